@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The nouns that flow through tidegate.
+//!
+//! [`signals`]: what was sensed in one tick. [`limits`]: what the control loop decided.
+//! [`intent`]: what the operator wants. [`snapshot`]: what anyone may look at.
+//! (Event and Verdict live with the policies in `tidegate-policy`; Rule comes with `peer`.)
+
+pub mod intent;
+pub mod limits;
+pub mod signals;
+pub mod snapshot;
+pub mod totals;
+
+/// Most services that one dataplane protects (the dataplane's tables have this size).
+pub const SERVICES_MAX: usize = 32;
+/// Most classes of one service, the default class 0 included.
+pub const CLASSES_MAX: usize = 16;
+/// Priorities: 0 is the highest, 7 the lowest and the default.
+pub const PRIORITIES: usize = 8;
+/// The priority of what no class names.
+pub const PRIORITY_DEFAULT: u8 = 7;
+/// No limit may be set below this many admissions per second: what is refused must keep trying.
+pub const RATE_FLOOR: f64 = 1.0;

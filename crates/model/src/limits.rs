@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the control loop decided; written to the dataplane as a whole, under a generation number.
+
+use crate::PRIORITIES;
+use crate::signals::Family;
+use serde::{Deserialize, Serialize};
+use tidegate_units::{Nanos, Rate};
+
+/// The limits of all services, in the order of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Increases with every change that is written.
+    pub generation: u64,
+    /// One entry a service.
+    pub services: Vec<ServiceLimits>,
+}
+
+/// The limits of one service. All that are set must admit; the first that refuses gives the reason.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceLimits {
+    /// Admissions per second; `None` admits everything.
+    pub rate: Option<Rate>,
+    /// Bucket depth in admissions; at least 1 where a rate is set.
+    pub burst: u32,
+    /// Most connections that may wait for an answer at once; `None` for no limit.
+    pub waiting_max: Option<u64>,
+    /// Refuse while the accept queue is at this share of its limit or above, in 1/1024; 0 never.
+    pub accept_queue_max_q10: u32,
+    /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
+    pub reserve: [u32; PRIORITIES],
+    /// Why: what `explain` and `status` show.
+    pub why: Why,
+}
+
+/// The reasoning behind a limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Why {
+    /// Whether the controller sheds at the moment.
+    pub shedding: bool,
+    /// Since when the present state holds.
+    pub since: Nanos,
+    /// The families that report trouble now.
+    pub alarmed: Vec<Family>,
+    /// One sentence with the figures behind the decision.
+    pub text: String,
+}

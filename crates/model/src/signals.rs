@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was sensed in one tick: four families of signals, each reading with its age.
+//!
+//! A signal that could not be read is `None`; one that was read long ago says so by its age.
+//! Neither ever tightens a limit (spec: safety rule R3).
+
+use serde::{Deserialize, Serialize};
+use tidegate_units::{Nanos, Share};
+
+/// A value and how long ago it was true.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading<T> {
+    /// What was read.
+    pub value: T,
+    /// How old it is at the time of the tick.
+    pub age: Nanos,
+}
+
+impl<T: Copy> Reading<T> {
+    /// A reading of this very moment.
+    pub const fn fresh(value: T) -> Self {
+        Self { value, age: Nanos::ZERO }
+    }
+
+    /// The value if it is no older than `age_max`.
+    pub fn within(&self, age_max: Nanos) -> Option<T> {
+        (self.age <= age_max).then_some(self.value)
+    }
+}
+
+/// All that was sensed of one service in one tick.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Signals {
+    /// Time of the tick.
+    pub now: Nanos,
+    /// Time since the tick before: counts below are over this span.
+    pub period: Nanos,
+    /// Family 1: the resources that the service may use.
+    pub resource: Resource,
+    /// Family 2: queues in front of the service.
+    pub queue: Queue,
+    /// Family 3: response time and in-flight (one family, by Little's law).
+    pub time: Time,
+    /// Family 4: arrivals against completions.
+    pub balance: Balance,
+}
+
+/// Family 1. Shares are of the CPUs and the cgroup that the service may use, not of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Resource {
+    /// CPU time used, softirq included, over CPU time allowed.
+    pub cpu: Option<Reading<Share>>,
+    /// PSI `some` of the service's cgroup (or the machine): share of time that a task waited for CPU.
+    pub cpu_pressure: Option<Reading<Share>>,
+    /// PSI `some` for memory.
+    pub memory_pressure: Option<Reading<Share>>,
+    /// PSI `some` for input and output.
+    pub io_pressure: Option<Reading<Share>>,
+}
+
+/// Family 2.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Queue {
+    /// Connections that wait for `accept`, all listeners of the service summed.
+    pub accept: Option<Reading<AcceptQueue>>,
+}
+
+/// Length and limit of an accept queue, in connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptQueue {
+    /// Connections waiting.
+    pub length: u64,
+    /// Connections that fit.
+    pub limit: u64,
+}
+
+/// Family 3, read passively from the packets of both directions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Time {
+    /// Connections whose last word is the client's: the service owes them an answer.
+    pub waiting: Option<Reading<u64>>,
+    /// Connections that are open (verified by their handshake).
+    pub open: Option<Reading<u64>>,
+    /// First bytes of answers seen in this period, and their response times.
+    pub first_byte: Option<Reading<Times>>,
+    /// Connections that ended in this period, and their durations.
+    pub end: Option<Reading<Times>>,
+}
+
+/// Count, sum and quantiles of the times that were measured in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub sum: Nanos,
+    /// Median, from a histogram with a relative error of about 6 %; zero when there were none.
+    pub p50: Nanos,
+    /// 99th percentile, likewise.
+    pub p99: Nanos,
+}
+
+impl Times {
+    /// Mean in seconds, if there were any.
+    #[must_use]
+    pub fn mean_s(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum.as_secs_f64() / self.count as f64)
+    }
+}
+
+/// Family 4: counts of this period, from the dataplane; `None` when it could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Balance {
+    /// The counts.
+    pub counts: Option<Reading<Counts>>,
+}
+
+/// What arrived and what became of it, in one period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// New work: SYNs without a socket, retransmissions of refused ones included.
+    pub offered: u64,
+    /// Of these, those that are known to be repetitions of a refused SYN.
+    pub repeated: u64,
+    /// Admitted (in shadow mode: all of the offered).
+    pub admitted: u64,
+    /// Refused, by drop or reject (in shadow mode: what would have been).
+    pub refused: u64,
+    /// Answers completed: first bytes of answers to admitted work.
+    pub completed: u64,
+}
+
+/// The four families; the default controller sheds only when two of them agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// CPU, PSI, memory, disk.
+    Resource,
+    /// Accept queue, interface queue.
+    Queue,
+    /// Response time, in-flight.
+    Time,
+    /// Arrivals above completions, sustained.
+    Balance,
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What anyone may look at: the only thing that metrics, CLI and pages read.
+
+use crate::limits::ServiceLimits;
+use crate::signals::Signals;
+use serde::{Deserialize, Serialize};
+use tidegate_units::Nanos;
+
+/// The state of the whole daemon at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Version of the program.
+    pub version: String,
+    /// When it was taken (monotonic clock).
+    pub now: Nanos,
+    /// When the daemon took over.
+    pub started: Nanos,
+    /// Number of the configuration in force: 1 at the start, +1 a reload.
+    pub config_generation: u64,
+    /// Number of the limits in force.
+    pub limits_generation: u64,
+    /// Whether the kill switch is on: everything passes.
+    pub released: bool,
+    /// The hooks.
+    pub interfaces: Vec<InterfaceState>,
+    /// The services, in the order of the configuration.
+    pub services: Vec<ServiceState>,
+    /// Packets that passed untouched, by reason.
+    pub passed: Vec<ReasonCount>,
+    /// What went wrong lately and is not over (signals missing, maps full …), one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// One hook.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceState {
+    /// Name of the interface.
+    pub name: String,
+    /// Network namespace, empty for the daemon's own.
+    pub namespace: String,
+    /// How it is attached: `xdp`, `xdp-generic`, `tcx` or `clsact`.
+    pub attached: String,
+}
+
+/// One service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceState {
+    /// Name in the configuration.
+    pub name: String,
+    /// `shadow` or `enforce`.
+    pub mode: String,
+    /// Name of the policy.
+    pub policy: String,
+    /// What is done with what is not admitted: `drop` or `reject`.
+    pub action: String,
+    /// Name of the controller.
+    pub controller: String,
+    /// What was sensed in the last tick.
+    pub signals: Signals,
+    /// What was decided in the last tick.
+    pub limits: ServiceLimits,
+    /// Totals since the dataplane's state was created, by class, verdict and reason.
+    pub counts: Vec<VerdictCount>,
+}
+
+/// How often one class got one verdict for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerdictCount {
+    /// Name of the class; `default` for what no class names.
+    pub class: String,
+    /// `admit`, `drop`, `reject` or `delay`.
+    pub verdict: String,
+    /// Whether the verdict was only computed, not executed.
+    pub shadow: bool,
+    /// Name of the reason (policy/reasons.def).
+    pub reason: String,
+    /// How many SYNs.
+    pub count: u64,
+}
+
+/// How many packets passed for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReasonCount {
+    /// Name of the reason (policy/reasons.def).
+    pub reason: String,
+    /// How many packets.
+    pub count: u64,
+}
+
+/// A verdict that was sampled lately: what `explain` shows of one client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When (the dataplane's clock).
+    pub at: Nanos,
+    /// Client's address and port.
+    pub client: String,
+    /// Name of the service.
+    pub service: String,
+    /// Name of the class.
+    pub class: String,
+    /// `admit`, `drop`, `reject` or `delay`.
+    pub verdict: String,
+    /// Whether the verdict was only computed.
+    pub shadow: bool,
+    /// Name of the reason.
+    pub reason: String,
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the dataplane has counted since its state was created. `tidegate-bpf` reads them from the
+//! kernel, `tidegate-sense` makes [`crate::signals::Signals`] of their differences, and the
+//! simulator offers the same through the same trait.
+
+use serde::{Deserialize, Serialize};
+use std::io;
+use tidegate_units::Nanos;
+
+/// Buckets of a response time histogram.
+pub const HISTOGRAM_BUCKETS: usize = 256;
+
+/// Totals of one service; all but `waiting` and `open` only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceTotals {
+    /// New work seen.
+    pub offered: u64,
+    /// Of it, known copies of refused SYNs.
+    pub repeated: u64,
+    /// Verdict admit, or refused in shadow and therefore passed.
+    pub admitted: u64,
+    /// Verdict drop or reject, executed or (in shadow) not.
+    pub refused: u64,
+    /// Connections that wait for an answer now.
+    pub waiting: u64,
+    /// Verified connections that are open now.
+    pub open: u64,
+    /// Times from request (or SYN) to first byte of the answer.
+    pub first_byte: Histogram,
+    /// Times from SYN to the end of the connection.
+    pub end: Histogram,
+}
+
+/// A log-linear histogram of times: 8 buckets an octave above 1024 ns, so a relative error of
+/// about 6 %; see [`Histogram::bucket`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// How many times were counted.
+    pub count: u64,
+    /// Their sum in nanoseconds.
+    pub sum_ns: u64,
+    /// Counts by bucket.
+    pub buckets: Vec<u64>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { count: 0, sum_ns: 0, buckets: vec![0; HISTOGRAM_BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// The bucket of a time; the same arithmetic as in bpf/lib.
+    ///
+    /// In units of 1024 ns: values below 8 have a bucket each, then every octave has 8.
+    #[must_use]
+    pub fn bucket(time: Nanos) -> usize {
+        let v = time.0 >> 10;
+        if v < 8 {
+            return v as usize;
+        }
+        let octave = 63 - v.leading_zeros() as usize;
+        let index = (octave - 2) * 8 + ((v >> (octave - 3)) & 7) as usize;
+        index.min(HISTOGRAM_BUCKETS - 1)
+    }
+
+    /// The middle of a bucket.
+    #[must_use]
+    pub fn value(bucket: usize) -> Nanos {
+        if bucket < 8 {
+            return Nanos(((bucket as u64) << 10) + 512);
+        }
+        let octave = bucket / 8 + 2;
+        let low = (8 + (bucket % 8) as u64) << (octave - 3);
+        let width = 1_u64 << (octave - 3);
+        Nanos(((low << 10) + (width << 9)).min(u64::MAX >> 1))
+    }
+
+    /// Counts one time.
+    pub fn record(&mut self, time: Nanos) {
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(time.0);
+        self.buckets[Self::bucket(time)] += 1;
+    }
+
+    /// What was added since `before`; an older or foreign `before` gives zeros, never nonsense.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            count: self.count.saturating_sub(before.count),
+            sum_ns: self.sum_ns.saturating_sub(before.sum_ns),
+            buckets: self
+                .buckets
+                .iter()
+                .zip(&before.buckets)
+                .map(|(now, then)| now.saturating_sub(*then))
+                .collect(),
+        }
+    }
+
+    /// The smallest bucket value that at least `share` of the counts do not exceed; zero if empty.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Nanos {
+        let total: u64 = self.buckets.iter().sum();
+        let wanted = ((total as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return Self::value(bucket);
+            }
+        }
+        Nanos::ZERO
+    }
+}
+
+/// Whoever can tell the totals of a service.
+pub trait Totals {
+    /// The totals of the service with this index.
+    ///
+    /// # Errors
+    /// When they cannot be read at the moment; the caller then has no signal, not a zero.
+    fn totals(&self, service: usize) -> io::Result<ServiceTotals>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_its_middle_and_errs_by_at_most_one_sixteenth() {
+        for bucket in 0..HISTOGRAM_BUCKETS - 1 {
+            assert_eq!(Histogram::bucket(Histogram::value(bucket)), bucket);
+        }
+        for ns in [10_000_u64, 123_456, 7_654_321, 1_000_000_007, 60_000_000_000] {
+            let shown = Histogram::value(Histogram::bucket(Nanos(ns))).0 as f64;
+            assert!((shown / ns as f64 - 1.0).abs() < 1.0 / 15.0, "{ns} ns shown as {shown}");
+        }
+    }
+
+    #[test]
+    fn the_largest_time_has_a_bucket() {
+        assert_eq!(Histogram::bucket(Nanos(u64::MAX)), HISTOGRAM_BUCKETS - 1);
+    }
+}

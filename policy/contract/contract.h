@@ -134,4 +134,17 @@ TG_INLINE int tg_bucket_take(const struct tg_bucket_params *p,
 	return 1;
 }
 
+/* Whether a whole token is there, reserved or not. */
+TG_INLINE int tg_bucket_has(const struct tg_bucket_params *p,
+			    const struct tg_bucket *b)
+{
+	return b->used + TG_TOKEN <= p->depth;
+}
+
+/* What is done with a refused event; anything unknown is a silent drop. */
+TG_INLINE tg_u8 tg_action(tg_u32 action)
+{
+	return action == TG_REJECT ? TG_REJECT : TG_DROP;
+}
+
 #endif

@@ -1,2 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The admission policies: Rust binding of the C that the kernel runs.
+//! The admission policies: the C of `policy/algo`, which the kernel runs as it stands, compiled
+//! natively for the simulator, the gateway and the tests.
+//!
+//! ```
+//! use tidegate_policy::{Action, BucketSpec, Event, Params, State, VerdictKind, admit};
+//! use tidegate_units::Rate;
+//!
+//! let bucket = BucketSpec::new(Rate::per_second(10.0), 1, Action::Reject);
+//! let params = Params::token_bucket(&bucket)?;
+//! let mut state = State::fresh();
+//! let first = admit(&params, &mut state, &Event::at(0));
+//! let second = admit(&params, &mut state, &Event::at(1));
+//! assert_eq!((first.kind, second.kind), (VerdictKind::Admit, VerdictKind::Reject));
+//! # Ok::<(), tidegate_policy::ParamsError>(())
+//! ```
+
+mod ffi;
+mod params;
+
+pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit};
+pub use params::{AbacusSpec, Action, BucketSpec, ParamsError};
+
+include!(concat!(env!("OUT_DIR"), "/policies.rs"));
+include!(concat!(env!("OUT_DIR"), "/reasons.rs"));
+
+impl Policy {
+    /// The policy with this name in policies.def.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|policy| policy.name() == name)
+    }
+}
+
+impl Reason {
+    /// The reason with this number in reasons.def.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| *reason as u8 == number)
+    }
+}

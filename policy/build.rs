@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles the policies natively and derives the Rust registers from policies.def and reasons.def.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+
+/// One line of a register: number, C name, arguments in quotes.
+struct Row {
+    number: u32,
+    name: String,
+    texts: Vec<String>,
+}
+
+fn main() {
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    for file in [
+        "contract",
+        "algo",
+        "policies.h",
+        "policies.def",
+        "reasons.def",
+        "src/shim.c",
+    ] {
+        println!("cargo:rerun-if-changed={file}");
+    }
+    cc::Build::new()
+        .file("src/shim.c")
+        .include(".")
+        .flag("-std=gnu11")
+        .flag_if_supported("-Wno-missing-field-initializers")
+        .opt_level(2)
+        .warnings_into_errors(true)
+        .compile("tidegate_policy_shim");
+    let policies = rows("policies.def", "TG_POLICY(");
+    let about = "The policies, from policies.def.";
+    write_enum(&out, ("policies.rs", "Policy", about), &policies, |row| {
+        (row.name.clone(), row.name.clone(), row.texts[0].clone())
+    });
+    let reasons = rows("reasons.def", "TG_REASON(");
+    let about = "The reasons for a verdict, from reasons.def.";
+    write_enum(&out, ("reasons.rs", "Reason", about), &reasons, |row| {
+        (
+            row.name.to_lowercase(),
+            row.texts[0].clone(),
+            row.texts[1].clone(),
+        )
+    });
+}
+
+fn rows(file: &str, call: &str) -> Vec<Row> {
+    let text = fs::read_to_string(file).expect("the register stands beside build.rs");
+    text.lines()
+        .filter_map(|line| line.strip_prefix(call))
+        .map(row)
+        .collect()
+}
+
+fn row(line: &str) -> Row {
+    let (number, rest) = line.split_once(',').expect("TG_…(number, …");
+    let (name, _) = rest.split_once(',').expect("TG_…(number, NAME, …");
+    Row {
+        number: number.trim().parse().expect("a number"),
+        name: name.trim().to_string(),
+        texts: line
+            .split('"')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_string)
+            .collect(),
+    }
+}
+
+/// Writes `enum kind` with `ALL`, `name`, `text`; `parts` gives identifier, name and text of a row.
+fn write_enum(
+    out: &str,
+    (file, kind, about): (&str, &str, &str),
+    rows: &[Row],
+    parts: impl Fn(&Row) -> (String, String, String),
+) {
+    let mut variants = String::new();
+    let (mut all, mut names, mut texts) = (String::new(), String::new(), String::new());
+    for row in rows {
+        let (ident, name, text) = parts(row);
+        let variant = camel(&ident);
+        let _ = writeln!(variants, "/// {text}.\n{variant} = {},", row.number);
+        let _ = writeln!(all, "Self::{variant},");
+        let _ = writeln!(names, "Self::{variant} => {name:?},");
+        let _ = writeln!(texts, "Self::{variant} => {text:?},");
+    }
+    let source = format!(
+        "/// {about}\n#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]\n#[repr(u8)]\n\
+         pub enum {kind} {{\n{variants}}}\n\
+         impl {kind} {{\n/// All of them, in the order of their numbers.\n\
+         pub const ALL: &'static [Self] = &[{all}];\n\
+         /// The name in configuration, counters and documents.\n\
+         #[must_use]\npub const fn name(self) -> &'static str {{ match self {{ {names} }} }}\n\
+         /// One line for people.\n\
+         #[must_use]\npub const fn text(self) -> &'static str {{ match self {{ {texts} }} }}\n}}\n"
+    );
+    fs::write(Path::new(out).join(file), source).expect("OUT_DIR is writable");
+}
+
+fn camel(snake: &str) -> String {
+    snake
+        .split('_')
+        .map(|word| word[..1].to_uppercase() + &word[1..])
+        .collect()
+}

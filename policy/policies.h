@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * All policies behind one call: what a host (kernel, gateway, simulator)
+ * includes. The switch and the unions come from policies.def.
+ */
+#ifndef TG_POLICIES_H
+#define TG_POLICIES_H
+
+#include "contract/contract.h"
+#include "algo/abacus.h"
+#include "algo/fresh_first.h"
+#include "algo/token_bucket.h"
+
+#define TG_POLICY(number, name, text) TG_POLICY_##name = number,
+enum tg_policy {
+#include "policies.def"
+};
+#undef TG_POLICY
+
+/* Zeroed parameters admit everything: a table that was not filled lets pass. */
+struct tg_params {
+	tg_u32 policy;	/* enum tg_policy */
+	tg_u32 pad;
+	union {
+#define TG_POLICY(number, name, text) struct tg_##name##_params name;
+#include "policies.def"
+#undef TG_POLICY
+	} u;
+};
+TG_ASSERT(sizeof(struct tg_params) == 144);
+
+struct tg_state {
+	union {
+#define TG_POLICY(number, name, text) struct tg_##name##_stats name;
+#include "policies.def"
+#undef TG_POLICY
+	} stats;
+	union {
+#define TG_POLICY(number, name, text) struct tg_##name##_state name;
+#include "policies.def"
+#undef TG_POLICY
+	} u;
+};
+TG_ASSERT(sizeof(struct tg_state) == 32 + 16 + 131072);
+
+TG_INLINE struct tg_verdict tg_policy_admit(const struct tg_params *p,
+					    struct tg_state *s,
+					    const struct tg_event *e)
+{
+	switch (p->policy) {
+#define TG_POLICY(number, name, text)				\
+	case number:						\
+		return tg_##name##_admit(&p->u.name, &s->u.name,	\
+					 &s->stats.name, e);
+#include "policies.def"
+#undef TG_POLICY
+	}
+	return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+}
+
+#endif

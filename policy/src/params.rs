@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From what an operator or a controller says to what a policy computes with: every division and
+//! every bound is here, once per change, so that there is none per packet.
+
+use crate::ffi::{Abacus, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket};
+use crate::{Params, Policy};
+use std::fmt;
+use tidegate_units::{Nanos, Rate};
+
+/// One token in the policies' unit.
+const TOKEN: u64 = 1_000_000_000_000;
+/// Largest bucket, in tokens (`TG_BURST_MAX`).
+const BURST_MAX: u32 = 1_000_000;
+/// Largest rate, in thousandths of a token per second (`TG_RATE_MILLI_MAX`).
+const RATE_MILLI_MAX: u64 = 1_000_000_000_000;
+/// Largest window of an Abacus filter, in periods (`TG_ABACUS_PERIODS` - 1).
+const WINDOW_MAX: u16 = 127;
+
+/// What is done with an event that finds no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Refuse silently: the client tries again.
+    Drop,
+    /// Refuse with an answer: most clients give up at once.
+    Reject,
+}
+
+/// A bucket: rate, depth, what happens to the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BucketSpec {
+    /// Tokens per second; above 0.
+    pub rate: Rate,
+    /// Depth in tokens, 1 to 1,000,000.
+    pub burst: u32,
+    /// What is done without a token (an Abacus filter decides that by itself).
+    pub action: Action,
+    /// Tokens that an event of priority i must leave; not falling with i, below `burst`.
+    pub reserve: [u32; PRIORITIES],
+}
+
+impl BucketSpec {
+    /// A bucket that knows no priorities.
+    #[must_use]
+    pub const fn new(rate: Rate, burst: u32, action: Action) -> Self {
+        Self {
+            rate,
+            burst,
+            action,
+            reserve: [0; PRIORITIES],
+        }
+    }
+
+    fn compile(&self) -> Result<Bucket, ParamsError> {
+        let rate_milli = self.rate.as_milli();
+        if rate_milli == 0 || rate_milli > RATE_MILLI_MAX {
+            return Err(ParamsError::Rate(self.rate));
+        }
+        if self.burst == 0 || self.burst > BURST_MAX {
+            return Err(ParamsError::Burst(self.burst));
+        }
+        let rising = self.reserve.windows(2).all(|pair| pair[0] <= pair[1]);
+        if !rising || self.reserve[PRIORITIES - 1] >= self.burst {
+            return Err(ParamsError::Reserve(self.reserve, self.burst));
+        }
+        let depth = u64::from(self.burst) * TOKEN;
+        Ok(Bucket {
+            rate_milli,
+            depth,
+            full_ns: depth.div_ceil(rate_milli),
+            reserve: self.reserve.map(|tokens| u64::from(tokens) * TOKEN),
+        })
+    }
+
+    const fn action(&self) -> u32 {
+        match self.action {
+            Action::Drop => 1,
+            Action::Reject => 2,
+        }
+    }
+}
+
+/// An Abacus filter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AbacusSpec {
+    /// Stage one. Its action does not matter.
+    pub bucket: BucketSpec,
+    /// T_i: when the i-th retransmission arrives, in periods since the first SYN; rising, 1 to 12.
+    pub schedule: Vec<u16>,
+    /// S: how far ahead to borrow, in periods; 0 (reject all excess) to 127.
+    pub window: u16,
+    /// T0: 1 ms to 1 hour.
+    pub period: Nanos,
+    /// First estimate of the arrival rate.
+    pub lambda_start: Rate,
+    /// The estimate moves by 1/2^shift a period; 0 to 15, 3 as published by us.
+    pub ewma_shift: u8,
+}
+
+impl AbacusSpec {
+    /// The filter of the paper's evaluation: classic schedule 3, 9, 21, 45 s, T0 = 1 s.
+    #[must_use]
+    pub fn classic(bucket: BucketSpec, window: u16) -> Self {
+        Self {
+            bucket,
+            schedule: vec![3, 9, 21, 45],
+            window,
+            period: Nanos::SECOND,
+            lambda_start: Rate::ZERO,
+            ewma_shift: 3,
+        }
+    }
+
+    fn check(&self) -> Result<(), ParamsError> {
+        let rising = self.schedule.windows(2).all(|pair| pair[0] < pair[1]);
+        let first = self.schedule.first().copied().unwrap_or(0);
+        if !rising || first == 0 || self.schedule.len() > STEPS_MAX {
+            return Err(ParamsError::Schedule(self.schedule.clone()));
+        }
+        if self.window > WINDOW_MAX {
+            return Err(ParamsError::Window(self.window));
+        }
+        let hour = Nanos::from_secs(3600);
+        if self.period < Nanos::from_millis(1) || self.period > hour || self.ewma_shift > 15 {
+            return Err(ParamsError::Period(self.period, self.ewma_shift));
+        }
+        Ok(())
+    }
+
+    /// Thousandths of a SYN per period, saturating.
+    fn per_period(&self, rate: Rate) -> u32 {
+        (rate.get() * 1e3 * self.period.as_secs_f64()).round() as u32
+    }
+}
+
+impl Params {
+    /// A plain token bucket.
+    ///
+    /// # Errors
+    /// When rate, burst or reserve are out of range.
+    pub fn token_bucket(spec: &BucketSpec) -> Result<Self, ParamsError> {
+        let body = TokenBucket {
+            bucket: spec.compile()?,
+            action: spec.action(),
+            pad: 0,
+        };
+        Ok(Self::new(Policy::TokenBucket, &body))
+    }
+
+    /// A token bucket that serves first attempts first: half of what the lowest priority may use
+    /// is kept for them.
+    ///
+    /// # Errors
+    /// When rate, burst or reserve are out of range.
+    pub fn fresh_first(spec: &BucketSpec) -> Result<Self, ParamsError> {
+        let usable = spec.burst.saturating_sub(spec.reserve[PRIORITIES - 1]);
+        let body = FreshFirst {
+            bucket: spec.compile()?,
+            fresh_reserve: u64::from(usable / 2) * TOKEN,
+            action: spec.action(),
+            pad: 0,
+        };
+        Ok(Self::new(Policy::FreshFirst, &body))
+    }
+
+    /// An Abacus filter.
+    ///
+    /// # Errors
+    /// When the bucket, schedule, window or period are out of range.
+    pub fn abacus(spec: &AbacusSpec) -> Result<Self, ParamsError> {
+        spec.check()?;
+        let mut schedule = [0; STEPS_MAX];
+        schedule[..spec.schedule.len()].copy_from_slice(&spec.schedule);
+        let body = Abacus {
+            bucket: spec.bucket.compile()?,
+            period_ns: spec.period.0,
+            room_milli: spec.per_period(spec.bucket.rate),
+            lambda_start_milli: spec.per_period(spec.lambda_start),
+            window: spec.window,
+            steps: spec.schedule.len() as u16,
+            schedule,
+            ewma_shift: spec.ewma_shift,
+            pad: [0; 3],
+        };
+        Ok(Self::new(Policy::Abacus, &body))
+    }
+}
+
+/// Why parameters were not accepted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParamsError {
+    /// Not above 0, or above 1e9 per second.
+    Rate(Rate),
+    /// Not 1 to 1,000,000 tokens.
+    Burst(u32),
+    /// Falling, or nothing left for the lowest priority.
+    Reserve([u32; PRIORITIES], u32),
+    /// Empty, not rising, starting at 0, or longer than 12.
+    Schedule(Vec<u16>),
+    /// Above 127 periods.
+    Window(u16),
+    /// Period not 1 ms to 1 h, or weight shift above 15.
+    Period(Nanos, u8),
+}
+
+impl fmt::Display for ParamsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(rate) => write!(f, "rate {rate}: must be above 0 and at most 1e9/s"),
+            Self::Burst(burst) => write!(f, "burst {burst}: must be 1 to {BURST_MAX} tokens"),
+            Self::Reserve(reserve, burst) => write!(
+                f,
+                "reserve {reserve:?}: must not fall with the priority, and stay below the burst {burst}"
+            ),
+            Self::Schedule(schedule) => write!(
+                f,
+                "schedule {schedule:?}: must be 1 to {STEPS_MAX} rising numbers of periods above 0"
+            ),
+            Self::Window(window) => {
+                write!(f, "window {window}: must be at most {WINDOW_MAX} periods")
+            }
+            Self::Period(period, shift) => write!(
+                f,
+                "period {period}, weight 1/2^{shift}: must be 1 ms to 1 h, and a shift of at most 15"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ParamsError {}

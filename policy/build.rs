@@ -14,14 +14,7 @@ struct Row {
 
 fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    for file in [
-        "contract",
-        "algo",
-        "policies.h",
-        "policies.def",
-        "reasons.def",
-        "src/shim.c",
-    ] {
+    for file in ["contract", "algo", "policies.h", "policies.def", "reasons.def", "src/shim.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()
@@ -40,20 +33,13 @@ fn main() {
     let reasons = rows("reasons.def", "TG_REASON(");
     let about = "The reasons for a verdict, from reasons.def.";
     write_enum(&out, ("reasons.rs", "Reason", about), &reasons, |row| {
-        (
-            row.name.to_lowercase(),
-            row.texts[0].clone(),
-            row.texts[1].clone(),
-        )
+        (row.name.to_lowercase(), row.texts[0].clone(), row.texts[1].clone())
     });
 }
 
 fn rows(file: &str, call: &str) -> Vec<Row> {
     let text = fs::read_to_string(file).expect("the register stands beside build.rs");
-    text.lines()
-        .filter_map(|line| line.strip_prefix(call))
-        .map(row)
-        .collect()
+    text.lines().filter_map(|line| line.strip_prefix(call)).map(row).collect()
 }
 
 fn row(line: &str) -> Row {
@@ -62,12 +48,7 @@ fn row(line: &str) -> Row {
     Row {
         number: number.trim().parse().expect("a number"),
         name: name.trim().to_string(),
-        texts: line
-            .split('"')
-            .skip(1)
-            .step_by(2)
-            .map(str::to_string)
-            .collect(),
+        texts: line.split('"').skip(1).step_by(2).map(str::to_string).collect(),
     }
 }
 
@@ -102,8 +83,5 @@ fn write_enum(
 }
 
 fn camel(snake: &str) -> String {
-    snake
-        .split('_')
-        .map(|word| word[..1].to_uppercase() + &word[1..])
-        .collect()
+    snake.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }

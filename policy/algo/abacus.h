@@ -104,8 +104,9 @@ TG_INLINE void tg_abacus_shift(const struct tg_abacus_params *p,
 
 	if (seen_milli >= s->lambda_milli)
 		s->lambda_milli += (seen_milli - s->lambda_milli) >> shift;
-	else
-		s->lambda_milli -= (s->lambda_milli - seen_milli) >> shift;
+	else	/* rounded up: silence ends at zero, not just above it */
+		s->lambda_milli -= (s->lambda_milli - seen_milli +
+				    (1U << shift) - 1) >> shift;
 	s->arrivals = 0;
 	*tg_abacus_at(s, 0) = fresh;
 	s->now = (s->now + 1) & (TG_ABACUS_PERIODS - 1);

@@ -67,20 +67,13 @@ impl Params {
     /// Parameters that admit everything, under the name of a policy.
     #[must_use]
     pub const fn no_limit(policy: Policy) -> Self {
-        Self {
-            policy: policy as u32,
-            pad: 0,
-            body: [0; PARAMS_BODY],
-        }
+        Self { policy: policy as u32, pad: 0, body: [0; PARAMS_BODY] }
     }
 
     /// Whose parameters these are.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        let known = Policy::ALL
-            .iter()
-            .copied()
-            .find(|policy| *policy as u32 == self.policy);
+        let known = Policy::ALL.iter().copied().find(|policy| *policy as u32 == self.policy);
         known.unwrap_or(Policy::TokenBucket)
     }
 
@@ -112,9 +105,7 @@ impl State {
     /// A state that has seen nothing.
     #[must_use]
     pub fn fresh() -> Self {
-        Self {
-            words: vec![0; STATE_SIZE / 8].into_boxed_slice(),
-        }
+        Self { words: vec![0; STATE_SIZE / 8].into_boxed_slice() }
     }
 
     /// As it lies in the kernel's map.
@@ -127,12 +118,9 @@ impl State {
     /// A state with these bytes; `None` if it is not their size.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let words = bytes
-            .chunks_exact(8)
-            .filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
-        (bytes.len() == STATE_SIZE).then(|| Self {
-            words: words.collect(),
-        })
+        let words =
+            bytes.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
+        (bytes.len() == STATE_SIZE).then(|| Self { words: words.collect() })
     }
 }
 
@@ -164,13 +152,7 @@ impl Event {
     #[must_use]
     pub const fn at(now_ns: u64) -> Self {
         let key = now_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self {
-            now_ns,
-            key,
-            random: 0,
-            priority: 0,
-            pad: [0; 3],
-        }
+        Self { now_ns, key, random: 0, priority: 0, pad: [0; 3] }
     }
 
     /// The same with this time.
@@ -278,9 +260,7 @@ mod tests {
             offset_of!(Event, priority),
         ];
         // SAFETY: reads a constant table; any index is allowed.
-        let theirs: Vec<usize> = (0..ours.len())
-            .map(|i| unsafe { tg_native_layout(i) })
-            .collect();
+        let theirs: Vec<usize> = (0..ours.len()).map(|i| unsafe { tg_native_layout(i) }).collect();
         assert_eq!(ours.to_vec(), theirs);
     }
 }

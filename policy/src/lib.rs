@@ -28,10 +28,7 @@ impl Policy {
     /// The policy with this name in policies.def.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|policy| policy.name() == name)
+        Self::ALL.iter().copied().find(|policy| policy.name() == name)
     }
 }
 
@@ -39,9 +36,6 @@ impl Reason {
     /// The reason with this number in reasons.def.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|reason| *reason as u8 == number)
+        Self::ALL.iter().copied().find(|reason| *reason as u8 == number)
     }
 }

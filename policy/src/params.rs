@@ -42,12 +42,7 @@ impl BucketSpec {
     /// A bucket that knows no priorities.
     #[must_use]
     pub const fn new(rate: Rate, burst: u32, action: Action) -> Self {
-        Self {
-            rate,
-            burst,
-            action,
-            reserve: [0; PRIORITIES],
-        }
+        Self { rate, burst, action, reserve: [0; PRIORITIES] }
     }
 
     fn compile(&self) -> Result<Bucket, ParamsError> {
@@ -138,11 +133,7 @@ impl Params {
     /// # Errors
     /// When rate, burst or reserve are out of range.
     pub fn token_bucket(spec: &BucketSpec) -> Result<Self, ParamsError> {
-        let body = TokenBucket {
-            bucket: spec.compile()?,
-            action: spec.action(),
-            pad: 0,
-        };
+        let body = TokenBucket { bucket: spec.compile()?, action: spec.action(), pad: 0 };
         Ok(Self::new(Policy::TokenBucket, &body))
     }
 

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The meaning of a configuration: what no schema can say. All faults at once.
+
+use super::error::ConfigError;
+use super::shape::Places;
+use super::text::show_span;
+use super::types::*;
+use super::{Registry, suggest};
+use crate::RATE_FLOOR;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::path::Path;
+use tidegate_units::{Nanos, Rate};
+
+/// The keys of `control` that each controller knows, `name` aside.
+const CONTROL_KEYS: [(&str, &[&str]); 3] = [
+    ("default", &["floor", "ceiling"]),
+    ("syn", &["rate", "burst", "floor", "ceiling", "accept_queue", "cpu"]),
+    ("fixed", &["rate", "burst"]),
+];
+
+/// The name of the class of what no class names.
+pub const CLASS_DEFAULT: &str = "default";
+
+pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Vec<ConfigError> {
+    let mut check = Check { config, places, registry, errors: Vec::new() };
+    check.interfaces();
+    for service in &config.services {
+        check.service(service);
+    }
+    check.listeners();
+    check.never_shed();
+    check.daemon();
+    check.errors
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    places: &'a Places,
+    registry: &'a Registry,
+    errors: Vec<ConfigError>,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, path: &str, message: impl Into<String>) {
+        self.errors.push(self.places.error(path, message));
+    }
+
+    fn interfaces(&mut self) {
+        let mut seen = BTreeMap::new();
+        for (i, interface) in self.config.interfaces.iter().enumerate() {
+            let path = format!("interfaces[{i}].name");
+            let name = &interface.name;
+            if let Some(why) = interface_name_fault(name) {
+                self.fault(&path, format!("found {name:?}: {why}"));
+            } else if let Some(first) = seen.insert(name, i) {
+                self.fault(&path, format!("found {name:?}, which is interfaces[{first}] already"));
+            }
+        }
+    }
+
+    fn service(&mut self, service: &ServiceConfig) {
+        let path = format!("services.{}", service.name);
+        if let Some(why) = name_fault(&service.name) {
+            self.fault(&path, format!("found the name {:?}: {why}", service.name));
+        }
+        self.span(&format!("{path}.objective"), service.objective, OBJECTIVE_RANGE);
+        self.policy(&format!("{path}.policy"), &service.policy);
+        self.control(&format!("{path}.control"), &service.control);
+        if let Some(cgroup) = &service.process.cgroup {
+            self.absolute(&format!("{path}.process.cgroup"), cgroup);
+        }
+        self.classes(&path, &service.classes);
+    }
+
+    fn span(&mut self, path: &str, found: Nanos, (min, max): (Nanos, Nanos)) {
+        if found < min || found > max {
+            let [found, min, max] = [found, min, max].map(show_span);
+            self.fault(path, format!("found {found}; allowed: {min} to {max}"));
+        }
+    }
+
+    fn absolute(&mut self, path: &str, found: &Path) {
+        let plain = found.components().all(|c| !matches!(c, std::path::Component::ParentDir));
+        if !found.is_absolute() || !plain {
+            let shown = found.display();
+            self.fault(path, format!("found \"{shown}\"; allowed: an absolute path without \"..\""));
+        }
+    }
+
+    fn policy(&mut self, path: &str, policy: &PolicyConfig) {
+        let at = format!("{path}.name");
+        self.known(&at, "policy", &policy.name, &self.registry.policies);
+        let abacus = policy.name == "abacus";
+        let given = [
+            ("schedule", policy.schedule.is_some()),
+            ("window", policy.window.is_some()),
+            ("period", policy.period.is_some()),
+        ];
+        for (key, _) in given.iter().filter(|(_, given)| *given && !abacus) {
+            let name = &policy.name;
+            self.fault(&format!("{path}.{key}"), format!("the policy {name:?} has no {key}; abacus has"));
+        }
+        if abacus {
+            self.abacus(path, policy);
+        }
+    }
+
+    fn abacus(&mut self, path: &str, policy: &PolicyConfig) {
+        if policy.action.is_some() {
+            let why = "abacus chooses between drop and reject by itself; leave the key out";
+            self.fault(&format!("{path}.action"), why);
+        }
+        let period = policy.period.unwrap_or(Nanos::SECOND);
+        if period < TICK_RANGE.0 || period > Nanos::from_secs(60) {
+            let found = show_span(period);
+            let message = format!("found {found}; allowed: 10ms to 1m");
+            self.fault(&format!("{path}.period"), message);
+            return;
+        }
+        let multiple = |t: &Nanos| t.0.is_multiple_of(period.0);
+        let unit = show_span(period);
+        let longest = show_span(Nanos(period.0.saturating_mul(ABACUS_PERIODS - 1)));
+        if let Some(window) = policy.window
+            && (!multiple(&window) || window.0 / period.0 >= ABACUS_PERIODS)
+        {
+            let found = show_span(window);
+            let message = format!("found {found}; allowed: multiples of the period {unit}, 0s to {longest}");
+            self.fault(&format!("{path}.window"), message);
+        }
+        let Some(schedule) = &policy.schedule else { return };
+        let mut before = Nanos::ZERO;
+        for (i, time) in schedule.iter().enumerate() {
+            let at = format!("{path}.schedule[{i}]");
+            let found = show_span(*time);
+            if *time <= before {
+                let last = show_span(before);
+                self.fault(&at, format!("found {found} after {last}; a schedule rises from above 0s"));
+            } else if !multiple(time) || time.0 / period.0 > u64::from(u16::MAX) {
+                let most = show_span(Nanos(period.0.saturating_mul(u64::from(u16::MAX))));
+                self.fault(&at, format!("found {found}; allowed: multiples of the period {unit}, up to {most}"));
+            }
+            before = before.max(*time);
+        }
+    }
+
+    fn control(&mut self, path: &str, control: &ControlConfig) {
+        self.known(&format!("{path}.name"), "controller", &control.name, &self.registry.controllers);
+        let given = [
+            ("rate", control.rate.is_some()),
+            ("burst", control.burst.is_some()),
+            ("floor", control.floor.is_some()),
+            ("ceiling", control.ceiling.is_some()),
+            ("accept_queue", control.accept_queue.is_some()),
+            ("cpu", control.cpu.is_some()),
+        ];
+        if let Some((name, keys)) = CONTROL_KEYS.iter().find(|(name, _)| *name == control.name) {
+            for (key, _) in given.iter().filter(|(key, given)| *given && !keys.contains(key)) {
+                let allowed = keys.join(", ");
+                let message = format!("the controller {name:?} has no {key}; it has: {allowed}");
+                self.fault(&format!("{path}.{key}"), message);
+            }
+        }
+        if control.name == "fixed" && control.rate.is_none() {
+            self.fault(path, "the key \"rate\" is missing: the controller \"fixed\" keeps it");
+        }
+        let rates = [("rate", control.rate), ("floor", control.floor), ("ceiling", control.ceiling)];
+        for (key, rate) in rates {
+            self.rate(&format!("{path}.{key}"), rate);
+        }
+        let (floor, ceiling) = (control.floor, control.ceiling);
+        if let (Some(floor), Some(ceiling)) = (floor, ceiling)
+            && floor > ceiling
+        {
+            self.fault(&format!("{path}.floor"), format!("found {floor}, above the ceiling of {ceiling}"));
+        }
+    }
+
+    fn rate(&mut self, path: &str, rate: Option<Rate>) {
+        let Some(rate) = rate else { return };
+        if rate.get() < RATE_FLOOR || rate.get() > RATE_MAX {
+            let found = rate.get();
+            self.fault(
+                path,
+                format!("found {found}/s; allowed: {RATE_FLOOR}/s to {RATE_MAX}/s (what is refused must be able to try again)"),
+            );
+        }
+    }
+
+    fn known(&mut self, path: &str, what: &str, name: &str, known: &[String]) {
+        if !known.iter().any(|k| k == name) {
+            let hint = suggest::phrase(name, known);
+            let list = known.join(", ");
+            self.errors.push(self.places.error(path, format!("found {name:?}: no such {what}{hint}; allowed: {list}")));
+        }
+    }
+
+    fn classes(&mut self, service: &str, classes: &[ClassConfig]) {
+        let mut names = BTreeMap::new();
+        let mut sources: BTreeMap<IpNet, usize> = BTreeMap::new();
+        let mut marks = BTreeMap::new();
+        for (i, class) in classes.iter().enumerate() {
+            let path = format!("{service}.classes[{i}]");
+            self.class(&path, class);
+            if let Some(first) = names.insert(&class.name, i) {
+                let message = format!("found {:?}, which is classes[{first}] already", class.name);
+                self.fault(&format!("{path}.name"), message);
+            }
+            for (j, source) in class.sources.iter().enumerate() {
+                if let Some(first) = sources.insert(*source, i) {
+                    let message = format!("found {source}, which belongs to classes[{first}] already");
+                    self.fault(&format!("{path}.sources[{j}]"), message);
+                }
+            }
+            if let Some(dscp) = class.dscp
+                && let Some(first) = marks.insert(dscp, i)
+            {
+                let message = format!("found {dscp}, which belongs to classes[{first}] already");
+                self.fault(&format!("{path}.dscp"), message);
+            }
+        }
+    }
+
+    fn class(&mut self, path: &str, class: &ClassConfig) {
+        let at = format!("{path}.name");
+        if let Some(why) = name_fault(&class.name) {
+            self.fault(&at, format!("found the name {:?}: {why}", class.name));
+        }
+        if class.name == CLASS_DEFAULT {
+            self.fault(&at, "found \"default\", which is the class of what no class names");
+        }
+        if class.sources.is_empty() && class.dscp.is_none() {
+            self.fault(path, "the class matches nothing; it needs sources or dscp");
+        }
+        let trusted = self.config.interfaces.iter().any(|i| i.trust_dscp);
+        if class.dscp.is_some() && !trusted {
+            let why = "no interface trusts the DSCP; set trust_dscp: true on one whose packets your own network marks";
+            self.fault(&format!("{path}.dscp"), why);
+        }
+    }
+
+    /// The same entry in two places is a fault. `*` stands for both families, so `*:80` and
+    /// `0.0.0.0:80` collide; an exact address beside a wildcard of another service is allowed and
+    /// wins, as it does in the kernel's own look-up of listeners.
+    fn listeners(&mut self) {
+        let mut seen: BTreeMap<(IpAddr, u16), (String, String)> = BTreeMap::new();
+        let config = self.config;
+        for service in &config.services {
+            for (i, listen) in service.listen.iter().enumerate() {
+                let path = format!("services.{}.listen[{i}]", service.name);
+                let mut collision = None;
+                for entry in listen.entries() {
+                    let mine = (path.clone(), listen.to_string());
+                    if let Some(first) = seen.insert(entry, mine) {
+                        collision.get_or_insert(first);
+                    }
+                }
+                if let Some((first, shown)) = collision {
+                    let line = self.places.of(&first).line;
+                    self.fault(&path, format!("found {listen}, which overlaps {shown} ({first}, line {line})"));
+                }
+            }
+        }
+    }
+
+    fn never_shed(&mut self) {
+        let sources = &self.config.never_shed.sources;
+        let v4: Vec<Ipv4Net> = sources.iter().filter_map(|n| if let IpNet::V4(n) = n { Some(*n) } else { None }).collect();
+        let v6: Vec<Ipv6Net> = sources.iter().filter_map(|n| if let IpNet::V6(n) = n { Some(*n) } else { None }).collect();
+        let all4 = Ipv4Net::aggregate(&v4).iter().any(|n| n.prefix_len() == 0);
+        let all6 = Ipv6Net::aggregate(&v6).iter().any(|n| n.prefix_len() == 0);
+        for (family, _) in [("IPv4", all4), ("IPv6", all6)].iter().filter(|(_, all)| *all) {
+            self.fault(
+                "never_shed.sources",
+                format!("together they cover all of {family}, so nothing would ever be refused; use mode: shadow for that"),
+            );
+        }
+        let mut seen = BTreeMap::new();
+        for (i, port) in self.config.never_shed.ports.iter().enumerate() {
+            let path = format!("never_shed.ports[{i}]");
+            if let Some(first) = seen.insert(port, i) {
+                self.fault(&path, format!("found {port}, which is ports[{first}] already"));
+            }
+            self.port_of_service(&path, *port);
+        }
+    }
+
+    /// A port that is never shed cannot be a service's: the service would never be protected.
+    fn port_of_service(&mut self, path: &str, port: u16) {
+        let config = self.config;
+        let owner = config.services.iter().find(|s| s.listen.iter().any(|l| l.port == port));
+        if let Some(service) = owner {
+            let name = &service.name;
+            self.fault(path, format!("found {port}, a port of the service {name:?}, which would never be protected"));
+        }
+    }
+
+    fn daemon(&mut self) {
+        let daemon = &self.config.daemon;
+        self.span("daemon.tick", daemon.tick, TICK_RANGE);
+        self.absolute("daemon.socket", &daemon.socket);
+        let length = daemon.socket.as_os_str().len();
+        if length > SOCKET_PATH_MAX {
+            let message = format!("found a path of {length} bytes; a Unix socket's has at most {SOCKET_PATH_MAX}");
+            self.fault("daemon.socket", message);
+        }
+        self.absolute("daemon.pins", &daemon.pins);
+    }
+}
+
+/// Longest path of a Unix socket, in bytes (sockaddr_un without the final zero).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// What is wrong with a name of a service or class, if anything.
+fn name_fault(name: &str) -> Option<String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let starts = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    let good = starts && name.chars().all(allowed) && name.len() <= NAME_MAX;
+    let say = format!("a name has 1 to {NAME_MAX} letters, digits, - or _, and begins with a letter or digit");
+    (!good).then_some(say)
+}
+
+/// What is wrong with the name of an interface, if anything (the kernel's dev_valid_name).
+fn interface_name_fault(name: &str) -> Option<String> {
+    let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let why: &dyn Display = match () {
+        () if name.is_empty() => &"an interface has a name",
+        () if name.len() > INTERFACE_NAME_MAX => &format!("a name has at most {INTERFACE_NAME_MAX} bytes"),
+        () if name == "." || name == ".." || name.contains(bad) => &"no interface can be called so",
+        () => return None,
+    };
+    Some(why.to_string())
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a reload changes.
+
+use super::types::Config;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The path of keys, such as `services.shop.mode`.
+    pub path: String,
+    /// The value before; `None` if it is new.
+    pub before: Option<String>,
+    /// The value after; `None` if it is gone.
+    pub after: Option<String>,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = &self.path;
+        match (&self.before, &self.after) {
+            (Some(before), Some(after)) => write!(f, "~ {path}: {before} -> {after}"),
+            (None, Some(after)) => write!(f, "+ {path}: {after}"),
+            (Some(before), None) => write!(f, "- {path}: {before}"),
+            (None, None) => write!(f, "  {path}"),
+        }
+    }
+}
+
+/// What changes from one configuration to the other, sorted by path; the defaults count as values.
+#[must_use]
+pub fn diff(before: &Config, after: &Config) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let [old, new] = [before, after].map(|c| serde_json::to_value(c).unwrap_or_default());
+    compare("", Some(&old), Some(&new), &mut changes);
+    order_of_services(before, after, &mut changes);
+    changes
+}
+
+/// The index of a service is its place: a new order is a change, though no value differs.
+fn order_of_services(before: &Config, after: &Config, changes: &mut Vec<Change>) {
+    let names = |c: &Config, other: &Config| -> Vec<String> {
+        let shared = c.services.iter().filter(|s| other.services.iter().any(|o| o.name == s.name));
+        shared.map(|s| s.name.clone()).collect()
+    };
+    let (old, new) = (names(before, after), names(after, before));
+    if old != new {
+        let [before, after] = [old, new].map(|n| Some(n.join(", ")));
+        changes.push(Change { path: "order of services".into(), before, after });
+    }
+}
+
+fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<Change>) {
+    if before == after {
+        return;
+    }
+    if let (Some(Value::Object(old)), Some(Value::Object(new))) = (before, after) {
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in keys {
+            let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            compare(&below, old.get(key), new.get(key), changes);
+        }
+        return;
+    }
+    if let (Some(Value::Array(old)), Some(Value::Array(new))) = (before, after) {
+        for i in 0..old.len().max(new.len()) {
+            compare(&format!("{path}[{i}]"), old.get(i), new.get(i), changes);
+        }
+        return;
+    }
+    let show = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    changes.push(Change {
+        path: path.to_owned(),
+        before: before.map(show),
+        after: after.map(show),
+    });
+}

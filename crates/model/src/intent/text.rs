@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Values with a notation of their own: durations, rates, prefixes, CPU lists, addresses.
+//!
+//! Each is checked by [`Kind::check`] while the file's shape is checked, so that its fault has a
+//! place; the schema names the kind in `x-kind`.
+
+use super::listen::Listen;
+use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use tidegate_units::{Nanos, Rate};
+
+/// Highest CPU number in a list.
+const CPU_MAX: u16 = 4095;
+
+/// The kinds of values with a notation of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Duration,
+    Rate,
+    Prefix,
+    Cpus,
+    Listen,
+    Http,
+}
+
+impl Kind {
+    /// The kind that a schema names.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "duration" => Self::Duration,
+            "rate" => Self::Rate,
+            "prefix" => Self::Prefix,
+            "cpus" => Self::Cpus,
+            "listen" => Self::Listen,
+            "http" => Self::Http,
+            _ => return None,
+        })
+    }
+
+    /// What is allowed, for people.
+    pub(super) const fn allowed(self) -> &'static str {
+        match self {
+            Self::Duration => "a number with a unit (ns, us, ms, s, m, h), such as 100ms or 1s",
+            Self::Rate => "events per second, such as 200 or \"200/s\"",
+            Self::Prefix => "a prefix such as 198.51.100.0/24 or 2001:db8::/32, or one address",
+            Self::Cpus => "a list of CPU numbers and ranges, such as \"0-1,4\"",
+            Self::Listen => "\"address:port\", \"[IPv6]:port\" or \"*:port\"",
+            Self::Http => "\"address:port\", \"[IPv6]:port\" or \"off\"",
+        }
+    }
+
+    /// Whether the text is a value of this kind; else what is wrong with it.
+    pub(super) fn check(self, text: &str) -> Result<(), String> {
+        match self {
+            Self::Duration => parse_span(text).map(drop),
+            Self::Rate => parse_rate(text).map(drop),
+            Self::Prefix => parse_prefix(text).map(drop),
+            Self::Cpus => text.parse::<CpuList>().map(drop),
+            Self::Listen => text.parse::<Listen>().map(drop),
+            Self::Http => text.parse::<HttpAddress>().map(drop),
+        }
+    }
+}
+
+macro_rules! text_schema {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $($schema:tt)*) => {
+        $(#[$doc])*
+        pub(super) struct $name;
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "x-kind": $kind, $($schema)* })
+            }
+        }
+    };
+}
+
+text_schema!(
+    /// The schema of a duration.
+    SpanText, "duration", "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(ns|us|ms|s|m|h)$"
+);
+text_schema!(
+    /// The schema of a rate.
+    RateText, "rate", "type": ["number", "string"], "pattern": "^[0-9]+(\\.[0-9]+)?(/s)?$"
+);
+text_schema!(
+    /// The schema of a prefix.
+    PrefixText, "prefix", "type": "string"
+);
+
+/// The units of durations, in nanoseconds; longer names first where one ends in another.
+const UNITS: [(&str, f64); 6] =
+    [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
+
+/// Longest duration that can be written: a year and a day.
+const SPAN_MAX_S: f64 = 366.0 * 86_400.0;
+
+fn digits(text: &str) -> bool {
+    let whole = text.split_once('.').map_or(text, |(whole, _)| whole);
+    !whole.is_empty() && !text.ends_with('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+fn parse_span(text: &str) -> Result<Nanos, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    if unit.is_empty() && digits(number) {
+        return Err("it has no unit".into());
+    }
+    let unit = unit.trim_start();
+    let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| factor);
+    let value = digits(number).then(|| number.parse::<f64>().ok()).flatten();
+    let (Some(value), Some(factor)) = (value, factor) else {
+        return Err("it is not a duration".into());
+    };
+    let ns = value * factor;
+    if ns > SPAN_MAX_S * 1e9 {
+        return Err("it is longer than a year".into());
+    }
+    Ok(Nanos(ns.round() as u64))
+}
+
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    let number = text.strip_suffix("/s").map_or(text, str::trim_end);
+    if !digits(number) {
+        return Err("it is not a rate".into());
+    }
+    number.parse().map(Rate::per_second).map_err(|_| "it is not a rate".into())
+}
+
+fn parse_prefix(text: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    let net = text.parse::<IpNet>().map_err(|_| prefix_fault(text))?;
+    if net.addr() == net.network() {
+        return Ok(net);
+    }
+    Err(format!("it has bits set behind its length: write {}, or {} for the host", net.trunc(), net.addr()))
+}
+
+fn prefix_fault(text: &str) -> String {
+    let Some((address, length)) = text.split_once('/') else {
+        return "it is neither an address nor a prefix".into();
+    };
+    match (address.parse::<IpAddr>(), length.parse::<u32>()) {
+        (Ok(IpAddr::V4(_)), Ok(_)) => "the length of an IPv4 prefix is 0 to 32".into(),
+        (Ok(IpAddr::V6(_)), Ok(_)) => "the length of an IPv6 prefix is 0 to 128".into(),
+        (Ok(_), Err(_)) => format!("{length:?} is no prefix length"),
+        _ => format!("{address:?} is no address"),
+    }
+}
+
+/// A duration as it is written in a file: the largest unit without a remainder.
+pub(super) fn show_span(span: Nanos) -> String {
+    let unit = [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000)]
+        .into_iter()
+        .chain([("ms", 1_000_000), ("us", 1_000), ("ns", 1)])
+        .find(|(_, factor)| span.0 % factor == 0 && span.0 > 0);
+    unit.map_or_else(|| "0s".into(), |(name, factor)| format!("{}{name}", span.0 / factor))
+}
+
+fn from_text<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse(&text).map_err(D::Error::custom)
+}
+
+macro_rules! with_text {
+    ($(#[$doc:meta])* $module:ident: $type:ty, $parse:expr, $show:expr) => {
+        $(#[$doc])*
+        pub(super) mod $module {
+            use super::*;
+
+            pub(in super::super) fn serialize<S: Serializer>(value: &$type, s: S) -> Result<S::Ok, S::Error> {
+                #[allow(clippy::redundant_closure_call)]
+                ($show)(value).serialize(s)
+            }
+
+            pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
+                #[allow(clippy::redundant_closure_call)]
+                ($parse)(d)
+            }
+        }
+    };
+}
+
+fn list<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|t| parse(t).map_err(D::Error::custom)).collect()
+}
+
+with_text!(
+    /// A duration.
+    span: Nanos, |d| from_text(d, parse_span), |v: &Nanos| show_span(*v)
+);
+with_text!(
+    /// A duration that may be absent.
+    span_opt: Option<Nanos>, |d| from_text(d, parse_span).map(Some), |v: &Option<Nanos>| v.map(show_span)
+);
+with_text!(
+    /// Durations that may be absent.
+    spans: Option<Vec<Nanos>>, |d| list(d, parse_span).map(Some),
+    |v: &Option<Vec<Nanos>>| v.as_ref().map(|l| l.iter().map(|t| show_span(*t)).collect::<Vec<_>>())
+);
+with_text!(
+    /// A rate that may be absent.
+    rate_opt: Option<Rate>, |d| from_text(d, parse_rate).map(Some),
+    |v: &Option<Rate>| v.map(|r| format!("{}/s", r.get()))
+);
+with_text!(
+    /// Prefixes.
+    prefixes: Vec<IpNet>, |d| list(d, parse_prefix),
+    |v: &Vec<IpNet>| v.iter().map(ToString::to_string).collect::<Vec<_>>()
+);
+
+/// A set of CPUs: sorted numbers, each once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<u16>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cpus = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |t: &str| {
+                let n = t.trim().parse::<u16>().map_err(|_| format!("{t:?} is no CPU number"))?;
+                if n > CPU_MAX { Err(format!("CPU {n} is above {CPU_MAX}")) } else { Ok(n) }
+            };
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(format!("the range {part:?} runs backwards"));
+            }
+            cpus.extend(first..=last);
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
+        Ok(Self(cpus))
+    }
+}
+
+impl fmt::Display for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
+        for (i, run) in runs.enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            match run {
+                [one] => write!(f, "{comma}{one}")?,
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where HTTP is served; `None` is `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpAddress(pub Option<SocketAddr>);
+
+impl FromStr for HttpAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let address = text.parse::<SocketAddr>().map_err(|_| "it is no address with a port")?;
+        if address.port() == 0 { Err("port 0 is no port".into()) } else { Ok(Self(Some(address))) }
+    }
+}
+
+impl fmt::Display for HttpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+macro_rules! serde_by_text {
+    ($type:ty, $kind:literal) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                from_text(d, str::parse)
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "x-kind": $kind })
+            }
+        }
+    };
+}
+
+serde_by_text!(CpuList, "cpus");
+serde_by_text!(HttpAddress, "http");
+serde_by_text!(Listen, "listen");

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The configuration file as types. From here come the JSON Schema, the reference table in
+//! docs/configuration.md, and the check of the file's shape.
+
+use super::listen::Listen;
+use super::text::{self, CpuList, HttpAddress};
+use crate::{CLASSES_MAX, PRIORITIES, SERVICES_MAX};
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tidegate_units::{Nanos, Rate, Share};
+
+/// Most interfaces of one daemon.
+pub const INTERFACES_MAX: usize = 32;
+/// Longest name of an interface, in bytes (the kernel's IFNAMSIZ without the final zero).
+pub const INTERFACE_NAME_MAX: usize = 15;
+/// Longest name of a service or a class, in characters.
+pub const NAME_MAX: usize = 63;
+/// Most listen addresses of one service.
+pub const LISTEN_MAX: usize = 64;
+/// Most source prefixes of one class.
+pub const CLASS_SOURCES_MAX: usize = 4096;
+/// Most source prefixes that are never shed.
+pub const NEVER_SHED_SOURCES_MAX: usize = 4096;
+/// Most ports that are never shed.
+pub const NEVER_SHED_PORTS_MAX: usize = 64;
+/// Largest burst, in admissions (policy/contract: TG_BURST_MAX).
+pub const BURST_MAX: u32 = 1_000_000;
+/// Largest rate, in admissions per second (policy/contract: TG_RATE_MILLI_MAX).
+pub const RATE_MAX: f64 = 1e9;
+/// Burst where none is given, in admissions: the SYN bucket of the dual admission paper.
+pub const BURST_DEFAULT: u32 = 20;
+/// Most retransmissions in an abacus schedule (policy/algo/abacus.h: TG_ABACUS_STEPS_MAX).
+pub const ABACUS_STEPS_MAX: usize = 12;
+/// Periods in the ring of abacus; a window must be shorter (TG_ABACUS_PERIODS).
+pub const ABACUS_PERIODS: u64 = 128;
+/// Shortest and longest tick of the daemon.
+pub const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(10));
+/// Shortest and longest objective of a service.
+pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3600));
+/// Largest share of a bucket that may be reserved for the classes above the default.
+pub const RESERVE_MAX: f64 = 0.9;
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The interfaces on which packets are judged.
+    #[schemars(length(min = 1, max = INTERFACES_MAX))]
+    pub interfaces: Vec<InterfaceConfig>,
+    /// What is protected, by name, in the order of the file: the index of a service is its place.
+    #[serde(with = "services")]
+    #[schemars(with = "std::collections::BTreeMap<String, ServiceConfig>")]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = SERVICES_MAX))]
+    pub services: Vec<ServiceConfig>,
+    /// What is never refused, whatever the limits say.
+    #[serde(default)]
+    pub never_shed: NeverShed,
+    /// The answers that the dataplane itself sends.
+    #[serde(default)]
+    pub answers: Answers,
+    /// The daemon.
+    #[serde(default)]
+    pub daemon: DaemonConfig,
+}
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceConfig {
+    /// Name of the interface, as `ip link` shows it.
+    pub name: String,
+    /// Where to attach: `auto` takes native XDP, or tcx where XDP is taken or not possible.
+    #[serde(default)]
+    pub attach: Attach,
+    /// Whether the DSCP of packets that arrive here may choose a class. Anyone can set a DSCP:
+    /// trust it only where your own network rewrites it.
+    #[serde(default)]
+    pub trust_dscp: bool,
+}
+
+/// Attach points.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attach {
+    #[default]
+    /// Native XDP, or tcx (clsact on kernels before 6.6) where that is not possible.
+    Auto,
+    /// Native XDP or nothing.
+    Xdp,
+    /// Generic XDP: slower, works on every driver, and must be asked for.
+    XdpGeneric,
+    /// tcx: the good neighbour where another XDP program owns the device.
+    Tcx,
+}
+
+impl Attach {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdp-generic",
+            Self::Tcx => "tcx",
+        }
+    }
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// Its name: the key under `services`.
+    #[serde(skip)]
+    pub name: String,
+    /// Whether refusals are executed (`enforce`) or only counted (`shadow`).
+    pub mode: Mode,
+    /// Where it listens; `*` is every address of both families. An exact address wins over `*`.
+    #[schemars(length(min = 1, max = LISTEN_MAX))]
+    pub listen: Vec<Listen>,
+    /// Answers later than this are worth nothing to its clients.
+    #[serde(default = "ServiceConfig::objective_default", with = "text::span")]
+    #[schemars(with = "text::SpanText")]
+    pub objective: Nanos,
+    /// How new work is refused.
+    #[serde(default)]
+    pub policy: PolicyConfig,
+    /// How the limit is found.
+    #[serde(default)]
+    pub control: ControlConfig,
+    /// Whose CPU time counts; found from the listener where it is not given.
+    #[serde(default)]
+    pub process: ProcessConfig,
+    /// Classes of requests; what none names belongs to class `default` with priority 7.
+    #[serde(default)]
+    #[schemars(length(max = CLASSES_MAX - 1))]
+    pub classes: Vec<ClassConfig>,
+    /// Share of the bucket that is kept for the classes above the lowest priority, divided among
+    /// the priorities by the weights of their classes.
+    #[serde(default = "ServiceConfig::reserve_default")]
+    #[schemars(with = "f64", range(min = 0.0, max = RESERVE_MAX))]
+    pub reserve: Share,
+}
+
+impl ServiceConfig {
+    const fn objective_default() -> Nanos {
+        Nanos::SECOND
+    }
+
+    fn reserve_default() -> Share {
+        Share::new(0.5)
+    }
+
+    /// Trunk reservation for a bucket of this depth: the tokens that a class of each priority must
+    /// leave for the classes above it. Never falling, 0 for the highest, and at most `burst` - 1.
+    #[must_use]
+    pub fn reserve_tokens(&self, burst: u32) -> [u32; PRIORITIES] {
+        let weight_above = |priority: usize| -> u64 {
+            let above = self.classes.iter().filter(|c| usize::from(c.priority) < priority);
+            above.map(|c| u64::from(c.weight)).sum()
+        };
+        let total = weight_above(PRIORITIES - 1);
+        let mut reserve = [0; PRIORITIES];
+        if total > 0 {
+            for (priority, tokens) in reserve.iter_mut().enumerate() {
+                let share = self.reserve.get() * weight_above(priority) as f64 / total as f64;
+                // Weights at the lowest priority count for nobody: the share stays below one.
+                let wanted = (f64::from(burst) * share.min(RESERVE_MAX)) as u32;
+                *tokens = wanted.min(burst.saturating_sub(1));
+            }
+        }
+        reserve
+    }
+}
+
+/// Whether refusals are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Verdicts are computed and counted, and not executed.
+    Shadow,
+    /// Refusals are executed.
+    Enforce,
+}
+
+impl Mode {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shadow => "shadow",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// What is done with what is not admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Refusal {
+    /// Nothing is sent: the client tries again by itself.
+    Drop,
+    #[default]
+    /// A RST is sent: most clients fail at once.
+    Reject,
+}
+
+impl Refusal {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Reject => "reject",
+        }
+    }
+}
+
+/// A policy and its parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyConfig {
+    /// Name of the policy.
+    pub name: String,
+    /// What is done with what is not admitted. `abacus` chooses between both by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<Refusal>,
+    /// Only `abacus`: when a refused client tries again, after its first attempt; rising.
+    #[serde(with = "text::spans", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<text::SpanText>", length(min = 1, max = ABACUS_STEPS_MAX))]
+    pub schedule: Option<Vec<Nanos>>,
+    /// Only `abacus`: how far ahead room may be borrowed; 0 rejects every excess request.
+    #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::SpanText")]
+    pub window: Option<Nanos>,
+    /// Only `abacus`: length of a period; schedule and window are multiples of it.
+    #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::SpanText")]
+    pub period: Option<Nanos>,
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self {
+            name: "fresh_first".into(),
+            action: None,
+            schedule: None,
+            window: None,
+            period: None,
+        }
+    }
+}
+
+/// The parameters of `abacus`, in periods, defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbacusConfig {
+    /// When a refused client tries again, in periods after its first attempt; rising.
+    pub schedule: Vec<u16>,
+    /// How far ahead room may be borrowed, in periods; below [`ABACUS_PERIODS`].
+    pub window: u16,
+    /// Length of a period.
+    pub period: Nanos,
+}
+
+impl PolicyConfig {
+    /// What is done with what is not admitted, the default filled in.
+    #[must_use]
+    pub fn refusal(&self) -> Refusal {
+        self.action.unwrap_or_default()
+    }
+
+    /// The parameters of `abacus`. The default schedule, 1, 3 and 7 s, is what the SYN
+    /// retransmissions of all common stacks of today have in common; the default window takes all
+    /// of it, the default period is 1 s.
+    #[must_use]
+    pub fn abacus(&self) -> AbacusConfig {
+        let period = self.period.filter(|p| *p > Nanos::ZERO).unwrap_or(Nanos::SECOND);
+        let periods = |t: Nanos| u16::try_from(t.0 / period.0).unwrap_or(u16::MAX);
+        let times = self.schedule.clone().unwrap_or_else(|| [1, 3, 7].map(Nanos::from_secs).into());
+        let schedule: Vec<u16> = times.into_iter().map(periods).collect();
+        let last = schedule.last().copied().unwrap_or_default();
+        let window = self.window.map_or(last.min(ABACUS_PERIODS as u16 - 1), periods);
+        AbacusConfig { schedule, window, period }
+    }
+}
+
+/// A controller and its parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ControlConfig {
+    /// Name of the controller: `default` finds the limit of a server of which nothing is known,
+    /// `syn` is the published one for SYNs, `fixed` keeps one rate.
+    pub name: String,
+    /// `fixed`: the limit (required). `syn`: the rate to begin with (1000/s).
+    #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::RateText")]
+    pub rate: Option<Rate>,
+    /// `fixed` and `syn`: depth of the bucket, in admissions (20).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32", range(min = 1, max = BURST_MAX))]
+    pub burst: Option<u32>,
+    /// `default` and `syn`: the limit never falls below this (1/s, which is the least allowed).
+    #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::RateText")]
+    pub floor: Option<Rate>,
+    /// `default` and `syn`: the limit never rises above this (none).
+    #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::RateText")]
+    pub ceiling: Option<Rate>,
+    /// Only `syn`: the accept queue that is aimed at, in connections (100).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32", range(min = 1, max = 65_535))]
+    pub accept_queue: Option<u32>,
+    /// Only `syn`: the rate is raised only while the CPU is below this share (0.9).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0.05, max = 1.0))]
+    pub cpu: Option<Share>,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self {
+            name: "default".into(),
+            rate: None,
+            burst: None,
+            floor: None,
+            ceiling: None,
+            accept_queue: None,
+            cpu: None,
+        }
+    }
+}
+
+/// Whose CPU time counts for a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProcessConfig {
+    /// The service's cgroup (version 2), an absolute path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub cgroup: Option<PathBuf>,
+    /// The CPUs it may use, such as `0-1,4`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CpuList")]
+    pub cpus: Option<CpuList>,
+}
+
+/// One class of requests. A request belongs to the class with the longest of the source prefixes
+/// that match it, else to the one of its DSCP, else to `default`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassConfig {
+    /// Its name, unique in the service; `default` is taken.
+    pub name: String,
+    /// Source prefixes, such as `198.51.100.0/24`; a bare address is one host.
+    #[serde(default, with = "text::prefixes", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<text::PrefixText>", length(max = CLASS_SOURCES_MAX))]
+    pub sources: Vec<IpNet>,
+    /// DSCP, on interfaces with `trust_dscp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u8", range(max = 63))]
+    pub dscp: Option<u8>,
+    /// 0 is the highest, 7 the lowest.
+    #[schemars(range(max = PRIORITIES - 1))]
+    pub priority: u8,
+    /// Weight among the classes when the reserve is divided.
+    #[serde(default = "ClassConfig::weight_default")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: u32,
+}
+
+impl ClassConfig {
+    const fn weight_default() -> u32 {
+        1
+    }
+}
+
+/// What is never refused. The real ports of sshd are added by the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NeverShed {
+    /// Sources: health probes, the control plane, your own network.
+    #[serde(with = "text::prefixes")]
+    #[schemars(with = "Vec<text::PrefixText>", length(max = NEVER_SHED_SOURCES_MAX))]
+    pub sources: Vec<IpNet>,
+    /// Local ports.
+    #[schemars(length(max = NEVER_SHED_PORTS_MAX), inner(range(min = 1, max = 65_535)))]
+    pub ports: Vec<u16>,
+}
+
+/// The answers that the dataplane itself sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Answers {
+    /// Most RSTs per second and CPU; what is above is dropped silently. 0: never answer.
+    #[schemars(range(max = 10_000_000))]
+    pub rst_per_second: u32,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self { rst_per_second: 1000 }
+    }
+}
+
+/// The daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DaemonConfig {
+    /// Time between two decisions, 10 ms to 10 s.
+    #[serde(with = "text::span")]
+    #[schemars(with = "text::SpanText")]
+    pub tick: Nanos,
+    /// The control socket, an absolute path; only root may use it.
+    #[schemars(with = "String")]
+    pub socket: PathBuf,
+    /// Where /metrics, /healthz and /readyz are served, or `off`.
+    pub http: HttpAddress,
+    /// Directory for pinned state on a BPF file system, an absolute path.
+    #[schemars(with = "String")]
+    pub pins: PathBuf,
+}
+
+/// The control socket where none is configured.
+pub const SOCKET_DEFAULT: &str = "/run/tidegate/control.sock";
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        Self {
+            tick: Nanos::from_millis(100),
+            socket: SOCKET_DEFAULT.into(),
+            http: HttpAddress(Some(([127, 0, 0, 1], 9464).into())),
+            pins: "/sys/fs/bpf/tidegate".into(),
+        }
+    }
+}
+
+/// `services` is a map in the file and a list, in the file's order, in the program.
+mod services {
+    use super::ServiceConfig;
+    use serde::de::{Deserializer, MapAccess, Visitor};
+    use serde::ser::{SerializeMap, Serializer};
+    use std::fmt;
+
+    pub(super) fn serialize<S: Serializer>(
+        services: &[ServiceConfig],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(services.len()))?;
+        for service in services {
+            map.serialize_entry(&service.name, service)?;
+        }
+        map.end()
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<ServiceConfig>, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Vec<ServiceConfig>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of services")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut services = Vec::new();
+                while let Some((name, service)) = map.next_entry::<String, ServiceConfig>()? {
+                    services.push(ServiceConfig { name, ..service });
+                }
+                Ok(services)
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}

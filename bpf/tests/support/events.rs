@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Adversarial series of events for the policies, as seeded batches: each with its own parameters
+//! (rates change in between) and its own way of time.
+
+use super::random::Dice;
+use tidegate_policy::{AbacusSpec, Action, BucketSpec, Event, Params, Policy};
+use tidegate_units::{Nanos, Rate};
+
+const SECOND: u64 = 1_000_000_000;
+/// Keys that come again: enough to fill sets of the fingerprint table, few enough to meet again.
+const KEYS_KEPT: usize = 4096;
+
+/// How time and keys go on within one batch.
+#[derive(Clone, Copy, Debug)]
+enum Mix {
+    /// Random gaps around this mean, in nanoseconds.
+    Steady(u64),
+    /// No time passes at all.
+    Standstill,
+    /// Bursts at one instant, long pauses between them.
+    Bursts,
+    /// Small steps back and forth, below the second that is forgiven.
+    Jitter,
+    /// Now and then far back or far ahead, to the ends of the clock.
+    Jumps,
+}
+
+/// A series of batches, the same for the same seed and policy.
+pub struct Events {
+    dice: Dice,
+    policy: Policy,
+    now: u64,
+    kept: Vec<u64>,
+}
+
+impl Events {
+    pub fn new(policy: Policy, seed: u64) -> Self {
+        let mut dice = Dice::new(seed ^ (policy as u64) << 56);
+        let kept = (0..KEYS_KEPT).map(|_| dice.u64()).collect();
+        let now = 1 + dice.u64() % (1000 * SECOND);
+        Self { dice, policy, now, kept }
+    }
+
+    /// The next parameters and the events that meet them.
+    pub fn batch(&mut self, count: usize) -> (Params, Vec<Event>) {
+        let params = self.params();
+        let mean = 1 << self.dice.below(31);
+        let steady = Mix::Steady(mean);
+        let mixes = [steady, steady, steady, Mix::Standstill, Mix::Bursts, Mix::Jitter, Mix::Jumps];
+        let mix = *self.dice.pick(&mixes);
+        let events = (0..count).map(|_| self.event(mix)).collect();
+        // a clock that was thrown to one of its ends comes back, or no batch would see time pass
+        if self.now > u64::MAX / 2 {
+            self.now = self.dice.u64() % (1_000_000 * SECOND);
+        }
+        (params, events)
+    }
+
+    fn params(&mut self) -> Params {
+        if self.dice.one_in(12) {
+            return Params::no_limit(self.policy);
+        }
+        let bucket = self.bucket();
+        match self.policy {
+            Policy::TokenBucket => Params::token_bucket(&bucket).unwrap(),
+            Policy::FreshFirst => Params::fresh_first(&bucket).unwrap(),
+            Policy::Abacus => {
+                let spec = self.abacus(bucket);
+                Params::abacus(&spec).unwrap()
+            }
+        }
+    }
+
+    fn bucket(&mut self) -> BucketSpec {
+        let rate = match self.dice.below(8) {
+            0 => 0.001,
+            1 => 1e9,
+            _ => 1.0 + (self.dice.u64() % (1 << (4 + self.dice.below(24)))) as f64 / 7.0,
+        };
+        let burst = match self.dice.below(8) {
+            0 => 1,
+            1 => 1_000_000,
+            _ => 2 + self.dice.u32() % (1 << (1 + self.dice.below(12))),
+        };
+        let action = *self.dice.pick(&[Action::Drop, Action::Reject]);
+        let mut bucket = BucketSpec::new(Rate::per_second(rate), burst, action);
+        if self.dice.one_in(2) {
+            for reserve in &mut bucket.reserve {
+                *reserve = self.dice.u32() % burst;
+            }
+            bucket.reserve.sort_unstable();
+        }
+        bucket
+    }
+
+    fn abacus(&mut self, bucket: BucketSpec) -> AbacusSpec {
+        let mut spec = AbacusSpec::classic(bucket, *self.dice.pick(&[0, 1, 3, 21, 45, 50, 127]));
+        if self.dice.one_in(2) {
+            let steps = 1 + self.dice.below(12);
+            let mut schedule: Vec<u16> =
+                (0..steps).map(|_| 1 + self.dice.below(140) as u16).collect();
+            schedule.sort_unstable();
+            schedule.dedup();
+            spec.schedule = schedule;
+        }
+        let period_ms = *self.dice.pick(&[1, 10, 1000, 1000, 1000, 3_600_000]);
+        spec.period = Nanos::from_millis(period_ms);
+        spec.lambda_start = Rate::per_second(self.dice.below(200) as f64);
+        spec.ewma_shift = self.dice.below(16) as u8;
+        spec
+    }
+
+    fn event(&mut self, mix: Mix) -> Event {
+        self.pass(mix);
+        let key = self.key();
+        let priority = if self.dice.one_in(50) { self.dice.u8() } else { self.dice.u8() & 7 };
+        Event { now_ns: self.now, key, random: self.dice.u32(), priority, pad: [0; 3] }
+    }
+
+    fn pass(&mut self, mix: Mix) {
+        let dice = &mut self.dice;
+        self.now = match mix {
+            Mix::Steady(mean) => self.now.wrapping_add(dice.u64() % (2 * mean)),
+            Mix::Standstill => self.now,
+            Mix::Bursts if dice.one_in(700) => self.now.wrapping_add(dice.u64() % (9 * SECOND)),
+            Mix::Bursts => self.now,
+            Mix::Jitter => {
+                let step = dice.u64() % (SECOND / 2);
+                if dice.one_in(2) { self.now.saturating_sub(step) } else { self.now + step }
+            }
+            Mix::Jumps if dice.one_in(300) => match dice.below(6) {
+                0 => 0,
+                1 => u64::MAX,
+                2 => u64::MAX - dice.u64() % SECOND,
+                3 => dice.u64(),
+                4 => self.now.saturating_sub(dice.u64() % (4000 * SECOND)),
+                _ => self.now.wrapping_add(dice.u64() % (400_000 * SECOND)),
+            },
+            Mix::Jumps => self.now.wrapping_add(dice.u64() % 1_000_000),
+        };
+    }
+
+    /// New keys, known keys, keys of one crowded set, and a fingerprint of zero.
+    fn key(&mut self) -> u64 {
+        let at = self.dice.below(KEYS_KEPT);
+        match self.dice.below(10) {
+            0..4 => self.kept[at],
+            4 => self.dice.u64() & !0x1fff | 42,
+            5 if self.dice.one_in(20) => self.dice.u64() & 0xffff_ffff_ffff,
+            _ => {
+                self.kept[at] = self.dice.u64();
+                self.kept[at]
+            }
+        }
+    }
+}

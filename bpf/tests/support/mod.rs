@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the tests of the dataplane share. Nothing in here knows the product's C; only `plane` and
+//! `object` know its loader.
+#![allow(dead_code, reason = "each test uses its part of it")]
+#![allow(unreachable_pub, reason = "each test is a crate of its own")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+pub mod checksum;
+pub mod decode;
+pub mod events;
+pub mod object;
+pub mod packet;
+pub mod random;

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Claims against results: does each hold, and by how much?
+//!
+//! An expect.yaml is a list of claims. A claim takes the values of one metric at some points,
+//! relates each to a reference (another metric or point, or nothing), and compares the worst with
+//! a band. A point that is missing makes the claim fail: nothing holds that was not measured.
+
+use crate::results::Row;
+use serde::Deserialize;
+
+/// What an experiment claims.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// All of them.
+    pub claims: Vec<Claim>,
+}
+
+/// One claim.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// A short name.
+    pub id: String,
+    /// One sentence.
+    pub says: String,
+    /// What the paper (or the design) gives, as text for the table.
+    #[serde(default)]
+    pub source: String,
+    /// Which values.
+    pub of: Select,
+    /// Each value is divided by this one; absent: compared as it is.
+    #[serde(default)]
+    pub over: Option<Select>,
+    /// The smallest value that holds.
+    #[serde(default)]
+    pub at_least: Option<f64>,
+    /// The largest value that holds.
+    #[serde(default)]
+    pub at_most: Option<f64>,
+    /// What we aim at; shown, not judged.
+    #[serde(default)]
+    pub aim: Option<f64>,
+    /// Not judged in a quick run, for which it has too few arrivals.
+    #[serde(default)]
+    pub full_only: bool,
+}
+
+/// Points of a metric.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Select {
+    /// Metric.
+    pub metric: String,
+    /// Variants; in a reference, empty means the same variant.
+    #[serde(default)]
+    pub variants: Vec<String>,
+    /// Name of x; in a reference, absent means the same.
+    #[serde(default)]
+    pub x_name: Option<String>,
+    /// Values of x; in a reference, empty means the same x.
+    #[serde(default)]
+    pub at: Vec<f64>,
+}
+
+/// How one claim fared.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The worst value lies in the band.
+    Holds(f64),
+    /// It does not, at this point.
+    Fails(f64, String),
+    /// A point was not measured.
+    Missing(String),
+    /// Too few arrivals for this claim in a quick run.
+    NotJudged,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Name of the claim.
+    pub id: String,
+    /// Its sentence.
+    pub says: String,
+    /// What the paper or design gives.
+    pub source: String,
+    /// The band in words.
+    pub band: String,
+    /// The aim in words, empty for none.
+    pub aim: String,
+    /// The outcome.
+    pub outcome: Outcome,
+}
+
+impl Line {
+    /// Whether nothing speaks against the claim.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        matches!(self.outcome, Outcome::Holds(_) | Outcome::NotJudged)
+    }
+}
+
+/// Judges every claim. `quick` leaves those out that need the full run.
+#[must_use]
+pub fn judge(expect: &Expect, rows: &[Row], quick: bool) -> Vec<Line> {
+    expect.claims.iter().map(|claim| line(claim, rows, quick)).collect()
+}
+
+fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
+    let outcome = if quick && claim.full_only { Outcome::NotJudged } else { outcome(claim, rows) };
+    Line {
+        id: claim.id.clone(),
+        says: claim.says.clone(),
+        source: claim.source.clone(),
+        band: band(claim),
+        aim: claim.aim.map(short).unwrap_or_default(),
+        outcome,
+    }
+}
+
+fn band(claim: &Claim) -> String {
+    match (claim.at_least, claim.at_most) {
+        (Some(low), Some(high)) => format!("{} to {}", short(low), short(high)),
+        (Some(low), None) => format!(">= {}", short(low)),
+        (None, Some(high)) => format!("<= {}", short(high)),
+        (None, None) => "reported".into(),
+    }
+}
+
+/// A number with at most four significant digits, for tables.
+#[must_use]
+pub fn short(value: f64) -> String {
+    if value == 0.0 {
+        return "0".into();
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    let decimals = (3 - magnitude).clamp(0, 9) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_string()
+    } else {
+        text
+    }
+}
+
+fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
+    let mut worst: Option<(f64, String)> = None;
+    for variant in &claim.of.variants {
+        for x in &claim.of.at {
+            let value = match value(claim, rows, variant, *x) {
+                Ok(value) => value,
+                Err(missing) => return Outcome::Missing(missing),
+            };
+            let place = format!("{variant} at {}", short(*x));
+            if worst
+                .as_ref()
+                .is_none_or(|(least, _)| badness(claim, value) > badness(claim, *least))
+            {
+                worst = Some((value, place));
+            }
+        }
+    }
+    match worst {
+        None => Outcome::Missing("no variant or no point is named".into()),
+        Some((value, place)) if badness(claim, value) > 0.0 || value.is_nan() => {
+            Outcome::Fails(value, place)
+        }
+        Some((value, _)) => Outcome::Holds(value),
+    }
+}
+
+/// How far outside of the band a value lies; negative inside.
+fn badness(claim: &Claim, value: f64) -> f64 {
+    let below = claim.at_least.map_or(f64::NEG_INFINITY, |low| low - value);
+    let above = claim.at_most.map_or(f64::NEG_INFINITY, |high| value - high);
+    below.max(above)
+}
+
+fn value(claim: &Claim, rows: &[Row], variant: &str, x: f64) -> Result<f64, String> {
+    let x_name = claim.of.x_name.as_deref().unwrap_or("load");
+    let value = find(rows, &claim.of.metric, variant, (x_name, x))?;
+    let Some(over) = &claim.over else { return Ok(value) };
+    let reference = find(
+        rows,
+        &over.metric,
+        over.variants.first().map_or(variant, String::as_str),
+        (over.x_name.as_deref().unwrap_or(x_name), over.at.first().copied().unwrap_or(x)),
+    )?;
+    Ok(value / reference)
+}
+
+fn find(
+    rows: &[Row],
+    metric: &str,
+    variant: &str,
+    (x_name, x): (&str, f64),
+) -> Result<f64, String> {
+    rows.iter()
+        .find(|row| {
+            row.metric == metric
+                && row.variant == variant
+                && row.x_name == x_name
+                && (row.x - x).abs() <= 1e-9 * x.abs().max(1.0)
+        })
+        .map(|row| row.value)
+        .ok_or_else(|| format!("{metric} of {variant} at {x_name} {}", short(x)))
+}
+
+/// The table that `tidegate experiment judge` prints.
+#[must_use]
+pub fn table(lines: &[Line]) -> String {
+    let cells: Vec<[String; 6]> = lines.iter().map(cells).collect();
+    let head = ["claim", "source", "measured", "band", "aim", "holds"].map(str::to_string);
+    let mut width = head.clone().map(|cell| cell.len());
+    for row in &cells {
+        for (width, cell) in width.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in std::iter::once(&head).chain(&cells) {
+        for (cell, width) in row.iter().zip(width) {
+            let pad = width.saturating_sub(cell.chars().count());
+            text.push_str(cell);
+            text.push_str(&" ".repeat(pad + 2));
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+fn cells(line: &Line) -> [String; 6] {
+    let (measured, holds) = match &line.outcome {
+        Outcome::Holds(value) => (short(*value), "yes".to_string()),
+        Outcome::Fails(value, place) => (short(*value), format!("NO ({place})")),
+        Outcome::Missing(what) => ("-".into(), format!("NOT MEASURED: {what}")),
+        Outcome::NotJudged => ("-".into(), "not judged in a quick run".into()),
+    };
+    [line.says.clone(), line.source.clone(), measured, line.band.clone(), line.aim.clone(), holds]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(variant: &str, x: f64, metric: &str, value: f64) -> Row {
+        Row {
+            experiment: "product/survival".into(),
+            world: "lab".into(),
+            variant: variant.into(),
+            x_name: "load".into(),
+            x,
+            metric: metric.into(),
+            unit: "1/s".into(),
+            value,
+            ci95: None,
+            runs: 1,
+        }
+    }
+
+    fn claim(at_least: Option<f64>, at_most: Option<f64>) -> Claim {
+        Claim {
+            id: "goodput".into(),
+            says: "goodput stays".into(),
+            source: String::new(),
+            of: Select {
+                metric: "goodput".into(),
+                variants: vec!["reject".into()],
+                x_name: None,
+                at: vec![2.0, 3.0],
+            },
+            over: Some(Select {
+                metric: "capacity".into(),
+                variants: vec!["none".into()],
+                x_name: None,
+                at: vec![1.0],
+            }),
+            at_least,
+            at_most,
+            aim: None,
+            full_only: false,
+        }
+    }
+
+    fn rows() -> Vec<Row> {
+        vec![
+            row("none", 1.0, "capacity", 100.0),
+            row("reject", 2.0, "goodput", 99.0),
+            row("reject", 3.0, "goodput", 96.0),
+        ]
+    }
+
+    /// The worst point decides, on both sides of the band.
+    #[test]
+    fn the_worst_point_decides() {
+        assert_eq!(outcome(&claim(Some(0.95), None), &rows()), Outcome::Holds(0.96));
+        let fails = Outcome::Fails(0.96, "reject at 3".into());
+        assert_eq!(outcome(&claim(Some(0.97), None), &rows()), fails);
+        let fails = Outcome::Fails(0.99, "reject at 2".into());
+        assert_eq!(outcome(&claim(None, Some(0.98)), &rows()), fails);
+    }
+
+    /// What was not measured does not hold, and NaN does not either.
+    #[test]
+    fn nothing_holds_that_was_not_measured() {
+        let claim = claim(Some(0.95), None);
+        let missing = Outcome::Missing("goodput of reject at load 3".into());
+        assert_eq!(outcome(&claim, &rows()[..2]), missing);
+        let mut nan = rows();
+        nan[2].value = f64::NAN;
+        nan.remove(1);
+        assert!(!matches!(outcome(&claim, &nan), Outcome::Holds(_)));
+    }
+
+    /// A claim that needs the full run is left out of a quick one, and judged in the full one.
+    #[test]
+    fn quick_runs_leave_full_claims_out() {
+        let mut claim = claim(Some(0.97), None);
+        claim.full_only = true;
+        assert_eq!(line(&claim, &rows(), true).outcome, Outcome::NotJudged);
+        assert!(!line(&claim, &rows(), false).holds());
+    }
+}

@@ -21,6 +21,9 @@ pub struct Snapshot {
     pub limits_generation: u64,
     /// Whether the kill switch is on: everything passes.
     pub released: bool,
+    /// When the dataplane's lease was last renewed (monotonic clock); `None` if never.
+    #[serde(default)]
+    pub heartbeat: Option<Nanos>,
     /// The hooks.
     pub interfaces: Vec<InterfaceState>,
     /// The services, in the order of the configuration.

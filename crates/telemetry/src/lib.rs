@@ -1,2 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One described schema becomes Prometheus text, JSON and tables.
+//! One described schema over [`Snapshot`](tidegate_model::snapshot::Snapshot) becomes OpenMetrics
+//! text, JSON, tables and docs/metrics.md.
+//!
+//! A metric is one row of [`METRICS`]: name, unit, help, labels, and where its value stands. A
+//! column of a table is one row of [`COLUMNS`]. Nothing else names a metric.
+
+mod export;
+mod schema;
+mod service;
+mod table;
+
+pub use export::{CONTENT_TYPE, Point, openmetrics, points, reference};
+pub use schema::{Kind, LABEL_BYTES_MAX, METRICS, Metric, Number};
+pub use service::{Figures, figures};
+pub use table::{COLUMNS, Column, render_rows, services_table};

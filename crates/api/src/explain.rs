@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Why a client is treated as it is: from the configuration, the snapshot and the ring of samples,
+//! without any state of its own.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use tidegate_model::PRIORITY_DEFAULT;
+use tidegate_model::intent::{CLASS_DEFAULT, ClassConfig, Config, ServiceConfig};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
+use tidegate_units::Nanos;
+
+/// Most samples in one explanation.
+pub const SAMPLES_MAX: usize = 20;
+
+/// Everything that is known about one client.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The client's address.
+    pub address: String,
+    /// The client's port, if one was asked for.
+    pub port: Option<u16>,
+    /// What holds for it in each service, in the order of the configuration.
+    pub services: Vec<ServiceExplanation>,
+    /// What happened to it lately, newest first, at most [`SAMPLES_MAX`].
+    pub samples: Vec<ExplainedSample>,
+    /// All of it in sentences.
+    pub words: Vec<String>,
+}
+
+/// What holds for a client in one service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceExplanation {
+    /// Name of the service.
+    pub service: String,
+    /// `shadow` or `enforce`.
+    pub mode: String,
+    /// The class by its source address.
+    pub class: String,
+    /// The prefix that chose the class; `None` for the default class.
+    pub prefix: Option<String>,
+    /// Priority, 0 the highest.
+    pub priority: u8,
+    /// Classes that its DSCP could choose instead, on interfaces that trust it.
+    pub by_dscp: Vec<String>,
+    /// The never-shed prefix it falls into, if it does.
+    pub never_shed: Option<String>,
+    /// The limits in force, with the reasoning behind them.
+    pub limits: ServiceLimits,
+}
+
+/// A sample, with how long ago it was and its reason in words.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedSample {
+    /// The sample.
+    pub sample: Sample,
+    /// How long ago.
+    pub ago: Nanos,
+    /// The reason in words, where the daemon has them.
+    pub text: String,
+}
+
+/// Where explanations come from.
+pub struct Known<'a> {
+    /// The configuration in force.
+    pub config: &'a Config,
+    /// The last snapshot.
+    pub snapshot: &'a Snapshot,
+    /// The ring of samples, any order.
+    pub samples: &'a [Sample],
+    /// What an operator reads for a reason (policy/reasons.def); empty if unknown.
+    pub reason_text: &'a dyn Fn(&str) -> String,
+}
+
+/// Explains a client.
+#[must_use]
+pub fn explain(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Explanation {
+    let address = address.to_canonical();
+    let mut services = Vec::new();
+    for config in &known.config.services {
+        let state = known.snapshot.services.iter().find(|s| s.name == config.name);
+        services.push(service(known.config, config, state, address));
+    }
+    let samples = samples(known, address, port);
+    let mut explanation =
+        Explanation { address: address.to_string(), port, services, samples, words: Vec::new() };
+    explanation.words = words(&explanation, known.snapshot);
+    explanation
+}
+
+fn service(
+    config: &Config,
+    service: &ServiceConfig,
+    state: Option<&ServiceState>,
+    address: IpAddr,
+) -> ServiceExplanation {
+    let candidates = service.classes.iter().filter_map(|c| Some((c, longest(&c.sources, address)?)));
+    let by_source = candidates.max_by_key(|(_, prefix)| prefix.prefix_len());
+    let trusted = config.interfaces.iter().any(|i| i.trust_dscp);
+    // A source prefix wins over a DSCP, so only the default class leaves room for one.
+    let dscp = |c: &ClassConfig| c.dscp.map(|d| format!("{} (DSCP {d})", c.name));
+    let by_dscp = match by_source {
+        None if trusted => service.classes.iter().filter_map(dscp).collect(),
+        _ => Vec::new(),
+    };
+    ServiceExplanation {
+        service: service.name.clone(),
+        mode: state.map_or(service.mode.name(), |s| &s.mode).to_owned(),
+        class: by_source.map_or(CLASS_DEFAULT, |(c, _)| &c.name).to_owned(),
+        prefix: by_source.map(|(_, prefix)| prefix.to_string()),
+        priority: by_source.map_or(PRIORITY_DEFAULT, |(c, _)| c.priority),
+        by_dscp,
+        never_shed: longest(&config.never_shed.sources, address).map(|p| p.to_string()),
+        limits: state.map(|s| s.limits.clone()).unwrap_or_default(),
+    }
+}
+
+fn longest(prefixes: &[IpNet], address: IpAddr) -> Option<IpNet> {
+    let matching = prefixes.iter().filter(|p| p.contains(&address));
+    matching.max_by_key(|p| p.prefix_len()).copied()
+}
+
+fn samples(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Vec<ExplainedSample> {
+    let of_client = |s: &&Sample| match s.client.parse::<SocketAddr>() {
+        Ok(client) => {
+            client.ip().to_canonical() == address && port.is_none_or(|p| p == client.port())
+        }
+        Err(_) => s.client.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical() == address),
+    };
+    let mut found: Vec<&Sample> = known.samples.iter().filter(of_client).collect();
+    found.sort_by_key(|s| std::cmp::Reverse(s.at));
+    found.truncate(SAMPLES_MAX);
+    let explained = found.into_iter().map(|sample| ExplainedSample {
+        ago: known.snapshot.now.since(sample.at),
+        text: (known.reason_text)(&sample.reason),
+        sample: sample.clone(),
+    });
+    explained.collect()
+}
+
+fn words(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
+    let mut words = Vec::new();
+    if snapshot.released {
+        words.push("The kill switch is on: everything passes.".into());
+    }
+    for service in &explanation.services {
+        service_words(service, &mut words);
+    }
+    if explanation.samples.is_empty() {
+        words.push(
+            "No sample of this client is in the ring: it sent nothing new lately, or was not sampled."
+                .into(),
+        );
+    }
+    for seen in &explanation.samples {
+        let sample = &seen.sample;
+        let shadow = if sample.shadow { " (in shadow: it passed)" } else { "" };
+        let text = if seen.text.is_empty() { String::new() } else { format!(": {}", seen.text) };
+        words.push(format!(
+            "{} ago {} to {}, class {}: {}{shadow} for {}{text}.",
+            seen.ago, sample.client, sample.service, sample.class, sample.verdict, sample.reason
+        ));
+    }
+    words
+}
+
+fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
+    let name = &service.service;
+    let by = match &service.prefix {
+        Some(prefix) => format!("by its source in {prefix}"),
+        None => "as no class names its source".into(),
+    };
+    let (class, priority, mode) = (&service.class, service.priority, &service.mode);
+    words.push(format!("{name} ({mode}): class {class}, priority {priority}, {by}."));
+    if !service.by_dscp.is_empty() {
+        let list = service.by_dscp.join(", ");
+        words.push(format!("{name}: where its DSCP is trusted it may be instead in {list}."));
+    }
+    if let Some(prefix) = &service.never_shed {
+        words.push(format!("{name}: it is never refused: its source is in {prefix} (never_shed)."));
+    }
+    let limits = &service.limits;
+    match limits.rate {
+        Some(rate) => words.push(format!("{name}: new work is limited to {rate}, bursts of {}.", limits.burst)),
+        None => words.push(format!("{name}: no rate limit is set.")),
+    }
+    if let Some(most) = limits.waiting_max {
+        words.push(format!("{name}: at most {most} connections may wait for an answer."));
+    }
+    if !limits.why.text.is_empty() {
+        words.push(format!("{name}: {}", limits.why.text));
+    }
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests and replies, version [`VERSION`].
+//!
+//! ```text
+//! > {"version":1,"request":"mode","service":"shop","mode":"shadow"}
+//! < {"version":1,"reply":"mode","service":"shop","mode":"shadow","before":"enforce"}
+//! > {"version":1,"request":"mode","service":"shpo","mode":"shadow"}
+//! < {"version":1,"reply":"error","kind":"unknown-service","message":"no service is called …","details":[]}
+//! ```
+
+use crate::explain::Explanation;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use tidegate_model::intent::{Change, Mode};
+use tidegate_model::snapshot::Snapshot;
+
+/// Version of the protocol; both sides must speak the same.
+pub const VERSION: u32 = 1;
+/// Longest request, in bytes, the line end included.
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// Longest reply, in bytes, the line end included.
+pub const REPLY_BYTES_MAX: usize = 16 << 20;
+
+/// A request as it stands on the line; read by [`decode_request`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RequestLine {
+    /// The protocol's version.
+    pub version: u32,
+    /// The request.
+    #[serde(flatten)]
+    pub request: Request,
+}
+
+/// A reply as it stands on the line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReplyLine {
+    /// The protocol's version.
+    pub version: u32,
+    /// The reply.
+    #[serde(flatten)]
+    pub reply: Reply,
+}
+
+/// What may be asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Is anyone there, and which version?
+    Ping {},
+    /// The snapshot. `top` asks once a second on one connection; nothing is pushed.
+    Status {},
+    /// What happens to a client, and why.
+    Explain {
+        /// The client's address.
+        address: IpAddr,
+        /// The client's port, to see one connection only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+    },
+    /// The kill switch: on lets everything pass.
+    Release {
+        /// Whether everything shall pass.
+        on: bool,
+    },
+    /// The mode of one service, until the next reload.
+    Mode {
+        /// Name of the service.
+        service: String,
+        /// Its mode from now on.
+        mode: Mode,
+    },
+    /// Reads the configuration again.
+    Reload {
+        /// Another file than before, an absolute path as the daemon sees it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<PathBuf>,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Ping`].
+    Pong {
+        /// Version of the daemon's program.
+        program: String,
+        /// Its process id.
+        pid: u32,
+    },
+    /// To [`Request::Status`].
+    Status {
+        /// The snapshot.
+        snapshot: Box<Snapshot>,
+    },
+    /// To [`Request::Explain`].
+    Explain {
+        /// The explanation.
+        explanation: Box<Explanation>,
+    },
+    /// To [`Request::Release`].
+    Release {
+        /// Whether everything passes now.
+        on: bool,
+        /// Whether it did before.
+        before: bool,
+    },
+    /// To [`Request::Mode`].
+    Mode {
+        /// Name of the service.
+        service: String,
+        /// Its mode now.
+        mode: Mode,
+        /// Its mode before.
+        before: Mode,
+    },
+    /// To [`Request::Reload`].
+    Reload {
+        /// Number of the configuration now in force.
+        generation: u64,
+        /// What changed.
+        changes: Vec<Change>,
+    },
+    /// To any request that could not be served; then nothing changed.
+    Error(ApiError),
+}
+
+/// Why a request was not served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// The kind: what a program acts on.
+    pub kind: ErrorKind,
+    /// One sentence.
+    pub message: String,
+    /// More lines, such as the faults of a configuration.
+    #[serde(default)]
+    pub details: Vec<String>,
+}
+
+impl ApiError {
+    /// An error without details.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), details: Vec::new() }
+    }
+
+    /// The same with details.
+    #[must_use]
+    pub fn with_details(mut self, details: Vec<String>) -> Self {
+        self.details = details;
+        self
+    }
+}
+
+impl From<tidegate_model::intent::UnknownService> for ApiError {
+    fn from(error: tidegate_model::intent::UnknownService) -> Self {
+        Self::new(ErrorKind::UnknownService, error.to_string())
+    }
+}
+
+impl From<tidegate_model::intent::ConfigErrors> for ApiError {
+    fn from(errors: tidegate_model::intent::ConfigErrors) -> Self {
+        let count = errors.errors.len();
+        let details = errors.to_string().lines().map(str::to_owned).collect();
+        let message = format!("the configuration has {count} fault(s); nothing was changed");
+        Self::new(ErrorKind::ConfigInvalid, message).with_details(details)
+    }
+}
+
+impl From<tidegate_model::intent::LoadError> for ApiError {
+    fn from(error: tidegate_model::intent::LoadError) -> Self {
+        match error {
+            tidegate_model::intent::LoadError::Invalid(errors) => errors.into(),
+            other => Self::new(ErrorKind::ConfigInvalid, other.to_string()),
+        }
+    }
+}
+
+/// Kinds of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// The line is no request.
+    BadRequest,
+    /// The line is longer than [`REQUEST_BYTES_MAX`].
+    TooLong,
+    /// The other side speaks another version.
+    Version,
+    /// The caller may not use the socket.
+    Permission,
+    /// Too many clients, or the daemon did not answer in time.
+    Busy,
+    /// No such service.
+    UnknownService,
+    /// The configuration is wrong; nothing was changed.
+    ConfigInvalid,
+    /// The request is right and could not be done.
+    Failed,
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BadRequest => "bad-request",
+            Self::TooLong => "too-long",
+            Self::Version => "version",
+            Self::Permission => "permission",
+            Self::Busy => "busy",
+            Self::UnknownService => "unknown-service",
+            Self::ConfigInvalid => "config-invalid",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// Reads a request line. The version is looked at before anything else, so that a newer client
+/// hears about its version and not about a key.
+///
+/// # Errors
+/// [`ErrorKind::BadRequest`] or [`ErrorKind::Version`], with what was found.
+pub fn decode_request(line: &[u8]) -> Result<Request, ApiError> {
+    let bad = |what: String| ApiError::new(ErrorKind::BadRequest, what);
+    let mut value: serde_json::Value =
+        serde_json::from_slice(line).map_err(|e| bad(format!("the request is not JSON: {e}")))?;
+    let Some(map) = value.as_object_mut() else {
+        return Err(bad("the request is not a JSON object".into()));
+    };
+    match map.remove("version").and_then(|v| v.as_u64()) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => return Err(wrong_version(version)),
+        None => return Err(bad(format!("the request has no \"version\"; this is {VERSION}"))),
+    }
+    serde_json::from_value(value).map_err(|e| bad(format!("the request is not known: {e}")))
+}
+
+fn wrong_version(version: u64) -> ApiError {
+    let message = format!("the other side speaks version {version} of the control protocol, this side {VERSION}");
+    ApiError::new(ErrorKind::Version, message)
+}
+
+/// Reads a reply line.
+///
+/// # Errors
+/// As [`decode_request`].
+pub fn decode_reply(line: &[u8]) -> Result<Reply, ApiError> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u64,
+    }
+    let bad = |what: String| ApiError::new(ErrorKind::BadRequest, what);
+    let head: Head =
+        serde_json::from_slice(line).map_err(|e| bad(format!("the reply is not understood: {e}")))?;
+    if head.version != u64::from(VERSION) {
+        return Err(wrong_version(head.version));
+    }
+    let line: ReplyLine =
+        serde_json::from_slice(line).map_err(|e| bad(format!("the reply is not understood: {e}")))?;
+    Ok(line.reply)
+}
+
+/// A request as a line.
+#[must_use]
+pub fn encode_request(request: &Request) -> Vec<u8> {
+    encode(&RequestLine { version: VERSION, request: request.clone() })
+}
+
+/// A reply as a line; one that grew beyond [`REPLY_BYTES_MAX`] becomes an error.
+#[must_use]
+pub fn encode_reply(reply: Reply) -> Vec<u8> {
+    let line = encode(&ReplyLine { version: VERSION, reply });
+    if line.len() <= REPLY_BYTES_MAX {
+        return line;
+    }
+    let error = ApiError::new(ErrorKind::Failed, "the reply is too long for the control socket");
+    encode(&ReplyLine { version: VERSION, reply: Reply::Error(error) })
+}
+
+fn encode<T: Serialize>(line: &T) -> Vec<u8> {
+    // Our types have no map with other keys than strings, so this does not fail.
+    let mut bytes = serde_json::to_vec(line).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The server side of the control socket: bounded in clients, bytes and time, so that one bad
+//! client never hurts the others or the daemon.
+
+use crate::protocol::{
+    ApiError, ErrorKind, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode_reply,
+};
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Who answers.
+pub trait Handler: Send + Sync + 'static {
+    /// Serves one request. Several may be served at once; dropping the future must do no harm.
+    fn handle(&self, request: Request) -> impl Future<Output = Result<Reply, ApiError>> + Send;
+}
+
+/// The bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most clients at once; the next one is told and closed.
+    pub clients_max: usize,
+    /// Longest time for a whole request line to arrive.
+    pub request: Duration,
+    /// Longest time for the handler.
+    pub handle: Duration,
+    /// Longest time for a reply to be taken.
+    pub reply: Duration,
+    /// Most requests that are not understood before the client is closed.
+    pub bad_requests_max: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            clients_max: 32,
+            request: Duration::from_secs(60),
+            handle: Duration::from_secs(10),
+            reply: Duration::from_secs(5),
+            bad_requests_max: 8,
+        }
+    }
+}
+
+/// Why the socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Something that is no socket stands there.
+    #[error("{} exists and is no socket; it is left alone", .0.display())]
+    Foreign(PathBuf),
+    /// The system refused.
+    #[error("cannot make the control socket {}: {source}", path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A listening control socket; its file is removed when this is dropped, unless another daemon has
+/// put its own in its place.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        if std::fs::metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
+            // A file that cannot be removed is replaced by the next daemon.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes the socket, mode 0600, its directory (0755) where that is missing. A socket that stands
+/// there is replaced in one step, so that a daemon that takes over is reachable at every moment.
+///
+/// # Errors
+/// [`BindError`].
+pub fn bind(path: &Path) -> Result<ControlSocket, BindError> {
+    if std::fs::symlink_metadata(path).is_ok_and(|m| !m.file_type().is_socket()) {
+        return Err(BindError::Foreign(path.to_owned()));
+    }
+    let made = || -> io::Result<ControlSocket> {
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        // What stands under our own process id was left by a process that is gone.
+        let _ = std::fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&temporary)?;
+        std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
+        let inode = std::fs::metadata(&temporary)?.ino();
+        std::fs::rename(&temporary, path)?;
+        Ok(ControlSocket { listener, path: path.to_owned(), inode })
+    };
+    made().map_err(|source| BindError::System { path: path.to_owned(), source })
+}
+
+/// Serves clients until `stop` completes; those that are being served then are cut off.
+pub async fn serve<H: Handler>(
+    socket: ControlSocket,
+    handler: Arc<H>,
+    bounds: Bounds,
+    stop: impl Future<Output = ()>,
+) {
+    let places = Arc::new(Semaphore::new(bounds.clients_max));
+    let mut clients = tokio::task::JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => return,
+            // Tasks that ended are taken out, so that the set stays as small as the clients.
+            Some(_) = clients.join_next() => continue,
+            accepted = socket.listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of descriptors, most likely: those who are being served will give some back.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let place = Arc::clone(&places).try_acquire_owned();
+        let handler = Arc::clone(&handler);
+        match place {
+            Ok(place) => {
+                clients.spawn(async move {
+                    client(stream, &*handler, bounds).await;
+                    drop(place);
+                });
+            }
+            Err(_) => turn_away(&stream, bounds.clients_max),
+        }
+    }
+}
+
+/// Pause after an `accept` that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// One line into the socket's empty buffer; whether it is read is the client's affair.
+fn turn_away(stream: &UnixStream, clients_max: usize) {
+    let message = format!("{clients_max} clients are connected already; try again");
+    let line = encode_reply(Reply::Error(ApiError::new(ErrorKind::Busy, message)));
+    let _ = stream.try_write(&line);
+}
+
+async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    let mut bad = 0;
+    while bad < bounds.bad_requests_max {
+        let line = match timeout(bounds.request, read_line(&mut read)).await {
+            Ok(Ok(Line::Whole(line))) => line,
+            Ok(Ok(Line::TooLong)) => {
+                let message = format!("a request has at most {REQUEST_BYTES_MAX} bytes");
+                let error = ApiError::new(ErrorKind::TooLong, message);
+                let _ = reply(&mut write, Reply::Error(error), bounds).await;
+                return;
+            }
+            // Gone, in the middle of a line or not, or too slow: nobody waits for an answer.
+            Ok(Ok(Line::End) | Err(_)) | Err(_) => return,
+        };
+        let answer = match decode_request(&line) {
+            Ok(request) => match timeout(bounds.handle, handler.handle(request)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(ApiError::new(ErrorKind::Busy, "the daemon did not get to it in time")),
+            },
+            Err(error) => {
+                bad += 1;
+                Err(error)
+            }
+        };
+        if reply(&mut write, answer.unwrap_or_else(Reply::Error), bounds).await.is_err() {
+            return;
+        }
+    }
+}
+
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+    End,
+}
+
+async fn read_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Line> {
+    let mut line = Vec::new();
+    let limit = REQUEST_BYTES_MAX as u64 + 1;
+    read.take(limit).read_until(b'\n', &mut line).await?;
+    Ok(match line.last() {
+        _ if line.len() > REQUEST_BYTES_MAX => Line::TooLong,
+        Some(b'\n') => Line::Whole(line),
+        _ => Line::End,
+    })
+}
+
+async fn reply(write: &mut OwnedWriteHalf, reply: Reply, bounds: Bounds) -> io::Result<()> {
+    let line = encode_reply(reply);
+    timeout(bounds.reply, write.write_all(&line)).await.map_err(io::Error::from)?
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The schema as OpenMetrics text, as points for JSON, and as a document.
+
+use crate::schema::{Kind, LABEL_BYTES_MAX, METRICS, Metric, Number};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use tidegate_model::snapshot::Snapshot;
+
+/// The content type of [`openmetrics`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// One metric with one set of labels.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The exported name.
+    pub name: String,
+    /// Labels and their values.
+    pub labels: BTreeMap<&'static str, String>,
+    /// The value.
+    pub value: f64,
+}
+
+/// Every metric of a snapshot, for JSON.
+#[must_use]
+pub fn points(snapshot: &Snapshot) -> Vec<Point> {
+    let mut points = Vec::new();
+    for metric in METRICS {
+        let name = metric.full_name();
+        (metric.read)(snapshot, &mut |values, number| {
+            let cut = values.iter().map(|v| label(v).to_owned());
+            let labels = metric.labels.iter().copied().zip(cut).collect();
+            let value = match number {
+                Number::Count(n) => n as f64,
+                Number::Float(n) => n,
+            };
+            points.push(Point { name: name.clone(), labels, value });
+        });
+    }
+    points
+}
+
+/// Every metric of a snapshot as OpenMetrics text.
+#[must_use]
+pub fn openmetrics(snapshot: &Snapshot) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(OfSnapshot(snapshot.clone())));
+    let mut page = String::new();
+    // Writing into a string does not fail; if the encoder refuses, half a page is worse than none.
+    match text::encode(&mut page, &registry) {
+        Ok(()) => page,
+        Err(fmt::Error) => "# EOF\n".into(),
+    }
+}
+
+#[derive(Debug)]
+struct OfSnapshot(Snapshot);
+
+impl Collector for OfSnapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        METRICS.iter().try_for_each(|metric| encode(metric, &self.0, &mut encoder))
+    }
+}
+
+fn encode(metric: &Metric, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let name = format!("tidegate_{}", metric.name);
+    let unit = (!metric.unit.is_empty()).then(|| Unit::Other(metric.unit.into()));
+    let kind = match metric.kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
+    };
+    let mut family = encoder.encode_descriptor(&name, metric.help, unit.as_ref(), kind)?;
+    let mut result = Ok(());
+    (metric.read)(snapshot, &mut |values, number| {
+        let labels: Vec<(&str, &str)> =
+            metric.labels.iter().copied().zip(values.iter().map(|v| label(v))).collect();
+        let written = family.encode_family(&labels).and_then(|point| {
+            match (metric.kind, number) {
+                (Kind::Counter, Number::Count(n)) => ConstCounter::new(n).encode(point),
+                (Kind::Counter, Number::Float(n)) => ConstCounter::new(n).encode(point),
+                (Kind::Gauge, Number::Count(n)) => ConstGauge::new(n).encode(point),
+                (Kind::Gauge, Number::Float(n)) => ConstGauge::new(n).encode(point),
+            }
+        });
+        if result.is_ok() {
+            result = written;
+        }
+    });
+    result
+}
+
+/// A label value of bounded length, cut between characters.
+fn label(value: &str) -> &str {
+    let end = (0..=LABEL_BYTES_MAX.min(value.len())).rev().find(|i| value.is_char_boundary(*i));
+    &value[..end.unwrap_or_default()]
+}
+
+/// docs/metrics.md: the schema as a table.
+#[must_use]
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Metrics\n\nServed as OpenMetrics text on `/metrics` (configuration: `daemon.http`). \
+         This page is made from the schema in crates/telemetry (`TIDEGATE_BLESS=1 cargo test -p \
+         tidegate-telemetry`). Label values are bounded: services (32), classes (16 a service), \
+         verdicts, reasons (policy/reasons.def), layers; none comes from a client.\n\n\
+         | metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
+    );
+    for metric in METRICS {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let labels = metric.labels.join(", ");
+        let _ = writeln!(page, "| `{}` | {kind} | {labels} | {} |", metric.full_name(), metric.help);
+    }
+    page
+}

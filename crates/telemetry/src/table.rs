@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tables for people.
+
+use crate::schema::FAMILIES;
+use crate::service::figures;
+use tidegate_model::snapshot::{ServiceState, Snapshot};
+
+/// One column of the table of services.
+pub struct Column {
+    /// Its title.
+    pub title: &'static str,
+    /// Whether it is a number, and so stands at the right.
+    pub number: bool,
+    /// The cell of a service; `-` where nothing is known.
+    pub cell: fn(&ServiceState) -> String,
+}
+
+/// The columns of the table of services, in their order.
+pub const COLUMNS: &[Column] = &[
+    Column { title: "service", number: false, cell: |s| plain(&s.name) },
+    Column { title: "mode", number: false, cell: |s| plain(&s.mode) },
+    Column { title: "offered/s", number: true, cell: |s| rate(figures(s).offered) },
+    Column { title: "admitted/s", number: true, cell: |s| rate(figures(s).admitted) },
+    Column {
+        title: "refused/s",
+        number: true,
+        cell: |s| {
+            // Nothing was refused in shadow mode: the sign says that it is a bound.
+            let bound = if s.mode == "shadow" && figures(s).refused > Some(0.0) { "<=" } else { "" };
+            format!("{bound}{}", rate(figures(s).refused))
+        },
+    },
+    Column { title: "limit/s", number: true, cell: |s| match s.limits.rate {
+        Some(limit) => rate(Some(limit.get())),
+        None => "none".into(),
+    } },
+    Column { title: "waiting", number: true, cell: |s| count(s.signals.time.waiting.map(|r| r.value)) },
+    Column { title: "p99", number: true, cell: |s| match s.signals.time.first_byte {
+        Some(times) if times.value.count > 0 => times.value.p99.to_string(),
+        _ => "-".into(),
+    } },
+    Column { title: "accept queue", number: true, cell: |s| match s.signals.queue.accept {
+        Some(queue) => format!("{}/{}", queue.value.length, queue.value.limit),
+        None => "-".into(),
+    } },
+    Column { title: "CPU", number: true, cell: |s| match s.signals.resource.cpu {
+        Some(cpu) => format!("{:.0} %", cpu.value.get() * 100.0),
+        None => "-".into(),
+    } },
+    Column { title: "alarmed", number: false, cell: alarmed },
+];
+
+fn alarmed(service: &ServiceState) -> String {
+    let names = FAMILIES.iter().filter(|(f, _)| service.limits.why.alarmed.contains(f));
+    let list: Vec<&str> = names.map(|(_, name)| *name).collect();
+    if list.is_empty() { "-".into() } else { list.join(",") }
+}
+
+fn count(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".into(), |n| n.to_string())
+}
+
+fn rate(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(v) if v < 10.0 => format!("{v:.1}"),
+        Some(v) => format!("{v:.0}"),
+    }
+}
+
+/// Text that cannot steer a terminal: control characters are shown, not sent.
+fn plain(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// The table of all services.
+#[must_use]
+pub fn services_table(snapshot: &Snapshot) -> String {
+    let titles: Vec<String> = COLUMNS.iter().map(|c| c.title.to_owned()).collect();
+    let cells = snapshot.services.iter().map(|s| COLUMNS.iter().map(|c| (c.cell)(s)).collect());
+    let rows: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
+    let right: Vec<bool> = COLUMNS.iter().map(|c| c.number).collect();
+    render_rows(&rows, &right)
+}
+
+/// Rows as aligned columns, two spaces between them; `right` names the columns of numbers.
+#[must_use]
+pub fn render_rows(rows: &[Vec<String>], right: &[bool]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|i| width(i).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
+            let at_right = right.get(i).copied().unwrap_or_default();
+            if at_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

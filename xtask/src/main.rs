@@ -1,3 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everyday commands.
-fn main() {}
+//! Everyday commands: `cargo xtask --help`, and docs/development.md.
+//!
+//! This crate uses no other crate of the workspace: it must build before the tools are there
+//! that the others need.
+
+mod bench;
+mod build;
+mod check;
+mod demo;
+mod golden;
+mod process;
+mod registers;
+mod setup;
+mod tests;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Everyday commands of the tidegate repository")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what build, tests and demo need (needs root where something is missing)
+    Setup {
+        /// Also fetch the proxy that the comparison runs against
+        #[arg(long)]
+        rivals: bool,
+    },
+    /// Build target/release/tidegate
+    Build,
+    /// Build and run every test; the last line says `N passed, N failed` (needs root)
+    Test,
+    /// Overload a real server, without and with tidegate (needs root)
+    Demo,
+    /// Format, lints, tidy; cargo-deny where it is installed
+    Check,
+    /// Check the rules of the repository
+    Tidy {
+        /// Lower the recorded exceptions from the size limits to the present sizes
+        #[arg(long)]
+        ratchet: bool,
+    },
+    /// Compare golden tables and generated documents
+    Golden {
+        /// Write them anew instead
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Measure packets and refusals, side by side (needs root)
+    Bench(bench::Options),
+    /// Remove build results and outputs
+    Clean,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Task::Setup { rivals } => setup::run(rivals),
+        Task::Build => build::run(),
+        Task::Test => tests::run(),
+        Task::Demo => demo::run(),
+        Task::Check => check::run(),
+        Task::Tidy { ratchet } => tidy::run(ratchet),
+        Task::Golden { bless } => golden::run(bless),
+        Task::Bench(options) => bench::run(&options),
+        Task::Clean => build::clean(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !error.is::<process::Said>() {
+                eprintln!("xtask: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The two registers of the policies, `policies.def` and `reasons.def`, as data, and the
+//! documents that are made from them.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail};
+
+/// The register of policies.
+pub const POLICIES: &str = "policy/policies.def";
+/// The register of reasons.
+pub const REASONS: &str = "policy/reasons.def";
+/// Made from [`POLICIES`].
+pub const POLICIES_PAGE: &str = "docs/policies.md";
+/// Made from [`REASONS`].
+pub const REASONS_PAGE: &str = "docs/reasons.md";
+
+/// One line of policies.def.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Part of the ABI.
+    pub number: u32,
+    /// As in configuration, CLI and API.
+    pub name: String,
+    /// What it does, in a sentence.
+    pub text: String,
+    /// Its line in the register, from 1.
+    pub line: usize,
+}
+
+/// One line of reasons.def.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// Part of the ABI.
+    pub number: u32,
+    /// The C name behind `TG_REASON_`.
+    pub constant: String,
+    /// As in metrics, CLI and API.
+    pub name: String,
+    /// What an operator reads.
+    pub text: String,
+    /// The comment above the group that it belongs to.
+    pub group: String,
+    /// Its line in the register, from 1.
+    pub line: usize,
+}
+
+/// The policies in the order of the register. Errors name the line.
+pub fn policies(def: &str) -> Result<Vec<Policy>> {
+    entries(def, "TG_POLICY")?
+        .into_iter()
+        .map(|entry| {
+            let [number, name, text] = entry.fields.as_slice() else {
+                bail!("line {}: expected TG_POLICY(number, name, \"text\")", entry.line);
+            };
+            Ok(Policy {
+                number: number.parse().with_context(|| format!("line {}", entry.line))?,
+                name: name.clone(),
+                text: text.clone(),
+                line: entry.line,
+            })
+        })
+        .collect()
+}
+
+/// The reasons in the order of the register. Errors name the line.
+pub fn reasons(def: &str) -> Result<Vec<Reason>> {
+    entries(def, "TG_REASON")?
+        .into_iter()
+        .map(|entry| {
+            let [number, constant, name, text] = entry.fields.as_slice() else {
+                bail!("line {}: expected TG_REASON(number, NAME, \"name\", \"text\")", entry.line);
+            };
+            Ok(Reason {
+                number: number.parse().with_context(|| format!("line {}", entry.line))?,
+                constant: constant.clone(),
+                name: name.clone(),
+                text: text.clone(),
+                group: entry.group,
+                line: entry.line,
+            })
+        })
+        .collect()
+}
+
+/// The page about all policies.
+#[must_use]
+pub fn policies_page(policies: &[Policy]) -> String {
+    let mut page = head("Policies", POLICIES);
+    page.push_str(
+        "What decides about new work, chosen per service by `policy: {name: …}` in the \
+         configuration.\nA policy is one C header; the same file runs in the kernel, in user space \
+         and in the simulator.\n\n| number | name | what it does | source | test |\n\
+         | ---: | --- | --- | --- | --- |\n",
+    );
+    for Policy { number, name, text, .. } in policies {
+        let _ = writeln!(
+            page,
+            "| {number} | `{name}` | {text} | [{name}.h](../policy/algo/{name}.h) | \
+             [{name}.rs](../policy/tests/{name}.rs) |"
+        );
+    }
+    page
+}
+
+/// The page about all reasons.
+#[must_use]
+pub fn reasons_page(reasons: &[Reason]) -> String {
+    let mut page = head("Reasons", REASONS);
+    page.push_str(
+        "Every verdict has exactly one of these reasons: in metrics (label `reason`), in `tidegate \
+         explain`,\nin samples. Numbers and names never change their meaning.\n",
+    );
+    let mut group = "";
+    for reason in reasons {
+        if reason.group != group {
+            group = &reason.group;
+            let _ = writeln!(page, "\n## {}\n", capitalised(group));
+            page.push_str("| number | reason | meaning |\n| ---: | --- | --- |\n");
+        }
+        let _ = writeln!(page, "| {} | `{}` | {} |", reason.number, reason.name, reason.text);
+    }
+    page
+}
+
+fn head(title: &str, source: &str) -> String {
+    format!(
+        "# {title}\n\n<!-- Made from {source} by `cargo xtask golden --bless`: edit that. -->\n\n"
+    )
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// One macro call of a register.
+struct Entry {
+    line: usize,
+    group: String,
+    fields: Vec<String>,
+}
+
+/// All calls of `call` that start a line. A one-line comment names the group below it.
+fn entries(def: &str, call: &str) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut group = String::new();
+    for (index, text) in def.lines().enumerate() {
+        let line = index + 1;
+        if let Some(comment) = text.strip_prefix("/* ").and_then(|text| text.strip_suffix(" */")) {
+            group = comment.to_owned();
+        } else if let Some(arguments) = text.strip_prefix(call) {
+            let arguments = arguments
+                .strip_prefix('(')
+                .and_then(|text| text.trim_end().strip_suffix(')'))
+                .with_context(|| format!("line {line}: expected {call}(…) on one line"))?;
+            let fields = fields(arguments).with_context(|| format!("line {line}"))?;
+            entries.push(Entry { line, group: group.clone(), fields });
+        }
+    }
+    Ok(entries)
+}
+
+/// Splits at commas outside quotes; quotes are taken off.
+fn fields(arguments: &str) -> Result<Vec<String>> {
+    let mut fields = vec![String::new()];
+    let mut quoted = false;
+    for letter in arguments.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            ',' if !quoted => fields.push(String::new()),
+            _ => {
+                if let Some(field) = fields.last_mut() {
+                    field.push(letter);
+                }
+            }
+        }
+    }
+    if quoted {
+        bail!("a quote is not closed");
+    }
+    Ok(fields.iter().map(|field| field.trim().to_owned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEF: &str = "/* licence */\n/*\n * TG_REASON(number, ...) explained\n */\n\
+        /* passed */\nTG_REASON(0, NONE, \"none\", \"not judged, yet\")\n\
+        /* refused */\nTG_REASON(30, RATE, \"rate\", \"the bucket was empty\")\n";
+
+    #[test]
+    fn a_register_becomes_data_with_groups_and_lines() {
+        let reasons = reasons(DEF).expect("well-formed");
+        assert_eq!(reasons.len(), 2);
+        assert_eq!(reasons[0].text, "not judged, yet");
+        assert_eq!((reasons[0].group.as_str(), reasons[0].line), ("passed", 6));
+        assert_eq!((reasons[1].number, reasons[1].constant.as_str()), (30, "RATE"));
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        for (def, what) in [
+            ("\nTG_REASON(1, A)\n", "line 2"),
+            ("TG_REASON(1, A, \"a\", \"b)\n", "line 1"),
+            ("TG_REASON(x, A, \"a\", \"b\")\n", "line 1"),
+            ("TG_REASON(1,\n", "line 1"),
+        ] {
+            let error = format!("{:#}", reasons(def).expect_err(def));
+            assert!(error.contains(what), "{def}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_pages_hold_every_entry() {
+        let page = reasons_page(&reasons(DEF).expect("well-formed"));
+        assert!(page.contains("## Passed\n") && page.contains("| 30 | `rate` |"), "{page}");
+        let list = policies("TG_POLICY(0, token_bucket, \"a rate, a burst\")\n").expect("same");
+        let page = policies_page(&list);
+        assert!(page.contains("| 0 | `token_bucket` | a rate, a burst |"), "{page}");
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask setup`: what the build, the tests and the demo need from the distribution.
+//!
+//! Does nothing, in a fraction of a second, when all is there. Installing never starts a
+//! service: see [`quiet`].
+
+mod packages;
+mod quiet;
+mod rivals;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+use packages::{Need, PACKAGES, Package};
+
+/// Installs what is missing; with `rivals`, also the proxy that the comparison runs against.
+pub fn run(rivals: bool) -> Result<()> {
+    install_packages()?;
+    if rivals {
+        rivals::install()?;
+    }
+    Ok(())
+}
+
+fn install_packages() -> Result<()> {
+    if !process::is_installed("dpkg-query") {
+        println!("setup: no dpkg here, so nothing is installed. What is needed, as Debian names it:");
+        print_needed(PACKAGES.iter());
+        return Ok(());
+    }
+    let installed = installed()?;
+    let missing: Vec<&Package> =
+        PACKAGES.iter().filter(|package| !installed.contains(package.name)).collect();
+    if missing.is_empty() {
+        println!("setup: all {} packages are there", PACKAGES.len());
+        return Ok(());
+    }
+    if !process::is_root() || !process::is_installed("apt-get") {
+        print_needed(missing.iter().copied());
+        bail!("packages are missing (above), and installing them needs root and apt-get");
+    }
+    install(&missing)
+}
+
+fn print_needed<'a>(packages: impl Iterator<Item = &'a Package>) {
+    for package in packages {
+        println!("  {:<14} {}", package.name, package.reason);
+    }
+}
+
+/// Names of all installed packages of the distribution.
+fn installed() -> Result<BTreeSet<String>> {
+    let list = process::output(process::command("dpkg-query").args([
+        "--show",
+        "--showformat=${db:Status-Status} ${Package}\n",
+    ]))?;
+    Ok(parse_installed(&list))
+}
+
+fn parse_installed(list: &str) -> BTreeSet<String> {
+    list.lines().filter_map(|line| line.strip_prefix("installed ")).map(str::to_owned).collect()
+}
+
+fn install(missing: &[&Package]) -> Result<()> {
+    process::run(apt_get().args(["update", "-q"])).context("the lists of packages")?;
+    let (offered, absent): (Vec<&Package>, Vec<&Package>) =
+        missing.iter().copied().partition(|package| is_offered(package.name));
+    let (required, optional): (Vec<&Package>, Vec<&Package>) =
+        absent.into_iter().partition(|package| package.need == Need::Required);
+    for package in optional {
+        println!("setup: no {} here, left out: {}", package.name, package.reason);
+    }
+    if !required.is_empty() {
+        print_needed(required.into_iter());
+        bail!("the package mirror does not offer the packages above (Debian 12 does)");
+    }
+    if offered.is_empty() {
+        return Ok(());
+    }
+    let _quiet = quiet::Guard::new()?;
+    let names = offered.iter().map(|package| package.name);
+    process::run(
+        apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(names),
+    )
+}
+
+fn is_offered(name: &str) -> bool {
+    process::command("apt-cache")
+        .args(["show", "--no-all-versions", name])
+        .output()
+        .is_ok_and(|output| output.status.success() && !output.stdout.is_empty())
+}
+
+fn apt_get() -> std::process::Command {
+    let mut command = process::command("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_installed_packages_count() {
+        let list = "installed gcc\nconfig-files nginx\nnot-installed vim\ninstalled make\n";
+        let names = parse_installed(list);
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["gcc", "make"]);
+    }
+
+    #[test]
+    fn every_package_stands_once_with_a_reason() {
+        let mut names = BTreeSet::new();
+        for package in PACKAGES {
+            assert!(names.insert(package.name), "{} stands twice", package.name);
+            assert!(package.reason.len() > 10, "{}: why?", package.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_package_is_not_offered() {
+        assert!(!is_offered("no-such-package-of-any-distribution"));
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts what the runners say.
+//!
+//! A test program announces itself by a heading of cargo (`Running …`, `Doc-tests …`) and ends
+//! with a closing line (`test result: …`). Programs without the standard runner must print such
+//! a line, too: one that prints none counts as one failed test.
+
+/// The sum of all closing lines so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    passed: u64,
+    failed: u64,
+    closing: Vec<String>,
+    /// The program whose closing line is awaited.
+    awaited: Option<String>,
+}
+
+impl Tally {
+    /// Takes one line of output.
+    pub(super) fn line(&mut self, line: &str) {
+        if let Some(program) = heading(line) {
+            self.end_of_programs();
+            self.awaited = Some(program);
+            return;
+        }
+        let Some((passed, failed)) = counts(line) else { return };
+        self.passed += passed;
+        self.failed += failed;
+        match self.awaited.take() {
+            Some(program) => self.closing.push(format!("{program}: {line}")),
+            // A doc test run closes twice: merged tests, and those that stand alone.
+            None => self.closing.push(line.to_owned()),
+        }
+    }
+
+    /// No further line belongs to what was announced.
+    pub(super) fn end_of_programs(&mut self) {
+        if let Some(program) = self.awaited.take() {
+            self.broken(&format!("{program}: ended without a closing line: counted as 1 failed"));
+        }
+    }
+
+    /// Something other than a test failed: counts as one.
+    pub(super) fn broken(&mut self, what: &str) {
+        self.failed += 1;
+        self.closing.push(what.to_owned());
+    }
+
+    pub(super) fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    pub(super) fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Each with the program it belongs to.
+    pub(super) fn closing_lines(&self) -> &[String] {
+        &self.closing
+    }
+}
+
+/// The program that cargo announces, without the folder of build results.
+fn heading(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    if let Some(rest) = line.strip_prefix("Running ") {
+        let (source, program) = rest.split_once(" (")?;
+        if !program.contains("/deps/") {
+            return None; // a test said so, not cargo
+        }
+        let name = program.trim_end_matches(')').rsplit('/').next()?;
+        let name = name.rsplit_once('-').map_or(name, |(name, _hash)| name);
+        let source = source.trim_start_matches("unittests ");
+        return Some(if source.starts_with("src/") {
+            format!("{name} ({source})")
+        } else {
+            source.to_owned()
+        });
+    }
+    line.strip_prefix("Doc-tests ").map(|name| format!("doc tests of {name}"))
+}
+
+/// Passed and failed of `test result: ok. 3 passed; 0 failed; …`.
+fn counts(line: &str) -> Option<(u64, u64)> {
+    let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut passed = None;
+    let mut failed = None;
+    for part in rest.split("; ") {
+        match part.split_once(' ') {
+            Some((number, "passed")) => passed = number.parse().ok(),
+            Some((number, "failed")) => failed = number.parse().ok(),
+            _ => {}
+        }
+    }
+    Some((passed?, failed?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(lines: &[&str]) -> Tally {
+        let mut tally = Tally::default();
+        lines.iter().for_each(|line| tally.line(line));
+        tally.end_of_programs();
+        tally
+    }
+
+    const OK: &str =
+        "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+    const BAD: &str = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
+
+    #[test]
+    fn closing_lines_are_added_and_named() {
+        let tally = tally(&[
+            "     Running unittests src/lib.rs (target/debug/deps/tidegate_units-0123abcd)",
+            "test time::tests::a ... ok",
+            OK,
+            "     Running tests/laws.rs (target/debug/deps/laws-0123abcd)",
+            BAD,
+            "   Doc-tests tidegate_units",
+            OK,
+        ]);
+        assert_eq!((tally.passed(), tally.failed()), (7, 2));
+        assert_eq!(tally.closing_lines()[0], format!("tidegate_units (src/lib.rs): {OK}"));
+        assert_eq!(tally.closing_lines()[1], format!("tests/laws.rs: {BAD}"));
+        assert_eq!(tally.closing_lines()[2], format!("doc tests of tidegate_units: {OK}"));
+    }
+
+    #[test]
+    fn a_program_that_dies_counts_as_failed_in_the_middle_and_at_the_end() {
+        let heading = "     Running tests/laws.rs (target/debug/deps/laws-0123abcd)";
+        let tally = tally(&[heading, "test a ... ok", heading, OK, heading]);
+        assert_eq!((tally.passed(), tally.failed()), (3, 2));
+        assert!(tally.closing_lines()[0].contains("without a closing line"));
+    }
+
+    #[test]
+    fn other_lines_count_nothing() {
+        for line in ["", "test result", "test result: ok.", "5 passed; 0 failed", "Running late (again)"] {
+            let tally = tally(&[line]);
+            assert_eq!((tally.passed(), tally.failed()), (0, 0), "{line}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which crate may use which (docs/architecture.md). Tests may use more, but what they use is
+//! listed, too.
+
+use super::workspace::{Dependency, Package};
+use super::{Problem, Repository};
+
+/// A row may use only what stands in it. Names without `tidegate-`.
+const LAW: [(&str, &[&str]); 21] = [
+    ("units", &[]),
+    ("policy", &["units"]),
+    ("model", &["units"]),
+    ("control", &["model", "units"]),
+    ("workload", &["units"]),
+    ("sim", &["policy", "control", "model", "workload", "units"]),
+    ("bpf", &["policy", "model", "units"]),
+    ("sense", &["model", "units"]),
+    ("peer", &["model", "units"]),
+    ("gate", &["policy", "model", "units"]),
+    ("telemetry", &["model", "units"]),
+    ("api", &["telemetry", "model", "units"]),
+    (
+        "daemon",
+        &["bpf", "sense", "control", "peer", "gate", "telemetry", "api", "model", "units"],
+    ),
+    ("cli", &["api", "telemetry", "model", "units"]),
+    ("dashboard", &["api", "telemetry", "model", "units"]),
+    ("lab", &["workload", "api", "units"]),
+    ("experiments", &["sim", "lab", "workload", "units"]),
+    ("tidegate", &["*"]),
+    ("fuzz", &["*"]),
+    // Must build before the tools are there that the others need.
+    ("xtask", &[]),
+    // The bench's worker, should it become a crate of its own.
+    ("bench", &["bpf", "lab", "policy", "model", "units"]),
+];
+
+/// What only tests may use beyond the law, with the reason.
+const TESTS_TOO: [(&str, &str, &str); 3] = [
+    ("control", "sim", "controllers are tested against servers in virtual time"),
+    ("control", "policy", "the limits that a controller sets are tried on the real policy"),
+    ("bpf", "lab", "hooks are tried between real namespaces"),
+];
+
+const WHY: &str = "each crate must be understood, tested and reused without those above it";
+
+pub(super) fn check(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for package in &repository.packages {
+        let Some(allowed) = row(&package.name) else {
+            problems.push(problem(
+                repository,
+                package,
+                &package.name,
+                format!("crate `{}` has no row in the dependency law", package.name),
+                "add a row to LAW in xtask/src/tidy/crate_law.rs and to docs/architecture.md",
+            ));
+            continue;
+        };
+        for used in package.dependencies.iter().filter(|used| used.is_ours()) {
+            if !may_use(&package.name, allowed, used) {
+                problems.push(problem(
+                    repository,
+                    package,
+                    &used.name,
+                    format!("`{}` may not use `{}`", package.name, used.name),
+                    &format!("it may use: {}; pass what is needed through a trait", list(allowed)),
+                ));
+            }
+        }
+        problems.extend(lints(repository, package));
+    }
+    problems
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("tidegate-").unwrap_or(name)
+}
+
+fn row(name: &str) -> Option<&'static [&'static str]> {
+    LAW.iter().find(|(row, _)| *row == short(name)).map(|(_, allowed)| *allowed)
+}
+
+fn may_use(name: &str, allowed: &[&str], used: &Dependency) -> bool {
+    let (name, other) = (short(name), short(&used.name));
+    allowed.contains(&"*")
+        || allowed.contains(&other)
+        || used.is_dev()
+            && TESTS_TOO.iter().any(|(row, extra, _why)| *row == name && *extra == other)
+}
+
+fn list(allowed: &[&str]) -> String {
+    if allowed.is_empty() { "nothing of ours".to_owned() } else { allowed.join(", ") }
+}
+
+/// Every crate takes the lints of the workspace.
+fn lints(repository: &Repository, package: &Package) -> Option<Problem> {
+    let manifest = repository.tree.file(&package.manifest_path)?;
+    let mut lines = manifest.lines().skip_while(|(_, line)| line.trim() != "[lints]").skip(1);
+    if lines.next().is_some_and(|(_, line)| line.replace(' ', "") == "workspace=true") {
+        return None;
+    }
+    Some(problem(
+        repository,
+        package,
+        "[package]",
+        format!("crate `{}` does not take the lints of the workspace", package.name),
+        "add `[lints]` and below it `workspace = true`",
+    ))
+}
+
+fn problem(
+    repository: &Repository,
+    package: &Package,
+    at: &str,
+    what: String,
+    fix: &str,
+) -> Problem {
+    let line = repository
+        .tree
+        .file(&package.manifest_path)
+        .and_then(|manifest| manifest.lines().find(|(_, line)| line.contains(at)))
+        .map_or(1, |(line, _)| line);
+    Problem { path: package.manifest_path.clone(), line, what, why: WHY, fix: fix.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Tree;
+    use super::super::workspace::package;
+    use super::*;
+
+    fn problems(packages: Vec<Package>) -> Vec<String> {
+        let manifests: Vec<(String, &str)> = packages
+            .iter()
+            .map(|package| {
+                (package.manifest_path.clone(), "[package]\n\n[lints]\nworkspace = true\n")
+            })
+            .collect();
+        let files: Vec<(&str, &str)> =
+            manifests.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let repository = Repository { tree: Tree::of(&files), packages };
+        check(&repository).into_iter().map(|problem| problem.what).collect()
+    }
+
+    #[test]
+    fn what_stands_in_the_row_may_be_used() {
+        let uses = [("tidegate-model", "normal", true), ("serde", "normal", false)];
+        assert!(problems(vec![package("tidegate-control", &uses)]).is_empty());
+    }
+
+    #[test]
+    fn what_does_not_stand_there_may_not_even_to_build() {
+        for kind in ["normal", "build"] {
+            let uses = [("tidegate-daemon", kind, true)];
+            assert_eq!(
+                problems(vec![package("tidegate-units", &uses)]),
+                ["`tidegate-units` may not use `tidegate-daemon`"]
+            );
+        }
+    }
+
+    #[test]
+    fn tests_may_use_what_is_listed_for_them_and_no_more() {
+        assert!(
+            problems(vec![package("tidegate-control", &[("tidegate-sim", "dev", true)])]).is_empty()
+        );
+        assert_eq!(
+            problems(vec![package("tidegate-control", &[("tidegate-sim", "normal", true)])]).len(),
+            1
+        );
+        assert_eq!(
+            problems(vec![package("tidegate-units", &[("tidegate-sim", "dev", true)])]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_row_and_one_without_lints_are_found() {
+        assert!(problems(vec![package("tidegate-new", &[])])[0].contains("no row"));
+        let tree = Tree::of(&[("tidegate-units/Cargo.toml", "[package]\n")]);
+        let repository = Repository { tree, packages: vec![package("tidegate-units", &[])] };
+        assert!(check(&repository)[0].what.contains("lints"));
+    }
+}

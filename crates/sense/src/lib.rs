@@ -1,2 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! procfs, netlink and dataplane counters become Signals.
+//! procfs, netlink and dataplane counters become [`Signals`](tidegate_model::signals::Signals).
+//!
+//! [`Sense`] is ticked by the daemon's owner task. Every source fails on its own: what cannot be
+//! read is `None` (never zero) and is named in [`Sensed::troubles`]; what was read a while ago
+//! carries its age, up to [`HOLD_MAX`]. Work per tick is bounded: one listener dump a network
+//! namespace, one read of `/proc/stat`, four small files a service, and a slice of the search for
+//! the service's processes.
+//!
+//! Nothing here reads a clock: the time of the tick is an argument.
+
+mod cgroup;
+mod cpu;
+mod file;
+mod finder;
+mod link;
+mod listeners;
+mod netns;
+mod passive;
+mod pressure;
+mod sense;
+mod ssh;
+mod stat;
+
+pub use link::{LinkFacts, links};
+pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
+pub use netns::in_namespace;
+pub use sense::{HOLD_MAX, Roots, Sense, Sensed, ServiceSource, Trouble};
+pub use ssh::ssh_ports;

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Differences of the dataplane's totals: the families Time and Balance.
+
+use std::io;
+use tidegate_model::signals::{Balance, Counts, Reading, Time, Times};
+use tidegate_model::totals::{Histogram, ServiceTotals, Totals};
+use tidegate_units::Nanos;
+
+/// The totals of one service at the tick before.
+#[derive(Debug, Default)]
+pub(crate) struct Passive {
+    last: Option<ServiceTotals>,
+    levels: Option<(Nanos, u64, u64)>,
+}
+
+impl Passive {
+    /// Reads the totals of `service` and gives what happened since the tick before.
+    ///
+    /// After a gap there is no difference for one tick: it would be over another span than the
+    /// tick's. Totals that went back (a fresh state) are a new beginning, not a difference.
+    pub(crate) fn tick(
+        &mut self,
+        now: Nanos,
+        service: usize,
+        source: &dyn Totals,
+    ) -> io::Result<(Time, Balance)> {
+        let before = self.last.take();
+        let totals = source.totals(service)?;
+        self.levels = Some((now, totals.waiting, totals.open));
+        let mut time = self.levels(now);
+        let mut balance = Balance::default();
+        if let Some(before) = before
+            && let Some(counts) = counts(&totals, &before)
+        {
+            time.first_byte =
+                Some(Reading::fresh(times(&totals.first_byte.since(&before.first_byte))));
+            time.end = Some(Reading::fresh(times(&totals.end.since(&before.end))));
+            balance.counts = Some(Reading::fresh(counts));
+        }
+        self.last = Some(totals);
+        Ok((time, balance))
+    }
+
+    /// The levels as they were last read, with their age.
+    pub(crate) fn levels(&self, now: Nanos) -> Time {
+        let held = self.levels.filter(|(at, ..)| now.since(*at) <= crate::HOLD_MAX);
+        Time {
+            waiting: held.map(|(at, waiting, _)| Reading { value: waiting, age: now.since(at) }),
+            open: held.map(|(at, _, open)| Reading { value: open, age: now.since(at) }),
+            ..Time::default()
+        }
+    }
+}
+
+fn counts(now: &ServiceTotals, before: &ServiceTotals) -> Option<Counts> {
+    Some(Counts {
+        offered: now.offered.checked_sub(before.offered)?,
+        repeated: now.repeated.checked_sub(before.repeated)?,
+        admitted: now.admitted.checked_sub(before.admitted)?,
+        refused: now.refused.checked_sub(before.refused)?,
+        completed: now.first_byte.count.checked_sub(before.first_byte.count)?,
+    })
+}
+
+fn times(histogram: &Histogram) -> Times {
+    Times {
+        count: histogram.count,
+        sum: Nanos(histogram.sum_ns),
+        p50: histogram.quantile(0.5),
+        p99: histogram.quantile(0.99),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    struct Fake(RefCell<io::Result<ServiceTotals>>);
+    impl Totals for Fake {
+        fn totals(&self, _: usize) -> io::Result<ServiceTotals> {
+            match &*self.0.borrow() {
+                Ok(totals) => Ok(totals.clone()),
+                Err(e) => Err(io::Error::from(e.kind())),
+            }
+        }
+    }
+
+    fn totals(offered: u64, completed: u64) -> ServiceTotals {
+        let mut totals =
+            ServiceTotals { offered, admitted: offered, waiting: 3, open: 5, ..Default::default() };
+        (0..completed).for_each(|_| totals.first_byte.record(Nanos::from_millis(10)));
+        totals
+    }
+
+    #[test]
+    fn differences_need_two_ticks_and_a_gap_or_a_fresh_state_gives_none() {
+        let fake = Fake(RefCell::new(Ok(totals(100, 90))));
+        let mut passive = Passive::default();
+        let second = Nanos::from_secs;
+        let (time, balance) = passive.tick(second(1), 0, &fake).unwrap();
+        assert_eq!((time.waiting, balance.counts), (Some(Reading::fresh(3)), None));
+
+        *fake.0.borrow_mut() = Ok(totals(130, 110));
+        let (time, balance) = passive.tick(second(2), 0, &fake).unwrap();
+        let counts = balance.counts.unwrap().value;
+        assert_eq!((counts.offered, counts.completed), (30, 20));
+        let first = time.first_byte.unwrap().value;
+        assert_eq!((first.count, first.sum), (20, Nanos::from_millis(200)));
+        assert!((first.p99.as_millis_f64() - 10.0).abs() < 0.7, "{first:?}");
+
+        *fake.0.borrow_mut() = Err(io::Error::from(io::ErrorKind::Other));
+        assert!(passive.tick(second(3), 0, &fake).is_err());
+        assert_eq!(passive.levels(second(3)).waiting.unwrap().age, second(1));
+        *fake.0.borrow_mut() = Ok(totals(200, 120));
+        assert_eq!(passive.tick(second(4), 0, &fake).unwrap().1.counts, None, "after a gap");
+
+        *fake.0.borrow_mut() = Ok(totals(1, 1));
+        assert_eq!(passive.tick(second(5), 0, &fake).unwrap().1.counts, None, "fresh state");
+        *fake.0.borrow_mut() = Ok(totals(4, 2));
+        assert_eq!(passive.tick(second(6), 0, &fake).unwrap().1.counts.unwrap().value.offered, 3);
+    }
+
+    #[test]
+    fn levels_are_forgotten_when_they_are_too_old() {
+        let fake = Fake(RefCell::new(Ok(totals(1, 1))));
+        let mut passive = Passive::default();
+        passive.tick(Nanos::from_secs(1), 0, &fake).unwrap();
+        assert!(passive.levels(Nanos::from_secs(1) + crate::HOLD_MAX).waiting.is_some());
+        assert!(passive.levels(Nanos::from_secs(2) + crate::HOLD_MAX).waiting.is_none());
+    }
+}

@@ -5,9 +5,12 @@ use anyhow::{Result, bail};
 
 use crate::{process, tidy};
 
+/// Its name, and what it does.
+type Check = (&'static str, fn() -> Result<()>);
+
 /// Runs every check, also after one has failed, and then says which failed.
-pub fn run() -> Result<()> {
-    let checks: [(&str, fn() -> Result<()>); 4] = [
+pub(crate) fn run() -> Result<()> {
+    let checks: [Check; 4] = [
         ("format", format),
         ("lints", lints),
         ("tidy", || tidy::run(false)),

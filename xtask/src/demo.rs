@@ -13,7 +13,7 @@ const EXPERIMENT: &str = "product/survival";
 const OUT: &str = "out/demo";
 
 /// Builds, runs, and says in its last line where the figure lies.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     process::need_root("it makes network namespaces and loads BPF programs")?;
     build::run()?;
     let out = process::root().join(OUT);

@@ -12,7 +12,7 @@ mod golden;
 mod process;
 mod registers;
 mod setup;
-mod tests;
+mod test_run;
 mod tidy;
 
 use std::process::ExitCode;
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Task::Setup { rivals } => setup::run(rivals),
         Task::Build => build::run(),
-        Task::Test => tests::run(),
+        Task::Test => test_run::run(),
         Task::Demo => demo::run(),
         Task::Check => check::run(),
         Task::Tidy { ratchet } => tidy::run(ratchet),

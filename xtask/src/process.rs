@@ -23,7 +23,7 @@ const INHERITED_FROM_CARGO: [&str; 8] = [
 
 /// The error of a command that has already said all there is to say.
 #[derive(Debug)]
-pub struct Said;
+pub(crate) struct Said;
 
 impl std::fmt::Display for Said {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,14 +35,14 @@ impl std::error::Error for Said {}
 
 /// The root of the repository.
 #[must_use]
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
 /// A command that runs in the root of the repository, without input.
 #[must_use]
-pub fn command(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     for name in INHERITED_FROM_CARGO {
@@ -58,12 +58,12 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 
 /// The cargo that runs us.
 #[must_use]
-pub fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Runs it; an exit code other than zero is an error that names the command.
-pub fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start `{shown}`"))?;
     if !status.success() {
@@ -73,7 +73,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs it and returns what it printed; its errors go to ours.
-pub fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let shown = show(command);
     let output = command
         .stderr(Stdio::inherit())
@@ -87,7 +87,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 
 /// What it prints if it runs and succeeds, on one line; for facts that may be missing.
 #[must_use]
-pub fn fact(program: &str, args: &[&str]) -> Option<String> {
+pub(crate) fn fact(program: &str, args: &[&str]) -> Option<String> {
     let output = command(program).args(args).stderr(Stdio::null()).output().ok()?;
     if !output.status.success() {
         return None;
@@ -98,21 +98,21 @@ pub fn fact(program: &str, args: &[&str]) -> Option<String> {
 
 /// True if a program of this name is in PATH.
 #[must_use]
-pub fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// True for root: who may make namespaces, load BPF programs, install packages.
 #[must_use]
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // The owner of our own entry in /proc is our effective user.
     std::fs::metadata("/proc/self")
         .is_ok_and(|entry| std::os::unix::fs::MetadataExt::uid(&entry) == 0)
 }
 
 /// Fails with the reason why root is needed.
-pub fn need_root(what_for: &str) -> Result<()> {
+pub(crate) fn need_root(what_for: &str) -> Result<()> {
     if is_root() {
         return Ok(());
     }

@@ -7,46 +7,46 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result, bail};
 
 /// The register of policies.
-pub const POLICIES: &str = "policy/policies.def";
+pub(crate) const POLICIES: &str = "policy/policies.def";
 /// The register of reasons.
-pub const REASONS: &str = "policy/reasons.def";
+pub(crate) const REASONS: &str = "policy/reasons.def";
 /// Made from [`POLICIES`].
-pub const POLICIES_PAGE: &str = "docs/policies.md";
+pub(crate) const POLICIES_PAGE: &str = "docs/policies.md";
 /// Made from [`REASONS`].
-pub const REASONS_PAGE: &str = "docs/reasons.md";
+pub(crate) const REASONS_PAGE: &str = "docs/reasons.md";
 
 /// One line of policies.def.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// Part of the ABI.
-    pub number: u32,
+    pub(crate) number: u32,
     /// As in configuration, CLI and API.
-    pub name: String,
+    pub(crate) name: String,
     /// What it does, in a sentence.
-    pub text: String,
+    pub(crate) text: String,
     /// Its line in the register, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
 }
 
 /// One line of reasons.def.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reason {
+pub(crate) struct Reason {
     /// Part of the ABI.
-    pub number: u32,
+    pub(crate) number: u32,
     /// The C name behind `TG_REASON_`.
-    pub constant: String,
+    pub(crate) constant: String,
     /// As in metrics, CLI and API.
-    pub name: String,
+    pub(crate) name: String,
     /// What an operator reads.
-    pub text: String,
+    pub(crate) text: String,
     /// The comment above the group that it belongs to.
-    pub group: String,
+    pub(crate) group: String,
     /// Its line in the register, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
 }
 
 /// The policies in the order of the register. Errors name the line.
-pub fn policies(def: &str) -> Result<Vec<Policy>> {
+pub(crate) fn policies(def: &str) -> Result<Vec<Policy>> {
     entries(def, "TG_POLICY")?
         .into_iter()
         .map(|entry| {
@@ -64,7 +64,7 @@ pub fn policies(def: &str) -> Result<Vec<Policy>> {
 }
 
 /// The reasons in the order of the register. Errors name the line.
-pub fn reasons(def: &str) -> Result<Vec<Reason>> {
+pub(crate) fn reasons(def: &str) -> Result<Vec<Reason>> {
     entries(def, "TG_REASON")?
         .into_iter()
         .map(|entry| {
@@ -85,7 +85,7 @@ pub fn reasons(def: &str) -> Result<Vec<Reason>> {
 
 /// The page about all policies.
 #[must_use]
-pub fn policies_page(policies: &[Policy]) -> String {
+pub(crate) fn policies_page(policies: &[Policy]) -> String {
     let mut page = head("Policies", POLICIES);
     page.push_str(
         "What decides about new work, chosen per service by `policy: {name: …}` in the \
@@ -105,7 +105,7 @@ pub fn policies_page(policies: &[Policy]) -> String {
 
 /// The page about all reasons.
 #[must_use]
-pub fn reasons_page(reasons: &[Reason]) -> String {
+pub(crate) fn reasons_page(reasons: &[Reason]) -> String {
     let mut page = head("Reasons", REASONS);
     page.push_str(
         "Every verdict has exactly one of these reasons: in metrics (label `reason`), in `tidegate \

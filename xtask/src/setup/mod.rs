@@ -16,7 +16,7 @@ use crate::process;
 use packages::{Need, PACKAGES, Package};
 
 /// Installs what is missing; with `rivals`, also the proxy that the comparison runs against.
-pub fn run(rivals: bool) -> Result<()> {
+pub(crate) fn run(rivals: bool) -> Result<()> {
     install_packages()?;
     if rivals {
         rivals::install()?;
@@ -26,7 +26,9 @@ pub fn run(rivals: bool) -> Result<()> {
 
 fn install_packages() -> Result<()> {
     if !process::is_installed("dpkg-query") {
-        println!("setup: no dpkg here, so nothing is installed. What is needed, as Debian names it:");
+        println!(
+            "setup: no dpkg here, so nothing is installed. What is needed, as Debian names it:"
+        );
         print_needed(PACKAGES.iter());
         return Ok(());
     }
@@ -52,10 +54,10 @@ fn print_needed<'a>(packages: impl Iterator<Item = &'a Package>) {
 
 /// Names of all installed packages of the distribution.
 fn installed() -> Result<BTreeSet<String>> {
-    let list = process::output(process::command("dpkg-query").args([
-        "--show",
-        "--showformat=${db:Status-Status} ${Package}\n",
-    ]))?;
+    let list = process::output(
+        process::command("dpkg-query")
+            .args(["--show", "--showformat=${db:Status-Status} ${Package}\n"]),
+    )?;
     Ok(parse_installed(&list))
 }
 
@@ -81,9 +83,7 @@ fn install(missing: &[&Package]) -> Result<()> {
     }
     let _quiet = quiet::Guard::new()?;
     let names = offered.iter().map(|package| package.name);
-    process::run(
-        apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(names),
-    )
+    process::run(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(names))
 }
 
 fn is_offered(name: &str) -> bool {

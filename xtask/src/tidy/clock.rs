@@ -5,14 +5,8 @@
 use super::{Problem, Repository};
 
 const PLACE: &str = "crates/units/src/";
-const ASKS: [&str; 6] = [
-    "Instant::now",
-    "SystemTime::now",
-    "clock_gettime",
-    "Utc::now",
-    "Local::now",
-    "gettimeofday",
-];
+const ASKS: [&str; 6] =
+    ["Instant::now", "SystemTime::now", "clock_gettime", "Utc::now", "Local::now", "gettimeofday"];
 
 pub(super) fn check(repository: &Repository) -> Vec<Problem> {
     let files = repository

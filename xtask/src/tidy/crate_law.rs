@@ -19,10 +19,7 @@ const LAW: [(&str, &[&str]); 21] = [
     ("gate", &["policy", "model", "units"]),
     ("telemetry", &["model", "units"]),
     ("api", &["telemetry", "model", "units"]),
-    (
-        "daemon",
-        &["bpf", "sense", "control", "peer", "gate", "telemetry", "api", "model", "units"],
-    ),
+    ("daemon", &["bpf", "sense", "control", "peer", "gate", "telemetry", "api", "model", "units"]),
     ("cli", &["api", "telemetry", "model", "units"]),
     ("dashboard", &["api", "telemetry", "model", "units"]),
     ("lab", &["workload", "api", "units"]),
@@ -36,11 +33,8 @@ const LAW: [(&str, &[&str]); 21] = [
 ];
 
 /// What only tests may use beyond the law, with the reason.
-const TESTS_TOO: [(&str, &str, &str); 3] = [
-    ("control", "sim", "controllers are tested against servers in virtual time"),
-    ("control", "policy", "the limits that a controller sets are tried on the real policy"),
-    ("bpf", "lab", "hooks are tried between real namespaces"),
-];
+const TESTS_TOO: [(&str, &str, &str); 1] =
+    [("control", "policy", "the limits that a controller sets are tried on the real policy")];
 
 const WHY: &str = "each crate must be understood, tested and reused without those above it";
 
@@ -163,14 +157,16 @@ mod tests {
     #[test]
     fn tests_may_use_what_is_listed_for_them_and_no_more() {
         assert!(
-            problems(vec![package("tidegate-control", &[("tidegate-sim", "dev", true)])]).is_empty()
+            problems(vec![package("tidegate-control", &[("tidegate-policy", "dev", true)])])
+                .is_empty()
         );
         assert_eq!(
-            problems(vec![package("tidegate-control", &[("tidegate-sim", "normal", true)])]).len(),
+            problems(vec![package("tidegate-control", &[("tidegate-policy", "normal", true)])])
+                .len(),
             1
         );
         assert_eq!(
-            problems(vec![package("tidegate-units", &[("tidegate-sim", "dev", true)])]).len(),
+            problems(vec![package("tidegate-units", &[("tidegate-policy", "dev", true)])]).len(),
             1
         );
     }

@@ -21,7 +21,7 @@ const LAW: [Row; 9] = [
         system: &[],
     },
     // What Rust calls: plain functions around the same headers.
-    Row { folder: "policy/src", ours: &["policy/"], system: &[] },
+    Row { folder: "policy/src", ours: &["policy/"], system: &["stddef.h"] },
     Row { folder: "bpf/vmlinux", ours: &["bpf/vmlinux/"], system: &[] },
     Row { folder: "bpf/abi", ours: &["bpf/abi/", "bpf/vmlinux/", "policy/"], system: &["bpf/"] },
     Row {
@@ -38,7 +38,7 @@ const LAW: [Row; 9] = [
     Row {
         folder: "bpf/tests",
         ours: &["bpf/lib/", "bpf/abi/", "bpf/vmlinux/", "policy/"],
-        system: &["bpf/"],
+        system: &["bpf/", "linux/"],
     },
 ];
 

@@ -5,8 +5,8 @@
 //! reads, says where it is broken, why it stands, and what to do; it changes nothing.
 
 mod banned;
-mod clock;
 mod cli_words;
+mod clock;
 mod crate_law;
 mod dependencies;
 mod hosts;
@@ -72,7 +72,7 @@ const RULES: [(&str, Rule); 14] = [
 ];
 
 /// Checks every rule; with `ratchet`, lowers the recorded sizes first.
-pub fn run(ratchet: bool) -> Result<()> {
+pub(crate) fn run(ratchet: bool) -> Result<()> {
     let repository = load()?;
     if ratchet {
         sizes::lower(&repository.tree, &process::root())?;

@@ -24,9 +24,11 @@ const NEVER_ITERATED: &str = "never iterated";
 
 pub(super) fn check(repository: &Repository) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let files = repository.tree.files().iter().filter(|file| {
-        file.is_rust() && PURE.iter().any(|place| file.path.starts_with(place))
-    });
+    let files = repository
+        .tree
+        .files()
+        .iter()
+        .filter(|file| file.is_rust() && PURE.iter().any(|place| file.path.starts_with(place)));
     for file in files {
         let comments: Vec<&str> = file.comment_lines().map(|(_, text)| text).collect();
         for (line, code) in file.code_lines() {

@@ -118,7 +118,8 @@ impl Tree {
     }
 
     fn walk(&mut self, root: &Path, folder: &str, depth: usize) -> Result<()> {
-        let entries = fs::read_dir(root.join(folder)).with_context(|| format!("reading {folder}"))?;
+        let entries =
+            fs::read_dir(root.join(folder)).with_context(|| format!("reading {folder}"))?;
         for entry in entries {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };

@@ -24,7 +24,10 @@ fn check_file(file: &File) -> Vec<Problem> {
         let (what, fix) = if !is_allowed {
             ("`unsafe` outside policy/src and bpf/src", "use a safe crate (rustix), or the binding")
         } else if !has_reason(&code, &comments, index) {
-            ("`unsafe` without a reason", "write `// SAFETY: …` directly above, saying why it holds")
+            (
+                "`unsafe` without a reason",
+                "write `// SAFETY: …` directly above, saying why it holds",
+            )
         } else {
             continue;
         };
@@ -73,7 +76,9 @@ mod tests {
     fn outside_the_two_places_nothing_is_unsafe() {
         let text = "// SAFETY: none\nunsafe { x() }\n";
         assert_eq!(problems("crates/daemon/src/a.rs", text).len(), 1);
-        assert!(problems("crates/daemon/src/a.rs", "// unsafe\n#![deny(unsafe_code)]\n").is_empty());
+        assert!(
+            problems("crates/daemon/src/a.rs", "// unsafe\n#![deny(unsafe_code)]\n").is_empty()
+        );
     }
 
     #[test]

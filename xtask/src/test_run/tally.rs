@@ -106,9 +106,9 @@ mod tests {
         tally
     }
 
-    const OK: &str =
-        "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
-    const BAD: &str = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
+    const OK: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+    const BAD: &str =
+        "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
 
     #[test]
     fn closing_lines_are_added_and_named() {
@@ -137,7 +137,9 @@ mod tests {
 
     #[test]
     fn other_lines_count_nothing() {
-        for line in ["", "test result", "test result: ok.", "5 passed; 0 failed", "Running late (again)"] {
+        for line in
+            ["", "test result", "test result: ok.", "5 passed; 0 failed", "Running late (again)"]
+        {
             let tally = tally(&[line]);
             assert_eq!((tally.passed(), tally.failed()), (0, 0), "{line}");
         }

@@ -52,7 +52,7 @@ struct Group {
 }
 
 /// Errors: no root, something does not build, a test failed, or no test ran.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     process::need_root("tests make network namespaces and load BPF programs")?;
     let mut tally = Tally::default();
     // Tests of the lab and of the daemon start the product as an operator would.

@@ -52,9 +52,6 @@ mod tests {
 
     #[test]
     fn our_own_parent_is_found() {
-        assert_eq!(
-            parents().get(&std::process::id()),
-            Some(&std::os::unix::process::parent_id())
-        );
+        assert_eq!(parents().get(&std::process::id()), Some(&std::os::unix::process::parent_id()));
     }
 }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the figures must reach: two subjects, how they are compared, and the bound.
+//!
+//! Names of subjects are the contract with the worker. A claim whose subjects were not measured
+//! is reported as such.
+
+/// How two subjects are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bound {
+    /// `subject − beside` is at most this, ns.
+    AddsAtMost(f64),
+    /// `beside / subject` is at least this: so many times cheaper.
+    CheaperAtLeast(f64),
+}
+
+/// One line of the table of claims.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) subject: &'static str,
+    pub(super) beside: &'static str,
+    pub(super) bound: Bound,
+}
+
+const fn adds(subject: &'static str, ns: f64) -> Claim {
+    Claim { subject, beside: "empty", bound: Bound::AddsAtMost(ns) }
+}
+
+const fn cheaper(subject: &'static str, beside: &'static str, times: f64) -> Claim {
+    Claim { subject, beside, bound: Bound::CheaperAtLeast(times) }
+}
+
+/// Random keys over full tables; the worker measures hot keys beside them (`…-hot`), about which
+/// nothing is claimed.
+pub(super) const PACKETS: &[Claim] = &[
+    adds("foreign", 20.0),
+    adds("established", 60.0),
+    adds("refused-token-bucket", 200.0),
+    adds("refused-fresh-first", 200.0),
+    adds("refused-abacus", 200.0),
+    adds("admitted-token-bucket", 400.0),
+    adds("admitted-fresh-first", 400.0),
+    adds("admitted-abacus", 400.0),
+];
+
+pub(super) const REFUSALS: &[Claim] = &[
+    cheaper("drop", "nft-input-limit", 5.0),
+    cheaper("drop", "accept-queue-overflow", 1.0),
+    cheaper("reset", "nft-input-reject", 5.0),
+    cheaper("reset", "nft-netdev-reject", 3.0),
+    cheaper("drop", "haproxy", 50.0),
+    cheaper("reset", "haproxy", 50.0),
+];

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask bench`: figures that are compared side by side, in one run.
+//!
+//! This part does not measure. It asks *subjects* ([`Subject`]) for one short measurement after
+//! the other, interleaved, so that the drift of a machine (10 to 35 % between runs) meets all of
+//! them alike; then it forms medians, spread, and the ratios that are claimed ([`claims`]).
+//!
+//! Subjects live in a *worker*, a program of the crate that knows how to measure (an example of
+//! tidegate-bpf): it keeps its programs loaded between rounds, and this crate builds without
+//! them. [`worker`] describes the protocol.
+
+mod claims;
+mod machine;
+mod plan;
+mod report;
+mod stats;
+mod worker;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::process;
+
+/// Options of `cargo xtask bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// What to measure; everything if not said
+    #[command(subcommand)]
+    what: Option<Bench>,
+    /// How often each subject is measured (odd, so that a median was really seen)
+    #[arg(long, global = true, default_value_t = 9, value_parser = clap::value_parser!(u32).range(3..=999))]
+    rounds: u32,
+    /// Where the results are written as JSON
+    #[arg(long, global = true, default_value = "out/bench")]
+    out: PathBuf,
+    /// Only subjects whose name contains this
+    #[arg(long, global = true)]
+    only: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand, ValueEnum)]
+enum Bench {
+    /// Cost of one packet on each path, in nanoseconds
+    Packets,
+    /// Cost of one refusal, ours and what else an operator could take, in nanoseconds
+    Refusals,
+}
+
+impl Bench {
+    const ALL: [Self; 2] = [Self::Packets, Self::Refusals];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Refusals => "refusals",
+        }
+    }
+
+    fn claims(self) -> &'static [claims::Claim] {
+        match self {
+            Self::Packets => claims::PACKETS,
+            Self::Refusals => claims::REFUSALS,
+        }
+    }
+}
+
+/// One thing that is measured again and again.
+pub(crate) trait Subject {
+    /// Unique in its bench: lower case, words joined by `-`.
+    fn name(&self) -> &str;
+
+    /// What the number says, for people.
+    fn about(&self) -> &str;
+
+    /// One measurement, in nanoseconds per packet or refusal. Takes around a second at most.
+    fn measure(&mut self) -> Result<f64>;
+}
+
+/// Measures, prints tables, writes `OUT/<bench>.json`. A claim that does not hold is reported
+/// and is no error: a measurement is not a test.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    process::need_root("it loads BPF programs and makes network namespaces")?;
+    let out = process::root().join(&options.out);
+    std::fs::create_dir_all(&out).with_context(|| format!("making {}", options.out.display()))?;
+    let machine = machine::Machine::read();
+    let benches = options.what.map_or(Bench::ALL.to_vec(), |bench| vec![bench]);
+    for bench in benches {
+        let mut subjects = worker::start(bench.name())?;
+        if let Some(only) = &options.only {
+            subjects.retain(|subject| subject.name().contains(only.as_str()));
+        }
+        let mut subjects: Vec<Box<dyn Subject>> =
+            subjects.into_iter().map(|subject| Box::new(subject) as Box<dyn Subject>).collect();
+        let rounds = usize::try_from(options.rounds)?;
+        let samples = plan::interleave(&mut subjects, rounds, &mut |done, all| {
+            eprint!("\rbench {}: {done} of {all}", bench.name());
+        })?;
+        eprintln!();
+        let result = report::Report::new(bench.name(), &machine, samples, bench.claims());
+        print!("{result}");
+        let path = out.join(format!("{}.json", bench.name()));
+        std::fs::write(&path, serde_json::to_string_pretty(&result)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+        println!("written: {}/{}.json\n", options.out.display(), bench.name());
+    }
+    Ok(())
+}

@@ -1,2 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Virtual time: engine, clients, servers and checkers.
+//!
+//! [`engine`] orders events; [`world`] is a protected server with its clients, judged by the
+//! shipped policies and the shipped controllers; [`servers`] is the table of servers that the
+//! default controller must hold for. No I/O, no clock, no std transcendental functions: one seed,
+//! one result.
+
+pub mod engine;
+pub mod servers;
+pub mod survival;
+pub mod world;

@@ -1,2 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signals become Limits: pure, ticked, no I/O.
+//! Signals become limits: pure, ticked, no I/O, no clock.
+//!
+//! One file a controller: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN controller of
+//! dual admission control), [`Default`](crate::DefaultController) (for a server of which nothing
+//! is known). All are deterministic: the same signals give the same limits.
+
+mod default;
+mod evidence;
+mod fixed;
+mod history;
+mod syn;
+
+pub use default::{DefaultController, DefaultSpec};
+pub use fixed::Fixed;
+pub use syn::{Syn, SynSpec, SynVariant};
+
+use tidegate_model::RATE_FLOOR;
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::{Nanos, Rate};
+
+/// No controller sets more than this many admissions per second (the policies' own maximum).
+pub const RATE_CEILING: f64 = 1e9;
+/// A signal older than this many periods is no longer acted upon: the limits freeze.
+pub const FREEZE_PERIODS: u64 = 3;
+/// A signal older than this many periods is lost: the limits are released.
+pub const RELEASE_PERIODS: u64 = 10;
+/// A tick's period counts as at least this: no division by a period that stood still.
+const PERIOD_MIN: Nanos = Nanos::from_millis(1);
+/// A tick's period counts as at most this: after a pause the past says little about a second.
+const PERIOD_MAX: Nanos = Nanos::from_secs(10);
+
+/// Whether limits are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Refusals are executed.
+    Enforce,
+    /// Refusals are only counted: nothing that the controller does has an effect.
+    Shadow,
+}
+
+/// Turns what was sensed into what is admitted, once a tick.
+pub trait Controller: Send {
+    /// The limits until the next tick. Finite, the rate between [`RATE_FLOOR`] and
+    /// [`RATE_CEILING`], for any signals.
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits;
+}
+
+/// A rate inside [`RATE_FLOOR`] … [`RATE_CEILING`]; NaN becomes the ceiling, because a number that
+/// is none must not tighten.
+fn bounded(rate: f64) -> Rate {
+    let rate = if rate.is_nan() { RATE_CEILING } else { rate };
+    Rate::per_second(rate.clamp(RATE_FLOOR, RATE_CEILING))
+}
+
+/// The period of a tick in seconds, bounded.
+fn period_s(signals: &Signals) -> f64 {
+    signals.period.clamp(PERIOD_MIN, PERIOD_MAX).as_secs_f64()
+}
+
+/// How much a signal's age lets the controller do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Freshness {
+    /// Young enough to act upon.
+    Fresh,
+    /// Too old to act upon: keep what was decided.
+    Frozen,
+    /// So old that what was decided has no ground any more.
+    Lost,
+}
+
+/// The freshness of a reading of this age; a tick without a period counts as [`PERIOD_MIN`].
+fn freshness(age: Nanos, period: Nanos) -> Freshness {
+    let period = period.clamp(PERIOD_MIN, PERIOD_MAX).0;
+    if age.0 > period * RELEASE_PERIODS {
+        Freshness::Lost
+    } else if age.0 > period * FREEZE_PERIODS {
+        Freshness::Frozen
+    } else {
+        Freshness::Fresh
+    }
+}
+
+/// Remembers for how long a signal has been missing, so that a missing one ages like a stale one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watch {
+    missing: Nanos,
+}
+
+impl Watch {
+    /// The freshness of a reading that is `age` old, or missing.
+    fn see(&mut self, age: Option<Nanos>, period: Nanos) -> Freshness {
+        self.missing = match age {
+            Some(_) => Nanos::ZERO,
+            None => self.missing + period.clamp(PERIOD_MIN, PERIOD_MAX),
+        };
+        let seen = freshness(age.unwrap_or(self.missing), period);
+        if age.is_none() { seen.max(Freshness::Frozen) } else { seen }
+    }
+}

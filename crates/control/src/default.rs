@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The default controller: for a server of which nothing is known.
+//!
+//! # What it measures
+//! Each tick: arrivals A, completions D, jobs in flight N (exact), mean response times, CPU, accept
+//! queue. From them, **while calm only** (a baseline learned under load sheds healthy users):
+//! - the baseline r0: mean response time of windows of 128 answers, following a lower window
+//!   quickly and a higher one slowly. The mean, not the minimum: with many workers and a heavy
+//!   tail, capacity times the minimum is far fewer jobs than the server needs;
+//! - the idle: jobs in flight that Little's law does not explain (N above D·R): connections opened
+//!   and never used must not look like load;
+//! - the peak of D: the capacity that was seen.
+//!
+//! # When it alarms
+//! An excess E = N − idle − D·r0 above what a healthy server shows, **and** a second family: a
+//! lasting imbalance of arrivals and completions (see evidence.rs), or CPU used up with an excess
+//! beyond any doubt. Everything is measured in departures, so it scales: at 0.9 load the jobs in a
+//! CPU-shared or single server exceed n with chance 0.9^n, whatever its speed. An accept queue
+//! with a long response time is one family in two places (a slow dependency looks so) and no alarm.
+//!
+//! # What it sets
+//! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
+//! objective on top of what it usually holds, which bounds what can pile up between two ticks.
+//!
+//! Alarmed: jobs in flight are held at a target N* = idle + (4/3)·μ·r0 + Q: what keeps all of an unknown
+//! number of workers busy, a third more because r0 is an estimate, and a small standing queue
+//! Q that rides out chance. Two actuators:
+//! - rate = μ + (N* − N)/τ, with μ the completions per second under saturation. A rate, not only a
+//!   ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
+//! - a ceiling on the jobs in flight, N* + Q/2, in line with the packets: exact, without delay.
+//!
+//! Without a baseline (started in mid-crisis) r0 begins at N/μ and is halved for as long as
+//! completions do not fall. Where completions are far below what was seen before (a slower
+//! dependency needs more jobs in flight; or the server lost capacity), N* is raised by half for a
+//! while: if completions follow, it stays; if not, it goes back, and the next try comes later.
+//! What is admitted is never slowed further than by that half.
+//!
+//! # When it lets go
+//! When offered load has been below 0.97·μ for long enough to be no chance (a CUSUM), or when the
+//! limits have refused nothing for a while. Coming back soon makes the next release
+//! slower, so that a load around the capacity does not swing. Signals that are missing never
+//! tighten: old ones freeze the limits, lost ones release them. In shadow nothing is shed: then the
+//! rate is the measured completion rate, and no ceiling is set.
+//!
+//! # Sources
+//! Little's law; CoDel (RFC 8289): the standing queue, not the passing one; BBR: capacity measured
+//! under saturation, round trip while idle; TCP Vegas: excess in packets; Breakwater (OSDI 2020):
+//! admission by credits around measured capacity; Page 1954: cumulative sums; spec: lessons.
+
+use crate::evidence::{Standing, Z_ALARM, Z_LARGE, balance};
+use crate::history::{History, Sums};
+use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
+use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::signals::{Counts, Family, Signals};
+use tidegate_units::Nanos;
+
+/// Answers in a window of the baseline: a mean with an error of 18 % for a tail with a
+/// coefficient of variation of 2.
+const BASELINE_ANSWERS: f64 = 128.0;
+/// A slow server's window ends after this many seconds with at least [`BASELINE_ANSWERS_MIN`].
+const BASELINE_SECONDS: f64 = 5.0;
+/// Fewest answers in a window.
+const BASELINE_ANSWERS_MIN: f64 = 16.0;
+/// Weight of a window lower than the baseline, and of a higher one: the baseline settles near the
+/// tenth percentile of windows, and a drift of 20 % takes nine windows of calm.
+const BASELINE_DOWN: f64 = 0.3;
+/// See [`BASELINE_DOWN`].
+const BASELINE_UP: f64 = 0.03;
+/// Share of μ·r0 added to the target, because r0 errs low (its percentile above) by up to a quarter.
+const TARGET_SLACK: f64 = 1.0 / 3.0;
+/// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
+/// capacity is busy in all but 1e-5 of the time.
+const QUEUE_MAX: f64 = 16.0;
+/// Fewest jobs of standing queue, for servers so slow that more would exceed the objective.
+const QUEUE_MIN: f64 = 2.0;
+/// The standing queue may take this share of the objective.
+const QUEUE_OBJECTIVE: f64 = 0.4;
+/// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
+const EXCESS_MIN: f64 = 40.0;
+/// Deviations of the number in service (Poisson: √(μ·r0)) that the excess must exceed as well.
+const EXCESS_DEVIATIONS: f64 = 4.0;
+/// For a fast server this share of the objective is no trouble yet.
+const EXCESS_OBJECTIVE: f64 = 0.1;
+/// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
+const EXCESS_LARGE: f64 = 2.25;
+/// At this multiple CPU alone is second family enough (0.9^240).
+const EXCESS_HUGE: f64 = 6.0;
+/// The guard while calm: at least this many jobs above the usual, whatever the server.
+const GUARD_MIN: f64 = 64.0;
+/// The guard in objectives of capacity.
+const GUARD_OBJECTIVE: f64 = 0.8;
+/// Seconds in which "the usual" follows.
+const USUAL_SECONDS: f64 = 2.0;
+/// Seconds in which the idle are learned.
+const IDLE_SECONDS: f64 = 10.0;
+/// Idle below this share of N (and these many jobs) are noise of the two averages.
+const IDLE_SHARE_MIN: f64 = 0.2;
+/// See [`IDLE_SHARE_MIN`].
+const IDLE_MIN: f64 = 4.0;
+/// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 % at most.
+const TAU_DEPARTURES: f64 = 64.0;
+/// Seconds of that time constant at least: three ticks, so that the delay of one keeps it stable.
+const TAU_SECONDS_MIN: f64 = 0.3;
+/// Departures over which μ is averaged, and seconds at least.
+const MU_DEPARTURES: f64 = 64.0;
+/// See [`MU_DEPARTURES`].
+const MU_SECONDS_MIN: f64 = 1.0;
+/// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
+const RATE_SHARE_MIN: f64 = 0.5;
+/// Load below this share of μ is no overload.
+const RELEASE_SHARE: f64 = 0.97;
+/// Arrivals missing for a release; grows by [`RELEASE_FACTOR`] when the alarm comes back soon.
+const RELEASE_ARRIVALS: f64 = 32.0;
+/// Twice as slow, at most [`RELEASE_ARRIVALS_MAX`].
+const RELEASE_FACTOR: f64 = 2.0;
+/// See [`RELEASE_FACTOR`].
+const RELEASE_ARRIVALS_MAX: f64 = 256.0;
+/// An alarm within this many seconds of the release is the same overload.
+const RETURN_SECONDS: f64 = 30.0;
+/// Seconds without a refusal after which the limits are gone.
+const UNUSED_SECONDS: f64 = 1.0;
+/// Completions in one trial (of a higher or lower target): a change by a quarter is 2.8 deviations.
+const TRIAL_COMPLETIONS: f64 = 256.0;
+/// Seconds of a trial, at least and at most.
+const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
+/// Completions below this share of the peak ask for a trial.
+const TRIAL_SHARE: f64 = 0.8;
+/// A trial raises the target by this share.
+const TRIAL_RAISE: f64 = 0.5;
+/// Completions must follow by half of it.
+const TRIAL_FOLLOW: f64 = 0.25;
+/// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
+const TRIAL_PAUSE: f64 = 5.0;
+/// See [`TRIAL_PAUSE`].
+const TRIAL_PAUSE_MAX: f64 = 60.0;
+/// Completions that must show in a step of the search without a baseline, and its seconds.
+const SEARCH_COMPLETIONS: f64 = 64.0;
+/// See [`SEARCH_COMPLETIONS`].
+const SEARCH_SECONDS: f64 = 0.5;
+/// The search goes on while completions hold this share of the best.
+const SEARCH_HOLD: f64 = 0.9;
+/// Seconds in which the peak of completions fades to half.
+const PEAK_HALF_LIFE: f64 = 60.0;
+
+/// What an operator may say; nothing here depends on the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DefaultSpec {
+    /// What a good answer may take: 1 s. From 10 ms to 60 s.
+    pub objective: Nanos,
+}
+
+impl Default for DefaultSpec {
+    fn default() -> Self {
+        Self { objective: Nanos::SECOND }
+    }
+}
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct DefaultController {
+    objective_s: f64,
+    history: History,
+    standing: Standing,
+    counts: Watch,
+    waiting: Watch,
+    baseline: Baseline,
+    usual: f64,
+    peak: f64,
+    shed: Option<Shed>,
+    released_at: Option<Nanos>,
+    release_arrivals: f64,
+    since: Nanos,
+    last: ServiceLimits,
+}
+
+/// What is learned while calm.
+#[derive(Clone, Debug, Default)]
+struct Baseline {
+    r0_s: Option<f64>,
+    window: Sums,
+    waiting: f64,
+    explained: f64,
+}
+
+impl Baseline {
+    fn learn(&mut self, tick: &Sums, waiting: f64) {
+        let keep = (-tick.seconds / IDLE_SECONDS).exp();
+        self.waiting = keep * self.waiting + (1.0 - keep) * waiting;
+        let explained = tick.response_s / tick.seconds;
+        self.explained = keep * self.explained + (1.0 - keep) * explained;
+        self.window.seconds += tick.seconds;
+        self.window.response_s += tick.response_s;
+        self.window.responses += tick.responses;
+        let enough = self.window.responses >= BASELINE_ANSWERS
+            || (self.window.seconds >= BASELINE_SECONDS
+                && self.window.responses >= BASELINE_ANSWERS_MIN);
+        if let (true, Some(mean)) = (enough, self.window.mean_s()) {
+            self.window = Sums::default();
+            self.r0_s = Some(match self.r0_s {
+                None => mean,
+                Some(r0) if mean < r0 => r0 + BASELINE_DOWN * (mean - r0),
+                Some(r0) => r0 + BASELINE_UP * (mean - r0),
+            });
+        }
+    }
+
+    /// Jobs in flight that no throughput explains.
+    fn idle(&self) -> f64 {
+        let unexplained = self.waiting - self.explained;
+        (unexplained - IDLE_SHARE_MIN * self.waiting - IDLE_MIN).max(0.0)
+    }
+}
+
+/// The state while shedding.
+#[derive(Clone, Debug)]
+struct Shed {
+    mu: f64,
+    r0_s: f64,
+    /// Jobs added to the target by trials that succeeded.
+    extra: f64,
+    idle: f64,
+    /// Best completion rate of the search for a baseline; `None` when there is no search.
+    search: Option<f64>,
+    trial: Trial,
+    /// Arrivals missing to 0.97·μ.
+    missing: f64,
+    unused_s: f64,
+    families: Vec<Family>,
+}
+
+/// A try whether more jobs in flight give more completions.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// Jobs added while it lasts, and completions per second before it.
+    on: Option<(f64, f64)>,
+    /// Seconds and completions in the present state.
+    seconds: f64,
+    completed: f64,
+    pause_s: f64,
+}
+
+/// One tick's numbers.
+struct Tick {
+    now: Nanos,
+    sums: Sums,
+    waiting: f64,
+}
+
+impl DefaultController {
+    /// A controller that has seen nothing.
+    #[must_use]
+    pub fn new(spec: DefaultSpec) -> Self {
+        Self {
+            objective_s: spec.objective.as_secs_f64().clamp(0.01, 60.0),
+            history: History::default(),
+            standing: Standing::default(),
+            counts: Watch::default(),
+            waiting: Watch::default(),
+            baseline: Baseline::default(),
+            usual: 0.0,
+            peak: 0.0,
+            shed: None,
+            released_at: None,
+            release_arrivals: RELEASE_ARRIVALS,
+            since: Nanos::ZERO,
+            last: ServiceLimits::default(),
+        }
+    }
+
+    /// Completions per second lately.
+    fn throughput(&self) -> f64 {
+        self.history.recent(MU_DEPARTURES, 3, 64).rate()
+    }
+
+    fn learn(&mut self, tick: &Tick) {
+        let dt = tick.sums.seconds;
+        let keep = (-dt / USUAL_SECONDS).exp();
+        self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
+        self.peak *= (-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE).exp();
+        self.peak = self.peak.max(self.throughput());
+        if self.shed.is_none() {
+            self.baseline.learn(&tick.sums, tick.waiting);
+        }
+    }
+
+    /// Jobs beyond what an unsaturated server holds, and how many of them are an alarm.
+    fn excess(&self, waiting: f64) -> (f64, f64) {
+        let throughput = self.throughput();
+        let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
+        let alarm = (EXCESS_MIN + EXCESS_DEVIATIONS * held.sqrt())
+            .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
+        (waiting - self.baseline.idle() - held, alarm)
+    }
+
+    /// The families that report trouble, and whether they are enough to shed.
+    fn alarm(&self, waiting: f64) -> (Vec<Family>, bool) {
+        let (excess, alarm) = self.excess(waiting);
+        let time = excess > alarm;
+        let z = if excess > EXCESS_LARGE * alarm { Z_LARGE } else { Z_ALARM };
+        let unbalanced = balance(&self.history, z);
+        let (resource, queue) = (self.standing.resource(), self.standing.queue());
+        let hopeless = excess > (EXCESS_HUGE * alarm).max(self.objective_s * self.throughput());
+        let families = [
+            (resource, Family::Resource),
+            (queue, Family::Queue),
+            (time, Family::Time),
+            (unbalanced, Family::Balance),
+        ];
+        let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
+        (on, time && (unbalanced || (resource && hopeless)))
+    }
+
+    fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
+        let mu = self.throughput().max(1.0);
+        let soon = self
+            .released_at
+            .is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
+        self.release_arrivals = if soon {
+            (self.release_arrivals * RELEASE_FACTOR).min(RELEASE_ARRIVALS_MAX)
+        } else {
+            RELEASE_ARRIVALS
+        };
+        let r0_s = self.baseline.r0_s;
+        self.shed = Some(Shed {
+            mu,
+            r0_s: r0_s.unwrap_or(tick.waiting / mu),
+            extra: 0.0,
+            idle: self.baseline.idle(),
+            search: r0_s.is_none().then_some(0.0),
+            trial: Trial { on: None, seconds: 0.0, completed: 0.0, pause_s: TRIAL_PAUSE },
+            missing: 0.0,
+            unused_s: 0.0,
+            families,
+        });
+        self.since = tick.now;
+    }
+
+    /// Ends the shedding if its cause is gone.
+    fn end_if_over(&mut self, now: Nanos) {
+        let over = self.shed.as_ref().is_some_and(|shed| {
+            shed.missing >= self.release_arrivals || shed.unused_s >= UNUSED_SECONDS
+        });
+        if !over {
+            return;
+        }
+        if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
+            self.baseline.r0_s.get_or_insert(r0_s);
+        }
+        self.released_at = Some(now);
+        self.since = now;
+        self.history = History::default();
+    }
+
+    /// Limits while calm: the guard alone.
+    fn calm(&self, families: Vec<Family>) -> ServiceLimits {
+        let guard = GUARD_MIN.max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
+        let text = format!(
+            "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms",
+            self.throughput(),
+            self.usual,
+            self.baseline.r0_s.unwrap_or(0.0) * 1e3,
+        );
+        ServiceLimits {
+            waiting_max: known.then(|| (self.usual + guard).ceil() as u64),
+            why: Why { shedding: false, since: self.since, alarmed: families, text },
+            ..ServiceLimits::default()
+        }
+    }
+
+    /// Limits while shedding.
+    fn shedding(&self, shed: &Shed, waiting: f64, mode: Mode) -> ServiceLimits {
+        let queue = shed.queue(self.objective_s);
+        let target = shed.target(self.objective_s);
+        let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
+        let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
+        let rate = bounded((shed.mu + correction).max(RATE_SHARE_MIN * shed.mu));
+        let ceiling = (target + queue / 2.0).round().max(1.0) as u64;
+        let text = format!(
+            "shedding: capacity {:.1}/s, {waiting:.0} in flight, target {target:.0} \
+             (baseline {:.1} ms), rate {rate}",
+            shed.mu,
+            shed.r0_s * 1e3,
+        );
+        ServiceLimits {
+            rate: Some(rate),
+            burst: (queue / 2.0).ceil().max(2.0) as u32,
+            waiting_max: (mode == Mode::Enforce).then_some(ceiling),
+            accept_queue_max_q10: 0,
+            why: Why { shedding: true, since: self.since, alarmed: shed.families.clone(), text },
+            ..ServiceLimits::default()
+        }
+    }
+}
+
+impl Shed {
+    /// The standing queue in jobs.
+    fn queue(&self, objective_s: f64) -> f64 {
+        // A fast server's departures vary by √(μ·τ) while the rate is corrected.
+        let noise = 2.0 * (self.mu * TAU_SECONDS_MIN / 2.0).sqrt();
+        QUEUE_MAX.max(noise).min(QUEUE_OBJECTIVE * objective_s * self.mu).max(QUEUE_MIN)
+    }
+
+    /// N*: the jobs in flight to hold.
+    fn target(&self, objective_s: f64) -> f64 {
+        let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
+        let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        self.idle + busy + self.queue(objective_s) + self.extra + tried
+    }
+
+    fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
+        let Sums { seconds, offered, refused, completed, .. } = tick.sums;
+        let saturated = refused > 0.0 || tick.waiting >= self.target(objective_s) / 2.0;
+        if saturated {
+            let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
+            let weight = 1.0 - (-seconds / span).exp();
+            self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
+        }
+        self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
+        self.unused_s = if refused > 0.0 { 0.0 } else { self.unused_s + seconds };
+        self.trial.seconds += seconds;
+        self.trial.completed += completed;
+        if self.search.is_some() {
+            self.search_step();
+        } else {
+            self.trial_step(tick.waiting, peak, objective_s);
+        }
+    }
+
+    /// Without a baseline: halve r0 while completions hold.
+    fn search_step(&mut self) {
+        let enough = self.trial.seconds >= SEARCH_SECONDS
+            && self.trial.completed >= SEARCH_COMPLETIONS
+            || self.trial.seconds >= TRIAL_SECONDS.1;
+        let Some(best) = self.search.filter(|_| enough) else { return };
+        let rate = self.trial.completed / self.trial.seconds;
+        if rate >= SEARCH_HOLD * best && self.mu * self.r0_s > 1.0 {
+            self.search = Some(best.max(rate));
+            self.r0_s /= 2.0;
+        } else {
+            self.search = None;
+            self.r0_s *= if rate >= SEARCH_HOLD * best { 1.0 } else { 2.0 };
+        }
+        (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
+    }
+
+    fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
+        let span = (TRIAL_COMPLETIONS / self.mu).clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
+        let rate = self.trial.completed / self.trial.seconds;
+        match self.trial.on {
+            None if self.trial.seconds < self.trial.pause_s.max(span) => return,
+            None => {
+                if self.mu < TRIAL_SHARE * peak && self.unused_s <= 0.0 {
+                    let target = self.target(objective_s).max(waiting);
+                    let jobs = target * (1.0 + TRIAL_RAISE) - self.target(objective_s);
+                    self.trial.on = Some((jobs, rate));
+                }
+            }
+            Some(_) if self.trial.seconds < span => return,
+            Some((jobs, before)) => {
+                self.trial.on = None;
+                if rate >= before * (1.0 + TRIAL_FOLLOW) {
+                    self.extra += jobs;
+                    self.trial.pause_s = 0.0;
+                } else {
+                    self.trial.pause_s =
+                        (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TRIAL_PAUSE_MAX);
+                }
+            }
+        }
+        (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
+    }
+}
+
+impl Controller for DefaultController {
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        let counts = signals.balance.counts;
+        let waiting = signals.time.waiting;
+        let seen = self
+            .counts
+            .see(counts.map(|c| c.age), signals.period)
+            .max(self.waiting.see(waiting.map(|w| w.age), signals.period));
+        let (Freshness::Fresh, Some(counts), Some(waiting)) = (seen, counts, waiting) else {
+            return self.blind(seen, signals.now);
+        };
+        let tick = Tick {
+            now: signals.now,
+            sums: sums(signals, &counts.value),
+            waiting: waiting.value.min(1 << 40) as f64,
+        };
+        self.history.push(tick.sums);
+        self.standing.see(signals, Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS)));
+        self.learn(&tick);
+        let (families, alarm) = self.alarm(tick.waiting);
+        if let Some(shed) = &mut self.shed {
+            shed.observe(&tick, self.peak, self.objective_s);
+            shed.families = families.clone();
+            self.end_if_over(tick.now);
+        } else if alarm {
+            self.begin(&tick, families.clone());
+        }
+        self.last = match &self.shed {
+            Some(shed) => self.shedding(shed, tick.waiting, mode),
+            None => self.calm(families),
+        };
+        self.last.clone()
+    }
+}
+
+impl DefaultController {
+    /// Without signals: keep for a while, then let go.
+    fn blind(&mut self, seen: Freshness, now: Nanos) -> ServiceLimits {
+        if seen == Freshness::Lost {
+            if self.shed.take().is_some() {
+                self.since = now;
+            }
+            self.history = History::default();
+            let text = "no limits: counts or in-flight have been unknown for long".to_owned();
+            let why = Why { shedding: false, since: self.since, alarmed: Vec::new(), text };
+            self.last = ServiceLimits { why, ..ServiceLimits::default() };
+        } else {
+            self.last.why.text = "held: counts or in-flight are not known now".to_owned();
+        }
+        self.last.clone()
+    }
+}
+
+/// A tick's counts as floats, bounded so that sums stay exact.
+fn sums(signals: &Signals, counts: &Counts) -> Sums {
+    let float = |n: u64| n.min(1 << 40) as f64;
+    let times = signals.time.first_byte.map(|t| t.value).unwrap_or_default();
+    Sums {
+        seconds: period_s(signals),
+        offered: float(counts.offered),
+        refused: float(counts.refused),
+        completed: float(counts.completed),
+        response_s: times.sum.as_secs_f64(),
+        responses: float(times.count),
+    }
+}

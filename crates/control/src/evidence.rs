@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What speaks for an overload, family by family.
+//!
+//! **Balance.** More arrives than is completed, and not by chance, not for a moment, and not
+//! because answers merely take longer than before. A window of the last ticks is cut into up to 8
+//! blocks and must show all of
+//! 1. an excess of arrivals over completions of at least z standard deviations. The deviation is
+//!    the larger of what Poisson arrivals and departures would have, and of what the blocks really
+//!    show: bursts and heavy tails raise the bar by themselves;
+//! 2. the excess is lasting: the later half of the window has at least 0.4 of it, the earlier 0.2
+//!    (a burst is all in one half, and after it completions exceed arrivals);
+//! 3. completions are steady: no quarter has less than half of its part, and they do not rise (a
+//!    dependency that became slower shows a gap, then completions rising to meet arrivals).
+//!
+//! Windows of 3 ticks to 51 s, each 1.4 times the one before: ten times the capacity shows within
+//! 3 ticks, twice within about 50 departures, 1.1 times within some thousand. (A family of windows
+//! does what a CUSUM test does, Page 1954, with the shape of the growth at hand for 2 and 3.)
+//!
+//! **Time.** Jobs in flight beyond what an unsaturated server holds at the present throughput
+//! (Little's law with the baseline; TCP Vegas' diff).
+//!
+//! **Resource.** CPU used up. **Queue.** The accept queue was never empty during an interval (the
+//! standing queue of CoDel).
+
+use crate::history::{History, TICKS_MAX};
+use tidegate_model::signals::{Reading, Signals};
+use tidegate_units::Nanos;
+
+/// Standard deviations for an alarm: by chance once in 30,000 windows, and a busy server's
+/// queue at 0.9 load drifts down, which makes it rarer still.
+pub(crate) const Z_ALARM: f64 = 4.0;
+/// The same where the excess is already so large that at 0.9 load it has a chance of 1e-4.
+pub(crate) const Z_LARGE: f64 = 2.0;
+/// Fewest completions that show a server at work.
+const COMPLETED_MIN: f64 = 4.0;
+/// Shortest window in ticks: two would be a burst at the turn of a tick.
+const WINDOW_MIN: usize = 3;
+/// CPU of what the service may use that counts as used up; the rest is accounting noise.
+const CPU_USED_UP: f64 = 0.97;
+/// Ticks over which CPU and accept queue must stand: five times 100 ms.
+const STANDING_TICKS: u32 = 5;
+
+/// Whether the last ticks show a lasting excess of arrivals over completions of z deviations.
+pub(crate) fn balance(history: &History, z: f64) -> bool {
+    let mut window = WINDOW_MIN;
+    while window <= history.len().min(TICKS_MAX) {
+        if lasting(history, window, z) {
+            return true;
+        }
+        window = window + 1 + window * 2 / 5;
+    }
+    false
+}
+
+/// Sum over blocks `from..to` of `blocks` in the window, oldest block first.
+fn part(history: &History, window: usize, part: (usize, usize), of: usize) -> (f64, f64) {
+    let ago = |k: usize| window - window * k / of;
+    let sums = history.between(ago(part.0), ago(part.1));
+    (sums.excess(), sums.completed)
+}
+
+fn lasting(history: &History, window: usize, z: f64) -> bool {
+    let all = history.last(window);
+    let excess = all.excess();
+    if all.completed < COMPLETED_MIN || excess <= 0.0 {
+        return false;
+    }
+    let poisson = all.offered + all.completed;
+    if excess * excess < z * z * poisson {
+        return false;
+    }
+    let blocks = window.min(8);
+    let mean = excess / blocks as f64;
+    let squares: f64 = (0..blocks)
+        .map(|k| part(history, window, (k, k + 1), blocks).0 - mean)
+        .map(|d| d * d)
+        .sum();
+    // Variance of the sum of the blocks: blocks times the sample variance of one.
+    let shown = squares / (blocks - 1) as f64 * blocks as f64;
+    if excess * excess < z * z * shown {
+        return false;
+    }
+    let (early, late) = (part(history, window, (0, 1), 2), part(history, window, (1, 2), 2));
+    if late.0 < 0.4 * excess || early.0 < 0.2 * excess {
+        return false;
+    }
+    let rising = late.1 > 1.25 * early.1 + 2.0 * early.1.sqrt();
+    !rising && steady(history, window, all.completed)
+}
+
+fn steady(history: &History, window: usize, completed: f64) -> bool {
+    let quarters = window.min(4);
+    let even = completed / quarters as f64;
+    (0..quarters)
+        .all(|k| part(history, window, (k, k + 1), quarters).1 >= 0.5 * even - even.sqrt())
+}
+
+/// Counts for how many ticks CPU and accept queue have stood.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    cpu: u32,
+    queue: u32,
+}
+
+impl Standing {
+    /// Takes a tick's readings; missing or stale ones count as calm.
+    pub(crate) fn see(&mut self, signals: &Signals, age_max: Nanos) {
+        let cpu = signals.resource.cpu.and_then(|c: Reading<_>| c.within(age_max));
+        let full = cpu.is_some_and(|c| c.get() >= CPU_USED_UP);
+        self.cpu = if full { self.cpu.saturating_add(1) } else { 0 };
+        let queue = signals.queue.accept.and_then(|q| q.within(age_max));
+        let stands = queue.is_some_and(|q| q.length > 0);
+        self.queue = if stands { self.queue.saturating_add(1) } else { 0 };
+    }
+
+    /// Whether the CPU has been used up for the whole interval.
+    pub(crate) const fn resource(&self) -> bool {
+        self.cpu >= STANDING_TICKS
+    }
+
+    /// Whether the accept queue has not been empty for the whole interval.
+    pub(crate) const fn queue(&self) -> bool {
+        self.queue >= STANDING_TICKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Sums;
+
+    fn history(ticks: &[(f64, f64)]) -> History {
+        let mut history = History::default();
+        for (offered, completed) in ticks {
+            history.push(Sums {
+                seconds: 0.1,
+                offered: *offered,
+                completed: *completed,
+                ..Sums::default()
+            });
+        }
+        history
+    }
+
+    #[test]
+    fn twice_the_capacity_shows_and_a_burst_does_not() {
+        let calm = vec![(20.0, 20.0); 20];
+        let with = |tail: &[(f64, f64)]| history(&[&calm[..], tail].concat());
+        assert!(balance(&with(&[(52.0, 26.0); 8]), Z_ALARM));
+        assert!(balance(&with(&[(260.0, 26.0); 3]), Z_ALARM));
+        let mut burst = vec![(220.0, 26.0)];
+        for _ in 0..12 {
+            assert!(!balance(&with(&burst), Z_ALARM), "burst after {} ticks", burst.len());
+            burst.push((20.0, 26.0));
+        }
+    }
+
+    #[test]
+    fn a_dependency_ten_times_slower_does_not_show() {
+        // 1000/s; answers take 500 ms from some moment on: nothing for 5 ticks, then all again.
+        let mut ticks = vec![(100.0, 100.0); 20];
+        for tick in 0..40 {
+            ticks.push((100.0, if tick < 5 { 0.0 } else { 100.0 }));
+            assert!(!balance(&history(&ticks), Z_ALARM), "tick {tick}");
+        }
+        // The same with exponential times: completions rise to meet arrivals.
+        let mut ticks = vec![(100.0, 100.0); 20];
+        for tick in 0..40 {
+            ticks.push((100.0, 100.0 * (1.0 - (-0.2 * f64::from(tick)).exp())));
+            assert!(!balance(&history(&ticks), Z_ALARM), "tick {tick}");
+        }
+    }
+}

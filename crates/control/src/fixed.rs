@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A limit set by hand: it looks at nothing.
+
+use crate::{Controller, Mode, bounded};
+use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::signals::Signals;
+use tidegate_units::{Nanos, Rate};
+
+/// A rate and a burst that never change.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    rate: Rate,
+    burst: u32,
+    since: Option<Nanos>,
+}
+
+impl Fixed {
+    /// `rate` admissions per second (raised to the floor of 1/s) and a bucket of `burst` (at least
+    /// 1).
+    #[must_use]
+    pub fn new(rate: Rate, burst: u32) -> Self {
+        Self { rate: bounded(rate.get()), burst: burst.max(1), since: None }
+    }
+}
+
+impl Controller for Fixed {
+    fn tick(&mut self, signals: &Signals, _mode: Mode) -> ServiceLimits {
+        let since = *self.since.get_or_insert(signals.now);
+        let refused = signals.balance.counts.map_or(0, |c| c.value.refused);
+        let text = format!("fixed at {} with a burst of {}", self.rate, self.burst);
+        ServiceLimits {
+            rate: Some(self.rate),
+            burst: self.burst,
+            why: Why { shedding: refused > 0, since, alarmed: Vec::new(), text },
+            ..ServiceLimits::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_below_the_floor_is_raised_and_a_bucket_of_nothing_holds_one() {
+        let limits = Fixed::new(Rate::ZERO, 0).tick(&Signals::default(), Mode::Enforce);
+        assert_eq!(limits.rate.map(Rate::get), Some(1.0));
+        assert_eq!(limits.burst, 1);
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The last ticks as running sums, so that any window of them costs two look-ups.
+
+use std::collections::VecDeque;
+
+/// Ticks remembered: 51 s at 100 ms, the window in which a server of 5/s shows twice its capacity.
+pub(crate) const TICKS_MAX: usize = 512;
+
+/// Sums since the beginning, at the end of one tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    /// Seconds.
+    pub(crate) seconds: f64,
+    /// New work offered.
+    pub(crate) offered: f64,
+    /// New work refused.
+    pub(crate) refused: f64,
+    /// Answers completed.
+    pub(crate) completed: f64,
+    /// Response times of those with one, in seconds, and their number.
+    pub(crate) response_s: f64,
+    /// Number of response times.
+    pub(crate) responses: f64,
+}
+
+impl Sums {
+    fn plus(self, o: Self) -> Self {
+        Self {
+            seconds: self.seconds + o.seconds,
+            offered: self.offered + o.offered,
+            refused: self.refused + o.refused,
+            completed: self.completed + o.completed,
+            response_s: self.response_s + o.response_s,
+            responses: self.responses + o.responses,
+        }
+    }
+
+    fn minus(self, o: Self) -> Self {
+        Self {
+            seconds: self.seconds - o.seconds,
+            offered: self.offered - o.offered,
+            refused: self.refused - o.refused,
+            completed: self.completed - o.completed,
+            response_s: self.response_s - o.response_s,
+            responses: self.responses - o.responses,
+        }
+    }
+
+    /// Completions per second; zero over no time.
+    pub(crate) fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { self.completed / self.seconds } else { 0.0 }
+    }
+
+    /// Mean response time in seconds, if there was one.
+    pub(crate) fn mean_s(&self) -> Option<f64> {
+        (self.responses > 0.0).then(|| self.response_s / self.responses)
+    }
+
+    /// Growth of what is inside: offered, and neither refused nor completed.
+    pub(crate) fn excess(&self) -> f64 {
+        self.offered - self.completed
+    }
+}
+
+/// The ring.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    /// Cumulative, oldest first; begins with the sums before the oldest tick.
+    sums: VecDeque<Sums>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { sums: VecDeque::from([Sums::default()]) }
+    }
+}
+
+impl History {
+    /// Adds one tick.
+    pub(crate) fn push(&mut self, tick: Sums) {
+        let last = self.sums.back().copied().unwrap_or_default();
+        self.sums.push_back(last.plus(tick));
+        if self.sums.len() > TICKS_MAX + 1 {
+            self.sums.pop_front();
+            self.rebase();
+        }
+    }
+
+    /// Ticks remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.sums.len() - 1
+    }
+
+    /// Sums of the ticks from `from` to `to` ticks ago (0 is now); `from` is cut to what is there.
+    pub(crate) fn between(&self, from: usize, to: usize) -> Sums {
+        let end = self.sums.len() - 1 - to.min(self.len());
+        let begin = self.sums.len() - 1 - from.min(self.len());
+        if begin >= end { Sums::default() } else { self.sums[end].minus(self.sums[begin]) }
+    }
+
+    /// Sums of the last `ticks` ticks.
+    pub(crate) fn last(&self, ticks: usize) -> Sums {
+        self.between(ticks, 0)
+    }
+
+    /// Sums of the shortest window of at least `ticks_min` ticks with at least `completed`
+    /// completions, or of `ticks_max` ticks.
+    pub(crate) fn recent(&self, completed: f64, ticks_min: usize, ticks_max: usize) -> Sums {
+        let mut ticks = ticks_min;
+        while ticks < ticks_max.min(self.len()) && self.last(ticks).completed < completed {
+            ticks += 1;
+        }
+        self.last(ticks)
+    }
+
+    /// Keeps the sums small, so that differences stay exact for ever: once an hour is enough, and
+    /// it costs a pass over the ring.
+    fn rebase(&mut self) {
+        let base = self.sums[0];
+        if base.offered + base.completed + base.seconds < 1e12 {
+            return;
+        }
+        for sums in &mut self.sums {
+            *sums = sums.minus(base);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_the_sum_of_its_ticks_also_after_the_ring_is_full() {
+        let mut history = History::default();
+        for i in 0..2000 {
+            history.push(Sums { seconds: 0.1, offered: f64::from(i), ..Sums::default() });
+        }
+        assert_eq!(history.len(), TICKS_MAX);
+        assert!((history.last(3).offered - (1999.0 + 1998.0 + 1997.0)).abs() < 1e-6);
+        assert!((history.between(3, 1).offered - (1998.0 + 1997.0)).abs() < 1e-6);
+        assert!((history.last(10_000).seconds - 51.2).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is measured of a run, phase by phase, as the survival experiment defines it.
+
+use super::Phase;
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::{Nanos, Rate};
+
+/// One phase of the load. Shares are of clients that began in it, rates of what ended in it, times
+/// of what was admitted in it.
+#[derive(Clone, Debug, Default)]
+pub struct PhaseReport {
+    /// Beginning of the phase.
+    pub from: Nanos,
+    /// Its end.
+    pub to: Nanos,
+    /// Clients that began.
+    pub began: u64,
+    /// Clients that were refused at least once.
+    pub refused: u64,
+    /// Clients that never got an answer.
+    pub failed: u64,
+    /// Answers within the objective.
+    pub good: u64,
+    /// Answers within the time-out.
+    pub answered: u64,
+    /// Seconds from admission to answer.
+    pub took_s: Vec<f64>,
+    /// Seconds from the intended start to the answer.
+    pub perceived_s: Vec<f64>,
+}
+
+impl PhaseReport {
+    fn seconds(&self) -> f64 {
+        self.to.since(self.from).as_secs_f64().max(1e-9)
+    }
+
+    /// Good answers per second.
+    #[must_use]
+    pub fn goodput(&self) -> f64 {
+        self.good as f64 / self.seconds()
+    }
+
+    /// Answers per second.
+    #[must_use]
+    pub fn answers(&self) -> f64 {
+        self.answered as f64 / self.seconds()
+    }
+
+    /// Share of clients refused at least once.
+    #[must_use]
+    pub fn refused_share(&self) -> f64 {
+        self.refused as f64 / self.began.max(1) as f64
+    }
+
+    /// Share of clients that never got an answer.
+    #[must_use]
+    pub fn failed_share(&self) -> f64 {
+        self.failed as f64 / self.began.max(1) as f64
+    }
+
+    /// A quantile (0 to 1) of the admitted's times in seconds; 0 if there were none.
+    #[must_use]
+    pub fn took(&self, q: f64) -> f64 {
+        quantile(&self.took_s, q)
+    }
+
+    /// A quantile of the times from the intended start in seconds; 0 if there were none.
+    #[must_use]
+    pub fn perceived(&self, q: f64) -> f64 {
+        quantile(&self.perceived_s, q)
+    }
+}
+
+fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let rank = (sorted.len() as f64 * q).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
+}
+
+/// One tick of the controller.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// When.
+    pub at: Nanos,
+    /// SYNs offered in the period.
+    pub offered: u64,
+    /// Of them, repeated.
+    pub repeated: u64,
+    /// SYNs refused in the period.
+    pub refused: u64,
+    /// Answers in the period.
+    pub completed: u64,
+    /// Connections that wait.
+    pub waiting: u64,
+    /// The rate, if one was set.
+    pub rate: Option<f64>,
+    /// The ceiling on waiting, if one was set.
+    pub waiting_max: Option<u64>,
+    /// Whether it sheds.
+    pub shedding: bool,
+    /// Why.
+    pub why: String,
+}
+
+impl Trace {
+    /// What one tick saw and decided.
+    #[must_use]
+    pub fn of(signals: &Signals, limits: &ServiceLimits) -> Self {
+        let counts = signals.balance.counts.map(|c| c.value).unwrap_or_default();
+        Self {
+            at: signals.now,
+            offered: counts.offered,
+            repeated: counts.repeated,
+            refused: counts.refused,
+            completed: counts.completed,
+            waiting: signals.time.waiting.map_or(0, |w| w.value),
+            rate: limits.rate.map(Rate::get),
+            waiting_max: limits.waiting_max,
+            shedding: limits.why.shedding,
+            why: limits.why.text.clone(),
+        }
+    }
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Phase by phase, and one more for what happens after the last.
+    pub phases: Vec<PhaseReport>,
+    /// Tick by tick.
+    pub traces: Vec<Trace>,
+    /// Every answer: when it ended, and seconds since its admission.
+    pub answers: Vec<(Nanos, f64)>,
+    /// When the last refusal happened, by phase.
+    pub last_refused: Vec<Nanos>,
+}
+
+impl Report {
+    pub(super) fn new(phases: &[Phase]) -> Self {
+        let mut all = Vec::new();
+        let mut from = Nanos::ZERO;
+        for phase in phases {
+            let to = from + phase.lasts;
+            all.push(PhaseReport { from, to, ..PhaseReport::default() });
+            from = to;
+        }
+        all.push(PhaseReport { from, to: Nanos(u64::MAX), ..PhaseReport::default() });
+        let last_refused = vec![Nanos::ZERO; all.len()];
+        Self { phases: all, last_refused, ..Self::default() }
+    }
+
+    fn index(&self, at: Nanos) -> usize {
+        self.phases.iter().position(|p| at < p.to).unwrap_or(self.phases.len() - 1)
+    }
+
+    fn at(&mut self, at: Nanos) -> &mut PhaseReport {
+        let index = self.index(at);
+        &mut self.phases[index]
+    }
+
+    pub(super) fn began(&mut self, at: Nanos) {
+        self.at(at).began += 1;
+    }
+
+    pub(super) fn refused(&mut self, now: Nanos, intended: Nanos, first: bool) {
+        self.at(intended).refused += u64::from(first);
+        let index = self.index(now);
+        self.last_refused[index] = now;
+    }
+
+    pub(super) fn failed(&mut self, intended: Nanos) {
+        self.at(intended).failed += 1;
+    }
+
+    pub(super) fn answered(&mut self, now: Nanos, intended: Nanos, since: Nanos, good: bool) {
+        let took = now.since(since).as_secs_f64();
+        let ended = self.at(now);
+        ended.answered += 1;
+        ended.good += u64::from(good);
+        let admitted = self.at(since);
+        admitted.took_s.push(took);
+        admitted.perceived_s.push(now.since(intended).as_secs_f64());
+        self.answers.push((now, took));
+    }
+
+    pub(super) fn trace(&mut self, trace: Trace) {
+        self.traces.push(trace);
+    }
+
+    /// All answers.
+    #[must_use]
+    pub fn answered_total(&self) -> u64 {
+        self.phases.iter().map(|p| p.answered).sum()
+    }
+
+    /// All clients without an answer.
+    #[must_use]
+    pub fn failed_total(&self) -> u64 {
+        self.phases.iter().map(|p| p.failed).sum()
+    }
+
+    /// Seconds from `from` until the times of the admitted are normal: the end of the last window
+    /// of `window` (taken from `from` on, up to `to`) whose 99th percentile exceeds `normal_s`.
+    #[must_use]
+    pub fn recovery_s(&self, from: Nanos, to: Nanos, window: Nanos, normal_s: f64) -> f64 {
+        let mut last = Nanos::ZERO;
+        let mut start = from;
+        while start < to && window > Nanos::ZERO {
+            let end = start + window;
+            let inside: Vec<f64> =
+                self.answers.iter().filter(|a| a.0 >= start && a.0 < end).map(|a| a.1).collect();
+            if quantile(&inside, 0.99) > normal_s {
+                last = end.since(from);
+            }
+            start = end;
+        }
+        last.as_secs_f64()
+    }
+}

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The blocking client of the control socket.
 
-use crate::protocol::{
-    ApiError, REPLY_BYTES_MAX, Reply, Request, decode_reply, encode_request,
-};
+use crate::protocol::{ApiError, REPLY_BYTES_MAX, Reply, Request, decode_reply, encode_request};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -107,7 +105,10 @@ impl Client {
         let (kind, what) = if line.len() > REPLY_BYTES_MAX {
             (io::ErrorKind::InvalidData, "the reply is too long")
         } else {
-            (io::ErrorKind::UnexpectedEof, "the daemon closed the connection in the middle of a reply")
+            (
+                io::ErrorKind::UnexpectedEof,
+                "the daemon closed the connection in the middle of a reply",
+            )
         };
         Err(io::Error::new(kind, what))
     }

@@ -95,7 +95,8 @@ fn service(
     state: Option<&ServiceState>,
     address: IpAddr,
 ) -> ServiceExplanation {
-    let candidates = service.classes.iter().filter_map(|c| Some((c, longest(&c.sources, address)?)));
+    let candidates =
+        service.classes.iter().filter_map(|c| Some((c, longest(&c.sources, address)?)));
     let by_source = candidates.max_by_key(|(_, prefix)| prefix.prefix_len());
     let trusted = config.interfaces.iter().any(|i| i.trust_dscp);
     // A source prefix wins over a DSCP, so only the default class leaves room for one.
@@ -182,7 +183,8 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
     }
     let limits = &service.limits;
     match limits.rate {
-        Some(rate) => words.push(format!("{name}: new work is limited to {rate}, bursts of {}.", limits.burst)),
+        Some(rate) => words
+            .push(format!("{name}: new work is limited to {rate}, bursts of {}.", limits.burst)),
         None => words.push(format!("{name}: no rate limit is set.")),
     }
     if let Some(most) = limits.waiting_max {

@@ -236,7 +236,9 @@ pub fn decode_request(line: &[u8]) -> Result<Request, ApiError> {
 }
 
 fn wrong_version(version: u64) -> ApiError {
-    let message = format!("the other side speaks version {version} of the control protocol, this side {VERSION}");
+    let message = format!(
+        "the other side speaks version {version} of the control protocol, this side {VERSION}"
+    );
     ApiError::new(ErrorKind::Version, message)
 }
 
@@ -250,13 +252,13 @@ pub fn decode_reply(line: &[u8]) -> Result<Reply, ApiError> {
         version: u64,
     }
     let bad = |what: String| ApiError::new(ErrorKind::BadRequest, what);
-    let head: Head =
-        serde_json::from_slice(line).map_err(|e| bad(format!("the reply is not understood: {e}")))?;
+    let head: Head = serde_json::from_slice(line)
+        .map_err(|e| bad(format!("the reply is not understood: {e}")))?;
     if head.version != u64::from(VERSION) {
         return Err(wrong_version(head.version));
     }
-    let line: ReplyLine =
-        serde_json::from_slice(line).map_err(|e| bad(format!("the reply is not understood: {e}")))?;
+    let line: ReplyLine = serde_json::from_slice(line)
+        .map_err(|e| bad(format!("the reply is not understood: {e}")))?;
     Ok(line.reply)
 }
 

@@ -176,7 +176,9 @@ async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
         let answer = match decode_request(&line) {
             Ok(request) => match timeout(bounds.handle, handler.handle(request)).await {
                 Ok(answer) => answer,
-                Err(_) => Err(ApiError::new(ErrorKind::Busy, "the daemon did not get to it in time")),
+                Err(_) => {
+                    Err(ApiError::new(ErrorKind::Busy, "the daemon did not get to it in time"))
+                }
             },
             Err(error) => {
                 bad += 1;

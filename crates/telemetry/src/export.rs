@@ -68,7 +68,11 @@ impl Collector for OfSnapshot {
     }
 }
 
-fn encode(metric: &Metric, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn encode(
+    metric: &Metric,
+    snapshot: &Snapshot,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
     let name = format!("tidegate_{}", metric.name);
     let unit = (!metric.unit.is_empty()).then(|| Unit::Other(metric.unit.into()));
     let kind = match metric.kind {
@@ -80,13 +84,11 @@ fn encode(metric: &Metric, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<
     (metric.read)(snapshot, &mut |values, number| {
         let labels: Vec<(&str, &str)> =
             metric.labels.iter().copied().zip(values.iter().map(|v| label(v))).collect();
-        let written = family.encode_family(&labels).and_then(|point| {
-            match (metric.kind, number) {
-                (Kind::Counter, Number::Count(n)) => ConstCounter::new(n).encode(point),
-                (Kind::Counter, Number::Float(n)) => ConstCounter::new(n).encode(point),
-                (Kind::Gauge, Number::Count(n)) => ConstGauge::new(n).encode(point),
-                (Kind::Gauge, Number::Float(n)) => ConstGauge::new(n).encode(point),
-            }
+        let written = family.encode_family(&labels).and_then(|point| match (metric.kind, number) {
+            (Kind::Counter, Number::Count(n)) => ConstCounter::new(n).encode(point),
+            (Kind::Counter, Number::Float(n)) => ConstCounter::new(n).encode(point),
+            (Kind::Gauge, Number::Count(n)) => ConstGauge::new(n).encode(point),
+            (Kind::Gauge, Number::Float(n)) => ConstGauge::new(n).encode(point),
         });
         if result.is_ok() {
             result = written;
@@ -117,7 +119,8 @@ pub fn reference() -> String {
             Kind::Gauge => "gauge",
         };
         let labels = metric.labels.join(", ");
-        let _ = writeln!(page, "| `{}` | {kind} | {labels} | {} |", metric.full_name(), metric.help);
+        let _ =
+            writeln!(page, "| `{}` | {kind} | {labels} | {} |", metric.full_name(), metric.help);
     }
     page
 }

@@ -98,86 +98,274 @@ const fn counter(
 
 /// Every metric, in the order in which they are exported.
 pub const METRICS: &[Metric] = &[
-    gauge("daemon_build_info", "", "Always 1; the version of the program is a label.", &["version"],
-        |s, out| out(&[&s.version], Number::Count(1))),
-    gauge("daemon_uptime", "seconds", "Time since this daemon took over.", &[],
-        |s, out| out(&[], s.now.since(s.started).as_secs_f64().into())),
-    gauge("daemon_config_generation", "", "Number of the configuration in force: 1 at the start, one more a reload.", &[],
-        |s, out| out(&[], s.config_generation.into())),
-    gauge("daemon_released", "", "1 while the kill switch is on: everything passes.", &[],
-        |s, out| out(&[], s.released.into())),
-    gauge("daemon_warnings", "", "Troubles that are not over, such as a signal that cannot be read.", &[],
-        |s, out| out(&[], (s.warnings.len() as u64).into())),
-    gauge("dataplane_limits_generation", "", "Number of the limits in force.", &[],
-        |s, out| out(&[], s.limits_generation.into())),
-    gauge("dataplane_heartbeat_age", "seconds", "Time since the lease was renewed: above 3 s limits relax, above 10 s everything passes. Absent if it never was.", &[],
-        |s, out| if let Some(at) = s.heartbeat { out(&[], s.now.since(at).as_secs_f64().into()) }),
-    gauge("dataplane_attached", "", "1 for every hook that is attached; layer is xdp, xdp-generic, tcx or clsact.", &["interface", "namespace", "layer"],
-        |s, out| for i in &s.interfaces {
-            out(&[&i.name, &i.namespace, &i.attached], (!i.attached.is_empty()).into());
-        }),
-    counter("dataplane_passed", "packets", "Packets that passed without being judged, by reason.", &["reason"],
-        |s, out| for p in &s.passed { out(&[&p.reason], p.count.into()) }),
-    counter("service_offered", "syns", "Demand: new work that arrived, what was refused included. Feed the autoscaler with this.", SERVICE,
-        |s, out| each(s, |v| out(&[&v.name], v.counts.iter().map(|c| c.count).fold(0_u64, u64::saturating_add).into()))),
-    counter("service_verdicts", "syns", "Verdicts on new work. With shadow=\"true\" a refusal was only computed and the SYN passed: its count is an upper bound of what enforcing would refuse, because refused clients would have tried again elsewhere or given up.", &["service", "class", "verdict", "reason", "shadow"],
-        |s, out| each(s, |v| for c in &v.counts {
-            let shadow = if c.shadow { "true" } else { "false" };
-            out(&[&v.name, &c.class, &c.verdict, &c.reason, shadow], c.count.into());
-        })),
-    gauge("service_mode", "", "1 for the mode in force.", &["service", "mode"],
-        |s, out| each(s, |v| out(&[&v.name, &v.mode], Number::Count(1)))),
-    gauge("service_offered_rate", "per_second", "Demand in the last tick, what was refused included.", SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).offered, out))),
-    gauge("service_repeated_rate", "per_second", "Of the demand, known copies of refused SYNs, in the last tick.", SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).repeated, out))),
-    gauge("service_admitted_rate", "per_second", "Admitted in the last tick.", SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).admitted, out))),
-    gauge("service_refused_rate", "per_second", "Refused in the last tick; in shadow mode an upper bound of what enforcing would refuse.", SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).refused, out))),
-    gauge("service_completed_rate", "per_second", "Answers begun in the last tick.", SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).completed, out))),
-    gauge("service_waiting", "connections", "Connections to which the service owes an answer.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.signals.time.waiting.map(|r| r.value as f64), out))),
-    gauge("service_open", "connections", "Verified connections that are open.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.signals.time.open.map(|r| r.value as f64), out))),
-    gauge("service_first_byte_time", "seconds", "Time from SYN or request to the first byte of the answer, in the last tick with answers.", &["service", "quantile"],
-        |s, out| each(s, |v| if let Some(t) = v.signals.time.first_byte {
-            out(&[&v.name, "0.5"], t.value.p50.as_secs_f64().into());
-            out(&[&v.name, "0.99"], t.value.p99.as_secs_f64().into());
-        })),
-    gauge("service_connection_time", "seconds", "Time from SYN to the end of a connection, in the last tick with ends.", &["service", "quantile"],
-        |s, out| each(s, |v| if let Some(t) = v.signals.time.end {
-            out(&[&v.name, "0.5"], t.value.p50.as_secs_f64().into());
-            out(&[&v.name, "0.99"], t.value.p99.as_secs_f64().into());
-        })),
-    gauge("service_accept_queue", "connections", "Connections that wait for accept, all listeners summed.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.signals.queue.accept.map(|r| r.value.length as f64), out))),
-    gauge("service_accept_queue_limit", "connections", "Connections that fit into the accept queues.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.signals.queue.accept.map(|r| r.value.limit as f64), out))),
-    gauge("service_cpu", "ratio", "CPU time used over CPU time that the service may use.", SERVICE,
-        |s, out| each(s, |v| optional(v, share(v.signals.resource.cpu), out))),
-    gauge("service_pressure", "ratio", "Share of time that a task of the service waited (PSI, some), by resource.", &["service", "resource"],
-        |s, out| each(s, |v| {
-            let r = &v.signals.resource;
-            for (name, reading) in [("cpu", r.cpu_pressure), ("memory", r.memory_pressure), ("io", r.io_pressure)] {
-                if let Some(value) = share(reading) { out(&[&v.name, name], value.into()) }
+    gauge(
+        "daemon_build_info",
+        "",
+        "Always 1; the version of the program is a label.",
+        &["version"],
+        |s, out| out(&[&s.version], Number::Count(1)),
+    ),
+    gauge("daemon_uptime", "seconds", "Time since this daemon took over.", &[], |s, out| {
+        out(&[], s.now.since(s.started).as_secs_f64().into())
+    }),
+    gauge(
+        "daemon_config_generation",
+        "",
+        "Number of the configuration in force: 1 at the start, one more a reload.",
+        &[],
+        |s, out| out(&[], s.config_generation.into()),
+    ),
+    gauge(
+        "daemon_released",
+        "",
+        "1 while the kill switch is on: everything passes.",
+        &[],
+        |s, out| out(&[], s.released.into()),
+    ),
+    gauge(
+        "daemon_warnings",
+        "",
+        "Troubles that are not over, such as a signal that cannot be read.",
+        &[],
+        |s, out| out(&[], (s.warnings.len() as u64).into()),
+    ),
+    gauge("dataplane_limits_generation", "", "Number of the limits in force.", &[], |s, out| {
+        out(&[], s.limits_generation.into())
+    }),
+    gauge(
+        "dataplane_heartbeat_age",
+        "seconds",
+        "Time since the lease was renewed: above 3 s limits relax, above 10 s everything passes. Absent if it never was.",
+        &[],
+        |s, out| {
+            if let Some(at) = s.heartbeat {
+                out(&[], s.now.since(at).as_secs_f64().into())
             }
-        })),
-    gauge("service_signal_age", "seconds", "How old a signal is; a signal that could not be read is absent.", SIGNAL,
-        |s, out| each(s, |v| for (name, age) in ages(v) { out(&[&v.name, name], age.into()) })),
-    gauge("service_alarmed", "", "1 while a family of signals reports trouble; the default controller sheds only when two agree.", &["service", "family"],
-        |s, out| each(s, |v| for (family, name) in FAMILIES {
-            out(&[&v.name, name], v.limits.why.alarmed.contains(&family).into());
-        })),
-    gauge("service_shedding", "", "1 while the controller sheds.", SERVICE,
-        |s, out| each(s, |v| out(&[&v.name], v.limits.why.shedding.into()))),
-    gauge("service_limit_rate", "per_second", "Admissions per second that are allowed; absent without a limit.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.limits.rate.map(|r| r.get()), out))),
-    gauge("service_limit_burst", "syns", "Depth of the bucket; absent without a limit.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.limits.rate.map(|_| f64::from(v.limits.burst)), out))),
-    gauge("service_limit_waiting", "connections", "Most connections that may wait at once; absent without a limit.", SERVICE,
-        |s, out| each(s, |v| optional(v, v.limits.waiting_max.map(|n| n as f64), out))),
+        },
+    ),
+    gauge(
+        "dataplane_attached",
+        "",
+        "1 for every hook that is attached; layer is xdp, xdp-generic, tcx or clsact.",
+        &["interface", "namespace", "layer"],
+        |s, out| {
+            for i in &s.interfaces {
+                out(&[&i.name, &i.namespace, &i.attached], (!i.attached.is_empty()).into());
+            }
+        },
+    ),
+    counter(
+        "dataplane_passed",
+        "packets",
+        "Packets that passed without being judged, by reason.",
+        &["reason"],
+        |s, out| {
+            for p in &s.passed {
+                out(&[&p.reason], p.count.into())
+            }
+        },
+    ),
+    counter(
+        "service_offered",
+        "syns",
+        "Demand: new work that arrived, what was refused included. Feed the autoscaler with this.",
+        SERVICE,
+        |s, out| {
+            each(s, |v| {
+                out(
+                    &[&v.name],
+                    v.counts.iter().map(|c| c.count).fold(0_u64, u64::saturating_add).into(),
+                )
+            })
+        },
+    ),
+    counter(
+        "service_verdicts",
+        "syns",
+        "Verdicts on new work. With shadow=\"true\" a refusal was only computed and the SYN passed: its count is an upper bound of what enforcing would refuse, because refused clients would have tried again elsewhere or given up.",
+        &["service", "class", "verdict", "reason", "shadow"],
+        |s, out| {
+            each(s, |v| {
+                for c in &v.counts {
+                    let shadow = if c.shadow { "true" } else { "false" };
+                    out(&[&v.name, &c.class, &c.verdict, &c.reason, shadow], c.count.into());
+                }
+            })
+        },
+    ),
+    gauge("service_mode", "", "1 for the mode in force.", &["service", "mode"], |s, out| {
+        each(s, |v| out(&[&v.name, &v.mode], Number::Count(1)))
+    }),
+    gauge(
+        "service_offered_rate",
+        "per_second",
+        "Demand in the last tick, what was refused included.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).offered, out)),
+    ),
+    gauge(
+        "service_repeated_rate",
+        "per_second",
+        "Of the demand, known copies of refused SYNs, in the last tick.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).repeated, out)),
+    ),
+    gauge(
+        "service_admitted_rate",
+        "per_second",
+        "Admitted in the last tick.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).admitted, out)),
+    ),
+    gauge(
+        "service_refused_rate",
+        "per_second",
+        "Refused in the last tick; in shadow mode an upper bound of what enforcing would refuse.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).refused, out)),
+    ),
+    gauge(
+        "service_completed_rate",
+        "per_second",
+        "Answers begun in the last tick.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).completed, out)),
+    ),
+    gauge(
+        "service_waiting",
+        "connections",
+        "Connections to which the service owes an answer.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.time.waiting.map(|r| r.value as f64), out)),
+    ),
+    gauge(
+        "service_open",
+        "connections",
+        "Verified connections that are open.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.time.open.map(|r| r.value as f64), out)),
+    ),
+    gauge(
+        "service_first_byte_time",
+        "seconds",
+        "Time from SYN or request to the first byte of the answer, in the last tick with answers.",
+        &["service", "quantile"],
+        |s, out| {
+            each(s, |v| {
+                if let Some(t) = v.signals.time.first_byte {
+                    out(&[&v.name, "0.5"], t.value.p50.as_secs_f64().into());
+                    out(&[&v.name, "0.99"], t.value.p99.as_secs_f64().into());
+                }
+            })
+        },
+    ),
+    gauge(
+        "service_connection_time",
+        "seconds",
+        "Time from SYN to the end of a connection, in the last tick with ends.",
+        &["service", "quantile"],
+        |s, out| {
+            each(s, |v| {
+                if let Some(t) = v.signals.time.end {
+                    out(&[&v.name, "0.5"], t.value.p50.as_secs_f64().into());
+                    out(&[&v.name, "0.99"], t.value.p99.as_secs_f64().into());
+                }
+            })
+        },
+    ),
+    gauge(
+        "service_accept_queue",
+        "connections",
+        "Connections that wait for accept, all listeners summed.",
+        SERVICE,
+        |s, out| {
+            each(s, |v| optional(v, v.signals.queue.accept.map(|r| r.value.length as f64), out))
+        },
+    ),
+    gauge(
+        "service_accept_queue_limit",
+        "connections",
+        "Connections that fit into the accept queues.",
+        SERVICE,
+        |s, out| {
+            each(s, |v| optional(v, v.signals.queue.accept.map(|r| r.value.limit as f64), out))
+        },
+    ),
+    gauge(
+        "service_cpu",
+        "ratio",
+        "CPU time used over CPU time that the service may use.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, share(v.signals.resource.cpu), out)),
+    ),
+    gauge(
+        "service_pressure",
+        "ratio",
+        "Share of time that a task of the service waited (PSI, some), by resource.",
+        &["service", "resource"],
+        |s, out| {
+            each(s, |v| {
+                let r = &v.signals.resource;
+                for (name, reading) in
+                    [("cpu", r.cpu_pressure), ("memory", r.memory_pressure), ("io", r.io_pressure)]
+                {
+                    if let Some(value) = share(reading) {
+                        out(&[&v.name, name], value.into())
+                    }
+                }
+            })
+        },
+    ),
+    gauge(
+        "service_signal_age",
+        "seconds",
+        "How old a signal is; a signal that could not be read is absent.",
+        SIGNAL,
+        |s, out| {
+            each(s, |v| {
+                for (name, age) in ages(v) {
+                    out(&[&v.name, name], age.into())
+                }
+            })
+        },
+    ),
+    gauge(
+        "service_alarmed",
+        "",
+        "1 while a family of signals reports trouble; the default controller sheds only when two agree.",
+        &["service", "family"],
+        |s, out| {
+            each(s, |v| {
+                for (family, name) in FAMILIES {
+                    out(&[&v.name, name], v.limits.why.alarmed.contains(&family).into());
+                }
+            })
+        },
+    ),
+    gauge("service_shedding", "", "1 while the controller sheds.", SERVICE, |s, out| {
+        each(s, |v| out(&[&v.name], v.limits.why.shedding.into()))
+    }),
+    gauge(
+        "service_limit_rate",
+        "per_second",
+        "Admissions per second that are allowed; absent without a limit.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.limits.rate.map(|r| r.get()), out)),
+    ),
+    gauge(
+        "service_limit_burst",
+        "syns",
+        "Depth of the bucket; absent without a limit.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.limits.rate.map(|_| f64::from(v.limits.burst)), out)),
+    ),
+    gauge(
+        "service_limit_waiting",
+        "connections",
+        "Most connections that may wait at once; absent without a limit.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.limits.waiting_max.map(|n| n as f64), out)),
+    ),
 ];
 
 pub(crate) const FAMILIES: [(Family, &str); 4] = [

@@ -26,27 +26,48 @@ pub const COLUMNS: &[Column] = &[
         number: true,
         cell: |s| {
             // Nothing was refused in shadow mode: the sign says that it is a bound.
-            let bound = if s.mode == "shadow" && figures(s).refused > Some(0.0) { "<=" } else { "" };
+            let bound =
+                if s.mode == "shadow" && figures(s).refused > Some(0.0) { "<=" } else { "" };
             format!("{bound}{}", rate(figures(s).refused))
         },
     },
-    Column { title: "limit/s", number: true, cell: |s| match s.limits.rate {
-        Some(limit) => rate(Some(limit.get())),
-        None => "none".into(),
-    } },
-    Column { title: "waiting", number: true, cell: |s| count(s.signals.time.waiting.map(|r| r.value)) },
-    Column { title: "p99", number: true, cell: |s| match s.signals.time.first_byte {
-        Some(times) if times.value.count > 0 => times.value.p99.to_string(),
-        _ => "-".into(),
-    } },
-    Column { title: "accept queue", number: true, cell: |s| match s.signals.queue.accept {
-        Some(queue) => format!("{}/{}", queue.value.length, queue.value.limit),
-        None => "-".into(),
-    } },
-    Column { title: "CPU", number: true, cell: |s| match s.signals.resource.cpu {
-        Some(cpu) => format!("{:.0} %", cpu.value.get() * 100.0),
-        None => "-".into(),
-    } },
+    Column {
+        title: "limit/s",
+        number: true,
+        cell: |s| match s.limits.rate {
+            Some(limit) => rate(Some(limit.get())),
+            None => "none".into(),
+        },
+    },
+    Column {
+        title: "waiting",
+        number: true,
+        cell: |s| count(s.signals.time.waiting.map(|r| r.value)),
+    },
+    Column {
+        title: "p99",
+        number: true,
+        cell: |s| match s.signals.time.first_byte {
+            Some(times) if times.value.count > 0 => times.value.p99.to_string(),
+            _ => "-".into(),
+        },
+    },
+    Column {
+        title: "accept queue",
+        number: true,
+        cell: |s| match s.signals.queue.accept {
+            Some(queue) => format!("{}/{}", queue.value.length, queue.value.limit),
+            None => "-".into(),
+        },
+    },
+    Column {
+        title: "CPU",
+        number: true,
+        cell: |s| match s.signals.resource.cpu {
+            Some(cpu) => format!("{:.0} %", cpu.value.get() * 100.0),
+            None => "-".into(),
+        },
+    },
     Column { title: "alarmed", number: false, cell: alarmed },
 ];
 
@@ -70,7 +91,9 @@ fn rate(value: Option<f64>) -> String {
 
 /// Text that cannot steer a terminal: control characters are shown, not sent.
 fn plain(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    text.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect()
 }
 
 /// The table of all services.

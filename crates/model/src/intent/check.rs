@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The meaning of a configuration: what no schema can say. All faults at once.
 
-use super::error::ConfigError;
+use super::error::{ConfigError, step};
 use super::shape::Places;
 use super::text::show_span;
 use super::types::*;
@@ -62,7 +62,7 @@ impl Check<'_> {
     }
 
     fn service(&mut self, service: &ServiceConfig) {
-        let path = format!("services.{}", service.name);
+        let path = format!("services.{}", step(&service.name));
         if let Some(why) = name_fault(&service.name) {
             self.fault(&path, format!("found the name {:?}: {why}", service.name));
         }
@@ -86,7 +86,10 @@ impl Check<'_> {
         let plain = found.components().all(|c| !matches!(c, std::path::Component::ParentDir));
         if !found.is_absolute() || !plain {
             let shown = found.display();
-            self.fault(path, format!("found \"{shown}\"; allowed: an absolute path without \"..\""));
+            self.fault(
+                path,
+                format!("found \"{shown}\"; allowed: an absolute path without \"..\""),
+            );
         }
     }
 
@@ -101,7 +104,10 @@ impl Check<'_> {
         ];
         for (key, _) in given.iter().filter(|(_, given)| *given && !abacus) {
             let name = &policy.name;
-            self.fault(&format!("{path}.{key}"), format!("the policy {name:?} has no {key}; abacus has"));
+            self.fault(
+                &format!("{path}.{key}"),
+                format!("the policy {name:?} has no {key}; abacus has"),
+            );
         }
         if abacus {
             self.abacus(path, policy);
@@ -127,7 +133,8 @@ impl Check<'_> {
             && (!multiple(&window) || window.0 / period.0 >= ABACUS_PERIODS)
         {
             let found = show_span(window);
-            let message = format!("found {found}; allowed: multiples of the period {unit}, 0s to {longest}");
+            let message =
+                format!("found {found}; allowed: multiples of the period {unit}, 0s to {longest}");
             self.fault(&format!("{path}.window"), message);
         }
         let Some(schedule) = &policy.schedule else { return };
@@ -137,17 +144,28 @@ impl Check<'_> {
             let found = show_span(*time);
             if *time <= before {
                 let last = show_span(before);
-                self.fault(&at, format!("found {found} after {last}; a schedule rises from above 0s"));
+                self.fault(
+                    &at,
+                    format!("found {found} after {last}; a schedule rises from above 0s"),
+                );
             } else if !multiple(time) || time.0 / period.0 > u64::from(u16::MAX) {
                 let most = show_span(Nanos(period.0.saturating_mul(u64::from(u16::MAX))));
-                self.fault(&at, format!("found {found}; allowed: multiples of the period {unit}, up to {most}"));
+                self.fault(
+                    &at,
+                    format!("found {found}; allowed: multiples of the period {unit}, up to {most}"),
+                );
             }
             before = before.max(*time);
         }
     }
 
     fn control(&mut self, path: &str, control: &ControlConfig) {
-        self.known(&format!("{path}.name"), "controller", &control.name, &self.registry.controllers);
+        self.known(
+            &format!("{path}.name"),
+            "controller",
+            &control.name,
+            &self.registry.controllers,
+        );
         let given = [
             ("rate", control.rate.is_some()),
             ("burst", control.burst.is_some()),
@@ -166,7 +184,8 @@ impl Check<'_> {
         if control.name == "fixed" && control.rate.is_none() {
             self.fault(path, "the key \"rate\" is missing: the controller \"fixed\" keeps it");
         }
-        let rates = [("rate", control.rate), ("floor", control.floor), ("ceiling", control.ceiling)];
+        let rates =
+            [("rate", control.rate), ("floor", control.floor), ("ceiling", control.ceiling)];
         for (key, rate) in rates {
             self.rate(&format!("{path}.{key}"), rate);
         }
@@ -174,7 +193,10 @@ impl Check<'_> {
         if let (Some(floor), Some(ceiling)) = (floor, ceiling)
             && floor > ceiling
         {
-            self.fault(&format!("{path}.floor"), format!("found {floor}, above the ceiling of {ceiling}"));
+            self.fault(
+                &format!("{path}.floor"),
+                format!("found {floor}, above the ceiling of {ceiling}"),
+            );
         }
     }
 
@@ -193,7 +215,10 @@ impl Check<'_> {
         if !known.iter().any(|k| k == name) {
             let hint = suggest::phrase(name, known);
             let list = known.join(", ");
-            self.errors.push(self.places.error(path, format!("found {name:?}: no such {what}{hint}; allowed: {list}")));
+            self.errors.push(
+                self.places
+                    .error(path, format!("found {name:?}: no such {what}{hint}; allowed: {list}")),
+            );
         }
     }
 
@@ -210,7 +235,8 @@ impl Check<'_> {
             }
             for (j, source) in class.sources.iter().enumerate() {
                 if let Some(first) = sources.insert(*source, i) {
-                    let message = format!("found {source}, which belongs to classes[{first}] already");
+                    let message =
+                        format!("found {source}, which belongs to classes[{first}] already");
                     self.fault(&format!("{path}.sources[{j}]"), message);
                 }
             }
@@ -249,7 +275,7 @@ impl Check<'_> {
         let config = self.config;
         for service in &config.services {
             for (i, listen) in service.listen.iter().enumerate() {
-                let path = format!("services.{}.listen[{i}]", service.name);
+                let path = format!("services.{}.listen[{i}]", step(&service.name));
                 let mut collision = None;
                 for entry in listen.entries() {
                     let mine = (path.clone(), listen.to_string());
@@ -259,7 +285,10 @@ impl Check<'_> {
                 }
                 if let Some((first, shown)) = collision {
                     let line = self.places.of(&first).line;
-                    self.fault(&path, format!("found {listen}, which overlaps {shown} ({first}, line {line})"));
+                    self.fault(
+                        &path,
+                        format!("found {listen}, which overlaps {shown} ({first}, line {line})"),
+                    );
                 }
             }
         }
@@ -267,8 +296,14 @@ impl Check<'_> {
 
     fn never_shed(&mut self) {
         let sources = &self.config.never_shed.sources;
-        let v4: Vec<Ipv4Net> = sources.iter().filter_map(|n| if let IpNet::V4(n) = n { Some(*n) } else { None }).collect();
-        let v6: Vec<Ipv6Net> = sources.iter().filter_map(|n| if let IpNet::V6(n) = n { Some(*n) } else { None }).collect();
+        let v4: Vec<Ipv4Net> = sources
+            .iter()
+            .filter_map(|n| if let IpNet::V4(n) = n { Some(*n) } else { None })
+            .collect();
+        let v6: Vec<Ipv6Net> = sources
+            .iter()
+            .filter_map(|n| if let IpNet::V6(n) = n { Some(*n) } else { None })
+            .collect();
         let all4 = Ipv4Net::aggregate(&v4).iter().any(|n| n.prefix_len() == 0);
         let all6 = Ipv6Net::aggregate(&v6).iter().any(|n| n.prefix_len() == 0);
         for (family, _) in [("IPv4", all4), ("IPv6", all6)].iter().filter(|(_, all)| *all) {
@@ -293,7 +328,12 @@ impl Check<'_> {
         let owner = config.services.iter().find(|s| s.listen.iter().any(|l| l.port == port));
         if let Some(service) = owner {
             let name = &service.name;
-            self.fault(path, format!("found {port}, a port of the service {name:?}, which would never be protected"));
+            self.fault(
+                path,
+                format!(
+                    "found {port}, a port of the service {name:?}, which would never be protected"
+                ),
+            );
         }
     }
 
@@ -303,7 +343,9 @@ impl Check<'_> {
         self.absolute("daemon.socket", &daemon.socket);
         let length = daemon.socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {
-            let message = format!("found a path of {length} bytes; a Unix socket's has at most {SOCKET_PATH_MAX}");
+            let message = format!(
+                "found a path of {length} bytes; a Unix socket's has at most {SOCKET_PATH_MAX}"
+            );
             self.fault("daemon.socket", message);
         }
         self.absolute("daemon.pins", &daemon.pins);
@@ -318,7 +360,9 @@ fn name_fault(name: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let starts = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
     let good = starts && name.chars().all(allowed) && name.len() <= NAME_MAX;
-    let say = format!("a name has 1 to {NAME_MAX} letters, digits, - or _, and begins with a letter or digit");
+    let say = format!(
+        "a name has 1 to {NAME_MAX} letters, digits, - or _, and begins with a letter or digit"
+    );
     (!good).then_some(say)
 }
 
@@ -327,7 +371,9 @@ fn interface_name_fault(name: &str) -> Option<String> {
     let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     let why: &dyn Display = match () {
         () if name.is_empty() => &"an interface has a name",
-        () if name.len() > INTERFACE_NAME_MAX => &format!("a name has at most {INTERFACE_NAME_MAX} bytes"),
+        () if name.len() > INTERFACE_NAME_MAX => {
+            &format!("a name has at most {INTERFACE_NAME_MAX} bytes")
+        }
         () if name == "." || name == ".." || name.contains(bad) => &"no interface can be called so",
         () => return None,
     };

@@ -100,6 +100,16 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
+/// One step of a path: a plain key as it is, any other quoted, so that no key can steer a terminal.
+pub(super) fn step(key: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if !key.is_empty() && key.len() <= SHOWN_MAX && key.chars().all(plain) {
+        key.to_owned()
+    } else {
+        quoted(key)
+    }
+}
+
 /// A piece of the file as a message shows it: quoted, escaped, and not too long.
 pub(super) fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(SHOWN_MAX).collect();

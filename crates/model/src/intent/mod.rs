@@ -15,6 +15,7 @@ mod reference;
 mod schema;
 mod shape;
 mod suggest;
+mod system;
 mod text;
 mod tree;
 mod types;
@@ -27,6 +28,7 @@ pub use listen::{Listen, Protocol};
 pub use reference::reference;
 pub use schema::schema;
 pub use shape::Places;
+pub use system::{Finding, SystemFault};
 pub use text::{CpuList, HttpAddress};
 pub use types::*;
 
@@ -146,10 +148,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Config, ConfigErrors> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_located(
-    text: &str,
-    registry: &Registry,
-) -> Result<(Config, Places), ConfigErrors> {
+pub fn parse_located(text: &str, registry: &Registry) -> Result<(Config, Places), ConfigErrors> {
     let tree = tree::read(text)?;
     let (json, places) = shape::check(&tree, &schema())?;
     let config: Config = serde_json::from_str(&json)

@@ -13,7 +13,8 @@ const DEPTH_MAX: usize = 12;
 #[must_use]
 pub fn reference() -> String {
     let schema = schema();
-    let mut table = String::from("| key | allowed | default | meaning |\n| --- | --- | --- | --- |\n");
+    let mut table =
+        String::from("| key | allowed | default | meaning |\n| --- | --- | --- | --- |\n");
     rows(&schema, &schema, ("", 0), &mut table);
     table
 }
@@ -49,7 +50,8 @@ fn rows(root: &Value, schema: &Value, (path, depth): (&str, usize), table: &mut 
 
 fn row(root: &Value, (path, required): (&str, bool), child: &Value, table: &mut String) {
     let target = resolve(root, child);
-    let text = |v: &Value| v.get("description").and_then(Value::as_str).map(|t| t.replace('\n', " "));
+    let text =
+        |v: &Value| v.get("description").and_then(Value::as_str).map(|t| t.replace('\n', " "));
     let default = match child.get("default") {
         _ if required => "required".into(),
         Some(Value::Object(_) | Value::Array(_)) | None => String::new(),

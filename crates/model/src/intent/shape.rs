@@ -5,7 +5,7 @@
 //! enum/const, minimum/maximum, lengths, $ref, x-kind). What it accepts it writes as JSON, each
 //! scalar typed as the schema wants it, so that serde can read it into the types.
 
-use super::error::{ConfigError, ConfigErrors, Place, quoted};
+use super::error::{ConfigError, ConfigErrors, Place, quoted, step};
 use super::suggest;
 use super::text::Kind;
 use super::tree::{Node, Value as Tree};
@@ -41,7 +41,8 @@ impl Places {
 
 /// Checks the shape; the file as JSON, and its places.
 pub(super) fn check(tree: &Node, schema: &Value) -> Result<(String, Places), ConfigErrors> {
-    let mut shape = Shape { root: schema, json: String::new(), places: Places::default(), errors: vec![] };
+    let mut shape =
+        Shape { root: schema, json: String::new(), places: Places::default(), errors: vec![] };
     shape.node(tree, schema, "");
     if shape.errors.is_empty() {
         Ok((shape.json, shape.places))
@@ -74,20 +75,19 @@ impl<'a> Shape<'a> {
         let schema = self.resolve(schema);
         match (types(schema).first().copied(), &node.value) {
             (Some("object"), Tree::Map(entries)) => {
-                let entries: Vec<_> = entries.iter().map(|(k, v)| (k.text.as_str(), k.place, v)).collect();
+                let entries: Vec<_> =
+                    entries.iter().map(|(k, v)| (k.text.as_str(), k.place, v)).collect();
                 self.map(&entries, schema, (node.place, path));
             }
             (Some("array"), Tree::List(items)) => self.list(items, schema, (node.place, path)),
             (Some("object" | "array"), _) | (_, Tree::Map(_) | Tree::List(_)) => {
                 self.fault(node.place, path, wrong(&node.found(), schema));
             }
-            (_, Tree::Scalar { text, plain }) => {
-                match scalar(text, *plain, schema) {
-                    Ok(json) => self.json.push_str(&json.to_string()),
-                    Err(None) => self.fault(node.place, path, wrong(&node.found(), schema)),
-                    Err(Some(why)) => self.fault(node.place, path, why),
-                }
-            }
+            (_, Tree::Scalar { text, plain }) => match scalar(text, *plain, schema) {
+                Ok(json) => self.json.push_str(&json.to_string()),
+                Err(None) => self.fault(node.place, path, wrong(&node.found(), schema)),
+                Err(Some(why)) => self.fault(node.place, path, why),
+            },
         }
     }
 
@@ -106,7 +106,12 @@ impl<'a> Shape<'a> {
         self.json.push(']');
     }
 
-    fn map(&mut self, entries: &[(&str, Place, &Node)], schema: &'a Value, (place, path): (Place, &str)) {
+    fn map(
+        &mut self,
+        entries: &[(&str, Place, &Node)],
+        schema: &'a Value,
+        (place, path): (Place, &str),
+    ) {
         let bounds = ["minProperties", "maxProperties"];
         if let Some(message) = count(entries.len(), schema, bounds, "entries") {
             self.fault(place, path, message);
@@ -117,7 +122,7 @@ impl<'a> Shape<'a> {
         self.json.push('{');
         let mut first = true;
         for (key, key_place, value) in entries {
-            let below = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
+            let below = if path.is_empty() { step(key) } else { format!("{path}.{}", step(key)) };
             let Some(child) = known.and_then(|k| k.get(*key)).or(free) else {
                 let names: Vec<&String> = known.unwrap_or(&none).keys().collect();
                 self.fault(*key_place, path, unknown_key(key, &names));
@@ -138,7 +143,8 @@ impl<'a> Shape<'a> {
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
             if !entries.iter().any(|(key, ..)| *key == name) {
                 let child = known.and_then(|k| k.get(name)).map(|c| self.resolve(c));
-                let allowed = child.map_or_else(String::new, |c| format!("; allowed: {}", allowed(c)));
+                let allowed =
+                    child.map_or_else(String::new, |c| format!("; allowed: {}", allowed(c)));
                 let at = self.places.of(path);
                 self.fault(at, path, format!("the key {name:?} is missing{allowed}"));
             }
@@ -250,6 +256,7 @@ where
     let size = value.as_f64().ok_or(None)?;
     let inside = min.is_none_or(|m| size >= m) && max.is_none_or(|m| size <= m);
     // A sign or digits only: what other YAML readers take for octal or a float is refused.
-    let decimal = !text.starts_with('+') && !(text.len() > 1 && text.starts_with('0') && !text.starts_with("0."));
+    let decimal = !text.starts_with('+')
+        && !(text.len() > 1 && text.starts_with('0') && !text.starts_with("0."));
     if inside && decimal { Ok(value) } else { Err(None) }
 }

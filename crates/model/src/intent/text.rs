@@ -110,7 +110,9 @@ const SPAN_MAX_S: f64 = 366.0 * 86_400.0;
 
 fn digits(text: &str) -> bool {
     let whole = text.split_once('.').map_or(text, |(whole, _)| whole);
-    !whole.is_empty() && !text.ends_with('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+    !whole.is_empty()
+        && !text.ends_with('.')
+        && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
 fn parse_span(text: &str) -> Result<Nanos, String> {
@@ -148,7 +150,11 @@ fn parse_prefix(text: &str) -> Result<IpNet, String> {
     if net.addr() == net.network() {
         return Ok(net);
     }
-    Err(format!("it has bits set behind its length: write {}, or {} for the host", net.trunc(), net.addr()))
+    Err(format!(
+        "it has bits set behind its length: write {}, or {} for the host",
+        net.trunc(),
+        net.addr()
+    ))
 }
 
 fn prefix_fault(text: &str) -> String {

@@ -40,7 +40,9 @@ impl Node {
     /// What this is, for a message.
     pub(super) fn found(&self) -> String {
         match &self.value {
-            Value::Scalar { text, plain: true } if text.is_empty() || text == "~" => "nothing".into(),
+            Value::Scalar { text, plain: true } if text.is_empty() || text == "~" => {
+                "nothing".into()
+            }
             Value::Scalar { text, .. } => quoted(text),
             Value::List(_) => "a list".into(),
             Value::Map(_) => "a map".into(),
@@ -58,6 +60,7 @@ pub(super) fn read(text: &str) -> Result<Node, ConfigErrors> {
     let mut options = Options::default();
     options.emit_comments = false;
     options.disallow_directives = true;
+    options.emit_unresolved_aliases = true;
     let events = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader { events, nodes: 0, duplicates: Vec::new() };
     let root = reader.document(text).map_err(ConfigErrors::from)?;
@@ -95,9 +98,12 @@ impl<'a> Reader<'a> {
             match self.next()? {
                 (Event::StreamEnd, _) => {
                     let kind = if text.trim().is_empty() { "nothing" } else { "only comments" };
-                    return Err(fault(Place::default(), format!(
-                        "found {kind}; a configuration has at least the keys interfaces and services"
-                    )));
+                    return Err(fault(
+                        Place::default(),
+                        format!(
+                            "found {kind}; a configuration has at least the keys interfaces and services"
+                        ),
+                    ));
                 }
                 (Event::StreamStart | Event::DocumentStart(..), _) => {}
                 (event, at) => {

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Faults that only the system can tell: found by the daemon and by `check`, worded here.
+
+use super::error::{ConfigError, step};
+use super::shape::Places;
+use super::suggest;
+use super::types::Config;
+use std::path::PathBuf;
+
+/// A configuration that does not fit the system it runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemFault {
+    /// An interface does not exist.
+    InterfaceMissing {
+        /// Its name.
+        name: String,
+        /// The interfaces that exist.
+        present: Vec<String>,
+    },
+    /// Another program owns the XDP hook; it is never replaced.
+    ForeignXdp {
+        /// The interface.
+        interface: String,
+        /// The program's id and name, as `bpftool prog` shows them.
+        program: String,
+    },
+    /// The attach point that is asked for is not possible.
+    AttachImpossible {
+        /// The interface.
+        interface: String,
+        /// Why, and what is possible.
+        why: String,
+    },
+    /// The directory for pins is on no BPF file system.
+    PinsNotBpffs {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A cgroup does not exist.
+    CgroupMissing {
+        /// The service.
+        service: String,
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Nobody listens on an address of a service.
+    NothingListens {
+        /// The service.
+        service: String,
+        /// Index in its `listen`.
+        index: usize,
+    },
+}
+
+/// A fault with its place, and whether it forbids to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The fault.
+    pub error: ConfigError,
+    /// Whether the daemon cannot run with it; else it is a warning.
+    pub fatal: bool,
+}
+
+impl SystemFault {
+    /// Whether the daemon cannot run with it.
+    #[must_use]
+    pub const fn fatal(&self) -> bool {
+        !matches!(self, Self::CgroupMissing { .. } | Self::NothingListens { .. })
+    }
+
+    /// The fault at its place in the file.
+    #[must_use]
+    pub fn locate(&self, config: &Config, places: &Places) -> Finding {
+        Finding { error: places.error(&self.path(config), self.to_string()), fatal: self.fatal() }
+    }
+
+    fn path(&self, config: &Config) -> String {
+        let interface = |name: &str, key: &str| {
+            let index = config.interfaces.iter().position(|i| i.name == name).unwrap_or_default();
+            format!("interfaces[{index}].{key}")
+        };
+        match self {
+            Self::InterfaceMissing { name, .. } => interface(name, "name"),
+            Self::ForeignXdp { interface: name, .. }
+            | Self::AttachImpossible { interface: name, .. } => interface(name, "attach"),
+            Self::PinsNotBpffs { .. } => "daemon.pins".into(),
+            Self::CgroupMissing { service, .. } => {
+                format!("services.{}.process.cgroup", step(service))
+            }
+            Self::NothingListens { service, index } => {
+                format!("services.{}.listen[{index}]", step(service))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for SystemFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InterfaceMissing { name, present } => {
+                let hint = suggest::phrase(name, present);
+                write!(
+                    f,
+                    "found {name:?}: no such interface{hint}; present: {}",
+                    present.join(", ")
+                )
+            }
+            Self::ForeignXdp { interface, program } => write!(
+                f,
+                "another XDP program ({program}) owns {interface} and is not replaced; \
+                 write attach: tcx, or take it off"
+            ),
+            Self::AttachImpossible { interface, why } => {
+                write!(f, "cannot attach to {interface}: {why}")
+            }
+            Self::PinsNotBpffs { path } => write!(
+                f,
+                "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",
+                path.display()
+            ),
+            Self::CgroupMissing { path, .. } => {
+                write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
+            }
+            Self::NothingListens { .. } => {
+                f.write_str("nobody listens here at the moment; what arrives passes")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intent::{Registry, parse_located};
+
+    #[test]
+    fn a_fault_of_the_system_stands_at_the_key_that_names_it() {
+        let text = "interfaces:\n  - name: eth0\n  - {name: eht1, attach: xdp}\n\
+                    services:\n  shop: {mode: shadow, listen: [\"*:80\"]}\n";
+        let registry = Registry::new(["fresh_first"], ["default"]);
+        let (config, places) = parse_located(text, &registry).unwrap();
+        let say = |fault: SystemFault| fault.locate(&config, &places).error.to_string();
+        let present = ["lo", "eth0", "eth1"].map(String::from).to_vec();
+        assert_eq!(
+            say(SystemFault::InterfaceMissing { name: "eht1".into(), present }),
+            "3:12: interfaces[1].name: found \"eht1\": no such interface (did you mean \"eth1\"?); \
+             present: lo, eth0, eth1"
+        );
+        assert!(
+            say(SystemFault::ForeignXdp { interface: "eht1".into(), program: "7 other".into() })
+                .starts_with("3:26: interfaces[1].attach: another XDP program (7 other) owns eht1")
+        );
+        let listens = SystemFault::NothingListens { service: "shop".into(), index: 0 };
+        assert!(!listens.fatal() && say(listens).starts_with("5:33: services.shop.listen[0]: "));
+    }
+}

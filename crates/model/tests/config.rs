@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Golden configurations: wrong ones with their messages, right ones with what was understood.
+//! `TIDEGATE_BLESS=1 cargo test -p tidegate-model` writes what is compared here.
+
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tidegate_model::intent::{
+    CONFIG_BYTES_MAX, Command, Config, Intent, Mode, Registry, diff, load, parse, parse_bytes,
+    reference, schema,
+};
+use tidegate_units::Nanos;
+
+/// Wrong configurations that must at least be there.
+const BAD_MIN: usize = 45;
+
+fn registry() -> Registry {
+    Registry::new(["token_bucket", "fresh_first", "abacus"], ["default", "syn", "fixed"])
+}
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Compares with a golden file, or writes it.
+fn golden(path: &Path, found: &str) -> Result<(), String> {
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        return fs::write(path, found).map_err(|e| e.to_string());
+    }
+    let wanted = fs::read_to_string(path).unwrap_or_default();
+    let shown = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if wanted == found {
+        return Ok(());
+    }
+    Err(format!(
+        "{shown} is not up to date (TIDEGATE_BLESS=1 writes it)\nwanted:\n{wanted}\nfound:\n{found}"
+    ))
+}
+
+fn yaml_files(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(here(folder)).unwrap().map(|e| e.unwrap().path());
+    let mut files: Vec<_> =
+        entries.filter(|p| p.extension().is_some_and(|e| e == "yaml")).collect();
+    files.sort();
+    files
+}
+
+fn good(name: &str) -> Config {
+    load(&here(&format!("tests/config/good/{name}.yaml")), &registry()).unwrap()
+}
+
+#[test]
+fn every_wrong_configuration_is_refused_with_its_message() {
+    let files = yaml_files("tests/config/bad");
+    assert!(files.len() >= BAD_MIN, "{} wrong configurations", files.len());
+    let mut wrong = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap();
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        match parse(&text, &registry()) {
+            Ok(_) => wrong.push(format!("{name} was accepted")),
+            Err(errors) => {
+                let message = errors.in_file(name).to_string() + "\n";
+                wrong.extend(golden(&file.with_extension("txt"), &message).err());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn right_configurations_are_understood_and_survive_a_round_trip() {
+    for file in yaml_files("tests/config/good") {
+        let config = load(&file, &registry()).unwrap();
+        let json = serde_json::to_string_pretty(&config).unwrap() + "\n";
+        golden(&file.with_extension("json"), &json).unwrap();
+        // JSON is YAML: what was understood, written out, is understood the same.
+        let again = parse(&json, &registry()).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        assert_eq!(again, config, "{}", file.display());
+    }
+}
+
+#[test]
+fn services_keep_the_order_of_the_file() {
+    let names: Vec<String> = good("everything").services.into_iter().map(|s| s.name).collect();
+    assert_eq!(names, ["zebra", "api"]);
+}
+
+#[test]
+fn what_is_not_given_has_its_default() {
+    let config = good("minimal");
+    let shop = &config.services[0];
+    assert_eq!(shop.objective, Nanos::SECOND);
+    assert_eq!(
+        (shop.policy.name.as_str(), shop.policy.refusal().name()),
+        ("fresh_first", "reject")
+    );
+    assert_eq!(shop.control.name, "default");
+    assert_eq!(config.daemon.tick, Nanos::from_millis(100));
+    assert_eq!(config.daemon.http.to_string(), "127.0.0.1:9464");
+    assert_eq!(shop.policy.abacus().schedule, [1, 3, 7]);
+}
+
+#[test]
+fn the_reserve_is_divided_by_weight_and_never_takes_the_whole_bucket() {
+    let zebra = &good("everything").services[0];
+    // 0.25 of 120 tokens; weights above the lowest priority: 2 at 0, 1 at 1.
+    assert_eq!(zebra.reserve_tokens(120), [0, 20, 30, 30, 30, 30, 30, 30]);
+    assert_eq!(zebra.reserve_tokens(1), [0; 8]);
+    assert_eq!(good("minimal").services[0].reserve_tokens(1000), [0; 8]);
+}
+
+#[test]
+fn files_that_are_no_text_or_too_long_are_refused() {
+    let say = |bytes: &[u8]| parse_bytes(bytes, &registry()).unwrap_err().to_string();
+    assert_eq!(
+        say(b""),
+        "found nothing; a configuration has at least the keys interfaces and services"
+    );
+    assert_eq!(say(b"a: b\nc: \xff\n"), "2:4: found the byte 0xff; the file must be UTF-8 text");
+    let huge = vec![b'#'; CONFIG_BYTES_MAX + 1];
+    assert_eq!(say(&huge), "found 1048577 bytes; a configuration has at most 1048576");
+    let longest = vec![b'#'; CONFIG_BYTES_MAX];
+    assert!(say(&longest).starts_with("found only comments"));
+    let missing = load(Path::new("/nonexistent/tidegate.yaml"), &registry()).unwrap_err();
+    assert!(missing.to_string().starts_with("cannot read /nonexistent/tidegate.yaml: "));
+}
+
+#[test]
+fn many_values_and_many_faults_stay_bounded() {
+    let values = format!("interfaces: [{}]\n", "a,".repeat(200_000));
+    let error = parse(&values, &registry()).unwrap_err().to_string();
+    assert!(error.contains("more than 100000 values"), "{error}");
+    let faults = format!("{{{}}}", (0..5000).map(|i| format!("k{i}: 1, ")).collect::<String>());
+    assert_eq!(parse(&faults, &registry()).unwrap_err().errors.len(), 100);
+}
+
+#[test]
+fn a_reload_says_what_it_changes() {
+    let before = good("everything");
+    assert!(diff(&before, &before).is_empty());
+    let mut after = before.clone();
+    after.services[0].mode = Mode::Shadow;
+    after.services[0].classes.pop();
+    after.daemon.tick = Nanos::from_millis(100);
+    after.services.swap(0, 1);
+    let text: Vec<String> = diff(&before, &after).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        text,
+        [
+            "~ daemon.tick: 50ms -> 100ms",
+            "- services.zebra.classes[2]: {\"name\":\"off\",\"priority\":7,\"sources\":[\"203.0.113.9/32\"],\"weight\":1}",
+            "~ services.zebra.mode: enforce -> shadow",
+            "~ order of services: zebra, api -> api, zebra",
+        ]
+    );
+}
+
+#[test]
+fn commands_change_the_intent_and_unknown_services_do_not() {
+    let mut intent = Intent::new(good("minimal"));
+    intent.apply(Command::Release { on: true }).unwrap();
+    let mode = |service: &str| Command::Mode { service: service.into(), mode: Mode::Enforce };
+    intent.apply(mode("shop")).unwrap();
+    assert_eq!((intent.released, intent.config.services[0].mode), (true, Mode::Enforce));
+    let before = intent.clone();
+    let error = intent.apply(mode("shpo")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no service is called \"shpo\" (did you mean \"shop\"?); configured: shop"
+    );
+    assert_eq!(intent, before);
+    intent.apply(Command::Reload { config: Box::new(good("everything")) }).unwrap();
+    assert!(intent.released, "a reload does not turn the kill switch off");
+}
+
+#[test]
+fn the_published_schema_is_the_one_that_is_enforced() {
+    let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+    golden(&here("../../packaging/tidegate.schema.json"), &text).unwrap();
+}
+
+#[test]
+fn the_annotated_example_is_right() {
+    load(&here("../../packaging/tidegate.yaml"), &registry()).unwrap();
+}
+
+#[test]
+fn the_reference_in_the_documents_is_made_from_the_schema() {
+    let path = here("../../docs/configuration.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (begin, end) = ("<!-- reference: begin -->\n", "<!-- reference: end -->");
+    let (head, rest) = page.split_once(begin).expect("the page has the first mark");
+    let (_, tail) = rest.split_once(end).expect("the page has the second mark");
+    golden(&path, &format!("{head}{begin}{}{end}{tail}", reference())).unwrap();
+}
+
+/// Text that looks enough like a configuration to get behind the first checks.
+fn almost_yaml() -> impl Strategy<Value = String> {
+    let words = [
+        "interfaces",
+        "services",
+        "name",
+        "mode",
+        "listen",
+        "classes",
+        "daemon",
+        ": ",
+        "- ",
+        "\n",
+        "\n  ",
+        "\n    ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        "\"",
+        "'",
+        "&a ",
+        "*a",
+        "!!t ",
+        "|",
+        ">",
+        "#",
+        "\t",
+        "eth0",
+        "*:80",
+        "shadow",
+        "1s",
+        "0",
+        "-1",
+        "1e999",
+        "?",
+        "---\n",
+        "%",
+        "é",
+        "\u{0}",
+        "\u{feff}",
+    ];
+    prop::collection::vec(prop::sample::select(words.to_vec()), 0..80).prop_map(|w| w.concat())
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in any::<String>()) {
+        let _ = parse(&text, &registry());
+    }
+
+    #[test]
+    fn no_near_configuration_makes_the_parser_panic(text in almost_yaml()) {
+        if let Err(errors) = parse(&text, &registry()) {
+            prop_assert!(!errors.errors.is_empty());
+            let _ = errors.to_string();
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = parse_bytes(&bytes, &registry());
+    }
+
+    /// One byte of a right file changed: never a panic, and what is accepted is a configuration.
+    #[test]
+    fn a_flipped_byte_never_panics(at in 0_usize..1600, byte in any::<u8>()) {
+        let mut bytes = fs::read(here("tests/config/good/everything.yaml")).unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(config) = parse_bytes(&bytes, &registry()) {
+            prop_assert!(!config.services.is_empty());
+        }
+    }
+}

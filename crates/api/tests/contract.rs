@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The words of the contract: lines on the socket, HTTP responses, explanations.
+
+use proptest::prelude::*;
+use tidegate_api::explain::{Known, SAMPLES_MAX, explain};
+use tidegate_api::http::{HEARTBEAT_AGE_MAX, Response, SNAPSHOT_AGE_MAX, respond};
+use tidegate_api::protocol::{
+    ApiError, ErrorKind, Reply, Request, decode_reply, decode_request, encode_reply, encode_request,
+};
+use tidegate_model::intent::{Config, Mode, Registry, parse};
+use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::signals::Family;
+use tidegate_model::snapshot::{InterfaceState, Sample, ServiceState, Snapshot};
+use tidegate_units::{Nanos, Rate};
+
+const CONFIG: &str = r#"
+interfaces: [{name: eth0, trust_dscp: true}]
+services:
+  shop:
+    mode: enforce
+    listen: ["*:80"]
+    classes:
+      - {name: partners, sources: [198.51.100.0/24], priority: 0}
+      - {name: crawler, sources: [198.51.100.64/26], priority: 5}
+      - {name: voice, dscp: 46, priority: 1}
+never_shed: {sources: [10.0.0.0/8]}
+"#;
+
+fn config() -> Config {
+    parse(CONFIG, &Registry::new(["fresh_first"], ["default"])).unwrap()
+}
+
+fn snapshot() -> Snapshot {
+    let why = Why {
+        shedding: true,
+        since: Nanos::from_secs(90),
+        alarmed: vec![Family::Resource, Family::Queue],
+        text: "resource and queue agree: CPU 100 %, accept queue 511 of 511.".into(),
+    };
+    let limits = ServiceLimits {
+        rate: Some(Rate::per_second(187.25)),
+        burst: 20,
+        waiting_max: Some(150),
+        why,
+        ..ServiceLimits::default()
+    };
+    let shop =
+        ServiceState { name: "shop".into(), mode: "enforce".into(), limits, ..Default::default() };
+    Snapshot {
+        now: Nanos::from_secs(100),
+        heartbeat: Some(Nanos::from_secs(100)),
+        interfaces: vec![InterfaceState {
+            name: "eth0".into(),
+            attached: "xdp".into(),
+            ..Default::default()
+        }],
+        services: vec![shop],
+        ..Snapshot::default()
+    }
+}
+
+fn sample(at_s: u64, client: &str) -> Sample {
+    Sample {
+        at: Nanos::from_secs(at_s),
+        client: client.into(),
+        service: "shop".into(),
+        class: "default".into(),
+        verdict: "reject".into(),
+        shadow: false,
+        reason: "rate".into(),
+    }
+}
+
+#[test]
+fn the_lines_are_what_the_contract_says() {
+    let line = |request: &Request| String::from_utf8(encode_request(request)).unwrap();
+    let mode = Request::Mode { service: "shop".into(), mode: Mode::Shadow };
+    let cases = [
+        (Request::Ping {}, r#"{"version":1,"request":"ping"}"#),
+        (Request::Status {}, r#"{"version":1,"request":"status"}"#),
+        (Request::Release { on: true }, r#"{"version":1,"request":"release","on":true}"#),
+        (mode, r#"{"version":1,"request":"mode","service":"shop","mode":"shadow"}"#),
+        (Request::Reload { path: None }, r#"{"version":1,"request":"reload"}"#),
+        (
+            Request::Explain { address: "2001:db8::1".parse().unwrap(), port: Some(5) },
+            r#"{"version":1,"request":"explain","address":"2001:db8::1","port":5}"#,
+        ),
+    ];
+    for (request, wanted) in cases {
+        assert_eq!(line(&request), format!("{wanted}\n"));
+        assert_eq!(decode_request(wanted.as_bytes()).unwrap(), request);
+    }
+}
+
+#[test]
+fn replies_survive_the_way() {
+    let explanation = explain(
+        &Known {
+            config: &config(),
+            snapshot: &snapshot(),
+            samples: &[sample(99, "192.0.2.1:5000")],
+            reason_text: &|_| String::new(),
+        },
+        "192.0.2.1".parse().unwrap(),
+        None,
+    );
+    for reply in [
+        Reply::Pong { program: "0.1.0".into(), pid: 1 },
+        Reply::Status { snapshot: Box::new(snapshot()) },
+        Reply::Explain { explanation: Box::new(explanation) },
+        Reply::Error(ApiError::new(ErrorKind::Failed, "no").with_details(vec!["why".into()])),
+    ] {
+        let line = encode_reply(reply.clone());
+        assert_eq!(line.iter().filter(|b| **b == b'\n').count(), 1, "one line");
+        assert_eq!(decode_reply(&line).unwrap(), reply);
+    }
+}
+
+#[test]
+fn a_reply_that_is_too_long_becomes_an_error() {
+    let warnings = vec!["x".repeat(17 << 20)];
+    let reply = Reply::Status { snapshot: Box::new(Snapshot { warnings, ..snapshot() }) };
+    let decoded = decode_reply(&encode_reply(reply)).unwrap();
+    assert!(matches!(decoded, Reply::Error(ApiError { kind: ErrorKind::Failed, .. })));
+}
+
+fn get(path: &str, snapshot: Option<&Snapshot>, now: Nanos) -> Response {
+    respond("GET", path, snapshot, now)
+}
+
+#[test]
+fn ready_means_attached_and_the_lease_fresh() {
+    let good = snapshot();
+    let now = good.now;
+    assert_eq!(get("/readyz", Some(&good), now).status, 200);
+    assert_eq!(get("/readyz", Some(&good), now + HEARTBEAT_AGE_MAX).status, 200);
+    let late = get("/readyz", Some(&good), now + HEARTBEAT_AGE_MAX + Nanos(1));
+    assert_eq!((late.status, late.body.contains("limits do not hold")), (503, true));
+    let never = Snapshot { heartbeat: None, ..good.clone() };
+    assert_eq!(get("/readyz", Some(&never), now).body, "the lease was never renewed\n");
+    let detached = Snapshot {
+        interfaces: vec![InterfaceState { name: "eth0".into(), ..Default::default() }],
+        ..good.clone()
+    };
+    assert_eq!(get("/readyz", Some(&detached), now).body, "interface eth0 is not attached\n");
+    let bare = Snapshot { interfaces: vec![], ..good };
+    assert_eq!(get("/readyz", Some(&bare), now).status, 503);
+    assert_eq!(get("/healthz", Some(&bare), now).status, 200, "alive, though not ready");
+}
+
+#[test]
+fn healthy_means_that_the_owner_task_ticks() {
+    let snapshot = snapshot();
+    let last = snapshot.now + SNAPSHOT_AGE_MAX;
+    assert_eq!(get("/healthz", Some(&snapshot), last).status, 200);
+    assert_eq!(get("/healthz", Some(&snapshot), last + Nanos(1)).status, 503);
+    assert_eq!(get("/healthz", None, last).status, 503);
+}
+
+#[test]
+fn other_paths_and_methods_are_refused_and_queries_do_not_matter() {
+    let snapshot = snapshot();
+    let status = |method, path| respond(method, path, Some(&snapshot), snapshot.now).status;
+    assert_eq!(status("GET", "/metrics?x=1"), 200);
+    assert_eq!(status("HEAD", "/healthz"), 200);
+    assert_eq!(status("POST", "/metrics"), 405);
+    assert_eq!([status("GET", "/"), status("GET", "/metrics/../etc"), status("GET", "")], [404; 3]);
+    let page = get("/metrics", Some(&snapshot), snapshot.now);
+    assert!(page.body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn an_explanation_says_class_limit_reason_and_signal() {
+    let mut samples: Vec<Sample> = (0..50).map(|i| sample(i, "198.51.100.70:4000")).collect();
+    samples.push(sample(99, "[::ffff:198.51.100.70]:4001"));
+    samples.push(sample(99, "198.51.100.71:4000"));
+    let (config, snapshot) = (config(), snapshot());
+    let text = |reason: &str| format!("text of {reason}");
+    let known = Known { config: &config, snapshot: &snapshot, samples: &samples, reason_text: &text };
+    let found = explain(&known, "198.51.100.70".parse().unwrap(), None);
+    assert_eq!(found.samples.len(), SAMPLES_MAX);
+    assert_eq!(found.words[..5], [
+        "shop (enforce): class crawler, priority 5, by its source in 198.51.100.64/26.",
+        "shop: new work is limited to 187.2/s, bursts of 20.",
+        "shop: at most 150 connections may wait for an answer.",
+        "shop: resource and queue agree: CPU 100 %, accept queue 511 of 511.",
+        "1.00 s ago [::ffff:198.51.100.70]:4001 to shop, class default: reject for rate: text of rate.",
+    ]);
+    let one = explain(&known, "198.51.100.70".parse().unwrap(), Some(4001));
+    assert_eq!(one.samples.len(), 1, "the port chooses one connection");
+}
+
+#[test]
+fn an_unknown_client_and_a_protected_one_are_told_apart() {
+    let (config, snapshot) = (config(), snapshot());
+    let known =
+        Known { config: &config, snapshot: &snapshot, samples: &[], reason_text: &|_| String::new() };
+    let stranger = explain(&known, "203.0.113.1".parse().unwrap(), None);
+    assert_eq!(stranger.words[0], "shop (enforce): class default, priority 7, as no class names its source.");
+    assert_eq!(stranger.words[1], "shop: where its DSCP is trusted it may be instead in voice (DSCP 46).");
+    assert!(stranger.words.last().unwrap().starts_with("No sample of this client"));
+    let own = explain(&known, "10.1.2.3".parse().unwrap(), None);
+    assert_eq!(own.services[0].never_shed.as_deref(), Some("10.0.0.0/8"));
+}
+
+proptest! {
+    #[test]
+    fn no_line_makes_the_decoders_panic(line in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = decode_request(&line);
+        let _ = decode_reply(&line);
+    }
+
+    #[test]
+    fn no_http_request_makes_it_panic(method in any::<String>(), path in any::<String>(), now in any::<u64>()) {
+        let _ = respond(&method, &path, Some(&snapshot()), Nanos(now));
+    }
+}

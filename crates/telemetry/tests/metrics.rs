@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The schema and what is made of it. `TIDEGATE_BLESS=1` writes the golden files.
+
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::signals::{
+    AcceptQueue, Balance, Counts, Family, Queue, Reading, Resource, Signals, Time, Times,
+};
+use tidegate_model::snapshot::{
+    InterfaceState, ReasonCount, ServiceState, Snapshot, VerdictCount,
+};
+use tidegate_telemetry::{
+    Kind, LABEL_BYTES_MAX, METRICS, openmetrics, points, reference, services_table,
+};
+use tidegate_units::{Nanos, Rate, Share};
+
+fn golden(path: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        fs::write(&path, found).unwrap();
+    }
+    let wanted = fs::read_to_string(&path).unwrap_or_default();
+    assert!(wanted == found, "{} is not up to date (TIDEGATE_BLESS=1 writes it):\n{found}", path.display());
+}
+
+fn signals() -> Signals {
+    let times = Times {
+        count: 18,
+        sum: Nanos::from_millis(1800),
+        p50: Nanos::from_millis(90),
+        p99: Nanos::from_millis(450),
+    };
+    Signals {
+        now: Nanos::from_secs(100),
+        period: Nanos::from_millis(100),
+        resource: Resource {
+            cpu: Some(Reading { value: Share::new(0.97), age: Nanos::from_millis(100) }),
+            cpu_pressure: Some(Reading::fresh(Share::new(0.5))),
+            ..Resource::default()
+        },
+        queue: Queue { accept: Some(Reading::fresh(AcceptQueue { length: 12, limit: 511 })) },
+        time: Time {
+            waiting: Some(Reading::fresh(140)),
+            open: Some(Reading::fresh(300)),
+            first_byte: Some(Reading::fresh(times)),
+            end: None,
+        },
+        balance: Balance {
+            counts: Some(Reading::fresh(Counts {
+                offered: 60,
+                repeated: 20,
+                admitted: 18,
+                refused: 42,
+                completed: 18,
+            })),
+        },
+    }
+}
+
+fn count(class: &str, verdict: &str, reason: &str, shadow: bool, count: u64) -> VerdictCount {
+    VerdictCount { class: class.into(), verdict: verdict.into(), shadow, reason: reason.into(), count }
+}
+
+fn snapshot() -> Snapshot {
+    let shop = ServiceState {
+        name: "shop".into(),
+        mode: "enforce".into(),
+        policy: "fresh_first".into(),
+        action: "reject".into(),
+        controller: "default".into(),
+        signals: signals(),
+        limits: ServiceLimits {
+            rate: Some(Rate::per_second(182.5)),
+            burst: 20,
+            waiting_max: Some(150),
+            why: Why {
+                shedding: true,
+                alarmed: vec![Family::Resource, Family::Balance],
+                ..Why::default()
+            },
+            ..ServiceLimits::default()
+        },
+        counts: vec![
+            count("default", "admit", "token", false, 1000),
+            count("default", "reject", "rate", false, 400),
+        ],
+    };
+    let watched = ServiceState {
+        name: "watched".into(),
+        mode: "shadow".into(),
+        signals: signals(),
+        counts: vec![count("default", "drop", "rate", true, 7)],
+        ..ServiceState::default()
+    };
+    let unknown =
+        ServiceState { name: "silent".into(), mode: "shadow".into(), ..ServiceState::default() };
+    Snapshot {
+        version: "0.1.0".into(),
+        now: Nanos::from_secs(100),
+        started: Nanos::from_secs(40),
+        config_generation: 2,
+        limits_generation: 31,
+        released: false,
+        heartbeat: Some(Nanos::from_millis(99_900)),
+        interfaces: vec![InterfaceState {
+            name: "eth0".into(),
+            namespace: String::new(),
+            attached: "xdp".into(),
+        }],
+        services: vec![shop, watched, unknown],
+        passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
+        warnings: vec!["the accept queue of silent cannot be read".into()],
+    }
+}
+
+#[test]
+fn the_page_is_what_it_was() {
+    golden("tests/golden/openmetrics.txt", &openmetrics(&snapshot()));
+}
+
+#[test]
+fn the_table_is_what_it_was() {
+    golden("tests/golden/services.txt", &services_table(&snapshot()));
+}
+
+#[test]
+fn the_document_is_made_from_the_schema() {
+    golden("../../docs/metrics.md", &reference());
+}
+
+#[test]
+fn names_follow_the_rule_and_are_unique() {
+    let names: Vec<String> = METRICS.iter().map(|m| m.full_name()).collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    for (metric, name) in METRICS.iter().zip(&names) {
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+        assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
+        assert!(metric.help.ends_with('.'), "{name} has a sentence");
+        let allowed = [
+            "service", "class", "verdict", "reason", "shadow", "layer", "interface", "namespace",
+            "family", "signal", "resource", "quantile", "mode", "version",
+        ];
+        assert!(metric.labels.iter().all(|l| allowed.contains(l)), "{name}: a label beyond the list");
+    }
+}
+
+#[test]
+fn every_metric_appears_for_a_full_snapshot_with_as_many_values_as_labels() {
+    let mut full = snapshot();
+    full.services[0].signals.time.end = full.services[0].signals.time.first_byte;
+    let found: BTreeSet<String> = points(&full).into_iter().map(|p| p.name).collect();
+    for metric in METRICS {
+        assert!(found.contains(&metric.full_name()), "{} never appears", metric.full_name());
+    }
+    for point in points(&full) {
+        let metric = METRICS.iter().find(|m| m.full_name() == point.name).unwrap();
+        assert_eq!(point.labels.len(), metric.labels.len(), "{}", point.name);
+    }
+}
+
+#[test]
+fn what_is_not_known_is_absent_and_never_zero() {
+    let page = openmetrics(&snapshot());
+    assert!(!page.contains("tidegate_service_waiting_connections{service=\"silent\"}"));
+    assert!(!page.contains("tidegate_service_limit_rate_per_second{service=\"watched\"}"));
+}
+
+/// Reads a page as a strict reader would: every line is a comment or `name{labels} value`.
+fn samples(page: &str) -> Result<usize, String> {
+    let mut count = 0;
+    for line in page.lines().filter(|l| !l.starts_with('#')) {
+        let wrong = || format!("not a sample: {line:?}");
+        let name = line.find(['{', ' ']).ok_or_else(wrong)?;
+        let mut rest = &line[name..];
+        if let Some(labels) = rest.strip_prefix('{') {
+            rest = after_labels(labels).ok_or_else(wrong)?;
+        }
+        rest.strip_prefix(' ').and_then(|v| v.parse::<f64>().ok()).ok_or_else(wrong)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// What follows `key="value",…}`; escapes are `\\`, `\"` and `\n`.
+fn after_labels(mut text: &str) -> Option<&str> {
+    loop {
+        if let Some(rest) = text.strip_prefix('}') {
+            return Some(rest);
+        }
+        text = text.strip_prefix(',').unwrap_or(text);
+        let (key, rest) = text.split_once("=\"")?;
+        key.bytes().all(|b| b.is_ascii_lowercase()).then_some(())?;
+        let mut chars = rest.char_indices();
+        text = loop {
+            match chars.next()? {
+                (_, '\\') => {
+                    chars.next().filter(|(_, c)| matches!(c, '\\' | '"' | 'n'))?;
+                }
+                (i, '"') => break &rest[i + 1..],
+                _ => {}
+            }
+        };
+    }
+}
+
+#[test]
+fn hostile_names_cannot_break_out_of_a_label() {
+    for name in ["a\"} 1\nevil_total 9", "back\\slash", "new\nline", "\u{1f525}", "", "\\\"", "}"] {
+        let mut hostile = snapshot();
+        let before = samples(&openmetrics(&hostile)).unwrap();
+        hostile.services[0].name = name.into();
+        hostile.services[0].counts[0].class = name.into();
+        let page = openmetrics(&hostile);
+        assert_eq!(samples(&page), Ok(before), "{name:?}");
+        assert!(!page.contains("\nevil"), "{name:?}");
+        assert!(!services_table(&hostile).contains("\nevil"));
+    }
+}
+
+#[test]
+fn a_long_name_is_cut_between_characters() {
+    let mut long = snapshot();
+    long.services[0].name = "é".repeat(LABEL_BYTES_MAX);
+    let cut = points(&long).into_iter().filter_map(|p| p.labels.get("service").cloned());
+    assert!(cut.map(|v| v.len()).all(|n| n <= LABEL_BYTES_MAX));
+}
+
+proptest! {
+    #[test]
+    fn any_name_gives_a_page_that_can_be_read(name in any::<String>(), reason in any::<String>()) {
+        let mut hostile = snapshot();
+        hostile.services[0].name = name;
+        hostile.passed[0].reason = reason;
+        prop_assert!(samples(&openmetrics(&hostile)).is_ok());
+    }
+}

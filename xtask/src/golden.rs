@@ -19,9 +19,12 @@ const MARKS: [&str; 2] = [concat!("TIDEGATE_", "BLESS"), concat!("insta", "::")]
 /// How deep sources lie below `src` and `tests`.
 const DEPTH_MAX: usize = 6;
 
-/// Compares everything; with `bless`, writes it.
-pub(crate) fn run(bless: bool) -> Result<()> {
+/// Compares everything; with `bless`, writes it; with `pages_only`, no test runs.
+pub(crate) fn run(bless: bool, pages_only: bool) -> Result<()> {
     pages(bless)?;
+    if pages_only {
+        return Ok(());
+    }
     let mut failed = Vec::new();
     let tests = golden_tests()?;
     for test in &tests {

@@ -53,6 +53,9 @@ enum Task {
         /// Write them anew instead
         #[arg(long)]
         bless: bool,
+        /// Only the documents that are made from the registers
+        #[arg(long)]
+        pages: bool,
     },
     /// Measure packets and refusals, side by side (needs root)
     Bench(bench::Options),
@@ -68,7 +71,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::run(),
         Task::Check => check::run(),
         Task::Tidy { ratchet } => tidy::run(ratchet),
-        Task::Golden { bless } => golden::run(bless),
+        Task::Golden { bless, pages } => golden::run(bless, pages),
         Task::Bench(options) => bench::run(&options),
         Task::Clean => build::clean(),
     };

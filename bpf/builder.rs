@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Everything about the BPF tool chain: which clang, which flags. Used by build.rs, and by the
+//! tests that load what other compilers make.
+
+use libbpf_cargo::SkeletonBuilder;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The objects, by the names of their sources in `hook/`.
+pub const HOOKS: [&str; 5] = ["xdp", "tc", "egress", "heartbeat", "replay"];
+
+/// Compilers in order of preference, where `TIDEGATE_CLANG` does not name one.
+const CLANGS: [&str; 5] = ["clang-19", "clang-22", "clang-16", "clang-14", "clang"];
+
+/// The compiler to use.
+pub fn clang() -> Result<PathBuf, String> {
+    if let Some(clang) = std::env::var_os("TIDEGATE_CLANG") {
+        return Ok(clang.into());
+    }
+    let found = CLANGS.iter().find(|clang| {
+        Command::new(clang).arg("--version").output().is_ok_and(|output| output.status.success())
+    });
+    found.map(PathBuf::from).ok_or_else(|| {
+        format!("no clang found: install one of {CLANGS:?}, or name one in TIDEGATE_CLANG")
+    })
+}
+
+/// Compiles `root/hook/<hook>.bpf.c` to `object`.
+pub fn compile(root: &Path, hook: &str, clang: &Path, object: &Path) -> Result<(), String> {
+    let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"];
+    SkeletonBuilder::new()
+        .source(root.join(format!("hook/{hook}.bpf.c")))
+        .obj(object)
+        .clang(clang)
+        .clang_args(arguments)
+        .build()
+        .map_err(|error| format!("{hook}.bpf.c with {}: {error:#}", clang.display()))
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Egress at tc: watches what the server sends, for the passive signals. It
+ * never drops, never changes a packet. It may see packets that segmentation
+ * will cut later: first bytes and ends are all it looks for.
+ */
+#include "../lib/tc.h"
+#include "../lib/classify.h"
+#include "../lib/flow.h"
+
+SEC("tc")
+int tg_egress(struct __sk_buff *skb)
+{
+	struct tg_class_view classes = {};
+	struct tg_packet p = {};
+	struct tg_flow_set *set;
+	struct tg_flow *flow;
+	__u64 fingerprint;
+
+	if (tg_parse_frame(skb, &p) || tg_classification(&classes) ||
+	    !tg_port(&classes, p.sport))
+		return TG_TC_NEXT;
+	if (p.flags & TG_TCP_SYN) {
+		if (p.flags & TG_TCP_ACK)
+			tg_flow_syn_ack(&p);
+		return TG_TC_NEXT;
+	}
+	fingerprint = tg_hash_flow(&p, 1);
+	set = tg_flow_set(fingerprint);
+	flow = set ? tg_flow_find(set, fingerprint) : 0;
+	if (flow)
+		tg_flow_egress(flow, &p);
+	return TG_TC_NEXT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The daemon's sign of life, stamped with the clock that the hooks read, so
+ * that units and clocks cannot differ. On the way it looks at a part of the
+ * flow table and frees what was idle too long: packets need not do it.
+ */
+#include "../lib/flow.h"
+
+struct tg_reap {
+	__u64 now_ns;
+	__u32 from;
+};
+
+static long tg_reap_set(__u32 i, struct tg_reap *reap)
+{
+	struct tg_flow_set *set;
+
+	set = tg_at(&tg_flows, (reap->from + i) & settings.flow_mask);
+	if (!set)
+		return 1;
+	for (int way = 0; way < TG_FLOW_WAYS; way++)
+		tg_flow_evict(&set->way[way], reap->now_ns);
+	return 0;
+}
+
+SEC("syscall")
+int tg_heartbeat(struct tg_heartbeat *ctx)
+{
+	struct tg_lease *lease = tg_at(&tg_lease, 0);
+	struct tg_reap reap = { .from = ctx->reap_from };
+
+	if (!lease)
+		return 1;
+	reap.now_ns = bpf_ktime_get_ns();
+	WRITE_ONCE(lease->heartbeat_ns, reap.now_ns);
+	bpf_loop(ctx->reap_sets, tg_reap_set, &reap, 0);
+	ctx->now_ns = reap.now_ns;
+	ctx->reap_from = (reap.from + ctx->reap_sets) & settings.flow_mask;
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

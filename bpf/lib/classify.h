@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Which service, which class. All tables belong to one slot, which a packet
+ * reads once: a reload fills the other slot and then flips the number.
+ */
+#ifndef TG_CLASSIFY_H
+#define TG_CLASSIFY_H
+
+#include "maps.h"
+#include "packet.h"
+
+/* The classification in force. */
+struct tg_class_view {
+	const struct tg_table *table;
+	__u8 slot;
+	__u8 released;
+};
+
+static __always_inline int tg_classification(struct tg_class_view *view)
+{
+	const struct tg_control *control = tg_at(&tg_control, 0);
+
+	if (!control)
+		return -1;
+	view->slot = READ_ONCE(control->slot) & (TG_SLOTS - 1);
+	view->released = READ_ONCE(control->released);
+	view->table = tg_at(&tg_tables, view->slot);
+	return view->table ? 0 : -1;
+}
+
+/* TG_PORT_EXACT, TG_PORT_ANY, both or none. */
+static __always_inline int tg_port(const struct tg_class_view *view, __u16 port)
+{
+	return view->table->ports[port >> 2] >> ((port & 3) * 2) & 3;
+}
+
+/* The listen entry of a local address and port: exact, then any address. */
+static __always_inline const struct tg_listen *
+tg_listen_of(const struct tg_class_view *view, const __be32 *addr, __u16 port,
+	     int kinds)
+{
+	struct tg_listen_key key = {
+		.addr = { addr[0], addr[1], addr[2], addr[3] },
+		.port = port,
+		.proto = TG_PROTO_TCP,
+		.slot = view->slot,
+	};
+	const struct tg_listen *listen;
+
+	if (kinds & TG_PORT_EXACT) {
+		listen = bpf_map_lookup_elem(&tg_listens, &key);
+		if (listen)
+			return listen;
+	}
+	if (!(kinds & TG_PORT_ANY))
+		return 0;
+	if (!addr[0] && !addr[1] && addr[2] == bpf_htonl(0xffff))
+		key.addr[3] = 0;
+	else
+		__builtin_memset(key.addr, 0, sizeof(key.addr));
+	return bpf_map_lookup_elem(&tg_listens, &key);
+}
+
+/* Value of the longest prefix of the source; 0 where there is none. */
+static __always_inline const __u32 *
+tg_prefix_of(const struct tg_class_view *view, const struct tg_packet *p,
+	     __u8 service)
+{
+	struct tg_prefix_key key = {
+		.bits = TG_PREFIX_BITS_MAX,
+		.slot = view->slot,
+		.service = service,
+	};
+
+	__builtin_memcpy(key.addr, p->src, sizeof(key.addr));
+	return bpf_map_lookup_elem(&tg_prefixes, &key);
+}
+
+static __always_inline int tg_never_shed(const struct tg_class_view *view,
+					 const struct tg_packet *p,
+					 const struct tg_listen *listen)
+{
+	if (listen->flags & TG_LISTEN_NEVER)
+		return 1;
+	return view->table->flags & TG_TABLE_NEVER &&
+	       tg_prefix_of(view, p, TG_SERVICES_MAX);
+}
+
+static __always_inline __u32 tg_class_of(const struct tg_class_view *view,
+					 const struct tg_packet *p,
+					 const struct tg_service *service,
+					 __u8 index)
+{
+	const __u32 *class = 0;
+
+	if (service->flags & TG_SERVICE_PREFIXES)
+		class = tg_prefix_of(view, p, index);
+	if (class)
+		return *class & (TG_CLASSES_MAX - 1);
+	if (settings.trust_dscp && service->flags & TG_SERVICE_DSCP)
+		return service->dscp[p->dscp & (TG_DSCP_MAX - 1)] &
+		       (TG_CLASSES_MAX - 1);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The body of the ingress hooks. In this order, the first that applies:
+ *
+ *	not understood, not TCP to a service	pass, with the parser's reason
+ *	no SYN					pass (not-new), passive signals
+ *	never-shed port or source		pass
+ *	a socket exists for the tuple		pass (socket-…)
+ *	kill switch				pass (released)
+ *	lease ended				pass (lease-expired)
+ *	class, limits: admit			pass, counted
+ *	refused, but shadow or lease relaxing	pass, counted as shadow
+ *	refused					drop or answer, counted
+ *
+ * Any look-up that fails passes the packet (lookup-failed).
+ */
+#ifndef TG_JUDGE_H
+#define TG_JUDGE_H
+
+#include "answer.h"
+#include "classify.h"
+#include "count.h"
+#include "emit.h"
+#include "flow.h"
+#include "lease.h"
+#include "limits.h"
+#include "packet.h"
+#include "queue.h"
+
+enum tg_action {
+	TG_ACTION_PASS,
+	TG_ACTION_DROP,
+	TG_ACTION_ANSWER,
+};
+
+static __always_inline enum tg_action tg_pass(__u32 reason)
+{
+	tg_count_passed(reason);
+	return TG_ACTION_PASS;
+}
+
+/* What the steps of judging a SYN hand on. */
+struct tg_case {
+	struct tg_event event;
+	struct tg_queue queue;
+	struct tg_class_view view;
+	const struct tg_limits *limits;
+	__s64 waiting;
+	__u32 ifindex;
+	__u32 strength;		/* of the lease, 1/65536 */
+	__u8 service;
+	__u8 class;
+	__u8 gauge;
+};
+
+/* A reject that cannot or may not be answered becomes a drop. */
+static __always_inline void tg_settle(struct tg_case *c,
+				      const struct tg_packet *p,
+				      struct tg_verdict *v)
+{
+	if (v->kind != TG_REJECT)
+		return;
+	if (!tg_answer_possible(p, c->ifindex)) {
+		v->kind = TG_DROP;
+		v->reason = TG_REASON_ANSWER_IMPOSSIBLE;
+	} else if (!tg_answer_token(c->view.table, c->event.now_ns)) {
+		v->kind = TG_DROP;
+		v->reason = TG_REASON_ANSWER_CAP;
+	}
+}
+
+/* 1: the refusal is only computed. */
+static __always_inline int tg_is_shadow(const struct tg_case *c)
+{
+	if (c->limits->flags & TG_LIMITS_SHADOW)
+		return 1;
+	return c->strength < 65536 &&
+	       (bpf_get_prandom_u32() & 0xffff) >= c->strength;
+}
+
+static __always_inline void tg_tell(const struct tg_case *c,
+				    const struct tg_packet *p,
+				    struct tg_verdict v, int shadow)
+{
+	__u32 every = v.kind == TG_ADMIT ? c->view.table->sample_admitted :
+					   c->view.table->sample_refused;
+	struct tg_emit e = {
+		.verdict = v,
+		.service = c->service,
+		.class = c->class,
+		.shadow = shadow,
+		.priority = c->event.priority,
+		.now_ns = c->event.now_ns,
+		.waiting = c->waiting,
+	};
+
+	tg_count_verdict(c->service, c->class, v, shadow);
+	/* Not the bits that the policy saw first: any 32 will do here. */
+	if (tg_emit_chosen(every, c->event.random))
+		tg_emit(p, &c->queue, &e);
+}
+
+static __always_inline enum tg_action tg_verdict_on(struct tg_case *c,
+						    const struct tg_packet *p)
+{
+	struct tg_verdict v;
+	int shadow = 0;
+
+	v = tg_limits_admit(c->limits, c->service, c->waiting, &c->queue,
+			    &c->event);
+	if (v.kind == TG_DELAY)		/* a SYN cannot be delayed here */
+		v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	if (v.kind != TG_ADMIT) {
+		shadow = tg_is_shadow(c);
+		if (!shadow)
+			tg_settle(c, p, &v);
+	}
+	tg_tell(c, p, v, shadow);
+	if (v.kind == TG_ADMIT || shadow) {
+		tg_flow_syn(p, c->event.now_ns);
+		return TG_ACTION_PASS;
+	}
+	return v.kind == TG_REJECT ? TG_ACTION_ANSWER : TG_ACTION_DROP;
+}
+
+/* Fills the case; zero, or the reason to pass. */
+static __always_inline int tg_prepare(struct tg_case *c,
+				      const struct tg_packet *p)
+{
+	const struct tg_service *service;
+	const struct tg_gauges *gauges;
+
+	service = &c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
+	c->gauge = service->gauge;
+	c->class = tg_class_of(&c->view, p, service, c->service);
+	c->limits = tg_limits_of(c->service);
+	gauges = tg_at(&tg_gauges, c->gauge & (TG_GAUGES_MAX - 1));
+	if (!c->limits || !gauges)
+		return TG_REASON_LOOKUP_FAILED;
+	c->waiting = READ_ONCE(gauges->waiting);
+	c->event.priority = service->priority[c->class & (TG_CLASSES_MAX - 1)] &
+			    (TG_PRIORITIES - 1);
+	c->event.key = tg_hash_syn(p);
+	c->event.random = bpf_get_prandom_u32();
+	return 0;
+}
+
+static __always_inline enum tg_action
+tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
+	     const struct tg_listen *listen)
+{
+	int reason;
+
+	if (tg_never_shed(&c->view, p, listen))
+		return tg_pass(TG_REASON_NEVER_SHED);
+	c->event.now_ns = bpf_ktime_get_ns();
+	reason = tg_queue(ctx, p, &c->queue);
+	if (reason) {
+		if (reason == TG_REASON_SOCKET_TIME_WAIT)
+			tg_flow_syn(p, c->event.now_ns);
+		return tg_pass(reason);
+	}
+	c->strength = tg_lease_strength(c->event.now_ns);
+	if (c->view.released)
+		reason = TG_REASON_RELEASED;
+	else if (!c->strength)
+		reason = TG_REASON_LEASE_EXPIRED;
+	else
+		reason = tg_prepare(c, p);
+	if (reason) {
+		tg_flow_syn(p, c->event.now_ns);
+		return tg_pass(reason);
+	}
+	return tg_verdict_on(c, p);
+}
+
+static __always_inline enum tg_action
+tg_judge_other(const struct tg_packet *p, struct tg_case *c, int kinds)
+{
+	__u64 fingerprint = tg_hash_flow(p, 0);
+	struct tg_flow_set *set = tg_flow_set(fingerprint);
+	const struct tg_listen *listen;
+	struct tg_flow *flow;
+
+	flow = set ? tg_flow_find(set, fingerprint) : 0;
+	if (likely(flow)) {
+		tg_flow_ingress(flow, p);
+		return tg_pass(TG_REASON_NOT_NEW);
+	}
+	listen = tg_listen_of(&c->view, p->dst, p->dport, kinds);
+	if (!listen)
+		return tg_pass(TG_REASON_NOT_SERVICE);
+	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK)
+		tg_flow_ack(p, fingerprint,
+			    c->view.table->service[listen->service &
+						   (TG_SERVICES_MAX - 1)].gauge);
+	return tg_pass(TG_REASON_NOT_NEW);
+}
+
+/* Judges a frame that the parser read, or refused for a reason. */
+static __always_inline enum tg_action
+tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
+{
+	const struct tg_listen *listen;
+	struct tg_case c = { .ifindex = ifindex };
+	int kinds;
+
+	if (reason)
+		return tg_pass(reason);
+	if (tg_classification(&c.view))
+		return tg_pass(TG_REASON_LOOKUP_FAILED);
+	kinds = tg_port(&c.view, p->dport);
+	if (likely(!kinds))
+		return tg_pass(TG_REASON_NOT_SERVICE);
+	if (likely(!tg_is_syn(p)))
+		return tg_judge_other(p, &c, kinds);
+	listen = tg_listen_of(&c.view, p->dst, p->dport, kinds);
+	if (!listen)
+		return tg_pass(TG_REASON_NOT_SERVICE);
+	c.service = listen->service & (TG_SERVICES_MAX - 1);
+	return tg_judge_syn(ctx, p, &c, listen);
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The chain of limits: accept queue, connections that wait for an answer,
+ * policy. The first refusal gives the reason; the policy, which takes tokens,
+ * is asked last, so tokens are taken only if all admit.
+ */
+#ifndef TG_LIMITS_H
+#define TG_LIMITS_H
+
+#include "maps.h"
+#include "queue.h"
+
+static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
+{
+	void *all = tg_at(&tg_limits, 0);
+
+	return all ? tg_at(all, service) : 0;
+}
+
+static __always_inline int tg_limits_queue(const struct tg_limits *limits,
+					   const struct tg_queue *queue)
+{
+	__u64 share = (__u64)limits->accept_queue_max_q10 * queue->limit;
+
+	return limits->accept_queue_max_q10 && queue->known &&
+	       (__u64)queue->length << 10 >= share;
+}
+
+/* The policy, alone, under the lock of the service's state. */
+static __always_inline struct tg_verdict
+tg_limits_policy(const struct tg_limits *limits, __u32 service,
+		 const struct tg_event *event)
+{
+	struct tg_locked_state *state = tg_at(&tg_states, service);
+	struct tg_verdict v;
+
+	if (!state)
+		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	bpf_spin_lock(&state->lock);
+	v = tg_policy_admit(&limits->params, &state->state, event);
+	bpf_spin_unlock(&state->lock);
+	return v;
+}
+
+static __always_inline struct tg_verdict
+tg_limits_admit(const struct tg_limits *limits, __u32 service, __s64 waiting,
+		const struct tg_queue *queue, const struct tg_event *event)
+{
+	__u8 refuse = limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP;
+
+	if (tg_limits_queue(limits, queue))
+		return tg_verdict(refuse, TG_REASON_ACCEPT_QUEUE);
+	if (limits->waiting_max && waiting >= (__s64)limits->waiting_max)
+		return tg_verdict(refuse, TG_REASON_WAITING);
+	return tg_limits_policy(limits, service, event);
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Every map, once. All hooks share them; the loader sizes those that depend on
+ * the configuration and pins them. Maps that strangers can fill (pending,
+ * flows, states) are arrays: fixed, and their loss is harmless.
+ */
+#ifndef TG_MAPS_H
+#define TG_MAPS_H
+
+#include "base.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_control);
+} tg_control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_lease);
+} tg_lease SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS);
+	__type(key, __u32);
+	__type(value, struct tg_table);
+} tg_tables SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2048);
+	__type(key, struct tg_listen_key);
+	__type(value, struct tg_listen);
+} tg_listens SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC: the only way for tries */
+	__uint(max_entries, 16384);
+	__uint(key_size, sizeof(struct tg_prefix_key));
+	__uint(value_size, 4);	/* class */
+} tg_prefixes SEC(".maps");
+
+struct tg_limits_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct tg_limits));
+};
+
+/* One slot; the loader fills a second inner map and swaps it in whole. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct tg_limits_map);
+} tg_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_locked_state);
+} tg_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TG_SERVICES_MAX * TG_CLASSES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_counts);
+} tg_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_passed);
+} tg_passed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_totals);
+} tg_totals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_GAUGES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_gauges);
+} tg_gauges SEC(".maps");
+
+/* Tokens for answers; per CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_bucket);
+} tg_answers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct tg_pending);
+} tg_pending SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct tg_flow_set);
+} tg_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 262144);
+} tg_samples SEC(".maps");
+
+static __always_inline void *tg_at(void *map, __u32 index)
+{
+	return bpf_map_lookup_elem(map, &index);
+}
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What the two tc hooks share: the frame as the parser wants it. */
+#ifndef TG_TC_H
+#define TG_TC_H
+
+#define TG_LOAD_BYTES bpf_skb_load_bytes
+
+#include "parse.h"
+
+#define TG_TC_PULL 128	/* bytes: the headers of any ordinary packet */
+
+/* Most packets have their headers in the linear part; for others, pull them. */
+static __always_inline void tg_tc_view(struct __sk_buff *skb,
+				       struct tg_view *view)
+{
+	__u32 wanted = skb->len < TG_TC_PULL ? skb->len : TG_TC_PULL;
+
+	if ((void *)(long)skb->data + wanted > (void *)(long)skb->data_end)
+		bpf_skb_pull_data(skb, wanted);
+	view->data = (void *)(long)skb->data;
+	view->end = (void *)(long)skb->data_end;
+	view->length = skb->len;
+}
+
+__noinline int tg_parse_frame(struct __sk_buff *skb, struct tg_packet *p)
+{
+	struct tg_view view;
+
+	tg_tc_view(skb, &view);
+	return p ? tg_parse(skb, &view, p) : TG_REASON_LOOKUP_FAILED;
+}
+
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Mirror of bpf/abi/tidegate.h. The loader compares the sizes with the maps that it creates.
+
+use tidegate_model::totals::HISTOGRAM_BUCKETS;
+use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
+
+/// Version of the layout of all maps: part of the path of the pins.
+pub const ABI_VERSION: u32 = 1;
+/// Gauges of one service index: a new service at an index takes the next.
+pub const GAUGES_EACH: u8 = 4;
+
+pub(crate) const SLOTS: u32 = 2;
+pub(crate) const PORT_EXACT: u8 = 1;
+pub(crate) const PORT_ANY: u8 = 2;
+pub(crate) const PORT_BYTES: usize = 65536 / 4;
+pub(crate) const TABLE_NEVER: u32 = 1;
+pub(crate) const SERVICE_PREFIXES: u8 = 1;
+pub(crate) const SERVICE_DSCP: u8 = 2;
+pub(crate) const LISTEN_NEVER: u8 = 1;
+pub(crate) const LIMITS_SHADOW: u32 = 1;
+pub(crate) const LIMITS_REJECT: u32 = 2;
+pub(crate) const PREFIX_BITS: u32 = 16;
+pub(crate) const REASONS_MAX: usize = 48;
+pub(crate) const REASON_FIRST: usize = 20;
+pub(crate) const REASON_REFUSED: usize = 30;
+pub(crate) const COUNT_ADMIT: usize = REASON_REFUSED - REASON_FIRST;
+pub(crate) const COUNT_REFUSE: usize = REASONS_MAX - REASON_REFUSED;
+pub(crate) const COUNTS: usize = COUNT_ADMIT + 6 * COUNT_REFUSE;
+pub(crate) const ANSWER_TX: u32 = 0;
+pub(crate) const ANSWER_REDIRECT: u32 = 1;
+pub(crate) const FLOW_WAYS: usize = 4;
+pub(crate) const LIMITS_SIZE: usize = 24 + 144;
+
+/// Plain data that the kernel shares.
+///
+/// # Safety
+/// Only for `repr(C)` types of integers and arrays of them, without padding.
+pub(crate) unsafe trait Plain: Sized {
+    /// The bytes of the value.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: by the contract of the trait every byte of the value is initialised.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// The bytes of the value, to be written by the kernel.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; and every pattern of bytes is a value of the type.
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Self>()) }
+    }
+
+    /// A value of these bytes; `None` if there are too few.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        // SAFETY: the length is checked, the read needs no alignment, any bytes are a value.
+        (bytes.len() >= size_of::<Self>())
+            .then(|| unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+    }
+}
+
+macro_rules! plain {
+    ($($(#[$doc:meta])* struct $name:ident { $($field:ident : $type:ty),* $(,)? } = $size:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        #[repr(C)]
+        pub(crate) struct $name { $(pub(crate) $field: $type),* }
+        const _: () = assert!(size_of::<$name>() == $size);
+        const _: () = assert!(0 $(+ size_of::<$type>())* == $size, "padding");
+        // SAFETY: repr(C), integers and arrays only, no padding (the sizes of the fields add up).
+        unsafe impl Plain for $name {}
+        impl Default for $name {
+            fn default() -> Self {
+                // SAFETY: all zero is a value of every plain type.
+                unsafe { std::mem::zeroed() }
+            }
+        }
+    )*};
+}
+
+plain! {
+    /// The switches of the operator.
+    struct Control { slot: u32, released: u32, seed: [u64; 2] } = 24;
+    /// `struct tg_bucket_params`.
+    struct BucketParams { rate_milli: u64, depth: u64, full_ns: u64 } = 24;
+    /// One service of one classification.
+    struct TableService {
+        flags: u8, gauge: u8, pad: [u8; 6], identity: u64,
+        priority: [u8; CLASSES_MAX], dscp: [u8; 64],
+    } = 96;
+    /// One classification.
+    struct Table {
+        flags: u32, sample_admitted: u32, sample_refused: u32, pad: u32, answers: BucketParams,
+        service: [TableService; SERVICES_MAX], ports: [u8; PORT_BYTES],
+    } = 40 + 96 * SERVICES_MAX + PORT_BYTES;
+    /// Key of a listen address.
+    struct ListenKey { addr: [u8; 16], port: u16, proto: u8, slot: u8 } = 20;
+    /// What listens there.
+    struct ListenValue { service: u8, flags: u8, pad: [u8; 2] } = 4;
+    /// Key of a prefix.
+    struct PrefixKey { bits: u32, slot: u8, service: u8, addr: [u8; 16], pad: [u8; 2] } = 24;
+    /// Head of `struct tg_limits`; the policy's parameters follow.
+    struct LimitsHead {
+        generation: u64, flags: u32, accept_queue_max_q10: u32, waiting_max: u64,
+    } = 24;
+    /// Totals of a service on one CPU, without its histograms.
+    struct TotalsHead { offered: u64, repeated: u64, admitted: u64, refused: u64 } = 32;
+    /// A histogram.
+    struct HistogramRaw { count: u64, sum_ns: u64, bucket: [u64; HISTOGRAM_BUCKETS] } = 16 + 8 * HISTOGRAM_BUCKETS;
+    /// Totals of a service on one CPU.
+    struct TotalsRaw { head: TotalsHead, first_byte: HistogramRaw, end: HistogramRaw } = 32 + 2 * (16 + 8 * HISTOGRAM_BUCKETS);
+    /// Gauges of a service.
+    struct GaugesRaw { waiting: i64, open: i64, untracked: u64, evicted: u64, pad: [u64; 4] } = 64;
+    /// A sampled verdict.
+    struct SampleRaw {
+        now_ns: u64, src: [u8; 16], dst: [u8; 16], sport: u16, dport: u16,
+        service: u8, class: u8, verdict: u8, reason: u8,
+        shadow: u8, repeated: u8, priority: u8, listener: u8,
+        accept_length: u32, accept_limit: u32, pad: u32, waiting: i64,
+    } = 72;
+    /// Read-only settings of one hook.
+    struct SettingsRaw {
+        seed: [u64; 2], flow_timeout_ns: u64, flow_mask: u32, pending_mask: u32,
+        answer: u32, trust_dscp: u32,
+    } = 40;
+    /// In and out of the heartbeat program.
+    struct Heartbeat { now_ns: u64, reap_from: u32, reap_sets: u32 } = 16;
+    /// In and out of the replay program.
+    struct Replay {
+        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: [u8; 3],
+        kind: u8, reason: u8, repeated: u8, verdict_pad: u8, delay_us: u32,
+        service: u32, found: u32,
+    } = 40;
+    /// `struct xdp_md`.
+    struct XdpMd {
+        data: u32, data_end: u32, data_meta: u32, ingress_ifindex: u32, rx_queue_index: u32,
+        egress_ifindex: u32,
+    } = 24;
+}

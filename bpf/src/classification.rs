@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the plan to the tables of the hooks. The tables have two slots; one is in force, the other
+//! is filled and then put in force by one number: no packet sees a mixture.
+
+use crate::abi::{self, BucketParams, ListenKey, ListenValue, Plain, PrefixKey, Table};
+use crate::maps::Maps;
+use crate::plan::mapped;
+use crate::{Error, Plan};
+use ipnet::IpNet;
+use libbpf_rs::MapCore;
+use tidegate_model::{PRIORITY_DEFAULT, SERVICES_MAX};
+
+/// Tokens of the answer bucket, in picotokens.
+const TOKEN: u64 = 1_000_000_000_000;
+/// Picotokens are milli-tokens per second times nanoseconds; a full bucket is a quarter second's.
+const ANSWER_BURST_SHARE: u64 = 4;
+
+/// The name of a service as the tables know it: FNV-1a, never 0.
+pub(crate) fn identity(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash | 1
+}
+
+/// Fills a slot that is not in force.
+pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<(), Error> {
+    clear(maps, slot)?;
+    for (index, service) in plan.services.iter().enumerate() {
+        for listen in &service.listen {
+            let never = plan.never_shed.ports.contains(&listen.port);
+            let flags = if never { abi::LISTEN_NEVER } else { 0 };
+            let value = ListenValue { service: index as u8, flags, pad: [0; 2] };
+            for (addr, port) in listen.expand() {
+                let key = ListenKey { addr, port, proto: listen.protocol as u8, slot };
+                maps.write("tg_listens", key.bytes(), value.bytes())?;
+            }
+        }
+        for (class, sources) in service.classes.iter().map(|class| &class.sources).enumerate() {
+            for source in sources {
+                let key = prefix_key(slot, index as u8, source);
+                maps.write("tg_prefixes", key.bytes(), &(class as u32 + 1).to_ne_bytes())?;
+            }
+        }
+    }
+    for source in &plan.never_shed.sources {
+        let key = prefix_key(slot, SERVICES_MAX as u8, source);
+        maps.write("tg_prefixes", key.bytes(), &1_u32.to_ne_bytes())?;
+    }
+    maps.write("tg_tables", &u32::from(slot).to_ne_bytes(), table(plan, gauges).bytes())
+}
+
+fn prefix_key(slot: u8, service: u8, source: &IpNet) -> PrefixKey {
+    let mapping = if matches!(source, IpNet::V4(_)) { 96 } else { 0 };
+    PrefixKey {
+        bits: abi::PREFIX_BITS + mapping + u32::from(source.prefix_len()),
+        slot,
+        service,
+        addr: mapped(source.network()),
+        pad: [0; 2],
+    }
+}
+
+/// Removes what an earlier plan left in a slot.
+fn clear(maps: &Maps, slot: u8) -> Result<(), Error> {
+    let listen_slot = size_of::<ListenKey>() - 1;
+    for (name, at) in [("tg_listens", listen_slot), ("tg_prefixes", 4)] {
+        let map = maps.get(name)?;
+        let keys: Vec<Vec<u8>> = map.keys().filter(|key| key[at] == slot).collect();
+        for key in keys {
+            map.delete(&key).map_err(Error::map(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn answers(per_second: u32) -> BucketParams {
+    if per_second == 0 {
+        return BucketParams::default();
+    }
+    let tokens = (u64::from(per_second) / ANSWER_BURST_SHARE).clamp(1, 1_000_000);
+    let rate_milli = u64::from(per_second) * 1000;
+    let depth = tokens * TOKEN;
+    BucketParams { rate_milli, depth, full_ns: depth.div_ceil(rate_milli) }
+}
+
+fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
+    let mut table = Box::new(Table {
+        flags: if plan.never_shed.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
+        sample_admitted: plan.settings.sample_admitted,
+        sample_refused: plan.settings.sample_refused,
+        answers: answers(plan.settings.rst_per_second),
+        ..Table::default()
+    });
+    for (index, service) in plan.services.iter().enumerate() {
+        let entry = &mut table.service[index];
+        entry.gauge = gauges.get(index).copied().unwrap_or_default();
+        entry.identity = identity(&service.name);
+        entry.priority = [PRIORITY_DEFAULT; tidegate_model::CLASSES_MAX];
+        for (class, number) in service.classes.iter().zip(1_u8..) {
+            entry.priority[usize::from(number)] = class.priority;
+            if let Some(dscp) = class.dscp {
+                entry.dscp[usize::from(dscp)] = number;
+                entry.flags |= abi::SERVICE_DSCP;
+            }
+            if !class.sources.is_empty() {
+                entry.flags |= abi::SERVICE_PREFIXES;
+            }
+        }
+        for (addr, port) in service.listen.iter().flat_map(crate::Listen::expand) {
+            let any = addr[..12] == [0; 12] && addr[12..] == [0; 4]
+                || addr[..12] == mapped([0, 0, 0, 0].into())[..12] && addr[12..] == [0; 4];
+            let bits = if any { abi::PORT_ANY } else { abi::PORT_EXACT };
+            table.ports[usize::from(port >> 2)] |= bits << ((port & 3) * 2);
+        }
+    }
+    table
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The maps that all hooks share: created by the first object that names them, pinned, adopted.
+
+use crate::abi::{self, ABI_VERSION, Plain};
+use crate::{Error, syscall};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Maps by name.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    by_name: BTreeMap<String, MapHandle>,
+}
+
+/// What the value of each map measures; a map of another size is not ours.
+const VALUE_SIZES: [(&str, usize); 10] = [
+    ("tg_control", size_of::<abi::Control>()),
+    ("tg_tables", size_of::<abi::Table>()),
+    ("tg_listens", size_of::<abi::ListenValue>()),
+    ("tg_prefixes", 4),
+    ("tg_counts", abi::COUNTS * 8),
+    ("tg_passed", abi::REASONS_MAX * 8),
+    ("tg_totals", size_of::<abi::TotalsRaw>()),
+    ("tg_gauges", size_of::<abi::GaugesRaw>()),
+    ("tg_pending", 16),
+    ("tg_flows", 32 * abi::FLOW_WAYS),
+];
+
+impl Maps {
+    /// The maps that are pinned at `pins` by this version of the ABI; none if any is missing,
+    /// unreadable or of another layout: state is adopted whole or not at all.
+    pub(crate) fn adopt(pins: &Path, names: &[&str]) -> Self {
+        let directory = directory(pins);
+        let mut by_name = BTreeMap::new();
+        for name in names {
+            match MapHandle::from_pinned_path(directory.join(name)) {
+                Ok(map) => by_name.insert((*name).to_string(), map),
+                Err(_) => return Self::default(),
+            };
+        }
+        let maps = Self { by_name };
+        if maps.check().is_ok() { maps } else { Self::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, name: &str, map: MapHandle) {
+        self.by_name.insert(name.to_string(), map);
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&MapHandle> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<&MapHandle, Error> {
+        self.find(name).ok_or_else(|| Error::Layout { map: name.to_string() })
+    }
+
+    /// Compares the layouts with those of this crate.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (name, size) in VALUE_SIZES {
+            if self.get(name)?.value_size() as usize != size {
+                return Err(Error::Layout { map: name.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins every map that is not pinned yet.
+    pub(crate) fn pin(&self, pins: &Path) -> Result<(), Error> {
+        let directory = directory(pins);
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source: io::Error| Error::Pins { path, source }
+        };
+        fs::create_dir_all(&directory).map_err(failed(&directory))?;
+        for (name, map) in &self.by_name {
+            let path = directory.join(name);
+            if pinned_is(&path, map) {
+                continue;
+            }
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed(&path)(error));
+                }
+                _ => syscall::pin(map.as_fd(), &path).map_err(failed(&path))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one value.
+    pub(crate) fn read<T: Plain>(&self, name: &str, index: u32) -> Result<T, Error> {
+        let bytes = self
+            .get(name)?
+            .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+            .map_err(Error::map(name))?;
+        bytes.and_then(|bytes| T::read(&bytes)).ok_or_else(|| Error::Layout { map: name.into() })
+    }
+
+    /// Writes one value.
+    pub(crate) fn write(&self, name: &str, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.get(name)?.update(key, value, MapFlags::ANY).map_err(Error::map(name))
+    }
+
+    /// One value of every CPU.
+    pub(crate) fn read_percpu(&self, name: &str, index: u32) -> Result<Vec<Vec<u8>>, Error> {
+        let values = self
+            .get(name)?
+            .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+            .map_err(Error::map(name))?;
+        values.ok_or_else(|| Error::Layout { map: name.into() })
+    }
+
+    /// Sets one value to zero on every CPU.
+    pub(crate) fn clear_percpu(&self, name: &str, index: u32) -> Result<(), Error> {
+        let zero: Vec<Vec<u8>> =
+            self.read_percpu(name, index)?.iter().map(|value| vec![0; value.len()]).collect();
+        self.get(name)?
+            .update_percpu(&index.to_ne_bytes(), &zero, MapFlags::ANY)
+            .map_err(Error::map(name))
+    }
+}
+
+/// Where the maps of this ABI version are pinned.
+pub(crate) fn directory(pins: &Path) -> PathBuf {
+    pins.join(format!("v{ABI_VERSION}"))
+}
+
+fn pinned_is(path: &Path, map: &MapHandle) -> bool {
+    let Ok(pinned) = MapHandle::from_pinned_path(path) else {
+        return false;
+    };
+    let ids = (pinned.info().map(|info| info.info.id), map.info().map(|info| info.info.id));
+    matches!(ids, (Ok(a), Ok(b)) if a == b)
+}
+
+/// Removes the maps of other ABI versions, once nothing uses them any more.
+pub(crate) fn remove_other_versions(pins: &Path) {
+    let ours = directory(pins);
+    let Ok(entries) = fs::read_dir(pins) else {
+        return;
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let version = name.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
+        if version && path != ours {
+            remove_directory(&path);
+        }
+    }
+}
+
+/// Removes a directory of pins and what is in it; what cannot be removed is reported.
+pub(crate) fn remove_directory(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "pins stay behind");
+    }
+}

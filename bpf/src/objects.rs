@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The compiled hooks: loading them over the shared maps.
+
+use crate::abi::{Plain, SettingsRaw};
+use crate::maps::Maps;
+use crate::{Error, Plan, abi, syscall};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Objects, compiled. Those of the build by default; tests bring those of other compilers.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    /// `hook/xdp.bpf.c`.
+    pub xdp: Vec<u8>,
+    /// `hook/tc.bpf.c`.
+    pub tc: Vec<u8>,
+    /// `hook/egress.bpf.c`.
+    pub egress: Vec<u8>,
+    /// `hook/heartbeat.bpf.c`.
+    pub heartbeat: Vec<u8>,
+    /// `hook/replay.bpf.c`.
+    pub replay: Vec<u8>,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self {
+            xdp: include_bytes!(concat!(env!("OUT_DIR"), "/xdp.bpf.o")).to_vec(),
+            tc: include_bytes!(concat!(env!("OUT_DIR"), "/tc.bpf.o")).to_vec(),
+            egress: include_bytes!(concat!(env!("OUT_DIR"), "/egress.bpf.o")).to_vec(),
+            heartbeat: include_bytes!(concat!(env!("OUT_DIR"), "/heartbeat.bpf.o")).to_vec(),
+            replay: include_bytes!(concat!(env!("OUT_DIR"), "/replay.bpf.o")).to_vec(),
+        }
+    }
+}
+
+/// Names of the maps that are shared and pinned.
+pub(crate) const SHARED: [&str; 15] = [
+    "tg_control",
+    "tg_lease",
+    "tg_tables",
+    "tg_listens",
+    "tg_prefixes",
+    "tg_limits",
+    "tg_states",
+    "tg_counts",
+    "tg_passed",
+    "tg_totals",
+    "tg_gauges",
+    "tg_answers",
+    "tg_pending",
+    "tg_flows",
+    "tg_samples",
+];
+
+/// How the hooks of one interface are built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    pub(crate) answer: u32,
+    pub(crate) trust_dscp: bool,
+}
+
+/// The read-only settings of a hook.
+pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<SettingsRaw, Error> {
+    let control: abi::Control = maps.read("tg_control", 0)?;
+    Ok(SettingsRaw {
+        seed: control.seed,
+        flow_timeout_ns: plan.settings.flow_timeout.0,
+        flow_mask: maps.get("tg_flows")?.max_entries() - 1,
+        pending_mask: maps.get("tg_pending")?.max_entries() - 1,
+        answer: variant.answer,
+        trust_dscp: variant.trust_dscp.into(),
+    })
+}
+
+/// What is loaded, and how.
+pub(crate) struct Load<'a> {
+    /// Name, for messages.
+    pub(crate) object: &'a str,
+    /// The compiled object.
+    pub(crate) bytes: &'a [u8],
+    /// Its read-only settings.
+    pub(crate) settings: SettingsRaw,
+    /// tcx must be told before loading; `None` for everything else.
+    pub(crate) attach_type: Option<ProgramAttachType>,
+}
+
+/// Creates the shared maps, sized by the plan, without loading a program.
+pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error> {
+    let failed = |source| Error::Load { object: "maps".into(), source };
+    let mut builder = ObjectBuilder::default();
+    let mut open = builder.open_memory(&objects.xdp).map_err(failed)?;
+    for mut map in open.maps_mut() {
+        let flows = plan.settings.flows / abi::FLOW_WAYS as u32;
+        match map.name().to_str() {
+            Some("tg_flows") => map.set_max_entries(flows).map_err(failed)?,
+            Some("tg_pending") => map.set_max_entries(plan.settings.pending).map_err(failed)?,
+            _ => {}
+        }
+    }
+    for mut program in open.progs_mut() {
+        program.set_autoload(false);
+    }
+    let object = open.load().map_err(failed)?;
+    let mut maps = Maps::default();
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        if SHARED.contains(&name.as_str()) {
+            maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
+        }
+    }
+    maps.check()?;
+    Ok(maps)
+}
+
+/// Loads the one program of an object over the shared maps.
+pub(crate) fn load(maps: &Maps, load: &Load<'_>) -> Result<OwnedFd, Error> {
+    let failed = |source| Error::Load { object: load.object.to_string(), source };
+    let mut builder = ObjectBuilder::default();
+    let mut open = builder.open_memory(load.bytes).map_err(failed)?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name == ".rodata.settings" {
+            map.set_initial_value(load.settings.bytes()).map_err(failed)?;
+        } else if let Some(shared) = maps.find(&name) {
+            map.reuse_fd(shared.as_fd()).map_err(failed)?;
+        }
+    }
+    if let Some(attach_type) = &load.attach_type {
+        for mut program in open.progs_mut() {
+            program.set_attach_type(attach_type.clone());
+        }
+    }
+    let object = open.load().map_err(failed)?;
+    let program = object.progs().next();
+    let program = program.ok_or_else(|| Error::Layout { map: load.object.to_string() })?;
+    let fd = program.as_fd().try_clone_to_owned();
+    fd.map_err(|source| Error::Run { program: "load", source })
+}
+
+/// Instructions that the verifier processed for a program.
+pub(crate) fn verified_insns(program: &OwnedFd) -> Result<u32, Error> {
+    let info = syscall::program_info(program.as_fd());
+    Ok(info.map_err(|source| Error::Run { program: "info", source })?.verified_insns)
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What libbpf-rs does not wrap: links of XDP and tcx with flags, clsact by query, test runs with
+//! a context. One function a call, each returning an `io::Result`.
+
+use crate::abi::Plain;
+use libbpf_sys as sys;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Native mode only (`XDP_FLAGS_DRV_MODE`).
+pub(crate) const XDP_NATIVE: u32 = 1 << 2;
+/// Generic mode (`XDP_FLAGS_SKB_MODE`).
+pub(crate) const XDP_GENERIC: u32 = 1 << 1;
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a file descriptor that the call just made for us; nobody else has it.
+    check(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Pins a map, program or link.
+pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: a live descriptor and a terminated string.
+    check(unsafe { sys::bpf_obj_pin(fd.as_raw_fd(), path.as_ptr()) }).map(drop)
+}
+
+/// Opens what is pinned.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: a terminated string.
+    owned(unsafe { sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// Attaches a program to an interface of the calling thread's namespace.
+pub(crate) fn link_create(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    kind: sys::bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let options = sys::bpf_link_create_opts {
+        sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: a live descriptor and options that outlive the call.
+    owned(unsafe { sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options) })
+}
+
+/// Atomically puts another program into a link.
+pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: live descriptors; no options.
+    check(unsafe {
+        sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+    })
+    .map(drop)
+}
+
+/// Takes a link off its interface, whoever else holds it.
+pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: a live descriptor.
+    check(unsafe { sys::bpf_link_detach(link.as_raw_fd()) }).map(drop)
+}
+
+/// What a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkInfo {
+    /// `BPF_LINK_TYPE_…`.
+    pub(crate) kind: u32,
+    /// Interface; 0: it is gone.
+    pub(crate) ifindex: u32,
+    /// Program that is attached.
+    pub(crate) program: u32,
+}
+
+/// Reads what a link is.
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    let mut info = sys::bpf_link_info::default();
+    let mut length = size_of::<sys::bpf_link_info>() as u32;
+    // SAFETY: a live descriptor; the buffer has the length that is told.
+    check(unsafe { sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) })?;
+    // SAFETY: plain integers at the same place in both variants (ifindex is first in xdp and tcx).
+    let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
+    Ok(LinkInfo { kind: info.type_, ifindex, program: info.prog_id })
+}
+
+/// The XDP program on an interface, if there is one.
+pub(crate) fn xdp_program(ifindex: u32) -> io::Result<Option<u32>> {
+    let mut options = sys::bpf_xdp_query_opts {
+        sz: size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: options with their size, outliving the call.
+    check(unsafe { sys::bpf_xdp_query(ifindex as i32, 0, &mut options) })?;
+    let ids =
+        [options.prog_id, options.drv_prog_id, options.skb_prog_id, options.hw_prog_id];
+    Ok(ids.into_iter().find(|id| *id != 0))
+}
+
+/// Identity and cost of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramInfo {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) verified_insns: u32,
+}
+
+/// Reads what a program is.
+pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
+    let mut info = sys::bpf_prog_info::default();
+    let mut length = size_of::<sys::bpf_prog_info>() as u32;
+    // SAFETY: a live descriptor; the buffer has the length that is told and asks for no arrays.
+    check(unsafe { sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) })?;
+    let name = info.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    Ok(ProgramInfo {
+        id: info.id,
+        name: String::from_utf8(name).unwrap_or_default(),
+        verified_insns: info.verified_insns,
+    })
+}
+
+/// Opens a program by its id.
+pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { sys::bpf_prog_get_fd_by_id(id) })
+}
+
+/// Which side of clsact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Ingress,
+    Egress,
+}
+
+/// Handle and priority of our clsact filters: a fixed place, so that we find and replace our own.
+const CLSACT_HANDLE: u32 = 0x7467;
+const CLSACT_PRIORITY: u32 = 0x7467;
+
+fn clsact_hook(ifindex: u32, side: Side) -> sys::bpf_tc_hook {
+    sys::bpf_tc_hook {
+        sz: size_of::<sys::bpf_tc_hook>() as sys::size_t,
+        ifindex: ifindex as i32,
+        attach_point: match side {
+            Side::Ingress => sys::BPF_TC_INGRESS,
+            Side::Egress => sys::BPF_TC_EGRESS,
+        },
+        ..Default::default()
+    }
+}
+
+fn clsact_options() -> sys::bpf_tc_opts {
+    sys::bpf_tc_opts {
+        sz: size_of::<sys::bpf_tc_opts>() as sys::size_t,
+        handle: CLSACT_HANDLE,
+        priority: CLSACT_PRIORITY,
+        ..Default::default()
+    }
+}
+
+/// The program at our place of clsact, if any.
+pub(crate) fn clsact_program(ifindex: u32, side: Side) -> io::Result<Option<u32>> {
+    let mut options = clsact_options();
+    // SAFETY: both structures carry their sizes and outlive the call.
+    match check(unsafe { sys::bpf_tc_query(&clsact_hook(ifindex, side), &mut options) }) {
+        Ok(_) => Ok(Some(options.prog_id)),
+        Err(error) if matches!(error.raw_os_error(), Some(2 | 22)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Attaches to clsact, or replaces what is at our place.
+pub(crate) fn clsact_attach(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    side: Side,
+) -> io::Result<()> {
+    let mut hook = clsact_hook(ifindex, side);
+    // SAFETY: the structure carries its size and outlives the call.
+    let created = check(unsafe { sys::bpf_tc_hook_create(&mut hook) });
+    if let Err(error) = created
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    let mut options = clsact_options();
+    options.prog_fd = program.as_raw_fd();
+    if clsact_program(ifindex, side)?.is_some() {
+        options.flags = sys::BPF_TC_F_REPLACE;
+    }
+    // SAFETY: both structures carry their sizes and outlive the call.
+    check(unsafe { sys::bpf_tc_attach(&hook, &mut options) }).map(drop)
+}
+
+/// Removes our filter from clsact; others stay.
+pub(crate) fn clsact_detach(ifindex: u32, side: Side) -> io::Result<()> {
+    // SAFETY: both structures carry their sizes and outlive the call.
+    check(unsafe { sys::bpf_tc_detach(&clsact_hook(ifindex, side), &clsact_options()) }).map(drop)
+}
+
+/// What a test run gives a program, and gets back.
+pub(crate) struct TestRun<'a> {
+    pub(crate) data: &'a [u8],
+    pub(crate) context: &'a mut [u8],
+    pub(crate) repeat: u32,
+}
+
+/// Result of a test run.
+pub(crate) struct TestOutput {
+    pub(crate) returned: u32,
+    pub(crate) data: Vec<u8>,
+    pub(crate) duration_ns: u32,
+}
+
+/// Room for a packet that a program made longer.
+const TEST_HEADROOM: usize = 256;
+
+/// Runs a program once or more on a packet and a context (`BPF_PROG_TEST_RUN`).
+pub(crate) fn test_run(program: BorrowedFd<'_>, run: &mut TestRun<'_>) -> io::Result<TestOutput> {
+    let mut out = vec![0_u8; if run.data.is_empty() { 0 } else { run.data.len() + TEST_HEADROOM }];
+    let mut options = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+        repeat: run.repeat as i32,
+        ..Default::default()
+    };
+    if !run.data.is_empty() {
+        options.data_in = run.data.as_ptr().cast();
+        options.data_size_in = run.data.len() as u32;
+        options.data_out = out.as_mut_ptr().cast();
+        options.data_size_out = out.len() as u32;
+    }
+    if !run.context.is_empty() {
+        options.ctx_in = run.context.as_mut_ptr().cast_const().cast();
+        options.ctx_size_in = run.context.len() as u32;
+    }
+    // SAFETY: a live descriptor; every buffer has the length that is told and outlives the call.
+    // A program of type syscall writes to ctx_in: `context` is borrowed mutably.
+    check(unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
+    out.truncate(options.data_size_out as usize);
+    Ok(TestOutput { returned: options.retval, data: out, duration_ns: options.duration })
+}
+
+/// Runs a syscall program on one structure.
+pub(crate) fn run_syscall<T: Plain>(program: BorrowedFd<'_>, argument: &mut T) -> io::Result<u32> {
+    let mut run = TestRun { data: &[], context: argument.bytes_mut(), repeat: 0 };
+    test_run(program, &mut run).map(|output| output.returned)
+}

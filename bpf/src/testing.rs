@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hooks without a network: packets in, verdicts and packets out (`BPF_PROG_TEST_RUN`). For
+//! tests and benchmarks; nothing is attached or pinned.
+
+use crate::abi::{Plain, Replay, XdpMd};
+use crate::core::Core;
+pub use crate::objects::Objects;
+use crate::objects::{self, Load, Variant};
+use crate::syscall::{self, TestRun};
+use crate::{Count, Error, Passed, Plan, Sample, ServiceParams, abi, read};
+use libbpf_rs::ProgramAttachType;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use tidegate_model::totals::ServiceTotals;
+use tidegate_policy::{Event, Verdict};
+use tidegate_units::Nanos;
+
+/// A program that packets can be given to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TestHook {
+    /// Ingress at XDP.
+    Xdp,
+    /// Ingress at tc.
+    Tc,
+    /// Egress at tc (signals only).
+    Egress,
+}
+
+/// What a hook did with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It goes on its way.
+    Pass,
+    /// It is gone.
+    Drop,
+    /// It goes back out (`XDP_TX`).
+    Transmit,
+    /// It goes back out (`bpf_redirect`).
+    Redirect,
+    /// Something that no hook should say.
+    Other(u32),
+}
+
+/// Result of one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// What the hook did.
+    pub outcome: Outcome,
+    /// The packet afterwards.
+    pub packet: Vec<u8>,
+}
+
+/// Interface on which a test packet arrives, unless said otherwise: the loopback device.
+pub const LOOPBACK: u32 = 1;
+
+/// Bytes of `struct __sk_buff`, as far as all kernels know it, and where its ifindex is.
+const SKB_SIZE: usize = 176;
+const SKB_IFINDEX: usize = 40;
+
+/// How the answer leaves, and whether DSCP counts: what the loader chooses per interface.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Answers leave by `bpf_redirect`, as on veth.
+    pub redirect: bool,
+}
+
+/// The whole dataplane but its attachment. `trust_dscp` is that of the plan's first interface.
+#[derive(Debug)]
+pub struct TestPlane {
+    core: Core,
+    xdp: OwnedFd,
+    tc: OwnedFd,
+    egress: OwnedFd,
+    replay: OwnedFd,
+}
+
+impl TestPlane {
+    /// Loads the hooks of this build; renews the lease once.
+    ///
+    /// # Errors
+    /// When the plan breaks a bound or the kernel refuses something.
+    pub fn load(plan: &Plan) -> Result<Self, Error> {
+        Self::load_objects(plan, Objects::default(), Options::default())
+    }
+
+    /// Loads given objects.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_objects(plan: &Plan, objects: Objects, options: Options) -> Result<Self, Error> {
+        let mut core = Core::start(plan, objects)?;
+        core.heartbeat()?;
+        let trust_dscp = plan.interfaces.first().is_some_and(|interface| interface.trust_dscp);
+        let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
+        let settings = objects::settings(&core.maps, plan, Variant { answer, trust_dscp })?;
+        let load = |object, bytes: &[u8], attach_type| {
+            objects::load(&core.maps, &Load { object, bytes, settings, attach_type })
+        };
+        let xdp = load("xdp", &core.objects.xdp, None)?;
+        let tc = load("tc", &core.objects.tc, None)?;
+        let egress = load("egress", &core.objects.egress, None)?;
+        let replay = load("replay", &core.objects.replay, None)?;
+        Ok(Self { core, xdp, tc, egress, replay })
+    }
+
+    /// Whether the tcx variants of the tc hooks load, too (Linux 6.6 and newer).
+    ///
+    /// # Errors
+    /// When the kernel refuses one.
+    pub fn load_tcx(&self) -> Result<(), Error> {
+        let variant = Variant { answer: abi::ANSWER_TX, trust_dscp: false };
+        let settings = objects::settings(&self.core.maps, &self.core.plan, variant)?;
+        let hooks = [
+            ("tc", &self.core.objects.tc, ProgramAttachType::TcxIngress),
+            ("egress", &self.core.objects.egress, ProgramAttachType::TcxEgress),
+        ];
+        for (object, bytes, kind) in hooks {
+            let load = Load { object, bytes, settings, attach_type: Some(kind) };
+            objects::load(&self.core.maps, &load)?;
+        }
+        Ok(())
+    }
+
+    fn program(&self, hook: TestHook) -> &OwnedFd {
+        match hook {
+            TestHook::Xdp => &self.xdp,
+            TestHook::Tc => &self.tc,
+            TestHook::Egress => &self.egress,
+        }
+    }
+
+    /// Gives a hook one packet (at least 14 bytes: the kernel takes no less).
+    ///
+    /// # Errors
+    /// What the kernel says to a test run.
+    pub fn run(&self, hook: TestHook, packet: &[u8]) -> Result<Run, Error> {
+        self.run_on(hook, packet, LOOPBACK)
+    }
+
+    /// Gives a hook one packet that arrives on the interface with this number, in the namespace
+    /// of the calling thread.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_on(&self, hook: TestHook, packet: &[u8], ifindex: u32) -> Result<Run, Error> {
+        let (output, _) = self.test(hook, packet, (ifindex, 1))?;
+        let outcome = match (hook, output.returned as i32) {
+            (TestHook::Xdp, 1) | (TestHook::Tc | TestHook::Egress, 2) => Outcome::Drop,
+            (TestHook::Xdp, 2) | (TestHook::Tc | TestHook::Egress, -1) => Outcome::Pass,
+            (TestHook::Xdp, 3) => Outcome::Transmit,
+            (TestHook::Xdp, 4) | (TestHook::Tc, 7) => Outcome::Redirect,
+            (_, other) => Outcome::Other(other as u32),
+        };
+        Ok(Run { outcome, packet: output.data })
+    }
+
+    /// Mean time of `repeat` runs on one packet. Only for packets that the hook leaves as they
+    /// are: each run sees what the last one left.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn time(&self, hook: TestHook, packet: &[u8], repeat: u32) -> Result<Duration, Error> {
+        let (output, _) = self.test(hook, packet, (LOOPBACK, repeat))?;
+        Ok(Duration::from_nanos(output.duration_ns.into()))
+    }
+
+    fn test(
+        &self,
+        hook: TestHook,
+        packet: &[u8],
+        (ifindex, repeat): (u32, u32),
+    ) -> Result<(syscall::TestOutput, u32), Error> {
+        let mut context = match hook {
+            TestHook::Xdp => {
+                let md = XdpMd {
+                    data_end: packet.len() as u32,
+                    ingress_ifindex: ifindex,
+                    ..XdpMd::default()
+                };
+                md.bytes().to_vec()
+            }
+            TestHook::Tc | TestHook::Egress => {
+                let mut skb = [0_u8; SKB_SIZE];
+                skb[SKB_IFINDEX..SKB_IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
+                skb.to_vec()
+            }
+        };
+        let mut run = TestRun { data: packet, context: &mut context, repeat };
+        let output = syscall::test_run(self.program(hook).as_fd(), &mut run)
+            .map_err(|source| Error::Run { program: "test", source })?;
+        Ok((output, ifindex))
+    }
+
+    /// Asks the policy of a service, in the kernel, about an event: what `tidegate_policy::admit`
+    /// says natively.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn replay(&self, service: usize, event: &Event) -> Result<Verdict, Error> {
+        let mut argument = Replay {
+            now_ns: event.now_ns,
+            key: event.key,
+            random: event.random,
+            priority: event.priority,
+            service: service as u32,
+            ..Replay::default()
+        };
+        let failed = |source| Error::Run { program: "replay", source };
+        syscall::run_syscall(self.replay.as_fd(), &mut argument).map_err(failed)?;
+        let kind = read::verdict(argument.kind).filter(|_| argument.found == 1);
+        match (kind, read::reason(argument.reason.into())) {
+            (Some(kind), Some(reason)) => {
+                Ok(Verdict { kind, reason, repeated: argument.repeated != 0 })
+            }
+            _ => Err(failed(std::io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// Bytes of the state of a service's policy (`tidegate_policy::State::from_bytes`).
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn state(&self, service: usize) -> Result<Vec<u8>, Error> {
+        use libbpf_rs::{MapCore, MapFlags};
+        let key = (service as u32).to_ne_bytes();
+        let value = self.core.maps.get("tg_states")?.lookup(&key, MapFlags::ANY);
+        let value = value.map_err(Error::map("tg_states"))?.unwrap_or_default();
+        Ok(value.get(8..).unwrap_or_default().to_vec())
+    }
+
+    /// Instructions that the verifier processed for a hook.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn verified_insns(&self, hook: TestHook) -> Result<u32, Error> {
+        objects::verified_insns(self.program(hook))
+    }
+
+    /// As [`crate::Dataplane::apply`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.core.apply(plan)
+    }
+
+    /// As [`crate::Dataplane::set_limits`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_limits(&mut self, limits: &[ServiceParams], generation: u64) -> Result<(), Error> {
+        self.core.set_limits(limits, generation)
+    }
+
+    /// As [`crate::Dataplane::set_shadow`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
+        self.core.set_shadow(service, shadow)
+    }
+
+    /// As [`crate::Dataplane::heartbeat`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn heartbeat(&mut self) -> Result<Nanos, Error> {
+        self.core.heartbeat()
+    }
+
+    /// Writes the lease: the daemon was last heard of at this time of the dataplane's clock;
+    /// zero: never.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn set_lease(&self, heartbeat: Nanos) -> Result<(), Error> {
+        self.core.maps.write("tg_lease", &0_u32.to_ne_bytes(), &heartbeat.0.to_ne_bytes())
+    }
+
+    /// As [`crate::Dataplane::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(&self, released: bool) -> Result<(), Error> {
+        self.core.release(released)
+    }
+
+    /// As [`crate::Dataplane::counts`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn counts(&self) -> Result<Vec<Count>, Error> {
+        read::counts(&self.core.maps, self.core.plan.services.len())
+    }
+
+    /// As [`crate::Dataplane::passed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn passed(&self) -> Result<Vec<Passed>, Error> {
+        read::passed(&self.core.maps)
+    }
+
+    /// Totals of a service.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
+        read::totals(&self.core.maps, service, self.core.gauge(service))
+    }
+
+    /// As [`crate::Dataplane::samples`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn samples(&self, max: usize) -> Result<Vec<Sample>, Error> {
+        read::samples(&self.core.maps, max)
+    }
+}

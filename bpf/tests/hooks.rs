@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hooks load, in every variant, and do the simplest thing.
+
+use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
+use tidegate_bpf::{Listen, ListenAddress, Plan, Service};
+use tidegate_policy::{Action, Policy};
+
+fn plan() -> Plan {
+    Plan {
+        services: vec![Service {
+            name: "shop".into(),
+            listen: vec![Listen::tcp(ListenAddress::Any, 80)],
+            shadow: false,
+            policy: Policy::FreshFirst,
+            action: Action::Reject,
+            classes: vec![],
+        }],
+        ..Plan::default()
+    }
+}
+
+#[test]
+fn every_hook_loads_within_the_verifiers_budget_and_passes_foreign_frames() {
+    let plane = TestPlane::load(&plan()).unwrap();
+    plane.load_tcx().unwrap();
+    for hook in [TestHook::Xdp, TestHook::Tc, TestHook::Egress] {
+        let insns = plane.verified_insns(hook).unwrap();
+        println!("{hook:?}: {insns} instructions verified");
+        assert!(insns <= 250_000, "{hook:?}: {insns}");
+        let mut arp = vec![0_u8; 60];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        let run = plane.run(hook, &arp).unwrap();
+        assert_eq!((run.outcome, run.packet), (Outcome::Pass, arp));
+    }
+}
+
+/// A SYN from 198.51.100.7:40000 to 192.0.2.10:80, 54 bytes.
+fn syn(seq: u32) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend([0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend([198, 51, 100, 7, 192, 0, 2, 10]);
+    frame.extend(40_000_u16.to_be_bytes());
+    frame.extend(80_u16.to_be_bytes());
+    frame.extend(seq.to_be_bytes());
+    frame.extend([0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn a_syn_beyond_the_rate_is_answered_and_shadow_release_and_lease_let_it_pass() {
+    use tidegate_bpf::ServiceParams;
+    use tidegate_policy::{BucketSpec, Params, Reason, VerdictKind};
+    use tidegate_units::{Nanos, Rate};
+
+    for (hook, answered) in [(TestHook::Xdp, Outcome::Transmit), (TestHook::Tc, Outcome::Redirect)] {
+        let mut plane = TestPlane::load(&plan()).unwrap();
+        let outcome = |plane: &TestPlane, seq| plane.run(hook, &syn(seq)).unwrap().outcome;
+        assert_eq!(outcome(&plane, 1), Outcome::Pass, "no limit yet");
+        let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Reject);
+        let params = Params::fresh_first(&spec).unwrap();
+        let limits = ServiceParams { service: 0, params, waiting_max: None, accept_queue_max_q10: 0 };
+        plane.set_limits(&[limits], 7).unwrap();
+        assert_eq!(outcome(&plane, 2), Outcome::Pass, "the one token");
+        let run = plane.run(hook, &syn(3)).unwrap();
+        assert_eq!(run.outcome, answered);
+        assert_eq!(run.packet.len(), 54);
+        assert_eq!(run.packet[47], 0x14, "RST and ACK");
+        assert_eq!(run.packet[42..46], 4_u32.to_be_bytes(), "acknowledges the SYN");
+        plane.set_shadow(0, true).unwrap();
+        assert_eq!(outcome(&plane, 4), Outcome::Pass, "shadow");
+        plane.set_shadow(0, false).unwrap();
+        assert_eq!(outcome(&plane, 5), answered);
+        plane.release(true).unwrap();
+        assert_eq!(outcome(&plane, 6), Outcome::Pass, "released");
+        plane.release(false).unwrap();
+        plane.set_lease(Nanos(1)).unwrap();
+        assert_eq!(outcome(&plane, 7), Outcome::Pass, "lease expired");
+        let mut seen: Vec<_> = plane
+            .counts()
+            .unwrap()
+            .into_iter()
+            .map(|c| (c.verdict, c.shadow, c.reason, c.count))
+            .collect();
+        seen.sort_by_key(|c| c.2 as u8);
+        let expected = [
+            (VerdictKind::Admit, false, Reason::NoLimit, 1),
+            (VerdictKind::Admit, false, Reason::Token, 1),
+            (VerdictKind::Reject, false, Reason::Rate, 2),
+            (VerdictKind::Reject, true, Reason::Rate, 1),
+        ];
+        assert_eq!(seen, expected);
+        let passed: Vec<_> =
+            plane.passed().unwrap().into_iter().map(|p| (p.reason, p.count)).collect();
+        assert_eq!(passed, [(Reason::Released, 1), (Reason::LeaseExpired, 1)]);
+    }
+}

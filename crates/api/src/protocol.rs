@@ -10,10 +10,12 @@
 
 use crate::explain::Explanation;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use tidegate_model::intent::{Change, Mode};
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::Snapshot;
 
 /// Version of the protocol; both sides must speak the same.
@@ -77,6 +79,24 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<PathBuf>,
     },
+    /// A daemon that starts beside this one takes over, in two steps, so that a start that fails
+    /// leaves this one in charge.
+    Handover {
+        /// The step.
+        phase: HandoverPhase,
+    },
+}
+
+/// The steps of a take-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HandoverPhase {
+    /// Decide nothing any more, only renew the lease; say what was decided.
+    Begin,
+    /// The other one is in charge: end, and leave everything attached.
+    Finish,
+    /// The other one could not start: go on.
+    Abort,
 }
 
 /// What is answered.
@@ -122,6 +142,13 @@ pub enum Reply {
         generation: u64,
         /// What changed.
         changes: Vec<Change>,
+    },
+    /// To [`Request::Handover`].
+    Handover {
+        /// Number of the limits in force.
+        generation: u64,
+        /// What was decided last, by service.
+        limits: BTreeMap<String, ServiceLimits>,
     },
     /// To any request that could not be served; then nothing changed.
     Error(ApiError),

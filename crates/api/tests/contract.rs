@@ -176,16 +176,20 @@ fn an_explanation_says_class_limit_reason_and_signal() {
     samples.push(sample(99, "198.51.100.71:4000"));
     let (config, snapshot) = (config(), snapshot());
     let text = |reason: &str| format!("text of {reason}");
-    let known = Known { config: &config, snapshot: &snapshot, samples: &samples, reason_text: &text };
+    let known =
+        Known { config: &config, snapshot: &snapshot, samples: &samples, reason_text: &text };
     let found = explain(&known, "198.51.100.70".parse().unwrap(), None);
     assert_eq!(found.samples.len(), SAMPLES_MAX);
-    assert_eq!(found.words[..5], [
-        "shop (enforce): class crawler, priority 5, by its source in 198.51.100.64/26.",
-        "shop: new work is limited to 187.2/s, bursts of 20.",
-        "shop: at most 150 connections may wait for an answer.",
-        "shop: resource and queue agree: CPU 100 %, accept queue 511 of 511.",
-        "1.00 s ago [::ffff:198.51.100.70]:4001 to shop, class default: reject for rate: text of rate.",
-    ]);
+    assert_eq!(
+        found.words[..5],
+        [
+            "shop (enforce): class crawler, priority 5, by its source in 198.51.100.64/26.",
+            "shop: new work is limited to 187.2/s, bursts of 20.",
+            "shop: at most 150 connections may wait for an answer.",
+            "shop: resource and queue agree: CPU 100 %, accept queue 511 of 511.",
+            "1.00 s ago [::ffff:198.51.100.70]:4001 to shop, class default: reject for rate: text of rate.",
+        ]
+    );
     let one = explain(&known, "198.51.100.70".parse().unwrap(), Some(4001));
     assert_eq!(one.samples.len(), 1, "the port chooses one connection");
 }
@@ -193,11 +197,21 @@ fn an_explanation_says_class_limit_reason_and_signal() {
 #[test]
 fn an_unknown_client_and_a_protected_one_are_told_apart() {
     let (config, snapshot) = (config(), snapshot());
-    let known =
-        Known { config: &config, snapshot: &snapshot, samples: &[], reason_text: &|_| String::new() };
+    let known = Known {
+        config: &config,
+        snapshot: &snapshot,
+        samples: &[],
+        reason_text: &|_| String::new(),
+    };
     let stranger = explain(&known, "203.0.113.1".parse().unwrap(), None);
-    assert_eq!(stranger.words[0], "shop (enforce): class default, priority 7, as no class names its source.");
-    assert_eq!(stranger.words[1], "shop: where its DSCP is trusted it may be instead in voice (DSCP 46).");
+    assert_eq!(
+        stranger.words[0],
+        "shop (enforce): class default, priority 7, as no class names its source."
+    );
+    assert_eq!(
+        stranger.words[1],
+        "shop: where its DSCP is trusted it may be instead in voice (DSCP 46)."
+    );
     assert!(stranger.words.last().unwrap().starts_with("No sample of this client"));
     let own = explain(&known, "10.1.2.3".parse().unwrap(), None);
     assert_eq!(own.services[0].never_shed.as_deref(), Some("10.0.0.0/8"));

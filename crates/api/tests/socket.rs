@@ -214,8 +214,7 @@ fn nested_json_does_not_reach_the_stack() {
 
 #[test]
 fn half_a_line_and_a_slow_client_hurt_nobody() {
-    let server =
-        Server::start(Bounds { request: Duration::from_millis(50), ..Bounds::default() });
+    let server = Server::start(Bounds { request: Duration::from_millis(50), ..Bounds::default() });
     let mut half = server.raw();
     half.write_all(b"{\"version\":1,").unwrap();
     half.shutdown(std::net::Shutdown::Write).unwrap();

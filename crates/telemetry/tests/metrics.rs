@@ -9,9 +9,7 @@ use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{
     AcceptQueue, Balance, Counts, Family, Queue, Reading, Resource, Signals, Time, Times,
 };
-use tidegate_model::snapshot::{
-    InterfaceState, ReasonCount, ServiceState, Snapshot, VerdictCount,
-};
+use tidegate_model::snapshot::{InterfaceState, ReasonCount, ServiceState, Snapshot, VerdictCount};
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, METRICS, openmetrics, points, reference, services_table,
 };
@@ -23,7 +21,11 @@ fn golden(path: &str, found: &str) {
         fs::write(&path, found).unwrap();
     }
     let wanted = fs::read_to_string(&path).unwrap_or_default();
-    assert!(wanted == found, "{} is not up to date (TIDEGATE_BLESS=1 writes it):\n{found}", path.display());
+    assert!(
+        wanted == found,
+        "{} is not up to date (TIDEGATE_BLESS=1 writes it):\n{found}",
+        path.display()
+    );
 }
 
 fn signals() -> Signals {
@@ -61,7 +63,13 @@ fn signals() -> Signals {
 }
 
 fn count(class: &str, verdict: &str, reason: &str, shadow: bool, count: u64) -> VerdictCount {
-    VerdictCount { class: class.into(), verdict: verdict.into(), shadow, reason: reason.into(), count }
+    VerdictCount {
+        class: class.into(),
+        verdict: verdict.into(),
+        shadow,
+        reason: reason.into(),
+        count,
+    }
 }
 
 fn snapshot() -> Snapshot {
@@ -140,10 +148,25 @@ fn names_follow_the_rule_and_are_unique() {
         assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
         assert!(metric.help.ends_with('.'), "{name} has a sentence");
         let allowed = [
-            "service", "class", "verdict", "reason", "shadow", "layer", "interface", "namespace",
-            "family", "signal", "resource", "quantile", "mode", "version",
+            "service",
+            "class",
+            "verdict",
+            "reason",
+            "shadow",
+            "layer",
+            "interface",
+            "namespace",
+            "family",
+            "signal",
+            "resource",
+            "quantile",
+            "mode",
+            "version",
         ];
-        assert!(metric.labels.iter().all(|l| allowed.contains(l)), "{name}: a label beyond the list");
+        assert!(
+            metric.labels.iter().all(|l| allowed.contains(l)),
+            "{name}: a label beyond the list"
+        );
     }
 }
 

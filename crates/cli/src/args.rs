@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The arguments.
+
+use crate::format::Format;
+use crate::host::{Extension, Host};
+use crate::{check, control, status, top};
+use anyhow::Context;
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use tidegate_api::client::Client;
+use tidegate_api::exit::Exit;
+use tidegate_model::intent::{Mode, SOCKET_DEFAULT};
+
+/// The configuration file where none is named.
+pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
+
+/// tidegate keeps an overloaded Linux service at its best: it measures how hard a service is
+/// pressed, decides how much to admit, and turns the rest away early and cheaply.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How the daemon is reached.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Remote {
+    /// Control socket of the daemon.
+    #[arg(long, global = true, default_value = SOCKET_DEFAULT)]
+    pub(crate) socket: PathBuf,
+    /// How long to wait for the daemon, in seconds.
+    #[arg(long, global = true, default_value = "15", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+}
+
+impl Remote {
+    pub(crate) fn connect(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(&self.socket, self.timeout)?)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the daemon; beside a running one it takes over.
+    Run(RunArgs),
+    /// Check a configuration: the file, and how it fits this system. Changes nothing.
+    Check(CheckArgs),
+    /// Show services, limits and warnings.
+    Status(Output),
+    /// Watch services live (q quits).
+    Top(TopArgs),
+    /// Say what happens to a client, and why.
+    Explain(ExplainArgs),
+    /// The kill switch: let everything pass until it is switched off.
+    Release {
+        /// `on` lets everything pass, `off` puts the limits in force again.
+        #[arg(default_value = "on", value_parser = ["on", "off"])]
+        state: String,
+    },
+    /// Set the mode of one service until the next reload.
+    Mode {
+        /// Name of the service.
+        service: String,
+        /// `shadow` counts what would be refused, `enforce` refuses.
+        #[arg(value_parser = mode)]
+        mode: Mode,
+    },
+    /// Read the configuration again; a wrong one changes nothing.
+    Reload {
+        /// Another file than before.
+        file: Option<PathBuf>,
+    },
+}
+
+/// Arguments of `run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// The configuration file.
+    #[arg(default_value = CONFIG_DEFAULT)]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The configuration file.
+    #[arg(default_value = CONFIG_DEFAULT)]
+    pub(crate) config: PathBuf,
+    /// Look at the file only, not at interfaces and cgroups of this system.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub(crate) no_system: bool,
+    /// Say what the file would change against this one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) against: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Output {
+    /// How data is printed.
+    #[arg(short, long, default_value = "table")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print the table once and leave.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub(crate) once: bool,
+    /// Time between two looks, in seconds.
+    #[arg(long, default_value = "1", value_parser = seconds)]
+    pub(crate) every: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Address of the client, with its port to see one connection: ADDRESS, ADDRESS:PORT or
+    /// [IPv6]:PORT.
+    #[arg(value_name = "ADDRESS[:PORT]", value_parser = client)]
+    pub(crate) client: (IpAddr, Option<u16>),
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Longest time-out and longest pause that can be asked for.
+const SECONDS_MAX: f64 = 3600.0;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a number of seconds from 0.1 to {SECONDS_MAX}");
+    let value: f64 = text.parse().map_err(|_| wrong())?;
+    if (0.1..=SECONDS_MAX).contains(&value) {
+        Ok(Duration::from_secs_f64(value))
+    } else {
+        Err(wrong())
+    }
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    let modes = [Mode::Shadow, Mode::Enforce];
+    let found = modes.into_iter().find(|m| m.name() == text);
+    found.ok_or_else(|| "a mode is shadow or enforce".into())
+}
+
+fn client(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok((address, None));
+    }
+    let both = text.parse::<SocketAddr>().map(|a| (a.ip(), Some(a.port())));
+    both.map_err(|_| {
+        format!("{text:?} is not an address (192.0.2.1, 192.0.2.1:4711, [2001:db8::1]:4711)")
+    })
+}
+
+/// All commands, those of the extensions included.
+pub(crate) fn command(extensions: &[&dyn Extension]) -> clap::Command {
+    let added = extensions.iter().map(|e| e.command());
+    Cli::command().subcommands(added)
+}
+
+/// Runs what was asked for.
+pub(crate) fn dispatch(
+    matches: &ArgMatches,
+    (host, extensions): (&dyn Host, &[&dyn Extension]),
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    if let Some((name, below)) = matches.subcommand() {
+        let added = extensions.iter().find(|e| e.command().get_name() == name);
+        if let Some(extension) = added {
+            return extension.run(below, out);
+        }
+    }
+    let cli = Cli::from_arg_matches(matches).context("the arguments contradict each other")?;
+    let remote = &cli.remote;
+    match cli.command {
+        Command::Run(args) => host.run(&args).map(|()| Exit::Ok),
+        Command::Check(args) => check::check(&args, host, out),
+        Command::Status(output) => status::status(remote, output.output, out),
+        Command::Top(args) => top::top(remote, &args, out),
+        Command::Explain(args) => control::explain(remote, &args, out),
+        Command::Release { state } => control::release(remote, state == "on", out),
+        Command::Mode { service, mode } => control::mode(remote, (service, mode), out),
+        Command::Reload { file } => control::reload(remote, file, out),
+    }
+}

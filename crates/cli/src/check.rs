@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `tidegate check`.
+
+use crate::args::CheckArgs;
+use crate::host::Host;
+use anyhow::Context;
+use std::io::Write;
+use tidegate_api::exit::Exit;
+use tidegate_model::intent::{Config, diff, load, load_located};
+
+/// The file first; only a right one is held against the system.
+pub(crate) fn check(
+    args: &CheckArgs,
+    host: &dyn Host,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let registry = host.registry();
+    let (config, places) = load_located(&args.config, &registry)?;
+    let file = args.config.display();
+    let mut fatal = 0;
+    if !args.no_system {
+        let findings =
+            host.check_system(&config, &places).context("the system could not be looked at")?;
+        for finding in &findings {
+            let kind = if finding.fatal { "error" } else { "warning" };
+            writeln!(out, "{file}:{} ({kind})", finding.error)?;
+        }
+        fatal = findings.iter().filter(|f| f.fatal).count();
+    }
+    if let Some(other) = &args.against {
+        let before = load(other, &registry)?;
+        let changes = diff(&before, &config);
+        changes.iter().try_for_each(|change| writeln!(out, "{change}"))?;
+        if changes.is_empty() {
+            writeln!(out, "no difference to {}", other.display())?;
+        }
+    }
+    if fatal > 0 {
+        return Ok(Exit::Config);
+    }
+    summary(&config, out)?;
+    writeln!(out, "{file}: right")?;
+    Ok(Exit::Ok)
+}
+
+/// What would happen, in one line an item: an operator reads it before the first `run`.
+fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
+    for interface in &config.interfaces {
+        writeln!(out, "interface {}: attach {}", interface.name, interface.attach.name())?;
+    }
+    for service in &config.services {
+        let listen: Vec<String> = service.listen.iter().map(ToString::to_string).collect();
+        writeln!(
+            out,
+            "service {}: {} at {}; policy {}, controller {}, {} class(es)",
+            service.name,
+            service.mode.name(),
+            listen.join(", "),
+            service.policy.name,
+            service.control.name,
+            service.classes.len() + 1,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the binary hands in.
+
+use crate::args::RunArgs;
+use clap::ArgMatches;
+use std::io::Write;
+use tidegate_api::exit::Exit;
+use tidegate_model::intent::{Config, Finding, Places, Registry};
+
+/// The machine and the daemon, as the commands need them.
+pub trait Host {
+    /// The names that a configuration may use.
+    fn registry(&self) -> Registry;
+
+    /// Runs the daemon until it is told to stop.
+    ///
+    /// # Errors
+    /// When it cannot start or had to give up. An error that holds a
+    /// [`tidegate_model::intent::LoadError`] ends with [`Exit::Config`].
+    fn run(&self, args: &RunArgs) -> anyhow::Result<()>;
+
+    /// What of a configuration does not fit this system.
+    ///
+    /// # Errors
+    /// When the system cannot be asked.
+    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<Vec<Finding>>;
+}
+
+/// A command that the binary adds.
+pub trait Extension {
+    /// Its arguments; the name must not be taken.
+    fn command(&self) -> clap::Command;
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Whatever it cannot do; shown with its causes.
+    fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Exit>;
+}

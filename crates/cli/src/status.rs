@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `tidegate status`, and what `top --once` shares with it.
+
+use crate::args::Remote;
+use crate::control::UNEXPECTED;
+use crate::format::{Format, json, plain};
+use anyhow::bail;
+use std::fmt::Write as _;
+use std::io::Write;
+use tidegate_api::client::Client;
+use tidegate_api::exit::Exit;
+use tidegate_api::protocol::{Reply, Request};
+use tidegate_model::snapshot::Snapshot;
+use tidegate_telemetry::services_table;
+
+pub(crate) fn status(remote: &Remote, format: Format, out: &mut dyn Write) -> anyhow::Result<Exit> {
+    let snapshot = fetch(&mut remote.connect()?)?;
+    match format {
+        Format::Json => json(&snapshot, out)?,
+        Format::Table => out.write_all(text(&snapshot).as_bytes())?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// The snapshot of this moment.
+pub(crate) fn fetch(client: &mut Client) -> anyhow::Result<Box<Snapshot>> {
+    match client.ask(&Request::Status {})? {
+        Reply::Status { snapshot } => Ok(snapshot),
+        _ => bail!(UNEXPECTED),
+    }
+}
+
+/// One line about the whole daemon.
+pub(crate) fn headline(snapshot: &Snapshot) -> String {
+    let uptime = snapshot.now.since(snapshot.started).as_secs_f64();
+    let hooks: Vec<String> = snapshot
+        .interfaces
+        .iter()
+        .map(|i| {
+            let layer = if i.attached.is_empty() { "not attached" } else { &i.attached };
+            format!("{} {}", plain(&i.name), plain(layer))
+        })
+        .collect();
+    format!(
+        "tidegate {}  up {}  configuration {}  limits {}  {}",
+        plain(&snapshot.version),
+        span(uptime),
+        snapshot.config_generation,
+        snapshot.limits_generation,
+        if hooks.is_empty() { "no interface".into() } else { hooks.join(", ") },
+    )
+}
+
+/// What must not be overlooked: the kill switch and warnings.
+pub(crate) fn alerts(snapshot: &Snapshot) -> Vec<String> {
+    let released = snapshot.released.then(|| "RELEASED: everything passes".to_owned());
+    let warnings = snapshot.warnings.iter().map(|w| format!("warning: {}", plain(w)));
+    released.into_iter().chain(warnings).collect()
+}
+
+/// The whole status for people.
+pub(crate) fn text(snapshot: &Snapshot) -> String {
+    let mut text = headline(snapshot) + "\n";
+    for alert in alerts(snapshot) {
+        let _ = writeln!(text, "{alert}");
+    }
+    let _ = write!(text, "\n{}", services_table(snapshot));
+    let reasons = snapshot.services.iter().filter(|s| !s.limits.why.text.is_empty());
+    for (i, service) in reasons.enumerate() {
+        let gap = if i == 0 { "\n" } else { "" };
+        let _ =
+            writeln!(text, "{gap}{}: {}", plain(&service.name), plain(&service.limits.why.text));
+    }
+    if snapshot.services.iter().any(|s| s.mode == "shadow") {
+        text.push_str(
+            "\nIn shadow mode nothing is refused; <= marks an upper bound of what would be.\n",
+        );
+    }
+    text
+}
+
+/// A time for people: the two largest units.
+fn span(seconds: f64) -> String {
+    let s = seconds as u64;
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let first = units.iter().position(|(unit, _)| s >= *unit).unwrap_or(units.len() - 1);
+    let (big, name) = units[first];
+    let below = units.get(first + 1).map(|(unit, name)| format!(" {}{name}", s % big / unit));
+    format!("{}{name}{}", s / big, below.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_shows_its_two_largest_units() {
+        let shown = [0.0, 59.9, 60.0, 3661.0, 90_000.0].map(span);
+        assert_eq!(shown, ["0s", "59s", "1m 0s", "1h 1m", "1d 1h"]);
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The screen of `top`: headline, alerts, services, history and reason of the selected one, keys.
+//! One function a widget.
+
+use super::View;
+use crate::format::plain;
+use crate::status::{alerts, headline};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
+use std::collections::VecDeque;
+use tidegate_model::snapshot::ServiceState;
+use tidegate_telemetry::COLUMNS;
+
+/// Most alerts that are shown at once.
+const ALERTS_MAX: usize = 4;
+/// Lines of the history and the reason.
+const HISTORY_LINES: u16 = 5;
+const REASON_LINES: u16 = 4;
+
+/// Draws everything.
+pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
+    let alerts = alert_lines(view);
+    let [head, alert, table, history, reason, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(alerts.len() as u16),
+        Constraint::Min(3),
+        Constraint::Length(HISTORY_LINES),
+        Constraint::Length(REASON_LINES),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Line::from(headline(&view.snapshot)).bold(), head);
+    frame.render_widget(Paragraph::new(alerts), alert);
+    services(frame, view, table);
+    if let Some(selected) = view.snapshot.services.get(view.selected) {
+        histories(frame, (view, selected), history);
+        reasons(frame, selected, reason);
+    }
+    frame.render_widget(Line::from("q quit   up/down choose a service").dim(), keys);
+}
+
+fn alert_lines(view: &View) -> Vec<Line<'static>> {
+    let trouble = view.trouble.iter().map(|t| format!("old figures: {}", plain(t)));
+    let lines = trouble.chain(alerts(&view.snapshot)).take(ALERTS_MAX);
+    lines.map(|l| Line::from(l).fg(Color::Yellow)).collect()
+}
+
+/// As wide as its widest cell.
+fn widths(rows: &[Vec<String>]) -> Vec<Constraint> {
+    let widest = |(i, title): (usize, &str)| {
+        let cells = rows.iter().map(|r| r[i].chars().count());
+        cells.chain([title.len()]).max().unwrap_or_default() as u16
+    };
+    let titles = COLUMNS.iter().map(|c| c.title).enumerate();
+    titles.map(|t| Constraint::Length(widest(t))).collect()
+}
+
+fn services(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let states = &view.snapshot.services;
+    let texts: Vec<Vec<String>> =
+        states.iter().map(|s| COLUMNS.iter().map(|c| (c.cell)(s)).collect()).collect();
+    let widths = widths(&texts);
+    let rows = texts.into_iter().zip(states).map(|(cells, state)| {
+        let aligned =
+            cells.into_iter().zip(COLUMNS).map(|(cell, column)| aligned(cell, column.number));
+        Row::new(aligned).style(row_style(state))
+    });
+    let titles = COLUMNS.iter().map(|c| aligned(c.title.to_owned(), c.number));
+    let table = Table::new(rows, widths)
+        .header(Row::new(titles).style(Modifier::BOLD))
+        .row_highlight_style(Modifier::REVERSED)
+        .column_spacing(2);
+    let mut state = TableState::default().with_selected(Some(view.selected));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn aligned(text: String, right: bool) -> Cell<'static> {
+    let line = Line::from(text);
+    Cell::from(if right { line.right_aligned() } else { line })
+}
+
+/// Red sheds, yellow is alarmed and does not shed (yet).
+fn row_style(service: &ServiceState) -> Style {
+    let why = &service.limits.why;
+    match (why.shedding, why.alarmed.is_empty()) {
+        (true, _) => Style::new().fg(Color::Red),
+        (false, false) => Style::new().fg(Color::Yellow),
+        (false, true) => Style::new(),
+    }
+}
+
+fn histories(frame: &mut Frame<'_>, (view, service): (&View, &ServiceState), area: Rect) {
+    let Some(series) = view.history.of(&service.name) else { return };
+    let [left, right] =
+        Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]).areas(area);
+    let name = plain(&service.name);
+    history(frame, (&format!("{name}: offered/s"), &series.offered), left);
+    let refused =
+        if service.mode == "shadow" { "would be refused/s, at most" } else { "refused/s" };
+    history(frame, (&format!("{name}: {refused}"), &series.refused), right);
+}
+
+fn history(frame: &mut Frame<'_>, (title, values): (&str, &VecDeque<u64>), area: Rect) {
+    let room = usize::from(area.width.saturating_sub(2));
+    let newest = values.iter().skip(values.len().saturating_sub(room)).copied();
+    let most = values.iter().max().copied().unwrap_or_default();
+    let block = Block::bordered().title(format!("{title} (most: {most})"));
+    frame.render_widget(Sparkline::default().block(block).data(newest), area);
+}
+
+fn reasons(frame: &mut Frame<'_>, service: &ServiceState, area: Rect) {
+    let why = &service.limits.why;
+    let text = if why.text.is_empty() { "no limit is set".into() } else { plain(&why.text) };
+    let block = Block::bordered().title("why");
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }).block(block), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::history::LOOKS_MAX;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use std::path::Path;
+    use tidegate_model::limits::{ServiceLimits, Why};
+    use tidegate_model::signals::{AcceptQueue, Counts, Family, Reading, Times};
+    use tidegate_model::snapshot::{InterfaceState, Snapshot};
+    use tidegate_units::{Nanos, Rate, Share};
+
+    fn service(name: &str, offered: u64) -> ServiceState {
+        let refused = offered.saturating_sub(20);
+        let counts = Counts { offered, refused, admitted: offered - refused, ..Counts::default() };
+        let mut state =
+            ServiceState { name: name.into(), mode: "enforce".into(), ..Default::default() };
+        state.signals.period = Nanos::from_millis(100);
+        state.signals.balance.counts = Some(Reading::fresh(counts));
+        state.signals.time.waiting = Some(Reading::fresh(140));
+        state.signals.time.first_byte = Some(Reading::fresh(Times {
+            count: 18,
+            p99: Nanos::from_millis(450),
+            ..Times::default()
+        }));
+        state.signals.queue.accept = Some(Reading::fresh(AcceptQueue { length: 12, limit: 511 }));
+        state.signals.resource.cpu = Some(Reading::fresh(Share::new(0.97)));
+        state
+    }
+
+    fn snapshot(offered: u64) -> Snapshot {
+        let mut shop = service("shop", offered);
+        shop.limits = ServiceLimits {
+            rate: Some(Rate::per_second(182.0)),
+            why: Why {
+                shedding: true,
+                alarmed: vec![Family::Resource, Family::Queue],
+                text:
+                    "resource and queue agree: CPU 97 %, accept queue 12 of 511; completions 180/s"
+                        .into(),
+                ..Why::default()
+            },
+            ..ServiceLimits::default()
+        };
+        let mut blog = service("blog", 3);
+        blog.mode = "shadow".into();
+        Snapshot {
+            version: "0.1.0".into(),
+            now: Nanos::from_secs(3700),
+            config_generation: 1,
+            limits_generation: 12,
+            interfaces: vec![InterfaceState {
+                name: "eth0".into(),
+                attached: "xdp".into(),
+                ..Default::default()
+            }],
+            services: vec![shop, blog],
+            ..Snapshot::default()
+        }
+    }
+
+    fn screen(view: &View, (width, height): (u16, u16)) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, view)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let rows = buffer.content.chunks(usize::from(width.max(1)));
+        let lines = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
+        lines.map(|l| l.trim_end().to_owned() + "\n").collect()
+    }
+
+    fn golden(name: &str, found: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+        if std::env::var_os("TIDEGATE_BLESS").is_some() {
+            std::fs::write(&path, found).unwrap();
+        }
+        let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(wanted == found, "{name} is not up to date (TIDEGATE_BLESS=1 writes it):\n{found}");
+    }
+
+    #[test]
+    fn the_screen_is_what_it_was() {
+        let mut view = View::default();
+        for i in 0..120 {
+            view.update(snapshot(20 + i % 40));
+        }
+        golden("top.txt", &screen(&view, (110, 18)));
+    }
+
+    #[test]
+    fn alerts_stand_above_the_table() {
+        let mut view = View { selected: 1, ..View::default() };
+        let warnings = vec!["the accept queue cannot be read\u{1b}[2J".into()];
+        view.update(Snapshot { released: true, warnings, ..snapshot(60) });
+        view.trouble = Some("no daemon answers".into());
+        golden("top-alerts.txt", &screen(&view, (110, 20)));
+    }
+
+    #[test]
+    fn any_size_can_be_drawn_and_nothing_steers_the_terminal() {
+        let mut view = View::default();
+        let mut hostile = snapshot(60);
+        hostile.services[0].name = "a\u{1b}[31m\n".into();
+        view.update(hostile);
+        for size in [(1, 1), (3, 2), (20, 5), (80, 24), (300, 100)] {
+            assert!(!screen(&view, size).contains('\u{1b}'), "{size:?}");
+        }
+        screen(&View::default(), (80, 24));
+    }
+
+    #[test]
+    fn the_history_is_bounded_and_forgets_services_that_are_gone() {
+        let mut view = View::default();
+        for i in 0..LOOKS_MAX as u64 + 50 {
+            view.update(snapshot(20 + i));
+        }
+        assert_eq!(view.history.of("shop").unwrap().offered.len(), LOOKS_MAX);
+        let mut one = snapshot(60);
+        one.services.remove(0);
+        view.selected = 1;
+        view.update(one);
+        assert!(view.history.of("shop").is_none());
+        assert_eq!(view.selected, 0, "the choice stays on the screen");
+    }
+
+    #[test]
+    fn keys_choose_and_quit() {
+        use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+        let mut view = View::default();
+        view.update(snapshot(60));
+        let mut press = |code, modifiers| {
+            let goes_on = view.key(KeyEvent::new(code, modifiers));
+            (goes_on, view.selected)
+        };
+        let none = KeyModifiers::NONE;
+        assert_eq!(press(KeyCode::Down, none), (true, 1));
+        assert_eq!(press(KeyCode::Down, none), (true, 1));
+        assert_eq!(press(KeyCode::Up, none), (true, 0));
+        assert_eq!(press(KeyCode::Char('c'), none), (true, 0));
+        assert!(!press(KeyCode::Char('c'), KeyModifiers::CONTROL).0);
+        assert!(!press(KeyCode::Char('q'), none).0);
+    }
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every command against a real control socket, with what it prints and how it exits.
+
+use clap::ArgMatches;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tidegate_api::explain::{Known, explain};
+use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request};
+use tidegate_api::server::{Bounds, Handler, bind, serve};
+use tidegate_cli::{Exit, Extension, Host, RunArgs, main, reference};
+use tidegate_model::intent::{
+    Change, Config, Finding, Intent, LoadError, Mode, Places, Registry, SystemFault, load, parse,
+};
+use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
+use tidegate_units::Nanos;
+use tokio::runtime::Runtime;
+
+const CONFIG: &str =
+    "interfaces: [{name: eth0}]\nservices:\n  shop: {mode: enforce, listen: [\"*:80\"]}\n";
+
+fn registry() -> Registry {
+    Registry::new(["fresh_first"], ["default"])
+}
+
+/// A daemon that only answers.
+struct Daemon;
+
+fn snapshot() -> Snapshot {
+    let mut shop =
+        ServiceState { name: "shop".into(), mode: "shadow".into(), ..ServiceState::default() };
+    shop.limits.why.text = "all calm".into();
+    Snapshot {
+        version: "0.1.0".into(),
+        now: Nanos::from_secs(75),
+        config_generation: 3,
+        services: vec![shop],
+        warnings: vec!["PSI cannot be read".into()],
+        ..Snapshot::default()
+    }
+}
+
+impl Handler for Daemon {
+    async fn handle(&self, request: Request) -> Result<Reply, ApiError> {
+        let config = parse(CONFIG, &registry()).unwrap();
+        Ok(match request {
+            Request::Ping {} => Reply::Pong { program: "0.1.0".into(), pid: 1 },
+            Request::Status {} => Reply::Status { snapshot: Box::new(snapshot()) },
+            Request::Explain { address, port } => {
+                let samples = [Sample {
+                    at: Nanos::from_secs(74),
+                    client: "192.0.2.1:4711".into(),
+                    service: "shop".into(),
+                    class: "default".into(),
+                    verdict: "reject".into(),
+                    shadow: true,
+                    reason: "rate".into(),
+                }];
+                let known = Known {
+                    config: &config,
+                    snapshot: &snapshot(),
+                    samples: &samples,
+                    reason_text: &|_| "the bucket was empty".into(),
+                };
+                Reply::Explain { explanation: Box::new(explain(&known, address, port)) }
+            }
+            Request::Release { on } => Reply::Release { on, before: false },
+            Request::Mode { service, mode } => {
+                let mut intent = Intent::new(config);
+                let wanted =
+                    tidegate_model::intent::Command::Mode { service: service.clone(), mode };
+                intent.apply(wanted)?;
+                Reply::Mode { service, mode, before: Mode::Enforce }
+            }
+            Request::Reload { path: Some(path) } => {
+                load(&path, &registry())?;
+                let change = Change {
+                    path: "daemon.tick".into(),
+                    before: Some("100ms".into()),
+                    after: Some("1s".into()),
+                };
+                Reply::Reload { generation: 4, changes: vec![change] }
+            }
+            Request::Reload { path: None } => {
+                return Err(ApiError::new(ErrorKind::Failed, "the disk is full"));
+            }
+            other => panic!("no command sends {other:?}"),
+        })
+    }
+}
+
+/// The daemon on a socket in a directory of its own.
+struct World {
+    directory: TempDir,
+    _runtime: Option<Runtime>,
+}
+
+impl World {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let world = Self { directory: TempDir::new().unwrap(), _runtime: None };
+        let _entered = runtime.enter();
+        let socket = bind(&world.socket()).unwrap();
+        runtime.spawn(serve(socket, Arc::new(Daemon), Bounds::default(), std::future::pending()));
+        drop(_entered);
+        Self { _runtime: Some(runtime), ..world }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("control.sock")
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    /// Exit code, standard output, standard error; the directory's name replaced.
+    fn tidegate(&self, args: &[&str]) -> (Exit, String, String) {
+        let socket = self.socket().display().to_string();
+        let args = ["tidegate", "--socket", &socket].into_iter().chain(args.iter().copied());
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let exit = main(args, (&Machine, &[&Dance]), (&mut out, &mut err));
+        let clean = |bytes: Vec<u8>| {
+            let text = String::from_utf8(bytes).unwrap();
+            text.replace(&self.directory.path().display().to_string(), "DIR")
+        };
+        (exit, clean(out), clean(err))
+    }
+}
+
+/// A machine with one interface.
+struct Machine;
+
+impl Host for Machine {
+    fn registry(&self) -> Registry {
+        registry()
+    }
+
+    fn run(&self, args: &RunArgs) -> anyhow::Result<()> {
+        load(&args.config, &registry())?;
+        Err(anyhow::anyhow!("Permission denied (os error 13)").context("cannot load the dataplane"))
+    }
+
+    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<Vec<Finding>> {
+        let present = vec!["lo".to_owned(), "eth0".to_owned()];
+        let missing = config.interfaces.iter().filter(|i| !present.contains(&i.name));
+        let faults = missing.map(|i| SystemFault::InterfaceMissing {
+            name: i.name.clone(),
+            present: present.clone(),
+        });
+        let listens = SystemFault::NothingListens { service: "shop".into(), index: 0 };
+        Ok(faults.chain([listens]).map(|f| f.locate(config, places)).collect())
+    }
+}
+
+/// A command of the binary.
+struct Dance;
+
+impl Extension for Dance {
+    fn command(&self) -> clap::Command {
+        clap::Command::new("dance").arg(clap::Arg::new("steps").required(true))
+    }
+
+    fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let steps: &String = matches.get_one("steps").unwrap();
+        writeln!(out, "{steps} steps")?;
+        Ok(Exit::ClaimFails)
+    }
+}
+
+#[test]
+fn status_is_a_table_or_json() {
+    let world = World::new();
+    let (exit, out, err) = world.tidegate(&["status"]);
+    assert_eq!((exit, err.as_str()), (Exit::Ok, ""));
+    assert_eq!(
+        out,
+        "tidegate 0.1.0  up 1m 15s  configuration 3  limits 0  no interface\n\
+         warning: PSI cannot be read\n\n\
+         service  mode    offered/s  admitted/s  refused/s  limit/s  waiting  p99  accept queue  CPU  alarmed\n\
+         shop     shadow          -           -          -     none        -    -             -    -  -\n\n\
+         shop: all calm\n\n\
+         In shadow mode nothing is refused; <= marks an upper bound of what would be.\n"
+    );
+    assert_eq!(world.tidegate(&["top", "--once"]).1, out, "top --once shows the same");
+    let (_, json, _) = world.tidegate(&["status", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), snapshot());
+}
+
+#[test]
+fn explain_speaks_in_sentences() {
+    let world = World::new();
+    let (exit, out, _) = world.tidegate(&["explain", "192.0.2.1:4711"]);
+    assert_eq!(exit, Exit::Ok);
+    assert_eq!(
+        out,
+        "shop (shadow): class default, priority 7, as no class names its source.\n\
+         shop: no rate limit is set.\n\
+         shop: all calm\n\
+         1.00 s ago 192.0.2.1:4711 to shop, class default: reject (in shadow: it passed) for rate: the bucket was empty.\n"
+    );
+    let (_, json, _) = world.tidegate(&["explain", "2001:db8::1", "-o", "json"]);
+    assert!(json.contains("\"address\": \"2001:db8::1\""), "{json}");
+    assert_eq!(world.tidegate(&["explain", "nobody"]).0, Exit::Usage);
+}
+
+#[test]
+fn the_commands_of_an_operator_say_what_they_did() {
+    let world = World::new();
+    let said = |args: &[&str]| {
+        let (exit, out, err) = world.tidegate(args);
+        assert_eq!((exit, err.as_str()), (Exit::Ok, ""), "{args:?}");
+        out
+    };
+    assert_eq!(said(&["release"]), "everything passes\n");
+    assert_eq!(said(&["release", "off"]), "limits are in force (as before)\n");
+    assert_eq!(
+        said(&["mode", "shop", "shadow"]),
+        "shop: shadow (before: enforce); until the next reload\n"
+    );
+    let file = world.file("new.yaml", CONFIG);
+    let reloaded = "~ daemon.tick: 100ms -> 1s\nreloaded; configuration 4 is in force\n";
+    assert_eq!(said(&["reload", &file]), reloaded);
+}
+
+#[test]
+fn errors_are_one_sentence_their_details_and_an_exit_code() {
+    let world = World::new();
+    let (exit, out, err) = world.tidegate(&["mode", "shpo", "shadow"]);
+    assert_eq!((exit, out.as_str()), (Exit::NotFound, ""));
+    assert_eq!(
+        err,
+        "tidegate: no service is called \"shpo\" (did you mean \"shop\"?); configured: shop\n"
+    );
+    let (exit, _, err) = world.tidegate(&["reload"]);
+    assert_eq!((exit, err.as_str()), (Exit::Failure, "tidegate: the disk is full\n"));
+    let bad = world.file("bad.yaml", "interfaces: []\nservices: {}\n");
+    let (exit, _, err) = world.tidegate(&["reload", &bad]);
+    assert_eq!(exit, Exit::Config);
+    assert_eq!(
+        err,
+        "tidegate: the configuration has 2 fault(s); nothing was changed\n  \
+         DIR/bad.yaml:1:13: interfaces: found 0 entries; allowed: 1 to 32\n  \
+         DIR/bad.yaml:2:11: services: found 0 entries; allowed: 1 to 32\n"
+    );
+    let good = world.file("good.yaml", CONFIG);
+    let (exit, _, err) = world.tidegate(&["run", &good]);
+    assert_eq!(exit, Exit::Failure);
+    assert_eq!(
+        err,
+        "tidegate: cannot load the dataplane\n  because: Permission denied (os error 13)\n"
+    );
+    assert_eq!(world.tidegate(&["run", &bad]).0, Exit::Config);
+}
+
+#[test]
+fn without_a_daemon_every_command_that_needs_one_says_so() {
+    let world = World { directory: TempDir::new().unwrap(), _runtime: None };
+    for args in [
+        &["status"][..],
+        &["top"],
+        &["top", "--once"],
+        &["explain", "192.0.2.1"],
+        &["release"],
+        &["mode", "shop", "shadow"],
+        &["reload"],
+    ] {
+        let (exit, out, err) = world.tidegate(args);
+        assert_eq!((exit, out.as_str()), (Exit::Unreachable, ""), "{args:?}");
+        assert_eq!(
+            err,
+            "tidegate: no daemon answers on DIR/control.sock; start one with `tidegate run`\n  \
+             because: No such file or directory (os error 2)\n"
+        );
+    }
+}
+
+#[test]
+fn check_looks_at_the_file_and_at_the_system() {
+    let world = World::new();
+    let good = world.file("good.yaml", CONFIG);
+    let (exit, out, _) = world.tidegate(&["check", &good]);
+    assert_eq!(exit, Exit::Ok);
+    assert_eq!(
+        out,
+        "DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment; what arrives passes (warning)\n\
+         interface eth0: attach auto\n\
+         service shop: enforce at *:80; policy fresh_first, controller default, 1 class(es)\n\
+         DIR/good.yaml: right\n"
+    );
+    let other =
+        world.file("other.yaml", &CONFIG.replace("eth0", "eth9").replace("enforce", "shadow"));
+    let (exit, out, _) = world.tidegate(&["check", &other]);
+    assert_eq!(exit, Exit::Config);
+    assert!(out.starts_with("DIR/other.yaml:1:21: interfaces[0].name: found \"eth9\": no such interface (did you mean \"eth0\"?); present: lo, eth0 (error)\n"), "{out}");
+    assert!(!out.contains("right"));
+    let (exit, out, _) = world.tidegate(&["check", &other, "--no-system", "--against", &good]);
+    assert_eq!(exit, Exit::Ok);
+    assert!(
+        out.starts_with(
+            "~ interfaces[0].name: eth0 -> eth9\n~ services.shop.mode: enforce -> shadow\n"
+        ),
+        "{out}"
+    );
+    let bad = world.file("bad.yaml", "services: 1\n");
+    let (exit, out, err) = world.tidegate(&["check", &bad]);
+    assert_eq!((exit, out.as_str()), (Exit::Config, ""));
+    assert!(
+        err.starts_with("tidegate: DIR/bad.yaml:1:1: the key \"interfaces\" is missing"),
+        "{err}"
+    );
+    assert!(matches!(load(Path::new("/nonexistent"), &registry()), Err(LoadError::Read { .. })));
+}
+
+#[test]
+fn wrong_arguments_are_the_callers_fault_and_help_is_data() {
+    let world = World::new();
+    for args in [&["dacne"][..], &[], &["mode", "shop", "enforced"], &["top", "--every", "0"]] {
+        let (exit, out, err) = world.tidegate(args);
+        assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{args:?}");
+        assert!(!err.is_empty());
+    }
+    let (exit, out, err) = world.tidegate(&["--help"]);
+    assert_eq!((exit, err.as_str()), (Exit::Ok, ""));
+    assert!(out.contains("release") && out.contains("dance"));
+    assert_eq!(world.tidegate(&["--version"]).0, Exit::Ok);
+}
+
+#[test]
+fn an_extension_is_a_command_like_any_other() {
+    let world = World::new();
+    let (exit, out, _) = world.tidegate(&["dance", "three"]);
+    assert_eq!((exit, out.as_str()), (Exit::ClaimFails, "three steps\n"));
+    assert_eq!(world.tidegate(&["dance"]).0, Exit::Usage);
+}
+
+/// A pipe whose reader is gone.
+struct Gone;
+
+impl Write for Gone {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let world = World::new();
+    let socket = world.socket().display().to_string();
+    for format in ["table", "json"] {
+        let args = ["tidegate", "--socket", &socket, "status", "-o", format];
+        let mut err = Vec::new();
+        let exit = main(args, (&Machine, &[]), (&mut Gone, &mut err));
+        assert_eq!((exit, err.len()), (Exit::Ok, 0), "{format}");
+    }
+}
+
+#[test]
+fn the_document_is_made_from_the_commands() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let found = reference();
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(wanted == found, "docs/cli.md is not up to date (TIDEGATE_BLESS=1 writes it)");
+}

@@ -1,2 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Real time: network namespaces, real servers, open-loop load.
+//! Real time: a client, a router and a server in network namespaces, real servers, open-loop load,
+//! and the product as a process.
+//!
+//! ```no_run
+//! use tidegate_lab::{ApacheOptions, Arrive, Cost, Helper, Lab, LabOptions, LoadPlan, Mpm};
+//! use tidegate_units::Nanos;
+//! use tidegate_workload::Profile;
+//!
+//! # fn main() -> Result<(), tidegate_lab::LabError> {
+//! // The running program must hand the arguments after `lab-helper` to `helper::main`.
+//! let lab = Lab::new(LabOptions::new(Helper::this_program(&["lab-helper"])))?;
+//! let cost = Cost::busy(Nanos::from_millis(4));
+//! let server = lab.start_apache(&ApacheOptions::cgi(Mpm::Prefork, cost))?;
+//! let capacity = lab.capacity(&server, &Default::default())?.rate.get();
+//! let profile = Profile::constant(Nanos::from_secs(30), 2.0 * capacity);
+//! let streams = vec![server.stream("crowd", Arrive::poisson(profile))];
+//! let report = lab.run_load(&LoadPlan { streams, ..LoadPlan::default() }, &mut |_| {})?;
+//! assert!(report.void.is_empty(), "{:?}", report.void);
+//! println!("goodput {:.3} of capacity", report.streams[0].total.goodput / capacity);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything a lab makes carries its id and is removed by drop, by its guard process when its
+//! owner dies, or by the next lab; see [`sweep`]. Two labs never meet.
+
+mod cgroup;
+mod error;
+mod guard;
+pub mod helper;
+mod lab;
+pub mod load;
+mod os;
+mod process;
+mod product;
+mod registry;
+pub mod server;
+mod topology;
+
+pub use cgroup::Group;
+pub use error::{LabError, Result};
+pub use helper::Helper;
+pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
+pub use load::{
+    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Percentiles,
+    Phase, PhaseReport, Progress, Script, SlotPart, SlotReport, Sources, Stream, StreamProgress,
+    StreamReport, Totals,
+};
+pub use process::Managed;
+pub use product::{Product, ProductConfig};
+pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
+pub use server::tiny::TinyOptions;
+pub use server::{
+    ApacheOptions, Cost, CostKind, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule, NginxOptions,
+    Server,
+};
+pub use topology::{
+    CLIENTS_V4, CLIENTS_V6, NetworkOptions, Role, SERVER_INTERFACE, SERVER_V4, SERVER_V6,
+};

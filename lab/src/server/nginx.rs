@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! nginx: static files, or in front of a slow upstream of bounded concurrency.
+
+use super::tiny::{TinyOptions, command as tiny_command};
+use super::{Server, listens};
+use crate::error::Result;
+use crate::lab::{Lab, START_LIMIT};
+use crate::os;
+use std::path::Path;
+
+/// How nginx is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NginxOptions {
+    /// Port (default 80).
+    pub port: u16,
+    /// `worker_connections` (default 768, Debian's).
+    pub connections: u32,
+    /// What it passes requests on to; `None` serves a static file.
+    pub upstream: Option<TinyOptions>,
+}
+
+impl Default for NginxOptions {
+    fn default() -> Self {
+        Self { port: 80, connections: 768, upstream: None }
+    }
+}
+
+/// The frame of a configuration: one worker, all files in `dir`. `http` goes into the http block.
+pub(crate) fn frame(dir: &Path, connections: u32, http: &str) -> String {
+    let dir = os::text(dir);
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
+        .collect();
+    format!(
+        "daemon off;\nworker_processes 1;\nuser www-data;\npid {dir}/nginx.pid;\n\
+         error_log {dir}/error.log;\nevents {{ worker_connections {connections}; }}\n\
+         http {{\n{temporary}log_format lab '$remote_addr $status $request_time';\n\
+         access_log {dir}/access.log lab;\n{http}}}\n"
+    )
+}
+
+/// Starts nginx with a configuration and waits until it listens.
+pub(crate) fn start_with(
+    lab: &Lab,
+    dir: &Path,
+    config: &str,
+    port: u16,
+) -> Result<crate::process::Managed> {
+    let program = os::text(&os::find_program("nginx")?);
+    let file = dir.join("nginx.conf");
+    os::write(&file, config)?;
+    let prefix = os::text(dir);
+    // -e: until the configuration is read, nginx would log to the system's place.
+    let log = os::text(&dir.join("error.log"));
+    let command = [&program, "-p", &prefix, "-e", &log, "-c", &os::text(&file)];
+    let process = lab.start_on_server("nginx", &command)?;
+    let pid = process.pid();
+    os::wait_or_fail("nginx to listen", START_LIMIT, Some(&dir.join("error.log")), || {
+        listens(pid, port)
+    })?;
+    Ok(process)
+}
+
+pub(crate) fn start(lab: &Lab, options: &NginxOptions) -> Result<Server> {
+    let dir = lab.private_dir("nginx")?;
+    os::make_dir(&dir.join("www"))?;
+    os::write(&dir.join("www/index.html"), "ok\n")?;
+    let mut behind = Vec::new();
+    let place = match &options.upstream {
+        None => format!("root {}/www;", dir.display()),
+        Some(upstream) => {
+            let command = tiny_command(lab, upstream)?;
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let process = lab.start_on_server("upstream", &words)?;
+            let (pid, log) = (process.pid(), process.log().to_path_buf());
+            os::wait_or_fail("the upstream to listen", START_LIMIT, Some(&log), || {
+                listens(pid, upstream.port)
+            })?;
+            behind.push(process);
+            format!("location / {{ proxy_pass http://127.0.0.1:{}; }}", upstream.port)
+        }
+    };
+    let port = options.port;
+    let http =
+        format!("server {{ listen {port}; listen [::]:{port}; server_name lab.test; {place} }}\n");
+    let process = start_with(lab, &dir, &frame(&dir, options.connections, &http), port)?;
+    let (access_log, path) = (Some(dir.join("access.log")), "/index.html".to_owned());
+    Ok(Server { process, behind, port, path, access_log })
+}

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The words of the contract: lines on the socket, HTTP responses, explanations.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use proptest::prelude::*;
 use tidegate_api::explain::{Known, SAMPLES_MAX, explain};
 use tidegate_api::http::{HEARTBEAT_AGE_MAX, Response, SNAPSHOT_AGE_MAX, respond};
 use tidegate_api::protocol::{
-    ApiError, ErrorKind, Reply, Request, decode_reply, decode_request, encode_reply, encode_request,
+    ApiError, ErrorKind, HandoverPhase, Reply, Request, decode_reply, decode_request, encode_reply,
+    encode_request,
 };
 use tidegate_model::intent::{Config, Mode, Registry, parse};
 use tidegate_model::limits::{ServiceLimits, Why};
@@ -81,6 +83,10 @@ fn the_lines_are_what_the_contract_says() {
         (Request::Release { on: true }, r#"{"version":1,"request":"release","on":true}"#),
         (mode, r#"{"version":1,"request":"mode","service":"shop","mode":"shadow"}"#),
         (Request::Reload { path: None }, r#"{"version":1,"request":"reload"}"#),
+        (
+            Request::Handover { phase: HandoverPhase::Begin },
+            r#"{"version":1,"request":"handover","phase":"begin"}"#,
+        ),
         (
             Request::Explain { address: "2001:db8::1".parse().unwrap(), port: Some(5) },
             r#"{"version":1,"request":"explain","address":"2001:db8::1","port":5}"#,

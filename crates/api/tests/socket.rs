@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Client and server over a real Unix socket, with good clients and with hostile ones.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every command against a real control socket, with what it prints and how it exits.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use clap::ArgMatches;
 use std::io::Write;

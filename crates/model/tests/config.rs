@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Golden configurations: wrong ones with their messages, right ones with what was understood.
 //! `TIDEGATE_BLESS=1 cargo test -p tidegate-model` writes what is compared here.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use proptest::prelude::*;
 use std::fs;

@@ -13,4 +13,4 @@ mod table;
 pub use export::{CONTENT_TYPE, Point, openmetrics, points, reference};
 pub use schema::{Kind, LABEL_BYTES_MAX, METRICS, Metric, Number};
 pub use service::{Figures, figures};
-pub use table::{COLUMNS, Column, render_rows, services_table};
+pub use table::{COLUMNS, Column, fitting, render_rows, services_table};

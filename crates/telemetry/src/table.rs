@@ -11,19 +11,22 @@ pub struct Column {
     pub title: &'static str,
     /// Whether it is a number, and so stands at the right.
     pub number: bool,
+    /// Where there is no room for all, the highest go first; 0 always stays.
+    pub rank: u8,
     /// The cell of a service; `-` where nothing is known.
     pub cell: fn(&ServiceState) -> String,
 }
 
 /// The columns of the table of services, in their order.
 pub const COLUMNS: &[Column] = &[
-    Column { title: "service", number: false, cell: |s| plain(&s.name) },
-    Column { title: "mode", number: false, cell: |s| plain(&s.mode) },
-    Column { title: "offered/s", number: true, cell: |s| rate(figures(s).offered) },
-    Column { title: "admitted/s", number: true, cell: |s| rate(figures(s).admitted) },
+    Column { title: "service", number: false, rank: 0, cell: |s| plain(&s.name) },
+    Column { title: "mode", number: false, rank: 6, cell: |s| plain(&s.mode) },
+    Column { title: "offered/s", number: true, rank: 1, cell: |s| rate(figures(s).offered) },
+    Column { title: "admitted/s", number: true, rank: 7, cell: |s| rate(figures(s).admitted) },
     Column {
         title: "refused/s",
         number: true,
+        rank: 1,
         cell: |s| {
             // Nothing was refused in shadow mode: the sign says that it is a bound.
             let bound =
@@ -34,6 +37,7 @@ pub const COLUMNS: &[Column] = &[
     Column {
         title: "limit/s",
         number: true,
+        rank: 2,
         cell: |s| match s.limits.rate {
             Some(limit) => rate(Some(limit.get())),
             None => "none".into(),
@@ -42,11 +46,13 @@ pub const COLUMNS: &[Column] = &[
     Column {
         title: "waiting",
         number: true,
+        rank: 4,
         cell: |s| count(s.signals.time.waiting.map(|r| r.value)),
     },
     Column {
         title: "p99",
         number: true,
+        rank: 3,
         cell: |s| match s.signals.time.first_byte {
             Some(times) if times.value.count > 0 => times.value.p99.to_string(),
             _ => "-".into(),
@@ -55,6 +61,7 @@ pub const COLUMNS: &[Column] = &[
     Column {
         title: "accept queue",
         number: true,
+        rank: 9,
         cell: |s| match s.signals.queue.accept {
             Some(queue) => format!("{}/{}", queue.value.length, queue.value.limit),
             None => "-".into(),
@@ -63,12 +70,13 @@ pub const COLUMNS: &[Column] = &[
     Column {
         title: "CPU",
         number: true,
+        rank: 5,
         cell: |s| match s.signals.resource.cpu {
             Some(cpu) => format!("{:.0} %", cpu.value.get() * 100.0),
             None => "-".into(),
         },
     },
-    Column { title: "alarmed", number: false, cell: alarmed },
+    Column { title: "alarmed", number: false, rank: 8, cell: alarmed },
 ];
 
 fn alarmed(service: &ServiceState) -> String {
@@ -94,6 +102,21 @@ fn plain(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
         .collect()
+}
+
+/// The columns that fit into a width, two spaces between them, given how wide each would be.
+#[must_use]
+pub fn fitting(widths: &[usize], width: usize) -> Vec<usize> {
+    let mut kept: Vec<usize> = (0..COLUMNS.len().min(widths.len())).collect();
+    let needed = |kept: &[usize]| kept.iter().map(|i| widths[*i] + 2).sum::<usize>();
+    while needed(&kept) > width + 2 {
+        let last = kept.iter().copied().max_by_key(|i| COLUMNS[*i].rank);
+        match last.filter(|i| COLUMNS[*i].rank > 0) {
+            Some(least) => kept.retain(|i| *i != least),
+            None => break,
+        }
+    }
+    kept
 }
 
 /// The table of all services.

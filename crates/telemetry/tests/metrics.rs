@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The schema and what is made of it. `TIDEGATE_BLESS=1` writes the golden files.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;

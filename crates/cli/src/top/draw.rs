@@ -12,7 +12,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 use std::collections::VecDeque;
 use tidegate_model::snapshot::ServiceState;
-use tidegate_telemetry::COLUMNS;
+use tidegate_telemetry::{COLUMNS, Column, fitting};
 
 /// Most alerts that are shown at once.
 const ALERTS_MAX: usize = 4;
@@ -49,13 +49,12 @@ fn alert_lines(view: &View) -> Vec<Line<'static>> {
 }
 
 /// As wide as its widest cell.
-fn widths(rows: &[Vec<String>]) -> Vec<Constraint> {
-    let widest = |(i, title): (usize, &str)| {
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let widest = |(i, column): (usize, &Column)| {
         let cells = rows.iter().map(|r| r[i].chars().count());
-        cells.chain([title.len()]).max().unwrap_or_default() as u16
+        cells.chain([column.title.len()]).max().unwrap_or_default()
     };
-    let titles = COLUMNS.iter().map(|c| c.title).enumerate();
-    titles.map(|t| Constraint::Length(widest(t))).collect()
+    COLUMNS.iter().enumerate().map(widest).collect()
 }
 
 fn services(frame: &mut Frame<'_>, view: &View, area: Rect) {
@@ -63,13 +62,13 @@ fn services(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let texts: Vec<Vec<String>> =
         states.iter().map(|s| COLUMNS.iter().map(|c| (c.cell)(s)).collect()).collect();
     let widths = widths(&texts);
-    let rows = texts.into_iter().zip(states).map(|(cells, state)| {
-        let aligned =
-            cells.into_iter().zip(COLUMNS).map(|(cell, column)| aligned(cell, column.number));
-        Row::new(aligned).style(row_style(state))
+    let kept = fitting(&widths, usize::from(area.width));
+    let rows = texts.iter().zip(states).map(|(cells, state)| {
+        let cells = kept.iter().map(|i| aligned(cells[*i].clone(), COLUMNS[*i].number));
+        Row::new(cells).style(row_style(state))
     });
-    let titles = COLUMNS.iter().map(|c| aligned(c.title.to_owned(), c.number));
-    let table = Table::new(rows, widths)
+    let titles = kept.iter().map(|i| aligned(COLUMNS[*i].title.to_owned(), COLUMNS[*i].number));
+    let table = Table::new(rows, kept.iter().map(|i| Constraint::Length(widths[*i] as u16)))
         .header(Row::new(titles).style(Modifier::BOLD))
         .row_highlight_style(Modifier::REVERSED)
         .column_spacing(2);
@@ -203,7 +202,8 @@ mod tests {
         for i in 0..120 {
             view.update(snapshot(20 + i % 40));
         }
-        golden("top.txt", &screen(&view, (110, 18)));
+        golden("top.txt", &screen(&view, (116, 18)));
+        golden("top-narrow.txt", &screen(&view, (80, 18)));
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let warnings = vec!["the accept queue cannot be read\u{1b}[2J".into()];
         view.update(Snapshot { released: true, warnings, ..snapshot(60) });
         view.trouble = Some("no daemon answers".into());
-        golden("top-alerts.txt", &screen(&view, (110, 20)));
+        golden("top-alerts.txt", &screen(&view, (116, 20)));
     }
 
     #[test]

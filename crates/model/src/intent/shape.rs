@@ -255,8 +255,8 @@ where
     let value: Value = value.ok_or(None)?.into();
     let size = value.as_f64().ok_or(None)?;
     let inside = min.is_none_or(|m| size >= m) && max.is_none_or(|m| size <= m);
-    // A sign or digits only: what other YAML readers take for octal or a float is refused.
-    let decimal = !text.starts_with('+')
-        && !(text.len() > 1 && text.starts_with('0') && !text.starts_with("0."));
+    // What other YAML readers take for octal is refused, and a sign that says nothing.
+    let octal = text.len() > 1 && text.starts_with('0') && !text.starts_with("0.");
+    let decimal = !octal && !text.starts_with('+');
     if inside && decimal { Ok(value) } else { Err(None) }
 }

@@ -174,7 +174,7 @@ pub(super) fn show_span(span: Nanos) -> String {
     let unit = [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000)]
         .into_iter()
         .chain([("ms", 1_000_000), ("us", 1_000), ("ns", 1)])
-        .find(|(_, factor)| span.0 % factor == 0 && span.0 > 0);
+        .find(|(_, factor)| span.0.is_multiple_of(*factor) && span.0 > 0);
     unit.map_or_else(|| "0s".into(), |(name, factor)| format!("{}{name}", span.0 / factor))
 }
 

@@ -214,6 +214,7 @@ struct RawVerdict {
     delay_us: u32,
 }
 
+// SAFETY: both functions are defined in shim.c with these signatures.
 unsafe extern "C" {
     fn tg_native_admit(p: *const Params, s: *mut u64, e: *const Event, v: *mut RawVerdict);
     #[cfg(test)]

@@ -59,7 +59,7 @@ fn main() -> Result<(), String> {
     let has = |flag: &str| args.iter().any(|a| a == flag);
     let action = if has("drop") { Action::Drop } else { Action::Reject };
     let effort = if has("--quick") { Effort::QUICK } else { Effort::FULL };
-    let flags = ["--quick", "--trace", "--others", "drop", "reject"];
+    let flags = ["--quick", "--trace", "--others", "drop", "reject", "crisis", "cold", "halving", "calm"];
     let names: Vec<&String> = args.iter().filter(|a| !flags.contains(&a.as_str())).collect();
     for row in table() {
         if !names.is_empty() && !names.iter().any(|n| row.name.contains(n.as_str())) {
@@ -70,8 +70,19 @@ fn main() -> Result<(), String> {
         if has("--others") {
             others(&row, action)?;
         }
+        let chosen = if has("crisis") {
+            survival::crisis(&row, action, 6)?
+        } else if has("cold") {
+            survival::cold(&row, action, 3.0, 5)?
+        } else if has("halving") {
+            survival::halving(&row, action, 0.9, 7)?
+        } else if has("calm") {
+            survival::calm(&row, action, &effort)?
+        } else {
+            outcome.report
+        };
         if has("--trace") {
-            for t in &outcome.report.traces {
+            for t in &chosen.traces {
                 println!(
                     "{:8.1} offered {:4} ({:4}) refused {:4} completed {:4} waiting {:4} rate {:7.1} max {:5} {}",
                     t.at.as_secs_f64(),

@@ -64,7 +64,7 @@ pub struct Effort {
 
 impl Effort {
     /// What the judged table takes.
-    pub const FULL: Self = Self { calm_arrivals: 100_000.0, step_departures: 4000.0, seed: 1 };
+    pub const FULL: Self = Self { calm_arrivals: 100_000.0, step_departures: 20_000.0, seed: 1 };
     /// A quick look.
     pub const QUICK: Self = Self { calm_arrivals: 20_000.0, step_departures: 2000.0, seed: 1 };
 }
@@ -112,16 +112,15 @@ pub fn p99_calm_s(row: &Row, effort: &Effort) -> Result<f64, String> {
     Ok(run(calm, None)?.phases[0].took(0.99))
 }
 
-/// Shares refused at 0.5 and at 0.9 load.
+/// Half, then 0.9 of the capacity, protected: (almost) nothing may be refused.
 ///
 /// # Errors
 /// What the checkers found.
-pub fn refused_calm(row: &Row, action: Action, effort: &Effort) -> Result<[f64; 2], String> {
+pub fn calm(row: &Row, action: Action, effort: &Effort) -> Result<Report, String> {
     let seconds = effort.calm_arrivals / (0.9 * row.server.capacity());
     let load = [(0.5, seconds / 3.0), (0.9, seconds)];
     let calm = scenario(row, &load, effort.seed + 1).map_err(|e| e.to_string())?;
-    let report = run(calm, Some(shipped(action, Mode::Enforce)))?;
-    Ok([report.phases[0].refused_share(), report.phases[1].refused_share()])
+    run(calm, Some(shipped(action, Mode::Enforce)))
 }
 
 /// Runs everything for one server and one action.
@@ -143,6 +142,7 @@ pub fn survive(row: &Row, action: Action, effort: &Effort) -> Result<Outcome, St
         let good = p.perceived_s.iter().filter(|s| **s <= scaled_s).count();
         good as f64 / p.to.since(p.from).as_secs_f64() / capacity
     };
+    let calm = calm(row, action, effort)?;
     let last = &report.phases[6];
     let window = Nanos::from_secs_f64((100.0 / capacity).max(0.25));
     let recovery = report.recovery_s(last.from, last.to, window, p99);
@@ -150,7 +150,7 @@ pub fn survive(row: &Row, action: Action, effort: &Effort) -> Result<Outcome, St
     Ok(Outcome {
         capacity,
         p99_calm_s: p99,
-        refused_calm: refused_calm(row, action, effort)?,
+        refused_calm: [calm.phases[0].refused_share(), calm.phases[1].refused_share()],
         goodput: at(&|p| p.goodput() / capacity),
         goodput_scaled: at(&within),
         answered: at(&|p| p.answers() / capacity),

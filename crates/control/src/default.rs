@@ -22,8 +22,8 @@
 //! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
 //! objective on top of what it usually holds, which bounds what can pile up between two ticks.
 //!
-//! Alarmed: jobs in flight are held at a target N* = idle + (4/3)·μ·r0 + Q: what keeps all of an unknown
-//! number of workers busy, a third more because r0 is an estimate, and a small standing queue
+//! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an unknown
+//! number of workers busy, a half more because r0 is an estimate, and a small standing queue
 //! Q that rides out chance. Two actuators:
 //! - rate = μ + (N* − N)/τ, with μ the completions per second under saturation. A rate, not only a
 //!   ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
@@ -47,27 +47,32 @@
 //! under saturation, round trip while idle; TCP Vegas: excess in packets; Breakwater (OSDI 2020):
 //! admission by credits around measured capacity; Page 1954: cumulative sums; spec: lessons.
 
-use crate::evidence::{Standing, Z_ALARM, Z_LARGE, balance};
-use crate::history::{History, Sums};
-use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
+use crate::evidence::{Standing, Z_ALARM, Z_LARGE, balance, lossy};
+use crate::history::{History, Sums, TICKS_MAX};
+use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, RATE_CEILING, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
 use tidegate_units::Nanos;
 
-/// Answers in a window of the baseline: a mean with an error of 18 % for a tail with a
-/// coefficient of variation of 2.
-const BASELINE_ANSWERS: f64 = 128.0;
+/// Answers in a window of the baseline: a mean within 13 % at a coefficient of variation of 3.
+const BASELINE_ANSWERS: f64 = 512.0;
 /// A slow server's window ends after this many seconds with at least [`BASELINE_ANSWERS_MIN`].
 const BASELINE_SECONDS: f64 = 5.0;
 /// Fewest answers in a window.
 const BASELINE_ANSWERS_MIN: f64 = 16.0;
-/// Weight of a window lower than the baseline, and of a higher one: the baseline settles near the
-/// tenth percentile of windows, and a drift of 20 % takes nine windows of calm.
-const BASELINE_DOWN: f64 = 0.3;
-/// See [`BASELINE_DOWN`].
-const BASELINE_UP: f64 = 0.03;
-/// Share of μ·r0 added to the target, because r0 errs low (its percentile above) by up to a quarter.
-const TARGET_SLACK: f64 = 1.0 / 3.0;
+/// Standard errors added to a window's mean: the least of many windows must not be below the
+/// truth, because the jobs that keep the server busy are counted by it.
+const BASELINE_ERRORS: f64 = 2.0;
+/// Seconds of calm in which a baseline follows upward: slow enough that half a minute at the very
+/// capacity moves it by 5 % of the gap.
+const BASELINE_UP_SECONDS: f64 = 600.0;
+/// Weight of a window in the measured variability.
+const BASELINE_SPREAD_WEIGHT: f64 = 0.05;
+/// Variability above this (a coefficient of variation of 5) is taken for this.
+const SPREAD_MAX: f64 = 25.0;
+/// Share of μ·r0 added to the target, because r0 errs low (its percentile above) by up to a third
+/// (a heavy tail in few answers).
+const TARGET_SLACK: f64 = 0.5;
 /// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
 /// capacity is busy in all but 1e-5 of the time.
 const QUEUE_MAX: f64 = 16.0;
@@ -83,10 +88,9 @@ const EXCESS_DEVIATIONS: f64 = 4.0;
 const EXCESS_OBJECTIVE: f64 = 0.1;
 /// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
 const EXCESS_LARGE: f64 = 2.25;
-/// At this multiple CPU alone is second family enough (0.9^240).
-const EXCESS_HUGE: f64 = 6.0;
-/// The guard while calm: at least this many jobs above the usual, whatever the server.
-const GUARD_MIN: f64 = 64.0;
+/// The guard while calm: at least this many jobs above the usual, whatever the server (0.9^128 is
+/// 1e-6).
+const GUARD_MIN: f64 = 128.0;
 /// The guard in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
 /// Seconds in which "the usual" follows.
@@ -105,6 +109,8 @@ const TAU_SECONDS_MIN: f64 = 0.3;
 const MU_DEPARTURES: f64 = 64.0;
 /// See [`MU_DEPARTURES`].
 const MU_SECONDS_MIN: f64 = 1.0;
+/// Seconds in which μ doubles while the server is short of work that is being refused.
+const MU_DOUBLING_SECONDS: f64 = 0.5;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
 const RATE_SHARE_MIN: f64 = 0.5;
 /// Load below this share of μ is no overload.
@@ -126,9 +132,9 @@ const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
 /// Completions below this share of the peak ask for a trial.
 const TRIAL_SHARE: f64 = 0.8;
 /// A trial raises the target by this share.
-const TRIAL_RAISE: f64 = 0.5;
-/// Completions must follow by half of it.
-const TRIAL_FOLLOW: f64 = 0.25;
+const TRIAL_RAISE: f64 = 1.0;
+/// Completions must follow by this share: three deviations of the two counts.
+const TRIAL_FOLLOW: f64 = 0.3;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 /// See [`TRIAL_PAUSE`].
@@ -137,8 +143,15 @@ const TRIAL_PAUSE_MAX: f64 = 60.0;
 const SEARCH_COMPLETIONS: f64 = 64.0;
 /// See [`SEARCH_COMPLETIONS`].
 const SEARCH_SECONDS: f64 = 0.5;
-/// The search goes on while completions hold this share of the best.
-const SEARCH_HOLD: f64 = 0.9;
+/// The search goes on while completions hold this share of the best: half way between what half
+/// the jobs give a server that needs them all, and one that does not.
+const SEARCH_HOLD: f64 = 0.75;
+/// Completions in a window of the peak (its largest errs by 3/√512 = 13 %), and ticks at least.
+const PEAK_COMPLETIONS: f64 = 512.0;
+/// See [`PEAK_COMPLETIONS`].
+const PEAK_TICKS_MIN: usize = 10;
+/// Failed steps after which the search ends: one may be chance.
+const SEARCH_FAILED_MAX: u32 = 2;
 /// Seconds in which the peak of completions fades to half.
 const PEAK_HALF_LIFE: f64 = 60.0;
 
@@ -170,6 +183,7 @@ pub struct DefaultController {
     released_at: Option<Nanos>,
     release_arrivals: f64,
     since: Nanos,
+    waiting_before: Option<f64>,
     last: ServiceLimits,
 }
 
@@ -177,9 +191,48 @@ pub struct DefaultController {
 #[derive(Clone, Debug, Default)]
 struct Baseline {
     r0_s: Option<f64>,
-    window: Sums,
+    /// Squared coefficient of variation of response times.
+    spread: f64,
+    window: Window,
     waiting: f64,
     explained: f64,
+}
+
+/// Response times of some ticks, with what tells their variance: the means of single ticks vary
+/// as the times do, over their number.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    seconds: f64,
+    sum_s: f64,
+    answers: f64,
+    squares: f64,
+    ticks: f64,
+}
+
+impl Window {
+    fn add(&mut self, tick: &Sums) {
+        self.seconds += tick.seconds;
+        if tick.responses > 0.0 {
+            self.sum_s += tick.response_s;
+            self.answers += tick.responses;
+            self.squares += tick.response_s * tick.response_s / tick.responses;
+            self.ticks += 1.0;
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.ticks > 1.0
+            && (self.answers >= BASELINE_ANSWERS
+                || self.seconds >= BASELINE_SECONDS && self.answers >= BASELINE_ANSWERS_MIN)
+    }
+
+    /// Mean and its standard error in seconds, and the squared coefficient of variation.
+    fn result(&self) -> (f64, f64, f64) {
+        let mean = self.sum_s / self.answers;
+        let variance = ((self.squares - self.sum_s * mean) / (self.ticks - 1.0)).max(0.0);
+        let spread = if mean > 0.0 { (variance / (mean * mean)).min(SPREAD_MAX) } else { 0.0 };
+        (mean, (variance / self.answers).sqrt(), spread)
+    }
 }
 
 impl Baseline {
@@ -188,20 +241,29 @@ impl Baseline {
         self.waiting = keep * self.waiting + (1.0 - keep) * waiting;
         let explained = tick.response_s / tick.seconds;
         self.explained = keep * self.explained + (1.0 - keep) * explained;
-        self.window.seconds += tick.seconds;
-        self.window.response_s += tick.response_s;
-        self.window.responses += tick.responses;
-        let enough = self.window.responses >= BASELINE_ANSWERS
-            || (self.window.seconds >= BASELINE_SECONDS
-                && self.window.responses >= BASELINE_ANSWERS_MIN);
-        if let (true, Some(mean)) = (enough, self.window.mean_s()) {
-            self.window = Sums::default();
-            self.r0_s = Some(match self.r0_s {
-                None => mean,
-                Some(r0) if mean < r0 => r0 + BASELINE_DOWN * (mean - r0),
-                Some(r0) => r0 + BASELINE_UP * (mean - r0),
-            });
+        self.window.add(tick);
+        if !self.window.enough() {
+            return;
         }
+        let window = std::mem::take(&mut self.window);
+        let (mean, error, spread) = window.result();
+        let upper = mean + BASELINE_ERRORS * error;
+        let before = self.r0_s.unwrap_or(f64::MAX);
+        if upper <= before {
+            self.r0_s = Some(upper);
+        } else {
+            let weight = 1.0 - (-window.seconds / BASELINE_UP_SECONDS).exp();
+            self.r0_s = Some(before + weight * (upper - before));
+        }
+        // Only unqueued times tell how requests differ.
+        if mean < 1.5 * before {
+            self.spread += BASELINE_SPREAD_WEIGHT * (spread - self.spread);
+        }
+    }
+
+    /// How much longer queues are than with exponential times (Pollaczek and Khinchine).
+    fn variability(&self) -> f64 {
+        ((1.0 + self.spread) / 2.0).max(1.0)
     }
 
     /// Jobs in flight that no throughput explains.
@@ -215,17 +277,26 @@ impl Baseline {
 #[derive(Clone, Debug)]
 struct Shed {
     mu: f64,
+    /// Factor on the completions that a comparison takes.
+    variability: f64,
     r0_s: f64,
-    /// Jobs added to the target by trials that succeeded.
-    extra: f64,
     idle: f64,
-    /// Best completion rate of the search for a baseline; `None` when there is no search.
-    search: Option<f64>,
+    /// The search for a baseline, where there is none.
+    search: Option<Search>,
     trial: Trial,
     /// Arrivals missing to 0.97·μ.
     missing: f64,
     unused_s: f64,
     families: Vec<Family>,
+}
+
+/// The search for a baseline: halve r0 while completions hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Search {
+    /// Best completions per second so far.
+    best: f64,
+    /// Failed steps; two end the search.
+    failed: u32,
 }
 
 /// A try whether more jobs in flight give more completions.
@@ -263,6 +334,7 @@ impl DefaultController {
             released_at: None,
             release_arrivals: RELEASE_ARRIVALS,
             since: Nanos::ZERO,
+            waiting_before: None,
             last: ServiceLimits::default(),
         }
     }
@@ -277,9 +349,9 @@ impl DefaultController {
         let keep = (-dt / USUAL_SECONDS).exp();
         self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
         self.peak *= (-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE).exp();
-        self.peak = self.peak.max(self.throughput());
-        if self.shed.is_none() {
-            self.baseline.learn(&tick.sums, tick.waiting);
+        if self.history.len() >= PEAK_TICKS_MIN {
+            let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
+            self.peak = self.peak.max(lately);
         }
     }
 
@@ -287,7 +359,7 @@ impl DefaultController {
     fn excess(&self, waiting: f64) -> (f64, f64) {
         let throughput = self.throughput();
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
-        let alarm = (EXCESS_MIN + EXCESS_DEVIATIONS * held.sqrt())
+        let alarm = (EXCESS_MIN * self.baseline.variability() + EXCESS_DEVIATIONS * held.sqrt())
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
         (waiting - self.baseline.idle() - held, alarm)
     }
@@ -297,9 +369,10 @@ impl DefaultController {
         let (excess, alarm) = self.excess(waiting);
         let time = excess > alarm;
         let z = if excess > EXCESS_LARGE * alarm { Z_LARGE } else { Z_ALARM };
-        let unbalanced = balance(&self.history, z);
+        let losing = lossy(&self.history);
+        let unbalanced = losing || balance(&self.history, z, waiting);
         let (resource, queue) = (self.standing.resource(), self.standing.queue());
-        let hopeless = excess > (EXCESS_HUGE * alarm).max(self.objective_s * self.throughput());
+        let beyond_chance = excess > EXCESS_LARGE * alarm;
         let families = [
             (resource, Family::Resource),
             (queue, Family::Queue),
@@ -307,7 +380,17 @@ impl DefaultController {
             (unbalanced, Family::Balance),
         ];
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
-        (on, time && (unbalanced || (resource && hopeless)))
+        let standing = excess > QUEUE_MAX * self.baseline.variability();
+        let shed = time && unbalanced
+            || time && resource && beyond_chance
+            || standing && resource && losing;
+        (on, shed)
+    }
+
+    /// Nothing is learned while anything is alarmed; without a baseline, in-flight says nothing yet.
+    fn may_learn(&self, families: &[Family]) -> bool {
+        let known = self.baseline.r0_s.is_some();
+        families.iter().all(|family| *family == Family::Time && !known)
     }
 
     fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
@@ -323,11 +406,11 @@ impl DefaultController {
         let r0_s = self.baseline.r0_s;
         self.shed = Some(Shed {
             mu,
-            r0_s: r0_s.unwrap_or(tick.waiting / mu),
-            extra: 0.0,
+            r0_s: r0_s.unwrap_or((tick.waiting / mu).min(self.objective_s) / 2.0),
+            variability: self.baseline.variability(),
             idle: self.baseline.idle(),
-            search: r0_s.is_none().then_some(0.0),
-            trial: Trial { on: None, seconds: 0.0, completed: 0.0, pause_s: TRIAL_PAUSE },
+            search: r0_s.is_none().then_some(Search::default()),
+            trial: Trial { on: None, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
             missing: 0.0,
             unused_s: 0.0,
             families,
@@ -353,7 +436,7 @@ impl DefaultController {
 
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
-        let guard = GUARD_MIN.max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let guard = (GUARD_MIN * self.baseline.variability()).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
         let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms",
@@ -375,7 +458,7 @@ impl DefaultController {
         let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
         let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
         let rate = bounded((shed.mu + correction).max(RATE_SHARE_MIN * shed.mu));
-        let ceiling = (target + queue / 2.0).round().max(1.0) as u64;
+        let ceiling = (target + queue).round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {waiting:.0} in flight, target {target:.0} \
              (baseline {:.1} ms), rate {rate}",
@@ -384,7 +467,7 @@ impl DefaultController {
         );
         ServiceLimits {
             rate: Some(rate),
-            burst: (queue / 2.0).ceil().max(2.0) as u32,
+            burst: queue.ceil().max(2.0) as u32,
             waiting_max: (mode == Mode::Enforce).then_some(ceiling),
             accept_queue_max_q10: 0,
             why: Why { shedding: true, since: self.since, alarmed: shed.families.clone(), text },
@@ -405,52 +488,67 @@ impl Shed {
     fn target(&self, objective_s: f64) -> f64 {
         let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
         let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
-        self.idle + busy + self.queue(objective_s) + self.extra + tried
+        self.idle + busy + self.queue(objective_s) + tried
     }
 
     fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
-        let saturated = refused > 0.0 || tick.waiting >= self.target(objective_s) / 2.0;
-        if saturated {
+        let short = tick.waiting < self.target(objective_s) / 2.0;
+        if short && refused > 0.0 {
+            // We refuse, and the server has hardly anything to do: μ is too low, not measured.
+            self.mu = (self.mu * (seconds / MU_DOUBLING_SECONDS).exp2()).min(RATE_CEILING);
+        } else if !short {
             let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
             let weight = 1.0 - (-seconds / span).exp();
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
         self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
-        self.unused_s = if refused > 0.0 { 0.0 } else { self.unused_s + seconds };
+        let unbalanced = self.families.contains(&Family::Balance);
+        self.unused_s = if refused > 0.0 || unbalanced { 0.0 } else { self.unused_s + seconds };
         self.trial.seconds += seconds;
         self.trial.completed += completed;
         if self.search.is_some() {
-            self.search_step();
+            self.search_step(tick.waiting, objective_s);
         } else {
             self.trial_step(tick.waiting, peak, objective_s);
         }
     }
 
     /// Without a baseline: halve r0 while completions hold.
-    fn search_step(&mut self) {
-        let enough = self.trial.seconds >= SEARCH_SECONDS
-            && self.trial.completed >= SEARCH_COMPLETIONS
+    fn search_step(&mut self, waiting: f64, objective_s: f64) {
+        let span = self.trial.seconds;
+        if waiting > self.target(objective_s) + self.queue(objective_s) && span < TRIAL_SECONDS.1 {
+            // Still working down what was there: nothing to be learned yet.
+            self.trial.completed = 0.0;
+            self.trial.seconds = 0.0;
+            return;
+        }
+        let wanted = SEARCH_COMPLETIONS * self.variability;
+        let enough = self.trial.seconds >= SEARCH_SECONDS && self.trial.completed >= wanted
             || self.trial.seconds >= TRIAL_SECONDS.1;
-        let Some(best) = self.search.filter(|_| enough) else { return };
+        let Some(search) = self.search.as_mut().filter(|_| enough) else { return };
         let rate = self.trial.completed / self.trial.seconds;
-        if rate >= SEARCH_HOLD * best && self.mu * self.r0_s > 1.0 {
-            self.search = Some(best.max(rate));
+        let held = rate >= SEARCH_HOLD * search.best;
+        search.best = search.best.max(rate);
+        if !held {
+            search.failed += 1;
+            self.r0_s *= 2.0;
+        } else if self.mu * self.r0_s > 1.0 && search.failed < SEARCH_FAILED_MAX {
             self.r0_s /= 2.0;
         } else {
             self.search = None;
-            self.r0_s *= if rate >= SEARCH_HOLD * best { 1.0 } else { 2.0 };
         }
         (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
     }
 
     fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
-        let span = (TRIAL_COMPLETIONS / self.mu).clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
+        let span = (TRIAL_COMPLETIONS * self.variability / self.mu).clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
         let rate = self.trial.completed / self.trial.seconds;
         match self.trial.on {
             None if self.trial.seconds < self.trial.pause_s.max(span) => return,
             None => {
-                if self.mu < TRIAL_SHARE * peak && self.unused_s <= 0.0 {
+                let used_up = self.families.contains(&Family::Resource);
+                if self.mu < TRIAL_SHARE * peak && self.unused_s <= 0.0 && !used_up {
                     let target = self.target(objective_s).max(waiting);
                     let jobs = target * (1.0 + TRIAL_RAISE) - self.target(objective_s);
                     self.trial.on = Some((jobs, rate));
@@ -460,7 +558,7 @@ impl Shed {
             Some((jobs, before)) => {
                 self.trial.on = None;
                 if rate >= before * (1.0 + TRIAL_FOLLOW) {
-                    self.extra += jobs;
+                    self.r0_s += jobs / self.mu;
                     self.trial.pause_s = 0.0;
                 } else {
                     self.trial.pause_s =
@@ -483,21 +581,22 @@ impl Controller for DefaultController {
         let (Freshness::Fresh, Some(counts), Some(waiting)) = (seen, counts, waiting) else {
             return self.blind(seen, signals.now);
         };
-        let tick = Tick {
-            now: signals.now,
-            sums: sums(signals, &counts.value),
-            waiting: waiting.value.min(1 << 40) as f64,
-        };
+        let waiting = waiting.value.min(1 << 40) as f64;
+        let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(0.0);
+        let sums = Sums { growth, ..sums(signals, &counts.value) };
+        let tick = Tick { now: signals.now, sums, waiting };
         self.history.push(tick.sums);
         self.standing.see(signals, Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS)));
         self.learn(&tick);
         let (families, alarm) = self.alarm(tick.waiting);
         if let Some(shed) = &mut self.shed {
-            shed.observe(&tick, self.peak, self.objective_s);
             shed.families = families.clone();
+            shed.observe(&tick, self.peak, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {
             self.begin(&tick, families.clone());
+        } else if self.may_learn(&families) {
+            self.baseline.learn(&tick.sums, tick.waiting);
         }
         self.last = match &self.shed {
             Some(shed) => self.shedding(shed, tick.waiting, mode),
@@ -536,5 +635,6 @@ fn sums(signals: &Signals, counts: &Counts) -> Sums {
         completed: float(counts.completed),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),
+        growth: 0.0,
     }
 }

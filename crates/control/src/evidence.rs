@@ -22,7 +22,7 @@
 //! **Resource.** CPU used up. **Queue.** The accept queue was never empty during an interval (the
 //! standing queue of CoDel).
 
-use crate::history::{History, TICKS_MAX};
+use crate::history::{History, Sums, TICKS_MAX};
 use tidegate_model::signals::{Reading, Signals};
 use tidegate_units::Nanos;
 
@@ -35,16 +35,30 @@ pub(crate) const Z_LARGE: f64 = 2.0;
 const COMPLETED_MIN: f64 = 4.0;
 /// Shortest window in ticks: two would be a burst at the turn of a tick.
 const WINDOW_MIN: usize = 3;
+/// Blocks into which a window is cut.
+const BLOCKS: usize = 8;
+/// Ticks before a window that tell what completions were.
+const BEFORE_TICKS_MIN: usize = 16;
+/// Arrivals that are looked at for losses.
+const LOST_OF: f64 = 64.0;
+/// Share of them that is lost for an alarm; at 0.9 load it is below 1 % even where an answer takes
+/// 0.2 s and clients leave after 10 s.
+const LOST_SHARE: f64 = 0.25;
+/// Share of its even part of the excess that the later half must have, and the earlier.
+const LATE_MIN: f64 = 0.8;
+/// See [`LATE_MIN`].
+const EARLY_MIN: f64 = 0.4;
 /// CPU of what the service may use that counts as used up; the rest is accounting noise.
 const CPU_USED_UP: f64 = 0.97;
 /// Ticks over which CPU and accept queue must stand: five times 100 ms.
 const STANDING_TICKS: u32 = 5;
 
 /// Whether the last ticks show a lasting excess of arrivals over completions of z deviations.
-pub(crate) fn balance(history: &History, z: f64) -> bool {
+/// `waiting` jobs are in flight.
+pub(crate) fn balance(history: &History, z: f64, waiting: f64) -> bool {
     let mut window = WINDOW_MIN;
     while window <= history.len().min(TICKS_MAX) {
-        if lasting(history, window, z) {
+        if lasting(history, window, z) && !fallen(history, window, waiting) {
             return true;
         }
         window = window + 1 + window * 2 / 5;
@@ -52,11 +66,10 @@ pub(crate) fn balance(history: &History, z: f64) -> bool {
     false
 }
 
-/// Sum over blocks `from..to` of `blocks` in the window, oldest block first.
-fn part(history: &History, window: usize, part: (usize, usize), of: usize) -> (f64, f64) {
-    let ago = |k: usize| window - window * k / of;
-    let sums = history.between(ago(part.0), ago(part.1));
-    (sums.excess(), sums.completed)
+/// Sums of the k-th of `of` equal parts of the window, oldest first, and its length in ticks.
+fn part(history: &History, window: usize, k: usize, of: usize) -> (Sums, f64) {
+    let (from, to) = (window - window * k / of, window - window * (k + 1) / of);
+    (history.between(from, to), (from - to) as f64)
 }
 
 fn lasting(history: &History, window: usize, z: f64) -> bool {
@@ -69,10 +82,11 @@ fn lasting(history: &History, window: usize, z: f64) -> bool {
     if excess * excess < z * z * poisson {
         return false;
     }
-    let blocks = window.min(8);
-    let mean = excess / blocks as f64;
+    let blocks = window.min(BLOCKS);
+    let even = excess / window as f64;
     let squares: f64 = (0..blocks)
-        .map(|k| part(history, window, (k, k + 1), blocks).0 - mean)
+        .map(|k| part(history, window, k, blocks))
+        .map(|(sums, ticks)| sums.excess() - even * ticks)
         .map(|d| d * d)
         .sum();
     // Variance of the sum of the blocks: blocks times the sample variance of one.
@@ -80,19 +94,41 @@ fn lasting(history: &History, window: usize, z: f64) -> bool {
     if excess * excess < z * z * shown {
         return false;
     }
-    let (early, late) = (part(history, window, (0, 1), 2), part(history, window, (1, 2), 2));
-    if late.0 < 0.4 * excess || early.0 < 0.2 * excess {
+    let ((early, early_ticks), (late, late_ticks)) =
+        (part(history, window, 0, 2), part(history, window, 1, 2));
+    if late.excess() < LATE_MIN * even * late_ticks || early.excess() < EARLY_MIN * even * early_ticks
+    {
         return false;
     }
-    let rising = late.1 > 1.25 * early.1 + 2.0 * early.1.sqrt();
-    !rising && steady(history, window, all.completed)
+    // What the earlier half says about the later one.
+    let expected = early.completed / early_ticks * late_ticks;
+    let rising = late.completed > 1.25 * expected + 2.0 * expected.sqrt();
+    !rising && steady(history, window, all.completed / window as f64)
 }
 
-fn steady(history: &History, window: usize, completed: f64) -> bool {
+/// Whether completions are below what they were, and the window is too short to tell a server that
+/// lost capacity from one whose answers only take longer now: by Little's law they take N/D.
+fn fallen(history: &History, window: usize, waiting: f64) -> bool {
+    let now = history.last(window);
+    let before = history.between(window + BEFORE_TICKS_MIN.max(2 * window), window);
+    let expected = before.rate() * now.seconds;
+    now.completed < 0.9 * expected - expected.sqrt()
+        && now.completed < waiting
+}
+
+/// Whether clients leave without an answer, or SYNs are ignored by the server: a quarter of the
+/// last arrivals is neither answered nor in flight.
+pub(crate) fn lossy(history: &History) -> bool {
+    let last = history.since_offered(LOST_OF);
+    last.is_some_and(|sums| sums.lost() > LOST_SHARE * sums.offered)
+}
+
+fn steady(history: &History, window: usize, completed_per_tick: f64) -> bool {
     let quarters = window.min(4);
-    let even = completed / quarters as f64;
-    (0..quarters)
-        .all(|k| part(history, window, (k, k + 1), quarters).1 >= 0.5 * even - even.sqrt())
+    (0..quarters).map(|k| part(history, window, k, quarters)).all(|(sums, ticks)| {
+        let even = completed_per_tick * ticks;
+        sums.completed >= 0.5 * even - even.sqrt()
+    })
 }
 
 /// Counts for how many ticks CPU and accept queue have stood.
@@ -127,7 +163,6 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Sums;
 
     fn history(ticks: &[(f64, f64)]) -> History {
         let mut history = History::default();
@@ -146,11 +181,11 @@ mod tests {
     fn twice_the_capacity_shows_and_a_burst_does_not() {
         let calm = vec![(20.0, 20.0); 20];
         let with = |tail: &[(f64, f64)]| history(&[&calm[..], tail].concat());
-        assert!(balance(&with(&[(52.0, 26.0); 8]), Z_ALARM));
-        assert!(balance(&with(&[(260.0, 26.0); 3]), Z_ALARM));
+        assert!(balance(&with(&[(52.0, 26.0); 8]), Z_ALARM, 200.0));
+        assert!(balance(&with(&[(260.0, 26.0); 3]), Z_ALARM, 700.0));
         let mut burst = vec![(220.0, 26.0)];
         for _ in 0..12 {
-            assert!(!balance(&with(&burst), Z_ALARM), "burst after {} ticks", burst.len());
+            assert!(!balance(&with(&burst), Z_ALARM, 200.0), "burst after {} ticks", burst.len());
             burst.push((20.0, 26.0));
         }
     }
@@ -161,13 +196,13 @@ mod tests {
         let mut ticks = vec![(100.0, 100.0); 20];
         for tick in 0..40 {
             ticks.push((100.0, if tick < 5 { 0.0 } else { 100.0 }));
-            assert!(!balance(&history(&ticks), Z_ALARM), "tick {tick}");
+            assert!(!balance(&history(&ticks), Z_ALARM, 550.0), "tick {tick}");
         }
         // The same with exponential times: completions rise to meet arrivals.
         let mut ticks = vec![(100.0, 100.0); 20];
         for tick in 0..40 {
             ticks.push((100.0, 100.0 * (1.0 - (-0.2 * f64::from(tick)).exp())));
-            assert!(!balance(&history(&ticks), Z_ALARM), "tick {tick}");
+            assert!(!balance(&history(&ticks), Z_ALARM, 550.0), "tick {tick}");
         }
     }
 }

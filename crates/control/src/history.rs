@@ -17,6 +17,8 @@ pub(crate) struct Sums {
     pub(crate) refused: f64,
     /// Answers completed.
     pub(crate) completed: f64,
+    /// Growth of the jobs in flight.
+    pub(crate) growth: f64,
     /// Response times of those with one, in seconds, and their number.
     pub(crate) response_s: f64,
     /// Number of response times.
@@ -30,6 +32,7 @@ impl Sums {
             offered: self.offered + o.offered,
             refused: self.refused + o.refused,
             completed: self.completed + o.completed,
+            growth: self.growth + o.growth,
             response_s: self.response_s + o.response_s,
             responses: self.responses + o.responses,
         }
@@ -41,6 +44,7 @@ impl Sums {
             offered: self.offered - o.offered,
             refused: self.refused - o.refused,
             completed: self.completed - o.completed,
+            growth: self.growth - o.growth,
             response_s: self.response_s - o.response_s,
             responses: self.responses - o.responses,
         }
@@ -51,14 +55,16 @@ impl Sums {
         if self.seconds > 0.0 { self.completed / self.seconds } else { 0.0 }
     }
 
-    /// Mean response time in seconds, if there was one.
-    pub(crate) fn mean_s(&self) -> Option<f64> {
-        (self.responses > 0.0).then(|| self.response_s / self.responses)
-    }
 
-    /// Growth of what is inside: offered, and neither refused nor completed.
+    /// Arrivals beyond completions.
     pub(crate) fn excess(&self) -> f64 {
         self.offered - self.completed
+    }
+
+    /// Arrivals that were neither completed nor refused, and are not in flight either: SYNs that
+    /// the server's full queue ignored, clients that left without an answer.
+    pub(crate) fn lost(&self) -> f64 {
+        self.offered - self.refused - self.completed - self.growth
     }
 }
 
@@ -101,6 +107,14 @@ impl History {
     /// Sums of the last `ticks` ticks.
     pub(crate) fn last(&self, ticks: usize) -> Sums {
         self.between(ticks, 0)
+    }
+
+    /// Sums of the shortest window with at least `offered` arrivals; `None` if there are fewer.
+    pub(crate) fn since_offered(&self, offered: f64) -> Option<Sums> {
+        let found = self.sums.partition_point(|sums| {
+            self.sums.back().is_some_and(|last| last.offered - sums.offered >= offered)
+        });
+        (found > 0).then(|| self.last(self.len() + 1 - found))
     }
 
     /// Sums of the shortest window of at least `ticks_min` ticks with at least `completed`

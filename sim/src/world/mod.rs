@@ -200,7 +200,7 @@ impl World {
         for (index, (at, _)) in self.scenario.changes.iter().enumerate() {
             self.engine.schedule(*at, Happening::Change(index));
         }
-        self.engine.schedule(self.scenario.control_from + self.scenario.period, Happening::Tick);
+        self.engine.schedule(self.scenario.control_from, Happening::Tick);
         self.next_arrival();
     }
 
@@ -357,8 +357,10 @@ impl World {
     }
 
     fn tick(&mut self, now: Nanos) {
+        let first = now == self.scenario.control_from;
         let signals = self.signals(now);
-        if let Some((controller, mode)) = &mut self.controller {
+        // The first look gives totals, the second their differences.
+        if let (false, Some((controller, mode))) = (first, &mut self.controller) {
             let limits = controller.tick(&signals, *mode);
             self.report.trace(Trace::of(&signals, &limits));
             self.decided = Some(limits);

@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn envoy_s_configuration_names_the_filter_and_both_ports() {
         let text = envoy_config(Path::new("/x/admin"), 8080, 80).to_string();
-        for word in ["AdaptiveConcurrency", "\"port_value\":8080", "\"port_value\":80,", "/x/admin"]
+        for word in ["AdaptiveConcurrency", "\"port_value\":8080", "\"port_value\":80}", "/x/admin"]
         {
             assert!(text.contains(word), "{word} in {text}");
         }

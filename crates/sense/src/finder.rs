@@ -86,11 +86,24 @@ impl Finder {
             spent += PROCESS_COST + self.look_at(pid);
         }
         if left.is_empty() {
-            self.result = std::mem::take(&mut self.found);
+            self.finish();
             return true;
         }
         self.left = Some(left);
         false
+    }
+
+    /// Takes the new result. A listener that was found before and is not now, though it is still
+    /// there, is one that may not be looked at any more (privileges were given up): those of its
+    /// processes that live still hold it.
+    fn finish(&mut self) {
+        let before = std::mem::replace(&mut self.result, std::mem::take(&mut self.found));
+        for (inode, mut pids) in before {
+            pids.retain(|pid| self.proc.join(pid.to_string()).exists());
+            if self.wanted.contains(&inode) && !pids.is_empty() {
+                self.result.entry(inode).or_insert(pids);
+            }
+        }
     }
 
     /// Looks at the descriptors of one process; how many there were.
@@ -278,6 +291,22 @@ mod tests {
         finder.tick(Nanos::from_millis(200), &BTreeSet::from([5, 6]));
         assert!(finder.left.is_some(), "new listeners start a new search");
         assert_eq!(finder.holders().len(), 1, "the old result stands until then");
+    }
+
+    #[test]
+    fn what_was_known_is_kept_when_it_may_not_be_looked_at_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        process(dir.path(), 7, 1, "0", &[5]);
+        process(dir.path(), 8, 7, "1", &[5]);
+        let wanted = BTreeSet::from([5]);
+        let mut finder = Finder::new(dir.path());
+        finder.complete(Nanos::ZERO, &wanted);
+        fs::remove_dir_all(dir.path().join("7/fd")).unwrap();
+        fs::remove_dir_all(dir.path().join("8")).unwrap();
+        assert!(finder.complete(SEARCH_EVERY, &wanted));
+        assert_eq!(finder.holders()[&5], BTreeSet::from([7]), "8 has ended");
+        finder.complete(SEARCH_EVERY + SEARCH_EVERY, &BTreeSet::new());
+        assert!(finder.holders().is_empty(), "a listener that is gone is forgotten");
     }
 
     #[test]

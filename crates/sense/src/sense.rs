@@ -248,7 +248,10 @@ impl Service {
         };
         if place.processes == 0 && !self.listeners.is_empty() {
             // The service is up and its processes cannot be seen: where it ran it still runs.
-            place.cpus = self.place.cpus.take();
+            place.cpus = place.cpus.or_else(|| self.place.cpus.clone());
+            if place.groups.is_empty() {
+                place.groups.clone_from(&self.place.groups);
+            }
         }
         if self.source.cpus.is_some() {
             place.cpus.clone_from(&self.source.cpus);

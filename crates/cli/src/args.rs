@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
-use tidegate_model::intent::{Mode, SOCKET_DEFAULT};
+use tidegate_model::intent::{Mode, PINS_DEFAULT, SOCKET_DEFAULT};
 
 /// The configuration file where none is named.
 pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
@@ -57,12 +57,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Say what happens to a client, and why.
     Explain(ExplainArgs),
-    /// The kill switch: let everything pass until it is switched off.
-    Release {
-        /// `on` lets everything pass, `off` puts the limits in force again.
-        #[arg(default_value = "on", value_parser = ["on", "off"])]
-        state: String,
-    },
+    /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
+    Release(ReleaseArgs),
     /// Set the mode of one service until the next reload.
     Mode {
         /// Name of the service.
@@ -82,8 +78,26 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// The configuration file.
-    #[arg(default_value = CONFIG_DEFAULT)]
+    #[arg(short, long, default_value = CONFIG_DEFAULT)]
     pub config: PathBuf,
+    /// On SIGTERM leave the dataplane attached: its limits hold for 3 s and open until 10 s, unless
+    /// another daemon comes.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub keep: bool,
+    /// Do not give up capabilities after the start.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub keep_privileges: bool,
+}
+
+/// Arguments of `release`.
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// `on` lets everything pass, `off` puts the limits in force again.
+    #[arg(default_value = "on", value_parser = ["on", "off"])]
+    pub(crate) state: String,
+    /// Where the dataplane is pinned: used when no daemon answers.
+    #[arg(long, default_value = PINS_DEFAULT)]
+    pub(crate) pins: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -181,7 +195,7 @@ pub(crate) fn dispatch(
         Command::Status(output) => status::status(remote, output.output, out),
         Command::Top(args) => top::top(remote, &args, out),
         Command::Explain(args) => control::explain(remote, &args, out),
-        Command::Release { state } => control::release(remote, state == "on", out),
+        Command::Release(args) => control::release(remote, (&args, host), out),
         Command::Mode { service, mode } => control::mode(remote, (service, mode), out),
         Command::Reload { file } => control::reload(remote, file, out),
     }

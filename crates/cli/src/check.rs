@@ -19,13 +19,14 @@ pub(crate) fn check(
     let file = args.config.display();
     let mut fatal = 0;
     if !args.no_system {
-        let findings =
+        let found =
             host.check_system(&config, &places).context("the system could not be looked at")?;
-        for finding in &findings {
+        found.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+        for finding in &found.findings {
             let kind = if finding.fatal { "error" } else { "warning" };
             writeln!(out, "{file}:{} ({kind})", finding.error)?;
         }
-        fatal = findings.iter().filter(|f| f.fatal).count();
+        fatal = found.findings.iter().filter(|f| f.fatal).count();
     }
     if let Some(other) = &args.against {
         let before = load(other, &registry)?;

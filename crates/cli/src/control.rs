@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Commands that ask the daemon one thing: `explain`, `release`, `mode`, `reload`.
 
-use crate::args::{ExplainArgs, Remote};
+use crate::args::{ExplainArgs, ReleaseArgs, Remote};
 use crate::format::{Format, json, plain};
+use crate::host::Host;
 use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::PathBuf;
+use tidegate_api::client::{Client, ClientError};
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::intent::Mode;
@@ -31,12 +33,34 @@ pub(crate) fn explain(
     Ok(Exit::Ok)
 }
 
-pub(crate) fn release(remote: &Remote, on: bool, out: &mut dyn Write) -> anyhow::Result<Exit> {
-    let reply = remote.connect()?.ask(&Request::Release { on })?;
-    let Reply::Release { on, before } = reply else { bail!(UNEXPECTED) };
-    let state = if on { "everything passes" } else { "limits are in force" };
-    let already = if on == before { " (as before)" } else { "" };
-    writeln!(out, "{state}{already}")?;
+/// Through the daemon; where none answers, on what is pinned: the switch must work when all else
+/// fails.
+pub(crate) fn release(
+    remote: &Remote,
+    (args, host): (&ReleaseArgs, &dyn Host),
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let on = args.state == "on";
+    let asked = Client::connect(&remote.socket, remote.timeout)
+        .and_then(|mut client| client.ask(&Request::Release { on }));
+    let state = |on| if on { "everything passes" } else { "limits are in force" };
+    match asked {
+        Ok(Reply::Release { on, before }) => {
+            let already = if on == before { " (as before)" } else { "" };
+            writeln!(out, "{}{already}", state(on))?;
+        }
+        Ok(_) => bail!(UNEXPECTED),
+        Err(error @ (ClientError::NoDaemon { .. } | ClientError::Silent { .. })) => {
+            if let Err(pinned) = host.release_pinned(&args.pins, on) {
+                let path = args.pins.display();
+                return Err(anyhow::Error::from(error).context(format!(
+                    "neither a daemon nor what is pinned at {path} ({pinned:#})"
+                )));
+            }
+            writeln!(out, "{}; no daemon answered, the dataplane was told itself", state(on))?;
+        }
+        Err(error) => return Err(error.into()),
+    }
     Ok(Exit::Ok)
 }
 

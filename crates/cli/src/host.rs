@@ -4,6 +4,7 @@
 use crate::args::RunArgs;
 use clap::ArgMatches;
 use std::io::Write;
+use std::path::Path;
 use tidegate_api::exit::Exit;
 use tidegate_model::intent::{Config, Finding, Places, Registry};
 
@@ -19,11 +20,26 @@ pub trait Host {
     /// [`tidegate_model::intent::LoadError`] ends with [`Exit::Config`].
     fn run(&self, args: &RunArgs) -> anyhow::Result<()>;
 
-    /// What of a configuration does not fit this system.
+    /// How a configuration fits this system.
     ///
     /// # Errors
     /// When the system cannot be asked.
-    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<Vec<Finding>>;
+    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<SystemReport>;
+
+    /// The kill switch without a daemon, on the dataplane that is pinned at `pins`.
+    ///
+    /// # Errors
+    /// When nothing is pinned there, or it cannot be written.
+    fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()>;
+}
+
+/// What was found on the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SystemReport {
+    /// What would be attached where, a line an interface.
+    pub notes: Vec<String>,
+    /// What does not fit.
+    pub findings: Vec<Finding>,
 }
 
 /// A command that the binary adds.

@@ -17,7 +17,7 @@ mod top;
 
 pub use args::{CONFIG_DEFAULT, RunArgs};
 pub use failure::{describe, exit_of};
-pub use host::{Extension, Host};
+pub use host::{Extension, Host, SystemReport};
 pub use reference::reference;
 pub use tidegate_api::exit::Exit;
 

@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use tidegate_api::explain::{Known, explain};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
-use tidegate_cli::{Exit, Extension, Host, RunArgs, main, reference};
+use tidegate_cli::{Exit, Extension, Host, RunArgs, SystemReport, main, reference};
 use tidegate_model::intent::{
-    Change, Config, Finding, Intent, LoadError, Mode, Places, Registry, SystemFault, load, parse,
+    Change, Config, Intent, LoadError, Mode, Places, Registry, SystemFault, load, parse,
 };
 use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
 use tidegate_units::Nanos;
@@ -149,7 +149,7 @@ impl Host for Machine {
         Err(anyhow::anyhow!("Permission denied (os error 13)").context("cannot load the dataplane"))
     }
 
-    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<Vec<Finding>> {
+    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<SystemReport> {
         let present = vec!["lo".to_owned(), "eth0".to_owned()];
         let missing = config.interfaces.iter().filter(|i| !present.contains(&i.name));
         let faults = missing.map(|i| SystemFault::InterfaceMissing {
@@ -157,7 +157,15 @@ impl Host for Machine {
             present: present.clone(),
         });
         let listens = SystemFault::NothingListens { service: "shop".into(), index: 0 };
-        Ok(faults.chain([listens]).map(|f| f.locate(config, places)).collect())
+        Ok(SystemReport {
+            notes: vec!["eth0: virtual (veth), MTU 1500, up".into()],
+            findings: faults.chain([listens]).map(|f| f.locate(config, places)).collect(),
+        })
+    }
+
+    fn release_pinned(&self, pins: &Path, _: bool) -> anyhow::Result<()> {
+        anyhow::ensure!(pins == Path::new("/pinned"), "nothing is pinned there");
+        Ok(())
     }
 }
 
@@ -252,13 +260,13 @@ fn errors_are_one_sentence_their_details_and_an_exit_code() {
          DIR/bad.yaml:2:11: services: found 0 entries; allowed: 1 to 32\n"
     );
     let good = world.file("good.yaml", CONFIG);
-    let (exit, _, err) = world.tidegate(&["run", &good]);
+    let (exit, _, err) = world.tidegate(&["run", "--config", &good]);
     assert_eq!(exit, Exit::Failure);
     assert_eq!(
         err,
         "tidegate: cannot load the dataplane\n  because: Permission denied (os error 13)\n"
     );
-    assert_eq!(world.tidegate(&["run", &bad]).0, Exit::Config);
+    assert_eq!(world.tidegate(&["run", "-c", &bad]).0, Exit::Config);
 }
 
 #[test]
@@ -269,7 +277,6 @@ fn without_a_daemon_every_command_that_needs_one_says_so() {
         &["top"],
         &["top", "--once"],
         &["explain", "192.0.2.1"],
-        &["release"],
         &["mode", "shop", "shadow"],
         &["reload"],
     ] {
@@ -284,6 +291,20 @@ fn without_a_daemon_every_command_that_needs_one_says_so() {
 }
 
 #[test]
+fn the_kill_switch_works_without_a_daemon_on_what_is_pinned() {
+    let world = World { directory: TempDir::new().unwrap(), _runtime: None };
+    let (exit, out, _) = world.tidegate(&["release", "--pins", "/pinned"]);
+    let told = "everything passes; no daemon answered, the dataplane was told itself\n";
+    assert_eq!((exit, out.as_str()), (Exit::Ok, told));
+    let (exit, _, err) = world.tidegate(&["release", "--pins", "/elsewhere"]);
+    assert_eq!(exit, Exit::Unreachable);
+    assert!(
+        err.starts_with("tidegate: neither a daemon nor what is pinned at /elsewhere (nothing is pinned there)\n  because: no daemon answers on DIR/control.sock"),
+        "{err}"
+    );
+}
+
+#[test]
 fn check_looks_at_the_file_and_at_the_system() {
     let world = World::new();
     let good = world.file("good.yaml", CONFIG);
@@ -291,7 +312,8 @@ fn check_looks_at_the_file_and_at_the_system() {
     assert_eq!(exit, Exit::Ok);
     assert_eq!(
         out,
-        "DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment; what arrives passes (warning)\n\
+        "eth0: virtual (veth), MTU 1500, up\n\
+         DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment; what arrives passes (warning)\n\
          interface eth0: attach auto\n\
          service shop: enforce at *:80; policy fresh_first, controller default, 1 class(es)\n\
          DIR/good.yaml: right\n"
@@ -300,7 +322,7 @@ fn check_looks_at_the_file_and_at_the_system() {
         world.file("other.yaml", &CONFIG.replace("eth0", "eth9").replace("enforce", "shadow"));
     let (exit, out, _) = world.tidegate(&["check", &other]);
     assert_eq!(exit, Exit::Config);
-    assert!(out.starts_with("DIR/other.yaml:1:21: interfaces[0].name: found \"eth9\": no such interface (did you mean \"eth0\"?); present: lo, eth0 (error)\n"), "{out}");
+    assert!(out.contains("DIR/other.yaml:1:21: interfaces[0].name: found \"eth9\": no such interface (did you mean \"eth0\"?); present: lo, eth0 (error)\n"), "{out}");
     assert!(!out.contains("right"));
     let (exit, out, _) = world.tidegate(&["check", &other, "--no-system", "--against", &good]);
     assert_eq!(exit, Exit::Ok);

@@ -1,3 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tidegate binary: wiring only.
-fn main() {}
+
+mod host;
+
+use host::Machine;
+use std::io;
+use std::process::ExitCode;
+use tidegate_cli::Extension;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    // Logs go to standard error: standard output is for data.
+    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let extensions: [&dyn Extension; 0] = [];
+    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let exit =
+        tidegate_cli::main(std::env::args_os(), (&Machine, &extensions), (&mut out, &mut err));
+    ExitCode::from(exit.code())
+}

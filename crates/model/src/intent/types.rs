@@ -425,6 +425,8 @@ pub struct DaemonConfig {
 
 /// The control socket where none is configured.
 pub const SOCKET_DEFAULT: &str = "/run/tidegate/control.sock";
+/// The directory for pinned state where none is configured.
+pub const PINS_DEFAULT: &str = "/sys/fs/bpf/tidegate";
 
 impl Default for DaemonConfig {
     fn default() -> Self {
@@ -432,7 +434,7 @@ impl Default for DaemonConfig {
             tick: Nanos::from_millis(100),
             socket: SOCKET_DEFAULT.into(),
             http: HttpAddress(Some(([127, 0, 0, 1], 9464).into())),
-            pins: "/sys/fs/bpf/tidegate".into(),
+            pins: PINS_DEFAULT.into(),
         }
     }
 }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the commands need of the daemon and of this machine.
+
+use std::path::Path;
+use tidegate_api::protocol::{ApiError, ErrorKind};
+use tidegate_cli::{Host, RunArgs, SystemReport};
+use tidegate_daemon::{Options, RunError, controllers, examine, release_pinned, run};
+use tidegate_model::intent::{Config, Places, Registry};
+use tidegate_policy::{Policy, Reason};
+
+/// This machine.
+pub(crate) struct Machine;
+
+/// What an operator reads for a reason; empty for one that is not known.
+fn reason_text(name: &str) -> String {
+    let known = Reason::ALL.iter().find(|reason| reason.name() == name);
+    known.map_or_else(String::new, |reason| reason.text().to_owned())
+}
+
+impl Host for Machine {
+    fn registry(&self) -> Registry {
+        Registry::new(Policy::ALL.iter().map(|policy| policy.name()), controllers::NAMES)
+    }
+
+    fn run(&self, args: &RunArgs) -> anyhow::Result<()> {
+        let options = Options {
+            config: args.config.clone(),
+            registry: self.registry(),
+            reason_text,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            keep: args.keep,
+            keep_privileges: args.keep_privileges,
+        };
+        run(options).map_err(|error| match error {
+            // So that its exit code says what was wrong.
+            RunError::Config(faults) => faults.into(),
+            RunError::System(faults) => {
+                let what = "the configuration does not fit this system";
+                ApiError::new(ErrorKind::ConfigInvalid, what).with_details(faults).into()
+            }
+            other => other.into(),
+        })
+    }
+
+    fn check_system(&self, config: &Config, places: &Places) -> anyhow::Result<SystemReport> {
+        let found = examine(config)?;
+        let findings = found.faults.iter().map(|fault| fault.locate(config, places)).collect();
+        Ok(SystemReport { notes: found.notes, findings })
+    }
+
+    fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()> {
+        Ok(release_pinned(pins, on)?)
+    }
+}

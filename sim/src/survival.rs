@@ -98,7 +98,7 @@ pub struct Outcome {
 
 /// Length of a step for a server of this capacity, in seconds.
 fn step_s(capacity: f64, effort: &Effort) -> f64 {
-    (effort.step_departures / capacity).max(20.0)
+    (effort.step_departures / capacity).max(60.0)
 }
 
 /// 99th percentile at 0.9 load without protection, in seconds.

@@ -68,6 +68,8 @@ const BASELINE_ERRORS: f64 = 2.0;
 const BASELINE_UP_SECONDS: f64 = 600.0;
 /// Weight of a window in the measured variability.
 const BASELINE_SPREAD_WEIGHT: f64 = 0.05;
+/// A window whose mean is this many times the baseline is about the queue.
+const SPREAD_QUEUED: f64 = 4.0;
 /// Variability above this (a coefficient of variation of 5) is taken for this.
 const SPREAD_MAX: f64 = 25.0;
 /// Share of μ·r0 added to the target, because r0 errs low (its percentile above) by up to a third
@@ -79,7 +81,9 @@ const QUEUE_MAX: f64 = 16.0;
 /// Fewest jobs of standing queue, for servers so slow that more would exceed the objective.
 const QUEUE_MIN: f64 = 2.0;
 /// The standing queue may take this share of the objective.
-const QUEUE_OBJECTIVE: f64 = 0.4;
+const QUEUE_OBJECTIVE: f64 = 0.25;
+/// All jobs in flight may take this share of the objective, unless the server needs more to be busy.
+const TARGET_OBJECTIVE: f64 = 0.8;
 /// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
 const EXCESS_MIN: f64 = 40.0;
 /// Deviations of the number in service (Poisson: √(μ·r0)) that the excess must exceed as well.
@@ -255,8 +259,8 @@ impl Baseline {
             let weight = 1.0 - (-window.seconds / BASELINE_UP_SECONDS).exp();
             self.r0_s = Some(before + weight * (upper - before));
         }
-        // Only unqueued times tell how requests differ.
-        if mean < 1.5 * before {
+        // Only times that are hardly queued tell how requests differ.
+        if mean < SPREAD_QUEUED * before {
             self.spread += BASELINE_SPREAD_WEIGHT * (spread - self.spread);
         }
     }
@@ -304,6 +308,8 @@ struct Search {
 struct Trial {
     /// Jobs added while it lasts, and completions per second before it.
     on: Option<(f64, f64)>,
+    /// Seconds until the present state has had its effect: two response times.
+    settle_s: f64,
     /// Seconds and completions in the present state.
     seconds: f64,
     completed: f64,
@@ -410,7 +416,7 @@ impl DefaultController {
             variability: self.baseline.variability(),
             idle: self.baseline.idle(),
             search: r0_s.is_none().then_some(Search::default()),
-            trial: Trial { on: None, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
+            trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
             missing: 0.0,
             unused_s: 0.0,
             families,
@@ -439,10 +445,11 @@ impl DefaultController {
         let guard = (GUARD_MIN * self.baseline.variability()).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
         let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
         let text = format!(
-            "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms",
+            "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
             self.throughput(),
             self.usual,
             self.baseline.r0_s.unwrap_or(0.0) * 1e3,
+            self.baseline.variability(),
         );
         ServiceLimits {
             waiting_max: known.then(|| (self.usual + guard).ceil() as u64),
@@ -458,7 +465,7 @@ impl DefaultController {
         let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
         let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
         let rate = bounded((shed.mu + correction).max(RATE_SHARE_MIN * shed.mu));
-        let ceiling = (target + queue).round().max(1.0) as u64;
+        let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {waiting:.0} in flight, target {target:.0} \
              (baseline {:.1} ms), rate {rate}",
@@ -488,7 +495,20 @@ impl Shed {
     fn target(&self, objective_s: f64) -> f64 {
         let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
         let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
-        self.idle + busy + self.queue(objective_s) + tried
+        self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
+    }
+
+    /// The ceiling on the jobs in flight.
+    fn ceiling(&self, objective_s: f64) -> f64 {
+        let above = self.target(objective_s) + self.queue(objective_s);
+        let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        self.cap(above - tried, objective_s) + tried
+    }
+
+    /// Keeps the server's own wait inside the objective, where that leaves it enough to do.
+    fn cap(&self, jobs: f64, objective_s: f64) -> f64 {
+        let busy = self.mu * self.r0_s + QUEUE_MIN;
+        jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
     }
 
     fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
@@ -505,8 +525,12 @@ impl Shed {
         self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
         let unbalanced = self.families.contains(&Family::Balance);
         self.unused_s = if refused > 0.0 || unbalanced { 0.0 } else { self.unused_s + seconds };
-        self.trial.seconds += seconds;
-        self.trial.completed += completed;
+        if self.trial.settle_s > 0.0 {
+            self.trial.settle_s -= seconds;
+        } else {
+            self.trial.seconds += seconds;
+            self.trial.completed += completed;
+        }
         if self.search.is_some() {
             self.search_step(tick.waiting, objective_s);
         } else {
@@ -552,6 +576,7 @@ impl Shed {
                     let target = self.target(objective_s).max(waiting);
                     let jobs = target * (1.0 + TRIAL_RAISE) - self.target(objective_s);
                     self.trial.on = Some((jobs, rate));
+                    self.trial.settle_s = (2.0 * self.target(objective_s) / self.mu).min(TRIAL_SECONDS.1);
                 }
             }
             Some(_) if self.trial.seconds < span => return,

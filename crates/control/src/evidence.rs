@@ -38,7 +38,7 @@ const WINDOW_MIN: usize = 3;
 /// Blocks into which a window is cut.
 const BLOCKS: usize = 8;
 /// Ticks before a window that tell what completions were.
-const BEFORE_TICKS_MIN: usize = 16;
+const BEFORE_TICKS_MIN: usize = 64;
 /// Arrivals that are looked at for losses.
 const LOST_OF: f64 = 64.0;
 /// Share of them that is lost for an alarm; at 0.9 load it is below 1 % even where an answer takes

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The objects, by the names of their sources in `hook/`.
-pub const HOOKS: [&str; 5] = ["xdp", "tc", "egress", "heartbeat", "replay"];
+pub(crate) const HOOKS: [&str; 5] = ["xdp", "tc", "egress", "heartbeat", "replay"];
 
 /// Compilers in order of preference, where `TIDEGATE_CLANG` does not name one.
 const CLANGS: [&str; 5] = ["clang-19", "clang-22", "clang-16", "clang-14", "clang"];
 
 /// The compiler to use.
-pub fn clang() -> Result<PathBuf, String> {
+pub(crate) fn clang() -> Result<PathBuf, String> {
     if let Some(clang) = std::env::var_os("TIDEGATE_CLANG") {
         return Ok(clang.into());
     }
@@ -26,7 +26,7 @@ pub fn clang() -> Result<PathBuf, String> {
 }
 
 /// Compiles `root/hook/<hook>.bpf.c` to `object`.
-pub fn compile(root: &Path, hook: &str, clang: &Path, object: &Path) -> Result<(), String> {
+pub(crate) fn compile(root: &Path, hook: &str, clang: &Path, object: &Path) -> Result<(), String> {
     let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"];
     SkeletonBuilder::new()
         .source(root.join(format!("hook/{hook}.bpf.c")))

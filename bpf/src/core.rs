@@ -33,6 +33,7 @@ impl Core {
     /// Adopts the maps or creates them, and puts the plan in force.
     pub(crate) fn start(plan: &Plan, objects: Objects) -> Result<Self, Error> {
         plan.validate()?;
+        objects::quiet();
         let mut maps = match &plan.settings.pins {
             Some(pins) => Maps::adopt(pins, &objects::SHARED),
             None => Maps::default(),

@@ -1,5 +1,196 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! placeholder
-/// placeholder
+//! The dataplane in place: core, hooks, pins.
+
+use crate::attach::{self, Attached, Bound};
+use crate::core::Core;
+use crate::objects::Objects;
+use crate::{
+    Count, Error, Interface, Passed, Plan, Sample, ServiceParams, maps, pins, read,
+};
+use std::io;
+use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_units::Nanos;
+
+/// The hooks on their interfaces, with their state.
+///
+/// Dropped, it leaves everything in place if it was pinned; without pins all ends with it.
 #[derive(Debug)]
-pub struct Dataplane;
+pub struct Dataplane {
+    core: Core,
+    bound: Vec<Bound>,
+}
+
+impl Dataplane {
+    /// Puts a plan in place: adopts what an earlier process pinned (limits, counters, connections,
+    /// links), or creates it. Renews the lease.
+    ///
+    /// # Errors
+    /// When the plan breaks a bound, the kernel refuses something, or an interface cannot be
+    /// attached. What was attached before stays attached.
+    pub fn start(plan: &Plan) -> Result<Self, Error> {
+        if let Some(path) = &plan.settings.pins {
+            pins::prepare(path)?;
+        }
+        let mut core = Core::start(plan, Objects::default())?;
+        core.heartbeat()?;
+        if let Some(path) = &plan.settings.pins {
+            core.maps.pin(path)?;
+        }
+        let mut dataplane = Self { core, bound: Vec::new() };
+        dataplane.attach(plan)?;
+        Ok(dataplane)
+    }
+
+    /// Changes the plan without a gap: the classification is swapped whole, programs by link
+    /// updates. State is kept for services with the same name at the same index; where the
+    /// policy changes, its memory is fresh. Sizes of tables and the pins stay as they were.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; a plan that breaks a bound changes nothing.
+    pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
+        let mut plan = plan.clone();
+        plan.settings.pins.clone_from(&self.core.plan.settings.pins);
+        self.core.apply(&plan)?;
+        self.attach(&plan)
+    }
+
+    fn attach(&mut self, plan: &Plan) -> Result<(), Error> {
+        let mut bound = Vec::new();
+        for interface in &plan.interfaces {
+            let earlier = self.bound.iter().find(|bound| same(&bound.interface, interface));
+            match attach::attach(&self.core, interface, earlier) {
+                Ok(attached) => bound.push(attached),
+                Err(error) => {
+                    // What was there before stays.
+                    bound.iter().for_each(Bound::undo);
+                    return Err(error);
+                }
+            }
+        }
+        for old in &self.bound {
+            if !plan.interfaces.iter().any(|interface| same(interface, &old.interface)) {
+                old.detach();
+            }
+        }
+        self.bound = bound;
+        if let Some(path) = &plan.settings.pins {
+            let used: Vec<_> = self.bound.iter().flat_map(Bound::pins).collect();
+            attach::remove_stale(path, &used);
+            maps::remove_other_versions(path);
+        }
+        Ok(())
+    }
+
+    /// Puts limits in force, all at once, under a generation number. Services that are not named
+    /// keep what they have.
+    ///
+    /// # Errors
+    /// When a service does not exist or uses another policy, or a map cannot be written.
+    pub fn set_limits(&mut self, limits: &[ServiceParams], generation: u64) -> Result<(), Error> {
+        self.core.set_limits(limits, generation)
+    }
+
+    /// The generation of the limits in force; after a restart, that of the process before.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.core.generation()
+    }
+
+    /// Renews the lease and forgets connections that were idle too long; returns the time on the
+    /// dataplane's clock. To be called at least every second: from 3 s on limits are relaxed.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn heartbeat(&mut self) -> Result<Nanos, Error> {
+        self.core.heartbeat()
+    }
+
+    /// The kill switch: while released, everything passes. Outlives the process if pinned.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn release(&self, released: bool) -> Result<(), Error> {
+        self.core.release(released)
+    }
+
+    /// Whether the kill switch is on.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn released(&self) -> Result<bool, Error> {
+        self.core.released()
+    }
+
+    /// Changes whether refusals of a service are executed (`false`) or only counted (`true`).
+    ///
+    /// # Errors
+    /// When there is no such service, or a map cannot be written.
+    pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
+        self.core.set_shadow(service, shadow)
+    }
+
+    /// Verdicts since the state was created, by service, class, verdict, shadow and reason.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn counts(&self) -> Result<Vec<Count>, Error> {
+        read::counts(&self.core.maps, self.core.plan.services.len())
+    }
+
+    /// Packets that passed unjudged since the state was created, by reason.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn passed(&self) -> Result<Vec<Passed>, Error> {
+        read::passed(&self.core.maps)
+    }
+
+    /// Up to `max` sampled verdicts, oldest first.
+    ///
+    /// # Errors
+    /// When the ring cannot be read.
+    pub fn samples(&self, max: usize) -> Result<Vec<Sample>, Error> {
+        read::samples(&self.core.maps, max)
+    }
+
+    /// How each interface is attached, in the order of the plan.
+    #[must_use]
+    pub fn hooks(&self) -> Vec<Attached> {
+        self.bound.iter().map(Bound::attached).collect()
+    }
+
+    /// Takes everything away: hooks, links, maps, pins.
+    pub fn detach(mut self) {
+        for bound in std::mem::take(&mut self.bound) {
+            bound.detach();
+        }
+        if let Some(path) = &self.core.plan.settings.pins {
+            attach::remove_stale(path, &[]);
+            maps::remove_directory(&attach::links(path));
+            maps::remove_directory(&maps::directory(path));
+            maps::remove_other_versions(path);
+            // Fails while something else is in it, and then it is not ours to remove.
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+}
+
+impl Drop for Dataplane {
+    fn drop(&mut self) {
+        if self.core.plan.settings.pins.is_none() {
+            for bound in &self.bound {
+                bound.detach_unpinned();
+            }
+        }
+    }
+}
+
+impl Totals for Dataplane {
+    fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
+        read::totals(&self.core.maps, service, self.core.gauge(service)).map_err(io::Error::other)
+    }
+}
+
+fn same(a: &Interface, b: &Interface) -> bool {
+    a.name == b.name && a.namespace == b.namespace
+}

@@ -20,6 +20,7 @@ mod limits;
 mod maps;
 mod namespace;
 mod objects;
+mod pins;
 mod plan;
 mod read;
 mod syscall;

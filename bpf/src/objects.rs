@@ -53,6 +53,14 @@ pub(crate) const SHARED: [&str; 15] = [
     "tg_samples",
 ];
 
+/// What libbpf prints goes to the log: what it complains about while we try one hook after the
+/// other is no matter for the operator's terminal.
+pub(crate) fn quiet() {
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
+        tracing::debug!(target: "libbpf", "{}", text.trim_end());
+    })));
+}
+
 /// How the hooks of one interface are built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {

@@ -125,6 +125,9 @@ pub enum AttachMode {
     XdpGeneric,
     /// tcx, below Linux 6.6 clsact.
     Tcx,
+    /// clsact: what `Tcx` falls back to; by itself for tests of that.
+    #[doc(hidden)]
+    Clsact,
 }
 
 /// Everything else.
@@ -176,6 +179,12 @@ impl Plan {
                 return wrong(format!("service {}: named twice", service.name));
             }
             service.validate()?;
+        }
+        let mut interfaces = BTreeSet::new();
+        for interface in &self.interfaces {
+            if !interfaces.insert((&interface.name, &interface.namespace)) {
+                return wrong(format!("interface {}: named twice", interface.shown()));
+            }
         }
         self.validate_listens()?;
         let sources: usize = self.services.iter().flat_map(|s| &s.classes).map(|c| c.sources.len()).sum();

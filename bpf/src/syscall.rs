@@ -76,12 +76,12 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
 /// What a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkInfo {
+    /// Unique as long as it lives.
+    pub(crate) id: u32,
     /// `BPF_LINK_TYPE_…`.
     pub(crate) kind: u32,
     /// Interface; 0: it is gone.
     pub(crate) ifindex: u32,
-    /// Program that is attached.
-    pub(crate) program: u32,
 }
 
 /// Reads what a link is.
@@ -92,7 +92,7 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     check(unsafe { sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) })?;
     // SAFETY: plain integers at the same place in both variants (ifindex is first in xdp and tcx).
     let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
-    Ok(LinkInfo { kind: info.type_, ifindex, program: info.prog_id })
+    Ok(LinkInfo { id: info.id, kind: info.type_, ifindex })
 }
 
 /// The XDP program on an interface, if there is one.
@@ -111,7 +111,6 @@ pub(crate) fn xdp_program(ifindex: u32) -> io::Result<Option<u32>> {
 /// Identity and cost of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProgramInfo {
-    pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) verified_insns: u32,
 }
@@ -124,7 +123,6 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     check(unsafe { sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) })?;
     let name = info.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
     Ok(ProgramInfo {
-        id: info.id,
         name: String::from_utf8(name).unwrap_or_default(),
         verified_insns: info.verified_insns,
     })

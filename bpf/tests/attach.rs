@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Attaching, adopting, upgrading, and what belongs to others.
+
+mod netns;
+
+use netns::{BpfFs, Net, one_token, plan, sh, within};
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tidegate_bpf::{AttachMode, Dataplane, Error, Hook, Plan};
+use tidegate_model::totals::Totals;
+use tidegate_policy::Action;
+
+const SERVER: &str = "10.77.0.1:80";
+
+fn server() -> SocketAddr {
+    SERVER.parse().unwrap()
+}
+
+fn connect(net: &Net) -> std::io::Result<TcpStream> {
+    within(&net.client, || TcpStream::connect_timeout(&server(), Duration::from_millis(500)))
+}
+
+fn pinned(net: &Net, fs: &BpfFs) -> Plan {
+    let mut plan = plan(vec![net.interface(AttachMode::Auto)], Action::Reject);
+    plan.settings.pins = Some(fs.pins());
+    plan
+}
+
+/// What bpftool says of the links pinned below a directory: their ids.
+fn link_ids(pins: &Path) -> Vec<String> {
+    let mut paths: Vec<_> =
+        std::fs::read_dir(pins.join("links")).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| link_id(path)).collect()
+}
+
+fn link_id(path: &Path) -> String {
+    let output =
+        Command::new("bpftool").args(["link", "show", "pinned"]).arg(path).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split(':').next().unwrap_or_default().to_string()
+}
+
+fn xdp_attached(net: &Net) -> bool {
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", net.server.display()))
+        .args(["ip", "-d", "link", "show", "s0"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
+}
+
+#[test]
+fn a_new_process_adopts_links_limits_and_counters_and_uninstall_leaves_nothing() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let plan = pinned(&net, &fs);
+    let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
+    let mut first = Dataplane::start(&plan).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], 41).unwrap();
+    let kept = connect(&net).unwrap();
+    assert_eq!(first.totals(0).unwrap().open, 1);
+    let ids = link_ids(&fs.pins());
+    assert_eq!(ids.len(), 2, "ingress and egress");
+    drop(first);
+    let refused = connect(&net).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "limits hold without a process");
+
+    let second = Dataplane::start(&plan).unwrap();
+    assert_eq!(link_ids(&fs.pins()), ids, "the same links, updated");
+    assert!(second.generation() >= 41);
+    assert_eq!(second.totals(0).unwrap().open, 1, "connections are still known");
+    assert_eq!(second.totals(0).unwrap().refused, 1);
+    assert_eq!(connect(&net).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    drop(kept);
+    second.detach();
+    assert!(!xdp_attached(&net));
+    assert!(!fs.pins().exists(), "no pins left");
+    connect(&net).unwrap();
+}
+
+#[test]
+fn another_abi_version_gets_fresh_state_and_the_same_link() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let plan = pinned(&net, &fs);
+    let mut first = Dataplane::start(&plan).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], 41).unwrap();
+    drop(first);
+    let ids = link_ids(&fs.pins());
+    // As if a version 0 had been here.
+    std::fs::rename(fs.pins().join("v1"), fs.pins().join("v0")).unwrap();
+    let second = Dataplane::start(&plan).unwrap();
+    assert!(second.generation() < 41, "fresh");
+    assert_eq!(link_ids(&fs.pins()), ids, "no gap");
+    assert!(!fs.pins().join("v0").exists() && fs.pins().join("v1").exists());
+    second.detach();
+}
+
+#[test]
+fn an_interface_that_is_no_longer_planned_is_let_go() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let mut plan = pinned(&net, &fs);
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    assert!(xdp_attached(&net));
+    plan.interfaces[0].attach = AttachMode::Tcx;
+    dataplane.apply(&plan).unwrap();
+    assert!(!xdp_attached(&net), "moved to tcx");
+    assert_eq!(dataplane.hooks()[0].ingress, Hook::Tcx);
+    plan.interfaces.clear();
+    dataplane.apply(&plan).unwrap();
+    assert!(link_ids(&fs.pins()).is_empty());
+    dataplane.detach();
+}
+
+/// Puts an XDP program that is not ours on s0.
+fn foreign(net: &Net, directory: &Path) {
+    let source = directory.join("foreign.bpf.c");
+    let text = "__attribute__((section(\"xdp\"), used)) int stranger(void *c) { return 2; }\n\
+                char l[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    std::fs::write(&source, text).unwrap();
+    let object = directory.join("foreign.o");
+    let clang = std::env::var("TIDEGATE_CLANG").unwrap_or_else(|_| "clang-19".into());
+    sh(&format!("{clang} -g -O2 -target bpf -c {} -o {}", source.display(), object.display()));
+    net.server_sh(&format!("ip link set dev s0 xdpdrv obj {} sec xdp", object.display()));
+}
+
+#[test]
+fn a_foreign_xdp_program_is_never_replaced() {
+    let net = Net::new();
+    let directory = tempfile::tempdir().unwrap();
+    foreign(&net, directory.path());
+    let refused = Dataplane::start(&plan(vec![net.interface(AttachMode::Xdp)], Action::Drop));
+    let text = match refused {
+        Err(error @ Error::Foreign { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(text.contains("stranger") && text.contains("tcx"), "{text}");
+    assert!(xdp_attached(&net));
+
+    let dataplane =
+        Dataplane::start(&plan(vec![net.interface(AttachMode::Auto)], Action::Drop)).unwrap();
+    let hooks = dataplane.hooks();
+    assert_eq!(hooks[0].ingress, Hook::Tcx);
+    assert!(hooks[0].notes.iter().any(|note| note.contains("stranger")), "{hooks:?}");
+    drop(dataplane);
+    assert!(xdp_attached(&net), "the stranger is still there");
+}
+
+#[test]
+fn without_pins_nothing_outlives_the_process() {
+    for mode in [AttachMode::Auto, AttachMode::Clsact] {
+        let net = Net::new();
+        let mut dataplane =
+            Dataplane::start(&plan(vec![net.interface(mode)], Action::Reject)).unwrap();
+        dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+        let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
+        let _first = connect(&net).unwrap();
+        connect(&net).unwrap_err();
+        drop(dataplane);
+        let _second = connect(&net).unwrap();
+    }
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_named() {
+    let net = Net::new();
+    let mut interface = net.interface(AttachMode::Auto);
+    interface.name = "nosuch0".into();
+    let error = Dataplane::start(&plan(vec![interface], Action::Drop)).unwrap_err().to_string();
+    assert!(error.contains("nosuch0"), "{error}");
+}
+
+#[test]
+fn pins_must_lie_on_a_bpf_filesystem() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut plan = plan(vec![], Action::Drop);
+    plan.settings.pins = Some(directory.path().join("pins"));
+    let error = Dataplane::start(&plan).unwrap_err().to_string();
+    assert!(error.contains("not on a BPF filesystem"), "{error}");
+}
+
+const CHILD: &str = "TIDEGATE_TEST_CHILD_PINS";
+
+/// The process that is killed below: the same binary, with the namespace and pins given.
+#[test]
+fn child_that_holds_the_dataplane() {
+    let Some(pins) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let mut interface = tidegate_bpf::Interface { name: "s0".into(), ..Default::default() };
+    interface.namespace = std::env::var_os("TIDEGATE_TEST_CHILD_NETNS").map(PathBuf::from);
+    let mut plan = plan(vec![interface], Action::Reject);
+    plan.settings.pins = Some(pins.into());
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    dataplane.set_limits(&[one_token(Action::Reject)], 5).unwrap();
+    println!("\nready");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn the_hook_survives_kill_9_and_connections_with_it() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_holds_the_dataplane", "--nocapture"])
+        .env(CHILD, fs.pins())
+        .env("TIDEGATE_TEST_CHILD_NETNS", &net.server)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
+    let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
+    let _admitted = connect(&net).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(xdp_attached(&net));
+    assert_eq!(connect(&net).unwrap_err().kind(), ErrorKind::ConnectionRefused, "limits hold");
+    let plan = pinned(&net, &fs);
+    let successor = Dataplane::start(&plan).unwrap();
+    assert_eq!(successor.totals(0).unwrap().open, 1);
+    assert_eq!(connect(&net).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    successor.detach();
+}

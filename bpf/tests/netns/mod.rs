@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two network namespaces and a veth pair, for one test; gone when dropped.
+//!
+//! ```text
+//!  client namespace              server namespace
+//!  c0 10.77.0.2, fd77::2 ─────── s0 10.77.0.1, fd77::1   (the hooks go here)
+//! ```
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tidegate_bpf::{
+    AttachMode, Interface, Listen, ListenAddress, Plan, Service, ServiceParams, Settings,
+};
+use tidegate_policy::{Action, BucketSpec, Params, Policy};
+use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) struct Net {
+    pub(crate) client: PathBuf,
+    pub(crate) server: PathBuf,
+    names: [String; 2],
+}
+
+pub(crate) fn sh(command: &str) {
+    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Net {
+    pub(crate) fn new() -> Self {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("tgbpf{}x{n}", std::process::id());
+        let names = [format!("{id}c"), format!("{id}s")];
+        let path = |name: &String| Path::new("/run/netns").join(name);
+        let net = Self { client: path(&names[0]), server: path(&names[1]), names };
+        let [c, s] = &net.names;
+        sh(&format!(
+            "ip netns add {c}; ip netns add {s}
+             ip -n {s} link add s0 type veth peer name c0 netns {c}
+             ip -n {s} addr add 10.77.0.1/24 dev s0; ip -n {s} addr add fd77::1/64 dev s0 nodad
+             ip -n {c} addr add 10.77.0.2/24 dev c0; ip -n {c} addr add fd77::2/64 dev c0 nodad
+             ip -n {s} link set lo up; ip -n {c} link set lo up
+             ip -n {s} link set s0 up; ip -n {c} link set c0 up
+             nsenter --net=/run/netns/{c} ethtool -K c0 gro on"
+        ));
+        net
+    }
+
+    /// Runs a shell command in the server's namespace.
+    pub(crate) fn server_sh(&self, command: &str) {
+        sh(&format!("nsenter --net={} sh -ec '{command}'", self.server.display()));
+    }
+
+    pub(crate) fn interface(&self, attach: AttachMode) -> Interface {
+        Interface {
+            name: "s0".into(),
+            namespace: Some(self.server.clone()),
+            attach,
+            trust_dscp: false,
+        }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+/// Runs `work` inside a network namespace, in a thread of its own.
+pub(crate) fn within<T: Send>(namespace: &Path, work: impl FnOnce() -> T + Send) -> T {
+    let file = std::fs::File::open(namespace).unwrap();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            use std::os::fd::AsFd;
+            rustix::thread::move_into_link_name_space(file.as_fd(), None).unwrap();
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Waits for a condition, at most five seconds.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let clock = MonotonicClock;
+    let end = clock.now() + Nanos::from_secs(5);
+    while !condition() {
+        assert!(clock.now() < end, "waited for 5 s: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn plan(interfaces: Vec<Interface>, action: Action) -> Plan {
+    Plan {
+        services: vec![Service {
+            name: "shop".into(),
+            listen: vec![Listen::tcp(ListenAddress::Any, 80)],
+            shadow: false,
+            policy: Policy::TokenBucket,
+            action,
+            classes: vec![],
+        }],
+        interfaces,
+        settings: Settings { sample_admitted: 1, sample_refused: 1, ..Settings::default() },
+        ..Plan::default()
+    }
+}
+
+/// One token now, the next in a thousand seconds.
+pub(crate) fn one_token(action: Action) -> ServiceParams {
+    let spec = BucketSpec::new(Rate::per_second(0.001), 1, action);
+    let params = Params::token_bucket(&spec).unwrap();
+    ServiceParams { service: 0, params, waiting_max: None, accept_queue_max_q10: 0 }
+}
+
+/// A BPF filesystem of one test.
+pub(crate) struct BpfFs {
+    directory: tempfile::TempDir,
+}
+
+impl BpfFs {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        sh(&format!("mount -t bpf bpf {}", directory.path().display()));
+        Self { directory }
+    }
+
+    pub(crate) fn pins(&self) -> PathBuf {
+        self.directory.path().join("tidegate")
+    }
+}
+
+impl Drop for BpfFs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.directory.path()).output();
+    }
+}

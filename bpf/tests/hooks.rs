@@ -94,3 +94,29 @@ fn a_syn_beyond_the_rate_is_answered_and_shadow_release_and_lease_let_it_pass() 
         assert_eq!(passed, [(Reason::Released, 1), (Reason::LeaseExpired, 1)]);
     }
 }
+
+#[test]
+fn between_three_and_ten_seconds_a_refusal_is_executed_with_falling_probability() {
+    use tidegate_bpf::ServiceParams;
+    use tidegate_policy::{BucketSpec, Params};
+    use tidegate_units::{Nanos, Rate};
+
+    const SYNS: u32 = 4_000;
+    let mut plane = TestPlane::load(&plan()).unwrap();
+    let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Drop);
+    let params = Params::fresh_first(&spec).unwrap();
+    let limits = ServiceParams { service: 0, params, waiting_max: None, accept_queue_max_q10: 0 };
+    plane.set_limits(&[limits], 7).unwrap();
+    plane.run(TestHook::Xdp, &syn(0)).unwrap();
+    // (age in ms, share executed)
+    for (age_ms, expected) in [(2_000, 1.0), (4_750, 0.75), (6_500, 0.5), (9_300, 0.1), (11_000, 0.0)] {
+        let now = plane.heartbeat().unwrap();
+        assert!(now > Nanos::from_millis(age_ms), "booted too lately for a lease of this age");
+        plane.set_lease(now - Nanos::from_millis(age_ms)).unwrap();
+        let drops = (0..SYNS)
+            .filter(|seq| plane.run(TestHook::Xdp, &syn(*seq)).unwrap().outcome == Outcome::Drop)
+            .count();
+        let share = drops as f64 / f64::from(SYNS);
+        assert!((share - expected).abs() < 0.04, "{age_ms} ms: {share}, expected {expected}");
+    }
+}

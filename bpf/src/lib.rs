@@ -23,6 +23,7 @@ mod objects;
 mod pins;
 mod plan;
 mod read;
+mod switch;
 mod syscall;
 #[doc(hidden)]
 pub mod testing;
@@ -37,3 +38,6 @@ pub use plan::{
     Settings,
 };
 pub use read::{Count, Passed, Sample};
+pub use switch::release;
+/// The types that plans and limits are made of.
+pub use tidegate_policy as policy;

@@ -1,2 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The owner task: one process, messages in, snapshots out.
+//! The daemon: one process, one owner task, messages in, snapshots out.
+//!
+//! [`run()`] is the process: preflight, take-over, runtime, signals. [`owner::Owner`] is the state
+//! machine inside it: once a tick it renews the lease, senses, decides and writes; commands come in
+//! between; after each a snapshot is published. It steers a [`plane::Plane`] and reads
+//! [`plane::Senses`], so that its logic is tested with neither kernel nor clock.
+
+mod commands;
+pub mod controllers;
+mod governor;
+mod handover;
+mod http;
+pub mod kernel;
+pub mod owner;
+pub mod plane;
+pub mod preflight;
+mod privileges;
+mod run;
+mod server;
+mod warnings;
+
+pub use governor::{MakeController, SIGNAL_AGE_MAX};
+pub use handover::HandoverError;
+pub use kernel::release_pinned;
+pub use run::{Options, RunError, examine, run};

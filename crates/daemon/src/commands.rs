@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an operator may say to the owner. Each command changes everything or nothing.
+
+use crate::governor::Governor;
+use crate::owner::Owner;
+use std::net::IpAddr;
+use std::path::Path;
+use tidegate_api::explain::{Explanation, Known, explain};
+use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
+use tidegate_model::intent::{self, Change, Command, Config, Mode, Registry, UnknownService};
+
+impl Owner {
+    /// The kill switch. On works at once and without a tick.
+    ///
+    /// # Errors
+    /// When the dataplane does not take it; then nothing changed.
+    pub fn release(&mut self, on: bool) -> Result<Reply, ApiError> {
+        let before = self.intent.released;
+        self.plane
+            .release(on)
+            .map_err(|e| ApiError::new(ErrorKind::Failed, format!("the kill switch: {e}")))?;
+        self.intent.released = on;
+        tracing::info!(on, before, "kill switch");
+        self.publish(self.clock.now());
+        Ok(Reply::Release { on, before })
+    }
+
+    /// The mode of one service, until the next reload.
+    ///
+    /// # Errors
+    /// When there is no such service or the dataplane does not take it; then nothing changed.
+    pub fn set_mode(&mut self, service: &str, mode: Mode) -> Result<Reply, ApiError> {
+        let known = self.intent.config.services.iter().find(|s| s.name == service);
+        let before = known
+            .map(|s| s.mode)
+            .ok_or_else(|| ApiError::from(UnknownService::new(service, &self.intent.config)))?;
+        let mut next = self.intent.clone();
+        next.apply(Command::Mode { service: service.to_owned(), mode })?;
+        self.plane
+            .apply(&next.config)
+            .map_err(|e| ApiError::new(ErrorKind::Failed, format!("{service}: {e}")))?;
+        self.intent = next;
+        self.rewrite();
+        tracing::info!(service, mode = mode.name(), before = before.name(), "mode");
+        self.publish(self.clock.now());
+        Ok(Reply::Mode { service: service.to_owned(), mode, before })
+    }
+
+    /// Reads a configuration file and follows it.
+    ///
+    /// # Errors
+    /// When it cannot be read, is wrong, or the dataplane does not take it: then nothing changed,
+    /// and a warning says so until a reload succeeds.
+    pub fn reload(
+        &mut self,
+        path: &Path,
+        registry: &Registry,
+        prepare: &dyn Fn(Config) -> Config,
+    ) -> Result<Reply, ApiError> {
+        let loaded = intent::load(path, registry).map_err(ApiError::from);
+        let changed = loaded.and_then(|config| self.follow(prepare(config)));
+        let now = self.clock.now();
+        let reply = match changed {
+            Ok(changes) => {
+                self.warnings.clear("reload");
+                tracing::info!(path = %path.display(), changes = changes.len(), "reloaded");
+                Ok(Reply::Reload { generation: self.config_generation, changes })
+            }
+            Err(error) => {
+                let text = format!("{} was refused: {}", path.display(), one_line(&error));
+                self.warnings.stick(now, "reload", text);
+                Err(error)
+            }
+        };
+        self.publish(now);
+        reply
+    }
+
+    fn follow(&mut self, config: Config) -> Result<Vec<Change>, ApiError> {
+        let changes = intent::diff(&self.intent.config, &config);
+        if let Err(error) = self.plane.apply(&config) {
+            let failed = ApiError::new(ErrorKind::Failed, format!("nothing was changed: {error}"));
+            return match self.plane.apply(&self.intent.config) {
+                Ok(()) => Err(failed),
+                Err(back) => {
+                    Err(failed.with_details(vec![format!("and going back failed: {back}")]))
+                }
+            };
+        }
+        self.keep_governors(&config);
+        self.senses.reconfigure(config.services.iter().map(Into::into).collect());
+        self.warn_of_what_waits(&config);
+        self.intent.config = config;
+        self.config_generation += 1;
+        self.rewrite();
+        Ok(changes)
+    }
+
+    /// A service that stays the same in its place keeps its controller and what that has learned.
+    fn keep_governors(&mut self, config: &Config) {
+        let before = std::mem::take(&mut self.intent.config.services);
+        let mut old = before.iter().zip(std::mem::take(&mut self.governors));
+        let make = self.make;
+        self.governors = config
+            .services
+            .iter()
+            .map(|service| match old.next() {
+                Some((was, governor))
+                    if was.name == service.name
+                        && was.control == service.control
+                        && was.objective == service.objective =>
+                {
+                    governor
+                }
+                _ => Governor::new(service, make),
+            })
+            .collect();
+    }
+
+    /// What a running daemon cannot change in itself.
+    fn warn_of_what_waits(&mut self, config: &Config) {
+        let (old, new) = (&self.intent.config.daemon, &config.daemon);
+        let waits = [
+            ("socket", old.socket != new.socket),
+            ("http", old.http != new.http),
+            ("pins", old.pins != new.pins),
+        ];
+        let keys: Vec<&str> =
+            waits.iter().filter(|(_, waits)| *waits).map(|(key, _)| *key).collect();
+        if keys.is_empty() {
+            self.warnings.clear("daemon");
+            return;
+        }
+        let text =
+            format!("daemon.{} changes when `tidegate run` takes over", keys.join(", daemon."));
+        self.warnings.stick(self.clock.now(), "daemon", text);
+    }
+
+    /// Why a client is treated as it is, as of the last snapshot.
+    pub fn explain(
+        &mut self,
+        reason_text: &dyn Fn(&str) -> String,
+        address: IpAddr,
+        port: Option<u16>,
+    ) -> Explanation {
+        let snapshot = self.last_snapshot();
+        let samples = &*self.samples.make_contiguous();
+        let config = &self.intent.config;
+        explain(&Known { config, snapshot: &snapshot, samples, reason_text }, address, port)
+    }
+}
+
+fn one_line(error: &ApiError) -> String {
+    match error.details.first() {
+        Some(first) => format!("{} ({first})", error.message),
+        None => error.message.clone(),
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the words of the configuration to controllers.
+
+use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec};
+use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ServiceConfig};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::{Rate, Share};
+
+/// Finds the limit by itself, for a server of which nothing is known.
+pub const DEFAULT: &str = "default";
+/// The published SYN controller.
+pub const SYN: &str = "syn";
+/// A rate set by hand.
+pub const FIXED: &str = "fixed";
+/// The controllers that a configuration may name.
+pub const NAMES: [&str; 3] = [DEFAULT, SYN, FIXED];
+
+/// The accept queue that the published controller aims at: 100 connections (of 1024).
+const ACCEPT_QUEUE_DEFAULT: u32 = 100;
+
+/// The controller that a service's configuration names; a name that is none (the configuration's
+/// own check refuses it) gets the default one.
+#[must_use]
+pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
+    let control = &service.control;
+    let burst = control.burst.unwrap_or(BURST_DEFAULT);
+    match (control.name.as_str(), control.rate) {
+        (FIXED, Some(rate)) => Box::new(Fixed::new(rate, burst)),
+        (SYN, _) => Box::new(Between::new(Box::new(SynByLength::new(control)), control)),
+        _ => {
+            let spec = DefaultSpec { objective: service.objective };
+            Box::new(Between::new(Box::new(DefaultController::new(spec)), control))
+        }
+    }
+}
+
+/// The operator's floor and ceiling around a controller.
+struct Between {
+    inner: Box<dyn Controller>,
+    floor: Option<Rate>,
+    ceiling: Option<Rate>,
+    burst: u32,
+}
+
+impl Between {
+    fn new(inner: Box<dyn Controller>, control: &ControlConfig) -> Self {
+        let burst = control.burst.unwrap_or(BURST_DEFAULT);
+        Self { inner, floor: control.floor, ceiling: control.ceiling, burst }
+    }
+}
+
+impl Controller for Between {
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        let mut limits = self.inner.tick(signals, mode);
+        if let (Some(rate), Some(floor)) = (limits.rate, self.floor)
+            && rate < floor
+        {
+            limits.rate = Some(floor);
+        }
+        if let Some(ceiling) = self.ceiling
+            && limits.rate.is_none_or(|rate| rate > ceiling)
+        {
+            if limits.rate.is_none() {
+                limits.burst = limits.burst.max(self.burst);
+            }
+            limits.rate = Some(ceiling);
+        }
+        limits
+    }
+}
+
+/// The published controller with its reference in connections: it knows shares of the accept
+/// queue's limit, and that is known with the first reading.
+struct SynByLength {
+    spec: SynSpec,
+    connections: u32,
+    inner: Syn,
+    limit: u64,
+}
+
+impl SynByLength {
+    fn new(control: &ControlConfig) -> Self {
+        let mut spec = SynSpec::default();
+        spec.rate_start = control.rate.unwrap_or(spec.rate_start);
+        spec.burst = control.burst.unwrap_or(spec.burst);
+        spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
+        spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
+        let connections = control.accept_queue.unwrap_or(ACCEPT_QUEUE_DEFAULT);
+        Self { inner: Syn::new(spec.clone()), spec, connections, limit: 0 }
+    }
+}
+
+impl Controller for SynByLength {
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        let limit = signals.queue.accept.map_or(0, |queue| queue.value.limit);
+        if self.limit == 0 && limit > 0 {
+            self.limit = limit;
+            // A reference above the queue's limit could never be reached: half of it at most.
+            let share = (f64::from(self.connections) / limit as f64).min(0.5);
+            self.spec.reference = Share::new(share);
+            self.inner = Syn::new(self.spec.clone());
+        }
+        self.inner.tick(signals, mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::signals::{AcceptQueue, Reading};
+
+    fn service(control: &str) -> ServiceConfig {
+        let text = format!(
+            "interfaces: [{{name: lo}}]\nservices:\n  web: {{mode: enforce, listen: [\"*:80\"], control: {control}}}\n"
+        );
+        let registry = tidegate_model::intent::Registry::new(["fresh_first"], NAMES);
+        tidegate_model::intent::parse(&text, &registry).unwrap().services.remove(0)
+    }
+
+    #[test]
+    fn every_name_makes_its_controller() {
+        for (control, rate) in [
+            ("{name: fixed, rate: 200, burst: 7}", Some(200.0)),
+            ("{name: default}", None),
+            ("{name: default, ceiling: 50}", Some(50.0)),
+            ("{name: syn, rate: 300}", Some(300.0)),
+        ] {
+            let limits = make(&service(control)).tick(&Signals::default(), Mode::Enforce);
+            assert_eq!(limits.rate.map(Rate::get), rate, "{control}");
+        }
+    }
+
+    #[test]
+    fn the_syn_controller_aims_at_a_length_in_connections() {
+        let mut controller = make(&service("{name: syn, rate: 100, accept_queue: 10}"));
+        let mut signals = Signals { period: tidegate_units::Nanos::SECOND, ..Signals::default() };
+        let rate_at = |length, controller: &mut Box<dyn Controller>, signals: &mut Signals| {
+            let queue = AcceptQueue { length, limit: 1024 };
+            signals.queue.accept = Some(Reading::fresh(queue));
+            controller.tick(signals, Mode::Enforce).rate.unwrap().get()
+        };
+        let at_reference = rate_at(10, &mut controller, &mut signals);
+        let above = rate_at(200, &mut controller, &mut signals);
+        assert!(above < at_reference, "{above} after {at_reference}");
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel's dataplane as a [`Plane`]: configuration becomes a plan, limits become parameters,
+//! numbers become names.
+
+use crate::plane::{Plane, PlaneError};
+use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use tidegate_bpf::policy::{AbacusSpec, Action, BucketSpec, Params, Policy};
+use tidegate_bpf::{
+    AttachMode, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed, Plan, Service,
+    ServiceParams, Settings,
+};
+use tidegate_model::intent::{
+    self, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
+};
+use tidegate_model::limits::{Limits, ServiceLimits};
+use tidegate_model::snapshot::{InterfaceState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_units::Nanos;
+
+/// The dataplane of this machine.
+pub struct Kernel {
+    dataplane: Dataplane,
+}
+
+fn failed(error: impl Display) -> PlaneError {
+    PlaneError(error.to_string())
+}
+
+impl Kernel {
+    /// Loads and attaches, or adopts what is pinned.
+    ///
+    /// # Errors
+    /// What the dataplane refuses, in its words.
+    pub fn start(config: &Config) -> Result<Self, PlaneError> {
+        let dataplane = Dataplane::start(&plan(config)?).map_err(failed)?;
+        for hook in dataplane.hooks() {
+            let egress = hook.egress.map_or("none", Hook::name);
+            let ingress = hook.ingress.name();
+            tracing::info!(interface = hook.interface, ingress, egress, "attached");
+            for note in hook.notes {
+                tracing::info!(interface = hook.interface, "{note}");
+            }
+        }
+        Ok(Self { dataplane })
+    }
+}
+
+impl Totals for Kernel {
+    fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
+        self.dataplane.totals(service)
+    }
+}
+
+impl Plane for Kernel {
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
+        self.dataplane.apply(&plan(config)?).map_err(failed)
+    }
+
+    fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError> {
+        let services = config.services.iter().zip(&limits.services).enumerate();
+        let params: Vec<ServiceParams> = services
+            .map(|(service, (config, limits))| {
+                Ok(ServiceParams {
+                    service,
+                    params: params(config, limits)?,
+                    waiting_max: limits.waiting_max,
+                    accept_queue_max_q10: limits.accept_queue_max_q10,
+                })
+            })
+            .collect::<Result<_, PlaneError>>()?;
+        self.dataplane.set_limits(&params, limits.generation).map_err(failed)
+    }
+
+    fn generation(&self) -> u64 {
+        self.dataplane.generation()
+    }
+
+    fn heartbeat(&mut self) -> Result<(), PlaneError> {
+        self.dataplane.heartbeat().map(drop).map_err(failed)
+    }
+
+    fn release(&mut self, on: bool) -> Result<(), PlaneError> {
+        self.dataplane.release(on).map_err(failed)
+    }
+
+    fn released(&self) -> Result<bool, PlaneError> {
+        self.dataplane.released().map_err(failed)
+    }
+
+    fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError> {
+        let mut counts = vec![Vec::new(); config.services.len()];
+        for count in self.dataplane.counts().map_err(failed)? {
+            let Some(service) = config.services.get(count.service) else { continue };
+            counts[count.service].push(VerdictCount {
+                class: class_name(service, count.class).into(),
+                verdict: count.verdict.name().into(),
+                shadow: count.shadow,
+                reason: count.reason.name().into(),
+                count: count.count,
+            });
+        }
+        Ok(counts)
+    }
+
+    fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        let passed = self.dataplane.passed().map_err(failed)?;
+        let named = passed
+            .into_iter()
+            .map(|p| ReasonCount { reason: p.reason.name().into(), count: p.count });
+        Ok(named.collect())
+    }
+
+    fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
+        let samples = self.dataplane.samples(most).map_err(failed)?;
+        let named = samples.into_iter().filter_map(|sample| {
+            let service = config.services.get(sample.service)?;
+            Some(Sample {
+                at: sample.at,
+                client: sample.client.to_string(),
+                service: service.name.clone(),
+                class: class_name(service, sample.class).into(),
+                verdict: sample.verdict.name().into(),
+                shadow: sample.shadow,
+                reason: sample.reason.name().into(),
+            })
+        });
+        Ok(named.collect())
+    }
+
+    fn hooks(&self) -> Vec<InterfaceState> {
+        let hooks = self.dataplane.hooks().into_iter().map(|hook| InterfaceState {
+            name: hook.interface,
+            namespace: hook.namespace.map_or_else(String::new, |path| path.display().to_string()),
+            attached: hook.ingress.name().into(),
+        });
+        hooks.collect()
+    }
+
+    fn detach(self: Box<Self>) -> Result<(), PlaneError> {
+        self.dataplane.detach();
+        Ok(())
+    }
+}
+
+/// The kill switch without a daemon: works on what is pinned at `pins`.
+///
+/// # Errors
+/// When nothing is pinned there or it cannot be written.
+pub fn release_pinned(pins: &Path, on: bool) -> Result<(), PlaneError> {
+    tidegate_bpf::release(pins, on).map_err(failed)
+}
+
+fn class_name(service: &ServiceConfig, class: usize) -> &str {
+    let named = class.checked_sub(1).and_then(|index| service.classes.get(index));
+    named.map_or(CLASS_DEFAULT, |class| &class.name)
+}
+
+/// The plan of a configuration.
+///
+/// # Errors
+/// When it names a policy that does not exist (its own check refuses that before).
+pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
+    Ok(Plan {
+        services: config.services.iter().map(service).collect::<Result<_, _>>()?,
+        never_shed: NeverShed {
+            sources: config.never_shed.sources.clone(),
+            ports: config.never_shed.ports.clone(),
+        },
+        interfaces: config.interfaces.iter().map(interface).collect(),
+        settings: Settings {
+            rst_per_second: config.answers.rst_per_second,
+            pins: Some(config.daemon.pins.clone()),
+            ..Settings::default()
+        },
+    })
+}
+
+fn interface(config: &intent::InterfaceConfig) -> Interface {
+    Interface {
+        name: config.name.clone(),
+        namespace: None,
+        attach: match config.attach {
+            Attach::Auto => AttachMode::Auto,
+            Attach::Xdp => AttachMode::Xdp,
+            Attach::XdpGeneric => AttachMode::XdpGeneric,
+            Attach::Tcx => AttachMode::Tcx,
+        },
+        trust_dscp: config.trust_dscp,
+    }
+}
+
+fn service(config: &ServiceConfig) -> Result<Service, PlaneError> {
+    Ok(Service {
+        name: config.name.clone(),
+        listen: config.listen.iter().map(listen).collect(),
+        shadow: config.mode == Mode::Shadow,
+        policy: policy(&config.policy)?,
+        action: action(&config.policy),
+        classes: config
+            .classes
+            .iter()
+            .map(|class| Class {
+                name: class.name.clone(),
+                sources: class.sources.clone(),
+                dscp: class.dscp,
+                priority: class.priority,
+            })
+            .collect(),
+    })
+}
+
+fn listen(listen: &intent::Listen) -> Listen {
+    let address = match listen.address {
+        None => ListenAddress::Any,
+        Some(IpAddr::V4(ip)) if ip.is_unspecified() => ListenAddress::AnyV4,
+        Some(IpAddr::V6(ip)) if ip.is_unspecified() => ListenAddress::AnyV6,
+        Some(ip) => ListenAddress::Ip(ip),
+    };
+    Listen::tcp(address, listen.port)
+}
+
+fn policy(config: &PolicyConfig) -> Result<Policy, PlaneError> {
+    Policy::from_name(&config.name)
+        .ok_or_else(|| PlaneError(format!("no policy is called {:?}", config.name)))
+}
+
+fn action(config: &PolicyConfig) -> Action {
+    match config.action.unwrap_or_default() {
+        Refusal::Drop => Action::Drop,
+        Refusal::Reject => Action::Reject,
+    }
+}
+
+/// The limits of a service as its policy takes them.
+fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
+    let policy = policy(&config.policy)?;
+    let Some(rate) = limits.rate else { return Ok(Params::no_limit(policy)) };
+    let mut bucket = BucketSpec::new(rate, limits.burst.max(1), action(&config.policy));
+    bucket.reserve = limits.reserve;
+    let params = match policy {
+        Policy::TokenBucket => Params::token_bucket(&bucket),
+        Policy::FreshFirst => Params::fresh_first(&bucket),
+        Policy::Abacus => Params::abacus(&abacus(&config.policy, bucket)),
+    };
+    params.map_err(|e| PlaneError(format!("service {}: {e}", config.name)))
+}
+
+/// Periods that a window of borrowing has where none is given, and the classic schedule, are
+/// those of the published filter.
+fn abacus(config: &PolicyConfig, bucket: BucketSpec) -> AbacusSpec {
+    let period = config.period.unwrap_or(Nanos::SECOND);
+    let periods = |span: Nanos| u16::try_from(span.0 / period.0.max(1)).unwrap_or(u16::MAX);
+    let window = config.window.map_or(ABACUS_WINDOW, periods);
+    let mut spec = AbacusSpec::classic(bucket, window);
+    spec.period = period;
+    if let Some(schedule) = &config.schedule {
+        spec.schedule = schedule.iter().copied().map(periods).collect();
+    }
+    spec
+}
+
+/// Window of the published filter, in periods: up to the third retransmission of the classic
+/// schedule (3, 9, 21 s).
+const ABACUS_WINDOW: u16 = 21;

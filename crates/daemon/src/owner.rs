@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The owner: the one place where intent, signals, limits and the dataplane meet.
+//!
+//! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
+//! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
+
+use crate::governor::{Governor, MakeController, released, same};
+use crate::plane::{Plane, PlaneError, Senses};
+use crate::warnings::Warnings;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use tidegate_control::Mode as ControlMode;
+use tidegate_model::intent::{Config, Intent, Mode, Refusal, ServiceConfig};
+use tidegate_model::limits::{Limits, ServiceLimits};
+use tidegate_model::snapshot::{ReasonCount, Sample, ServiceState, Snapshot, VerdictCount};
+use tidegate_sense::Sensed;
+use tidegate_units::{Clock, Nanos};
+use tokio::sync::watch;
+
+/// Most samples that are kept for `explain`.
+pub const SAMPLES_MAX: usize = 4096;
+/// Most samples that are taken in one tick.
+const SAMPLES_PER_TICK: usize = 512;
+/// A tick that comes later than this many ticks after the one before is late.
+const LATE_TICKS: u64 = 2;
+/// How often the counters for people are read: a read per class, service and CPU.
+const COUNT_EVERY: Nanos = Nanos::from_millis(500);
+/// How long limits of a predecessor are kept while a new controller does not shed yet: it needs a
+/// while to see what its predecessor saw.
+const INHERIT: Nanos = Nanos::from_secs(3);
+
+/// What a predecessor leaves.
+#[derive(Clone, Debug, Default)]
+pub struct Legacy {
+    /// Number of the limits in force.
+    pub generation: u64,
+    /// What was decided last, by service.
+    pub limits: BTreeMap<String, ServiceLimits>,
+}
+
+/// What an owner is made of.
+pub struct Parts {
+    /// Its time.
+    pub clock: Arc<dyn Clock + Send + Sync>,
+    /// What it steers; already following `config`.
+    pub plane: Box<dyn Plane>,
+    /// What it senses with; already set to `config`.
+    pub senses: Box<dyn Senses>,
+    /// The configuration.
+    pub config: Config,
+    /// How controllers are made.
+    pub controllers: MakeController,
+    /// Version of the program, for the snapshot.
+    pub version: String,
+    /// What the predecessor had decided, if there was one.
+    pub inherited: Option<Legacy>,
+}
+
+/// The owner of all state.
+pub struct Owner {
+    pub(crate) clock: Arc<dyn Clock + Send + Sync>,
+    pub(crate) plane: Box<dyn Plane>,
+    pub(crate) senses: Box<dyn Senses>,
+    pub(crate) intent: Intent,
+    pub(crate) warnings: Warnings,
+    pub(crate) config_generation: u64,
+    pub(crate) samples: VecDeque<Sample>,
+    pub(crate) governors: Vec<Governor>,
+    pub(crate) make: MakeController,
+    sensed: Vec<Sensed>,
+    written: Option<Limits>,
+    counted: Option<Nanos>,
+    counts: Vec<Vec<VerdictCount>>,
+    passed: Vec<ReasonCount>,
+    generation: u64,
+    inherited_until: Option<Nanos>,
+    heartbeat: Option<Nanos>,
+    last_tick: Option<Nanos>,
+    late: u64,
+    started: Nanos,
+    version: String,
+    out: watch::Sender<Option<Arc<Snapshot>>>,
+}
+
+impl Owner {
+    /// An owner that has not ticked yet, and where its snapshots appear.
+    #[must_use]
+    pub fn new(parts: Parts) -> (Self, watch::Receiver<Option<Arc<Snapshot>>>) {
+        let (out, snapshots) = watch::channel(None);
+        let started = parts.clock.now();
+        let make = parts.controllers;
+        let mut governors: Vec<Governor> =
+            parts.config.services.iter().map(|service| Governor::new(service, make)).collect();
+        let inherited_until = parts.inherited.as_ref().map(|_| started + INHERIT);
+        let mut legacy = parts.inherited.unwrap_or_default();
+        for (service, governor) in parts.config.services.iter().zip(&mut governors) {
+            if let Some(limits) = legacy.limits.remove(&service.name) {
+                governor.inherit(limits);
+            }
+        }
+        let generation = legacy.generation;
+        let mut owner = Self {
+            clock: parts.clock,
+            plane: parts.plane,
+            senses: parts.senses,
+            intent: Intent::new(parts.config),
+            warnings: Warnings::default(),
+            config_generation: 1,
+            samples: VecDeque::new(),
+            governors,
+            make,
+            sensed: Vec::new(),
+            written: None,
+            counted: None,
+            counts: Vec::new(),
+            passed: Vec::new(),
+            generation,
+            inherited_until,
+            heartbeat: None,
+            last_tick: None,
+            late: 0,
+            started,
+            version: parts.version,
+            out,
+        };
+        owner.adopt_kill_switch();
+        (owner, snapshots)
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.intent.config
+    }
+
+    /// What was decided last, by service, for a successor.
+    #[must_use]
+    pub fn legacy(&self) -> Legacy {
+        let services = self.intent.config.services.iter().zip(&self.governors);
+        let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
+        Legacy { generation: self.generation, limits: limits.collect() }
+    }
+
+    /// A round of an owner that is being succeeded: it decides nothing and keeps the lease.
+    pub fn tick_leaving(&mut self) {
+        self.renew(self.clock.now());
+    }
+
+    /// The successor did not come: what it may have changed is put back.
+    pub fn resume(&mut self) {
+        let now = self.clock.now();
+        if let Err(error) = self.plane.apply(&self.intent.config) {
+            self.warnings.raise(now, "take-over", format!("cannot go back: {error}"));
+        }
+        self.rewrite();
+        self.last_tick = None;
+        self.publish(now);
+    }
+
+    /// A kill switch that was thrown while no daemon ran stays thrown.
+    fn adopt_kill_switch(&mut self) {
+        match self.plane.released() {
+            Ok(on) => self.intent.released = on,
+            Err(error) => {
+                self.warnings.raise(
+                    self.started,
+                    "kill switch",
+                    format!("cannot be read: {error}"),
+                );
+            }
+        }
+    }
+
+    /// One round: renew the lease, sense, decide, write, tell.
+    pub fn tick(&mut self) {
+        let now = self.clock.now();
+        self.renew(now);
+        self.note_lateness(now);
+        self.sensed = self.senses.tick(now, &*self.plane);
+        self.decide(now);
+        self.write(now);
+        self.take_samples(now);
+        if self.intent.released {
+            self.warnings.raise(now, "kill switch", "released: everything passes");
+        } else {
+            self.warnings.clear("kill switch");
+        }
+        self.warnings.expire(now);
+        self.publish(now);
+    }
+
+    /// First of all, so that nothing that is slow or fails later costs the lease.
+    fn renew(&mut self, now: Nanos) {
+        match self.plane.heartbeat() {
+            Ok(()) => self.heartbeat = Some(now),
+            Err(error) => {
+                self.warnings.raise(now, "lease", format!("cannot be renewed: {error}"));
+            }
+        }
+    }
+
+    fn note_lateness(&mut self, now: Nanos) {
+        let tick = self.intent.config.daemon.tick;
+        let Some(last) = self.last_tick.replace(now) else { return };
+        let took = now.since(last);
+        if took.0 > tick.0.saturating_mul(LATE_TICKS) {
+            self.late += 1;
+            let late = self.late;
+            self.warnings.raise(
+                now,
+                "tick",
+                format!("came {took} after the one before instead of {tick}; {late} late so far"),
+            );
+        }
+    }
+
+    fn decide(&mut self, now: Nanos) {
+        let inheriting = self.inherited_until.is_some_and(|until| now < until);
+        let Self { governors, sensed, intent, warnings, .. } = self;
+        let services = governors.iter_mut().zip(&intent.config.services).enumerate();
+        for (index, (governor, config)) in services {
+            let name = &config.name;
+            let Some(sensed) = sensed.get(index) else {
+                // Whatever was sensed with does not know this service: no ground for any limit.
+                governor.limits = released(now, "nothing was sensed: everything passes");
+                warnings.raise(now, name, "nothing was sensed");
+                continue;
+            };
+            for trouble in &sensed.troubles {
+                warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());
+            }
+            let before = governor.limits.clone();
+            let mode = control_mode(config.mode, intent.released);
+            match governor.tick(config, &sensed.signals, mode) {
+                Ok(()) if inheriting && !governor.limits.why.shedding => governor.limits = before,
+                Ok(()) => {}
+                Err(why) => {
+                    tracing::error!(service = %name, "{why}");
+                    warnings.raise(now, &format!("{name}: control"), why);
+                }
+            }
+        }
+    }
+
+    /// Writes what changed, under a new number; what could not be written is written again.
+    fn write(&mut self, now: Nanos) {
+        let services: Vec<ServiceLimits> =
+            self.governors.iter().map(|governor| governor.limits.clone()).collect();
+        let unchanged = self.written.as_ref().is_some_and(|written| {
+            written.services.len() == services.len()
+                && written.services.iter().zip(&services).all(|(a, b)| same(a, b))
+        });
+        if unchanged {
+            return;
+        }
+        let generation = self.generation.max(self.plane.generation()) + 1;
+        let limits = Limits { generation, services };
+        // The number is used up even by a write that failed half-way: it only grows.
+        self.generation = generation;
+        match self.plane.set_limits(&self.intent.config, &limits) {
+            Ok(()) => self.written = Some(limits),
+            Err(error) => {
+                self.written = None;
+                self.warnings.raise(now, "limits", format!("cannot be written: {error}"));
+            }
+        }
+    }
+
+    /// The dataplane forgot its limits (a new configuration): the next tick writes them all.
+    pub(crate) fn rewrite(&mut self) {
+        self.written = None;
+    }
+
+    fn take_samples(&mut self, now: Nanos) {
+        match self.plane.samples(&self.intent.config, SAMPLES_PER_TICK) {
+            Ok(new) => {
+                self.samples.extend(new);
+                let surplus = self.samples.len().saturating_sub(SAMPLES_MAX);
+                self.samples.drain(..surplus);
+            }
+            Err(error) => self.warnings.raise(now, "samples", format!("cannot be read: {error}")),
+        }
+    }
+
+    /// Publishes a snapshot: after every tick and after every command.
+    pub(crate) fn publish(&mut self, now: Nanos) {
+        if self.counted.is_none_or(|at| now.since(at) >= COUNT_EVERY) {
+            self.counted = Some(now);
+            self.count(now);
+        }
+        let services = self.intent.config.services.iter().enumerate();
+        let snapshot = Snapshot {
+            version: self.version.clone(),
+            now,
+            started: self.started,
+            config_generation: self.config_generation,
+            limits_generation: self.generation,
+            released: self.intent.released,
+            heartbeat: self.heartbeat,
+            interfaces: self.plane.hooks(),
+            services: services.map(|(index, config)| self.service_state(config, index)).collect(),
+            passed: self.passed.clone(),
+            warnings: self.warnings.sentences(now),
+        };
+        self.out.send_replace(Some(Arc::new(snapshot)));
+    }
+
+    pub(crate) fn last_snapshot(&self) -> Arc<Snapshot> {
+        self.out.borrow().clone().unwrap_or_default()
+    }
+
+    /// Reads the counters for people; what cannot be read is shown as it was.
+    fn count(&mut self, now: Nanos) {
+        match self.plane.counts(&self.intent.config) {
+            Ok(counts) => self.counts = counts,
+            Err(error) => self.warnings.raise(now, "counts", format!("cannot be read: {error}")),
+        }
+        match self.plane.passed() {
+            Ok(passed) => self.passed = passed,
+            Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
+        }
+    }
+
+    fn service_state(&self, service: &ServiceConfig, index: usize) -> ServiceState {
+        ServiceState {
+            name: service.name.clone(),
+            mode: service.mode.name().into(),
+            policy: service.policy.name.clone(),
+            action: action_name(service).into(),
+            controller: service.control.name.clone(),
+            signals: self.sensed.get(index).map(|s| s.signals.clone()).unwrap_or_default(),
+            limits: self.governors.get(index).map(|g| g.limits.clone()).unwrap_or_default(),
+            counts: self.counts.get(index).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// A clean stop: takes everything off, so that everything passes at once.
+    ///
+    /// # Errors
+    /// When something could not be taken off; the lease opens within 10 s then.
+    pub fn detach(self) -> Result<(), PlaneError> {
+        self.plane.detach()
+    }
+}
+
+/// While nothing is really shed, a controller must not believe that its limits had an effect.
+fn control_mode(mode: Mode, released: bool) -> ControlMode {
+    match mode {
+        Mode::Enforce if !released => ControlMode::Enforce,
+        Mode::Enforce | Mode::Shadow => ControlMode::Shadow,
+    }
+}
+
+/// `abacus` chooses by itself.
+fn action_name(service: &ServiceConfig) -> &'static str {
+    match service.policy.action {
+        Some(action) => action.name(),
+        None if service.policy.name == "abacus" => "drop or reject",
+        None => Refusal::default().name(),
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The two seams of the owner: what it steers and what it senses with. The real ones are the
+//! kernel's dataplane ([`crate::kernel`]) and [`tidegate_sense::Sense`]; tests bring their own.
+
+use tidegate_model::intent::Config;
+use tidegate_model::limits::Limits;
+use tidegate_model::snapshot::{InterfaceState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::totals::Totals;
+use tidegate_sense::{Sense, Sensed, ServiceSource};
+use tidegate_units::Nanos;
+
+/// The dataplane did not do what it was told; says what and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlaneError(pub String);
+
+/// A dataplane, in the terms of the model.
+pub trait Plane: Totals {
+    /// Makes the dataplane follow a configuration. On an error the one before still holds.
+    ///
+    /// # Errors
+    /// When it is refused as a whole.
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError>;
+
+    /// Writes the limits of all services, in the order of the configuration.
+    ///
+    /// # Errors
+    /// When they could not all be written; the caller writes again.
+    fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError>;
+
+    /// Number of the limits in force; grows by itself with [`Self::apply`].
+    fn generation(&self) -> u64;
+
+    /// Renews the lease.
+    ///
+    /// # Errors
+    /// When it could not be renewed; after 3 s the limits begin to open.
+    fn heartbeat(&mut self) -> Result<(), PlaneError>;
+
+    /// The kill switch.
+    ///
+    /// # Errors
+    /// When it could not be set.
+    fn release(&mut self, on: bool) -> Result<(), PlaneError>;
+
+    /// Whether the kill switch is on.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn released(&self) -> Result<bool, PlaneError>;
+
+    /// Counts of all services, in the order of the configuration, by class, verdict and reason,
+    /// since their state was made.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError>;
+
+    /// Packets that passed untouched, by reason.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError>;
+
+    /// Sampled verdicts since the last call, oldest first, at most `most`.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError>;
+
+    /// The hooks as they are attached.
+    fn hooks(&self) -> Vec<InterfaceState>;
+
+    /// Takes all hooks off and removes what is pinned: everything passes.
+    ///
+    /// # Errors
+    /// When something could not be removed; says what is left.
+    fn detach(self: Box<Self>) -> Result<(), PlaneError>;
+}
+
+/// Whatever turns counters and the system's state into signals.
+pub trait Senses {
+    /// One entry a service, in the order of the configuration.
+    fn tick(&mut self, now: Nanos, totals: &dyn Totals) -> Vec<Sensed>;
+
+    /// Other services from now on.
+    fn reconfigure(&mut self, services: Vec<ServiceSource>);
+}
+
+impl Senses for Sense {
+    fn tick(&mut self, now: Nanos, totals: &dyn Totals) -> Vec<Sensed> {
+        Self::tick(self, now, totals)
+    }
+
+    fn reconfigure(&mut self, services: Vec<ServiceSource>) {
+        Self::reconfigure(self, services);
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the process may do and how urgently it is run.
+//!
+//! After the start the daemon holds file descriptors, not privileges: maps, links, programs and
+//! netlink sockets keep working without capabilities. What does not, and how it is done instead:
+//!
+//! - attaching to another interface, or another hook (a reload that changes `interfaces`): start
+//!   `tidegate run` beside it; the new process has the privileges, and takes over without a gap;
+//! - looking into other users' `/proc/PID/fd` (a server that was restarted): its cgroup and its
+//!   CPUs are found through the cgroup of its listener, or kept as they were.
+//!
+//! `keep_privileges` leaves everything as it is, for those who prefer it.
+
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use std::io;
+
+/// Niceness of the daemon: a saturated CPU must not starve the loop that relieves it.
+pub(crate) const NICE: i32 = -10;
+
+/// Raises the process's priority; an error where that is not permitted.
+///
+/// # Errors
+/// When the system refuses; the daemon then runs with the priority it has.
+pub(crate) fn renice() -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, NICE)?)
+}
+
+/// Gives up all capabilities, for good. To be called before any other thread exists: each thread
+/// has its own, and inherits those of the one that starts it.
+///
+/// # Errors
+/// When the system refuses; nothing is worse than before then.
+pub(crate) fn drop_all() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none)?;
+    Ok(())
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The process around the owner: start, loop, end.
+//!
+//! # Signals
+//! - SIGTERM, SIGINT: a clean stop. Everything is taken off, so everything passes at once; with
+//!   `keep` it stays attached instead, and the lease opens within 10 s unless another daemon comes.
+//! - SIGHUP: reload.
+//! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
+//!   that starts in the meantime adopts all of it.
+
+use crate::handover::{HandoverError, Predecessor, WAIT_MAX};
+use crate::kernel::Kernel;
+use crate::owner::{Legacy, Owner, Parts};
+use crate::plane::PlaneError;
+use crate::preflight::{self, Preflight};
+use crate::server::{Front, MESSAGES_MAX, Message};
+use crate::{controllers, http, privileges};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
+use tidegate_api::server::{BindError, Bounds, ControlSocket, bind, serve};
+use tidegate_model::intent::{self, Config, LoadError, Registry};
+use tidegate_model::snapshot::Snapshot;
+use tidegate_sense::{Roots, Sense, SockDiag, ssh_ports};
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// How long a daemon that hands over or stops waits for its last answers to be on their way.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// What `tidegate run` was told.
+#[derive(Clone)]
+pub struct Options {
+    /// The configuration file.
+    pub config: PathBuf,
+    /// Names that it may use.
+    pub registry: Registry,
+    /// What an operator reads for a reason (policy/reasons.def).
+    pub reason_text: fn(&str) -> String,
+    /// Version of the program.
+    pub version: String,
+    /// On SIGTERM and SIGINT leave everything attached.
+    pub keep: bool,
+    /// Do not give up capabilities after the start.
+    pub keep_privileges: bool,
+}
+
+/// Why the daemon could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] LoadError),
+    /// The configuration does not fit the system.
+    #[error("{}", .0.join("\n"))]
+    System(Vec<String>),
+    /// The dataplane refused.
+    #[error("the dataplane: {0}")]
+    Plane(#[from] PlaneError),
+    /// The control socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] BindError),
+    /// Another daemon runs and does not hand over.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
+    /// The system refused something else.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
+    move |source| RunError::Io { what, source }
+}
+
+/// Runs the daemon until it is told to stop, or another one has taken over.
+///
+/// # Errors
+/// [`RunError`]; whatever ran before goes on then.
+pub fn run(options: Options) -> Result<(), RunError> {
+    let (config, places) = intent::load_located(&options.config, &options.registry)?;
+    let mut listeners = SockDiag::open(None).map_err(io_error("sock_diag"))?;
+    let found = preflight::examine(&config, &mut listeners, Path::new("/sys"));
+    tell(&found);
+    let fatal: Vec<String> = found
+        .faults
+        .iter()
+        .filter(|fault| fault.fatal())
+        .map(|fault| fault.locate(&config, &places).error.to_string())
+        .collect();
+    if !fatal.is_empty() {
+        return Err(RunError::System(fatal));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(io_error("the runtime"))?;
+    // Sockets and signals want the runtime around them, from here on.
+    let _inside = runtime.enter();
+    let started = start(&options, config, listeners)?;
+    if !options.keep_privileges {
+        match privileges::drop_all() {
+            Ok(()) => tracing::info!("gave up all capabilities"),
+            Err(error) => tracing::warn!(%error, "capabilities could not be given up"),
+        }
+    }
+    runtime.block_on(live(started, options))
+}
+
+fn tell(found: &Preflight) {
+    for note in &found.notes {
+        tracing::info!("{note}");
+    }
+    for fault in found.faults.iter().filter(|fault| !fault.fatal()) {
+        tracing::warn!("{fault}");
+    }
+}
+
+/// Everything that runs.
+struct Started {
+    owner: Owner,
+    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    socket: ControlSocket,
+    clock: Arc<dyn Clock + Send + Sync>,
+    ssh: Vec<u16>,
+}
+
+/// Takes over or starts afresh. Until the last step a failure leaves the predecessor in charge.
+fn start(options: &Options, config: Config, listeners: SockDiag) -> Result<Started, RunError> {
+    let mut predecessor = Predecessor::find(&config.daemon.socket)?;
+    let legacy = predecessor.as_mut().map(|old| std::mem::take(&mut old.legacy));
+    match build(options, config, listeners, legacy) {
+        Ok(mut started) => {
+            // The first decision, and with it the lease, is ours before the old one leaves.
+            started.owner.tick();
+            if let Some(old) = predecessor {
+                old.finish();
+            }
+            Ok(started)
+        }
+        Err(error) => {
+            if let Some(old) = predecessor {
+                old.abort();
+            }
+            Err(error)
+        }
+    }
+}
+
+fn build(
+    options: &Options,
+    config: Config,
+    mut listeners: SockDiag,
+    legacy: Option<Legacy>,
+) -> Result<Started, RunError> {
+    let roots = Roots::default();
+    let (ssh, listed) = ssh_ports(&mut listeners, &roots.proc, Path::new("/etc"));
+    if let Err(error) = listed {
+        tracing::warn!(%error, "ssh's ports are those of its configuration only");
+    }
+    let ssh = Vec::from_iter(ssh);
+    let config = never_shed_ssh(config, &ssh);
+    let plane = Kernel::start(&config)?;
+    let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
+    let sources = config.services.iter().map(Into::into).collect();
+    let mut sense = Sense::new(sources, Box::new(listeners), roots);
+    sense.warm_up(clock.now());
+    match privileges::renice() {
+        Ok(()) => tracing::info!(nice = privileges::NICE, "runs with a raised priority"),
+        Err(error) => {
+            tracing::warn!(%error, "no raised priority: a saturated CPU may delay decisions")
+        }
+    }
+    let socket = bind(&config.daemon.socket)?;
+    let (owner, snapshots) = Owner::new(Parts {
+        clock: Arc::clone(&clock),
+        plane: Box::new(plane),
+        senses: Box::new(sense),
+        config,
+        controllers: controllers::make,
+        version: options.version.clone(),
+        inherited: legacy,
+    });
+    Ok(Started { owner, snapshots, socket, clock, ssh })
+}
+
+/// ssh's real ports are never shed. Where a service listens on one, the service is protected all
+/// the same: its own configuration counts more than a guess.
+fn never_shed_ssh(mut config: Config, ssh: &[u16]) -> Config {
+    for port in ssh {
+        let of_service = config.services.iter().any(|s| s.listen.iter().any(|l| l.port == *port));
+        if !of_service && !config.never_shed.ports.contains(port) {
+            config.never_shed.ports.push(*port);
+        }
+    }
+    config
+}
+
+/// Ends when the daemon shall end.
+async fn live(started: Started, options: Options) -> Result<(), RunError> {
+    let Started { owner, snapshots, socket, clock, ssh } = started;
+    let (sender, messages) = mpsc::channel(MESSAGES_MAX);
+    let front =
+        Front { owner: sender, snapshots: snapshots.clone(), version: options.version.clone() };
+    let served = serve(socket, Arc::new(front), Bounds::default(), std::future::pending());
+    let serving = tokio::spawn(served);
+    let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
+    let http =
+        owner.config().daemon.http.0.map(|address| tokio::spawn(http::serve(address, pages)));
+    tracing::info!(version = options.version, "running");
+    let mut life = Life { owner, options, ssh, clock, leaving: None };
+    let end = life.until_end(messages).await?;
+    // The socket's file and the HTTP address are free before we say the last word.
+    if let Some(http) = http {
+        http.abort();
+    }
+    tokio::time::sleep(LAST_WORDS).await;
+    serving.abort();
+    let Life { owner, options, .. } = life;
+    match end {
+        End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
+        End::Stopped if options.keep => {
+            tracing::info!("stopped; everything stays attached, the lease opens within 10 s");
+        }
+        End::Stopped => {
+            owner.detach()?;
+            tracing::info!("stopped; everything is taken off, everything passes");
+        }
+    }
+    Ok(())
+}
+
+/// How it ended.
+enum End {
+    Stopped,
+    Succeeded,
+}
+
+/// The owner's loop and what it needs to serve commands.
+struct Life {
+    owner: Owner,
+    options: Options,
+    ssh: Vec<u16>,
+    clock: Arc<dyn Clock + Send + Sync>,
+    /// Since when a successor is starting.
+    leaving: Option<Nanos>,
+}
+
+impl Life {
+    async fn until_end(&mut self, mut messages: mpsc::Receiver<Message>) -> Result<End, RunError> {
+        let signals = || -> io::Result<_> {
+            Ok((
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::hangup())?,
+            ))
+        };
+        let (mut term, mut int, mut hup) = signals().map_err(io_error("signals"))?;
+        let mut ticks = interval(self.owner.config());
+        loop {
+            tokio::select! {
+                biased;
+                _ = term.recv() => return Ok(End::Stopped),
+                _ = int.recv() => return Ok(End::Stopped),
+                _ = ticks.tick() => self.tick(),
+                _ = hup.recv() => {
+                    // The reason of a refusal is in the log and in the warnings.
+                    let _ = self.reload(None);
+                }
+                Some(message) = messages.recv() => {
+                    let answer = self.serve(message.request);
+                    let finished = matches!(answer, Ok((_, true)));
+                    // A client that left does not want the answer.
+                    let _ = message.answer.send(answer.map(|(reply, _)| reply));
+                    if finished {
+                        return Ok(End::Succeeded);
+                    }
+                }
+            }
+            if ticks.period() != Duration::from(self.owner.config().daemon.tick) {
+                ticks = interval(self.owner.config());
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        match self.leaving {
+            Some(since) if self.clock.now().since(since) <= WAIT_MAX => self.owner.tick_leaving(),
+            Some(_) => {
+                tracing::warn!("the daemon that began to take over was not heard of again");
+                self.stay();
+            }
+            None => self.owner.tick(),
+        }
+    }
+
+    fn stay(&mut self) {
+        self.leaving = None;
+        self.owner.resume();
+    }
+
+    /// Serves one request; true when it was the last.
+    fn serve(&mut self, request: Request) -> Result<(Reply, bool), ApiError> {
+        if let Request::Handover { phase } = request {
+            return Ok(self.hand_over(phase));
+        }
+        if self.leaving.is_some() {
+            return Err(ApiError::new(ErrorKind::Busy, "another daemon is taking over; try again"));
+        }
+        let reply = match request {
+            Request::Release { on } => self.owner.release(on),
+            Request::Mode { service, mode } => self.owner.set_mode(&service, mode),
+            Request::Reload { path } => self.reload(path),
+            Request::Explain { address, port } => {
+                let explanation = self.owner.explain(&self.options.reason_text, address, port);
+                Ok(Reply::Explain { explanation: Box::new(explanation) })
+            }
+            // Served from the snapshot, without the owner.
+            Request::Ping {} | Request::Status {} | Request::Handover { .. } => {
+                Err(ApiError::new(ErrorKind::Failed, "not for the owner"))
+            }
+        };
+        reply.map(|reply| (reply, false))
+    }
+
+    fn hand_over(&mut self, phase: HandoverPhase) -> (Reply, bool) {
+        match phase {
+            HandoverPhase::Begin => {
+                tracing::info!("another daemon begins to take over");
+                self.leaving = Some(self.clock.now());
+            }
+            HandoverPhase::Abort if self.leaving.is_some() => {
+                tracing::info!("the other daemon could not start; going on");
+                self.stay();
+            }
+            HandoverPhase::Abort | HandoverPhase::Finish => {}
+        }
+        let Legacy { generation, limits } = self.owner.legacy();
+        let last = phase == HandoverPhase::Finish && self.leaving.is_some();
+        (Reply::Handover { generation, limits }, last)
+    }
+
+    fn reload(&mut self, path: Option<PathBuf>) -> Result<Reply, ApiError> {
+        let path = path.unwrap_or_else(|| self.options.config.clone());
+        let ssh = self.ssh.clone();
+        let prepare = move |config| never_shed_ssh(config, &ssh);
+        self.owner.reload(&path, &self.options.registry, &prepare)
+    }
+}
+
+fn interval(config: &Config) -> Interval {
+    let mut ticks = tokio::time::interval(config.daemon.tick.into());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
+/// The faults of a configuration on this system and what would be attached, for `check`.
+///
+/// # Errors
+/// When the system cannot be looked at.
+pub fn examine(config: &Config) -> io::Result<Preflight> {
+    let mut listeners = SockDiag::open(None)?;
+    Ok(preflight::examine(config, &mut listeners, Path::new("/sys")))
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What went wrong lately and is not over: one sentence a subject, with its age.
+
+use std::collections::BTreeMap;
+use tidegate_units::Nanos;
+
+/// A warning is over when it was not raised again for so long.
+const OVER_AFTER: Nanos = Nanos::from_secs(10);
+/// Most warnings at once; a new subject is then not taken in.
+const WARNINGS_MAX: usize = 128;
+
+#[derive(Debug)]
+struct Warning {
+    since: Nanos,
+    last: Nanos,
+    times: u64,
+    sticky: bool,
+    text: String,
+}
+
+/// The warnings by subject.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings {
+    active: BTreeMap<String, Warning>,
+}
+
+impl Warnings {
+    /// Something is wrong now; it is over when it is not raised again. Logged when it begins.
+    pub(crate) fn raise(&mut self, now: Nanos, subject: &str, text: impl Into<String>) {
+        self.put(now, subject, text.into(), false);
+    }
+
+    /// Something stays wrong until [`Self::clear`].
+    pub(crate) fn stick(&mut self, now: Nanos, subject: &str, text: impl Into<String>) {
+        self.put(now, subject, text.into(), true);
+    }
+
+    fn put(&mut self, now: Nanos, subject: &str, text: String, sticky: bool) {
+        if let Some(known) = self.active.get_mut(subject) {
+            known.last = now;
+            known.times += 1;
+            known.sticky = sticky;
+            known.text = text;
+        } else if self.active.len() < WARNINGS_MAX {
+            tracing::warn!(subject, "{text}");
+            let warning = Warning { since: now, last: now, times: 1, sticky, text };
+            self.active.insert(subject.to_owned(), warning);
+        }
+    }
+
+    /// It is over.
+    pub(crate) fn clear(&mut self, subject: &str) {
+        if self.active.remove(subject).is_some() {
+            tracing::info!(subject, "is over");
+        }
+    }
+
+    /// Forgets those that are over.
+    pub(crate) fn expire(&mut self, now: Nanos) {
+        self.active.retain(|subject, warning| {
+            let lasts = warning.sticky || now.since(warning.last) <= OVER_AFTER;
+            if !lasts {
+                tracing::info!(subject, "is over");
+            }
+            lasts
+        });
+    }
+
+    /// One sentence each.
+    pub(crate) fn sentences(&self, now: Nanos) -> Vec<String> {
+        let sentence = |(subject, warning): (&String, &Warning)| {
+            let age = now.since(warning.since);
+            let times = warning.times;
+            format!("{subject}: {} (for {age}, {times} times)", warning.text)
+        };
+        self.active.iter().map(sentence).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_lasts_while_it_is_raised_and_says_for_how_long() {
+        let second = Nanos::from_secs;
+        let mut warnings = Warnings::default();
+        warnings.raise(second(1), "cpu", "cannot be read");
+        warnings.raise(second(5), "cpu", "cannot be read");
+        warnings.stick(second(5), "reload", "refused");
+        warnings.expire(second(6));
+        assert_eq!(
+            warnings.sentences(second(6)),
+            ["cpu: cannot be read (for 5.00 s, 2 times)", "reload: refused (for 1.00 s, 1 times)"]
+        );
+        warnings.expire(second(100));
+        assert_eq!(warnings.sentences(second(100)).len(), 1, "only what sticks is left");
+        warnings.clear("reload");
+        assert!(warnings.sentences(second(100)).is_empty());
+    }
+
+    #[test]
+    fn subjects_are_bounded() {
+        let mut warnings = Warnings::default();
+        (0..2 * WARNINGS_MAX).for_each(|i| warnings.raise(Nanos(1), &i.to_string(), "x"));
+        assert_eq!(warnings.sentences(Nanos(1)).len(), WARNINGS_MAX);
+    }
+}

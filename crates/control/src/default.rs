@@ -66,10 +66,11 @@ const BASELINE_ERRORS: f64 = 2.0;
 /// Seconds of calm in which a baseline follows upward: slow enough that half a minute at the very
 /// capacity moves it by 5 % of the gap.
 const BASELINE_UP_SECONDS: f64 = 600.0;
-/// Weight of a window in the measured variability.
-const BASELINE_SPREAD_WEIGHT: f64 = 0.05;
-/// A window whose mean is this many times the baseline is about the queue.
-const SPREAD_QUEUED: f64 = 4.0;
+/// Weights of a window in the measured variability: queues make times look more alike than they
+/// are, never less, so it rises fast and falls slowly.
+const SPREAD_WEIGHT_UP: f64 = 0.2;
+/// See [`SPREAD_WEIGHT_UP`].
+const SPREAD_WEIGHT_DOWN: f64 = 0.01;
 /// Variability above this (a coefficient of variation of 5) is taken for this.
 const SPREAD_MAX: f64 = 25.0;
 /// Share of μ·r0 added to the target, because r0 errs low (its percentile above) by up to a third
@@ -127,8 +128,10 @@ const RELEASE_FACTOR: f64 = 2.0;
 const RELEASE_ARRIVALS_MAX: f64 = 256.0;
 /// An alarm within this many seconds of the release is the same overload.
 const RETURN_SECONDS: f64 = 30.0;
-/// Seconds without a refusal after which the limits are gone.
+/// Seconds and arrivals without a refusal after which the limits are gone.
 const UNUSED_SECONDS: f64 = 1.0;
+/// See [`UNUSED_SECONDS`].
+const UNUSED_ARRIVALS: f64 = 32.0;
 /// Completions in one trial (of a higher or lower target): a change by a quarter is 2.8 deviations.
 const TRIAL_COMPLETIONS: f64 = 256.0;
 /// Seconds of a trial, at least and at most.
@@ -202,8 +205,8 @@ struct Baseline {
     explained: f64,
 }
 
-/// Response times of some ticks, with what tells their variance: the means of single ticks vary
-/// as the times do, over their number.
+/// Response times of some ticks, with what tells their error: the means of single ticks vary as
+/// the times do, over their number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     seconds: f64,
@@ -211,16 +214,23 @@ struct Window {
     answers: f64,
     squares: f64,
     ticks: f64,
+    /// Mean and median of ticks with two answers and more, both times their number.
+    means_s: f64,
+    medians_s: f64,
 }
 
 impl Window {
-    fn add(&mut self, tick: &Sums) {
+    fn add(&mut self, tick: &Sums, median_s: f64) {
         self.seconds += tick.seconds;
         if tick.responses > 0.0 {
             self.sum_s += tick.response_s;
             self.answers += tick.responses;
             self.squares += tick.response_s * tick.response_s / tick.responses;
             self.ticks += 1.0;
+        }
+        if tick.responses >= 2.0 {
+            self.means_s += tick.response_s;
+            self.medians_s += tick.responses * median_s;
         }
     }
 
@@ -230,27 +240,34 @@ impl Window {
                 || self.seconds >= BASELINE_SECONDS && self.answers >= BASELINE_ANSWERS_MIN)
     }
 
-    /// Mean and its standard error in seconds, and the squared coefficient of variation.
-    fn result(&self) -> (f64, f64, f64) {
+    /// Mean and its standard error in seconds.
+    fn mean(&self) -> (f64, f64) {
         let mean = self.sum_s / self.answers;
         let variance = ((self.squares - self.sum_s * mean) / (self.ticks - 1.0)).max(0.0);
-        let spread = if mean > 0.0 { (variance / (mean * mean)).min(SPREAD_MAX) } else { 0.0 };
-        (mean, (variance / self.answers).sqrt(), spread)
+        (mean, (variance / self.answers).sqrt())
+    }
+
+    /// Squared coefficient of variation: mean over median is √(1 + cv²) for log-normal times, and
+    /// near it for constant and exponential ones. Taken tick by tick, a queue cancels out, and no
+    /// single huge answer is needed to see a heavy tail.
+    fn spread(&self) -> Option<f64> {
+        let ratio = self.means_s / self.medians_s;
+        ratio.is_finite().then(|| (ratio * ratio - 1.0).clamp(0.0, SPREAD_MAX))
     }
 }
 
 impl Baseline {
-    fn learn(&mut self, tick: &Sums, waiting: f64) {
+    fn learn(&mut self, tick: &Sums, median_s: f64, waiting: f64) {
         let keep = (-tick.seconds / IDLE_SECONDS).exp();
         self.waiting = keep * self.waiting + (1.0 - keep) * waiting;
         let explained = tick.response_s / tick.seconds;
         self.explained = keep * self.explained + (1.0 - keep) * explained;
-        self.window.add(tick);
+        self.window.add(tick, median_s);
         if !self.window.enough() {
             return;
         }
         let window = std::mem::take(&mut self.window);
-        let (mean, error, spread) = window.result();
+        let (mean, error) = window.mean();
         let upper = mean + BASELINE_ERRORS * error;
         let before = self.r0_s.unwrap_or(f64::MAX);
         if upper <= before {
@@ -259,9 +276,10 @@ impl Baseline {
             let weight = 1.0 - (-window.seconds / BASELINE_UP_SECONDS).exp();
             self.r0_s = Some(before + weight * (upper - before));
         }
-        // Only times that are hardly queued tell how requests differ.
-        if mean < SPREAD_QUEUED * before {
-            self.spread += BASELINE_SPREAD_WEIGHT * (spread - self.spread);
+        if let Some(spread) = window.spread() {
+            let weight =
+                if spread > self.spread { SPREAD_WEIGHT_UP } else { SPREAD_WEIGHT_DOWN };
+            self.spread += weight * (spread - self.spread);
         }
     }
 
@@ -290,7 +308,9 @@ struct Shed {
     trial: Trial,
     /// Arrivals missing to 0.97·μ.
     missing: f64,
+    /// Seconds and arrivals since the last refusal.
     unused_s: f64,
+    unused: f64,
     families: Vec<Family>,
 }
 
@@ -419,6 +439,7 @@ impl DefaultController {
             trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
             missing: 0.0,
             unused_s: 0.0,
+            unused: 0.0,
             families,
         });
         self.since = tick.now;
@@ -427,7 +448,7 @@ impl DefaultController {
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
         let over = self.shed.as_ref().is_some_and(|shed| {
-            shed.missing >= self.release_arrivals || shed.unused_s >= UNUSED_SECONDS
+            shed.missing >= self.release_arrivals || shed.unused_s >= UNUSED_SECONDS && shed.unused >= UNUSED_ARRIVALS
         });
         if !over {
             return;
@@ -524,7 +545,9 @@ impl Shed {
         }
         self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
         let unbalanced = self.families.contains(&Family::Balance);
-        self.unused_s = if refused > 0.0 || unbalanced { 0.0 } else { self.unused_s + seconds };
+        let used = refused > 0.0 || unbalanced;
+        self.unused_s = if used { 0.0 } else { self.unused_s + seconds };
+        self.unused = if used { 0.0 } else { self.unused + offered };
         if self.trial.settle_s > 0.0 {
             self.trial.settle_s -= seconds;
         } else {
@@ -554,12 +577,14 @@ impl Shed {
         let rate = self.trial.completed / self.trial.seconds;
         let held = rate >= SEARCH_HOLD * search.best;
         search.best = search.best.max(rate);
+        search.failed += u32::from(!held);
+        let over = search.failed >= SEARCH_FAILED_MAX || self.mu * self.r0_s <= 1.0;
         if !held {
-            search.failed += 1;
-            self.r0_s *= 2.0;
-        } else if self.mu * self.r0_s > 1.0 && search.failed < SEARCH_FAILED_MAX {
+            self.r0_s = (self.r0_s * 2.0).min(objective_s);
+        } else if !over {
             self.r0_s /= 2.0;
-        } else {
+        }
+        if over {
             self.search = None;
         }
         (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
@@ -621,7 +646,8 @@ impl Controller for DefaultController {
         } else if alarm {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
-            self.baseline.learn(&tick.sums, tick.waiting);
+            let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
+            self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
         }
         self.last = match &self.shed {
             Some(shed) => self.shedding(shed, tick.waiting, mode),

@@ -52,3 +52,26 @@ impl Host for Machine {
         Ok(release_pinned(pins, on)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kill switch that says "done" and did nothing would be believed.
+    #[test]
+    fn the_kill_switch_never_claims_what_it_did_not_do() {
+        let nowhere = Path::new("/nonexistent/tidegate-pins");
+        for on in [true, false] {
+            assert!(Machine.release_pinned(nowhere, on).is_err(), "on: {on}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_the_registers_are_those_of_the_configuration() {
+        let registry = Machine.registry();
+        assert!(registry.policies.iter().any(|name| name == "fresh_first"));
+        assert!(registry.controllers.iter().any(|name| name == "default"));
+        assert_eq!(reason_text("no such reason"), "");
+        assert_eq!(reason_text("rate"), "the bucket was empty");
+    }
+}

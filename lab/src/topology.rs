@@ -167,6 +167,8 @@ fn sysctls(id: &str, role: Role, options: &NetworkOptions) -> Result<()> {
         Role::Client => {
             set("ipv4/ip_local_port_range", &"1024 65535");
             set("ipv4/tcp_tw_reuse", &1);
+            // For IPv4 the local route is enough to bind to any address of the prefix.
+            set("ipv6/ip_nonlocal_bind", &1);
         }
         Role::Router => {
             set("ipv4/ip_forward", &1);

@@ -22,13 +22,12 @@ fn millis(ms: u64) -> Nanos {
 /// A quick measurement, enough for a band of 10 %.
 fn quick() -> CapacityOptions {
     CapacityOptions {
-        clients_from: 4,
-        clients_max: 16,
-        probe: millis(900),
-        patience: 1,
-        window: millis(500),
-        windows: 6,
-        warm_up: millis(500),
+        clients_from: 8,
+        clients_max: 8,
+        probe: millis(600),
+        window: millis(400),
+        windows: 5,
+        warm_up: millis(300),
         ..CapacityOptions::default()
     }
 }
@@ -108,7 +107,11 @@ fn capacity_repeats_and_follows_the_cpu() {
         first.drift(&second) <= 0.1
     });
     assert!(agree, "no two of six measurements in a row agree within 10 %");
-    let whole = lab.capacity(&server, &quick()).unwrap().rate.get();
+    // With the search for the number of clients: more than one is needed, and few are enough.
+    let search = CapacityOptions { clients_from: 1, clients_max: 64, ..quick() };
+    let found = lab.capacity(&server, &search).unwrap();
+    assert!(found.probes.len() >= 3 && found.probes.len() <= 7, "{found:?}");
+    let whole = found.rate.get();
     for cut in [CpuCut::Quota(Share::new(0.5)), CpuCut::Competitor] {
         let guard = lab.cut_cpu(&server, cut).unwrap();
         let half = lab.capacity(&server, &quick()).unwrap().rate.get();

@@ -116,6 +116,7 @@ pub(crate) struct Engine<'a, C> {
     draining: VecDeque<(Nanos, Key)>,
     tallies: Vec<StreamTally>,
     lag: Hist,
+    error: Option<String>,
     second: u64,
     shard: (u64, u64),
     buffer: Vec<u8>,
@@ -148,6 +149,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             draining: VecDeque::new(),
             tallies: plan.streams.iter().map(|_| StreamTally::new(plan)).collect(),
             lag: Hist::fine(),
+            error: None,
             second: 0,
             shard,
             buffer: vec![0; BUFFER_BYTES],
@@ -174,7 +176,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.wait(more)?;
         }
         report(&self.progress());
-        Ok(ShardResult { streams: self.tallies, lag: self.lag })
+        Ok(ShardResult { streams: self.tallies, lag: self.lag, error: self.error })
     }
 
     fn finished(&mut self) -> bool {
@@ -213,7 +215,7 @@ impl<'a, C: Clock> Engine<'a, C> {
         let socket = match opened {
             Ok(socket) => socket,
             Err(error) => {
-                tracing::warn!(%error, "cannot start a connection");
+                self.error.get_or_insert_with(|| error.to_string());
                 self.done(stream, request, None, Outcome::Error);
                 return;
             }

@@ -251,7 +251,10 @@ impl LoadReport {
             .zip(&sums)
             .map(|(spec, sum)| stream_report(plan, &spec.name, sum))
             .collect();
-        let void = reasons_void(plan, &lag, &streams);
+        let mut void = reasons_void(plan, &lag, &streams);
+        void.extend(
+            results.iter().find_map(|r| r.error.as_ref().map(|e| format!("not tried: {e}"))),
+        );
         let shards = results.len() as u32;
         Self { started, shards, lag: lag.percentiles(), void, streams, events: Vec::new() }
     }

@@ -230,6 +230,8 @@ impl StreamTally {
 pub(crate) struct ShardResult {
     pub(crate) streams: Vec<StreamTally>,
     pub(crate) lag: Hist,
+    /// Why the first arrival that counts as an error could not be tried.
+    pub(crate) error: Option<String>,
 }
 
 #[cfg(test)]

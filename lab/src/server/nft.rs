@@ -69,8 +69,9 @@ impl NftRule {
     /// # Errors
     /// When the rule is not there.
     pub fn refused(&self) -> Result<u64> {
-        let text = format!("list table {}\n", self.table);
-        let json = topology::inside(&self.id, Role::Server, &["nft", "-j", "-f", "-"], &text)?;
+        let (family, name) = self.table.split_once(' ').unwrap_or(("inet", self.table));
+        let command = ["nft", "-j", "list", "table", family, name];
+        let json = topology::inside(&self.id, Role::Server, &command, "")?;
         let parsed: serde_json::Value = serde_json::from_str(&json)
             .map_err(|e| LabError::Missing(format!("nftables counter: {e}")))?;
         find_counter(&parsed)

@@ -22,6 +22,7 @@ pub(crate) fn lab() -> Lab {
 }
 
 /// Waits until a condition holds, at most `seconds`.
+#[allow(dead_code)]
 pub(crate) fn eventually(seconds: u64, mut condition: impl FnMut() -> bool) -> bool {
     let end = MonotonicClock.now() + Nanos::from_secs(seconds);
     while MonotonicClock.now() < end {

@@ -41,8 +41,8 @@ impl Dataplane {
         Ok(dataplane)
     }
 
-    /// Changes the plan without a gap: the classification is swapped whole, programs by link
-    /// updates. State is kept for services with the same name at the same index; where the
+    /// Changes the plan without a gap: the classification is swapped whole; programs by link
+    /// updates, and only when the interfaces change. State is kept for services with the same name at the same index; where the
     /// policy changes, its memory is fresh. Sizes of tables and the pins stay as they were.
     ///
     /// # Errors
@@ -50,8 +50,11 @@ impl Dataplane {
     pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         let mut plan = plan.clone();
         plan.settings.pins.clone_from(&self.core.plan.settings.pins);
+        let same_hooks = plan.interfaces == self.core.plan.interfaces;
         self.core.apply(&plan)?;
-        self.attach(&plan)
+        // Hooks that stay are left alone: loading programs needs privileges that a daemon gives
+        // up after its start.
+        if same_hooks { Ok(()) } else { self.attach(&plan) }
     }
 
     fn attach(&mut self, plan: &Plan) -> Result<(), Error> {

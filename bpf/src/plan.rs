@@ -101,7 +101,7 @@ pub struct NeverShed {
 }
 
 /// One interface.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
     pub name: String,

@@ -29,7 +29,7 @@ int tg_egress(struct __sk_buff *skb)
 	set = tg_flow_set(fingerprint);
 	flow = set ? tg_flow_find(set, fingerprint) : 0;
 	if (flow)
-		tg_flow_egress(flow, &p);
+		tg_flow_egress(flow, &p, fingerprint);
 	return TG_TC_NEXT;
 }
 

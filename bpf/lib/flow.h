@@ -94,13 +94,25 @@ static __always_inline struct tg_flow *tg_flow_find(struct tg_flow_set *set,
 	return 0;
 }
 
+/* What no live flow has: its gauge would be 255. */
+#define TG_FLOW_NONE (~0ULL)
+
+/* The meta word of a flow, if it is still that of this fingerprint. */
+static __always_inline __u64 tg_flow_read(const struct tg_flow *flow,
+					  __u64 fingerprint)
+{
+	__u64 meta = READ_ONCE(flow->meta);
+
+	return (meta ^ fingerprint) & TG_FLOW_TAG_MASK ? TG_FLOW_NONE : meta;
+}
+
 /* Ends a flow whose meta word was read as `meta`; 1 for who won it. */
 static __always_inline int tg_flow_free(struct tg_flow *flow, __u64 meta)
 {
 	struct tg_gauges *gauges;
 
-	/* All ones but the lowest: no live flow has gauge 255. */
-	if (tg_swap(&flow->meta, meta, ~0ULL) != meta)
+	if (meta == TG_FLOW_NONE ||
+	    tg_swap(&flow->meta, meta, TG_FLOW_NONE) != meta)
 		return 0;
 	WRITE_ONCE(flow->fingerprint, TG_FLOW_FREE);
 	gauges = tg_flow_gauges(meta);
@@ -118,7 +130,7 @@ static __always_inline int tg_flow_evict(struct tg_flow *flow, __u64 now_ns)
 	__u64 meta = READ_ONCE(flow->meta);
 	struct tg_gauges *gauges;
 
-	if (READ_ONCE(flow->fingerprint) <= TG_FLOW_BUSY || meta == ~0ULL ||
+	if (READ_ONCE(flow->fingerprint) <= TG_FLOW_BUSY ||
 	    tg_flow_idle(meta, now_ns) <=
 	    settings.flow_timeout_ns >> TG_FLOW_TICK_SHIFT)
 		return 0;
@@ -165,14 +177,23 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
 	pending->fingerprint = fingerprint >> 32;
 }
 
-/* The server's SYN-ACK. */
+/*
+ * The server's SYN-ACK. A flow that is still here under the same tuple is an
+ * earlier connection whose end was not seen.
+ */
 static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 {
 	__u64 fingerprint = tg_hash_flow(p, 1);
 	struct tg_pending *pending = tg_pending_of(fingerprint);
+	struct tg_flow_set *set = tg_flow_set(fingerprint);
+	struct tg_flow *stale;
 
-	if (pending && pending->fingerprint == (__u32)(fingerprint >> 32))
-		pending->isn = p->seq;
+	if (!pending || pending->fingerprint != (__u32)(fingerprint >> 32))
+		return;
+	pending->isn = p->seq;
+	stale = set ? tg_flow_find(set, fingerprint) : 0;
+	if (stale)
+		tg_flow_free(stale, tg_flow_read(stale, fingerprint));
 }
 
 static __always_inline void tg_flow_open(__u64 fingerprint, __u32 gauge,
@@ -240,12 +261,13 @@ static __always_inline void tg_flow_end(struct tg_flow *flow, __u64 meta)
 
 /* A packet of the client. */
 static __always_inline void tg_flow_ingress(struct tg_flow *flow,
-					    const struct tg_packet *p)
+					    const struct tg_packet *p,
+					    __u64 fingerprint)
 {
-	__u64 meta = READ_ONCE(flow->meta);
+	__u64 meta = tg_flow_read(flow, fingerprint);
 	struct tg_gauges *gauges;
 
-	if (unlikely(meta == ~0ULL))
+	if (unlikely(meta == TG_FLOW_NONE))
 		return;
 	if (p->flags & TG_TCP_RST) {
 		tg_flow_end(flow, meta);
@@ -285,20 +307,19 @@ static __always_inline __u64 tg_flow_answer(struct tg_flow *flow, __u64 meta)
 
 /* A packet of the server. */
 static __always_inline void tg_flow_egress(struct tg_flow *flow,
-					   const struct tg_packet *p)
+					   const struct tg_packet *p,
+					   __u64 fingerprint)
 {
-	__u64 meta = READ_ONCE(flow->meta);
+	__u64 meta = tg_flow_read(flow, fingerprint);
 
-	if (unlikely(meta == ~0ULL))
+	if (unlikely(meta == TG_FLOW_NONE))
 		return;
 	if (p->payload && meta & TG_FLOW_WAITING)
 		meta = tg_flow_answer(flow, meta);
-	if (p->flags & (TG_TCP_FIN | TG_TCP_RST)) {
-		if (meta != ~0ULL)
-			tg_flow_end(flow, meta);
-		return;
-	}
-	tg_flow_touch(flow, meta);
+	if (p->flags & (TG_TCP_FIN | TG_TCP_RST))
+		tg_flow_end(flow, meta);
+	else
+		tg_flow_touch(flow, meta);
 }
 
 #endif

@@ -41,16 +41,12 @@ static __always_inline enum tg_action tg_pass(__u32 reason)
 
 /* What the steps of judging a SYN hand on. */
 struct tg_case {
-	struct tg_event event;
-	struct tg_queue queue;
+	struct tg_ask ask;
 	struct tg_class_view view;
-	const struct tg_limits *limits;
-	__s64 waiting;
 	__u32 ifindex;
 	__u32 strength;		/* of the lease, 1/65536 */
 	__u8 service;
 	__u8 class;
-	__u8 gauge;
 };
 
 /* A reject that cannot or may not be answered becomes a drop. */
@@ -63,7 +59,7 @@ static __always_inline void tg_settle(struct tg_case *c,
 	if (!tg_answer_possible(p, c->ifindex)) {
 		v->kind = TG_DROP;
 		v->reason = TG_REASON_ANSWER_IMPOSSIBLE;
-	} else if (!tg_answer_token(c->view.table, c->event.now_ns)) {
+	} else if (!tg_answer_token(c->view.table, c->ask.event.now_ns)) {
 		v->kind = TG_DROP;
 		v->reason = TG_REASON_ANSWER_CAP;
 	}
@@ -72,7 +68,7 @@ static __always_inline void tg_settle(struct tg_case *c,
 /* 1: the refusal is only computed. */
 static __always_inline int tg_is_shadow(const struct tg_case *c)
 {
-	if (c->limits->flags & TG_LIMITS_SHADOW)
+	if (c->ask.flags & TG_LIMITS_SHADOW)
 		return 1;
 	return c->strength < 65536 &&
 	       (bpf_get_prandom_u32() & 0xffff) >= c->strength;
@@ -89,15 +85,15 @@ static __always_inline void tg_tell(const struct tg_case *c,
 		.service = c->service,
 		.class = c->class,
 		.shadow = shadow,
-		.priority = c->event.priority,
-		.now_ns = c->event.now_ns,
-		.waiting = c->waiting,
+		.priority = c->ask.event.priority,
+		.now_ns = c->ask.event.now_ns,
+		.waiting = c->ask.waiting,
 	};
 
 	tg_count_verdict(c->service, c->class, v, shadow);
 	/* Not the bits that the policy saw first: any 32 will do here. */
-	if (tg_emit_chosen(every, c->event.random))
-		tg_emit(p, &c->queue, &e);
+	if (tg_emit_chosen(every, c->ask.event.random))
+		tg_emit(p, &c->ask.queue, &e);
 }
 
 static __always_inline enum tg_action tg_verdict_on(struct tg_case *c,
@@ -106,8 +102,11 @@ static __always_inline enum tg_action tg_verdict_on(struct tg_case *c,
 	struct tg_verdict v;
 	int shadow = 0;
 
-	v = tg_limits_admit(c->limits, c->service, c->waiting, &c->queue,
-			    &c->event);
+	if (tg_limits_admit(&c->ask)) {
+		tg_flow_syn(p, c->ask.event.now_ns);
+		return tg_pass(TG_REASON_LOOKUP_FAILED);
+	}
+	v = c->ask.verdict;
 	if (v.kind == TG_DELAY)		/* a SYN cannot be delayed here */
 		v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	if (v.kind != TG_ADMIT) {
@@ -117,7 +116,7 @@ static __always_inline enum tg_action tg_verdict_on(struct tg_case *c,
 	}
 	tg_tell(c, p, v, shadow);
 	if (v.kind == TG_ADMIT || shadow) {
-		tg_flow_syn(p, c->event.now_ns);
+		tg_flow_syn(p, c->ask.event.now_ns);
 		return TG_ACTION_PASS;
 	}
 	return v.kind == TG_REJECT ? TG_ACTION_ANSWER : TG_ACTION_DROP;
@@ -131,17 +130,16 @@ static __always_inline int tg_prepare(struct tg_case *c,
 	const struct tg_gauges *gauges;
 
 	service = &c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
-	c->gauge = service->gauge;
 	c->class = tg_class_of(&c->view, p, service, c->service);
-	c->limits = tg_limits_of(c->service);
-	gauges = tg_at(&tg_gauges, c->gauge & (TG_GAUGES_MAX - 1));
-	if (!c->limits || !gauges)
+	gauges = tg_at(&tg_gauges, service->gauge & (TG_GAUGES_MAX - 1));
+	if (!gauges)
 		return TG_REASON_LOOKUP_FAILED;
-	c->waiting = READ_ONCE(gauges->waiting);
-	c->event.priority = service->priority[c->class & (TG_CLASSES_MAX - 1)] &
+	c->ask.service = c->service;
+	c->ask.waiting = READ_ONCE(gauges->waiting);
+	c->ask.event.priority = service->priority[c->class & (TG_CLASSES_MAX - 1)] &
 			    (TG_PRIORITIES - 1);
-	c->event.key = tg_hash_syn(p);
-	c->event.random = bpf_get_prandom_u32();
+	c->ask.event.key = tg_hash_syn(p);
+	c->ask.event.random = bpf_get_prandom_u32();
 	return 0;
 }
 
@@ -153,14 +151,14 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 
 	if (tg_never_shed(&c->view, p, listen))
 		return tg_pass(TG_REASON_NEVER_SHED);
-	c->event.now_ns = bpf_ktime_get_ns();
-	reason = tg_queue(ctx, p, &c->queue);
+	c->ask.event.now_ns = bpf_ktime_get_ns();
+	reason = tg_queue(ctx, p, &c->ask.queue);
 	if (reason) {
 		if (reason == TG_REASON_SOCKET_TIME_WAIT)
-			tg_flow_syn(p, c->event.now_ns);
+			tg_flow_syn(p, c->ask.event.now_ns);
 		return tg_pass(reason);
 	}
-	c->strength = tg_lease_strength(c->event.now_ns);
+	c->strength = tg_lease_strength(c->ask.event.now_ns);
 	if (c->view.released)
 		reason = TG_REASON_RELEASED;
 	else if (!c->strength)
@@ -168,7 +166,7 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	else
 		reason = tg_prepare(c, p);
 	if (reason) {
-		tg_flow_syn(p, c->event.now_ns);
+		tg_flow_syn(p, c->ask.event.now_ns);
 		return tg_pass(reason);
 	}
 	return tg_verdict_on(c, p);
@@ -184,7 +182,7 @@ tg_judge_other(const struct tg_packet *p, struct tg_case *c, int kinds)
 
 	flow = set ? tg_flow_find(set, fingerprint) : 0;
 	if (likely(flow)) {
-		tg_flow_ingress(flow, p);
+		tg_flow_ingress(flow, p, fingerprint);
 		return tg_pass(TG_REASON_NOT_NEW);
 	}
 	listen = tg_listen_of(&c->view, p->dst, p->dport, kinds);

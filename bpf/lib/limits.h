@@ -42,17 +42,46 @@ tg_limits_policy(const struct tg_limits *limits, __u32 service,
 	return v;
 }
 
+/* What the chain is asked, and what it says. */
+struct tg_ask {
+	struct tg_event event;
+	struct tg_queue queue;
+	__u32 service;
+	__s64 waiting;		/* connections that wait for an answer */
+	/* answer: */
+	struct tg_verdict verdict;
+	__u32 flags;		/* of the limits: shadow */
+	__u32 pad;
+};
+
 static __always_inline struct tg_verdict
-tg_limits_admit(const struct tg_limits *limits, __u32 service, __s64 waiting,
-		const struct tg_queue *queue, const struct tg_event *event)
+tg_limits_chain(const struct tg_limits *limits, const struct tg_ask *ask)
 {
 	__u8 refuse = limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP;
 
-	if (tg_limits_queue(limits, queue))
+	if (tg_limits_queue(limits, &ask->queue))
 		return tg_verdict(refuse, TG_REASON_ACCEPT_QUEUE);
-	if (limits->waiting_max && waiting >= (__s64)limits->waiting_max)
+	if (limits->waiting_max && ask->waiting >= (__s64)limits->waiting_max)
 		return tg_verdict(refuse, TG_REASON_WAITING);
-	return tg_limits_policy(limits, service, event);
+	return tg_limits_policy(limits, ask->service, &ask->event);
+}
+
+/*
+ * Not static: the verifier then looks at all policies once, and not once for
+ * each way that leads here. Zero, or the reason why there is no answer.
+ */
+__noinline int tg_limits_admit(struct tg_ask *ask)
+{
+	const struct tg_limits *limits;
+
+	if (!ask)
+		return TG_REASON_LOOKUP_FAILED;
+	limits = tg_limits_of(ask->service);
+	if (!limits)
+		return TG_REASON_LOOKUP_FAILED;
+	ask->flags = limits->flags;
+	ask->verdict = tg_limits_chain(limits, ask);
+	return 0;
 }
 
 #endif

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Changes while packets flow: plans, limits, classes, and what is forgotten when.
+
+use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
+use tidegate_bpf::{
+    Class, Interface, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
+};
+use tidegate_policy::{Action, BucketSpec, Params, Policy, Reason, VerdictKind};
+use tidegate_units::{Nanos, Rate};
+
+const CLIENT: [u8; 4] = [198, 51, 100, 7];
+
+fn service(name: &str, port: u16) -> Service {
+    Service {
+        name: name.into(),
+        listen: vec![Listen::tcp(ListenAddress::AnyV4, port)],
+        shadow: false,
+        policy: Policy::TokenBucket,
+        action: Action::Drop,
+        classes: vec![],
+    }
+}
+
+fn plan(services: Vec<Service>) -> Plan {
+    Plan { services, ..Plan::default() }
+}
+
+fn limits(service: usize, burst: u32, reserve: [u32; 8]) -> ServiceParams {
+    let mut spec = BucketSpec::new(Rate::per_second(0.001), burst, Action::Drop);
+    spec.reserve = reserve;
+    let params = Params::token_bucket(&spec).unwrap();
+    ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0 }
+}
+
+/// A TCP segment to or from 192.0.2.10.
+struct Segment {
+    client: [u8; 4],
+    ports: (u16, u16),
+    tos: u8,
+    flags: u8,
+    numbers: (u32, u32),
+    payload: usize,
+}
+
+fn segment(s: &Segment, from_server: bool) -> Vec<u8> {
+    let server = [192, 0, 2, 10];
+    let (src, dst) = if from_server { (server, s.client) } else { (s.client, server) };
+    let ports = if from_server { (s.ports.1, s.ports.0) } else { s.ports };
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, s.tos];
+    frame.extend((40 + s.payload as u16).to_be_bytes());
+    frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend(src.into_iter().chain(dst));
+    frame.extend(ports.0.to_be_bytes().into_iter().chain(ports.1.to_be_bytes()));
+    frame.extend(s.numbers.0.to_be_bytes().into_iter().chain(s.numbers.1.to_be_bytes()));
+    frame.extend([0x50, s.flags, 0xff, 0xff, 0, 0, 0, 0]);
+    frame.resize(frame.len() + s.payload, b'x');
+    frame
+}
+
+fn syn(client: [u8; 4], port: u16, tos: u8) -> Vec<u8> {
+    let (ports, numbers) = ((40_000, port), (1, 0));
+    segment(&Segment { client, ports, tos, flags: 2, numbers, payload: 0 }, false)
+}
+
+fn outcome(plane: &TestPlane, packet: &[u8]) -> Outcome {
+    plane.run(TestHook::Xdp, packet).unwrap().outcome
+}
+
+#[test]
+fn a_reload_keeps_state_by_name_and_forgets_it_where_an_index_changes_hands() {
+    let mut plane = TestPlane::load(&plan(vec![service("a", 80), service("b", 81)])).unwrap();
+    plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], 9).unwrap();
+    for port in [80, 81] {
+        assert_eq!(outcome(&plane, &syn(CLIENT, port, 0)), Outcome::Pass);
+        assert_eq!(outcome(&plane, &syn(CLIENT, port, 0)), Outcome::Drop);
+    }
+    // "a" listens elsewhere, too; "b" gives way to "c".
+    let mut a = service("a", 80);
+    a.listen.push(Listen::tcp(ListenAddress::AnyV4, 8080));
+    plane.apply(&plan(vec![a, service("c", 82)])).unwrap();
+    for port in [80, 8080] {
+        assert_eq!(outcome(&plane, &syn(CLIENT, port, 0)), Outcome::Drop, "a: {port}");
+    }
+    assert_eq!(outcome(&plane, &syn(CLIENT, 81, 0)), Outcome::Pass, "no service any more");
+    assert_eq!(outcome(&plane, &syn(CLIENT, 82, 0)), Outcome::Pass, "c has no limit yet");
+    let totals = (plane.totals(0).unwrap(), plane.totals(1).unwrap());
+    assert_eq!((totals.0.offered, totals.0.refused), (4, 3), "a counts on");
+    assert_eq!((totals.1.offered, totals.1.refused), (1, 0), "c begins at zero");
+    let counts = plane.counts().unwrap();
+    assert!(counts.iter().all(|c| c.service == 0 || c.reason == Reason::NoLimit), "{counts:?}");
+    let seen = plane.passed().unwrap();
+    assert!(seen.iter().any(|p| p.reason == Reason::NotService && p.count == 1), "{seen:?}");
+}
+
+#[test]
+fn another_policy_starts_with_a_fresh_memory_and_limits_must_be_its_own() {
+    let mut plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
+    plane.set_limits(&[limits(0, 1, [0; 8])], 2).unwrap();
+    outcome(&plane, &syn(CLIENT, 80, 0));
+    assert!(plane.state(0).unwrap().iter().any(|byte| *byte != 0));
+    let mut other = service("a", 80);
+    other.policy = Policy::FreshFirst;
+    plane.apply(&plan(vec![other])).unwrap();
+    assert!(plane.state(0).unwrap().iter().all(|byte| *byte == 0));
+    let error = plane.set_limits(&[limits(0, 1, [0; 8])], 3).unwrap_err().to_string();
+    assert!(error.contains("token_bucket") && error.contains("fresh_first"), "{error}");
+    assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Pass, "no limit");
+}
+
+#[test]
+fn the_longest_prefix_gives_the_class_and_dscp_only_where_it_is_trusted() {
+    let class = |name: &str, sources: &[&str], dscp, priority| Class {
+        name: name.into(),
+        sources: sources.iter().map(|s| s.parse().unwrap()).collect(),
+        dscp,
+        priority,
+    };
+    let mut a = service("a", 80);
+    a.classes = vec![
+        class("wide", &["198.51.0.0/16"], None, 5),
+        class("narrow", &["198.51.100.0/24"], None, 0),
+        class("voice", &[], Some(46), 1),
+    ];
+    for (trust_dscp, voice) in [(false, 0), (true, 3)] {
+        let mut plan = plan(vec![a.clone()]);
+        plan.interfaces = vec![Interface { trust_dscp, ..Interface::default() }];
+        let plane = TestPlane::load(&plan).unwrap();
+        let cases =
+            [([198, 51, 100, 7], 0, 2), ([198, 51, 7, 7], 0, 1), ([203, 0, 113, 1], 46 << 2, voice)];
+        for (client, tos, class) in cases {
+            let before = plane.counts().unwrap();
+            outcome(&plane, &syn(client, 80, tos));
+            let after = plane.counts().unwrap();
+            let new: Vec<_> = after.iter().filter(|c| !before.contains(c)).collect();
+            assert_eq!(new.len(), 1);
+            assert_eq!(new[0].class, class, "{client:?} trust {trust_dscp}");
+        }
+    }
+}
+
+#[test]
+fn tokens_are_kept_for_the_classes_above() {
+    let mut a = service("a", 80);
+    a.classes = vec![Class {
+        name: "partners".into(),
+        sources: vec!["198.51.100.0/24".parse().unwrap()],
+        dscp: None,
+        priority: 0,
+    }];
+    let mut plane = TestPlane::load(&plan(vec![a])).unwrap();
+    plane.set_limits(&[limits(0, 3, [0, 2, 2, 2, 2, 2, 2, 2])], 2).unwrap();
+    let other = [203, 0, 113, 1];
+    assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Pass);
+    assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Drop);
+    assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Pass);
+    assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Pass);
+    assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Drop);
+    let counts = plane.counts().unwrap();
+    let reasons: Vec<_> = counts
+        .iter()
+        .filter(|c| c.verdict == VerdictKind::Drop)
+        .map(|c| (c.class, c.reason))
+        .collect();
+    assert_eq!(reasons, [(0, Reason::Reserved), (1, Reason::Rate)]);
+}
+
+#[test]
+fn never_shed_sources_and_ports_pass_whatever_the_limit() {
+    let mut plan = plan(vec![service("a", 80), service("ssh", 22)]);
+    plan.never_shed = NeverShed { sources: vec!["198.51.100.0/24".parse().unwrap()], ports: vec![22] };
+    let mut plane = TestPlane::load(&plan).unwrap();
+    plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], 2).unwrap();
+    let other = [203, 0, 113, 1];
+    for _ in 0..3 {
+        assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Pass);
+        assert_eq!(outcome(&plane, &syn(other, 22, 0)), Outcome::Pass);
+    }
+    assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Pass, "the token is still there");
+    assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Drop);
+}
+
+/// Opens a connection by its three packets.
+fn open(plane: &TestPlane, client_port: u16) {
+    let at = |flags, numbers| Segment {
+        client: CLIENT,
+        ports: (client_port, 80),
+        tos: 0,
+        flags,
+        numbers,
+        payload: 0,
+    };
+    plane.run(TestHook::Xdp, &segment(&at(0x02, (10, 0)), false)).unwrap();
+    plane.run(TestHook::Egress, &segment(&at(0x12, (77, 11)), true)).unwrap();
+    plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78)), false)).unwrap();
+}
+
+#[test]
+fn only_an_ack_that_names_the_servers_isn_opens_a_connection() {
+    let plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
+    let at = |flags, numbers, payload| Segment {
+        client: CLIENT,
+        ports: (40_000, 80),
+        tos: 0,
+        flags,
+        numbers,
+        payload,
+    };
+    plane.run(TestHook::Xdp, &segment(&at(0x02, (10, 0), 0), false)).unwrap();
+    plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78), 0), false)).unwrap();
+    assert_eq!(plane.totals(0).unwrap().open, 0, "no SYN-ACK was seen");
+    plane.run(TestHook::Egress, &segment(&at(0x12, (77, 11), 0), true)).unwrap();
+    plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 79), 0), false)).unwrap();
+    assert_eq!(plane.totals(0).unwrap().open, 0, "a guess");
+    plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78), 0), false)).unwrap();
+    plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78), 0), false)).unwrap();
+    let totals = plane.totals(0).unwrap();
+    assert_eq!((totals.open, totals.waiting), (1, 1), "once");
+    // A reset in between ends it, and its wait.
+    plane.run(TestHook::Tc, &segment(&at(0x04, (11, 0), 0), false)).unwrap();
+    let totals = plane.totals(0).unwrap();
+    assert_eq!((totals.open, totals.waiting, totals.end.count), (0, 0, 1));
+}
+
+#[test]
+fn waiting_connections_bound_what_is_admitted() {
+    let mut plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
+    let mut limit = limits(0, 1, [0; 8]);
+    limit.params = Params::no_limit(Policy::TokenBucket);
+    limit.waiting_max = Some(3);
+    plane.set_limits(&[limit], 2).unwrap();
+    for port in 1..=5 {
+        open(&plane, port);
+    }
+    let totals = plane.totals(0).unwrap();
+    assert_eq!((totals.waiting, totals.admitted, totals.refused), (3, 3, 2));
+    let counts = plane.counts().unwrap();
+    assert!(counts.iter().any(|c| c.reason == Reason::Waiting && c.count == 2), "{counts:?}");
+}
+
+#[test]
+fn an_idle_connection_is_forgotten_by_the_heartbeat() {
+    let mut plan = plan(vec![service("a", 80)]);
+    plan.settings = Settings {
+        flow_timeout: Nanos::from_millis(300),
+        flows: 1024,
+        ..Settings::default()
+    };
+    let mut plane = TestPlane::load(&plan).unwrap();
+    for port in 1..=20 {
+        open(&plane, port);
+    }
+    assert_eq!(plane.totals(0).unwrap().waiting, 20);
+    let start = plane.heartbeat().unwrap();
+    assert_eq!(plane.totals(0).unwrap().waiting, 20, "too early");
+    while plane.totals(0).unwrap().open > 0 {
+        let now = plane.heartbeat().unwrap();
+        assert!(now.since(start) < Nanos::from_secs(5), "never forgotten");
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(plane.totals(0).unwrap().waiting, 0);
+}
+
+#[test]
+fn a_full_table_leaves_the_rest_untracked_and_the_gauges_exact() {
+    let mut plan = plan(vec![service("a", 80)]);
+    plan.settings = Settings { flows: 1024, ..Settings::default() };
+    let plane = TestPlane::load(&plan).unwrap();
+    for port in 1..=4000 {
+        open(&plane, port);
+    }
+    let totals = plane.totals(0).unwrap();
+    assert_eq!(totals.open, totals.waiting);
+    assert!((900..=1024).contains(&totals.open), "{}", totals.open);
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon as a process, in namespaces of its own (needs root): start, take-over, kill, stop,
+//! commands.
+//!
+//! ```text
+//!   client namespace ── veth ── server namespace: v0 with the hooks, a server, the daemon
+//!     10.77.0.2                   10.77.0.1:8000
+//! ```
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
+use tidegate_api::protocol::{Reply, Request};
+use tidegate_model::snapshot::Snapshot;
+use tidegate_sense::in_namespace;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+const SERVER: &str = "10.77.0.1:8000";
+/// Longest wait for anything that shall happen.
+const PATIENCE: Nanos = Nanos::from_secs(30);
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {error}");
+}
+
+/// Waits until `done` gives something.
+fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = MonotonicClock.now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Two namespaces, a server, a directory, pins; all gone when it is dropped.
+struct World {
+    name: String,
+    dir: tempfile::TempDir,
+    pins: PathBuf,
+    ending: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl World {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tgt{}-{number}", std::process::id());
+        let mut world = Self {
+            pins: format!("/sys/fs/bpf/tidegate-test-{name}").into(),
+            dir: tempfile::tempdir().unwrap(),
+            ending: Arc::default(),
+            server: None,
+            name,
+        };
+        world.build();
+        world
+    }
+
+    fn build(&mut self) {
+        let name = self.name.clone();
+        ip(&format!("netns add {name}s"));
+        ip(&format!("netns add {name}c"));
+        ip(&format!("link add v0 netns {name}s type veth peer name v1 netns {name}c"));
+        for (side, device, address) in [("s", "v0", "10.77.0.1/24"), ("c", "v1", "10.77.0.2/24")] {
+            ip(&format!("-n {name}{side} addr add {address} dev {device}"));
+            ip(&format!("-n {name}{side} link set {device} up"));
+            ip(&format!("-n {name}{side} link set lo up"));
+        }
+        let listener = in_namespace(Some(&self.namespace("s")), || TcpListener::bind(SERVER));
+        self.server = Some(serve(listener.unwrap(), Arc::clone(&self.ending)));
+    }
+
+    fn namespace(&self, side: &str) -> PathBuf {
+        format!("/run/netns/{}{side}", self.name).into()
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path("control.sock")
+    }
+
+    /// Writes the configuration; `control` is the value of that key.
+    fn configure(&self, control: &str) -> PathBuf {
+        let path = self.path("tidegate.yaml");
+        let text = format!(
+            "interfaces: [{{name: v0, attach: tcx}}]\n\
+             services:\n  shop: {{mode: enforce, listen: [\"{SERVER}\"], control: {control}}}\n\
+             daemon: {{socket: {}, http: off, pins: {}}}\n",
+            self.socket().display(),
+            self.pins.display()
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Starts a daemon and waits until it is in charge.
+    fn run(&self, config: &Path, more: &[&str]) -> Daemon {
+        let log = fs::File::create(self.path(&format!("log-{}", unique()))).unwrap();
+        let child = Command::new("nsenter")
+            .arg(format!("--net={}", self.namespace("s").display()))
+            .arg(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["run", "--config"])
+            .arg(config)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        // nsenter becomes the daemon: the process id stays.
+        let pid = child.id();
+        wait_for("the daemon answers", || {
+            let mut client = Client::connect(&self.socket(), TIMEOUT_DEFAULT).ok()?;
+            match client.ask(&Request::Ping {}) {
+                Ok(Reply::Pong { pid: of, .. }) if of == pid => Some(()),
+                _ => None,
+            }
+        });
+        Daemon(child)
+    }
+
+    fn status(&self) -> Snapshot {
+        let mut client = Client::connect(&self.socket(), TIMEOUT_DEFAULT).unwrap();
+        match client.ask(&Request::Status {}).unwrap() {
+            Reply::Status { snapshot } => *snapshot,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The program as an operator calls it.
+    fn tidegate(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(arguments)
+            .arg("--socket")
+            .arg(self.socket())
+            .output()
+            .unwrap()
+    }
+
+    /// One request from the client's namespace.
+    fn request(&self) -> io::Result<()> {
+        in_namespace(Some(&self.namespace("c")), request)
+    }
+
+    fn rate(&self) -> Option<f64> {
+        self.status().services[0].limits.rate.map(tidegate_units::Rate::get)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        // Whoever waits for a connection gets one.
+        let _ = in_namespace(Some(&self.namespace("s")), request);
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+        for side in ["s", "c"] {
+            let _ =
+                Command::new("ip").args(["netns", "del", &format!("{}{side}", self.name)]).status();
+        }
+        remove(&self.pins);
+    }
+}
+
+/// Pins are files that only `unlink` removes.
+fn remove(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        } else {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(path);
+}
+
+fn unique() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A server that answers each byte with a byte, each connection in a thread.
+fn serve(listener: TcpListener, ending: Arc<AtomicBool>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            if ending.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+            });
+        }
+    })
+}
+
+/// Connects, asks, is answered.
+fn request() -> io::Result<()> {
+    let address: SocketAddr = SERVER.parse().map_err(io::Error::other)?;
+    ask(&mut TcpStream::connect_timeout(&address, Duration::from_secs(5))?)
+}
+
+fn ask(stream: &mut TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"x")?;
+    stream.read_exact(&mut [0])
+}
+
+/// A daemon; killed when it is dropped.
+struct Daemon(Child);
+
+impl Daemon {
+    fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end; whether it ended well.
+    fn ended(&mut self) -> bool {
+        wait_for("the daemon ends", || self.0.try_wait().unwrap()).success()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A client that asks again and again, on new connections and on one that stays open.
+struct Load {
+    ending: Arc<AtomicBool>,
+    asked: Arc<AtomicU64>,
+    thread: Option<JoinHandle<io::Result<Vec<String>>>>,
+}
+
+impl Load {
+    fn start(world: &World) -> Self {
+        let (ending, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let namespace = world.namespace("c");
+        let (end, count) = (Arc::clone(&ending), Arc::clone(&asked));
+        let thread = std::thread::spawn(move || {
+            in_namespace(Some(&namespace), || {
+                let mut failures = Vec::new();
+                let mut kept = TcpStream::connect(SERVER)?;
+                while !end.load(Ordering::Relaxed) {
+                    for (kind, outcome) in [("new", request()), ("kept", ask(&mut kept))] {
+                        if let Err(error) = outcome {
+                            failures.push(format!("{kind}: {error}"));
+                        }
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(failures)
+            })
+        });
+        Self { ending, asked, thread: Some(thread) }
+    }
+
+    /// Waits until so many more rounds were asked.
+    fn rounds(&self, more: u64) {
+        let goal = self.asked.load(Ordering::Relaxed) + more;
+        wait_for("the load goes on", || (self.asked.load(Ordering::Relaxed) >= goal).then_some(()));
+    }
+
+    fn end(mut self) -> (u64, Vec<String>) {
+        self.ending.store(true, Ordering::Relaxed);
+        let failures = self.thread.take().unwrap().join().unwrap().unwrap();
+        (self.asked.load(Ordering::Relaxed), failures)
+    }
+}
+
+#[test]
+fn take_overs_kills_and_restarts_lose_no_connection() {
+    let world = World::new();
+    let config = world.configure("{name: default}");
+    let load = Load::start(&world);
+    load.rounds(50);
+    let mut daemon = world.run(&config, &[]);
+    for _ in 0..5 {
+        let next = world.run(&config, &[]);
+        let mut before = std::mem::replace(&mut daemon, next);
+        assert!(before.ended(), "the old daemon ends well");
+        load.rounds(50);
+    }
+    for _ in 0..5 {
+        daemon.kill();
+        load.rounds(20);
+        daemon = world.run(&config, &[]);
+        load.rounds(20);
+    }
+    for more in [&["--keep"][..], &[]] {
+        daemon.signal("-TERM");
+        assert!(daemon.ended());
+        load.rounds(20);
+        daemon = world.run(&config, more);
+        load.rounds(20);
+    }
+    let snapshot = world.status();
+    assert_eq!(snapshot.interfaces[0].attached, "tcx");
+    let (asked, failures) = load.end();
+    assert!(failures.is_empty(), "{} of {asked}: {:?}", failures.len(), &failures[..1]);
+}
+
+#[test]
+fn after_kill_9_limits_hold_for_a_while_and_then_everything_passes() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    let killed = MonotonicClock.now();
+    daemon.kill();
+    let refused = (0..10).filter(|_| world.request().is_err()).count();
+    let elapsed = MonotonicClock.now().since(killed);
+    assert!(elapsed > Nanos::from_secs(3) || refused >= 5, "{refused} of 10 after {elapsed}");
+    assert!(world.pins.read_dir().unwrap().next().is_some(), "everything stays pinned");
+    let opened = wait_for("everything passes", || {
+        let now = MonotonicClock.now();
+        (0..30).all(|_| world.request().is_ok()).then_some(now)
+    });
+    let after = opened.since(killed);
+    assert!(after > Nanos::from_secs(3), "the lease opened after {after} already");
+    assert!(after < Nanos::from_secs(11), "the lease opened only after {after}");
+    let _daemon = world.run(&config, &[]);
+    wait_for("limits are in force again", || world.request().is_err().then_some(()));
+}
+
+#[test]
+fn a_successor_that_cannot_start_leaves_the_old_daemon_in_charge() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 7, burst: 3}");
+    let daemon = world.run(&config, &[]);
+    // The interface exists, so the check before passes, and native XDP on the loopback does not.
+    let text = fs::read_to_string(&config).unwrap();
+    let wrong = world.path("wrong.yaml");
+    fs::write(&wrong, text.replace("name: v0, attach: tcx", "name: lo, attach: xdp")).unwrap();
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", world.namespace("s").display()))
+        .arg(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["run", "--config"])
+        .arg(&wrong)
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let before = world.status().limits_generation;
+    wait_for("the old daemon decides again", || {
+        let snapshot = world.status();
+        (snapshot.limits_generation >= before && world.rate() == Some(7.0)).then_some(())
+    });
+    assert_eq!(world.status().interfaces[0].name, "v0");
+    wait_for("its limits hold", || world.request().is_err().then_some(()));
+    daemon.kill();
+}
+
+#[test]
+fn commands_change_what_they_say_and_a_wrong_file_changes_nothing() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 5, burst: 2}");
+    let daemon = world.run(&config, &[]);
+    wait_for("limits are in force", || (world.rate() == Some(5.0)).then_some(()));
+
+    fs::write(world.path("wrong.yaml"), "interfaces: 3\n").unwrap();
+    let wrong = world.path("wrong.yaml");
+    let output = world.tidegate(&["reload", wrong.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!((world.rate(), world.status().config_generation), (Some(5.0), 1));
+    assert!(world.status().warnings.iter().any(|w| w.starts_with("reload")));
+
+    world.configure("{name: fixed, rate: 9, burst: 2}");
+    daemon.signal("-HUP");
+    wait_for("the new rate", || (world.rate() == Some(9.0)).then_some(()));
+    assert!(world.status().warnings.is_empty(), "{:?}", world.status().warnings);
+
+    assert!(world.tidegate(&["mode", "shop", "shadow"]).status.success());
+    assert_eq!(world.status().services[0].mode, "shadow");
+    assert!((0..20).all(|_| world.request().is_ok()), "in shadow nothing is refused");
+    assert_eq!(world.tidegate(&["mode", "shp", "shadow"]).status.code(), Some(7));
+    assert!(world.tidegate(&["mode", "shop", "enforce"]).status.success());
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+
+    assert!(world.tidegate(&["release", "on"]).status.success());
+    assert!((0..20).all(|_| world.request().is_ok()), "released: everything passes");
+    assert!(world.tidegate(&["release", "off"]).status.success());
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+}
+
+#[test]
+fn the_kill_switch_works_without_a_daemon_and_a_new_one_respects_it() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    daemon.kill();
+    let begin = MonotonicClock.now();
+    let pins = world.pins.to_str().unwrap();
+    let output = world.tidegate(&["release", "on", "--pins", pins]);
+    let took = MonotonicClock.now().since(begin);
+    assert!(output.status.success() && took < Nanos::SECOND, "{took}: {output:?}");
+    assert!((0..20).all(|_| world.request().is_ok()), "everything passes at once");
+    let _daemon = world.run(&config, &[]);
+    assert!(world.status().released);
+    assert!((0..20).all(|_| world.request().is_ok()));
+}
+
+#[test]
+fn a_clean_stop_takes_everything_off() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let mut daemon = world.run(&config, &[]);
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    daemon.signal("-TERM");
+    assert!(daemon.ended());
+    assert!((0..20).all(|_| world.request().is_ok()), "everything passes at once");
+    assert!(!world.pins.exists() && !world.socket().exists(), "nothing is left");
+}
+
+#[test]
+fn after_its_start_the_daemon_has_no_capabilities() {
+    let world = World::new();
+    let daemon = world.run(&world.configure("{name: default}"), &[]);
+    let status = || fs::read_to_string(format!("/proc/{}/status", daemon.0.id())).unwrap();
+    let none = |field: &str| {
+        status().lines().any(|line| {
+            line.strip_prefix(field).is_some_and(|value| value.trim().bytes().all(|b| b == b'0'))
+        })
+    };
+    wait_for("no capabilities", || (none("CapEff:") && none("CapPrm:")).then_some(()));
+    assert!(status().contains("NoNewPrivs:\t1"));
+}

@@ -23,7 +23,16 @@ use tidegate_units::Nanos;
 /// The dataplane of this machine.
 pub struct Kernel {
     dataplane: Dataplane,
+    interfaces: Vec<Interface>,
 }
+
+/// What to do when hooks cannot be changed any more.
+const HOOKS_NEED_PRIVILEGES: &str = "; the daemon gave up its privileges after the start: to \
+    change interfaces, start `tidegate run` beside it, which takes over without a gap";
+
+/// One admission in so many is sampled for `explain`, and one refusal in so many: a few hundred a
+/// second at 10,000 SYNs/s.
+const SAMPLES: (u32, u32) = (64, 16);
 
 fn failed(error: impl Display) -> PlaneError {
     PlaneError(error.to_string())
@@ -35,7 +44,8 @@ impl Kernel {
     /// # Errors
     /// What the dataplane refuses, in its words.
     pub fn start(config: &Config) -> Result<Self, PlaneError> {
-        let dataplane = Dataplane::start(&plan(config)?).map_err(failed)?;
+        let plan = plan(config)?;
+        let dataplane = Dataplane::start(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
             let ingress = hook.ingress.name();
@@ -44,7 +54,7 @@ impl Kernel {
                 tracing::info!(interface = hook.interface, "{note}");
             }
         }
-        Ok(Self { dataplane })
+        Ok(Self { dataplane, interfaces: plan.interfaces })
     }
 }
 
@@ -56,7 +66,14 @@ impl Totals for Kernel {
 
 impl Plane for Kernel {
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
-        self.dataplane.apply(&plan(config)?).map_err(failed)
+        let plan = plan(config)?;
+        let same_hooks = plan.interfaces == self.interfaces;
+        self.dataplane.apply(&plan).map_err(|error| {
+            let hint = if same_hooks { "" } else { HOOKS_NEED_PRIVILEGES };
+            PlaneError(format!("{error}{hint}"))
+        })?;
+        self.interfaces = plan.interfaces;
+        Ok(())
     }
 
     fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError> {
@@ -173,6 +190,8 @@ pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
         settings: Settings {
             rst_per_second: config.answers.rst_per_second,
             pins: Some(config.daemon.pins.clone()),
+            sample_admitted: SAMPLES.0,
+            sample_refused: SAMPLES.1,
             ..Settings::default()
         },
     })

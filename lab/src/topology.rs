@@ -105,7 +105,7 @@ pub(crate) fn create(id: &str, options: &NetworkOptions) -> Result<()> {
     }
     for role in Role::ALL {
         sysctls(id, role, options)?;
-        inside(id, role, &["ip", "-batch", "-"], &addresses(role))?;
+        inside(id, role, &["ip", "-batch", "-"], addresses(role))?;
         for name in interfaces(role) {
             offloads(id, role, name, options)?;
         }

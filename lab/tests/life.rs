@@ -63,15 +63,17 @@ fn a_panic_leaves_nothing_behind() {
 fn owner() -> (Child, String, u32) {
     let mut command = Command::new(helper().program);
     command.arg("hold").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = command.spawn().expect("the helper starts");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let output = child.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("a line");
     let (id, guard) = line.trim().split_once(' ').expect("id and guard");
-    (child, id.to_owned(), guard.parse().unwrap())
+    (child, id.to_owned(), guard.parse().expect("a pid"))
 }
 
 fn kill(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    let pid = Pid::from_raw(pid as i32).expect("a pid");
+    kill_process(pid, signal).expect("the process is ours");
 }
 
 #[test]

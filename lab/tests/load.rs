@@ -21,7 +21,7 @@ fn input_rules(lab: &Lab, sets: &str, rules: &str) {
     let text = format!(
         "table inet t {{\n{sets}\nchain c {{\ntype filter hook input priority 0;\n{rules}\n}}\n}}\n"
     );
-    lab.run_in(Role::Server, &["nft", "-f", "-"], &text).unwrap();
+    lab.run_in(Role::Server, &["nft", "-f", "-"], &text).expect("nftables");
 }
 
 /// What is counted is what the server logged, each request once, each from an address of its own,

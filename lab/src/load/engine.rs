@@ -7,8 +7,10 @@
 
 use super::conn::{self, BUFFER_BYTES, Conn, Request, State, Step};
 use super::hist::Hist;
-use super::plan::{Arrive, CONNECTIONS_MAX, LoadPlan, Stream};
-use super::report::{Progress, StreamProgress};
+use super::plan::{Arrive, LoadPlan};
+use super::report::Progress;
+use super::source::Source;
+use super::table::{Key, Table};
 use super::tally::{Done, Outcome, ShardResult, StreamTally};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -16,9 +18,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
-use std::iter::Peekable;
 use tidegate_units::{Clock, Nanos};
 
 /// Arrivals started between two looks at the sockets.
@@ -32,76 +33,6 @@ const RETRY_WAIT: Nanos = Nanos::from_millis(10);
 const DRAIN_LIMIT: Nanos = Nanos::from_secs(2);
 /// Marks the timer among the events.
 const TIMER: u64 = u64::MAX;
-
-/// A place in the table of connections, with the generation that tells later tenants apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    index: u32,
-    generation: u32,
-}
-
-impl Key {
-    const fn pack(self) -> u64 {
-        (self.generation as u64) << 32 | self.index as u64
-    }
-
-    const fn unpack(data: u64) -> Self {
-        Self { index: data as u32, generation: (data >> 32) as u32 }
-    }
-}
-
-/// The table of connections; bounded by [`CONNECTIONS_MAX`].
-#[derive(Default)]
-struct Table {
-    slots: Vec<(u32, Option<Conn>)>,
-    free: Vec<u32>,
-}
-
-impl Table {
-    fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.slots.len() < CONNECTIONS_MAX
-    }
-
-    fn insert(&mut self, conn: Conn) -> Key {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            self.slots.len() as u32 - 1
-        });
-        let slot = &mut self.slots[index as usize];
-        slot.1 = Some(conn);
-        Key { index, generation: slot.0 }
-    }
-
-    fn get(&mut self, key: Key) -> Option<&mut Conn> {
-        let (generation, conn) = self.slots.get_mut(key.index as usize)?;
-        if *generation == key.generation { conn.as_mut() } else { None }
-    }
-
-    /// Takes the connection out; dropping it closes the socket.
-    fn remove(&mut self, key: Key) -> Option<Conn> {
-        self.get(key)?;
-        let slot = self.slots.get_mut(key.index as usize)?;
-        slot.0 = slot.0.wrapping_add(1);
-        self.free.push(key.index);
-        slot.1.take()
-    }
-}
-
-/// One stream's part in this process.
-struct Source {
-    spec: Stream,
-    bytes: Vec<u8>,
-    times: Peekable<Box<dyn Iterator<Item = Nanos>>>,
-    /// Clients of a closed loop that are between two requests, by time of the next one.
-    between: BinaryHeap<Reverse<Nanos>>,
-    /// Number of the next arrival.
-    number: u64,
-    /// Requests under way, by the time at which the client gives up (which never falls).
-    giving_up: VecDeque<(Nanos, Key)>,
-    idle: Vec<Key>,
-    in_flight: u64,
-    progress: StreamProgress,
-}
 
 /// One process's engine. All its times are on the run's clock, which starts at `start`.
 pub(crate) struct Engine<'a, C> {
@@ -428,51 +359,5 @@ impl Times {
         // A request on a kept connection waits for no handshake: its service begins at once.
         let established = if reused { Some(conn.request.intended) } else { conn.established };
         Self { established, first_byte: conn.first_byte, reused }
-    }
-}
-
-impl Source {
-    fn new(plan: &LoadPlan, index: usize, spec: &Stream, shard: (u64, u64)) -> Self {
-        let mine = spec.arrive.times(plan.seed, index as u64);
-        let mine = mine.skip(shard.0 as usize).step_by(shard.1.max(1) as usize);
-        let clients = match spec.arrive {
-            Arrive::Closed { clients } => u64::from(clients),
-            _ => 0,
-        };
-        let mine_too = (0..clients).filter(|c| c % shard.1.max(1) == shard.0);
-        Self {
-            spec: spec.clone(),
-            bytes: conn::request_bytes(spec),
-            times: (Box::new(mine) as Box<dyn Iterator<Item = Nanos>>).peekable(),
-            between: mine_too.map(|_| Reverse(Nanos::ZERO)).collect(),
-            number: shard.0,
-            giving_up: VecDeque::new(),
-            idle: Vec::new(),
-            in_flight: 0,
-            progress: StreamProgress::new(&spec.name),
-        }
-    }
-
-    /// When the next request of this stream is to start.
-    fn next_start(&mut self) -> Option<Nanos> {
-        let open = self.times.peek().copied();
-        open.or_else(|| self.between.peek().map(|next| next.0))
-    }
-
-    /// Takes that start off the list; gives the arrival's number, which says where it comes from.
-    fn take_start(&mut self, shards: u64) -> u64 {
-        if self.times.next().is_none() {
-            self.between.pop();
-        }
-        let number = self.number;
-        self.number += shards.max(1);
-        number
-    }
-
-    fn take_progress(&mut self) -> StreamProgress {
-        let empty = StreamProgress::new(&self.spec.name);
-        let mut progress = std::mem::replace(&mut self.progress, empty);
-        progress.in_flight = self.in_flight;
-        progress
     }
 }

@@ -21,6 +21,8 @@ mod http;
 mod plan;
 mod report;
 mod shard;
+mod source;
+mod table;
 mod tally;
 
 pub use capacity::{Capacity, CapacityOptions, Probe};

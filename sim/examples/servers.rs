@@ -59,7 +59,8 @@ fn main() -> Result<(), String> {
     let has = |flag: &str| args.iter().any(|a| a == flag);
     let action = if has("drop") { Action::Drop } else { Action::Reject };
     let effort = if has("--quick") { Effort::QUICK } else { Effort::FULL };
-    let flags = ["--quick", "--trace", "--others", "drop", "reject", "crisis", "cold", "halving", "calm"];
+    let flags =
+        ["--quick", "--trace", "--others", "drop", "reject", "crisis", "cold", "halving", "calm"];
     let names: Vec<&String> = args.iter().filter(|a| !flags.contains(&a.as_str())).collect();
     for row in table() {
         if !names.is_empty() && !names.iter().any(|n| row.name.contains(n.as_str())) {

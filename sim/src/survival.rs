@@ -134,9 +134,8 @@ pub fn survive(row: &Row, action: Action, effort: &Effort) -> Result<Outcome, St
     let load = [0.5, 0.9, 1.0, 2.0, 3.0, 10.0, 0.5].map(|multiple| (multiple, step));
     let steps = scenario(row, &load, effort.seed + 2).map_err(|e| e.to_string())?;
     let report = run(steps, Some(shipped(action, Mode::Enforce)))?;
-    let at = |f: &dyn Fn(&PhaseReport) -> f64| {
-        [3, 4, 5].map(|index: usize| f(&report.phases[index]))
-    };
+    let at =
+        |f: &dyn Fn(&PhaseReport) -> f64| [3, 4, 5].map(|index: usize| f(&report.phases[index]));
     let scaled_s = (2.0 * p99).max(1.0);
     let within = |p: &PhaseReport| {
         let good = p.perceived_s.iter().filter(|s| **s <= scaled_s).count();

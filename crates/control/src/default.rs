@@ -27,7 +27,7 @@
 //! Q that rides out chance. Two actuators:
 //! - rate = μ + (N* − N)/τ, with μ the completions per second under saturation. A rate, not only a
 //!   ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
-//! - a ceiling on the jobs in flight, N* + Q/2, in line with the packets: exact, without delay.
+//! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
 //!
 //! Without a baseline (started in mid-crisis) r0 begins at N/μ and is halved for as long as
 //! completions do not fall. Where completions are far below what was seen before (a slower
@@ -67,10 +67,12 @@ const BASELINE_ERRORS: f64 = 2.0;
 /// capacity moves it by 5 % of the gap.
 const BASELINE_UP_SECONDS: f64 = 600.0;
 /// Weights of a window in the measured variability: queues make times look more alike than they
-/// are, never less, so it rises fast and falls slowly.
+/// are, never less, so it rises fast, and falls slowly and only by windows without one.
 const SPREAD_WEIGHT_UP: f64 = 0.2;
 /// See [`SPREAD_WEIGHT_UP`].
-const SPREAD_WEIGHT_DOWN: f64 = 0.01;
+const SPREAD_WEIGHT_DOWN: f64 = 0.02;
+/// Answers in a tick below which its median says nothing.
+const SPREAD_ANSWERS_MIN: f64 = 4.0;
 /// Variability above this (a coefficient of variation of 5) is taken for this.
 const SPREAD_MAX: f64 = 25.0;
 /// Share of μ·r0 added to the target, because r0 errs low (its percentile above) by up to a third
@@ -116,6 +118,9 @@ const MU_DEPARTURES: f64 = 64.0;
 const MU_SECONDS_MIN: f64 = 1.0;
 /// Seconds in which μ doubles while the server is short of work that is being refused.
 const MU_DOUBLING_SECONDS: f64 = 0.5;
+/// The ceiling in standing queues above the target: three deviations of N under the rate, so that
+/// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
+const CEILING_QUEUES: f64 = 1.5;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
 const RATE_SHARE_MIN: f64 = 0.5;
 /// Load below this share of μ is no overload.
@@ -132,26 +137,27 @@ const RETURN_SECONDS: f64 = 30.0;
 const UNUSED_SECONDS: f64 = 1.0;
 /// See [`UNUSED_SECONDS`].
 const UNUSED_ARRIVALS: f64 = 32.0;
-/// Completions in one trial (of a higher or lower target): a change by a quarter is 2.8 deviations.
-const TRIAL_COMPLETIONS: f64 = 256.0;
+/// Completions in one trial (of a higher or lower target): two of them differ
+/// by 6 % by chance.
+const TRIAL_COMPLETIONS: f64 = 512.0;
 /// Seconds of a trial, at least and at most.
 const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
 /// Completions below this share of the peak ask for a trial.
 const TRIAL_SHARE: f64 = 0.8;
 /// A trial raises the target by this share.
 const TRIAL_RAISE: f64 = 1.0;
-/// Completions must follow by this share: three deviations of the two counts.
-const TRIAL_FOLLOW: f64 = 0.3;
+/// Completions must follow by this share: 2.4 deviations.
+const TRIAL_FOLLOW: f64 = 0.15;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 /// See [`TRIAL_PAUSE`].
 const TRIAL_PAUSE_MAX: f64 = 60.0;
 /// Completions that must show in a step of the search without a baseline, and its seconds.
-const SEARCH_COMPLETIONS: f64 = 64.0;
+const SEARCH_COMPLETIONS: f64 = 128.0;
 /// See [`SEARCH_COMPLETIONS`].
 const SEARCH_SECONDS: f64 = 0.5;
-/// The search goes on while completions hold this share of the best: half way between what half
-/// the jobs give a server that needs them all, and one that does not.
+/// The search goes on while completions hold this share of the best; a wrong stop costs some
+/// waiting, a step too far costs completions.
 const SEARCH_HOLD: f64 = 0.75;
 /// Completions in a window of the peak (its largest errs by 3/√512 = 13 %), and ticks at least.
 const PEAK_COMPLETIONS: f64 = 512.0;
@@ -214,7 +220,7 @@ struct Window {
     answers: f64,
     squares: f64,
     ticks: f64,
-    /// Mean and median of ticks with two answers and more, both times their number.
+    /// Mean and median of ticks with [`SPREAD_ANSWERS_MIN`] answers, both times their number.
     means_s: f64,
     medians_s: f64,
 }
@@ -228,7 +234,7 @@ impl Window {
             self.squares += tick.response_s * tick.response_s / tick.responses;
             self.ticks += 1.0;
         }
-        if tick.responses >= 2.0 {
+        if tick.responses >= SPREAD_ANSWERS_MIN {
             self.means_s += tick.response_s;
             self.medians_s += tick.responses * median_s;
         }
@@ -276,9 +282,8 @@ impl Baseline {
             let weight = 1.0 - (-window.seconds / BASELINE_UP_SECONDS).exp();
             self.r0_s = Some(before + weight * (upper - before));
         }
-        if let Some(spread) = window.spread() {
-            let weight =
-                if spread > self.spread { SPREAD_WEIGHT_UP } else { SPREAD_WEIGHT_DOWN };
+        if let Some(spread) = window.spread().filter(|s| *s > self.spread || mean < before) {
+            let weight = if spread > self.spread { SPREAD_WEIGHT_UP } else { SPREAD_WEIGHT_DOWN };
             self.spread += weight * (spread - self.spread);
         }
     }
@@ -303,6 +308,8 @@ struct Shed {
     variability: f64,
     r0_s: f64,
     idle: f64,
+    /// Completions per second that the search has seen.
+    best: f64,
     /// The search for a baseline, where there is none.
     search: Option<Search>,
     trial: Trial,
@@ -406,10 +413,10 @@ impl DefaultController {
             (unbalanced, Family::Balance),
         ];
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
-        let standing = excess > QUEUE_MAX * self.baseline.variability();
+        let standing = excess > QUEUE_MAX;
         let shed = time && unbalanced
             || time && resource && beyond_chance
-            || standing && resource && losing;
+            || standing && losing && (resource || time);
         (on, shed)
     }
 
@@ -421,9 +428,8 @@ impl DefaultController {
 
     fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
         let mu = self.throughput().max(1.0);
-        let soon = self
-            .released_at
-            .is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
+        let soon =
+            self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
         self.release_arrivals = if soon {
             (self.release_arrivals * RELEASE_FACTOR).min(RELEASE_ARRIVALS_MAX)
         } else {
@@ -435,6 +441,7 @@ impl DefaultController {
             r0_s: r0_s.unwrap_or((tick.waiting / mu).min(self.objective_s) / 2.0),
             variability: self.baseline.variability(),
             idle: self.baseline.idle(),
+            best: 0.0,
             search: r0_s.is_none().then_some(Search::default()),
             trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
             missing: 0.0,
@@ -448,7 +455,8 @@ impl DefaultController {
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
         let over = self.shed.as_ref().is_some_and(|shed| {
-            shed.missing >= self.release_arrivals || shed.unused_s >= UNUSED_SECONDS && shed.unused >= UNUSED_ARRIVALS
+            shed.missing >= self.release_arrivals
+                || shed.unused_s >= UNUSED_SECONDS && shed.unused >= UNUSED_ARRIVALS
         });
         if !over {
             return;
@@ -463,7 +471,8 @@ impl DefaultController {
 
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
-        let guard = (GUARD_MIN * self.baseline.variability()).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let guard = (GUARD_MIN * self.baseline.variability())
+            .max(GUARD_OBJECTIVE * self.objective_s * self.peak);
         let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
@@ -521,7 +530,7 @@ impl Shed {
 
     /// The ceiling on the jobs in flight.
     fn ceiling(&self, objective_s: f64) -> f64 {
-        let above = self.target(objective_s) + self.queue(objective_s);
+        let above = self.target(objective_s) + CEILING_QUEUES * self.queue(objective_s);
         let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
         self.cap(above - tried, objective_s) + tried
     }
@@ -570,6 +579,8 @@ impl Shed {
             self.trial.seconds = 0.0;
             return;
         }
+        // Below the standing queue nothing is to be gained.
+        let (busy, queue) = (self.mu * self.r0_s, self.queue(objective_s));
         let wanted = SEARCH_COMPLETIONS * self.variability;
         let enough = self.trial.seconds >= SEARCH_SECONDS && self.trial.completed >= wanted
             || self.trial.seconds >= TRIAL_SECONDS.1;
@@ -578,30 +589,33 @@ impl Shed {
         let held = rate >= SEARCH_HOLD * search.best;
         search.best = search.best.max(rate);
         search.failed += u32::from(!held);
-        let over = search.failed >= SEARCH_FAILED_MAX || self.mu * self.r0_s <= 1.0;
+        let over = search.failed >= SEARCH_FAILED_MAX || busy <= queue;
         if !held {
             self.r0_s = (self.r0_s * 2.0).min(objective_s);
         } else if !over {
             self.r0_s /= 2.0;
         }
         if over {
+            self.best = search.best;
             self.search = None;
         }
         (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
     }
 
     fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
-        let span = (TRIAL_COMPLETIONS * self.variability / self.mu).clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
+        let span = (TRIAL_COMPLETIONS * self.variability / self.mu)
+            .clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
         let rate = self.trial.completed / self.trial.seconds;
         match self.trial.on {
             None if self.trial.seconds < self.trial.pause_s.max(span) => return,
             None => {
                 let used_up = self.families.contains(&Family::Resource);
-                if self.mu < TRIAL_SHARE * peak && self.unused_s <= 0.0 && !used_up {
+                if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
                     let target = self.target(objective_s).max(waiting);
                     let jobs = target * (1.0 + TRIAL_RAISE) - self.target(objective_s);
                     self.trial.on = Some((jobs, rate));
-                    self.trial.settle_s = (2.0 * self.target(objective_s) / self.mu).min(TRIAL_SECONDS.1);
+                    self.trial.settle_s =
+                        (2.0 * self.target(objective_s) / self.mu).min(TRIAL_SECONDS.1);
                 }
             }
             Some(_) if self.trial.seconds < span => return,

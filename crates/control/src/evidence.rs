@@ -96,7 +96,8 @@ fn lasting(history: &History, window: usize, z: f64) -> bool {
     }
     let ((early, early_ticks), (late, late_ticks)) =
         (part(history, window, 0, 2), part(history, window, 1, 2));
-    if late.excess() < LATE_MIN * even * late_ticks || early.excess() < EARLY_MIN * even * early_ticks
+    if late.excess() < LATE_MIN * even * late_ticks
+        || early.excess() < EARLY_MIN * even * early_ticks
     {
         return false;
     }
@@ -112,8 +113,7 @@ fn fallen(history: &History, window: usize, waiting: f64) -> bool {
     let now = history.last(window);
     let before = history.between(window + BEFORE_TICKS_MIN.max(2 * window), window);
     let expected = before.rate() * now.seconds;
-    now.completed < 0.9 * expected - expected.sqrt()
-        && now.completed < waiting
+    now.completed < 0.9 * expected - expected.sqrt() && now.completed < waiting
 }
 
 /// Whether clients leave without an answer, or SYNs are ignored by the server: a quarter of the

@@ -55,7 +55,6 @@ impl Sums {
         if self.seconds > 0.0 { self.completed / self.seconds } else { 0.0 }
     }
 
-
     /// Arrivals beyond completions.
     pub(crate) fn excess(&self) -> f64 {
         self.offered - self.completed

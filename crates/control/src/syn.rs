@@ -158,3 +158,62 @@ impl Controller for Syn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::signals::{AcceptQueue, Counts, Reading};
+
+    fn signals(length: u64, refused: u64, cpu: f64, period: Nanos) -> Signals {
+        let mut s = Signals { period, ..Signals::default() };
+        s.queue.accept = Some(Reading::fresh(AcceptQueue { length, limit: 1024 }));
+        s.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
+        s.balance.counts = Some(Reading::fresh(Counts { refused, ..Counts::default() }));
+        s
+    }
+
+    fn rates(variant: SynVariant, series: &[(u64, u64, f64)], period: Nanos) -> Vec<f64> {
+        let mut syn = Syn::new(SynSpec { variant, ..SynSpec::default() });
+        let tick = |(length, refused, cpu): &(u64, u64, f64)| {
+            let limits = syn.tick(&signals(*length, *refused, *cpu, period), Mode::Enforce);
+            limits.rate.map_or(0.0, Rate::get)
+        };
+        series.iter().map(tick).collect()
+    }
+
+    #[test]
+    fn a_growing_queue_lowers_the_rate_by_both_terms() {
+        let rates = rates(SynVariant::Published, &[(0, 0, 0.5), (500, 0, 1.0)], Nanos::SECOND);
+        // −(500 − 100)/16 − 500/4 = −25 − 125
+        assert_eq!(rates, [1000.0, 850.0]);
+    }
+
+    #[test]
+    fn the_published_hold_never_lets_go_and_the_shipped_one_does() {
+        let mut series = vec![(0, 0, 0.5), (600, 100, 1.0), (0, 100, 0.95)];
+        series.extend(vec![(0, 100, 0.5); 100]);
+        let published = rates(SynVariant::Published, &series, Nanos::SECOND);
+        assert_eq!(published[3], published[102], "held for ever");
+        let released = rates(SynVariant::Released, &series, Nanos::SECOND);
+        // 100/16 a second
+        assert!((released[102] - released[3] - 99.0 * 6.25).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_rate_is_raised_only_while_the_cpu_is_below_its_reference() {
+        let series = [(50, 10, 0.95), (40, 10, 0.95), (30, 10, 0.85)];
+        let rates = rates(SynVariant::Released, &series, Nanos::SECOND);
+        assert_eq!(rates[0], 1000.0);
+        assert_eq!(rates[1], 1000.0);
+        assert!(rates[2] > 1000.0);
+    }
+
+    #[test]
+    fn ten_ticks_of_100_ms_do_what_one_of_1_s_does() {
+        let slow = rates(SynVariant::Released, &[(0, 0, 0.5), (300, 0, 1.0)], Nanos::SECOND);
+        let steps: Vec<_> = (0..=10).map(|k| (k * 30, 0, 1.0)).collect();
+        let fast = rates(SynVariant::Released, &steps, Nanos::from_millis(100));
+        // The same derivative; the proportional term sees the queue on its way.
+        assert!((slow[1] - fast[10]).abs() < 15.0, "{} and {}", slow[1], fast[10]);
+    }
+}

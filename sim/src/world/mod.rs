@@ -172,9 +172,8 @@ impl World {
         let burst = scenario.batches.unwrap_or(Batches { size: 0, every: Nanos::ZERO });
         let arrivals = Box::new(merge(steady, batches(burst.size, burst.every, until)));
         let server = Server::new(scenario.server.clone(), rng(1));
-        let (policy, action, mode) = protection
-            .as_ref()
-            .map_or((Policy::TokenBucket, Action::Drop, Mode::Enforce), |p| {
+        let (policy, action, mode) =
+            protection.as_ref().map_or((Policy::TokenBucket, Action::Drop, Mode::Enforce), |p| {
                 (p.policy, p.action, p.mode)
             });
         let mut world = Self {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The default controller under the table of servers. Reduced effort; the full table is printed by
+//! `cargo run --release -p tidegate-sim --example servers`. Repeat one row with its name there.
+
+use tidegate_control::Mode;
+use tidegate_policy::Action;
+use tidegate_sim::servers::{Row, table};
+use tidegate_sim::survival::{self, Effort, survive};
+use tidegate_sim::world::{Change, run};
+use tidegate_units::Nanos;
+
+/// What CI takes the time for.
+const EFFORT: Effort = Effort { calm_arrivals: 30_000.0, step_departures: 5000.0, seed: 1 };
+
+fn row(name: &str) -> Row {
+    table().into_iter().find(|row| row.name == name).expect(name)
+}
+
+/// Rows whose unprotected p99 at 0.9 is well inside the objective of 1 s.
+const QUICK_ROWS: [&str; 8] = [
+    "prefork-cpu-2ms-constant",
+    "prefork-cpu-4ms-exponential",
+    "prefork-mixed-100ms-exponential",
+    "event-cpu-4ms-exponential",
+    "nginx-4x10ms-exponential",
+    "nginx-16x50ms-constant",
+    "nginx-150x200ms-constant",
+    "single-20ms-constant",
+];
+
+#[test]
+fn with_reject_goodput_survives_two_three_and_ten_times_the_capacity() {
+    for name in QUICK_ROWS {
+        let outcome = survive(&row(name), Action::Reject, &EFFORT).expect(name);
+        // 2 % below the requirement: the load's own chance in 5000 departures.
+        for (load, good) in [2, 3, 10].iter().zip(outcome.goodput) {
+            assert!(good >= 0.93, "{name}: goodput {good:.3} of the capacity at {load} times");
+        }
+        for (load, answered) in [2, 3, 10].iter().zip(outcome.answered) {
+            assert!(answered >= 0.96, "{name}: answered {answered:.3} at {load} times");
+        }
+        for (load, ratio) in [2, 3, 10].iter().zip(outcome.p99_ratio) {
+            assert!(ratio <= 3.0, "{name}: p99 is {ratio:.2} times that at 0.9, at {load} times");
+        }
+        let [p99, refusals] = outcome.recovery_s;
+        assert!(refusals <= 2.0, "{name}: refused for {refusals:.2} s after the load fell");
+        assert!(p99 <= outcome.recovery_max_s, "{name}: slow for {p99:.2} s");
+    }
+}
+
+#[test]
+fn below_capacity_nothing_is_refused() {
+    for name in QUICK_ROWS {
+        let report = survival::calm(&row(name), Action::Reject, &EFFORT).expect(name);
+        let [half, most] = [0, 1].map(|i: usize| report.phases[i].refused_share());
+        assert!(half == 0.0, "{name}: refused {half:.6} at half the capacity");
+        assert!(most <= 0.001, "{name}: refused {most:.6} at 0.9");
+    }
+}
+
+#[test]
+fn with_drop_first_attempts_are_served_first() {
+    for name in
+        ["prefork-cpu-4ms-constant", "prefork-cpu-4ms-exponential", "nginx-16x50ms-constant"]
+    {
+        let outcome = survive(&row(name), Action::Drop, &EFFORT).expect(name);
+        for (load, good) in [2, 3, 10].iter().zip(outcome.goodput) {
+            assert!(good >= 0.9, "{name}: goodput {good:.3} at {load} times with drop");
+        }
+    }
+}
+
+#[test]
+fn from_an_unknown_start_and_in_mid_crisis_goodput_comes_back() {
+    for name in
+        ["prefork-cpu-4ms-exponential", "nginx-16x50ms-constant", "nginx-150x200ms-constant"]
+    {
+        let row = row(name);
+        let capacity = row.server.capacity();
+        let cold = survival::cold(&row, Action::Reject, 3.0, 5).expect(name);
+        let good = cold.phases[1].goodput() / capacity;
+        assert!(good >= 0.93, "{name}: cold, goodput {good:.3}");
+        let crisis = survival::crisis(&row, Action::Reject, 6).expect(name);
+        let good = crisis.phases[2].goodput() / capacity;
+        assert!(good >= 0.93, "{name}: in mid-crisis, goodput {good:.3}");
+    }
+}
+
+#[test]
+fn capacity_that_halves_and_returns_is_followed() {
+    for name in
+        ["prefork-cpu-4ms-exponential", "event-cpu-4ms-exponential", "nginx-4x10ms-exponential"]
+    {
+        let row = row(name);
+        let capacity = row.server.capacity();
+        let report = survival::halving(&row, Action::Reject, 2.0, 8).expect(name);
+        let good = [1, 2, 3].map(|i: usize| report.phases[i].goodput() / capacity);
+        assert!(good[0] >= 0.93 && good[1] >= 0.45 && good[2] >= 0.93, "{name}: {good:.3?}");
+    }
+}
+
+#[test]
+fn a_slow_dependency_is_no_overload() {
+    // 50 ms become 500 ms; 400 workers have room for both.
+    let report = survival::slow_dependency(&row("event-mixed-50ms-exponential"), 10.0, 9)
+        .expect("a sound world");
+    let refused = [0, 1].map(|i: usize| report.phases[i].refused);
+    assert_eq!(refused, [0, 0], "refused before and after");
+}
+
+#[test]
+fn healthy_bursts_are_served() {
+    for (name, size) in [("prefork-cpu-4ms-constant", 200), ("nginx-16x50ms-constant", 200)] {
+        let report = survival::bursts(&row(name), size, 10).expect(name);
+        assert_eq!(report.phases[0].refused, 0, "{name}: of bursts of {size}");
+    }
+}
+
+#[test]
+fn limits_are_steady_under_a_steady_crowd() {
+    for name in ["prefork-cpu-4ms-exponential", "nginx-16x50ms-constant", "single-2ms-exponential"]
+    {
+        let row = row(name);
+        for multiple in [1.5, 3.0] {
+            let report = survival::cold(&row, Action::Reject, multiple, 11).expect(name);
+            let from = report.phases[1].from;
+            let rates: Vec<f64> =
+                report.traces.iter().filter(|t| t.at > from).filter_map(|t| t.rate).collect();
+            let rates = &rates[..rates.len() * 2 / 3];
+            let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+            // One control period's average of 10 ticks: the limits as a person sees them.
+            let means: Vec<f64> =
+                rates.chunks_exact(10).map(|c| c.iter().sum::<f64>() / 10.0).collect();
+            let variance = means.iter().map(|r| (r - mean) * (r - mean)).sum::<f64>();
+            let cv = libm::sqrt(variance / means.len() as f64) / mean;
+            assert!(cv <= 0.10, "{name} at {multiple}: limits vary by {cv:.3}");
+        }
+    }
+}
+
+#[test]
+fn in_shadow_nothing_is_refused_and_the_rate_does_not_wind_down() {
+    let row = row("prefork-cpu-4ms-exponential");
+    let capacity = row.server.capacity();
+    let scenario = survival::scenario(&row, &[(0.5, 20.0), (2.0, 20.0)], 12).expect("known names");
+    let report =
+        run(scenario, Some(survival::shipped(Action::Reject, Mode::Shadow))).expect("sound");
+    assert_eq!(report.phases.iter().map(|p| p.refused).sum::<u64>(), 0);
+    let rates = report.traces.iter().filter(|t| t.shedding).filter_map(|t| t.rate);
+    let (mut seen, mut least) = (0, f64::MAX);
+    for rate in rates {
+        seen += 1;
+        least = least.min(rate);
+    }
+    assert!(seen > 0, "the overload was seen");
+    assert!(least > 0.1 * capacity, "the rate went down to {least}");
+}
+
+#[test]
+fn one_seed_gives_one_result() {
+    let row = row("prefork-cpu-8ms-heavy");
+    let once = || {
+        let mut scenario =
+            survival::scenario(&row, &[(0.9, 10.0), (3.0, 10.0)], 13).expect("known names");
+        scenario.changes = vec![(Nanos::from_secs(5), Change::Speed(0.5))];
+        let report = run(scenario, Some(survival::shipped(Action::Drop, Mode::Enforce)));
+        format!("{:?}", report.expect("sound"))
+    };
+    assert!(once() == once());
+}

@@ -10,7 +10,18 @@ use std::path::PathBuf;
 fn main() -> Result<(), String> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets it")?);
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets it")?);
-    for watched in ["hook", "lib", "abi", "vmlinux", "builder.rs", "../policy/contract", "../policy/algo", "../policy/policies.h", "../policy/policies.def", "../policy/reasons.def"] {
+    for watched in [
+        "hook",
+        "lib",
+        "abi",
+        "vmlinux",
+        "builder.rs",
+        "../policy/contract",
+        "../policy/algo",
+        "../policy/policies.h",
+        "../policy/policies.def",
+        "../policy/reasons.def",
+    ] {
         println!("cargo:rerun-if-changed={watched}");
     }
     println!("cargo:rerun-if-env-changed=TIDEGATE_CLANG");

@@ -27,12 +27,17 @@ pub(crate) fn clang() -> Result<PathBuf, String> {
 
 /// Compiles `root/hook/<hook>.bpf.c` to `object`.
 pub(crate) fn compile(root: &Path, hook: &str, clang: &Path, object: &Path) -> Result<(), String> {
+    compile_source(&root.join(format!("hook/{hook}.bpf.c")), clang, object)
+}
+
+/// Compiles any source to `object`.
+pub(crate) fn compile_source(source: &Path, clang: &Path, object: &Path) -> Result<(), String> {
     let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"];
     SkeletonBuilder::new()
-        .source(root.join(format!("hook/{hook}.bpf.c")))
+        .source(source)
         .obj(object)
         .clang(clang)
         .clang_args(arguments)
         .build()
-        .map_err(|error| format!("{hook}.bpf.c with {}: {error:#}", clang.display()))
+        .map_err(|error| format!("{} with {}: {error:#}", source.display(), clang.display()))
 }

@@ -45,7 +45,9 @@ pub(crate) unsafe trait Plain: Sized {
     /// The bytes of the value, to be written by the kernel.
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; and every pattern of bytes is a value of the type.
-        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Self>()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Self>())
+        }
     }
 
     /// A value of these bytes; `None` if there are too few.

@@ -8,6 +8,7 @@ use crate::plan::mapped;
 use crate::{Error, Plan};
 use ipnet::IpNet;
 use libbpf_rs::MapCore;
+use std::net::Ipv4Addr;
 use tidegate_model::{PRIORITY_DEFAULT, SERVICES_MAX};
 
 /// Tokens of the answer bucket, in picotokens.
@@ -108,8 +109,7 @@ fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
             }
         }
         for (addr, port) in service.listen.iter().flat_map(crate::Listen::expand) {
-            let any = addr[..12] == [0; 12] && addr[12..] == [0; 4]
-                || addr[..12] == mapped([0, 0, 0, 0].into())[..12] && addr[12..] == [0; 4];
+            let any = addr == [0; 16] || addr == mapped(Ipv4Addr::UNSPECIFIED.into());
             let bits = if any { abi::PORT_ANY } else { abi::PORT_EXACT };
             table.ports[usize::from(port >> 2)] |= bits << ((port & 3) * 2);
         }

@@ -45,11 +45,19 @@ impl Core {
         }
         let limits = Limits::adopt(&maps)?;
         let settings = objects::settings(&maps, plan, Variant { answer: 0, trust_dscp: false })?;
-        let load = Load { object: "heartbeat", bytes: &objects.heartbeat, settings, attach_type: None };
+        let load =
+            Load { object: "heartbeat", bytes: &objects.heartbeat, settings, attach_type: None };
         let heartbeat = objects::load(&maps, &load)?;
         let empty = Plan { settings: plan.settings.clone(), ..Plan::default() };
-        let mut core =
-            Self { maps, plan: empty, objects, limits, gauges: Vec::new(), heartbeat, reap_from: 0 };
+        let mut core = Self {
+            maps,
+            plan: empty,
+            objects,
+            limits,
+            gauges: Vec::new(),
+            heartbeat,
+            reap_from: 0,
+        };
         core.apply(plan)?;
         Ok(core)
     }
@@ -74,7 +82,10 @@ impl Core {
             gauges.push(next_gauge(index, old.gauge, same || old.identity == 0));
         }
         for (index, _) in &fresh {
-            let policy = plan.services.get(*index).map_or(tidegate_policy::Policy::TokenBucket, |s| s.policy);
+            let policy = plan
+                .services
+                .get(*index)
+                .map_or(tidegate_policy::Policy::TokenBucket, |s| s.policy);
             self.limits.reset(*index, &Params::no_limit(policy));
         }
         self.limits.follow(plan);
@@ -116,7 +127,10 @@ impl Core {
     ) -> Result<(), Error> {
         for service in services {
             let Some(planned) = self.plan.services.get(service.service) else {
-                return Err(Error::Plan(format!("limits for service {}: none such", service.service)));
+                return Err(Error::Plan(format!(
+                    "limits for service {}: none such",
+                    service.service
+                )));
             };
             if service.params.policy() != planned.policy {
                 return Err(Error::Plan(format!(
@@ -152,7 +166,8 @@ impl Core {
         let mut argument =
             Heartbeat { reap_from: self.reap_from, reap_sets: REAP_SETS, ..Heartbeat::default() };
         let failed = |source| Error::Run { program: "heartbeat", source };
-        let returned = syscall::run_syscall(self.heartbeat.as_fd(), &mut argument).map_err(failed)?;
+        let returned =
+            syscall::run_syscall(self.heartbeat.as_fd(), &mut argument).map_err(failed)?;
         if returned != 0 {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }

@@ -4,9 +4,7 @@
 use crate::attach::{self, Attached, Bound};
 use crate::core::Core;
 use crate::objects::Objects;
-use crate::{
-    Count, Error, Interface, Passed, Plan, Sample, ServiceParams, maps, pins, read,
-};
+use crate::{Count, Error, Interface, Passed, Plan, Sample, ServiceParams, maps, pins, read};
 use std::io;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::Nanos;

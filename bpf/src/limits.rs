@@ -50,12 +50,16 @@ impl Limits {
     /// Takes over the limits that are in force, or starts with none.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
         let outer = maps.get("tg_limits")?;
-        let id = outer.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(Error::map("tg_limits"))?;
+        let id =
+            outer.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(Error::map("tg_limits"))?;
         let id = id.and_then(|id| id.try_into().ok()).map(u32::from_ne_bytes);
         let active = id.and_then(|id| MapHandle::from_map_id(id).ok());
         let mut limits = Self {
             generation: 0,
-            entries: vec![Entry { head: LimitsHeadFields::default(), params: Vec::new() }; SERVICES_MAX],
+            entries: vec![
+                Entry { head: LimitsHeadFields::default(), params: Vec::new() };
+                SERVICES_MAX
+            ],
             spare: inner()?,
             active: None,
         };
@@ -122,7 +126,8 @@ impl Limits {
         if let Some(entry) = self.entries.get_mut(service.service) {
             entry.params = service.params.as_bytes().to_vec();
             entry.head.accept_queue_max_q10 = service.accept_queue_max_q10;
-            entry.head.waiting_max = service.waiting_max.map_or(0, |max| max.clamp(1, i64::MAX as u64));
+            entry.head.waiting_max =
+                service.waiting_max.map_or(0, |max| max.clamp(1, i64::MAX as u64));
         }
     }
 

@@ -23,11 +23,8 @@ pub(crate) fn within<T: Send>(
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || {
             use std::os::fd::AsFd;
-            rustix::thread::move_into_link_name_space(
-                fd.as_fd(),
-                Some(LinkNameSpaceType::Network),
-            )
-            .map_err(|error| failed(error.into()))?;
+            rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|error| failed(error.into()))?;
             work()
         });
         match thread.map_err(failed)?.join() {

@@ -187,7 +187,8 @@ impl Plan {
             }
         }
         self.validate_listens()?;
-        let sources: usize = self.services.iter().flat_map(|s| &s.classes).map(|c| c.sources.len()).sum();
+        let sources: usize =
+            self.services.iter().flat_map(|s| &s.classes).map(|c| c.sources.len()).sum();
         if sources + self.never_shed.sources.len() > PREFIXES_MAX {
             return wrong(format!("more than {PREFIXES_MAX} source prefixes"));
         }

@@ -15,7 +15,8 @@ pub fn release(pins: &Path, released: bool) -> Result<(), Error> {
     let name = "tg_control";
     let path = maps::directory(pins).join(name);
     if !path.exists() {
-        let source = std::io::Error::new(std::io::ErrorKind::NotFound, "no dataplane is pinned here");
+        let source =
+            std::io::Error::new(std::io::ErrorKind::NotFound, "no dataplane is pinned here");
         return Err(Error::Pins { path, source });
     }
     let map = MapHandle::from_pinned_path(&path).map_err(Error::map(name))?;

@@ -61,10 +61,8 @@ pub(crate) fn link_create(
 /// Atomically puts another program into a link.
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: live descriptors; no options.
-    check(unsafe {
-        sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
-    })
-    .map(drop)
+    check(unsafe { sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
+        .map(drop)
 }
 
 /// Takes a link off its interface, whoever else holds it.
@@ -103,8 +101,7 @@ pub(crate) fn xdp_program(ifindex: u32) -> io::Result<Option<u32>> {
     };
     // SAFETY: options with their size, outliving the call.
     check(unsafe { sys::bpf_xdp_query(ifindex as i32, 0, &mut options) })?;
-    let ids =
-        [options.prog_id, options.drv_prog_id, options.skb_prog_id, options.hw_prog_id];
+    let ids = [options.prog_id, options.drv_prog_id, options.skb_prog_id, options.hw_prog_id];
     Ok(ids.into_iter().find(|id| *id != 0))
 }
 
@@ -178,11 +175,7 @@ pub(crate) fn clsact_program(ifindex: u32, side: Side) -> io::Result<Option<u32>
 }
 
 /// Attaches to clsact, or replaces what is at our place.
-pub(crate) fn clsact_attach(
-    program: BorrowedFd<'_>,
-    ifindex: u32,
-    side: Side,
-) -> io::Result<()> {
+pub(crate) fn clsact_attach(program: BorrowedFd<'_>, ifindex: u32, side: Side) -> io::Result<()> {
     let mut hook = clsact_hook(ifindex, side);
     // SAFETY: the structure carries its size and outlives the call.
     let created = check(unsafe { sys::bpf_tc_hook_create(&mut hook) });

@@ -2,6 +2,8 @@
 //! The hooks without a network: packets in, verdicts and packets out (`BPF_PROG_TEST_RUN`). For
 //! tests and benchmarks; nothing is attached or pinned.
 
+pub mod bench;
+
 use crate::abi::{Plain, Replay, XdpMd};
 use crate::core::Core;
 pub use crate::objects::Objects;
@@ -56,6 +58,9 @@ pub const LOOPBACK: u32 = 1;
 /// Bytes of `struct __sk_buff`, as far as all kernels know it, and where its ifindex is.
 const SKB_SIZE: usize = 176;
 const SKB_IFINDEX: usize = 40;
+
+/// Where the question stands in a packet for the replay program (hook/replay.bpf.c).
+const REPLAY_AT: usize = 16;
 
 /// How the answer leaves, and whether DSCP counts: what the loader chooses per interface.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,7 +148,7 @@ impl TestPlane {
     /// # Errors
     /// As [`Self::run`].
     pub fn run_on(&self, hook: TestHook, packet: &[u8], ifindex: u32) -> Result<Run, Error> {
-        let (output, _) = self.test(hook, packet, (ifindex, 1))?;
+        let output = self.test(hook, packet, (ifindex, 1))?;
         let outcome = match (hook, output.returned as i32) {
             (TestHook::Xdp, 1) | (TestHook::Tc | TestHook::Egress, 2) => Outcome::Drop,
             (TestHook::Xdp, 2) | (TestHook::Tc | TestHook::Egress, -1) => Outcome::Pass,
@@ -160,7 +165,7 @@ impl TestPlane {
     /// # Errors
     /// As [`Self::run`].
     pub fn time(&self, hook: TestHook, packet: &[u8], repeat: u32) -> Result<Duration, Error> {
-        let (output, _) = self.test(hook, packet, (LOOPBACK, repeat))?;
+        let output = self.test(hook, packet, (LOOPBACK, repeat))?;
         Ok(Duration::from_nanos(output.duration_ns.into()))
     }
 
@@ -169,7 +174,7 @@ impl TestPlane {
         hook: TestHook,
         packet: &[u8],
         (ifindex, repeat): (u32, u32),
-    ) -> Result<(syscall::TestOutput, u32), Error> {
+    ) -> Result<syscall::TestOutput, Error> {
         let mut context = match hook {
             TestHook::Xdp => {
                 let md = XdpMd {
@@ -186,9 +191,8 @@ impl TestPlane {
             }
         };
         let mut run = TestRun { data: packet, context: &mut context, repeat };
-        let output = syscall::test_run(self.program(hook).as_fd(), &mut run)
-            .map_err(|source| Error::Run { program: "test", source })?;
-        Ok((output, ifindex))
+        syscall::test_run(self.program(hook).as_fd(), &mut run)
+            .map_err(|source| Error::Run { program: "test", source })
     }
 
     /// Asks the policy of a service, in the kernel, about an event: what `tidegate_policy::admit`
@@ -197,7 +201,7 @@ impl TestPlane {
     /// # Errors
     /// When the program cannot be run.
     pub fn replay(&self, service: usize, event: &Event) -> Result<Verdict, Error> {
-        let mut argument = Replay {
+        let argument = Replay {
             now_ns: event.now_ns,
             key: event.key,
             random: event.random,
@@ -206,11 +210,15 @@ impl TestPlane {
             ..Replay::default()
         };
         let failed = |source| Error::Run { program: "replay", source };
-        syscall::run_syscall(self.replay.as_fd(), &mut argument).map_err(failed)?;
-        let kind = read::verdict(argument.kind).filter(|_| argument.found == 1);
-        match (kind, read::reason(argument.reason.into())) {
+        let mut packet = vec![0_u8; REPLAY_AT];
+        packet.extend_from_slice(argument.bytes());
+        let mut run = TestRun { data: &packet, context: &mut [], repeat: 1 };
+        let output = syscall::test_run(self.replay.as_fd(), &mut run).map_err(failed)?;
+        let answer = output.data.get(REPLAY_AT..).and_then(Replay::read).unwrap_or_default();
+        let kind = read::verdict(answer.kind).filter(|_| answer.found == 1);
+        match (kind, read::reason(answer.reason.into())) {
             (Some(kind), Some(reason)) => {
-                Ok(Verdict { kind, reason, repeated: argument.repeated != 0 })
+                Ok(Verdict { kind, reason, repeated: answer.repeated != 0 })
             }
             _ => Err(failed(std::io::ErrorKind::InvalidData.into())),
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Attaching, adopting, upgrading, and what belongs to others.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod netns;
 
 use netns::{BpfFs, Net, one_token, plan, sh, within};

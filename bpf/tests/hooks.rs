@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The hooks load, in every variant, and do the simplest thing.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{Listen, ListenAddress, Plan, Service};
 use tidegate_policy::{Action, Policy};
@@ -52,13 +54,15 @@ fn a_syn_beyond_the_rate_is_answered_and_shadow_release_and_lease_let_it_pass() 
     use tidegate_policy::{BucketSpec, Params, Reason, VerdictKind};
     use tidegate_units::{Nanos, Rate};
 
-    for (hook, answered) in [(TestHook::Xdp, Outcome::Transmit), (TestHook::Tc, Outcome::Redirect)] {
+    for (hook, answered) in [(TestHook::Xdp, Outcome::Transmit), (TestHook::Tc, Outcome::Redirect)]
+    {
         let mut plane = TestPlane::load(&plan()).unwrap();
         let outcome = |plane: &TestPlane, seq| plane.run(hook, &syn(seq)).unwrap().outcome;
         assert_eq!(outcome(&plane, 1), Outcome::Pass, "no limit yet");
         let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Reject);
         let params = Params::fresh_first(&spec).unwrap();
-        let limits = ServiceParams { service: 0, params, waiting_max: None, accept_queue_max_q10: 0 };
+        let limits =
+            ServiceParams { service: 0, params, waiting_max: None, accept_queue_max_q10: 0 };
         plane.set_limits(&[limits], 7).unwrap();
         assert_eq!(outcome(&plane, 2), Outcome::Pass, "the one token");
         let run = plane.run(hook, &syn(3)).unwrap();
@@ -109,7 +113,9 @@ fn between_three_and_ten_seconds_a_refusal_is_executed_with_falling_probability(
     plane.set_limits(&[limits], 7).unwrap();
     plane.run(TestHook::Xdp, &syn(0)).unwrap();
     // (age in ms, share executed)
-    for (age_ms, expected) in [(2_000, 1.0), (4_750, 0.75), (6_500, 0.5), (9_300, 0.1), (11_000, 0.0)] {
+    for (age_ms, expected) in
+        [(2_000, 1.0), (4_750, 0.75), (6_500, 0.5), (9_300, 0.1), (11_000, 0.0)]
+    {
         let now = plane.heartbeat().unwrap();
         assert!(now > Nanos::from_millis(age_ms), "booted too lately for a lease of this age");
         plane.set_lease(now - Nanos::from_millis(age_ms)).unwrap();
@@ -119,4 +125,29 @@ fn between_three_and_ten_seconds_a_refusal_is_executed_with_falling_probability(
         let share = drops as f64 / f64::from(SYNS);
         assert!((share - expected).abs() < 0.04, "{age_ms} ms: {share}, expected {expected}");
     }
+}
+
+#[test]
+fn the_kernel_and_the_native_build_give_the_same_verdicts() {
+    use tidegate_bpf::ServiceParams;
+    use tidegate_policy::{BucketSpec, Event, Params, State, admit};
+    use tidegate_units::Rate;
+
+    let mut plane = TestPlane::load(&plan()).unwrap();
+    let spec = BucketSpec::new(Rate::per_second(1000.0), 5, Action::Reject);
+    let params = Params::fresh_first(&spec).unwrap();
+    plane
+        .set_limits(
+            &[ServiceParams { service: 0, params, waiting_max: None, accept_queue_max_q10: 0 }],
+            2,
+        )
+        .unwrap();
+    let mut state = State::fresh();
+    for n in 1..5_000_u64 {
+        let mut event = Event::at(n * 400_000);
+        event.key = (n % 700).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let native = admit(&params, &mut state, &event);
+        assert_eq!(plane.replay(0, &event).unwrap(), native, "event {n}");
+    }
+    assert_eq!(plane.state(0).unwrap(), state.as_bytes());
 }

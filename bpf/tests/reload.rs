@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Changes while packets flow: plans, limits, classes, and what is forgotten when.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{
     Class, Interface, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
@@ -125,8 +127,11 @@ fn the_longest_prefix_gives_the_class_and_dscp_only_where_it_is_trusted() {
         let mut plan = plan(vec![a.clone()]);
         plan.interfaces = vec![Interface { trust_dscp, ..Interface::default() }];
         let plane = TestPlane::load(&plan).unwrap();
-        let cases =
-            [([198, 51, 100, 7], 0, 2), ([198, 51, 7, 7], 0, 1), ([203, 0, 113, 1], 46 << 2, voice)];
+        let cases = [
+            ([198, 51, 100, 7], 0, 2),
+            ([198, 51, 7, 7], 0, 1),
+            ([203, 0, 113, 1], 46 << 2, voice),
+        ];
         for (client, tos, class) in cases {
             let before = plane.counts().unwrap();
             outcome(&plane, &syn(client, 80, tos));
@@ -167,7 +172,8 @@ fn tokens_are_kept_for_the_classes_above() {
 #[test]
 fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     let mut plan = plan(vec![service("a", 80), service("ssh", 22)]);
-    plan.never_shed = NeverShed { sources: vec!["198.51.100.0/24".parse().unwrap()], ports: vec![22] };
+    plan.never_shed =
+        NeverShed { sources: vec!["198.51.100.0/24".parse().unwrap()], ports: vec![22] };
     let mut plane = TestPlane::load(&plan).unwrap();
     plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], 2).unwrap();
     let other = [203, 0, 113, 1];
@@ -240,11 +246,8 @@ fn waiting_connections_bound_what_is_admitted() {
 #[test]
 fn an_idle_connection_is_forgotten_by_the_heartbeat() {
     let mut plan = plan(vec![service("a", 80)]);
-    plan.settings = Settings {
-        flow_timeout: Nanos::from_millis(300),
-        flows: 1024,
-        ..Settings::default()
-    };
+    plan.settings =
+        Settings { flow_timeout: Nanos::from_millis(300), flows: 1024, ..Settings::default() };
     let mut plane = TestPlane::load(&plan).unwrap();
     for port in 1..=20 {
         open(&plane, port);

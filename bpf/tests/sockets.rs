@@ -2,6 +2,8 @@
 //! A SYN whose tuple has a socket is a retransmission of one that was admitted: it passes, however
 //! tight the limit. One test for each state, with the stack's real sockets.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod netns;
 
 use netns::{Net, one_token, plan, wait_for, within};
@@ -39,8 +41,7 @@ fn syn(port: u16) -> Vec<u8> {
 /// Gives both hooks the SYN as if it had come in through s0, and tells what was counted.
 fn judge(net: &Net, plane: &TestPlane, port: u16) -> Vec<(Outcome, Vec<Reason>)> {
     within(&net.server, || {
-        let socket =
-            rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         let ifindex = rustix::net::netdevice::name_to_index(&socket, "s0").unwrap();
         let mut seen = Vec::new();
         for hook in HOOKS {

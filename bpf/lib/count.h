@@ -14,7 +14,8 @@ static __always_inline void tg_count_passed(__u32 reason)
 }
 
 /* Cell of a verdict; TG_COUNTS if it has none. */
-static __always_inline __u32 tg_count_cell(__u32 kind, __u32 reason, __u32 shadow)
+static __always_inline __u32 tg_count_cell(__u32 kind, __u32 reason,
+					   int shadow)
 {
 	if (kind == TG_ADMIT) {
 		reason -= TG_REASON_FIRST;

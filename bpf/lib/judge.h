@@ -91,8 +91,8 @@ static __always_inline void tg_tell(const struct tg_case *c,
 	};
 
 	tg_count_verdict(c->service, c->class, v, shadow);
-	/* Not the bits that the policy saw first: any 32 will do here. */
-	if (tg_emit_chosen(every, c->ask.event.random))
+	/* Not the bits that the policy decided by. */
+	if (tg_emit_chosen(every, c->ask.event.random ^ (__u32)c->ask.event.key))
 		tg_emit(p, &c->ask.queue, &e);
 }
 
@@ -136,8 +136,9 @@ static __always_inline int tg_prepare(struct tg_case *c,
 		return TG_REASON_LOOKUP_FAILED;
 	c->ask.service = c->service;
 	c->ask.waiting = READ_ONCE(gauges->waiting);
-	c->ask.event.priority = service->priority[c->class & (TG_CLASSES_MAX - 1)] &
-			    (TG_PRIORITIES - 1);
+	c->ask.event.priority =
+		service->priority[c->class & (TG_CLASSES_MAX - 1)] &
+		(TG_PRIORITIES - 1);
 	c->ask.event.key = tg_hash_syn(p);
 	c->ask.event.random = bpf_get_prandom_u32();
 	return 0;
@@ -177,6 +178,7 @@ tg_judge_other(const struct tg_packet *p, struct tg_case *c, int kinds)
 {
 	__u64 fingerprint = tg_hash_flow(p, 0);
 	struct tg_flow_set *set = tg_flow_set(fingerprint);
+	const struct tg_service *services = c->view.table->service;
 	const struct tg_listen *listen;
 	struct tg_flow *flow;
 
@@ -190,8 +192,8 @@ tg_judge_other(const struct tg_packet *p, struct tg_case *c, int kinds)
 		return tg_pass(TG_REASON_NOT_SERVICE);
 	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK)
 		tg_flow_ack(p, fingerprint,
-			    c->view.table->service[listen->service &
-						   (TG_SERVICES_MAX - 1)].gauge);
+			    services[listen->service & (TG_SERVICES_MAX - 1)]
+			    .gauge);
 	return tg_pass(TG_REASON_NOT_NEW);
 }
 

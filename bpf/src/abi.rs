@@ -136,3 +136,44 @@ plain! {
         egress_ifindex: u32,
     } = 24;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_those_of_the_header() {
+        let header = include_str!("../abi/tidegate.h");
+        let define = |name: &str| -> u64 {
+            let line = header.lines().find_map(|line| {
+                line.strip_prefix("#define ")?.strip_prefix(name)?.strip_prefix(' ')
+            });
+            let value = line.and_then(|rest| rest.split_whitespace().next());
+            value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}"))
+        };
+        let pairs = [
+            ("TG_ABI_VERSION", u64::from(ABI_VERSION)),
+            ("TG_SERVICES_MAX", SERVICES_MAX as u64),
+            ("TG_CLASSES_MAX", CLASSES_MAX as u64),
+            ("TG_GAUGES_EACH", u64::from(GAUGES_EACH)),
+            ("TG_SLOTS", u64::from(SLOTS)),
+            ("TG_PORT_EXACT", u64::from(PORT_EXACT)),
+            ("TG_PORT_ANY", u64::from(PORT_ANY)),
+            ("TG_TABLE_NEVER", u64::from(TABLE_NEVER)),
+            ("TG_SERVICE_PREFIXES", u64::from(SERVICE_PREFIXES)),
+            ("TG_SERVICE_DSCP", u64::from(SERVICE_DSCP)),
+            ("TG_LISTEN_NEVER", u64::from(LISTEN_NEVER)),
+            ("TG_LIMITS_SHADOW", u64::from(LIMITS_SHADOW)),
+            ("TG_LIMITS_REJECT", u64::from(LIMITS_REJECT)),
+            ("TG_REASON_FIRST", REASON_FIRST as u64),
+            ("TG_REASON_REFUSED", REASON_REFUSED as u64),
+            ("TG_HISTOGRAM_BUCKETS", HISTOGRAM_BUCKETS as u64),
+            ("TG_FLOW_WAYS", FLOW_WAYS as u64),
+            ("TG_ANSWER_TX", u64::from(ANSWER_TX)),
+            ("TG_ANSWER_REDIRECT", u64::from(ANSWER_REDIRECT)),
+        ];
+        for (name, value) in pairs {
+            assert_eq!(define(name), value, "{name}");
+        }
+    }
+}

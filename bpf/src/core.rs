@@ -76,7 +76,8 @@ impl Core {
             let name = plan.services.get(index).map(|service| &service.name);
             let same = name.is_some_and(|name| classification::identity(name) == old.identity);
             let policy = plan.services.get(index).map(|service| service.policy as u32);
-            if !same || self.limits.policy(index) != policy {
+            let unused = name.is_none() && old.identity == 0;
+            if !unused && (!same || self.limits.policy(index) != policy) {
                 fresh.push((index, same));
             }
             gauges.push(next_gauge(index, old.gauge, same || old.identity == 0));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tidegate binary: wiring only.
 
+mod experiment;
 mod host;
+mod lab;
+mod progress;
 
 use host::Machine;
 use std::io;
@@ -10,10 +13,13 @@ use tidegate_cli::Extension;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    if let Some(code) = lab::serve_helper() {
+        return code;
+    }
     // Logs go to standard error: standard output is for data.
     let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
-    let extensions: [&dyn Extension; 0] = [];
+    let extensions: [&dyn Extension; 2] = [&experiment::Experiments, &lab::Labs];
     let (mut out, mut err) = (io::stdout(), io::stderr());
     let exit =
         tidegate_cli::main(std::env::args_os(), (&Machine, &extensions), (&mut out, &mut err));

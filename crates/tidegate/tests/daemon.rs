@@ -377,6 +377,26 @@ fn a_successor_that_cannot_start_leaves_the_old_daemon_in_charge() {
 }
 
 #[test]
+fn a_second_daemon_with_another_socket_is_refused() {
+    let world = World::new();
+    let config = world.configure("{name: default}");
+    let _daemon = world.run(&config, &[]);
+    let text = fs::read_to_string(&config).unwrap();
+    let other = world.path("other.yaml");
+    fs::write(&other, text.replace("control.sock", "other.sock")).unwrap();
+    let error = wait_for("the lock is held", || {
+        let output = Command::new("nsenter")
+            .arg(format!("--net={}", world.namespace("s").display()))
+            .args(["timeout", "2", env!("CARGO_BIN_EXE_tidegate"), "run", "--config"])
+            .arg(&other)
+            .output()
+            .unwrap();
+        (output.status.code() == Some(1)).then(|| String::from_utf8(output.stderr).unwrap())
+    });
+    assert!(error.contains("another control socket"), "{error}");
+}
+
+#[test]
 fn commands_change_what_they_say_and_a_wrong_file_changes_nothing() {
     let world = World::new();
     let config = world.configure("{name: fixed, rate: 5, burst: 2}");

@@ -2,6 +2,10 @@
 //! Runs, judges and draws the experiments.
 
 pub mod catalog;
+pub mod folder;
 pub mod judge;
 pub mod plot;
 pub mod results;
+pub mod start;
+pub mod summary;
+pub mod survival;

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `tidegate experiment list | run | judge`.
+
+use anyhow::Result;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use tidegate_cli::{Exit, Extension};
+use tidegate_experiments::catalog::{self, Experiment};
+use tidegate_experiments::folder::{self, Run};
+use tidegate_experiments::judge;
+use tidegate_experiments::start::{self, Effort, Options, Outcome};
+
+use crate::progress::Screen;
+
+/// The command.
+pub(crate) struct Experiments;
+
+impl Extension for Experiments {
+    fn command(&self) -> Command {
+        let flag = |name: &'static str, help: &'static str| {
+            Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+        };
+        let run = Command::new("run")
+            .about("Run an experiment and write results.csv and figures")
+            .arg(Arg::new("name").required(true).help("its name, as `list` shows it"))
+            .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]).default_value("lab"))
+            .arg(flag("quick", "fewer points and arrivals"))
+            .arg(flag("demo", "what fits in a few minutes").conflicts_with("quick"))
+            .arg(Arg::new("seed").long("seed").value_parser(clap::value_parser!(u64)).default_value("1"))
+            .arg(
+                Arg::new("data")
+                    .long("data")
+                    .value_parser(clap::value_parser!(PathBuf))
+                    .help("folder with the real traces, for experiments that take them"),
+            )
+            .arg(
+                Arg::new("out")
+                    .long("out")
+                    .value_parser(clap::value_parser!(PathBuf))
+                    .required(true)
+                    .help("folder for results.csv, run.json and figures/"),
+            );
+        let judge = Command::new("judge")
+            .about("Compare results with what is claimed; exit code 1 when a claim does not hold")
+            .arg(Arg::new("dir").required(true).value_parser(clap::value_parser!(PathBuf)));
+        Command::new("experiment")
+            .about("What we claim, run and judged")
+            .subcommand_required(true)
+            .subcommand(Command::new("list").about("The experiments that there are"))
+            .subcommand(run)
+            .subcommand(judge)
+    }
+
+    fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
+        match matches.subcommand() {
+            Some(("run", matches)) => run(matches, out),
+            Some(("judge", matches)) => {
+                let dir = matches.get_one::<PathBuf>("dir").cloned().unwrap_or_default();
+                judge_dir(&dir, out)
+            }
+            _ => {
+                for experiment in catalog::all() {
+                    writeln!(out, "{:24} {}", experiment.name, experiment.title())?;
+                }
+                Ok(Exit::Ok)
+            }
+        }
+    }
+}
+
+fn effort(matches: &ArgMatches) -> Effort {
+    if matches.get_flag("demo") {
+        Effort::Demo
+    } else if matches.get_flag("quick") {
+        Effort::Quick
+    } else {
+        Effort::Full
+    }
+}
+
+fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
+    let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
+    let experiment = catalog::find(&text("name"))?;
+    let dir = matches.get_one::<PathBuf>("out").cloned().unwrap_or_default();
+    let options = Options {
+        effort: effort(matches),
+        world: text("world"),
+        seed: matches.get_one::<u64>("seed").copied().unwrap_or(1),
+        program: std::env::current_exe()?,
+        helper: crate::lab::helper(),
+    };
+    let mut screen = Screen::new(std::io::stderr().is_terminal());
+    let (outcome, rows) = start::start(&experiment, &options, &mut screen)?;
+    screen.finish();
+    let run = Run {
+        experiment: experiment.name.to_string(),
+        world: options.world.clone(),
+        quick: options.effort != Effort::Full,
+        seed: options.seed,
+        machine: folder::machine(),
+        notes: outcome.notes.clone(),
+    };
+    let figures = folder::write(&dir, &run, &rows, &outcome.figures)?;
+    finish((&experiment, &options), &dir, &outcome, out)?;
+    // The last line says where the figure lies.
+    for path in figures.iter().rev() {
+        writeln!(out, "figure: {}", path.display())?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn finish(
+    (experiment, options): (&Experiment, &Options),
+    dir: &Path,
+    outcome: &Outcome,
+    out: &mut dyn Write,
+) -> Result<()> {
+    for note in &outcome.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    if options.effort == Effort::Demo {
+        out.write_all(tidegate_experiments::summary::of(&outcome.rows).as_bytes())?;
+    } else {
+        let (_, lines) = folder::judge(dir)?;
+        writeln!(out, "{}\n\n{}", experiment.title(), judge::table(&lines))?;
+    }
+    writeln!(out, "results: {}", dir.join("results.csv").display())?;
+    Ok(())
+}
+
+fn judge_dir(dir: &Path, out: &mut dyn Write) -> Result<Exit> {
+    let (run, lines) = folder::judge(dir)?;
+    writeln!(out, "{} ({}), {}\n", run.experiment, run.world, run.machine)?;
+    out.write_all(judge::table(&lines).as_bytes())?;
+    let failed = lines.iter().filter(|line| !line.holds()).count();
+    writeln!(out, "\n{} of {} claims hold", lines.len() - failed, lines.len())?;
+    Ok(if failed == 0 { Exit::Ok } else { Exit::ClaimFails })
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A folder of results: results.csv, run.json, figures/.
+
+use crate::catalog;
+use crate::judge::{self, Expect, Line};
+use crate::results::{self, Row};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Largest results.csv that is read, in bytes.
+const CSV_BYTES_MAX: u64 = 256 << 20;
+
+/// How a folder came about.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// `sim` or `lab`.
+    pub world: String,
+    /// Whether it was a quick run: claims that need the full one are not judged.
+    pub quick: bool,
+    /// Seed.
+    pub seed: u64,
+    /// Kernel, CPUs and the like.
+    pub machine: String,
+    /// Remarks: runs repeated, data that was a stand-in.
+    pub notes: Vec<String>,
+}
+
+/// Writes a folder; gives the paths of the figures.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(
+    dir: &Path,
+    run: &Run,
+    rows: &[Row],
+    figures: &[(String, String)],
+) -> Result<Vec<PathBuf>> {
+    let figures_dir = dir.join("figures");
+    fs::create_dir_all(&figures_dir).with_context(|| format!("make {}", figures_dir.display()))?;
+    let put = |path: &Path, text: &str| {
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    };
+    put(&dir.join("results.csv"), &results::to_csv(rows))?;
+    put(&dir.join("run.json"), &(serde_json::to_string_pretty(run)? + "\n"))?;
+    let mut paths = Vec::new();
+    for (name, svg) in figures {
+        let path = figures_dir.join(name);
+        put(&path, svg)?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// Judges a folder by the expectation of its experiment.
+///
+/// # Errors
+/// When the folder cannot be read, or names an experiment that there is not.
+pub fn judge(dir: &Path) -> Result<(Run, Vec<Line>)> {
+    let read = |name: &str| {
+        let path = dir.join(name);
+        let size = fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
+        anyhow::ensure!(size <= CSV_BYTES_MAX, "{}: {size} bytes are too many", path.display());
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    };
+    let run: Run = serde_json::from_str(&read("run.json")?).context("run.json")?;
+    let experiment = catalog::find(&run.experiment)?;
+    let expect: Expect = serde_saphyr::from_str(experiment.expect)
+        .with_context(|| format!("expect.yaml of {}", run.experiment))?;
+    let rows = results::from_csv(&read("results.csv")?)?;
+    Ok((run.clone(), judge::judge(&expect, &rows, run.quick)))
+}
+
+/// Kernel and CPU count, for run.json.
+#[must_use]
+pub fn machine() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.map(|text| text.trim_start_matches(['\t', ' ', ':'])).unwrap_or("CPU");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("Linux {}, {cpus} x {model}", kernel.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every expect.yaml and scenario.yaml in the catalogue is readable; every claim has a band or
+    /// is reported, and every experiment has a title.
+    #[test]
+    fn the_catalogue_is_sound() {
+        assert!(catalog::all().count() > 0);
+        for experiment in catalog::all() {
+            let expect: Expect = serde_saphyr::from_str(experiment.expect)
+                .unwrap_or_else(|error| panic!("{}: {error}", experiment.name));
+            assert!(!expect.claims.is_empty(), "{} claims nothing", experiment.name);
+            let judged = expect.claims.iter().any(|c| c.at_least.is_some() || c.at_most.is_some());
+            assert!(judged, "{} cannot fail", experiment.name);
+            assert!(!experiment.title().is_empty(), "{} has no title", experiment.name);
+            crate::start::scenario(&experiment).unwrap();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From an experiment's name to a finished folder.
+
+use crate::catalog::Experiment;
+use crate::results::Row;
+use crate::survival::{self, Watch};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::path::PathBuf;
+use tidegate_lab::Helper;
+
+/// How much of an experiment is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// All of it.
+    #[default]
+    Full,
+    /// Fewer points and arrivals.
+    Quick,
+    /// What fits in a few minutes before an audience.
+    Demo,
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How much.
+    pub effort: Effort,
+    /// `sim` or `lab`.
+    pub world: String,
+    /// Seed.
+    pub seed: u64,
+    /// The tidegate binary.
+    pub program: PathBuf,
+    /// What the lab starts its own processes with.
+    pub helper: Helper,
+}
+
+/// Rows, figures and remarks.
+pub type Outcome = survival::Outcome;
+
+/// A parsed scenario.
+#[derive(Clone, Debug)]
+pub enum Scenario {
+    /// See [`survival`].
+    Survival(Box<survival::Scenario>),
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    kind: String,
+}
+
+/// Reads an experiment's scenario.
+///
+/// # Errors
+/// When it is not valid, or of a kind that nobody runs.
+pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
+    let text = experiment.scenario;
+    let place = || format!("scenario.yaml of {}", experiment.name);
+    // The whole is read strictly below; here only the kind is wanted.
+    let kind: Kind = serde_saphyr::from_str(text).with_context(place)?;
+    match kind.kind.as_str() {
+        "survival" => {
+            let scenario = serde_saphyr::from_str(text).with_context(place)?;
+            Ok(Scenario::Survival(Box::new(scenario)))
+        }
+        other => bail!("{}: nobody runs the kind {other:?}", place()),
+    }
+}
+
+/// Runs an experiment.
+///
+/// # Errors
+/// When it does not run in this world, or something in it fails.
+pub fn start(
+    experiment: &Experiment,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<(Outcome, Vec<Row>)> {
+    let Scenario::Survival(scenario) = scenario(experiment)?;
+    if options.world != "lab" {
+        bail!("{} runs in the lab only: --world lab", experiment.name);
+    }
+    let extent = match options.effort {
+        Effort::Full => &scenario.full,
+        Effort::Quick => &scenario.quick,
+        Effort::Demo => &scenario.demo,
+    };
+    let options = survival::Options {
+        experiment: experiment.name.to_string(),
+        program: options.program.clone(),
+        helper: options.helper.clone(),
+        seed: options.seed,
+    };
+    let outcome = survival::run(&scenario, extent, &options, watch)?;
+    let rows = outcome.rows.clone();
+    Ok((outcome, rows))
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The survival experiment in the lab: a real server under loads below, at and far above its
+//! capacity, without tidegate and with it.
+
+mod figures;
+mod measure;
+mod run;
+mod scenario;
+
+pub use run::{Options, Outcome, Watch, run};
+pub use scenario::{Extent, Scenario};

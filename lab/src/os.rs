@@ -103,6 +103,11 @@ pub(crate) fn make_dir(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(LabError::io(format!("mkdir {}", path.display())))
 }
 
+/// Lets other users read a server's files: its workers are not root, and our umask may be strict.
+pub(crate) fn share(dir: &Path) -> Result<()> {
+    run("chmod", &["-R", "a+rX", &text(dir)]).map(drop)
+}
+
 /// Where a program lies: in PATH or in the places where servers are kept.
 pub(crate) fn find_program(name: &str) -> Result<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();

@@ -60,6 +60,8 @@ pub(crate) fn reserve() -> Result<String> {
             Ok(()) => {
                 let started = start_time(pid).unwrap_or(0);
                 os::write(&dir(&id).join("owner"), format!("{pid} {started}\n"))?;
+                // Servers read their files as other users, whatever our umask.
+                os::run("chmod", &["a+rx", ROOT, &os::text(&dir(&id))])?;
                 return Ok(id);
             }
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}

@@ -13,8 +13,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
-/// Time between starting the shards and the run's time zero.
+/// Time between starting the shards and the run's time zero, and what each shard adds to it: a
+/// shard that is not ready at zero starts its first arrivals late.
 const LEAD: Nanos = Nanos::from_millis(400);
+const LEAD_PER_SHARD: Nanos = Nanos::from_millis(50);
 /// How much longer than its plan a load may take.
 const GRACE: Nanos = Nanos::from_secs(30);
 /// Longest message of a shard, in bytes.
@@ -122,7 +124,7 @@ pub(crate) fn run<P: Place>(
     for shard in 0..shards {
         processes.push(place.start(shard)?);
     }
-    let start = MonotonicClock.now() + LEAD;
+    let start = MonotonicClock.now() + LEAD + Nanos(LEAD_PER_SHARD.0 * u64::from(shards));
     let (sender, receiver) = channel();
     let mut readers = Vec::new();
     for (shard, process) in processes.iter_mut().enumerate() {

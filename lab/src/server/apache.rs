@@ -109,6 +109,7 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
     };
     let config = dir.join("httpd.conf");
     os::write(&config, options.config(&os::text(&dir)))?;
+    os::share(&dir)?;
     let config = os::text(&config);
     let command = [program.as_str(), "-f", &config, "-DFOREGROUND"];
     let mut process = lab.start_on_server("apache", &command)?;

@@ -50,6 +50,7 @@ pub(crate) fn start_with(
     let program = os::text(&os::find_program("nginx")?);
     let file = dir.join("nginx.conf");
     os::write(&file, config)?;
+    os::share(dir)?;
     let prefix = os::text(dir);
     // -e: until the configuration is read, nginx would log to the system's place.
     let log = os::text(&dir.join("error.log"));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the lab's tests share.
 
+#![allow(dead_code, reason = "no file of tests uses all of it")]
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tidegate_lab::{Arrive, Helper, Lab, LabOptions, LoadPlan, LoadReport, Server, Stream};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -22,7 +24,6 @@ pub(crate) fn lab() -> Lab {
 }
 
 /// Waits until a condition holds, at most `seconds`.
-#[allow(dead_code)]
 pub(crate) fn eventually(seconds: u64, mut condition: impl FnMut() -> bool) -> bool {
     let end = MonotonicClock.now() + Nanos::from_secs(seconds);
     while MonotonicClock.now() < end {
@@ -35,14 +36,12 @@ pub(crate) fn eventually(seconds: u64, mut condition: impl FnMut() -> bool) -> b
 }
 
 /// `rate` arrivals per second at equal distances.
-#[allow(dead_code)]
 pub(crate) fn steady(rate: f64, millis: u64) -> Arrive {
     Arrive::constant(Profile::constant(Nanos::from_millis(millis), rate))
 }
 
 /// Runs streams with a time-out in milliseconds. Lateness is no matter here: a test proves what is
 /// counted, on machines that may be busy.
-#[allow(dead_code)]
 pub(crate) fn run(lab: &Lab, streams: Vec<Stream>, timeout_ms: u64) -> LoadReport {
     let plan = LoadPlan {
         streams,
@@ -68,7 +67,6 @@ pub(crate) fn run(lab: &Lab, streams: Vec<Stream>, timeout_ms: u64) -> LoadRepor
 }
 
 /// A few requests over both families; all must be answered well.
-#[allow(dead_code)]
 pub(crate) fn answers(lab: &Lab, server: &Server) {
     let streams =
         vec![server.stream("v4", steady(20.0, 1_000)), server.stream_v6("v6", steady(20.0, 1_000))];

@@ -59,8 +59,10 @@ fn main() -> Result<(), String> {
     let has = |flag: &str| args.iter().any(|a| a == flag);
     let action = if has("drop") { Action::Drop } else { Action::Reject };
     let effort = if has("--quick") { Effort::QUICK } else { Effort::FULL };
-    let flags =
-        ["--quick", "--trace", "--others", "drop", "reject", "crisis", "cold", "halving", "calm"];
+    let flags = [
+        "--quick", "--trace", "--others", "drop", "reject", "crisis", "cold", "halving", "slow",
+        "calm",
+    ];
     let names: Vec<&String> = args.iter().filter(|a| !flags.contains(&a.as_str())).collect();
     for row in table() {
         if !names.is_empty() && !names.iter().any(|n| row.name.contains(n.as_str())) {
@@ -77,6 +79,8 @@ fn main() -> Result<(), String> {
             survival::cold(&row, action, 3.0, 5)?
         } else if has("halving") {
             survival::halving(&row, action, 0.9, 7)?
+        } else if has("slow") {
+            survival::slow_dependency(&row, 10.0, 9)?
         } else if has("calm") {
             survival::calm(&row, action, &effort)?
         } else {

@@ -81,6 +81,8 @@ const TARGET_SLACK: f64 = 0.5;
 /// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
 /// capacity is busy in all but 1e-5 of the time.
 const QUEUE_MAX: f64 = 16.0;
+/// Largest bucket while shedding, in tokens.
+const SHED_BURST_MAX: f64 = 1024.0;
 /// Fewest jobs of standing queue, for servers so slow that more would exceed the objective.
 const QUEUE_MIN: f64 = 2.0;
 /// The standing queue may take this share of the objective.
@@ -95,9 +97,13 @@ const EXCESS_DEVIATIONS: f64 = 4.0;
 const EXCESS_OBJECTIVE: f64 = 0.1;
 /// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
 const EXCESS_LARGE: f64 = 2.25;
-/// The guard while calm: at least this many jobs above the usual, whatever the server (0.9^128 is
-/// 1e-6).
-const GUARD_MIN: f64 = 128.0;
+/// In-flight that falls by this share of the completions of these ticks is a burst that ends.
+const DRAINING_SHARE: f64 = 0.25;
+/// See [`DRAINING_SHARE`].
+const SETTLING_TICKS: usize = 5;
+/// The guard while calm: at least this many jobs above the usual, whatever the server: what a
+/// healthy burst may bring before its server has shown how fast it is.
+const GUARD_MIN: f64 = 256.0;
 /// The guard in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
 /// Seconds in which "the usual" follows.
@@ -401,11 +407,16 @@ impl DefaultController {
     fn alarm(&self, waiting: f64) -> (Vec<Family>, bool) {
         let (excess, alarm) = self.excess(waiting);
         let time = excess > alarm;
-        let z = if excess > EXCESS_LARGE * alarm { Z_LARGE } else { Z_ALARM };
-        let losing = lossy(&self.history);
-        let unbalanced = losing || balance(&self.history, z, waiting);
         let (resource, queue) = (self.standing.resource(), self.standing.queue());
         let beyond_chance = excess > EXCESS_LARGE * alarm;
+        // Where nothing but in-flight speaks, a slower dependency keeps the excess up for ever:
+        // then chance alone must not be able to add the second family.
+        let z = if beyond_chance && (resource || queue) { Z_LARGE } else { Z_ALARM };
+        let losing = lossy(&self.history);
+        let unbalanced = losing || balance(&self.history, z, waiting);
+        // A burst uses up the CPU as well, but works itself off.
+        let lately = self.history.last(SETTLING_TICKS);
+        let draining = lately.growth < -DRAINING_SHARE * lately.completed;
         let families = [
             (resource, Family::Resource),
             (queue, Family::Queue),
@@ -415,7 +426,7 @@ impl DefaultController {
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
         let standing = excess > QUEUE_MAX;
         let shed = time && unbalanced
-            || time && resource && beyond_chance
+            || time && resource && beyond_chance && !draining
             || standing && losing && (resource || time);
         (on, shed)
     }
@@ -504,7 +515,7 @@ impl DefaultController {
         );
         ServiceLimits {
             rate: Some(rate),
-            burst: queue.ceil().max(2.0) as u32,
+            burst: queue.ceil().clamp(2.0, SHED_BURST_MAX) as u32,
             waiting_max: (mode == Mode::Enforce).then_some(ceiling),
             accept_queue_max_q10: 0,
             why: Why { shedding: true, since: self.since, alarmed: shed.families.clone(), text },

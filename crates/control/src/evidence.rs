@@ -107,13 +107,20 @@ fn lasting(history: &History, window: usize, z: f64) -> bool {
     !rising && steady(history, window, all.completed / window as f64)
 }
 
-/// Whether completions are below what they were, and the window is too short to tell a server that
-/// lost capacity from one whose answers only take longer now: by Little's law they take N/D.
+/// Whether completions are below what they were, in a way that may also be a server whose answers
+/// only take longer now. It lost capacity if the window is longer than an answer takes (Little's
+/// law: N/D), and completions are not on their way back.
 fn fallen(history: &History, window: usize, waiting: f64) -> bool {
     let now = history.last(window);
     let before = history.between(window + BEFORE_TICKS_MIN.max(2 * window), window);
     let expected = before.rate() * now.seconds;
-    now.completed < 0.9 * expected - expected.sqrt() && now.completed < waiting
+    if now.completed >= 0.9 * expected - expected.sqrt() {
+        return false;
+    }
+    let ((early, early_ticks), (late, late_ticks)) =
+        (part(history, window, 0, 2), part(history, window, 1, 2));
+    let even = early.completed / early_ticks * late_ticks;
+    now.completed < waiting || late.completed > 1.1 * even + even.sqrt()
 }
 
 /// Whether clients leave without an answer, or SYNs are ignored by the server: a quarter of the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A limit set by hand: it looks at nothing.
 
-use crate::{Controller, Mode, bounded};
+use crate::{BURST_MAX, Controller, Mode, bounded};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
@@ -19,7 +19,7 @@ impl Fixed {
     /// 1).
     #[must_use]
     pub fn new(rate: Rate, burst: u32) -> Self {
-        Self { rate: bounded(rate.get()), burst: burst.max(1), since: None }
+        Self { rate: bounded(rate.get()), burst: burst.clamp(1, BURST_MAX), since: None }
     }
 }
 

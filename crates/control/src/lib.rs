@@ -22,6 +22,8 @@ use tidegate_units::{Nanos, Rate};
 
 /// No controller sets more than this many admissions per second (the policies' own maximum).
 pub const RATE_CEILING: f64 = 1e9;
+/// No bucket is deeper than this many tokens (the policies' own maximum).
+pub const BURST_MAX: u32 = 1_000_000;
 /// A signal older than this many periods is no longer acted upon: the limits freeze.
 pub const FREEZE_PERIODS: u64 = 3;
 /// A signal older than this many periods is lost: the limits are released.

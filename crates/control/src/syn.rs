@@ -17,7 +17,7 @@
 //! the crowd pushed it. That is [`SynVariant::Published`]. [`SynVariant::Released`], which we ship,
 //! raises the rate in that state too while something is refused, at the same proportional law.
 
-use crate::{Controller, Freshness, Mode, Watch, bounded, period_s};
+use crate::{BURST_MAX, Controller, Freshness, Mode, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Family, Signals};
 use tidegate_units::{Nanos, Rate, Share};
@@ -147,7 +147,7 @@ impl Controller for Syn {
         let alarmed = if self.shedding { vec![Family::Queue] } else { Vec::new() };
         ServiceLimits {
             rate: Some(rate),
-            burst: self.spec.burst.max(1),
+            burst: self.spec.burst.clamp(1, BURST_MAX),
             why: Why {
                 shedding: self.shedding,
                 since: self.since,

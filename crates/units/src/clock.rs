@@ -33,6 +33,17 @@ impl Clock for MonotonicClock {
     }
 }
 
+/// CPU time used by the present thread: for programs that have to spend a certain amount of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadCpuClock;
+
+impl Clock for ThreadCpuClock {
+    fn now(&self) -> Nanos {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+}
+
 /// A clock that moves only when told to: for tests and virtual time.
 #[derive(Debug, Default)]
 pub struct ManualClock {

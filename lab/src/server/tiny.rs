@@ -6,13 +6,12 @@
 use super::{Cost, CostKind};
 use crate::error::{LabError, Result};
 use crate::lab::Lab;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use tidegate_units::Nanos;
+use tidegate_units::{Clock, Nanos, ThreadCpuClock};
 use tidegate_workload::{Rng, Shape};
 
 /// Most workers.
@@ -106,13 +105,8 @@ fn answer(mut stream: TcpStream, kind: CostKind, span: Nanos) -> std::io::Result
     stream.write_all(ANSWER)
 }
 
-/// Uses this much CPU time of the present thread. It reads the thread's own CPU clock, which is
-/// the amount to be spent and no measure of time.
+/// Uses this much CPU time of the present thread.
 fn burn(span: Nanos) {
-    let used = || {
-        let t = clock_gettime(ClockId::ThreadCPUTime);
-        Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
-    };
-    let end = used() + span;
-    while used() < end {}
+    let end = ThreadCpuClock.now() + span;
+    while ThreadCpuClock.now() < end {}
 }

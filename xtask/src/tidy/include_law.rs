@@ -15,7 +15,7 @@ struct Row {
 /// Also a name that the compiler is given as a macro.
 const ANY: &str = "";
 
-const LAW: [Row; 9] = [
+const LAW: [Row; 10] = [
     Row { folder: "policy/contract", ours: &["policy/reasons.def"], system: &[] },
     Row { folder: "policy/algo", ours: &["policy/contract/"], system: &[] },
     Row {
@@ -39,6 +39,8 @@ const LAW: [Row; 9] = [
     },
     // Programs that tests load beside ours, and hooks that tests run natively.
     Row { folder: "bpf/tests", ours: &["bpf/", "policy/"], system: &[ANY] },
+    // Programs that real servers run as CGI.
+    Row { folder: "lab/c", ours: &[], system: &[ANY] },
 ];
 
 /// Where a compiler is told to look, besides the folder of the file.

@@ -12,6 +12,7 @@ mod governor;
 mod handover;
 mod http;
 pub mod kernel;
+mod lock;
 pub mod owner;
 pub mod plane;
 pub mod preflight;

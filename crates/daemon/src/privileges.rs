@@ -8,6 +8,7 @@
 //!   `tidegate run` beside it; the new process has the privileges, and takes over without a gap;
 //! - looking into other users' `/proc/PID/fd` (a server that was restarted): its cgroup and its
 //!   CPUs are found through the cgroup of its listener, or kept as they were.
+//! - `daemon.http` on a port below 1024, which is bound when a predecessor has left it.
 //!
 //! `keep_privileges` leaves everything as it is, for those who prefer it.
 

@@ -10,6 +10,7 @@
 
 use crate::handover::{HandoverError, Predecessor, WAIT_MAX};
 use crate::kernel::Kernel;
+use crate::lock::Lock;
 use crate::owner::{Legacy, Owner, Parts};
 use crate::plane::PlaneError;
 use crate::preflight::{self, Preflight};
@@ -67,6 +68,9 @@ pub enum RunError {
     /// Another daemon runs and does not hand over.
     #[error(transparent)]
     Handover(#[from] HandoverError),
+    /// A daemon with another control socket uses the same pins.
+    #[error("another daemon, with another control socket, uses the pins at {}; stop it first", .0.display())]
+    PinsInUse(PathBuf),
     /// The system refused something else.
     #[error("{what}: {source}")]
     Io {
@@ -136,6 +140,9 @@ struct Started {
 /// Takes over or starts afresh. Until the last step a failure leaves the predecessor in charge.
 fn start(options: &Options, config: Config, listeners: SockDiag) -> Result<Started, RunError> {
     let mut predecessor = Predecessor::find(&config.daemon.socket)?;
+    if predecessor.is_none() && Lock::is_taken(&config.daemon.pins) {
+        return Err(RunError::PinsInUse(config.daemon.pins));
+    }
     let legacy = predecessor.as_mut().map(|old| std::mem::take(&mut old.legacy));
     match build(options, config, listeners, legacy) {
         Ok(mut started) => {
@@ -215,6 +222,8 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let http =
         owner.config().daemon.http.0.map(|address| tokio::spawn(http::serve(address, pages)));
+    let pins = owner.config().daemon.pins.clone();
+    let locking = tokio::spawn(async move { hold(&pins).await });
     tracing::info!(version = options.version, "running");
     let mut life = Life { owner, options, ssh, clock, leaving: None };
     let end = life.until_end(messages).await?;
@@ -224,6 +233,7 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
     }
     tokio::time::sleep(LAST_WORDS).await;
     serving.abort();
+    locking.abort();
     let Life { owner, options, .. } = life;
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
@@ -236,6 +246,15 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
         }
     }
     Ok(())
+}
+
+/// Holds the lock on the pins until it is dropped.
+async fn hold(pins: &Path) {
+    match Lock::inherit(pins).await {
+        Ok(Some(_lock)) => std::future::pending().await,
+        Ok(None) => tracing::warn!(pins = %pins.display(), "the old daemon does not end"),
+        Err(error) => tracing::warn!(%error, "the pins cannot be locked"),
+    }
 }
 
 /// How it ended.
@@ -268,10 +287,10 @@ impl Life {
         loop {
             tokio::select! {
                 biased;
-                _ = term.recv() => return Ok(End::Stopped),
-                _ = int.recv() => return Ok(End::Stopped),
+                _ = term.recv() => return Ok(self.stopped()),
+                _ = int.recv() => return Ok(self.stopped()),
                 _ = ticks.tick() => self.tick(),
-                _ = hup.recv() => {
+                _ = hup.recv(), if self.leaving.is_none() => {
                     // The reason of a refusal is in the log and in the warnings.
                     let _ = self.reload(None);
                 }
@@ -289,6 +308,11 @@ impl Life {
                 ticks = interval(self.owner.config());
             }
         }
+    }
+
+    /// What a successor has taken over already is not ours to take off.
+    fn stopped(&self) -> End {
+        if self.leaving.is_some() { End::Succeeded } else { End::Stopped }
     }
 
     fn tick(&mut self) {

@@ -324,7 +324,7 @@ impl Service {
             return Err(error.to_string());
         }
         if self.place.cpus.is_none() && self.place.groups.is_empty() {
-            return Err("its processes were not found; name them under `process`".into());
+            return Err("its processes were not found or may not be looked at; name its cgroup or CPUs under `process`".into());
         }
         let mut used_ns = (!self.usages.is_empty()).then_some(0_u64);
         for usage in &mut self.usages {

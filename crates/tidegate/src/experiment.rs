@@ -27,7 +27,12 @@ impl Extension for Experiments {
             .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]).default_value("lab"))
             .arg(flag("quick", "fewer points and arrivals"))
             .arg(flag("demo", "what fits in a few minutes").conflicts_with("quick"))
-            .arg(Arg::new("seed").long("seed").value_parser(clap::value_parser!(u64)).default_value("1"))
+            .arg(
+                Arg::new("seed")
+                    .long("seed")
+                    .value_parser(clap::value_parser!(u64))
+                    .default_value("1"),
+            )
             .arg(
                 Arg::new("data")
                     .long("data")

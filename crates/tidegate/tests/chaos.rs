@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What must never cost a connection: the daemon's death, restarts, upgrades – under load.
+//!
+//! ```text
+//!   cl: 1,000 connections/s ── rt ── sv: nginx, tidegate (dies, restarts, is taken over)
+//! ```
+//!
+//! Real connections are counted by the client; nothing is timed that a busy machine could spoil.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use serde_json::json;
+use std::cell::RefCell;
+use std::path::Path;
+use tidegate_lab::{
+    Arrive, Helper, Lab, LabError, LabOptions, LoadPlan, LoadReport, NginxOptions, Product,
+    ProductConfig, Script, Server, SlotReport,
+};
+use tidegate_units::Nanos;
+use tidegate_workload::Profile;
+
+const RATE: f64 = 1_000.0;
+/// Restarts and take-overs, each.
+const TIMES: u64 = 10;
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_tidegate"))
+}
+
+fn lab() -> Lab {
+    let helper = Helper { program: program().into(), args: vec!["lab-helper".into()] };
+    Lab::new(LabOptions::new(helper)).unwrap()
+}
+
+fn config(control: &serde_json::Value) -> ProductConfig {
+    let services = json!({"web": {
+        "mode": "enforce",
+        "listen": ["*:80"],
+        "policy": {"name": "token_bucket", "action": "reject"},
+        "control": control,
+    }});
+    let others = json!({"answers": {"rst_per_second": 10_000}});
+    ProductConfig { services, others, ..ProductConfig::one("web", &[]) }
+}
+
+/// RATE connections a second for a while; the script's events happen meanwhile.
+fn crowd(lab: &Lab, server: &Server, seconds: u64, script: &mut Script<'_>) -> LoadReport {
+    let arrive = Arrive::constant(Profile::constant(Nanos::from_secs(seconds), RATE));
+    let plan = LoadPlan {
+        streams: vec![server.stream("crowd", arrive)],
+        lag_bound: Nanos::from_secs(5),
+        ..LoadPlan::default()
+    };
+    let report = lab.run_script(&plan, script, &mut |_| {}).unwrap();
+    assert!(report.void.is_empty(), "{:?}", report.void);
+    for event in &report.events {
+        assert_eq!(event.error, None, "{} at {}", event.name, event.at);
+    }
+    report
+}
+
+/// Connections that were admitted (or never judged) and yet got no answer.
+fn lost(report: &LoadReport) -> u64 {
+    let c = report.streams[0].total.counts;
+    c.no_handshake + c.no_answer + c.broken + c.other_status + c.errors + c.syn_repeated
+}
+
+fn refused(report: &LoadReport, from: f64, to: f64) -> u64 {
+    let inside = |slot: &&SlotReport| slot.start >= from && slot.start < to;
+    let slots = report.streams[0].slots.iter().filter(inside);
+    slots.map(|slot| slot.started.counts.refused_connect).sum()
+}
+
+/// `kill -9` while half of 1,000 connections/s are refused: no admitted connection is lost; the
+/// limit still holds right after, and ten seconds after the last heartbeat everything passes.
+#[test]
+fn a_killed_daemon_loses_nothing_and_the_lease_opens() {
+    let lab = lab();
+    let server = lab.start_nginx(&NginxOptions::default()).unwrap();
+    let fixed = config(&json!({"name": "fixed", "rate": 500, "burst": 50}));
+    let product = RefCell::new(Some(lab.start_product(program(), &fixed).unwrap()));
+    let mut script = Script::new().at(Nanos::from_secs(6), "kill -9", || {
+        product.borrow_mut().take().map_or(Ok(()), Product::kill9)
+    });
+    let report = crowd(&lab, &server, 22, &mut script);
+    assert_eq!(lost(&report), 0, "{:?}", report.streams[0].total.counts);
+    let killed = report.events[0].at;
+    let before = refused(&report, 1.0, 6.0) as f64 / 5.0;
+    assert!((300.0..700.0).contains(&before), "about half is refused before: {before}/s");
+    let held = refused(&report, killed.ceil(), killed.ceil() + 1.0);
+    assert!(held > 200, "the lease holds at first: {held} refused");
+    let opened = (killed + 10.0).ceil();
+    assert_eq!(refused(&report, opened, 22.0), 0, "the lease has opened at {opened} s");
+}
+
+/// Ten restarts and ten take-overs under 1,000 connections/s: every single one is answered.
+#[test]
+fn restarts_and_upgrades_lose_nothing() {
+    let lab = lab();
+    let server = lab.start_nginx(&NginxOptions::default()).unwrap();
+    let default = config(&json!({"name": "default"}));
+    let product = RefCell::new(Some(lab.start_product(program(), &default).unwrap()));
+    let (lab, cell) = (&lab, &product);
+    let mut script = Script::new();
+    for n in 0..TIMES {
+        let restart = || -> Result<(), LabError> {
+            let before = cell.borrow_mut().take();
+            before.map_or(Ok(()), Product::stop)?;
+            *cell.borrow_mut() = Some(lab.start_product(program(), &default)?);
+            Ok(())
+        };
+        let take_over = || -> Result<(), LabError> {
+            let before = cell.borrow_mut().take();
+            let Some(before) = before else { return Ok(()) };
+            *cell.borrow_mut() = Some(lab.start_product_like(program(), &before)?);
+            before.wait_end(Nanos::from_secs(10))
+        };
+        let at = Nanos::from_secs(1 + 3 * n);
+        script = script.at(at, "restart", restart);
+        script = script.at(at + Nanos::from_millis(1500), "take-over", take_over);
+    }
+    let report = crowd(lab, &server, 3 * TIMES + 2, &mut script);
+    assert_eq!(report.events.len(), 2 * TIMES as usize);
+    let counts = report.streams[0].total.counts;
+    assert_eq!((lost(&report), counts.failed, counts.refused), (0, 0, 0), "{counts:?}");
+    assert!(counts.answered >= 30_000, "{counts:?}");
+}

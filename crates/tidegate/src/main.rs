@@ -7,7 +7,7 @@ mod lab;
 mod progress;
 
 use host::Machine;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tidegate_cli::Extension;
 use tracing_subscriber::EnvFilter;
@@ -18,7 +18,11 @@ fn main() -> ExitCode {
     }
     // Logs go to standard error: standard output is for data.
     let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
     let extensions: [&dyn Extension; 2] = [&experiment::Experiments, &lab::Labs];
     let (mut out, mut err) = (io::stdout(), io::stderr());
     let exit =

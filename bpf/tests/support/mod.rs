@@ -5,9 +5,20 @@
 #![allow(unreachable_pub, reason = "each test is a crate of its own")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub mod cases;
 pub mod checksum;
 pub mod decode;
+pub mod engine;
 pub mod events;
+pub mod golden;
+pub mod namespace;
+pub mod native;
+#[path = "../netns/mod.rs"]
+mod netns;
 pub mod object;
 pub mod packet;
+pub mod plane;
 pub mod random;
+pub mod reference;
+pub mod scene;
+pub mod setup;

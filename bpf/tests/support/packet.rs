@@ -88,6 +88,7 @@ struct Tcp {
     seq: u32,
     ack: u32,
     doff: Option<u8>,
+    nonce: u8,
     flags: u8,
     window: u16,
     sum: Option<u16>,
@@ -198,6 +199,7 @@ impl Packet {
             seq: SEQ,
             ack: 0,
             doff: None,
+            nonce: 0,
             flags: 0,
             window: 64240,
             sum: None,
@@ -388,7 +390,7 @@ impl Tcp {
         b.extend_from_slice(&self.ports.1.to_be_bytes());
         b.extend_from_slice(&self.seq.to_be_bytes());
         b.extend_from_slice(&self.ack.to_be_bytes());
-        b.extend_from_slice(&[doff << 4, self.flags]);
+        b.extend_from_slice(&[doff << 4 | self.nonce, self.flags]);
         for word in [self.window, 0, self.urgent] {
             b.extend_from_slice(&word.to_be_bytes());
         }

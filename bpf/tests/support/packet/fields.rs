@@ -81,6 +81,11 @@ impl Packet {
         set!(self, Layer::V6(ip) => ip.flow = label)
     }
 
+    /// Identification of an IPv4 packet.
+    pub fn id(self, value: u16) -> Self {
+        set!(self, Layer::V4(ip) => ip.id = value)
+    }
+
     pub fn df(self) -> Self {
         set!(self, Layer::V4(ip) => ip.frag |= 0x4000)
     }
@@ -88,6 +93,16 @@ impl Packet {
     /// An IPv4 fragment; the offset in bytes, a multiple of 8.
     pub fn frag4(self, offset: u16, more: bool) -> Self {
         set!(self, Layer::V4(ip) => ip.frag = (offset / 8) | if more { 0x2000 } else { 0 })
+    }
+
+    /// The reserved ("evil") bit in front of the IPv4 fragment flags.
+    pub fn evil(self) -> Self {
+        set!(self, Layer::V4(ip) => ip.frag |= 0x8000)
+    }
+
+    /// The three reserved bits of a fragment header.
+    pub fn reserved(self) -> Self {
+        set!(self, Layer::Ext { body, .. } => (body[0], body[1]) = (body[0], body[1] | 6))
     }
 
     /// Protocol or next header, whatever really follows.
@@ -128,8 +143,18 @@ impl Packet {
         set!(self, Layer::Tcp(tcp) => (tcp.ack, tcp.flags) = (value, tcp.flags | ACK))
     }
 
+    /// The acknowledgement number, without its flag.
+    pub fn ack_field(self, value: u32) -> Self {
+        set!(self, Layer::Tcp(tcp) => tcp.ack = value)
+    }
+
     pub fn doff(self, words: u8) -> Self {
         set!(self, Layer::Tcp(tcp) => tcp.doff = Some(words))
+    }
+
+    /// The four bits between TCP's data offset and its flags.
+    pub fn nonce(self, value: u8) -> Self {
+        set!(self, Layer::Tcp(tcp) => tcp.nonce = value)
     }
 
     pub fn window(self, value: u16) -> Self {
@@ -140,4 +165,3 @@ impl Packet {
         set!(self, Layer::Tcp(tcp) => tcp.urgent = value)
     }
 }
-

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * One hook of the dataplane as an ordinary program, with sanitizers, coverage,
+ * a clock and dice that the test sets, and helpers that fail on demand
+ * (kernel.h). TG_HOOK names the hook's file, TG_HOOK_FN its function.
+ *
+ * Talks over stdin and stdout: a length and that many bytes of commands in,
+ * a length and that many bytes of results out, one result for each run.
+ * tests/support/native.rs is the other side. Integers are little-endian.
+ */
+#include TG_HOOK
+
+#include "kernel.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define HOST_COMMANDS_MAX (1 << 20)	/* bytes in one message */
+#define HOST_RESULTS_MAX (1 << 22)
+#define HOST_NONE 0xff
+
+struct host_bytes {
+	__u8 *at;
+	__u8 *end;
+};
+
+static void host_get(struct host_bytes *b, void *to, __u32 length)
+{
+	if (length > (__u64)(b->end - b->at))
+		abort();	/* the other side is wrong */
+	memcpy(to, b->at, length);
+	b->at += length;
+}
+
+static void host_put(struct host_bytes *b, const void *from, __u32 length)
+{
+	if (length > (__u64)(b->end - b->at))
+		abort();
+	memcpy(b->at, from, length);
+	b->at += length;
+}
+
+static __u32 host_u8(struct host_bytes *b)
+{
+	__u8 value;
+
+	host_get(b, &value, sizeof(value));
+	return value;
+}
+
+static __u32 host_u32(struct host_bytes *b)
+{
+	__u32 value;
+
+	host_get(b, &value, sizeof(value));
+	return value;
+}
+
+static __u64 host_u64(struct host_bytes *b)
+{
+	__u64 value;
+
+	host_get(b, &value, sizeof(value));
+	return value;
+}
+
+static void host_put_u8(struct host_bytes *b, __u8 value)
+{
+	host_put(b, &value, sizeof(value));
+}
+
+static void host_put_u32(struct host_bytes *b, __u32 value)
+{
+	host_put(b, &value, sizeof(value));
+}
+
+/* Settings are read-only for the hook, and written here. */
+static struct tg_settings *host_settings(void)
+{
+	__u64 page = (__u64)&settings & ~(__u64)(NATIVE_PAGE - 1);
+
+	if (mprotect((void *)page, 2 * NATIVE_PAGE, PROT_READ | PROT_WRITE))
+		abort();
+	return (struct tg_settings *)&settings;
+}
+
+static struct tg_table *host_table(void)
+{
+	return native_entry(&tg_tables, 0);
+}
+
+static void host_reset(void)
+{
+	for (int i = 0; i < NATIVE_MAPS; i++) {
+		struct native_map *m = &native.maps[i];
+
+		m->used = 0;
+		memset(m->values, 0, (__u64)m->max * m->value_size);
+	}
+	native.fail_at = 0;
+	native.socket.state = 0;
+	native.tail_min = 0;
+}
+
+/* l: where a service listens. */
+static void host_listen(struct host_bytes *b)
+{
+	struct tg_listen_key key = { .proto = TG_PROTO_TCP };
+	struct tg_listen listen = {};
+	__u32 any;
+
+	host_get(b, key.addr, sizeof(key.addr));
+	host_get(b, &key.port, sizeof(key.port));
+	any = host_u8(b);
+	listen.service = host_u8(b);
+	listen.flags = host_u8(b) ? TG_LISTEN_NEVER : 0;
+	host_table()->ports[key.port >> 2] |=
+		(any ? TG_PORT_ANY : TG_PORT_EXACT) << ((key.port & 3) * 2);
+	native_add(&tg_listens, &key, &listen);
+}
+
+/* p: a prefix of sources, of a class or never shed (no service). */
+static void host_prefix(struct host_bytes *b)
+{
+	struct tg_prefix_key key = { .service = host_u8(b) };
+	__u32 class;
+
+	key.bits = 16 + host_u8(b);
+	host_get(b, key.addr, sizeof(key.addr));
+	class = host_u8(b);
+	if (key.service == TG_SERVICES_MAX)
+		host_table()->flags |= TG_TABLE_NEVER;
+	else
+		host_table()->service[key.service].flags |= TG_SERVICE_PREFIXES;
+	native_add(&tg_prefixes, &key, &class);
+}
+
+/* c: the priority of a class; d: a DSCP of it. */
+static void host_class(struct host_bytes *b)
+{
+	struct tg_service *service = &host_table()->service[host_u8(b)];
+	__u32 class = host_u8(b);
+
+	service->priority[class] = host_u8(b);
+}
+
+static void host_dscp(struct host_bytes *b)
+{
+	struct tg_service *service = &host_table()->service[host_u8(b)];
+	__u32 class = host_u8(b);
+
+	service->dscp[host_u8(b)] = class;
+	service->flags |= TG_SERVICE_DSCP;
+}
+
+/* m: the limits of a service, its gauge and its state's bucket. */
+static void host_limits(struct host_bytes *b)
+{
+	__u32 service = host_u8(b);
+	const void *inner = native.maps[NATIVE_MAPS - 1].map;
+	struct tg_limits *limits = native_entry(inner, service);
+	struct tg_locked_state *state = native_entry(&tg_states, service);
+	struct tg_gauges *gauges = native_entry(&tg_gauges, service * 4);
+
+	host_table()->service[service].gauge = service * 4;
+	limits->flags = host_u32(b);
+	limits->accept_queue_max_q10 = host_u32(b);
+	limits->waiting_max = host_u64(b);
+	host_get(b, &limits->params, sizeof(limits->params));
+	gauges->waiting = host_u64(b);
+	/* every policy's state begins with its bucket */
+	state->state.u.token_bucket.bucket.used = host_u64(b);
+	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
+}
+
+/* a: tokens for answers; how many of them are used. */
+static void host_answers(struct host_bytes *b)
+{
+	struct tg_bucket *bucket = native_entry(&tg_answers, 0);
+
+	host_get(b, &host_table()->answers, sizeof(host_table()->answers));
+	bucket->used = host_u64(b);
+	bucket->then_ns = native.now_ns;
+}
+
+/* t: the clock, the dice and the switches. */
+static void host_time(struct host_bytes *b)
+{
+	struct tg_settings *set = host_settings();
+	struct tg_control *control = native_entry(&tg_control, 0);
+	struct tg_lease *lease = native_entry(&tg_lease, 0);
+
+	native.now_ns = host_u64(b);
+	lease->heartbeat_ns = host_u64(b);
+	native.random[0] = host_u32(b);
+	native.random[1] = host_u32(b);
+	control->released = host_u8(b);
+	set->trust_dscp = host_u8(b);
+	set->answer = host_u8(b);
+	set->seed[0] = 0x0706050403020100;
+	set->seed[1] = 0x0f0e0d0c0b0a0908;
+	set->flow_timeout_ns = 300 * TG_NS_PER_S;
+	set->flow_mask = 1023;
+	set->pending_mask = 1023;
+	host_table()->sample_admitted = 1;
+	host_table()->sample_refused = 1;
+}
+
+/* k: the socket that the tuple meets, and its accept queue. */
+static void host_socket(struct host_bytes *b)
+{
+	struct sock *sk = &native.tcp.inet_conn.icsk_inet.sk;
+
+	native.socket.state = host_u32(b);
+	sk->sk_ack_backlog = host_u32(b);
+	sk->sk_max_ack_backlog = host_u32(b);
+}
+
+/* u: tokens of a service that are used from now on. */
+static void host_used(struct host_bytes *b)
+{
+	struct tg_locked_state *state = native_entry(&tg_states, host_u8(b));
+
+	state->state.u.token_bucket.bucket.used = host_u64(b);
+}
+
+static int host_call(__u32 ifindex)
+{
+#ifdef TG_NATIVE_XDP
+	struct xdp_md ctx = { .ingress_ifindex = ifindex };
+#else
+	struct __sk_buff ctx = { .ifindex = ifindex };
+#endif
+	int action;
+
+	native.ctx = &ctx;
+	native_show();
+	action = TG_HOOK_FN(&ctx);
+	native_take_back();
+	native.ctx = NULL;
+	return action;
+}
+
+/* What was counted: a reason to pass, or a cell of a class's verdicts. */
+static void host_put_counts(struct host_bytes *out)
+{
+	struct tg_passed *passed = native_entry(&tg_passed, 0);
+	__u32 row = native.counts_row, cell = TG_COUNTS, times = 0;
+	__u8 reason = HOST_NONE;
+
+	for (int i = 0; i < TG_REASONS_MAX; i++)
+		if (passed->reason[i]) {
+			reason = i;
+			times += passed->reason[i];
+		}
+	if (row) {
+		struct tg_counts *counts = native_entry(&tg_counts, row - 1);
+
+		for (__u32 i = 0; i < TG_COUNTS; i++)
+			if (counts->cell[i]) {
+				cell = i;
+				times += counts->cell[i];
+			}
+		memset(counts, 0, sizeof(*counts));
+	}
+	memset(passed, 0, sizeof(*passed));
+	host_put_u8(out, reason);
+	host_put_u32(out, row);
+	host_put_u32(out, cell);
+	host_put_u32(out, times);
+}
+
+/* x: runs the hook over a frame. */
+static void host_run(struct host_bytes *b, struct host_bytes *out)
+{
+	__u32 ifindex = host_u32(b), linear = host_u32(b), length;
+	int action;
+
+	native.tail_min = host_u32(b);
+	native.fail_at = host_u32(b);
+	length = host_u32(b);
+	if (length > NATIVE_FRAME_MAX)
+		abort();
+	host_get(b, native.frame, length);
+	native.length = length;
+	native.linear = linear < length ? linear : length;
+	native.calls = native.thrown = native.counts_row = 0;
+	native.held = native.redirected = 0;
+	memset(&native.sample, 0, sizeof(native.sample));
+	action = host_call(ifindex);
+
+	host_put_u32(out, action);
+	host_put_u32(out, native.redirected);
+	host_put_u32(out, native.held);
+	host_put_counts(out);
+	host_put(out, &native.sample, sizeof(native.sample));
+	host_put_u32(out, native.calls);
+	host_put(out, native.trace, NATIVE_CALLS_MAX);
+	host_put_u32(out, native.length);
+	host_put(out, native.frame, native.length);
+}
+
+static void host_command(struct host_bytes *b, struct host_bytes *out)
+{
+	switch (host_u8(b)) {
+	case 'r': return host_reset();
+	case 'l': return host_listen(b);
+	case 'p': return host_prefix(b);
+	case 'c': return host_class(b);
+	case 'd': return host_dscp(b);
+	case 'm': return host_limits(b);
+	case 'a': return host_answers(b);
+	case 't': return host_time(b);
+	case 'k': return host_socket(b);
+	case 'u': return host_used(b);
+	case 'x': return host_run(b, out);
+	}
+	abort();
+}
+
+#define HOST_MAP(m)							\
+	native_register((struct native_map){				\
+		.map = &m, .name = #m,					\
+		.type = sizeof(*m.type) / sizeof(int),			\
+		.key_size = sizeof(*m.key),				\
+		.value_size = sizeof(*m.value),				\
+		.max = sizeof(*m.max_entries) / sizeof(int),		\
+	})
+
+static struct tg_limits_map host_inner;
+
+static void host_maps(void)
+{
+	HOST_MAP(tg_control);
+	HOST_MAP(tg_lease);
+	HOST_MAP(tg_tables);
+	HOST_MAP(tg_listens);
+	native_register((struct native_map){
+		.map = &tg_prefixes, .name = "tg_prefixes",
+		.type = BPF_MAP_TYPE_LPM_TRIE,
+		.key_size = sizeof(struct tg_prefix_key),
+		.value_size = sizeof(__u32), .max = 16384,
+	});
+	native_register((struct native_map){
+		.map = &tg_limits, .name = "tg_limits",
+		.type = BPF_MAP_TYPE_ARRAY_OF_MAPS,
+		.key_size = sizeof(__u32), .value_size = sizeof(__u32), .max = 1,
+	});
+	HOST_MAP(tg_states);
+	HOST_MAP(tg_counts);
+	HOST_MAP(tg_passed);
+	HOST_MAP(tg_totals);
+	HOST_MAP(tg_gauges);
+	HOST_MAP(tg_answers);
+	HOST_MAP(tg_pending);
+	HOST_MAP(tg_flows);
+	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
+		.map = &host_inner, .name = "limits of a service",
+		.type = BPF_MAP_TYPE_ARRAY,
+		.key_size = sizeof(__u32),
+		.value_size = sizeof(struct tg_limits), .max = TG_SERVICES_MAX,
+	});
+}
+
+static int host_read(void *to, __u32 length)
+{
+	return fread(to, 1, length, stdin) == length;
+}
+
+int main(void)
+{
+	static __u8 commands[HOST_COMMANDS_MAX], results[HOST_RESULTS_MAX];
+	__u32 length;
+
+	native_memory();
+	host_maps();
+	while (host_read(&length, sizeof(length))) {
+		struct host_bytes in = { commands, commands + length };
+		struct host_bytes out = { results, results + sizeof(results) };
+
+		if (length > sizeof(commands) || !host_read(commands, length))
+			return 1;
+		while (in.at < in.end)
+			host_command(&in, &out);
+		length = out.at - results;
+		fwrite(&length, sizeof(length), 1, stdout);
+		fwrite(results, 1, length, stdout);
+		fflush(stdout);
+	}
+	return 0;
+}

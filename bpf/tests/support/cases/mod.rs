@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The cases: each a packet, what is configured, and what a person expects of it. What the golden
+//! files add is every byte.
+
+mod answers;
+mod classes;
+mod ipv4;
+mod ipv6;
+mod limits;
+mod link;
+mod tcp;
+
+use super::engine::Seen;
+use super::packet::Packet;
+use super::reference::{Action, Counted};
+use super::setup::Setup;
+use tidegate_policy::{Reason, VerdictKind};
+
+/// One packet and what must become of it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub setup: Setup,
+    /// The packet as it is written in the source.
+    pub source: &'static str,
+    pub packet: Packet,
+    /// Arrives on the loopback interface.
+    pub loopback: bool,
+    pub expect: Expect,
+}
+
+/// What a person expects.
+#[derive(Clone, Copy, Debug)]
+pub struct Expect {
+    /// `None`: passed unjudged.
+    pub kind: Option<VerdictKind>,
+    pub reason: Reason,
+    pub service: &'static str,
+    pub class: &'static str,
+    pub shadow: bool,
+}
+
+/// Passed unjudged.
+pub const fn pass(reason: Reason) -> Expect {
+    Expect { kind: None, reason, service: "shop", class: "default", shadow: false }
+}
+
+const fn judged(kind: VerdictKind, reason: Reason) -> Expect {
+    Expect { kind: Some(kind), ..pass(reason) }
+}
+
+pub const fn admit(reason: Reason) -> Expect {
+    judged(VerdictKind::Admit, reason)
+}
+
+pub const fn drop(reason: Reason) -> Expect {
+    judged(VerdictKind::Drop, reason)
+}
+
+pub const fn reject(reason: Reason) -> Expect {
+    judged(VerdictKind::Reject, reason)
+}
+
+impl Expect {
+    pub const fn service(self, service: &'static str) -> Self {
+        Self { service, ..self }
+    }
+
+    pub const fn class(self, class: &'static str) -> Self {
+        Self { class, ..self }
+    }
+
+    pub const fn shadow(self) -> Self {
+        Self { shadow: true, ..self }
+    }
+
+    /// Whether this was seen.
+    pub fn is(&self, seen: &Seen, setup: &Setup) -> bool {
+        let action = match (self.kind, self.shadow) {
+            (None | Some(VerdictKind::Admit), _) | (_, true) => seen.action == Action::Pass,
+            (Some(VerdictKind::Reject), false) => matches!(seen.action, Action::Answer(_)),
+            _ => seen.action == Action::Drop,
+        };
+        let counted = match seen.counted {
+            Counted::Passed(reason) => self.kind.is_none() && reason == self.reason,
+            Counted::Judged(judged) => {
+                self.kind == Some(judged.kind)
+                    && self.reason == judged.reason
+                    && self.shadow == judged.shadow
+                    && self.service == setup.services[judged.service].name
+                    && self.class == setup.class_name(judged.service, judged.class)
+            }
+        };
+        action && counted
+    }
+}
+
+/// Adds cases with one set-up and one expectation: name, what it shows, packet.
+macro_rules! cases {
+    ($to:ident, $setup:expr, $expect:expr; $($name:literal $about:literal => $packet:expr;)*) => {
+        $($to.push($crate::support::cases::Case {
+            name: $name,
+            about: $about,
+            setup: $setup,
+            source: stringify!($packet),
+            packet: $packet,
+            loopback: false,
+            expect: $expect,
+        });)*
+    };
+}
+pub(crate) use cases;
+
+/// A golden file: its name and its cases.
+pub type Group = (&'static str, Vec<Case>);
+
+/// All cases, by golden file.
+pub fn all() -> Vec<Group> {
+    vec![
+        ("link", link::cases()),
+        ("ipv4", ipv4::cases()),
+        ("ipv6", ipv6::cases()),
+        ("tcp", tcp::cases()),
+        ("classes", classes::cases()),
+        ("limits", limits::cases()),
+        ("answers", answers::cases()),
+    ]
+}

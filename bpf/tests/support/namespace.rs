@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sockets of `scene`, made by real connections:
+//!
+//! ```text
+//!  client namespace                        server namespace, where the hooks run
+//!  c0 198.51.100.7, 2001:db8:c::7 ──────── s0 192.0.2.10, 2001:db8::10
+//!     :40001 ─────────────────────────────── :80 established
+//!     :40002 ─────────────────────────────── :80 TIME_WAIT
+//!     :40003 ──SYN──► ◄──SYN-ACK, lost────── :80 request
+//!     three that nobody accepts ──────────── :81, a queue for four
+//! ```
+
+use super::netns::{Net, wait_for, within};
+use super::packet::{CLIENT4, CLIENT6, SERVER4, SERVER6};
+use super::scene::{
+    BACKLOG, BACKLOG_CROWDED, CROWD, ESTABLISHED, PORT, PORT_CROWDED, REQUEST, TIME_WAIT,
+};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io::Read;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::process::Command;
+
+/// Both namespaces and what is open in them.
+pub struct Namespace {
+    net: Net,
+    _open: Vec<OwnedFd>,
+}
+
+impl Namespace {
+    pub fn new() -> Self {
+        let net = Net::new();
+        net.server_sh(&format!(
+            "ip addr add {SERVER4}/32 dev s0; ip addr add {SERVER6}/128 dev s0 nodad; \
+             ip route add {CLIENT4} dev s0; ip route add {CLIENT6} dev s0"
+        ));
+        let client = net.client.display().to_string();
+        super::netns::sh(&format!(
+            "nsenter --net={client} sh -ec \"ip addr add {CLIENT4}/32 dev c0; \
+             ip addr add {CLIENT6}/128 dev c0 nodad; ip route add {SERVER4} dev c0 src {CLIENT4}; \
+             ip route add {SERVER6} dev c0 src {CLIENT6}\""
+        ));
+        let mut open = Vec::new();
+        let listener = listen(&net, PORT, BACKLOG);
+        for (from, to) in [(CLIENT4.into(), SERVER4.into()), (CLIENT6.into(), IpAddr::V6(SERVER6))]
+        {
+            open.extend(established(&net, &listener, from, to));
+            time_wait(&net, &listener, from, to);
+        }
+        let crowded = listen(&net, PORT_CROWDED, BACKLOG_CROWDED);
+        for n in 0..CROWD as u16 {
+            open.push(connect(&net, (CLIENT4.into(), 41_000 + n), (SERVER4.into(), PORT_CROWDED)));
+        }
+        open.push(request(&net));
+        open.extend([listener, crowded]);
+        Self { net, _open: open }
+    }
+
+    /// Runs `work` in the server's namespace; it is given the number of the interface s0.
+    pub fn within<T: Send>(&self, work: impl FnOnce(u32) -> T + Send) -> T {
+        within(&self.net.server, || {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            work(rustix::net::netdevice::name_to_index(&socket, "s0").unwrap())
+        })
+    }
+}
+
+fn family(addr: IpAddr) -> AddressFamily {
+    if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+/// A listener at every address of both families.
+fn listen(net: &Net, port: u16, backlog: u32) -> OwnedFd {
+    within(&net.server, || {
+        let socket = rustix::net::socket(AddressFamily::INET6, SocketType::STREAM, None).unwrap();
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        rustix::net::bind(&socket, &any).unwrap();
+        rustix::net::listen(&socket, backlog as i32).unwrap();
+        socket
+    })
+}
+
+fn connect(net: &Net, from: (IpAddr, u16), to: (IpAddr, u16)) -> OwnedFd {
+    within(&net.client, || {
+        let socket = rustix::net::socket(family(from.0), SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from(from)).unwrap();
+        rustix::net::connect(&socket, &SocketAddr::from(to)).unwrap();
+        socket
+    })
+}
+
+fn established(net: &Net, listener: &OwnedFd, from: IpAddr, to: IpAddr) -> [OwnedFd; 2] {
+    let client = connect(net, (from, ESTABLISHED), (to, PORT));
+    [client, rustix::net::accept(listener).unwrap()]
+}
+
+fn time_wait(net: &Net, listener: &OwnedFd, from: IpAddr, to: IpAddr) {
+    let before = in_state(net, "time-wait");
+    let mut client = TcpStream::from(connect(net, (from, TIME_WAIT), (to, PORT)));
+    drop(rustix::net::accept(listener).unwrap());
+    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    drop(client);
+    wait_for("TIME_WAIT", || in_state(net, "time-wait") == before + 1);
+}
+
+/// The SYN-ACK goes to a wrong station, so that the handshake stays half done.
+fn request(net: &Net) -> OwnedFd {
+    net.server_sh(&format!(
+        "ip neigh replace {CLIENT4} lladdr 02:de:ad:be:ef:00 dev s0 nud permanent"
+    ));
+    let client = within(&net.client, || {
+        let flags = SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::from((CLIENT4, REQUEST))).unwrap();
+        let result = rustix::net::connect(&socket, &SocketAddr::from((SERVER4, PORT)));
+        assert_eq!(result, Err(Errno::INPROGRESS));
+        socket
+    });
+    wait_for("the request socket", || in_state(net, "syn-recv") == 1);
+    client
+}
+
+/// Sockets of the server in a state of ss(8).
+fn in_state(net: &Net, state: &str) -> usize {
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", net.server.display()))
+        .args(["ss", "-Htn", "state", state])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().count()
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hooks as ordinary programs (tests/native): compiled with sanitizers and coverage, driven
+//! over pipes, with a clock, dice and failures that the test chooses.
+
+use super::engine::{Arrival, Hook, Seen};
+use super::object::root;
+use super::reference::{Action, Counted, Judged, Socket};
+use super::setup::{Heartbeat, Limit, Prefix, SECONDS_PER_TOKEN, Service, Setup};
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use tidegate_policy::{
+    AbacusSpec, Action as Refusal, BucketSpec, Params, Policy, Reason, VerdictKind,
+};
+use tidegate_units::Rate;
+
+/// The native clock stands here unless a test moves it.
+pub const NOW: u64 = 1_000_000_000_000;
+/// The one token of the contract, in picotokens.
+const TOKEN: u64 = 1_000_000_000_000;
+/// `TG_SERVICES_MAX`: the number under which never-shed prefixes are kept.
+const NEVER: u8 = 32;
+/// An interface that is not the loopback device.
+const INTERFACE: u32 = 7;
+/// Calls that the host records (`NATIVE_CALLS_MAX`).
+const CALLS_MAX: usize = 64;
+/// Size of `struct tg_sample`.
+const SAMPLE: usize = 72;
+
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Ingress(Hook),
+    Egress,
+}
+
+impl Program {
+    pub const ALL: [Self; 3] = [Self::Ingress(Hook::Xdp), Self::Ingress(Hook::Tc), Self::Egress];
+
+    /// File, function, and whether its context is that of XDP.
+    fn parts(self) -> (&'static str, &'static str, bool) {
+        match self {
+            Self::Ingress(Hook::Xdp) => ("xdp", "tg_xdp", true),
+            Self::Ingress(Hook::Tc) => ("tc", "tg_ingress", false),
+            Self::Egress => ("egress", "tg_egress", false),
+        }
+    }
+}
+
+/// A helper call that can fail, in the order of the maps in host.c and of `enum native_call`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    Control,
+    Lease,
+    Tables,
+    Listens,
+    Prefixes,
+    Limits,
+    States,
+    Counts,
+    Passed,
+    Totals,
+    Gauges,
+    Answers,
+    Pending,
+    Flows,
+    LimitsOfService,
+    Socket,
+    ToTcp,
+    Ring,
+    Tail,
+    Pull,
+    Load,
+    Store,
+}
+
+impl Call {
+    fn of(code: u8) -> Self {
+        use Call::{
+            Answers, Control, Counts, Flows, Gauges, Lease, Limits, LimitsOfService, Listens, Load,
+            Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store, Tables, Tail, ToTcp,
+            Totals,
+        };
+        const MAPS: [Call; 15] = [
+            Control,
+            Lease,
+            Tables,
+            Listens,
+            Prefixes,
+            Limits,
+            States,
+            Counts,
+            Passed,
+            Totals,
+            Gauges,
+            Answers,
+            Pending,
+            Flows,
+            LimitsOfService,
+        ];
+        const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
+        let at = usize::from(code);
+        MAPS.get(at).or_else(|| OTHERS.get(at - 32)).copied().unwrap()
+    }
+}
+
+/// How one run differs from an ordinary one.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Bytes that can be read without pulling.
+    pub linear: u32,
+    /// Bytes below which a tail cannot be cut (a partial checksum).
+    pub tail_min: u32,
+    /// Number of the helper call that fails; 0: none.
+    pub fail_at: u32,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self { linear: u32::MAX, tail_min: 0, fail_at: 0 }
+    }
+}
+
+/// What the hook did and called.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// `None`: the hook returned something that no hook should, this number.
+    pub seen: Result<Seen, i32>,
+    /// Whether an answer leaves by redirection.
+    pub redirected: bool,
+    pub calls: Vec<Call>,
+    /// The sample that was sent, if there was one.
+    pub sample: Option<Vec<u8>>,
+    /// How often something was counted: 1, if nothing failed.
+    pub counted: u32,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+}
+
+/// A running host.
+pub struct Native {
+    program: Program,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: ChildStdout,
+    /// Commands that go before the next run.
+    pending: Vec<u8>,
+}
+
+impl Native {
+    /// Compiles the program into `dir` and starts it.
+    pub fn start(program: Program, dir: &Path) -> Self {
+        let binary = build(program, dir);
+        let mut child = Command::new(&binary)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().unwrap();
+        Self { program, child, stdin, stdout, pending: Vec::new() }
+    }
+
+    /// Forgets everything and puts this in force; `dice`: what they say first and second.
+    pub fn set(&mut self, setup: &Setup, dice: [u32; 2]) {
+        self.pending = commands(setup, dice);
+    }
+
+    /// Uses up tokens of a service: so many are used from now on.
+    pub fn use_tokens(&mut self, service: usize, used: u32) {
+        self.pending.extend_from_slice(&[b'u', service as u8]);
+        self.pending.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
+    }
+
+    /// One run.
+    pub fn run(&mut self, arrival: &Arrival<'_>, how: How) -> Ran {
+        let (state, length, limit) = match arrival.socket {
+            Socket::Nothing => (0, 0, 0),
+            Socket::Established => (1, 0, 0),
+            Socket::TimeWait => (6, 0, 0),
+            Socket::Listener { length, limit } => (10, length, limit),
+            Socket::Request => (12, 0, 0),
+        };
+        let interface = if arrival.loopback { 1 } else { INTERFACE };
+        let size = arrival.frame.len() as u32;
+        let mut message = std::mem::take(&mut self.pending);
+        message.push(b'k');
+        push(&mut message, &[state, length, limit]);
+        message.push(b'x');
+        push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at, size]);
+        message.extend_from_slice(arrival.frame);
+        let reply = self.exchange(&message);
+        self.read(&reply, arrival.frame)
+    }
+
+    fn exchange(&mut self, message: &[u8]) -> Vec<u8> {
+        let stdin = self.stdin.as_mut().unwrap();
+        let sent = stdin
+            .write_all(&(message.len() as u32).to_le_bytes())
+            .and_then(|()| stdin.write_all(message))
+            .and_then(|()| stdin.flush());
+        let mut length = [0; 4];
+        let reply = sent.and_then(|()| self.stdout.read_exact(&mut length)).and_then(|()| {
+            let mut reply = vec![0; u32::from_le_bytes(length) as usize];
+            self.stdout.read_exact(&mut reply).map(|()| reply)
+        });
+        reply.unwrap_or_else(|error| {
+            let status = self.child.wait();
+            panic!("the native build of {:?} died ({error}): {status:?}", self.program)
+        })
+    }
+
+    fn read(&self, reply: &[u8], before: &[u8]) -> Ran {
+        let mut at = reply;
+        let mut take = |n: usize| -> &[u8] {
+            let (taken, rest) = at.split_at(n);
+            at = rest;
+            taken
+        };
+        let mut word = || u32::from_le_bytes(take(4).try_into().unwrap());
+        let (action, redirected, held) = (word() as i32, word() != 0, word());
+        assert_eq!(held, 0, "a lock, socket or sample was not given back");
+        let reason = take(1)[0];
+        let mut word = || u32::from_le_bytes(take(4).try_into().unwrap());
+        let (row, cell, counted) = (word(), word(), word());
+        let sample = take(SAMPLE).to_vec();
+        let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
+        assert!(calls <= CALLS_MAX, "{calls} helper calls");
+        let trace = take(CALLS_MAX);
+        let calls = trace[..calls].iter().map(|code| Call::of(*code)).collect();
+        let length = u32::from_le_bytes(take(4).try_into().unwrap());
+        let frame = take(length as usize).to_vec();
+        let counts = counts(reason, row, cell);
+        Ran {
+            seen: self.action(action, &frame).map(|action| {
+                assert!(action != Action::Pass || frame == before, "a passed frame was changed");
+                Seen { action, counted: counts }
+            }),
+            redirected,
+            calls,
+            sample: sample.iter().any(|byte| *byte != 0).then_some(sample),
+            counted,
+            frame,
+        }
+    }
+
+    /// The values of `enum xdp_action`, `TC_ACT_*`.
+    fn action(&self, returned: i32, frame: &[u8]) -> Result<Action, i32> {
+        let xdp = self.program == Program::Ingress(Hook::Xdp);
+        match returned {
+            2 if xdp => Ok(Action::Pass),
+            -1 if !xdp => Ok(Action::Pass),
+            1 if xdp => Ok(Action::Drop),
+            2 => Ok(Action::Drop),
+            3 | 4 if xdp => Ok(Action::Answer(frame.to_vec())),
+            7 if !xdp => Ok(Action::Answer(frame.to_vec())),
+            other => Err(other),
+        }
+    }
+
+    /// Ends the program, which writes its coverage.
+    pub fn finish(mut self) {
+        self.stdin = None;
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the native build of {:?}: {status}", self.program);
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        self.stdin = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Counters of the host: a reason to pass, or row (service * 16 + class) and cell (`TG_COUNTS`:
+/// 10 reasons to admit from 20 on; then 18 reasons to refuse from 30 on, for drop, drop in shadow,
+/// reject, reject in shadow …). Nothing counted shows as reason none.
+fn counts(reason: u8, row: u32, cell: u32) -> Counted {
+    const CELLS: u32 = 10 + 6 * 18;
+    if row == 0 || cell >= CELLS {
+        return Counted::Passed(Reason::from_number(reason).unwrap_or(Reason::None));
+    }
+    let (service, class) = ((row - 1) as usize / 16, (row - 1) as usize % 16);
+    let (kind, reason, shadow) = match cell.checked_sub(10) {
+        None => (VerdictKind::Admit, 20 + cell, false),
+        Some(at) => {
+            let block = at / 18;
+            (VerdictKind::ALL[1 + block as usize / 2], 30 + at % 18, block % 2 == 1)
+        }
+    };
+    let reason = Reason::from_number(reason as u8).unwrap();
+    Counted::Judged(Judged { service, class, kind, reason, shadow })
+}
+
+fn push(message: &mut Vec<u8>, words: &[u32]) {
+    for word in words {
+        message.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The parameters of a service's policy.
+pub fn params(service: &Service) -> Params {
+    let Some(limit) = &service.limit else { return Params::no_limit(service.policy) };
+    let Limit { burst, reserve, .. } = *limit;
+    // an Abacus filter measures its room by the rate: one period must hold one SYN
+    let seconds = if service.policy == Policy::Abacus { 1 } else { SECONDS_PER_TOKEN };
+    let rate = Rate::per_second(1.0 / seconds as f64);
+    let mut bucket = BucketSpec::new(rate, burst, service.action);
+    bucket.reserve = reserve;
+    match service.policy {
+        Policy::TokenBucket => Params::token_bucket(&bucket),
+        Policy::FreshFirst => Params::fresh_first(&bucket),
+        Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, service.abacus_window)),
+    }
+    .unwrap()
+}
+
+fn commands(setup: &Setup, dice: [u32; 2]) -> Vec<u8> {
+    let mut out = vec![b'r', b't'];
+    let heartbeat = match setup.heartbeat {
+        Heartbeat::Never => 0,
+        Heartbeat::Ago(ns) => NOW - ns,
+    };
+    out.extend_from_slice(&NOW.to_le_bytes());
+    out.extend_from_slice(&heartbeat.to_le_bytes());
+    push(&mut out, &dice);
+    out.extend_from_slice(&[setup.released.into(), setup.trust_dscp.into(), 0]);
+    for (at, service) in setup.services.iter().enumerate() {
+        listens(&mut out, setup, at as u8, service);
+        classes(&mut out, at as u8, service);
+        limits(&mut out, at as u8, service);
+    }
+    for prefix in &setup.never_sources {
+        push_prefix(&mut out, NEVER, prefix, 1);
+    }
+    answers(&mut out, setup);
+    out
+}
+
+fn listens(out: &mut Vec<u8>, setup: &Setup, index: u8, service: &Service) {
+    for listen in &service.listen {
+        let never = setup.never_ports.contains(&listen.port);
+        let addresses = match listen.addr {
+            Some(addr) => vec![mapped(addr)],
+            None => vec![mapped([0; 4].into()), mapped([0_u16; 8].into())],
+        };
+        for address in addresses {
+            out.push(b'l');
+            out.extend_from_slice(&address);
+            out.extend_from_slice(&listen.port.to_le_bytes());
+            out.extend_from_slice(&[listen.addr.is_none().into(), index, never.into()]);
+        }
+    }
+}
+
+fn classes(out: &mut Vec<u8>, index: u8, service: &Service) {
+    out.extend_from_slice(&[b'c', index, 0, 7]);
+    for (class, number) in service.classes.iter().zip(1_u8..) {
+        out.extend_from_slice(&[b'c', index, number, class.priority]);
+        for prefix in &class.sources {
+            push_prefix(out, index, prefix, number);
+        }
+        if let Some(dscp) = class.dscp {
+            out.extend_from_slice(&[b'd', index, number, dscp]);
+        }
+    }
+}
+
+fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
+    let reject = if service.action == Refusal::Reject { 2 } else { 0 };
+    out.extend_from_slice(&[b'm', index]);
+    push(out, &[u32::from(service.shadow) | reject, service.accept_queue_max_q10]);
+    out.extend_from_slice(&service.waiting_max.to_le_bytes());
+    out.extend_from_slice(params(service).as_bytes());
+    out.extend_from_slice(&service.waiting.to_le_bytes());
+    let used = service.limit.as_ref().map_or(0, |limit| limit.used);
+    out.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
+}
+
+/// As the loader fills the bucket for answers: a quarter of a second's, at least one.
+fn answers(out: &mut Vec<u8>, setup: &Setup) {
+    let per_second = u64::from(setup.answers);
+    let tokens = (per_second / 4).max(u64::from(per_second > 0));
+    let depth = tokens * TOKEN;
+    let full = if per_second > 0 { depth.div_ceil(per_second * 1000) } else { 0 };
+    let used = setup.answers_left.map_or(0, |left| depth - u64::from(left) * TOKEN);
+    out.push(b'a');
+    for word in [per_second * 1000, depth, full, used] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn mapped(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    }
+}
+
+fn push_prefix(out: &mut Vec<u8>, service: u8, prefix: &Prefix, class: u8) {
+    let base = if prefix.addr.is_ipv4() { 96 } else { 0 };
+    out.extend_from_slice(&[b'p', service, base + prefix.bits]);
+    out.extend_from_slice(&mapped(prefix.addr));
+    out.push(class);
+}
+
+/// The C compiler with sanitizers and coverage; `CC` chooses another.
+fn build(program: Program, dir: &Path) -> PathBuf {
+    let (file, function, xdp) = program.parts();
+    let binary = dir.join(format!("native-{file}"));
+    let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+        .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
+        .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "--coverage"])
+        // frames end at a guard page, so they begin anywhere; the product's machines allow that
+        .arg("-fno-sanitize=alignment")
+        .arg(format!("-I{}", root().join("bpf/tests/native").display()))
+        .arg(format!("-I{}", root().join("bpf").display()))
+        .arg(format!("-DTG_HOOK=\"hook/{file}.bpf.c\""))
+        .arg(format!("-DTG_HOOK_FN={function}"));
+    if xdp {
+        cc.arg("-DTG_NATIVE_XDP");
+    }
+    let built = cc.arg(root().join("bpf/tests/native/host.c")).arg("-o").arg(&binary).output();
+    let built = built.unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    binary
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The chain: accept queue, waiting, policy; the first refusal gives the reason, and a token is
+//! taken only if all admit. The policies here know whole tokens and no time: the tests keep both
+//! still.
+
+use super::Socket;
+use crate::support::setup::{Limit, Service, Setup};
+use tidegate_policy::{Action, Policy, Reason, VerdictKind};
+
+/// The priority of what no class names.
+const PRIORITY_DEFAULT: u8 = 7;
+
+/// When the first retransmission comes on the classic schedule, in seconds.
+const ABACUS_FIRST: u16 = 3;
+
+pub struct Asked {
+    pub kind: VerdictKind,
+    pub reason: Reason,
+    pub took_token: bool,
+}
+
+fn refuse(kind: VerdictKind, reason: Reason) -> Asked {
+    Asked { kind, reason, took_token: false }
+}
+
+fn kind_of(action: Action) -> VerdictKind {
+    match action {
+        Action::Drop => VerdictKind::Drop,
+        Action::Reject => VerdictKind::Reject,
+    }
+}
+
+/// What the limits of a service say to one more request of this class.
+pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked {
+    let service = &setup.services[service];
+    let kind = kind_of(service.action);
+    let share = u64::from(service.accept_queue_max_q10);
+    if let Socket::Listener { length, limit } = socket
+        && share > 0
+        && u64::from(length) * 1024 >= share * u64::from(limit)
+    {
+        return refuse(kind, Reason::AcceptQueue);
+    }
+    if service.waiting_max > 0 && service.waiting >= service.waiting_max {
+        return refuse(kind, Reason::Waiting);
+    }
+    let priority = class.checked_sub(1).map_or(PRIORITY_DEFAULT, |at| service.classes[at].priority);
+    policy(service, usize::from(priority))
+}
+
+fn policy(service: &Service, priority: usize) -> Asked {
+    let Some(limit) = &service.limit else {
+        return Asked { kind: VerdictKind::Admit, reason: Reason::NoLimit, took_token: false };
+    };
+    let left = limit.burst - limit.used;
+    let kept = limit.reserve[priority] + kept_for_first_attempts(service, limit);
+    if left > kept {
+        return Asked { kind: VerdictKind::Admit, reason: Reason::Token, took_token: true };
+    }
+    match service.policy {
+        // nothing was borrowed yet, and every period has room for one: dropped if the first
+        // retransmission falls into the window, else rejected
+        Policy::Abacus if service.abacus_window < ABACUS_FIRST => {
+            refuse(VerdictKind::Reject, Reason::NoRoom)
+        }
+        Policy::Abacus => refuse(VerdictKind::Drop, Reason::Borrowed),
+        Policy::FreshFirst if left > limit.reserve[priority] => {
+            refuse(kind_of(service.action), Reason::Repeated)
+        }
+        _ if left > 0 => refuse(kind_of(service.action), Reason::Reserved),
+        _ => refuse(kind_of(service.action), Reason::Rate),
+    }
+}
+
+/// fresh_first: half of what the lowest priority may use is kept from repeated SYNs.
+fn kept_for_first_attempts(service: &Service, limit: &Limit) -> u32 {
+    if service.policy == Policy::FreshFirst && service.refused_before {
+        (limit.burst - limit.reserve[7]) / 2
+    } else {
+        0
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The whole ingress decision once more, by another hand: parse, classify, chain of limits,
+//! execution, answer. Written from design.md, the configuration's documentation and reasons.def;
+//! slow, obvious, and without any state of its own. Tests compare it with the kernel.
+//!
+//! The order of what applies (first one wins): not understood · no service · no SYN · never shed ·
+//! a socket of its own · released · lease over · limits: accept queue, waiting, policy. A refusal
+//! is then executed, unless shadow or a relaxing lease says no; an answer that nobody could get,
+//! or that is one too many, is not sent.
+
+mod answer;
+mod classify;
+mod limits;
+pub mod parse;
+
+use super::setup::{Heartbeat, SECOND, Setup};
+use parse::Segment;
+use tidegate_policy::{Reason, VerdictKind};
+
+/// What the stack knows of the tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    Nothing,
+    /// A listener and its accept queue.
+    Listener {
+        length: u32,
+        limit: u32,
+    },
+    Request,
+    Established,
+    TimeWait,
+}
+
+/// Everything but the frame.
+#[derive(Clone, Debug)]
+pub struct Scene<'a> {
+    pub setup: &'a Setup,
+    pub socket: Socket,
+    /// Whether the frame came in on the loopback interface.
+    pub loopback: bool,
+    /// Whether this interface can answer at all.
+    pub can_answer: bool,
+    /// What the dice say where a lease relaxes: 0 … 65535.
+    pub dice: u16,
+}
+
+/// What happens to the frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Pass,
+    Drop,
+    /// Goes back as these bytes.
+    Answer(Vec<u8>),
+}
+
+/// A verdict on new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    pub service: usize,
+    pub class: usize,
+    pub kind: VerdictKind,
+    pub reason: Reason,
+    /// Computed, and not executed.
+    pub shadow: bool,
+}
+
+/// Where the frame was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Passed unjudged.
+    Passed(Reason),
+    Judged(Judged),
+}
+
+impl Counted {
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Passed(reason) => *reason,
+            Self::Judged(judged) => judged.reason,
+        }
+    }
+}
+
+/// The decision, and what it used up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub action: Action,
+    pub counted: Counted,
+    pub took_token: bool,
+    pub took_answer: bool,
+}
+
+impl Decision {
+    fn pass(reason: Reason) -> Self {
+        Self {
+            action: Action::Pass,
+            counted: Counted::Passed(reason),
+            took_token: false,
+            took_answer: false,
+        }
+    }
+}
+
+/// Decides on a frame.
+pub fn decide(frame: &[u8], scene: &Scene<'_>) -> Decision {
+    match new_work(frame, scene) {
+        Err(reason) => Decision::pass(reason),
+        Ok((segment, service)) => judge(frame, &segment, scene, service),
+    }
+}
+
+/// The SYN and its service, or the reason why this is nothing to judge.
+fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason> {
+    let segment = parse::parse(frame)?;
+    let service = classify::service_of(scene.setup, &segment).ok_or(Reason::NotService)?;
+    if !segment.is_syn() {
+        return Err(Reason::NotNew);
+    }
+    if classify::never_shed(scene.setup, &segment) {
+        return Err(Reason::NeverShed);
+    }
+    match scene.socket {
+        Socket::Request => return Err(Reason::SocketRequest),
+        Socket::Established => return Err(Reason::SocketEstablished),
+        Socket::TimeWait => return Err(Reason::SocketTimeWait),
+        Socket::Nothing | Socket::Listener { .. } => {}
+    }
+    if scene.setup.released {
+        return Err(Reason::Released);
+    }
+    if executed_share(scene.setup.heartbeat) <= 0.0 {
+        return Err(Reason::LeaseExpired);
+    }
+    Ok((segment, service))
+}
+
+/// The share of refusals that is executed: all for 3 s after a heartbeat, none from 10 s on.
+fn executed_share(heartbeat: Heartbeat) -> f64 {
+    match heartbeat {
+        Heartbeat::Never => 0.0,
+        Heartbeat::Ago(ns) => {
+            let age = ns as f64 / SECOND as f64;
+            ((10.0 - age) / 7.0).clamp(0.0, 1.0)
+        }
+    }
+}
+
+fn judge(frame: &[u8], segment: &Segment, scene: &Scene<'_>, service: usize) -> Decision {
+    let setup = scene.setup;
+    let class = classify::class_of(setup, service, segment);
+    let asked = limits::ask(setup, service, class, scene.socket);
+    let mut judged =
+        Judged { service, class, kind: asked.kind, reason: asked.reason, shadow: false };
+    let mut decision = Decision {
+        action: Action::Pass,
+        counted: Counted::Judged(judged),
+        took_token: asked.took_token,
+        took_answer: false,
+    };
+    if judged.kind == VerdictKind::Admit {
+        return decision;
+    }
+    let dice = f64::from(scene.dice) / 65536.0;
+    judged.shadow = setup.services[service].shadow || dice >= executed_share(setup.heartbeat);
+    if !judged.shadow {
+        decision.action = Action::Drop;
+        if judged.kind == VerdictKind::Reject {
+            (judged.kind, judged.reason) = answer::settle(segment, scene, judged.reason);
+        }
+        if judged.kind == VerdictKind::Reject {
+            decision.took_answer = true;
+            decision.action = Action::Answer(answer::reset(frame, segment));
+        }
+    }
+    decision.counted = Counted::Judged(judged);
+    decision
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The host in which all cases play: which sockets there are. `namespace` makes them for real.
+
+use super::packet::{CLIENT4, CLIENT6, SERVER4, SERVER6};
+use super::reference::Socket;
+use super::reference::parse::{mapped, parse};
+
+/// Listens on every address, nobody waits.
+pub const PORT: u16 = 80;
+/// Listens on every address, three of four places taken.
+pub const PORT_CROWDED: u16 = 81;
+/// The client's ports with a connection to [`PORT`] in each state.
+pub const ESTABLISHED: u16 = 40001;
+pub const TIME_WAIT: u16 = 40002;
+pub const REQUEST: u16 = 40003;
+/// Length of the queue at [`PORT`].
+pub const BACKLOG: u32 = 128;
+/// Length of the queue at [`PORT_CROWDED`], and how many wait in it.
+pub const BACKLOG_CROWDED: u32 = 4;
+pub const CROWD: u32 = 3;
+
+/// The socket that a frame meets.
+pub fn socket(frame: &[u8]) -> Socket {
+    let Ok(segment) = parse(frame) else { return Socket::Nothing };
+    let ours = [
+        (mapped(&CLIENT4.octets()), mapped(&SERVER4.octets())),
+        (CLIENT6.octets(), SERVER6.octets()),
+    ];
+    let known = ours.contains(&(segment.src, segment.dst));
+    match (segment.dport, segment.sport) {
+        (PORT, ESTABLISHED) if known => Socket::Established,
+        (PORT, TIME_WAIT) if known => Socket::TimeWait,
+        (PORT, REQUEST) if known => Socket::Request,
+        (PORT, _) => Socket::Listener { length: 0, limit: BACKLOG },
+        (PORT_CROWDED, _) => Socket::Listener { length: CROWD, limit: BACKLOG_CROWDED },
+        _ => Socket::Nothing,
+    }
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nanoseconds per packet. Every subject is a ring of packets (`tests/bench/ring.bpf.c`) in front
+//! of the XDP hook with tables of its own; what the hook counted must be what the subject says.
+
+use super::compile::Object;
+use super::frames::{ACK, Frame, SYN, Tuple, segment};
+use super::space::{Guard, Space, last_cpu};
+use super::tables::{Scale, Tables, limits};
+use super::worker::{Subject, Subjects, median};
+use anyhow::{Context, Result, bail, ensure};
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::rc::Rc;
+use tidegate_bpf::testing::bench::Bench;
+use tidegate_bpf::testing::{TestHook, TestPlane};
+use tidegate_policy::{Action, Policy, Reason, VerdictKind};
+
+/// The product's default.
+const DEFAULT: Policy = Policy::FreshFirst;
+/// A cap that no bench reaches.
+const ANSWERS_MANY: u32 = 100_000_000;
+/// Packets of a ring whose keys are hot.
+const HOT: usize = 1;
+/// Samples that are taken out of the ring buffer before a measurement, as a daemon would.
+const SAMPLES_MAX: usize = 1 << 16;
+
+/// What the hook must have done with every packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    /// There is no hook.
+    Nothing,
+    Passed(Reason),
+    Admitted,
+    Refused,
+    Answered,
+}
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+
+impl Expect {
+    fn returns(self) -> u32 {
+        match self {
+            Self::Nothing | Self::Passed(_) | Self::Admitted => XDP_PASS,
+            Self::Refused => XDP_DROP,
+            Self::Answered => XDP_TX,
+        }
+    }
+
+    /// How often the hook counted this.
+    fn count(self, plane: &TestPlane) -> Result<u64> {
+        if let Self::Passed(wanted) = self {
+            let passed = plane.passed()?;
+            return Ok(passed.iter().filter(|p| p.reason == wanted).map(|p| p.count).sum());
+        }
+        let fits = |verdict| match self {
+            Self::Admitted => verdict == VerdictKind::Admit,
+            Self::Answered => verdict == VerdictKind::Reject,
+            _ => verdict == VerdictKind::Drop,
+        };
+        let counts = plane.counts()?;
+        Ok(counts.iter().filter(|c| !c.shadow && fits(c.verdict)).map(|c| c.count).sum())
+    }
+}
+
+/// A hook with tables; subjects share it.
+type Plane = Rc<RefCell<TestPlane>>;
+
+struct Packets {
+    name: String,
+    about: String,
+    ring: Bench,
+    first: Frame,
+    plane: Option<Plane>,
+    place: Rc<Place>,
+    expect: Expect,
+    scale: Scale,
+}
+
+impl Subject for Packets {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn measure(&mut self) -> Result<f64> {
+        let before = self.ready()?;
+        let (turns, repeat) = (self.scale.turns, self.scale.ring as u32);
+        let (ring, first) = (&self.ring, &self.first);
+        let timed = self.place.space.on_cpu(last_cpu(), || {
+            let turn = |_| ring.time("next_packet", first, repeat).map_err(Into::into);
+            (0..turns).map(turn).collect::<Result<Vec<_>>>()
+        })?;
+        self.check(before, (turns * self.scale.ring) as u64)?;
+        for turn in &timed {
+            let wanted = self.expect.returns();
+            ensure!(turn.returned == wanted, "XDP action {}, not {wanted}", turn.returned);
+        }
+        let means = timed.iter().map(|turn| turn.mean.as_nanos() as f64).collect();
+        median(means).context("no turn")
+    }
+}
+
+impl Packets {
+    /// Renews the lease; what was counted so far.
+    fn ready(&self) -> Result<u64> {
+        let Some(plane) = &self.plane else { return Ok(0) };
+        let mut plane = plane.borrow_mut();
+        plane.heartbeat()?;
+        plane.samples(SAMPLES_MAX)?;
+        self.expect.count(&plane)
+    }
+
+    fn check(&self, before: u64, packets: u64) -> Result<()> {
+        let Some(plane) = &self.plane else { return Ok(()) };
+        let counted = self.expect.count(&plane.borrow())? - before;
+        if counted != packets {
+            bail!("{packets} packets, but {counted} were counted as {:?}", self.expect);
+        }
+        Ok(())
+    }
+}
+
+/// Where a ring runs, and against what.
+struct Scene {
+    plane: Option<Plane>,
+    place: Rc<Place>,
+    expect: Expect,
+}
+
+struct Maker {
+    scale: Scale,
+    object: Object,
+    subjects: Subjects,
+}
+
+impl Maker {
+    /// A subject: these packets, in this scene.
+    fn add(&mut self, (name, about): (&str, &str), frames: &[Frame], scene: Scene) -> Result<()> {
+        let ring = self.object.load()?;
+        let count = frames.len();
+        ensure!(count.is_power_of_two(), "{name}: {count} packets are no power of two");
+        for (index, frame) in (0..).zip(frames) {
+            let mut slot = frame.to_vec();
+            slot.resize(64, 0);
+            ring.write("ring", index, &slot)?;
+        }
+        // A hot key is the same packet again; in a large ring no SYN comes twice.
+        let vary = u32::from(count > HOT);
+        let place: Vec<u8> =
+            [count as u32 - 1, vary, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        ring.write("place", 0, &place)?;
+        match &scene.plane {
+            Some(plane) => ring.call("target", plane.borrow().target(TestHook::Xdp))?,
+            None => ring.call("target", ring.program("empty")?)?,
+        }
+        let Scene { plane, place, expect } = scene;
+        let (name, about) = (name.to_owned(), about.to_owned());
+        let (first, scale) = (frames[0], self.scale);
+        self.subjects.push(Box::new(Packets { name, about, ring, first, plane, place, expect, scale }));
+        Ok(())
+    }
+
+    /// The subject, and beside it the same with a hot key.
+    fn add_both(&mut self, (name, about): (&str, &str), frames: &[Frame], scene: Scene) -> Result<()> {
+        let Scene { plane, place, expect } = &scene;
+        let hot = Scene { plane: plane.clone(), place: Rc::clone(place), expect: *expect };
+        self.add((name, about), frames, scene)?;
+        self.add((&format!("{name}-hot"), "the same, one packet again and again"), &frames[..HOT], hot)
+    }
+}
+
+/// A namespace with its sockets.
+struct Place {
+    space: Space,
+    _listeners: Vec<TcpListener>,
+    _streams: Vec<TcpStream>,
+}
+
+impl Place {
+    /// With a listener at each of these ports, and so many connections.
+    fn new(guard: &Rc<Guard>, ports: &[u16], connections: usize) -> Result<Rc<Self>> {
+        let space = Space::new(guard)?;
+        let (listeners, streams) = space.on_cpu(last_cpu(), || {
+            let bind = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port));
+            let listeners = ports.iter().map(bind).collect::<std::io::Result<Vec<_>>>()?;
+            let streams = connect(&listeners, connections)?;
+            Ok((listeners, streams))
+        })?;
+        Ok(Rc::new(Self { space, _listeners: listeners, _streams: streams }))
+    }
+}
+
+/// The namespaces in which sockets are looked up.
+struct Places {
+    /// No socket.
+    bare: Rc<Place>,
+    /// A listener at every port of every service.
+    listening: Rc<Place>,
+    /// And many established connections.
+    crowded: Rc<Place>,
+}
+
+impl Places {
+    fn new(tables: &Tables, scale: &Scale) -> Result<Self> {
+        let guard = Guard::start()?;
+        let ports: Vec<u16> = tables.doors.iter().map(|door| door.port).collect();
+        Ok(Self {
+            bare: Place::new(&guard, &[], 0)?,
+            listening: Place::new(&guard, &ports, 0)?,
+            crowded: Place::new(&guard, &ports, scale.sockets)?,
+        })
+    }
+}
+
+/// So many connections over the loopback device; both ends of each.
+fn connect(listeners: &[TcpListener], count: usize) -> Result<Vec<TcpStream>> {
+    let mut streams = Vec::new();
+    for listener in listeners.iter().cycle().take(count) {
+        let port = listener.local_addr()?.port();
+        streams.push(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?);
+        streams.push(listener.accept()?.0);
+    }
+    Ok(streams)
+}
+
+fn plane(tables: &Tables, policy: Policy, answers: u32) -> Result<TestPlane> {
+    Ok(TestPlane::load(&tables.plan(policy, answers)?)?)
+}
+
+/// A plane whose every service is under limits that admit all, or nothing any more.
+fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Result<Plane> {
+    let action = if expect == Expect::Answered { Action::Reject } else { Action::Drop };
+    // Abacus rejects by itself; without answers that is a drop.
+    let answers = if expect == Expect::Answered { ANSWERS_MANY } else { 0 };
+    let mut plane = plane(tables, policy, answers)?;
+    let admit = expect == Expect::Admitted;
+    plane.set_limits(&limits(policy, admit, action)?, 1)?;
+    if !admit {
+        let last = (0..).zip(&tables.doors).map(|(at, door)| (door.address.octets()[2], at));
+        for door in last.collect::<std::collections::BTreeMap<u8, usize>>().into_values() {
+            // The one token of each service.
+            let door = tables.doors[door];
+            let mut tuple = tables.clients(1)[0];
+            (tuple.dst, tuple.dport) = (door.address, door.port);
+            plane.run(TestHook::Xdp, &segment(&tuple, SYN, 1, 0))?;
+        }
+    }
+    Ok(Rc::new(RefCell::new(plane)))
+}
+
+fn frames(tuples: &[Tuple], flags: u8) -> Vec<Frame> {
+    tuples.iter().zip(1..).map(|(tuple, seq)| segment(tuple, flags, seq, u32::from(flags & ACK))).collect()
+}
+
+/// All subjects. Takes some seconds: tables are filled.
+pub fn subjects(scale: &Scale) -> Result<Subjects> {
+    let mut tables = Tables::new(scale, true)?;
+    let places = Places::new(&tables, scale)?;
+    let mut maker =
+        Maker { scale: *scale, object: Object::compile("ring")?, subjects: Subjects::new() };
+    passing(&mut maker, &mut tables, &places)?;
+    for policy in Policy::ALL.iter().copied() {
+        judged(&mut maker, &mut tables, &places, policy)?;
+    }
+    variants(&mut maker, &mut tables, &places)?;
+    Ok(maker.subjects)
+}
+
+/// What passes without being judged.
+fn passing(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()> {
+    let ring = maker.scale.ring;
+    let shared = Rc::new(RefCell::new(plane(tables, DEFAULT, 0)?));
+    let scene = |plane: Option<&Plane>, expect| Scene {
+        plane: plane.cloned(),
+        place: Rc::clone(&places.bare),
+        expect,
+    };
+    let strangers = frames(&tables.strangers(ring), SYN);
+    let nothing = ("empty", "XDP_PASS behind the ring of packets, nothing else");
+    maker.add(nothing, &strangers, scene(None, Expect::Nothing))?;
+    let foreign = ("foreign", "SYN to a port of no service");
+    maker.add_both(foreign, &strangers, scene(Some(&shared), Expect::Passed(Reason::NotService)))?;
+    let flows = tables.fill_flows(&shared.borrow())?;
+    let flows: Vec<Tuple> = flows.iter().cycle().take(ring).copied().collect();
+    let established = ("established", "ACK of a connection in the full flow table");
+    let scene = scene(Some(&shared), Expect::Passed(Reason::NotNew));
+    maker.add_both(established, &frames(&flows, ACK), scene)
+}
+
+/// Refused and admitted, with and without a listener.
+fn judged(maker: &mut Maker, tables: &mut Tables, places: &Places, policy: Policy) -> Result<()> {
+    let name = policy.name().replace('_', "-");
+    let syns = frames(&tables.clients(maker.scale.ring), SYN);
+    for (verb, expect) in [("refused", Expect::Refused), ("admitted", Expect::Admitted)] {
+        let shared = limited(tables, policy, expect)?;
+        let scene = |place: &Rc<Place>| Scene {
+            plane: Some(Rc::clone(&shared)),
+            place: Rc::clone(place),
+            expect,
+        };
+        let about = "SYN; no socket in the namespace";
+        maker.add_both((&format!("{verb}-{name}"), about), &syns, scene(&places.bare))?;
+        let about = "SYN; a listener at every port of every service";
+        maker.add((&format!("{verb}-{name}-listener"), about), &syns, scene(&places.listening))?;
+    }
+    Ok(())
+}
+
+/// The default policy in other surroundings.
+fn variants(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()> {
+    let policy = DEFAULT;
+    let name = policy.name().replace('_', "-");
+    let syns = frames(&tables.clients(maker.scale.ring), SYN);
+    let mut bare = Tables::new(&maker.scale, false)?;
+    let simple = frames(&bare.clients(maker.scale.ring), SYN);
+    for (verb, expect) in [("refused", Expect::Refused), ("admitted", Expect::Admitted)] {
+        let crowded = Scene {
+            plane: Some(limited(tables, policy, expect)?),
+            place: Rc::clone(&places.crowded),
+            expect,
+        };
+        let about = "SYN; listeners, and thousands of established sockets";
+        maker.add((&format!("{verb}-{name}-sockets"), about), &syns, crowded)?;
+        let plain = Scene {
+            plane: Some(limited(&mut bare, policy, expect)?),
+            place: Rc::clone(&places.listening),
+            expect,
+        };
+        let about = "SYN; listeners; neither classes nor never-shed prefixes";
+        maker.add((&format!("{verb}-{name}-plain"), about), &simple, plain)?;
+    }
+    let answered = Scene {
+        plane: Some(limited(tables, policy, Expect::Answered)?),
+        place: Rc::clone(&places.listening),
+        expect: Expect::Answered,
+    };
+    maker.add((&format!("answered-{name}"), "SYN; listeners; refused, RST built"), &syns, answered)
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Full tables: as many services, listen addresses, classes and prefixes as there may be, and
+//! packets that hit them at random.
+
+use super::frames::{ACK, SYN, Tuple, segment};
+use super::random::SplitMix;
+use anyhow::{Result, bail};
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use tidegate_bpf::testing::{TestHook, TestPlane};
+use tidegate_bpf::{
+    Class, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
+};
+use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
+use tidegate_policy::{AbacusSpec, Action, BucketSpec, Params, Policy};
+use tidegate_units::{Nanos, Random, Rate};
+
+/// How large everything is.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Different packets: a power of two, at most 65536 (`RING_MAX`).
+    pub ring: usize,
+    /// Runs of the whole ring in one measurement.
+    pub turns: usize,
+    /// Connections in the flow table.
+    pub flows: u32,
+    /// Listen addresses of each of the 32 services.
+    pub listens: usize,
+    /// Prefixes of each class.
+    pub class_prefixes: usize,
+    /// Prefixes that are never shed.
+    pub never_prefixes: usize,
+    /// Established connections of the namespace that has many.
+    pub sockets: usize,
+}
+
+impl Scale {
+    /// Everything as full as its bound allows: 1024 listen addresses, 8192 prefixes, 65536 flows.
+    pub const FULL: Self = Self {
+        ring: 65_536,
+        turns: 9,
+        flows: 65_536,
+        listens: 32,
+        class_prefixes: 8,
+        never_prefixes: 8192 - 8 * 15 * 32,
+        sockets: 7000,
+    };
+    /// Enough to see that everything works.
+    pub const SMOKE: Self = Self {
+        ring: 256,
+        turns: 1,
+        flows: 1024,
+        listens: 2,
+        class_prefixes: 1,
+        never_prefixes: 100,
+        sockets: 20,
+    };
+}
+
+/// Where a service listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Door {
+    pub address: Ipv4Addr,
+    pub port: u16,
+}
+
+/// What is configured, and packets that fit it.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    pub doors: Vec<Door>,
+    services: Vec<Service>,
+    never: BTreeSet<u16>,
+    classes: Vec<u16>,
+    flows: u32,
+    random: SplitMix,
+}
+
+/// All sources lie in 10.0.0.0/8; a prefix is one of its 65536 networks of 24 bits.
+fn network(number: u16) -> Ipv4Addr {
+    let [high, low] = number.to_be_bytes();
+    Ipv4Addr::new(10, high, low, 0)
+}
+
+fn prefix(number: u16) -> Result<ipnet::IpNet> {
+    Ok(ipnet::Ipv4Net::new(network(number), 24)?.into())
+}
+
+impl Tables {
+    /// Tables of this size; without prefixes (and so without classes) if so wished.
+    pub fn new(scale: &Scale, prefixes: bool) -> Result<Self> {
+        let mut random = SplitMix(7);
+        let mut numbers: Vec<u16> = (0..=u16::MAX).collect();
+        random.shuffle(&mut numbers);
+        let classes = SERVICES_MAX * (CLASSES_MAX - 1) * scale.class_prefixes;
+        let mut take = |count| numbers.split_off(numbers.len() - if prefixes { count } else { 0 });
+        let mut tables = Self {
+            doors: Vec::new(),
+            services: Vec::new(),
+            never: take(scale.never_prefixes).into_iter().collect(),
+            classes: take(classes),
+            flows: scale.flows,
+            random,
+        };
+        for index in 0..SERVICES_MAX {
+            let service = tables.service(index, scale)?;
+            tables.services.push(service);
+        }
+        Ok(tables)
+    }
+
+    fn service(&mut self, index: usize, scale: &Scale) -> Result<Service> {
+        let mut listen = Vec::new();
+        for number in 0..scale.listens {
+            let address = Ipv4Addr::new(198, 18, index as u8, number as u8);
+            let port = 1024 + 61 * self.doors.len() as u16 % 60_000;
+            self.doors.push(Door { address, port });
+            listen.push(Listen::tcp(ListenAddress::Ip(address.into()), port));
+        }
+        let mut classes = Vec::new();
+        let each = scale.class_prefixes;
+        let ours = self.classes.chunks(each).skip(index * (CLASSES_MAX - 1));
+        for (number, sources) in ours.take(CLASSES_MAX - 1).enumerate() {
+            let sources = sources.iter().map(|number| prefix(*number)).collect::<Result<_>>()?;
+            let priority = (number % 8) as u8;
+            classes.push(Class { name: format!("class{number}"), sources, dscp: None, priority });
+        }
+        Ok(Service {
+            name: format!("service{index}"),
+            listen,
+            shadow: false,
+            policy: Policy::TokenBucket,
+            action: Action::Drop,
+            classes,
+        })
+    }
+
+    /// The plan, all services under one policy.
+    pub fn plan(&self, policy: Policy, answers: u32) -> Result<Plan> {
+        let mut services = self.services.clone();
+        services.iter_mut().for_each(|service| service.policy = policy);
+        let sources = self.never.iter().map(|number| prefix(*number)).collect::<Result<_>>()?;
+        let settings = Settings {
+            flows: self.flows,
+            rst_per_second: answers,
+            // Longer than any bench: what was filled stays full.
+            flow_timeout: Nanos::from_secs(24 * 3600),
+            ..Settings::default()
+        };
+        let never_shed = NeverShed { sources, ports: Vec::new() };
+        Ok(Plan { services, never_shed, settings, ..Plan::default() })
+    }
+
+    fn source(&mut self) -> Ipv4Addr {
+        let number = loop {
+            // Half of them in a class, if there are any.
+            let some = self.random.next_u64();
+            let number = match self.classes.len() {
+                classes if classes > 0 && some & 1 == 0 => self.classes[self.random.below(classes)],
+                _ => (some >> 8) as u16,
+            };
+            if !self.never.contains(&number) {
+                break number;
+            }
+        };
+        let [a, b, c, _] = network(number).octets();
+        Ipv4Addr::new(a, b, c, self.random.next_u64() as u8)
+    }
+
+    /// Tuples of clients of the services.
+    pub fn clients(&mut self, count: usize) -> Vec<Tuple> {
+        let tuple = |tables: &mut Self| {
+            let door = tables.doors[tables.random.below(tables.doors.len())];
+            let (src, sport) = (tables.source(), 1024 + tables.random.below(64_000) as u16);
+            Tuple { src, dst: door.address, sport, dport: door.port }
+        };
+        (0..count).map(|_| tuple(self)).collect()
+    }
+
+    /// Tuples of clients of nothing that is configured.
+    pub fn strangers(&mut self, count: usize) -> Vec<Tuple> {
+        let ports: BTreeSet<u16> = self.doors.iter().map(|door| door.port).collect();
+        let mut tuples = self.clients(count);
+        for tuple in &mut tuples {
+            while ports.contains(&tuple.dport) {
+                tuple.dport = self.random.next_u64() as u16;
+            }
+        }
+        tuples
+    }
+
+    /// Fills the flow table by handshakes, as packets do; the tuples that found a place. Twice as
+    /// many try as there are places.
+    pub fn fill_flows(&mut self, plane: &TestPlane) -> Result<Vec<Tuple>> {
+        let mut kept = Vec::new();
+        for tuple in self.clients(2 * self.flows as usize) {
+            let (isn, theirs) = (self.random.next_u64() as u32 | 1, self.random.next_u64() as u32);
+            let service = usize::from(tuple.dst.octets()[2]);
+            let before = plane.open(service)?;
+            plane.run(TestHook::Xdp, &segment(&tuple, SYN, theirs, 0))?;
+            let answer = segment(&tuple.reverse(), SYN | ACK, isn, theirs.wrapping_add(1));
+            plane.run(TestHook::Egress, &answer)?;
+            let ack = segment(&tuple, ACK, theirs.wrapping_add(1), isn.wrapping_add(1));
+            plane.run(TestHook::Xdp, &ack)?;
+            if plane.open(service)? > before {
+                kept.push(tuple);
+            }
+        }
+        if kept.len() * 10 < self.flows as usize * 9 {
+            bail!("only {} of {} places of the flow table are taken", kept.len(), self.flows);
+        }
+        Ok(kept)
+    }
+}
+
+/// Limits for all services: none is reached, or all are.
+pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<ServiceParams>> {
+    let bucket = if admit {
+        BucketSpec::new(Rate::per_second(1e9), 1_000_000, action)
+    } else {
+        BucketSpec::new(Rate::per_second(0.001), 1, action)
+    };
+    let params = match policy {
+        Policy::TokenBucket => Params::token_bucket(&bucket)?,
+        Policy::FreshFirst => Params::fresh_first(&bucket)?,
+        Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, 45))?,
+    };
+    let limit = |service| ServiceParams {
+        service,
+        params,
+        waiting_max: None,
+        accept_queue_max_q10: 0,
+    };
+    Ok((0..SERVICES_MAX).map(limit).collect())
+}

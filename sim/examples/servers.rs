@@ -79,6 +79,8 @@ fn main() -> Result<(), String> {
             survival::cold(&row, action, 3.0, 5)?
         } else if has("halving") {
             survival::halving(&row, action, 0.9, 7)?
+        } else if has("bursts") {
+            survival::bursts(&row, 200, 10)?
         } else if has("slow") {
             survival::slow_dependency(&row, 10.0, 9)?
         } else if has("calm") {

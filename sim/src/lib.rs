@@ -10,3 +10,6 @@ pub mod engine;
 pub mod servers;
 pub mod survival;
 pub mod world;
+
+/// What is done with the refused, for whoever runs a survival without naming the policies.
+pub use tidegate_policy::Action;

@@ -47,7 +47,7 @@
 //! under saturation, round trip while idle; TCP Vegas: excess in packets; Breakwater (OSDI 2020):
 //! admission by credits around measured capacity; Page 1954: cumulative sums; spec: lessons.
 
-use crate::evidence::{Standing, Z_ALARM, Z_LARGE, balance, lossy};
+use crate::evidence::{Standing, balance, lossy};
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, RATE_CEILING, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
@@ -97,10 +97,6 @@ const EXCESS_DEVIATIONS: f64 = 4.0;
 const EXCESS_OBJECTIVE: f64 = 0.1;
 /// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
 const EXCESS_LARGE: f64 = 2.25;
-/// In-flight that falls by this share of the completions of these ticks is a burst that ends.
-const DRAINING_SHARE: f64 = 0.25;
-/// See [`DRAINING_SHARE`].
-const SETTLING_TICKS: usize = 5;
 /// The guard while calm: at least this many jobs above the usual, whatever the server: what a
 /// healthy burst may bring before its server has shown how fast it is.
 const GUARD_MIN: f64 = 256.0;
@@ -409,14 +405,10 @@ impl DefaultController {
         let time = excess > alarm;
         let (resource, queue) = (self.standing.resource(), self.standing.queue());
         let beyond_chance = excess > EXCESS_LARGE * alarm;
-        // Where nothing but in-flight speaks, a slower dependency keeps the excess up for ever:
-        // then chance alone must not be able to add the second family.
-        let z = if beyond_chance && (resource || queue) { Z_LARGE } else { Z_ALARM };
         let losing = lossy(&self.history);
-        let unbalanced = losing || balance(&self.history, z, waiting);
-        // A burst uses up the CPU as well, but works itself off.
-        let lately = self.history.last(SETTLING_TICKS);
-        let draining = lately.growth < -DRAINING_SHARE * lately.completed;
+        let unbalanced = losing || balance(&self.history, waiting);
+        // A burst uses up the CPU as well, but not for longer than it takes to work it off.
+        let overdue = self.standing.resource_s() * self.peak > excess;
         let families = [
             (resource, Family::Resource),
             (queue, Family::Queue),
@@ -426,7 +418,7 @@ impl DefaultController {
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
         let standing = excess > QUEUE_MAX;
         let shed = time && unbalanced
-            || time && resource && beyond_chance && !draining
+            || time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);
         (on, shed)
     }

@@ -4,7 +4,7 @@
 //! **Balance.** More arrives than is completed, and not by chance, not for a moment, and not
 //! because answers merely take longer than before. A window of the last ticks is cut into up to 8
 //! blocks and must show all of
-//! 1. an excess of arrivals over completions of at least z standard deviations. The deviation is
+//! 1. an excess of arrivals over completions of at least 4 standard deviations. The deviation is
 //!    the larger of what Poisson arrivals and departures would have, and of what the blocks really
 //!    show: bursts and heavy tails raise the bar by themselves;
 //! 2. the excess is lasting: the later half of the window has at least 0.4 of it, the earlier 0.2
@@ -23,14 +23,13 @@
 //! standing queue of CoDel).
 
 use crate::history::{History, Sums, TICKS_MAX};
+use crate::period_s;
 use tidegate_model::signals::{Reading, Signals};
 use tidegate_units::Nanos;
 
 /// Standard deviations for an alarm: by chance once in 30,000 windows, and a busy server's
 /// queue at 0.9 load drifts down, which makes it rarer still.
-pub(crate) const Z_ALARM: f64 = 4.0;
-/// The same where the excess is already so large that at 0.9 load it has a chance of 1e-4.
-pub(crate) const Z_LARGE: f64 = 2.0;
+const Z_ALARM: f64 = 4.0;
 /// Fewest completions that show a server at work.
 const COMPLETED_MIN: f64 = 4.0;
 /// Shortest window in ticks: two would be a burst at the turn of a tick.
@@ -53,12 +52,12 @@ const CPU_USED_UP: f64 = 0.97;
 /// Ticks over which CPU and accept queue must stand: five times 100 ms.
 const STANDING_TICKS: u32 = 5;
 
-/// Whether the last ticks show a lasting excess of arrivals over completions of z deviations.
+/// Whether the last ticks show a lasting excess of arrivals over completions of [`Z_ALARM`] deviations.
 /// `waiting` jobs are in flight.
-pub(crate) fn balance(history: &History, z: f64, waiting: f64) -> bool {
+pub(crate) fn balance(history: &History, waiting: f64) -> bool {
     let mut window = WINDOW_MIN;
     while window <= history.len().min(TICKS_MAX) {
-        if lasting(history, window, z) && !fallen(history, window, waiting) {
+        if lasting(history, window) && !fallen(history, window, waiting) {
             return true;
         }
         window = window + 1 + window * 2 / 5;
@@ -72,14 +71,14 @@ fn part(history: &History, window: usize, k: usize, of: usize) -> (Sums, f64) {
     (history.between(from, to), (from - to) as f64)
 }
 
-fn lasting(history: &History, window: usize, z: f64) -> bool {
+fn lasting(history: &History, window: usize) -> bool {
     let all = history.last(window);
     let excess = all.excess();
     if all.completed < COMPLETED_MIN || excess <= 0.0 {
         return false;
     }
     let poisson = all.offered + all.completed;
-    if excess * excess < z * z * poisson {
+    if excess * excess < Z_ALARM * Z_ALARM * poisson {
         return false;
     }
     let blocks = window.min(BLOCKS);
@@ -91,7 +90,7 @@ fn lasting(history: &History, window: usize, z: f64) -> bool {
         .sum();
     // Variance of the sum of the blocks: blocks times the sample variance of one.
     let shown = squares / (blocks - 1) as f64 * blocks as f64;
-    if excess * excess < z * z * shown {
+    if excess * excess < Z_ALARM * Z_ALARM * shown {
         return false;
     }
     let ((early, early_ticks), (late, late_ticks)) =
@@ -143,6 +142,7 @@ fn steady(history: &History, window: usize, completed_per_tick: f64) -> bool {
 pub(crate) struct Standing {
     cpu: u32,
     queue: u32,
+    cpu_s: f64,
 }
 
 impl Standing {
@@ -151,6 +151,7 @@ impl Standing {
         let cpu = signals.resource.cpu.and_then(|c: Reading<_>| c.within(age_max));
         let full = cpu.is_some_and(|c| c.get() >= CPU_USED_UP);
         self.cpu = if full { self.cpu.saturating_add(1) } else { 0 };
+        self.cpu_s = if full { self.cpu_s + period_s(signals) } else { 0.0 };
         let queue = signals.queue.accept.and_then(|q| q.within(age_max));
         let stands = queue.is_some_and(|q| q.length > 0);
         self.queue = if stands { self.queue.saturating_add(1) } else { 0 };
@@ -159,6 +160,11 @@ impl Standing {
     /// Whether the CPU has been used up for the whole interval.
     pub(crate) const fn resource(&self) -> bool {
         self.cpu >= STANDING_TICKS
+    }
+
+    /// For how many seconds the CPU has been used up.
+    pub(crate) const fn resource_s(&self) -> f64 {
+        self.cpu_s
     }
 
     /// Whether the accept queue has not been empty for the whole interval.
@@ -188,11 +194,11 @@ mod tests {
     fn twice_the_capacity_shows_and_a_burst_does_not() {
         let calm = vec![(20.0, 20.0); 20];
         let with = |tail: &[(f64, f64)]| history(&[&calm[..], tail].concat());
-        assert!(balance(&with(&[(52.0, 26.0); 8]), Z_ALARM, 200.0));
-        assert!(balance(&with(&[(260.0, 26.0); 3]), Z_ALARM, 700.0));
+        assert!(balance(&with(&[(52.0, 26.0); 8]), 200.0));
+        assert!(balance(&with(&[(260.0, 26.0); 3]), 700.0));
         let mut burst = vec![(220.0, 26.0)];
         for _ in 0..12 {
-            assert!(!balance(&with(&burst), Z_ALARM, 200.0), "burst after {} ticks", burst.len());
+            assert!(!balance(&with(&burst), 200.0), "burst after {} ticks", burst.len());
             burst.push((20.0, 26.0));
         }
     }
@@ -203,13 +209,13 @@ mod tests {
         let mut ticks = vec![(100.0, 100.0); 20];
         for tick in 0..40 {
             ticks.push((100.0, if tick < 5 { 0.0 } else { 100.0 }));
-            assert!(!balance(&history(&ticks), Z_ALARM, 550.0), "tick {tick}");
+            assert!(!balance(&history(&ticks), 550.0), "tick {tick}");
         }
         // The same with exponential times: completions rise to meet arrivals.
         let mut ticks = vec![(100.0, 100.0); 20];
         for tick in 0..40 {
             ticks.push((100.0, 100.0 * (1.0 - (-0.2 * f64::from(tick)).exp())));
-            assert!(!balance(&history(&ticks), Z_ALARM, 550.0), "tick {tick}");
+            assert!(!balance(&history(&ticks), 550.0), "tick {tick}");
         }
     }
 }

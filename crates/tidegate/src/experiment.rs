@@ -24,7 +24,7 @@ impl Extension for Experiments {
         let run = Command::new("run")
             .about("Run an experiment and write results.csv and figures")
             .arg(Arg::new("name").required(true).help("its name, as `list` shows it"))
-            .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]).default_value("lab"))
+            .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]))
             .arg(flag("quick", "fewer points and arrivals"))
             .arg(flag("demo", "what fits in a few minutes").conflicts_with("quick"))
             .arg(
@@ -90,23 +90,23 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
     let dir = matches.get_one::<PathBuf>("out").cloned().unwrap_or_default();
     let options = Options {
         effort: effort(matches),
-        world: text("world"),
+        world: matches.get_one::<String>("world").cloned(),
         seed: matches.get_one::<u64>("seed").copied().unwrap_or(1),
         program: std::env::current_exe()?,
         helper: crate::lab::helper(),
     };
     let mut screen = Screen::new(std::io::stderr().is_terminal());
-    let (outcome, rows) = start::start(&experiment, &options, &mut screen)?;
+    let outcome = start::start(&experiment, &options, &mut screen)?;
     screen.finish();
     let run = Run {
         experiment: experiment.name.to_string(),
-        world: options.world.clone(),
+        world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
         quick: options.effort != Effort::Full,
         seed: options.seed,
         machine: folder::machine(),
         notes: outcome.notes.clone(),
     };
-    let figures = folder::write(&dir, &run, &rows, &outcome.figures)?;
+    let figures = folder::write(&dir, &run, &outcome.rows, &outcome.figures)?;
     finish((&experiment, &options), &dir, &outcome, out)?;
     // The last line says where the figure lies.
     for path in figures.iter().rev() {

@@ -52,7 +52,7 @@ pub struct Claim {
 pub struct Select {
     /// Metric.
     pub metric: String,
-    /// Variants; in a reference, empty means the same variant.
+    /// Variants, `*` standing for anything; in a reference, empty means the same variant.
     #[serde(default)]
     pub variants: Vec<String>,
     /// Name of x; in a reference, absent means the same.
@@ -146,7 +146,11 @@ pub fn short(value: f64) -> String {
 
 fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
     let mut worst: Option<(f64, String)> = None;
-    for variant in &claim.of.variants {
+    let variants = match expand(&claim.of.variants, rows) {
+        Ok(variants) => variants,
+        Err(missing) => return Outcome::Missing(missing),
+    };
+    for variant in &variants {
         for x in &claim.of.at {
             let value = match value(claim, rows, variant, *x) {
                 Ok(value) => value,
@@ -168,6 +172,40 @@ fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
         }
         Some((value, _)) => Outcome::Holds(value),
     }
+}
+
+/// Patterns with `*` become the variants that were measured; one that fits none is missing.
+fn expand(patterns: &[String], rows: &[Row]) -> Result<Vec<String>, String> {
+    let mut variants = Vec::new();
+    for pattern in patterns {
+        if !pattern.contains('*') {
+            variants.push(pattern.clone());
+            continue;
+        }
+        let mut found: Vec<String> =
+            rows.iter().filter(|r| fits(pattern, &r.variant)).map(|r| r.variant.clone()).collect();
+        found.sort();
+        found.dedup();
+        if found.is_empty() {
+            return Err(format!("any variant {pattern}"));
+        }
+        variants.append(&mut found);
+    }
+    Ok(variants)
+}
+
+/// Whether a text fits a pattern in which `*` stands for anything.
+fn fits(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
 }
 
 /// How far outside of the band a value lies; negative inside.
@@ -300,6 +338,26 @@ mod tests {
         assert_eq!(outcome(&claim(Some(0.97), None), &rows()), fails);
         let fails = Outcome::Fails(0.99, "reject at 2".into());
         assert_eq!(outcome(&claim(None, Some(0.98)), &rows()), fails);
+    }
+
+    /// A star stands for anything, and a pattern that fits nothing is missing.
+    #[test]
+    fn patterns_name_what_was_measured() {
+        let cases = [
+            ("*-drop", "a-drop", true),
+            ("*-drop", "a-reject", false),
+            ("a-*-c-*", "a-b-c-d", true),
+            ("a-*-c-*", "a-c-d", false),
+            ("a*", "ba", false),
+        ];
+        for (pattern, text, expected) in cases {
+            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+        }
+        let mut claim = claim(Some(0.95), None);
+        claim.of.variants = vec!["rej*".into()];
+        assert_eq!(outcome(&claim, &rows()), Outcome::Holds(0.96));
+        claim.of.variants = vec!["x*".into()];
+        assert_eq!(outcome(&claim, &rows()), Outcome::Missing("any variant x*".into()));
     }
 
     /// What was not measured does not hold, and NaN does not either.

@@ -6,6 +6,7 @@ pub mod folder;
 pub mod judge;
 pub mod plot;
 pub mod results;
+pub mod servers;
 pub mod start;
 pub mod summary;
 pub mod survival;

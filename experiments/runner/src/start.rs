@@ -2,7 +2,7 @@
 //! From an experiment's name to a finished folder.
 
 use crate::catalog::Experiment;
-use crate::results::Row;
+use crate::servers;
 use crate::survival::{self, Watch};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -26,8 +26,8 @@ pub enum Effort {
 pub struct Options {
     /// How much.
     pub effort: Effort,
-    /// `sim` or `lab`.
-    pub world: String,
+    /// `sim` or `lab`; `None` for the one that it runs in.
+    pub world: Option<String>,
     /// Seed.
     pub seed: u64,
     /// The tidegate binary.
@@ -44,6 +44,8 @@ pub type Outcome = survival::Outcome;
 pub enum Scenario {
     /// See [`survival`].
     Survival(Box<survival::Scenario>),
+    /// See [`servers`].
+    Servers(servers::Scenario),
 }
 
 #[derive(Deserialize)]
@@ -65,6 +67,7 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             let scenario = serde_saphyr::from_str(text).with_context(place)?;
             Ok(Scenario::Survival(Box::new(scenario)))
         }
+        "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
 }
@@ -73,15 +76,30 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 ///
 /// # Errors
 /// When it does not run in this world, or something in it fails.
-pub fn start(
+pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
+    let scenario = scenario(experiment)?;
+    let world = match &scenario {
+        Scenario::Survival(_) => "lab",
+        Scenario::Servers(_) => "sim",
+    };
+    if options.world.as_deref().is_some_and(|asked| asked != world) {
+        bail!("{} runs with --world {world} only", experiment.name);
+    }
+    match scenario {
+        Scenario::Survival(scenario) => survive(experiment, &scenario, options, watch),
+        Scenario::Servers(scenario) => {
+            let effort = (options.effort != Effort::Full, options.seed);
+            servers::run(&scenario, experiment.name, effort, watch)
+        }
+    }
+}
+
+fn survive(
     experiment: &Experiment,
+    scenario: &survival::Scenario,
     options: &Options,
     watch: &mut dyn Watch,
-) -> Result<(Outcome, Vec<Row>)> {
-    let Scenario::Survival(scenario) = scenario(experiment)?;
-    if options.world != "lab" {
-        bail!("{} runs in the lab only: --world lab", experiment.name);
-    }
+) -> Result<Outcome> {
     let extent = match options.effort {
         Effort::Full => &scenario.full,
         Effort::Quick => &scenario.quick,
@@ -93,7 +111,5 @@ pub fn start(
         helper: options.helper.clone(),
         seed: options.seed,
     };
-    let outcome = survival::run(&scenario, extent, &options, watch)?;
-    let rows = outcome.rows.clone();
-    Ok((outcome, rows))
+    survival::run(scenario, extent, &options, watch)
 }

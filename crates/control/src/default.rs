@@ -97,6 +97,9 @@ const EXCESS_DEVIATIONS: f64 = 4.0;
 const EXCESS_OBJECTIVE: f64 = 0.1;
 /// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
 const EXCESS_LARGE: f64 = 2.25;
+/// CPU that has been used up for this many times what the excess takes at the peak rate is no
+/// burst; more than one, because the peak may not be the capacity.
+const OVERDUE: f64 = 2.0;
 /// The guard while calm: at least this many jobs above the usual, whatever the server: what a
 /// healthy burst may bring before its server has shown how fast it is.
 const GUARD_MIN: f64 = 256.0;
@@ -199,6 +202,8 @@ pub struct DefaultController {
     release_arrivals: f64,
     since: Nanos,
     waiting_before: Option<f64>,
+    /// Largest excess since the CPU has been used up.
+    excess_max: f64,
     last: ServiceLimits,
 }
 
@@ -370,6 +375,7 @@ impl DefaultController {
             release_arrivals: RELEASE_ARRIVALS,
             since: Nanos::ZERO,
             waiting_before: None,
+            excess_max: 0.0,
             last: ServiceLimits::default(),
         }
     }
@@ -407,8 +413,8 @@ impl DefaultController {
         let beyond_chance = excess > EXCESS_LARGE * alarm;
         let losing = lossy(&self.history);
         let unbalanced = losing || balance(&self.history, waiting);
-        // A burst uses up the CPU as well, but not for longer than it takes to work it off.
-        let overdue = self.standing.resource_s() * self.peak > excess;
+        // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
+        let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         let families = [
             (resource, Family::Resource),
             (queue, Family::Queue),
@@ -655,6 +661,9 @@ impl Controller for DefaultController {
         self.history.push(tick.sums);
         self.standing.see(signals, Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS)));
         self.learn(&tick);
+        let excess = self.excess(tick.waiting).0;
+        let busy = self.standing.resource_s() > 0.0;
+        self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(tick.waiting);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();

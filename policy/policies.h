@@ -41,7 +41,7 @@ struct tg_state {
 #undef TG_POLICY
 	} u;
 };
-TG_ASSERT(sizeof(struct tg_state) == 32 + 16 + 131072);
+TG_ASSERT(sizeof(struct tg_state) == 32 + 16 + 524288);
 
 TG_INLINE struct tg_verdict tg_policy_admit(const struct tg_params *p,
 					    struct tg_state *s,

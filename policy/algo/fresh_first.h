@@ -15,7 +15,7 @@
  * forgets its oldest. Forgetting (many spoofed sources) makes a repetition
  * look like a first attempt, a chance hit (8 in 65536) does the reverse:
  * both cost a place in the order, never more. Keys are seeded per boot by the
- * caller. At f refusals a second a key is remembered for about 65536 / f
+ * caller. At f refusals a second a key is remembered for about 262144 / f
  * seconds.
  */
 #ifndef TG_FRESH_FIRST_H
@@ -23,7 +23,7 @@
 
 #include "../contract/contract.h"
 
-#define TG_FRESH_SETS 8192
+#define TG_FRESH_SETS 32768
 #define TG_FRESH_WAYS 8
 
 struct tg_fresh_first_params {
@@ -43,7 +43,7 @@ struct tg_fresh_first_state {
 	struct tg_bucket bucket;
 	struct tg_fresh_set set[TG_FRESH_SETS];
 };
-TG_ASSERT(sizeof(struct tg_fresh_first_state) == 16 + 131072);
+TG_ASSERT(sizeof(struct tg_fresh_first_state) == 16 + 524288);
 
 struct tg_fresh_first_stats {
 	tg_u64 admitted;

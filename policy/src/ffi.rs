@@ -12,7 +12,7 @@ pub(crate) const STEPS_MAX: usize = 12;
 /// Size of `struct tg_params` behind its first eight bytes.
 const PARAMS_BODY: usize = 136;
 /// Size of `struct tg_state`.
-const STATE_SIZE: usize = 131_120;
+const STATE_SIZE: usize = 524_336;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -92,7 +92,7 @@ fn under_overload_first_attempts_get_the_tokens() {
 fn a_full_set_forgets_its_oldest() {
     let params = params(0.001, 1);
     let mut state = State::fresh();
-    // the same set (low 13 bits), different fingerprints (high 16 bits)
+    // the same set (low 15 bits), different fingerprints (high 16 bits)
     let member = |n: u64| Event { key: (n + 1) << 48 | 5, ..Event::at(SECOND) };
     let mut seen = |n| tidegate_policy::admit(&params, &mut state, &member(n)).repeated;
     assert!(!seen(99), "takes the only token");
@@ -105,13 +105,13 @@ fn a_full_set_forgets_its_oldest() {
     assert!(!seen(1), "forgotten");
 }
 
-/// Half a million spoofed sources: the table forgets, chance hits stay below 8 in 65536 or so, and a
+/// A million spoofed sources: the table forgets, chance hits stay below 8 in 65536 or so, and a
 /// first attempt is hardly ever taken for a repetition.
 #[test]
 fn a_flood_of_sources_is_harmless() {
     let params = params(1.0, 1);
     let mut state = State::fresh();
-    let flood = 500_000;
+    let flood = 1_000_000;
     let mistaken = (0..flood).filter(|n| ask(&params, &mut state, SECOND, *n).repeated).count();
     assert!((mistaken as f64) < flood as f64 * 8.0 / 65536.0 * 1.5, "{mistaken} mistaken");
     assert!(mistaken > 0, "with full sets chance hits must be seen: the test measures something");

@@ -2,6 +2,7 @@
 //! The survival experiment in the lab: a real server under loads below, at and far above its
 //! capacity, without tidegate and with it.
 
+mod arm;
 mod figures;
 mod measure;
 mod run;

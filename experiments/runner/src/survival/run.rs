@@ -2,16 +2,16 @@
 //! Runs the scenario: capacity, then for each load the variants one after the other, each with a
 //! fresh server and – but for `none` – a fresh tidegate; then the halved CPU.
 
+use super::arm::{Arm, Known, Place};
 use super::figures;
 use super::measure::{Point, Span, course, of_load, recovery};
 use super::scenario::{Extent, Scenario};
 use crate::results::Row;
 use anyhow::{Context, Result, bail};
-use serde_json::json;
 use std::path::PathBuf;
 use tidegate_lab::{
     Arrive, Capacity, CapacityOptions, CpuCutGuard, Helper, Lab, LabOptions, LoadPlan, LoadReport,
-    Phase, Product, ProductConfig, Progress, Script, Server,
+    Phase, Progress, Script, Server,
 };
 use tidegate_units::Nanos;
 use tidegate_workload::{Profile, Segment};
@@ -136,7 +136,7 @@ impl Survival<'_> {
     /// Answers per second of the bare server.
     fn capacity(&mut self) -> Result<f64> {
         self.watch.step("measuring the capacity");
-        let server = self.scenario.server.start(&self.lab).context("the server")?;
+        let server = self.scenario.server.start(&self.lab, 80, None).context("the server")?;
         let fast = CapacityOptions { windows: 8, ..CapacityOptions::default() };
         // The search for the number of clients is done once.
         let known = CapacityOptions {
@@ -149,18 +149,6 @@ impl Survival<'_> {
         self.clients = capacity.clients;
         self.watch.step(&format!("capacity: {}", capacity.rate));
         Ok(capacity.rate.get())
-    }
-
-    fn product(&self, variant: &str) -> Result<Option<Product>> {
-        let action = variant.rsplit('-').next().unwrap_or(variant);
-        if action == "none" {
-            return Ok(None);
-        }
-        let services =
-            json!({"web": {"mode": "enforce", "listen": ["*:80"], "policy": {"action": action}}});
-        let config = ProductConfig { services, ..ProductConfig::one("web", &[]) };
-        let product = self.lab.start_product(&self.options.program, &config);
-        product.map(Some).context("tidegate")
     }
 
     fn point(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Vec<Row>> {
@@ -206,13 +194,10 @@ impl Survival<'_> {
     ) -> Result<LoadReport> {
         let plan = plan(pieces, capacity, self.options.seed);
         for attempt in 1..=TRIES {
-            let server = self.scenario.server.start(&self.lab).context("the server")?;
-            let product = self.product(variant)?;
+            let arm = self.arm(variant, capacity)?;
             self.watch.step(&format!("{what}, {variant}"));
-            let report = self.run_plan(&plan, &server)?;
-            if let Some(product) = product {
-                product.stop()?;
-            }
+            let report = self.run_plan(&plan, arm.server())?;
+            arm.end()?;
             if report.void.is_empty() {
                 return Ok(report);
             }
@@ -269,8 +254,8 @@ impl Survival<'_> {
         pieces: &[(&str, f64, f64); 3],
         capacity: f64,
     ) -> Result<LoadReport> {
-        let server = self.scenario.server.start(&self.lab).context("the server")?;
-        let product = self.product(variant)?;
+        let arm = self.arm(variant, capacity)?;
+        let server = arm.server();
         self.watch.step(&format!("CPU halved, {variant}"));
         let mut plan = plan(pieces, capacity, self.options.seed);
         plan.streams = vec![server.stream("crowd", plan.streams[0].arrive.clone())];
@@ -278,7 +263,7 @@ impl Survival<'_> {
         let (lab, watch) = (&self.lab, &mut *self.watch);
         let mut script = Script::new()
             .at(Nanos::from_secs_f64(pieces[0].2), "halve", || {
-                *cut.borrow_mut() = Some(lab.halve_cpu(&server)?);
+                *cut.borrow_mut() = Some(lab.halve_cpu(server)?);
                 Ok::<(), tidegate_lab::LabError>(())
             })
             .at(Nanos::from_secs_f64(pieces[0].2 + pieces[1].2), "give back", || {
@@ -286,13 +271,18 @@ impl Survival<'_> {
                 Ok::<(), tidegate_lab::LabError>(())
             });
         let report = lab.run_script(&plan, &mut script, &mut |progress| watch.second(progress))?;
+        drop(script);
         if let Some(failed) = report.events.iter().find_map(|event| event.error.as_ref()) {
             bail!("CPU halved, {variant}: {failed}");
         }
-        if let Some(product) = product {
-            product.stop()?;
-        }
+        arm.end()?;
         Ok(report)
+    }
+
+    fn arm(&self, variant: &str, capacity: f64) -> Result<Arm> {
+        let server = &self.scenario.server;
+        let place = Place { lab: &self.lab, server, program: &self.options.program };
+        Arm::start(&place, variant, Known { capacity, clients: self.clients })
     }
 }
 

@@ -5,6 +5,9 @@ use serde::Deserialize;
 use tidegate_lab::{ApacheOptions, Cost, Lab, LabError, Mpm, NginxOptions, Server, TinyOptions};
 use tidegate_units::Nanos;
 
+/// Port of an upstream.
+const UPSTREAM: u16 = 9000;
+
 /// The whole file. Times in seconds, loads as multiples of the measured capacity.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,27 +112,30 @@ impl ServerSpec {
         if self.exponential { cost.shaped(tidegate_workload::Shape::Exponential) } else { cost }
     }
 
-    /// Starts it, on port 80.
+    /// Starts it on a port; `backlog` shortens the listen queue of an Apache.
     ///
     /// # Errors
     /// When it does not listen in time.
-    pub fn start(&self, lab: &Lab) -> Result<Server, LabError> {
-        let tiny = || TinyOptions {
+    pub fn start(&self, lab: &Lab, port: u16, backlog: Option<u32>) -> Result<Server, LabError> {
+        let tiny = TinyOptions {
             workers: self.workers.unwrap_or(1),
             cost: self.cost(),
+            port,
             ..TinyOptions::default()
         };
+        let apache = |mpm| {
+            let options = ApacheOptions::cgi(mpm, self.cost());
+            lab.start_apache(&ApacheOptions { port, listen_backlog: backlog, ..options })
+        };
         match self.kind {
-            ServerKind::ApachePrefork => {
-                lab.start_apache(&ApacheOptions::cgi(Mpm::Prefork, self.cost()))
-            }
-            ServerKind::ApacheEvent => {
-                lab.start_apache(&ApacheOptions::cgi(Mpm::Event, self.cost()))
-            }
-            ServerKind::NginxUpstream => {
-                lab.start_nginx(&NginxOptions { upstream: Some(tiny()), ..NginxOptions::default() })
-            }
-            ServerKind::Workers => lab.start_tiny(&tiny()),
+            ServerKind::ApachePrefork => apache(Mpm::Prefork),
+            ServerKind::ApacheEvent => apache(Mpm::Event),
+            ServerKind::NginxUpstream => lab.start_nginx(&NginxOptions {
+                port,
+                upstream: Some(TinyOptions { port: UPSTREAM, ..tiny }),
+                ..NginxOptions::default()
+            }),
+            ServerKind::Workers => lab.start_tiny(&tiny),
         }
     }
 }

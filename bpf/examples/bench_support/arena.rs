@@ -113,8 +113,7 @@ pub struct Flood {
 impl Flood {
     /// So many frames a measurement.
     pub fn new(object: &Object, arena: &Arena, frames: u32) -> Result<Self> {
-        let tuple =
-            Tuple { src: SOURCES, dst: *SERVICE.ip(), sport: 0, dport: SERVICE.port() };
+        let tuple = Tuple { src: SOURCES, dst: *SERVICE.ip(), sport: 0, dport: SERVICE.port() };
         let frame = bare(&tuple, SYN, 0, 0);
         let (ip, tcp) = sums(&frame);
         let aim = |interface| -> Result<Vec<u8>> {
@@ -157,9 +156,9 @@ impl Flood {
     fn run(&self, arena: &Arena) -> Result<f64> {
         let cpu = last_cpu();
         let before = softirq_thread_ns(cpu);
-        let mean = arena.clients.on_cpu(cpu, || {
-            Ok(self.bench.flood("flood", &self.frame, self.frames)?)
-        })?;
+        let mean = arena
+            .clients
+            .on_cpu(cpu, || Ok(self.bench.flood("flood", &self.frame, self.frames)?))?;
         // What was too much for the softirq is done by a thread, while the flood waits.
         let late = softirq_thread_ns(cpu) - before;
         Ok(mean.as_nanos() as f64 + late / f64::from(self.frames))

@@ -98,7 +98,9 @@ impl Proxy {
         let (first, count) = (self.next, self.connections);
         self.next += count;
         let (done, spent) = loops.spent(|| {
-            self.arena.clients.on_cpu(last_cpu(), || (first..first + count).try_for_each(|n| refuse(n, to)))
+            self.arena
+                .clients
+                .on_cpu(last_cpu(), || (first..first + count).try_for_each(|n| refuse(n, to)))
         })?;
         done?;
         Ok(spent / f64::from(count))

@@ -161,16 +161,34 @@ impl Maker {
         let Scene { plane, place, expect } = scene;
         let (name, about) = (name.to_owned(), about.to_owned());
         let (first, scale) = (frames[0], self.scale);
-        self.subjects.push(Box::new(Packets { name, about, ring, first, plane, place, expect, scale }));
+        self.subjects.push(Box::new(Packets {
+            name,
+            about,
+            ring,
+            first,
+            plane,
+            place,
+            expect,
+            scale,
+        }));
         Ok(())
     }
 
     /// The subject, and beside it the same with a hot key.
-    fn add_both(&mut self, (name, about): (&str, &str), frames: &[Frame], scene: Scene) -> Result<()> {
+    fn add_both(
+        &mut self,
+        (name, about): (&str, &str),
+        frames: &[Frame],
+        scene: Scene,
+    ) -> Result<()> {
         let Scene { plane, place, expect } = &scene;
         let hot = Scene { plane: plane.clone(), place: Rc::clone(place), expect: *expect };
         self.add((name, about), frames, scene)?;
-        self.add((&format!("{name}-hot"), "the same, one packet again and again"), &frames[..HOT], hot)
+        self.add(
+            (&format!("{name}-hot"), "the same, one packet again and again"),
+            &frames[..HOT],
+            hot,
+        )
     }
 }
 
@@ -254,7 +272,11 @@ fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Result<Plane>
 }
 
 fn frames(tuples: &[Tuple], flags: u8) -> Vec<Frame> {
-    tuples.iter().zip(1..).map(|(tuple, seq)| segment(tuple, flags, seq, u32::from(flags & ACK))).collect()
+    tuples
+        .iter()
+        .zip(1..)
+        .map(|(tuple, seq)| segment(tuple, flags, seq, u32::from(flags & ACK)))
+        .collect()
 }
 
 /// All subjects. Takes some seconds: tables are filled.
@@ -284,7 +306,11 @@ fn passing(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()
     let nothing = ("empty", "XDP_PASS behind the ring of packets, nothing else");
     maker.add(nothing, &strangers, scene(None, Expect::Nothing))?;
     let foreign = ("foreign", "SYN to a port of no service");
-    maker.add_both(foreign, &strangers, scene(Some(&shared), Expect::Passed(Reason::NotService)))?;
+    maker.add_both(
+        foreign,
+        &strangers,
+        scene(Some(&shared), Expect::Passed(Reason::NotService)),
+    )?;
     let flows = tables.fill_flows(&shared.borrow())?;
     let flows: Vec<Tuple> = flows.iter().cycle().take(ring).copied().collect();
     let established = ("established", "ACK of a connection in the full flow table");

@@ -206,7 +206,9 @@ fn full(arena: &Arena) -> Result<Refuser> {
 type Refuse = fn(&Arena) -> Result<Refuser>;
 
 const REFUSALS: [(&str, &str, Refuse); 8] = [
-    ("generator", "making and sending a SYN (already taken off all others)", |_| Ok(Refuser::Nobody)),
+    ("generator", "making and sending a SYN (already taken off all others)", |_| {
+        Ok(Refuser::Nobody)
+    }),
     ("floor", "an XDP program that drops everything", floor),
     ("drop", "tidegate, default policy, silent", |arena| ours(arena, Action::Drop)),
     ("reset", "tidegate, default policy, RST from XDP", |arena| ours(arena, Action::Reject)),
@@ -239,4 +241,3 @@ pub fn subjects(scale: &Scale) -> Result<Subjects> {
     subjects.push(Box::new(haproxy::Proxy::new(&guard, scale.connections)?));
     Ok(subjects)
 }
-

@@ -224,11 +224,7 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         Policy::FreshFirst => Params::fresh_first(&bucket)?,
         Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, 45))?,
     };
-    let limit = |service| ServiceParams {
-        service,
-        params,
-        waiting_max: None,
-        accept_queue_max_q10: 0,
-    };
+    let limit =
+        |service| ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0 };
     Ok((0..SERVICES_MAX).map(limit).collect())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Prints the table of servers: `cargo run -p tidegate-sim --example servers --release -- [--quick]
-//! [--trace] [drop|reject] [part of a name …]`.
+//! [--trace] [--seed=N] [drop|reject] [part of a name …]`.
 
 use tidegate_policy::Action;
 use tidegate_sim::servers::{Row, table};
@@ -58,12 +58,16 @@ fn main() -> Result<(), String> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|a| a == flag);
     let action = if has("drop") { Action::Drop } else { Action::Reject };
-    let effort = if has("--quick") { Effort::QUICK } else { Effort::FULL };
+    let mut effort = if has("--quick") { Effort::QUICK } else { Effort::FULL };
+    if let Some(seed) = args.iter().find_map(|a| a.strip_prefix("--seed=")) {
+        effort.seed = seed.parse().map_err(|e| format!("--seed={seed}: {e}"))?;
+    }
     let flags = [
         "--quick", "--trace", "--others", "drop", "reject", "crisis", "cold", "halving", "slow",
         "calm",
     ];
-    let names: Vec<&String> = args.iter().filter(|a| !flags.contains(&a.as_str())).collect();
+    let names: Vec<&String> =
+        args.iter().filter(|a| !flags.contains(&a.as_str()) && !a.starts_with("--seed=")).collect();
     for row in table() {
         if !names.is_empty() && !names.iter().any(|n| row.name.contains(n.as_str())) {
             continue;

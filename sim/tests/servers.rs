@@ -32,12 +32,11 @@ const QUICK_ROWS: [&str; 8] = [
 fn with_reject_goodput_survives_two_three_and_ten_times_the_capacity() {
     for name in QUICK_ROWS {
         let outcome = survive(&row(name), Action::Reject, &EFFORT).expect(name);
-        // 2 % below the requirement: the load's own chance in one step.
         for (load, good) in [2, 3, 10].iter().zip(outcome.goodput) {
-            assert!(good >= 0.93, "{name}: goodput {good:.3} of the capacity at {load} times");
+            assert!(good >= 0.95, "{name}: goodput {good:.3} of the capacity at {load} times");
         }
         for (load, answered) in [2, 3, 10].iter().zip(outcome.answered) {
-            assert!(answered >= 0.96, "{name}: answered {answered:.3} at {load} times");
+            assert!(answered >= 0.98, "{name}: answered {answered:.3} at {load} times");
         }
         for (load, ratio) in [2, 3, 10].iter().zip(outcome.p99_ratio) {
             assert!(ratio <= 3.0, "{name}: p99 is {ratio:.2} times that at 0.9, at {load} times");
@@ -79,10 +78,10 @@ fn from_an_unknown_start_and_in_mid_crisis_goodput_comes_back() {
         let capacity = row.server.capacity();
         let cold = survival::cold(&row, Action::Reject, 3.0, 5).expect(name);
         let good = cold.phases[1].goodput() / capacity;
-        assert!(good >= 0.93, "{name}: cold, goodput {good:.3}");
+        assert!(good >= 0.95, "{name}: cold, goodput {good:.3}");
         let crisis = survival::crisis(&row, Action::Reject, 6).expect(name);
         let good = crisis.phases[2].goodput() / capacity;
-        assert!(good >= 0.93, "{name}: in mid-crisis, goodput {good:.3}");
+        assert!(good >= 0.95, "{name}: in mid-crisis, goodput {good:.3}");
     }
 }
 
@@ -95,7 +94,7 @@ fn capacity_that_halves_and_returns_is_followed() {
         let capacity = row.server.capacity();
         let report = survival::halving(&row, Action::Reject, 2.0, 8).expect(name);
         let good = [1, 2, 3].map(|i: usize| report.phases[i].goodput() / capacity);
-        assert!(good[0] >= 0.93 && good[1] >= 0.45 && good[2] >= 0.93, "{name}: {good:.3?}");
+        assert!(good[0] >= 0.95 && good[1] >= 0.475 && good[2] >= 0.95, "{name}: {good:.3?}");
     }
 }
 
@@ -128,7 +127,8 @@ fn limits_are_steady_under_a_steady_crowd() {
                 report.traces.iter().filter(|t| t.at > from).filter_map(|t| t.rate).collect();
             let rates = &rates[..rates.len() * 2 / 3];
             let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-            // One control period's average of 10 ticks: the limits as a person sees them.
+            // Over a second. Tick by tick it is 12 % for the first server at 1.5 times, which the
+            // promise of 10 % (spec: safety, 15) does not allow if it is meant so: not met.
             let means: Vec<f64> =
                 rates.chunks_exact(10).map(|c| c.iter().sum::<f64>() / 10.0).collect();
             let variance = means.iter().map(|r| (r - mean) * (r - mean)).sum::<f64>();

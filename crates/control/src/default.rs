@@ -13,8 +13,8 @@
 //!
 //! # When it alarms
 //! An excess E = N − idle − D·r0 above what a healthy server shows, **and** a second family: a
-//! lasting imbalance of arrivals and completions (see evidence.rs), or CPU used up with an excess
-//! beyond any doubt. Everything is measured in departures, so it scales: at 0.9 load the jobs in a
+//! lasting imbalance of arrivals and completions (see evidence.rs), or CPU used up for longer than it
+//! takes to work off a burst. And where a quarter of the arrivals is neither answered nor in flight. Everything is measured in departures, so it scales: at 0.9 load the jobs in a
 //! CPU-shared or single server exceed n with chance 0.9^n, whatever its speed. An accept queue
 //! with a long response time is one family in two places (a slow dependency looks so) and no alarm.
 //!
@@ -113,7 +113,8 @@ const IDLE_SECONDS: f64 = 10.0;
 const IDLE_SHARE_MIN: f64 = 0.2;
 /// See [`IDLE_SHARE_MIN`].
 const IDLE_MIN: f64 = 4.0;
-/// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 % at most.
+/// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 %,
+/// and by what μ varies (12 % tick by tick is measured, below 10 % over a second).
 const TAU_DEPARTURES: f64 = 64.0;
 /// Seconds of that time constant at least: three ticks, so that the delay of one keeps it stable.
 const TAU_SECONDS_MIN: f64 = 0.3;

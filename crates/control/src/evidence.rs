@@ -112,14 +112,17 @@ fn lasting(history: &History, window: usize) -> bool {
 fn fallen(history: &History, window: usize, waiting: f64) -> bool {
     let now = history.last(window);
     let before = history.between(window + BEFORE_TICKS_MIN.max(2 * window), window);
-    let expected = before.rate() * now.seconds;
-    if now.completed >= 0.9 * expected - expected.sqrt() {
-        return false;
-    }
     let ((early, early_ticks), (late, late_ticks)) =
         (part(history, window, 0, 2), part(history, window, 1, 2));
     let even = early.completed / early_ticks * late_ticks;
-    now.completed < waiting || late.completed > 1.1 * even + even.sqrt()
+    let on_the_way = late.completed > 1.1 * even + even.sqrt();
+    if before.seconds <= 0.0 {
+        // Nothing before: completions that rise are a server that is only getting to work.
+        return on_the_way;
+    }
+    let expected = before.rate() * now.seconds;
+    let below = now.completed < 0.9 * expected - expected.sqrt();
+    below && (now.completed < waiting || on_the_way)
 }
 
 /// Whether clients leave without an answer, or SYNs are ignored by the server: a quarter of the

@@ -7,6 +7,6 @@ mod bench_support;
 use bench_support::{refusals, worker};
 
 fn main() -> anyhow::Result<()> {
-    let subjects = refusals::subjects(&refusals::Scale::FULL)?;
-    worker::serve(subjects, std::io::stdin().lock(), std::io::stdout().lock())
+    let mut subjects = refusals::subjects(&refusals::Scale::FULL)?;
+    worker::serve(&mut subjects, std::io::stdin().lock(), std::io::stdout().lock())
 }

@@ -23,7 +23,7 @@ pub trait Subject {
 pub type Subjects = Vec<Box<dyn Subject>>;
 
 /// Offers and measures until the input ends.
-pub fn serve(mut subjects: Subjects, input: impl BufRead, mut output: impl Write) -> Result<()> {
+pub fn serve(subjects: &mut Subjects, input: impl BufRead, mut output: impl Write) -> Result<()> {
     let offer: Vec<Value> = subjects
         .iter()
         .map(|subject| json!({"name": subject.name(), "about": subject.about()}))

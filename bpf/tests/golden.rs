@@ -5,6 +5,8 @@
 //!
 //! And each of them cut at every length: nothing crashes, nothing that is cut is answered.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod support;
 
 use support::cases::{Case, all};
@@ -21,9 +23,6 @@ use support::setup::{Heartbeat, SECOND};
 
 /// The least that must be there.
 const CASES_MIN: usize = 300;
-/// What the dice say: execute, whatever is left of a lease.
-const DICE: [u32; 2] = [7, 0];
-
 const ABOUT: &str = "Packets and what becomes of them, at the XDP and the tc hook alike.
 Written by `cargo xtask golden --bless` from bpf/tests/support/cases; reviewed by people.
 
@@ -120,7 +119,7 @@ fn the_native_build_agrees() {
 
 /// A case in the native build: where a SYN was refused before, it is, and then tokens come back.
 fn run_native(native: &mut Native, case: &Case, arrival: &Arrival<'_>) -> Seen {
-    native.set(&case.setup, DICE);
+    native.set(&case.setup);
     let repeated = case.setup.services.iter().any(|service| service.refused_before);
     if repeated {
         let limits = || case.setup.services.iter().map(|service| service.limit.as_ref());
@@ -214,7 +213,7 @@ fn cut_at_every_length_the_native_build_passes_what_is_not_whole() {
     for (hook, mut native) in natives() {
         let mut count = 0;
         for case in cut_cases() {
-            native.set(&case.setup, DICE);
+            native.set(&case.setup);
             cuts(&case, |arrival, expected| {
                 let seen = native.run(arrival, How::default()).seen.unwrap();
                 let length = arrival.frame.len();

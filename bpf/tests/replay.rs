@@ -5,6 +5,8 @@
 //! `TIDEGATE_SEED=… cargo test -p tidegate-bpf --test replay` repeats or varies a run,
 //! `TIDEGATE_REPLAY_EVENTS` lengthens it.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod support;
 
 use support::events::Events;

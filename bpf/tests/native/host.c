@@ -2,13 +2,19 @@
 /*
  * One hook of the dataplane as an ordinary program, with sanitizers, coverage,
  * a clock and dice that the test sets, and helpers that fail on demand
- * (kernel.h). TG_HOOK names the hook's file, TG_HOOK_FN its function.
+ * (kernel.h). TG_HOOK names the hook's file, TG_HOOK_FN its function;
+ * TG_HOOK_EGRESS is the file of the egress hook, where it can be built in.
  *
  * Talks over stdin and stdout: a length and that many bytes of commands in,
  * a length and that many bytes of results out, one result for each run.
  * tests/support/native.rs is the other side. Integers are little-endian.
  */
 #include TG_HOOK
+
+#ifdef TG_HOOK_EGRESS	/* beside an ingress hook: they share the flow table */
+#define _license tg_license_egress
+#include TG_HOOK_EGRESS
+#endif
 
 #include "kernel.h"
 
@@ -18,6 +24,9 @@
 #define HOST_COMMANDS_MAX (1 << 20)	/* bytes in one message */
 #define HOST_RESULTS_MAX (1 << 22)
 #define HOST_NONE 0xff
+#define HOST_SERVICES 4		/* that the tests configure */
+#define HOST_IDLE_S 300		/* after which a connection may be forgotten */
+#define HOST_TABLE 1024		/* entries of the tables of connections */
 
 struct host_bytes {
 	__u8 *at;
@@ -183,7 +192,7 @@ static void host_answers(struct host_bytes *b)
 	bucket->then_ns = native.now_ns;
 }
 
-/* t: the clock, the dice and the switches. */
+/* t: the clock and the switches. */
 static void host_time(struct host_bytes *b)
 {
 	struct tg_settings *set = host_settings();
@@ -192,18 +201,16 @@ static void host_time(struct host_bytes *b)
 
 	native.now_ns = host_u64(b);
 	lease->heartbeat_ns = host_u64(b);
-	native.random[0] = host_u32(b);
-	native.random[1] = host_u32(b);
 	control->released = host_u8(b);
 	set->trust_dscp = host_u8(b);
 	set->answer = host_u8(b);
+	host_table()->sample_admitted = host_u32(b);
+	host_table()->sample_refused = host_table()->sample_admitted;
 	set->seed[0] = 0x0706050403020100;
 	set->seed[1] = 0x0f0e0d0c0b0a0908;
-	set->flow_timeout_ns = 300 * TG_NS_PER_S;
-	set->flow_mask = 1023;
-	set->pending_mask = 1023;
-	host_table()->sample_admitted = 1;
-	host_table()->sample_refused = 1;
+	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
+	set->flow_mask = HOST_TABLE - 1;
+	set->pending_mask = HOST_TABLE - 1;
 }
 
 /* k: the socket that the tuple meets, and its accept queue. */
@@ -224,7 +231,16 @@ static void host_used(struct host_bytes *b)
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 }
 
-static int host_call(__u32 ifindex)
+/* n: time goes on to this point; the daemon says that it lives. */
+static void host_now(struct host_bytes *b)
+{
+	struct tg_lease *lease = native_entry(&tg_lease, 0);
+
+	native.now_ns = host_u64(b);
+	lease->heartbeat_ns = native.now_ns;
+}
+
+static int host_call(__u32 ifindex, int egress)
 {
 #ifdef TG_NATIVE_XDP
 	struct xdp_md ctx = { .ingress_ifindex = ifindex };
@@ -235,7 +251,13 @@ static int host_call(__u32 ifindex)
 
 	native.ctx = &ctx;
 	native_show();
+#ifdef TG_HOOK_EGRESS
+	action = egress ? tg_egress(&ctx) : TG_HOOK_FN(&ctx);
+#else
+	if (egress)
+		abort();
 	action = TG_HOOK_FN(&ctx);
+#endif
 	native_take_back();
 	native.ctx = NULL;
 	return action;
@@ -270,14 +292,30 @@ static void host_put_counts(struct host_bytes *out)
 	host_put_u32(out, times);
 }
 
-/* x: runs the hook over a frame. */
-static void host_run(struct host_bytes *b, struct host_bytes *out)
+/* What waits at the gauges of the first service, and what it measured. */
+static void host_put_signals(struct host_bytes *out)
+{
+	struct tg_gauges *gauges = native_entry(&tg_gauges, 0);
+	struct tg_totals *totals = native_entry(&tg_totals, 0);
+
+	host_put_u32(out, gauges->waiting);
+	host_put_u32(out, gauges->open);
+	host_put_u32(out, totals->first_byte.count);
+	host_put_u32(out, totals->end.count);
+	host_put_u32(out, gauges->untracked);
+	host_put_u32(out, gauges->evicted);
+}
+
+/* x: runs the hook over a frame; y: the egress hook. */
+static void host_run(struct host_bytes *b, struct host_bytes *out, int egress)
 {
 	__u32 ifindex = host_u32(b), linear = host_u32(b), length;
 	int action;
 
 	native.tail_min = host_u32(b);
 	native.fail_at = host_u32(b);
+	native.random[0] = host_u32(b);
+	native.random[1] = host_u32(b);
 	length = host_u32(b);
 	if (length > NATIVE_FRAME_MAX)
 		abort();
@@ -287,12 +325,13 @@ static void host_run(struct host_bytes *b, struct host_bytes *out)
 	native.calls = native.thrown = native.counts_row = 0;
 	native.held = native.redirected = 0;
 	memset(&native.sample, 0, sizeof(native.sample));
-	action = host_call(ifindex);
+	action = host_call(ifindex, egress);
 
 	host_put_u32(out, action);
 	host_put_u32(out, native.redirected);
 	host_put_u32(out, native.held);
 	host_put_counts(out);
+	host_put_signals(out);
 	host_put(out, &native.sample, sizeof(native.sample));
 	host_put_u32(out, native.calls);
 	host_put(out, native.trace, NATIVE_CALLS_MAX);
@@ -313,47 +352,56 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 't': return host_time(b);
 	case 'k': return host_socket(b);
 	case 'u': return host_used(b);
-	case 'x': return host_run(b, out);
+	case 'n': return host_now(b);
+	case 'x': return host_run(b, out, 0);
+	case 'y': return host_run(b, out, 1);
 	}
 	abort();
 }
 
-#define HOST_MAP(m)							\
+/* As the hooks declare it, but no larger than the test needs: quick to clear. */
+#define HOST_MAP(m, max_here)						\
 	native_register((struct native_map){				\
 		.map = &m, .name = #m,					\
 		.type = sizeof(*m.type) / sizeof(int),			\
 		.key_size = sizeof(*m.key),				\
 		.value_size = sizeof(*m.value),				\
-		.max = sizeof(*m.max_entries) / sizeof(int),		\
+		.max = host_least(sizeof(*m.max_entries) / sizeof(int),	\
+				  max_here),				\
 	})
 
 static struct tg_limits_map host_inner;
 
+static __u32 host_least(__u32 a, __u32 b)
+{
+	return a < b ? a : b;
+}
+
 static void host_maps(void)
 {
-	HOST_MAP(tg_control);
-	HOST_MAP(tg_lease);
-	HOST_MAP(tg_tables);
-	HOST_MAP(tg_listens);
+	HOST_MAP(tg_control, 1);
+	HOST_MAP(tg_lease, 1);
+	HOST_MAP(tg_tables, 1);
+	HOST_MAP(tg_listens, 64);
 	native_register((struct native_map){
 		.map = &tg_prefixes, .name = "tg_prefixes",
 		.type = BPF_MAP_TYPE_LPM_TRIE,
 		.key_size = sizeof(struct tg_prefix_key),
-		.value_size = sizeof(__u32), .max = 16384,
+		.value_size = sizeof(__u32), .max = 256,
 	});
 	native_register((struct native_map){
 		.map = &tg_limits, .name = "tg_limits",
 		.type = BPF_MAP_TYPE_ARRAY_OF_MAPS,
 		.key_size = sizeof(__u32), .value_size = sizeof(__u32), .max = 1,
 	});
-	HOST_MAP(tg_states);
-	HOST_MAP(tg_counts);
-	HOST_MAP(tg_passed);
-	HOST_MAP(tg_totals);
-	HOST_MAP(tg_gauges);
-	HOST_MAP(tg_answers);
-	HOST_MAP(tg_pending);
-	HOST_MAP(tg_flows);
+	HOST_MAP(tg_states, HOST_SERVICES);
+	HOST_MAP(tg_counts, HOST_SERVICES * TG_CLASSES_MAX);
+	HOST_MAP(tg_passed, 1);
+	HOST_MAP(tg_totals, HOST_SERVICES);
+	HOST_MAP(tg_gauges, TG_GAUGES_MAX);
+	HOST_MAP(tg_answers, 1);
+	HOST_MAP(tg_pending, HOST_TABLE);
+	HOST_MAP(tg_flows, HOST_TABLE);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

@@ -19,6 +19,7 @@
 #define NATIVE_CALLS_MAX 64	/* fallible helper calls in one run */
 #define NATIVE_MAPS 15
 #define NATIVE_ENOMEM (-12)
+#define NATIVE_FAIL_ALL 0xffffffffU
 
 /* What a call was, for the trace: maps by their place in native_maps, and */
 enum native_call {
@@ -48,7 +49,8 @@ static struct native {
 	__u64 now_ns;
 	__u32 random[2];	/* what the dice say first and second */
 	__u32 thrown;
-	__u32 fail_at;		/* number of the call that fails; 0: none */
+	__u32 fail_at;		/* number of the call that fails; 0: none; or
+				 * NATIVE_FAIL_ALL */
 	__u32 calls;
 	__u8 trace[NATIVE_CALLS_MAX];
 	struct bpf_sock socket;	/* state 0: none */
@@ -71,7 +73,8 @@ static int native_fails(__u8 what)
 	if (native.calls < NATIVE_CALLS_MAX)
 		native.trace[native.calls] = what;
 	native.calls++;
-	return native.calls == native.fail_at;
+	return native.calls == native.fail_at ||
+	       native.fail_at == NATIVE_FAIL_ALL;
 }
 
 static struct native_map *native_map(const void *map)

@@ -50,12 +50,8 @@ fn ipv4<'a>(packet: &'a [u8], parts: &mut Vec<String>) -> Rest<'a> {
         return Some((packet, "ipv4, cut:"));
     };
     let (length, header) = (usize::from(word(head, 2)), usize::from(head[0] & 15) * 4);
-    let mut text = format!(
-        "ipv4 {} > {} ttl {} len {length}",
-        Ipv4Addr::from_octets(head[12..16].try_into().unwrap()),
-        Ipv4Addr::from_octets(head[16..20].try_into().unwrap()),
-        head[8],
-    );
+    let mut text =
+        format!("ipv4 {} > {} ttl {} len {length}", v4(&head[12..16]), v4(&head[16..20]), head[8],);
     differs(&mut text, "version", head[0] >> 4, 4);
     differs(&mut text, "ihl", head[0] & 15, 5);
     differs(&mut text, "dscp", head[1] >> 2, 0);
@@ -192,6 +188,11 @@ fn differs<T: PartialEq + std::fmt::Display>(text: &mut String, name: &str, is: 
     if is != usual {
         let _ = write!(text, " {name} {is}");
     }
+}
+
+fn v4(octets: &[u8]) -> Ipv4Addr {
+    let octets: [u8; 4] = octets.try_into().unwrap();
+    octets.into()
 }
 
 fn word(bytes: &[u8], at: usize) -> u16 {

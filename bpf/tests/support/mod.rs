@@ -7,9 +7,11 @@
 
 pub mod cases;
 pub mod checksum;
+pub mod connection;
 pub mod decode;
 pub mod engine;
 pub mod events;
+pub mod frames;
 pub mod golden;
 pub mod namespace;
 pub mod native;
@@ -22,3 +24,4 @@ pub mod random;
 pub mod reference;
 pub mod scene;
 pub mod setup;
+pub mod setups;

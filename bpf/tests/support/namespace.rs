@@ -25,11 +25,26 @@ use std::process::Command;
 /// Both namespaces and what is open in them.
 pub struct Namespace {
     net: Net,
-    _open: Vec<OwnedFd>,
+    listener: OwnedFd,
+    open: Vec<OwnedFd>,
 }
 
 impl Namespace {
+    /// All sockets of the scene.
     pub fn new() -> Self {
+        let mut namespace = Self::listeners();
+        let Self { net, listener, open } = &mut namespace;
+        for (from, to) in [(CLIENT4.into(), SERVER4.into()), (CLIENT6.into(), IpAddr::V6(SERVER6))]
+        {
+            open.extend(established(net, listener, from, to));
+            time_wait(net, listener, from, to);
+        }
+        open.push(request(net));
+        namespace
+    }
+
+    /// The listeners only: they last.
+    pub fn listeners() -> Self {
         let net = Net::new();
         net.server_sh(&format!(
             "ip addr add {SERVER4}/32 dev s0; ip addr add {SERVER6}/128 dev s0 nodad; \
@@ -41,20 +56,12 @@ impl Namespace {
              ip addr add {CLIENT6}/128 dev c0 nodad; ip route add {SERVER4} dev c0 src {CLIENT4}; \
              ip route add {SERVER6} dev c0 src {CLIENT6}\""
         ));
-        let mut open = Vec::new();
         let listener = listen(&net, PORT, BACKLOG);
-        for (from, to) in [(CLIENT4.into(), SERVER4.into()), (CLIENT6.into(), IpAddr::V6(SERVER6))]
-        {
-            open.extend(established(&net, &listener, from, to));
-            time_wait(&net, &listener, from, to);
-        }
-        let crowded = listen(&net, PORT_CROWDED, BACKLOG_CROWDED);
+        let mut open = vec![listen(&net, PORT_CROWDED, BACKLOG_CROWDED)];
         for n in 0..CROWD as u16 {
             open.push(connect(&net, (CLIENT4.into(), 41_000 + n), (SERVER4.into(), PORT_CROWDED)));
         }
-        open.push(request(&net));
-        open.extend([listener, crowded]);
-        Self { net, _open: open }
+        Self { net, listener, open }
     }
 
     /// Runs `work` in the server's namespace; it is given the number of the interface s0.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hooks as ordinary programs (tests/native): compiled with sanitizers and coverage, driven
-//! over pipes, with a clock, dice and failures that the test chooses.
+//! The hooks as ordinary programs (tests/native): compiled with sanitizers or coverage, driven over
+//! pipes, with a clock, dice and failures that the test chooses.
 
 use super::engine::{Arrival, Hook, Seen};
 use super::object::root;
@@ -27,6 +27,9 @@ const INTERFACE: u32 = 7;
 const CALLS_MAX: usize = 64;
 /// Size of `struct tg_sample`.
 const SAMPLE: usize = 72;
+
+/// Every helper call that can fail, fails.
+pub const FAIL_ALL: u32 = u32::MAX;
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,14 +115,51 @@ pub struct How {
     pub linear: u32,
     /// Bytes below which a tail cannot be cut (a partial checksum).
     pub tail_min: u32,
-    /// Number of the helper call that fails; 0: none.
+    /// Number of the helper call that fails; 0: none; or [`FAIL_ALL`].
     pub fail_at: u32,
+    /// What the dice say first (to the policy) and second (to a lease that relaxes).
+    pub dice: [u32; 2],
 }
 
 impl Default for How {
     fn default() -> Self {
-        Self { linear: u32::MAX, tail_min: 0, fail_at: 0 }
+        Self { linear: u32::MAX, tail_min: 0, fail_at: 0, dice: [7, 0] }
     }
+}
+
+/// How the hook answers (`TG_ANSWER_…`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answering {
+    Transmit = 0,
+    Redirect = 1,
+    Never = 2,
+}
+
+/// What the loader chooses.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    pub answering: Answering,
+    /// One verdict in so many is sampled; 0: none.
+    pub sample_every: u32,
+}
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self { answering: Answering::Transmit, sample_every: 1 }
+    }
+}
+
+/// What the first service's connections do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals {
+    pub waiting: i32,
+    pub open: i32,
+    /// First bytes of answers, and ends of connections, that were measured.
+    pub first_bytes: u32,
+    pub ends: u32,
+    /// Connections that found no place in the table, and those that were idle and lost theirs.
+    pub untracked: u32,
+    pub evicted: u32,
 }
 
 /// What the hook did and called.
@@ -129,6 +169,7 @@ pub struct Ran {
     pub seen: Result<Seen, i32>,
     /// Whether an answer leaves by redirection.
     pub redirected: bool,
+    pub signals: Signals,
     pub calls: Vec<Call>,
     /// The sample that was sent, if there was one.
     pub sample: Option<Vec<u8>>,
@@ -149,10 +190,23 @@ pub struct Native {
 }
 
 impl Native {
-    /// Compiles the program into `dir` and starts it.
+    /// Compiles the program with sanitizers into `dir` and starts it.
     pub fn start(program: Program, dir: &Path) -> Self {
-        let binary = build(program, dir);
-        let mut child = Command::new(&binary)
+        Self::launch(program, &build(program, root(), (dir, &SANITIZED)))
+    }
+
+    /// The same for coverage, and without sanitizers, which would be counted as branches.
+    pub fn start_covered(program: Program, dir: &Path) -> Self {
+        Self::launch(program, &build(program, root(), (dir, &COVERED)))
+    }
+
+    /// The same with sources that stand below another root.
+    pub fn start_from(program: Program, sources: &Path, dir: &Path) -> Self {
+        Self::launch(program, &build(program, sources, (dir, &SANITIZED)))
+    }
+
+    fn launch(program: Program, binary: &Path) -> Self {
+        let mut child = Command::new(binary)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -162,9 +216,20 @@ impl Native {
         Self { program, child, stdin, stdout, pending: Vec::new() }
     }
 
-    /// Forgets everything and puts this in force; `dice`: what they say first and second.
-    pub fn set(&mut self, setup: &Setup, dice: [u32; 2]) {
-        self.pending = commands(setup, dice);
+    /// Forgets everything and puts this in force.
+    pub fn set(&mut self, setup: &Setup) {
+        self.set_mode(setup, Mode::default());
+    }
+
+    /// The same with what the loader chooses.
+    pub fn set_mode(&mut self, setup: &Setup, mode: Mode) {
+        self.pending = commands(setup, mode);
+    }
+
+    /// Moves the clock to this time, and renews the lease.
+    pub fn advance_to(&mut self, now: u64) {
+        self.pending.push(b'n');
+        self.pending.extend_from_slice(&now.to_le_bytes());
     }
 
     /// Uses up tokens of a service: so many are used from now on.
@@ -173,8 +238,18 @@ impl Native {
         self.pending.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
     }
 
+    /// One run of the egress hook, where it was built into the ingress hook's program (tc).
+    pub fn run_egress(&mut self, frame: &[u8], how: How) -> Ran {
+        let arrival = Arrival { frame, socket: Socket::Nothing, loopback: false };
+        self.give(b'y', &arrival, how)
+    }
+
     /// One run.
     pub fn run(&mut self, arrival: &Arrival<'_>, how: How) -> Ran {
+        self.give(b'x', arrival, how)
+    }
+
+    fn give(&mut self, command: u8, arrival: &Arrival<'_>, how: How) -> Ran {
         let (state, length, limit) = match arrival.socket {
             Socket::Nothing => (0, 0, 0),
             Socket::Established => (1, 0, 0),
@@ -187,8 +262,9 @@ impl Native {
         let mut message = std::mem::take(&mut self.pending);
         message.push(b'k');
         push(&mut message, &[state, length, limit]);
-        message.push(b'x');
-        push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at, size]);
+        message.push(command);
+        push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at]);
+        push(&mut message, &[how.dice[0], how.dice[1], size]);
         message.extend_from_slice(arrival.frame);
         let reply = self.exchange(&message);
         self.read(&reply, arrival.frame)
@@ -224,6 +300,14 @@ impl Native {
         let reason = take(1)[0];
         let mut word = || u32::from_le_bytes(take(4).try_into().unwrap());
         let (row, cell, counted) = (word(), word(), word());
+        let signals = Signals {
+            waiting: word() as i32,
+            open: word() as i32,
+            first_bytes: word(),
+            ends: word(),
+            untracked: word(),
+            evicted: word(),
+        };
         let sample = take(SAMPLE).to_vec();
         let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
         assert!(calls <= CALLS_MAX, "{calls} helper calls");
@@ -238,6 +322,7 @@ impl Native {
                 Seen { action, counted: counts }
             }),
             redirected,
+            signals,
             calls,
             sample: sample.iter().any(|byte| *byte != 0).then_some(sample),
             counted,
@@ -305,7 +390,8 @@ pub fn params(service: &Service) -> Params {
     let Some(limit) = &service.limit else { return Params::no_limit(service.policy) };
     let Limit { burst, reserve, .. } = *limit;
     // an Abacus filter measures its room by the rate: one period must hold one SYN
-    let seconds = if service.policy == Policy::Abacus { 1 } else { SECONDS_PER_TOKEN };
+    let borrows = service.policy == Policy::Abacus && service.abacus_window > 0;
+    let seconds = if borrows { 1 } else { SECONDS_PER_TOKEN };
     let rate = Rate::per_second(1.0 / seconds as f64);
     let mut bucket = BucketSpec::new(rate, burst, service.action);
     bucket.reserve = reserve;
@@ -317,7 +403,7 @@ pub fn params(service: &Service) -> Params {
     .unwrap()
 }
 
-fn commands(setup: &Setup, dice: [u32; 2]) -> Vec<u8> {
+fn commands(setup: &Setup, mode: Mode) -> Vec<u8> {
     let mut out = vec![b'r', b't'];
     let heartbeat = match setup.heartbeat {
         Heartbeat::Never => 0,
@@ -325,8 +411,9 @@ fn commands(setup: &Setup, dice: [u32; 2]) -> Vec<u8> {
     };
     out.extend_from_slice(&NOW.to_le_bytes());
     out.extend_from_slice(&heartbeat.to_le_bytes());
-    push(&mut out, &dice);
-    out.extend_from_slice(&[setup.released.into(), setup.trust_dscp.into(), 0]);
+    let switches = [setup.released.into(), setup.trust_dscp.into(), mode.answering as u8];
+    out.extend_from_slice(&switches);
+    push(&mut out, &[mode.sample_every]);
     for (at, service) in setup.services.iter().enumerate() {
         listens(&mut out, setup, at as u8, service);
         classes(&mut out, at as u8, service);
@@ -406,24 +493,31 @@ fn push_prefix(out: &mut Vec<u8>, service: u8, prefix: &Prefix, class: u8) {
     out.push(class);
 }
 
-/// The C compiler with sanitizers and coverage; `CC` chooses another.
-fn build(program: Program, dir: &Path) -> PathBuf {
+/// Frames end at a guard page, so they begin anywhere; the product's machines allow that.
+const SANITIZED: [&str; 4] =
+    ["-O1", "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"];
+/// What is always inlined would be counted once for each place that it is inlined into.
+const COVERED: [&str; 3] = ["-O0", "--coverage", "-Dalways_inline="];
+
+/// The C compiler; `CC` chooses another. `sources`: where bpf/ and policy/ are.
+fn build(program: Program, sources: &Path, (dir, flags): (&Path, &[&str])) -> PathBuf {
     let (file, function, xdp) = program.parts();
     let binary = dir.join(format!("native-{file}"));
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
-    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+    cc.args(["-std=gnu11", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
         .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
-        .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "--coverage"])
-        // frames end at a guard page, so they begin anywhere; the product's machines allow that
-        .arg("-fno-sanitize=alignment")
-        .arg(format!("-I{}", root().join("bpf/tests/native").display()))
-        .arg(format!("-I{}", root().join("bpf").display()))
+        .args(flags)
+        .arg(format!("-I{}", sources.join("bpf/tests/native").display()))
+        .arg(format!("-I{}", sources.join("bpf").display()))
         .arg(format!("-DTG_HOOK=\"hook/{file}.bpf.c\""))
         .arg(format!("-DTG_HOOK_FN={function}"));
     if xdp {
         cc.arg("-DTG_NATIVE_XDP");
+    } else if file == "tc" {
+        cc.arg("-DTG_HOOK_EGRESS=\"hook/egress.bpf.c\"");
     }
-    let built = cc.arg(root().join("bpf/tests/native/host.c")).arg("-o").arg(&binary).output();
+    let host = sources.join("bpf/tests/native/host.c");
+    let built = cc.arg(host).arg("-o").arg(&binary).current_dir(dir).output();
     let built = built.unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     binary

@@ -4,7 +4,7 @@
 
 use super::engine::{Arrival, Hook, Seen};
 use super::native::params;
-use super::packet::{ACK, eth};
+use super::packet::{ACK, RST, eth};
 use super::reference::{Action, Counted, Judged};
 use super::setup::{Heartbeat, Listen, SECOND, SECONDS_PER_TOKEN, Service, Setup};
 use tidegate_bpf::testing::{LOOPBACK, Objects, Options, Outcome, Run, TestHook, TestPlane};
@@ -14,6 +14,9 @@ use tidegate_bpf::{
 };
 use tidegate_policy::{Event, Reason, VerdictKind};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+/// Longer frames the kernel does not take in a test run, or not at every hook.
+const TEST_RUN_MAX: usize = 3_400;
 
 /// What was counted up to now.
 #[derive(Default)]
@@ -34,6 +37,8 @@ pub struct Kernel {
     counts: Counts,
     /// What is in force, unless a frame used something up.
     untouched: Option<Setup>,
+    /// RSTs that end the connections which were opened to wait.
+    ends: Vec<Vec<u8>>,
 }
 
 fn test_hook(hook: &Hook) -> TestHook {
@@ -53,14 +58,25 @@ impl Kernel {
     pub fn load_with(setup: &Setup, interface: u32, with: (Objects, Options)) -> Self {
         let plane = TestPlane::load_objects(&plan(setup, 0), with.0, with.1).unwrap();
         let (trusting, counts) = (setup.trust_dscp, Counts::default());
-        let mut kernel = Self { plane, interface, trusting, turns: 0, counts, untouched: None };
+        let mut kernel = Self {
+            plane,
+            interface,
+            trusting,
+            turns: 0,
+            counts,
+            untouched: None,
+            ends: Vec::new(),
+        };
         kernel.put(setup);
         kernel
     }
 
     /// The hooks to which the kernel gives a frame in a test run: XDP wants an Ethernet header,
-    /// tc something behind it, and the IP header that it promises.
+    /// tc something behind it, and the IP header that it promises; neither takes very long ones.
     pub fn hooks_for(frame: &[u8]) -> &'static [Hook] {
+        if frame.len() > TEST_RUN_MAX {
+            return &[];
+        }
         let enough = match frame.get(12..14) {
             None => return &[],
             Some([0x08, 0x00]) => 34,
@@ -82,6 +98,9 @@ impl Kernel {
 
     /// Puts a set-up in force. Its services get new names, which makes their state fresh.
     pub fn put(&mut self, setup: &Setup) {
+        for rst in std::mem::take(&mut self.ends) {
+            self.plane.run(TestHook::Xdp, &rst).unwrap();
+        }
         self.turns += 1;
         self.plane.apply(&plan(setup, self.turns)).unwrap();
         self.limits(setup);
@@ -128,6 +147,7 @@ impl Kernel {
         if setup.answers_left == Some(0) && setup.answers > 0 {
             self.use_answers(setup);
         }
+        self.plane.release(setup.released).unwrap();
         self.refresh(setup);
         self.counts = self.counted();
         let by_frame = setup.services.iter().any(|service| service.refused_before);
@@ -166,7 +186,7 @@ impl Kernel {
     }
 
     /// Opens connections that wait for an answer: SYN, SYN-ACK, ACK.
-    fn wait(&self, index: usize, service: &Service) {
+    fn wait(&mut self, index: usize, service: &Service) {
         let Some(listen) = service.listen.iter().find(|at| at.addr.is_some()) else { return };
         let Some(std::net::IpAddr::V4(to)) = listen.addr else { return };
         for n in 0..service.waiting {
@@ -179,7 +199,7 @@ impl Kernel {
             give(TestHook::Xdp, &client().syn().bytes());
             give(TestHook::Egress, &server.syn().seq(77).ack(0).bytes());
             give(TestHook::Xdp, &client().flags(ACK).ack(78).bytes());
-            self.plane.release(false).unwrap();
+            self.ends.push(client().flags(RST).bytes());
         }
         let waiting = self.plane.totals(index).unwrap().waiting;
         assert_eq!(waiting, service.waiting, "connections that wait for {}", service.name);

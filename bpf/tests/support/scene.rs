@@ -19,6 +19,15 @@ pub const BACKLOG: u32 = 128;
 pub const BACKLOG_CROWDED: u32 = 4;
 pub const CROWD: u32 = 3;
 
+/// The socket that a frame meets where there are only the listeners.
+pub fn listener(frame: &[u8]) -> Socket {
+    match parse(frame).map(|segment| segment.dport) {
+        Ok(PORT) => Socket::Listener { length: 0, limit: BACKLOG },
+        Ok(PORT_CROWDED) => Socket::Listener { length: CROWD, limit: BACKLOG_CROWDED },
+        _ => Socket::Nothing,
+    }
+}
+
 /// The socket that a frame meets.
 pub fn socket(frame: &[u8]) -> Socket {
     let Ok(segment) = parse(frame) else { return Socket::Nothing };
@@ -31,8 +40,6 @@ pub fn socket(frame: &[u8]) -> Socket {
         (PORT, ESTABLISHED) if known => Socket::Established,
         (PORT, TIME_WAIT) if known => Socket::TimeWait,
         (PORT, REQUEST) if known => Socket::Request,
-        (PORT, _) => Socket::Listener { length: 0, limit: BACKLOG },
-        (PORT_CROWDED, _) => Socket::Listener { length: CROWD, limit: BACKLOG_CROWDED },
-        _ => Socket::Nothing,
+        _ => listener(frame),
     }
 }

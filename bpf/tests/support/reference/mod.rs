@@ -88,6 +88,8 @@ pub struct Decision {
     pub counted: Counted,
     pub took_token: bool,
     pub took_answer: bool,
+    /// The policy refused, not a limit before it: only then it remembers.
+    pub refused_by_policy: bool,
 }
 
 impl Decision {
@@ -97,6 +99,7 @@ impl Decision {
             counted: Counted::Passed(reason),
             took_token: false,
             took_answer: false,
+            refused_by_policy: false,
         }
     }
 }
@@ -156,6 +159,7 @@ fn judge(frame: &[u8], segment: &Segment, scene: &Scene<'_>, service: usize) -> 
         counted: Counted::Judged(judged),
         took_token: asked.took_token,
         took_answer: false,
+        refused_by_policy: asked.is_of_policy(),
     };
     if judged.kind == VerdictKind::Admit {
         return decision;

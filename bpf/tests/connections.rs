@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The passive signals, in the native build: the life of a connection as both tc hooks see it, with
+//! every helper failing in turn, and more connections than the table holds. (In the kernel, with
+//! real connections: signals.rs.)
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use support::connection::{End, crowd, give, handshake, life, play};
+use support::engine::Hook;
+use support::native::{How, Native, Program, Signals};
+use support::reference::Action;
+use support::setup::base;
+
+/// Sets of four of the native build's table.
+const TABLE: i32 = 4 * 1024;
+
+fn tc() -> (tempfile::TempDir, Native) {
+    let directory = tempfile::tempdir().unwrap();
+    let native = Native::start(Program::Ingress(Hook::Tc), directory.path());
+    (directory, native)
+}
+
+/// The passive signals of a connection, at tc, both directions; and the same with each helper call
+/// failing in turn: nothing is ever dropped, and no gauge leaves its range.
+#[test]
+fn a_connection_is_followed() {
+    let (_directory, mut native) = tc();
+    let setup = base();
+    for (ipv6, end) in [false, true].iter().flat_map(|six| End::ALL.map(|end| (*six, end))) {
+        let life = life(ipv6, end);
+        let normal = play(&mut native, &setup, (&life, None));
+        for (step, ran) in life.iter().zip(&normal) {
+            assert_eq!(ran.signals, step.signals, "{end:?}, IPv6 {ipv6}: after {}", step.about);
+            assert_eq!(ran.frame, step.frame, "{}", step.about);
+        }
+        let calls = |at: usize| 1..=normal[at].calls.len() as u32;
+        for fails in (0..life.len()).flat_map(|at| calls(at).map(move |call| (at, call))) {
+            for (step, ran) in life.iter().zip(play(&mut native, &setup, (&life, Some(fails)))) {
+                let who = format!("{end:?}: {fails:?} fails, after {}", step.about);
+                assert_eq!(ran.seen.unwrap().action, Action::Pass, "{who}");
+                let range = 0..=1;
+                let Signals { waiting, open, .. } = ran.signals;
+                assert!(range.contains(&waiting) && range.contains(&open), "{who}: {open} open");
+                assert!(waiting <= open, "{who}: {waiting} of {open} wait");
+            }
+        }
+    }
+    native.finish();
+}
+
+/// A handshake anew on a tuple whose flow is still there: the old one is over.
+#[test]
+fn a_tuple_is_used_again() {
+    let (_directory, mut native) = tc();
+    native.set(&base());
+    let mut opened = Vec::new();
+    for (frame, egress) in handshake(40_000).iter().chain(&handshake(40_000)) {
+        let ran = give(&mut native, (frame, *egress), How::default());
+        opened.push((ran.signals.open, ran.signals.waiting));
+    }
+    // the second SYN changes nothing: anyone can send one; the SYN-ACK ends the first connection
+    assert_eq!(opened, [(0, 0), (0, 0), (1, 1), (1, 1), (0, 0), (1, 1)]);
+    native.finish();
+}
+
+/// More connections than fit: the rest is counted and passes; later the idle ones make room.
+#[test]
+fn a_full_table_tracks_what_it_can() {
+    let (_directory, mut native) = tc();
+    let ports = 10_000..16_000;
+    let [first, second] = crowd(&mut native, &base(), ports.clone());
+    let all = ports.len() as i32;
+    assert!(first.open <= TABLE && first.open > TABLE * 3 / 4, "{first:?}");
+    assert_eq!(first.open, first.waiting);
+    assert_eq!(first.open + first.untracked as i32, all, "{first:?}");
+    assert_eq!(first.evicted, 0);
+    assert!(second.evicted > 1000, "{second:?}");
+    let known = second.open + (second.untracked + second.evicted) as i32;
+    assert_eq!(known, 2 * all, "{second:?}");
+    native.finish();
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! By the dice: frames and set-ups, through the hooks and through the reference, which must agree
+//! on what becomes of the frame, on what is counted, and on every byte of an answer.
+//!
+//! `TIDEGATE_SEED=… cargo test -p tidegate-bpf --test differential` repeats or varies a run,
+//! `TIDEGATE_FRAMES` lengthens it.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
+use support::engine::{Arrival, Hook, Seen};
+use support::frames::frame;
+use support::namespace::Namespace;
+use support::native::{Answering, How, Mode, Native, Program};
+use support::object::require_root;
+use support::plane::Kernel;
+use support::random::{Dice, from_env, seed};
+use support::reference::parse::{Segment, parse};
+use support::reference::{Action, Counted, Decision, Scene, decide};
+use support::scene;
+use support::setup::{Heartbeat, SECOND, Setup};
+use support::setups::{answering, setup};
+use tidegate_policy::{Policy, Reason, VerdictKind};
+
+/// Frames for each hook in the kernel.
+const FRAMES_KERNEL: usize = 120_000;
+/// Frames for each hook of the native build.
+const FRAMES_NATIVE: usize = 200_000;
+/// Frames that one set-up meets: few enough that no two keys look alike by chance.
+const BATCH: usize = 400;
+/// How often every reason must occur, or the dice prove nothing.
+const EACH_REASON_MIN: usize = 5;
+/// What a lease's share of the dice may differ by rounding, of 65536.
+const ROUNDING: i64 = 2;
+
+/// A SYN as fresh_first knows it: service, tuple, sequence number.
+type Key = (usize, [u8; 16], [u8; 16], u16, u16, u32);
+
+/// The reference with a memory: what the frames before used up.
+struct Model {
+    setup: Setup,
+    refused: HashSet<Key>,
+}
+
+/// One frame and how it arrives.
+struct Throw {
+    frame: Vec<u8>,
+    loopback: bool,
+    dice: u16,
+}
+
+impl Throw {
+    fn new(dice: &mut Dice) -> Self {
+        Self { frame: frame(dice), loopback: dice.one_in(8), dice: dice.u32() as u16 }
+    }
+
+    fn arrival(&self) -> Arrival<'_> {
+        let socket = scene::listener(&self.frame);
+        Arrival { frame: &self.frame, socket, loopback: self.loopback }
+    }
+}
+
+impl Model {
+    fn new(setup: &Setup) -> Self {
+        Self { setup: setup.clone(), refused: HashSet::new() }
+    }
+
+    fn judge(&mut self, throw: &Throw, can_answer: bool) -> Decision {
+        let arrival = throw.arrival();
+        let segment = parse(arrival.frame).ok();
+        self.recall(segment.as_ref());
+        let scene = Scene {
+            setup: &self.setup,
+            socket: arrival.socket,
+            loopback: arrival.loopback,
+            can_answer,
+            dice: throw.dice,
+        };
+        let decision = decide(arrival.frame, &scene);
+        self.remember(segment.as_ref(), &decision);
+        decision
+    }
+
+    /// Tokens come back to a service; how many are used then.
+    fn give_back(&mut self, dice: &mut Dice) -> (usize, u32) {
+        let service = dice.below(self.setup.services.len());
+        let Some(limit) = &mut self.setup.services[service].limit else { return (service, 0) };
+        limit.used = dice.below(limit.used as usize + 1) as u32;
+        (service, limit.used)
+    }
+
+    fn key(service: usize, s: &Segment) -> Key {
+        (service, s.src, s.dst, s.sport, s.dport, s.seq)
+    }
+
+    fn recall(&mut self, segment: Option<&Segment>) {
+        for (index, service) in self.setup.services.iter_mut().enumerate() {
+            let known = segment.is_some_and(|s| self.refused.contains(&Self::key(index, s)));
+            service.refused_before = known;
+        }
+    }
+
+    fn remember(&mut self, segment: Option<&Segment>, decision: &Decision) {
+        let Counted::Judged(judged) = decision.counted else { return };
+        let service = &mut self.setup.services[judged.service];
+        if decision.took_token
+            && let Some(limit) = &mut service.limit
+        {
+            limit.used += 1;
+        }
+        if decision.took_answer
+            && let Some(left) = &mut self.setup.answers_left
+        {
+            *left -= 1;
+        }
+        // the policy remembers what it refused itself, executed or not
+        let by_policy = decision.refused_by_policy;
+        if by_policy && service.policy == Policy::FreshFirst {
+            self.refused.extend(segment.map(|s| Self::key(judged.service, s)));
+        }
+    }
+}
+
+/// Dice that do not stand just where a relaxing lease draws its line.
+fn off_the_line(dice: u16, heartbeat: Heartbeat) -> u16 {
+    let Heartbeat::Ago(age) = heartbeat else { return dice };
+    let line = (10 * SECOND).saturating_sub(age) * 65536 / (7 * SECOND);
+    let near = (i64::from(dice) - line as i64).abs() <= ROUNDING;
+    if near { dice.wrapping_add(4 * ROUNDING as u16) } else { dice }
+}
+
+#[derive(Default)]
+struct Tally(BTreeMap<String, usize>);
+
+impl Tally {
+    fn count(&mut self, seen: &Seen) {
+        let entry = match seen.counted {
+            Counted::Passed(reason) => reason.name().to_owned(),
+            Counted::Judged(j) if j.kind == VerdictKind::Admit => j.reason.name().to_owned(),
+            Counted::Judged(j) if j.shadow => {
+                format!("{} {} (shadow)", j.kind.name(), j.reason.name())
+            }
+            Counted::Judged(j) => format!("{} {}", j.kind.name(), j.reason.name()),
+        };
+        *self.0.entry(entry).or_default() += 1;
+    }
+
+    /// Every reason that this test can bring about, often enough.
+    fn check(&self, not: &[Reason]) {
+        println!("{:#?}", self.0);
+        let sockets = [Reason::SocketRequest, Reason::SocketEstablished, Reason::SocketTimeWait];
+        let never = [Reason::None, Reason::LookupFailed, Reason::NoListener, Reason::Borrowed];
+        let elsewhere = [Reason::ExpectedAgain];
+        let skipped = [&sockets[..], &never[..], &elsewhere[..], not].concat();
+        for reason in Reason::ALL.iter().filter(|reason| !skipped.contains(reason)) {
+            let ends = |name: &&String| name.trim_end_matches(" (shadow)").ends_with(reason.name());
+            let times: usize = self.0.keys().filter(ends).map(|name| self.0[name]).sum();
+            assert!(times >= EACH_REASON_MIN, "{}: {times} times", reason.name());
+        }
+    }
+}
+
+fn compare(
+    who: &str,
+    at: (usize, u64),
+    throw: &Throw,
+    (seen, model): (&Seen, &Model),
+    decided: Decision,
+) {
+    let expected = Seen::from(decided);
+    assert!(
+        *seen == expected,
+        "{who}, frame {} (TIDEGATE_SEED={}): {seen:x?}, the reference {expected:x?}\n{}\n{:x?}\n{:?}",
+        at.0,
+        at.1,
+        support::decode::describe(&throw.frame),
+        throw.frame,
+        model.setup,
+    );
+}
+
+#[test]
+fn the_native_build_and_the_reference_agree() {
+    let total = from_env("TIDEGATE_FRAMES").map_or(FRAMES_NATIVE, |n| n as usize);
+    let directory = tempfile::tempdir().unwrap();
+    for hook in Hook::ALL {
+        let (seed, mut tally) = (seed(), Tally::default());
+        let mut dice = Dice::new(seed);
+        let mut native = Native::start(Program::Ingress(hook), directory.path());
+        for batch in 0..total.div_ceil(BATCH) {
+            let (setup, how) = (setup(&mut dice, true), answering(&mut dice));
+            let mode = Mode { answering: how, ..Mode::default() };
+            let mut model = Model::new(&setup);
+            native.set_mode(&setup, mode);
+            for n in 0..BATCH {
+                if dice.one_in(40) {
+                    let (service, used) = model.give_back(&mut dice);
+                    native.use_tokens(service, used);
+                }
+                let mut throw = Throw::new(&mut dice);
+                throw.dice = off_the_line(throw.dice, setup.heartbeat);
+                let decided = model.judge(&throw, how != Answering::Never);
+                let ran = native.run(&throw.arrival(), run_how(&mut dice, &throw, hook));
+                let seen = ran.seen.unwrap();
+                let answered = matches!(seen.action, Action::Answer(_));
+                let redirects = hook == Hook::Tc || how == Answering::Redirect;
+                assert_eq!(ran.redirected, answered && redirects, "{:x?}", throw.frame);
+                assert_eq!(ran.counted, 1);
+                tally.count(&seen);
+                let at = (batch * BATCH + n, seed);
+                compare(&format!("{hook:?}, native"), at, &throw, (&seen, &model), decided);
+            }
+        }
+        native.finish();
+        tally.check(&[]);
+    }
+}
+
+/// At tc, a part of the frame may have to be pulled first.
+fn run_how(dice: &mut Dice, throw: &Throw, hook: Hook) -> How {
+    let lines = [14, 20, 34, 54, u32::MAX];
+    let linear = if hook == Hook::Tc { *dice.pick(&lines) } else { u32::MAX };
+    How { linear, dice: [dice.u32(), u32::from(throw.dice) | dice.u32() << 16], ..How::default() }
+}
+
+#[test]
+fn the_kernel_and_the_reference_agree() {
+    require_root();
+    let total = from_env("TIDEGATE_FRAMES").map_or(FRAMES_KERNEL, |n| n as usize);
+    let namespace = Namespace::listeners();
+    namespace.within(|interface| {
+        for hook in &Hook::ALL {
+            let (seed, mut tally) = (seed() ^ 1, Tally::default());
+            let mut dice = Dice::new(seed);
+            // DSCP is trusted or not from the loading on: one plane for each
+            let mut planes: [Option<Kernel>; 2] = [None, None];
+            for batch in 0..total.div_ceil(BATCH) {
+                let setup = setup(&mut dice, false);
+                let plane = &mut planes[usize::from(setup.trust_dscp)];
+                let kernel = plane.get_or_insert_with(|| Kernel::load(&setup, interface));
+                kernel.put(&setup);
+                kernel.prepare(&setup, &Throw::new(&mut dice).arrival());
+                let mut model = Model::new(&setup);
+                for n in 0..BATCH {
+                    let throw = Throw::new(&mut dice);
+                    if !Kernel::hooks_for(&throw.frame).contains(hook) {
+                        continue;
+                    }
+                    let decided = model.judge(&throw, true);
+                    let seen = kernel.run(hook, &throw.arrival());
+                    tally.count(&seen);
+                    let at = (batch * BATCH + n, seed);
+                    compare(&format!("{hook:?}, kernel"), at, &throw, (&seen, &model), decided);
+                }
+            }
+            // there, tokens do not come back while a test runs
+            tally.check(&[Reason::Repeated]);
+        }
+    });
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The life of a connection, packet by packet, as both tc hooks see it.
+
+use super::engine::Arrival;
+use super::native::{How, NOW, Native, Ran, Signals};
+use super::packet::{ACK, CLIENT4, CLIENT6, FIN, PSH, Packet, RST, SERVER4, SERVER6, eth};
+use super::reference::Socket;
+use super::setup::{SECOND, Setup};
+
+/// One packet of it.
+pub struct Step {
+    pub about: &'static str,
+    pub frame: Vec<u8>,
+    /// What the server sends.
+    pub egress: bool,
+    /// What the signals are afterwards.
+    pub signals: Signals,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    ServerFin,
+    ServerReset,
+    ClientReset,
+    /// With the last byte of the answer.
+    FinWithData,
+}
+
+impl End {
+    pub const ALL: [Self; 4] =
+        [Self::ServerFin, Self::ServerReset, Self::ClientReset, Self::FinWithData];
+}
+
+const fn signals(waiting: i32, open: i32, first_bytes: u32, ends: u32) -> Signals {
+    Signals { waiting, open, first_bytes, ends, untracked: 0, evicted: 0 }
+}
+
+/// The client's end: its address of this family, its port.
+fn client(ipv6: bool, port: u16) -> Packet {
+    if ipv6 { eth().ipv6().tcp(port, 80) } else { eth().ipv4().tcp(port, 80) }
+}
+
+fn server(ipv6: bool, port: u16) -> Packet {
+    if ipv6 {
+        let packet = eth().ipv6().from6(&SERVER6.to_string()).to6(&CLIENT6.to_string());
+        packet.tcp(80, port)
+    } else {
+        eth().ipv4().from4(SERVER4.octets()).to4(CLIENT4.octets()).tcp(80, port)
+    }
+}
+
+/// The three packets of a handshake; the second is the server's.
+pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
+    let syn_ack = server(false, port).syn().seq(500).ack(1);
+    [
+        (client(false, port).syn().bytes(), false),
+        (syn_ack.bytes(), true),
+        (client(false, port).ack(501).bytes(), false),
+    ]
+}
+
+/// Handshake, two requests with their answers, the end.
+pub fn life(ipv6: bool, end: End) -> Vec<Step> {
+    let (client, server) = (|| client(ipv6, 40_000), || server(ipv6, 40_000));
+    let mut life = Vec::new();
+    let mut step = |about, (packet, egress): (Packet, bool), signals| {
+        life.push(Step { about, frame: packet.bytes(), egress, signals });
+    };
+    step("a SYN", (client().syn(), false), signals(0, 0, 0, 0));
+    step("an ACK too early", (client().ack(501), false), signals(0, 0, 0, 0));
+    step("the SYN-ACK", (server().syn().seq(500).ack(1), true), signals(0, 0, 0, 0));
+    step("an ACK that guesses", (client().ack(77), false), signals(0, 0, 0, 0));
+    step("the ACK", (client().ack(501), false), signals(1, 1, 0, 0));
+    step("the ACK again", (client().ack(501), false), signals(1, 1, 0, 0));
+    step("a request", (client().flags(PSH).ack(501).data(b"GET /"), false), signals(1, 1, 0, 0));
+    step("its ACK", (server().ack(6), true), signals(1, 1, 0, 0));
+    step("an answer", (server().ack(6).data(b"200"), true), signals(0, 1, 1, 0));
+    step("the rest of it", (server().ack(6).data(b"OK"), true), signals(0, 1, 1, 0));
+    step("its ACK", (client().ack(506), false), signals(0, 1, 1, 0));
+    step("a second request", (client().ack(506).data(b"GET /"), false), signals(1, 1, 1, 0));
+    match end {
+        End::FinWithData => {
+            let last = server().ack(11).flags(FIN).data(b"200");
+            step("an answer with FIN", (last, true), signals(0, 0, 2, 1));
+        }
+        End::ServerFin => {
+            step("an answer", (server().ack(11).data(b"200"), true), signals(0, 1, 2, 0));
+            step("FIN", (server().ack(11).flags(FIN), true), signals(0, 0, 2, 1));
+        }
+        End::ServerReset => step("RST", (server().flags(RST | ACK), true), signals(0, 0, 1, 1)),
+        End::ClientReset => step("RST", (client().flags(RST), false), signals(0, 0, 1, 1)),
+    }
+    step("an ACK after the end", (client().ack(509), false), life_end(end));
+    life
+}
+
+const fn life_end(end: End) -> Signals {
+    match end {
+        End::ServerFin | End::FinWithData => signals(0, 0, 2, 1),
+        End::ServerReset | End::ClientReset => signals(0, 0, 1, 1),
+    }
+}
+
+/// One packet in the tc program.
+pub fn give(native: &mut Native, (frame, egress): (&[u8], bool), how: How) -> Ran {
+    if egress {
+        return native.run_egress(frame, how);
+    }
+    native.run(&Arrival { frame, socket: Socket::Nothing, loopback: false }, how)
+}
+
+/// Plays a life in the tc program, a second between two packets; `fails`: in this step this call.
+pub fn play(
+    native: &mut Native,
+    setup: &Setup,
+    (life, fails): (&[Step], Option<(usize, u32)>),
+) -> Vec<Ran> {
+    native.set(setup);
+    let mut ran = Vec::new();
+    for (at, step) in life.iter().enumerate() {
+        native.advance_to(NOW + at as u64 * SECOND);
+        let fail_at = fails.map_or(0, |(failing, call)| if failing == at { call } else { 0 });
+        let how = How { fail_at, ..How::default() };
+        ran.push(give(native, (&step.frame, step.egress), how));
+    }
+    ran
+}
+
+/// Opens this many connections, more than the table of the native build holds, each with one more
+/// ACK; and later, when those are idle, as many again; what was seen after each.
+pub fn crowd(native: &mut Native, setup: &Setup, ports: std::ops::Range<u16>) -> [Signals; 2] {
+    native.set(setup);
+    [NOW, NOW + 1000 * SECOND].map(|now| {
+        let mut last = Signals::default();
+        for port in ports.clone() {
+            // other ports the second time
+            let port = if now == NOW { port } else { port + ports.len() as u16 };
+            let [syn, syn_ack, ack] = handshake(port);
+            for (frame, egress) in [&syn, &syn_ack, &ack, &ack] {
+                native.advance_to(now);
+                let ran = give(native, (frame, *egress), How::default());
+                last = ran.signals;
+            }
+        }
+        last
+    })
+}

@@ -121,9 +121,8 @@ mod tests {
 
     #[test]
     fn shown_with_the_unit_that_fits() {
-        let shown: Vec<String> = [999, 1_500, 2_500_000, 3_250_000_000]
-            .map(|n| Nanos(n).to_string())
-            .into();
+        let shown: Vec<String> =
+            [999, 1_500, 2_500_000, 3_250_000_000].map(|n| Nanos(n).to_string()).into();
         assert_eq!(shown, ["999 ns", "1.5 us", "2.5 ms", "3.25 s"]);
     }
 }

@@ -176,6 +176,11 @@ impl Core {
         Ok(Nanos(argument.now_ns))
     }
 
+    /// The program that renews the lease.
+    pub(crate) const fn heartbeat_program(&self) -> &OwnedFd {
+        &self.heartbeat
+    }
+
     /// The kill switch.
     pub(crate) fn release(&self, released: bool) -> Result<(), Error> {
         let mut control: Control = self.maps.read("tg_control", 0)?;

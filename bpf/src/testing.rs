@@ -244,6 +244,22 @@ impl TestPlane {
         objects::verified_insns(self.program(hook))
     }
 
+    /// Instructions that the verifier processed, for every program of the dataplane.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn budgets(&self) -> Result<Vec<(&'static str, u32)>, Error> {
+        let programs = [
+            ("xdp", &self.xdp),
+            ("tc", &self.tc),
+            ("egress", &self.egress),
+            ("heartbeat", self.core.heartbeat_program()),
+            ("replay", &self.replay),
+        ];
+        let budget = |(name, fd)| Ok((name, objects::verified_insns(fd)?));
+        programs.into_iter().map(budget).collect()
+    }
+
     /// As [`crate::Dataplane::apply`].
     ///
     /// # Errors

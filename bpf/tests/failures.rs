@@ -252,11 +252,10 @@ fn without_any_service_the_kernel_passes_every_frame() {
     for case in &every_case() {
         let frame = case.packet.bytes();
         for hook in Kernel::hooks_for(&frame) {
-            for hook in [if *hook == Hook::Xdp { TestHook::Xdp } else { TestHook::Tc }] {
-                let run = plane.run(hook, &frame).unwrap();
-                assert_eq!(run.outcome, Outcome::Pass, "{hook:?}: {}", case.name);
-                assert_eq!(run.packet, frame, "{hook:?}: {}", case.name);
-            }
+            let hook = if *hook == Hook::Xdp { TestHook::Xdp } else { TestHook::Tc };
+            let run = plane.run(hook, &frame).unwrap();
+            assert_eq!(run.outcome, Outcome::Pass, "{hook:?}: {}", case.name);
+            assert_eq!(run.packet, frame, "{hook:?}: {}", case.name);
         }
     }
     assert!(plane.counts().unwrap().is_empty());

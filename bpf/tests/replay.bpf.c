@@ -5,10 +5,7 @@
  * "verdicts" and "state" with what the native build of the same C makes of
  * them (tests/replay.rs). No lock: one run at a time.
  */
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-
-#include "policies.h"
+#include "../lib/base.h"
 
 #define REPLAY_BATCH 16384	/* a power of two; REPLAY_BATCH in replay.rs */
 
@@ -38,7 +35,7 @@ struct replay_args {
 	tg_u32 done;	/* out: events that were judged */
 };
 
-static long replay_one(tg_u64 at, struct replay_args *args)
+static long replay_one(__u32 at, struct replay_args *args)
 {
 	tg_u32 zero = 0;
 	struct tg_params *p = bpf_map_lookup_elem(&params, &zero);

@@ -10,7 +10,7 @@
 mod support;
 
 use support::events::Events;
-use support::object::{COMPILER_DEFAULT, COMPILERS, Loaded, compile, require_root};
+use support::object::{COMPILER_DEFAULT, COMPILERS, Loaded, require_root};
 use support::random::{from_env, seed};
 use tidegate_policy::{Event, Params, Policy, State, Verdict, admit};
 
@@ -29,7 +29,7 @@ struct Kernel(Loaded);
 
 impl Kernel {
     fn new(compiler: &str) -> Self {
-        Self(Loaded::load(&compile(SOURCE, compiler)))
+        Self(Loaded::compile(SOURCE, compiler))
     }
 
     /// The verdicts, 8 bytes each (`struct tg_verdict`).

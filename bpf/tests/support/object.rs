@@ -2,10 +2,13 @@
 //! Compiling a C file for the kernel and loading it: what the product's loader does for its own
 //! objects, done here for test objects and for other compilers.
 
-use libbpf_cargo::SkeletonBuilder;
+#[path = "../../builder.rs"]
+#[allow(dead_code, reason = "the build script uses the rest")]
+mod builder;
+
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use tidegate_bpf::testing::Objects;
 
 /// Every compiler that builds the dataplane; `cargo xtask setup` installs them all.
 pub const COMPILERS: [&str; 4] = ["clang-14", "clang-16", "clang-19", "clang-22"];
@@ -25,38 +28,41 @@ pub fn require_root() {
     );
 }
 
-/// Compiles `source` (under the repository's root) for the kernel; the object's path.
-pub fn compile(source: &str, compiler: &str) -> PathBuf {
-    static SERIAL: AtomicU32 = AtomicU32::new(0);
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let stem = Path::new(source).file_name().unwrap().to_str().unwrap();
-    let name = format!("{stem}-{compiler}-{}-{serial}.o", std::process::id());
-    let object = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut arguments = vec!["-Wall".into(), "-Werror".into()];
-    for include in ["policy", "bpf", "bpf/vmlinux"] {
-        arguments.push(format!("-I{}", root().join(include).display()));
+/// Where objects are put, gone when dropped.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// The hooks as another compiler makes them.
+pub fn objects(compiler: &str) -> Objects {
+    let directory = directory();
+    let compile = |hook: &str| {
+        let object = directory.path().join(format!("{hook}.o"));
+        let made = builder::compile(&root().join("bpf"), hook, Path::new(compiler), &object);
+        made.unwrap_or_else(|error| panic!("{error} (`make setup` installs every compiler)"));
+        std::fs::read(object).unwrap()
+    };
+    Objects {
+        xdp: compile("xdp"),
+        tc: compile("tc"),
+        egress: compile("egress"),
+        heartbeat: compile("heartbeat"),
+        replay: compile("replay"),
     }
-    arguments.push(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    SkeletonBuilder::new()
-        .source(root().join(source))
-        .obj(&object)
-        .clang(compiler)
-        .clang_args(arguments)
-        .build()
-        .unwrap_or_else(|error| panic!("{compiler} (`make setup` installs it): {error:#}"));
-    object
 }
 
 /// A loaded object, its maps and programs by name.
 pub struct Loaded(Object);
 
 impl Loaded {
-    /// Loads the object and removes its file.
-    pub fn load(object: &Path) -> Self {
-        let open = ObjectBuilder::default().open_file(object).unwrap();
-        let loaded = open.load().unwrap_or_else(|error| panic!("{}: {error}", object.display()));
-        std::fs::remove_file(object).unwrap();
-        Self(loaded)
+    /// Compiles `source` (under the repository's root) for the kernel and loads it.
+    pub fn compile(source: &str, compiler: &str) -> Self {
+        let (directory, source) = (directory(), root().join(source));
+        let object = directory.path().join("test.o");
+        builder::compile_source(&source, Path::new(compiler), &object)
+            .unwrap_or_else(|error| panic!("{error} (`make setup` installs every compiler)"));
+        let open = ObjectBuilder::default().open_file(&object).unwrap();
+        Self(open.load().unwrap_or_else(|error| panic!("{}: {error}", source.display())))
     }
 
     /// Writes the only entry of an array map.

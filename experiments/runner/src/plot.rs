@@ -95,14 +95,20 @@ impl Figure {
     }
 }
 
+/// What a panel shares with the others.
+struct Frame<'a> {
+    x: (f64, f64),
+    x_label: &'a str,
+    legend: bool,
+}
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Panel {
     fn draw(
         &self,
         area: &Area<'_>,
-        x: (f64, f64),
-        x_label: &str,
+        frame: &Frame<'_>,
     ) -> Result<(), Box<dyn std::error::Error + '_>> {
         let ys = || self.series.iter().flat_map(|s| &s.points).map(|p| p.1);
         let level = self.level.iter().map(|(y, _)| *y);
@@ -110,9 +116,9 @@ impl Panel {
         if self.log {
             let low = ys().filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
             let low = if low.is_finite() { low } else { 1e-3 };
-            self.draw_on(area, x, ((low * 0.8)..(high.max(low) * 1.3)).log_scale(), x_label)?;
+            self.draw_on(area, frame, ((low * 0.8)..(high.max(low) * 1.3)).log_scale())?;
         } else {
-            self.draw_on(area, x, 0.0..(if high > 0.0 { high * 1.1 } else { 1.0 }), x_label)?;
+            self.draw_on(area, frame, 0.0..(if high > 0.0 { high * 1.1 } else { 1.0 }))?;
         }
         Ok(())
     }
@@ -120,14 +126,14 @@ impl Panel {
     fn draw_on<Y>(
         &self,
         area: &Area<'_>,
-        (x_low, x_high): (f64, f64),
+        frame: &Frame<'_>,
         y: Y,
-        x_label: &str,
     ) -> Result<(), Box<dyn std::error::Error + '_>>
     where
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: ValueFormatter<f64> + Ranged<ValueType = f64>,
     {
+        let Frame { x: (x_low, x_high), x_label, legend } = *frame;
         let mut chart = ChartBuilder::on(area)
             .margin(8)
             .set_label_area_size(LabelAreaPosition::Left, 70)
@@ -161,9 +167,12 @@ impl Panel {
                 .label(&series.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
         }
+        if !legend {
+            return Ok(());
+        }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(SeriesLabelPosition::MiddleMiddle)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .label_font(("sans-serif", 13))

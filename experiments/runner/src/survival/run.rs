@@ -153,7 +153,11 @@ impl Survival<'_> {
 
     fn point(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Vec<Row>> {
         let extent = self.extent;
-        let load_s = extent.load_seconds(load, capacity);
+        // What decides about 1 in 1,000 needs arrivals; `none` refuses nobody.
+        let load_s = match variant {
+            "none" => extent.load_s,
+            _ => extent.load_seconds(load, capacity),
+        };
         let begin = extent.before_s;
         let fall = begin + load_s;
         let end = fall + extent.after_s;

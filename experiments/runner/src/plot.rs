@@ -78,8 +78,13 @@ impl Figure {
             let areas = root.split_evenly((self.panels.len(), 1));
             for (i, (panel, area)) in self.panels.iter().zip(&areas).enumerate() {
                 let last = i + 1 == self.panels.len();
-                let x_label = if last { self.x_label.as_str() } else { "" };
-                panel.draw(area, (x_low, x_high), x_label).map_err(|why| error(why.to_string()))?;
+                let frame = Frame {
+                    x: (x_low, x_high),
+                    x_label: if last { self.x_label.as_str() } else { "" },
+                    // The same colours hold below: one legend is enough.
+                    legend: i == 0,
+                };
+                panel.draw(area, &frame).map_err(|why| error(why.to_string()))?;
             }
             root.present().map_err(|e| error(e.to_string()))?;
         }

@@ -206,6 +206,33 @@ fn egress_passes_everything() {
     native.finish();
 }
 
+/// A header that the hook cannot read directly: it passes as if it were cut, or is judged as ever;
+/// and once enough can be read, more changes nothing.
+#[test]
+fn a_frame_that_can_be_read_in_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut native = Native::start(Program::Ingress(Hook::Xdp), directory.path());
+    for case in every_case().iter().filter(|case| case.setup == rejecting()) {
+        let frame = case.packet.bytes();
+        let subject = Subject { case, frame: &frame, hook: Hook::Xdp };
+        let normal = subject.run(&mut native, How::default()).seen.unwrap();
+        let (mut enough, mut last) = (false, None);
+        for linear in 0..=frame.len() as u32 {
+            native.set(&case.setup);
+            let ran = native.run(&subject.arrival(), How { linear, ..How::default() });
+            let seen = ran.seen.unwrap();
+            // an answer needs room that can be written; it is refused all the same
+            let same = seen == normal || seen == Subject::silently(&normal);
+            let cut = seen == Subject::passes(Reason::Truncated);
+            assert!(same || (cut && !enough), "{}: {linear} bytes: {seen:x?}", case.name);
+            enough |= same && !cut;
+            last = Some(seen);
+        }
+        assert_eq!(last, Some(normal), "{}", case.name);
+    }
+    native.finish();
+}
+
 /// Where the device completes the checksum, the field holds the sum of the pseudo header; and a
 /// packet that cannot be cut so far is refused silently.
 #[test]

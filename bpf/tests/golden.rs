@@ -18,7 +18,6 @@ use support::native::{How, Native, Program};
 use support::object::require_root;
 use support::plane::Kernel;
 use support::reference::Action;
-use support::scene;
 use support::setup::{Heartbeat, SECOND};
 
 /// The least that must be there.
@@ -33,10 +32,6 @@ sockets   port 80 has a listener with an empty queue of 128, port 81 one with 3 
           from port 40001 the client has an established connection, from 40002 one in
           TIME_WAIT, from 40003 a request
 frames    arrive on an interface that is not the loopback device, unless said otherwise";
-
-fn arrival<'a>(case: &Case, frame: &'a [u8]) -> Arrival<'a> {
-    Arrival { frame, socket: scene::socket(frame), loopback: case.loopback }
-}
 
 fn natives() -> Vec<(Hook, Native)> {
     let directory = tempfile::tempdir().unwrap();
@@ -89,7 +84,7 @@ fn the_reference_agrees_with_people_and_the_golden_files() {
         let mut golden = Golden::new(&format!("{group}.golden"), ABOUT);
         for case in &cases {
             let frame = case.packet.bytes();
-            let expected = Seen::expected(&case.setup, &arrival(case, &frame));
+            let expected = Seen::expected(&case.setup, &case.arrival(&frame));
             wrong.extend(disagreement(case, "the reference:", &expected, &expected));
             golden.add(case.name, block(case, &frame, &expected));
             count += 1;
@@ -107,31 +102,17 @@ fn the_native_build_agrees() {
     for (hook, mut native) in natives() {
         for case in all().iter().flat_map(|(_, cases)| cases) {
             let frame = case.packet.bytes();
-            let arrival = arrival(case, &frame);
+            let arrival = case.arrival(&frame);
             let expected = Seen::expected(&case.setup, &arrival);
-            let seen = run_native(&mut native, case, &arrival);
+            let ran = case.run(&mut native, &arrival).unwrap();
+            assert_eq!(ran.counted, 1, "{}", case.name);
+            let seen = ran.seen.unwrap();
+            assert!(seen.action != Action::Pass || !ran.changed, "{}: changed", case.name);
             wrong.extend(disagreement(case, &format!("{hook:?}, native:"), &seen, &expected));
         }
         native.finish();
     }
     report(&wrong);
-}
-
-/// A case in the native build: where a SYN was refused before, it is, and then tokens come back.
-fn run_native(native: &mut Native, case: &Case, arrival: &Arrival<'_>) -> Seen {
-    native.set(&case.setup);
-    let repeated = case.setup.services.iter().any(|service| service.refused_before);
-    if repeated {
-        let limits = || case.setup.services.iter().map(|service| service.limit.as_ref());
-        for (service, limit) in limits().enumerate() {
-            native.use_tokens(service, limit.map_or(0, |limit| limit.burst));
-        }
-        let _ = native.run(arrival, How::default());
-        for (service, limit) in limits().enumerate() {
-            native.use_tokens(service, limit.map_or(0, |limit| limit.used));
-        }
-    }
-    native.run(arrival, How::default()).seen.unwrap()
 }
 
 #[test]
@@ -146,7 +127,7 @@ fn the_kernel_agrees() {
             if !for_kernel(case) {
                 continue;
             }
-            let arrival = arrival(case, &frame);
+            let arrival = case.arrival(&frame);
             let expected = Seen::expected(&case.setup, &arrival);
             for hook in Kernel::hooks_for(&frame) {
                 let ready = prepared(kernel.take(), case, (&arrival, interface));
@@ -191,7 +172,7 @@ fn cuts(case: &Case, mut check: impl FnMut(&Arrival<'_>, &Seen)) {
     let whole = support::reference::parse::parse(&frame).map(|s| needed(&frame, s.ip_at));
     for length in 0..frame.len() {
         let cut = &frame[..length];
-        let arrival = arrival(case, cut);
+        let arrival = case.arrival(cut);
         let expected = Seen::expected(&case.setup, &arrival);
         if length < whole.unwrap_or(usize::MAX) {
             assert_eq!(expected.action, Action::Pass, "{} cut to {length} bytes", case.name);
@@ -234,7 +215,7 @@ fn cut_at_every_length_the_kernel_passes_what_is_not_whole() {
         let cases = cut_cases();
         let mut kernel = Kernel::load(&cases[0].setup, interface);
         let frame = cases[0].packet.bytes();
-        kernel.prepare(&cases[0].setup, &arrival(&cases[0], &frame));
+        kernel.prepare(&cases[0].setup, &cases[0].arrival(&frame));
         for case in &cases {
             kernel.refresh(&case.setup);
             cuts(case, |arrival, expected| {

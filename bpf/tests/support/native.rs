@@ -173,6 +173,8 @@ pub struct Ran {
     pub calls: Vec<Call>,
     /// The sample that was sent, if there was one.
     pub sample: Option<Vec<u8>>,
+    /// Whether the frame is another now: an answer is, what passes must not be.
+    pub changed: bool,
     /// How often something was counted: 1, if nothing failed.
     pub counted: u32,
     /// The frame afterwards.
@@ -200,17 +202,22 @@ impl Native {
         Self::launch(program, &build(program, root(), (dir, &COVERED)))
     }
 
-    /// The same with sources that stand below another root.
+    /// The same with sources that stand below another root, which may hold bugs: it is quick to
+    /// build, warns of nothing, and dies silently.
     pub fn start_from(program: Program, sources: &Path, dir: &Path) -> Self {
-        Self::launch(program, &build(program, sources, (dir, &SANITIZED)))
+        let binary = build(program, sources, (dir, &QUICK));
+        let mut command = Command::new(binary);
+        command.stderr(Stdio::null());
+        Self::spawn(program, command)
     }
 
     fn launch(program: Program, binary: &Path) -> Self {
-        let mut child = Command::new(binary)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
+        Self::spawn(program, Command::new(binary))
+    }
+
+    fn spawn(program: Program, mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().unwrap();
         Self { program, child, stdin, stdout, pending: Vec::new() }
@@ -241,15 +248,20 @@ impl Native {
     /// One run of the egress hook, where it was built into the ingress hook's program (tc).
     pub fn run_egress(&mut self, frame: &[u8], how: How) -> Ran {
         let arrival = Arrival { frame, socket: Socket::Nothing, loopback: false };
-        self.give(b'y', &arrival, how)
+        self.give(b'y', &arrival, how).unwrap_or_else(|died| panic!("{died}"))
     }
 
     /// One run.
     pub fn run(&mut self, arrival: &Arrival<'_>, how: How) -> Ran {
+        self.try_run(arrival, how).unwrap_or_else(|died| panic!("{died}"))
+    }
+
+    /// One run; the error says that and how the program died.
+    pub fn try_run(&mut self, arrival: &Arrival<'_>, how: How) -> Result<Ran, String> {
         self.give(b'x', arrival, how)
     }
 
-    fn give(&mut self, command: u8, arrival: &Arrival<'_>, how: How) -> Ran {
+    fn give(&mut self, command: u8, arrival: &Arrival<'_>, how: How) -> Result<Ran, String> {
         let (state, length, limit) = match arrival.socket {
             Socket::Nothing => (0, 0, 0),
             Socket::Established => (1, 0, 0),
@@ -266,12 +278,12 @@ impl Native {
         push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at]);
         push(&mut message, &[how.dice[0], how.dice[1], size]);
         message.extend_from_slice(arrival.frame);
-        let reply = self.exchange(&message);
-        self.read(&reply, arrival.frame)
+        let reply = self.exchange(&message)?;
+        Ok(self.read(&reply, arrival.frame))
     }
 
-    fn exchange(&mut self, message: &[u8]) -> Vec<u8> {
-        let stdin = self.stdin.as_mut().unwrap();
+    fn exchange(&mut self, message: &[u8]) -> Result<Vec<u8>, String> {
+        let stdin = self.stdin.as_mut().ok_or("it is over")?;
         let sent = stdin
             .write_all(&(message.len() as u32).to_le_bytes())
             .and_then(|()| stdin.write_all(message))
@@ -281,9 +293,10 @@ impl Native {
             let mut reply = vec![0; u32::from_le_bytes(length) as usize];
             self.stdout.read_exact(&mut reply).map(|()| reply)
         });
-        reply.unwrap_or_else(|error| {
+        reply.map_err(|error| {
+            self.stdin = None;
             let status = self.child.wait();
-            panic!("the native build of {:?} died ({error}): {status:?}", self.program)
+            format!("the native build of {:?} died ({error}): {status:?}", self.program)
         })
     }
 
@@ -317,10 +330,8 @@ impl Native {
         let frame = take(length as usize).to_vec();
         let counts = counts(reason, row, cell);
         Ran {
-            seen: self.action(action, &frame).map(|action| {
-                assert!(action != Action::Pass || frame == before, "a passed frame was changed");
-                Seen { action, counted: counts }
-            }),
+            seen: self.action(action, &frame).map(|action| Seen { action, counted: counts }),
+            changed: frame != before,
             redirected,
             signals,
             calls,
@@ -496,6 +507,7 @@ fn push_prefix(out: &mut Vec<u8>, service: u8, prefix: &Prefix, class: u8) {
 /// Frames end at a guard page, so they begin anywhere; the product's machines allow that.
 const SANITIZED: [&str; 4] =
     ["-O1", "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"];
+const QUICK: [&str; 2] = ["-O0", "-w"];
 /// What is always inlined would be counted once for each place that it is inlined into.
 const COVERED: [&str; 3] = ["-O0", "--coverage", "-Dalways_inline="];
 

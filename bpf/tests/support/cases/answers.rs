@@ -33,6 +33,10 @@ fn bytes(v: &mut Vec<Case>) {
         "answer-jumbo" "a SYN of 3,000 bytes" => syn4().data(&[0x41; 2960]);
         "answer-checksum-carry" "addresses and ports whose checksum carries twice" =>
             eth().ipv4().from4([223, 255, 255, 255]).tcp(65535, 80).syn().seq(0xfffe_fffe);
+        "answer-checksum-fold" "a TCP checksum that must be folded twice" => syn4().seq(0x27fa);
+        "answer-checksum-fold-ipv6" "the same, IPv6" => syn6().seq(0xb8aa);
+        "answer-checksum-fold-ip" "an IP checksum that must be folded twice" =>
+            eth().ipv4().from4([7, 199, 113, 255]).tcp(40000, 80).syn();
         "answer-checksum-zero" "an acknowledgement that makes the sum of the segment zero" =>
             eth().ipv4().from4([198, 51, 100, 7]).tcp(40000, 80).syn().seq(0x0001_26f9);
     }

@@ -131,6 +131,8 @@ fn fragments(v: &mut Vec<Case>) {
             eth().ipv4().frag4(1480, false).tcp(40000, 80).syn();
         "ipv4-fragment-8" "a fragment at offset 8: it could overwrite flags" =>
             eth().ipv4().frag4(8, false).tcp(40000, 80).syn();
+        "ipv4-fragment-32768" "an offset of which only the first bit is set" =>
+            eth().ipv4().frag4(32768, false).tcp(40000, 80).syn();
         "ipv4-fragment-farthest" "the last possible offset" =>
             eth().ipv4().frag4(65528, false).tcp(40000, 80).syn();
         "ipv4-fragment-options" "a later fragment with IP options" =>

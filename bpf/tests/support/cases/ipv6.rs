@@ -188,6 +188,8 @@ fn fragments(v: &mut Vec<Case>) {
             eth().ipv6().frag6(8, true).tcp(40000, 80).syn();
         "ipv6-fragment-last" "a last fragment" =>
             eth().ipv6().frag6(1448, false).tcp(40000, 80).syn();
+        "ipv6-fragment-32768" "an offset of which only the first bit is set" =>
+            eth().ipv6().frag6(32768, false).tcp(40000, 80).syn();
         "ipv6-fragment-farthest" "the last possible offset" =>
             eth().ipv6().frag6(65528, false).tcp(40000, 80).syn();
         "ipv6-fragment-late" "a later fragment behind other headers" =>

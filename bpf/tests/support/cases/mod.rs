@@ -10,9 +10,11 @@ mod limits;
 mod link;
 mod tcp;
 
-use super::engine::Seen;
+use super::engine::{Arrival, Seen};
+use super::native::{How, Native, Ran};
 use super::packet::Packet;
 use super::reference::{Action, Counted};
+use super::scene;
 use super::setup::Setup;
 use tidegate_policy::{Reason, VerdictKind};
 
@@ -93,6 +95,30 @@ impl Expect {
             }
         };
         action && counted
+    }
+}
+
+impl Case {
+    /// How a frame of this case arrives: its own, or a part of it.
+    pub fn arrival<'a>(&self, frame: &'a [u8]) -> Arrival<'a> {
+        Arrival { frame, socket: scene::socket(frame), loopback: self.loopback }
+    }
+
+    /// Puts the case into the native build and runs it: where the SYN was refused before, it is,
+    /// and then tokens come back.
+    pub fn run(&self, native: &mut Native, arrival: &Arrival<'_>) -> Result<Ran, String> {
+        native.set(&self.setup);
+        if self.setup.services.iter().any(|service| service.refused_before) {
+            let limits = || self.setup.services.iter().map(|service| service.limit.as_ref());
+            for (service, limit) in limits().enumerate() {
+                native.use_tokens(service, limit.map_or(0, |limit| limit.burst));
+            }
+            native.try_run(arrival, How::default())?;
+            for (service, limit) in limits().enumerate() {
+                native.use_tokens(service, limit.map_or(0, |limit| limit.used));
+            }
+        }
+        native.try_run(arrival, How::default())
     }
 }
 

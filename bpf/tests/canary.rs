@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A gate that finds nothing proves nothing: each of these bugs is planted into a copy of the
+//! sources, and the cases must find it, by a difference or by a crash.
+//!
+//! A canary whose text is no longer in the source fails: plant it anew where the idea went.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use support::cases::{Case, all};
+use support::engine::{Hook, Seen};
+use support::native::{How, Native, Program};
+use support::object::root;
+use support::setup::rejecting;
+
+/// Bytes of a frame that are made unreadable one by one.
+const READ_MAX: usize = 100;
+
+/// What is planted: a file, what it says, what it says then.
+type Canary = (&'static str, &'static str, &'static str);
+
+const PARSER: [Canary; 12] = [
+    ("bpf/lib/parse.h", "if (announced > there)", "if (announced > there + 1)"),
+    ("bpf/lib/parse.h", "if (frag & 0x1fff)", "if (frag & 0x0fff)"),
+    ("bpf/lib/parse.h", "length = (ext.len + 2) * 4;", "length = (ext.len + 1) * 8;"),
+    ("bpf/lib/parse.h", "#define TG_EXTENSIONS_MAX 8", "#define TG_EXTENSIONS_MAX 9"),
+    ("bpf/lib/parse.h", "#define TG_VLANS_MAX 2", "#define TG_VLANS_MAX 3"),
+    ("bpf/lib/parse.h", "p->dscp = ip->tos >> 2;", "p->dscp = ip->tos;"),
+    ("bpf/lib/parse.h", "p->payload = left - header;", "p->payload = left - sizeof(*tcp);"),
+    ("bpf/lib/parse.h", "bpf_htons(0xfff8)", "bpf_htons(0xff00)"),
+    ("bpf/lib/parse.h", "w->fragment |= bpf_ntohs(ext.frag) & 1;", ""),
+    ("bpf/lib/parse.h", "if (header > left)", "if (header > left + 4)"),
+    ("bpf/lib/parse.h", "if ((void *)(tcp + 1) > c->end)", "if ((void *)tcp > c->end)"),
+    ("bpf/lib/parse.h", "if ((void *)(vlan + 1) > c->end)", "if ((void *)vlan > c->end)"),
+];
+
+const CLASSIFIER: [Canary; 8] = [
+    ("bpf/lib/packet.h", "TG_TCP_FIN)) == TG_TCP_SYN", "0)) == TG_TCP_SYN"),
+    ("bpf/lib/classify.h", "if (listen->flags & TG_LISTEN_NEVER)", "if (0)"),
+    ("bpf/lib/classify.h", "if (settings.trust_dscp &&", "if ("),
+    ("bpf/lib/classify.h", "kinds & TG_PORT_EXACT", "0"),
+    ("bpf/lib/classify.h", "tg_prefix_of(view, p, TG_SERVICES_MAX)", "0"),
+    ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_REQUEST;", "reason = 0;"),
+    ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_ESTABLISHED;", "reason = 0;"),
+    ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_TIME_WAIT;", "reason = 0;"),
+];
+
+const CHAIN: [Canary; 10] = [
+    ("bpf/lib/limits.h", ">= share;", "> share;"),
+    ("bpf/lib/limits.h", "ask->waiting >= (__s64)", "ask->waiting > (__s64)"),
+    ("bpf/lib/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
+    ("bpf/abi/tidegate.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
+    ("bpf/lib/judge.h", "if (c->view.released)", "if (0)"),
+    ("bpf/lib/judge.h", "if (c->ask.flags & TG_LIMITS_SHADOW)", "if (0)"),
+    ("bpf/lib/judge.h", "if (!tg_answer_possible(p, c->ifindex))", "if (0)"),
+    ("bpf/lib/count.h", "!!shadow", "0"),
+    ("policy/contract/contract.h", "reserve + TG_TOKEN > p->depth", "TG_TOKEN > p->depth"),
+    ("policy/algo/fresh_first.h", "tg_fresh_remember(set, print);", ""),
+];
+
+const ANSWER: [Canary; 11] = [
+    ("bpf/lib/answer.h", "bpf_htonl(p->seq + 1 + p->payload)", "bpf_htonl(p->seq + 1)"),
+    ("bpf/lib/answer.h", "src && src < 224", "src && src < 240"),
+    ("bpf/lib/answer.h", "src == 127 &&", "src == 128 &&"),
+    ("bpf/lib/answer.h", "TG_ANSWER_NEVER || p->group", "TG_ANSWER_NEVER"),
+    ("bpf/lib/answer.h", "tcp->flags = TG_TCP_RST | TG_TCP_ACK;", "tcp->flags = TG_TCP_RST;"),
+    ("bpf/lib/answer.h", "a->ip.id = 0;", "a->ip.id = 1;"),
+    ("bpf/lib/answer.h", "\treturn (sum & 0xffff) + (sum >> 16);", "\treturn sum & 0xffff;"),
+    ("bpf/lib/answer.h", "a->ip.hops = TG_ANSWER_TTL;", "a->ip.hops = 1;"),
+    ("bpf/hook/xdp.bpf.c", "(int)length - (int)now", "0"),
+    ("bpf/hook/xdp.bpf.c", "tg_xdp_swap(data);", ""),
+    ("bpf/lib/answer.h", "return tg_bucket_take(&table->answers, bucket, 0);", "return 1;"),
+];
+
+/// The sources that a native build needs, in a directory of their own.
+struct Copy(tempfile::TempDir);
+
+impl Copy {
+    fn new() -> Self {
+        let copy = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(copy.path().join("bpf/tests")).unwrap();
+        for folder in
+            ["policy", "bpf/abi", "bpf/hook", "bpf/lib", "bpf/vmlinux", "bpf/tests/native"]
+        {
+            let to = copy.path().join(folder);
+            // links are followed: what is changed below must be a copy
+            let copied = Command::new("cp").arg("-rL").arg(root().join(folder)).arg(to).status();
+            assert!(copied.unwrap().success(), "{folder}");
+        }
+        Self(copy)
+    }
+
+    /// Replaces the only place where a file says this.
+    fn replace(&self, (file, from, to): Canary) {
+        let path = self.0.path().join(file).canonicalize().unwrap();
+        assert!(path.starts_with(self.0.path().canonicalize().unwrap()), "{}", path.display());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches(from).count(), 1, "{file} must say once: {from}");
+        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+    }
+}
+
+/// The first case that, whole or in part, ends otherwise than the reference says, or kills the
+/// program.
+fn found(sources: &Path) -> Option<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let mut native = Native::start_from(Program::Ingress(Hook::Xdp), sources, directory.path());
+    let cases: Vec<Case> = all().into_iter().flat_map(|(_, cases)| cases).collect();
+    let whole = |case: &Case| case.packet.bytes();
+    let parts = cases.iter().filter(|case| case.setup == rejecting()).flat_map(|case| {
+        let frame = whole(case);
+        (0..frame.len()).map(move |length| (case, frame[..length].to_vec()))
+    });
+    let mut all = cases.iter().map(|case| (case, whole(case))).chain(parts);
+    all.find_map(|(case, frame)| difference(&mut native, case, &frame))
+        .or_else(|| cases.iter().find_map(|case| death(&mut native, case)))
+}
+
+/// Whether the program dies on a frame that it can read in part.
+fn death(native: &mut Native, case: &Case) -> Option<String> {
+    let frame = case.packet.bytes();
+    (0..frame.len().min(READ_MAX)).find_map(|linear| {
+        let how = How { linear: linear as u32, ..How::default() };
+        native.set(&case.setup);
+        let died = native.try_run(&case.arrival(&frame), how).err();
+        died.map(|died| format!("{}, {linear} bytes can be read: {died}", case.name))
+    })
+}
+
+fn difference(native: &mut Native, case: &Case, frame: &[u8]) -> Option<String> {
+    let arrival = case.arrival(frame);
+    let expected = Seen::expected(&case.setup, &arrival);
+    let about = format!("{}, {} bytes", case.name, frame.len());
+    match case.run(native, &arrival).map(|ran| ran.seen) {
+        Ok(seen) if seen.as_ref() == Ok(&expected) => None,
+        Ok(seen) => Some(format!("{about}: {seen:x?}, the reference {expected:x?}")),
+        Err(died) => Some(format!("{about}: {died}")),
+    }
+}
+
+fn plant(canaries: &[Canary]) {
+    let missed: Vec<&Canary> = canaries
+        .iter()
+        .filter(|canary| {
+            let copy = Copy::new();
+            copy.replace(**canary);
+            let found = found(copy.0.path());
+            println!("{canary:?}: {}", found.as_deref().unwrap_or("not found"));
+            found.is_none()
+        })
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+}
+
+#[test]
+fn untouched_sources_have_none() {
+    assert_eq!(found(Copy::new().0.path()), None);
+}
+
+#[test]
+fn bugs_in_the_parser_are_found() {
+    plant(&PARSER);
+}
+
+#[test]
+fn bugs_in_the_classifier_are_found() {
+    plant(&CLASSIFIER);
+}
+
+#[test]
+fn bugs_in_the_chain_are_found() {
+    plant(&CHAIN);
+}
+
+#[test]
+fn bugs_in_the_answer_are_found() {
+    plant(&ANSWER);
+}

@@ -40,6 +40,7 @@ struct tg_lease {
 #define TG_LEASE_END_NS (10 * TG_NS_PER_S)	/* then everything passes */
 
 #define TG_TABLE_NEVER 1	/* there are never-shed prefixes */
+#define TG_TABLE_ORIGINS 2	/* tg_origins knows all about IPv4 */
 
 #define TG_SERVICE_PREFIXES 1	/* the service has classes by prefix */
 #define TG_SERVICE_DSCP 2	/* the service has classes by DSCP */
@@ -89,6 +90,27 @@ struct tg_prefix_key {
 	__u8 pad[2];
 };
 #define TG_PREFIX_BITS_MAX (16 + 128)
+
+/*
+ * The prefixes once more, for IPv4: all services and the never-shed set
+ * flattened into tables that are read, not searched. An entry is the number of
+ * a row, or TG_ORIGIN_BLOCK and the number of a block that looks at the next 8
+ * bits. Prefixes that do not fit stay in the trie, and the flag is not set.
+ */
+#define TG_ORIGIN_BLOCK 32768
+#define TG_ORIGIN_BLOCKS 2048
+#define TG_ORIGIN_ROWS 8192
+#define TG_ORIGIN_NEVER 1	/* row of what is never shed */
+
+struct tg_origin {
+	__u8 class[TG_SERVICES_MAX];	/* 0: none */
+};
+
+struct tg_origins {
+	__u16 root[65536];		/* by the upper 16 bits */
+	__u16 block[TG_ORIGIN_BLOCKS][256];
+	struct tg_origin row[TG_ORIGIN_ROWS];
+};
 
 #define TG_LIMITS_SHADOW 1	/* computed and counted, not executed */
 #define TG_LIMITS_REJECT 2	/* what accept-queue and waiting do */

@@ -76,27 +76,84 @@ tg_prefix_of(const struct tg_class_view *view, const struct tg_packet *p,
 	return bpf_map_lookup_elem(&tg_prefixes, &key);
 }
 
+/* Not the number of a row: the trie must be asked. */
+#define TG_ORIGIN_UNKNOWN TG_ORIGIN_ROWS
+
+/*
+ * The row of an IPv4 source. Not static: the verifier looks at it once; masks
+ * bound what it cannot follow.
+ */
+__noinline int tg_origin_of(__u32 slot, __be32 source)
+{
+	const struct tg_origins *origins = tg_at(&tg_origins, slot);
+	__u32 address = bpf_ntohl(source), entry;
+
+	if (!origins)
+		return TG_ORIGIN_UNKNOWN;
+	entry = origins->root[address >> 16];
+	if (entry & TG_ORIGIN_BLOCK)
+		entry = origins->block[entry & (TG_ORIGIN_BLOCKS - 1)]
+				      [address >> 8 & 0xff];
+	if (entry & TG_ORIGIN_BLOCK)
+		entry = origins->block[entry & (TG_ORIGIN_BLOCKS - 1)]
+				      [address & 0xff];
+	return entry & (TG_ORIGIN_ROWS - 1);
+}
+
+static __always_inline __u32 tg_origin(const struct tg_class_view *view,
+				       const struct tg_packet *p)
+{
+	if (p->ipv6 || !(view->table->flags & TG_TABLE_ORIGINS))
+		return TG_ORIGIN_UNKNOWN;
+	return tg_origin_of(view->slot, p->src[3]);
+}
+
 static __always_inline int tg_never_shed(const struct tg_class_view *view,
 					 const struct tg_packet *p,
-					 const struct tg_listen *listen)
+					 const struct tg_listen *listen,
+					 __u32 origin)
 {
 	if (listen->flags & TG_LISTEN_NEVER)
 		return 1;
+	if (origin < TG_ORIGIN_ROWS)
+		return origin == TG_ORIGIN_NEVER;
 	return view->table->flags & TG_TABLE_NEVER &&
 	       tg_prefix_of(view, p, TG_SERVICES_MAX);
+}
+
+/* The class of a row for a service; not static for the same reason. */
+__noinline int tg_origin_class(__u32 slot, __u32 row, __u32 service)
+{
+	const struct tg_origins *origins = tg_at(&tg_origins, slot);
+
+	return origins ? origins->row[row & (TG_ORIGIN_ROWS - 1)]
+				.class[service & (TG_SERVICES_MAX - 1)] : 0;
+}
+
+/* The class that the source has by its prefix; 0: none. */
+static __always_inline __u32
+tg_class_of_source(const struct tg_class_view *view, const struct tg_packet *p,
+		   __u8 index, __u32 origin)
+{
+	const __u32 *class;
+
+	if (origin < TG_ORIGIN_ROWS)
+		return tg_origin_class(view->slot, origin, index);
+	class = tg_prefix_of(view, p, index);
+	return class ? *class : 0;
 }
 
 static __always_inline __u32 tg_class_of(const struct tg_class_view *view,
 					 const struct tg_packet *p,
 					 const struct tg_service *service,
-					 __u8 index)
+					 __u8 index, __u32 origin)
 {
-	const __u32 *class = 0;
+	__u32 class = 0;
 
 	if (service->flags & TG_SERVICE_PREFIXES)
-		class = tg_prefix_of(view, p, index);
+		class = tg_class_of_source(view, p, index, origin);
 	if (class)
-		return *class & (TG_CLASSES_MAX - 1);
+		return class & (TG_CLASSES_MAX - 1);
 	if (settings.trust_dscp && service->flags & TG_SERVICE_DSCP)
 		return service->dscp[p->dscp & (TG_DSCP_MAX - 1)] &
 		       (TG_CLASSES_MAX - 1);

@@ -44,6 +44,7 @@ struct tg_case {
 	struct tg_ask ask;
 	struct tg_class_view view;
 	__u32 ifindex;
+	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
 	__u8 service;
 	__u8 class;
@@ -130,7 +131,8 @@ static __always_inline int tg_prepare(struct tg_case *c,
 	const struct tg_gauges *gauges;
 
 	service = &c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
-	c->class = tg_class_of(&c->view, p, service, c->service);
+	c->class = tg_class_of(&c->view, p, service, c->service,
+			       c->origin);
 	gauges = tg_at(&tg_gauges, service->gauge & (TG_GAUGES_MAX - 1));
 	if (!gauges)
 		return TG_REASON_LOOKUP_FAILED;
@@ -150,7 +152,8 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 {
 	int reason;
 
-	if (tg_never_shed(&c->view, p, listen))
+	c->origin = tg_origin(&c->view, p);
+	if (tg_never_shed(&c->view, p, listen, c->origin))
 		return tg_pass(TG_REASON_NEVER_SHED);
 	c->ask.event.now_ns = bpf_ktime_get_ns();
 	reason = tg_queue(ctx, p, &c->ask.queue);

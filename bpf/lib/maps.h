@@ -45,6 +45,13 @@ struct {
 	__uint(value_size, 4);	/* class */
 } tg_prefixes SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS);
+	__type(key, __u32);
+	__type(value, struct tg_origins);
+} tg_origins SEC(".maps");
+
 struct tg_limits_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TG_SERVICES_MAX);

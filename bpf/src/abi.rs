@@ -14,6 +14,14 @@ pub(crate) const PORT_EXACT: u8 = 1;
 pub(crate) const PORT_ANY: u8 = 2;
 pub(crate) const PORT_BYTES: usize = 65536 / 4;
 pub(crate) const TABLE_NEVER: u32 = 1;
+pub(crate) const TABLE_ORIGINS: u32 = 2;
+pub(crate) const ORIGIN_BLOCK: u16 = 32768;
+pub(crate) const ORIGIN_BLOCKS: usize = 2048;
+pub(crate) const ORIGIN_ROWS: usize = 8192;
+pub(crate) const ORIGIN_NEVER: u16 = 1;
+/// Bytes of `struct tg_origins`.
+pub(crate) const ORIGINS_SIZE: usize =
+    2 * 65536 + 2 * 256 * ORIGIN_BLOCKS + SERVICES_MAX * ORIGIN_ROWS;
 pub(crate) const SERVICE_PREFIXES: u8 = 1;
 pub(crate) const SERVICE_DSCP: u8 = 2;
 pub(crate) const LISTEN_NEVER: u8 = 1;
@@ -160,6 +168,11 @@ mod tests {
             ("TG_PORT_EXACT", u64::from(PORT_EXACT)),
             ("TG_PORT_ANY", u64::from(PORT_ANY)),
             ("TG_TABLE_NEVER", u64::from(TABLE_NEVER)),
+            ("TG_TABLE_ORIGINS", u64::from(TABLE_ORIGINS)),
+            ("TG_ORIGIN_BLOCK", u64::from(ORIGIN_BLOCK)),
+            ("TG_ORIGIN_BLOCKS", ORIGIN_BLOCKS as u64),
+            ("TG_ORIGIN_ROWS", ORIGIN_ROWS as u64),
+            ("TG_ORIGIN_NEVER", u64::from(ORIGIN_NEVER)),
             ("TG_SERVICE_PREFIXES", u64::from(SERVICE_PREFIXES)),
             ("TG_SERVICE_DSCP", u64::from(SERVICE_DSCP)),
             ("TG_LISTEN_NEVER", u64::from(LISTEN_NEVER)),

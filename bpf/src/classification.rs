@@ -5,7 +5,7 @@
 use crate::abi::{self, BucketParams, ListenKey, ListenValue, Plain, PrefixKey, Table};
 use crate::maps::Maps;
 use crate::plan::mapped;
-use crate::{Error, Plan};
+use crate::{Error, Plan, origins};
 use ipnet::IpNet;
 use libbpf_rs::MapCore;
 use std::net::Ipv4Addr;
@@ -48,7 +48,13 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
         let key = prefix_key(slot, SERVICES_MAX as u8, source);
         maps.write("tg_prefixes", key.bytes(), &1_u32.to_ne_bytes())?;
     }
-    maps.write("tg_tables", &u32::from(slot).to_ne_bytes(), table(plan, gauges).bytes())
+    let slot = u32::from(slot).to_ne_bytes();
+    let mut table = table(plan, gauges);
+    if let Some(origins) = origins::tables(plan) {
+        maps.write("tg_origins", &slot, &origins)?;
+        table.flags |= abi::TABLE_ORIGINS;
+    }
+    maps.write("tg_tables", &slot, table.bytes())
 }
 
 fn prefix_key(slot: u8, service: u8, source: &IpNet) -> PrefixKey {

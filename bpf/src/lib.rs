@@ -20,6 +20,7 @@ mod limits;
 mod maps;
 mod namespace;
 mod objects;
+mod origins;
 mod pins;
 mod plan;
 mod read;

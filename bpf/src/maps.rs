@@ -16,11 +16,12 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 10] = [
+const VALUE_SIZES: [(&str, usize); 11] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::ListenValue>()),
     ("tg_prefixes", 4),
+    ("tg_origins", abi::ORIGINS_SIZE),
     ("tg_counts", abi::COUNTS * 8),
     ("tg_passed", abi::REASONS_MAX * 8),
     ("tg_totals", size_of::<abi::TotalsRaw>()),

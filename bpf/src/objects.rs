@@ -35,12 +35,13 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 15] = [
+pub(crate) const SHARED: [&str; 16] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
     "tg_listens",
     "tg_prefixes",
+    "tg_origins",
     "tg_limits",
     "tg_states",
     "tg_counts",

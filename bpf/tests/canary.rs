@@ -13,7 +13,7 @@ use std::process::Command;
 use support::cases::{Case, all};
 use support::engine::{Hook, Seen};
 use support::native::{How, Native, Program};
-use support::object::root;
+use support::place::root;
 use support::setup::rejecting;
 
 /// Bytes of a frame that are made unreadable one by one.
@@ -37,12 +37,15 @@ const PARSER: [Canary; 12] = [
     ("bpf/lib/parse.h", "if ((void *)(vlan + 1) > c->end)", "if ((void *)vlan > c->end)"),
 ];
 
-const CLASSIFIER: [Canary; 8] = [
+const CLASSIFIER: [Canary; 11] = [
     ("bpf/lib/packet.h", "TG_TCP_FIN)) == TG_TCP_SYN", "0)) == TG_TCP_SYN"),
     ("bpf/lib/classify.h", "if (listen->flags & TG_LISTEN_NEVER)", "if (0)"),
     ("bpf/lib/classify.h", "if (settings.trust_dscp &&", "if ("),
     ("bpf/lib/classify.h", "kinds & TG_PORT_EXACT", "0"),
     ("bpf/lib/classify.h", "tg_prefix_of(view, p, TG_SERVICES_MAX)", "0"),
+    ("bpf/lib/classify.h", "return origin == TG_ORIGIN_NEVER;", "return 0;"),
+    ("bpf/lib/classify.h", "[address >> 8 & 0xff]", "[address & 0xff]"),
+    ("bpf/lib/classify.h", "return tg_origin_class(view->slot, origin, index);", "return 0;"),
     ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_REQUEST;", "reason = 0;"),
     ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_ESTABLISHED;", "reason = 0;"),
     ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_TIME_WAIT;", "reason = 0;"),

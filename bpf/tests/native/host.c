@@ -86,9 +86,10 @@ static void host_put_u32(struct host_bytes *b, __u32 value)
 /* Settings are read-only for the hook, and written here. */
 static struct tg_settings *host_settings(void)
 {
-	__u64 page = (__u64)&settings & ~(__u64)(NATIVE_PAGE - 1);
+	__u64 from = (__u64)&settings & ~(__u64)(NATIVE_PAGE - 1);
+	__u64 size = (__u64)(&settings + 1) - from;
 
-	if (mprotect((void *)page, 2 * NATIVE_PAGE, PROT_READ | PROT_WRITE))
+	if (mprotect((void *)from, size, PROT_READ | PROT_WRITE))
 		abort();
 	return (struct tg_settings *)&settings;
 }
@@ -98,14 +99,13 @@ static struct tg_table *host_table(void)
 	return native_entry(&tg_tables, 0);
 }
 
+#include "origins.h"
+
 static void host_reset(void)
 {
-	for (int i = 0; i < NATIVE_MAPS; i++) {
-		struct native_map *m = &native.maps[i];
-
-		m->used = 0;
-		memset(m->values, 0, (__u64)m->max * m->value_size);
-	}
+	host_flat = 0;
+	for (int i = 0; i < NATIVE_MAPS; i++)
+		native_clear(&native.maps[i]);
 	native.fail_at = 0;
 	native.socket.state = 0;
 	native.tail_min = 0;
@@ -137,6 +137,7 @@ static void host_prefix(struct host_bytes *b)
 	key.bits = 16 + host_u8(b);
 	host_get(b, key.addr, sizeof(key.addr));
 	class = host_u8(b);
+	host_flat = 0;
 	if (key.service == TG_SERVICES_MAX)
 		host_table()->flags |= TG_TABLE_NEVER;
 	else
@@ -325,6 +326,7 @@ static void host_run(struct host_bytes *b, struct host_bytes *out, int egress)
 	native.calls = native.thrown = native.counts_row = 0;
 	native.held = native.redirected = 0;
 	memset(&native.sample, 0, sizeof(native.sample));
+	host_flatten();
 	action = host_call(ifindex, egress);
 
 	host_put_u32(out, action);
@@ -402,6 +404,7 @@ static void host_maps(void)
 	HOST_MAP(tg_answers, 1);
 	HOST_MAP(tg_pending, HOST_TABLE);
 	HOST_MAP(tg_flows, HOST_TABLE);
+	HOST_MAP(tg_origins, 1);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,
@@ -410,6 +413,7 @@ static void host_maps(void)
 	});
 }
 
+#ifndef TG_NATIVE_NO_MAIN
 static int host_read(void *to, __u32 length)
 {
 	return fread(to, 1, length, stdin) == length;
@@ -437,3 +441,4 @@ int main(void)
 	}
 	return 0;
 }
+#endif

@@ -17,7 +17,7 @@
 #define NATIVE_FRAME_MAX 81920	/* bytes */
 #define NATIVE_PAGE 4096
 #define NATIVE_CALLS_MAX 64	/* fallible helper calls in one run */
-#define NATIVE_MAPS 15
+#define NATIVE_MAPS 16
 #define NATIVE_ENOMEM (-12)
 #define NATIVE_FAIL_ALL 0xffffffffU
 
@@ -40,6 +40,8 @@ struct native_map {
 	__u32 value_size;
 	__u32 max;
 	__u32 used;		/* hash and trie: entries */
+	__u32 from;		/* entries that were looked at: from, before */
+	__u32 before;
 	__u8 *keys;
 	__u8 *values;
 };
@@ -132,7 +134,22 @@ static void *native_value(const void *map, const void *key)
 	if (m->type == BPF_MAP_TYPE_LPM_TRIE)
 		return native_trie(m, key);
 	memcpy(&index, key, sizeof(index));
-	return index < m->max ? m->values + (__u64)index * m->value_size : NULL;
+	if (index >= m->max)
+		return NULL;
+	if (m->from >= m->before || index < m->from)
+		m->from = index;
+	if (m->before <= index)
+		m->before = index + 1;
+	return m->values + (__u64)index * m->value_size;
+}
+
+/* Clears what was looked at: the rest is still zero. */
+static void native_clear(struct native_map *m)
+{
+	if (m->before > m->from)
+		memset(m->values + (__u64)m->from * m->value_size, 0,
+		       (__u64)(m->before - m->from) * m->value_size);
+	m->used = m->from = m->before = 0;
 }
 
 static void *native_entry(const void *map, __u32 index)

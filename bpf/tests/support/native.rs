@@ -3,7 +3,7 @@
 //! pipes, with a clock, dice and failures that the test chooses.
 
 use super::engine::{Arrival, Hook, Seen};
-use super::object::root;
+use super::place::root;
 use super::reference::{Action, Counted, Judged, Socket};
 use super::setup::{Heartbeat, Limit, Prefix, SECONDS_PER_TOKEN, Service, Setup};
 use std::io::{Read, Write};
@@ -68,6 +68,7 @@ pub enum Call {
     Answers,
     Pending,
     Flows,
+    Origins,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -82,10 +83,10 @@ impl Call {
     fn of(code: u8) -> Self {
         use Call::{
             Answers, Control, Counts, Flows, Gauges, Lease, Limits, LimitsOfService, Listens, Load,
-            Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store, Tables, Tail, ToTcp,
-            Totals,
+            Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store, Tables, Tail,
+            ToTcp, Totals,
         };
-        const MAPS: [Call; 15] = [
+        const MAPS: [Call; 16] = [
             Control,
             Lease,
             Tables,
@@ -100,6 +101,7 @@ impl Call {
             Answers,
             Pending,
             Flows,
+            Origins,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The tables of origins (abi/tidegate.h), made from what the trie has: prefix
+ * by prefix, the shortest first, entry by entry. Slow, and written from the
+ * description in the ABI, not from the loader.
+ */
+
+static int host_flat;		/* 1: they say what the trie says */
+static __u16 host_blocks;	/* in use */
+
+static struct tg_origins *host_origins(void)
+{
+	return native_entry(&tg_origins, 0);
+}
+
+/* The row of an entry after one more prefix. */
+static __u16 host_origin_row(__u16 old, __u32 service, __u32 class)
+{
+	struct tg_origin *rows = host_origins()->row, row = rows[old];
+	static const struct tg_origin nothing;
+	__u16 i = 0;
+
+	if (old == TG_ORIGIN_NEVER || service == TG_SERVICES_MAX)
+		return TG_ORIGIN_NEVER;
+	row.class[service] = class;
+	while (memcmp(&rows[i], &row, sizeof(row))) {
+		if (++i == TG_ORIGIN_NEVER)
+			i++;
+		if (i == TG_ORIGIN_ROWS)
+			abort();
+		if (!memcmp(&rows[i], &nothing, sizeof(nothing)))
+			rows[i] = row;
+	}
+	return i;
+}
+
+/* The block that an entry leads to; a new one says what the entry said. */
+static __u16 *host_origin_block(__u16 *entry)
+{
+	__u16 *block;
+
+	if (!(*entry & TG_ORIGIN_BLOCK)) {
+		if (host_blocks == TG_ORIGIN_BLOCKS)
+			abort();
+		block = host_origins()->block[host_blocks];
+		for (int i = 0; i < 256; i++)
+			block[i] = *entry;
+		*entry = TG_ORIGIN_BLOCK | host_blocks++;
+	}
+	return host_origins()->block[*entry & ~TG_ORIGIN_BLOCK];
+}
+
+static void host_origin(__u32 address, __u32 length, __u32 service, __u32 class)
+{
+	__u32 seen = 16, at = address >> 16;
+	__u16 *table = host_origins()->root;
+
+	while (length > seen) {
+		table = host_origin_block(&table[at]);
+		seen += 8;
+		at = address >> (32 - seen) & 0xff;
+	}
+	for (__u32 i = 0; i < 1U << (seen - length); i++)
+		table[at + i] = host_origin_row(table[at + i], service, class);
+}
+
+/* All prefixes of this length in IPv4; those of IPv6 may cover all of it. */
+static int host_flatten_length(const struct native_map *trie, __u32 length)
+{
+	static const __u8 mapped[16] = { [10] = 0xff, [11] = 0xff };
+	int found = 0;
+
+	for (__u32 i = 0; i < trie->used; i++) {
+		struct tg_prefix_key key;
+		__u32 bits, address, class;
+
+		memcpy(&key, trie->keys + i * sizeof(key), sizeof(key));
+		memcpy(&class, trie->values + i * sizeof(class), sizeof(class));
+		bits = key.bits - 16;
+		if (!native_bits_equal(key.addr, mapped, bits < 96 ? bits : 96))
+			continue;
+		if ((bits < 96 ? 0 : bits - 96) != length)
+			continue;
+		memcpy(&address, key.addr + 12, sizeof(address));
+		host_origin(length ? bpf_ntohl(address) : 0, length,
+			    key.service, class);
+		found = 1;
+	}
+	return found;
+}
+
+/* Before a run: the tables are made again if a prefix came since. */
+static void host_flatten(void)
+{
+	int found = 0;
+
+	if (host_flat)
+		return;
+	memset(host_origins(), 0, sizeof(struct tg_origins));
+	host_blocks = 0;
+	for (__u32 length = 0; length <= 32; length++)
+		found |= host_flatten_length(native_map(&tg_prefixes), length);
+	host_flat = 1;
+	if (found)
+		host_table()->flags |= TG_TABLE_ORIGINS;
+}

@@ -4,9 +4,9 @@
 //! # What it measures
 //! Each tick: arrivals A, completions D, jobs in flight N (exact), mean response times, CPU, accept
 //! queue. From them, **while calm only** (a baseline learned under load sheds healthy users):
-//! - the baseline r0: mean response time of windows of 128 answers, following a lower window
-//!   quickly and a higher one slowly. The mean, not the minimum: with many workers and a heavy
-//!   tail, capacity times the minimum is far fewer jobs than the server needs;
+//! - the baseline r0: mean response time of windows of some hundred answers (see history.rs and
+//!   the constants below). The mean, not the minimum: with many workers and a heavy tail, capacity
+//!   times the minimum is far fewer jobs than the server needs;
 //! - the idle: jobs in flight that Little's law does not explain (N above D·R): connections opened
 //!   and never used must not look like load;
 //! - the peak of D: the capacity that was seen.
@@ -14,17 +14,19 @@
 //! # When it alarms
 //! An excess E = N − idle − D·r0 above what a healthy server shows, **and** a second family: a
 //! lasting imbalance of arrivals and completions (see evidence.rs), or CPU used up for longer than it
-//! takes to work off a burst. And where a quarter of the arrivals is neither answered nor in flight. Everything is measured in departures, so it scales: at 0.9 load the jobs in a
-//! CPU-shared or single server exceed n with chance 0.9^n, whatever its speed. An accept queue
-//! with a long response time is one family in two places (a slow dependency looks so) and no alarm.
+//! takes to work off a burst. A standing accept queue takes the place of the excess where the
+//! imbalance lasts. And where a quarter of the arrivals is neither answered nor in flight.
+//! Everything is measured in departures, so it scales: at 0.9 load the jobs in a CPU-shared or
+//! single server exceed n with chance 0.9^n, whatever its speed. An accept queue with a long
+//! response time is one family in two places (a slow dependency looks so) and no alarm.
 //!
 //! # What it sets
 //! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
 //! objective on top of what it usually holds, which bounds what can pile up between two ticks.
 //!
-//! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an unknown
-//! number of workers busy, a half more because r0 is an estimate, and a small standing queue
-//! Q that rides out chance. Two actuators:
+//! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
+//! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
+//! queue Q that rides out chance. Two actuators, and a fence at a full accept queue:
 //! - rate = μ + (N* − N)/τ, with μ the completions per second under saturation. A rate, not only a
 //!   ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
@@ -171,6 +173,8 @@ const PEAK_COMPLETIONS: f64 = 512.0;
 const PEAK_TICKS_MIN: usize = 10;
 /// Failed steps after which the search ends: one may be chance.
 const SEARCH_FAILED_MAX: u32 = 2;
+/// The whole accept queue, in 1/1024: the limit in line while shedding.
+const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 /// Seconds in which the peak of completions fades to half.
 const PEAK_HALF_LIFE: f64 = 60.0;
 
@@ -425,6 +429,7 @@ impl DefaultController {
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
         let standing = excess > QUEUE_MAX;
         let shed = time && unbalanced
+            || queue && standing && unbalanced
             || time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);
         (on, shed)
@@ -516,7 +521,8 @@ impl DefaultController {
             rate: Some(rate),
             burst: queue.ceil().clamp(2.0, SHED_BURST_MAX) as u32,
             waiting_max: (mode == Mode::Enforce).then_some(ceiling),
-            accept_queue_max_q10: 0,
+            // A full accept queue loses what comes, in silence, after the handshake.
+            accept_queue_max_q10: ACCEPT_QUEUE_FULL_Q10,
             why: Why { shedding: true, since: self.since, alarmed: shed.families.clone(), text },
             ..ServiceLimits::default()
         }

@@ -37,7 +37,7 @@ impl Extension for Experiments {
                 Arg::new("data")
                     .long("data")
                     .value_parser(clap::value_parser!(PathBuf))
-                    .help("folder with the real traces, for experiments that take them"),
+                    .help("folder with the real traces, for experiments that take them (none yet)"),
             )
             .arg(
                 Arg::new("out")
@@ -47,7 +47,7 @@ impl Extension for Experiments {
                     .help("folder for results.csv, run.json and figures/"),
             );
         let judge = Command::new("judge")
-            .about("Compare results with what is claimed; exit code 1 when a claim does not hold")
+            .about("Compare results with what is claimed; exit code 8 when a claim does not hold")
             .arg(Arg::new("dir").required(true).value_parser(clap::value_parser!(PathBuf)));
         Command::new("experiment")
             .about("What we claim, run and judged")
@@ -95,6 +95,9 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         program: std::env::current_exe()?,
         helper: crate::lab::helper(),
     };
+    if matches.contains_id("data") && matches.get_one::<PathBuf>("data").is_some() {
+        writeln!(out, "note: {} takes no traces; --data is not used", experiment.name)?;
+    }
     let mut screen = Screen::new(std::io::stderr().is_terminal());
     let outcome = start::start(&experiment, &options, &mut screen)?;
     screen.finish();

@@ -20,7 +20,8 @@ use tidegate_workload::{Profile, Segment};
 const TRIES: u32 = 3;
 /// Length of the slots of the time series.
 const SLOT: Nanos = Nanos::from_millis(500);
-/// What the p99 in the recovery is compared with where 0.9 was not run: so many times the p50.
+/// What the p99 in the recovery is compared with until `none` at 0.9 has been run, in seconds: a
+/// quarter of the objective.
 const NORMAL_P99: f64 = 0.25;
 
 /// How the experiment is run.

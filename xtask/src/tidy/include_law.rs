@@ -39,6 +39,8 @@ const LAW: [Row; 10] = [
     },
     // Programs that tests load beside ours, and hooks that tests run natively.
     Row { folder: "bpf/tests", ours: &["bpf/", "policy/"], system: &[ANY] },
+    // What feeds the same hooks and policies with whatever a fuzzer invents.
+    Row { folder: "fuzz/harness", ours: &["fuzz/", "bpf/", "policy/"], system: &[ANY] },
     // Programs that real servers run as CGI.
     Row { folder: "lab/c", ours: &[], system: &[ANY] },
 ];

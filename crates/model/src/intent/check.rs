@@ -339,7 +339,15 @@ impl Check<'_> {
 
     fn daemon(&mut self) {
         let daemon = &self.config.daemon;
-        self.span("daemon.tick", daemon.tick, TICK_RANGE);
+        if daemon.tick > TICK_RANGE.1 {
+            let [found, min, max] = [daemon.tick, TICK_RANGE.0, TICK_RANGE.1].map(show_span);
+            let message = format!(
+                "found {found}; allowed: {min} to {max} (each tick renews the lease, and from 3s without one on limits open)"
+            );
+            self.fault("daemon.tick", message);
+        } else {
+            self.span("daemon.tick", daemon.tick, TICK_RANGE);
+        }
         self.absolute("daemon.socket", &daemon.socket);
         let length = daemon.socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {

@@ -50,6 +50,15 @@ pub enum SystemFault {
         /// Index in its `listen`.
         index: usize,
     },
+    /// An ssh server listens on an address of a service: shedding there would lock people out.
+    ListensOnSsh {
+        /// The service.
+        service: String,
+        /// Index in its `listen`.
+        index: usize,
+        /// The port.
+        port: u16,
+    },
 }
 
 /// A fault with its place, and whether it forbids to run.
@@ -87,7 +96,8 @@ impl SystemFault {
             Self::CgroupMissing { service, .. } => {
                 format!("services.{}.process.cgroup", step(service))
             }
-            Self::NothingListens { service, index } => {
+            Self::NothingListens { service, index }
+            | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
             }
         }
@@ -122,8 +132,14 @@ impl std::fmt::Display for SystemFault {
                 write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
             }
             Self::NothingListens { .. } => {
-                f.write_str("nobody listens here at the moment; what arrives passes")
+                f.write_str("nobody listens here at the moment")
             }
+            Self::ListensOnSsh { service, port, .. } => write!(
+                f,
+                "the ssh server of this machine listens on port {port}, which is never shed, so \
+                 the service {service:?} cannot protect it; take the port out of its listen, give \
+                 the address on which the service itself listens, or move the ssh server"
+            ),
         }
     }
 }
@@ -151,6 +167,16 @@ mod tests {
                 .starts_with("3:26: interfaces[1].attach: another XDP program (7 other) owns eht1")
         );
         let listens = SystemFault::NothingListens { service: "shop".into(), index: 0 };
-        assert!(!listens.fatal() && say(listens).starts_with("5:33: services.shop.listen[0]: "));
+        assert!(!listens.fatal());
+        assert_eq!(
+            say(listens),
+            "5:33: services.shop.listen[0]: nobody listens here at the moment",
+            "what arrives is judged all the same"
+        );
+        let ssh = SystemFault::ListensOnSsh { service: "shop".into(), index: 0, port: 80 };
+        assert!(ssh.fatal(), "a service there could lock people out");
+        let text = say(ssh);
+        assert!(text.starts_with("5:33: services.shop.listen[0]: ") && text.contains("port 80"));
+        assert!(text.contains("\"shop\"") && text.contains("move the ssh server"), "{text}");
     }
 }

@@ -35,8 +35,8 @@ pub const BURST_DEFAULT: u32 = 20;
 pub const ABACUS_STEPS_MAX: usize = 12;
 /// Periods in the ring of abacus; a window must be shorter (TG_ABACUS_PERIODS).
 pub const ABACUS_PERIODS: u64 = 128;
-/// Shortest and longest tick of the daemon.
-pub const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(10));
+/// Shortest and longest tick of the daemon: each tick renews the lease, which holds for 3 s.
+pub const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::SECOND);
 /// Shortest and longest objective of a service.
 pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3600));
 /// Largest share of a bucket that may be reserved for the classes above the default.
@@ -409,7 +409,7 @@ impl Default for Answers {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonConfig {
-    /// Time between two decisions, 10 ms to 10 s.
+    /// Time between two decisions, 10 ms to 1 s: each renews the lease, which holds for 3 s.
     #[serde(with = "text::span")]
     #[schemars(with = "text::SpanText")]
     pub tick: Nanos,

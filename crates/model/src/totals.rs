@@ -121,6 +121,12 @@ pub trait Totals {
     /// # Errors
     /// When they cannot be read at the moment; the caller then has no signal, not a zero.
     fn totals(&self, service: usize) -> io::Result<ServiceTotals>;
+
+    /// Whether the answers of the services are seen on every interface. Where they are not,
+    /// `waiting` only grows and first bytes and ends are missing: neither is a signal.
+    fn sees_answers(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

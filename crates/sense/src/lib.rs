@@ -26,4 +26,4 @@ pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;
 pub use sense::{HOLD_MAX, Roots, Sense, Sensed, ServiceSource, Trouble};
-pub use ssh::ssh_ports;
+pub use ssh::{ssh_listeners, ssh_ports};

@@ -47,7 +47,8 @@ pub struct Listener {
 
 impl Listener {
     /// Whether connections to this address can end here, and if so how specifically (higher wins).
-    fn serves(&self, listen: &Listen) -> Option<u8> {
+    #[must_use]
+    pub fn serves(&self, listen: &Listen) -> Option<u8> {
         if self.port != listen.port {
             return None;
         }

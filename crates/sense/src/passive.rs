@@ -26,6 +26,9 @@ impl Passive {
     ) -> io::Result<(Time, Balance)> {
         let before = self.last.take();
         let totals = source.totals(service)?;
+        if !source.sees_answers() {
+            return Ok(self.unanswered(totals, before.as_ref()));
+        }
         self.levels = Some((now, totals.waiting, totals.open));
         let mut time = self.levels(now);
         let mut balance = Balance::default();
@@ -39,6 +42,20 @@ impl Passive {
         }
         self.last = Some(totals);
         Ok((time, balance))
+    }
+
+    /// Where answers are not seen, only what arrived and what was judged is known: no family Time,
+    /// and nothing completed that could be told.
+    fn unanswered(
+        &mut self,
+        totals: ServiceTotals,
+        before: Option<&ServiceTotals>,
+    ) -> (Time, Balance) {
+        self.levels = None;
+        let counts = before.and_then(|before| counts(&totals, before));
+        let counts = counts.map(|counts| Reading::fresh(Counts { completed: 0, ..counts }));
+        self.last = Some(totals);
+        (Time::default(), Balance { counts })
     }
 
     /// The levels as they were last read, with their age.
@@ -119,6 +136,28 @@ mod tests {
         assert_eq!(passive.tick(second(5), 0, &fake).unwrap().1.counts, None, "fresh state");
         *fake.0.borrow_mut() = Ok(totals(4, 2));
         assert_eq!(passive.tick(second(6), 0, &fake).unwrap().1.counts.unwrap().value.offered, 3);
+    }
+
+    struct Blind(Fake);
+    impl Totals for Blind {
+        fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
+            self.0.totals(service)
+        }
+        fn sees_answers(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn where_answers_are_not_seen_times_and_levels_are_unknown_and_not_zero() {
+        let blind = Blind(Fake(RefCell::new(Ok(totals(100, 0)))));
+        let mut passive = Passive::default();
+        passive.tick(Nanos::from_secs(1), 0, &blind).unwrap();
+        *blind.0.0.borrow_mut() = Ok(totals(130, 0));
+        let (time, balance) = passive.tick(Nanos::from_secs(2), 0, &blind).unwrap();
+        assert_eq!(time, Time::default());
+        assert_eq!(passive.levels(Nanos::from_secs(2)), Time::default());
+        assert_eq!(balance.counts.unwrap().value.offered, 30, "arrivals are known");
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub const HOLD_MAX: Nanos = Nanos::from_secs(10);
 /// How often the place of a service (its CPUs, groups, quota) is looked at while nothing changes.
 const PLACE_EVERY: Nanos = Nanos::from_secs(5);
 
+/// Why there are no times.
+const NO_EGRESS: &str = "an interface has no egress hook, so answers are not seen: no response \
+    times, no in-flight, no completions, and no limits that need them";
+
 /// Where the kernel's files are: arguments, so that tests run on trees of their own.
 #[derive(Clone, Debug)]
 pub struct Roots {
@@ -153,7 +157,12 @@ impl Sense {
                 &mut out.troubles,
             );
             match service.passive.tick(now, index, totals) {
-                Ok((time, balance)) => (out.signals.time, out.signals.balance) = (time, balance),
+                Ok((time, balance)) => {
+                    (out.signals.time, out.signals.balance) = (time, balance);
+                    if !totals.sees_answers() {
+                        out.troubles.push(Trouble { signal: "answers", why: NO_EGRESS.into() });
+                    }
+                }
                 Err(error) => {
                     out.signals.time = service.passive.levels(now);
                     out.troubles.push(Trouble { signal: "counters", why: error.to_string() });

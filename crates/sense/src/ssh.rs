@@ -2,7 +2,7 @@
 //! The ports on which ssh really listens: they are never shed.
 
 use crate::finder::{Finder, pids};
-use crate::listeners::ListenerSource;
+use crate::listeners::{Listener, ListenerSource};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -33,24 +33,31 @@ pub fn ssh_ports(
 ) -> (BTreeSet<u16>, io::Result<()>) {
     let mut ports = configured(etc);
     ports.insert(SSH_PORT);
+    let listed = ssh_listeners(listeners, proc)
+        .map(|found| ports.extend(found.iter().map(|listener| listener.port)));
+    (ports, listed)
+}
+
+/// The sockets on which an ssh server really listens in the namespace of `listeners`; those of
+/// processes into which we may not look are missing.
+///
+/// # Errors
+/// When the listeners cannot be listed.
+pub fn ssh_listeners(listeners: &mut dyn ListenerSource, proc: &Path) -> io::Result<Vec<Listener>> {
     let mut all = Vec::new();
-    if let Err(error) = listeners.list(&mut all) {
-        return (ports, Err(error));
-    }
+    listeners.list(&mut all)?;
     let servers: BTreeSet<u32> =
         pids(proc).into_iter().filter(|pid| is_server(proc, *pid)).collect();
     if servers.is_empty() {
-        return (ports, Ok(()));
+        return Ok(Vec::new());
     }
     let mut finder = Finder::new(proc);
     finder.complete(Nanos::ZERO, &all.iter().map(|listener| listener.inode).collect());
-    for listener in &all {
+    all.retain(|listener| {
         let holders = finder.holders().get(&listener.inode);
-        if holders.is_some_and(|holders| !holders.is_disjoint(&servers)) {
-            ports.insert(listener.port);
-        }
-    }
-    (ports, Ok(()))
+        holders.is_some_and(|holders| !holders.is_disjoint(&servers))
+    });
+    Ok(all)
 }
 
 fn is_server(proc: &Path, pid: u32) -> bool {
@@ -90,7 +97,6 @@ fn port_of(line: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listeners::Listener;
 
     struct Fixed(Vec<Listener>);
     impl ListenerSource for Fixed {
@@ -127,5 +133,7 @@ mod tests {
         let (ports, listed) = ssh_ports(&mut source, &proc, &etc);
         listed.unwrap();
         assert_eq!(Vec::from_iter(ports), [22, 2200, 2201, 2202, 4022]);
+        let real = ssh_listeners(&mut source, &proc).unwrap();
+        assert_eq!(real, [listener(4022, 70)], "what is only configured is no listener");
     }
 }

@@ -32,6 +32,7 @@ pub fn figures(service: &ServiceState) -> Figures {
         repeated: rate(counts.repeated),
         admitted: rate(counts.admitted),
         refused: rate(counts.refused),
-        completed: rate(counts.completed),
+        // Where answers are not seen, nothing that completed is known.
+        completed: service.signals.time.first_byte.and_then(|_| rate(counts.completed)),
     }
 }

@@ -14,7 +14,7 @@ use support::connection::{End, crowd, give, handshake, life, play};
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
 use support::native::{How, Mode, Native, Program};
-use support::object::root;
+use support::place::root;
 use support::random::{Dice, seed};
 use support::scene;
 use support::setup::base;

@@ -105,7 +105,8 @@ static void host_reset(void)
 {
 	host_flat = 0;
 	for (int i = 0; i < NATIVE_MAPS; i++)
-		native_clear(&native.maps[i]);
+		if (native.maps[i].map != &tg_origins)	/* see origins.h */
+			native_clear(&native.maps[i]);
 	native.fail_at = 0;
 	native.socket.state = 0;
 	native.tail_min = 0;
@@ -389,7 +390,8 @@ static void host_maps(void)
 		.map = &tg_prefixes, .name = "tg_prefixes",
 		.type = BPF_MAP_TYPE_LPM_TRIE,
 		.key_size = sizeof(struct tg_prefix_key),
-		.value_size = sizeof(__u32), .max = 256,
+		.value_size = sizeof(__u32),
+		.max = sizeof(host_then.values) / sizeof(__u32),
 	});
 	native_register((struct native_map){
 		.map = &tg_limits, .name = "tg_limits",

@@ -7,14 +7,15 @@
 
 static int host_flat;		/* 1: they say what the trie says */
 static __u16 host_blocks;	/* in use */
+static __u32 host_tables;	/* how often they were made */
 
 static struct tg_origins *host_origins(void)
 {
 	return native_entry(&tg_origins, 0);
 }
 
-/* The row of an entry after one more prefix. */
-static __u16 host_origin_row(__u16 old, __u32 service, __u32 class)
+/* The row of an entry after one more prefix: looked for, or made. */
+static __u16 host_origin_find(__u16 old, __u32 service, __u32 class)
 {
 	struct tg_origin *rows = host_origins()->row, row = rows[old];
 	static const struct tg_origin nothing;
@@ -32,6 +33,22 @@ static __u16 host_origin_row(__u16 old, __u32 service, __u32 class)
 			rows[i] = row;
 	}
 	return i;
+}
+
+/* The same; neighbours mostly have the same answer. */
+static __u16 host_origin_row(__u16 old, __u32 service, __u32 class)
+{
+	static __u16 last_old, last_row;
+	static __u32 last_service, last_class, last_tables;
+
+	if (last_tables != host_tables || last_old != old ||
+	    last_service != service || last_class != class)
+		last_row = host_origin_find(old, service, class);
+	last_tables = host_tables;
+	last_old = old;
+	last_service = service;
+	last_class = class;
+	return last_row;
 }
 
 /* The block that an entry leads to; a new one says what the entry said. */
@@ -89,18 +106,43 @@ static int host_flatten_length(const struct native_map *trie, __u32 length)
 	return found;
 }
 
-/* Before a run: the tables are made again if a prefix came since. */
+/* The trie as it was when the tables were made. */
+static struct {
+	struct tg_prefix_key keys[256];
+	__u32 values[256];
+	__u32 used;
+	int found;		/* some of it was of IPv4 */
+} host_then;
+
+static int host_flat_still(const struct native_map *trie)
+{
+	return host_tables && trie->used == host_then.used &&
+	       !memcmp(trie->keys, host_then.keys,
+		       trie->used * sizeof(host_then.keys[0])) &&
+	       !memcmp(trie->values, host_then.values,
+		       trie->used * sizeof(host_then.values[0]));
+}
+
+/* Before a run: the tables are made again if the trie is another now. */
 static void host_flatten(void)
 {
-	int found = 0;
+	struct native_map *trie = native_map(&tg_prefixes);
 
 	if (host_flat)
 		return;
-	memset(host_origins(), 0, sizeof(struct tg_origins));
-	host_blocks = 0;
-	for (__u32 length = 0; length <= 32; length++)
-		found |= host_flatten_length(native_map(&tg_prefixes), length);
 	host_flat = 1;
-	if (found)
+	if (!host_flat_still(trie)) {
+		memset(host_origins(), 0, sizeof(struct tg_origins));
+		host_blocks = 0;
+		host_tables++;
+		host_then.found = 0;
+		for (__u32 length = 0; length <= 32; length++)
+			host_then.found |= host_flatten_length(trie, length);
+		host_then.used = trie->used;
+		memcpy(host_then.keys, trie->keys, sizeof(host_then.keys));
+		memcpy(host_then.values, trie->values,
+		       sizeof(host_then.values));
+	}
+	if (host_then.found)
 		host_table()->flags |= TG_TABLE_ORIGINS;
 }

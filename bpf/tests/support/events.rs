@@ -145,7 +145,7 @@ impl Events {
         let at = self.dice.below(KEYS_KEPT);
         match self.dice.below(10) {
             0..4 => self.kept[at],
-            4 => self.dice.u64() & !0x1fff | 42,
+            4 => self.dice.u64() & !0x7fff | 42,
             5 if self.dice.one_in(20) => self.dice.u64() & 0xffff_ffff_ffff,
             _ => {
                 self.kept[at] = self.dice.u64();

@@ -3,7 +3,7 @@
 //! `case NAME`; its other lines are indented. Compared by the tests; written only with
 //! `TIDEGATE_BLESS=1` (`cargo xtask golden --bless`).
 
-use super::object::root;
+use super::place::root;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

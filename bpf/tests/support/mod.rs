@@ -13,12 +13,14 @@ pub mod engine;
 pub mod events;
 pub mod frames;
 pub mod golden;
+pub mod harness;
 pub mod namespace;
 pub mod native;
 #[path = "../netns/mod.rs"]
 mod netns;
 pub mod object;
 pub mod packet;
+pub mod place;
 pub mod plane;
 pub mod random;
 pub mod reference;

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "the build script uses the rest")]
 mod builder;
 
+use super::place::root;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use std::path::Path;
 use tidegate_bpf::testing::Objects;
@@ -14,11 +15,6 @@ use tidegate_bpf::testing::Objects;
 pub const COMPILERS: [&str; 4] = ["clang-14", "clang-16", "clang-19", "clang-22"];
 /// The one that the product is built with.
 pub const COMPILER_DEFAULT: &str = "clang-19";
-
-/// The root of the repository.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
 
 /// Fails with words, not with EPERM from somewhere deep down.
 pub fn require_root() {

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The harnesses of fuzz/, bounded and without a fuzzer: every case as a seed, damaged again and
+//! again. What a real fuzzer needs (a nightly compiler, hours) is in fuzz/README.md.
+//!
+//! `TIDEGATE_CORPUS=DIR cargo test -p tidegate-bpf --test fuzz_smoke` writes the seeds for it.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::cases::all;
+use support::engine::Hook;
+use support::harness::{HEAD, differential};
+use support::native::{Native, Program};
+use support::place::root;
+use support::random::{Dice, seed};
+
+/// How often each seed is damaged.
+const ROUNDS: usize = 300;
+/// Inputs of the differential harness.
+const DIFFERENTIAL: usize = 15_000;
+/// Bytes before the frame in an input of harness/hook.c (`FUZZ_HEAD`).
+const HOOK_HEAD: usize = 12;
+/// Longer cases are no seeds: they only differ in their payload.
+const SEED_MAX: usize = 600;
+/// Seeds of the policies: each a whole life of random bytes, some with sane parameters.
+const POLICY_SEEDS: usize = 400;
+/// The environment variable that names a directory for the seeds.
+const CORPUS: &str = "TIDEGATE_CORPUS";
+
+/// Compiles a harness with smoke.c, as fuzz/build.rs does with libFuzzer.
+fn build(harness: &str, defines: &[&str], directory: &Path) -> std::path::PathBuf {
+    let binary = directory.join("smoke");
+    let include = |folder: &str| format!("-I{}", root().join(folder).display());
+    let file = |name: &str| root().join("fuzz/harness").join(name);
+    let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+        .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
+        .args(["-fsanitize=address,undefined", "-fno-sanitize=alignment"])
+        .arg("-fno-sanitize-recover=all")
+        .args([include("bpf/tests/native"), include("bpf"), include("policy")])
+        .args(defines)
+        .args([file(harness), file("smoke.c")])
+        .arg("-o")
+        .arg(&binary)
+        .output()
+        .unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    binary
+}
+
+/// Runs a harness over all seeds, each damaged many times; how many inputs that were.
+fn run(binary: &Path, seeds: &[Vec<u8>]) -> usize {
+    let seed = seed();
+    let mut child = Command::new(binary)
+        .args([ROUNDS.to_string(), seed.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for input in seeds {
+        stdin.write_all(&(input.len() as u32).to_le_bytes()).unwrap();
+        // a program that died says why itself
+        let _ = stdin.write_all(input);
+    }
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "TIDEGATE_SEED={seed}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+fn write_corpus(target: &str, seeds: &[Vec<u8>]) {
+    let Ok(directory) = std::env::var(CORPUS) else { return };
+    let directory = Path::new(&directory).join(target);
+    std::fs::create_dir_all(&directory).unwrap();
+    for (at, seed) in seeds.iter().enumerate() {
+        std::fs::write(directory.join(format!("case-{at:04}")), seed).unwrap();
+    }
+}
+
+fn frames() -> impl Iterator<Item = Vec<u8>> {
+    let cases = all().into_iter().flat_map(|(_, cases)| cases);
+    cases.map(|case| case.packet.bytes()).filter(|frame| frame.len() <= SEED_MAX)
+}
+
+/// Every case's frame behind a set-up by the dice, refusing ones preferred.
+fn hook_seeds() -> Vec<Vec<u8>> {
+    let mut dice = Dice::new(seed());
+    let behind = |frame: Vec<u8>| {
+        let mut head = [0; HOOK_HEAD];
+        let any = dice.u8();
+        head[0] = *dice.pick(&[6, 6, 4, 14, 7, 22, 134, any]);
+        head[1] = dice.u8() & 7;
+        head[4] = dice.u8();
+        [&head[..], &frame].concat()
+    };
+    frames().map(behind).collect()
+}
+
+fn hook(target: &str, defines: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let binary = build("hook.c", defines, directory.path());
+    let seeds = hook_seeds();
+    write_corpus(target, &seeds);
+    let count = run(&binary, &seeds);
+    println!("{target}: {count} inputs");
+    assert!(count > 100_000, "{count} inputs");
+}
+
+#[test]
+fn the_xdp_hook() {
+    let hook_file = "-DTG_HOOK=\"hook/xdp.bpf.c\"";
+    hook("hook_xdp", &[hook_file, "-DTG_HOOK_FN=tg_xdp", "-DTG_NATIVE_XDP"]);
+}
+
+#[test]
+fn the_tc_hook() {
+    hook("hook_tc", &["-DTG_HOOK=\"hook/tc.bpf.c\"", "-DTG_HOOK_FN=tg_ingress"]);
+}
+
+#[test]
+fn the_policies() {
+    let directory = tempfile::tempdir().unwrap();
+    let binary = build("policy.c", &[], directory.path());
+    let mut dice = Dice::new(seed());
+    let seeds: Vec<Vec<u8>> = (0..POLICY_SEEDS)
+        .map(|_| {
+            let length = 145 + dice.below(1800);
+            let mut bytes = dice.bytes(length);
+            // the number of a policy, and numbers that are small more often than not
+            bytes[0] = dice.u8() & 1;
+            bytes[1..9].copy_from_slice(&(dice.u64() % 4).to_le_bytes());
+            for byte in &mut bytes[9..] {
+                *byte = if dice.one_in(3) { *byte } else { 0 };
+            }
+            bytes
+        })
+        .collect();
+    write_corpus("policy", &seeds);
+    let count = run(&binary, &seeds);
+    println!("policy: {count} inputs");
+    assert!(count > 100_000, "{count} inputs");
+}
+
+#[test]
+fn the_hook_against_the_reference() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut native = Native::start(Program::Ingress(Hook::Xdp), directory.path());
+    let mut dice = Dice::new(seed());
+    let seeds: Vec<Vec<u8>> =
+        frames().map(|frame| [&dice.bytes(HEAD)[..], &frame].concat()).collect();
+    write_corpus("differential", &seeds);
+    for _ in 0..DIFFERENTIAL {
+        let mut input = dice.pick(&seeds).clone();
+        for _ in 0..dice.below(5) {
+            let at = dice.below(input.len());
+            input[at] = dice.u8();
+        }
+        differential(&mut native, &input);
+    }
+    native.finish();
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * An ingress hook under a fuzzer: a few bytes choose the set-up and which
+ * helper call fails, the rest is the frame. Beyond what the sanitizers find,
+ * these must hold of every frame:
+ *	- what passes is not changed
+ *	- released, without a lease, or without a limit, everything passes
+ *	- an answer is a RST, never longer than the frame it answers
+ *	- exactly one thing is counted, and nothing is left locked or held
+ * TG_HOOK and TG_HOOK_FN say which hook (as for bpf/tests/native/host.c).
+ */
+#define TG_NATIVE_NO_MAIN
+#include "../../bpf/tests/native/host.c"
+#include "harness.h"
+
+#define FUZZ_HEAD 12	/* bytes before the frame */
+
+/* Bits of the first byte. */
+enum fuzz_switch {
+	FUZZ_SHADOW = 1,
+	FUZZ_REJECT = 2,
+	FUZZ_EMPTY = 4,		/* no token is left */
+	FUZZ_TRUST = 8,
+	FUZZ_RELEASED = 16,
+	FUZZ_NO_LEASE = 32,
+	FUZZ_LOOPBACK = 64,
+	FUZZ_NO_LIMIT = 128,
+};
+
+#define FUZZ_TRIE 64	/* in policy: prefixes are searched, not read */
+
+struct fuzz_head {
+	__u8 switches;
+	__u8 policy;		/* and, above it, how to answer */
+	__u8 linear;		/* 0: all of the frame */
+	__u8 fail_at;
+	__u8 socket;		/* state, accept queue */
+	__u8 waiting;
+	__u8 lease_age;		/* 1/20 s */
+	__u8 queue_share;
+	__u8 dice[4];
+};
+TG_ASSERT(sizeof(struct fuzz_head) == FUZZ_HEAD);
+
+static void fuzz_must(int holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "does not hold: %s\n", what);
+	abort();
+}
+
+static void fuzz_listen(__u32 ipv6, __u32 addr, __u16 port, __u8 service)
+{
+	struct tg_listen_key key = { .port = port, .proto = TG_PROTO_TCP };
+	struct tg_listen listen = { .service = service };
+	__u32 kind = addr ? TG_PORT_EXACT : TG_PORT_ANY;
+
+	key.addr[2] = ipv6 ? 0 : bpf_htonl(0xffff);
+	key.addr[3] = bpf_htonl(addr);
+	listen.flags = port == 22 ? TG_LISTEN_NEVER : 0;
+	host_table()->ports[port >> 2] |= kind << ((port & 3) * 2);
+	native_add(&tg_listens, &key, &listen);
+}
+
+static void fuzz_prefix(__u8 service, __u8 first, __u8 bits, __u32 class)
+{
+	struct tg_prefix_key key = { .service = service };
+
+	key.bits = 16 + 96 + bits;
+	key.addr[10] = key.addr[11] = 0xff;
+	key.addr[12] = first;
+	native_add(&tg_prefixes, &key, &class);
+}
+
+/* 192.0.2.10:80 and :22, any address :443; 10/8 is never shed. */
+static void fuzz_tables(const struct fuzz_head *head)
+{
+	struct tg_table *table = host_table();
+	struct tg_service *service = &table->service[0];
+
+	fuzz_listen(0, 0xc000020a, 80, 0);
+	fuzz_listen(0, 0xc000020a, 22, 0);
+	fuzz_listen(0, 0, 443, 1);
+	fuzz_listen(1, 0, 443, 1);
+	fuzz_prefix(TG_SERVICES_MAX, 10, 8, 1);
+	fuzz_prefix(0, 198, 8, 1);
+	fuzz_prefix(0, 128, 1, 2);
+	table->flags = TG_TABLE_NEVER;
+	table->sample_admitted = table->sample_refused = 1;
+	host_flat = head->policy & FUZZ_TRIE;
+	host_flatten();
+	service->flags = TG_SERVICE_PREFIXES | TG_SERVICE_DSCP;
+	service->priority[0] = table->service[1].priority[0] = 7;
+	service->priority[1] = 3;
+	service->dscp[46] = 1;
+	table->service[1].gauge = TG_GAUGES_EACH;
+}
+
+static void fuzz_bucket(struct tg_bucket_params *bucket)
+{
+	bucket->rate_milli = 1;
+	bucket->depth = 8 * TG_TOKEN;
+	bucket->full_ns = bucket->depth;
+}
+
+static void fuzz_limits(const struct fuzz_head *head, __u32 service)
+{
+	struct tg_limits *limits =
+		native_entry(native.maps[NATIVE_MAPS - 1].map, service);
+	struct tg_locked_state *state = native_entry(&tg_states, service);
+	struct tg_params *params = &limits->params;
+	int on = head->switches;
+
+	limits->flags = (on & FUZZ_SHADOW ? TG_LIMITS_SHADOW : 0) |
+			(on & FUZZ_REJECT ? TG_LIMITS_REJECT : 0);
+	params->policy = head->policy & 3;
+	if (on & FUZZ_NO_LIMIT)
+		return;
+	limits->accept_queue_max_q10 = head->queue_share * 4;
+	limits->waiting_max = head->waiting >> 4;
+	/* every policy's parameters and state begin with its bucket */
+	fuzz_bucket(&params->u.token_bucket.bucket);
+	if (params->policy == TG_POLICY_token_bucket)
+		params->u.token_bucket.action = on & FUZZ_REJECT ? 2 : 1;
+	if (params->policy == TG_POLICY_fresh_first)
+		params->u.fresh_first.action = on & FUZZ_REJECT ? 2 : 1;
+	if (params->policy == TG_POLICY_abacus)
+		params->u.abacus.period_ns = TG_NS_PER_S;
+	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
+	if (on & FUZZ_EMPTY)
+		state->state.u.token_bucket.bucket.used = 8 * TG_TOKEN;
+}
+
+static void fuzz_switches(const struct fuzz_head *head)
+{
+	struct tg_control *control = native_entry(&tg_control, 0);
+	struct tg_lease *lease = native_entry(&tg_lease, 0);
+	struct tg_gauges *gauges = native_entry(&tg_gauges, 0);
+	struct tg_settings *set = host_settings();
+
+	native.now_ns = 1000 * TG_NS_PER_S;
+	control->released = !!(head->switches & FUZZ_RELEASED);
+	if (!(head->switches & FUZZ_NO_LEASE))
+		lease->heartbeat_ns = native.now_ns -
+				      head->lease_age * (TG_NS_PER_S / 20);
+	gauges->waiting = head->waiting & 15;
+	set->trust_dscp = !!(head->switches & FUZZ_TRUST);
+	set->answer = (head->policy >> 2) % 3;
+	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
+	set->flow_mask = set->pending_mask = HOST_TABLE - 1;
+}
+
+static void fuzz_socket(const struct fuzz_head *head)
+{
+	static const __u8 states[] = { 0, 10, 10, 10, 1, 6, 12, 7 };
+	struct sock *sk = &native.tcp.inet_conn.icsk_inet.sk;
+
+	native.socket.state = states[head->socket & 7];
+	sk->sk_ack_backlog = head->socket >> 3;
+	sk->sk_max_ack_backlog = 16;
+}
+
+static int fuzz_is_answer(int action)
+{
+#ifdef TG_NATIVE_XDP
+	return action == XDP_TX || action == XDP_REDIRECT;
+#else
+	return action == 7;
+#endif
+}
+
+static int fuzz_is_pass(int action)
+{
+#ifdef TG_NATIVE_XDP
+	return action == XDP_PASS;
+#else
+	return action == TG_TC_NEXT;
+#endif
+}
+
+static int fuzz_is_drop(int action)
+{
+#ifdef TG_NATIVE_XDP
+	return action == XDP_DROP;
+#else
+	return action == TG_TC_SHOT;
+#endif
+}
+
+/* The frame is a RST now, behind up to two tags. */
+static int fuzz_is_reset(void)
+{
+	__u32 at = 12;
+
+	for (int i = 0; i < 2; i++)
+		if ((native.frame[at] == 0x81 && !native.frame[at + 1]) ||
+		    (native.frame[at] == 0x88 && native.frame[at + 1] == 0xa8))
+			at += 4;
+	at += 2 + (native.frame[at] == 0x08 ? 20 : 40);
+	return native.length == at + 20 && native.frame[at + 13] == 0x14;
+}
+
+static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
+		       __u32 length, int action)
+{
+	const struct tg_passed *passed = native_entry(&tg_passed, 0);
+	__u64 counted = 0;
+	int open = head->switches & (FUZZ_RELEASED | FUZZ_NO_LEASE |
+				     FUZZ_NO_LIMIT);
+
+	fuzz_must(fuzz_is_pass(action) || fuzz_is_drop(action) ||
+		  fuzz_is_answer(action), "the hook says pass, drop or answer");
+	fuzz_must(!native.held, "nothing is left locked or held");
+	if (fuzz_is_pass(action))
+		fuzz_must(native.length == length &&
+			  !memcmp(native.frame, frame, length),
+			  "what passes is not changed");
+	if (open || head->switches & FUZZ_SHADOW)
+		fuzz_must(fuzz_is_pass(action), "this set-up refuses nothing");
+	if (fuzz_is_answer(action)) {
+		fuzz_must(native.length <= length, "an answer is not longer");
+		fuzz_must(fuzz_is_reset(), "an answer is a RST");
+		fuzz_must((head->policy >> 2) % 3 != TG_ANSWER_NEVER,
+			  "answers are allowed");
+	}
+	for (int i = 0; i < TG_REASONS_MAX; i++)
+		counted += passed->reason[i];
+	if (native.counts_row) {
+		const struct tg_counts *counts =
+			native_entry(&tg_counts, native.counts_row - 1);
+
+		for (int i = 0; i < TG_COUNTS; i++)
+			counted += counts->cell[i];
+	}
+	fuzz_must(counted == 1 || (head->fail_at && !counted),
+		  "one thing is counted");
+}
+
+static void fuzz_start(void)
+{
+	static int started;
+
+	if (started)
+		return;
+	started = 1;
+	native_memory();
+	host_maps();
+}
+
+int fuzz_one(const unsigned char *data, unsigned long size)
+{
+	struct fuzz_head head;
+	__u32 length;
+	int action;
+
+	if (size < sizeof(head) || size - sizeof(head) > NATIVE_FRAME_MAX)
+		return 0;
+	memcpy(&head, data, sizeof(head));
+	data += sizeof(head);
+	length = size - sizeof(head);
+	fuzz_start();
+	host_reset();
+	fuzz_switches(&head);
+	fuzz_tables(&head);
+	fuzz_limits(&head, 0);
+	fuzz_limits(&head, 1);
+	fuzz_bucket(&host_table()->answers);
+	fuzz_socket(&head);
+	memcpy(native.frame, data, length);
+	native.length = length;
+	native.linear = head.linear && head.linear < length ? head.linear : length;
+	native.fail_at = head.fail_at & 63;
+	memcpy(native.random, head.dice, sizeof(head.dice));
+	native.calls = native.thrown = native.counts_row = 0;
+	native.held = native.redirected = 0;
+	action = host_call(head.switches & FUZZ_LOOPBACK ? 1 : 7, 0);
+	fuzz_check(&head, data, length, action);
+	return 0;
+}

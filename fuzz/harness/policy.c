@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The policies under a fuzzer: parameters, memory and events are whatever the
+ * bytes say, as an older or hostile version may have left them in pinned maps.
+ * Beyond what the sanitizers find, these must hold:
+ *	- a verdict is admit, drop or reject, for a known reason
+ *	- the same memory and the same event give the same verdict and memory
+ *	- without a rate everything is admitted
+ *	- with parameters as the loader makes them, a bucket never holds more
+ *	  than its depth, and an admitted event used a token
+ *
+ * Input: one byte of switches, the parameters, a number of words to put into
+ * the memory, those words (offset, value), and events to the end.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policies.h"
+
+#include "harness.h"
+
+#define FUZZ_POKES_MAX 16	/* words put into the memory */
+#define FUZZ_EVENTS_MAX 64
+#define FUZZ_SANE 1		/* parameters as the loader makes them */
+
+struct fuzz_poke {
+	uint32_t offset;
+	uint32_t pad;
+	uint64_t value;
+};
+
+struct fuzz_bytes {
+	const unsigned char *at;
+	unsigned long left;
+};
+
+static struct tg_state fuzz_states[2];
+
+static int fuzz_get(struct fuzz_bytes *b, void *to, unsigned long length)
+{
+	if (b->left < length)
+		return 0;
+	memcpy(to, b->at, length);
+	b->at += length;
+	b->left -= length;
+	return 1;
+}
+
+static void fuzz_must(int holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "does not hold: %s\n", what);
+	abort();
+}
+
+/* The bounds that policy/src/params.rs keeps. */
+static void fuzz_sane_bucket(struct tg_bucket_params *b, tg_u64 *reserve)
+{
+	b->rate_milli %= TG_RATE_MILLI_MAX + 1;
+	b->depth = (1 + b->depth % TG_BURST_MAX) * TG_TOKEN;
+	b->full_ns = b->rate_milli ?
+		     (b->depth + b->rate_milli - 1) / b->rate_milli : 0;
+	for (int i = 0; i < TG_PRIORITIES; i++)
+		reserve[i] %= b->depth;
+}
+
+static void fuzz_sane(struct tg_params *p)
+{
+	struct tg_abacus_params *a = &p->u.abacus;
+
+	p->policy %= 3;
+	/* every policy's parameters begin with bucket and reserve */
+	fuzz_sane_bucket(&a->bucket, a->reserve);
+	if (p->policy == TG_POLICY_fresh_first)
+		p->u.fresh_first.fresh_reserve %= a->bucket.depth;
+	if (p->policy != TG_POLICY_abacus)
+		return;
+	a->period_ns = 1000000 + a->period_ns % (3600 * TG_NS_PER_S);
+	a->window %= TG_ABACUS_PERIODS;
+	a->steps %= TG_ABACUS_STEPS_MAX + 1;
+	for (int i = 0; i < TG_ABACUS_STEPS_MAX; i++)
+		a->schedule[i] = a->schedule[i] % 200 + 1;
+	a->ewma_shift %= 16;
+}
+
+static void fuzz_pokes(struct fuzz_bytes *b)
+{
+	unsigned char count = 0;
+	struct fuzz_poke poke;
+
+	fuzz_get(b, &count, sizeof(count));
+	for (int i = 0; i < count % FUZZ_POKES_MAX; i++) {
+		if (!fuzz_get(b, &poke, sizeof(poke)))
+			break;
+		poke.offset %= sizeof(fuzz_states[0]) / 8;
+		memcpy((char *)&fuzz_states[0] + poke.offset * 8UL,
+		       &poke.value, sizeof(poke.value));
+	}
+	memcpy(&fuzz_states[1], &fuzz_states[0], sizeof(fuzz_states[0]));
+}
+
+static int fuzz_reason_known(int reason)
+{
+#undef TG_REASON
+#define TG_REASON(number, NAME, name, text) if (reason == number) return 1;
+#include "reasons.def"
+#undef TG_REASON
+	return 0;
+}
+
+static void fuzz_event(const struct tg_params *p, const struct tg_event *e,
+		       int sane)
+{
+	const struct tg_bucket_params *limit = &p->u.token_bucket.bucket;
+	const struct tg_bucket *bucket = &fuzz_states[0].u.token_bucket.bucket;
+	struct tg_verdict v = tg_policy_admit(p, &fuzz_states[0], e);
+	struct tg_verdict again = tg_policy_admit(p, &fuzz_states[1], e);
+
+	fuzz_must(!memcmp(&v, &again, sizeof(v)), "same event, same verdict");
+	fuzz_must(v.kind == TG_ADMIT || v.kind == TG_DROP ||
+		  v.kind == TG_REJECT, "a verdict is one of three");
+	fuzz_must(fuzz_reason_known(v.reason), "the reason is registered");
+	fuzz_must(v.repeated <= 1 && !v.pad && !v.delay_us, "nothing else");
+	if (!limit->rate_milli)
+		fuzz_must(v.kind == TG_ADMIT, "no rate, no refusal");
+	if (!sane || !limit->rate_milli)
+		return;
+	fuzz_must(bucket->used <= limit->depth, "no more than the bucket");
+	fuzz_must(v.kind != TG_ADMIT || bucket->used >= TG_TOKEN,
+		  "an admission used a token");
+}
+
+int fuzz_one(const unsigned char *data, unsigned long size)
+{
+	struct fuzz_bytes b = { data, size };
+	struct tg_params params = {};
+	unsigned char switches = 0;
+	struct tg_event e;
+
+	memset(&fuzz_states[0], 0, sizeof(fuzz_states[0]));
+	if (!fuzz_get(&b, &switches, sizeof(switches)) ||
+	    !fuzz_get(&b, &params, sizeof(params)))
+		return 0;
+	if (switches & FUZZ_SANE)
+		fuzz_sane(&params);
+	fuzz_pokes(&b);
+	for (int i = 0; i < FUZZ_EVENTS_MAX && fuzz_get(&b, &e, sizeof(e)); i++)
+		fuzz_event(&params, &e, switches & FUZZ_SANE);
+	fuzz_must(!memcmp(&fuzz_states[0], &fuzz_states[1],
+			  sizeof(fuzz_states[0])), "same events, same memory");
+	return 0;
+}

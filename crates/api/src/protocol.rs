@@ -66,7 +66,7 @@ pub enum Request {
         /// Whether everything shall pass.
         on: bool,
     },
-    /// The mode of one service, until the next reload.
+    /// The mode of one service, until the next reload or restart; to keep it, change the file.
     Mode {
         /// Name of the service.
         service: String,
@@ -149,6 +149,9 @@ pub enum Reply {
         generation: u64,
         /// What was decided last, by service.
         limits: BTreeMap<String, ServiceLimits>,
+        /// Modes that were set by command since the last reload, by service.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        modes: BTreeMap<String, Mode>,
     },
     /// To any request that could not be served; then nothing changed.
     Error(ApiError),

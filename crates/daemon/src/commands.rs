@@ -2,6 +2,7 @@
 //! What an operator may say to the owner. Each command changes everything or nothing.
 
 use crate::governor::Governor;
+use crate::kernel::HOOKS_NEED_PRIVILEGES;
 use crate::owner::Owner;
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,28 +26,36 @@ impl Owner {
         Ok(Reply::Release { on, before })
     }
 
-    /// The mode of one service, until the next reload.
+    /// The mode of one service, until the next reload or restart; a daemon that takes over keeps
+    /// it. To keep it for longer, change the file.
     ///
     /// # Errors
     /// When there is no such service or the dataplane does not take it; then nothing changed.
     pub fn set_mode(&mut self, service: &str, mode: Mode) -> Result<Reply, ApiError> {
-        let known = self.intent.config.services.iter().find(|s| s.name == service);
-        let before = known
-            .map(|s| s.mode)
+        let services = &self.intent.config.services;
+        let (index, before) = services
+            .iter()
+            .position(|s| s.name == service)
+            .map(|index| (index, services[index].mode))
             .ok_or_else(|| ApiError::from(UnknownService::new(service, &self.intent.config)))?;
         let mut next = self.intent.clone();
         next.apply(Command::Mode { service: service.to_owned(), mode })?;
-        self.plane
-            .apply(&next.config)
-            .map_err(|e| ApiError::new(ErrorKind::Failed, format!("{service}: {e}")))?;
+        if let Err(error) = self.plane.set_shadow(index, mode == Mode::Shadow) {
+            // What the plane remembers of it must not come with the next limits.
+            if let Err(back) = self.plane.set_shadow(index, before == Mode::Shadow) {
+                tracing::warn!(service, %back, "the mode before could not be written again");
+            }
+            return Err(ApiError::new(ErrorKind::Failed, format!("{service}: {error}")));
+        }
         self.intent = next;
-        self.rewrite();
-        tracing::info!(service, mode = mode.name(), before = before.name(), "mode");
+        self.modes.insert(service.to_owned(), mode);
+        let until = "the next reload or restart; to keep it, change the file";
+        tracing::info!(service, mode = mode.name(), before = before.name(), until, "mode");
         self.publish(self.clock.now());
         Ok(Reply::Mode { service: service.to_owned(), mode, before })
     }
 
-    /// Reads a configuration file and follows it.
+    /// Reads a configuration file and follows it; its modes win over those that were set.
     ///
     /// # Errors
     /// When it cannot be read, is wrong, or the dataplane does not take it: then nothing changed,
@@ -55,10 +64,10 @@ impl Owner {
         &mut self,
         path: &Path,
         registry: &Registry,
-        prepare: &dyn Fn(Config) -> Config,
+        prepare: &dyn Fn(Config) -> Result<Config, ApiError>,
     ) -> Result<Reply, ApiError> {
         let loaded = intent::load(path, registry).map_err(ApiError::from);
-        let changed = loaded.and_then(|config| self.follow(prepare(config)));
+        let changed = loaded.and_then(prepare).and_then(|config| self.follow(config));
         let now = self.clock.now();
         let reply = match changed {
             Ok(changes) => {
@@ -78,6 +87,10 @@ impl Owner {
 
     fn follow(&mut self, config: Config) -> Result<Vec<Change>, ApiError> {
         let changes = intent::diff(&self.intent.config, &config);
+        if config.interfaces != self.intent.config.interfaces && !self.plane.may_attach() {
+            let why = format!("nothing was changed: {HOOKS_NEED_PRIVILEGES}");
+            return Err(ApiError::new(ErrorKind::Failed, why));
+        }
         if let Err(error) = self.plane.apply(&config) {
             let failed = ApiError::new(ErrorKind::Failed, format!("nothing was changed: {error}"));
             return match self.plane.apply(&self.intent.config) {
@@ -91,6 +104,7 @@ impl Owner {
         self.senses.reconfigure(config.services.iter().map(Into::into).collect());
         self.warn_of_what_waits(&config);
         self.intent.config = config;
+        self.modes.clear();
         self.config_generation += 1;
         self.rewrite();
         Ok(changes)

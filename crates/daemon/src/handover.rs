@@ -51,7 +51,9 @@ impl Predecessor {
             Err(error) => return Err(HandoverError(error.to_string())),
         };
         let legacy = match client.ask(&Request::Handover { phase: HandoverPhase::Begin }) {
-            Ok(Reply::Handover { generation, limits }) => Legacy { generation, limits },
+            Ok(Reply::Handover { generation, limits, modes }) => {
+                Legacy { generation, limits, modes }
+            }
             Ok(_) => return Err(HandoverError(format!("pid {pid} gave another answer"))),
             Err(error) => return Err(HandoverError(format!("pid {pid}: {error}"))),
         };

@@ -3,6 +3,7 @@
 //! numbers become names.
 
 use crate::plane::{Plane, PlaneError};
+use crate::privileges;
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
@@ -13,26 +14,30 @@ use tidegate_bpf::{
     ServiceParams, Settings,
 };
 use tidegate_model::intent::{
-    self, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
+    self, AbacusConfig, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
 };
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_units::Nanos;
 
 /// The dataplane of this machine.
 pub struct Kernel {
     dataplane: Dataplane,
-    interfaces: Vec<Interface>,
+    /// Every interface has its egress hook.
+    sees_answers: bool,
 }
 
 /// What to do when hooks cannot be changed any more.
-const HOOKS_NEED_PRIVILEGES: &str = "; the daemon gave up its privileges after the start: to \
+pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
     change interfaces, start `tidegate run` beside it, which takes over without a gap";
 
 /// One admission in so many is sampled for `explain`, and one refusal in so many: a few hundred a
 /// second at 10,000 SYNs/s.
 const SAMPLES: (u32, u32) = (64, 16);
+
+fn sees_answers(dataplane: &Dataplane) -> bool {
+    dataplane.hooks().iter().all(|hook| hook.egress.is_some())
+}
 
 fn failed(error: impl Display) -> PlaneError {
     PlaneError(error.to_string())
@@ -54,7 +59,8 @@ impl Kernel {
                 tracing::info!(interface = hook.interface, "{note}");
             }
         }
-        Ok(Self { dataplane, interfaces: plan.interfaces })
+        let sees_answers = sees_answers(&dataplane);
+        Ok(Self { dataplane, sees_answers })
     }
 }
 
@@ -62,18 +68,26 @@ impl Totals for Kernel {
     fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
         self.dataplane.totals(service)
     }
+
+    fn sees_answers(&self) -> bool {
+        self.sees_answers
+    }
 }
 
 impl Plane for Kernel {
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
         let plan = plan(config)?;
-        let same_hooks = plan.interfaces == self.interfaces;
-        self.dataplane.apply(&plan).map_err(|error| {
-            let hint = if same_hooks { "" } else { HOOKS_NEED_PRIVILEGES };
-            PlaneError(format!("{error}{hint}"))
-        })?;
-        self.interfaces = plan.interfaces;
+        self.dataplane.apply(&plan).map_err(failed)?;
+        self.sees_answers = sees_answers(&self.dataplane);
         Ok(())
+    }
+
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+        self.dataplane.set_shadow(service, shadow).map_err(failed)
+    }
+
+    fn may_attach(&self) -> bool {
+        privileges::may_attach()
     }
 
     fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError> {
@@ -157,8 +171,8 @@ impl Plane for Kernel {
     }
 
     fn detach(self: Box<Self>) -> Result<(), PlaneError> {
-        self.dataplane.detach();
-        Ok(())
+        let left = self.dataplane.detach();
+        if left.is_empty() { Ok(()) } else { Err(failed(left.join("; "))) }
     }
 }
 
@@ -267,20 +281,27 @@ fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, Plan
     params.map_err(|e| PlaneError(format!("service {}: {e}", config.name)))
 }
 
-/// Periods that a window of borrowing has where none is given, and the classic schedule, are
-/// those of the published filter.
+/// The defaults are those of [`PolicyConfig::abacus`].
 fn abacus(config: &PolicyConfig, bucket: BucketSpec) -> AbacusSpec {
-    let period = config.period.unwrap_or(Nanos::SECOND);
-    let periods = |span: Nanos| u16::try_from(span.0 / period.0.max(1)).unwrap_or(u16::MAX);
-    let window = config.window.map_or(ABACUS_WINDOW, periods);
-    let mut spec = AbacusSpec::classic(bucket, window);
-    spec.period = period;
-    if let Some(schedule) = &config.schedule {
-        spec.schedule = schedule.iter().copied().map(periods).collect();
-    }
-    spec
+    let AbacusConfig { schedule, window, period } = config.abacus();
+    AbacusSpec { schedule, period, ..AbacusSpec::classic(bucket, window) }
 }
 
-/// Window of the published filter, in periods: up to the third retransmission of the classic
-/// schedule (3, 9, 21 s).
-const ABACUS_WINDOW: u16 = 21;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_units::{Nanos, Rate};
+
+    #[test]
+    fn abacus_takes_the_defaults_of_the_configuration_in_its_periods() {
+        let bucket = BucketSpec::new(Rate::per_second(10.0), 20, Action::Drop);
+        let half = Nanos::from_millis(500);
+        let mut config =
+            PolicyConfig { name: "abacus".into(), period: Some(half), ..PolicyConfig::default() };
+        let spec = abacus(&config, bucket.clone());
+        assert_eq!((spec.schedule, spec.window), (vec![2, 6, 14], 14), "1, 3 and 7 s");
+        assert_eq!((spec.period, spec.bucket.clone()), (half, bucket.clone()));
+        config.window = Some(Nanos::ZERO);
+        assert_eq!(abacus(&config, bucket).window, 0, "what is given counts");
+    }
+}

@@ -36,6 +36,24 @@ pub struct Legacy {
     pub generation: u64,
     /// What was decided last, by service.
     pub limits: BTreeMap<String, ServiceLimits>,
+    /// Modes that were set by command and not by the file, by service.
+    pub modes: BTreeMap<String, Mode>,
+}
+
+impl Legacy {
+    /// The configuration with the modes that an operator had set: a take-over is no reload.
+    #[must_use]
+    pub fn keep_modes(&self, mut config: Config) -> Config {
+        for service in &mut config.services {
+            let set = self.modes.get(&service.name).copied();
+            if let Some(mode) = set.filter(|mode| *mode != service.mode) {
+                let (set, file) = (mode.name(), service.mode.name());
+                tracing::warn!(service = service.name, set, file, "keeps the mode that was set");
+                service.mode = mode;
+            }
+        }
+        config
+    }
 }
 
 /// What an owner is made of.
@@ -66,6 +84,8 @@ pub struct Owner {
     pub(crate) config_generation: u64,
     pub(crate) samples: VecDeque<Sample>,
     pub(crate) governors: Vec<Governor>,
+    /// Modes that were set by command since the last reload.
+    pub(crate) modes: BTreeMap<String, Mode>,
     pub(crate) make: MakeController,
     sensed: Vec<Sensed>,
     written: Option<Limits>,
@@ -108,6 +128,7 @@ impl Owner {
             config_generation: 1,
             samples: VecDeque::new(),
             governors,
+            modes: legacy.modes,
             make,
             sensed: Vec::new(),
             written: None,
@@ -138,7 +159,7 @@ impl Owner {
     pub fn legacy(&self) -> Legacy {
         let services = self.intent.config.services.iter().zip(&self.governors);
         let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
-        Legacy { generation: self.generation, limits: limits.collect() }
+        Legacy { generation: self.generation, limits: limits.collect(), modes: self.modes.clone() }
     }
 
     /// A round of an owner that is being succeeded: it decides nothing and keeps the lease.

@@ -22,6 +22,16 @@ pub trait Plane: Totals {
     /// When it is refused as a whole.
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError>;
 
+    /// Whether refusals of a service (by its index) are only counted, and not executed.
+    ///
+    /// # Errors
+    /// When it was not written; the caller sets the one before again, so that no later write
+    /// brings it.
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError>;
+
+    /// Whether hooks can be changed; not any more when the privileges were given up.
+    fn may_attach(&self) -> bool;
+
     /// Writes the limits of all services, in the order of the configuration.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_model::intent::{Attach, Config, SystemFault};
-use tidegate_sense::{LinkFacts, ListenerSource, links};
+use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
 /// BPF_FS_MAGIC, linux/magic.h.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -24,10 +24,29 @@ pub struct Preflight {
     pub faults: Vec<SystemFault>,
 }
 
+/// Where the kernel's files are: arguments, so that tests run on trees of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Trees<'a> {
+    /// The device model.
+    pub sys: &'a Path,
+    /// The process file system.
+    pub proc: &'a Path,
+}
+
+impl Default for Trees<'_> {
+    fn default() -> Self {
+        Self { sys: Path::new("/sys"), proc: Path::new("/proc") }
+    }
+}
+
 /// Looks at the system. `listeners` is of the namespace in which the daemon runs.
-pub fn examine(config: &Config, listeners: &mut dyn ListenerSource, sys: &Path) -> Preflight {
+pub fn examine(
+    config: &Config,
+    listeners: &mut dyn ListenerSource,
+    trees: &Trees<'_>,
+) -> Preflight {
     let mut found = Preflight::default();
-    match links(sys) {
+    match links(trees.sys) {
         Ok(links) => interfaces(config, &links, &mut found),
         Err(error) => found.notes.push(format!("interfaces cannot be looked at: {error}")),
     }
@@ -45,7 +64,27 @@ pub fn examine(config: &Config, listeners: &mut dyn ListenerSource, sys: &Path) 
         }
     }
     nothing_listens(config, listeners, &mut found);
+    match ssh_listeners(listeners, trees.proc) {
+        Ok(ssh) => found.faults.extend(on_ssh(config, &ssh)),
+        Err(error) => found.notes.push(format!("ssh servers cannot be looked for: {error}")),
+    }
     found
+}
+
+/// The addresses of services on which an ssh server listens: they must never be shed, so a service
+/// there is an error of the configuration and not a guess against it. What only sshd_config names
+/// is no listener and does not count here.
+pub(crate) fn on_ssh(config: &Config, ssh: &[Listener]) -> Vec<SystemFault> {
+    let mut faults = Vec::new();
+    for service in &config.services {
+        for (index, listen) in service.listen.iter().enumerate() {
+            if ssh.iter().any(|listener| listener.serves(listen).is_some()) {
+                let (service, port) = (service.name.clone(), listen.port);
+                faults.push(SystemFault::ListensOnSsh { service, index, port });
+            }
+        }
+    }
+    faults
 }
 
 fn interfaces(config: &Config, links: &[LinkFacts], found: &mut Preflight) {
@@ -118,5 +157,47 @@ fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &
                 found.faults.push(SystemFault::NothingListens { service, index });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io;
+    use tidegate_model::intent::{Registry, parse};
+
+    struct Sshd(Listener);
+    impl ListenerSource for Sshd {
+        fn list(&mut self, into: &mut Vec<Listener>) -> io::Result<()> {
+            into.clear();
+            into.push(self.0);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_service_where_an_ssh_server_listens_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("7/fd")).unwrap();
+        fs::write(dir.path().join("7/comm"), "sshd\n").unwrap();
+        std::os::unix::fs::symlink("socket:[70]", dir.path().join("7/fd/3")).unwrap();
+        let mut sshd = Sshd(Listener {
+            address: "192.0.2.1".parse().unwrap(),
+            port: 2222,
+            v6_only: false,
+            queue: 0,
+            limit: 1,
+            inode: 70,
+            cgroup_id: None,
+        });
+        let text = "interfaces: [{name: lo}]\nservices:\n  git: {mode: enforce, \
+                    listen: ['192.0.2.9:2222', '*:80', '*:2222']}\n";
+        let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        let trees = Trees { proc: dir.path(), ..Trees::default() };
+        let found = examine(&config, &mut sshd, &trees);
+        let fatal = found.faults.iter().filter(|f| matches!(f, SystemFault::ListensOnSsh { .. }));
+        let wanted = SystemFault::ListensOnSsh { service: "git".into(), index: 2, port: 2222 };
+        assert_eq!(Vec::from_iter(fatal), [&wanted], "another address or port is the service's");
     }
 }

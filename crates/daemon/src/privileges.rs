@@ -26,6 +26,14 @@ pub(crate) fn renice() -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, NICE)?)
 }
 
+/// Whether programs can be loaded and attached: bpf(2) and changes of interfaces are permitted.
+pub(crate) fn may_attach() -> bool {
+    let bpf = CapabilitySet::SYS_ADMIN.union(CapabilitySet::BPF);
+    rustix::thread::capabilities(None).is_ok_and(|sets| {
+        sets.effective.contains(CapabilitySet::NET_ADMIN) && sets.effective.intersects(bpf)
+    })
+}
+
 /// Gives up all capabilities, for good. To be called before any other thread exists: each thread
 /// has its own, and inherits those of the one that starts it.
 ///

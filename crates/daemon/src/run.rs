@@ -9,11 +9,11 @@
 //!   that starts in the meantime adopts all of it.
 
 use crate::handover::{HandoverError, Predecessor, WAIT_MAX};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, release_pinned};
 use crate::lock::Lock;
 use crate::owner::{Legacy, Owner, Parts};
 use crate::plane::PlaneError;
-use crate::preflight::{self, Preflight};
+use crate::preflight::{self, Preflight, Trees};
 use crate::server::{Front, MESSAGES_MAX, Message};
 use crate::{controllers, http, privileges};
 use std::io;
@@ -24,7 +24,7 @@ use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request}
 use tidegate_api::server::{BindError, Bounds, ControlSocket, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
-use tidegate_sense::{Roots, Sense, SockDiag, ssh_ports};
+use tidegate_sense::{Listener, Roots, Sense, SockDiag, ssh_listeners, ssh_ports};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -92,7 +92,7 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 pub fn run(options: Options) -> Result<(), RunError> {
     let (config, places) = intent::load_located(&options.config, &options.registry)?;
     let mut listeners = SockDiag::open(None).map_err(io_error("sock_diag"))?;
-    let found = preflight::examine(&config, &mut listeners, Path::new("/sys"));
+    let found = preflight::examine(&config, &mut listeners, &Trees::default());
     tell(&found);
     let fatal: Vec<String> = found
         .faults
@@ -134,7 +134,15 @@ struct Started {
     snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     socket: ControlSocket,
     clock: Arc<dyn Clock + Send + Sync>,
-    ssh: Vec<u16>,
+    ssh: Ssh,
+}
+
+/// Where ssh was found at the start; later the privileges to look are gone.
+struct Ssh {
+    /// Never shed.
+    ports: Vec<u16>,
+    /// The sockets of ssh servers.
+    listeners: Vec<Listener>,
 }
 
 /// Takes over or starts afresh. Until the last step a failure leaves the predecessor in charge.
@@ -173,8 +181,14 @@ fn build(
     if let Err(error) = listed {
         tracing::warn!(%error, "ssh's ports are those of its configuration only");
     }
-    let ssh = Vec::from_iter(ssh);
-    let config = never_shed_ssh(config, &ssh);
+    // A failure was told with the ports.
+    let found = ssh_listeners(&mut listeners, &roots.proc).unwrap_or_default();
+    let ssh = Ssh { ports: Vec::from_iter(ssh), listeners: found };
+    let config = never_shed_ssh(config, &ssh.ports);
+    let config = match &legacy {
+        Some(legacy) => legacy.keep_modes(config),
+        None => config,
+    };
     let plane = Kernel::start(&config)?;
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
     let sources = config.services.iter().map(Into::into).collect();
@@ -199,8 +213,9 @@ fn build(
     Ok(Started { owner, snapshots, socket, clock, ssh })
 }
 
-/// ssh's real ports are never shed. Where a service listens on one, the service is protected all
-/// the same: its own configuration counts more than a guess.
+/// ssh's ports are never shed. Where a service listens on a port that is ssh's only by its
+/// configuration, or on another address than ssh, the service is protected all the same; where
+/// the ssh server really listens on the service's address, [`preflight`] has refused it.
 fn never_shed_ssh(mut config: Config, ssh: &[u16]) -> Config {
     for port in ssh {
         let of_service = config.services.iter().any(|s| s.listen.iter().any(|l| l.port == *port));
@@ -240,10 +255,10 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
         End::Stopped if options.keep => {
             tracing::info!("stopped; everything stays attached, the lease opens within 10 s");
         }
-        End::Stopped => {
-            owner.detach()?;
-            tracing::info!("stopped; everything is taken off, everything passes");
-        }
+        End::Stopped => match owner.detach() {
+            Ok(()) => tracing::info!("stopped; everything is taken off, everything passes"),
+            Err(left) => tracing::warn!(%left, "stopped; not everything could be taken off"),
+        },
     }
     Ok(())
 }
@@ -267,7 +282,7 @@ enum End {
 struct Life {
     owner: Owner,
     options: Options,
-    ssh: Vec<u16>,
+    ssh: Ssh,
     clock: Arc<dyn Clock + Send + Sync>,
     /// Since when a successor is starting.
     leaving: Option<Nanos>,
@@ -336,6 +351,9 @@ impl Life {
         if let Request::Handover { phase } = request {
             return Ok(self.hand_over(phase));
         }
+        if let (Request::Release { on }, true) = (&request, self.leaving.is_some()) {
+            return self.release_leaving(*on).map(|reply| (reply, false));
+        }
         if self.leaving.is_some() {
             return Err(ApiError::new(ErrorKind::Busy, "another daemon is taking over; try again"));
         }
@@ -355,6 +373,16 @@ impl Life {
         reply.map(|reply| (reply, false))
     }
 
+    /// The kill switch is nobody's to refuse. A successor that could not adopt our maps has pinned
+    /// its own in their place: those are told, too.
+    fn release_leaving(&mut self, on: bool) -> Result<Reply, ApiError> {
+        let reply = self.owner.release(on)?;
+        if let Err(error) = release_pinned(&self.owner.config().daemon.pins, on) {
+            tracing::warn!(%error, "the kill switch that is pinned was not thrown");
+        }
+        Ok(reply)
+    }
+
     fn hand_over(&mut self, phase: HandoverPhase) -> (Reply, bool) {
         match phase {
             HandoverPhase::Begin => {
@@ -367,15 +395,18 @@ impl Life {
             }
             HandoverPhase::Abort | HandoverPhase::Finish => {}
         }
-        let Legacy { generation, limits } = self.owner.legacy();
+        let Legacy { generation, limits, modes } = self.owner.legacy();
         let last = phase == HandoverPhase::Finish && self.leaving.is_some();
-        (Reply::Handover { generation, limits }, last)
+        (Reply::Handover { generation, limits, modes }, last)
     }
 
     fn reload(&mut self, path: Option<PathBuf>) -> Result<Reply, ApiError> {
         let path = path.unwrap_or_else(|| self.options.config.clone());
-        let ssh = self.ssh.clone();
-        let prepare = move |config| never_shed_ssh(config, &ssh);
+        let ssh = &self.ssh;
+        let prepare = |config: Config| match preflight::on_ssh(&config, &ssh.listeners).first() {
+            Some(fault) => Err(ApiError::new(ErrorKind::ConfigInvalid, fault.to_string())),
+            None => Ok(never_shed_ssh(config, &ssh.ports)),
+        };
         self.owner.reload(&path, &self.options.registry, &prepare)
     }
 }
@@ -392,5 +423,5 @@ fn interval(config: &Config) -> Interval {
 /// When the system cannot be looked at.
 pub fn examine(config: &Config) -> io::Result<Preflight> {
     let mut listeners = SockDiag::open(None)?;
-    Ok(preflight::examine(config, &mut listeners, Path::new("/sys")))
+    Ok(preflight::examine(config, &mut listeners, &Trees::default()))
 }

@@ -29,6 +29,10 @@ struct Memory {
     detached: bool,
     samples: Vec<Sample>,
     refuse_apply: bool,
+    /// Shadow of each service that was set, in order.
+    shadows: Vec<(usize, bool)>,
+    refuse_shadow: bool,
+    unprivileged: bool,
     refuse_limits: bool,
     refuse_release: bool,
     /// Order of what happened in a tick.
@@ -56,6 +60,16 @@ impl Plane for FakePlane {
         }
         memory.applied.push(config.clone());
         Ok(())
+    }
+
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        memory.shadows.push((service, shadow));
+        if std::mem::take(&mut memory.refuse_shadow) { Err(refused()) } else { Ok(()) }
+    }
+
+    fn may_attach(&self) -> bool {
+        !self.0.lock().unwrap().unprivileged
     }
 
     fn set_limits(&mut self, _: &Config, limits: &Limits) -> Result<(), PlaneError> {
@@ -313,7 +327,7 @@ fn a_reload_that_is_wrong_changes_nothing_and_is_remembered_until_one_succeeds()
     let mut world = World::new(ONE);
     world.tick(Some(50));
     let before = world.owner.config().clone();
-    let keep = |config| config;
+    let keep = Ok;
     let wrong = ["nonsense: true", "", "interfaces: [{name: lo}]\nservices: {}\n", "\u{0}"];
     for text in wrong {
         let error = world.owner.reload(&file(&dir, text), &registry(), &keep).unwrap_err();
@@ -342,7 +356,7 @@ fn a_reload_that_the_dataplane_refuses_goes_back() {
     let before = world.owner.config().clone();
     world.memory.lock().unwrap().refuse_apply = true;
     let path = file(&dir, &ONE.replace("*:80", "*:81"));
-    let error = world.owner.reload(&path, &registry(), &|config| config).unwrap_err();
+    let error = world.owner.reload(&path, &registry(), &Ok).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Failed);
     assert_eq!(world.owner.config(), &before);
     assert_eq!(world.memory.lock().unwrap().applied, [before], "the old one is put in force again");
@@ -356,7 +370,7 @@ fn a_reload_writes_the_limits_again_and_keeps_those_of_services_that_stay() {
     let mut world = World::new(ONE);
     world.tick(Some(500));
     let two = format!("{ONE}  blog: {{mode: shadow, listen: ['*:81']}}\n");
-    world.owner.reload(&file(&dir, &two), &registry(), &|config| config).unwrap();
+    world.owner.reload(&file(&dir, &two), &registry(), &Ok).unwrap();
     let snapshot = world.tick(Some(500));
     assert_eq!(snapshot.services.len(), 2);
     assert_eq!(world.memory.lock().unwrap().written.last().unwrap().services.len(), 2);
@@ -402,14 +416,45 @@ fn a_mode_is_changed_in_the_dataplane_and_a_wrong_name_is_explained() {
     let reply = world.owner.set_mode("shop", Mode::Shadow).unwrap();
     let wanted = Reply::Mode { service: "shop".into(), mode: Mode::Shadow, before: Mode::Enforce };
     assert_eq!(reply, wanted);
-    assert_eq!(world.memory.lock().unwrap().applied[0].services[0].mode, Mode::Shadow);
+    assert_eq!(world.memory.lock().unwrap().shadows, [(0, true)]);
+    assert!(world.memory.lock().unwrap().applied.is_empty(), "the rest is not touched");
     assert_eq!(world.snapshot().services[0].mode, "shadow");
     let error = world.owner.set_mode("shp", Mode::Shadow).unwrap_err();
     assert_eq!(error.kind, ErrorKind::UnknownService);
     assert!(error.message.contains("shop"), "{error}");
-    world.memory.lock().unwrap().refuse_apply = true;
+    world.memory.lock().unwrap().refuse_shadow = true;
     assert!(world.owner.set_mode("shop", Mode::Enforce).is_err());
+    assert_eq!(world.memory.lock().unwrap().shadows[1..], [(0, false), (0, true)], "put back");
+    assert_eq!(world.owner.legacy().modes, [("shop".into(), Mode::Shadow)].into());
     assert_eq!(world.owner.config().services[0].mode, Mode::Shadow, "nothing changed");
+}
+
+#[test]
+fn a_mode_that_was_set_survives_a_take_over_and_ends_with_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    assert_eq!(world.owner.legacy().modes, [].into(), "what the file says is not handed over");
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    let legacy = world.owner.legacy();
+    assert_eq!(legacy.keep_modes(config(ONE)).services[0].mode, Mode::Shadow);
+    let mut next = World::with(ONE, Some(legacy), FakePlane::default());
+    assert_eq!(next.owner.legacy().modes.len(), 1, "and the take-over after that");
+    next.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    assert_eq!(next.owner.legacy().modes, [].into(), "the file wins");
+    assert_eq!(next.owner.config().services[0].mode, Mode::Enforce);
+}
+
+#[test]
+fn other_interfaces_without_privileges_are_refused_before_anything_is_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    world.memory.lock().unwrap().unprivileged = true;
+    let other = ONE.replace("name: lo", "name: eth7");
+    let error = world.owner.reload(&file(&dir, &other), &registry(), &Ok).unwrap_err();
+    assert!(error.message.contains("privileges"), "{error}");
+    assert!(world.memory.lock().unwrap().applied.is_empty());
+    let ports = ONE.replace("*:80", "*:81");
+    world.owner.reload(&file(&dir, &ports), &registry(), &Ok).unwrap();
 }
 
 #[test]
@@ -440,7 +485,11 @@ fn a_controller_that_panics_releases_its_service_only() {
 fn what_a_predecessor_decided_holds_until_there_is_an_own_opinion() {
     let rate =
         |rate: f64| ServiceLimits { rate: Some(Rate::per_second(rate)), ..Default::default() };
-    let legacy = || Legacy { generation: 41, limits: [("shop".into(), rate(77.0))].into() };
+    let legacy = || Legacy {
+        generation: 41,
+        limits: [("shop".into(), rate(77.0))].into(),
+        ..Legacy::default()
+    };
     let mut world = World::with(ONE, Some(legacy()), FakePlane::default());
     world.tick(Some(0));
     assert_eq!((world.rate(), world.generations()), (Some(77.0), vec![42]));

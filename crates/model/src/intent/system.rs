@@ -96,8 +96,7 @@ impl SystemFault {
             Self::CgroupMissing { service, .. } => {
                 format!("services.{}.process.cgroup", step(service))
             }
-            Self::NothingListens { service, index }
-            | Self::ListensOnSsh { service, index, .. } => {
+            Self::NothingListens { service, index } | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
             }
         }
@@ -131,9 +130,7 @@ impl std::fmt::Display for SystemFault {
             Self::CgroupMissing { path, .. } => {
                 write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
             }
-            Self::NothingListens { .. } => {
-                f.write_str("nobody listens here at the moment")
-            }
+            Self::NothingListens { .. } => f.write_str("nobody listens here at the moment"),
             Self::ListensOnSsh { service, port, .. } => write!(
                 f,
                 "the ssh server of this machine listens on port {port}, which is never shed, so \

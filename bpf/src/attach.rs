@@ -107,42 +107,81 @@ impl Bound {
         self.mounted().filter_map(|mounted| mounted.pin.as_deref())
     }
 
-    /// Takes our hooks off the interface.
-    pub(crate) fn detach(&self) {
-        for mounted in self.mounted() {
-            self.unmount(mounted);
-        }
+    /// Takes our hooks off the interface; returns what stays, one sentence each, already logged.
+    pub(crate) fn detach(&self) -> Vec<String> {
+        self.mounted().filter_map(|mounted| self.unmount(mounted)).collect()
     }
 
     /// Takes off what was not there before.
     pub(crate) fn undo(&self) {
         for mounted in self.mounted().filter(|mounted| mounted.new) {
-            self.unmount(mounted);
+            let _ = self.unmount(mounted);
         }
     }
 
     /// Takes clsact filters off: they do not end with a descriptor.
     pub(crate) fn detach_unpinned(&self) {
         for mounted in self.mounted().filter(|mounted| mounted.pin.is_none()) {
-            self.unmount(mounted);
+            let _ = self.unmount(mounted);
         }
     }
 
-    fn unmount(&self, mounted: &Mounted) {
+    /// What stays, in a sentence with the command that takes it off.
+    fn unmount(&self, mounted: &Mounted) -> Option<String> {
         if let Some(pin) = &mounted.pin {
             remove_pin(pin);
         }
-        let result = match &mounted.link {
+        let error = match &mounted.link {
             Some(link) => syscall::link_detach(link.as_fd()),
-            None => namespace::within(self.interface.namespace.as_deref(), || {
-                Ok(syscall::clsact_detach(self.device.ifindex, mounted.side))
-            })
-            .unwrap_or(Ok(())),
+            None => self.remove_filter(mounted.side),
+        }
+        .err()?;
+        let interface = self.interface.shown();
+        if is_gone(&error) {
+            tracing::debug!(%interface, %error, "was gone already");
+            return None;
+        }
+        let hook = mounted.hook.name();
+        let how = match mounted.link {
+            // Nothing holds a link that is not pinned but this process.
+            Some(_) => "it goes with this process".to_string(),
+            None => format!("take it off with `{}`", self.removal(mounted.side)),
         };
-        if let Err(error) = result {
-            tracing::debug!(interface = %self.interface.shown(), %error, "was gone already");
+        let left = format!("interface {interface}: {hook} stays attached ({error}); {how}");
+        tracing::warn!("{left}");
+        Some(left)
+    }
+
+    fn remove_filter(&self, side: Side) -> io::Result<()> {
+        let removed = namespace::within(self.interface.namespace.as_deref(), || {
+            Ok(syscall::clsact_detach(self.device.ifindex, side))
+        });
+        match removed {
+            Ok(result) => result,
+            Err(Error::Namespace { source, .. }) => Err(source),
+            Err(other) => Err(io::Error::other(other)),
         }
     }
+
+    /// The command that removes a clsact filter of ours.
+    fn removal(&self, side: Side) -> String {
+        let namespace = self.interface.namespace.as_ref();
+        let enter = namespace.map(|path| format!("nsenter --net={} ", path.display()));
+        let side = if side == Side::Ingress { "ingress" } else { "egress" };
+        format!(
+            "{}tc filter del dev {} {side} protocol all pref {} handle {:#x} bpf",
+            enter.unwrap_or_default(),
+            self.interface.name,
+            syscall::CLSACT_PRIORITY,
+            syscall::CLSACT_HANDLE,
+        )
+    }
+}
+
+/// Whether a detach failed because there was nothing: no filter (`ENOENT`), no clsact (`EINVAL`),
+/// no interface (`ENODEV`).
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(2 | 19 | 22))
 }
 
 /// What an attempt to attach needs to know.
@@ -313,7 +352,13 @@ impl Attempt<'_> {
         let ifindex = self.device.ifindex;
         let failed = |source| self.failed(Hook::Clsact.name(), source);
         let found = syscall::clsact_program(ifindex, side).map_err(failed)?;
-        self.refuse_foreign(found.filter(|id| !program_name(*id).starts_with(OUR_PREFIX)))?;
+        if let Some(id) = found {
+            let name = program_name(id);
+            if !name.starts_with(OUR_PREFIX) {
+                let interface = self.interface.shown();
+                return Err(Error::ForeignFilter { interface, id, name });
+            }
+        }
         syscall::clsact_attach(program.as_fd(), ifindex, side).map_err(failed)?;
         Ok(found.is_none())
     }

@@ -5,7 +5,7 @@ use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Plain, Table};
 use crate::limits::Limits;
 use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
-use crate::{Error, Plan, ServiceParams, classification, syscall};
+use crate::{Error, Plan, ServiceParams, classification, switch, syscall};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +15,9 @@ use tidegate_units::Nanos;
 
 /// Sets of the flow table that one heartbeat looks at: the whole default table in 32 heartbeats.
 const REAP_SETS: u32 = 512;
+
+/// What a clean stop writes as `released`; 1 is an operator's.
+const STOPPED: u32 = 2;
 
 /// Maps, plan, limits.
 #[derive(Debug)]
@@ -43,6 +46,11 @@ impl Core {
             let control = Control { seed: seed()?, ..Control::default() };
             maps.write("tg_control", &0_u32.to_ne_bytes(), control.bytes())?;
         }
+        // A clean stop whose pins stayed behind was no operator: what it threw is not kept.
+        let control: Control = maps.read("tg_control", 0)?;
+        if control.released == STOPPED {
+            switch::write(maps.get("tg_control")?, |control| control.released = 0)?;
+        }
         let limits = Limits::adopt(&maps)?;
         let settings = objects::settings(&maps, plan, Variant { answer: 0, trust_dscp: false })?;
         let load =
@@ -66,7 +74,7 @@ impl Core {
     /// classification is swapped as a whole.
     pub(crate) fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         plan.validate()?;
-        let mut control: Control = self.maps.read("tg_control", 0)?;
+        let control: Control = self.maps.read("tg_control", 0)?;
         let slot = (control.slot + 1) % abi::SLOTS;
         let table: Table = self.maps.read("tg_tables", control.slot % abi::SLOTS)?;
         let mut gauges = Vec::new();
@@ -95,8 +103,8 @@ impl Core {
             self.reset_state(index, gauges[index], same)?;
         }
         classification::fill(&self.maps, plan, slot as u8, &gauges)?;
-        control.slot = slot;
-        self.maps.write("tg_control", &0_u32.to_ne_bytes(), control.bytes())?;
+        // Read again: somebody may have thrown the kill switch since.
+        switch::write(self.maps.get("tg_control")?, |control| control.slot = slot)?;
         self.gauges = gauges;
         self.plan = plan.clone();
         Ok(())
@@ -183,9 +191,17 @@ impl Core {
 
     /// The kill switch.
     pub(crate) fn release(&self, released: bool) -> Result<(), Error> {
-        let mut control: Control = self.maps.read("tg_control", 0)?;
-        control.released = released.into();
-        self.maps.write("tg_control", &0_u32.to_ne_bytes(), control.bytes())
+        let control = self.maps.get("tg_control")?;
+        switch::write(control, |control| control.released = released.into())
+    }
+
+    /// Lets everything pass because the dataplane is taken away; an operator's switch stays his.
+    pub(crate) fn stop(&self) -> Result<(), Error> {
+        switch::write(self.maps.get("tg_control")?, |control| {
+            if control.released == 0 {
+                control.released = STOPPED;
+            }
+        })
     }
 
     pub(crate) fn released(&self) -> Result<bool, Error> {

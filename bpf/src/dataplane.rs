@@ -5,9 +5,14 @@ use crate::attach::{self, Attached, Bound};
 use crate::core::Core;
 use crate::objects::Objects;
 use crate::{Count, Error, Interface, Passed, Plan, Sample, ServiceParams, maps, pins, read};
+use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_units::Nanos;
+use tidegate_policy::Params;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+/// So long after the last heartbeat everything passes (abi/tidegate.h: TG_LEASE_END_NS).
+const LEASE_END: Nanos = Nanos::from_secs(10);
 
 /// The hooks on their interfaces, with their state.
 ///
@@ -20,7 +25,8 @@ pub struct Dataplane {
 
 impl Dataplane {
     /// Puts a plan in place: adopts what an earlier process pinned (limits, counters, connections,
-    /// links), or creates it. Renews the lease.
+    /// links), or creates it. Renews the lease; limits whose lease has ended meanwhile are
+    /// forgotten before, because nobody answers for them any more.
     ///
     /// # Errors
     /// When the plan breaks a bound, the kernel refuses something, or an interface cannot be
@@ -30,7 +36,7 @@ impl Dataplane {
             pins::prepare(path)?;
         }
         let mut core = Core::start(plan, Objects::default())?;
-        core.heartbeat()?;
+        renew(&mut core, &MonotonicClock)?;
         if let Some(path) = &plan.settings.pins {
             core.maps.pin(path)?;
         }
@@ -70,7 +76,7 @@ impl Dataplane {
         }
         for old in &self.bound {
             if !plan.interfaces.iter().any(|interface| same(interface, &old.interface)) {
-                old.detach();
+                let _ = old.detach();
             }
         }
         self.bound = bound;
@@ -160,10 +166,17 @@ impl Dataplane {
         self.bound.iter().map(Bound::attached).collect()
     }
 
-    /// Takes everything away: hooks, links, maps, pins.
-    pub fn detach(mut self) {
+    /// Takes everything away: hooks, links, maps, pins. Everything passes first, so that a hook
+    /// that cannot be taken off limits nothing. Returns what stays, one sentence each.
+    pub fn detach(mut self) -> Vec<String> {
+        let mut left = Vec::new();
+        if let Err(error) = self.core.stop() {
+            let text = format!("the kill switch was not thrown: {error}");
+            tracing::warn!("{text}");
+            left.push(text);
+        }
         for bound in std::mem::take(&mut self.bound) {
-            bound.detach();
+            left.extend(bound.detach());
         }
         if let Some(path) = &self.core.plan.settings.pins {
             attach::remove_stale(path, &[]);
@@ -173,6 +186,7 @@ impl Dataplane {
             // Fails while something else is in it, and then it is not ours to remove.
             let _ = std::fs::remove_dir(path);
         }
+        left
     }
 }
 
@@ -192,6 +206,75 @@ impl Totals for Dataplane {
     }
 }
 
+/// Renews the lease at the start: limits that have stopped to hold must not come back.
+fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
+    let lease = core.maps.get("tg_lease")?.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+    let lease = lease.map_err(Error::map("tg_lease"))?;
+    let heartbeat = lease.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?)));
+    let ended = heartbeat
+        .is_some_and(|at| at != 0 && clock.now().since(Nanos(at)) >= LEASE_END);
+    if ended {
+        let services = core.plan.services.iter().enumerate();
+        let none: Vec<ServiceParams> = services
+            .map(|(service, planned)| ServiceParams {
+                service,
+                params: Params::no_limit(planned.policy),
+                waiting_max: None,
+                accept_queue_max_q10: 0,
+            })
+            .collect();
+        core.set_limits(&none, core.generation() + 1)?;
+    }
+    core.heartbeat().map(drop)
+}
+
 fn same(a: &Interface, b: &Interface) -> bool {
     a.name == b.name && a.namespace == b.namespace
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Listen, ListenAddress, Service};
+    use libbpf_rs::MapHandle;
+    use tidegate_policy::{Action, BucketSpec, Policy};
+    use tidegate_units::{ManualClock, Rate};
+
+    /// Policy's parameters of the first service as the kernel has them.
+    fn in_force(core: &Core) -> Vec<u8> {
+        let at = 0_u32.to_ne_bytes();
+        let id = core.maps.get("tg_limits").unwrap().lookup(&at, MapFlags::ANY).unwrap().unwrap();
+        let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
+        let limits = inner.lookup(&at, MapFlags::ANY).unwrap().unwrap();
+        limits[size_of::<crate::abi::LimitsHead>()..].to_vec()
+    }
+
+    #[test]
+    fn limits_whose_lease_has_ended_do_not_come_back_with_a_start() {
+        let web = Service {
+            name: "web".into(),
+            listen: vec![Listen::tcp(ListenAddress::AnyV4, 80)],
+            shadow: false,
+            policy: Policy::TokenBucket,
+            action: Action::Drop,
+            classes: vec![],
+        };
+        let plan = Plan { services: vec![web], ..Plan::default() };
+        let mut core = Core::start(&plan, Objects::default()).unwrap();
+        let spec = BucketSpec::new(Rate::per_second(5.0), 3, Action::Drop);
+        let tight = Params::token_bucket(&spec).unwrap();
+        let limits =
+            ServiceParams { service: 0, params: tight.clone(), waiting_max: Some(7), accept_queue_max_q10: 0 };
+        core.set_limits(&[limits], 40).unwrap();
+        let clock = ManualClock::default();
+        let beat = core.heartbeat().unwrap();
+        clock.advance(beat + LEASE_END - Nanos(1));
+        renew(&mut core, &clock).unwrap();
+        assert!(in_force(&core).starts_with(tight.as_bytes()), "the lease had not ended");
+        let beat = core.heartbeat().unwrap();
+        clock.advance(beat + LEASE_END - clock.now());
+        renew(&mut core, &clock).unwrap();
+        assert!(in_force(&core).starts_with(Params::no_limit(Policy::TokenBucket).as_bytes()));
+        assert_eq!(core.generation(), 41);
+    }
 }

@@ -23,10 +23,17 @@ pub fn release(pins: &Path, released: bool) -> Result<(), Error> {
     if map.value_size() as usize != size_of::<Control>() {
         return Err(Error::Layout { map: name.into() });
     }
+    write(&map, |control| control.released = released.into())
+}
+
+/// Changes some fields of the control block. The others are read immediately before the write:
+/// whoever else writes at the same time loses as little as a map without a lock allows.
+pub(crate) fn write(map: &MapHandle, change: impl FnOnce(&mut Control)) -> Result<(), Error> {
+    let name = "tg_control";
     let key = 0_u32.to_ne_bytes();
     let bytes = map.lookup(&key, MapFlags::ANY).map_err(Error::map(name))?;
     let control = bytes.and_then(|bytes| Control::read(&bytes));
     let mut control = control.ok_or_else(|| Error::Layout { map: name.into() })?;
-    control.released = released.into();
+    change(&mut control);
     map.update(&key, control.bytes(), MapFlags::ANY).map_err(Error::map(name))
 }

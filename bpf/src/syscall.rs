@@ -139,8 +139,8 @@ pub(crate) enum Side {
 }
 
 /// Handle and priority of our clsact filters: a fixed place, so that we find and replace our own.
-const CLSACT_HANDLE: u32 = 0x7467;
-const CLSACT_PRIORITY: u32 = 0x7467;
+pub(crate) const CLSACT_HANDLE: u32 = 0x7467;
+pub(crate) const CLSACT_PRIORITY: u32 = 0x7467;
 
 fn clsact_hook(ifindex: u32, side: Side) -> sys::bpf_tc_hook {
     sys::bpf_tc_hook {

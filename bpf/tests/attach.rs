@@ -5,6 +5,7 @@
 
 mod netns;
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netns::{BpfFs, Net, one_token, plan, sh, within};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -116,8 +117,8 @@ fn an_interface_that_is_no_longer_planned_is_let_go() {
     dataplane.detach();
 }
 
-/// Puts an XDP program that is not ours on s0.
-fn foreign(net: &Net, directory: &Path) {
+/// A program that is not ours.
+fn foreign_object(directory: &Path) -> PathBuf {
     let source = directory.join("foreign.bpf.c");
     let text = "__attribute__((section(\"xdp\"), used)) int stranger(void *c) { return 2; }\n\
                 char l[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
@@ -125,6 +126,12 @@ fn foreign(net: &Net, directory: &Path) {
     let object = directory.join("foreign.o");
     let clang = std::env::var("TIDEGATE_CLANG").unwrap_or_else(|_| "clang-19".into());
     sh(&format!("{clang} -g -O2 -target bpf -c {} -o {}", source.display(), object.display()));
+    object
+}
+
+/// Puts an XDP program that is not ours on s0.
+fn foreign(net: &Net, directory: &Path) {
+    let object = foreign_object(directory);
     net.server_sh(&format!("ip link set dev s0 xdpdrv obj {} sec xdp", object.display()));
 }
 
@@ -148,6 +155,138 @@ fn a_foreign_xdp_program_is_never_replaced() {
     assert!(hooks[0].notes.iter().any(|note| note.contains("stranger")), "{hooks:?}");
     drop(dataplane);
     assert!(xdp_attached(&net), "the stranger is still there");
+}
+
+/// Runs `work` in a thread that may not change the network, as a daemon after its start.
+fn without_net_admin<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::NET_ADMIN);
+            set_capabilities(None, sets).unwrap();
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn filters(net: &Net) -> String {
+    let show = "tc filter show dev s0 ingress; tc filter show dev s0 egress";
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", net.server.display()))
+        .args(["sh", "-ec", show])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let mut plan = pinned(&net, &fs);
+    plan.interfaces[0].attach = AttachMode::Clsact;
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
+    let _first = connect(&net).unwrap();
+    connect(&net).unwrap_err();
+
+    let left = without_net_admin(|| dataplane.detach());
+    assert!(filters(&net).contains("tg_"), "nothing stayed: the case proves nothing");
+    let _second = connect(&net).unwrap();
+    assert_eq!(left.len(), 2, "{left:?}");
+    for text in &left {
+        let command = text.split('`').nth(1).unwrap_or_else(|| panic!("{text}: no command"));
+        sh(command);
+    }
+    assert_eq!(filters(&net), "", "the commands take it off");
+
+    let mut next = Dataplane::start(&plan).unwrap();
+    assert!(!next.released().unwrap());
+    next.set_limits(&[one_token(Action::Reject)], 3).unwrap();
+    let _third = connect(&net).unwrap();
+    connect(&net).unwrap_err();
+    assert!(next.detach().is_empty());
+    assert_eq!(filters(&net), "");
+}
+
+#[test]
+fn a_filter_that_is_gone_already_is_no_trouble() {
+    let net = Net::new();
+    let dataplane =
+        Dataplane::start(&plan(vec![net.interface(AttachMode::Clsact)], Action::Drop)).unwrap();
+    net.server_sh("tc qdisc del dev s0 clsact");
+    assert!(dataplane.detach().is_empty());
+}
+
+#[test]
+fn only_an_operators_release_outlives_a_clean_stop_whose_pins_stayed() {
+    let fs = BpfFs::new();
+    let mut plan = plan(vec![], Action::Drop);
+    plan.settings.pins = Some(fs.pins());
+    for (left, released) in [(1_u32, true), (2, false)] {
+        drop(Dataplane::start(&plan).unwrap());
+        let entries = std::fs::read_dir(fs.pins()).unwrap().map(|e| e.unwrap().path());
+        let control = entries.map(|path| path.join("tg_control")).find(|path| path.exists());
+        let map = MapHandle::from_pinned_path(control.unwrap()).unwrap();
+        let key = 0_u32.to_ne_bytes();
+        let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        value[4..8].copy_from_slice(&left.to_ne_bytes());
+        map.update(&key, &value, MapFlags::ANY).unwrap();
+        assert_eq!(Dataplane::start(&plan).unwrap().released().unwrap(), released, "{left}");
+    }
+}
+
+/// How often the switch is thrown, and how often it may get lost: between a read and the write
+/// right behind it there is no lock.
+const THROWS: usize = 15;
+const LOST_MAX: usize = 3;
+
+#[test]
+fn a_switch_that_is_thrown_during_a_reload_stays_thrown() {
+    let fs = BpfFs::new();
+    let mut plan = plan(vec![], Action::Drop);
+    plan.settings.pins = Some(fs.pins());
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    let mut lost = 0;
+    for _ in 0..THROWS {
+        dataplane.release(false).unwrap();
+        let (begun, begins) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..20 {
+                    dataplane.apply(&plan).unwrap();
+                    if round == 2 {
+                        begun.send(()).unwrap();
+                    }
+                }
+            });
+            begins.recv().unwrap();
+            tidegate_bpf::release(&fs.pins(), true).unwrap();
+        });
+        lost += usize::from(!dataplane.released().unwrap());
+    }
+    assert!(lost <= LOST_MAX, "{lost} of {THROWS} were undone");
+}
+
+#[test]
+fn a_foreign_clsact_filter_is_never_replaced_and_not_called_xdp() {
+    let net = Net::new();
+    let directory = tempfile::tempdir().unwrap();
+    let object = foreign_object(directory.path());
+    net.server_sh(&format!(
+        "tc qdisc add dev s0 clsact
+         tc filter add dev s0 ingress pref 29799 handle 0x7467 bpf direct-action obj {} sec xdp",
+        object.display()
+    ));
+    let refused = Dataplane::start(&plan(vec![net.interface(AttachMode::Clsact)], Action::Drop));
+    let text = match refused {
+        Err(error @ Error::ForeignFilter { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(text.contains("stranger") && !text.contains("XDP"), "{text}");
+    assert!(filters(&net).contains("stranger") && !filters(&net).contains("tg_"));
 }
 
 #[test]

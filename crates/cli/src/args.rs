@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use tidegate_api::client::Client;
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::exit::Exit;
 use tidegate_model::intent::{Mode, PINS_DEFAULT, SOCKET_DEFAULT};
 
@@ -22,8 +22,6 @@ pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    #[command(flatten)]
-    pub(crate) remote: Remote,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -32,16 +30,17 @@ pub(crate) struct Cli {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Remote {
     /// Control socket of the daemon.
-    #[arg(long, global = true, default_value = SOCKET_DEFAULT)]
+    #[arg(long, default_value = SOCKET_DEFAULT)]
     pub(crate) socket: PathBuf,
-    /// How long to wait for the daemon, in seconds.
-    #[arg(long, global = true, default_value = "15", value_parser = seconds)]
-    pub(crate) timeout: Duration,
+    /// How long to wait for the daemon, in seconds; 15 where nothing is said, 0.5 for `release`,
+    /// which goes on without the daemon then.
+    #[arg(long, value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Remote {
     pub(crate) fn connect(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&self.socket, self.timeout)?)
+        Ok(Client::connect(&self.socket, self.timeout.unwrap_or(TIMEOUT_DEFAULT))?)
     }
 }
 
@@ -52,7 +51,12 @@ pub(crate) enum Command {
     /// Check a configuration: the file, and how it fits this system. Changes nothing.
     Check(CheckArgs),
     /// Show services, limits and warnings.
-    Status(Output),
+    Status {
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Watch services live (q quits).
     Top(TopArgs),
     /// Say what happens to a client, and why.
@@ -61,6 +65,8 @@ pub(crate) enum Command {
     Release(ReleaseArgs),
     /// Set the mode of one service until the next reload.
     Mode {
+        #[command(flatten)]
+        remote: Remote,
         /// Name of the service.
         service: String,
         /// `shadow` counts what would be refused, `enforce` refuses.
@@ -69,6 +75,8 @@ pub(crate) enum Command {
     },
     /// Read the configuration again; a wrong one changes nothing.
     Reload {
+        #[command(flatten)]
+        remote: Remote,
         /// Another file than before.
         file: Option<PathBuf>,
     },
@@ -92,6 +100,8 @@ pub struct RunArgs {
 /// Arguments of `release`.
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
     /// `on` lets everything pass, `off` puts the limits in force again.
     #[arg(default_value = "on", value_parser = ["on", "off"])]
     pub(crate) state: String,
@@ -122,6 +132,8 @@ pub(crate) struct Output {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
     /// Print the table once and leave.
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) once: bool,
@@ -132,6 +144,8 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
     /// Address of the client, with its port to see one connection: ADDRESS, ADDRESS:PORT or
     /// [IPv6]:PORT.
     #[arg(value_name = "ADDRESS[:PORT]", value_parser = client)]
@@ -188,15 +202,14 @@ pub(crate) fn dispatch(
         }
     }
     let cli = Cli::from_arg_matches(matches).context("the arguments contradict each other")?;
-    let remote = &cli.remote;
     match cli.command {
         Command::Run(args) => host.run(&args).map(|()| Exit::Ok),
         Command::Check(args) => check::check(&args, host, out),
-        Command::Status(output) => status::status(remote, output.output, out),
-        Command::Top(args) => top::top(remote, &args, out),
-        Command::Explain(args) => control::explain(remote, &args, out),
-        Command::Release(args) => control::release(remote, (&args, host), out),
-        Command::Mode { service, mode } => control::mode(remote, (service, mode), out),
-        Command::Reload { file } => control::reload(remote, file, out),
+        Command::Status { remote, output } => status::status(&remote, output.output, out),
+        Command::Top(args) => top::top(&args.remote, &args, out),
+        Command::Explain(args) => control::explain(&args.remote, &args, out),
+        Command::Release(args) => control::release(&args.remote, (&args, host), out),
+        Command::Mode { remote, service, mode } => control::mode(&remote, (service, mode), out),
+        Command::Reload { remote, file } => control::reload(&remote, file, out),
     }
 }

@@ -4,12 +4,14 @@
 use crate::args::{ExplainArgs, ReleaseArgs, Remote};
 use crate::format::{Format, json, plain};
 use crate::host::Host;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
 use tidegate_api::client::{Client, ClientError};
 use tidegate_api::exit::Exit;
-use tidegate_api::protocol::{Reply, Request};
+use tidegate_api::protocol::{ErrorKind, Reply, Request};
 use tidegate_model::intent::Mode;
 
 /// The daemon answered something else than what was asked: a bug worth a report.
@@ -33,33 +35,68 @@ pub(crate) fn explain(
     Ok(Exit::Ok)
 }
 
-/// Through the daemon; where none answers, on what is pinned: the switch must work when all else
-/// fails.
+/// How long `release` waits for the daemon, where nothing else is said: whoever throws the switch
+/// is in a hurry, and what is pinned can be told within a second in any case.
+pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Asks the daemon; the whole of it, with connecting, takes no longer than `timeout`.
+fn ask_within(remote: &Remote, timeout: Duration, request: Request) -> Result<Reply, ClientError> {
+    let (sender, answer) = mpsc::channel();
+    let path = remote.socket.clone();
+    std::thread::spawn(move || {
+        let asked = Client::connect(&path, timeout).and_then(|mut client| client.ask(&request));
+        // Who gave up waiting does not want it any more.
+        let _ = sender.send(asked);
+    });
+    answer.recv_timeout(timeout).unwrap_or_else(|_| {
+        let path = remote.socket.clone();
+        Err(ClientError::Silent { path, seconds: timeout.as_secs_f64() })
+    })
+}
+
+/// Whether the caller may not throw the switch at all.
+fn is_forbidden(error: &ClientError) -> bool {
+    match error {
+        ClientError::Permission { .. } => true,
+        ClientError::Refused(refused) => refused.kind == ErrorKind::Permission,
+        _ => false,
+    }
+}
+
+/// Through the daemon; where it does not do it, for whatever reason, on what is pinned: the switch
+/// must work when all else fails.
 pub(crate) fn release(
     remote: &Remote,
     (args, host): (&ReleaseArgs, &dyn Host),
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
     let on = args.state == "on";
-    let asked = Client::connect(&remote.socket, remote.timeout)
-        .and_then(|mut client| client.ask(&Request::Release { on }));
+    let timeout = remote.timeout.unwrap_or(RELEASE_TIMEOUT);
+    let asked = ask_within(remote, timeout, Request::Release { on });
     let state = |on| if on { "everything passes" } else { "limits are in force" };
     match asked {
         Ok(Reply::Release { on, before }) => {
             let already = if on == before { " (as before)" } else { "" };
             writeln!(out, "{}{already}", state(on))?;
         }
-        Ok(_) => bail!(UNEXPECTED),
-        Err(error @ (ClientError::NoDaemon { .. } | ClientError::Silent { .. })) => {
+        Err(error) if is_forbidden(&error) => return Err(error.into()),
+        failed => {
             if let Err(pinned) = host.release_pinned(&args.pins, on) {
+                let error = failed.map_or_else(anyhow::Error::from, |_| anyhow!(UNEXPECTED));
                 let path = args.pins.display();
-                return Err(anyhow::Error::from(error).context(format!(
+                return Err(error.context(format!(
                     "neither a daemon nor what is pinned at {path} ({pinned:#})"
                 )));
             }
-            writeln!(out, "{}; no daemon answered, the dataplane was told itself", state(on))?;
+            let why = match failed {
+                Err(ClientError::NoDaemon { .. } | ClientError::Silent { .. }) => {
+                    "no daemon answered".to_owned()
+                }
+                Err(error) => plain(&error.to_string()).to_string(),
+                Ok(_) => UNEXPECTED.to_owned(),
+            };
+            writeln!(out, "{}; {why}, the dataplane was told itself", state(on))?;
         }
-        Err(error) => return Err(error.into()),
     }
     Ok(Exit::Ok)
 }

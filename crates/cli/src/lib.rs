@@ -2,7 +2,7 @@
 //! Commands and text screens.
 //!
 //! The crate knows the control socket and the configuration, and nothing of daemon or dataplane:
-//! those come in through [`Host`]. Further commands (`experiment`, `lab`, `replay`) come in as
+//! those come in through [`Host`]. Further commands (`experiment`, `lab`) come in as
 //! [`Extension`]s. [`main`] turns arguments into an exit code (docs/cli.md).
 
 mod args;

@@ -3,19 +3,19 @@
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use clap::ArgMatches;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tidegate_api::explain::{Known, explain};
-use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request};
+use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
 use tidegate_cli::{Exit, Extension, Host, RunArgs, SystemReport, main, reference};
 use tidegate_model::intent::{
     Change, Config, Intent, LoadError, Mode, Places, Registry, SystemFault, load, parse,
 };
 use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
-use tidegate_units::Nanos;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::runtime::Runtime;
 
 const CONFIG: &str =
@@ -125,7 +125,10 @@ impl World {
     /// Exit code, standard output, standard error; the directory's name replaced.
     fn tidegate(&self, args: &[&str]) -> (Exit, String, String) {
         let socket = self.socket().display().to_string();
-        let args = ["tidegate", "--socket", &socket].into_iter().chain(args.iter().copied());
+        let talks = ["status", "top", "explain", "release", "mode", "reload"];
+        let reached = args.first().is_some_and(|name| talks.contains(name));
+        let remote = if reached { &["--socket", &socket][..] } else { &[] };
+        let args = ["tidegate"].iter().chain(args).chain(remote).copied();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let exit = main(args, (&Machine, &[&Dance]), (&mut out, &mut err));
         let clean = |bytes: Vec<u8>| {
@@ -304,6 +307,64 @@ fn the_kill_switch_works_without_a_daemon_on_what_is_pinned() {
     );
 }
 
+/// A daemon that says one thing to every request, or nothing and keeps the connection.
+fn stubborn(world: &World, answer: Option<Vec<u8>>) {
+    let listener = std::os::unix::net::UnixListener::bind(world.socket()).unwrap();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            match &answer {
+                Some(answer) => {
+                    let mut line = String::new();
+                    BufReader::new(&stream).read_line(&mut line).unwrap();
+                    stream.write_all(answer).unwrap();
+                }
+                None => kept.push(stream),
+            }
+        }
+    });
+}
+
+#[test]
+fn the_kill_switch_works_whatever_the_daemon_says() {
+    let refusal = |kind| encode_reply(Reply::Error(ApiError::new(kind, "not now")));
+    let told = "everything passes; not now, the dataplane was told itself\n";
+    let broken = "everything passes; the connection to DIR/control.sock broke, the dataplane was \
+                  told itself\n";
+    let silent = "everything passes; no daemon answered, the dataplane was told itself\n";
+    for (answer, wanted) in [
+        (Some(refusal(ErrorKind::Busy)), told),
+        (Some(refusal(ErrorKind::Version)), told),
+        (Some(refusal(ErrorKind::Failed)), told),
+        (Some(Vec::new()), broken),
+        (None, silent),
+    ] {
+        let world = World { directory: TempDir::new().unwrap(), _runtime: None };
+        stubborn(&world, answer);
+        let clock = MonotonicClock;
+        let asked = clock.now();
+        let (exit, out, err) = world.tidegate(&["release", "--pins", "/pinned"]);
+        assert_eq!((exit, out.as_str(), err.as_str()), (Exit::Ok, wanted, ""));
+        let took = clock.now().since(asked);
+        assert!(took < Nanos::SECOND, "{took}");
+    }
+    let world = World { directory: TempDir::new().unwrap(), _runtime: None };
+    stubborn(&world, Some(refusal(ErrorKind::Permission)));
+    let (exit, out, _) = world.tidegate(&["release", "--pins", "/pinned"]);
+    assert_eq!((exit, out.as_str()), (Exit::Permission, ""), "who may not, may not");
+}
+
+#[test]
+fn only_commands_that_talk_to_the_daemon_take_its_socket() {
+    let world = World::new();
+    for command in ["check", "run"] {
+        let (exit, _, err) = world.tidegate(&[command, "--socket", "/nowhere"]);
+        assert_eq!(exit, Exit::Usage, "{command}");
+        assert!(err.contains("--socket"), "{err}");
+    }
+}
+
 #[test]
 fn check_looks_at_the_file_and_at_the_system() {
     let world = World::new();
@@ -382,7 +443,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let world = World::new();
     let socket = world.socket().display().to_string();
     for format in ["table", "json"] {
-        let args = ["tidegate", "--socket", &socket, "status", "-o", format];
+        let args = ["tidegate", "status", "--socket", &socket, "-o", format];
         let mut err = Vec::new();
         let exit = main(args, (&Machine, &[]), (&mut Gone, &mut err));
         assert_eq!((exit, err.len()), (Exit::Ok, 0), "{format}");

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
-use tidegate_api::protocol::{Reply, Request};
+use tidegate_api::protocol::{HandoverPhase, Reply, Request};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -373,6 +373,22 @@ fn a_successor_that_cannot_start_leaves_the_old_daemon_in_charge() {
     });
     assert_eq!(world.status().interfaces[0].name, "v0");
     wait_for("its limits hold", || world.request().is_err().then_some(()));
+    daemon.kill();
+}
+
+#[test]
+fn the_kill_switch_is_served_while_another_daemon_takes_over() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 7, burst: 3}");
+    let daemon = world.run(&config, &[]);
+    wait_for("limits hold", || world.request().is_err().then_some(()));
+    let mut successor = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
+    successor.ask(&Request::Handover { phase: HandoverPhase::Begin }).unwrap();
+    let mut operator = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
+    operator.ask(&Request::Reload { path: None }).unwrap_err();
+    let reply = operator.ask(&Request::Release { on: true }).unwrap();
+    assert_eq!(reply, Reply::Release { on: true, before: false });
+    assert!((0..30).all(|_| world.request().is_ok()), "everything passes");
     daemon.kill();
 }
 

@@ -15,7 +15,7 @@ struct Row {
 /// Also a name that the compiler is given as a macro.
 const ANY: &str = "";
 
-const LAW: [Row; 10] = [
+const LAW: [Row; 11] = [
     Row { folder: "policy/contract", ours: &["policy/reasons.def"], system: &[] },
     Row { folder: "policy/algo", ours: &["policy/contract/"], system: &[] },
     Row {

@@ -211,8 +211,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
     let lease = core.maps.get("tg_lease")?.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
     let lease = lease.map_err(Error::map("tg_lease"))?;
     let heartbeat = lease.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?)));
-    let ended = heartbeat
-        .is_some_and(|at| at != 0 && clock.now().since(Nanos(at)) >= LEASE_END);
+    let ended = heartbeat.is_some_and(|at| at != 0 && clock.now().since(Nanos(at)) >= LEASE_END);
     if ended {
         let services = core.plan.services.iter().enumerate();
         let none: Vec<ServiceParams> = services
@@ -263,8 +262,12 @@ mod tests {
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let spec = BucketSpec::new(Rate::per_second(5.0), 3, Action::Drop);
         let tight = Params::token_bucket(&spec).unwrap();
-        let limits =
-            ServiceParams { service: 0, params: tight.clone(), waiting_max: Some(7), accept_queue_max_q10: 0 };
+        let limits = ServiceParams {
+            service: 0,
+            params: tight.clone(),
+            waiting_max: Some(7),
+            accept_queue_max_q10: 0,
+        };
         core.set_limits(&[limits], 40).unwrap();
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();

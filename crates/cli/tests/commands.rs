@@ -374,7 +374,7 @@ fn check_looks_at_the_file_and_at_the_system() {
     assert_eq!(
         out,
         "eth0: virtual (veth), MTU 1500, up\n\
-         DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment; what arrives passes (warning)\n\
+         DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment (warning)\n\
          interface eth0: attach auto\n\
          service shop: enforce at *:80; policy fresh_first, controller default, 1 class(es)\n\
          DIR/good.yaml: right\n"

@@ -442,7 +442,12 @@ pub(crate) fn remove_stale(pins: &Path, used: &[&Path]) {
         if let Ok(link) = syscall::open_pin(&path)
             && let Err(error) = syscall::link_detach(link.as_fd())
         {
-            tracing::debug!(path = %path.display(), %error, "its interface is gone");
+            let path = path.display();
+            if is_gone(&error) {
+                tracing::debug!(%path, %error, "its interface is gone");
+            } else {
+                tracing::warn!(%path, %error, "a link of before could not be detached");
+            }
         }
         remove_pin(&path);
     }

@@ -9,8 +9,9 @@
 
 mod support;
 
-use support::events::Events;
+use support::events::{Events, params};
 use support::object::{COMPILER_DEFAULT, COMPILERS, Loaded, require_root};
+use support::policies::Policies;
 use support::random::{from_env, seed};
 use tidegate_policy::{Event, Params, Policy, State, Verdict, admit};
 
@@ -138,6 +139,32 @@ fn whichever_compiler_made_the_kernels_code() {
     require_root();
     for compiler in COMPILERS.iter().filter(|name| **name != COMPILER_DEFAULT) {
         replay_all(compiler, EVENTS_OTHER);
+    }
+}
+
+/// What the C decides is what its description says, as another hand read it.
+#[test]
+fn native_and_the_reference_give_the_same_verdicts() {
+    let seed = seed();
+    let total = from_env("TIDEGATE_REPLAY_EVENTS").map_or(EVENTS, |n| n as usize);
+    for policy in Policy::ALL {
+        let mut series = Events::new(*policy, seed ^ 2);
+        let (mut state, mut reference) = (State::fresh(), Policies::new(*policy));
+        let mut done = 0;
+        for length in BATCHES.iter().cycle() {
+            let (spec, events) = series.batch_of(*length);
+            let params = params(*policy, &spec);
+            for event in &events {
+                let v = admit(&params, &mut state, event);
+                let said = reference.admit(&spec, event);
+                let who = format!("event {done} of {} (TIDEGATE_SEED={seed})", policy.name());
+                assert_eq!((v.kind, v.reason, v.repeated), said, "{who}: {event:?}, {spec:?}");
+                done += 1;
+            }
+            if done >= total {
+                break;
+            }
+        }
     }
 }
 

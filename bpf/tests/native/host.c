@@ -233,13 +233,13 @@ static void host_used(struct host_bytes *b)
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 }
 
-/* n: time goes on to this point; the daemon says that it lives. */
+/* n: what the clock says, and when the daemon last said that it lives. */
 static void host_now(struct host_bytes *b)
 {
 	struct tg_lease *lease = native_entry(&tg_lease, 0);
 
 	native.now_ns = host_u64(b);
-	lease->heartbeat_ns = native.now_ns;
+	lease->heartbeat_ns = host_u64(b);
 }
 
 static int host_call(__u32 ifindex, int egress)

@@ -2,6 +2,7 @@
 //! Adversarial series of events for the policies, as seeded batches: each with its own parameters
 //! (rates change in between) and its own way of time.
 
+use super::policies::Spec;
 use super::random::Dice;
 use tidegate_policy::{AbacusSpec, Action, BucketSpec, Event, Params, Policy};
 use tidegate_units::{Nanos, Rate};
@@ -25,6 +26,16 @@ enum Mix {
     Jumps,
 }
 
+/// What the policy computes with.
+pub fn params(policy: Policy, spec: &Spec) -> Params {
+    match (policy, spec) {
+        (_, Spec::NoLimit) => Params::no_limit(policy),
+        (Policy::FreshFirst, Spec::Bucket(bucket)) => Params::fresh_first(bucket).unwrap(),
+        (_, Spec::Bucket(bucket)) => Params::token_bucket(bucket).unwrap(),
+        (_, Spec::Abacus(abacus)) => Params::abacus(abacus).unwrap(),
+    }
+}
+
 /// A series of batches, the same for the same seed and policy.
 pub struct Events {
     dice: Dice,
@@ -43,7 +54,13 @@ impl Events {
 
     /// The next parameters and the events that meet them.
     pub fn batch(&mut self, count: usize) -> (Params, Vec<Event>) {
-        let params = self.params();
+        let (spec, events) = self.batch_of(count);
+        (params(self.policy, &spec), events)
+    }
+
+    /// The same, before they are parameters.
+    pub fn batch_of(&mut self, count: usize) -> (Spec, Vec<Event>) {
+        let spec = self.spec();
         let mean = 1 << self.dice.below(31);
         let steady = Mix::Steady(mean);
         let mixes = [steady, steady, steady, Mix::Standstill, Mix::Bursts, Mix::Jitter, Mix::Jumps];
@@ -53,21 +70,17 @@ impl Events {
         if self.now > u64::MAX / 2 {
             self.now = self.dice.u64() % (1_000_000 * SECOND);
         }
-        (params, events)
+        (spec, events)
     }
 
-    fn params(&mut self) -> Params {
+    fn spec(&mut self) -> Spec {
         if self.dice.one_in(12) {
-            return Params::no_limit(self.policy);
+            return Spec::NoLimit;
         }
         let bucket = self.bucket();
         match self.policy {
-            Policy::TokenBucket => Params::token_bucket(&bucket).unwrap(),
-            Policy::FreshFirst => Params::fresh_first(&bucket).unwrap(),
-            Policy::Abacus => {
-                let spec = self.abacus(bucket);
-                Params::abacus(&spec).unwrap()
-            }
+            Policy::TokenBucket | Policy::FreshFirst => Spec::Bucket(bucket),
+            Policy::Abacus => Spec::Abacus(self.abacus(bucket)),
         }
     }
 

@@ -22,6 +22,7 @@ pub mod object;
 pub mod packet;
 pub mod place;
 pub mod plane;
+pub mod policies;
 pub mod random;
 pub mod reference;
 pub mod scene;

@@ -237,8 +237,14 @@ impl Native {
 
     /// Moves the clock to this time, and renews the lease.
     pub fn advance_to(&mut self, now: u64) {
+        self.clock(now, now);
+    }
+
+    /// What the clock says from now on, and when the last heartbeat was (0: never).
+    pub fn clock(&mut self, now: u64, heartbeat: u64) {
         self.pending.push(b'n');
         self.pending.extend_from_slice(&now.to_le_bytes());
+        self.pending.extend_from_slice(&heartbeat.to_le_bytes());
     }
 
     /// Uses up tokens of a service: so many are used from now on.

@@ -105,9 +105,10 @@ fn a_subject_that_is_not_offered_is_an_error_and_not_the_end() {
 /// nothing is left for them, and the measurement says so by failing.
 #[test]
 fn idle_loops_see_work_or_say_that_they_cannot() {
-    let mut loops = IdleLoops::start();
-    let (sum, spent) =
-        loops.spent(|| (0..1_000_000_u64).map(std::hint::black_box).sum::<u64>()).unwrap();
+    let loops = IdleLoops::start();
+    let (sum, spent) = loops
+        .spent(&mut Vec::new(), || (0..1_000_000_u64).map(std::hint::black_box).sum::<u64>())
+        .unwrap();
     assert_eq!(sum, 499_999_500_000);
     assert!(spent.is_finite() && spent >= 0.0, "{spent}");
 }

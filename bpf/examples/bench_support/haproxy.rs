@@ -4,7 +4,7 @@
 //! of the same host, which is what the client pays anyway.
 
 use super::arena::{Answers, Arena, SERVICE, SOURCES};
-use super::idle::IdleLoops;
+use super::idle::{IdleLoops, Rates};
 use super::space::{Guard, last_cpu};
 use super::worker::Subject;
 use anyhow::{Context, Result, bail, ensure};
@@ -30,6 +30,8 @@ const SOURCES_USED: u32 = 4096;
 const CPU: &str = "0";
 /// How long the proxy may take to listen.
 const START_LIMIT: Nanos = Nanos::from_secs(10);
+/// What else runs on the machine is counted, too: it may spoil so many measurements.
+const ATTEMPTS: u32 = 5;
 /// A port of the host where nobody listens.
 const CLOSED: u16 = 81;
 
@@ -40,6 +42,7 @@ pub struct Proxy {
     folder: tempfile::TempDir,
     connections: u32,
     next: u32,
+    rates: Rates,
 }
 
 fn config(stats: &str) -> String {
@@ -62,7 +65,7 @@ impl Proxy {
         command.args(["-c", CPU, "haproxy", "-db", "-f"]).arg(&file);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = quiet.spawn().context("starting haproxy")?;
-        let mut proxy = Self { arena, child, folder, connections, next: 0 };
+        let mut proxy = Self { arena, child, folder, connections, next: 0, rates: Rates::new() };
         let end = MonotonicClock.now().0 + START_LIMIT.0;
         while proxy.refused().is_err() {
             let ended = proxy.child.try_wait()?;
@@ -93,11 +96,11 @@ impl Proxy {
     }
 
     /// So many connections to a port, one after the other; CPU time of one, ns.
-    fn cost(&mut self, port: u16, loops: &mut IdleLoops) -> Result<f64> {
+    fn cost(&mut self, port: u16, loops: &IdleLoops) -> Result<f64> {
         let to = SocketAddrV4::new(*SERVICE.ip(), port);
         let (first, count) = (self.next, self.connections);
         self.next += count;
-        let (done, spent) = loops.spent(|| {
+        let (done, spent) = loops.spent(&mut self.rates, || {
             self.arena
                 .clients
                 .on_cpu(last_cpu(), || (first..first + count).try_for_each(|n| refuse(n, to)))
@@ -134,14 +137,20 @@ impl Subject for Proxy {
     }
 
     fn measure(&mut self) -> Result<f64> {
-        let mut loops = IdleLoops::start();
-        let anyway = self.cost(CLOSED, &mut loops)?;
-        let before = self.refused()?;
-        let cost = self.cost(SERVICE.port(), &mut loops)?;
-        let refused = self.refused()? - before;
-        ensure!(refused == u64::from(self.connections), "haproxy counted {refused} refusals");
-        ensure!(cost > anyway, "the machine is too busy: {cost} ns beside {anyway} ns");
-        Ok(cost - anyway)
+        let loops = IdleLoops::start();
+        let mut said = String::new();
+        for _ in 0..ATTEMPTS {
+            let anyway = self.cost(CLOSED, &loops)?;
+            let before = self.refused()?;
+            let cost = self.cost(SERVICE.port(), &loops)?;
+            let refused = self.refused()? - before;
+            ensure!(refused == u64::from(self.connections), "haproxy counted {refused} refusals");
+            if cost > anyway {
+                return Ok(cost - anyway);
+            }
+            said = format!("{cost} ns beside {anyway} ns");
+        }
+        bail!("the machine is too busy: {said}")
     }
 }
 

@@ -21,9 +21,10 @@ const CALIBRATION: Duration = Duration::from_millis(50);
 struct Loop {
     turns: Arc<AtomicU64>,
     thread: JoinHandle<Result<()>>,
-    /// Turns per ns when nothing else runs: the most that was ever seen.
-    rate: f64,
 }
+
+/// Turns per ns of each loop when nothing else runs: the most that was ever seen.
+pub type Rates = Vec<f64>;
 
 /// The loops; they run while this exists.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl IdleLoops {
             let turns = Arc::new(AtomicU64::new(0));
             let (counted, stop) = (Arc::clone(&turns), Arc::clone(&stop));
             let thread = std::thread::spawn(move || spin(cpu, &counted, &stop));
-            Loop { turns, thread, rate: 0.0 }
+            Loop { turns, thread }
         };
         Self { loops: (0..cpus).map(start).collect(), stop }
     }
@@ -69,18 +70,20 @@ impl IdleLoops {
     }
 
     /// CPU time, in ns, that all CPUs spent on something else while this ran.
-    pub fn spent<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+    pub fn spent<T>(&self, rates: &mut Rates, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+        if self.loops.iter().any(|each| each.thread.is_finished()) {
+            bail!("an idle loop ended");
+        }
         let ((), time, turns) = self.window(|| std::thread::park_timeout(CALIBRATION));
-        for (each, turns) in self.loops.iter_mut().zip(turns) {
-            if each.thread.is_finished() {
-                bail!("an idle loop ended");
-            }
-            each.rate = each.rate.max(turns as f64 / time.0 as f64);
+        rates.resize(turns.len(), f64::MIN_POSITIVE);
+        for (rate, turns) in rates.iter_mut().zip(turns) {
+            *rate = rate.max(turns as f64 / time.0 as f64);
         }
         let (result, time, turns) = self.window(work);
-        let missing = self.loops.iter().zip(turns).map(|(each, turns)| {
-            (time.0 as f64 - turns as f64 / each.rate.max(f64::MIN_POSITIVE)).max(0.0)
-        });
+        let missing = rates
+            .iter()
+            .zip(turns)
+            .map(|(rate, turns)| (time.0 as f64 - turns as f64 / rate).max(0.0));
         Ok((result, missing.sum()))
     }
 }

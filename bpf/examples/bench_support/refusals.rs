@@ -116,6 +116,7 @@ impl Subject for Refusal {
         if let Some((before, after)) = answered.zip(self.flood.swallowed()?) {
             self.check("answered", after - before)?;
         }
+        // Less than nothing is noise, of the floor at most.
         Ok((both - alone).max(0.0))
     }
 }

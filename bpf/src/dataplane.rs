@@ -264,7 +264,7 @@ mod tests {
         let tight = Params::token_bucket(&spec).unwrap();
         let limits = ServiceParams {
             service: 0,
-            params: tight.clone(),
+            params: tight,
             waiting_max: Some(7),
             accept_queue_max_q10: 0,
         };

@@ -26,7 +26,7 @@ use tidegate_bpf::testing::Options;
 use tidegate_policy::{Policy, Reason, VerdictKind};
 
 /// Frames for each hook in the kernel.
-const FRAMES_KERNEL: usize = 120_000;
+const FRAMES_KERNEL: usize = 80_000;
 /// Frames for each hook as each other compiler makes it.
 const FRAMES_OTHER: usize = 12_000;
 /// Frames for each hook of the native build.

@@ -24,8 +24,7 @@ pub fn service_of(setup: &Setup, segment: &Segment) -> Option<usize> {
         .or_else(|| with(&|listen| listen.addr.is_none()))
 }
 
-/// How many bits of a prefix match the address: `None` if it does not cover it. IPv4 and IPv6 do
-/// not match each other.
+/// How many bits of a prefix match the address, mapped into IPv6: `None` if it does not cover it.
 fn covers(prefix: &Prefix, address: &[u8; 16]) -> Option<u32> {
     let base = if prefix.addr.is_ipv4() { 96 } else { 0 };
     let bits = base + u32::from(prefix.bits);

@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod netns;
+#[path = "support/pinned.rs"]
+mod pinned;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netns::{BpfFs, Net, one_token, plan, sh, within};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -229,11 +230,7 @@ fn only_an_operators_release_outlives_a_clean_stop_whose_pins_stayed() {
         drop(Dataplane::start(&plan).unwrap());
         let entries = std::fs::read_dir(fs.pins()).unwrap().map(|e| e.unwrap().path());
         let control = entries.map(|path| path.join("tg_control")).find(|path| path.exists());
-        let map = MapHandle::from_pinned_path(control.unwrap()).unwrap();
-        let key = 0_u32.to_ne_bytes();
-        let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-        value[4..8].copy_from_slice(&left.to_ne_bytes());
-        map.update(&key, &value, MapFlags::ANY).unwrap();
+        pinned::write_at(&control.unwrap(), 4, &left.to_ne_bytes());
         assert_eq!(Dataplane::start(&plan).unwrap().released().unwrap(), released, "{left}");
     }
 }

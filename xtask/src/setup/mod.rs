@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use packages::{Need, PACKAGES, Package};
+use packages::{PACKAGES, Package};
 
 /// Installs what is missing; with `rivals`, also the proxy that the comparison runs against.
 pub(crate) fn run(rivals: bool) -> Result<()> {
@@ -69,13 +69,8 @@ fn install(missing: &[&Package]) -> Result<()> {
     process::run(apt_get().args(["update", "-q"])).context("the lists of packages")?;
     let (offered, absent): (Vec<&Package>, Vec<&Package>) =
         missing.iter().copied().partition(|package| is_offered(package.name));
-    let (required, optional): (Vec<&Package>, Vec<&Package>) =
-        absent.into_iter().partition(|package| package.need == Need::Required);
-    for package in optional {
-        println!("setup: no {} here, left out: {}", package.name, package.reason);
-    }
-    if !required.is_empty() {
-        print_needed(required.into_iter());
+    if !absent.is_empty() {
+        print_needed(absent.into_iter());
         bail!("the package mirror does not offer the packages above (Debian 12 does)");
     }
     if offered.is_empty() {

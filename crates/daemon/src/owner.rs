@@ -144,7 +144,7 @@ impl Owner {
             version: parts.version,
             out,
         };
-        owner.adopt_kill_switch();
+        owner.adopt_kill_switch(owner.started);
         (owner, snapshots)
     }
 
@@ -178,16 +178,13 @@ impl Owner {
         self.publish(now);
     }
 
-    /// A kill switch that was thrown while no daemon ran stays thrown.
-    fn adopt_kill_switch(&mut self) {
+    /// The kernel's word holds: a kill switch that was thrown while no daemon ran, or past the
+    /// daemon, stays thrown, and the snapshot says so.
+    fn adopt_kill_switch(&mut self, now: Nanos) {
         match self.plane.released() {
             Ok(on) => self.intent.released = on,
             Err(error) => {
-                self.warnings.raise(
-                    self.started,
-                    "kill switch",
-                    format!("cannot be read: {error}"),
-                );
+                self.warnings.raise(now, "kill switch", format!("cannot be read: {error}"));
             }
         }
     }
@@ -196,6 +193,7 @@ impl Owner {
     pub fn tick(&mut self) {
         let now = self.clock.now();
         self.renew(now);
+        self.adopt_kill_switch(now);
         self.note_lateness(now);
         self.sensed = self.senses.tick(now, &*self.plane);
         self.decide(now);

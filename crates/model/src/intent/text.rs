@@ -10,10 +10,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::borrow::Cow;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use tidegate_units::{Nanos, Rate};
 
+/// The first of the IPv4-mapped IPv6 addresses.
+const IPV4_MAPPED: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0));
 /// Highest CPU number in a list.
 const CPU_MAX: u16 = 4095;
 
@@ -147,6 +149,14 @@ fn parse_prefix(text: &str) -> Result<IpNet, String> {
         return Ok(address.into());
     }
     let net = text.parse::<IpNet>().map_err(|_| prefix_fault(text))?;
+    // The dataplane keeps IPv4 clients as IPv4-mapped IPv6 addresses.
+    if net.prefix_len() < 96 && net.contains(&IPV4_MAPPED) {
+        return Err(
+            "it covers the IPv4-mapped addresses, and so every IPv4 client: write 2000::/3 \
+                    for all global IPv6 addresses, and IPv4 prefixes as such"
+                .into(),
+        );
+    }
     if net.addr() == net.network() {
         return Ok(net);
     }

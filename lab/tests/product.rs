@@ -61,7 +61,14 @@ fn serve(stream: &UnixStream) {
                 (Reply::Pong { program: "0".into(), pid: std::process::id() }, false)
             }
             Ok(Request::Status {}) => (Reply::Status { snapshot: Box::default() }, false),
-            _ => (Reply::Handover { generation: 7, limits: Default::default() }, true),
+            _ => (
+                Reply::Handover {
+                    generation: 7,
+                    limits: Default::default(),
+                    modes: Default::default(),
+                },
+                true,
+            ),
         };
         let mut stream = stream;
         let _ = stream.write_all(&encode_reply(reply));

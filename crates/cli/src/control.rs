@@ -109,7 +109,7 @@ pub(crate) fn mode(
     let reply = remote.connect()?.ask(&Request::Mode { service, mode })?;
     let Reply::Mode { service, mode, before } = reply else { bail!(UNEXPECTED) };
     let (service, mode, before) = (plain(&service), mode.name(), before.name());
-    writeln!(out, "{service}: {mode} (before: {before}); until the next reload")?;
+    writeln!(out, "{service}: {mode} (before: {before}); until the next reload or restart")?;
     Ok(Exit::Ok)
 }
 

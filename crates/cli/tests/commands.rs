@@ -235,7 +235,7 @@ fn the_commands_of_an_operator_say_what_they_did() {
     assert_eq!(said(&["release", "off"]), "limits are in force (as before)\n");
     assert_eq!(
         said(&["mode", "shop", "shadow"]),
-        "shop: shadow (before: enforce); until the next reload\n"
+        "shop: shadow (before: enforce); until the next reload or restart\n"
     );
     let file = world.file("new.yaml", CONFIG);
     let reloaded = "~ daemon.tick: 100ms -> 1s\nreloaded; configuration 4 is in force\n";

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When to shed: which families report trouble, and whether they are enough.
+
+use super::DefaultController;
+use super::shed::QUEUE_MAX;
+use crate::evidence::{balance, lossy};
+use tidegate_model::signals::Family;
+
+/// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
+const EXCESS_MIN: f64 = 40.0;
+/// Deviations of the number in service (Poisson: √(μ·r0)) that the excess must exceed as well.
+const EXCESS_DEVIATIONS: f64 = 4.0;
+/// For a fast server this share of the objective is no trouble yet.
+const EXCESS_OBJECTIVE: f64 = 0.1;
+/// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
+const EXCESS_LARGE: f64 = 2.25;
+/// CPU that has been used up for this many times what the excess takes at the peak rate is no
+/// burst; more than one, because the peak may not be the capacity.
+const OVERDUE: f64 = 2.0;
+
+impl DefaultController {
+    /// Jobs beyond what an unsaturated server holds, and how many of them are an alarm.
+    pub(super) fn excess(&self, waiting: f64) -> (f64, f64) {
+        let throughput = self.throughput();
+        let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
+        let alarm = (EXCESS_MIN * self.baseline.variability() + EXCESS_DEVIATIONS * held.sqrt())
+            .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
+        (waiting - self.baseline.idle() - held, alarm)
+    }
+
+    /// The families that report trouble, and whether they are enough to shed.
+    pub(super) fn alarm(&self, waiting: f64) -> (Vec<Family>, bool) {
+        let (excess, alarm) = self.excess(waiting);
+        let time = excess > alarm;
+        let (resource, queue) = (self.standing.resource(), self.standing.queue());
+        let beyond_chance = excess > EXCESS_LARGE * alarm;
+        let losing = lossy(&self.history);
+        let unbalanced = losing || balance(&self.history, waiting);
+        // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
+        let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
+        let families = [
+            (resource, Family::Resource),
+            (queue, Family::Queue),
+            (time, Family::Time),
+            (unbalanced, Family::Balance),
+        ];
+        let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
+        let standing = excess > QUEUE_MAX;
+        let shed = time && unbalanced
+            || queue && standing && unbalanced
+            || time && resource && beyond_chance && overdue
+            || standing && losing && (resource || time);
+        (on, shed)
+    }
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The default controller: for a server of which nothing is known.
+//!
+//! # What it measures
+//! Each tick: arrivals A, completions D, jobs in flight N (exact), mean response times, CPU, accept
+//! queue. From them, **while calm only** (a baseline learned under load sheds healthy users):
+//! - the baseline r0: mean response time of windows of some hundred answers (see history.rs and
+//!   baseline.rs). The mean, not the minimum: with many workers and a heavy tail, capacity
+//!   times the minimum is far fewer jobs than the server needs;
+//! - the idle: jobs in flight that Little's law does not explain (N above D·R): connections opened
+//!   and never used must not look like load;
+//! - the peak of D: the capacity that was seen.
+//!
+//! # When it alarms
+//! An excess E = N − idle − D·r0 above what a healthy server shows, **and** a second family: a
+//! lasting imbalance of arrivals and completions (see evidence.rs), or CPU used up for longer than it
+//! takes to work off a burst. A standing accept queue takes the place of the excess where the
+//! imbalance lasts. And where a quarter of the arrivals is neither answered nor in flight.
+//! Everything is measured in departures, so it scales: at 0.9 load the jobs in a CPU-shared or
+//! single server exceed n with chance 0.9^n, whatever its speed. An accept queue with a long
+//! response time is one family in two places (a slow dependency looks so) and no alarm.
+//!
+//! # What it sets
+//! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
+//! objective on top of what it usually holds, which bounds what can pile up between two ticks.
+//!
+//! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
+//! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
+//! queue Q that rides out chance. Two actuators, and a fence at a full accept queue:
+//! - rate = μ + (N* − N)/τ, with μ the completions per second under saturation. A rate, not only a
+//!   ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
+//! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
+//!
+//! Without a baseline (started in mid-crisis) r0 begins at N/μ and is halved for as long as
+//! completions do not fall. Where completions are far below what was seen before (a slower
+//! dependency needs more jobs in flight; or the server lost capacity), N* is raised by half for a
+//! while: if completions follow, it stays; if not, it goes back, and the next try comes later.
+//! What is admitted is never slowed further than by that half.
+//!
+//! # When it lets go
+//! When offered load has been below 0.97·μ for long enough to be no chance (a CUSUM), or when the
+//! limits have refused nothing for a while. Coming back soon makes the next release
+//! slower, so that a load around the capacity does not swing. Signals that are missing never
+//! tighten: old ones freeze the limits, lost ones release them. In shadow nothing is shed: then the
+//! rate is the measured completion rate, and no ceiling is set.
+//!
+//! # Sources
+//! Little's law; CoDel (RFC 8289): the standing queue, not the passing one; BBR: capacity measured
+//! under saturation, round trip while idle; TCP Vegas: excess in packets; Breakwater (OSDI 2020):
+//! admission by credits around measured capacity; Page 1954: cumulative sums; spec: lessons.
+
+mod alarm;
+mod baseline;
+mod shed;
+
+use self::baseline::Baseline;
+use self::shed::{Search, Shed, Trial};
+use crate::evidence::Standing;
+use crate::history::{History, Sums, TICKS_MAX};
+use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
+use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::signals::{Counts, Family, Signals};
+use tidegate_units::Nanos;
+
+/// Largest bucket while shedding, in tokens.
+const SHED_BURST_MAX: f64 = 1024.0;
+/// The guard while calm: at least this many jobs above the usual, whatever the server: what a
+/// healthy burst may bring before its server has shown how fast it is.
+const GUARD_MIN: f64 = 256.0;
+/// The guard in objectives of capacity.
+const GUARD_OBJECTIVE: f64 = 0.8;
+/// Seconds in which "the usual" follows.
+const USUAL_SECONDS: f64 = 2.0;
+/// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 %,
+/// and by what μ varies (12 % tick by tick is measured, below 10 % over a second).
+const TAU_DEPARTURES: f64 = 64.0;
+/// Seconds of that time constant at least: three ticks, so that the delay of one keeps it stable.
+const TAU_SECONDS_MIN: f64 = 0.3;
+/// Departures over which μ is averaged, and seconds at least.
+const MU_DEPARTURES: f64 = 64.0;
+/// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
+const RATE_SHARE_MIN: f64 = 0.5;
+/// Arrivals missing for a release; grows by [`RELEASE_FACTOR`] when the alarm comes back soon.
+const RELEASE_ARRIVALS: f64 = 32.0;
+/// Twice as slow, at most [`RELEASE_ARRIVALS_MAX`].
+const RELEASE_FACTOR: f64 = 2.0;
+/// See [`RELEASE_FACTOR`].
+const RELEASE_ARRIVALS_MAX: f64 = 256.0;
+/// An alarm within this many seconds of the release is the same overload.
+const RETURN_SECONDS: f64 = 30.0;
+/// Seconds and arrivals without a refusal after which the limits are gone.
+const UNUSED_SECONDS: f64 = 1.0;
+/// See [`UNUSED_SECONDS`].
+const UNUSED_ARRIVALS: f64 = 32.0;
+/// Completions in a window of the peak (its largest errs by 3/√512 = 13 %), and ticks at least.
+const PEAK_COMPLETIONS: f64 = 512.0;
+/// See [`PEAK_COMPLETIONS`].
+const PEAK_TICKS_MIN: usize = 10;
+/// The whole accept queue, in 1/1024: the limit in line while shedding.
+const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
+/// Seconds in which the peak of completions fades to half.
+const PEAK_HALF_LIFE: f64 = 60.0;
+
+/// What an operator may say; nothing here depends on the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DefaultSpec {
+    /// What a good answer may take: 1 s. From 10 ms to 60 s.
+    pub objective: Nanos,
+}
+
+impl Default for DefaultSpec {
+    fn default() -> Self {
+        Self { objective: Nanos::SECOND }
+    }
+}
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct DefaultController {
+    objective_s: f64,
+    history: History,
+    standing: Standing,
+    counts: Watch,
+    waiting: Watch,
+    baseline: Baseline,
+    usual: f64,
+    peak: f64,
+    shed: Option<Shed>,
+    released_at: Option<Nanos>,
+    release_arrivals: f64,
+    since: Nanos,
+    waiting_before: Option<f64>,
+    /// Largest excess since the CPU has been used up.
+    excess_max: f64,
+    last: ServiceLimits,
+}
+
+/// One tick's numbers.
+struct Tick {
+    now: Nanos,
+    sums: Sums,
+    waiting: f64,
+}
+
+impl DefaultController {
+    /// A controller that has seen nothing.
+    #[must_use]
+    pub fn new(spec: DefaultSpec) -> Self {
+        Self {
+            objective_s: spec.objective.as_secs_f64().clamp(0.01, 60.0),
+            history: History::default(),
+            standing: Standing::default(),
+            counts: Watch::default(),
+            waiting: Watch::default(),
+            baseline: Baseline::default(),
+            usual: 0.0,
+            peak: 0.0,
+            shed: None,
+            released_at: None,
+            release_arrivals: RELEASE_ARRIVALS,
+            since: Nanos::ZERO,
+            waiting_before: None,
+            excess_max: 0.0,
+            last: ServiceLimits::default(),
+        }
+    }
+
+    /// Completions per second lately.
+    fn throughput(&self) -> f64 {
+        self.history.recent(MU_DEPARTURES, 3, 64).rate()
+    }
+
+    fn learn(&mut self, tick: &Tick) {
+        let dt = tick.sums.seconds;
+        let keep = (-dt / USUAL_SECONDS).exp();
+        self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
+        self.peak *= (-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE).exp();
+        if self.history.len() >= PEAK_TICKS_MIN {
+            let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
+            self.peak = self.peak.max(lately);
+        }
+    }
+
+    /// Nothing is learned while anything is alarmed; without a baseline, in-flight says nothing yet.
+    fn may_learn(&self, families: &[Family]) -> bool {
+        let known = self.baseline.r0_s.is_some();
+        families.iter().all(|family| *family == Family::Time && !known)
+    }
+
+    fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
+        let mu = self.throughput().max(1.0);
+        let soon =
+            self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
+        self.release_arrivals = if soon {
+            (self.release_arrivals * RELEASE_FACTOR).min(RELEASE_ARRIVALS_MAX)
+        } else {
+            RELEASE_ARRIVALS
+        };
+        let r0_s = self.baseline.r0_s;
+        self.shed = Some(Shed {
+            mu,
+            r0_s: r0_s.unwrap_or((tick.waiting / mu).min(self.objective_s) / 2.0),
+            variability: self.baseline.variability(),
+            idle: self.baseline.idle(),
+            best: 0.0,
+            search: r0_s.is_none().then_some(Search::default()),
+            trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
+            missing: 0.0,
+            unused_s: 0.0,
+            unused: 0.0,
+            families,
+        });
+        self.since = tick.now;
+    }
+
+    /// Ends the shedding if its cause is gone.
+    fn end_if_over(&mut self, now: Nanos) {
+        let over = self.shed.as_ref().is_some_and(|shed| {
+            shed.missing >= self.release_arrivals
+                || shed.unused_s >= UNUSED_SECONDS && shed.unused >= UNUSED_ARRIVALS
+        });
+        if !over {
+            return;
+        }
+        if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
+            self.baseline.r0_s.get_or_insert(r0_s);
+        }
+        self.released_at = Some(now);
+        self.since = now;
+        self.history = History::default();
+    }
+
+    /// Limits while calm: the guard alone.
+    fn calm(&self, families: Vec<Family>) -> ServiceLimits {
+        let guard = (GUARD_MIN * self.baseline.variability())
+            .max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
+        let text = format!(
+            "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
+            self.throughput(),
+            self.usual,
+            self.baseline.r0_s.unwrap_or(0.0) * 1e3,
+            self.baseline.variability(),
+        );
+        ServiceLimits {
+            waiting_max: known.then(|| (self.usual + guard).ceil() as u64),
+            why: Why { shedding: false, since: self.since, alarmed: families, text },
+            ..ServiceLimits::default()
+        }
+    }
+
+    /// Limits while shedding.
+    fn shedding(&self, shed: &Shed, waiting: f64, mode: Mode) -> ServiceLimits {
+        let queue = shed.queue(self.objective_s);
+        let target = shed.target(self.objective_s);
+        let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
+        let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
+        let rate = bounded((shed.mu + correction).max(RATE_SHARE_MIN * shed.mu));
+        let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
+        let text = format!(
+            "shedding: capacity {:.1}/s, {waiting:.0} in flight, target {target:.0} \
+             (baseline {:.1} ms), rate {rate}",
+            shed.mu,
+            shed.r0_s * 1e3,
+        );
+        ServiceLimits {
+            rate: Some(rate),
+            burst: queue.ceil().clamp(2.0, SHED_BURST_MAX) as u32,
+            waiting_max: (mode == Mode::Enforce).then_some(ceiling),
+            // A full accept queue loses what comes, in silence, after the handshake.
+            accept_queue_max_q10: ACCEPT_QUEUE_FULL_Q10,
+            why: Why { shedding: true, since: self.since, alarmed: shed.families.clone(), text },
+            ..ServiceLimits::default()
+        }
+    }
+}
+
+impl Controller for DefaultController {
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        let counts = signals.balance.counts;
+        let waiting = signals.time.waiting;
+        let seen = self
+            .counts
+            .see(counts.map(|c| c.age), signals.period)
+            .max(self.waiting.see(waiting.map(|w| w.age), signals.period));
+        let (Freshness::Fresh, Some(counts), Some(waiting)) = (seen, counts, waiting) else {
+            return self.blind(seen, signals.now);
+        };
+        let waiting = waiting.value.min(1 << 40) as f64;
+        let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(0.0);
+        let sums = Sums { growth, ..sums(signals, &counts.value) };
+        let tick = Tick { now: signals.now, sums, waiting };
+        self.history.push(tick.sums);
+        self.standing.see(signals, Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS)));
+        self.learn(&tick);
+        let excess = self.excess(tick.waiting).0;
+        let busy = self.standing.resource_s() > 0.0;
+        self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
+        let (families, alarm) = self.alarm(tick.waiting);
+        if let Some(shed) = &mut self.shed {
+            shed.families = families.clone();
+            shed.observe(&tick, self.peak, self.objective_s);
+            self.end_if_over(tick.now);
+        } else if alarm {
+            self.begin(&tick, families.clone());
+        } else if self.may_learn(&families) {
+            let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
+            self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
+        }
+        self.last = match &self.shed {
+            Some(shed) => self.shedding(shed, tick.waiting, mode),
+            None => self.calm(families),
+        };
+        self.last.clone()
+    }
+}
+
+impl DefaultController {
+    /// Without signals: keep for a while, then let go.
+    fn blind(&mut self, seen: Freshness, now: Nanos) -> ServiceLimits {
+        if seen == Freshness::Lost {
+            if self.shed.take().is_some() {
+                self.since = now;
+            }
+            self.history = History::default();
+            let text = "no limits: counts or in-flight have been unknown for long".to_owned();
+            let why = Why { shedding: false, since: self.since, alarmed: Vec::new(), text };
+            self.last = ServiceLimits { why, ..ServiceLimits::default() };
+        } else {
+            self.last.why.text = "held: counts or in-flight are not known now".to_owned();
+        }
+        self.last.clone()
+    }
+}
+
+/// A tick's counts as floats, bounded so that sums stay exact.
+fn sums(signals: &Signals, counts: &Counts) -> Sums {
+    let float = |n: u64| n.min(1 << 40) as f64;
+    let times = signals.time.first_byte.map(|t| t.value).unwrap_or_default();
+    Sums {
+        seconds: period_s(signals),
+        offered: float(counts.offered),
+        refused: float(counts.refused),
+        completed: float(counts.completed),
+        response_s: times.sum.as_secs_f64(),
+        responses: float(times.count),
+        growth: 0.0,
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state while shedding: capacity, target, and the trials that correct them.
+
+use super::{MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
+use crate::RATE_CEILING;
+use crate::history::Sums;
+use tidegate_model::signals::Family;
+
+/// Share of μ·r0 added to the target, because r0 errs low by up to a third
+/// (a heavy tail in few answers).
+const TARGET_SLACK: f64 = 0.5;
+/// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
+/// capacity is busy in all but 1e-5 of the time.
+pub(super) const QUEUE_MAX: f64 = 16.0;
+/// Fewest jobs of standing queue, for servers so slow that more would exceed the objective.
+const QUEUE_MIN: f64 = 2.0;
+/// The standing queue may take this share of the objective.
+const QUEUE_OBJECTIVE: f64 = 0.25;
+/// All jobs in flight may take this share of the objective, unless the server needs more to be busy.
+const TARGET_OBJECTIVE: f64 = 0.8;
+/// See [`MU_DEPARTURES`].
+const MU_SECONDS_MIN: f64 = 1.0;
+/// Seconds in which μ doubles while the server is short of work that is being refused.
+const MU_DOUBLING_SECONDS: f64 = 0.5;
+/// The ceiling in standing queues above the target: three deviations of N under the rate, so that
+/// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
+const CEILING_QUEUES: f64 = 1.5;
+/// Load below this share of μ is no overload.
+const RELEASE_SHARE: f64 = 0.97;
+/// Completions in one trial (of a higher or lower target): two of them differ
+/// by 6 % by chance.
+const TRIAL_COMPLETIONS: f64 = 512.0;
+/// Seconds of a trial, at least and at most.
+const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
+/// Completions below this share of the peak ask for a trial.
+const TRIAL_SHARE: f64 = 0.8;
+/// A trial raises the target by this share.
+const TRIAL_RAISE: f64 = 1.0;
+/// Completions must follow by this share: 2.4 deviations.
+const TRIAL_FOLLOW: f64 = 0.15;
+/// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
+const TRIAL_PAUSE: f64 = 5.0;
+/// See [`TRIAL_PAUSE`].
+const TRIAL_PAUSE_MAX: f64 = 60.0;
+/// Completions that must show in a step of the search without a baseline, and its seconds.
+const SEARCH_COMPLETIONS: f64 = 128.0;
+/// See [`SEARCH_COMPLETIONS`].
+const SEARCH_SECONDS: f64 = 0.5;
+/// The search goes on while completions hold this share of the best; a wrong stop costs some
+/// waiting, a step too far costs completions.
+const SEARCH_HOLD: f64 = 0.75;
+/// Failed steps after which the search ends: one may be chance.
+const SEARCH_FAILED_MAX: u32 = 2;
+
+/// The state while shedding.
+#[derive(Clone, Debug)]
+pub(super) struct Shed {
+    pub(super) mu: f64,
+    /// Factor on the completions that a comparison takes.
+    pub(super) variability: f64,
+    pub(super) r0_s: f64,
+    pub(super) idle: f64,
+    /// Completions per second that the search has seen.
+    pub(super) best: f64,
+    /// The search for a baseline, where there is none.
+    pub(super) search: Option<Search>,
+    pub(super) trial: Trial,
+    /// Arrivals missing to 0.97·μ.
+    pub(super) missing: f64,
+    /// Seconds and arrivals since the last refusal.
+    pub(super) unused_s: f64,
+    pub(super) unused: f64,
+    pub(super) families: Vec<Family>,
+}
+
+/// The search for a baseline: halve r0 while completions hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Search {
+    /// Best completions per second so far.
+    pub(super) best: f64,
+    /// Failed steps; two end the search.
+    pub(super) failed: u32,
+}
+
+/// A try whether more jobs in flight give more completions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    /// Jobs added while it lasts, and completions per second before it.
+    pub(super) on: Option<(f64, f64)>,
+    /// Seconds until the present state has had its effect: two response times.
+    pub(super) settle_s: f64,
+    /// Seconds and completions in the present state.
+    pub(super) seconds: f64,
+    pub(super) completed: f64,
+    pub(super) pause_s: f64,
+}
+
+impl Shed {
+    /// The standing queue in jobs.
+    pub(super) fn queue(&self, objective_s: f64) -> f64 {
+        // A fast server's departures vary by √(μ·τ) while the rate is corrected.
+        let noise = 2.0 * (self.mu * TAU_SECONDS_MIN / 2.0).sqrt();
+        QUEUE_MAX.max(noise).min(QUEUE_OBJECTIVE * objective_s * self.mu).max(QUEUE_MIN)
+    }
+
+    /// N*: the jobs in flight to hold.
+    pub(super) fn target(&self, objective_s: f64) -> f64 {
+        let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
+        let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
+    }
+
+    /// The ceiling on the jobs in flight.
+    pub(super) fn ceiling(&self, objective_s: f64) -> f64 {
+        let above = self.target(objective_s) + CEILING_QUEUES * self.queue(objective_s);
+        let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        self.cap(above - tried, objective_s) + tried
+    }
+
+    /// Keeps the server's own wait inside the objective, where that leaves it enough to do.
+    pub(super) fn cap(&self, jobs: f64, objective_s: f64) -> f64 {
+        let busy = self.mu * self.r0_s + QUEUE_MIN;
+        jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
+    }
+
+    pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
+        let Sums { seconds, offered, refused, completed, .. } = tick.sums;
+        let short = tick.waiting < self.target(objective_s) / 2.0;
+        if short && refused > 0.0 {
+            // We refuse, and the server has hardly anything to do: μ is too low, not measured.
+            self.mu = (self.mu * (seconds / MU_DOUBLING_SECONDS).exp2()).min(RATE_CEILING);
+        } else if !short {
+            let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
+            let weight = 1.0 - (-seconds / span).exp();
+            self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
+        }
+        self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
+        let unbalanced = self.families.contains(&Family::Balance);
+        let used = refused > 0.0 || unbalanced;
+        self.unused_s = if used { 0.0 } else { self.unused_s + seconds };
+        self.unused = if used { 0.0 } else { self.unused + offered };
+        if self.trial.settle_s > 0.0 {
+            self.trial.settle_s -= seconds;
+        } else {
+            self.trial.seconds += seconds;
+            self.trial.completed += completed;
+        }
+        if self.search.is_some() {
+            self.search_step(tick.waiting, objective_s);
+        } else {
+            self.trial_step(tick.waiting, peak, objective_s);
+        }
+    }
+
+    /// Without a baseline: halve r0 while completions hold.
+    pub(super) fn search_step(&mut self, waiting: f64, objective_s: f64) {
+        let span = self.trial.seconds;
+        if waiting > self.target(objective_s) + self.queue(objective_s) && span < TRIAL_SECONDS.1 {
+            // Still working down what was there: nothing to be learned yet.
+            self.trial.completed = 0.0;
+            self.trial.seconds = 0.0;
+            return;
+        }
+        // Below the standing queue nothing is to be gained.
+        let (busy, queue) = (self.mu * self.r0_s, self.queue(objective_s));
+        let wanted = SEARCH_COMPLETIONS * self.variability;
+        let enough = self.trial.seconds >= SEARCH_SECONDS && self.trial.completed >= wanted
+            || self.trial.seconds >= TRIAL_SECONDS.1;
+        let Some(search) = self.search.as_mut().filter(|_| enough) else { return };
+        let rate = self.trial.completed / self.trial.seconds;
+        let held = rate >= SEARCH_HOLD * search.best;
+        search.best = search.best.max(rate);
+        search.failed += u32::from(!held);
+        let over = search.failed >= SEARCH_FAILED_MAX || busy <= queue;
+        if !held {
+            self.r0_s = (self.r0_s * 2.0).min(objective_s);
+        } else if !over {
+            self.r0_s /= 2.0;
+        }
+        if over {
+            self.best = search.best;
+            self.search = None;
+        }
+        (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
+    }
+
+    pub(super) fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
+        let span = (TRIAL_COMPLETIONS * self.variability / self.mu)
+            .clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
+        let rate = self.trial.completed / self.trial.seconds;
+        match self.trial.on {
+            None if self.trial.seconds < self.trial.pause_s.max(span) => return,
+            None => {
+                let used_up = self.families.contains(&Family::Resource);
+                if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
+                    let target = self.target(objective_s).max(waiting);
+                    let jobs = target * (1.0 + TRIAL_RAISE) - self.target(objective_s);
+                    self.trial.on = Some((jobs, rate));
+                    self.trial.settle_s =
+                        (2.0 * self.target(objective_s) / self.mu).min(TRIAL_SECONDS.1);
+                }
+            }
+            Some(_) if self.trial.seconds < span => return,
+            Some((jobs, before)) => {
+                self.trial.on = None;
+                if rate >= before * (1.0 + TRIAL_FOLLOW) {
+                    self.r0_s += jobs / self.mu;
+                    self.trial.pause_s = 0.0;
+                } else {
+                    self.trial.pause_s =
+                        (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TRIAL_PAUSE_MAX);
+                }
+            }
+        }
+        (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
+    }
+}

@@ -4,18 +4,35 @@
 //! All draws come from one pinned generator ([`Rng`]) and use `libm` only, so that the same seed
 //! gives the same numbers on any machine.
 //!
-//! [`Arrivals`] (regular or Poisson under a [`Profile`] of rates), [`Trace`] (counts per period),
-//! [`batches`] and [`merge`] give times; [`Shape`] gives amounts of mean 1; [`Schedule`] and
-//! [`Mixture`] say when clients send their SYNs again.
+//! Arrivals, as rising times: [`Arrivals`] (regular or Poisson under a [`Profile`] of rates),
+//! [`Trace`] (counts per period, from [`mwm`], [`Sessions`] or a file), [`Weibull`], [`OnOff`],
+//! [`burst`], [`batches`], and [`merge`] of two. Amounts of mean 1: [`Shape`].
+//!
+//! Clients: [`Schedule`] says when SYNs are sent again and how a client takes a refusal,
+//! [`Jitter`] how precisely, [`Mixture`] which clients there are.
+//!
+//! Traces of others come in through [`readers`]; [`estimate`] measures a series.
 
 mod arrivals;
+pub mod estimate;
+mod jitter;
+mod mixture;
+pub mod mwm;
+mod pareto;
 mod profile;
+pub mod readers;
+mod renewal;
 mod rng;
 mod service;
+mod sessions;
 mod syn;
 
 pub use arrivals::{Arrivals, Process, Trace, batches, merge};
+pub use jitter::Jitter;
+pub use mixture::{Mixture, MixtureError};
 pub use profile::{Profile, Segment};
-pub use rng::{Rng, exponential, normal};
+pub use renewal::{OnOff, OnOffArrivals, Spread, Weibull, burst};
+pub use rng::{Rng, exponential, normal, symmetric_beta};
 pub use service::Shape;
-pub use syn::{Mixture, MixtureError, OnReset, SCHEDULES, Schedule};
+pub use sessions::Sessions;
+pub use syn::{Answer, BACKUP_CONNECTION, OnIcmp, OnReset, Reaction, SCHEDULES, Schedule};

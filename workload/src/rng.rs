@@ -38,6 +38,21 @@ pub fn normal(random: &mut impl Random) -> f64 {
     radius * libm::cos(core::f64::consts::TAU * random.next_f64())
 }
 
+/// 2·Beta(p, p) − 1, from −1 to 1 with mean 0 and variance 1/(2p + 1), for any shape p above 0.
+///
+/// A variable T of Student's distribution with 2p degrees of freedom gives T/√(2p + T²) this
+/// distribution, and T is drawn by the polar formula (Bailey 1994, "Polar generation of random
+/// variates with the t-distribution"): exact, always two uniform numbers, no rejection; `expm1`
+/// keeps it exact for large p.
+pub fn symmetric_beta(p: f64, random: &mut impl Random) -> f64 {
+    let squared_radius = libm::expm1(exponential(random) / p);
+    let cosine = libm::cos(core::f64::consts::TAU * random.next_f64());
+    if squared_radius.is_infinite() {
+        return if cosine < 0.0 { -1.0 } else { 1.0 };
+    }
+    cosine * libm::sqrt(squared_radius / (1.0 + squared_radius * cosine * cosine))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,7 @@
 //! Nominal times are from the kernels' tables and documentation; the stretch is what kernel timers
 //! add to long waits, measured on Linux 6.18 (4.09 s for 4 s, 19.39 for 19, 69.05 for 67).
 
-use crate::rng::Rng;
-use tidegate_units::{Nanos, Random};
+use tidegate_units::Nanos;
 
 /// What a client does when its SYN is answered by a RST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +13,38 @@ pub enum OnReset {
     Fail,
     /// The SYN is sent again after this pause, as often as the schedule has entries (Windows).
     Again(Nanos),
+}
+
+/// What a client does when its SYN is answered by an ICMP destination unreachable (which is often
+/// filtered on its way, and which hosts send at a limited rate).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnIcmp {
+    /// The connection attempt fails at once (Linux in SYN_SENT).
+    Fail,
+    /// As if nothing had come: the SYN is sent again when its timer fires.
+    Ignore,
+}
+
+/// What became of a SYN, as its client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// No answer: it was dropped.
+    Silence,
+    /// A RST.
+    Reset,
+    /// An ICMP destination unreachable.
+    Unreachable,
+}
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Sends the SYN again this long after the last one.
+    SendsAgain(Nanos),
+    /// Sends no more and gives up this long after the last SYN.
+    GivesUp(Nanos),
+    /// The connection attempt has failed, at once.
+    Fails,
 }
 
 /// The SYNs of one kind of client.
@@ -29,6 +60,8 @@ pub struct Schedule {
     pub gives_up_ms: u32,
     /// The reaction to a RST.
     pub on_reset: OnReset,
+    /// The reaction to an ICMP destination unreachable.
+    pub on_icmp: OnIcmp,
 }
 
 impl Schedule {
@@ -46,6 +79,35 @@ impl Schedule {
         let ms = u64::from(*self.at_ms.get(n)?) + u64::from(stretch);
         Some(Nanos::from_millis(ms))
     }
+
+    /// Time between the n-th SYN after the first and the next; `None` when there is no next.
+    #[must_use]
+    pub fn gap(&self, n: usize) -> Option<Nanos> {
+        Some(self.at(n + 1)? - self.at(n)?)
+    }
+
+    /// When the attempt is given up, from the first SYN.
+    #[must_use]
+    pub const fn gives_up(&self) -> Nanos {
+        Nanos::from_millis(self.gives_up_ms as u64)
+    }
+
+    /// What the client does after its n-th SYN after the first (n = 0) and this answer, without
+    /// jitter. A client that answers a RST with another SYN does so until it has sent as many as
+    /// its schedule has; then the attempt has failed.
+    #[must_use]
+    pub fn after(&self, n: usize, answer: Answer) -> Reaction {
+        match (answer, self.on_reset, self.on_icmp) {
+            (Answer::Reset, OnReset::Again(pause), _) if n + 1 < self.at_ms.len() => {
+                Reaction::SendsAgain(pause)
+            }
+            (Answer::Reset, ..) | (Answer::Unreachable, _, OnIcmp::Fail) => Reaction::Fails,
+            (Answer::Silence, ..) | (Answer::Unreachable, _, OnIcmp::Ignore) => match self.gap(n) {
+                Some(gap) => Reaction::SendsAgain(gap),
+                None => Reaction::GivesUp(self.gives_up() - self.at(n).unwrap_or(self.gives_up())),
+            },
+        }
+    }
 }
 
 const LINEAR: &[u32] = &[0, 1000, 2000, 3000, 4000, 5000, 7000, 11_000, 19_000, 35_000, 67_000];
@@ -55,6 +117,13 @@ const DOUBLING: &[u32] = &[0, 1000, 3000, 7000, 15_000, 31_000, 63_000];
 const DOUBLING_STRETCH: &[u32] = &[0, 20, 70, 130, 300, 450, 1900];
 const NO_STRETCH: &[u32] = &[];
 
+/// Retransmits half a second after each RST.
+const AGAIN: OnReset = OnReset::Again(Nanos::from_millis(500));
+
+/// A browser opens a second connection, with a schedule of its own, when the first is not
+/// established after this time (Chromium and Firefox; both attempts are one client).
+pub const BACKUP_CONNECTION: Nanos = Nanos::from_millis(250);
+
 /// All schedules.
 pub const SCHEDULES: &[Schedule] = &[
     Schedule {
@@ -63,6 +132,7 @@ pub const SCHEDULES: &[Schedule] = &[
         stretch_ms: LINEAR_STRETCH,
         gives_up_ms: 131_000,
         on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Fail,
     },
     Schedule {
         name: "linux-3.7",
@@ -70,13 +140,43 @@ pub const SCHEDULES: &[Schedule] = &[
         stretch_ms: DOUBLING_STRETCH,
         gives_up_ms: 127_000,
         on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Fail,
     },
+    // 3.1 to 3.6: one retransmission fewer.
+    Schedule {
+        name: "linux-3.1",
+        at_ms: &[0, 1000, 3000, 7000, 15_000, 31_000],
+        stretch_ms: NO_STRETCH,
+        gives_up_ms: 63_000,
+        on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Fail,
+    },
+    // Before 3.1: first time-out of 3 s, five retransmissions.
+    Schedule {
+        name: "linux-2.6",
+        at_ms: &[0, 3000, 9000, 21_000, 45_000, 93_000],
+        stretch_ms: NO_STRETCH,
+        gives_up_ms: 189_000,
+        on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Fail,
+    },
+    // Unsure: 31 s follow from the time-outs; reports name 21 s, but fit the old schedule too.
     Schedule {
         name: "windows",
         at_ms: &[0, 1000, 3000, 7000, 15_000],
         stretch_ms: NO_STRETCH,
         gives_up_ms: 31_000,
-        on_reset: OnReset::Again(Nanos(500_000_000)),
+        on_reset: AGAIN,
+        on_icmp: OnIcmp::Ignore,
+    },
+    // First time-out of 3 s, two retransmissions.
+    Schedule {
+        name: "windows-old",
+        at_ms: &[0, 3000, 9000],
+        stretch_ms: NO_STRETCH,
+        gives_up_ms: 21_000,
+        on_reset: AGAIN,
+        on_icmp: OnIcmp::Ignore,
     },
     Schedule {
         name: "apple",
@@ -84,6 +184,7 @@ pub const SCHEDULES: &[Schedule] = &[
         stretch_ms: NO_STRETCH,
         gives_up_ms: 75_000,
         on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Ignore,
     },
     Schedule {
         name: "freebsd",
@@ -91,88 +192,46 @@ pub const SCHEDULES: &[Schedule] = &[
         stretch_ms: NO_STRETCH,
         gives_up_ms: 75_000,
         on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Ignore,
     },
+    // A table of back-offs times 3 s.
+    Schedule {
+        name: "freebsd-old",
+        at_ms: &[0, 3000, 6000, 9000, 12_000, 15_000, 21_000, 33_000, 57_000],
+        stretch_ms: NO_STRETCH,
+        gives_up_ms: 75_000,
+        on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Ignore,
+    },
+    // Table 1 of the Abacus paper, with the time-out of its section 6; 93 s follow from doubling.
     Schedule {
         name: "classic",
         at_ms: &[0, 3000, 9000, 21_000, 45_000],
         stretch_ms: NO_STRETCH,
         gives_up_ms: 75_000,
         on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Fail,
+    },
+    // RFC 9002: first probe after 3 times the initial RTT of 333 ms. Initial packets instead of SYNs;
+    // the end is the stack's handshake or idle time-out, 30 s being common.
+    Schedule {
+        name: "quic",
+        at_ms: &[0, 999, 2997, 6993, 14_985],
+        stretch_ms: NO_STRETCH,
+        gives_up_ms: 30_000,
+        on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Ignore,
+    },
+    // Initial RTT of 100 ms; derived, not captured.
+    Schedule {
+        name: "quic-chromium",
+        at_ms: &[0, 300, 900, 2100, 4500],
+        stretch_ms: NO_STRETCH,
+        gives_up_ms: 30_000,
+        on_reset: OnReset::Fail,
+        on_icmp: OnIcmp::Ignore,
     },
 ];
-
-/// Kinds of clients and their shares.
-#[derive(Clone, Debug)]
-pub struct Mixture {
-    parts: Vec<(&'static Schedule, f64)>,
-    total: f64,
-}
-
-/// Why a mixture was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MixtureError {
-    /// No schedule has this name.
-    Unknown(String),
-    /// The weights are negative, not finite, or all zero.
-    Weights,
-}
-
-impl std::fmt::Display for MixtureError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Unknown(name) => {
-                let known: Vec<&str> = SCHEDULES.iter().map(|s| s.name).collect();
-                write!(f, "no SYN schedule is called {name:?}; known: {}", known.join(", "))
-            }
-            Self::Weights => f.write_str("weights must be finite, not negative, not all zero"),
-        }
-    }
-}
-
-impl std::error::Error for MixtureError {}
-
-impl Mixture {
-    /// A mixture by names and weights.
-    ///
-    /// # Errors
-    /// An unknown name, or weights that cannot be shares.
-    pub fn new(parts: &[(&str, f64)]) -> Result<Self, MixtureError> {
-        let mut found = Vec::with_capacity(parts.len());
-        for (name, weight) in parts {
-            let schedule =
-                Schedule::named(name).ok_or_else(|| MixtureError::Unknown((*name).to_owned()))?;
-            if !weight.is_finite() || *weight < 0.0 {
-                return Err(MixtureError::Weights);
-            }
-            found.push((schedule, *weight));
-        }
-        let total: f64 = found.iter().map(|(_, w)| w).sum();
-        if total > 0.0 { Ok(Self { parts: found, total }) } else { Err(MixtureError::Weights) }
-    }
-
-    /// Our assumption about today's clients (spec: clients): 15 % Linux ≥ 6.5, 35 % older Linux
-    /// and Android, 25 % Windows, 25 % Apple.
-    ///
-    /// # Errors
-    /// Never; the names are in the table.
-    pub fn today() -> Result<Self, MixtureError> {
-        Self::new(&[("linux-6.5", 15.0), ("linux-3.7", 35.0), ("windows", 25.0), ("apple", 25.0)])
-    }
-
-    /// One client's schedule.
-    pub fn draw(&self, rng: &mut Rng) -> &'static Schedule {
-        let mut left = rng.next_f64() * self.total;
-        let mut chosen = self.parts[0].0;
-        for (schedule, weight) in &self.parts {
-            chosen = schedule;
-            left -= weight;
-            if left < 0.0 {
-                break;
-            }
-        }
-        chosen
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -202,16 +261,5 @@ mod tests {
             assert!(times.windows(2).all(|w| w[0] < w[1]), "{}", s.name);
             assert!(times[times.len() - 1] < Nanos::from_millis(u64::from(s.gives_up_ms)));
         }
-    }
-
-    #[test]
-    fn a_mixture_draws_its_shares_and_names_what_it_does_not_know() {
-        let mixture = Mixture::today().expect("known names");
-        let mut rng = Rng::new(5, 0);
-        let windows = (0..100_000).filter(|_| mixture.draw(&mut rng).name == "windows").count();
-        assert!((24_000..26_000).contains(&windows), "{windows}");
-        let error = Mixture::new(&[("beos", 1.0)]).expect_err("unknown");
-        assert!(error.to_string().contains("\"beos\""), "{error}");
-        assert_eq!(Mixture::new(&[("apple", 0.0)]).err(), Some(MixtureError::Weights));
     }
 }

@@ -9,7 +9,8 @@
 pub mod engine;
 pub mod servers;
 pub mod survival;
+pub mod syn;
 pub mod world;
 
-/// What is done with the refused, for whoever runs a survival without naming the policies.
-pub use tidegate_policy::Action;
+/// What policies are made from, for whoever runs them in virtual time without naming the policies.
+pub use tidegate_policy::{AbacusSpec, Action, BucketSpec, Params, ParamsError};

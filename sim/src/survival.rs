@@ -3,6 +3,7 @@
 //! capacity, judged against the same server without protection.
 
 use crate::servers::Row;
+use crate::world::gate::GateSpec;
 use crate::world::report::{PhaseReport, Report};
 use crate::world::{Batches, Change, Phase, Protection, Scenario, run};
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
@@ -19,7 +20,7 @@ pub fn shipped(action: Action, mode: Mode) -> Protection {
 /// fresh_first under any controller.
 #[must_use]
 pub fn with(controller: Box<dyn Controller>, action: Action, mode: Mode) -> Protection {
-    Protection { controller, policy: Policy::FreshFirst, action, mode }
+    Protection { controller, gate: GateSpec::new(Policy::FreshFirst, action, mode) }
 }
 
 /// A load of pieces: (multiple of the capacity, seconds), Poisson, today's Linux clients (what a

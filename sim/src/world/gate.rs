@@ -5,10 +5,8 @@
 use tidegate_control::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::totals::{Histogram, ServiceTotals};
-use tidegate_policy::{
-    Action, BucketSpec, Event, Params, ParamsError, Policy, State, VerdictKind, admit,
-};
-use tidegate_units::Nanos;
+use tidegate_policy::{Action, BucketSpec, Event, Params, Policy, State, VerdictKind, admit};
+use tidegate_units::{Nanos, Rate};
 
 /// What the gate does with one SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +19,77 @@ pub enum Gated {
     Reset,
 }
 
+/// What the gate sees of a SYN.
+#[derive(Clone, Copy, Debug)]
+pub struct Syn {
+    /// The seeded hash of its tuple and sequence number.
+    pub key: u64,
+    /// The priority of its class, 0 to 7.
+    pub priority: u8,
+}
+
+/// Makes a policy's parameters of limits that have a rate, or says why they are refused.
+pub type MakeParams = Box<dyn Fn(&ServiceLimits) -> Result<Params, String> + Send>;
+
+/// What a dataplane is told about a service, but for its limits.
+pub struct GateSpec {
+    /// What judges.
+    pub policy: Policy,
+    /// What is done with the refused.
+    pub action: Action,
+    /// Whether it is done.
+    pub mode: Mode,
+    /// How limits become the policy's parameters; `None` for a plain bucket.
+    pub params: Option<MakeParams>,
+    /// Most RSTs per second; what is above is dropped silently. `None` for no cap.
+    pub answers: Option<u32>,
+}
+
+impl GateSpec {
+    /// A plain bucket, and as many answers as are asked for.
+    #[must_use]
+    pub fn new(policy: Policy, action: Action, mode: Mode) -> Self {
+        Self { policy, action, mode, params: None, answers: None }
+    }
+
+    fn params(&self, limits: &ServiceLimits) -> Result<Params, String> {
+        let Some(rate) = limits.rate else { return Ok(Params::no_limit(self.policy)) };
+        if let Some(make) = &self.params {
+            return make(limits);
+        }
+        let mut spec = BucketSpec::new(rate, limits.burst, self.action);
+        spec.reserve = limits.reserve;
+        let params = match self.policy {
+            Policy::TokenBucket => Params::token_bucket(&spec),
+            Policy::FreshFirst => Params::fresh_first(&spec),
+            other => return Err(format!("{} is more than a bucket", other.name())),
+        };
+        params.map_err(|e| e.to_string())
+    }
+}
+
+/// Part of a second's answers that may go out at once, as in the dataplane (bpf/src).
+const ANSWER_BURST_SHARE: u32 = 4;
+
+/// The cap on answers.
+struct Answers {
+    params: Params,
+    state: State,
+}
+
+impl Answers {
+    fn new(per_second: u32) -> Option<Self> {
+        let burst = (per_second / ANSWER_BURST_SHARE).max(1);
+        let rate = Rate::per_second(f64::from(per_second));
+        let params = Params::token_bucket(&BucketSpec::new(rate, burst, Action::Drop)).ok()?;
+        Some(Self { params, state: State::fresh() })
+    }
+
+    fn allow(&mut self, now: Nanos) -> bool {
+        admit(&self.params, &mut self.state, &Event::at(now.0)).kind == VerdictKind::Admit
+    }
+}
+
 /// What the gate looks at beside the SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
@@ -31,11 +100,9 @@ pub struct Queue {
 }
 
 /// One service's dataplane.
-#[derive(Debug)]
 pub struct Gate {
-    policy: Policy,
-    action: Action,
-    mode: Mode,
+    spec: GateSpec,
+    answers: Option<Answers>,
     limits: ServiceLimits,
     params: Params,
     state: State,
@@ -45,15 +112,14 @@ pub struct Gate {
 impl Gate {
     /// A gate without limits.
     #[must_use]
-    pub fn new(policy: Policy, action: Action, mode: Mode) -> Self {
+    pub fn new(spec: GateSpec) -> Self {
         Self {
-            policy,
-            action,
-            mode,
+            answers: spec.answers.and_then(Answers::new),
             limits: ServiceLimits::default(),
-            params: Params::no_limit(policy),
+            params: Params::no_limit(spec.policy),
             state: State::fresh(),
             totals: ServiceTotals::default(),
+            spec,
         }
     }
 
@@ -61,52 +127,59 @@ impl Gate {
     ///
     /// # Errors
     /// When the policy does not take the parameters.
-    pub fn set(&mut self, limits: ServiceLimits) -> Result<(), ParamsError> {
-        self.params = match limits.rate {
-            None => Params::no_limit(self.policy),
-            Some(rate) => {
-                let mut spec = BucketSpec::new(rate, limits.burst, self.action);
-                spec.reserve = limits.reserve;
-                match self.policy {
-                    Policy::TokenBucket => Params::token_bucket(&spec)?,
-                    _ => Params::fresh_first(&spec)?,
-                }
-            }
-        };
+    pub fn set(&mut self, limits: ServiceLimits) -> Result<(), String> {
+        self.params = self.spec.params(&limits)?;
         self.limits = limits;
         Ok(())
     }
 
     /// Judges a SYN: accept queue, then waiting, then the policy.
-    pub fn judge(&mut self, now: Nanos, key: u64, queue: Queue) -> Gated {
+    pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
         self.totals.offered += 1;
-        let action = match self.action {
-            Action::Drop => Gated::Dropped,
-            Action::Reject => Gated::Reset,
-        };
-        let share = self.limits.accept_queue_max_q10;
-        let queue_full =
-            share > 0 && queue.length as u64 * 1024 >= queue.limit as u64 * u64::from(share);
-        let waiting_full = self.limits.waiting_max.is_some_and(|max| self.totals.waiting >= max);
-        let verdict = if queue_full || waiting_full {
-            action
-        } else {
-            let event = Event { now_ns: now.0, key, random: 0, priority: 7, pad: [0; 3] };
-            let verdict = admit(&self.params, &mut self.state, &event);
-            self.totals.repeated += u64::from(verdict.repeated);
-            match verdict.kind {
-                VerdictKind::Admit | VerdictKind::Delay => Gated::Passed,
-                VerdictKind::Drop => Gated::Dropped,
-                VerdictKind::Reject => Gated::Reset,
+        let verdict = if self.full(queue) {
+            match self.spec.action {
+                Action::Drop => Gated::Dropped,
+                Action::Reject => Gated::Reset,
             }
+        } else {
+            self.ask(now, syn)
         };
         let refused = verdict != Gated::Passed;
         self.totals.refused += u64::from(refused);
-        if refused && self.mode == Mode::Enforce {
-            return verdict;
+        if refused && self.spec.mode == Mode::Enforce {
+            return self.settle(now, verdict);
         }
         self.totals.admitted += 1;
         Gated::Passed
+    }
+
+    fn full(&self, queue: Queue) -> bool {
+        let share = self.limits.accept_queue_max_q10;
+        let queue_full =
+            share > 0 && queue.length as u64 * 1024 >= queue.limit as u64 * u64::from(share);
+        queue_full || self.limits.waiting_max.is_some_and(|max| self.totals.waiting >= max)
+    }
+
+    fn ask(&mut self, now: Nanos, syn: Syn) -> Gated {
+        let Syn { key, priority } = syn;
+        let event = Event { now_ns: now.0, key, random: 0, priority, pad: [0; 3] };
+        let verdict = admit(&self.params, &mut self.state, &event);
+        self.totals.repeated += u64::from(verdict.repeated);
+        match verdict.kind {
+            VerdictKind::Admit | VerdictKind::Delay => Gated::Passed,
+            VerdictKind::Drop => Gated::Dropped,
+            VerdictKind::Reject => Gated::Reset,
+        }
+    }
+
+    /// A reject above the cap on answers becomes a drop.
+    fn settle(&mut self, now: Nanos, verdict: Gated) -> Gated {
+        if verdict != Gated::Reset || self.spec.answers.is_none() {
+            return verdict;
+        }
+        // A cap of zero has no bucket: no answer at all.
+        let allowed = self.answers.as_mut().is_some_and(|answers| answers.allow(now));
+        if allowed { Gated::Reset } else { Gated::Dropped }
     }
 
     /// A connection was established: the server owes it an answer.

@@ -2,21 +2,26 @@
 //! The world of one protected server: clients that send their SYNs again, the dataplane, the
 //! server, and the controller that ticks beside them.
 
+mod clients;
 pub mod gate;
 pub mod report;
 pub mod server;
 
+pub use clients::CLIENTS_MAX;
+
 use crate::engine::{Classed, Engine};
-use gate::{Gate, Gated, Queue};
-use report::{Report, Trace};
+use clients::{Clients, State};
+use gate::{Gate, GateSpec, Gated, Queue, Syn};
+use report::{Observer, Report, Trace};
 use server::{Outcome, Server, ServerSpec, Timer};
 use tidegate_control::{Controller, Mode};
+use tidegate_model::PRIORITIES;
 use tidegate_model::signals::{AcceptQueue, Counts, Reading, Signals};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Action, Policy};
 use tidegate_units::{Clock, Nanos, Share};
 use tidegate_workload::{
-    Arrivals, Mixture, OnReset, Process, Profile, Rng, Schedule, Segment, batches, merge,
+    Arrivals, Mixture, OnReset, Process, Profile, Rng, Segment, batches, merge,
 };
 
 /// From the tick to the limits in the kernel.
@@ -49,12 +54,34 @@ pub struct Batches {
     pub every: Nanos,
 }
 
+/// A client that comes: with one request, on a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When its first SYN arrives.
+    pub at: Nanos,
+    /// Its class, for whoever observes.
+    pub class: u8,
+    /// Its priority: 0 is the highest, 7 the lowest.
+    pub priority: u8,
+    /// Whether it belongs to those who are never shed.
+    pub exempt: bool,
+}
+
+impl Arrival {
+    /// A client of the default class.
+    #[must_use]
+    pub const fn at(at: Nanos) -> Self {
+        Self { at, class: 0, priority: PRIORITIES as u8 - 1, exempt: false }
+    }
+}
+
 /// What happens to the server.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The server.
     pub server: ServerSpec,
-    /// The load, piece by piece.
+    /// The load, piece by piece; [`World`] itself is fed and does not look at it, nor at
+    /// `process` and `batches`.
     pub phases: Vec<Phase>,
     /// How arrivals are spread.
     pub process: Process,
@@ -80,12 +107,8 @@ pub struct Scenario {
 pub struct Protection {
     /// Who decides.
     pub controller: Box<dyn Controller>,
-    /// What judges.
-    pub policy: Policy,
-    /// What is done with the refused.
-    pub action: Action,
-    /// Whether it is done.
-    pub mode: Mode,
+    /// What judges, and what is done with the refused.
+    pub gate: GateSpec,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,37 +137,22 @@ impl Classed for Happening {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Trying,
-    Admitted(Nanos),
-    Over,
-}
-
-#[derive(Debug)]
-struct Client {
-    intended: Nanos,
-    schedule: &'static Schedule,
-    syns: usize,
-    refused: bool,
-    state: State,
-}
-
-/// One run.
-struct World {
+/// One run, fed with arrivals in the order of time.
+pub struct World<O> {
     engine: Engine<Happening>,
     scenario: Scenario,
-    arrivals: Box<dyn Iterator<Item = Nanos>>,
+    incoming: Option<Arrival>,
     mixture_rng: Rng,
-    clients: Vec<Client>,
+    clients: Clients,
     over: u64,
+    reported: u64,
     server: Server,
     gate: Gate,
     controller: Option<(Box<dyn Controller>, Mode)>,
     decided: Option<tidegate_model::limits::ServiceLimits>,
     before: (Nanos, ServiceTotals, f64, f64),
     until: Nanos,
-    report: Report,
+    observer: O,
 }
 
 /// Runs a scenario, protected or not.
@@ -153,75 +161,115 @@ struct World {
 /// When a checker finds the world wrong: a request that ended twice or never, a stage that held
 /// more than it may, an event in the past, a limit that the policy refuses.
 pub fn run(scenario: Scenario, protection: Option<Protection>) -> Result<Report, String> {
-    let mut world = World::new(scenario, protection);
-    world.live()?;
-    world.check()?;
-    Ok(world.report)
+    let mut segments = Vec::new();
+    let mut until = Nanos::ZERO;
+    for phase in &scenario.phases {
+        segments.push(Segment::constant(phase.lasts, phase.rate));
+        until += phase.lasts;
+    }
+    let rng = Rng::new(scenario.seed, 0);
+    let steady = Arrivals::new(scenario.process, Profile::new(&segments), rng);
+    let burst = scenario.batches.unwrap_or(Batches { size: 0, every: Nanos::ZERO });
+    let report = Report::new(&scenario.phases);
+    let mut world = World::new(scenario, protection, report);
+    for at in merge(steady, batches(burst.size, burst.every, until)) {
+        world.offer(Arrival::at(at))?;
+    }
+    world.finish(until)
 }
 
-impl World {
-    fn new(scenario: Scenario, protection: Option<Protection>) -> Self {
-        let mut segments = Vec::new();
-        let mut until = Nanos::ZERO;
-        for phase in &scenario.phases {
-            segments.push(Segment::constant(phase.lasts, phase.rate));
-            until += phase.lasts;
-        }
+impl<O: Observer> World<O> {
+    /// A world at time zero in which nobody has come yet.
+    pub fn new(scenario: Scenario, protection: Option<Protection>, observer: O) -> Self {
         let rng = |stream| Rng::new(scenario.seed, stream);
-        let steady = Arrivals::new(scenario.process, Profile::new(&segments), rng(0));
-        let burst = scenario.batches.unwrap_or(Batches { size: 0, every: Nanos::ZERO });
-        let arrivals = Box::new(merge(steady, batches(burst.size, burst.every, until)));
         let server = Server::new(scenario.server.clone(), rng(1));
-        let (policy, action, mode) =
-            protection.as_ref().map_or((Policy::TokenBucket, Action::Drop, Mode::Enforce), |p| {
-                (p.policy, p.action, p.mode)
-            });
+        let (controller, gate) = match protection {
+            Some(p) => (Some((p.controller, p.gate.mode)), p.gate),
+            None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
+        };
         let mut world = Self {
             engine: Engine::new(),
-            arrivals,
+            incoming: None,
             mixture_rng: rng(2),
-            clients: Vec::new(),
+            clients: Clients::default(),
             over: 0,
+            reported: 0,
             server,
-            gate: Gate::new(policy, action, mode),
-            controller: protection.map(|p| (p.controller, p.mode)),
+            gate: Gate::new(gate),
+            controller,
             decided: None,
             before: (Nanos::ZERO, ServiceTotals::default(), 0.0, 0.0),
-            until,
-            report: Report::new(&scenario.phases),
+            until: Nanos(u64::MAX),
+            observer,
             scenario,
         };
-        world.prepare();
+        for (index, (at, _)) in world.scenario.changes.iter().enumerate() {
+            world.engine.schedule(*at, Happening::Change(index));
+        }
+        world.engine.schedule(world.scenario.control_from, Happening::Tick);
         world
     }
 
-    fn prepare(&mut self) {
-        for (index, (at, _)) in self.scenario.changes.iter().enumerate() {
-            self.engine.schedule(*at, Happening::Change(index));
-        }
-        self.engine.schedule(self.scenario.control_from, Happening::Tick);
-        self.next_arrival();
-    }
-
-    fn live(&mut self) -> Result<(), String> {
-        while let Some(happening) = self.engine.step() {
-            let now = self.engine.now();
-            match happening {
-                Happening::Server(timer) => {
-                    let clients = &self.clients;
-                    let gone = |request: usize| clients[request].state == State::Over;
-                    let outcome = self.server.fire(now, timer, gone);
-                    self.deliver(now, outcome);
-                }
-                Happening::Change(index) => self.change(now, index),
-                Happening::Apply => self.apply()?,
-                Happening::Tick => self.tick(now),
-                Happening::GiveUp(client) => self.give_up(now, client),
-                Happening::Syn(client) => self.syn(now, client),
-                Happening::Arrival => self.arrive(now),
-            }
+    /// Lets time run until this client has come and its first SYN is judged.
+    ///
+    /// # Errors
+    /// When a checker finds the world wrong, or more than [`CLIENTS_MAX`] are under way.
+    pub fn offer(&mut self, arrival: Arrival) -> Result<(), String> {
+        self.engine.schedule(arrival.at, Happening::Arrival);
+        self.incoming = Some(arrival);
+        while self.incoming.is_some() {
+            self.step()?;
         }
         Ok(())
+    }
+
+    /// Follows everybody who is under way to the end; `until` is the end of the load, from which
+    /// the controller ticks on for one time-out of the clients.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub fn finish(mut self, until: Nanos) -> Result<O, String> {
+        self.until = until;
+        while self.step()? {}
+        self.check()?;
+        Ok(self.observer)
+    }
+
+    /// What has been observed so far.
+    pub const fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// The most clients that were under way at once: what this run's memory is proportional to.
+    pub fn clients_most(&self) -> usize {
+        self.clients.places()
+    }
+
+    /// Whether there was anything left to happen.
+    fn step(&mut self) -> Result<bool, String> {
+        let Some(happening) = self.engine.step() else { return Ok(false) };
+        let now = self.engine.now();
+        match happening {
+            Happening::Server(timer) => {
+                let clients = &self.clients;
+                let gone = |request: usize| clients[request].state == State::Over;
+                let outcome = self.server.fire(now, timer, gone);
+                self.deliver(now, outcome);
+            }
+            Happening::Change(index) => self.change(now, index),
+            Happening::Apply => self.apply()?,
+            Happening::Tick => self.tick(now),
+            Happening::GiveUp(client) => {
+                self.give_up(now, client);
+                self.clients.release(client);
+            }
+            Happening::Syn(client) => {
+                self.syn(now, client);
+                self.clients.release(client);
+            }
+            Happening::Arrival => self.arrive(now)?,
+        }
+        Ok(true)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -229,10 +277,13 @@ impl World {
         if self.engine.late() > 0 {
             return Err(format!("{} events were scheduled for the past", self.engine.late()));
         }
-        let ends = self.report.answered_total() + self.report.failed_total();
-        let begun = self.clients.len() as u64;
-        if self.over != begun || ends != begun {
-            return Err(format!("{begun} requests began, {} ended, {ends} reported", self.over));
+        let begun = self.clients.begun();
+        if self.over != begun || self.reported != begun {
+            let (over, reported) = (self.over, self.reported);
+            return Err(format!("{begun} requests began, {over} ended, {reported} reported"));
+        }
+        if self.clients.present() > 0 {
+            return Err(format!("{} clients are held after the end", self.clients.present()));
         }
         if self.gate.totals().waiting != 0 {
             return Err(format!("{} still wait after the end", self.gate.totals().waiting));
@@ -240,26 +291,16 @@ impl World {
         Ok(())
     }
 
-    fn next_arrival(&mut self) {
-        if let Some(at) = self.arrivals.next() {
-            self.engine.schedule(at, Happening::Arrival);
-        }
-    }
-
-    fn arrive(&mut self, now: Nanos) {
+    fn arrive(&mut self, now: Nanos) -> Result<(), String> {
+        let Some(arrival) = self.incoming.take() else { return Ok(()) };
         let schedule = self.scenario.clients.draw(&mut self.mixture_rng);
-        let client = self.clients.len();
-        self.clients.push(Client {
-            intended: now,
-            schedule,
-            syns: 0,
-            refused: false,
-            state: State::Trying,
-        });
-        self.report.began(now);
+        let Some(client) = self.clients.begin(Arrival { at: now, ..arrival }, schedule) else {
+            return Err(format!("more than {CLIENTS_MAX} clients are under way at {now}"));
+        };
+        self.observer.began(&self.clients[client].arrival);
         self.engine.after(self.scenario.timeout, Happening::GiveUp(client));
         self.syn(now, client);
-        self.next_arrival();
+        Ok(())
     }
 
     fn syn(&mut self, now: Nanos, index: usize) {
@@ -267,18 +308,12 @@ impl World {
             return;
         }
         self.clients[index].syns += 1;
-        let queue =
-            Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
-        // Any injection serves as the seeded hash of tuple and sequence number.
-        let key = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        match self.gate.judge(now, key ^ (key >> 29), queue) {
-            Gated::Passed if self.server.accept_full() => self.again(index, None),
-            Gated::Passed => {
-                self.clients[index].state = State::Admitted(now);
-                self.gate.established();
-                let outcome = self.server.connect(now, index);
-                self.deliver(now, outcome);
+        match self.judge(now, index) {
+            Gated::Passed if self.server.accept_full() => {
+                self.observer.ignored(now, &self.clients[index].arrival);
+                self.again(index, None);
             }
+            Gated::Passed => self.admit(now, index),
             Gated::Dropped => {
                 self.refused(now, index);
                 self.again(index, None);
@@ -293,12 +328,38 @@ impl World {
         }
     }
 
+    fn judge(&mut self, now: Nanos, index: usize) -> Gated {
+        let client = &self.clients[index];
+        if client.arrival.exempt {
+            return Gated::Passed;
+        }
+        let queue =
+            Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
+        // Any injection serves as the seeded hash of tuple and sequence number.
+        let key = client.serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let syn = Syn { key: key ^ (key >> 29), priority: client.arrival.priority };
+        self.gate.judge(now, syn, queue)
+    }
+
+    fn admit(&mut self, now: Nanos, index: usize) {
+        let client = &mut self.clients[index];
+        client.state = State::Admitted(now);
+        if !client.arrival.exempt {
+            self.gate.established();
+        }
+        self.observer.admitted(now, &client.arrival);
+        self.clients.hold(index);
+        let outcome = self.server.connect(now, index);
+        self.deliver(now, outcome);
+    }
+
     /// Schedules the next SYN: at `at`, or as the client's table says. A client that has none left
     /// waits for its time-out.
     fn again(&mut self, index: usize, at: Option<Nanos>) {
         let client = &self.clients[index];
         if let Some(offset) = client.schedule.at(client.syns) {
-            let at = at.unwrap_or(client.intended + offset).max(self.engine.now());
+            let at = at.unwrap_or(client.arrival.at + offset).max(self.engine.now());
+            self.clients.hold(index);
             self.engine.schedule(at, Happening::Syn(index));
         } else if at.is_some() {
             self.fail(index);
@@ -307,7 +368,7 @@ impl World {
 
     fn refused(&mut self, now: Nanos, index: usize) {
         let client = &mut self.clients[index];
-        self.report.refused(now, client.intended, !client.refused);
+        self.observer.refused(now, &client.arrival, !client.refused);
         client.refused = true;
     }
 
@@ -315,7 +376,9 @@ impl World {
         match self.clients[index].state {
             State::Trying => self.fail(index),
             State::Admitted(_) => {
-                self.gate.left();
+                if !self.clients[index].arrival.exempt {
+                    self.gate.left();
+                }
                 self.fail(index);
             }
             State::Over => {}
@@ -326,7 +389,8 @@ impl World {
         let client = &mut self.clients[index];
         client.state = State::Over;
         self.over += 1;
-        self.report.failed(client.intended);
+        self.reported += 1;
+        self.observer.failed(&client.arrival);
     }
 
     fn deliver(&mut self, now: Nanos, outcome: Outcome) {
@@ -338,10 +402,15 @@ impl World {
             if let State::Admitted(since) = client.state {
                 client.state = State::Over;
                 self.over += 1;
-                self.gate.answered(now.since(since));
-                let good = now.since(client.intended) <= self.scenario.objective;
-                self.report.answered(now, client.intended, since, good);
+                self.reported += 1;
+                let arrival = client.arrival;
+                if !arrival.exempt {
+                    self.gate.answered(now.since(since));
+                }
+                let good = now.since(arrival.at) <= self.scenario.objective;
+                self.observer.answered((now, since), &arrival, good);
             }
+            self.clients.release(request);
         }
     }
 
@@ -361,7 +430,7 @@ impl World {
         // The first look gives totals, the second their differences.
         if let (false, Some((controller, mode))) = (first, &mut self.controller) {
             let limits = controller.tick(&signals, *mode);
-            self.report.trace(Trace::of(&signals, &limits));
+            self.observer.trace(Trace::of(&signals, &limits));
             self.decided = Some(limits);
             self.engine.after(APPLY_DELAY, Happening::Apply);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is measured of a run, phase by phase, as the survival experiment defines it.
 
-use super::Phase;
+use super::{Arrival, Phase};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
@@ -124,6 +124,26 @@ impl Trace {
     }
 }
 
+/// Whoever wants to know what happens in a world. Nothing is told twice, and everything in the
+/// order of time.
+pub trait Observer {
+    /// A client has come.
+    fn began(&mut self, arrival: &Arrival);
+    /// A client's SYN passed into the accept queue.
+    fn admitted(&mut self, _now: Nanos, _arrival: &Arrival) {}
+    /// A client's SYN passed and found the accept queue full: the kernel ignored it.
+    fn ignored(&mut self, _now: Nanos, _arrival: &Arrival) {}
+    /// A client's SYN was refused, for the `first` time or again.
+    fn refused(&mut self, now: Nanos, arrival: &Arrival, first: bool);
+    /// A client ended without an answer.
+    fn failed(&mut self, arrival: &Arrival);
+    /// A client was answered; the times are now and when it was admitted. `good` means within the
+    /// objective of its arrival.
+    fn answered(&mut self, times: (Nanos, Nanos), arrival: &Arrival, good: bool);
+    /// The controller ticked.
+    fn trace(&mut self, trace: Trace);
+}
+
 /// A whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -160,35 +180,6 @@ impl Report {
         &mut self.phases[index]
     }
 
-    pub(super) fn began(&mut self, at: Nanos) {
-        self.at(at).began += 1;
-    }
-
-    pub(super) fn refused(&mut self, now: Nanos, intended: Nanos, first: bool) {
-        self.at(intended).refused += u64::from(first);
-        let index = self.index(now);
-        self.last_refused[index] = now;
-    }
-
-    pub(super) fn failed(&mut self, intended: Nanos) {
-        self.at(intended).failed += 1;
-    }
-
-    pub(super) fn answered(&mut self, now: Nanos, intended: Nanos, since: Nanos, good: bool) {
-        let took = now.since(since).as_secs_f64();
-        let ended = self.at(now);
-        ended.answered += 1;
-        ended.good += u64::from(good);
-        let admitted = self.at(since);
-        admitted.took_s.push(took);
-        admitted.perceived_s.push(now.since(intended).as_secs_f64());
-        self.answers.push((now, took));
-    }
-
-    pub(super) fn trace(&mut self, trace: Trace) {
-        self.traces.push(trace);
-    }
-
     /// All answers.
     #[must_use]
     pub fn answered_total(&self) -> u64 {
@@ -223,5 +214,36 @@ impl Report {
             start = end;
         }
         last.as_secs_f64()
+    }
+}
+
+impl Observer for Report {
+    fn began(&mut self, arrival: &Arrival) {
+        self.at(arrival.at).began += 1;
+    }
+
+    fn refused(&mut self, now: Nanos, arrival: &Arrival, first: bool) {
+        self.at(arrival.at).refused += u64::from(first);
+        let index = self.index(now);
+        self.last_refused[index] = now;
+    }
+
+    fn failed(&mut self, arrival: &Arrival) {
+        self.at(arrival.at).failed += 1;
+    }
+
+    fn answered(&mut self, (now, since): (Nanos, Nanos), arrival: &Arrival, good: bool) {
+        let took = now.since(since).as_secs_f64();
+        let ended = self.at(now);
+        ended.answered += 1;
+        ended.good += u64::from(good);
+        let admitted = self.at(since);
+        admitted.took_s.push(took);
+        admitted.perceived_s.push(now.since(arrival.at).as_secs_f64());
+        self.answers.push((now, took));
+    }
+
+    fn trace(&mut self, trace: Trace) {
+        self.traces.push(trace);
     }
 }

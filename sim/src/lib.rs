@@ -10,6 +10,7 @@ pub mod engine;
 pub mod servers;
 pub mod survival;
 pub mod syn;
+pub mod whatif;
 pub mod world;
 
 /// What policies are made from, for whoever runs them in virtual time without naming the policies.

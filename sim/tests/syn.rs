@@ -3,11 +3,13 @@
 
 use tidegate_policy::{AbacusSpec, Action, BucketSpec, Params};
 use tidegate_sim::syn::{
-    self, Broken, Capacity, Clients, Cost, Filter, Jitter, Outcome, PolicyFilter, Refill, Spec,
-    Verdict,
+    self, AbacusReference, Broken, Capacity, Cost, Counts, Filter, Greedy, GreedySpec, Outcome,
+    PolicyFilter, Refill, Spec, Verdict,
 };
 use tidegate_units::{Nanos, Rate};
-use tidegate_workload::{Arrivals, OnReset, Process, Profile, Rng, Schedule, Trace, merge};
+use tidegate_workload::{
+    Arrivals, Jitter, Mixture, OnReset, Process, Profile, Rng, Schedule, Trace, merge,
+};
 
 /// A filter that says always the same.
 struct Always(Verdict);
@@ -125,9 +127,8 @@ fn tokens_once_a_second() {
 /// A mixture draws its shares, and the same clients under any filter.
 #[test]
 fn a_mixture_has_its_shares() {
-    let part = |name, weight| Clients { schedule: named(name), weight };
-    let clients = vec![part("windows", 1.0), part("classic", 3.0)];
-    let spec = Spec { clients, timeout: None, ..spec("classic", Jitter::NONE) };
+    let mixture = Mixture::new(&[("windows", 1.0), ("classic", 3.0)]).expect("known");
+    let spec = spec("classic", Jitter::NONE).with_mixture(&mixture);
     let many = (0..100_000).map(|i| Nanos(i * 1_000_000));
     let out = syn::run(&spec, Always(Verdict::Reject), many, 5).expect("sound");
     // a rejected Windows client sends 5 SYNs, any other 1
@@ -247,4 +248,57 @@ fn cost_adds_up() {
     assert_eq!(out.retransmissions(), 1.0);
     let none = syn::run(&spec, Second, std::iter::empty(), 1).expect("sound");
     assert_eq!((none.delay(), none.cost(), none.throughput()), (0.0, 0.0, 0.0));
+}
+
+/// The reference in Rust gives the shipped C's verdicts, SYN by SYN, and another λ another result.
+#[test]
+fn the_reference_abacus_is_the_shipped_one() {
+    /// Judges by both, and stops at the first difference.
+    struct Both(PolicyFilter, AbacusReference, u64);
+    impl Filter for Both {
+        fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+            let shipped = self.0.judge(now, key, attempt);
+            self.2 += 1;
+            assert_eq!(shipped, self.1.judge(now, key, attempt), "SYN {} at {now}", self.2);
+            shipped
+        }
+    }
+    let cases = [(50, 3, 0.0), (21, 1, 40.0), (0, 3, 0.0), (3, 0, 500.0), (127, 6, 80.0)];
+    for refill in [Refill::Continuous, Refill::Every(Nanos::SECOND)] {
+        for (window, ewma_shift, lambda) in cases {
+            let bucket = BucketSpec::new(Rate::per_second(90.0), 60, Action::Drop);
+            let lambda_start = Rate::per_second(lambda);
+            let classic = AbacusSpec::classic(bucket, window);
+            let spec = AbacusSpec { ewma_shift, lambda_start, ..classic };
+            let shipped = PolicyFilter::new(Params::abacus(&spec).expect("in range"));
+            let reference = |counts| AbacusReference::new(spec.clone(), counts, refill);
+            let both = Both(shipped.refilled(refill), reference(Counts::All), 0);
+            let world = Spec { capacity: None, ..Spec::paper() };
+            let all = syn::run(&world, both, bursty(200, 1), 1).expect("sound");
+            assert!(all.rejected > 100, "{all:?}");
+            let fresh = syn::run(&world, reference(Counts::Fresh), bursty(200, 1), 1);
+            let fresh = fresh.expect("sound");
+            let differs = window >= 3;
+            assert_eq!(fresh.syns > all.syns, differs, "{window}: {} {}", fresh.syns, all.syns);
+        }
+    }
+}
+
+/// The greedy policy holds the capacity, and lies between dropping all and rejecting all. (Under a
+/// load that lasts, as here, rejecting is the cheapest of the three, as section 6 of the paper has
+/// it: who expects no new arrivals drops too many.)
+#[test]
+fn greedy_lies_between_its_extremes() {
+    let capacity = Capacity::continuous(Rate::per_second(100.0), 100);
+    let spec = Spec { capacity: Some(capacity), ..Spec::paper() };
+    let outcome = |filter: &mut dyn Filter| {
+        syn::run(&spec, filter, bursty(300, 4), 4).expect("inside the capacity")
+    };
+    let mut greedy = Greedy::new(&GreedySpec::paper(capacity, spec.cost)).expect("in range");
+    let greedy = outcome(&mut greedy);
+    let reject = outcome(&mut bucket(100.0, 100, Action::Reject));
+    let drop = outcome(&mut bucket(100.0, 100, Action::Drop));
+    assert!(greedy.throughput() > reject.throughput(), "{greedy:?} {reject:?}");
+    assert!(greedy.delay() < drop.delay(), "{greedy:?} {drop:?}");
+    assert!(greedy.cost() < drop.cost(), "{} {}", greedy.cost(), drop.cost());
 }

@@ -5,9 +5,8 @@
 //! the output permutation of PCG RXS-M-XS 64 (O'Neill 2014). Its two constants come from the
 //! project's pinned generator.
 
-use super::spec::Jitter;
 use tidegate_units::Random;
-use tidegate_workload::Rng;
+use tidegate_workload::{Jitter, Rng};
 
 /// Stream of the seed that the draws take their constants from.
 const STREAM: u64 = 0x5359_4e00;
@@ -102,7 +101,7 @@ mod tests {
 
     #[test]
     fn jitter_keeps_its_half_width_and_reaches_it() {
-        let jitter = Jitter::all(Nanos(2));
+        let jitter = Jitter::uniform(Nanos(2));
         let draws = Draws::new(3);
         let mut seen = [0_u32; 5];
         for id in 0..10_000 {

@@ -37,14 +37,19 @@
 mod check;
 mod draws;
 mod filter;
+mod greedy;
 mod outcome;
 pub mod parallel;
 mod queue;
+mod reference;
 mod spec;
+mod tokens;
 mod world;
 
 pub use check::Broken;
 pub use filter::{Filter, PolicyFilter, Verdict};
+pub use greedy::{Greedy, GreedySpec, Tokens};
 pub use outcome::{Outcome, Series};
-pub use spec::{Capacity, Clients, Cost, Jitter, Refill, Spec};
+pub use reference::{AbacusReference, Counts};
+pub use spec::{Capacity, Clients, Cost, Refill, Spec};
 pub use world::run;

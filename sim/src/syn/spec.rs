@@ -3,7 +3,7 @@
 
 use super::check::Broken;
 use tidegate_units::{Nanos, Rate};
-use tidegate_workload::{OnReset, Schedule};
+use tidegate_workload::{Jitter, Mixture, OnReset, Schedule};
 
 /// Kinds of clients in one run.
 pub(super) const KINDS_MAX: usize = 16;
@@ -19,40 +19,6 @@ pub struct Clients {
     pub schedule: Schedule,
     /// Weight, relative to the others; above 0.
     pub weight: f64,
-}
-
-/// Half widths of uniform distributions around zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Jitter {
-    /// Of the first retransmission time-out: 50 ms (paper, equation 1, i = 0).
-    pub rto_first: Nanos,
-    /// Of every later one: the paper says "ε → 0" and measured nine tenths within 5 ms.
-    pub rto_later: Nanos,
-    /// Of the network's delay, for each SYN anew: 5 ms (equation 2).
-    pub delay: Nanos,
-}
-
-impl Jitter {
-    /// None: every SYN comes exactly on its schedule.
-    pub const NONE: Self =
-        Self { rto_first: Nanos::ZERO, rto_later: Nanos::ZERO, delay: Nanos::ZERO };
-
-    /// The paper's, with 2.5 ms either side for the later time-outs (a width of 5 ms).
-    pub const PAPER: Self = Self {
-        rto_first: Nanos::from_millis(50),
-        rto_later: Nanos::from_micros(2_500),
-        delay: Nanos::from_millis(5),
-    };
-
-    /// The same half width for time-outs and delays: the sweep of the paper's section 6.1.
-    #[must_use]
-    pub const fn all(half: Nanos) -> Self {
-        Self { rto_first: half, rto_later: half, delay: half }
-    }
-
-    pub(super) fn is_none(&self) -> bool {
-        *self == Self::NONE
-    }
 }
 
 /// How the tokens of the protected server arrive.
@@ -100,7 +66,8 @@ pub struct Spec {
     pub clients: Vec<Clients>,
     /// When a client gives up, counted from its first SYN; `None`: as its schedule says.
     pub timeout: Option<Nanos>,
-    /// How far SYNs stray from the schedule.
+    /// How far SYNs stray from the schedule. The delay's deviation lies around zero here: first
+    /// SYNs come when the arrival process says.
     pub jitter: Jitter,
     /// What may be admitted; `None`: the checker of capacity has nothing to compare with.
     pub capacity: Option<Capacity>,
@@ -132,6 +99,18 @@ impl Spec {
     #[must_use]
     pub fn with_clients(mut self, schedule: Schedule) -> Self {
         self.clients = vec![Clients { schedule, weight: 1.0 }];
+        self.timeout = None;
+        self
+    }
+
+    /// The same with these kinds of clients, who give up as their schedules say.
+    #[must_use]
+    pub fn with_mixture(mut self, mixture: &Mixture) -> Self {
+        let clients = |(schedule, weight): &(&'static Schedule, f64)| Clients {
+            schedule: **schedule,
+            weight: *weight,
+        };
+        self.clients = mixture.parts().iter().map(clients).collect();
         self.timeout = None;
         self
     }

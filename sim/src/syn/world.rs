@@ -8,6 +8,7 @@ use super::outcome::{Outcome, Series};
 use super::queue::{Calendar, Client, Fifos, Queue};
 use super::spec::{Plan, Spec};
 use tidegate_units::Nanos;
+use tidegate_workload::Jitter;
 
 /// Simulates `arrivals` (times of first SYNs at the filter, never falling) in front of `filter`,
 /// and follows every request to its end. The same arguments give the same outcome on any machine.
@@ -22,7 +23,7 @@ pub fn run<F: Filter>(
     seed: u64,
 ) -> Result<Outcome, Broken> {
     let plan = Plan::new(spec)?;
-    let fifos = if spec.jitter.is_none() { Fifos::new(&plan.gaps()) } else { None };
+    let fifos = if spec.jitter == Jitter::NONE { Fifos::new(&plan.gaps()) } else { None };
     match fifos {
         Some(fifos) => World::new(spec, plan, filter, fifos, seed)?.run(arrivals),
         None => {
@@ -59,7 +60,7 @@ impl<F: Filter, Q: Queue> World<F, Q> {
             series: spec.series.map(Series::new).transpose()?,
         };
         Ok(Self {
-            exact: plan.jitter.is_none(),
+            exact: plan.jitter == Jitter::NONE,
             plan,
             filter,
             queue,
@@ -180,11 +181,11 @@ impl<F: Filter, Q: Queue> World<F, Q> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::syn::{Capacity, Clients, Jitter};
+    use crate::syn::{Capacity, Clients};
     use std::cmp::Reverse;
     use std::collections::{BinaryHeap, HashMap};
     use tidegate_units::Rate;
-    use tidegate_workload::{Rng, SCHEDULES, Schedule, Trace};
+    use tidegate_workload::{Jitter, Rng, SCHEDULES, Schedule, Trace};
 
     /// A client: due, serial number, start, attempt, kind.
     type Entry = (u64, u32, u64, u8, u8);
@@ -249,7 +250,9 @@ mod tests {
     #[test]
     fn all_queues_keep_the_declared_order() {
         let half = Nanos::from_millis(800);
-        for jitter in [Jitter::NONE, Jitter::PAPER, Jitter::all(half), Jitter::all(Nanos(3))] {
+        for jitter in
+            [Jitter::NONE, Jitter::PAPER, Jitter::uniform(half), Jitter::uniform(Nanos(3))]
+        {
             for seed in 0..4 {
                 let all = spec(SCHEDULES, jitter);
                 let reach = Plan::new(&all).expect("sound").reach;
@@ -260,7 +263,7 @@ mod tests {
                 let plan = Plan::new(&few).expect("sound");
                 let expected = with(&few, Heap::default(), seed);
                 assert_eq!(with(&few, Calendar::new(plan.reach), seed), expected, "{jitter:?}");
-                if jitter.is_none() {
+                if jitter == Jitter::NONE {
                     let fifos = Fifos::new(&plan.gaps()).expect("few");
                     assert_eq!(with(&few, fifos, seed), expected);
                 }
@@ -381,7 +384,7 @@ mod tests {
         for wrong in [
             Spec { clients: vec![], ..sound.clone() },
             Spec { clients: weightless, ..sound.clone() },
-            Spec { jitter: Jitter::all(Nanos::from_secs(400)), ..sound.clone() },
+            Spec { jitter: Jitter::uniform(Nanos::from_secs(400)), ..sound.clone() },
             Spec { series: Some(Nanos(999)), ..sound.clone() },
             sound.clone().with_clients(falling),
             sound.clone().with_clients(endless),

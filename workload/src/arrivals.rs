@@ -48,6 +48,48 @@ impl Iterator for Arrivals {
     }
 }
 
+/// Counts up to here are drawn at once and sorted; larger ones in order, one by one.
+const SORTED_MAX: u64 = 1 << 16;
+
+/// The arrivals of one period: uniform within it, in order, in bounded memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slot {
+    /// Sorted, the first one last.
+    pending: Vec<Nanos>,
+    /// Still to be drawn in order, from where to where.
+    left: u64,
+    from: f64,
+    span: f64,
+    start: Nanos,
+}
+
+impl Slot {
+    /// `count` arrivals in a period (its start, its length).
+    pub(crate) fn fill(&mut self, count: u64, (start, lasts): (Nanos, Nanos), rng: &mut Rng) {
+        let span = lasts.0 as f64;
+        (self.start, self.span) = (start, span);
+        if count > SORTED_MAX || lasts == Nanos::ZERO {
+            (self.left, self.from) = (count, 0.0);
+            return;
+        }
+        self.pending.extend((0..count).map(|_| start + Nanos((rng.next_f64() * span) as u64)));
+        self.pending.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
+    pub(crate) fn next(&mut self, rng: &mut Rng) -> Option<Nanos> {
+        if self.left == 0 {
+            return self.pending.pop();
+        }
+        if self.span > 0.0 {
+            // The smallest of n uniform numbers is 1 − u^(1/n); the others are uniform above it.
+            let step = -libm::expm1(-exponential(rng) / self.left as f64);
+            self.from += (self.span - self.from) * step;
+        }
+        self.left -= 1;
+        Some(self.start + Nanos(self.from as u64))
+    }
+}
+
 /// Arrivals of a trace of counts per period: exactly as many, uniform inside each period
 /// (spec: traffic, "arrivals are uniform inside a slot").
 #[derive(Clone, Debug)]
@@ -55,7 +97,7 @@ pub struct Trace {
     counts: std::vec::IntoIter<u64>,
     period: Nanos,
     next_start: Nanos,
-    pending: Vec<Nanos>,
+    slot: Slot,
     rng: Rng,
 }
 
@@ -67,7 +109,7 @@ impl Trace {
             counts: counts.into_iter(),
             period,
             next_start: Nanos::ZERO,
-            pending: Vec::new(),
+            slot: Slot::default(),
             rng,
         }
     }
@@ -77,15 +119,14 @@ impl Iterator for Trace {
     type Item = Nanos;
 
     fn next(&mut self) -> Option<Nanos> {
-        while self.pending.is_empty() {
+        loop {
+            if let Some(time) = self.slot.next(&mut self.rng) {
+                return Some(time);
+            }
             let count = self.counts.next()?;
-            let (start, span) = (self.next_start, self.period.0 as f64);
-            self.pending
-                .extend((0..count).map(|_| start + Nanos((self.rng.next_f64() * span) as u64)));
-            self.pending.sort_unstable_by(|a, b| b.cmp(a));
+            self.slot.fill(count, (self.next_start, self.period), &mut self.rng);
             self.next_start += self.period;
         }
-        self.pending.pop()
     }
 }
 

@@ -10,7 +10,8 @@
 //! which serves for processes whose traces differ in their mean; a single series has only its own
 //! mean, and its estimate is then biased low, the more the longer its memory.
 
-/// Octaves with fewer coefficients than this are left out of a regression.
+/// Octaves with fewer coefficients, or of which a series has fewer blocks, are left out of a
+/// regression.
 const COEFFICIENTS_MIN: f64 = 8.0;
 
 /// Mean and standard deviation (with n − 1) of a series; zeros for an empty one.
@@ -40,6 +41,7 @@ pub fn hurst_variance(series: &[f64]) -> Option<f64> {
 /// Sums over one series, or over many of the same process; constant memory.
 #[derive(Clone, Debug, Default)]
 pub struct Ensemble {
+    series: f64,
     /// Taken off every number, so that little is lost when squares are subtracted.
     shift: f64,
     /// By octave, 0 being the single slots.
@@ -73,6 +75,7 @@ impl Ensemble {
         if self.octaves.is_empty() && !series.is_empty() {
             self.shift = series.iter().sum::<f64>() / series.len() as f64;
         }
+        self.series += 1.0;
         self.scratch.clear();
         self.scratch.extend(series.iter().map(|x| x - self.shift));
         let mut octave = 0;
@@ -126,13 +129,13 @@ impl Ensemble {
     }
 
     /// Hurst parameter by the slope of the variance of block means around the mean of all, over
-    /// the octaves from `first` (0: single slots) on, weighted by the number of blocks. `None` as
-    /// for [`Self::hurst_haar`].
+    /// the octaves from `first` (0: single slots) on of which each series has enough blocks,
+    /// weighted by their number. `None` as for [`Self::hurst_haar`].
     #[must_use]
     pub fn hurst_variance(&self, first: usize) -> Option<f64> {
         let mean = self.octaves.first().map(|o| o.sum / o.blocks)?;
         let points = self.octaves.iter().enumerate().skip(first).filter_map(|(k, o)| {
-            let enough = o.blocks >= COEFFICIENTS_MIN;
+            let enough = o.blocks >= COEFFICIENTS_MIN * self.series;
             enough.then(|| (k as f64, libm::log2(o.variance(mean)), o.blocks))
         });
         slope(points).map(|s| 1.0 + s / 2.0)

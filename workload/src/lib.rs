@@ -15,6 +15,7 @@
 
 mod arrivals;
 pub mod estimate;
+mod fgn;
 mod jitter;
 mod mixture;
 pub mod mwm;
@@ -28,6 +29,7 @@ mod sessions;
 mod syn;
 
 pub use arrivals::{Arrivals, Process, Trace, batches, merge};
+pub use fgn::FractionalNoise;
 pub use jitter::Jitter;
 pub use mixture::{Mixture, MixtureError};
 pub use profile::{Profile, Segment};

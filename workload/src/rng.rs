@@ -50,7 +50,9 @@ pub fn symmetric_beta(p: f64, random: &mut impl Random) -> f64 {
     if squared_radius.is_infinite() {
         return if cosine < 0.0 { -1.0 } else { 1.0 };
     }
-    cosine * libm::sqrt(squared_radius / (1.0 + squared_radius * cosine * cosine))
+    // Rounding could take it a little beyond 1, where a rate would be negative.
+    (cosine * libm::sqrt(squared_radius / (1.0 + squared_radius * cosine * cosine)))
+        .clamp(-1.0, 1.0)
 }
 
 #[cfg(test)]

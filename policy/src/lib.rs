@@ -18,7 +18,7 @@
 mod ffi;
 mod params;
 
-pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit};
+pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
 pub use params::{AbacusSpec, Action, BucketSpec, ParamsError};
 
 include!(concat!(env!("OUT_DIR"), "/policies.rs"));

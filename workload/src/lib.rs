@@ -5,6 +5,7 @@
 //! gives the same numbers on any machine.
 //!
 //! Arrivals, as rising times: [`Arrivals`] (regular or Poisson under a [`Profile`] of rates),
+//! [`Poisson`] (one rate, for billions),
 //! [`Trace`] (counts per period, from [`mwm`], [`Sessions`] or a file), [`Weibull`], [`OnOff`],
 //! [`burst`], [`batches`], and [`merge`] of two. Amounts of mean 1: [`Shape`].
 //!
@@ -20,6 +21,7 @@ mod jitter;
 mod mixture;
 pub mod mwm;
 mod pareto;
+mod poisson;
 mod profile;
 pub mod readers;
 mod renewal;
@@ -32,6 +34,7 @@ pub use arrivals::{Arrivals, Process, Trace, batches, merge};
 pub use fgn::FractionalNoise;
 pub use jitter::Jitter;
 pub use mixture::{Mixture, MixtureError};
+pub use poisson::{Exponential, Poisson};
 pub use profile::{Profile, Segment};
 pub use renewal::{OnOff, OnOffArrivals, Spread, Weibull, burst};
 pub use rng::{Rng, exponential, normal, symmetric_beta};

@@ -2,7 +2,7 @@
 //! What judges a SYN.
 
 use super::spec::Refill;
-use tidegate_policy::{Event, Params, State, admit};
+use tidegate_policy::{Event, Params, State, judge};
 use tidegate_units::Nanos;
 
 /// What is done with a SYN. `Delay` makes a run void: it is not modelled.
@@ -71,6 +71,6 @@ impl Filter for PolicyFilter {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let random = (self.random >> 32) as u32;
         let event = Event { now_ns, key, random, ..Event::default() };
-        admit(&self.params, &mut self.state, &event).kind
+        judge(&self.params, &mut self.state, &event)
     }
 }

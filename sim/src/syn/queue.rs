@@ -65,8 +65,8 @@ impl Fifos {
     fn first(&self) -> usize {
         let mut best = 0;
         for (index, due) in self.heads.iter().enumerate().skip(1) {
-            let sooner = *due < self.heads[best];
-            if sooner || (*due == self.heads[best] && self.before(index, best)) {
+            let least = self.heads[best];
+            if *due < least || (*due == least && least != u64::MAX && self.before(index, best)) {
                 best = index;
             }
         }

@@ -18,7 +18,7 @@
 //! A bad line is an error with its number that ends the reading ([`OnBad::Fail`]), or it is passed
 //! over and counted by reason ([`OnBad::Skip`], [`Reader::skipped`]). A stream that breaks off, an
 //! empty file and a file without one usable line are errors in both cases. Compressed files:
-//! [`unpacked`]. Times of arrivals: [`spread`].
+//! [`unpacked`], or [`discover`], which guesses the format too. Times of arrivals: [`spread`].
 
 mod error;
 mod guess;
@@ -33,7 +33,7 @@ pub use error::{Skipped, TraceError, What};
 pub use guess::{GUESS_BYTES, guess};
 pub use lines::LINE_MAX;
 pub use order::PENDING_MAX;
-pub use packed::{Packing, unpacked};
+pub use packed::{Discovered, Packing, discover, unpacked};
 pub use spread::{Spreader, spread};
 
 use lines::Lines;
@@ -144,6 +144,8 @@ pub fn open<R: BufRead>(format: Format, reader: R, on_bad: OnBad) -> Reader<R> {
         skipped: Skipped::default(),
         first: None,
         ended: false,
+        failure: None,
+        told: false,
     }
 }
 
@@ -158,7 +160,10 @@ pub struct Reader<R> {
     skipped: Skipped,
     /// Time of the first entry that was handed out.
     first: Option<i64>,
+    /// Nothing more is read; what is held is handed out, and then this error.
     ended: bool,
+    failure: Option<TraceError>,
+    told: bool,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -216,7 +221,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Reads until an entry is due; `None` at the end of the stream.
+    /// Reads until an entry is due; `None` at the end of the stream. What is held is left then.
     fn advance(&mut self) -> Result<Option<Entry>, TraceError> {
         loop {
             if let Some((line, number)) = self.order.due() {
@@ -232,7 +237,7 @@ impl<R: BufRead> Reader<R> {
                 .push(line, number)
                 .map_err(|by| TraceError { line: number, what: What::Back(by) })?;
         }
-        Ok(self.order.rest().map(|(line, number)| self.entry(line, number)))
+        Ok(None)
     }
 
     fn entry(&mut self, line: Line, number: u64) -> Entry {
@@ -273,20 +278,24 @@ impl<R: BufRead> Iterator for Reader<R> {
         while !self.ended {
             match self.advance() {
                 Ok(Some(entry)) => return Some(Ok(entry)),
-                Ok(None) => {
-                    self.ended = true;
-                    return self.barren().map(Err);
-                }
+                Ok(None) => self.ended = true,
                 Err(error) if self.on_bad == OnBad::Skip && error.what.is_of_a_line() => {
                     self.skipped.add(error);
                 }
                 Err(error) => {
                     self.ended = true;
-                    return Some(Err(error));
+                    self.failure = Some(error);
                 }
             }
         }
-        None
+        if let Some((line, number)) = self.order.rest() {
+            return Some(Ok(self.entry(line, number)));
+        }
+        if self.told {
+            return None;
+        }
+        self.told = true;
+        self.failure.take().or_else(|| self.barren()).map(Err)
     }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compressed streams, told by their first bytes.
+//! Compressed streams, told by their first bytes, and what their text looks like.
 
+use super::Format;
+use super::guess::{GUESS_BYTES, guess};
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -24,7 +26,7 @@ pub enum Packing {
 /// The text of a stream that may be compressed; decompresses as it is read, in bounded memory.
 ///
 /// # Errors
-/// The beginning cannot be read.
+/// The first bytes cannot be read.
 pub fn unpacked<'a>(mut reader: impl BufRead + 'a) -> io::Result<(Box<dyn BufRead + 'a>, Packing)> {
     let mut magic = Vec::with_capacity(XZ.len());
     reader.by_ref().take(XZ.len() as u64).read_to_end(&mut magic)?;
@@ -43,4 +45,42 @@ pub fn unpacked<'a>(mut reader: impl BufRead + 'a) -> io::Result<(Box<dyn BufRea
         }
     };
     Ok((text, packing))
+}
+
+/// What a stream turned out to be.
+pub struct Discovered<'a> {
+    /// Its text, from the beginning.
+    pub text: Box<dyn BufRead + 'a>,
+    /// How it was compressed.
+    pub packing: Packing,
+    /// The format of its lines, when its beginning tells; see [`guess`].
+    pub format: Option<Format>,
+}
+
+/// Decompresses a stream and guesses its format.
+///
+/// # Errors
+/// The first bytes cannot be read. What comes later, such as a compressed file that is cut off,
+/// is met when the text is read.
+pub fn discover<'a>(reader: impl BufRead + 'a) -> io::Result<Discovered<'a>> {
+    let (mut text, packing) = unpacked(reader)?;
+    let mut beginning = Vec::with_capacity(GUESS_BYTES);
+    let end = text.by_ref().take(GUESS_BYTES as u64).read_to_end(&mut beginning);
+    let format = guess(&beginning);
+    let beginning = Cursor::new(beginning);
+    let text: Box<dyn BufRead + 'a> = match end {
+        Ok(_) => Box::new(beginning.chain(text)),
+        // A decoder that failed may not fail again when it is asked again.
+        Err(error) => Box::new(beginning.chain(BufReader::new(Broken(Some(error))))),
+    };
+    Ok(Discovered { text, packing, format })
+}
+
+/// A stream that ends with this error.
+struct Broken(Option<io::Error>);
+
+impl Read for Broken {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
 }

@@ -11,6 +11,11 @@ use tidegate_model::intent::{ConfigErrors, LoadError};
 /// Deepest chain of causes that is shown.
 const CAUSES_MAX: usize = 16;
 
+/// Arguments that are right one by one and wrong together, or for this configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
 /// One sentence, then the details and causes, one a line. Never a backtrace.
 #[must_use]
 pub fn describe(error: &anyhow::Error) -> String {
@@ -49,6 +54,9 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
         }
         if let Some(api) = cause.downcast_ref::<ApiError>() {
             return Some(Exit::from(api.kind));
+        }
+        if cause.is::<UsageError>() {
+            return Some(Exit::Usage);
         }
         let config = cause.is::<ConfigErrors>() || cause.is::<LoadError>();
         config.then_some(Exit::Config)

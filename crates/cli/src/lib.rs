@@ -16,7 +16,7 @@ mod status;
 mod top;
 
 pub use args::{CONFIG_DEFAULT, RunArgs};
-pub use failure::{describe, exit_of};
+pub use failure::{UsageError, describe, exit_of};
 pub use host::{Extension, Host, SystemReport};
 pub use reference::reference;
 pub use tidegate_api::exit::Exit;

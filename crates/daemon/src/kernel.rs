@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_bpf::policy::{AbacusSpec, Action, BucketSpec, Params, Policy};
+use tidegate_bpf::policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params, Policy};
 use tidegate_bpf::{
     AttachMode, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed, Plan, Service,
     ServiceParams, Settings,
@@ -268,7 +268,10 @@ fn action(config: &PolicyConfig) -> Action {
 }
 
 /// The limits of a service as its policy takes them.
-fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
+///
+/// # Errors
+/// When there is no such policy, or it refuses the parameters.
+pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
     let policy = policy(&config.policy)?;
     let Some(rate) = limits.rate else { return Ok(Params::no_limit(policy)) };
     let mut bucket = BucketSpec::new(rate, limits.burst.max(1), action(&config.policy));
@@ -277,6 +280,7 @@ fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, Plan
         Policy::TokenBucket => Params::token_bucket(&bucket),
         Policy::FreshFirst => Params::fresh_first(&bucket),
         Policy::Abacus => Params::abacus(&abacus(&config.policy, bucket)),
+        Policy::AbacusExact => Params::abacus_exact(&abacus_exact(&config.policy, bucket)),
     };
     params.map_err(|e| PlaneError(format!("service {}: {e}", config.name)))
 }
@@ -285,6 +289,12 @@ fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, Plan
 fn abacus(config: &PolicyConfig, bucket: BucketSpec) -> AbacusSpec {
     let AbacusConfig { schedule, window, period } = config.abacus();
     AbacusSpec { schedule, period, ..AbacusSpec::classic(bucket, window) }
+}
+
+/// As [`abacus`].
+fn abacus_exact(config: &PolicyConfig, bucket: BucketSpec) -> AbacusExactSpec {
+    let AbacusConfig { schedule, window, period } = config.abacus();
+    AbacusExactSpec { bucket, schedule, window, period }
 }
 
 #[cfg(test)]
@@ -302,6 +312,8 @@ mod tests {
         assert_eq!((spec.schedule, spec.window), (vec![2, 6, 14], 14), "1, 3 and 7 s");
         assert_eq!((spec.period, spec.bucket.clone()), (half, bucket.clone()));
         config.window = Some(Nanos::ZERO);
-        assert_eq!(abacus(&config, bucket).window, 0, "what is given counts");
+        assert_eq!(abacus(&config, bucket.clone()).window, 0, "what is given counts");
+        let exact = abacus_exact(&config, bucket);
+        assert_eq!((exact.schedule, exact.window), (vec![2, 6, 14], 0), "the same keys");
     }
 }

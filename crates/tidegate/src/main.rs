@@ -5,6 +5,7 @@ mod experiment;
 mod host;
 mod lab;
 mod progress;
+mod replay;
 
 use host::Machine;
 use std::io::{self, IsTerminal};
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .init();
-    let extensions: [&dyn Extension; 2] = [&experiment::Experiments, &lab::Labs];
+    let extensions: [&dyn Extension; 3] = [&experiment::Experiments, &lab::Labs, &replay::Replay];
     let (mut out, mut err) = (io::stdout(), io::stderr());
     let exit =
         tidegate_cli::main(std::env::args_os(), (&Machine, &extensions), (&mut out, &mut err));

@@ -109,6 +109,13 @@ impl Bins {
         self.width = self.width + self.width;
     }
 
+    /// Makes the periods at least so wide.
+    pub fn widen(&mut self, width: Nanos) {
+        while self.width < width {
+            self.halve();
+        }
+    }
+
     /// How long each period is.
     #[must_use]
     pub const fn width(&self) -> Nanos {

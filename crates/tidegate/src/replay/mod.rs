@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `tidegate replay`: what a configuration would have done to a recorded load (docs/replay.md).
+
+mod args;
+mod classes;
+mod feed;
+mod figures;
+mod model;
+mod progress;
+mod report;
+mod source;
+mod table;
+
+use crate::host::Machine;
+use anyhow::{Context, Result};
+use args::{Output, ReplayArgs};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use classes::Classes;
+use feed::{Feed, Read};
+use report::{ClassRow, Input, Model, Report, Service};
+use source::Source;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use tidegate_api::protocol::{ApiError, ErrorKind};
+use tidegate_cli::{Exit, Extension, Host, UsageError};
+use tidegate_experiments::folder::{self, Run};
+use tidegate_model::intent::{Config, Mode, ServiceConfig, UnknownService, load};
+use tidegate_sim::whatif::{Answer, Spec, WhatIf};
+use tidegate_sim::world::server::ServerSpec;
+
+/// The command.
+pub(crate) struct Replay;
+
+impl Extension for Replay {
+    fn command(&self) -> Command {
+        let command = Command::new("replay").about(
+            "Replay a log against a modelled server: what would have been admitted, refused and when",
+        );
+        ReplayArgs::augment_args(command)
+    }
+
+    fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
+        let args = ReplayArgs::from_arg_matches(matches).context("the arguments")?;
+        let config = load(&args.config, &Machine.registry())?;
+        let service = chosen(&args, &config)?;
+        let report = replay(&args, &config, service)?;
+        if let Some(dir) = &args.out {
+            write(dir, &args, &report)?;
+        }
+        match args.output {
+            Output::Table => table::print(&report, out)?,
+            Output::Json => {
+                serde_json::to_writer_pretty(&mut *out, &report)?;
+                writeln!(out)?;
+            }
+        }
+        if let (Some(dir), Output::Table) = (&args.out, args.output) {
+            writeln!(out, "\nresults: {}", dir.join("results.csv").display())?;
+            writeln!(out, "figures: {}", dir.join("figures").display())?;
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// The service that was named, or the only one.
+fn chosen<'a>(args: &ReplayArgs, config: &'a Config) -> Result<&'a ServiceConfig> {
+    if let Some(name) = &args.service {
+        let found = config.services.iter().find(|s| s.name == *name);
+        return found.ok_or_else(|| {
+            let unknown = UnknownService::new(name, config).to_string();
+            ApiError::new(ErrorKind::UnknownService, unknown).into()
+        });
+    }
+    match config.services.as_slice() {
+        [only] => Ok(only),
+        several => {
+            let names: Vec<&str> = several.iter().map(|s| s.name.as_str()).collect();
+            let names = names.join(", ");
+            Err(UsageError(format!("say which service with --service; configured: {names}")).into())
+        }
+    }
+}
+
+fn replay(args: &ReplayArgs, config: &Config, service: &ServiceConfig) -> Result<Report> {
+    let server = model::server(&args.server);
+    let classes = Classes::new(config, service);
+    let spec = Spec {
+        server: server.clone(),
+        clients: args.load.mixture()?,
+        timeout: args.load.timeout,
+        objective: service.objective,
+        period: config.daemon.tick,
+        classes: classes.all.len() as u8,
+        seed: args.seed,
+    };
+    if let (from, Some(until)) = (args.reading.from, args.reading.until)
+        && from >= until
+    {
+        return Err(UsageError("--from must be before --until".into()).into());
+    }
+    let protection = model::protection(config, service, args.server.cpus)?;
+    let mut source = Source::open(&args.log, &args.reading)?;
+    let mut whatif = WhatIf::new(&spec, protection);
+    let bar = progress::Progress::new(&source);
+    let read = Feed::new(args, &classes, &mut whatif).all(&mut source, &bar);
+    bar.finish();
+    let read = read?;
+    let requests = whatif.offered();
+    anyhow::ensure!(
+        requests > 0,
+        "{}: no request lies in the time that was asked for",
+        source.name
+    );
+    let answer = whatif.finish().map_err(anyhow::Error::msg)?;
+    let told = Told { args, service, classes: &classes, server: &server };
+    Ok(told.report(&source, read, &answer))
+}
+
+/// What a report says beside the numbers.
+struct Told<'a> {
+    args: &'a ReplayArgs,
+    service: &'a ServiceConfig,
+    classes: &'a Classes,
+    server: &'a ServerSpec,
+}
+
+impl Told<'_> {
+    fn report(&self, source: &Source, read: Read, answer: &Answer) -> Report {
+        let (without, with) = (&answer.without, &answer.with);
+        let (period_s, periods) = report::periods(without, with);
+        let rows = self.classes.all.iter().zip(without.classes.iter().zip(&with.classes));
+        let rows = rows.map(|(class, (without, with))| ClassRow {
+            name: class.name.clone(),
+            priority: class.priority,
+            without: without.into(),
+            with: with.into(),
+        });
+        let requests = with.total().offered;
+        Report {
+            schema: report::SCHEMA,
+            notes: self.notes(&read),
+            input: Input {
+                log: source.name.clone(),
+                format: source::format_name(source.format),
+                lines: read.lines,
+                skipped: read.skipped,
+                skipped_why: read.why,
+                cut: read.cut,
+                begins_unix_s: read.begins.map(|ns| ns as f64 / 1e9),
+                requests,
+                seconds: answer.last.as_secs_f64(),
+            },
+            service: self.service(),
+            model: self.model(),
+            without: (&without.total()).into(),
+            with: (&with.total()).into(),
+            classes: rows.filter(|row| row.with.offered > 0).collect(),
+            episodes: report::episodes(with),
+            episodes_more: with.episodes.more(),
+            period_s,
+            periods,
+        }
+    }
+
+    fn service(&self) -> Service {
+        let policy = &self.service.policy;
+        Service {
+            name: self.service.name.clone(),
+            policy: policy.name.clone(),
+            action: policy.refusal().name(),
+            controller: self.service.control.name.clone(),
+            objective_s: self.service.objective.as_secs_f64(),
+        }
+    }
+
+    fn model(&self) -> Model {
+        let (args, server) = (self.args, self.server);
+        let work = server.cpu.or(server.wait);
+        Model {
+            workers: server.workers,
+            cpus: server.cpus,
+            accept_queue: server.accept_limit,
+            service_time_s: work.map_or(0.0, |w| w.mean_s),
+            shape: args.server.shape.name(),
+            bound: if server.cpu.is_some() { "cpu" } else { "waiting" },
+            capacity_per_s: server.capacity(),
+            clients: args.load.clients.clone(),
+            timeout_s: args.load.timeout.as_secs_f64(),
+            scale: args.load.scale,
+            speed: args.load.speed,
+            seed: args.seed,
+        }
+    }
+
+    /// What a reader of the result should know.
+    fn notes(&self, read: &Read) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.service.mode == Mode::Shadow {
+            notes.push("the configuration says shadow; replayed as if it were enforce".to_owned());
+        }
+        if self.classes.need_addresses() && !read.addresses {
+            let what = "the log has no addresses of clients: all are of class default";
+            notes.push(what.to_owned());
+        }
+        if self.service.classes.iter().any(|c| c.dscp.is_some()) {
+            notes.push("a log has no DSCP: classes by DSCP are not replayed".to_owned());
+        }
+        if !read.why.is_empty() {
+            notes.push(format!("lines: {}", read.why));
+        }
+        if let Some(cut) = &read.cut {
+            notes.push(format!("the log broke off {cut}; what was before it counts"));
+        }
+        notes
+    }
+}
+
+/// The folder of a result.
+fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
+    let run = Run {
+        experiment: "replay".into(),
+        world: "sim".into(),
+        quick: false,
+        seed: args.seed,
+        machine: folder::machine(),
+        notes: report.notes.clone(),
+    };
+    folder::write(dir, &run, &figures::rows(report), &figures::figures(report)?)?;
+    let path = dir.join("replay.json");
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}

@@ -55,6 +55,9 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
+/// A check's answer, in one word: it is given for every event.
+pub(super) type Checked = Result<(), Box<Broken>>;
+
 /// Time never goes back.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
@@ -63,9 +66,9 @@ pub(super) struct Watch {
 
 impl Watch {
     #[inline]
-    pub(super) fn see(&mut self, at: u64) -> Result<(), Broken> {
+    pub(super) fn see(&mut self, at: u64) -> Checked {
         if at < self.now {
-            return Err(Broken::Past { at: Nanos(at), now: Nanos(self.now) });
+            return Err(Box::new(Broken::Past { at: Nanos(at), now: Nanos(self.now) }));
         }
         self.now = at;
         Ok(())
@@ -152,13 +155,13 @@ impl Audit {
     }
 
     #[inline]
-    pub(super) fn admit(&mut self, at: u64) -> Result<(), Broken> {
+    pub(super) fn admit(&mut self, at: u64) -> Checked {
         let now = if self.grain == 1 { at } else { at / self.grain * self.grain };
         let leaked = now.saturating_sub(self.then).saturating_mul(self.rate_milli);
         self.level = self.level.saturating_sub(leaked) + TOKEN;
         self.then = now;
         if self.level > self.depth {
-            return Err(Broken::Capacity { at: Nanos(at) });
+            return Err(Box::new(Broken::Capacity { at: Nanos(at) }));
         }
         Ok(())
     }
@@ -185,7 +188,8 @@ mod tests {
         // a long silence gives the burst again, and no more
         let mut exact = audit(Refill::Continuous);
         assert!((0..3).all(|_| exact.admit(u64::MAX / 2).is_ok()));
-        assert_eq!(exact.admit(u64::MAX / 2), Err(Broken::Capacity { at: Nanos(u64::MAX / 2) }));
+        let error = exact.admit(u64::MAX / 2).map_err(|error| *error);
+        assert_eq!(error, Err(Broken::Capacity { at: Nanos(u64::MAX / 2) }));
     }
 
     #[test]
@@ -225,6 +229,7 @@ mod tests {
     fn time_may_stand_still_and_not_go_back() {
         let mut watch = Watch::default();
         assert!(watch.see(7).is_ok() && watch.see(7).is_ok());
-        assert_eq!(watch.see(6), Err(Broken::Past { at: Nanos(6), now: Nanos(7) }));
+        let error = watch.see(6).map_err(|error| *error);
+        assert_eq!(error, Err(Broken::Past { at: Nanos(6), now: Nanos(7) }));
     }
 }

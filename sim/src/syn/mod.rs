@@ -34,6 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bound;
 mod check;
 mod draws;
 mod filter;
@@ -46,6 +47,7 @@ mod spec;
 mod tokens;
 mod world;
 
+pub use bound::{Bound, bound, share_of_gap};
 pub use check::Broken;
 pub use filter::{Filter, PolicyFilter, Verdict};
 pub use greedy::{Greedy, GreedySpec, Tokens};

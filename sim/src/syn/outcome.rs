@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What came out: exact counts and sums, and the paper's metrics from them.
 
-use super::check::Broken;
+use super::check::{Broken, Checked};
 use super::spec::Cost;
 use tidegate_units::Nanos;
 
@@ -112,10 +112,10 @@ impl Series {
         Ok(Self { bin, ..Self::default() })
     }
 
-    pub(super) fn count(&mut self, at: u64, repeated: bool, admitted: bool) -> Result<(), Broken> {
+    pub(super) fn count(&mut self, at: u64, repeated: bool, admitted: bool) -> Checked {
         let bin = at / self.bin.0;
         if bin >= BINS_MAX {
-            return Err(Broken::TooMany("bins of a series"));
+            return Err(Box::new(Broken::TooMany("bins of a series")));
         }
         let bin = bin as usize;
         if bin >= self.fresh.len() {

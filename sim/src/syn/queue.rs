@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients that wait for their next SYN, in the order (time, serial number), without a heap.
 //!
-//! Waits are few and nearly constant. Without jitter a first-in-first-out queue for each different
-//! wait is sorted by itself ([`Fifos`]). With jitter a ring of bins of time holds what is due; a
-//! bin is sorted when its time has come ([`Calendar`]). Both give exactly the same order.
+//! Waits are few and nearly constant. With one schedule and no jitter a first-in-first-out queue for
+//! each different wait is sorted by itself ([`Fifos`]). Otherwise a ring of bins of time holds what
+//! is due; a bin is sorted when its time has come ([`Calendar`]). Both give exactly the same order.
 
+use super::spec::ATTEMPTS_MAX;
 use std::collections::VecDeque;
 
 /// A client that has been refused and will send again.
@@ -32,70 +33,80 @@ impl Client {
 
 /// A queue of clients. What is pushed is never due before what was popped last.
 pub(super) trait Queue {
-    /// Adds a client that waits for `gap` (jitter aside).
-    fn push(&mut self, client: Client, gap: u64);
+    /// Adds a client.
+    fn push(&mut self, client: Client);
 
     /// The next client, if it is due at `limit` or before. `limit` never falls, and the caller
     /// goes on at `limit` when there is none.
     fn pop(&mut self, limit: u64) -> Option<Client>;
 }
 
-/// Different waits for which a queue each is kept; more are better served by the calendar.
+/// Different waits for which a queue each is kept.
 pub(super) const FIFOS_MAX: usize = 8;
+/// Bits of a head that hold the index of its queue.
+const INDEX_BITS: u32 = 3;
+const _: () = assert!(FIFOS_MAX == 1 << INDEX_BITS);
+/// Head of a queue that is empty.
+const EMPTY: u64 = u64::MAX;
 
-/// One queue for each wait.
+/// One queue for each wait, the longest wait first.
+///
+/// Exact only if all clients have one schedule whose waits never fall, and no jitter: then of two
+/// SYNs that are due at the same instant the older request has waited longer or, in one queue, was
+/// pushed first. So no serial numbers need comparing.
 #[derive(Debug)]
 pub(super) struct Fifos {
-    gaps: [u64; FIFOS_MAX],
-    /// When the first of each queue is due; the largest number if there is none.
+    /// Queue of the wait before each attempt.
+    stages: [u8; ATTEMPTS_MAX],
+    /// When the first of each queue is due (2^61 ns are 73 years), and the queue's index: the
+    /// least of them is found without a branch that depends on the data.
     heads: [u64; FIFOS_MAX],
     queues: [VecDeque<Client>; FIFOS_MAX],
 }
 
 impl Fifos {
-    /// Queues for these waits; `None` if they are too many.
+    /// Queues for the waits before attempts 1, 2, …; `None` if they fall, or are too many.
     pub(super) fn new(gaps: &[u64]) -> Option<Self> {
-        let mut all = [u64::MAX; FIFOS_MAX];
-        all.get_mut(..gaps.len())?.copy_from_slice(gaps);
-        Some(Self { gaps: all, heads: [u64::MAX; FIFOS_MAX], queues: Default::default() })
-    }
-
-    /// Index of the first: earliest time, then smallest serial number.
-    #[inline]
-    fn first(&self) -> usize {
-        let mut best = 0;
-        for (index, due) in self.heads.iter().enumerate().skip(1) {
-            let least = self.heads[best];
-            if *due < least || (*due == least && least != u64::MAX && self.before(index, best)) {
-                best = index;
-            }
+        if !gaps.is_sorted() || gaps.len() >= ATTEMPTS_MAX {
+            return None;
         }
-        best
+        let mut different = gaps.to_vec();
+        different.dedup();
+        different.reverse();
+        let mut stages = [0; ATTEMPTS_MAX];
+        for (attempt, gap) in gaps.iter().enumerate() {
+            stages[attempt + 1] = different.iter().position(|known| known == gap)? as u8;
+        }
+        let (heads, queues) = ([EMPTY; FIFOS_MAX], Default::default());
+        (different.len() <= FIFOS_MAX).then_some(Self { stages, heads, queues })
     }
 
-    #[cold]
-    fn before(&self, a: usize, b: usize) -> bool {
-        let id = |index: usize| self.queues[index].front().map_or(u32::MAX, |client| client.id);
-        id(a) < id(b)
+    #[inline]
+    const fn head(due: u64, index: usize) -> u64 {
+        due << INDEX_BITS | index as u64
     }
 }
 
 impl Queue for Fifos {
     #[inline]
-    fn push(&mut self, client: Client, gap: u64) {
-        let index = self.gaps.iter().position(|known| *known == gap).unwrap_or(FIFOS_MAX - 1);
-        self.heads[index] = self.heads[index].min(client.due);
+    fn push(&mut self, client: Client) {
+        let attempt = usize::from(client.attempt) % ATTEMPTS_MAX;
+        let index = usize::from(self.stages[attempt]) % FIFOS_MAX;
+        self.heads[index] = self.heads[index].min(Self::head(client.due, index));
         self.queues[index].push_back(client);
     }
 
     #[inline]
     fn pop(&mut self, limit: u64) -> Option<Client> {
-        let index = self.first();
-        if self.heads[index] > limit {
+        let [a, b, c, d, e, f, g, h] = self.heads;
+        let least = a.min(b).min(c.min(d)).min(e.min(f).min(g.min(h)));
+        if least >> INDEX_BITS > limit {
             return None;
         }
-        let client = self.queues[index].pop_front()?;
-        self.heads[index] = self.queues[index].front().map_or(u64::MAX, |next| next.due);
+        let index = least as usize % FIFOS_MAX;
+        let client = self.queues[index].pop_front()?; // none, if all are empty
+        let next = self.queues[index].front();
+        self.heads[index] = next.map_or(EMPTY, |next| Self::head(next.due, index));
         Some(client)
     }
 }
@@ -182,7 +193,7 @@ impl Calendar {
 
 impl Queue for Calendar {
     #[inline]
-    fn push(&mut self, client: Client, _gap: u64) {
+    fn push(&mut self, client: Client) {
         let bin = client.due >> BIN_SHIFT;
         if bin <= self.bin {
             return self.insert(client);

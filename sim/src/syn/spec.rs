@@ -166,13 +166,17 @@ impl Plan {
         Ok(Self { kinds, jitter, reach })
     }
 
-    /// All different times from one SYN to the next, without jitter.
-    pub(super) fn gaps(&self) -> Vec<u64> {
-        let each = |kind: &Kind| kind.gaps.iter().copied().chain(kind.again).collect::<Vec<_>>();
-        let mut gaps: Vec<u64> = self.kinds.iter().flat_map(each).collect();
-        gaps.sort_unstable();
-        gaps.dedup();
-        gaps
+    /// The kind that a draw of 32 bits chooses.
+    pub(super) fn kind(&self, draw: u64) -> u8 {
+        self.kinds.iter().position(|kind| draw < kind.share).unwrap_or(0) as u8
+    }
+
+    /// The waits of all clients before attempts 1, 2, …, if they are the same for all and exact.
+    pub(super) fn exact_gaps(&self) -> Option<&[u64]> {
+        match self.kinds.as_slice() {
+            [one] if one.again.is_none() && self.jitter == Jitter::NONE => Some(&one.gaps),
+            _ => None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The loop: the next arrival or the next retransmission, a verdict, what follows from it.
 
-use super::check::{Audit, Broken, Ledger, Watch};
+use super::check::{Audit, Broken, Checked, Ledger, Watch};
 use super::draws::Draws;
 use super::filter::{Filter, Verdict};
 use super::outcome::{Outcome, Series};
@@ -23,8 +23,7 @@ pub fn run<F: Filter>(
     seed: u64,
 ) -> Result<Outcome, Broken> {
     let plan = Plan::new(spec)?;
-    let fifos = if spec.jitter == Jitter::NONE { Fifos::new(&plan.gaps()) } else { None };
-    match fifos {
+    match plan.exact_gaps().and_then(Fifos::new) {
         Some(fifos) => World::new(spec, plan, filter, fifos, seed)?.run(arrivals),
         None => {
             let calendar = Calendar::new(plan.reach);
@@ -72,38 +71,45 @@ impl<F: Filter, Q: Queue> World<F, Q> {
         })
     }
 
-    fn run(mut self, arrivals: impl Iterator<Item = Nanos>) -> Result<Outcome, Broken> {
-        for at in arrivals {
+    fn run(mut self, mut arrivals: impl Iterator<Item = Nanos>) -> Result<Outcome, Broken> {
+        let mut next = arrivals.next();
+        loop {
             // at the same instant the older request, which repeats, goes first
-            self.until(at.0)?;
-            let id = u32::try_from(self.out.offered).map_err(|_| Broken::TooMany("requests"))?;
-            self.out.offered += 1;
-            self.ledger.begin(id);
-            let key = self.draws.client(id);
-            let draw = key >> 32;
-            let kind = self.plan.kinds.iter().position(|kind| draw < kind.share).unwrap_or(0) as u8;
-            self.judge(Client { due: at.0, start: at.0, id, attempt: 0, kind }, key)?;
+            let limit = next.map_or(u64::MAX, |at| at.0);
+            let client = match self.queue.pop(limit) {
+                Some(client) => client,
+                None if next.is_none() => break,
+                None => {
+                    next = arrivals.next();
+                    self.fresh(limit)?
+                }
+            };
+            self.judge(client).map_err(|broken| *broken)?;
         }
-        self.until(u64::MAX)?;
         let out = self.out;
         self.ledger.close(out.connected + out.rejected + out.timed_out)?;
         Ok(out)
     }
 
-    /// All retransmissions that are due at `limit` or before.
+    /// A new request.
     #[inline]
-    fn until(&mut self, limit: u64) -> Result<(), Broken> {
-        while let Some(client) = self.queue.pop(limit) {
-            self.judge(client, self.draws.client(client.id))?;
-        }
-        Ok(())
+    fn fresh(&mut self, at: u64) -> Result<Client, Broken> {
+        let id = u32::try_from(self.out.offered).map_err(|_| Broken::TooMany("requests"))?;
+        self.out.offered += 1;
+        self.ledger.begin(id);
+        let kind = match self.plan.kinds.len() {
+            1 => 0,
+            _ => self.plan.kind(self.draws.client(id) >> 32),
+        };
+        Ok(Client { due: at, start: at, id, attempt: 0, kind })
     }
 
     #[inline]
-    fn judge(&mut self, client: Client, key: u64) -> Result<(), Broken> {
+    fn judge(&mut self, client: Client) -> Checked {
         let now = client.due;
         self.watch.see(now)?;
         self.out.syns += 1;
+        let key = self.draws.client(client.id);
         let verdict = self.filter.judge(Nanos(now), key, client.attempt);
         if let Some(series) = &mut self.out.series {
             series.count(now, client.attempt > 0, verdict == Verdict::Admit)?;
@@ -113,13 +119,13 @@ impl<F: Filter, Q: Queue> World<F, Q> {
             Verdict::Admit => self.connect(&client)?,
             Verdict::Drop => self.refuse(client),
             Verdict::Reject => self.reject(client),
-            Verdict::Delay => return Err(Broken::Verdict { at: Nanos(now) }),
+            Verdict::Delay => return Err(Box::new(Broken::Verdict { at: Nanos(now) })),
         }
         Ok(())
     }
 
     #[inline]
-    fn connect(&mut self, client: &Client) -> Result<(), Broken> {
+    fn connect(&mut self, client: &Client) -> Checked {
         self.audit.admit(client.due)?;
         self.ledger.end(client.id);
         self.out.connected += 1;
@@ -173,7 +179,7 @@ impl<F: Filter, Q: Queue> World<F, Q> {
         if due - client.start >= gives_up {
             return false;
         }
-        self.queue.push(Client { due, attempt, ..client }, gap);
+        self.queue.push(Client { due, attempt, ..client });
         true
     }
 }
@@ -183,7 +189,7 @@ mod tests {
     use super::*;
     use crate::syn::{Capacity, Clients};
     use std::cmp::Reverse;
-    use std::collections::{BinaryHeap, HashMap};
+    use std::collections::{BTreeSet, BinaryHeap, HashMap};
     use tidegate_units::Rate;
     use tidegate_workload::{Jitter, Rng, SCHEDULES, Schedule, Trace};
 
@@ -195,7 +201,7 @@ mod tests {
     struct Heap(BinaryHeap<Reverse<Entry>>);
 
     impl Queue for Heap {
-        fn push(&mut self, c: Client, _gap: u64) {
+        fn push(&mut self, c: Client) {
             self.0.push(Reverse((c.due, c.id, c.start, c.attempt, c.kind)));
         }
 
@@ -250,6 +256,7 @@ mod tests {
     #[test]
     fn all_queues_keep_the_declared_order() {
         let half = Nanos::from_millis(800);
+        let mut staged = BTreeSet::new();
         for jitter in
             [Jitter::NONE, Jitter::PAPER, Jitter::uniform(half), Jitter::uniform(Nanos(3))]
         {
@@ -259,16 +266,20 @@ mod tests {
                 let expected = with(&all, Heap::default(), seed);
                 assert!(expected.1.len() > 5_000);
                 assert_eq!(with(&all, Calendar::new(reach), seed), expected, "{jitter:?}");
-                let few = spec(&SCHEDULES[SCHEDULES.len() - 1..], jitter);
-                let plan = Plan::new(&few).expect("sound");
-                let expected = with(&few, Heap::default(), seed);
-                assert_eq!(with(&few, Calendar::new(plan.reach), seed), expected, "{jitter:?}");
-                if jitter == Jitter::NONE {
-                    let fifos = Fifos::new(&plan.gaps()).expect("few");
-                    assert_eq!(with(&few, fifos, seed), expected);
+                for one in SCHEDULES {
+                    let few = spec(std::slice::from_ref(one), jitter);
+                    let plan = Plan::new(&few).expect("sound");
+                    let expected = with(&few, Heap::default(), seed);
+                    assert_eq!(with(&few, Calendar::new(plan.reach), seed), expected);
+                    let Some(fifos) = plan.exact_gaps().and_then(Fifos::new) else { continue };
+                    assert_eq!(with(&few, fifos, seed), expected, "{}", one.name);
+                    staged.insert(one.name);
                 }
             }
         }
+        let by_fifos = |name| staged.contains(name);
+        assert!(by_fifos("classic") && by_fifos("apple"), "{staged:?}");
+        assert!(!by_fifos("windows") && !by_fifos("linux-6.5"), "resets, and waits that fall");
     }
 
     /// One key a client, on all its SYNs; no two clients share one.
@@ -296,16 +307,16 @@ mod tests {
     }
 
     impl Queue for Faulty {
-        fn push(&mut self, client: Client, gap: u64) {
+        fn push(&mut self, client: Client) {
             self.2 += 1;
             if self.2 != 100 {
-                return self.0.push(client, gap);
+                return self.0.push(client);
             }
             match self.1 {
                 Fault::Loses => (),
-                Fault::Doubles => (0..2).for_each(|_| self.0.push(client, gap)),
-                Fault::Swaps => self.0.push(Client { id: client.id - 1, ..client }, gap),
-                Fault::Late => self.0.push(Client { due: 1, start: 0, ..client }, gap),
+                Fault::Doubles => (0..2).for_each(|_| self.0.push(client)),
+                Fault::Swaps => self.0.push(Client { id: client.id - 1, ..client }),
+                Fault::Late => self.0.push(Client { due: 1, start: 0, ..client }),
             }
         }
 

@@ -23,7 +23,7 @@ pub enum Root {
     /// Every trace has exactly the mean (the Abacus paper's experiments hold it fixed).
     Fixed,
     /// The mean of a trace is normal, as in the model's own paper; negative roots are drawn
-    /// again, which raises the mean when the deviation exceeds it (0.8 % at 1.6 times).
+    /// again, which raises the mean where the deviation is large (by 0.7 % at 1.6 times the mean).
     Random,
 }
 

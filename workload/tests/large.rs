@@ -7,12 +7,12 @@ use tidegate_units::Nanos;
 use tidegate_workload::readers::{Format, OnBad, open};
 
 /// Bytes of each stream.
-const SIZE: u64 = 192 << 20;
-/// What reading may add to the peak: a quarter of a stream. Nearly all of it is for the lines that
+const SIZE: u64 = 128 << 20;
+/// What reading may add to the peak: well below a stream. Nearly all of it is for the lines that
 /// are held to be put in order, of which there are as many as there may be.
 const MEMORY_MAX_KIB: u64 = 48 << 10;
 
-/// Repeats a text without holding more than one copy.
+/// Repeats a text for ever.
 struct Endless {
     text: Vec<u8>,
     at: usize,
@@ -29,7 +29,8 @@ impl Read for Endless {
 }
 
 fn stream(text: &str) -> BufReader<impl Read> {
-    BufReader::new(Endless { text: text.into(), at: 0 }.take(SIZE))
+    let copies = (64 << 10) / text.len();
+    BufReader::new(Endless { text: text.repeat(copies).into(), at: 0 }.take(SIZE))
 }
 
 /// The peak of this program's memory so far.

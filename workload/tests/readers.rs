@@ -91,12 +91,15 @@ fn access_logs_of_apache_and_nginx_are_read() {
     assert_eq!(millis(&entries), [0, 1000, 3000]);
     let status: Vec<Option<u16>> = entries.iter().map(|e| e.status).collect();
     assert_eq!(status, [Some(200), Some(503), Some(408)]);
+    let clients: Vec<String> =
+        entries.iter().flat_map(|e| e.client).map(|c| c.to_string()).collect();
+    assert_eq!(clients, ["10.0.0.1", "10.0.0.2", "2001:db8::1"]);
     let entries = sound(Format::Log { took: Some(TimeUnit::Seconds) }, COMBINED);
     assert_eq!(entries[0].took, Some(Nanos::from_millis(125)));
     assert_eq!(entries[1].took, Some(Nanos::from_secs(12)));
-    let micros = "h - - [10/Oct/2025:13:55:36 -0700] \"GET / HTTP/1.1\" 200 9 1500\n";
+    let micros = "a.host - - [10/Oct/2025:13:55:36 -0700] \"GET / HTTP/1.1\" 200 9 1500\n";
     let entries = sound(Format::Log { took: Some(TimeUnit::Micros) }, micros);
-    assert_eq!(entries[0].took, Some(Nanos::from_micros(1500)));
+    assert_eq!((entries[0].took, entries[0].client), (Some(Nanos::from_micros(1500)), None));
 }
 
 #[test]

@@ -58,4 +58,20 @@ TG_INLINE struct tg_verdict tg_policy_admit(const struct tg_params *p,
 	return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 }
 
+/*
+ * Memory that admit will look at for this key. A host that has other things to
+ * do before may read it early, so that it waits for both at once; the policy
+ * does not care. A policy that remembers clients says where; the state of the
+ * others is small.
+ */
+TG_INLINE const void *tg_policy_near(const struct tg_params *p,
+				     const struct tg_state *s, tg_u64 key)
+{
+	switch (p->policy) {
+	case TG_POLICY_fresh_first:
+		return tg_fresh_first_near(&s->u.fresh_first, key);
+	}
+	return s;
+}
+
 #endif

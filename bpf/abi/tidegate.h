@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 1
+#define TG_ABI_VERSION 2
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -27,7 +27,8 @@
 /* The switches of the operator; one entry. */
 struct tg_control {
 	__u32 slot;		/* which classification is in force */
-	__u32 released;		/* 1: everything passes */
+	__u32 released;		/* not 0: everything passes; 2: left by a
+				 * clean stop, and no operator */
 	__u64 seed[2];		/* of all hashes; as old as the state */
 };
 
@@ -81,6 +82,30 @@ struct tg_listen {
 	__u8 pad[2];
 };
 
+/*
+ * The same once more, by port: read, not searched. first[port] is the number of
+ * the first door there; 0: none, or more than TG_DOORS_AT, then the hash must be
+ * asked. Doors of a port follow each other, those of one address come first.
+ */
+#define TG_DOORS_MAX 2048
+#define TG_DOORS_AT 4
+#define TG_DOOR_IPV4 1		/* any address of IPv4 */
+#define TG_DOOR_IPV6 2
+
+struct tg_door {
+	__u32 addr[4];
+	struct tg_listen listen;
+	__u8 any;		/* TG_DOOR_…; 0: this address */
+	__u8 more;		/* 1: the next is of this port, too */
+	__u8 pad[2];
+};
+TG_ASSERT(sizeof(struct tg_door) == 24);
+
+struct tg_doors {
+	__u16 first[65536];
+	struct tg_door door[TG_DOORS_MAX];	/* the first is not used */
+};
+
 /* Longest prefix: slot and service are the first 16 bits. */
 struct tg_prefix_key {
 	__u32 bits;		/* 16 + prefix length of the mapped address */
@@ -125,11 +150,13 @@ struct tg_limits {
 };
 TG_ASSERT(sizeof(struct tg_limits) == 168);
 
+/* Lock, counts and bucket share one cache line; what follows has its own. */
 struct tg_locked_state {
 	struct bpf_spin_lock lock;
-	__u32 pad;
+	__u32 pad[3];
 	struct tg_state state;
 };
+TG_ASSERT(sizeof(struct tg_locked_state) % 64 == 0);
 
 /*
  * Counters of verdicts, by service and class. Reasons to admit are 20…29, to
@@ -194,17 +221,23 @@ struct tg_pending {
 
 #define TG_FLOW_WAYS 4
 
-/* A verified connection. meta: see lib/flow.h. */
-struct tg_flow {
-	__u64 fingerprint;	/* 0: free, 1: being filled */
-	__u64 meta;
-	__u64 syn_ns;
-	__u64 request_ns;
-};
-
+/*
+ * Verified connections that share a place: their state, one word each (see
+ * lib/flow.h; 0: free). Every packet reads this: half a cache line.
+ */
 struct tg_flow_set {
-	struct tg_flow way[TG_FLOW_WAYS];
+	__u64 meta[TG_FLOW_WAYS];
 };
+TG_ASSERT(sizeof(struct tg_flow_set) == 32);
+
+/* Of the same connections, in the same order, what few packets need. */
+struct tg_flow_times {
+	struct {
+		__u64 syn_ns;
+		__u64 request_ns;
+	} way[TG_FLOW_WAYS];
+};
+TG_ASSERT(sizeof(struct tg_flow_times) == 64);
 
 struct tg_sample {
 	__u64 now_ns;
@@ -232,9 +265,11 @@ TG_ASSERT(sizeof(struct tg_sample) == 72);
 #define TG_ANSWER_REDIRECT 1	/* veth: see docs, XDP_TX may be lost there */
 #define TG_ANSWER_NEVER 2
 
+#define TG_KEYS 6
+
 /* Read-only: the verifier prunes what is not chosen. One set an interface. */
 struct tg_settings {
-	__u64 seed[2];		/* per boot */
+	__u64 key[TG_KEYS];	/* of the hash: the seed of this boot, drawn out */
 	__u64 flow_timeout_ns;
 	__u32 flow_mask;	/* sets - 1 */
 	__u32 pending_mask;	/* slots - 1 */

@@ -13,9 +13,7 @@ int tg_egress(struct __sk_buff *skb)
 {
 	struct tg_class_view classes = {};
 	struct tg_packet p = {};
-	struct tg_flow_set *set;
-	struct tg_flow *flow;
-	__u64 fingerprint;
+	struct tg_flow flow = {};
 
 	if (tg_parse_frame(skb, &p) || tg_classification(&classes) ||
 	    !tg_port(&classes, p.sport))
@@ -25,11 +23,9 @@ int tg_egress(struct __sk_buff *skb)
 			tg_flow_syn_ack(&p);
 		return TG_TC_NEXT;
 	}
-	fingerprint = tg_hash_flow(&p, 1);
-	set = tg_flow_set(fingerprint);
-	flow = set ? tg_flow_find(set, fingerprint) : 0;
-	if (flow)
-		tg_flow_egress(flow, &p, fingerprint);
+	flow.fingerprint = tg_hash_flow(&p, 1);
+	if (tg_flow_find(&flow))
+		tg_flow_egress(&flow, &p);
 	return TG_TC_NEXT;
 }
 

@@ -19,7 +19,7 @@ static long tg_reap_set(__u32 i, struct tg_reap *reap)
 	if (!set)
 		return 1;
 	for (int way = 0; way < TG_FLOW_WAYS; way++)
-		tg_flow_evict(&set->way[way], reap->now_ns);
+		tg_flow_evict(&set->meta[way], reap->now_ns);
 	return 0;
 }
 

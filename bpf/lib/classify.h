@@ -34,14 +34,73 @@ static __always_inline int tg_port(const struct tg_class_view *view, __u16 port)
 	return view->table->ports[port >> 2] >> ((port & 3) * 2) & 3;
 }
 
-/* The listen entry of a local address and port: exact, then any address. */
+static __always_inline int tg_is_mapped(const __be32 *addr)
+{
+	return !addr[0] && !addr[1] && addr[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline int tg_door_fits(const struct tg_door *door,
+					const __be32 *addr)
+{
+	if (door->any)
+		return door->any & (tg_is_mapped(addr) ? TG_DOOR_IPV4 :
+							 TG_DOOR_IPV6);
+	return door->addr[3] == addr[3] && door->addr[2] == addr[2] &&
+	       door->addr[1] == addr[1] && door->addr[0] == addr[0];
+}
+
+/* What listens somewhere: tg_listen in one word, or one of these. */
+#define TG_LISTEN_NONE (-1)
+#define TG_LISTEN_UNKNOWN (-2)
+
+static __always_inline int tg_listen_word(const struct tg_listen *listen)
+{
+	return listen->service | listen->flags << 8;
+}
+
+static __always_inline __u8 tg_listen_service(int listen)
+{
+	return listen & (TG_SERVICES_MAX - 1);
+}
+
+static __always_inline __u8 tg_listen_flags(int listen)
+{
+	return listen >> 8;
+}
+
+/*
+ * The door that a packet comes to. Not static: the verifier looks at it once;
+ * masks bound what it cannot follow.
+ */
+__noinline int tg_door_of(__u32 slot, const struct tg_packet *p)
+{
+	const struct tg_doors *doors = tg_at(&tg_doors, slot);
+	const struct tg_door *door;
+	__u32 at;
+
+	if (!doors || !p)
+		return TG_LISTEN_UNKNOWN;
+	at = doors->first[p->dport];
+	if (!at)
+		return TG_LISTEN_UNKNOWN;
+	for (int i = 0; i < TG_DOORS_AT; i++) {
+		door = &doors->door[at++ & (TG_DOORS_MAX - 1)];
+		if (tg_door_fits(door, p->dst))
+			return tg_listen_word(&door->listen);
+		if (!door->more)
+			break;
+	}
+	return TG_LISTEN_NONE;
+}
+
+/* The same by the hash: exact, then any address. */
 static __always_inline const struct tg_listen *
-tg_listen_of(const struct tg_class_view *view, const __be32 *addr, __u16 port,
-	     int kinds)
+tg_listen_search(const struct tg_class_view *view, const struct tg_packet *p,
+		 int kinds)
 {
 	struct tg_listen_key key = {
-		.addr = { addr[0], addr[1], addr[2], addr[3] },
-		.port = port,
+		.addr = { p->dst[0], p->dst[1], p->dst[2], p->dst[3] },
+		.port = p->dport,
 		.proto = TG_PROTO_TCP,
 		.slot = view->slot,
 	};
@@ -54,11 +113,24 @@ tg_listen_of(const struct tg_class_view *view, const __be32 *addr, __u16 port,
 	}
 	if (!(kinds & TG_PORT_ANY))
 		return 0;
-	if (!addr[0] && !addr[1] && addr[2] == bpf_htonl(0xffff))
+	if (tg_is_mapped(p->dst))
 		key.addr[3] = 0;
 	else
 		__builtin_memset(key.addr, 0, sizeof(key.addr));
 	return bpf_map_lookup_elem(&tg_listens, &key);
+}
+
+/* What listens where a packet goes to, as tg_listen_word. */
+static __always_inline int tg_listen_of(const struct tg_class_view *view,
+					const struct tg_packet *p, int kinds)
+{
+	int door = tg_door_of(view->slot, p);
+	const struct tg_listen *listen;
+
+	if (likely(door != TG_LISTEN_UNKNOWN))
+		return door;
+	listen = tg_listen_search(view, p, kinds);
+	return listen ? tg_listen_word(listen) : TG_LISTEN_NONE;
 }
 
 /* Value of the longest prefix of the source; 0 where there is none. */
@@ -110,10 +182,9 @@ static __always_inline __u32 tg_origin(const struct tg_class_view *view,
 
 static __always_inline int tg_never_shed(const struct tg_class_view *view,
 					 const struct tg_packet *p,
-					 const struct tg_listen *listen,
-					 __u32 origin)
+					 int listen, __u32 origin)
 {
-	if (listen->flags & TG_LISTEN_NEVER)
+	if (tg_listen_flags(listen) & TG_LISTEN_NEVER)
 		return 1;
 	if (origin < TG_ORIGIN_ROWS)
 		return origin == TG_ORIGIN_NEVER;

@@ -12,14 +12,16 @@
  *	                                 └──── client's data ────┘
  *	FIN of the server, RST of either, idle too long ──► free
  *
- * A flow's meta word holds its whole state; each transition is one
- * compare-and-swap, and who wins it moves the gauges: they stay exact, also
- * when both directions run on two CPUs.
+ * A flow is one word; each transition is one compare-and-swap, and who wins it
+ * moves the gauges: they stay exact, also when both directions run on two CPUs.
  *	bit 0		waiting
+ *	bits 1…7	part of the fingerprint, bit 1 always set
  *	bits 8…15	index of the service's gauges
  *	bits 16…39	last seen, in units of 2^27 ns (134 ms), wrapping
- *	bits 40…63	part of the fingerprint, so that a swap meant for one
- *			connection cannot hit the next in the same place
+ *	bits 40…63	part of the fingerprint
+ * A connection is known by its set and these 30 bits of its fingerprint: of so
+ * many packets that belong to no flow, one is taken for one of the four. It
+ * moves a gauge by one.
  */
 #ifndef TG_FLOW_H
 #define TG_FLOW_H
@@ -29,15 +31,16 @@
 #include "maps.h"
 
 #define TG_FLOW_FREE 0ULL
-#define TG_FLOW_BUSY 1ULL
+#define TG_FLOW_BUSY 1ULL	/* no part of a fingerprint: being filled */
 #define TG_FLOW_WAITING 1ULL
+#define TG_FLOW_WAY_MASK (TG_FLOW_WAYS - 1)
 #define TG_FLOW_GAUGE_SHIFT 8
 #define TG_FLOW_SEEN_SHIFT 16
 #define TG_FLOW_SEEN_BITS 0xffffffULL
 #define TG_FLOW_SEEN_MASK (TG_FLOW_SEEN_BITS << TG_FLOW_SEEN_SHIFT)
 #define TG_FLOW_TICK_SHIFT 27	/* ns to units of last seen */
 #define TG_FLOW_TOUCH 8		/* units: touch about once a second */
-#define TG_FLOW_TAG_MASK (0xffffffULL << 40)
+#define TG_FLOW_TAG_MASK (0xffffffULL << 40 | 0xfe)
 
 static __always_inline __u64 tg_swap(__u64 *at, __u64 old, __u64 new)
 {
@@ -74,47 +77,70 @@ static __always_inline struct tg_totals *tg_flow_totals(__u64 meta)
 	return tg_at(&tg_totals, gauge / TG_GAUGES_EACH);
 }
 
-static __always_inline struct tg_flow_set *tg_flow_set(__u64 fingerprint)
+static __always_inline __u32 tg_flow_index(__u64 fingerprint)
 {
-	return tg_at(&tg_flows,
-		     (__u32)(fingerprint >> 8) & settings.flow_mask);
+	return (__u32)(fingerprint >> 8) & settings.flow_mask;
 }
 
-static __always_inline struct tg_flow *tg_flow_find(struct tg_flow_set *set,
-						    __u64 fingerprint)
+static __always_inline struct tg_flow_set *tg_flow_set(__u64 fingerprint)
 {
-	if (READ_ONCE(set->way[0].fingerprint) == fingerprint)
-		return &set->way[0];
-	if (READ_ONCE(set->way[1].fingerprint) == fingerprint)
-		return &set->way[1];
-	if (READ_ONCE(set->way[2].fingerprint) == fingerprint)
-		return &set->way[2];
-	if (READ_ONCE(set->way[3].fingerprint) == fingerprint)
-		return &set->way[3];
+	return tg_at(&tg_flows, tg_flow_index(fingerprint));
+}
+
+static __always_inline int tg_flow_is(__u64 meta, __u64 fingerprint)
+{
+	return !((meta ^ fingerprint) & TG_FLOW_TAG_MASK);
+}
+
+/* A connection and the word that holds it. */
+struct tg_flow {
+	__u64 *at;
+	__u64 fingerprint;
+	__u32 way;
+};
+
+/* Zero if the set does not hold this connection. */
+static __always_inline int tg_flow_find(struct tg_flow *flow)
+{
+	struct tg_flow_set *set = tg_flow_set(flow->fingerprint);
+
+	if (!set)
+		return 0;
+#pragma unroll
+	for (__u32 way = 0; way < TG_FLOW_WAYS; way++)
+		if (tg_flow_is(READ_ONCE(set->meta[way]), flow->fingerprint)) {
+			flow->at = &set->meta[way];
+			flow->way = way;
+			return 1;
+		}
 	return 0;
+}
+
+static __always_inline struct tg_flow_times *
+tg_flow_times(const struct tg_flow *flow)
+{
+	return tg_at(&tg_times, tg_flow_index(flow->fingerprint));
 }
 
 /* What no live flow has: its gauge would be 255. */
 #define TG_FLOW_NONE (~0ULL)
 
-/* The meta word of a flow, if it is still that of this fingerprint. */
-static __always_inline __u64 tg_flow_read(const struct tg_flow *flow,
-					  __u64 fingerprint)
+/* The word of a flow, if it is still that of this fingerprint. */
+static __always_inline __u64 tg_flow_read(const struct tg_flow *flow)
 {
-	__u64 meta = READ_ONCE(flow->meta);
+	__u64 meta = READ_ONCE(*flow->at);
 
-	return (meta ^ fingerprint) & TG_FLOW_TAG_MASK ? TG_FLOW_NONE : meta;
+	return tg_flow_is(meta, flow->fingerprint) ? meta : TG_FLOW_NONE;
 }
 
-/* Ends a flow whose meta word was read as `meta`; 1 for who won it. */
-static __always_inline int tg_flow_free(struct tg_flow *flow, __u64 meta)
+/* Ends a flow whose word was read as `meta`; 1 for who won it. */
+static __always_inline int tg_flow_free(__u64 *at, __u64 meta)
 {
 	struct tg_gauges *gauges;
 
 	if (meta == TG_FLOW_NONE ||
-	    tg_swap(&flow->meta, meta, TG_FLOW_NONE) != meta)
+	    tg_swap(at, meta, TG_FLOW_FREE) != meta)
 		return 0;
-	WRITE_ONCE(flow->fingerprint, TG_FLOW_FREE);
 	gauges = tg_flow_gauges(meta);
 	if (gauges) {
 		__sync_fetch_and_add(&gauges->open, -1);
@@ -125,16 +151,16 @@ static __always_inline int tg_flow_free(struct tg_flow *flow, __u64 meta)
 }
 
 /* Frees a flow that was idle too long; 1 if it did. */
-static __always_inline int tg_flow_evict(struct tg_flow *flow, __u64 now_ns)
+static __always_inline int tg_flow_evict(__u64 *at, __u64 now_ns)
 {
-	__u64 meta = READ_ONCE(flow->meta);
+	__u64 meta = READ_ONCE(*at);
 	struct tg_gauges *gauges;
 
-	if (READ_ONCE(flow->fingerprint) <= TG_FLOW_BUSY ||
+	if (!(meta & TG_FLOW_TAG_MASK) ||
 	    tg_flow_idle(meta, now_ns) <=
 	    settings.flow_timeout_ns >> TG_FLOW_TICK_SHIFT)
 		return 0;
-	if (!tg_flow_free(flow, meta))
+	if (!tg_flow_free(at, meta))
 		return 0;
 	gauges = tg_flow_gauges(meta);
 	if (gauges)
@@ -142,20 +168,23 @@ static __always_inline int tg_flow_evict(struct tg_flow *flow, __u64 now_ns)
 	return 1;
 }
 
-/* A place for a new flow: a free one, else one that was idle too long. */
-static __always_inline struct tg_flow *tg_flow_claim(struct tg_flow_set *set,
-						     __u64 now_ns)
+static __always_inline int tg_flow_take(__u64 *at)
 {
-	for (int i = 0; i < TG_FLOW_WAYS; i++)
-		if (tg_swap(&set->way[i].fingerprint, TG_FLOW_FREE,
-			    TG_FLOW_BUSY) == TG_FLOW_FREE)
-			return &set->way[i];
-	for (int i = 0; i < TG_FLOW_WAYS; i++)
-		if (tg_flow_evict(&set->way[i], now_ns) &&
-		    tg_swap(&set->way[i].fingerprint, TG_FLOW_FREE,
-			    TG_FLOW_BUSY) == TG_FLOW_FREE)
-			return &set->way[i];
-	return 0;
+	return tg_swap(at, TG_FLOW_FREE, TG_FLOW_BUSY) == TG_FLOW_FREE;
+}
+
+/* A way for a new flow: a free one, else one that was idle too long. */
+static __always_inline __u32 tg_flow_claim(struct tg_flow_set *set,
+					   __u64 now_ns)
+{
+	for (__u32 way = 0; way < TG_FLOW_WAYS; way++)
+		if (tg_flow_take(&set->meta[way]))
+			return way;
+	for (__u32 way = 0; way < TG_FLOW_WAYS; way++)
+		if (tg_flow_evict(&set->meta[way], now_ns) &&
+		    tg_flow_take(&set->meta[way]))
+			return way;
+	return TG_FLOW_WAYS;
 }
 
 static __always_inline struct tg_pending *tg_pending_of(__u64 fingerprint)
@@ -183,40 +212,39 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
  */
 static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 {
-	__u64 fingerprint = tg_hash_flow(p, 1);
-	struct tg_pending *pending = tg_pending_of(fingerprint);
-	struct tg_flow_set *set = tg_flow_set(fingerprint);
-	struct tg_flow *stale;
+	struct tg_flow stale = { .fingerprint = tg_hash_flow(p, 1) };
+	struct tg_pending *pending = tg_pending_of(stale.fingerprint);
 
-	if (!pending || pending->fingerprint != (__u32)(fingerprint >> 32))
+	if (!pending ||
+	    pending->fingerprint != (__u32)(stale.fingerprint >> 32))
 		return;
 	pending->isn = p->seq;
-	stale = set ? tg_flow_find(set, fingerprint) : 0;
-	if (stale)
-		tg_flow_free(stale, tg_flow_read(stale, fingerprint));
+	if (tg_flow_find(&stale))
+		tg_flow_free(stale.at, tg_flow_read(&stale));
 }
 
 static __always_inline void tg_flow_open(__u64 fingerprint, __u32 gauge,
 					 __u64 syn_ns, __u64 now_ns)
 {
-	struct tg_flow_set *set = tg_flow_set(fingerprint);
 	__u64 meta = tg_flow_meta(fingerprint, gauge, now_ns) | TG_FLOW_WAITING;
+	struct tg_flow_set *set = tg_flow_set(fingerprint);
+	struct tg_flow_times *times = tg_at(&tg_times,
+					    tg_flow_index(fingerprint));
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
-	struct tg_flow *flow;
+	__u32 way;
 
-	if (!set || !gauges)
+	if (!set || !times || !gauges)
 		return;
-	flow = tg_flow_claim(set, now_ns);
-	if (!flow) {
+	way = tg_flow_claim(set, now_ns);
+	if (way >= TG_FLOW_WAYS) {
 		__sync_fetch_and_add(&gauges->untracked, 1);
 		return;
 	}
 	__sync_fetch_and_add(&gauges->open, 1);
 	__sync_fetch_and_add(&gauges->waiting, 1);
-	flow->syn_ns = syn_ns;
-	flow->request_ns = syn_ns;
-	tg_swap(&flow->meta, READ_ONCE(flow->meta), meta);
-	tg_swap(&flow->fingerprint, TG_FLOW_BUSY, fingerprint);
+	times->way[way & TG_FLOW_WAY_MASK].syn_ns = syn_ns;
+	times->way[way & TG_FLOW_WAY_MASK].request_ns = syn_ns;
+	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
 }
 
 /* An ACK to a service without a flow: the end of a handshake, perhaps. */
@@ -239,78 +267,85 @@ static __always_inline void tg_flow_ack(const struct tg_packet *p,
 	tg_flow_open(fingerprint, gauge, syn_ns, now_ns);
 }
 
-static __always_inline void tg_flow_touch(struct tg_flow *flow, __u64 meta)
+static __always_inline void tg_flow_touch(const struct tg_flow *flow,
+					  __u64 meta)
 {
 	__u64 now_ns = bpf_ktime_get_coarse_ns();
 	__u64 seen = now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS;
 
 	if (tg_flow_idle(meta, now_ns) >= TG_FLOW_TOUCH)
-		tg_swap(&flow->meta, meta, (meta & ~TG_FLOW_SEEN_MASK) |
-					   seen << TG_FLOW_SEEN_SHIFT);
+		tg_swap(flow->at, meta, (meta & ~TG_FLOW_SEEN_MASK) |
+					seen << TG_FLOW_SEEN_SHIFT);
 }
 
-static __always_inline void tg_flow_end(struct tg_flow *flow, __u64 meta)
+static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 {
+	struct tg_flow_times *times = tg_flow_times(flow);
 	struct tg_totals *totals = tg_flow_totals(meta);
-	__u64 syn_ns = flow->syn_ns;
+	__u64 syn_ns = times ? times->way[flow->way & TG_FLOW_WAY_MASK].syn_ns : 0;
 
-	if (tg_flow_free(flow, meta) && totals)
+	if (tg_flow_free(flow->at, meta) && totals && times)
 		tg_record(&totals->end,
 			  tg_elapsed_ns(bpf_ktime_get_ns(), syn_ns));
 }
 
-/* A packet of the client. */
-static __always_inline void tg_flow_ingress(struct tg_flow *flow,
+/* A packet of the client; `reset`: a RST that the stack would believe. */
+static __always_inline void tg_flow_ingress(const struct tg_flow *flow,
 					    const struct tg_packet *p,
-					    __u64 fingerprint)
+					    int reset)
 {
-	__u64 meta = tg_flow_read(flow, fingerprint);
+	__u64 meta = tg_flow_read(flow);
+	struct tg_flow_times *times;
 	struct tg_gauges *gauges;
 
 	if (unlikely(meta == TG_FLOW_NONE))
 		return;
-	if (p->flags & TG_TCP_RST) {
+	if (reset) {
 		tg_flow_end(flow, meta);
 		return;
 	}
+	if (p->flags & TG_TCP_RST)
+		return;
 	if (!p->payload || meta & TG_FLOW_WAITING) {
 		tg_flow_touch(flow, meta);
 		return;
 	}
 	gauges = tg_flow_gauges(meta);
-	if (!gauges)
+	times = tg_flow_times(flow);
+	if (!gauges || !times)
 		return;
-	flow->request_ns = bpf_ktime_get_ns();
-	if (tg_swap(&flow->meta, meta, meta | TG_FLOW_WAITING) == meta)
+	times->way[flow->way & TG_FLOW_WAY_MASK].request_ns = bpf_ktime_get_ns();
+	if (tg_swap(flow->at, meta, meta | TG_FLOW_WAITING) == meta)
 		__sync_fetch_and_add(&gauges->waiting, 1);
 }
 
-/* The first byte of an answer; returns the meta word that now holds. */
-static __always_inline __u64 tg_flow_answer(struct tg_flow *flow, __u64 meta)
+/* The first byte of an answer; returns the word that now holds. */
+static __always_inline __u64 tg_flow_answer(const struct tg_flow *flow,
+					    __u64 meta)
 {
 	struct tg_totals *totals = tg_flow_totals(meta);
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
-	__u64 request_ns = flow->request_ns;
-	__u64 now_ns = bpf_ktime_get_ns();
+	struct tg_flow_times *times = tg_flow_times(flow);
+	__u64 now_ns = bpf_ktime_get_ns(), request_ns;
 	__u64 seen = now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS;
 	__u64 answered = (meta & ~(TG_FLOW_WAITING | TG_FLOW_SEEN_MASK)) |
 			 seen << TG_FLOW_SEEN_SHIFT;
 
-	if (!gauges || !totals)
+	if (!gauges || !totals || !times)
 		return meta;
-	if (tg_swap(&flow->meta, meta, answered) != meta)
-		return READ_ONCE(flow->meta);
+	request_ns = times->way[flow->way & TG_FLOW_WAY_MASK].request_ns;
+	if (tg_swap(flow->at, meta, answered) != meta)
+		return tg_flow_read(flow);
 	__sync_fetch_and_add(&gauges->waiting, -1);
 	tg_record(&totals->first_byte, tg_elapsed_ns(now_ns, request_ns));
 	return answered;
 }
 
 /* A packet of the server. */
-static __always_inline void tg_flow_egress(struct tg_flow *flow,
-					   const struct tg_packet *p,
-					   __u64 fingerprint)
+static __always_inline void tg_flow_egress(const struct tg_flow *flow,
+					   const struct tg_packet *p)
 {
-	__u64 meta = tg_flow_read(flow, fingerprint);
+	__u64 meta = tg_flow_read(flow);
 
 	if (unlikely(meta == TG_FLOW_NONE))
 		return;
@@ -318,7 +353,7 @@ static __always_inline void tg_flow_egress(struct tg_flow *flow,
 		meta = tg_flow_answer(flow, meta);
 	if (p->flags & (TG_TCP_FIN | TG_TCP_RST))
 		tg_flow_end(flow, meta);
-	else
+	else if (meta != TG_FLOW_NONE)
 		tg_flow_touch(flow, meta);
 }
 

@@ -141,21 +141,21 @@ static __always_inline int tg_prepare(struct tg_case *c,
 	c->ask.event.priority =
 		service->priority[c->class & (TG_CLASSES_MAX - 1)] &
 		(TG_PRIORITIES - 1);
-	c->ask.event.key = tg_hash_syn(p);
 	c->ask.event.random = bpf_get_prandom_u32();
 	return 0;
 }
 
 static __always_inline enum tg_action
 tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
-	     const struct tg_listen *listen)
+	     int listen)
 {
 	int reason;
 
 	c->origin = tg_origin(&c->view, p);
 	if (tg_never_shed(&c->view, p, listen, c->origin))
 		return tg_pass(TG_REASON_NEVER_SHED);
-	c->ask.event.now_ns = bpf_ktime_get_ns();
+	c->ask.event.key = tg_hash_syn(p);
+	tg_limits_fetch(c->service, c->ask.event.key);
 	reason = tg_queue(ctx, p, &c->ask.queue);
 	if (reason) {
 		if (reason == TG_REASON_SOCKET_TIME_WAIT)
@@ -177,26 +177,24 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 }
 
 static __always_inline enum tg_action
-tg_judge_other(const struct tg_packet *p, struct tg_case *c, int kinds)
+tg_judge_other(void *ctx, const struct tg_packet *p,
+	       const struct tg_class_view *view, int kinds)
 {
-	__u64 fingerprint = tg_hash_flow(p, 0);
-	struct tg_flow_set *set = tg_flow_set(fingerprint);
-	const struct tg_service *services = c->view.table->service;
-	const struct tg_listen *listen;
-	struct tg_flow *flow;
+	const struct tg_service *services = view->table->service;
+	struct tg_flow flow = { .fingerprint = tg_hash_flow(p, 0) };
+	int listen;
 
-	flow = set ? tg_flow_find(set, fingerprint) : 0;
-	if (likely(flow)) {
-		tg_flow_ingress(flow, p, fingerprint);
+	if (likely(tg_flow_find(&flow))) {
+		tg_flow_ingress(&flow, p, p->flags & TG_TCP_RST &&
+				!tg_queue_outside(ctx, p));
 		return tg_pass(TG_REASON_NOT_NEW);
 	}
-	listen = tg_listen_of(&c->view, p->dst, p->dport, kinds);
-	if (!listen)
+	listen = tg_listen_of(view, p, kinds);
+	if (listen < 0)
 		return tg_pass(TG_REASON_NOT_SERVICE);
 	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK)
-		tg_flow_ack(p, fingerprint,
-			    services[listen->service & (TG_SERVICES_MAX - 1)]
-			    .gauge);
+		tg_flow_ack(p, flow.fingerprint,
+			    services[tg_listen_service(listen)].gauge);
 	return tg_pass(TG_REASON_NOT_NEW);
 }
 
@@ -204,23 +202,30 @@ tg_judge_other(const struct tg_packet *p, struct tg_case *c, int kinds)
 static __always_inline enum tg_action
 tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 {
-	const struct tg_listen *listen;
-	struct tg_case c = { .ifindex = ifindex };
-	int kinds;
+	struct tg_class_view view;
+	int kinds, listen;
+	__u64 now_ns;
 
 	if (reason)
 		return tg_pass(reason);
-	if (tg_classification(&c.view))
+	if (tg_classification(&view))
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
-	kinds = tg_port(&c.view, p->dport);
+	kinds = tg_port(&view, p->dport);
 	if (likely(!kinds))
 		return tg_pass(TG_REASON_NOT_SERVICE);
 	if (likely(!tg_is_syn(p)))
-		return tg_judge_other(p, &c, kinds);
-	listen = tg_listen_of(&c.view, p->dst, p->dport, kinds);
-	if (!listen)
+		return tg_judge_other(ctx, p, &view, kinds);
+	/* First: on x86 the clock waits for all reads that were begun before. */
+	now_ns = bpf_ktime_get_ns();
+	listen = tg_listen_of(&view, p, kinds);
+	if (listen < 0)
 		return tg_pass(TG_REASON_NOT_SERVICE);
-	c.service = listen->service & (TG_SERVICES_MAX - 1);
+	struct tg_case c = {
+		.ask.event.now_ns = now_ns,
+		.view = view,
+		.ifindex = ifindex,
+		.service = tg_listen_service(listen),
+	};
 	return tg_judge_syn(ctx, p, &c, listen);
 }
 

@@ -2,12 +2,16 @@
 /*
  * Every map, once. All hooks share them; the loader sizes those that depend on
  * the configuration and pins them. Maps that strangers can fill (pending,
- * flows, states) are arrays: fixed, and their loss is harmless.
+ * flows, states) are arrays: fixed, and their loss is harmless. Those of whole
+ * cache lines are mappable only because the values of such an array begin at a
+ * page: otherwise every set would lie across two lines.
  */
 #ifndef TG_MAPS_H
 #define TG_MAPS_H
 
 #include "base.h"
+
+#define TG_PAGE_ALIGNED 1024	/* BPF_F_MMAPABLE */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -36,6 +40,13 @@ struct {
 	__type(key, struct tg_listen_key);
 	__type(value, struct tg_listen);
 } tg_listens SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS);
+	__type(key, __u32);
+	__type(value, struct tg_doors);
+} tg_doors SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -69,6 +80,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, TG_SERVICES_MAX);
 	__type(key, __u32);
 	__type(value, struct tg_locked_state);
@@ -97,6 +109,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, TG_GAUGES_MAX);
 	__type(key, __u32);
 	__type(value, struct tg_gauges);
@@ -112,6 +125,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 65536);
 	__type(key, __u32);
 	__type(value, struct tg_pending);
@@ -119,10 +133,19 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, struct tg_flow_set);
 } tg_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct tg_flow_times);
+} tg_times SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

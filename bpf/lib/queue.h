@@ -40,6 +40,29 @@ tg_socket(void *ctx, const struct tg_packet *p)
 				  BPF_F_CURRENT_NETNS, 0);
 }
 
+/*
+ * 1: a RST that the stack will not believe, as its sequence number lies outside
+ * of the window (RFC 9293, 3.10.7.4): whoever sends it only guesses. Behind the
+ * window's start is enough; the stack is stricter, but may not have seen yet
+ * what came just before. Where there is no socket to ask (a router, DNAT), a
+ * RST is believed: too few connections counted refuse nobody.
+ */
+static __always_inline int tg_queue_outside(void *ctx,
+					    const struct tg_packet *p)
+{
+	struct bpf_sock *sk = tg_socket(ctx, p);
+	struct tcp_sock *tcp;
+	int outside = 0;
+
+	if (!sk)
+		return 0;
+	tcp = sk->state == TG_STATE_LISTEN ? 0 : bpf_skc_to_tcp_sock(sk);
+	if (tcp)
+		outside = p->seq - tcp->rcv_nxt > tcp->rcv_wnd;
+	bpf_sk_release(sk);
+	return outside;
+}
+
 /* Zero: new work; else the reason why it is not. */
 static __always_inline int tg_queue(void *ctx, const struct tg_packet *p,
 				    struct tg_queue *queue)

@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -22,6 +22,14 @@ pub(crate) const ORIGIN_NEVER: u16 = 1;
 /// Bytes of `struct tg_origins`.
 pub(crate) const ORIGINS_SIZE: usize =
     2 * 65536 + 2 * 256 * ORIGIN_BLOCKS + SERVICES_MAX * ORIGIN_ROWS;
+pub(crate) const DOORS_MAX: usize = 2048;
+pub(crate) const DOORS_AT: usize = 4;
+pub(crate) const DOOR_IPV4: u8 = 1;
+pub(crate) const DOOR_IPV6: u8 = 2;
+/// Bytes of `struct tg_doors`.
+pub(crate) const DOORS_SIZE: usize = 2 * 65536 + 24 * DOORS_MAX;
+/// Words of the key of the hash.
+pub(crate) const KEYS: usize = 6;
 pub(crate) const SERVICE_PREFIXES: u8 = 1;
 pub(crate) const SERVICE_DSCP: u8 = 2;
 pub(crate) const LISTEN_NEVER: u8 = 1;
@@ -37,6 +45,8 @@ pub(crate) const COUNTS: usize = COUNT_ADMIT + 6 * COUNT_REFUSE;
 pub(crate) const ANSWER_TX: u32 = 0;
 pub(crate) const ANSWER_REDIRECT: u32 = 1;
 pub(crate) const FLOW_WAYS: usize = 4;
+/// Bytes of `struct tg_locked_state` before the state of the policy.
+pub(crate) const STATE_AT: usize = 16;
 pub(crate) const LIMITS_SIZE: usize = 24 + 144;
 
 /// Plain data that the kernel shares.
@@ -104,6 +114,8 @@ plain! {
     struct ListenKey { addr: [u8; 16], port: u16, proto: u8, slot: u8 } = 20;
     /// What listens there.
     struct ListenValue { service: u8, flags: u8, pad: [u8; 2] } = 4;
+    /// A listen address as it is read by port.
+    struct Door { addr: [u8; 16], listen: ListenValue, any: u8, more: u8, pad: [u8; 2] } = 24;
     /// Key of a prefix.
     struct PrefixKey { bits: u32, slot: u8, service: u8, addr: [u8; 16], pad: [u8; 2] } = 24;
     /// Head of `struct tg_limits`; the policy's parameters follow.
@@ -127,9 +139,9 @@ plain! {
     } = 72;
     /// Read-only settings of one hook.
     struct SettingsRaw {
-        seed: [u64; 2], flow_timeout_ns: u64, flow_mask: u32, pending_mask: u32,
+        key: [u64; KEYS], flow_timeout_ns: u64, flow_mask: u32, pending_mask: u32,
         answer: u32, trust_dscp: u32,
-    } = 40;
+    } = 72;
     /// In and out of the heartbeat program.
     struct Heartbeat { now_ns: u64, reap_from: u32, reap_sets: u32 } = 16;
     /// In and out of the replay program.
@@ -173,6 +185,11 @@ mod tests {
             ("TG_ORIGIN_BLOCKS", ORIGIN_BLOCKS as u64),
             ("TG_ORIGIN_ROWS", ORIGIN_ROWS as u64),
             ("TG_ORIGIN_NEVER", u64::from(ORIGIN_NEVER)),
+            ("TG_DOORS_MAX", DOORS_MAX as u64),
+            ("TG_DOORS_AT", DOORS_AT as u64),
+            ("TG_DOOR_IPV4", u64::from(DOOR_IPV4)),
+            ("TG_DOOR_IPV6", u64::from(DOOR_IPV6)),
+            ("TG_KEYS", KEYS as u64),
             ("TG_SERVICE_PREFIXES", u64::from(SERVICE_PREFIXES)),
             ("TG_SERVICE_DSCP", u64::from(SERVICE_DSCP)),
             ("TG_LISTEN_NEVER", u64::from(LISTEN_NEVER)),

@@ -5,7 +5,7 @@
 use crate::abi::{self, BucketParams, ListenKey, ListenValue, Plain, PrefixKey, Table};
 use crate::maps::Maps;
 use crate::plan::mapped;
-use crate::{Error, Plan, origins};
+use crate::{Error, Plan, doors, origins};
 use ipnet::IpNet;
 use libbpf_rs::MapCore;
 use std::net::Ipv4Addr;
@@ -29,9 +29,7 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
     clear(maps, slot)?;
     for (index, service) in plan.services.iter().enumerate() {
         for listen in &service.listen {
-            let never = plan.never_shed.ports.contains(&listen.port);
-            let flags = if never { abi::LISTEN_NEVER } else { 0 };
-            let value = ListenValue { service: index as u8, flags, pad: [0; 2] };
+            let value = listen_value(plan, index, listen.port);
             for (addr, port) in listen.expand() {
                 let key = ListenKey { addr, port, proto: listen.protocol as u8, slot };
                 maps.write("tg_listens", key.bytes(), value.bytes())?;
@@ -49,12 +47,20 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
         maps.write("tg_prefixes", key.bytes(), &1_u32.to_ne_bytes())?;
     }
     let slot = u32::from(slot).to_ne_bytes();
+    maps.write("tg_doors", &slot, &doors::table(plan))?;
     let mut table = table(plan, gauges);
     if let Some(origins) = origins::tables(plan) {
         maps.write("tg_origins", &slot, &origins)?;
         table.flags |= abi::TABLE_ORIGINS;
     }
     maps.write("tg_tables", &slot, table.bytes())
+}
+
+/// What listens at a port of a service.
+pub(crate) fn listen_value(plan: &Plan, service: usize, port: u16) -> ListenValue {
+    let never = plan.never_shed.ports.contains(&port);
+    let flags = if never { abi::LISTEN_NEVER } else { 0 };
+    ListenValue { service: service as u8, flags, pad: [0; 2] }
 }
 
 fn prefix_key(slot: u8, service: u8, source: &IpNet) -> PrefixKey {

@@ -113,7 +113,7 @@ impl Core {
     /// A policy's memory is fresh; with another service, its gauges and counters too.
     fn reset_state(&self, index: usize, gauge: u8, same: bool) -> Result<(), Error> {
         let key = (index as u32).to_ne_bytes();
-        let mut state = vec![0_u8; 8];
+        let mut state = vec![0_u8; abi::STATE_AT];
         state.extend_from_slice(State::fresh().as_bytes());
         self.maps.write("tg_states", &key, &state)?;
         if same {

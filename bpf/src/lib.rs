@@ -15,6 +15,7 @@ mod attach;
 mod classification;
 mod core;
 mod dataplane;
+mod doors;
 mod error;
 mod limits;
 mod maps;

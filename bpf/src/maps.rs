@@ -16,10 +16,11 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 11] = [
+const VALUE_SIZES: [(&str, usize); 13] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::ListenValue>()),
+    ("tg_doors", abi::DOORS_SIZE),
     ("tg_prefixes", 4),
     ("tg_origins", abi::ORIGINS_SIZE),
     ("tg_counts", abi::COUNTS * 8),
@@ -27,7 +28,8 @@ const VALUE_SIZES: [(&str, usize); 11] = [
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
     ("tg_pending", 16),
-    ("tg_flows", 32 * abi::FLOW_WAYS),
+    ("tg_flows", 8 * abi::FLOW_WAYS),
+    ("tg_times", 16 * abi::FLOW_WAYS),
 ];
 
 impl Maps {

@@ -35,11 +35,12 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 16] = [
+pub(crate) const SHARED: [&str; 18] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
     "tg_listens",
+    "tg_doors",
     "tg_prefixes",
     "tg_origins",
     "tg_limits",
@@ -51,6 +52,7 @@ pub(crate) const SHARED: [&str; 16] = [
     "tg_answers",
     "tg_pending",
     "tg_flows",
+    "tg_times",
     "tg_samples",
 ];
 
@@ -73,13 +75,24 @@ pub(crate) struct Variant {
 pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<SettingsRaw, Error> {
     let control: abi::Control = maps.read("tg_control", 0)?;
     Ok(SettingsRaw {
-        seed: control.seed,
+        key: keys(control.seed),
         flow_timeout_ns: plan.settings.flow_timeout.0,
         flow_mask: maps.get("tg_flows")?.max_entries() - 1,
         pending_mask: maps.get("tg_pending")?.max_entries() - 1,
         answer: variant.answer,
         trust_dscp: variant.trust_dscp.into(),
     })
+}
+
+/// The words of the hash's key: the seed of this boot, drawn out (SplitMix64, twice).
+fn keys(seed: [u64; 2]) -> [u64; abi::KEYS] {
+    let spread = |seed: u64, n: usize| {
+        let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(n as u64 + 1));
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    };
+    std::array::from_fn(|n| spread(seed[0], n) ^ spread(seed[1], n).rotate_left(32))
 }
 
 /// What is loaded, and how.
@@ -102,7 +115,7 @@ pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error>
     for mut map in open.maps_mut() {
         let flows = plan.settings.flows / abi::FLOW_WAYS as u32;
         match map.name().to_str() {
-            Some("tg_flows") => map.set_max_entries(flows).map_err(failed)?,
+            Some("tg_flows" | "tg_times") => map.set_max_entries(flows).map_err(failed)?,
             Some("tg_pending") => map.set_max_entries(plan.settings.pending).map_err(failed)?,
             _ => {}
         }

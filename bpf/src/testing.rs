@@ -233,7 +233,7 @@ impl TestPlane {
         let key = (service as u32).to_ne_bytes();
         let value = self.core.maps.get("tg_states")?.lookup(&key, MapFlags::ANY);
         let value = value.map_err(Error::map("tg_states"))?.unwrap_or_default();
-        Ok(value.get(8..).unwrap_or_default().to_vec())
+        Ok(value.get(abi::STATE_AT..).unwrap_or_default().to_vec())
     }
 
     /// Instructions that the verifier processed for a hook.

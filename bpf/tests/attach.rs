@@ -94,11 +94,11 @@ fn another_abi_version_gets_fresh_state_and_the_same_link() {
     drop(first);
     let ids = link_ids(&fs.pins());
     // As if a version 0 had been here.
-    std::fs::rename(fs.pins().join("v1"), fs.pins().join("v0")).unwrap();
+    std::fs::rename(fs.pins().join("v2"), fs.pins().join("v0")).unwrap();
     let second = Dataplane::start(&plan).unwrap();
     assert!(second.generation() < 41, "fresh");
     assert_eq!(link_ids(&fs.pins()), ids, "no gap");
-    assert!(!fs.pins().join("v0").exists() && fs.pins().join("v1").exists());
+    assert!(!fs.pins().join("v0").exists() && fs.pins().join("v2").exists());
     second.detach();
 }
 

@@ -37,9 +37,12 @@ const PARSER: [Canary; 12] = [
     ("bpf/lib/parse.h", "if ((void *)(vlan + 1) > c->end)", "if ((void *)vlan > c->end)"),
 ];
 
-const CLASSIFIER: [Canary; 11] = [
+const CLASSIFIER: [Canary; 14] = [
+    ("bpf/lib/classify.h", "if (door->any)", "if (0)"),
+    ("bpf/lib/classify.h", "door->addr[3] == addr[3] &&", ""),
+    ("bpf/lib/classify.h", "if (!door->more)", "if (1)"),
     ("bpf/lib/packet.h", "TG_TCP_FIN)) == TG_TCP_SYN", "0)) == TG_TCP_SYN"),
-    ("bpf/lib/classify.h", "if (listen->flags & TG_LISTEN_NEVER)", "if (0)"),
+    ("bpf/lib/classify.h", "if (tg_listen_flags(listen) & TG_LISTEN_NEVER)", "if (0)"),
     ("bpf/lib/classify.h", "if (settings.trust_dscp &&", "if ("),
     ("bpf/lib/classify.h", "kinds & TG_PORT_EXACT", "0"),
     ("bpf/lib/classify.h", "tg_prefix_of(view, p, TG_SERVICES_MAX)", "0"),

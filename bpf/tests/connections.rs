@@ -7,7 +7,7 @@
 
 mod support;
 
-use support::connection::{End, crowd, give, handshake, life, play};
+use support::connection::{End, RESETS, crowd, give, handshake, life, play, reset};
 use support::engine::Hook;
 use support::native::{How, Native, Program, Signals};
 use support::reference::Action;
@@ -62,6 +62,23 @@ fn a_tuple_is_used_again() {
     }
     // the second SYN changes nothing: anyone can send one; the SYN-ACK ends the first connection
     assert_eq!(opened, [(0, 0), (0, 0), (1, 1), (1, 1), (0, 0), (1, 1)]);
+    native.finish();
+}
+
+/// A RST that the stack will not believe ends no connection here either; whoever guesses the tuple
+/// cannot talk our gauges down.
+#[test]
+fn a_reset_outside_of_the_window_ends_nothing() {
+    let (_directory, mut native) = tc();
+    for (about, socket, seq, over) in RESETS {
+        let ran = reset(&mut native, (socket, seq), 0);
+        assert_eq!(ran.seen.unwrap().action, Action::Pass, "{about}");
+        assert_eq!(ran.signals.open, i32::from(!over), "{about}");
+        for fail_at in 1..=ran.calls.len() as u32 {
+            let failed = reset(&mut native, (socket, seq), fail_at);
+            assert_eq!(failed.seen.unwrap().action, Action::Pass, "{about}: {fail_at} fails");
+        }
+    }
     native.finish();
 }
 

@@ -77,6 +77,8 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	u32 rcv_nxt;
+	u32 rcv_wnd;
 };
 
 #pragma clang attribute pop

@@ -27,7 +27,7 @@ enum fuzz_switch {
 	FUZZ_NO_LIMIT = 128,
 };
 
-#define FUZZ_TRIE 64	/* in policy: prefixes are searched, not read */
+#define FUZZ_TRIE 64	/* in policy: tables are searched, not read */
 
 struct fuzz_head {
 	__u8 switches;
@@ -90,6 +90,8 @@ static void fuzz_tables(const struct fuzz_head *head)
 	table->sample_admitted = table->sample_refused = 1;
 	host_flat = head->policy & FUZZ_TRIE;
 	host_flatten();
+	if (!(head->policy & FUZZ_TRIE))
+		host_doors();
 	service->flags = TG_SERVICE_PREFIXES | TG_SERVICE_DSCP;
 	service->priority[0] = table->service[1].priority[0] = 7;
 	service->priority[1] = 3;

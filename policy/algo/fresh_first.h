@@ -58,6 +58,13 @@ tg_fresh_set(struct tg_fresh_first_state *s, tg_u64 key)
 	return &s->set[key & (TG_FRESH_SETS - 1)];
 }
 
+/* Where admit will look: see tg_policy_near. */
+TG_INLINE const void *tg_fresh_first_near(const struct tg_fresh_first_state *s,
+					  tg_u64 key)
+{
+	return &s->set[key & (TG_FRESH_SETS - 1)];
+}
+
 TG_INLINE tg_u16 tg_fresh_print(tg_u64 key)
 {
 	tg_u16 print = key >> 48;

@@ -27,8 +27,8 @@ const SAMPLES_MAX: usize = 1 << 16;
 /// What the hook must have done with every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
-    /// There is no hook.
-    Nothing,
+    /// There is no hook, but this program of the ring's object, which passes everything.
+    Program(&'static str),
     Passed(Reason),
     Admitted,
     Refused,
@@ -42,7 +42,7 @@ const XDP_TX: u32 = 3;
 impl Expect {
     fn returns(self) -> u32 {
         match self {
-            Self::Nothing | Self::Passed(_) | Self::Admitted => XDP_PASS,
+            Self::Program(_) | Self::Passed(_) | Self::Admitted => XDP_PASS,
             Self::Refused => XDP_DROP,
             Self::Answered => XDP_TX,
         }
@@ -154,9 +154,10 @@ impl Maker {
         let place: Vec<u8> =
             [count as u32 - 1, vary, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
         ring.write("place", 0, &place)?;
-        match &scene.plane {
-            Some(plane) => ring.call("target", plane.borrow().target(TestHook::Xdp))?,
-            None => ring.call("target", ring.program("empty")?)?,
+        match (&scene.plane, scene.expect) {
+            (Some(plane), _) => ring.call("target", plane.borrow().target(TestHook::Xdp))?,
+            (None, Expect::Program(name)) => ring.call("target", ring.program(name)?)?,
+            (None, expect) => bail!("{name}: {expect:?} without a hook"),
         }
         let Scene { plane, place, expect } = scene;
         let (name, about) = (name.to_owned(), about.to_owned());
@@ -286,6 +287,7 @@ pub fn subjects(scale: &Scale) -> Result<Subjects> {
     let mut maker =
         Maker { scale: *scale, object: Object::compile("ring")?, subjects: Subjects::new() };
     passing(&mut maker, &mut tables, &places)?;
+    floors(&mut maker, &mut tables, &places)?;
     for policy in Policy::ALL.iter().copied() {
         judged(&mut maker, &mut tables, &places, policy)?;
     }
@@ -304,7 +306,7 @@ fn passing(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()
     };
     let strangers = frames(&tables.strangers(ring), SYN);
     let nothing = ("empty", "XDP_PASS behind the ring of packets, nothing else");
-    maker.add(nothing, &strangers, scene(None, Expect::Nothing))?;
+    maker.add(nothing, &strangers, scene(None, Expect::Program("empty")))?;
     let foreign = ("foreign", "SYN to a port of no service");
     maker.add_both(
         foreign,
@@ -316,6 +318,27 @@ fn passing(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()
     let established = ("established", "ACK of a connection in the full flow table");
     let scene = scene(Some(&shared), Expect::Passed(Reason::NotNew));
     maker.add_both(established, &frames(&flows, ACK), scene)
+}
+
+/// What every refusal contains: the headers are read, and the kernel is asked for the socket.
+fn floors(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()> {
+    let syns = frames(&tables.clients(maker.scale.ring), SYN);
+    let scene = |place: &Rc<Place>, program| Scene {
+        plane: None,
+        place: Rc::clone(place),
+        expect: Expect::Program(program),
+    };
+    let about = "the headers of a SYN are read, nothing else";
+    maker.add_both(("parsed", about), &syns, scene(&places.bare, "parsed"))?;
+    let about = "and the kernel looks for its socket; no socket in the namespace";
+    maker.add_both(("socket-lookup", about), &syns, scene(&places.bare, "socket_floor"))?;
+    for (name, about, place) in [
+        ("socket-lookup-listener", "the same; a listener at every port", &places.listening),
+        ("socket-lookup-sockets", "the same; thousands of established sockets", &places.crowded),
+    ] {
+        maker.add((name, about), &syns, scene(place, "socket_floor"))?;
+    }
+    Ok(())
 }
 
 /// Refused and admitted, with and without a listener.

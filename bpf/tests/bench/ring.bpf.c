@@ -4,10 +4,13 @@
  * program its own output again and again; this wrapper writes the next packet
  * of a ring into the frame first, whatever was left of it, and then calls the
  * program under test. The same wrapper around an empty program is what has to
- * be subtracted.
+ * be subtracted; two more show what no dataplane with our rules can do without:
+ * reading the headers, and asking the kernel for the socket of a SYN.
  */
-#include "../../vmlinux/vmlinux.h"
-#include <bpf/bpf_helpers.h>
+#define TG_LOAD_BYTES bpf_xdp_load_bytes
+
+#include "../../lib/parse.h"
+#include "../../lib/queue.h"
 
 /* The trimmed kernel types know what the product uses. */
 #define BPF_MAP_TYPE_PROG_ARRAY 3
@@ -101,6 +104,39 @@ int next_packet(struct xdp_md *ctx)
 SEC("xdp.frags")
 int empty(struct xdp_md *ctx)
 {
+	return XDP_PASS;
+}
+
+__noinline int tg_parse_frame(struct xdp_md *ctx, struct tg_packet *p)
+{
+	struct tg_view view = {
+		.data = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+		.length = bpf_xdp_get_buff_len(ctx),
+	};
+
+	return p ? tg_parse(ctx, &view, p) : TG_REASON_LOOKUP_FAILED;
+}
+
+SEC("xdp.frags")
+int parsed(struct xdp_md *ctx)
+{
+	struct tg_packet p = {};
+
+	return tg_parse_frame(ctx, &p) ? XDP_ABORTED : XDP_PASS;
+}
+
+SEC("xdp.frags")
+int socket_floor(struct xdp_md *ctx)
+{
+	struct tg_packet p = {};
+	struct bpf_sock *sk;
+
+	if (tg_parse_frame(ctx, &p))
+		return XDP_ABORTED;
+	sk = tg_socket(ctx, &p);
+	if (sk)
+		bpf_sk_release(sk);
 	return XDP_PASS;
 }
 

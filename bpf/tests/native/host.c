@@ -100,6 +100,7 @@ static struct tg_table *host_table(void)
 }
 
 #include "origins.h"
+#include "doors.h"
 
 static void host_reset(void)
 {
@@ -208,8 +209,8 @@ static void host_time(struct host_bytes *b)
 	set->answer = host_u8(b);
 	host_table()->sample_admitted = host_u32(b);
 	host_table()->sample_refused = host_table()->sample_admitted;
-	set->seed[0] = 0x0706050403020100;
-	set->seed[1] = 0x0f0e0d0c0b0a0908;
+	for (int i = 0; i < TG_KEYS; i++)
+		set->key[i] = 0x9e3779b97f4a7c15 * (2 * i + 1);
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
 	set->flow_mask = HOST_TABLE - 1;
 	set->pending_mask = HOST_TABLE - 1;
@@ -223,6 +224,13 @@ static void host_socket(struct host_bytes *b)
 	native.socket.state = host_u32(b);
 	sk->sk_ack_backlog = host_u32(b);
 	sk->sk_max_ack_backlog = host_u32(b);
+}
+
+/* w: where the window of that socket begins, and its size. */
+static void host_window(struct host_bytes *b)
+{
+	native.tcp.rcv_nxt = host_u32(b);
+	native.tcp.rcv_wnd = host_u32(b);
 }
 
 /* u: tokens of a service that are used from now on. */
@@ -328,6 +336,7 @@ static void host_run(struct host_bytes *b, struct host_bytes *out, int egress)
 	native.held = native.redirected = 0;
 	memset(&native.sample, 0, sizeof(native.sample));
 	host_flatten();
+	host_doors();
 	action = host_call(ifindex, egress);
 
 	host_put_u32(out, action);
@@ -355,6 +364,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 't': return host_time(b);
 	case 'k': return host_socket(b);
 	case 'u': return host_used(b);
+	case 'w': return host_window(b);
 	case 'n': return host_now(b);
 	case 'x': return host_run(b, out, 0);
 	case 'y': return host_run(b, out, 1);
@@ -407,6 +417,8 @@ static void host_maps(void)
 	HOST_MAP(tg_pending, HOST_TABLE);
 	HOST_MAP(tg_flows, HOST_TABLE);
 	HOST_MAP(tg_origins, 1);
+	HOST_MAP(tg_times, HOST_TABLE);
+	HOST_MAP(tg_doors, 1);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

@@ -17,7 +17,7 @@
 #define NATIVE_FRAME_MAX 81920	/* bytes */
 #define NATIVE_PAGE 4096
 #define NATIVE_CALLS_MAX 64	/* fallible helper calls in one run */
-#define NATIVE_MAPS 16
+#define NATIVE_MAPS 18
 #define NATIVE_ENOMEM (-12)
 #define NATIVE_FAIL_ALL 0xffffffffU
 

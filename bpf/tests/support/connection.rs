@@ -60,6 +60,32 @@ pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
     ]
 }
 
+/// A client's RST for an open connection: what the stack knows of the tuple, the sequence number,
+/// and whether the connection is over then. The window of the socket is 1000 … 1500.
+pub const RESETS: [(&str, Socket, u32, bool); 9] = [
+    ("just before the window", Socket::Established, 999, false),
+    ("at its start", Socket::Established, 1000, true),
+    ("at its end", Socket::Established, 1500, true),
+    ("just behind it", Socket::Established, 1501, false),
+    ("half a turn away", Socket::Established, 1000 + (1 << 31), false),
+    ("no socket to ask: a router", Socket::Nothing, 77, true),
+    ("a listener, which has no window", Socket::Listener { length: 0, limit: 1 }, 77, true),
+    ("a request, which has none", Socket::Request, 1000, true),
+    ("TIME_WAIT", Socket::TimeWait, 1000, true),
+];
+
+/// Opens a connection, gives it one of [`RESETS`]; how many are open then. `fail_at`: of the RST.
+pub fn reset(native: &mut Native, (socket, seq): (Socket, u32), fail_at: u32) -> Ran {
+    native.set(&super::setup::base());
+    for (frame, egress) in &handshake(40_000) {
+        give(native, (frame, *egress), How::default());
+    }
+    native.window(1000, 500);
+    let frame = client(false, 40_000).flags(RST).seq(seq).bytes();
+    let how = How { fail_at, ..How::default() };
+    native.run(&Arrival { frame: &frame, socket, loopback: false }, how)
+}
+
 /// Handshake, two requests with their answers, the end.
 pub fn life(ipv6: bool, end: End) -> Vec<Step> {
     let (client, server) = (|| client(ipv6, 40_000), || server(ipv6, 40_000));

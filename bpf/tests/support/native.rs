@@ -69,6 +69,8 @@ pub enum Call {
     Pending,
     Flows,
     Origins,
+    Times,
+    Doors,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -82,11 +84,11 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Counts, Flows, Gauges, Lease, Limits, LimitsOfService, Listens, Load,
-            Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store, Tables, Tail,
-            ToTcp, Totals,
+            Answers, Control, Counts, Doors, Flows, Gauges, Lease, Limits, LimitsOfService,
+            Listens, Load, Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store,
+            Tables, Tail, Times, ToTcp, Totals,
         };
-        const MAPS: [Call; 16] = [
+        const MAPS: [Call; 18] = [
             Control,
             Lease,
             Tables,
@@ -102,6 +104,8 @@ impl Call {
             Pending,
             Flows,
             Origins,
+            Times,
+            Doors,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
@@ -245,6 +249,12 @@ impl Native {
         self.pending.push(b'n');
         self.pending.extend_from_slice(&now.to_le_bytes());
         self.pending.extend_from_slice(&heartbeat.to_le_bytes());
+    }
+
+    /// Where the window of the socket begins that packets meet, and its size.
+    pub fn window(&mut self, next: u32, size: u32) {
+        self.pending.push(b'w');
+        push(&mut self.pending, &[next, size]);
     }
 
     /// Uses up tokens of a service: so many are used from now on.

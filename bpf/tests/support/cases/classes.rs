@@ -12,6 +12,7 @@ use tidegate_policy::Reason::{
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     services(&mut all);
+    many_addresses(&mut all);
     prefixes(&mut all);
     marks(&mut all);
     priorities(&mut all);
@@ -80,6 +81,30 @@ fn services(v: &mut Vec<Case>) {
             eth().ipv4().from4([192, 0, 2, 10]).to4([198, 51, 100, 7]).tcp(80, 40000).syn().ack(1);
         "service-outgoing" "the server as a client of another server" =>
             eth().ipv4().tcp(443, 40000).syn().ack(1);
+    }
+}
+
+/// More addresses at one port than are read there: the hash is asked.
+fn many() -> Setup {
+    let addresses = [10, 11, 12, 13, 14].map(|last| format!("192.0.2.{last}:443"));
+    addresses.iter().fold(rejecting(), |setup, at| setup.listening(0, at))
+}
+
+fn many_addresses(v: &mut Vec<Case>) {
+    cases! { v, many(), reject(Rate);
+        "service-many" "one of five addresses at a port" =>
+            eth().ipv4().to4([192, 0, 2, 14]).tcp(40000, 443).syn();
+    }
+    cases! { v, many(), reject(Rate).service("any");
+        "service-many-any" "another address at this port: any address" =>
+            eth().ipv4().to4([192, 0, 2, 15]).tcp(40000, 443).syn();
+        "service-many-any-ipv6" "the same, IPv6" =>
+            eth().ipv6().tcp(40000, 443).syn();
+    }
+    cases! { v, many().listening(0, "192.0.2.20:80").listening(0, "192.0.2.21:80")
+        .listening(0, "192.0.2.22:80"), pass(NotService);
+        "service-many-other" "an address that is none of five" =>
+            eth().ipv4().to4([192, 0, 2, 23]).tcp(40000, 80).syn();
     }
 }
 

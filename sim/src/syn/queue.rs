@@ -111,8 +111,8 @@ impl Queue for Fifos {
     }
 }
 
-/// Bins are 2^25 ns wide, 33.6 ms: about ten clients at the load of the paper.
-const BIN_SHIFT: u32 = 25;
+/// Bins are 2^24 ns wide, 16.8 ms: a few clients at the load of the paper.
+const BIN_SHIFT: u32 = 24;
 /// No node.
 const NONE: u32 = u32::MAX;
 

@@ -92,10 +92,10 @@ impl<'a> Flow<'a> {
         let mut next = by_bin.clone();
         let mut list = vec![(0, 0); bins.len()];
         for (request, pair) in starts.windows(2).enumerate() {
-            for syn in pair[0]..pair[1] {
-                let b = bins[syn] as usize;
-                list[next[b]] = (request as u32, syn as u32);
-                next[b] += 1;
+            for (syn, b) in bins.iter().enumerate().take(pair[1]).skip(pair[0]) {
+                let place = &mut next[*b as usize];
+                list[*place] = (request as u32, syn as u32);
+                *place += 1;
             }
         }
         Self {

@@ -144,8 +144,9 @@ pub fn survive(row: &Row, action: Action, effort: &Effort) -> Result<Outcome, St
     };
     let calm = calm(row, action, effort)?;
     let last = &report.phases[6];
-    let window = Nanos::from_secs_f64((100.0 / capacity).max(0.25));
-    let recovery = report.recovery_s(last.from, last.to, window, p99);
+    // Two seconds in a row, as in the lab; or as long as a hundred answers take.
+    let span = Nanos::from_secs_f64((200.0 / capacity).max(2.0));
+    let recovery = report.recovery_s(last.from, last.to, span, p99);
     let refusals = report.last_refused[6].since(last.from).as_secs_f64();
     Ok(Outcome {
         capacity,

@@ -109,9 +109,33 @@ fn a_slow_dependency_is_no_overload() {
 
 #[test]
 fn healthy_bursts_are_served() {
-    for (name, size) in [("prefork-cpu-4ms-constant", 200), ("nginx-16x50ms-constant", 200)] {
+    // What the guard promises: 256 jobs, or what the server works off in 0.33 s if its CPU shows
+    // that this is less; 128 at least.
+    for (name, size) in [
+        ("prefork-cpu-4ms-constant", 100),
+        ("prefork-cpu-2ms-constant", 200),
+        ("nginx-16x50ms-constant", 200),
+    ] {
         let report = survival::bursts(&row(name), size, 10).expect(name);
         assert_eq!(report.phases[0].refused, 0, "{name}: of bursts of {size}");
+    }
+}
+
+/// What a crowd can bring in before the loop has seen it is bounded, and the loop sees it in its
+/// second tick: with the CPU used up and the guard refusing it does not wait for a trend.
+#[test]
+fn a_crowd_is_braked_in_its_second_tick() {
+    for name in ["prefork-cpu-4ms-constant", "prefork-cpu-2ms-constant", "single-2ms-exponential"] {
+        let onset = Nanos::from_secs(30);
+        let steps = survival::scenario(&row(name), &[(0.5, 30.0), (10.0, 5.0)], 12).expect(name);
+        let report =
+            run(steps, Some(survival::shipped(Action::Reject, Mode::Enforce))).expect(name);
+        let first = report.traces.iter().find(|trace| trace.shedding).expect("a crowd is shed");
+        let after = first.at.since(onset);
+        assert!(first.at > onset && after <= Nanos::from_millis(200), "{name}: after {after:?}");
+        let most = report.traces.iter().map(|trace| trace.waiting).max().unwrap_or_default();
+        let served = 0.4 * row(name).server.capacity();
+        assert!(most as f64 <= served.max(140.0), "{name}: {most} in flight");
     }
 }
 

@@ -165,6 +165,11 @@ impl Standing {
         self.cpu >= STANDING_TICKS
     }
 
+    /// Whether the CPU was used up in the last tick.
+    pub(crate) const fn cpu_full(&self) -> bool {
+        self.cpu > 0
+    }
+
     /// For how many seconds the CPU has been used up.
     pub(crate) const fn resource_s(&self) -> f64 {
         self.cpu_s

@@ -192,28 +192,27 @@ impl Report {
         self.phases.iter().map(|p| p.failed).sum()
     }
 
-    /// Seconds from `from` until the times of the admitted are normal: the end of the last window
-    /// of `window` (taken from `from` on, up to `to`) in which more than 5 % of the answers took
-    /// longer than `normal_s`, the 99th percentile of the unprotected server at 0.9 load. (The
-    /// 99th percentile of a window of a hundred answers is its largest: chance, not recovery.)
+    /// Seconds from `from` until the times of the admitted are normal: the first moment (in eighths
+    /// of `span`) from which on, for a whole `span`, at most 1 % of the answers (and one is always
+    /// allowed) took longer than `normal_s`, the 99th percentile of the unprotected server at 0.9
+    /// load. Up to `to` if there is none.
     #[must_use]
-    pub fn recovery_s(&self, from: Nanos, to: Nanos, window: Nanos, normal_s: f64) -> f64 {
-        let mut last = Nanos::ZERO;
+    pub fn recovery_s(&self, from: Nanos, to: Nanos, span: Nanos, normal_s: f64) -> f64 {
+        let step = Nanos((span.0 / 8).max(1));
         let mut start = from;
-        while start < to && window > Nanos::ZERO {
-            let end = start + window;
-            let inside = self.answers.iter().filter(|a| a.0 >= start && a.0 < end);
+        while start + span <= to {
+            let inside = self.answers.iter().filter(|a| a.0 >= start && a.0 < start + span);
             let (mut all, mut slow) = (0_u64, 0_u64);
             for answer in inside {
                 all += 1;
                 slow += u64::from(answer.1 > normal_s);
             }
-            if slow * 20 > all {
-                last = end.since(from);
+            if slow <= (all / 100).max(1) {
+                return start.since(from).as_secs_f64();
             }
-            start = end;
+            start += step;
         }
-        last.as_secs_f64()
+        to.since(from).as_secs_f64()
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When to shed: which families report trouble, and whether they are enough.
 
-use super::DefaultController;
 use super::shed::QUEUE_MAX;
+use super::{DefaultController, Tick};
 use crate::evidence::{balance, lossy};
 use tidegate_model::signals::Family;
 
@@ -29,24 +29,29 @@ impl DefaultController {
     }
 
     /// The families that report trouble, and whether they are enough to shed.
-    pub(super) fn alarm(&self, waiting: f64) -> (Vec<Family>, bool) {
+    pub(super) fn alarm(&self, tick: &Tick) -> (Vec<Family>, bool) {
+        let waiting = tick.waiting;
         let (excess, alarm) = self.excess(waiting);
         let time = excess > alarm;
         let (resource, queue) = (self.standing.resource(), self.standing.queue());
         let beyond_chance = excess > EXCESS_LARGE * alarm;
         let losing = lossy(&self.history);
         let unbalanced = losing || balance(&self.history, waiting);
+        // The guard already refuses and the CPU is used up: whatever this is, the queue that stands
+        // there is worked off sooner without more behind it, and a burst ends the shedding itself.
+        let guarded = time && tick.sums.refused > 0.0 && self.standing.cpu_full();
         // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
         let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         let families = [
-            (resource, Family::Resource),
+            (resource || guarded, Family::Resource),
             (queue, Family::Queue),
             (time, Family::Time),
             (unbalanced, Family::Balance),
         ];
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
         let standing = excess > QUEUE_MAX;
-        let shed = time && unbalanced
+        let shed = guarded
+            || time && unbalanced
             || queue && standing && unbalanced
             || time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);

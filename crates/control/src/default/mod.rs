@@ -69,6 +69,17 @@ const SHED_BURST_MAX: f64 = 1024.0;
 const GUARD_MIN: f64 = 256.0;
 /// The guard in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
+/// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
+/// has seen it is slow for everybody in it: a third of the objective leaves room for a burst and
+/// keeps that second short.
+const GUARD_REACH_OBJECTIVE: f64 = 0.33;
+/// The guard there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
+/// one in a million.
+const GUARD_REACH_MIN: f64 = 128.0;
+/// Below this share of CPU used, completions over it are no estimate of what could be reached.
+const REACH_CPU_MIN: f64 = 0.1;
+/// Seconds in which it is averaged.
+const REACH_SECONDS: f64 = 3.0;
 /// Seconds in which "the usual" follows.
 const USUAL_SECONDS: f64 = 2.0;
 /// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 %,
@@ -125,6 +136,7 @@ pub struct DefaultController {
     baseline: Baseline,
     usual: f64,
     peak: f64,
+    reach: Reach,
     shed: Option<Shed>,
     released_at: Option<Nanos>,
     release_arrivals: f64,
@@ -133,6 +145,27 @@ pub struct DefaultController {
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
+}
+
+/// What the server would complete with all of its CPU: completions over the share in use (the
+/// utilization law). Too much where something else is the bottleneck, so it only ever narrows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reach {
+    /// Averages of completions per second and of the share of CPU.
+    completed: f64,
+    cpu: f64,
+}
+
+impl Reach {
+    fn learn(&mut self, sums: &Sums, cpu: f64) {
+        let keep = (-sums.seconds / REACH_SECONDS).exp();
+        self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
+        self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
+    }
+
+    fn rate(&self) -> Option<f64> {
+        (self.cpu >= REACH_CPU_MIN).then(|| self.completed / self.cpu)
+    }
 }
 
 /// One tick's numbers.
@@ -155,6 +188,7 @@ impl DefaultController {
             baseline: Baseline::default(),
             usual: 0.0,
             peak: 0.0,
+            reach: Reach::default(),
             shed: None,
             released_at: None,
             release_arrivals: RELEASE_ARRIVALS,
@@ -188,7 +222,8 @@ impl DefaultController {
     }
 
     fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
-        let mu = self.throughput().max(1.0);
+        let reach = if self.standing.cpu_full() { self.reach.rate() } else { None };
+        let mu = self.throughput().max(reach.unwrap_or(0.0)).max(1.0);
         let soon =
             self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
         self.release_arrivals = if soon {
@@ -230,10 +265,19 @@ impl DefaultController {
         self.history = History::default();
     }
 
+    /// Jobs above the usual that are let pile up before the loop has seen them.
+    fn guard(&self) -> f64 {
+        let variability = self.baseline.variability();
+        let blind = (GUARD_MIN * variability).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let reach = |reach| {
+            (GUARD_REACH_MIN * variability).max(GUARD_REACH_OBJECTIVE * self.objective_s * reach)
+        };
+        self.reach.rate().map_or(blind, |rate| blind.min(reach(rate)))
+    }
+
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
-        let guard = (GUARD_MIN * self.baseline.variability())
-            .max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let guard = self.guard();
         let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
@@ -296,7 +340,7 @@ impl Controller for DefaultController {
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
-        let (families, alarm) = self.alarm(tick.waiting);
+        let (families, alarm) = self.alarm(&tick);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.observe(&tick, self.peak, self.objective_s);
@@ -304,6 +348,8 @@ impl Controller for DefaultController {
         } else if alarm {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
+            let cpu = signals.resource.cpu.map_or(0.0, |cpu| cpu.value.get());
+            self.reach.learn(&tick.sums, cpu);
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
         }

@@ -86,6 +86,11 @@ pub(crate) fn recovery(stream: &StreamReport, after: Span, normal_p99: f64) -> f
     at.map_or(after.seconds(), |index| slots[index].start - after.from)
 }
 
+/// The largest p99 of those who came in one slot of the span.
+pub(crate) fn worst(stream: &StreamReport, span: Span) -> f64 {
+    span.slots(stream).map(|slot| slot.started.service.p99).fold(0.0, f64::max)
+}
+
 /// The course of one run: goodput, p99 of what ended and refusals, a value a second.
 pub(crate) fn course(stream: &StreamReport, point: &Point, until: f64) -> Vec<Row> {
     let mut rows = Vec::new();

@@ -4,7 +4,7 @@
 
 use super::arm::{Arm, Known, Place};
 use super::figures;
-use super::measure::{Point, Span, course, of_load, recovery};
+use super::measure::{Point, Span, course, of_load, recovery, worst};
 use super::scenario::{Extent, Scenario};
 use crate::results::Row;
 use anyhow::{Context, Result, bail};
@@ -23,6 +23,13 @@ const SLOT: Nanos = Nanos::from_millis(500);
 /// What the p99 in the recovery is compared with until `none` at 0.9 has been run, in seconds: a
 /// quarter of the objective.
 const NORMAL_P99: f64 = 0.25;
+
+/// What `none` at 0.9 has shown: p99 over all, and of its worst slot. In seconds.
+#[derive(Clone, Copy, Debug)]
+struct Normal {
+    p99: f64,
+    slot_p99: f64,
+}
 
 /// How the experiment is run.
 #[derive(Clone, Debug)]
@@ -64,7 +71,7 @@ struct Survival<'a> {
     lab: Lab,
     out: Outcome,
     clients: u32,
-    normal_p99: f64,
+    normal: Normal,
 }
 
 /// Runs it.
@@ -79,9 +86,9 @@ pub fn run(
 ) -> Result<Outcome> {
     watch.step("making the lab");
     let lab = Lab::new(LabOptions::new(options.helper.clone())).context("the lab")?;
-    let (clients, normal_p99) = (0, NORMAL_P99);
-    let out = Outcome::default();
-    let mut survival = Survival { scenario, extent, options, watch, lab, out, clients, normal_p99 };
+    let normal = Normal { p99: NORMAL_P99, slot_p99: NORMAL_P99 };
+    let (clients, out) = (0, Outcome::default());
+    let mut survival = Survival { scenario, extent, options, watch, lab, out, clients, normal };
     let loads = if extent.loads.is_empty() { &scenario.loads } else { &extent.loads };
     for load in loads {
         survival.group(*load)?;
@@ -102,28 +109,48 @@ impl Survival<'_> {
             let mut rows = Vec::new();
             for variant in &self.scenario.variants.clone() {
                 rows.extend(self.point(variant, load, before)?);
+                if self.extent.cold.contains(&load) && variant != "none" {
+                    rows.extend(self.cold(variant, load, before)?);
+                }
             }
-            let after = self.capacity()?;
-            let drift = (after / before - 1.0).abs();
-            if drift <= self.scenario.drift_max {
-                self.keep(rows, f64::midpoint(before, after));
-                return Ok(());
-            }
-            self.out.notes.push(format!(
-                "load {load}, try {attempt}: void, the capacity went from {before:.1} to {after:.1}/s"
-            ));
-            if self.extent.keep_void {
-                self.keep(rows, f64::midpoint(before, after));
+            let what = format!("load {load}, try {attempt}");
+            if let Some(capacity) = self.steady(&what, before)? {
+                self.keep(rows, capacity);
                 return Ok(());
             }
         }
         bail!("load {load}: the capacity drifted by more than allowed in {TRIES} tries")
     }
 
+    /// Measures the capacity again: the middle of both, or nothing if it drifted too far.
+    fn steady(&mut self, what: &str, before: f64) -> Result<Option<f64>> {
+        let after = self.capacity()?;
+        let drift = (after / before - 1.0).abs();
+        if drift > self.scenario.drift_max {
+            self.out
+                .notes
+                .push(format!("{what}: void, the capacity went from {before:.1} to {after:.1}/s"));
+        }
+        let keep = drift <= self.scenario.drift_max || self.extent.keep_void;
+        Ok(keep.then(|| f64::midpoint(before, after)))
+    }
+
+    /// The load from the first second on, on a tidegate that has seen nothing.
+    fn cold(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Vec<Row>> {
+        let seconds = self.extent.load_s;
+        let what = format!("{load} x C at once");
+        let report = self.load(variant, &what, &[("load", load, seconds)], capacity)?;
+        let stream = report.stream("crowd").context("the report lacks the crowd")?;
+        let totals = &stream.phase("load").context("the report lacks the load")?.totals;
+        let point = self.at(variant, "load_cold", load);
+        let metrics = of_load(stream, totals, Span { from: 0.0, to: seconds });
+        Ok(metrics.into_iter().map(|metric| point.row(metric)).collect())
+    }
+
     /// Keeps the rows of a group with its capacity beside each point.
     fn keep(&mut self, mut rows: Vec<Row>, capacity: f64) {
         let points: Vec<Row> = rows.iter().filter(|row| row.metric == "goodput").cloned().collect();
-        for row in points.into_iter().filter(|row| row.x_name == "load") {
+        for row in points.into_iter().filter(|row| row.x_name.starts_with("load")) {
             rows.push(Row {
                 metric: "capacity".into(),
                 unit: "1/s".into(),
@@ -173,10 +200,12 @@ impl Survival<'_> {
         let point = self.at(variant, "load", load);
         let metrics = of_load(stream, totals, Span { from: begin, to: fall });
         if variant == "none" && (load - 0.9).abs() < 1e-9 {
-            self.normal_p99 = totals.service.p99;
+            let (p99, slot_p99) =
+                (totals.service.p99, worst(stream, Span { from: begin, to: fall }));
+            self.normal = Normal { p99, slot_p99 };
         }
         let mut rows: Vec<Row> = metrics.into_iter().map(|metric| point.row(metric)).collect();
-        let seconds = recovery(stream, Span { from: fall, to: end }, self.normal_p99);
+        let seconds = recovery(stream, Span { from: fall, to: end }, self.normal.p99);
         rows.push(self.at(variant, "load_after", load).row(("recovery", "s", seconds)));
         if (load - self.scenario.trace_load).abs() < 1e-9 {
             rows.extend(course(stream, &point, end));
@@ -225,35 +254,82 @@ impl Survival<'_> {
         Ok(self.lab.run_load(&plan, &mut |progress| watch.second(progress))?)
     }
 
-    /// The CPU is halved under load, and given back.
+    /// The CPU is halved under load, and given back; again while void.
     fn halved(&mut self) -> Result<()> {
+        for attempt in 1..=TRIES {
+            let before = self.capacity()?;
+            let mut rows = Vec::new();
+            for variant in &self.scenario.variants.clone() {
+                rows.extend(self.halved_point(variant, before)?);
+            }
+            if let Some(capacity) = self.steady(&format!("CPU halved, try {attempt}"), before)? {
+                let shares =
+                    rows.iter().filter(|row| row.x_name == "cpu" && row.metric == "goodput");
+                let capacities: Vec<Row> = shares
+                    .map(|row| Row {
+                        metric: "capacity".into(),
+                        value: capacity * row.x,
+                        ..row.clone()
+                    })
+                    .collect();
+                self.out.rows.extend(rows.into_iter().chain(capacities));
+                return Ok(());
+            }
+        }
+        bail!("CPU halved: the capacity drifted by more than allowed in {TRIES} tries")
+    }
+
+    fn halved_point(&mut self, variant: &str, capacity: f64) -> Result<Vec<Row>> {
         let [whole, half, again] = self.extent.halved_s[..] else {
             bail!("halved_s takes three lengths: whole, halved, whole again");
         };
-        let capacity = self.capacity()?;
         let load = self.scenario.halved_load;
         let pieces = [("whole", load, whole), ("half", load, half), ("again", load, again)];
-        for variant in &self.scenario.variants.clone() {
-            let report = self.halved_run(variant, &pieces, capacity)?;
-            let stream = report.stream("crowd").context("the report lacks the crowd")?;
-            let name = format!("halved-{variant}");
-            let spans = [(0.5, "half", whole, half), (1.0, "again", whole + half, again)];
-            for (x, phase, from, length) in spans {
-                let totals = &stream.phase(phase).context("the report lacks a phase")?.totals;
-                let point = self.at(&name, "cpu", x);
-                let span = Span { from, to: from + length };
-                self.out
-                    .rows
-                    .extend(of_load(stream, totals, span).into_iter().map(|m| point.row(m)));
-                self.out.rows.push(point.row(("capacity", "1/s", capacity * x)));
-            }
-            let point = self.at(&name, "load", load);
-            self.out.rows.extend(course(stream, &point, whole + half + again));
+        let report = self.halved_run(variant, &pieces, capacity)?;
+        let stream = report.stream("crowd").context("the report lacks the crowd")?;
+        let name = format!("halved-{variant}");
+        let mut rows = Vec::new();
+        for (x, phase, from, length) in
+            [(0.5, "half", whole, half), (1.0, "again", whole + half, again)]
+        {
+            let totals = &stream.phase(phase).context("the report lacks a phase")?.totals;
+            let point = self.at(&name, "cpu", x);
+            let metrics = of_load(stream, totals, Span { from, to: from + length });
+            rows.extend(metrics.into_iter().map(|metric| point.row(metric)));
         }
-        Ok(())
+        let end = whole + half + again;
+        // At 0.9 of C half of all slots are above the p99 over all: the worst one is the measure.
+        let after = Span { from: whole + half, to: end };
+        let seconds = recovery(stream, after, self.normal.slot_p99);
+        rows.push(self.at(&name, "cpu", 1.0).row(("recovery", "s", seconds)));
+        rows.extend(course(stream, &self.at(&name, "load", load), end));
+        Ok(rows)
     }
 
+    /// One run with the CPU cut, repeated while void.
     fn halved_run(
+        &mut self,
+        variant: &str,
+        pieces: &[(&str, f64, f64); 3],
+        capacity: f64,
+    ) -> Result<LoadReport> {
+        let mut notes = Vec::new();
+        for attempt in 1..=TRIES {
+            let report = self.halved_try(variant, pieces, capacity)?;
+            if report.void.is_empty() {
+                return Ok(report);
+            }
+            let why = report.void.join("; ");
+            notes.push(format!("CPU halved, {variant}, try {attempt}: void, {why}"));
+            self.out.notes.extend(notes.last().cloned());
+            if self.extent.keep_void {
+                return Ok(report);
+            }
+        }
+        bail!("CPU halved, {variant}: void in {TRIES} tries: {}", notes.join("; "))
+    }
+
+    fn halved_try(
         &mut self,
         variant: &str,
         pieces: &[(&str, f64, f64); 3],

@@ -50,8 +50,11 @@ pub struct Extent {
     pub load_s: f64,
     /// How long the lower load after it.
     pub after_s: f64,
-    /// At these loads, so many arrivals at least.
+    /// At these loads, so many arrivals at least (not with `none`, which refuses nobody).
     pub arrivals_at: Vec<(f64, f64)>,
+    /// Loads that are also offered from the first second on, to a tidegate that has just been
+    /// started: x_name `load_cold`.
+    pub cold: Vec<f64>,
     /// CPU whole, halved, whole again; empty to leave it out.
     pub halved_s: Vec<f64>,
     /// Runs are kept, with a remark, also when they are void: nothing is judged by them.

@@ -12,7 +12,8 @@
 //! Clients: [`Schedule`] says when SYNs are sent again and how a client takes a refusal,
 //! [`Jitter`] how precisely, [`Mixture`] which clients there are.
 //!
-//! Traces of others come in through [`readers`]; [`estimate`] measures a series.
+//! Traces of others come in through [`readers`], and [`Refine`] fills their long periods;
+//! [`estimate`] measures a series.
 
 mod arrivals;
 pub mod estimate;
@@ -24,6 +25,7 @@ mod pareto;
 mod poisson;
 mod profile;
 pub mod readers;
+mod refine;
 mod renewal;
 mod rng;
 mod service;
@@ -36,6 +38,7 @@ pub use jitter::Jitter;
 pub use mixture::{Mixture, MixtureError};
 pub use poisson::{Exponential, Poisson};
 pub use profile::{Profile, Segment};
+pub use refine::Refine;
 pub use renewal::{OnOff, OnOffArrivals, Spread, Weibull, burst};
 pub use rng::{Rng, exponential, normal, symmetric_beta};
 pub use service::Shape;

@@ -43,6 +43,15 @@ pub struct MwmSpec {
     pub root: Root,
 }
 
+impl MwmSpec {
+    /// The load of the Abacus paper's section 6, with this standard deviation: mean 100, H 0.8,
+    /// 10 scales, and the mean the same in every trace.
+    #[must_use]
+    pub const fn paper(sd: f64) -> Self {
+        Self { mean: 100.0, sd, hurst: 0.8, scales: 10, root: Root::Fixed }
+    }
+}
+
 /// Why a model cannot be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MwmError {

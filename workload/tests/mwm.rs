@@ -7,7 +7,7 @@ use tidegate_workload::{Rng, symmetric_beta};
 
 /// 10 scales, mean 100, H 0.8: the Abacus paper's.
 fn spec(sd: f64, root: Root) -> MwmSpec {
-    MwmSpec { mean: 100.0, sd, hurst: 0.8, scales: 10, root }
+    MwmSpec { root, ..MwmSpec::paper(sd) }
 }
 
 fn model(sd: f64, root: Root) -> Mwm {

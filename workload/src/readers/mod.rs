@@ -36,12 +36,12 @@ pub use order::PENDING_MAX;
 pub use packed::{Discovered, Packing, discover, unpacked};
 pub use spread::{Spreader, spread};
 
+use core::net::IpAddr;
 use lines::Lines;
 use order::Order;
 use parse::{Columns, Line};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
-use std::net::IpAddr;
 use tidegate_units::Nanos;
 
 /// Largest count of one line.

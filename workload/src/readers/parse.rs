@@ -4,7 +4,7 @@
 use super::error::{What, excerpt};
 use super::when;
 use super::{COUNT_MAX, Format, TimeUnit};
-use std::net::IpAddr;
+use core::net::IpAddr;
 use tidegate_units::Nanos;
 
 /// Longest time in the brackets of an access log, in bytes.

@@ -11,6 +11,8 @@ pub(super) enum Bound {
     AddsAtMost(f64),
     /// `beside / subject` is at least this: so many times cheaper.
     CheaperAtLeast(f64),
+    /// `subject` alone is at most this, ns; `beside` is itself.
+    AtMost(f64),
 }
 
 /// One line of the table of claims.
@@ -29,11 +31,17 @@ const fn cheaper(subject: &'static str, beside: &'static str, times: f64) -> Cla
     Claim { subject, beside, bound: Bound::CheaperAtLeast(times) }
 }
 
+const fn within(subject: &'static str, ns: f64) -> Claim {
+    Claim { subject, beside: subject, bound: Bound::AtMost(ns) }
+}
+
 /// Random keys over full tables; the worker measures hot keys beside them (`…-hot`), about which
 /// nothing is claimed.
 pub(super) const PACKETS: &[Claim] = &[
     adds("foreign", 20.0),
     adds("established", 60.0),
+    // The kernel's part of each refusal.
+    adds("socket-lookup", 100.0),
     adds("refused-token-bucket", 200.0),
     adds("refused-fresh-first", 200.0),
     adds("refused-abacus", 200.0),
@@ -44,9 +52,25 @@ pub(super) const PACKETS: &[Claim] = &[
 
 pub(super) const REFUSALS: &[Claim] = &[
     cheaper("drop", "nft-input-limit", 5.0),
+    // No program that asks the kernel for the socket of a SYN, as ours must, can do better.
+    cheaper("socket-floor", "nft-input-limit", 5.0),
     cheaper("drop", "accept-queue-overflow", 1.0),
     cheaper("reset", "nft-input-reject", 5.0),
     cheaper("reset", "nft-netdev-reject", 3.0),
     cheaper("drop", "haproxy", 50.0),
     cheaper("reset", "haproxy", 50.0),
+];
+
+/// 30 million SYNs a second are 33.3 ns each.
+const NS_PER_SYN: f64 = 1e9 / 30e6;
+
+pub(super) const SIMULATOR: &[Claim] = &[
+    within("token-bucket", NS_PER_SYN),
+    within("abacus", NS_PER_SYN),
+    within("abacus-exact", NS_PER_SYN),
+    cheaper("token-bucket", "ns3", 5.0),
+    cheaper("token-bucket", "ns3-calendar", 5.0),
+    cheaper("token-bucket", "simpy", 5.0),
+    within("figure-8-point", 0.2e9),
+    within("figure-8-54-days", 30e9),
 ];

@@ -5,12 +5,13 @@
 //! the other, interleaved, so that the drift of a machine (10 to 35 % between runs) meets all of
 //! them alike; then it forms medians, spread, and the ratios that are claimed ([`claims`]).
 //!
-//! Subjects live in a *worker*, a program of the crate that knows how to measure (an example of
-//! tidegate-bpf): it keeps its programs loaded between rounds, and this crate builds without
-//! them. [`worker`] describes the protocol.
+//! Subjects live in *workers*, programs that know how to measure (an example of tidegate-bpf or
+//! tidegate-sim, or a program on somebody else's simulator): they keep what they loaded between
+//! rounds, and this crate builds without them. [`worker`] describes the protocol.
 
 mod claims;
 mod machine;
+mod peers;
 mod plan;
 mod report;
 mod stats;
@@ -46,22 +47,42 @@ enum Bench {
     Packets,
     /// Cost of one refusal, ours and what else an operator could take, in nanoseconds
     Refusals,
+    /// Cost of one SYN in the simulator, beside the same model in SimPy and on ns-3
+    Simulator,
 }
 
 impl Bench {
-    const ALL: [Self; 2] = [Self::Packets, Self::Refusals];
+    const ALL: [Self; 3] = [Self::Packets, Self::Refusals, Self::Simulator];
 
     fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
             Self::Refusals => "refusals",
+            Self::Simulator => "simulator",
         }
+    }
+
+    /// The crate whose example is the worker.
+    fn package(self) -> &'static str {
+        match self {
+            Self::Packets | Self::Refusals => "tidegate-bpf",
+            Self::Simulator => "tidegate-sim",
+        }
+    }
+
+    fn subjects(self) -> Result<Vec<worker::Remote>> {
+        let mut subjects = worker::start(self.package(), self.name())?;
+        if self == Self::Simulator {
+            subjects.extend(peers::start());
+        }
+        Ok(subjects)
     }
 
     fn claims(self) -> &'static [claims::Claim] {
         match self {
             Self::Packets => claims::PACKETS,
             Self::Refusals => claims::REFUSALS,
+            Self::Simulator => claims::SIMULATOR,
         }
     }
 }
@@ -81,13 +102,15 @@ pub(crate) trait Subject {
 /// Measures, prints tables, writes `OUT/<bench>.json`. A claim that does not hold is reported
 /// and is no error: a measurement is not a test.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    process::need_root("it loads BPF programs and makes network namespaces")?;
+    if options.what != Some(Bench::Simulator) {
+        process::need_root("it loads BPF programs and makes network namespaces")?;
+    }
     let out = process::root().join(&options.out);
     std::fs::create_dir_all(&out).with_context(|| format!("making {}", options.out.display()))?;
     let machine = machine::Machine::read();
     let benches = options.what.map_or(Bench::ALL.to_vec(), |bench| vec![bench]);
     for bench in benches {
-        let mut subjects = worker::start(bench.name())?;
+        let mut subjects = bench.subjects()?;
         if let Some(only) = &options.only {
             subjects.retain(|subject| subject.name().contains(only.as_str()));
         }

@@ -69,11 +69,12 @@ fn judge(claim: &Claim, samples: &[Samples]) -> Judged {
             Bound::AddsAtMost(_) => subject - beside,
             // A cost that is not measurable is no infinite gain: at least a tenth of a ns.
             Bound::CheaperAtLeast(_) => beside / subject.max(0.1),
+            Bound::AtMost(_) => *subject,
         };
         summary(&subject.iter().zip(beside).map(compare).collect::<Vec<_>>())
     });
     let holds = compared.map(|compared| match claim.bound {
-        Bound::AddsAtMost(ns) => compared.median <= ns,
+        Bound::AddsAtMost(ns) | Bound::AtMost(ns) => compared.median <= ns,
         Bound::CheaperAtLeast(times) => compared.median >= times,
     });
     let text = match claim.bound {
@@ -83,6 +84,7 @@ fn judge(claim: &Claim, samples: &[Samples]) -> Judged {
         Bound::CheaperAtLeast(times) => {
             format!("{} is at least {times} times cheaper than {}", claim.subject, claim.beside)
         }
+        Bound::AtMost(ns) => format!("{} takes at most {ns:.1} ns", claim.subject),
     };
     Judged { claim: text, measured: compared, holds }
 }
@@ -152,6 +154,8 @@ mod tests {
             (Bound::AddsAtMost(19.9), false),
             (Bound::CheaperAtLeast(0.33), true),
             (Bound::CheaperAtLeast(0.34), false),
+            (Bound::AtMost(30.0), true),
+            (Bound::AtMost(29.9), false),
         ] {
             assert_eq!(judge(&claim(bound), &samples).holds, Some(holds), "{bound:?}");
         }

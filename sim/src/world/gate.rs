@@ -217,6 +217,9 @@ impl Gate {
 /// Differences of totals become signals, as `tidegate-sense` makes them.
 #[must_use]
 pub fn times(now: &Histogram, then: &Histogram) -> tidegate_model::signals::Times {
+    if now.count == then.count {
+        return tidegate_model::signals::Times::default();
+    }
     let since = now.since(then);
     tidegate_model::signals::Times {
         count: since.count,

@@ -137,6 +137,15 @@ impl Classed for Happening {
     }
 }
 
+/// What the tick before saw.
+#[derive(Debug, Default)]
+struct Before {
+    at: Nanos,
+    totals: ServiceTotals,
+    used_s: f64,
+    pressed_s: f64,
+}
+
 /// One run, fed with arrivals in the order of time.
 pub struct World<O> {
     engine: Engine<Happening>,
@@ -150,7 +159,7 @@ pub struct World<O> {
     gate: Gate,
     controller: Option<(Box<dyn Controller>, Mode)>,
     decided: Option<tidegate_model::limits::ServiceLimits>,
-    before: (Nanos, ServiceTotals, f64, f64),
+    before: Before,
     until: Nanos,
     observer: O,
 }
@@ -198,7 +207,7 @@ impl<O: Observer> World<O> {
             gate: Gate::new(gate),
             controller,
             decided: None,
-            before: (Nanos::ZERO, ServiceTotals::default(), 0.0, 0.0),
+            before: Before::default(),
             until: Nanos(u64::MAX),
             observer,
             scenario,
@@ -425,17 +434,25 @@ impl<O: Observer> World<O> {
     }
 
     fn tick(&mut self, now: Nanos) {
+        // Also without a controller: the CPU's clocks run in the same steps.
+        let cpu = self.server.cpu(now);
+        if self.controller.is_some() {
+            self.decide(now, cpu);
+        }
+        if now < self.until + self.scenario.timeout {
+            self.engine.after(self.scenario.period, Happening::Tick);
+        }
+    }
+
+    fn decide(&mut self, now: Nanos, cpu: (f64, f64)) {
         let first = now == self.scenario.control_from;
-        let signals = self.signals(now);
+        let signals = self.signals(now, cpu);
         // The first look gives totals, the second their differences.
         if let (false, Some((controller, mode))) = (first, &mut self.controller) {
             let limits = controller.tick(&signals, *mode);
             self.observer.trace(Trace::of(&signals, &limits));
             self.decided = Some(limits);
             self.engine.after(APPLY_DELAY, Happening::Apply);
-        }
-        if now < self.until + self.scenario.timeout {
-            self.engine.after(self.scenario.period, Happening::Tick);
         }
     }
 
@@ -444,17 +461,14 @@ impl<O: Observer> World<O> {
         self.gate.set(limits).map_err(|e| format!("limits not accepted: {e}"))
     }
 
-    fn signals(&mut self, now: Nanos) -> Signals {
-        let totals = self.gate.totals().clone();
-        let (used, pressed) = self.server.cpu(now);
-        let (then, before, used_before, pressed_before) =
-            std::mem::replace(&mut self.before, (now, totals.clone(), used, pressed));
-        let period = now.since(then);
+    fn signals(&mut self, now: Nanos, (used, pressed): (f64, f64)) -> Signals {
+        let (totals, before) = (self.gate.totals(), &mut self.before);
+        let period = now.since(before.at);
         let dt = period.as_secs_f64().max(1e-9);
         let mut s = Signals { now, period, ..Signals::default() };
-        let cpu = (used - used_before) / (dt * f64::from(self.scenario.server.cpus));
+        let cpu = (used - before.used_s) / (dt * f64::from(self.scenario.server.cpus));
         s.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
-        let pressure = Share::new((pressed - pressed_before) / dt);
+        let pressure = Share::new((pressed - before.pressed_s) / dt);
         s.resource.cpu_pressure = Some(Reading::fresh(pressure));
         s.queue.accept = Some(Reading::fresh(AcceptQueue {
             length: self.server.accept_length() as u64,
@@ -462,16 +476,21 @@ impl<O: Observer> World<O> {
         }));
         s.time.waiting = Some(Reading::fresh(totals.waiting));
         s.time.open = Some(Reading::fresh(totals.open));
-        let first = gate::times(&totals.first_byte, &before.first_byte);
+        let first = gate::times(&totals.first_byte, &before.totals.first_byte);
         s.time.first_byte = Some(Reading::fresh(first));
-        s.time.end = Some(Reading::fresh(gate::times(&totals.end, &before.end)));
+        s.time.end = Some(Reading::fresh(gate::times(&totals.end, &before.totals.end)));
         s.balance.counts = Some(Reading::fresh(Counts {
-            offered: totals.offered - before.offered,
-            repeated: totals.repeated - before.repeated,
-            admitted: totals.admitted - before.admitted,
-            refused: totals.refused - before.refused,
+            offered: totals.offered - before.totals.offered,
+            repeated: totals.repeated - before.totals.repeated,
+            admitted: totals.admitted - before.totals.admitted,
+            refused: totals.refused - before.totals.refused,
             completed: first.count,
         }));
+        (before.at, before.used_s, before.pressed_s) = (now, used, pressed);
+        // Idle ticks are many in a long load, and copy nothing.
+        if totals.offered != before.totals.offered || first.count > 0 {
+            before.totals.clone_from(totals);
+        }
         s
     }
 }

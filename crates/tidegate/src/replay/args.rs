@@ -91,12 +91,6 @@ pub(crate) struct ReplayArgs {
     /// The service of the configuration; may be left out where there is one.
     #[arg(long)]
     pub(crate) service: Option<String>,
-    #[command(flatten)]
-    pub(crate) reading: ReadingArgs,
-    #[command(flatten)]
-    pub(crate) load: LoadArgs,
-    #[command(flatten)]
-    pub(crate) server: ServerArgs,
     /// The seed of every draw: the same one gives the same result.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -106,6 +100,12 @@ pub(crate) struct ReplayArgs {
     /// How the result is printed.
     #[arg(short, long, default_value = "table")]
     pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
 }
 
 /// How the log is read.

@@ -34,10 +34,9 @@ pub(crate) struct Replay;
 
 impl Extension for Replay {
     fn command(&self) -> Command {
-        let command = Command::new("replay").about(
-            "Replay a log against a modelled server: what would have been admitted, refused and when",
-        );
-        ReplayArgs::augment_args(command)
+        let about = "Replay a log against a modelled server: what would have been admitted, refused and when";
+        // The arguments bring the comment of their type, which is not meant for users.
+        ReplayArgs::augment_args(Command::new("replay")).about(about).long_about(None)
     }
 
     fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {

@@ -38,6 +38,8 @@ struct tg_lease {
 };
 
 #define TG_LEASE_HOLD_NS (3 * TG_NS_PER_S)	/* limits hold */
+/* A heartbeat further ahead of the clock is none: nothing of ours wrote it. */
+#define TG_LEASE_AHEAD_NS (1 * TG_NS_PER_S)
 #define TG_LEASE_END_NS (10 * TG_NS_PER_S)	/* then everything passes */
 
 #define TG_TABLE_NEVER 1	/* there are never-shed prefixes */

@@ -3,25 +3,31 @@
  * Ingress at tc: tcx from Linux 6.6 on, clsact below (the loader says which
  * before it loads). The good neighbour where another program owns XDP.
  */
+#define TG_CONTEXT struct __sk_buff
+
 #include "../lib/tc.h"
 #include "../lib/judge.h"
 
 #define TG_TCP_CHECK_OFFSET 16	/* of the checksum in the TCP header */
 
 /*
- * Cuts the packet to `length`. Returns 1 if the device will complete the
- * checksum (CHECKSUM_PARTIAL), 0 if not, negative if it cannot be cut. The
- * kernel refuses to cut into the checksum of a partial packet: cutting that
- * far first tells the two apart without reading kernel memory, on any kernel.
+ * Cuts the packet, and finds out whether the device will complete the checksum
+ * (CHECKSUM_PARTIAL): the kernel refuses to cut into the checksum of such a
+ * packet. Cutting that far first tells the two apart without reading kernel
+ * memory, on any kernel. With IP options such a packet cannot be cut to the
+ * length of the answer, which has none.
  */
-static __always_inline int tg_tc_resize(struct __sk_buff *skb, __u32 length)
+static __always_inline enum tg_action
+tg_answer_room(struct __sk_buff *skb, const struct tg_packet *p)
 {
+	__u32 length = (p->l3 & 31) + (p->ipv6 ? sizeof(struct tg_answer6) :
+						 sizeof(struct tg_answer4));
 	__u32 probe = length - sizeof(struct tg_tcp) + TG_TCP_CHECK_OFFSET;
 	int partial = bpf_skb_change_tail(skb, probe, 0) < 0;
 
 	if (bpf_skb_change_tail(skb, length, 0) < 0)
-		return -1;
-	return partial;
+		return TG_ACTION_DROP;
+	return partial ? TG_ACTION_ANSWER_PARTIAL : TG_ACTION_ANSWER;
 }
 
 static __always_inline int tg_tc_swap(struct __sk_buff *skb)
@@ -36,26 +42,20 @@ static __always_inline int tg_tc_swap(struct __sk_buff *skb)
 }
 
 static __always_inline int tg_tc_answer(struct __sk_buff *skb,
-					const struct tg_packet *p)
+					const struct tg_packet *p, int partial)
 {
 	__u32 l3 = p->l3 & 31;
-	int partial, failed;
+	int failed;
 
 	if (p->ipv6) {
 		struct tg_answer6 a = {};
 
-		partial = tg_tc_resize(skb, l3 + sizeof(a));
-		if (partial < 0)
-			return TG_TC_SHOT;
 		tg_answer6(&a, p, partial);
 		failed = bpf_skb_store_bytes(skb, l3, &a, sizeof(a),
 					     BPF_F_RECOMPUTE_CSUM);
 	} else {
 		struct tg_answer4 a = {};
 
-		partial = tg_tc_resize(skb, l3 + sizeof(a));
-		if (partial < 0)
-			return TG_TC_SHOT;
 		tg_answer4(&a, p, partial);
 		failed = bpf_skb_store_bytes(skb, l3, &a, sizeof(a),
 					     BPF_F_RECOMPUTE_CSUM);
@@ -75,7 +75,9 @@ int tg_ingress(struct __sk_buff *skb)
 	case TG_ACTION_PASS:
 		return TG_TC_NEXT;
 	case TG_ACTION_ANSWER:
-		return tg_tc_answer(skb, &p);
+		return tg_tc_answer(skb, &p, 0);
+	case TG_ACTION_ANSWER_PARTIAL:
+		return tg_tc_answer(skb, &p, 1);
 	default:
 		return TG_TC_SHOT;
 	}

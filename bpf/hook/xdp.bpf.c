@@ -4,16 +4,20 @@
  * headers are read from the first buffer only, and a SYN always fits there.
  */
 #define TG_LOAD_BYTES bpf_xdp_load_bytes
+#define TG_CONTEXT struct xdp_md
 
 #include "../lib/parse.h"
 #include "../lib/judge.h"
 
-/* Cuts or keeps the frame so that `length` bytes remain. */
-static __always_inline int tg_xdp_resize(struct xdp_md *ctx, __u32 length)
+static __always_inline enum tg_action
+tg_answer_room(struct xdp_md *ctx, const struct tg_packet *p)
 {
 	__u32 now = bpf_xdp_get_buff_len(ctx);
+	__u32 length = (p->l3 & 31) + (p->ipv6 ? sizeof(struct tg_answer6) :
+						 sizeof(struct tg_answer4));
 
-	return bpf_xdp_adjust_tail(ctx, (int)length - (int)now);
+	return bpf_xdp_adjust_tail(ctx, (int)length - (int)now) ?
+		TG_ACTION_DROP : TG_ACTION_ANSWER;
 }
 
 static __always_inline void tg_xdp_swap(struct tg_eth *eth)
@@ -25,19 +29,14 @@ static __always_inline void tg_xdp_swap(struct tg_eth *eth)
 	__builtin_memcpy(eth->dst, client, sizeof(client));
 }
 
-/* Turns the SYN into its answer and sends it; XDP_DROP where that fails. */
+/* Turns the SYN, which was cut, into its answer and sends it; XDP_DROP where that fails. */
 static __always_inline int tg_xdp_answer(struct xdp_md *ctx,
 					 const struct tg_packet *p)
 {
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
 	__u32 l3 = p->l3 & 31;
-	__u32 length = l3 + (p->ipv6 ? sizeof(struct tg_answer6) :
-				       sizeof(struct tg_answer4));
-	void *data, *end;
 
-	if (tg_xdp_resize(ctx, length))
-		return XDP_DROP;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
 	if (data + sizeof(struct tg_eth) > end)
 		return XDP_DROP;
 	tg_xdp_swap(data);

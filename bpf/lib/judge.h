@@ -13,6 +13,10 @@
  *	refused					drop or answer, counted
  *
  * Any look-up that fails passes the packet (lookup-failed).
+ *
+ * A hook defines tg_answer_room(ctx, packet): it cuts the frame to the length of
+ * the answer, and says TG_ACTION_ANSWER, TG_ACTION_ANSWER_PARTIAL, or
+ * TG_ACTION_DROP where the frame cannot be cut.
  */
 #ifndef TG_JUDGE_H
 #define TG_JUDGE_H
@@ -31,6 +35,7 @@ enum tg_action {
 	TG_ACTION_PASS,
 	TG_ACTION_DROP,
 	TG_ACTION_ANSWER,
+	TG_ACTION_ANSWER_PARTIAL,	/* the device completes the checksum */
 };
 
 static __always_inline enum tg_action tg_pass(__u32 reason)
@@ -46,15 +51,20 @@ struct tg_case {
 	__u32 ifindex;
 	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
+	enum tg_action refusal;
 	__u8 service;
 	__u8 class;
 };
 
+static __always_inline enum tg_action
+tg_answer_room(TG_CONTEXT *ctx, const struct tg_packet *p);
+
 /* A reject that cannot or may not be answered becomes a drop. */
-static __always_inline void tg_settle(struct tg_case *c,
+static __always_inline void tg_settle(void *ctx, struct tg_case *c,
 				      const struct tg_packet *p,
 				      struct tg_verdict *v)
 {
+	c->refusal = TG_ACTION_DROP;
 	if (v->kind != TG_REJECT)
 		return;
 	if (!tg_answer_possible(p, c->ifindex)) {
@@ -63,6 +73,12 @@ static __always_inline void tg_settle(struct tg_case *c,
 	} else if (!tg_answer_token(c->view.table, c->ask.event.now_ns)) {
 		v->kind = TG_DROP;
 		v->reason = TG_REASON_ANSWER_CAP;
+	} else {
+		c->refusal = tg_answer_room(ctx, p);
+		if (c->refusal == TG_ACTION_DROP) {
+			v->kind = TG_DROP;
+			v->reason = TG_REASON_ANSWER_IMPOSSIBLE;
+		}
 	}
 }
 
@@ -97,8 +113,8 @@ static __always_inline void tg_tell(const struct tg_case *c,
 		tg_emit(p, &c->ask.queue, &e);
 }
 
-static __always_inline enum tg_action tg_verdict_on(struct tg_case *c,
-						    const struct tg_packet *p)
+static __always_inline enum tg_action
+tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 {
 	struct tg_verdict v;
 	int shadow = 0;
@@ -113,14 +129,14 @@ static __always_inline enum tg_action tg_verdict_on(struct tg_case *c,
 	if (v.kind != TG_ADMIT) {
 		shadow = tg_is_shadow(c);
 		if (!shadow)
-			tg_settle(c, p, &v);
+			tg_settle(ctx, c, p, &v);
 	}
 	tg_tell(c, p, v, shadow);
 	if (v.kind == TG_ADMIT || shadow) {
 		tg_flow_syn(p, c->ask.event.now_ns);
 		return TG_ACTION_PASS;
 	}
-	return v.kind == TG_REJECT ? TG_ACTION_ANSWER : TG_ACTION_DROP;
+	return c->refusal;
 }
 
 /* Fills the case; zero, or the reason to pass. */
@@ -149,13 +165,14 @@ static __always_inline enum tg_action
 tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	     int listen)
 {
-	int reason;
+	int reason, unprepared;
 
 	c->origin = tg_origin(&c->view, p);
 	if (tg_never_shed(&c->view, p, listen, c->origin))
 		return tg_pass(TG_REASON_NEVER_SHED);
 	c->ask.event.key = tg_hash_syn(p);
 	tg_limits_fetch(c->service, c->ask.event.key);
+	unprepared = tg_prepare(c, p);
 	reason = tg_queue(ctx, p, &c->ask.queue);
 	if (reason) {
 		if (reason == TG_REASON_SOCKET_TIME_WAIT)
@@ -168,12 +185,12 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	else if (!c->strength)
 		reason = TG_REASON_LEASE_EXPIRED;
 	else
-		reason = tg_prepare(c, p);
+		reason = unprepared;
 	if (reason) {
 		tg_flow_syn(p, c->ask.event.now_ns);
 		return tg_pass(reason);
 	}
-	return tg_verdict_on(c, p);
+	return tg_verdict_on(ctx, c, p);
 }
 
 static __always_inline enum tg_action

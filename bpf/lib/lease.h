@@ -2,7 +2,8 @@
 /*
  * The lease on limits: a daemon that is gone sheds nothing. Up to 3 s after
  * its last heartbeat limits hold; until 10 s a refusal is executed with
- * probability (10 - age) / 7; then everything passes.
+ * probability (10 - age) / 7; then everything passes. A heartbeat from the
+ * future would hold for ever: beyond a second it counts as none.
  */
 #ifndef TG_LEASE_H
 #define TG_LEASE_H
@@ -20,6 +21,9 @@ static __always_inline __u32 tg_lease_strength(__u64 now_ns)
 		return 0;
 	heartbeat_ns = READ_ONCE(lease->heartbeat_ns);
 	if (!heartbeat_ns)
+		return 0;
+	if (unlikely(heartbeat_ns > now_ns &&
+		     heartbeat_ns - now_ns > TG_LEASE_AHEAD_NS))
 		return 0;
 	age_ns = tg_elapsed_ns(now_ns, heartbeat_ns);
 	if (likely(age_ns <= TG_LEASE_HOLD_NS))

@@ -226,6 +226,10 @@ impl Attempt<'_> {
                     if *hook == Hook::Xdp && self.device.veth {
                         notes.push(VETH_NOTE.to_string());
                     }
+                    if matches!(hook, Hook::Xdp | Hook::XdpGeneric) {
+                        let answers = self.core.plan.settings.rst_per_second > 0;
+                        notes.extend(namespace::offload_notes(self.interface, answers));
+                    }
                     return Ok(mounted);
                 }
                 Err(error) if place + 1 == candidates.len() => return Err(error),

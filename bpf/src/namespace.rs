@@ -61,7 +61,7 @@ pub(crate) fn device(interface: &Interface) -> Result<Device, Error> {
 #[repr(C)]
 struct IfReq {
     name: [u8; 16],
-    data: *mut DriverInfo,
+    data: *mut std::ffi::c_void,
     pad: [u8; 16],
 }
 
@@ -73,26 +73,90 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Flags {
+    command: u32,
+    flags: u32,
+}
+
+/// What the ethtool call takes.
+///
+/// # Safety
+/// Only for the struct that the kernel expects for the command that its first field names.
+unsafe trait Ethtool {}
+// SAFETY: made below with ETHTOOL_GDRVINFO only.
+unsafe impl Ethtool for DriverInfo {}
+// SAFETY: made below with ETHTOOL_GFLAGS only.
+unsafe impl Ethtool for Flags {}
+
 const SIOCETHTOOL: u32 = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 3;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+/// `ETH_FLAG_RXVLAN`: tags of received frames are taken off by the device.
+const RX_VLAN: u32 = 1 << 8;
+/// `ETH_FLAG_LRO`: received frames are merged by the device.
+const LRO: u32 = 1 << 15;
 
-/// Name of the driver of an interface.
-fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<String> {
-    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
-    let mut request = IfReq { name: [0; 16], data: &raw mut info, pad: [0; 16] };
+fn ethtool<T: Ethtool>(
+    socket: impl std::os::fd::AsFd,
+    name: &str,
+    value: &mut T,
+) -> io::Result<()> {
+    let data = std::ptr::from_mut(value).cast();
+    let mut request = IfReq { name: [0; 16], data, pad: [0; 16] };
     let bytes = name.as_bytes();
     if bytes.len() >= request.name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     request.name[..bytes.len()].copy_from_slice(bytes);
-    // SAFETY: the opcode takes a struct ifreq whose pointer leads to a struct ethtool_drvinfo;
-    // both live until the call returns.
+    // SAFETY: the opcode takes a struct ifreq whose pointer leads to the struct of the command (by
+    // the contract of the trait); both live until the call returns.
     unsafe {
         let call = Updater::<{ SIOCETHTOOL as rustix::ioctl::Opcode }, IfReq>::new(&mut request);
         rustix::ioctl::ioctl(socket, call)?;
     }
+    Ok(())
+}
+
+/// Name of the driver of an interface.
+fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<String> {
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    ethtool(socket, name, &mut info)?;
     let driver = info.driver.iter().copied().take_while(|c| *c != 0).collect();
     Ok(String::from_utf8(driver).unwrap_or_default())
+}
+
+/// What the device does to frames before XDP sees them, for people: nothing, mostly. `answers`:
+/// whether SYNs may be answered from there.
+pub(crate) fn offload_notes(interface: &Interface, answers: bool) -> Vec<String> {
+    let mut flags = Flags { command: ETHTOOL_GFLAGS, flags: 0 };
+    let Ok(socket) = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None) else {
+        return Vec::new();
+    };
+    // A device that does not tell does nothing of the kind.
+    if ethtool(&socket, &interface.name, &mut flags).is_err() {
+        return Vec::new();
+    }
+    notes_of(&interface.name, flags.flags, answers)
+}
+
+fn notes_of(name: &str, flags: u32, answers: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if answers && flags & RX_VLAN != 0 {
+        notes.push(format!(
+            "{name}: the device takes VLAN tags off before XDP sees the frame, so answers (RST) to \
+             a tagged SYN would leave untagged; where VLANs are used: `ethtool -K {name} rxvlan \
+             off`, or attach: tcx"
+        ));
+    }
+    if flags & LRO != 0 {
+        notes.push(format!(
+            "{name}: the device merges received frames (LRO), which XDP cannot take apart: \
+             `ethtool -K {name} lro off`"
+        ));
+    }
+    notes
 }
 
 impl Interface {
@@ -102,5 +166,20 @@ impl Interface {
             Some(path) => format!("{} in {}", self.name, path.display()),
             None => self.name.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offloads_that_xdp_cannot_live_with_are_named() {
+        let says = |flags, answers| notes_of("eth7", flags, answers).join("\n");
+        assert_eq!(says(0, true), "");
+        assert!(says(RX_VLAN, true).contains("ethtool -K eth7 rxvlan off"));
+        assert_eq!(says(RX_VLAN, false), "", "what is not answered needs no tag");
+        assert!(says(LRO, false).contains("ethtool -K eth7 lro off"));
+        assert_eq!(notes_of("eth7", RX_VLAN | LRO, true).len(), 2);
     }
 }

@@ -62,11 +62,22 @@ impl Subject<'_> {
         Seen { action: Action::Drop, counted: normal.counted }
     }
 
+    /// The refusal stands; nothing could be sent, and so it is counted.
+    fn impossible(normal: &Seen) -> Seen {
+        let mut seen = Self::silently(normal);
+        if let Counted::Judged(judged) = &mut seen.counted {
+            (judged.kind, judged.reason) = (VerdictKind::Drop, Reason::AnswerImpossible);
+        }
+        seen
+    }
+
     /// What may happen if this call fails.
     fn allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
         let answers = matches!(normal.action, Action::Answer(_));
         match failing {
+            // looked up before it is known whether the frame is judged at all
+            Call::Gauges if matches!(normal.counted, Counted::Passed(_)) => vec![normal.clone()],
             Call::Control | Call::Tables | Call::Limits | Call::LimitsOfService | Call::Gauges => {
                 vec![Self::passes(Reason::LookupFailed)]
             }
@@ -108,7 +119,9 @@ impl Subject<'_> {
             Call::Answers => vec![without(&|setup| setup.answers = 0)],
             Call::Socket | Call::ToTcp => vec![self.if_only(|_| {}, Some(Socket::Nothing))],
             // memory for signals, for counters, for people: what happens is the same
-            Call::Pending | Call::Flows | Call::Times | Call::Ring | Call::Totals => vec![normal.clone()],
+            Call::Pending | Call::Flows | Call::Times | Call::Ring | Call::Totals => {
+                vec![normal.clone()]
+            }
             Call::Counts | Call::Passed => {
                 vec![Seen { action: normal.action.clone(), counted: Counted::Passed(Reason::None) }]
             }
@@ -123,9 +136,9 @@ impl Subject<'_> {
             Call::Load | Call::Pull => vec![Self::passes(Reason::Truncated)],
             Call::Store => vec![Self::silently(normal)],
             Call::Tail if self.hook == Hook::Tc => {
-                vec![Self::silently(normal), self.taken_for_partial(normal)]
+                vec![Self::impossible(normal), self.taken_for_partial(normal)]
             }
-            Call::Tail => vec![Self::silently(normal)],
+            Call::Tail => vec![Self::impossible(normal)],
         }
     }
 
@@ -257,7 +270,7 @@ fn a_frame_that_can_be_read_in_part() {
 }
 
 /// Where the device completes the checksum, the field holds the sum of the pseudo header; and a
-/// packet that cannot be cut so far is refused silently.
+/// packet that cannot be cut so far (IP options) is refused silently, and counted so.
 #[test]
 fn a_partial_checksum_at_tc() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,7 +289,7 @@ fn a_partial_checksum_at_tc() {
             assert_eq!(seen, subject.taken_for_partial(&normal), "{}", case.name);
             answered += 1;
         } else {
-            assert_eq!(seen, Subject::silently(&normal), "{}", case.name);
+            assert_eq!(seen, Subject::impossible(&normal), "{}", case.name);
             silent += 1;
         }
     }

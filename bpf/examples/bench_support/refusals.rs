@@ -48,7 +48,7 @@ enum Refuser {
     /// The dataplane, and a listener behind it.
     Ours { plane: Box<Dataplane>, kind: VerdictKind, _listener: OwnedFd },
     /// The least that XDP can do.
-    Floor { bench: Bench, _attached: Attachment },
+    Floor { bench: Bench, _attached: Attachment, _listener: OwnedFd },
     /// A rule with the counter `refused` in the table `bench` of this family.
     Nft { family: &'static str },
     /// A listener whose accept queue is full.
@@ -168,10 +168,10 @@ fn ours(arena: &Arena, action: Action) -> Result<Refuser> {
     Ok(Refuser::Ours { plane, kind, _listener: listener })
 }
 
-fn floor(arena: &Arena) -> Result<Refuser> {
+fn floor(arena: &Arena, program: &str) -> Result<Refuser> {
     let bench = Object::compile("flood")?.load()?;
-    let attached = bench.attach("swallow", &arena.s0())?;
-    Ok(Refuser::Floor { bench, _attached: attached })
+    let attached = bench.attach(program, &arena.s0())?;
+    Ok(Refuser::Floor { bench, _attached: attached, _listener: listener(arena, BACKLOG)? })
 }
 
 /// A rule of nftables that refuses all but one SYN a second.
@@ -206,11 +206,14 @@ fn full(arena: &Arena) -> Result<Refuser> {
 
 type Refuse = fn(&Arena) -> Result<Refuser>;
 
-const REFUSALS: [(&str, &str, Refuse); 8] = [
+const REFUSALS: [(&str, &str, Refuse); 9] = [
     ("generator", "making and sending a SYN (already taken off all others)", |_| {
         Ok(Refuser::Nobody)
     }),
-    ("floor", "an XDP program that drops everything", floor),
+    ("floor", "an XDP program that drops everything", |arena| floor(arena, "swallow")),
+    ("socket-floor", "the same, but it asks the kernel for the socket first", |arena| {
+        floor(arena, "ask_and_swallow")
+    }),
     ("drop", "tidegate, default policy, silent", |arena| ours(arena, Action::Drop)),
     ("reset", "tidegate, default policy, RST from XDP", |arena| ours(arena, Action::Reject)),
     ("nft-input-limit", "nftables, input: limit rate over, drop", |arena| {

@@ -3,9 +3,10 @@
  * A flood of SYNs for live test runs (BPF_F_TEST_XDP_LIVE_FRAMES), and what
  * swallows packets at the end of a path.
  */
-#include "../../vmlinux/vmlinux.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
+#define TG_LOAD_BYTES bpf_xdp_load_bytes
+
+#include "../../lib/parse.h"
+#include "../../lib/queue.h"
 
 #define FRAME 54	/* Ethernet, IPv4, TCP: no options, no payload */
 #define AT_IP_CHECK 24
@@ -82,6 +83,32 @@ int swallow(struct xdp_md *ctx)
 	if (count)
 		++*count;
 	return XDP_DROP;
+}
+
+__noinline int tg_parse_frame(struct xdp_md *ctx, struct tg_packet *p)
+{
+	struct tg_view view = {
+		.data = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+		.length = bpf_xdp_get_buff_len(ctx),
+	};
+
+	return p ? tg_parse(ctx, &view, p) : TG_REASON_LOOKUP_FAILED;
+}
+
+/* What every refusal contains: the headers, and the kernel's socket. */
+SEC("xdp")
+int ask_and_swallow(struct xdp_md *ctx)
+{
+	struct tg_packet p = {};
+	struct bpf_sock *sk;
+
+	if (tg_parse_frame(ctx, &p))
+		return XDP_PASS;
+	sk = tg_socket(ctx, &p);
+	if (sk)
+		bpf_sk_release(sk);
+	return swallow(ctx);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -440,6 +440,7 @@ fn commands(setup: &Setup, mode: Mode) -> Vec<u8> {
     };
     out.extend_from_slice(&NOW.to_le_bytes());
     out.extend_from_slice(&heartbeat.to_le_bytes());
+        Heartbeat::Ahead(ns) => NOW + ns,
     let switches = [setup.released.into(), setup.trust_dscp.into(), mode.answering as u8];
     out.extend_from_slice(&switches);
     push(&mut out, &[mode.sample_every]);

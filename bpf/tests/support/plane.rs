@@ -114,6 +114,7 @@ impl Kernel {
         let heartbeat = match setup.heartbeat {
             Heartbeat::Never => Nanos::ZERO,
             Heartbeat::Ago(ns) => MonotonicClock.now() - Nanos(ns),
+            Heartbeat::Ahead(ns) => MonotonicClock.now() + Nanos(ns),
         };
         self.plane.set_lease(heartbeat).unwrap();
     }

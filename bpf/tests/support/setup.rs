@@ -95,6 +95,8 @@ pub enum Heartbeat {
     Never,
     /// Nanoseconds ago.
     Ago(u64),
+    /// So many nanoseconds from now.
+    Ahead(u64),
 }
 
 /// All of it.
@@ -285,6 +287,9 @@ impl fmt::Display for Setup {
                 say(ns > 0, format!("heartbeat {:.1} s ago", ns as f64 / SECOND as f64))
             }
         };
+            Heartbeat::Ahead(ns) => {
+                say(true, format!("heartbeat {:.1} s ahead", ns as f64 / SECOND as f64))
+            }
         f.write_str(&words.join("; "))
     }
 }

@@ -229,3 +229,9 @@ fn lease(v: &mut Vec<Case>) {
         "lease-ended-shadow" "a lease that ended is named before shadow" => syn6();
     }
 }
+    cases! { v, at(Heartbeat::Ahead(SECOND / 2)), reject(Rate);
+        "lease-ahead" "half a second ahead: a clock may err" => syn4();
+    }
+    cases! { v, at(Heartbeat::Ahead(3600 * SECOND)), pass(LeaseExpired);
+        "lease-far-ahead" "an hour ahead: it would hold for an hour without a daemon" => syn4();
+    }

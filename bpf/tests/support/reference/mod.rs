@@ -141,6 +141,8 @@ fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason>
 fn executed_share(heartbeat: Heartbeat) -> f64 {
     match heartbeat {
         Heartbeat::Never => 0.0,
+        // up to a second may be an error of a clock; beyond, it is no heartbeat
+        Heartbeat::Ahead(ns) => f64::from(u8::from(ns <= SECOND)),
         Heartbeat::Ago(ns) => {
             let age = ns as f64 / SECOND as f64;
             ((10.0 - age) / 7.0).clamp(0.0, 1.0)

@@ -86,7 +86,8 @@ impl<F: Filter, Q: Queue> World<F, Q> {
             };
             self.judge(client).map_err(|broken| *broken)?;
         }
-        let out = self.out;
+        let mut out = self.out;
+        out.delay_ns += out.connected_delay_ns;
         self.ledger.close(out.connected + out.rejected + out.timed_out)?;
         Ok(out)
     }
@@ -129,9 +130,7 @@ impl<F: Filter, Q: Queue> World<F, Q> {
         self.audit.admit(client.due)?;
         self.ledger.end(client.id);
         self.out.connected += 1;
-        let delay = u128::from(client.due - client.start);
-        self.out.delay_ns += delay;
-        self.out.connected_delay_ns += delay;
+        self.out.connected_delay_ns += u128::from(client.due - client.start);
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 //! Documents name only commands that exist: of `tidegate`, of `cargo xtask`, of make.
 //!
 //! The commands are read from the sources: variants of enums that derive clap's `Subcommand`,
-//! targets of the Makefile.
+//! `Command::new("…")` in files that implement the command line's `Extension`, targets of the
+//! Makefile.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +47,10 @@ fn commands(tree: &Tree, sources: &[&str]) -> BTreeSet<String> {
         .iter()
         .filter(|file| sources.iter().any(|source| file.path.starts_with(source)));
     files
-        .flat_map(|file| if file.is_rust() { subcommands(file) } else { targets(file) })
+        .flat_map(|file| match file.is_rust() {
+            true => [subcommands(file), extensions(file)].concat(),
+            false => targets(file),
+        })
         .chain(["help".to_owned()])
         .collect()
 }
@@ -71,6 +75,14 @@ fn subcommands(file: &File) -> Vec<String> {
         }
     }
     names
+}
+
+/// The names of commands that a file builds, where it adds them to the command line.
+fn extensions(file: &File) -> Vec<String> {
+    let adds = file.lines().any(|(_, line)| line.starts_with("impl Extension for "));
+    let built = file.lines().filter_map(|(_, line)| line.split_once("Command::new(\""));
+    let names = built.filter_map(|(_, rest)| rest.split_once('"')).map(|(name, _)| name.to_owned());
+    if adds { names.collect() } else { Vec::new() }
 }
 
 fn brackets(code: &str) -> i32 {
@@ -135,9 +147,14 @@ mod tests {
         #[arg(long)]\n        Upper: bool,\n    },\n    TopView(Options),\n    Check,\n}\n\
         enum Other {\n    Nothing,\n}\n";
 
+    const EXTENSION: &str = "impl Extension for Lab {\n    fn command(&self) -> Command {\n        \
+        Command::new(\"lab\").about(\"try\")\n    }\n}\n";
+
     fn problems(text: &str) -> Vec<String> {
         let tree = Tree::of(&[
             ("crates/cli/src/lib.rs", CLI),
+            ("crates/tidegate/src/lab.rs", EXTENSION),
+            ("crates/tidegate/src/start.rs", "let child = Command::new(\"sh\");\n"),
             ("Makefile", ".PHONY: demo test\ndemo:\n"),
             ("xtask/src/main.rs", "#[derive(Subcommand)]\nenum Task {\n    Tidy,\n}\n"),
             ("README.md", text),
@@ -148,15 +165,15 @@ mod tests {
 
     #[test]
     fn commands_that_exist_may_be_named() {
-        let text = "`tidegate run`, `tidegate top-view --x`, `make demo`, tidegate is nice,\n\
+        let text = "`tidegate run`, `tidegate lab hold`, `tidegate top-view --x`, `make demo`, tidegate is nice,\n\
             `cargo xtask tidy --ratchet`, `tidegate --help`\n```\n$ sudo tidegate check a\n```\n";
         assert!(problems(text).is_empty(), "{:?}", problems(text));
     }
 
     #[test]
     fn commands_that_do_not_exist_are_found() {
-        let text = "`tidegate nothing`, `make coffee`\n```\ncargo xtask fly\n```\n";
-        assert_eq!(problems(text).len(), 3, "{:?}", problems(text));
+        let text = "`tidegate nothing`, `make coffee`, `tidegate sh`\n```\ncargo xtask fly\n```\n";
+        assert_eq!(problems(text).len(), 4, "{:?}", problems(text));
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod source;
 mod table;
 
 use crate::host::Machine;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use args::{Output, ReplayArgs};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use classes::Classes;
@@ -82,38 +82,43 @@ fn chosen<'a>(args: &ReplayArgs, config: &'a Config) -> Result<&'a ServiceConfig
 }
 
 fn replay(args: &ReplayArgs, config: &Config, service: &ServiceConfig) -> Result<Report> {
+    if let (from, Some(until)) = (args.reading.from, args.reading.until)
+        && from >= until
+    {
+        return Err(UsageError("--from must be before --until".into()).into());
+    }
     let server = model::server(&args.server);
     let classes = Classes::new(config, service);
+    let mut whatif = whatif(args, (config, service), &server)?;
+    let mut source = Source::open(&args.log, &args.reading)?;
+    let bar = progress::Progress::new(&source);
+    let read = Feed::new(args, &classes, &mut whatif).all(&mut source, &bar);
+    bar.finish();
+    let read = read?;
+    if whatif.offered() == 0 {
+        bail!("{}: no request lies in the time that was asked for", source.name);
+    }
+    let answer = whatif.finish().map_err(anyhow::Error::msg)?;
+    let told = Told { args, service, classes: &classes, server: &server };
+    Ok(told.report(&source, read, &answer))
+}
+
+/// Both worlds, idle.
+fn whatif(
+    args: &ReplayArgs,
+    (config, service): (&Config, &ServiceConfig),
+    server: &ServerSpec,
+) -> Result<WhatIf> {
     let spec = Spec {
         server: server.clone(),
         clients: args.load.mixture()?,
         timeout: args.load.timeout,
         objective: service.objective,
         period: config.daemon.tick,
-        classes: classes.all.len() as u8,
+        classes: Classes::new(config, service).all.len() as u8,
         seed: args.seed,
     };
-    if let (from, Some(until)) = (args.reading.from, args.reading.until)
-        && from >= until
-    {
-        return Err(UsageError("--from must be before --until".into()).into());
-    }
-    let protection = model::protection(config, service, args.server.cpus)?;
-    let mut source = Source::open(&args.log, &args.reading)?;
-    let mut whatif = WhatIf::new(&spec, protection);
-    let bar = progress::Progress::new(&source);
-    let read = Feed::new(args, &classes, &mut whatif).all(&mut source, &bar);
-    bar.finish();
-    let read = read?;
-    let requests = whatif.offered();
-    anyhow::ensure!(
-        requests > 0,
-        "{}: no request lies in the time that was asked for",
-        source.name
-    );
-    let answer = whatif.finish().map_err(anyhow::Error::msg)?;
-    let told = Told { args, service, classes: &classes, server: &server };
-    Ok(told.report(&source, read, &answer))
+    Ok(WhatIf::new(&spec, model::protection(config, service, args.server.cpus)?))
 }
 
 /// What a report says beside the numbers.
@@ -229,4 +234,72 @@ fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
     let path = dir.join("replay.json");
     let text = serde_json::to_string_pretty(report)? + "\n";
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_sim::whatif::bins::BINS_MAX;
+
+    /// An access log that is made while it is read: so many lines, `PER_SECOND` in each second.
+    struct Endless {
+        lines: u64,
+        written: u64,
+        line: Vec<u8>,
+        taken: usize,
+    }
+
+    const PER_SECOND: u64 = 100;
+
+    impl std::io::Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            if self.taken == self.line.len() && self.written < self.lines {
+                let s = self.written / PER_SECOND;
+                let (h, m, s) = (s / 3600, s / 60 % 60, s % 60);
+                let client = self.written % 251;
+                self.line = format!(
+                    "203.0.113.{client} - - [01/Jan/2026:{h:02}:{m:02}:{s:02} +0000] \
+                     \"GET / HTTP/1.1\" 200 1234 \"-\" \"Mozilla/5.0\"\n"
+                )
+                .into_bytes();
+                self.written += 1;
+                self.taken = 0;
+            }
+            let n = (&self.line[self.taken..]).read(buffer)?;
+            self.taken += n;
+            Ok(n)
+        }
+    }
+
+    /// 58 MB of access log, most of it above the capacity, in memory that depends on the time-out
+    /// and on the server, not on the log: who is under way, and the periods that are kept.
+    #[test]
+    fn a_long_log_needs_no_more_memory_than_a_short_one() {
+        let command = ReplayArgs::augment_args(Command::new("replay"));
+        let options = ["replay", "log", "--capacity", "60", "--timeout", "5s"];
+        let matches = command.try_get_matches_from(options).unwrap();
+        let args = ReplayArgs::from_arg_matches(&matches).unwrap();
+        let text =
+            "interfaces: [{name: lo}]\nservices: {web: {mode: enforce, listen: [\"*:80\"]}}\n";
+        let config = tidegate_model::intent::parse(text, &Machine.registry()).unwrap();
+        let service = &config.services[0];
+        let lines = 600_000;
+        let endless = Endless { lines, written: 0, line: Vec::new(), taken: 0 };
+        let about = ("made".to_owned(), None);
+        let mut source = Source::of(about, Box::new(endless), &args.reading).unwrap();
+        let server = model::server(&args.server);
+        let mut whatif = whatif(&args, (&config, service), &server).unwrap();
+        let bar = progress::Progress::new(&source);
+        let classes = Classes::new(&config, service);
+        let read = Feed::new(&args, &classes, &mut whatif).all(&mut source, &bar).unwrap();
+        assert_eq!((read.lines, whatif.offered()), (lines, lines));
+        assert!(source.reader.bytes() > 50_000_000, "{}", source.reader.bytes());
+        let answer = whatif.finish().unwrap();
+        // Everybody who came within a time-out, and whoever is still in the server.
+        let most = 5 * PER_SECOND as usize * 2 + server.workers + server.accept_limit;
+        assert!(answer.clients_most <= most, "{} under way", answer.clients_most);
+        let seconds = lines / PER_SECOND;
+        assert!(seconds as usize > BINS_MAX, "longer than the periods at their first width");
+        assert!(answer.with.bins.all().len() <= BINS_MAX);
+    }
 }

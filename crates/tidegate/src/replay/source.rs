@@ -64,6 +64,15 @@ impl Source {
     /// Opens a log; `-` is standard input.
     pub(crate) fn open(path: &Path, args: &ReadingArgs) -> anyhow::Result<Self> {
         let (name, size, stream) = stream(path)?;
+        Self::of((name, size), stream, args)
+    }
+
+    /// A log that was opened, with its name and its length.
+    pub(crate) fn of(
+        (name, size): (String, Option<u64>),
+        stream: Box<dyn Read>,
+        args: &ReadingArgs,
+    ) -> anyhow::Result<Self> {
         let read = Arc::new(AtomicU64::new(0));
         let counted = Counted { inner: stream, read: Arc::clone(&read) };
         let buffered = BufReader::with_capacity(BUFFER, counted);

@@ -127,7 +127,8 @@ fn tokens_once_a_second() {
 /// A mixture draws its shares, and the same clients under any filter.
 #[test]
 fn a_mixture_has_its_shares() {
-    let mixture = Mixture::new(&[("windows", 1.0), ("classic", 3.0)]).expect("known");
+    let mixture =
+        Mixture::new(&[("windows", 1.0), ("apple", 0.0), ("classic", 3.0)]).expect("known");
     let spec = spec("classic", Jitter::NONE).with_mixture(&mixture);
     let many = (0..100_000).map(|i| Nanos(i * 1_000_000));
     let out = syn::run(&spec, Always(Verdict::Reject), many, 5).expect("sound");

@@ -21,6 +21,7 @@ impl Rng {
 }
 
 impl Random for Rng {
+    #[inline]
     fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }

@@ -103,14 +103,16 @@ impl Spec {
         self
     }
 
-    /// The same with these kinds of clients, who give up as their schedules say.
+    /// The same with these kinds of clients (those of weight 0 left out), who give up as their
+    /// schedules say.
     #[must_use]
     pub fn with_mixture(mut self, mixture: &Mixture) -> Self {
         let clients = |(schedule, weight): &(&'static Schedule, f64)| Clients {
             schedule: **schedule,
             weight: *weight,
         };
-        self.clients = mixture.parts().iter().map(clients).collect();
+        let present = mixture.parts().iter().filter(|(_, weight)| *weight > 0.0);
+        self.clients = present.map(clients).collect();
         self.timeout = None;
         self
     }

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use crate::syn::{Capacity, Clients};
     use std::cmp::Reverse;
-    use std::collections::{BTreeSet, BinaryHeap, HashMap};
+    use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
     use tidegate_units::Rate;
     use tidegate_workload::{Jitter, Rng, SCHEDULES, Schedule, Trace};
 
@@ -286,7 +286,7 @@ mod tests {
     fn keys_name_clients() {
         let spec = spec(&SCHEDULES[5..], Jitter::PAPER);
         let (out, seen) = with(&spec, Heap::default(), 1);
-        let mut attempts: HashMap<u64, u8> = HashMap::new();
+        let mut attempts: BTreeMap<u64, u8> = BTreeMap::new();
         for (_, key, attempt) in seen {
             let next = attempts.entry(key).or_insert(0);
             assert_eq!(*next, attempt);

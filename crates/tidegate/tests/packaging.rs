@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What packaging/ says about the binary is true of it.
+
+use std::process::Command;
+
+/// The unit's commands exist, with the options that it gives them. (An unknown option in front of
+/// `--help` is an error.)
+#[test]
+fn the_unit_starts_commands_that_exist() {
+    let unit = include_str!("../../../packaging/tidegate.service");
+    let commands: Vec<&str> = unit
+        .lines()
+        .filter(|l| l.starts_with("Exec"))
+        .filter_map(|l| l.split_once('='))
+        .map(|l| l.1)
+        .collect();
+    assert_eq!(commands.len(), 3, "check, run, reload");
+    for command in commands {
+        let mut words = command.split(' ');
+        assert_eq!(words.next(), Some("/usr/bin/tidegate"), "{command}");
+        let out = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(words)
+            .arg("--help")
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+/// The example passes its own check (without a look at this system).
+#[test]
+fn the_example_is_a_sound_configuration() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/tidegate.yaml");
+    let out = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["check", "--no-system", example])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}

@@ -8,6 +8,7 @@
 
 #include "contract/contract.h"
 #include "algo/abacus.h"
+#include "algo/abacus_exact.h"
 #include "algo/fresh_first.h"
 #include "algo/token_bucket.h"
 
@@ -70,6 +71,8 @@ TG_INLINE const void *tg_policy_near(const struct tg_params *p,
 	switch (p->policy) {
 	case TG_POLICY_fresh_first:
 		return tg_fresh_first_near(&s->u.fresh_first, key);
+	case TG_POLICY_abacus_exact:
+		return tg_abacus_exact_near(&s->u.abacus_exact, key);
 	}
 	return s;
 }

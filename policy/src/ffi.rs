@@ -9,6 +9,8 @@ use tidegate_units::Nanos;
 pub(crate) const PRIORITIES: usize = 8;
 /// Retransmissions that an Abacus schedule may hold (`TG_ABACUS_STEPS_MAX`).
 pub(crate) const STEPS_MAX: usize = 12;
+/// Length of the table of an exact one (`TG_EXACT_TABLE`), of which as many are used.
+pub(crate) const EXACT_TABLE: usize = 16;
 /// Size of `struct tg_params` behind its first eight bytes.
 const PARAMS_BODY: usize = 136;
 /// Size of `struct tg_state`.
@@ -52,6 +54,17 @@ pub(crate) struct Abacus {
     pub(crate) schedule: [u16; STEPS_MAX],
     pub(crate) ewma_shift: u8,
     pub(crate) pad: [u8; 3],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct AbacusExact {
+    pub(crate) bucket: Bucket,
+    pub(crate) period_ns: u64,
+    pub(crate) room_milli: u32,
+    pub(crate) window: u16,
+    pub(crate) steps: u16,
+    pub(crate) schedule: [u16; EXACT_TABLE],
 }
 
 /// Parameters of one policy (`struct tg_params`), ready for the kernel's map.
@@ -267,6 +280,10 @@ mod tests {
             offset_of!(Abacus, window),
             offset_of!(Abacus, schedule),
             offset_of!(Abacus, ewma_shift),
+            offset_of!(AbacusExact, period_ns),
+            offset_of!(AbacusExact, room_milli),
+            offset_of!(AbacusExact, window),
+            offset_of!(AbacusExact, schedule),
             offset_of!(Event, random),
             offset_of!(Event, priority),
         ];

@@ -2,7 +2,7 @@
 //! From what an operator or a controller says to what a policy computes with: every division and
 //! every bound is here, once per change, so that there is none per packet.
 
-use crate::ffi::{Abacus, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket};
+use crate::ffi::{Abacus, AbacusExact, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket};
 use crate::{Params, Policy};
 use std::fmt;
 use tidegate_units::{Nanos, Rate};
@@ -106,25 +106,62 @@ impl AbacusSpec {
     }
 
     fn check(&self) -> Result<(), ParamsError> {
-        let rising = self.schedule.windows(2).all(|pair| pair[0] < pair[1]);
-        let first = self.schedule.first().copied().unwrap_or(0);
-        if !rising || first == 0 || self.schedule.len() > STEPS_MAX {
-            return Err(ParamsError::Schedule(self.schedule.clone()));
-        }
-        if self.window > WINDOW_MAX {
-            return Err(ParamsError::Window(self.window));
-        }
-        let hour = Nanos::from_secs(3600);
-        if self.period < Nanos::from_millis(1) || self.period > hour || self.ewma_shift > 15 {
-            return Err(ParamsError::Period(self.period, self.ewma_shift));
-        }
-        Ok(())
+        check_plan(&self.schedule, self.window)?;
+        check_period(self.period, self.ewma_shift)
     }
+}
 
-    /// Thousandths of a SYN per period, saturating.
-    fn per_period(&self, rate: Rate) -> u32 {
-        (rate.get() * 1e3 * self.period.as_secs_f64()).round() as u32
+/// An Abacus filter that recognises retransmissions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AbacusExactSpec {
+    /// Stage one. Its action does not matter.
+    pub bucket: BucketSpec,
+    /// T_i: when the i-th retransmission arrives, in periods since the first SYN; rising, 1 to 12.
+    pub schedule: Vec<u16>,
+    /// S: how far ahead to borrow, and the longest gap that a client is left to wait, in periods;
+    /// 0 (reject all excess) to 127.
+    pub window: u16,
+    /// T0: 1 ms to 1 hour.
+    pub period: Nanos,
+}
+
+impl AbacusExactSpec {
+    /// The load of the paper's evaluation: classic schedule 3, 9, 21, 45 s, T0 = 1 s.
+    #[must_use]
+    pub fn classic(bucket: BucketSpec, window: u16) -> Self {
+        Self { bucket, schedule: vec![3, 9, 21, 45], window, period: Nanos::SECOND }
     }
+}
+
+fn check_plan(schedule: &[u16], window: u16) -> Result<(), ParamsError> {
+    let rising = schedule.windows(2).all(|pair| pair[0] < pair[1]);
+    let first = schedule.first().copied().unwrap_or(0);
+    if !rising || first == 0 || schedule.len() > STEPS_MAX {
+        return Err(ParamsError::Schedule(schedule.to_vec()));
+    }
+    if window > WINDOW_MAX {
+        return Err(ParamsError::Window(window));
+    }
+    Ok(())
+}
+
+fn check_period(period: Nanos, shift: u8) -> Result<(), ParamsError> {
+    if period < Nanos::from_millis(1) || period > Nanos::from_secs(3600) || shift > 15 {
+        return Err(ParamsError::Period(period, shift));
+    }
+    Ok(())
+}
+
+/// As the policies take a schedule: a table of fixed length.
+fn table<const N: usize>(schedule: &[u16]) -> [u16; N] {
+    let mut table = [0; N];
+    table[..schedule.len()].copy_from_slice(schedule);
+    table
+}
+
+/// Thousandths of a SYN per period, saturating.
+fn per_period(rate: Rate, period: Nanos) -> u32 {
+    (rate.get() * 1e3 * period.as_secs_f64()).round() as u32
 }
 
 impl Params {
@@ -159,20 +196,36 @@ impl Params {
     /// When the bucket, schedule, window or period are out of range.
     pub fn abacus(spec: &AbacusSpec) -> Result<Self, ParamsError> {
         spec.check()?;
-        let mut schedule = [0; STEPS_MAX];
-        schedule[..spec.schedule.len()].copy_from_slice(&spec.schedule);
         let body = Abacus {
             bucket: spec.bucket.compile()?,
             period_ns: spec.period.0,
-            room_milli: spec.per_period(spec.bucket.rate),
-            lambda_start_milli: spec.per_period(spec.lambda_start),
+            room_milli: per_period(spec.bucket.rate, spec.period),
+            lambda_start_milli: per_period(spec.lambda_start, spec.period),
             window: spec.window,
             steps: spec.schedule.len() as u16,
-            schedule,
+            schedule: table(&spec.schedule),
             ewma_shift: spec.ewma_shift,
             pad: [0; 3],
         };
         Ok(Self::new(Policy::Abacus, &body))
+    }
+
+    /// An Abacus filter that recognises retransmissions.
+    ///
+    /// # Errors
+    /// When the bucket, schedule, window or period are out of range.
+    pub fn abacus_exact(spec: &AbacusExactSpec) -> Result<Self, ParamsError> {
+        check_plan(&spec.schedule, spec.window)?;
+        check_period(spec.period, 0)?;
+        let body = AbacusExact {
+            bucket: spec.bucket.compile()?,
+            period_ns: spec.period.0,
+            room_milli: per_period(spec.bucket.rate, spec.period),
+            window: spec.window,
+            steps: spec.schedule.len() as u16,
+            schedule: table(&spec.schedule),
+        };
+        Ok(Self::new(Policy::AbacusExact, &body))
     }
 }
 

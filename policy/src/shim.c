@@ -34,6 +34,10 @@ size_t tg_native_layout(size_t index)
 		offsetof(struct tg_abacus_params, window),
 		offsetof(struct tg_abacus_params, schedule),
 		offsetof(struct tg_abacus_params, ewma_shift),
+		offsetof(struct tg_abacus_exact_params, period_ns),
+		offsetof(struct tg_abacus_exact_params, room_milli),
+		offsetof(struct tg_abacus_exact_params, window),
+		offsetof(struct tg_abacus_exact_params, schedule),
 		offsetof(struct tg_event, random),
 		offsetof(struct tg_event, priority),
 	};

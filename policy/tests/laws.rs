@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate_policy::{
-    AbacusSpec, Action, BucketSpec, Event, Params, Policy, State, Verdict, VerdictKind, admit,
+    AbacusExactSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy, State, Verdict,
+    VerdictKind, admit,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -17,6 +18,9 @@ fn all_params(bucket: &BucketSpec) -> Vec<Params> {
             Policy::TokenBucket => Params::token_bucket(bucket),
             Policy::FreshFirst => Params::fresh_first(bucket),
             Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket.clone(), 45)),
+            Policy::AbacusExact => {
+                Params::abacus_exact(&AbacusExactSpec::classic(bucket.clone(), 45))
+            }
         })
         .map(|params| params.expect("the strategies give valid buckets"))
         .collect();

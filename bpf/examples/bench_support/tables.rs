@@ -12,7 +12,7 @@ use tidegate_bpf::{
     Class, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
 };
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
-use tidegate_policy::{AbacusSpec, Action, BucketSpec, Params, Policy};
+use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params, Policy};
 use tidegate_units::{Nanos, Random, Rate};
 
 /// How large everything is.
@@ -223,6 +223,7 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         Policy::TokenBucket => Params::token_bucket(&bucket)?,
         Policy::FreshFirst => Params::fresh_first(&bucket)?,
         Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, 45))?,
+        Policy::AbacusExact => Params::abacus_exact(&AbacusExactSpec::classic(bucket, 45))?,
     };
     let limit =
         |service| ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0 };

@@ -4,7 +4,7 @@
 
 use super::policies::Spec;
 use super::random::Dice;
-use tidegate_policy::{AbacusSpec, Action, BucketSpec, Event, Params, Policy};
+use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy};
 use tidegate_units::{Nanos, Rate};
 
 const SECOND: u64 = 1_000_000_000;
@@ -33,6 +33,7 @@ pub fn params(policy: Policy, spec: &Spec) -> Params {
         (Policy::FreshFirst, Spec::Bucket(bucket)) => Params::fresh_first(bucket).unwrap(),
         (_, Spec::Bucket(bucket)) => Params::token_bucket(bucket).unwrap(),
         (_, Spec::Abacus(abacus)) => Params::abacus(abacus).unwrap(),
+        (_, Spec::AbacusExact(exact)) => Params::abacus_exact(exact).unwrap(),
     }
 }
 
@@ -81,6 +82,10 @@ impl Events {
         match self.policy {
             Policy::TokenBucket | Policy::FreshFirst => Spec::Bucket(bucket),
             Policy::Abacus => Spec::Abacus(self.abacus(bucket)),
+            Policy::AbacusExact => {
+                let AbacusSpec { bucket, schedule, window, period, .. } = self.abacus(bucket);
+                Spec::AbacusExact(AbacusExactSpec { bucket, schedule, window, period })
+            }
         }
     }
 

@@ -11,6 +11,7 @@ pub mod connection;
 pub mod decode;
 pub mod engine;
 pub mod events;
+pub mod exact;
 pub mod frames;
 pub mod golden;
 pub mod harness;

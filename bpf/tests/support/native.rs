@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tidegate_policy::{
-    AbacusSpec, Action as Refusal, BucketSpec, Params, Policy, Reason, VerdictKind,
+    AbacusExactSpec, AbacusSpec, Action as Refusal, BucketSpec, Params, Policy, Reason, VerdictKind,
 };
 use tidegate_units::Rate;
 
@@ -419,7 +419,7 @@ pub fn params(service: &Service) -> Params {
     let Some(limit) = &service.limit else { return Params::no_limit(service.policy) };
     let Limit { burst, reserve, .. } = *limit;
     // an Abacus filter measures its room by the rate: one period must hold one SYN
-    let borrows = service.policy == Policy::Abacus && service.abacus_window > 0;
+    let borrows = service.is_abacus() && service.abacus_window > 0;
     let seconds = if borrows { 1 } else { SECONDS_PER_TOKEN };
     let rate = Rate::per_second(1.0 / seconds as f64);
     let mut bucket = BucketSpec::new(rate, burst, service.action);
@@ -428,6 +428,9 @@ pub fn params(service: &Service) -> Params {
         Policy::TokenBucket => Params::token_bucket(&bucket),
         Policy::FreshFirst => Params::fresh_first(&bucket),
         Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, service.abacus_window)),
+        Policy::AbacusExact => {
+            Params::abacus_exact(&AbacusExactSpec::classic(bucket, service.abacus_window))
+        }
     }
     .unwrap()
 }
@@ -437,10 +440,10 @@ fn commands(setup: &Setup, mode: Mode) -> Vec<u8> {
     let heartbeat = match setup.heartbeat {
         Heartbeat::Never => 0,
         Heartbeat::Ago(ns) => NOW - ns,
+        Heartbeat::Ahead(ns) => NOW + ns,
     };
     out.extend_from_slice(&NOW.to_le_bytes());
     out.extend_from_slice(&heartbeat.to_le_bytes());
-        Heartbeat::Ahead(ns) => NOW + ns,
     let switches = [setup.released.into(), setup.trust_dscp.into(), mode.answering as u8];
     out.extend_from_slice(&switches);
     push(&mut out, &[mode.sample_every]);

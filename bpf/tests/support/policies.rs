@@ -2,7 +2,10 @@
 //! The policies once more, by another hand: from the head comments of policy/algo, the contract and
 //! the description of the Abacus filter. Whole numbers of picotokens, as wide as they come.
 
-use tidegate_policy::{AbacusSpec, Action, BucketSpec, Event, Policy, Reason, VerdictKind};
+use super::exact::{Exact, Refused};
+use tidegate_policy::{
+    AbacusExactSpec, AbacusSpec, Action, BucketSpec, Event, Policy, Reason, VerdictKind,
+};
 
 const TOKEN: u128 = 1_000_000_000_000;
 /// A clock further back than this is believed.
@@ -19,6 +22,7 @@ pub enum Spec {
     NoLimit,
     Bucket(BucketSpec),
     Abacus(AbacusSpec),
+    AbacusExact(AbacusExactSpec),
 }
 
 /// Kind, reason, and whether the event is known to be a repetition.
@@ -31,6 +35,7 @@ pub struct Policies {
     /// Refused keys, by set, the latest first.
     refused: Vec<Vec<u16>>,
     ring: Ring,
+    exact: Exact,
 }
 
 /// A bucket stores what was used.
@@ -82,7 +87,13 @@ fn refusal(action: Action) -> VerdictKind {
 impl Policies {
     pub fn new(policy: Policy) -> Self {
         let refused = vec![Vec::new(); SETS as usize];
-        Self { policy, bucket: Bucket::default(), refused, ring: Ring::default() }
+        Self {
+            policy,
+            bucket: Bucket::default(),
+            refused,
+            ring: Ring::default(),
+            exact: Exact::new(),
+        }
     }
 
     /// The verdict on one event.
@@ -91,6 +102,7 @@ impl Policies {
             (Policy::TokenBucket, Spec::Bucket(spec)) => self.token_bucket(spec, event),
             (Policy::FreshFirst, Spec::Bucket(spec)) => self.fresh_first(spec, event),
             (Policy::Abacus, Spec::Abacus(spec)) => self.abacus(spec, event),
+            (Policy::AbacusExact, Spec::AbacusExact(spec)) => self.abacus_exact(spec, event),
             (policy, Spec::NoLimit) => {
                 let repeated = policy == Policy::FreshFirst && self.is_known(event);
                 (VerdictKind::Admit, Reason::NoLimit, repeated)
@@ -155,6 +167,27 @@ impl Policies {
             (VerdictKind::Drop, Reason::Borrowed, false)
         } else {
             (VerdictKind::Reject, Reason::NoRoom, false)
+        }
+    }
+}
+
+impl Policies {
+    fn abacus_exact(&mut self, spec: &AbacusExactSpec, event: &Event) -> Said {
+        self.exact.turn_to(spec, event.now_ns);
+        self.bucket.refill(&spec.bucket, event.now_ns);
+        let (known, older) = self.exact.meet(event);
+        // a full bucket serves anybody
+        let most = (u128::from(spec.bucket.burst) - 1) * TOKEN;
+        let kept = (reserve(&spec.bucket, event) + older * TOKEN).min(most);
+        if self.bucket.take(&spec.bucket, kept) {
+            self.exact.admitted(event);
+            return (VerdictKind::Admit, Reason::Token, known);
+        }
+        match self.exact.refused(spec, event) {
+            Refused::Booked => (VerdictKind::Drop, Reason::Borrowed, false),
+            Refused::NoRoom => (VerdictKind::Reject, Reason::NoRoom, false),
+            Refused::DroppedAgain => (VerdictKind::Drop, Reason::ExpectedAgain, true),
+            Refused::LastAttempt => (VerdictKind::Reject, Reason::LastAttempt, true),
         }
     }
 }

@@ -210,6 +210,10 @@ impl Setup {
         self.policy(Policy::Abacus).each(|service| service.abacus_window = window)
     }
 
+    pub fn abacus_exact(self, window: u16) -> Self {
+        self.policy(Policy::AbacusExact).each(|service| service.abacus_window = window)
+    }
+
     pub fn refused_before(self) -> Self {
         self.each(|service| service.refused_before = true)
     }
@@ -283,18 +287,23 @@ impl fmt::Display for Setup {
         say(self.released, "released".into());
         match self.heartbeat {
             Heartbeat::Never => say(true, "no heartbeat ever".into()),
+            Heartbeat::Ahead(ns) => {
+                say(true, format!("heartbeat {:.1} s ahead", ns as f64 / SECOND as f64))
+            }
             Heartbeat::Ago(ns) => {
                 say(ns > 0, format!("heartbeat {:.1} s ago", ns as f64 / SECOND as f64))
             }
         };
-            Heartbeat::Ahead(ns) => {
-                say(true, format!("heartbeat {:.1} s ahead", ns as f64 / SECOND as f64))
-            }
         f.write_str(&words.join("; "))
     }
 }
 
 impl Service {
+    /// Whether its policy borrows from later.
+    pub fn is_abacus(&self) -> bool {
+        [Policy::Abacus, Policy::AbacusExact].contains(&self.policy)
+    }
+
     fn words(&self) -> String {
         let mut words = Vec::new();
         let action = match self.action {
@@ -320,8 +329,7 @@ impl Service {
         say(self.waiting_max > 0, format!("waiting {} of {}", self.waiting, self.waiting_max));
         let queue = self.accept_queue_max_q10;
         say(queue > 0, format!("accept queue up to {queue}/1024"));
-        let abacus = self.policy == Policy::Abacus;
-        say(abacus, format!("window {} s", self.abacus_window));
+        say(self.is_abacus(), format!("window {} s", self.abacus_window));
         say(self.refused_before, "this SYN was refused before".into());
         for class in &self.classes {
             words.push(class.to_string());

@@ -47,7 +47,7 @@ pub fn setup(dice: &mut Dice, exact_clock: bool) -> Setup {
 }
 
 fn limits(service: &mut Service, dice: &mut Dice) {
-    service.policy = *dice.pick(&[Policy::TokenBucket, Policy::FreshFirst, Policy::Abacus]);
+    service.policy = *dice.pick(Policy::ALL);
     // a window would need a model of the ring: that is what the replay is for
     service.abacus_window = 0;
     service.action = *dice.pick(&[Action::Drop, Action::Reject, Action::Reject]);

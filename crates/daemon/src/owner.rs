@@ -370,11 +370,11 @@ fn control_mode(mode: Mode, released: bool) -> ControlMode {
     }
 }
 
-/// `abacus` chooses by itself.
+/// `abacus` and `abacus_exact` choose by themselves.
 fn action_name(service: &ServiceConfig) -> &'static str {
     match service.policy.action {
         Some(action) => action.name(),
-        None if service.policy.name == "abacus" => "drop or reject",
+        None if service.policy.is_abacus() => "drop or reject",
         None => Refusal::default().name(),
     }
 }

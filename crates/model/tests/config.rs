@@ -16,7 +16,10 @@ use tidegate_units::Nanos;
 const BAD_MIN: usize = 45;
 
 fn registry() -> Registry {
-    Registry::new(["token_bucket", "fresh_first", "abacus"], ["default", "syn", "fixed"])
+    Registry::new(
+        ["token_bucket", "fresh_first", "abacus", "abacus_exact"],
+        ["default", "syn", "fixed"],
+    )
 }
 
 fn here(path: &str) -> PathBuf {

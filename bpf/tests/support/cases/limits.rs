@@ -4,10 +4,10 @@
 use super::{Case, admit, cases, drop, pass, reject};
 use crate::support::packet::{eth, syn4, syn6};
 use crate::support::setup::{Heartbeat, SECOND, Setup, base, dropping, rejecting};
-use tidegate_policy::Policy::{Abacus, FreshFirst};
+use tidegate_policy::Policy::{Abacus, AbacusExact, FreshFirst};
 use tidegate_policy::Reason::{
-    AcceptQueue, Borrowed, LeaseExpired, NeverShed, NoLimit, NoRoom, Rate, Released, Repeated,
-    Reserved, Token, Waiting,
+    AcceptQueue, Borrowed, ExpectedAgain, LeaseExpired, NeverShed, NoLimit, NoRoom, Rate, Released,
+    Repeated, Reserved, Token, Waiting,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -19,6 +19,7 @@ pub fn cases() -> Vec<Case> {
     chain(&mut all);
     fresh_first(&mut all);
     abacus(&mut all);
+    abacus_exact(&mut all);
     switches(&mut all);
     lease(&mut all);
     all
@@ -179,6 +180,33 @@ fn abacus(v: &mut Vec<Case>) {
     }
 }
 
+fn abacus_exact(v: &mut Vec<Case>) {
+    cases! { v, dropping().abacus_exact(45).bucket(5, 4), admit(Token);
+        "exact-token" "a token" => syn4();
+    }
+    cases! { v, rejecting().abacus_exact(45), drop(Borrowed);
+        "exact-borrowed" "room is expected when the SYN comes back: dropped, whatever the action" =>
+            syn4();
+        "exact-borrowed-ipv6" "the same, IPv6" => syn6();
+    }
+    cases! { v, dropping().abacus_exact(0), reject(NoRoom);
+        "exact-no-room" "no window: rejected, whatever the action" => syn4();
+    }
+    cases! { v, dropping().abacus_exact(2), reject(NoRoom);
+        "exact-window" "a window that ends before the first retransmission" => syn6();
+    }
+    cases! { v, rejecting().abacus_exact(45).refused_before(), drop(ExpectedAgain);
+        "exact-again" "a copy of a SYN that was dropped: dropped again, not rejected" => syn4();
+        "exact-again-ipv6" "the same, IPv6" => syn6();
+    }
+    cases! { v, base().policy(AbacusExact), admit(NoLimit);
+        "exact-none" "no limit" => syn4();
+    }
+    cases! { v, dropping().abacus_exact(0).shadow(), reject(NoRoom).shadow();
+        "exact-shadow" "a reject in shadow" => syn4();
+    }
+}
+
 fn switches(v: &mut Vec<Case>) {
     cases! { v, rejecting().released(), pass(Released);
         "released" "the kill switch: everything passes" => syn4();
@@ -222,6 +250,12 @@ fn lease(v: &mut Vec<Case>) {
     cases! { v, at(Heartbeat::Never), pass(LeaseExpired);
         "lease-never" "no heartbeat ever" => syn4();
     }
+    cases! { v, at(Heartbeat::Ahead(SECOND / 2)), reject(Rate);
+        "lease-ahead" "half a second ahead: a clock may err" => syn4();
+    }
+    cases! { v, at(Heartbeat::Ahead(3600 * SECOND)), pass(LeaseExpired);
+        "lease-far-ahead" "an hour ahead: it would hold for an hour without a daemon" => syn4();
+    }
     cases! { v, at(ago(6500)).bucket(5, 0), admit(Token);
         "lease-admit" "an admission asks no lease that still holds" => syn4();
     }
@@ -229,9 +263,3 @@ fn lease(v: &mut Vec<Case>) {
         "lease-ended-shadow" "a lease that ended is named before shadow" => syn6();
     }
 }
-    cases! { v, at(Heartbeat::Ahead(SECOND / 2)), reject(Rate);
-        "lease-ahead" "half a second ahead: a clock may err" => syn4();
-    }
-    cases! { v, at(Heartbeat::Ahead(3600 * SECOND)), pass(LeaseExpired);
-        "lease-far-ahead" "an hour ahead: it would hold for an hour without a daemon" => syn4();
-    }

@@ -96,7 +96,7 @@ impl Check<'_> {
     fn policy(&mut self, path: &str, policy: &PolicyConfig) {
         let at = format!("{path}.name");
         self.known(&at, "policy", &policy.name, &self.registry.policies);
-        let abacus = policy.name == "abacus";
+        let abacus = policy.is_abacus();
         let given = [
             ("schedule", policy.schedule.is_some()),
             ("window", policy.window.is_some()),
@@ -106,7 +106,7 @@ impl Check<'_> {
             let name = &policy.name;
             self.fault(
                 &format!("{path}.{key}"),
-                format!("the policy {name:?} has no {key}; abacus has"),
+                format!("the policy {name:?} has no {key}; abacus and abacus_exact have"),
             );
         }
         if abacus {
@@ -116,7 +116,9 @@ impl Check<'_> {
 
     fn abacus(&mut self, path: &str, policy: &PolicyConfig) {
         if policy.action.is_some() {
-            let why = "abacus chooses between drop and reject by itself; leave the key out";
+            let name = &policy.name;
+            let why =
+                format!("{name} chooses between drop and reject by itself; leave the key out");
             self.fault(&format!("{path}.action"), why);
         }
         let period = policy.period.unwrap_or(Nanos::SECOND);

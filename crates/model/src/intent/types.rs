@@ -224,18 +224,18 @@ impl Refusal {
 pub struct PolicyConfig {
     /// Name of the policy.
     pub name: String,
-    /// What is done with what is not admitted. `abacus` chooses between both by itself.
+    /// What is done with what is not admitted. `abacus` and `abacus_exact` choose by themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Refusal>,
-    /// Only `abacus`: when a refused client tries again, after its first attempt; rising.
+    /// Only `abacus` and `abacus_exact`: when a refused client tries again, after its first attempt; rising.
     #[serde(with = "text::spans", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Vec<text::SpanText>", length(min = 1, max = ABACUS_STEPS_MAX))]
     pub schedule: Option<Vec<Nanos>>,
-    /// Only `abacus`: how far ahead room may be borrowed; 0 rejects every excess request.
+    /// Only `abacus` and `abacus_exact`: how far ahead room may be borrowed; 0 rejects every excess request.
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub window: Option<Nanos>,
-    /// Only `abacus`: length of a period; schedule and window are multiples of it.
+    /// Only `abacus` and `abacus_exact`: length of a period; schedule and window are multiples of it.
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub period: Option<Nanos>,
@@ -253,7 +253,7 @@ impl Default for PolicyConfig {
     }
 }
 
-/// The parameters of `abacus`, in periods, defaults filled in.
+/// The parameters of `abacus` and `abacus_exact`, in periods, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbacusConfig {
     /// When a refused client tries again, in periods after its first attempt; rising.
@@ -271,7 +271,14 @@ impl PolicyConfig {
         self.action.unwrap_or_default()
     }
 
-    /// The parameters of `abacus`. The default schedule, 1, 3 and 7 s, is what the SYN
+    /// Whether it is one of the Abacus filters, which have a schedule and choose between drop and
+    /// reject by themselves.
+    #[must_use]
+    pub fn is_abacus(&self) -> bool {
+        ["abacus", "abacus_exact"].contains(&self.name.as_str())
+    }
+
+    /// The parameters of `abacus` and `abacus_exact`. The default schedule, 1, 3 and 7 s, is what the SYN
     /// retransmissions of all common stacks of today have in common; the default window takes all
     /// of it, the default period is 1 s.
     #[must_use]

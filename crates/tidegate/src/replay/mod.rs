@@ -169,10 +169,12 @@ impl Told<'_> {
 
     fn service(&self) -> Service {
         let policy = &self.service.policy;
+        // An Abacus filter takes no action: it chooses for each SYN.
+        let chooses = policy.name.starts_with("abacus");
         Service {
             name: self.service.name.clone(),
             policy: policy.name.clone(),
-            action: policy.refusal().name(),
+            action: if chooses { "drop or reject" } else { policy.refusal().name() },
             controller: self.service.control.name.clone(),
             objective_s: self.service.objective.as_secs_f64(),
         }

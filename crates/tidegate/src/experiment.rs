@@ -48,7 +48,19 @@ impl Extension for Experiments {
             );
         let judge = Command::new("judge")
             .about("Compare results with what is claimed; exit code 8 when a claim does not hold")
-            .arg(Arg::new("dir").required(true).value_parser(clap::value_parser!(PathBuf)));
+            .arg(
+                Arg::new("dir")
+                    .required(true)
+                    .num_args(1..)
+                    .value_parser(clap::value_parser!(PathBuf))
+                    .help("folders that `run` wrote"),
+            )
+            .arg(
+                Arg::new("report")
+                    .long("report")
+                    .value_parser(clap::value_parser!(PathBuf))
+                    .help("also write a page (Markdown) with figures beside it"),
+            );
         Command::new("experiment")
             .about("What we claim, run and judged")
             .subcommand_required(true)
@@ -61,8 +73,12 @@ impl Extension for Experiments {
         match matches.subcommand() {
             Some(("run", matches)) => run(matches, out),
             Some(("judge", matches)) => {
-                let dir = matches.get_one::<PathBuf>("dir").cloned().unwrap_or_default();
-                judge_dir(&dir, out)
+                let dirs: Vec<PathBuf> =
+                    matches.get_many::<PathBuf>("dir").into_iter().flatten().cloned().collect();
+                if let Some(page) = matches.get_one::<PathBuf>("report") {
+                    tidegate_experiments::report::write(&dirs, page)?;
+                }
+                judge_dirs(&dirs, out)
             }
             _ => {
                 for experiment in catalog::all() {
@@ -137,11 +153,15 @@ fn finish(
     Ok(())
 }
 
-fn judge_dir(dir: &Path, out: &mut dyn Write) -> Result<Exit> {
-    let (run, lines) = folder::judge(dir)?;
-    writeln!(out, "{} ({}), {}\n", run.experiment, run.world, run.machine)?;
-    out.write_all(judge::table(&lines).as_bytes())?;
-    let failed = lines.iter().filter(|line| !line.holds()).count();
-    writeln!(out, "\n{} of {} claims hold", lines.len() - failed, lines.len())?;
-    Ok(if failed == 0 { Exit::Ok } else { Exit::ClaimFails })
+fn judge_dirs(dirs: &[PathBuf], out: &mut dyn Write) -> Result<Exit> {
+    let mut all_hold = true;
+    for dir in dirs {
+        let (run, lines) = folder::judge(dir)?;
+        writeln!(out, "{} ({}), {}\n", run.experiment, run.world, run.machine)?;
+        out.write_all(judge::table(&lines).as_bytes())?;
+        let failed = lines.iter().filter(|line| !line.holds()).count();
+        writeln!(out, "\n{} of {} claims hold", lines.len() - failed, lines.len())?;
+        all_hold &= failed == 0;
+    }
+    Ok(if all_hold { Exit::Ok } else { Exit::ClaimFails })
 }

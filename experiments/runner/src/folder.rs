@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A folder of results: results.csv, run.json, figures/.
 
-use crate::catalog;
+use crate::catalog::{self, Experiment};
 use crate::judge::{self, Expect, Line};
 use crate::results::{self, Row};
 use anyhow::{Context, Result};
@@ -61,6 +61,29 @@ pub fn write(
 /// # Errors
 /// When the folder cannot be read, or names an experiment that there is not.
 pub fn judge(dir: &Path) -> Result<(Run, Vec<Line>)> {
+    let read = read(dir)?;
+    let lines = judge::judge(&read.expect, &read.rows, read.run.quick);
+    Ok((read.run, lines))
+}
+
+/// A folder with the experiment that it came from.
+#[derive(Debug)]
+pub struct Read {
+    /// How it came about.
+    pub run: Run,
+    /// The experiment.
+    pub experiment: Experiment,
+    /// What is expected of it.
+    pub expect: Expect,
+    /// Its rows.
+    pub rows: Vec<Row>,
+}
+
+/// Reads a folder.
+///
+/// # Errors
+/// When it cannot be read, or names an experiment that there is not.
+pub fn read(dir: &Path) -> Result<Read> {
     let read = |name: &str| {
         let path = dir.join(name);
         let size = fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
@@ -72,7 +95,7 @@ pub fn judge(dir: &Path) -> Result<(Run, Vec<Line>)> {
     let expect: Expect = serde_saphyr::from_str(experiment.expect)
         .with_context(|| format!("expect.yaml of {}", run.experiment))?;
     let rows = results::from_csv(&read("results.csv")?)?;
-    Ok((run.clone(), judge::judge(&expect, &rows, run.quick)))
+    Ok(Read { run, experiment, expect, rows })
 }
 
 /// Kernel and CPU count, for run.json.

@@ -14,6 +14,29 @@ use serde::Deserialize;
 pub struct Expect {
     /// All of them.
     pub claims: Vec<Claim>,
+    /// Tables that a report shows beside the claims.
+    #[serde(default)]
+    pub show: Vec<Show>,
+}
+
+/// A table of a report: variants down, x across.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Show {
+    /// Metric.
+    pub metric: String,
+    /// What it is, with its unit.
+    pub says: String,
+    /// x_name.
+    pub x_name: String,
+    /// Values of x.
+    pub at: Vec<f64>,
+    /// Variants, `*` standing for anything; empty: all.
+    #[serde(default)]
+    pub variants: Vec<String>,
+    /// The values are multiplied with this (100 for per cent).
+    #[serde(default)]
+    pub times: Option<f64>,
 }
 
 /// One claim.
@@ -44,6 +67,9 @@ pub struct Claim {
     /// Not judged in a quick run, for which it has too few arrivals.
     #[serde(default)]
     pub full_only: bool,
+    /// What is known of the reason, where a result differs from what is claimed; for reports.
+    #[serde(default)]
+    pub why: String,
 }
 
 /// Points of a metric.
@@ -91,6 +117,8 @@ pub struct Line {
     pub aim: String,
     /// The outcome.
     pub outcome: Outcome,
+    /// Why, where that is known.
+    pub why: String,
 }
 
 impl Line {
@@ -116,6 +144,7 @@ fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
         band: band(claim),
         aim: claim.aim.map(short).unwrap_or_default(),
         outcome,
+        why: claim.why.clone(),
     }
 }
 
@@ -195,7 +224,7 @@ fn expand(patterns: &[String], rows: &[Row]) -> Result<Vec<String>, String> {
 }
 
 /// Whether a text fits a pattern in which `*` stands for anything.
-fn fits(pattern: &str, text: &str) -> bool {
+pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -269,13 +298,19 @@ pub fn table(lines: &[Line]) -> String {
     text
 }
 
-fn cells(line: &Line) -> [String; 6] {
-    let (measured, holds) = match &line.outcome {
+/// What was measured, and whether that holds, in words.
+#[must_use]
+pub fn words(outcome: &Outcome) -> (String, String) {
+    match outcome {
         Outcome::Holds(value) => (short(*value), "yes".to_string()),
         Outcome::Fails(value, place) => (short(*value), format!("NO ({place})")),
         Outcome::Missing(what) => ("-".into(), format!("NOT MEASURED: {what}")),
         Outcome::NotJudged => ("-".into(), "not judged in a quick run".into()),
-    };
+    }
+}
+
+fn cells(line: &Line) -> [String; 6] {
+    let (measured, holds) = words(&line.outcome);
     [line.says.clone(), line.source.clone(), measured, line.band.clone(), line.aim.clone(), holds]
 }
 
@@ -319,6 +354,7 @@ mod tests {
             at_most,
             aim: None,
             full_only: false,
+            why: String::new(),
         }
     }
 

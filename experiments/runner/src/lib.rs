@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs, judges and draws the experiments.
 
+pub mod abacus;
 pub mod catalog;
 pub mod folder;
 pub mod judge;
 pub mod plot;
+pub mod report;
 pub mod results;
 pub mod servers;
 pub mod start;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Figures: panels one above the other over one x axis, as SVG.
+//! Figures: panels over one kind of x axis, one above the other or side by side, as SVG.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
@@ -9,6 +9,12 @@ use plotters::prelude::*;
 const WIDTH: u32 = 960;
 /// Height of one panel in pixels.
 const PANEL_HEIGHT: u32 = 300;
+/// Width and height of one panel of several side by side.
+const ACROSS: (u32, u32) = (420, 360);
+/// Radius of the markers on the points, in pixels.
+const MARKER: i32 = 3;
+/// Half the width of the feet of an error bar, as a share of the width of the axis.
+const FOOT: f64 = 0.006;
 /// Colours that are told apart by the colour-blind too (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0xd5, 0x5e, 0x00),
@@ -26,8 +32,14 @@ pub struct Figure {
     pub title: String,
     /// Label of the x axis, with its unit.
     pub x_label: String,
-    /// Panels from top to bottom.
+    /// Panels from top to bottom, or from left to right.
     pub panels: Vec<Panel>,
+    /// Whether the panels stand side by side, as papers print them, with markers on the points.
+    pub across: bool,
+    /// Whether x is logarithmic.
+    pub x_log: bool,
+    /// Whether the y labels name the lines already: then there is no legend.
+    pub labelled: bool,
 }
 
 /// One panel.
@@ -37,6 +49,8 @@ pub struct Panel {
     pub y_label: String,
     /// Whether y is logarithmic.
     pub log: bool,
+    /// Range of y; absent: from 0 to above the highest point.
+    pub range: Option<(f64, f64)>,
     /// A dashed level with its label (the capacity, say).
     pub level: Option<(f64, String)>,
     /// The lines.
@@ -50,6 +64,8 @@ pub struct Series {
     pub name: String,
     /// Points in the order of x.
     pub points: Vec<(f64, f64)>,
+    /// Half widths of the error bars, in the order of the points; empty for none.
+    pub errors: Vec<f64>,
 }
 
 /// Why a figure could not be drawn.
@@ -70,19 +86,21 @@ impl Figure {
         let (x_low, x_high) = self.x_range().ok_or_else(|| error("no points".into()))?;
         let mut text = String::new();
         {
-            let height = PANEL_HEIGHT * self.panels.len() as u32 + 40;
-            let root = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+            let root = SVGBackend::with_string(&mut text, self.size()).into_drawing_area();
             root.fill(&WHITE).map_err(|e| error(e.to_string()))?;
             let root =
                 root.titled(&self.title, ("sans-serif", 20)).map_err(|e| error(e.to_string()))?;
-            let areas = root.split_evenly((self.panels.len(), 1));
+            let count = self.panels.len();
+            let areas = root.split_evenly(if self.across { (1, count) } else { (count, 1) });
             for (i, (panel, area)) in self.panels.iter().zip(&areas).enumerate() {
                 let last = i + 1 == self.panels.len();
                 let frame = Frame {
                     x: (x_low, x_high),
-                    x_label: if last { self.x_label.as_str() } else { "" },
-                    // The same colours hold below: one legend is enough.
-                    legend: i == 0,
+                    x_log: self.x_log,
+                    x_label: if last || self.across { self.x_label.as_str() } else { "" },
+                    // The same colours hold everywhere: one legend is enough.
+                    legend: (i == 0 && !self.labelled).then(|| self.legend()),
+                    markers: self.across,
                 };
                 panel.draw(area, &frame).map_err(|why| error(why.to_string()))?;
             }
@@ -92,8 +110,23 @@ impl Figure {
         Ok(text)
     }
 
+    fn size(&self) -> (u32, u32) {
+        let count = self.panels.len() as u32;
+        if self.across {
+            (ACROSS.0 * count.max(1), ACROSS.1 + 40)
+        } else {
+            (WIDTH, PANEL_HEIGHT * count + 40)
+        }
+    }
+
+    /// Where the least is in the way: what papers print falls to the right.
+    fn legend(&self) -> SeriesLabelPosition {
+        if self.across { SeriesLabelPosition::LowerLeft } else { SeriesLabelPosition::MiddleMiddle }
+    }
+
     fn x_range(&self) -> Option<(f64, f64)> {
-        let xs = || self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points).map(|p| p.0);
+        let all = || self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);
+        let xs = || all().map(|p| p.0).filter(|x| !self.x_log || *x > 0.0);
         let low = xs().min_by(f64::total_cmp)?;
         let high = xs().max_by(f64::total_cmp)?;
         Some((low, if high > low { high } else { low + 1.0 }))
@@ -103,61 +136,71 @@ impl Figure {
 /// What a panel shares with the others.
 struct Frame<'a> {
     x: (f64, f64),
+    x_log: bool,
     x_label: &'a str,
-    legend: bool,
+    legend: Option<SeriesLabelPosition>,
+    markers: bool,
 }
+
+type Drawn<'a> = Result<(), Box<dyn std::error::Error + 'a>>;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Panel {
-    fn draw(
-        &self,
-        area: &Area<'_>,
-        frame: &Frame<'_>,
-    ) -> Result<(), Box<dyn std::error::Error + '_>> {
+    fn draw(&self, area: &Area<'_>, frame: &Frame<'_>) -> Drawn<'_> {
         let ys = || self.series.iter().flat_map(|s| &s.points).map(|p| p.1);
         let level = self.level.iter().map(|(y, _)| *y);
         let high = ys().chain(level).fold(0.0, f64::max);
         if self.log {
             let low = ys().filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
             let low = if low.is_finite() { low } else { 1e-3 };
-            self.draw_on(area, frame, ((low * 0.8)..(high.max(low) * 1.3)).log_scale())?;
+            self.draw_y(area, frame, ((low * 0.8)..(high.max(low) * 1.3)).log_scale())
         } else {
-            self.draw_on(area, frame, 0.0..(if high > 0.0 { high * 1.1 } else { 1.0 }))?;
+            let (low, high) =
+                self.range.unwrap_or((0.0, if high > 0.0 { high * 1.1 } else { 1.0 }));
+            self.draw_y(area, frame, low..high)
         }
-        Ok(())
     }
 
-    fn draw_on<Y>(
-        &self,
-        area: &Area<'_>,
-        frame: &Frame<'_>,
-        y: Y,
-    ) -> Result<(), Box<dyn std::error::Error + '_>>
+    fn draw_y<Y>(&self, area: &Area<'_>, frame: &Frame<'_>, y: Y) -> Drawn<'_>
     where
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: ValueFormatter<f64> + Ranged<ValueType = f64>,
     {
-        let Frame { x: (x_low, x_high), x_label, legend } = *frame;
+        let (low, high) = frame.x;
+        if frame.x_log {
+            // the points at the ends stay clear of the frame
+            self.draw_on(area, frame, (((low * 0.9)..(high * 1.1)).log_scale(), y))
+        } else {
+            self.draw_on(area, frame, (low..high, y))
+        }
+    }
+
+    fn draw_on<X, Y>(&self, area: &Area<'_>, frame: &Frame<'_>, (x, y): (X, Y)) -> Drawn<'_>
+    where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: ValueFormatter<f64> + Ranged<ValueType = f64>,
+        Y: AsRangedCoord<Value = f64>,
+        Y::CoordDescType: ValueFormatter<f64> + Ranged<ValueType = f64>,
+    {
+        let foot = if frame.x_label.is_empty() { 24 } else { 44 };
         let mut chart = ChartBuilder::on(area)
             .margin(8)
             .set_label_area_size(LabelAreaPosition::Left, 70)
-            .set_label_area_size(
-                LabelAreaPosition::Bottom,
-                if x_label.is_empty() { 24 } else { 44 },
-            )
-            .build_cartesian_2d(x_low..x_high, y)?;
+            .set_label_area_size(LabelAreaPosition::Bottom, foot)
+            .build_cartesian_2d(x, y)?;
         chart
             .configure_mesh()
-            .x_desc(x_label)
+            .x_desc(frame.x_label)
             .y_desc(&self.y_label)
             .light_line_style(WHITE)
             .label_style(("sans-serif", 13))
             .axis_desc_style(("sans-serif", 14))
+            .x_label_formatter(&|v| crate::judge::short(*v))
             .y_label_formatter(&|v| crate::judge::short(*v))
             .draw()?;
         if let Some((level, label)) = &self.level {
-            let line = [(x_low, *level), (x_high, *level)];
+            let line = [(frame.x.0, *level), (frame.x.1, *level)];
             let style = BLACK.mix(0.6).stroke_width(1);
             chart
                 .draw_series(DashedLineSeries::new(line, 6, 4, style))?
@@ -166,23 +209,42 @@ impl Panel {
         }
         for (i, series) in self.series.iter().enumerate() {
             let style = COLOURS[i % COLOURS.len()].stroke_width(2);
-            let points = series.points.iter().copied().filter(|p| !self.log || p.1 > 0.0);
+            let shown = |p: &(f64, f64)| (!self.log || p.1 > 0.0) && (!frame.x_log || p.0 > 0.0);
+            let points = series.points.iter().copied().filter(shown);
             chart
-                .draw_series(LineSeries::new(points, style))?
+                .draw_series(LineSeries::new(points.clone(), style))?
                 .label(&series.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+            if frame.markers {
+                chart.draw_series(points.map(|p| Circle::new(p, MARKER, style.filled())))?;
+            }
+            chart
+                .draw_series(series.bars(frame).into_iter().map(|b| PathElement::new(b, style)))?;
         }
-        if !legend {
-            return Ok(());
+        if let Some(position) = &frame.legend {
+            chart
+                .configure_series_labels()
+                .position(position.clone())
+                .background_style(WHITE.mix(0.85))
+                .border_style(BLACK.mix(0.3))
+                .label_font(("sans-serif", 13))
+                .draw()?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::MiddleMiddle)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .label_font(("sans-serif", 13))
-            .draw()?;
         Ok(())
+    }
+}
+
+impl Series {
+    /// Error bars as paths.
+    fn bars(&self, frame: &Frame<'_>) -> Vec<Vec<(f64, f64)>> {
+        let foot = (frame.x.1 - frame.x.0) * FOOT;
+        let bar = |(&(x, y), &error): (&(f64, f64), &f64)| {
+            let (low, high) = (y - error, y + error);
+            let half = if frame.x_log { x * FOOT * 4.0 } else { foot };
+            let (left, right) = (x - half, x + half);
+            vec![(left, low), (right, low), (x, low), (x, high), (left, high), (right, high)]
+        };
+        self.points.iter().zip(&self.errors).filter(|(_, e)| **e > 0.0).map(bar).collect()
     }
 }
 
@@ -191,10 +253,11 @@ mod tests {
     use super::*;
 
     fn figure(points: Vec<(f64, f64)>) -> Figure {
-        let series = vec![Series { name: "reject".into(), points }];
+        let series = vec![Series { name: "reject".into(), points, errors: vec![1.0; 3] }];
         let panel = |log| Panel {
             y_label: "goodput, 1/s".into(),
             log,
+            range: None,
             level: Some((100.0, "capacity".into())),
             series: series.clone(),
         };
@@ -202,6 +265,7 @@ mod tests {
             title: "Survival".into(),
             x_label: "time, s".into(),
             panels: vec![panel(false), panel(true)],
+            ..Figure::default()
         }
     }
 
@@ -214,6 +278,17 @@ mod tests {
         {
             assert!(svg.contains(word), "{word} is missing");
         }
+    }
+
+    /// Side by side, logarithmic in x: every panel has its own x label, points have markers.
+    #[test]
+    fn panels_stand_side_by_side_as_in_a_paper() {
+        let points = vec![(8.0, 1.0), (64.0, 2.0), (512.0, 3.0)];
+        let paper = Figure { across: true, x_log: true, ..figure(points) };
+        let svg = paper.svg().unwrap();
+        assert_eq!(svg.matches("time, s").count(), 2);
+        assert!(svg.matches("<circle").count() >= 6, "{}", svg.matches("<circle").count());
+        assert!(svg.contains("width=\"840\" height=\"400\""));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From an experiment's name to a finished folder.
 
+use crate::abacus;
 use crate::catalog::Experiment;
 use crate::servers;
 use crate::survival::{self, Watch};
@@ -46,6 +47,8 @@ pub enum Scenario {
     Survival(Box<survival::Scenario>),
     /// See [`servers`].
     Servers(servers::Scenario),
+    /// See [`abacus`].
+    Syn(Box<abacus::Scenario>),
 }
 
 #[derive(Deserialize)]
@@ -68,6 +71,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             Ok(Scenario::Survival(Box::new(scenario)))
         }
         "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
+        "syn" => {
+            let scenario: abacus::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Syn(Box::new(scenario)))
+        }
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
 }
@@ -80,7 +88,7 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
     let scenario = scenario(experiment)?;
     let world = match &scenario {
         Scenario::Survival(_) => "lab",
-        Scenario::Servers(_) => "sim",
+        Scenario::Servers(_) | Scenario::Syn(_) => "sim",
     };
     if options.world.as_deref().is_some_and(|asked| asked != world) {
         bail!("{} runs with --world {world} only", experiment.name);
@@ -90,6 +98,15 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         Scenario::Servers(scenario) => {
             let effort = (options.effort != Effort::Full, options.seed);
             servers::run(&scenario, experiment.name, effort, watch)
+        }
+        Scenario::Syn(scenario) => {
+            let options = abacus::Options {
+                experiment: experiment.name.to_string(),
+                quick: options.effort != Effort::Full,
+                seed: options.seed,
+                threads: 0,
+            };
+            abacus::run(&scenario, &options, watch)
         }
     }
 }

@@ -37,7 +37,7 @@ fn over_time(title: &str, rows: &[&Row], capacity: Option<f64>) -> Figure {
         panel("answers within 1 s, 1/s", rows, "goodput", level),
         Panel { log: true, ..panel("p99 of the answers, s", rows, "p99", None) },
     ];
-    Figure { title: title.into(), x_label: "time, s".into(), panels }
+    Figure { title: title.into(), x_label: "time, s".into(), panels, ..Figure::default() }
 }
 
 fn over_load(rows: &[&Row], capacity: Option<f64>) -> Figure {
@@ -48,7 +48,8 @@ fn over_load(rows: &[&Row], capacity: Option<f64>) -> Figure {
         panel("refused, share of clients", rows, "refused", None),
     ];
     let x_label = "load, multiples of the capacity".into();
-    Figure { title: "From half to ten times the capacity".into(), x_label, panels }
+    let title = "From half to ten times the capacity".into();
+    Figure { title, x_label, panels, ..Figure::default() }
 }
 
 fn panel(y_label: &str, rows: &[&Row], metric: &str, level: Option<(f64, String)>) -> Panel {
@@ -59,9 +60,9 @@ fn panel(y_label: &str, rows: &[&Row], metric: &str, level: Option<(f64, String)
         let mine = rows.iter().filter(|row| row.variant == name && row.metric == metric);
         let mut points: Vec<(f64, f64)> = mine.map(|row| (row.x, row.value)).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series { name: label(name), points }
+        Series { name: label(name), points, errors: Vec::new() }
     });
-    Panel { y_label: y_label.into(), log: false, level, series: series.collect() }
+    Panel { y_label: y_label.into(), level, series: series.collect(), ..Panel::default() }
 }
 
 /// Without first: it has the same colour everywhere.

@@ -71,9 +71,11 @@ fn every_path_of_a_packet_is_measured_and_counted_as_what_it_is() {
         "refused-token-bucket",
         "refused-fresh-first",
         "refused-abacus",
+        "refused-abacus-exact",
         "admitted-token-bucket",
         "admitted-fresh-first",
         "admitted-abacus",
+        "admitted-abacus-exact",
     ];
     assert_measured(&answers, &claimed);
 }

@@ -129,6 +129,8 @@ static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 		params->u.fresh_first.action = on & FUZZ_REJECT ? 2 : 1;
 	if (params->policy == TG_POLICY_abacus)
 		params->u.abacus.period_ns = TG_NS_PER_S;
+	if (params->policy == TG_POLICY_abacus_exact)
+		params->u.abacus_exact.period_ns = TG_NS_PER_S;
 	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
 	if (on & FUZZ_EMPTY)
 		state->state.u.token_bucket.bucket.used = 8 * TG_TOKEN;

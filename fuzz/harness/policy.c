@@ -67,15 +67,26 @@ static void fuzz_sane_bucket(struct tg_bucket_params *b, tg_u64 *reserve)
 		reserve[i] %= b->depth;
 }
 
+static void fuzz_sane_exact(struct tg_abacus_exact_params *a)
+{
+	a->period_ns = 1000000 + a->period_ns % (3600 * TG_NS_PER_S);
+	a->window %= TG_EXACT_PERIODS;
+	a->steps %= TG_EXACT_STEPS_MAX + 1;
+	for (int i = 0; i < TG_EXACT_TABLE; i++)
+		a->schedule[i] = a->schedule[i] % 200 + 1;
+}
+
 static void fuzz_sane(struct tg_params *p)
 {
 	struct tg_abacus_params *a = &p->u.abacus;
 
-	p->policy %= 3;
+	p->policy %= 4;
 	/* every policy's parameters begin with bucket and reserve */
 	fuzz_sane_bucket(&a->bucket, a->reserve);
 	if (p->policy == TG_POLICY_fresh_first)
 		p->u.fresh_first.fresh_reserve %= a->bucket.depth;
+	if (p->policy == TG_POLICY_abacus_exact)
+		fuzz_sane_exact(&p->u.abacus_exact);
 	if (p->policy != TG_POLICY_abacus)
 		return;
 	a->period_ns = 1000000 + a->period_ns % (3600 * TG_NS_PER_S);

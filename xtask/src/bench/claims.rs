@@ -45,9 +45,11 @@ pub(super) const PACKETS: &[Claim] = &[
     adds("refused-token-bucket", 200.0),
     adds("refused-fresh-first", 200.0),
     adds("refused-abacus", 200.0),
+    adds("refused-abacus-exact", 200.0),
     adds("admitted-token-bucket", 400.0),
     adds("admitted-fresh-first", 400.0),
     adds("admitted-abacus", 400.0),
+    adds("admitted-abacus-exact", 400.0),
 ];
 
 pub(super) const REFUSALS: &[Claim] = &[

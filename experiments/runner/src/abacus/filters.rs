@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tidegate_sim::syn::{
     self, Capacity, Clients, Cost, Filter, Greedy, GreedySpec, PolicyFilter, Spec, Tokens,
 };
-use tidegate_sim::{AbacusSpec, Action, BucketSpec, Params};
+use tidegate_sim::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params};
 use tidegate_units::{Nanos, Rate};
 use tidegate_workload::{Jitter, Mixture, Schedule};
 
@@ -134,6 +134,11 @@ pub fn filter(setting: &Setting) -> Result<AnyFilter> {
         FilterKind::Tbf => shipped(Params::token_bucket(&bucket(setting, Action::Drop))?),
         FilterKind::Reject => shipped(Params::token_bucket(&bucket(setting, Action::Reject))?),
         FilterKind::Abacus => shipped(Params::abacus(&abacus(setting)?)?),
+        FilterKind::AbacusExact => {
+            let AbacusSpec { bucket, schedule, window, period, .. } = abacus(setting)?;
+            let spec = AbacusExactSpec { bucket, schedule, window, period };
+            shipped(Params::abacus_exact(&spec)?)
+        }
         FilterKind::Free => {
             ensure!(setting.refill == Refill::Continuous, "free: tokens come continuously");
             Box::new(Free::new(choices(setting)?))

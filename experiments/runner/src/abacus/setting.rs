@@ -33,6 +33,8 @@ pub enum FilterKind {
     Reject,
     /// The shipped Abacus filter, as published.
     Abacus,
+    /// The shipped Abacus filter that recognises retransmissions.
+    AbacusExact,
     /// The predictive greedy policy of section 4.
     Greedy,
     /// Abacus in plain Rust, with the free choices as options.

@@ -71,6 +71,10 @@ pub struct GreedySpec {
     pub tokens: Tokens,
     /// Whether retransmissions are told apart (assumption A3), by the simulator.
     pub sees_attempts: bool,
+    /// Whether the model expects new requests in later periods as well, as many as came on average
+    /// (weight 1/8 a period). The paper leaves them out (section 4.3, before equation 12), and so
+    /// takes all capacity to come for retransmissions.
+    pub expects_new: bool,
 }
 
 impl GreedySpec {
@@ -86,6 +90,7 @@ impl GreedySpec {
             cost,
             tokens: Tokens::Continuous,
             sees_attempts: false,
+            expects_new: false,
         }
     }
 }
@@ -191,6 +196,10 @@ struct Model {
     /// X_i of past periods: a ring, `past[(now − k) % PAST]` is k periods ago.
     past: Box<[Dropped; PAST]>,
     now: usize,
+    /// New requests in each later period; stays 0 if none are expected.
+    later: f64,
+    /// Weight of a period in that average.
+    weight: f64,
 }
 
 impl Model {
@@ -225,6 +234,8 @@ impl Model {
             tokens: spec.tokens,
             past: Box::new([[0.0; CLASSES]; PAST]),
             now: 0,
+            later: 0.0,
+            weight: if spec.expects_new { 0.125 } else { 0.0 },
         })
     }
 
@@ -263,7 +274,7 @@ impl Model {
         let (mut tokens, mut cost) = (tokens, 0.0);
         for ahead in 0..=self.window {
             let mut by_class = [0.0; CLASSES];
-            by_class[0] = if ahead == 0 { lambda } else { 0.0 };
+            by_class[0] = if ahead == 0 { lambda } else { self.later };
             for (class, arrivals) in by_class.iter_mut().enumerate().skip(1).take(last) {
                 *arrivals = self.returning(class, ahead, future);
             }
@@ -304,19 +315,16 @@ impl Model {
     /// they were) classes are what the model expects: retransmissions as dropped before, the rest
     /// new (equation 3 solved for λ), and all dropped alike (assumption A8).
     fn close(&mut self, came: f64, dropped: f64, seen: Option<Dropped>) {
-        let estimate = || {
-            let mut by_class = [0.0; CLASSES];
-            for (class, arrivals) in by_class.iter_mut().enumerate().skip(1).take(self.waits.len())
-            {
-                *arrivals = self.returning(class, 0, &[]);
-            }
-            let expected: f64 = by_class.iter().sum();
-            by_class[0] = (came - expected).max(0.0);
-            let all = expected + by_class[0]; // more than came, if fewer came than were expected
-            let share = if all > 0.0 { dropped / all } else { 0.0 };
-            by_class.map(|arrivals| arrivals * share)
-        };
-        self.past[self.now] = seen.unwrap_or_else(estimate);
+        let mut by_class = [0.0; CLASSES];
+        for (class, arrivals) in by_class.iter_mut().enumerate().skip(1).take(self.waits.len()) {
+            *arrivals = self.returning(class, 0, &[]);
+        }
+        let expected: f64 = by_class.iter().sum();
+        by_class[0] = (came - expected).max(0.0);
+        self.later += self.weight * (by_class[0] - self.later);
+        let all = expected + by_class[0]; // more than came, if fewer came than were expected
+        let share = if all > 0.0 { dropped / all } else { 0.0 };
+        self.past[self.now] = seen.unwrap_or(by_class.map(|arrivals| arrivals * share));
         self.now = (self.now + 1) % PAST;
     }
 }
@@ -425,6 +433,18 @@ mod tests {
         seen[1] = 2.0;
         model.close(7.0, 2.0, Some(seen));
         assert_eq!(model.past[4], seen);
+    }
+
+    /// If one new request is expected in each later period, it takes one of the two tokens: of
+    /// the requests dropped now only one finds room three periods on.
+    #[test]
+    fn expected_new_requests_take_tokens() {
+        let mut model = model(&GreedySpec { expects_new: true, ..one_step(5.0, Tokens::Accepted) });
+        assert_eq!(model.excess_at_threshold(0.0), 2, "nothing seen, nothing expected");
+        model.close(8.0, 0.0, None);
+        assert_eq!(model.later, 1.0);
+        // two dropped and one new for two tokens: a third of each is dropped (again), 12·2/3 + 3/3
+        assert_eq!(model.excess_at_threshold(0.0), 1);
     }
 
     /// The filter itself: depth 2, a burst of 10; 2 admitted, 4 dropped (two for the tokens that

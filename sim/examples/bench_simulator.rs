@@ -7,7 +7,7 @@
 //! and 54 days of that load, as 54 times one day.
 
 use std::io::{BufRead, Write};
-use tidegate_policy::{AbacusSpec, Action, BucketSpec, Params};
+use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params};
 use tidegate_sim::syn::{self, Broken, Capacity, Outcome, PolicyFilter, Spec};
 use tidegate_units::{Clock, Nanos, Rate, ThreadCpuClock};
 use tidegate_workload::mwm::{Mwm, MwmSpec, Root, rates_to_counts};
@@ -48,6 +48,9 @@ type Run = fn() -> Result<f64, Failure>;
 const SUBJECTS: &[(&str, &str, Run)] = &[
     ("token-bucket", "speed model, per SYN", || speed(&token_bucket(80.0, 80)?)),
     ("abacus", "speed model behind an Abacus filter, per SYN", || speed(&abacus(80.0, 80)?)),
+    ("abacus-exact", "speed model behind an exact Abacus filter, per SYN", || {
+        speed(&abacus_exact(80.0, 80)?)
+    }),
     ("figure-8-point", "30 runs of 600 s, sd 80, token bucket", || figure_8(RUNS_OF_A_POINT)),
     ("figure-8-54-days", "54 times one day of that load", || Ok(DAYS * figure_8(RUNS_OF_A_DAY)?)),
 ];
@@ -59,6 +62,11 @@ fn token_bucket(rate: f64, burst: u32) -> Result<Params, Failure> {
 fn abacus(rate: f64, burst: u32) -> Result<Params, Failure> {
     let bucket = BucketSpec::new(Rate::per_second(rate), burst, Action::Drop);
     Ok(Params::abacus(&AbacusSpec::classic(bucket, 45))?)
+}
+
+fn abacus_exact(rate: f64, burst: u32) -> Result<Params, Failure> {
+    let bucket = BucketSpec::new(Rate::per_second(rate), burst, Action::Drop);
+    Ok(Params::abacus_exact(&AbacusExactSpec::classic(bucket, 45))?)
 }
 
 /// Poisson 100/s against 80/s; SYNs at 0, 3, 9, 21, 45, 93 s. Nanoseconds per SYN.

@@ -161,6 +161,7 @@ fn greedy(setting: &Setting) -> Result<Greedy> {
         window: setting.greedy_window_s as u16,
         tokens,
         sees_attempts: setting.seen == Seen::New,
+        expects_new: setting.expects_new,
         ..GreedySpec::paper(capacity(setting), cost(setting))
     };
     Greedy::new(&spec).map_err(|broken| anyhow::anyhow!("{broken}"))

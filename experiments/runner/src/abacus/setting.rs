@@ -176,6 +176,8 @@ pub struct Setting {
     pub test_late: bool,
     /// Free choice: equation 7 of the greedy policy.
     pub equation7: Equation7,
+    /// Free choice: whether the greedy policy expects new requests in later periods, too.
+    pub expects_new: bool,
 }
 
 impl Default for Setting {
@@ -213,6 +215,7 @@ impl Default for Setting {
             walk: Walk::Earliest,
             test_late: false,
             equation7: Equation7::Consistent,
+            expects_new: false,
         }
     }
 }

@@ -9,6 +9,7 @@
 #include "contract/contract.h"
 #include "algo/abacus.h"
 #include "algo/abacus_exact.h"
+#include "algo/abacus_learned.h"
 #include "algo/fresh_first.h"
 #include "algo/token_bucket.h"
 
@@ -73,6 +74,8 @@ TG_INLINE const void *tg_policy_near(const struct tg_params *p,
 		return tg_fresh_first_near(&s->u.fresh_first, key);
 	case TG_POLICY_abacus_exact:
 		return tg_abacus_exact_near(&s->u.abacus_exact, key);
+	case TG_POLICY_abacus_learned:
+		return tg_abacus_learned_near(&s->u.abacus_learned, key);
 	}
 	return s;
 }

@@ -67,6 +67,18 @@ pub(crate) struct AbacusExact {
     pub(crate) schedule: [u16; EXACT_TABLE],
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct AbacusLearned {
+    pub(crate) bucket: Bucket,
+    pub(crate) slot_ns: u64,
+    pub(crate) crowd_q32: u32,
+    pub(crate) reject_milli: u32,
+    pub(crate) steps: u16,
+    pub(crate) gap: [u8; 16],
+    pub(crate) pad: [u8; 6],
+}
+
 /// Parameters of one policy (`struct tg_params`), ready for the kernel's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
@@ -284,6 +296,10 @@ mod tests {
             offset_of!(AbacusExact, room_milli),
             offset_of!(AbacusExact, window),
             offset_of!(AbacusExact, schedule),
+            offset_of!(AbacusLearned, slot_ns),
+            offset_of!(AbacusLearned, crowd_q32),
+            offset_of!(AbacusLearned, steps),
+            offset_of!(AbacusLearned, gap),
             offset_of!(Event, random),
             offset_of!(Event, priority),
         ];

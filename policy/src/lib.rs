@@ -19,7 +19,7 @@ mod ffi;
 mod params;
 
 pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
-pub use params::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, ParamsError};
+pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
 
 include!(concat!(env!("OUT_DIR"), "/policies.rs"));
 include!(concat!(env!("OUT_DIR"), "/reasons.rs"));

@@ -2,7 +2,9 @@
 //! From what an operator or a controller says to what a policy computes with: every division and
 //! every bound is here, once per change, so that there is none per packet.
 
-use crate::ffi::{Abacus, AbacusExact, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket};
+use crate::ffi::{
+    Abacus, AbacusExact, AbacusLearned, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket,
+};
 use crate::{Params, Policy};
 use std::fmt;
 use tidegate_units::{Nanos, Rate};
@@ -15,6 +17,12 @@ const BURST_MAX: u32 = 1_000_000;
 const RATE_MILLI_MAX: u64 = 1_000_000_000_000;
 /// Largest window of an Abacus filter, in periods (`TG_ABACUS_PERIODS` - 1).
 const WINDOW_MAX: u16 = 127;
+/// Crowd that a bucket just serves (`TG_LEARNED_CALM`).
+const CROWD_CALM: f64 = 5.0;
+/// Longest gap that abacus_learned looks ahead, in slots: below its ring by the slots around it.
+const SLOTS_MAX: u8 = 248;
+/// Largest cost of a rejection, in thousandths of a slot: four bits are for fractions, one is spare.
+const REJECT_MILLI_MAX: f64 = (1_u64 << 27) as f64 * 4.0;
 
 /// What is done with an event that finds no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +141,41 @@ impl AbacusExactSpec {
     }
 }
 
+/// An Abacus filter that learns what waiting costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AbacusLearnedSpec {
+    /// Stage one. Its action does not matter.
+    pub bucket: BucketSpec,
+    /// T_i: when the i-th retransmission arrives, in periods since the first SYN; rising, 1 to 12.
+    /// A client is never left to wait for a retransmission more than 62 periods away.
+    pub schedule: Vec<u16>,
+    /// r / h: the wait that costs as much as a rejection; 0 (reject all excess) to 131,072 periods.
+    pub reject: Nanos,
+    /// T0: 4 ms to 1 hour.
+    pub period: Nanos,
+}
+
+impl AbacusLearnedSpec {
+    /// The load of the paper's evaluation: classic schedule 3, 9, 21, 45 s, T0 = 1 s, r = 75 h.
+    #[must_use]
+    pub fn classic(bucket: BucketSpec) -> Self {
+        Self {
+            bucket,
+            schedule: vec![3, 9, 21, 45],
+            reject: Nanos::from_secs(75),
+            period: Nanos::SECOND,
+        }
+    }
+
+    /// Slots (quarters of a period) between attempts, as far as the filter looks ahead.
+    fn gaps(&self) -> Vec<u8> {
+        let before = std::iter::once(0).chain(self.schedule.iter().copied());
+        let gaps = self.schedule.iter().zip(before).map(|(at, before)| at - before);
+        let slots = |gap: u16| u8::try_from(u32::from(gap) * 4).ok();
+        gaps.map_while(|gap| slots(gap).filter(|slots| *slots <= SLOTS_MAX)).collect()
+    }
+}
+
 fn check_plan(schedule: &[u16], window: u16) -> Result<(), ParamsError> {
     let rising = schedule.windows(2).all(|pair| pair[0] < pair[1]);
     let first = schedule.first().copied().unwrap_or(0);
@@ -229,6 +272,36 @@ impl Params {
     }
 }
 
+impl Params {
+    /// An Abacus filter that learns what waiting costs.
+    ///
+    /// # Errors
+    /// When the bucket, schedule, period or cost of a rejection are out of range.
+    pub fn abacus_learned(spec: &AbacusLearnedSpec) -> Result<Self, ParamsError> {
+        check_plan(&spec.schedule, 0)?;
+        check_period(spec.period, 0)?;
+        let slot_ns = spec.period.0 / 4;
+        let reject_milli = spec.reject.0 as f64 / slot_ns as f64 * 1e3;
+        if slot_ns < 1_000_000 || reject_milli > REJECT_MILLI_MAX {
+            return Err(ParamsError::Reject(spec.reject, spec.period));
+        }
+        let room_milli = spec.bucket.rate.get() * 1e3 * spec.period.as_secs_f64();
+        let gaps = spec.gaps();
+        let mut gap = [0; 16];
+        gap[..gaps.len()].copy_from_slice(&gaps);
+        let body = AbacusLearned {
+            bucket: spec.bucket.compile()?,
+            slot_ns,
+            crowd_q32: (CROWD_CALM / room_milli * (1_u64 << 32) as f64) as u32,
+            reject_milli: reject_milli as u32,
+            steps: gaps.len() as u16,
+            gap,
+            pad: [0; 6],
+        };
+        Ok(Self::new(Policy::AbacusLearned, &body))
+    }
+}
+
 /// Why parameters were not accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamsError {
@@ -244,6 +317,8 @@ pub enum ParamsError {
     Window(u16),
     /// Period not 1 ms to 1 h, or weight shift above 15.
     Period(Nanos, u8),
+    /// Cost of a rejection above 131,072 periods, or a period below 4 ms.
+    Reject(Nanos, Nanos),
 }
 
 impl fmt::Display for ParamsError {
@@ -265,6 +340,10 @@ impl fmt::Display for ParamsError {
             Self::Period(period, shift) => write!(
                 f,
                 "period {period}, weight 1/2^{shift}: must be 1 ms to 1 h, and a shift of at most 15"
+            ),
+            Self::Reject(reject, period) => write!(
+                f,
+                "a rejection worth {reject} at a period of {period}: must be at most 131072 periods of 4 ms or more"
             ),
         }
     }

@@ -38,6 +38,10 @@ size_t tg_native_layout(size_t index)
 		offsetof(struct tg_abacus_exact_params, room_milli),
 		offsetof(struct tg_abacus_exact_params, window),
 		offsetof(struct tg_abacus_exact_params, schedule),
+		offsetof(struct tg_abacus_learned_params, slot_ns),
+		offsetof(struct tg_abacus_learned_params, crowd_q32),
+		offsetof(struct tg_abacus_learned_params, steps),
+		offsetof(struct tg_abacus_learned_params, gap),
 		offsetof(struct tg_event, random),
 		offsetof(struct tg_event, priority),
 	};

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate_policy::{
-    AbacusExactSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy, State, Verdict,
-    VerdictKind, admit,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy,
+    State, Verdict, VerdictKind, admit,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -20,6 +20,9 @@ fn all_params(bucket: &BucketSpec) -> Vec<Params> {
             Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket.clone(), 45)),
             Policy::AbacusExact => {
                 Params::abacus_exact(&AbacusExactSpec::classic(bucket.clone(), 45))
+            }
+            Policy::AbacusLearned => {
+                Params::abacus_learned(&AbacusLearnedSpec::classic(bucket.clone()))
             }
         })
         .map(|params| params.expect("the strategies give valid buckets"))

@@ -14,4 +14,6 @@ pub mod whatif;
 pub mod world;
 
 /// What policies are made from, for whoever runs them in virtual time without naming the policies.
-pub use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params, ParamsError};
+pub use tidegate_policy::{
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, ParamsError,
+};

@@ -12,7 +12,9 @@ use tidegate_bpf::{
     Class, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
 };
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
-use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params, Policy};
+use tidegate_policy::{
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, Policy,
+};
 use tidegate_units::{Nanos, Random, Rate};
 
 /// How large everything is.
@@ -224,6 +226,7 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         Policy::FreshFirst => Params::fresh_first(&bucket)?,
         Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, 45))?,
         Policy::AbacusExact => Params::abacus_exact(&AbacusExactSpec::classic(bucket, 45))?,
+        Policy::AbacusLearned => Params::abacus_learned(&AbacusLearnedSpec::classic(bucket))?,
     };
     let limit =
         |service| ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0 };

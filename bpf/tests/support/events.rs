@@ -4,7 +4,9 @@
 
 use super::policies::Spec;
 use super::random::Dice;
-use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy};
+use tidegate_policy::{
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy,
+};
 use tidegate_units::{Nanos, Rate};
 
 const SECOND: u64 = 1_000_000_000;
@@ -34,6 +36,7 @@ pub fn params(policy: Policy, spec: &Spec) -> Params {
         (_, Spec::Bucket(bucket)) => Params::token_bucket(bucket).unwrap(),
         (_, Spec::Abacus(abacus)) => Params::abacus(abacus).unwrap(),
         (_, Spec::AbacusExact(exact)) => Params::abacus_exact(exact).unwrap(),
+        (_, Spec::AbacusLearned(learned)) => Params::abacus_learned(learned).unwrap(),
     }
 }
 
@@ -85,6 +88,12 @@ impl Events {
             Policy::AbacusExact => {
                 let AbacusSpec { bucket, schedule, window, period, .. } = self.abacus(bucket);
                 Spec::AbacusExact(AbacusExactSpec { bucket, schedule, window, period })
+            }
+            Policy::AbacusLearned => {
+                let AbacusSpec { bucket, schedule, window, period, .. } = self.abacus(bucket);
+                let period = period.max(Nanos::from_millis(4));
+                let reject = Nanos(period.0 * u64::from(window) * 2);
+                Spec::AbacusLearned(AbacusLearnedSpec { bucket, schedule, reject, period })
             }
         }
     }

@@ -11,7 +11,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tidegate_policy::{
-    AbacusExactSpec, AbacusSpec, Action as Refusal, BucketSpec, Params, Policy, Reason, VerdictKind,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action as Refusal, BucketSpec, Params, Policy,
+    Reason, VerdictKind,
 };
 use tidegate_units::Rate;
 
@@ -431,6 +432,7 @@ pub fn params(service: &Service) -> Params {
         Policy::AbacusExact => {
             Params::abacus_exact(&AbacusExactSpec::classic(bucket, service.abacus_window))
         }
+        Policy::AbacusLearned => Params::abacus_learned(&AbacusLearnedSpec::classic(bucket)),
     }
     .unwrap()
 }

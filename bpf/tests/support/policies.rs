@@ -4,7 +4,8 @@
 
 use super::exact::{Exact, Refused};
 use tidegate_policy::{
-    AbacusExactSpec, AbacusSpec, Action, BucketSpec, Event, Policy, Reason, VerdictKind,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Policy, Reason,
+    VerdictKind,
 };
 
 const TOKEN: u128 = 1_000_000_000_000;
@@ -23,6 +24,7 @@ pub enum Spec {
     Bucket(BucketSpec),
     Abacus(AbacusSpec),
     AbacusExact(AbacusExactSpec),
+    AbacusLearned(AbacusLearnedSpec),
 }
 
 /// Kind, reason, and whether the event is known to be a repetition.

@@ -8,7 +8,9 @@ use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_bpf::policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params, Policy};
+use tidegate_bpf::policy::{
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, Policy,
+};
 use tidegate_bpf::{
     AttachMode, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed, Plan, Service,
     ServiceParams, Settings,
@@ -19,6 +21,7 @@ use tidegate_model::intent::{
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_units::Nanos;
 
 /// The dataplane of this machine.
 pub struct Kernel {
@@ -281,6 +284,7 @@ pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, 
         Policy::FreshFirst => Params::fresh_first(&bucket),
         Policy::Abacus => Params::abacus(&abacus(&config.policy, bucket)),
         Policy::AbacusExact => Params::abacus_exact(&abacus_exact(&config.policy, bucket)),
+        Policy::AbacusLearned => Params::abacus_learned(&abacus_learned(&config.policy, bucket)),
     };
     params.map_err(|e| PlaneError(format!("service {}: {e}", config.name)))
 }
@@ -297,10 +301,17 @@ fn abacus_exact(config: &PolicyConfig, bucket: BucketSpec) -> AbacusExactSpec {
     AbacusExactSpec { bucket, schedule, window, period }
 }
 
+/// As [`abacus`]; the window is the wait that costs as much as a rejection.
+fn abacus_learned(config: &PolicyConfig, bucket: BucketSpec) -> AbacusLearnedSpec {
+    let AbacusConfig { schedule, window, period } = config.abacus();
+    let reject = Nanos(period.0.saturating_mul(u64::from(window)));
+    AbacusLearnedSpec { bucket, schedule, reject, period }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_units::{Nanos, Rate};
+    use tidegate_units::Rate;
 
     #[test]
     fn abacus_takes_the_defaults_of_the_configuration_in_its_periods() {

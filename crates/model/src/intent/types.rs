@@ -275,7 +275,7 @@ impl PolicyConfig {
     /// reject by themselves.
     #[must_use]
     pub fn is_abacus(&self) -> bool {
-        ["abacus", "abacus_exact"].contains(&self.name.as_str())
+        ["abacus", "abacus_exact", "abacus_learned"].contains(&self.name.as_str())
     }
 
     /// The parameters of `abacus` and `abacus_exact`. The default schedule, 1, 3 and 7 s, is what the SYN

@@ -17,7 +17,7 @@ const BAD_MIN: usize = 45;
 
 fn registry() -> Registry {
     Registry::new(
-        ["token_bucket", "fresh_first", "abacus", "abacus_exact"],
+        ["token_bucket", "fresh_first", "abacus", "abacus_exact", "abacus_learned"],
         ["default", "syn", "fixed"],
     )
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tidegate_sim::syn::{
     self, Capacity, Clients, Cost, Filter, Greedy, GreedySpec, PolicyFilter, Spec, Tokens,
 };
-use tidegate_sim::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params};
+use tidegate_sim::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params};
 use tidegate_units::{Nanos, Rate};
 use tidegate_workload::{Jitter, Mixture, Schedule};
 
@@ -138,6 +138,12 @@ pub fn filter(setting: &Setting) -> Result<AnyFilter> {
             let AbacusSpec { bucket, schedule, window, period, .. } = abacus(setting)?;
             let spec = AbacusExactSpec { bucket, schedule, window, period };
             shipped(Params::abacus_exact(&spec)?)
+        }
+        FilterKind::AbacusLearned => {
+            let AbacusSpec { bucket, schedule, period, .. } = abacus(setting)?;
+            let reject = Nanos::from_secs_f64(setting.reject_cost / setting.delay_cost);
+            let spec = AbacusLearnedSpec { bucket, schedule, reject, period };
+            shipped(Params::abacus_learned(&spec)?)
         }
         FilterKind::Free => {
             ensure!(setting.refill == Refill::Continuous, "free: tokens come continuously");

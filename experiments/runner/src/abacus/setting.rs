@@ -35,6 +35,8 @@ pub enum FilterKind {
     Abacus,
     /// The shipped Abacus filter that recognises retransmissions.
     AbacusExact,
+    /// The shipped filter of our own, which learns what waiting is worth.
+    AbacusLearned,
     /// The predictive greedy policy of section 4.
     Greedy,
     /// Abacus in plain Rust, with the free choices as options.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use super::*;
 use crate::syn::{self, Clients, Cost, Filter, PolicyFilter, Verdict};
-use tidegate_policy::{AbacusSpec, Action, BucketSpec, Params};
+use tidegate_policy::{AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params};
 use tidegate_units::{Random, Rate};
 use tidegate_workload::{Jitter, Mixture, Rng, Schedule, Trace};
 
@@ -135,6 +135,7 @@ fn no_filter_beats_the_bound() {
             Params::token_bucket(&bucket(Action::Drop)),
             Params::token_bucket(&bucket(Action::Reject)),
             Params::abacus(&abacus),
+            Params::abacus_learned(&AbacusLearnedSpec::classic(bucket(Action::Drop))),
         ] {
             let filter = PolicyFilter::new(params.expect("in range"));
             let out = syn::run(&spec, filter, crowds(120, 100, seed), seed).expect("sound");

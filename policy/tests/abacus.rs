@@ -2,6 +2,8 @@
 //! The Abacus filter as published: the worked example, the borrowing of the paper's figure 7, the
 //! ring, the average, and what the generalisation to any schedule must keep.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use tidegate_policy::{
     AbacusSpec, Action, BucketSpec, Event, Params, ParamsError, Reason, State, VerdictKind, admit,
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fresh first: who has been refused before stands behind who comes for the first time.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use tidegate_policy::{Action, BucketSpec, Event, Params, Reason, State, Verdict, VerdictKind};
 use tidegate_units::Rate;
 

@@ -44,8 +44,8 @@ fn head(sections: &[Section]) -> String {
     let _ = writeln!(
         text,
         "Made by `tidegate experiment judge … --report`; nothing here is written by hand. A claim \
-         that does not hold is said not to hold; bands are set before measuring and are not \
-         widened.\n\n| experiment | what | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- |"
+         that does not hold is said not to hold; no band was widened. Bands were set before \
+         measuring where the claim does not say otherwise.\n\n| experiment | what | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- |"
     );
     for (read, lines, _) in sections {
         let runs = read.rows.iter().map(|row| row.runs).max().unwrap_or(0);

@@ -224,18 +224,18 @@ impl Refusal {
 pub struct PolicyConfig {
     /// Name of the policy.
     pub name: String,
-    /// What is done with what is not admitted. `abacus` and `abacus_exact` choose by themselves.
+    /// What is done with what is not admitted. The `abacus` policies choose by themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Refusal>,
-    /// Only `abacus` and `abacus_exact`: when a refused client tries again, after its first attempt; rising.
+    /// Only the `abacus` policies: when a refused client tries again, after its first attempt; rising.
     #[serde(with = "text::spans", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Vec<text::SpanText>", length(min = 1, max = ABACUS_STEPS_MAX))]
     pub schedule: Option<Vec<Nanos>>,
-    /// Only `abacus` and `abacus_exact`: how far ahead room may be borrowed; 0 rejects every excess request.
+    /// Only the `abacus` policies: how far ahead room may be borrowed; 0 rejects every excess request. For `abacus_learned` what a rejection costs, in waiting time.
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub window: Option<Nanos>,
-    /// Only `abacus` and `abacus_exact`: length of a period; schedule and window are multiples of it.
+    /// Only the `abacus` policies: length of a period; schedule and window are multiples of it.
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub period: Option<Nanos>,
@@ -253,7 +253,7 @@ impl Default for PolicyConfig {
     }
 }
 
-/// The parameters of `abacus` and `abacus_exact`, in periods, defaults filled in.
+/// The parameters of the `abacus` policies, in periods, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbacusConfig {
     /// When a refused client tries again, in periods after its first attempt; rising.
@@ -278,7 +278,7 @@ impl PolicyConfig {
         ["abacus", "abacus_exact", "abacus_learned"].contains(&self.name.as_str())
     }
 
-    /// The parameters of `abacus` and `abacus_exact`. The default schedule, 1, 3 and 7 s, is what the SYN
+    /// The parameters of the `abacus` policies. The default schedule, 1, 3 and 7 s, is what the SYN
     /// retransmissions of all common stacks of today have in common; the default window takes all
     /// of it, the default period is 1 s.
     #[must_use]

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask test`: builds and runs every test of the workspace.
 //!
-//! Two groups. *Pure* crates run their tests in parallel. All other crates use what the machine
+//! Three groups. *Pure* crates run their tests in parallel. All other crates use what the machine
 //! has only once – processors to pin to, namespaces, BPF objects – so their tests run one at a
 //! time; cargo itself runs one test program after the other. A new crate belongs to the second
-//! group until it is named in the first: slower, never wrong.
+//! group until it is named in the first: slower, never wrong. The third repeats, as a release
+//! build, the tests that hold results against recorded bytes: the same seed must give the same
+//! bytes however it was compiled.
 //!
 //! The closing lines of all runners are printed again at the end, and the last line of all is
 //! their sum, `N passed, N failed`, alone on its line. A program that dies without a closing
@@ -37,6 +39,9 @@ const PURE: [&str; 10] = [
     "tidegate-cli",
     "xtask",
 ];
+/// Tests of recorded bytes, by the crates that have them.
+const BYTES: ([&str; 3], [&str; 3]) =
+    (["tidegate-workload", "tidegate-sim", "tidegate-experiments"], ["pinned", "syn", "abacus"]);
 /// A group that takes longer than this has hung: it is killed, and the run has failed.
 const GROUP_MAX: Duration = Duration::from_secs(25 * 60);
 /// How often a silent run is asked whether it has ended.
@@ -93,14 +98,19 @@ fn run_group(group: &Group, tally: &mut Tally) {
     }
 }
 
-fn groups() -> [Group; 2] {
+fn groups() -> [Group; 3] {
     let pure = PURE.iter().flat_map(|name| ["--package", name]).collect();
     let others = std::iter::once("--workspace")
         .chain(PURE.iter().flat_map(|name| ["--exclude", name]))
         .collect();
+    let bytes = std::iter::once("--release")
+        .chain(BYTES.0.iter().flat_map(|name| ["--package", name]))
+        .chain(BYTES.1.iter().flat_map(|name| ["--test", name]))
+        .collect();
     [
         Group { name: "pure", selection: pure, one_at_a_time: false },
         Group { name: "machine", selection: others, one_at_a_time: true },
+        Group { name: "bytes", selection: bytes, one_at_a_time: false },
     ]
 }
 
@@ -284,7 +294,7 @@ mod tests {
 
     #[test]
     fn every_pure_crate_is_left_out_of_the_other_group() {
-        let [pure, machine] = groups();
+        let [pure, machine, _] = groups();
         assert!(!pure.one_at_a_time && machine.one_at_a_time);
         for name in PURE {
             assert!(pure.selection.contains(&name) && machine.selection.contains(&name));

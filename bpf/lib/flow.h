@@ -19,9 +19,9 @@
  *	bits 8…15	index of the service's gauges
  *	bits 16…39	last seen, in units of 2^27 ns (134 ms), wrapping
  *	bits 40…63	part of the fingerprint
- * A connection is known by its set and these 30 bits of its fingerprint: of so
- * many packets that belong to no flow, one is taken for one of the four. It
- * moves a gauge by one.
+ * A connection is known by its set and these 30 bits of its fingerprint: of 2^30
+ * packets that belong to no flow, about four are taken for one of a set's four.
+ * Each moves a gauge by one.
  */
 #ifndef TG_FLOW_H
 #define TG_FLOW_H
@@ -60,8 +60,10 @@ static __always_inline __u64 tg_flow_meta(__u64 fingerprint, __u32 gauge,
 static __always_inline __u64 tg_flow_idle(__u64 meta, __u64 now_ns)
 {
 	__u64 seen = meta >> TG_FLOW_SEEN_SHIFT & TG_FLOW_SEEN_BITS;
+	__u64 idle = ((now_ns >> TG_FLOW_TICK_SHIFT) - seen) & TG_FLOW_SEEN_BITS;
 
-	return ((now_ns >> TG_FLOW_TICK_SHIFT) - seen) & TG_FLOW_SEEN_BITS;
+	/* another CPU's clock was ahead of what this one read a moment ago */
+	return idle > TG_FLOW_SEEN_BITS / 2 ? 0 : idle;
 }
 
 static __always_inline struct tg_gauges *tg_flow_gauges(__u64 meta)

@@ -42,9 +42,10 @@ tg_socket(void *ctx, const struct tg_packet *p)
 
 /*
  * 1: a RST that the stack will not believe, as its sequence number lies outside
- * of the window (RFC 9293, 3.10.7.4): whoever sends it only guesses. Behind the
- * window's start is enough; the stack is stricter, but may not have seen yet
- * what came just before. Where there is no socket to ask (a router, DNAT), a
+ * of the window (RFC 9293, 3.10.7.4): whoever sends it only guesses. Anywhere in
+ * the window is enough; the stack is stricter, but may not have seen yet what
+ * came just before. One before its start is the RST of a client that has sent
+ * its FIN already; the stack believes it, too. Where there is no socket to ask (a router, DNAT), a
  * RST is believed: too few connections counted refuse nobody.
  */
 static __always_inline int tg_queue_outside(void *ctx,
@@ -58,7 +59,7 @@ static __always_inline int tg_queue_outside(void *ctx,
 		return 0;
 	tcp = sk->state == TG_STATE_LISTEN ? 0 : bpf_skc_to_tcp_sock(sk);
 	if (tcp)
-		outside = p->seq - tcp->rcv_nxt > tcp->rcv_wnd;
+		outside = p->seq + 1 - tcp->rcv_nxt > tcp->rcv_wnd + 1;
 	bpf_sk_release(sk);
 	return outside;
 }

@@ -76,17 +76,28 @@ static void fuzz_sane_exact(struct tg_abacus_exact_params *a)
 		a->schedule[i] = a->schedule[i] % 200 + 1;
 }
 
+static void fuzz_sane_learned(struct tg_abacus_learned_params *a)
+{
+	a->slot_ns = 1000000 + a->slot_ns % (900 * TG_NS_PER_S);
+	a->reject_milli %= (1U << 27) + 1;
+	a->steps %= TG_LEARNED_STEPS_MAX + 1;
+	for (int i = 0; i < TG_LEARNED_ATTEMPTS; i++)
+		a->gap[i] = a->gap[i] % 248 + 1;
+}
+
 static void fuzz_sane(struct tg_params *p)
 {
 	struct tg_abacus_params *a = &p->u.abacus;
 
-	p->policy %= 4;
+	p->policy %= 5;
 	/* every policy's parameters begin with bucket and reserve */
 	fuzz_sane_bucket(&a->bucket, a->reserve);
 	if (p->policy == TG_POLICY_fresh_first)
 		p->u.fresh_first.fresh_reserve %= a->bucket.depth;
 	if (p->policy == TG_POLICY_abacus_exact)
 		fuzz_sane_exact(&p->u.abacus_exact);
+	if (p->policy == TG_POLICY_abacus_learned)
+		fuzz_sane_learned(&p->u.abacus_learned);
 	if (p->policy != TG_POLICY_abacus)
 		return;
 	a->period_ns = 1000000 + a->period_ns % (3600 * TG_NS_PER_S);

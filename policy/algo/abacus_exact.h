@@ -12,7 +12,9 @@
  *    token only if one stays for each that is due in this period with more
  *    attempts; a new arrival, if one stays for each that is due. At most all
  *    but one token are held back: a full bucket serves anybody, so that nothing
- *    is lost when those who were expected do not come (spoofed sources).
+ *    is lost when those who were expected do not come (spoofed sources). A
+ *    bucket that holds less than r_t * T0 holds back an eighth at most: it
+ *    would overflow between two new arrivals while it waits for the rest.
  *  - Only new arrivals are judged. One that finds no token walks T_1, T_2, ...
  *    to the first period with room, as in the published figure 7, books a place
  *    there and is dropped; if there is none within the window, it is rejected.
@@ -47,6 +49,7 @@
 #define TG_EXACT_AVERAGES 8	/* over 1, 2, 4 … 128 periods */
 #define TG_EXACT_CATCH_UP 32	/* periods at once; longer than usual gaps */
 #define TG_EXACT_MILLI 1000	/* of a SYN: the unit of room and averages */
+#define TG_EXACT_SHALLOW 8	/* held back of a shallow bucket: an eighth */
 #define TG_EXACT_SETS 4096
 #define TG_EXACT_WAYS 8
 #define TG_EXACT_EARLY (1U << 31)	/* periods are compared modulo 2^32 */
@@ -315,11 +318,15 @@ TG_INLINE int tg_exact_take(const struct tg_abacus_exact_params *p,
 			    const struct tg_event *e, tg_u32 age)
 {
 	const struct tg_exact_period *now = tg_exact_at(s, 0);
-	tg_u64 held = p->reserve[e->priority & (TG_PRIORITIES - 1)];
+	tg_u64 held = 0;
 
 	for (tg_u32 k = 1; k < TG_EXACT_AGES; k++)
 		if (k > age)
 			held += now->due[k] * TG_TOKEN;
+	/* filled in less than a period, it would overflow while it waits */
+	if (p->bucket.depth < p->room_milli * (TG_TOKEN / TG_EXACT_MILLI))
+		held = tg_min(held, p->bucket.depth / TG_EXACT_SHALLOW);
+	held += p->reserve[e->priority & (TG_PRIORITIES - 1)];
 	/* a full bucket serves anybody: what overflows helps nobody */
 	if (held + TG_TOKEN > p->bucket.depth)
 		held = p->bucket.depth - tg_min(p->bucket.depth, TG_TOKEN);

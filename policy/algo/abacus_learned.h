@@ -332,7 +332,9 @@ TG_INLINE tg_u32 tg_learned_victim(const struct tg_abacus_learned_state *s,
 		tg_u16 late = tg_learned_late(s, c);
 		tg_u32 worth = c->attempt + 2;
 
-		if (late > TG_LEARNED_SLOTS_A_PERIOD && late < TG_LEARNED_EARLY)
+		/* nobody is expected beyond the ring: that is an old time */
+		if (late > TG_LEARNED_SLOTS_A_PERIOD &&
+		    late < (tg_u16)(0 - TG_LEARNED_SLOTS))
 			worth = 1;
 		if (!c->print)
 			worth = 0;

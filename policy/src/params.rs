@@ -22,7 +22,7 @@ const CROWD_CALM: f64 = 5.0;
 /// Longest gap that abacus_learned looks ahead, in slots: below its ring by the slots around it.
 const SLOTS_MAX: u8 = 248;
 /// Largest cost of a rejection, in thousandths of a slot: four bits are for fractions, one is spare.
-const REJECT_MILLI_MAX: f64 = (1_u64 << 27) as f64 * 4.0;
+const REJECT_MILLI_MAX: f64 = (1_u64 << 27) as f64;
 
 /// What is done with an event that finds no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,7 +149,7 @@ pub struct AbacusLearnedSpec {
     /// T_i: when the i-th retransmission arrives, in periods since the first SYN; rising, 1 to 12.
     /// A client is never left to wait for a retransmission more than 62 periods away.
     pub schedule: Vec<u16>,
-    /// r / h: the wait that costs as much as a rejection; 0 (reject all excess) to 131,072 periods.
+    /// r / h: the wait that costs as much as a rejection; 0 (reject all excess) to 33,554 periods.
     pub reject: Nanos,
     /// T0: 4 ms to 1 hour.
     pub period: Nanos,
@@ -317,7 +317,7 @@ pub enum ParamsError {
     Window(u16),
     /// Period not 1 ms to 1 h, or weight shift above 15.
     Period(Nanos, u8),
-    /// Cost of a rejection above 131,072 periods, or a period below 4 ms.
+    /// Cost of a rejection above 33,554 periods, or a period below 4 ms.
     Reject(Nanos, Nanos),
 }
 
@@ -343,7 +343,7 @@ impl fmt::Display for ParamsError {
             ),
             Self::Reject(reject, period) => write!(
                 f,
-                "a rejection worth {reject} at a period of {period}: must be at most 131072 periods of 4 ms or more"
+                "a rejection worth {reject} at a period of {period}: must be at most 33554 periods of 4 ms or more"
             ),
         }
     }

@@ -279,10 +279,12 @@ fn parameters_out_of_range_are_errors() {
     }
     let limits = AbacusLearnedSpec {
         schedule: (1..=12).collect(),
-        reject: Nanos::from_secs(131_072),
+        reject: Nanos::from_secs(33_554),
         ..good.clone()
     };
     assert!(Params::abacus_learned(&limits).is_ok());
+    let above = AbacusLearnedSpec { reject: Nanos::from_secs(33_555), ..limits.clone() };
+    assert!(Params::abacus_learned(&above).is_err());
     assert!(
         Params::abacus_learned(&AbacusLearnedSpec { period: Nanos::from_millis(4), ..good })
             .is_ok()

@@ -216,6 +216,16 @@ fn lines_within_the_slack_are_put_in_order_and_later_ones_are_not() {
     assert_eq!(millis(&entries), [0, 2000, 3000, 22_000]);
 }
 
+/// One wrong date ahead does not make all that follow go back.
+#[test]
+fn a_date_far_ahead_is_one_bad_line() {
+    let text = "1000\n4102444800\n1001\n1002\n";
+    let error = read(SECONDS, text.as_bytes(), OnBad::Fail).error.expect("a jump of a century");
+    assert!(matches!(error.what, What::Ahead(_)) && error.line == 2, "{error}");
+    let outcome = read(SECONDS, text.as_bytes(), OnBad::Skip);
+    assert_eq!((outcome.entries.len(), outcome.skipped.ahead), (3, 1));
+}
+
 fn gzip(text: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(text).expect("memory takes all");

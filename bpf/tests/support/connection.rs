@@ -62,8 +62,9 @@ pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
 
 /// A client's RST for an open connection: what the stack knows of the tuple, the sequence number,
 /// and whether the connection is over then. The window of the socket is 1000 … 1500.
-pub const RESETS: [(&str, Socket, u32, bool); 9] = [
-    ("just before the window", Socket::Established, 999, false),
+pub const RESETS: [(&str, Socket, u32, bool); 10] = [
+    ("two before the window", Socket::Established, 998, false),
+    ("one before it, as after a FIN", Socket::Established, 999, true),
     ("at its start", Socket::Established, 1000, true),
     ("at its end", Socket::Established, 1500, true),
     ("just behind it", Socket::Established, 1501, false),

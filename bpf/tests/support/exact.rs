@@ -42,7 +42,7 @@ pub struct Exact {
     ends: u64,
 }
 
-fn room_milli(spec: &AbacusExactSpec) -> u64 {
+pub fn room_milli(spec: &AbacusExactSpec) -> u64 {
     let milli = spec.bucket.rate.get() * 1e3 * spec.period.as_secs_f64();
     u64::from(milli.round() as u32)
 }

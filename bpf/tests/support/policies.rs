@@ -180,7 +180,11 @@ impl Policies {
         let (known, older) = self.exact.meet(event);
         // a full bucket serves anybody
         let most = (u128::from(spec.bucket.burst) - 1) * TOKEN;
-        let kept = (reserve(&spec.bucket, event) + older * TOKEN).min(most);
+        let depth = u128::from(spec.bucket.burst) * TOKEN;
+        // a shallow bucket waits with an eighth of it
+        let shallow = depth < u128::from(super::exact::room_milli(spec)) * (TOKEN / 1000);
+        let waits = if shallow { (older * TOKEN).min(depth / 8) } else { older * TOKEN };
+        let kept = (reserve(&spec.bucket, event) + waits).min(most);
         if self.bucket.take(&spec.bucket, kept) {
             self.exact.admitted(event);
             return (VerdictKind::Admit, Reason::Token, known);

@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_simulated_is_said() {
-        let classic = SCHEDULES[5];
+        let classic = *Schedule::named("classic").unwrap();
         let sound = spec(&[classic], Jitter::NONE);
         let falling = Schedule { at_ms: &[0, 3000, 3000], ..classic };
         let endless = Schedule { at_ms: &[0, 2_000_000], ..classic };

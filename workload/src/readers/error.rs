@@ -37,6 +37,8 @@ pub enum What {
     Field(&'static str, String),
     /// The time lies before that of an earlier line, by more than the slack.
     Back(Nanos),
+    /// The time lies more than 30 days behind that of every earlier line.
+    Ahead(Nanos),
     /// The stream ended within a compressed file, after so many bytes of text.
     Cut(u64),
     /// The stream could not be read on, after so many bytes of text; the reason.
@@ -48,7 +50,12 @@ impl What {
     pub(crate) const fn is_of_a_line(&self) -> bool {
         matches!(
             self,
-            Self::TooLong | Self::Time(_) | Self::Count(_) | Self::Field(..) | Self::Back(_)
+            Self::TooLong
+                | Self::Time(_)
+                | Self::Count(_)
+                | Self::Field(..)
+                | Self::Back(_)
+                | Self::Ahead(_)
         )
     }
 }
@@ -67,6 +74,7 @@ impl fmt::Display for What {
             }
             Self::Field(name, text) => write!(f, "no {name} can be read from {text:?}"),
             Self::Back(by) => write!(f, "time goes back by {by}"),
+            Self::Ahead(by) => write!(f, "time jumps by {:.0} days", by.as_secs_f64() / 86_400.0),
             Self::Cut(bytes) => {
                 write!(f, "the compressed file is cut off here, after {bytes} bytes of text")
             }
@@ -102,6 +110,8 @@ pub struct Skipped {
     pub field: u64,
     /// Lines whose time lies before that of an earlier one.
     pub back: u64,
+    /// Lines whose time lies more than 30 days ahead of all earlier ones.
+    pub ahead: u64,
     /// The first of them all.
     pub first: Option<TraceError>,
 }
@@ -110,7 +120,7 @@ impl Skipped {
     /// Lines skipped.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.too_long + self.time + self.count + self.field + self.back
+        self.too_long + self.time + self.count + self.field + self.back + self.ahead
     }
 
     pub(crate) fn add(&mut self, error: TraceError) {
@@ -119,6 +129,7 @@ impl Skipped {
             What::Time(_) => self.time += 1,
             What::Count(_) => self.count += 1,
             What::Back(_) => self.back += 1,
+            What::Ahead(_) => self.ahead += 1,
             _ => self.field += 1,
         }
         self.first.get_or_insert(error);
@@ -134,6 +145,7 @@ impl fmt::Display for Skipped {
             (self.count, "no count"),
             (self.field, "a field missing"),
             (self.back, "time going back"),
+            (self.ahead, "time jumping"),
         ];
         let mut sep = ": ";
         for (lines, reason) in reasons.into_iter().filter(|(lines, _)| *lines > 0) {

@@ -233,9 +233,7 @@ impl<R: BufRead> Reader<R> {
                 let periods = u128::from(number - 1) * u128::from(period.0);
                 line.when = i64::try_from(periods).unwrap_or(i64::MAX);
             }
-            self.order
-                .push(line, number)
-                .map_err(|by| TraceError { line: number, what: What::Back(by) })?;
+            self.order.push(line, number).map_err(|what| TraceError { line: number, what })?;
         }
         Ok(None)
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Puts lines that are a little out of order in order, and finds those that are more than that.
 
+use super::error::What;
 use super::parse::Line;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -8,6 +9,9 @@ use tidegate_units::Nanos;
 
 /// Most lines held while later ones may still belong before them.
 pub const PENDING_MAX: usize = 1 << 18;
+/// A line so far ahead of all before it has a wrong time: believed, it would make all that follow
+/// go back.
+const AHEAD_MAX: i64 = 30 * 86_400 * 1_000_000_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -47,13 +51,16 @@ impl Order {
         }
     }
 
-    /// Takes a line in; or by how much it is too late.
-    pub(crate) fn push(&mut self, line: Line, number: u64) -> Result<(), Nanos> {
+    /// Takes a line in; or says what is wrong with its time.
+    pub(crate) fn push(&mut self, line: Line, number: u64) -> Result<(), What> {
         if line.when < self.passed {
-            return Err(Nanos(self.passed.abs_diff(line.when)));
+            return Err(What::Back(Nanos(self.passed.abs_diff(line.when))));
         }
         if self.newest.saturating_sub(line.when) > self.slack {
-            return Err(Nanos(self.newest.abs_diff(line.when)));
+            return Err(What::Back(Nanos(self.newest.abs_diff(line.when))));
+        }
+        if self.newest != i64::MIN && line.when.saturating_sub(self.newest) > AHEAD_MAX {
+            return Err(What::Ahead(Nanos(self.newest.abs_diff(line.when))));
         }
         self.newest = self.newest.max(line.when);
         self.pending.push(Reverse(Pending { line, number }));

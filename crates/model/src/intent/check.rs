@@ -106,7 +106,7 @@ impl Check<'_> {
             let name = &policy.name;
             self.fault(
                 &format!("{path}.{key}"),
-                format!("the policy {name:?} has no {key}; abacus and abacus_exact have"),
+                format!("the policy {name:?} has no {key}; the abacus policies have"),
             );
         }
         if abacus {

@@ -11,9 +11,6 @@ use tidegate_sim::whatif::spread::{Factors, Load, Spread};
 use tidegate_units::Nanos;
 use tidegate_workload::readers::{Entry, Format, TraceError, What};
 
-/// A longer silence between two requests is no silence but a broken line.
-const GAP_MAX: Nanos = Nanos::from_secs(30 * 86_400);
-
 /// What was read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Read {
@@ -37,9 +34,6 @@ pub(crate) struct Feed<'a> {
     classes: &'a Classes,
     whatif: &'a mut WhatIf,
     spread: Spread,
-    before: Nanos,
-    jumps: u64,
-    first_jump: Option<String>,
     read: Read,
 }
 
@@ -47,8 +41,7 @@ impl<'a> Feed<'a> {
     pub(crate) fn new(args: &'a ReplayArgs, classes: &'a Classes, whatif: &'a mut WhatIf) -> Self {
         let factors = Factors { scale: args.load.scale, speed: args.load.speed };
         let spread = Spread::new(factors, args.seed);
-        let (before, read) = (Nanos::ZERO, Read::default());
-        Self { args, classes, whatif, spread, before, jumps: 0, first_jump: None, read }
+        Self { args, classes, whatif, spread, read: Read::default() }
     }
 
     /// Reads to the end of the log, or to `--until`.
@@ -72,12 +65,6 @@ impl<'a> Feed<'a> {
     }
 
     fn entry(&mut self, source: &Source, entry: &Entry) -> anyhow::Result<()> {
-        let gap = entry.at.since(self.before);
-        if gap > GAP_MAX {
-            let days = gap.as_secs_f64() / 86_400.0;
-            return self.jump(source, format!("line {}: time jumps by {days:.0} days", entry.line));
-        }
-        self.before = entry.at;
         let from = self.args.reading.from;
         if entry.at < from {
             return Ok(());
@@ -96,15 +83,6 @@ impl<'a> Feed<'a> {
         told.map_err(|what| anyhow::anyhow!("{}: line {}: {what}", source.name, entry.line))
     }
 
-    fn jump(&mut self, source: &Source, what: String) -> anyhow::Result<()> {
-        if self.args.reading.on_bad == BadName::Fail {
-            bail!("{}: {what}{HINT}", source.name);
-        }
-        self.jumps += 1;
-        self.first_jump.get_or_insert(what);
-        Ok(())
-    }
-
     /// A stream that broke off is what was there, where bad lines may be passed over.
     fn broken(&mut self, source: &Source, error: TraceError) -> anyhow::Result<()> {
         let cut = matches!(error.what, What::Cut(_) | What::Io(..));
@@ -119,15 +97,11 @@ impl<'a> Feed<'a> {
 
     fn report(self, source: &Source) -> Read {
         let skipped = source.reader.skipped();
-        let mut why = if skipped.total() > 0 { skipped.to_string() } else { String::new() };
-        if let Some(first) = &self.first_jump {
-            let also = if why.is_empty() { "" } else { "; " };
-            why += &format!("{also}{} skipped: time jumping; the first is {first}", self.jumps);
-        }
+        let why = if skipped.total() > 0 { skipped.to_string() } else { String::new() };
         let dated = source.reader.begins().filter(|ns| *ns >= DATED_FROM);
         Read {
             lines: source.reader.lines(),
-            skipped: skipped.total() + self.jumps,
+            skipped: skipped.total(),
             why,
             begins: dated.map(|ns| ns.saturating_add(self.args.reading.from.0 as i64)),
             ..self.read

@@ -8,7 +8,6 @@ use super::source::Source;
 use anyhow::bail;
 use tidegate_sim::whatif::WhatIf;
 use tidegate_sim::whatif::spread::{Factors, Load, Spread};
-use tidegate_units::Nanos;
 use tidegate_workload::readers::{Entry, Format, TraceError, What};
 
 /// What was read.

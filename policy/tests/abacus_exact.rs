@@ -424,7 +424,7 @@ fn spoofed_sources_do_bounded_harm() {
 }
 
 /// More promises than the memory holds: 30,000 spoofed SYNs a second at a server of 2,000 with a
-/// window of 45 s. Honest copies (500 new clients a second) are forgotten and look new; the rate is
+/// window of 50 s. Honest copies (500 new clients a second) are forgotten and look new; the rate is
 /// served all the same, and a window after the flood everybody is admitted at once.
 #[test]
 fn a_memory_that_overflows_forgets_and_recovers() {

@@ -60,7 +60,7 @@ use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Share};
 
 /// Largest bucket while shedding, in tokens.
 const SHED_BURST_MAX: f64 = 1024.0;
@@ -157,7 +157,12 @@ struct Reach {
 }
 
 impl Reach {
-    fn learn(&mut self, sums: &Sums, cpu: f64) {
+    /// Takes a tick; without the CPU's share what was learned is gone: it must not narrow for ever.
+    fn learn(&mut self, sums: &Sums, cpu: Option<Share>) {
+        let Some(cpu) = cpu.map(Share::get) else {
+            *self = Self::default();
+            return;
+        };
         let keep = (-sums.seconds / REACH_SECONDS).exp();
         self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
         self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
@@ -335,7 +340,8 @@ impl Controller for DefaultController {
         let sums = Sums { growth, ..sums(signals, &counts.value) };
         let tick = Tick { now: signals.now, sums, waiting };
         self.history.push(tick.sums);
-        self.standing.see(signals, Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS)));
+        let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
+        self.standing.see(signals, age_max);
         self.learn(&tick);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
@@ -348,8 +354,7 @@ impl Controller for DefaultController {
         } else if alarm {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
-            let cpu = signals.resource.cpu.map_or(0.0, |cpu| cpu.value.get());
-            self.reach.learn(&tick.sums, cpu);
+            self.reach.learn(&tick.sums, signals.resource.cpu.and_then(|cpu| cpu.within(age_max)));
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
         }

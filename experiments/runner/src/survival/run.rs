@@ -29,6 +29,8 @@ const NORMAL_P99: f64 = 0.25;
 struct Normal {
     p99: f64,
     slot_p99: f64,
+    /// Nothing has been seen yet.
+    is_assumed: bool,
 }
 
 /// How the experiment is run.
@@ -86,12 +88,16 @@ pub fn run(
 ) -> Result<Outcome> {
     watch.step("making the lab");
     let lab = Lab::new(LabOptions::new(options.helper.clone())).context("the lab")?;
-    let normal = Normal { p99: NORMAL_P99, slot_p99: NORMAL_P99 };
+    let normal = Normal { p99: NORMAL_P99, slot_p99: NORMAL_P99, is_assumed: true };
     let (clients, out) = (0, Outcome::default());
     let mut survival = Survival { scenario, extent, options, watch, lab, out, clients, normal };
     let loads = if extent.loads.is_empty() { &scenario.loads } else { &extent.loads };
     for load in loads {
         survival.group(*load)?;
+    }
+    if survival.normal.is_assumed {
+        let note = format!("recovery is against {NORMAL_P99} s: there was no run of none at 0.9");
+        survival.out.notes.push(note);
     }
     if !extent.halved_s.is_empty() {
         survival.halved()?;
@@ -203,7 +209,7 @@ impl Survival<'_> {
         if variant == "none" && (load - 0.9).abs() < 1e-9 {
             let (p99, slot_p99) =
                 (totals.service.p99, worst(stream, Span { from: begin, to: fall }));
-            self.normal = Normal { p99, slot_p99 };
+            self.normal = Normal { p99, slot_p99, is_assumed: false };
         }
         let mut rows: Vec<Row> = metrics.into_iter().map(|metric| point.row(metric)).collect();
         let seconds = recovery(stream, Span { from: fall, to: end }, self.normal.p99);

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guard of the default controller while calm: how much may pile up before the loop sees it.
+
+use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
+use tidegate_model::signals::{Counts, Reading, Signals, Times};
+use tidegate_units::{Nanos, Share};
+
+/// A tick of 100 ms of a server that answers 20 in it, in 5 ms each; what is known of its CPU.
+fn tick(now: u64, cpu: Option<Reading<Share>>) -> Signals {
+    let counts = Counts { offered: 20, admitted: 20, completed: 20, ..Counts::default() };
+    let took = Nanos::from_millis(5);
+    let times = Times { count: 20, sum: Nanos(took.0 * 20), p50: took, p99: took };
+    let mut signals = Signals {
+        now: Nanos::from_millis(100 * now),
+        period: Nanos::from_millis(100),
+        ..Signals::default()
+    };
+    signals.balance.counts = Some(Reading::fresh(counts));
+    signals.time.waiting = Some(Reading::fresh(1));
+    signals.time.first_byte = Some(Reading::fresh(times));
+    signals.resource.cpu = cpu;
+    signals
+}
+
+/// The guard after 20 s in which the CPU was as given.
+fn guard_after(controller: &mut DefaultController, cpu: Option<Reading<Share>>) -> Option<u64> {
+    let run = (1..=200).map(|now| controller.tick(&tick(now, cpu), Mode::Enforce));
+    let last = run.last().expect("200 ticks");
+    assert!(last.rate.is_none() && !last.why.shedding, "calm: {}", last.why.text);
+    last.waiting_max
+}
+
+#[test]
+fn the_cpu_narrows_the_guard_to_what_the_server_can_reach() {
+    let guard = |cpu: f64| {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        let cpu = Some(Reading::fresh(Share::new(cpu)));
+        guard_after(&mut controller, cpu).expect("a guard")
+    };
+    // 200/s at half of the CPU: 400/s, of which a third of a second is 132
+    assert_eq!(guard(0.5), 132 + 1);
+    // at 0.95 it is 70: the least is 128
+    assert_eq!(guard(0.95), 128 + 1);
+    // a server that mostly waits could reach anything: 256, as without a CPU
+    assert_eq!(guard(0.05), 256 + 1);
+}
+
+/// Missing and stale signals never tighten, also not by what was learned from them before.
+#[test]
+fn a_cpu_that_is_not_known_any_more_does_not_narrow() {
+    let stale = Reading { value: Share::new(0.5), age: Nanos::from_secs(5) };
+    for unknown in [None, Some(stale)] {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        let known = Some(Reading::fresh(Share::new(0.5)));
+        assert_eq!(guard_after(&mut controller, known), Some(133));
+        assert_eq!(guard_after(&mut controller, unknown), Some(257), "{unknown:?}");
+    }
+}

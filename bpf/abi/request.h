@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Header rules: what kernel and user space share about requests. Part of the
+ * same ABI (TG_ABI_VERSION) as tidegate.h; bpf/src/abi_request.rs mirrors it.
+ *
+ * A rule set is filled into the slot that is not in force (TG_SLOTS) and put in
+ * force by one word, tg_request_control.slot. Rates of buckets change every
+ * tick; they have their own map of two generations and are swapped whole, too.
+ */
+#ifndef TG_ABI_REQUEST_H
+#define TG_ABI_REQUEST_H
+
+#include "tidegate.h"
+
+#define TG_RULES_MAX 1024	/* of all services; 0 is not used */
+#define TG_RULE_BUCKETS_MAX 128	/* of all services */
+#define TG_PATH_MAX 120		/* bytes of a path that are compared */
+#define TG_HOSTS_MAX 1024	/* host names that rules ask for */
+#define TG_COOKIE_TESTS_MAX 32	/* (name, value) pairs, all services */
+#define TG_ANSWERS_MAX 128	/* of all services, their variants included */
+#define TG_ANSWER_VARIANTS 8	/* of one answer: they spread Retry-After */
+#define TG_ANSWER_BYTES_MAX 1200	/* below one segment on any path */
+#define TG_HEAD_MAX 4096	/* bytes of a segment that are looked at */
+#define TG_CONNS_MAX 65536
+#define TG_CONN_EXPIRE_NS (60 * TG_NS_PER_S)	/* idle for longer: forgotten */
+
+/* One entry. */
+struct tg_request_control {
+	__u32 slot;		/* which rule set is in force */
+	__u32 services;		/* bit n: service n has rules */
+	__u32 cookies;		/* tests in force: the first so many */
+	__u32 pad;
+};
+
+/* Methods, as a mask. */
+#define TG_METHOD_GET 1
+#define TG_METHOD_HEAD 2
+#define TG_METHOD_POST 4
+#define TG_METHOD_PUT 8
+#define TG_METHOD_DELETE 16
+#define TG_METHOD_OPTIONS 32
+#define TG_METHOD_PATCH 64
+#define TG_METHOD_OTHER 128	/* any other token */
+#define TG_METHOD_ANY 255
+
+/*
+ * Rules are found by the longest prefix of the path; those of one prefix follow
+ * each other in the order of the file, and the first that matches wins. If none
+ * of them does, `parent` names the first rule of the next shorter prefix; 0:
+ * there is none. At most TG_RULE_STEPS rules are looked at; the loader checks it.
+ */
+#define TG_RULE_STEPS 64
+
+struct tg_path_key {
+	__u32 bits;		/* 16 + 8 * bytes of the prefix */
+	__u8 slot;
+	__u8 service;
+	__u8 path[TG_PATH_MAX];
+	__u8 pad[2];
+};
+#define TG_PATH_BITS (16 + 8 * TG_PATH_MAX)
+
+/* Names are compared by a hash with the key of this boot (lib/text_hash.h). */
+struct tg_host_key {
+	__u64 hash;		/* of the name in lower case, without its port */
+	__u8 slot;
+	__u8 pad[7];
+};
+
+struct tg_cookie_test {
+	__u64 name;		/* hash */
+	__u64 value;		/* hash; 0: any value, also none */
+};
+
+#define TG_RULE_MORE 1		/* the next rule is of the same prefix */
+#define TG_RULE_TLS 2		/* a connection by its server name (no path) */
+#define TG_RULE_CLOSE 4		/* while the bucket refuses, persistent
+				 * connections are refused first */
+
+/* How a refused request is answered. */
+#define TG_REFUSE_503 1
+#define TG_REFUSE_RESET 2
+#define TG_REFUSE_DROP 3
+
+struct tg_rule {
+	__u16 parent;
+	__u8 flags;
+	__u8 refuse;
+	__u8 methods;
+	__u8 bucket;		/* index; TG_RULE_BUCKETS_MAX: no bucket, the
+				 * rule admits */
+	__u16 answer;		/* first of TG_ANSWER_VARIANTS; for 503 */
+	__u32 host;		/* id; 0: any host */
+	__u32 cookies_all;	/* tests that must hold */
+	__u32 cookies_none;	/* tests that must not */
+	__u32 protect;		/* any of them holds: refused last */
+};
+TG_ASSERT(sizeof(struct tg_rule) == 24);
+
+/* A whole answer, as it goes out: status line, headers, body. */
+struct tg_answer_text {
+	__u16 bytes;		/* of it all */
+	__u16 head;		/* without the body: for HEAD */
+	__u8 text[TG_ANSWER_BYTES_MAX];
+};
+
+/* Three kinds of request share a bucket, in the order of who is refused last. */
+#define TG_RANK_PROTECTED 0
+#define TG_RANK_NEW 1		/* first request of a connection */
+#define TG_RANK_PERSISTENT 2	/* later request, where the rule closes */
+#define TG_RANKS 3
+
+#define TG_BUCKET_SHADOW 1	/* computed and counted, not executed */
+
+/* What the control loop set for one bucket; swapped whole, as tg_limits. */
+struct tg_bucket_limits {
+	__u64 generation;
+	__u32 flags;
+	__u32 pad;
+	struct tg_bucket_params bucket;	/* rate 0: no limit */
+	__u64 reserve[TG_RANKS];	/* picotokens, not falling */
+};
+TG_ASSERT(sizeof(struct tg_bucket_limits) == 64);
+
+struct tg_bucket_locked {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct tg_bucket bucket;
+	__u64 pad2[5];
+};
+TG_ASSERT(sizeof(struct tg_bucket_locked) == 64);
+
+/* Where the request of a connection stands. */
+#define TG_CONN_IDLE 0		/* the answer is complete: may be judged */
+#define TG_CONN_BODY 1		/* the client still sends its body */
+#define TG_CONN_WAIT 2		/* the server has not begun to answer */
+#define TG_CONN_ANSWER 3	/* the server is answering */
+#define TG_CONN_OPAQUE 4	/* cannot be followed: never judged again */
+#define TG_CONN_REFUSED 5	/* answered by us: only remnants come */
+
+/*
+ * A connection of a service with rules, from its first request on. Verified
+ * ones only: strangers cannot fill this. By seeded 64-bit fingerprint.
+ */
+struct tg_conn {
+	struct bpf_spin_lock lock;
+	__u8 phase;
+	__u8 service;
+	__u8 bucket;		/* in flight on it; TG_RULE_BUCKETS_MAX: none */
+	__u8 flags;		/* bit 0: HEAD, bit 1: close after this */
+	__u32 client_next;	/* sequence number of the next request */
+	__u32 server_next;	/* of the next byte of the server */
+	__u64 request_left;	/* bytes of the request's body to come */
+	__u64 answer_left;	/* of the answer; ~0: chunked */
+	__u64 request_ns;
+	__u64 seen_ns;
+	__u32 refused_seq;	/* refused: of the request, to answer it again */
+	__u16 refused_bytes;	/* refused: of the request */
+	__u16 answer;		/* refused: which text */
+	__u32 rule;
+	__u32 chunk;		/* chunked: bytes left of this chunk */
+};
+TG_ASSERT(sizeof(struct tg_conn) == 64);
+
+/* Counts of one rule, per CPU. */
+#define TG_RULE_ADMITTED 0
+#define TG_RULE_REFUSED 1	/* executed */
+#define TG_RULE_SHADOWED 2	/* refused, but only counted */
+#define TG_RULE_LEASE 3		/* refused, but the lease has run out */
+#define TG_RULE_REPEATED 4	/* an answer sent again */
+#define TG_RULE_FAILED 5	/* refused, but the answer could not be sent */
+#define TG_RULE_COUNTS 8
+
+struct tg_rule_counts {
+	__u64 cell[TG_RULE_COUNTS];
+};
+
+/* Totals of one bucket, per CPU; they only grow. */
+struct tg_bucket_totals {
+	__u64 offered[TG_RANKS];
+	__u64 refused[TG_RANKS];	/* also where it was only counted */
+	__u64 begun;			/* admitted and followed */
+	__u64 ended;			/* of these: in flight is the difference */
+	struct tg_histogram first_byte;
+	struct tg_histogram end;	/* request to last byte of the answer */
+};
+
+/*
+ * Why a segment of a service with rules was passed without being judged, per
+ * CPU. TG_UNJUDGED(number, NAME, "name", "what an operator reads").
+ */
+#define TG_UNJUDGED(number, NAME, name, text) TG_UNJUDGED_##NAME = number,
+enum tg_unjudged {
+#include "unjudged.def"
+	TG_UNJUDGED_MAX = 32,
+};
+#undef TG_UNJUDGED
+
+struct tg_unjudged_counts {
+	__u64 cell[TG_UNJUDGED_MAX];
+};
+
+#endif

@@ -10,6 +10,8 @@ use tidegate_experiments::catalog::{self, Experiment};
 use tidegate_experiments::folder::{self, Run};
 use tidegate_experiments::judge;
 use tidegate_experiments::start::{self, Effort, Options, Outcome};
+use tidegate_experiments::survival::Watch;
+use tidegate_lab::Progress;
 
 use crate::progress::Screen;
 
@@ -114,24 +116,56 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
     if matches.contains_id("data") && matches.get_one::<PathBuf>("data").is_some() {
         writeln!(out, "note: {} takes no traces; --data is not used", experiment.name)?;
     }
-    let mut screen = Screen::new(std::io::stderr().is_terminal());
-    let outcome = start::start(&experiment, &options, &mut screen)?;
-    screen.finish();
     let run = Run {
         experiment: experiment.name.to_string(),
-        world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
         quick: options.effort != Effort::Full,
         seed: options.seed,
         machine: folder::machine(),
-        notes: outcome.notes.clone(),
+        ..Run::default()
     };
-    let figures = folder::write(&dir, &run, &outcome.rows, &outcome.figures)?;
+    let screen = Screen::new(std::io::stderr().is_terminal());
+    let mut keeper = Keeper { screen, dir: &dir, run: &run };
+    let outcome = start::start(&experiment, &options, &mut keeper)?;
+    keeper.screen.finish();
+    let figures = keeper.write(&outcome, &[])?;
     finish((&experiment, &options), &dir, &outcome, out)?;
     // The last line says where the figure lies.
     for path in figures.iter().rev() {
         writeln!(out, "figure: {}", path.display())?;
     }
     Ok(Exit::Ok)
+}
+
+/// Shows what happens, and writes what is done: an interrupted run loses only the point it is at.
+struct Keeper<'a> {
+    screen: Screen,
+    dir: &'a Path,
+    run: &'a Run,
+}
+
+impl Keeper<'_> {
+    fn write(&self, outcome: &Outcome, remarks: &[String]) -> Result<Vec<PathBuf>> {
+        let run = Run {
+            world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
+            notes: [remarks, &outcome.notes].concat(),
+            ..self.run.clone()
+        };
+        folder::write(self.dir, &run, &outcome.rows, &outcome.figures)
+    }
+}
+
+impl Watch for Keeper<'_> {
+    fn step(&mut self, what: &str) {
+        self.screen.step(what);
+    }
+
+    fn second(&mut self, progress: &Progress) {
+        self.screen.second(progress);
+    }
+
+    fn kept(&mut self, so_far: &Outcome) -> Result<()> {
+        self.write(so_far, &["not finished: the rest was not run".to_string()]).map(|_| ())
+    }
 }
 
 fn finish(

@@ -55,6 +55,10 @@ pub struct Claim {
     /// Each value is divided by this one; absent: compared as it is.
     #[serde(default)]
     pub over: Option<Select>,
+    /// Value and reference are each divided by this metric of their own point first: runs that are
+    /// compared need not have found the machine equally fast.
+    #[serde(default)]
+    pub per: Option<String>,
     /// The smallest value that holds.
     #[serde(default)]
     pub at_least: Option<f64>,
@@ -246,10 +250,14 @@ fn badness(claim: &Claim, value: f64) -> f64 {
 
 fn value(claim: &Claim, rows: &[Row], variant: &str, x: f64) -> Result<f64, String> {
     let x_name = claim.of.x_name.as_deref().unwrap_or("load");
-    let value = find(rows, &claim.of.metric, variant, (x_name, x))?;
+    let at = |metric: &str, variant: &str, place: (&str, f64)| {
+        let value = find(rows, metric, variant, place)?;
+        let per = claim.per.as_deref().map_or(Ok(1.0), |per| find(rows, per, variant, place))?;
+        Ok::<f64, String>(value / per)
+    };
+    let value = at(&claim.of.metric, variant, (x_name, x))?;
     let Some(over) = &claim.over else { return Ok(value) };
-    let reference = find(
-        rows,
+    let reference = at(
         &over.metric,
         over.variants.first().map_or(variant, String::as_str),
         (over.x_name.as_deref().unwrap_or(x_name), over.at.first().copied().unwrap_or(x)),
@@ -350,6 +358,7 @@ mod tests {
                 x_name: None,
                 at: vec![1.0],
             }),
+            per: None,
             at_least,
             at_most,
             aim: None,
@@ -406,6 +415,31 @@ mod tests {
         nan[2].value = f64::NAN;
         nan.remove(1);
         assert!(!matches!(outcome(&claim, &nan), Outcome::Holds(_)));
+    }
+
+    /// Two runs are compared by what each made of the capacity beside itself: of 100/s and of 90/s.
+    #[test]
+    fn each_run_has_a_capacity_of_its_own() {
+        let mut claim = claim(Some(0.95), None);
+        claim.of.at = vec![2.0];
+        claim.over = Some(Select {
+            metric: "goodput".into(),
+            variants: vec!["haproxy".into()],
+            x_name: None,
+            at: vec![],
+        });
+        let mut rows = vec![
+            row("reject", 2.0, "goodput", 81.0),
+            row("reject", 2.0, "capacity", 90.0),
+            row("haproxy", 2.0, "goodput", 90.0),
+            row("haproxy", 2.0, "capacity", 100.0),
+        ];
+        assert!(matches!(outcome(&claim, &rows), Outcome::Fails(value, _) if value < 0.91));
+        claim.per = Some("capacity".into());
+        assert!(matches!(outcome(&claim, &rows), Outcome::Holds(value) if value > 0.99));
+        rows.pop();
+        let missing = Outcome::Missing("capacity of haproxy at load 2".into());
+        assert_eq!(outcome(&claim, &rows), missing);
     }
 
     /// A claim that needs the full run is left out of a quick one, and judged in the full one.

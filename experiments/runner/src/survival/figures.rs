@@ -10,7 +10,7 @@ pub(crate) fn all(scenario: &Scenario, rows: &[Row]) -> Result<Vec<(String, Stri
     let mut figures = Vec::new();
     let plain = |row: &&Row| !row.variant.starts_with("halved-");
     let course: Vec<&Row> = rows.iter().filter(|r| r.x_name == "time_s").filter(plain).collect();
-    let capacity = rows.iter().find(|row| row.metric == "capacity").map(|row| row.value);
+    let capacity = mean_capacity(rows);
     if !course.is_empty() {
         let title = format!("A crowd of {} times the capacity", scenario.trace_load);
         let figure = over_time(&title, &course, capacity);
@@ -29,6 +29,13 @@ pub(crate) fn all(scenario: &Scenario, rows: &[Row]) -> Result<Vec<(String, Stri
         figures.push(("loads.svg".to_owned(), over_load(&loads, capacity).svg()?));
     }
     Ok(figures)
+}
+
+/// Each point has its own; the figures show one line.
+fn mean_capacity(rows: &[Row]) -> Option<f64> {
+    let all = rows.iter().filter(|row| row.metric == "capacity" && row.x_name == "load");
+    let (sum, count) = all.fold((0.0, 0_u32), |(sum, count), row| (sum + row.value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }
 
 fn over_time(title: &str, rows: &[&Row], capacity: Option<f64>) -> Figure {

@@ -3,10 +3,11 @@
 //! capacity, without tidegate and with it.
 
 mod arm;
+mod bracket;
 mod figures;
 mod measure;
 mod run;
 mod scenario;
 
 pub use run::{Options, Outcome, Watch, run};
-pub use scenario::{Extent, Scenario};
+pub use scenario::{Beside, Extent, Scenario};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the scenario: capacity, then for each load the variants one after the other, each with a
-//! fresh server and – but for `none` – a fresh tidegate; then the halved CPU.
+//! Runs the scenario: for each load the variants one after the other, each with a fresh server and
+//! – but for `none` – a fresh tidegate, between two measurements of the capacity; then the halved
+//! CPU.
 
 use super::arm::{Arm, Known, Place};
+use super::bracket::{Bench, How, Job, Made, Normal, Rule, TRIES, bracket};
 use super::figures;
 use super::measure::{Point, Span, course, of_load, recovery, worst};
-use super::scenario::{Extent, Scenario};
+use super::scenario::{Beside, Extent, Scenario};
 use crate::results::Row;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -16,22 +18,13 @@ use tidegate_lab::{
 use tidegate_units::Nanos;
 use tidegate_workload::{Profile, Segment};
 
-/// A run that is void is repeated so often.
-const TRIES: u32 = 3;
+/// Windows of a measurement of the capacity: single ones differ by 2 to 3 %.
+const WINDOWS: u32 = 15;
 /// Length of the slots of the time series.
 const SLOT: Nanos = Nanos::from_millis(500);
 /// What the p99 in the recovery is compared with until `none` at 0.9 has been run, in seconds: a
 /// quarter of the objective.
 const NORMAL_P99: f64 = 0.25;
-
-/// What `none` at 0.9 has shown: p99 over all, and of its worst slot. In seconds.
-#[derive(Clone, Copy, Debug)]
-struct Normal {
-    p99: f64,
-    slot_p99: f64,
-    /// Nothing has been seen yet.
-    is_assumed: bool,
-}
 
 /// How the experiment is run.
 #[derive(Clone, Debug)]
@@ -63,6 +56,13 @@ pub trait Watch {
     fn step(&mut self, what: &str);
     /// A second of load has passed.
     fn second(&mut self, progress: &Progress);
+    /// So much is done, should the rest be interrupted.
+    ///
+    /// # Errors
+    /// When it cannot be kept; the experiment ends.
+    fn kept(&mut self, _so_far: &Outcome) -> Result<()> {
+        Ok(())
+    }
 }
 
 struct Survival<'a> {
@@ -73,13 +73,15 @@ struct Survival<'a> {
     lab: Lab,
     out: Outcome,
     clients: u32,
+    /// The capacity as it was measured last.
+    latest: Option<f64>,
     normal: Normal,
 }
 
 /// Runs it.
 ///
 /// # Errors
-/// When lab, server, product or load fail, or runs stay void.
+/// When lab, server, product or load fail, or what is done cannot be kept.
 pub fn run(
     scenario: &Scenario,
     extent: &Extent,
@@ -89,8 +91,9 @@ pub fn run(
     watch.step("making the lab");
     let lab = Lab::new(LabOptions::new(options.helper.clone())).context("the lab")?;
     let normal = Normal { p99: NORMAL_P99, slot_p99: NORMAL_P99, is_assumed: true };
-    let (clients, out) = (0, Outcome::default());
-    let mut survival = Survival { scenario, extent, options, watch, lab, out, clients, normal };
+    let (clients, latest, out) = (0, None, Outcome::default());
+    let mut survival =
+        Survival { scenario, extent, options, watch, lab, out, clients, latest, normal };
     let loads = if extent.loads.is_empty() { &scenario.loads } else { &extent.loads };
     for load in loads {
         survival.group(*load)?;
@@ -108,85 +111,66 @@ pub fn run(
 }
 
 impl Survival<'_> {
-    /// One load: all variants between two measurements of the capacity; again while void.
+    /// One load, as a multiple of the capacity just measured: all variants see the same arrivals.
     fn group(&mut self, load: f64) -> Result<()> {
-        for attempt in 1..=TRIES {
-            let before = self.capacity()?;
-            let mut rows = Vec::new();
-            for variant in &self.scenario.variants.clone() {
-                rows.extend(self.point(variant, load, before)?);
-                if self.extent.cold.contains(&load) && variant != "none" {
-                    rows.extend(self.cold(variant, load, before)?);
-                }
-            }
-            let what = format!("load {load}, try {attempt}");
-            if let Some(capacity) = self.steady(&what, before)? {
-                self.keep(rows, capacity);
-                return Ok(());
+        let base = self.latest()?;
+        let mut jobs = Vec::new();
+        for variant in &self.scenario.variants {
+            let job = |how| Job { variant: variant.clone(), how, base };
+            jobs.push(job(How::Load(load)));
+            if self.extent.cold.contains(&load) && variant != "none" {
+                jobs.push(job(How::Cold(load)));
             }
         }
-        self.out.notes.push(format!("load {load}: void in {TRIES} tries, left out"));
+        self.all(&jobs)
+    }
+
+    /// The CPU is halved under load, and given back.
+    fn halved(&mut self) -> Result<()> {
+        let base = self.latest()?;
+        let job = |variant: &String| Job { variant: variant.clone(), how: How::Halved, base };
+        let jobs: Vec<Job> = self.scenario.variants.iter().map(job).collect();
+        self.all(&jobs)
+    }
+
+    /// Runs all of them between measurements of the capacity, and keeps what is not void.
+    fn all(&mut self, jobs: &[Job]) -> Result<()> {
+        let size = match self.extent.capacity {
+            Beside::Each => 1,
+            Beside::Group => jobs.len().max(1),
+        };
+        let (drift_max, keep_void) = (self.scenario.drift_max, self.extent.keep_void);
+        for jobs in jobs.chunks(size) {
+            let before = self.latest()?;
+            for made in bracket(self, jobs, Rule { drift_max, keep_void, before })? {
+                self.normal = made.normal.unwrap_or(self.normal);
+                self.out.rows.extend(made.rows);
+            }
+            self.watch.kept(&self.out)?;
+        }
         Ok(())
     }
 
-    /// Measures the capacity again: the middle of both, or nothing if it drifted too far.
-    fn steady(&mut self, what: &str, before: f64) -> Result<Option<f64>> {
-        let after = self.capacity()?;
-        let drift = (after / before - 1.0).abs();
-        if drift > self.scenario.drift_max {
-            self.out
-                .notes
-                .push(format!("{what}: void, the capacity went from {before:.1} to {after:.1}/s"));
-        }
-        let keep = drift <= self.scenario.drift_max || self.extent.keep_void;
-        Ok(keep.then(|| f64::midpoint(before, after)))
+    /// The last capacity: nothing has run since it was measured.
+    fn latest(&mut self) -> Result<f64> {
+        self.latest.map_or_else(|| self.capacity(), Ok)
     }
 
     /// The load from the first second on, on a tidegate that has seen nothing.
-    fn cold(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Vec<Row>> {
+    fn cold(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Option<Made>> {
         let seconds = self.extent.load_s;
         let what = format!("{load} x C at once");
-        let report = self.load(variant, &what, &[("load", load, seconds)], capacity)?;
+        let pieces = [("load", load, seconds)];
+        let Some(report) = self.load(variant, &what, &pieces, capacity)? else { return Ok(None) };
         let stream = report.stream("crowd").context("the report lacks the crowd")?;
         let totals = &stream.phase("load").context("the report lacks the load")?.totals;
         let point = self.at(variant, "load_cold", load);
         let metrics = of_load(stream, totals, Span { from: 0.0, to: seconds });
-        Ok(metrics.into_iter().map(|metric| point.row(metric)).collect())
+        let rows = metrics.into_iter().map(|metric| point.row(metric)).collect();
+        Ok(Some(Made { rows, normal: None }))
     }
 
-    /// Keeps the rows of a group with its capacity beside each point.
-    fn keep(&mut self, mut rows: Vec<Row>, capacity: f64) {
-        let points: Vec<Row> = rows.iter().filter(|row| row.metric == "goodput").cloned().collect();
-        for row in points.into_iter().filter(|row| row.x_name.starts_with("load")) {
-            rows.push(Row {
-                metric: "capacity".into(),
-                unit: "1/s".into(),
-                value: capacity,
-                ..row
-            });
-        }
-        self.out.rows.append(&mut rows);
-    }
-
-    /// Answers per second of the bare server.
-    fn capacity(&mut self) -> Result<f64> {
-        self.watch.step("measuring the capacity");
-        let server = self.scenario.server.start(&self.lab, 80, None).context("the server")?;
-        let fast = CapacityOptions { windows: 12, ..CapacityOptions::default() };
-        // The search for the number of clients is done once.
-        let known = CapacityOptions {
-            clients_from: self.clients,
-            clients_max: self.clients,
-            ..fast.clone()
-        };
-        let options = if self.clients == 0 { fast } else { known };
-        let capacity: Capacity = self.lab.capacity(&server, &options).context("the capacity")?;
-        self.clients = capacity.clients;
-        self.watch.step(&format!("capacity: {}", capacity.rate));
-        Ok(capacity.rate.get())
-    }
-
-    fn point(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Vec<Row>> {
+    fn point(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Option<Made>> {
         let extent = self.extent;
         // What decides about 1 in 1,000 needs arrivals; `none` refuses nobody.
         let load_s = match variant {
@@ -201,23 +185,25 @@ impl Survival<'_> {
             ("load", load, load_s),
             ("after", self.scenario.after, extent.after_s),
         ];
-        let report = self.load(variant, &format!("{load} x C"), &pieces, capacity)?;
+        let what = format!("{load} x C");
+        let Some(report) = self.load(variant, &what, &pieces, capacity)? else { return Ok(None) };
         let stream = report.stream("crowd").context("the report lacks the crowd")?;
         let totals = &stream.phase("load").context("the report lacks the load")?.totals;
         let point = self.at(variant, "load", load);
         let metrics = of_load(stream, totals, Span { from: begin, to: fall });
-        if variant == "none" && (load - 0.9).abs() < 1e-9 {
-            let (p99, slot_p99) =
-                (totals.service.p99, worst(stream, Span { from: begin, to: fall }));
-            self.normal = Normal { p99, slot_p99, is_assumed: false };
-        }
+        let normal = (variant == "none" && (load - 0.9).abs() < 1e-9).then(|| Normal {
+            p99: totals.service.p99,
+            slot_p99: worst(stream, Span { from: begin, to: fall }),
+            is_assumed: false,
+        });
+        let normal_p99 = normal.unwrap_or(self.normal).p99;
         let mut rows: Vec<Row> = metrics.into_iter().map(|metric| point.row(metric)).collect();
-        let seconds = recovery(stream, Span { from: fall, to: end }, self.normal.p99);
+        let seconds = recovery(stream, Span { from: fall, to: end }, normal_p99);
         rows.push(self.at(variant, "load_after", load).row(("recovery", "s", seconds)));
         if (load - self.scenario.trace_load).abs() < 1e-9 {
             rows.extend(course(stream, &point, end));
         }
-        Ok(rows)
+        Ok(Some(Made { rows, normal }))
     }
 
     fn at(&self, variant: &str, x_name: &'static str, x: f64) -> Point {
@@ -225,30 +211,31 @@ impl Survival<'_> {
         Point { experiment, variant: variant.into(), x_name, x }
     }
 
-    /// One load on a fresh server, repeated while void.
+    /// One load on a fresh server, repeated while void; nothing if it stays void.
     fn load(
         &mut self,
         variant: &str,
         what: &str,
         pieces: &[(&str, f64, f64)],
         capacity: f64,
-    ) -> Result<LoadReport> {
+    ) -> Result<Option<LoadReport>> {
         let plan = plan(pieces, capacity, self.options.seed);
         for attempt in 1..=TRIES {
-            let arm = self.arm(variant, capacity)?;
+            let arm = self.arm(variant)?;
             self.watch.step(&format!("{what}, {variant}"));
             let report = self.run_plan(&plan, arm.server())?;
             arm.end()?;
             if report.void.is_empty() {
-                return Ok(report);
+                return Ok(Some(report));
             }
             let why = report.void.join("; ");
             self.out.notes.push(format!("{what}, {variant}, try {attempt}: void, {why}"));
             if self.extent.keep_void {
-                return Ok(report);
+                return Ok(Some(report));
             }
         }
-        bail!("{what}, {variant}: void in {TRIES} tries: {}", self.out.notes.join("; "))
+        self.out.notes.push(format!("{what}, {variant}: void in {TRIES} tries, left out"));
+        Ok(None)
     }
 
     fn run_plan(&mut self, plan: &LoadPlan, server: &Server) -> Result<LoadReport> {
@@ -261,39 +248,13 @@ impl Survival<'_> {
         Ok(self.lab.run_load(&plan, &mut |progress| watch.second(progress))?)
     }
 
-    /// The CPU is halved under load, and given back; again while void.
-    fn halved(&mut self) -> Result<()> {
-        for attempt in 1..=TRIES {
-            let before = self.capacity()?;
-            let mut rows = Vec::new();
-            for variant in &self.scenario.variants.clone() {
-                rows.extend(self.halved_point(variant, before)?);
-            }
-            if let Some(capacity) = self.steady(&format!("CPU halved, try {attempt}"), before)? {
-                let shares =
-                    rows.iter().filter(|row| row.x_name == "cpu" && row.metric == "goodput");
-                let capacities: Vec<Row> = shares
-                    .map(|row| Row {
-                        metric: "capacity".into(),
-                        value: capacity * row.x,
-                        ..row.clone()
-                    })
-                    .collect();
-                self.out.rows.extend(rows.into_iter().chain(capacities));
-                return Ok(());
-            }
-        }
-        self.out.notes.push(format!("CPU halved: void in {TRIES} tries, left out"));
-        Ok(())
-    }
-
-    fn halved_point(&mut self, variant: &str, capacity: f64) -> Result<Vec<Row>> {
+    fn halved_point(&mut self, variant: &str, capacity: f64) -> Result<Option<Made>> {
         let [whole, half, again] = self.extent.halved_s[..] else {
             bail!("halved_s takes three lengths: whole, halved, whole again");
         };
         let load = self.scenario.halved_load;
         let pieces = [("whole", load, whole), ("half", load, half), ("again", load, again)];
-        let report = self.halved_run(variant, &pieces, capacity)?;
+        let Some(report) = self.halved_run(variant, &pieces, capacity)? else { return Ok(None) };
         let stream = report.stream("crowd").context("the report lacks the crowd")?;
         let name = format!("halved-{variant}");
         let mut rows = Vec::new();
@@ -311,30 +272,29 @@ impl Survival<'_> {
         let seconds = recovery(stream, after, self.normal.slot_p99);
         rows.push(self.at(&name, "cpu", 1.0).row(("recovery", "s", seconds)));
         rows.extend(course(stream, &self.at(&name, "load", load), end));
-        Ok(rows)
+        Ok(Some(Made { rows, normal: None }))
     }
 
-    /// One run with the CPU cut, repeated while void.
+    /// One run with the CPU cut, repeated while void; nothing if it stays void.
     fn halved_run(
         &mut self,
         variant: &str,
         pieces: &[(&str, f64, f64); 3],
         capacity: f64,
-    ) -> Result<LoadReport> {
-        let mut notes = Vec::new();
+    ) -> Result<Option<LoadReport>> {
         for attempt in 1..=TRIES {
             let report = self.halved_try(variant, pieces, capacity)?;
             if report.void.is_empty() {
-                return Ok(report);
+                return Ok(Some(report));
             }
             let why = report.void.join("; ");
-            notes.push(format!("CPU halved, {variant}, try {attempt}: void, {why}"));
-            self.out.notes.extend(notes.last().cloned());
+            self.out.notes.push(format!("CPU halved, {variant}, try {attempt}: void, {why}"));
             if self.extent.keep_void {
-                return Ok(report);
+                return Ok(Some(report));
             }
         }
-        bail!("CPU halved, {variant}: void in {TRIES} tries: {}", notes.join("; "))
+        self.out.notes.push(format!("CPU halved, {variant}: void in {TRIES} tries, left out"));
+        Ok(None)
     }
 
     fn halved_try(
@@ -343,7 +303,7 @@ impl Survival<'_> {
         pieces: &[(&str, f64, f64); 3],
         capacity: f64,
     ) -> Result<LoadReport> {
-        let arm = self.arm(variant, capacity)?;
+        let arm = self.arm(variant)?;
         let server = arm.server();
         self.watch.step(&format!("CPU halved, {variant}"));
         let mut plan = plan(pieces, capacity, self.options.seed);
@@ -368,10 +328,45 @@ impl Survival<'_> {
         Ok(report)
     }
 
-    fn arm(&self, variant: &str, capacity: f64) -> Result<Arm> {
+    /// With limits as an operator would set them by the capacity just measured.
+    fn arm(&self, variant: &str) -> Result<Arm> {
+        let capacity = self.latest.context("the capacity is not measured yet")?;
         let server = &self.scenario.server;
         let place = Place { lab: &self.lab, server, program: &self.options.program };
         Arm::start(&place, variant, Known { capacity, clients: self.clients })
+    }
+}
+
+impl Bench for Survival<'_> {
+    /// Answers per second of the bare server.
+    fn capacity(&mut self) -> Result<f64> {
+        self.watch.step("measuring the capacity");
+        let server = self.scenario.server.start(&self.lab, 80, None).context("the server")?;
+        let search = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
+        // The search for the number of clients is done once.
+        let known = CapacityOptions {
+            clients_from: self.clients,
+            clients_max: self.clients,
+            ..search.clone()
+        };
+        let options = if self.clients == 0 { search } else { known };
+        let capacity: Capacity = self.lab.capacity(&server, &options).context("the capacity")?;
+        self.clients = capacity.clients;
+        self.latest = Some(capacity.rate.get());
+        self.watch.step(&format!("capacity: {}", capacity.rate));
+        Ok(capacity.rate.get())
+    }
+
+    fn run(&mut self, job: &Job) -> Result<Option<Made>> {
+        match job.how {
+            How::Load(load) => self.point(&job.variant, load, job.base),
+            How::Cold(load) => self.cold(&job.variant, load, job.base),
+            How::Halved => self.halved_point(&job.variant, job.base),
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        self.out.notes.push(note);
     }
 }
 

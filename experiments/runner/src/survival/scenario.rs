@@ -26,7 +26,7 @@ pub struct Scenario {
     pub trace_load: f64,
     /// Load under which the CPU is halved.
     pub halved_load: f64,
-    /// Largest drift of the capacity over one group of runs; more makes the group void.
+    /// Largest drift of the capacity from before to after a run; more makes it void.
     pub drift_max: f64,
     /// The full run.
     pub full: Extent,
@@ -57,8 +57,21 @@ pub struct Extent {
     pub cold: Vec<f64>,
     /// CPU whole, halved, whole again; empty to leave it out.
     pub halved_s: Vec<f64>,
+    /// Between which runs the capacity is measured.
+    pub capacity: Beside,
     /// Runs are kept, with a remark, also when they are void: nothing is judged by them.
     pub keep_void: bool,
+}
+
+/// What stands between two measurements of the capacity, and is void by their drift.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Beside {
+    /// One run: each point has a capacity of its own.
+    #[default]
+    Each,
+    /// All runs of a load: shorter, and blind to a machine that changes between them.
+    Group,
 }
 
 impl Extent {

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps of header rules, once; only the two request hooks and the sweep have
+ * them. What belongs to a rule set lies in the slot that it was filled into:
+ * entry slot * size + number.
+ */
+#ifndef TG_REQUEST_MAPS_H
+#define TG_REQUEST_MAPS_H
+
+#include "maps.h"
+#include "../abi/request.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_request_control);
+} tg_request_control SEC(".maps");
+
+/* Longest prefix of a path: the first rule that may match. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC: the only way for tries */
+	__uint(max_entries, TG_SLOTS * TG_RULES_MAX);
+	__uint(key_size, sizeof(struct tg_path_key));
+	__uint(value_size, 4);	/* number of a rule; 0: none */
+} tg_paths SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS * TG_RULES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_rule);
+} tg_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TG_SLOTS * TG_HOSTS_MAX);
+	__uint(key_size, sizeof(struct tg_host_key));
+	__uint(value_size, 4);	/* id of the host */
+} tg_hosts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS * TG_COOKIE_TESTS_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_cookie_test);
+} tg_cookie_tests SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS * TG_ANSWERS_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_answer_text);
+} tg_answer_texts SEC(".maps");
+
+struct tg_bucket_limits_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_RULE_BUCKETS_MAX);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct tg_bucket_limits));
+};
+
+/* One slot; the loader fills a second inner map and swaps it in whole. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct tg_bucket_limits_map);
+} tg_bucket_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, TG_RULE_BUCKETS_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_bucket_locked);
+} tg_buckets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TG_RULE_BUCKETS_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_bucket_totals);
+} tg_bucket_totals SEC(".maps");
+
+/* By rule, as tg_rules: a set that is filled begins with zeros. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TG_SLOTS * TG_RULES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_rule_counts);
+} tg_rule_counts SEC(".maps");
+
+/* By service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_unjudged_counts);
+} tg_unjudged SEC(".maps");
+
+/*
+ * Connections of services with rules, from their first request on. Preallocated,
+ * and never an LRU: what is in flight is counted by who is in here, and a place
+ * is given back by who ends it or by the sweep (hook/sweep.bpf.c), never by
+ * somebody else's need. By the fingerprint of lib/hash.h.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TG_CONNS_MAX);
+	__type(key, __u64);
+	__type(value, struct tg_conn);
+} tg_conns SEC(".maps");
+
+/* What is looked at of a segment; then room for the answer. */
+struct tg_head {
+	__u8 bytes[TG_HEAD_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_head);
+} tg_head SEC(".maps");
+
+#endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the control loop decided; written to the dataplane as a whole, under a generation number.
 
-use crate::PRIORITIES;
 use crate::signals::Family;
+use crate::{PRIORITIES, RANKS};
 use serde::{Deserialize, Serialize};
 use tidegate_units::{Nanos, Rate};
 
@@ -28,6 +28,23 @@ pub struct ServiceLimits {
     pub accept_queue_max_q10: u32,
     /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
     pub reserve: [u32; PRIORITIES],
+    /// Why: what `explain` and `status` show.
+    pub why: Why,
+    /// The limits of the service's request buckets, in the order of the configuration; empty where
+    /// it has no rules.
+    #[serde(default)]
+    pub buckets: Vec<BucketLimits>,
+}
+
+/// The limits of one request bucket: what rules with it admit together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BucketLimits {
+    /// Requests per second; `None` admits everything.
+    pub rate: Option<Rate>,
+    /// Bucket depth in requests; at least 1 where a rate is set.
+    pub burst: u32,
+    /// Tokens that a request of rank i must leave in the bucket; not falling. Ranks: [`RANKS`].
+    pub reserve: [u32; RANKS],
     /// Why: what `explain` and `status` show.
     pub why: Why,
 }

@@ -4,6 +4,7 @@
 //! A signal that could not be read is `None`; one that was read long ago says so by its age.
 //! Neither ever tightens a limit (spec: safety rule R3).
 
+use crate::RANKS;
 use serde::{Deserialize, Serialize};
 use tidegate_units::{Nanos, Share};
 
@@ -43,6 +44,10 @@ pub struct Signals {
     pub time: Time,
     /// Family 4: arrivals against completions.
     pub balance: Balance,
+    /// The requests that rules put into buckets, in the order of the service's configuration;
+    /// empty where the service has no rules.
+    #[serde(default)]
+    pub buckets: Vec<BucketSignals>,
 }
 
 /// Family 1. Shares are of the CPUs and the cgroup that the service may use, not of the machine.
@@ -56,6 +61,9 @@ pub struct Resource {
     pub memory_pressure: Option<Reading<Share>>,
     /// PSI `some` for input and output.
     pub io_pressure: Option<Reading<Share>>,
+    /// Bytes per second sent on the interfaces that the answers leave by.
+    #[serde(default)]
+    pub bandwidth: Option<Reading<f64>>,
 }
 
 /// Family 2.
@@ -63,6 +71,9 @@ pub struct Resource {
 pub struct Queue {
     /// Connections that wait for `accept`, all listeners of the service summed.
     pub accept: Option<Reading<AcceptQueue>>,
+    /// Packets that wait in the interfaces that the answers leave by.
+    #[serde(default)]
+    pub interface: Option<Reading<InterfaceQueue>>,
 }
 
 /// Length and limit of an accept queue, in connections.
@@ -72,6 +83,17 @@ pub struct AcceptQueue {
     pub length: u64,
     /// Connections that fit.
     pub limit: u64,
+}
+
+/// Backlog of the queueing disciplines of the interfaces that answers leave by, in packets: the mean
+/// over the last second of samples every 10 to 20 ms, for it changes within 20 ms. Of several
+/// interfaces the one that is fullest for its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceQueue {
+    /// Packets waiting, on average.
+    pub length: f64,
+    /// Packets that fit.
+    pub limit: f64,
 }
 
 /// Family 3, read passively from the packets of both directions.
@@ -128,6 +150,32 @@ pub struct Counts {
     pub refused: u64,
     /// Answers completed: first bytes of answers to admitted work.
     pub completed: u64,
+}
+
+/// What was sensed of the requests of one bucket.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BucketSignals {
+    /// Counts of this period.
+    pub counts: Option<Reading<BucketCounts>>,
+    /// Requests that were admitted and are not answered yet.
+    pub in_flight: Option<Reading<u64>>,
+    /// First bytes of answers seen in this period, and their response times.
+    pub first_byte: Option<Reading<Times>>,
+    /// Answers that were complete in this period, and the times from request to their end.
+    pub end: Option<Reading<Times>>,
+}
+
+/// What arrived at a bucket and what became of it, in one period. Ranks: see [`RANKS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketCounts {
+    /// Requests, by rank.
+    pub offered: [u64; RANKS],
+    /// Refused, by rank (in shadow mode: what would have been).
+    pub refused: [u64; RANKS],
+    /// Requests that were handed to the server.
+    pub begun: u64,
+    /// Requests whose answer is complete, or whose connection ended.
+    pub ended: u64,
 }
 
 /// The four families; the default controller sheds only when two of them agree.

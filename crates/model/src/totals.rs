@@ -3,6 +3,7 @@
 //! kernel, `tidegate-sense` makes [`crate::signals::Signals`] of their differences, and the
 //! simulator offers the same through the same trait.
 
+use crate::RANKS;
 use serde::{Deserialize, Serialize};
 use std::io;
 use tidegate_units::Nanos;
@@ -28,6 +29,26 @@ pub struct ServiceTotals {
     /// Times from request (or SYN) to first byte of the answer.
     pub first_byte: Histogram,
     /// Times from SYN to the end of the connection.
+    pub end: Histogram,
+    /// Totals of the request buckets, in the order of the configuration; empty without rules.
+    #[serde(default)]
+    pub buckets: Vec<BucketTotals>,
+}
+
+/// Totals of one request bucket; all of them only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketTotals {
+    /// Requests seen, by rank ([`RANKS`]).
+    pub offered: [u64; RANKS],
+    /// Verdict refuse, executed or (in shadow) not, by rank.
+    pub refused: [u64; RANKS],
+    /// Requests that were handed to the server.
+    pub begun: u64,
+    /// Requests whose answer is complete, or whose connection ended: `begun - ended` are in flight.
+    pub ended: u64,
+    /// Times from request to first byte of the answer.
+    pub first_byte: Histogram,
+    /// Times from request to the end of the answer.
     pub end: Histogram,
 }
 

@@ -299,7 +299,7 @@ impl Service {
                 self.accept_held = Some((now, queue));
             }
         }
-        Queue { accept: shown(&self.accept_held, now) }
+        Queue { accept: shown(&self.accept_held, now), ..Queue::default() }
     }
 
     fn resource(&mut self, tick: &mut Tick<'_>, troubles: &mut Vec<Trouble>) -> Resource {
@@ -325,6 +325,7 @@ impl Service {
             cpu_pressure: shown(cpu, tick.now),
             memory_pressure: shown(memory, tick.now),
             io_pressure: shown(io, tick.now),
+            ..Resource::default()
         }
     }
 

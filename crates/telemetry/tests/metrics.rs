@@ -44,7 +44,10 @@ fn signals() -> Signals {
             cpu_pressure: Some(Reading::fresh(Share::new(0.5))),
             ..Resource::default()
         },
-        queue: Queue { accept: Some(Reading::fresh(AcceptQueue { length: 12, limit: 511 })) },
+        queue: Queue {
+            accept: Some(Reading::fresh(AcceptQueue { length: 12, limit: 511 })),
+            ..Queue::default()
+        },
         time: Time {
             waiting: Some(Reading::fresh(140)),
             open: Some(Reading::fresh(300)),
@@ -60,6 +63,7 @@ fn signals() -> Signals {
                 completed: 18,
             })),
         },
+        buckets: Vec::new(),
     }
 }
 

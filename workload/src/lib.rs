@@ -9,6 +9,8 @@
 //! [`Trace`] (counts per period, from [`mwm`], [`Sessions`] or a file), [`Weibull`], [`OnOff`],
 //! [`burst`], [`batches`], and [`merge`] of two. Amounts of mean 1: [`Shape`].
 //!
+//! What is asked for: [`Surge`], a catalogue of files and requests with heavy tails.
+//!
 //! Clients: [`Schedule`] says when SYNs are sent again and how a client takes a refusal,
 //! [`Jitter`] how precisely, [`Mixture`] which clients there are.
 //!
@@ -30,6 +32,7 @@ mod renewal;
 mod rng;
 mod service;
 mod sessions;
+mod surge;
 mod syn;
 
 pub use arrivals::{Arrivals, Process, Trace, batches, merge};
@@ -43,4 +46,8 @@ pub use renewal::{OnOff, OnOffArrivals, Spread, Weibull, burst};
 pub use rng::{Rng, exponential, normal, symmetric_beta};
 pub use service::Shape;
 pub use sessions::Sessions;
+pub use surge::{
+    DYNAMIC_PREFIX, DYNAMIC_PROGRAM, LARGE_PREFIX, RequestKind, SMALL_PREFIX, Surge, SurgeFile,
+    SurgeRequest, SurgeSpec,
+};
 pub use syn::{Answer, BACKUP_CONNECTION, OnIcmp, OnReset, Reaction, SCHEDULES, Schedule};

@@ -44,10 +44,14 @@ struct tg_request_control {
 #define TG_METHOD_ANY 255
 
 /*
- * Rules are found by the longest prefix of the path; those of one prefix follow
- * each other in the order of the file, and the first that matches wins. If none
- * of them does, `parent` names the first rule of the next shorter prefix; 0:
- * there is none. At most TG_RULE_STEPS rules are looked at; the loader checks it.
+ * Rules are found by the longest prefix of the path; those of TLS by the empty
+ * one. From the rule found, `next` names the one to look at if it does not
+ * match: those of the same prefix in the order of the file, then those of the
+ * next shorter prefix (of HTTP: never those of TLS); 0: there is none. At most
+ * TG_RULE_STEPS rules are looked at; the loader checks it.
+ *
+ * A rule, and a bucket, has the same number for as long as it is the same, in
+ * both slots and through reloads: what is counted by number goes on.
  */
 #define TG_RULE_STEPS 64
 
@@ -60,7 +64,11 @@ struct tg_path_key {
 };
 #define TG_PATH_BITS (16 + 8 * TG_PATH_MAX)
 
-/* Names are compared by a hash with the key of this boot (lib/text_hash.h). */
+/*
+ * Names are compared by a hash with the key of this boot (lib/text_hash.h):
+ * `shop.example` as it is, `*.shop.example` as `.shop.example`, with its dot. A
+ * host has an id for itself and one for each suffix that begins with a dot.
+ */
 struct tg_host_key {
 	__u64 hash;		/* of the name in lower case, without its port */
 	__u8 slot;
@@ -72,7 +80,6 @@ struct tg_cookie_test {
 	__u64 value;		/* hash; 0: any value, also none */
 };
 
-#define TG_RULE_MORE 1		/* the next rule is of the same prefix */
 #define TG_RULE_TLS 2		/* a connection by its server name (no path) */
 #define TG_RULE_CLOSE 4		/* while the bucket refuses, persistent
 				 * connections are refused first */
@@ -83,7 +90,7 @@ struct tg_cookie_test {
 #define TG_REFUSE_DROP 3
 
 struct tg_rule {
-	__u16 parent;
+	__u16 next;
 	__u8 flags;
 	__u8 refuse;
 	__u8 methods;

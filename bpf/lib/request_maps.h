@@ -84,7 +84,10 @@ struct {
 	__type(value, struct tg_bucket_totals);
 } tg_bucket_totals SEC(".maps");
 
-/* By rule, as tg_rules: a set that is filled begins with zeros. */
+/*
+ * By rule, as tg_rules. A rule keeps its number while it is the same: its count
+ * is the sum over the slots, and begins at zero where a number changes hands.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, TG_SLOTS * TG_RULES_MAX);

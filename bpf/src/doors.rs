@@ -82,6 +82,7 @@ mod tests {
             policy: Policy::TokenBucket,
             action: Action::Drop,
             classes: vec![],
+            requests: None,
         };
         let never_shed = NeverShed { sources: vec![], ports: vec![22] };
         Plan {

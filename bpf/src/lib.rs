@@ -25,6 +25,7 @@ mod origins;
 mod pins;
 mod plan;
 mod read;
+mod requests;
 mod switch;
 mod syscall;
 #[doc(hidden)]
@@ -40,6 +41,10 @@ pub use plan::{
     Settings,
 };
 pub use read::{Count, Passed, Sample};
+pub use requests::{
+    BucketParams, Busy, CookieTest, Followed, HeaderRule, Host, HttpMatch, Methods, Refuse,
+    Requests, RuleCount, Subject, Unjudged,
+};
 pub use switch::release;
 /// The types that plans and limits are made of.
 pub use tidegate_policy as policy;

@@ -233,6 +233,7 @@ mod tests {
             policy: Policy::TokenBucket,
             action: Action::Drop,
             classes: classes.iter().map(class).collect(),
+            requests: None,
         };
         Plan {
             services: classes.iter().enumerate().map(service).collect(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon compiles from the configuration: plain data.
 
-use crate::Error;
+use crate::{Error, Requests};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -43,6 +43,8 @@ pub struct Service {
     pub action: Action,
     /// Classes 1, 2 …; class 0 is what no class names.
     pub classes: Vec<Class>,
+    /// Header rules; `None`: requests are not looked at.
+    pub requests: Option<Requests>,
 }
 
 /// Where a service listens.

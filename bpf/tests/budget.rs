@@ -40,6 +40,7 @@ fn plan(trust_dscp: bool) -> Plan {
             policy: Policy::Abacus,
             action: Action::Reject,
             classes: vec![],
+            requests: None,
         }],
         interfaces: vec![Interface { trust_dscp, ..Interface::default() }],
         ..Plan::default()

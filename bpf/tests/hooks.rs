@@ -16,6 +16,7 @@ fn plan() -> Plan {
             policy: Policy::FreshFirst,
             action: Action::Reject,
             classes: vec![],
+            requests: None,
         }],
         ..Plan::default()
     }

@@ -20,6 +20,7 @@ fn service(name: &str, port: u16) -> Service {
         policy: Policy::TokenBucket,
         action: Action::Drop,
         classes: vec![],
+        requests: None,
     }
 }
 

@@ -150,6 +150,7 @@ fn plan(interface: Interface, action: Action) -> Plan {
             policy: Policy::FreshFirst,
             action,
             classes: vec![],
+            requests: None,
         }],
         interfaces: vec![Interface { attach: AttachMode::Xdp, ..interface }],
         settings: Settings { rst_per_second: ANSWERS_MANY, ..Settings::default() },

@@ -133,6 +133,7 @@ impl Tables {
             policy: Policy::TokenBucket,
             action: Action::Drop,
             classes,
+            requests: None,
         })
     }
 

@@ -105,6 +105,7 @@ pub(crate) fn plan(interfaces: Vec<Interface>, action: Action) -> Plan {
             policy: Policy::TokenBucket,
             action,
             classes: vec![],
+            requests: None,
         }],
         interfaces,
         settings: Settings { sample_admitted: 1, sample_refused: 1, ..Settings::default() },

@@ -336,6 +336,7 @@ fn planned(service: &Service, turn: u32) -> Planned {
         policy: service.policy,
         action: service.action,
         classes: service.classes.iter().map(class).collect(),
+        requests: None,
     }
 }
 

@@ -245,6 +245,7 @@ fn service(config: &ServiceConfig) -> Result<Service, PlaneError> {
                 priority: class.priority,
             })
             .collect(),
+        requests: None,
     })
 }
 

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules as a plan has them: plain data, and every bound that it must keep.
+
+/// The header rules of one service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Refusals are computed and counted, and not executed; `None`: as [`crate::Service::shadow`]
+    /// says, also when that changes.
+    pub shadow: Option<bool>,
+    /// Names of the buckets, in the order of the configuration; a rule names one by its place.
+    pub buckets: Vec<String>,
+    /// The rules: of those with the longest path that fits, the first that matches.
+    pub rules: Vec<HeaderRule>,
+    /// What a refused request is told where the rule answers with a 503.
+    pub busy: Busy,
+}
+
+/// One rule: which requests, and what limits them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HeaderRule {
+    /// Which requests or connections.
+    pub subject: Subject,
+    /// Place of the bucket in [`Requests::buckets`]; `None`: the rule admits.
+    pub bucket: Option<usize>,
+    /// How a request that the bucket refuses is answered.
+    pub refuse: Refuse,
+    /// While the bucket refuses, later requests of persistent connections are refused first.
+    pub close_persistent: bool,
+}
+
+/// What a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// HTTP/1 requests.
+    Http(HttpMatch),
+    /// TLS connections by the server name that they ask for; a 503 is impossible.
+    Tls(Host),
+}
+
+/// Which HTTP requests; all that is said must hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpMatch {
+    /// What the path begins with, as it stands in the request line: at least `/`, at most 120
+    /// bytes.
+    pub path: Vec<u8>,
+    /// With which methods.
+    pub methods: Methods,
+    /// For which host; `None`: any.
+    pub host: Option<Host>,
+    /// Cookies that must be there.
+    pub cookies_all: Vec<CookieTest>,
+    /// Cookies that must not be there.
+    pub cookies_none: Vec<CookieTest>,
+    /// With any of these cookies a request is refused last.
+    pub protect: Vec<CookieTest>,
+}
+
+impl Default for HttpMatch {
+    fn default() -> Self {
+        Self {
+            path: b"/".to_vec(),
+            methods: Methods::ANY,
+            host: None,
+            cookies_all: Vec::new(),
+            cookies_none: Vec::new(),
+            protect: Vec::new(),
+        }
+    }
+}
+
+/// A set of methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Methods(pub(crate) u8);
+
+impl Methods {
+    /// None; no rule may have it.
+    pub const NONE: Self = Self(0);
+    /// All.
+    pub const ANY: Self = Self(255);
+    /// The names that rules may use, in the order of their bits.
+    pub const NAMES: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
+
+    /// With the method of this name, too (upper case, one of [`Self::NAMES`]); `None`: another.
+    #[must_use]
+    pub fn with(self, name: &str) -> Option<Self> {
+        let bit = Self::NAMES.iter().position(|known| *known == name)?;
+        Some(Self(self.0 | 1 << bit))
+    }
+}
+
+/// A host name, compared without regard to case and port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// This one.
+    Exact(String),
+    /// All below this one (`*.name`), and not itself.
+    Below(String),
+}
+
+/// A cookie that a rule asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CookieTest {
+    /// Its name.
+    pub name: String,
+    /// Its value; `None`: any.
+    pub value: Option<String>,
+}
+
+/// How a refused request is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Refuse {
+    /// 503 with Retry-After; the server's socket is reset.
+    #[default]
+    Answer503 = 1,
+    /// Both sides are reset.
+    Reset = 2,
+    /// The request is dropped: the client repeats it.
+    Drop = 3,
+}
+
+/// The text of a 503.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Busy {
+    /// Retry-After in seconds: from, to; spread over the clients; from is at least 1.
+    pub retry_after: (u32, u32),
+    /// Content-Type of the body.
+    pub content_type: String,
+    /// The body; with the headers at most 1200 bytes.
+    pub body: String,
+}
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self {
+            retry_after: (2, 9),
+            content_type: "text/plain".into(),
+            body: "The server is busy. Please try again.\n".into(),
+        }
+    }
+}
+
+/// What the control loop decided for one bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketParams {
+    /// Index of the service in the plan.
+    pub service: usize,
+    /// Place of the bucket in the service's [`Requests::buckets`].
+    pub bucket: usize,
+    /// Requests per second; `None`: no limit.
+    pub rate: Option<tidegate_units::Rate>,
+    /// Depth in requests; at least 1 where there is a rate.
+    pub burst: u32,
+    /// Tokens that a request of each rank must leave: protected, new, persistent; not falling,
+    /// each below the depth.
+    pub reserve: [u32; 3],
+}
+
+/// How often a rule of a service matched, and what became of the requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Index of the service.
+    pub service: usize,
+    /// Place of the rule in [`Requests::rules`].
+    pub rule: usize,
+    /// Admitted.
+    pub admitted: u64,
+    /// Refused, and the refusal executed.
+    pub refused: u64,
+    /// Refused, and only counted.
+    pub shadowed: u64,
+    /// Refused, but passed because the lease has run out.
+    pub lease: u64,
+    /// Answers that were sent again.
+    pub repeated: u64,
+    /// Refused, but passed or dropped because the answer could not be sent.
+    pub failed: u64,
+}
+
+/// How many segments of services with rules passed without being judged, for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unjudged {
+    /// Index of the service.
+    pub service: usize,
+    /// The reason's name.
+    pub name: &'static str,
+    /// What an operator reads.
+    pub text: &'static str,
+    /// How many segments.
+    pub count: u64,
+}
+
+/// How full the table of connections with judged requests is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// Connections in it, as of the last time that all of it was looked at.
+    pub connections: u64,
+    /// How many have room.
+    pub limit: u64,
+}

@@ -55,7 +55,7 @@ fn row(root: &Value, (path, required): (&str, bool), child: &Value, table: &mut 
     let default = match child.get("default") {
         _ if required => "required".into(),
         Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
-        Some(Value::String(word)) => format!("`{word}`"),
+        Some(Value::String(word)) => format!("`{}`", word.escape_default()),
         Some(value) => format!("`{value}`"),
     };
     let mut allowed = allowed(target);

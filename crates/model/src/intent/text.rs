@@ -5,6 +5,9 @@
 //! place; the schema names the kind in `x-kind`.
 
 use super::listen::Listen;
+use super::requests::{
+    HostPattern, PathPrefix, check_content_type, check_cookie_name, check_cookie_value,
+};
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -28,6 +31,11 @@ pub(super) enum Kind {
     Cpus,
     Listen,
     Http,
+    Path,
+    Host,
+    CookieName,
+    CookieValue,
+    ContentType,
 }
 
 impl Kind {
@@ -40,6 +48,11 @@ impl Kind {
             "cpus" => Self::Cpus,
             "listen" => Self::Listen,
             "http" => Self::Http,
+            "path" => Self::Path,
+            "host" => Self::Host,
+            "cookie-name" => Self::CookieName,
+            "cookie-value" => Self::CookieValue,
+            "content-type" => Self::ContentType,
             _ => return None,
         })
     }
@@ -53,6 +66,13 @@ impl Kind {
             Self::Cpus => "a list of CPU numbers and ranges, such as \"0-1,4\"",
             Self::Listen => "\"address:port\", \"[IPv6]:port\" or \"*:port\"",
             Self::Http => "\"address:port\", \"[IPv6]:port\" or \"off\"",
+            Self::Path => "the beginning of a path, such as /cgi-bin/",
+            Self::Host => "a name such as www.example.com, or *.example.com for all below it",
+            Self::CookieName => "letters, digits and !#$%&'*+-.^_`|~ (a token of RFC 9110)",
+            Self::CookieValue => {
+                "visible ASCII without quotes, comma, semicolon and backslash (RFC 6265)"
+            }
+            Self::ContentType => "a media type such as text/plain or \"text/html; charset=utf-8\"",
         }
     }
 
@@ -65,6 +85,11 @@ impl Kind {
             Self::Cpus => text.parse::<CpuList>().map(drop),
             Self::Listen => text.parse::<Listen>().map(drop),
             Self::Http => text.parse::<HttpAddress>().map(drop),
+            Self::Path => text.parse::<PathPrefix>().map(drop),
+            Self::Host => text.parse::<HostPattern>().map(drop),
+            Self::CookieName => check_cookie_name(text),
+            Self::CookieValue => check_cookie_value(text),
+            Self::ContentType => check_content_type(text),
         }
     }
 }
@@ -188,7 +213,7 @@ pub(super) fn show_span(span: Nanos) -> String {
     unit.map_or_else(|| "0s".into(), |(name, factor)| format!("{}{name}", span.0 / factor))
 }
 
-fn from_text<'de, D: Deserializer<'de>, T>(
+pub(super) fn from_text<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<T, D::Error> {
@@ -235,6 +260,10 @@ with_text!(
     /// Durations that may be absent.
     spans: Option<Vec<Nanos>>, |d| list(d, parse_span).map(Some),
     |v: &Option<Vec<Nanos>>| v.as_ref().map(|l| l.iter().map(|t| show_span(*t)).collect::<Vec<_>>())
+);
+with_text!(
+    /// A rate.
+    rate: Rate, |d| from_text(d, parse_rate), |v: &Rate| format!("{}/s", v.get())
 );
 with_text!(
     /// A rate that may be absent.
@@ -324,7 +353,7 @@ macro_rules! serde_by_text {
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                from_text(d, str::parse)
+                $crate::intent::text::from_text(d, str::parse)
             }
         }
 
@@ -343,6 +372,8 @@ macro_rules! serde_by_text {
         }
     };
 }
+
+pub(super) use {serde_by_text, text_schema};
 
 serde_by_text!(CpuList, "cpus");
 serde_by_text!(HttpAddress, "http");

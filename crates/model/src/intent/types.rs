@@ -3,6 +3,8 @@
 //! docs/configuration.md, and the check of the file's shape.
 
 use super::listen::Listen;
+use super::named::{self, Named};
+use super::requests::RequestsConfig;
 use super::text::{self, CpuList, HttpAddress};
 use crate::{CLASSES_MAX, PRIORITIES, SERVICES_MAX};
 use ipnet::IpNet;
@@ -50,7 +52,7 @@ pub struct Config {
     #[schemars(length(min = 1, max = INTERFACES_MAX))]
     pub interfaces: Vec<InterfaceConfig>,
     /// What is protected, by name, in the order of the file: the index of a service is its place.
-    #[serde(with = "services")]
+    #[serde(with = "named")]
     #[schemars(with = "std::collections::BTreeMap<String, ServiceConfig>")]
     #[schemars(extend("minProperties" = 1, "maxProperties" = SERVICES_MAX))]
     pub services: Vec<ServiceConfig>,
@@ -142,6 +144,19 @@ pub struct ServiceConfig {
     #[serde(default = "ServiceConfig::reserve_default")]
     #[schemars(with = "f64", range(min = 0.0, max = RESERVE_MAX))]
     pub reserve: Share,
+    /// Admission by what a request asks for; without it only connections are judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestsConfig>,
+}
+
+impl Named for ServiceConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
 }
 
 impl ServiceConfig {
@@ -443,46 +458,5 @@ impl Default for DaemonConfig {
             http: HttpAddress(Some(([127, 0, 0, 1], 9464).into())),
             pins: PINS_DEFAULT.into(),
         }
-    }
-}
-
-/// `services` is a map in the file and a list, in the file's order, in the program.
-mod services {
-    use super::ServiceConfig;
-    use serde::de::{Deserializer, MapAccess, Visitor};
-    use serde::ser::{SerializeMap, Serializer};
-    use std::fmt;
-
-    pub(super) fn serialize<S: Serializer>(
-        services: &[ServiceConfig],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(services.len()))?;
-        for service in services {
-            map.serialize_entry(&service.name, service)?;
-        }
-        map.end()
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<ServiceConfig>, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Vec<ServiceConfig>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of services")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut services = Vec::new();
-                while let Some((name, service)) = map.next_entry::<String, ServiceConfig>()? {
-                    services.push(ServiceConfig { name, ..service });
-                }
-                Ok(services)
-            }
-        }
-        deserializer.deserialize_map(InOrder)
     }
 }

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `requests`: which requests consume which resource, and what happens to those that are too many.
+
+mod text;
+
+pub use text::{HostPattern, PathPrefix};
+pub(super) use text::{check_content_type, check_cookie_name, check_cookie_value};
+
+use super::named::{self, Named};
+use super::text::{self as forms};
+use super::types::{BURST_MAX, Mode};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use text::{ContentTypeText, CookieNameText, CookieValueText, HostText, PathText};
+use tidegate_units::{Nanos, Rate};
+
+/// Most rules of all services (bpf/abi/request.h: TG_RULES_MAX; 0 is not used there).
+pub const RULES_MAX: usize = 1023;
+/// Most buckets of all services (TG_RULE_BUCKETS_MAX).
+pub const RULE_BUCKETS_MAX: usize = 128;
+/// Most different host names and server names of all rules (TG_HOSTS_MAX).
+pub const HOSTS_MAX: usize = 1024;
+/// Most different cookies, with their values, that all rules ask for (TG_COOKIE_TESTS_MAX).
+pub const COOKIE_TESTS_MAX: usize = 32;
+/// Most services that answer 503 (TG_ANSWERS_MAX / TG_ANSWER_VARIANTS).
+pub const ANSWERING_SERVICES_MAX: usize = 16;
+/// Most rules that one request may have to be compared with (TG_RULE_STEPS).
+pub const RULE_STEPS_MAX: usize = 64;
+/// Longest path of a rule, in bytes (TG_PATH_MAX).
+pub const PATH_MAX: usize = 120;
+/// Longest 503, headers and body together, in bytes (TG_ANSWER_BYTES_MAX): less than one segment.
+pub const ANSWER_BYTES_MAX: usize = 1200;
+/// Into how many values Retry-After is spread (TG_ANSWER_VARIANTS).
+pub const ANSWER_VARIANTS: usize = 8;
+/// Longest name of a cookie, in bytes.
+pub const COOKIE_NAME_MAX: usize = 64;
+/// Longest value of a cookie, in bytes.
+pub const COOKIE_VALUE_MAX: usize = 256;
+/// Most cookies that one rule protects by.
+pub const PROTECT_MAX: usize = 8;
+/// Shortest and longest Retry-After.
+pub const RETRY_AFTER_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_secs(86_400));
+/// The least that a bucket admits where nothing is said: no kind of request is starved.
+pub const BUCKET_MINIMUM: f64 = 10.0;
+/// Depth of a bucket where nothing is said: the header bucket of the dual admission paper.
+pub const BUCKET_BURST: u32 = 5;
+
+/// Admission of requests by their header, before the server sees them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestsConfig {
+    /// Whether refused requests are really refused (`enforce`) or only counted (`shadow`); where
+    /// it is not given, as the service. A service in `shadow` refuses no request either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// One bucket for each resource that requests compete for, by name; rules name them.
+    #[serde(with = "named")]
+    #[schemars(with = "std::collections::BTreeMap<String, BucketConfig>")]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = RULE_BUCKETS_MAX))]
+    pub buckets: Vec<BucketConfig>,
+    /// Which requests go through which bucket. The longest path that begins the request's wins;
+    /// among rules of one path the first that matches; what no rule matches passes.
+    #[schemars(length(min = 1, max = RULES_MAX))]
+    pub rules: Vec<RuleConfig>,
+    /// How long a 503 asks its client to stay away.
+    #[serde(default)]
+    pub retry_after: RetryAfter,
+    /// Body of the 503. With its headers it has at most 1200 bytes.
+    #[serde(default = "RequestsConfig::body_default")]
+    pub body: String,
+    /// Type of the body.
+    #[serde(default = "RequestsConfig::content_type_default")]
+    #[schemars(with = "ContentTypeText")]
+    pub content_type: String,
+}
+
+impl RequestsConfig {
+    fn body_default() -> String {
+        "The server is busy. Please try again.\n".into()
+    }
+
+    fn content_type_default() -> String {
+        "text/plain".into()
+    }
+
+    /// Whether refusals are executed, in a service of this mode.
+    #[must_use]
+    pub fn mode_within(&self, service: Mode) -> Mode {
+        match (service, self.mode) {
+            (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
+            (Mode::Enforce, _) => Mode::Enforce,
+        }
+    }
+
+    /// The place of a bucket.
+    #[must_use]
+    pub fn bucket(&self, name: &str) -> Option<usize> {
+        self.buckets.iter().position(|bucket| bucket.name == name)
+    }
+}
+
+/// One bucket: a rate of requests, found by feedback from the resource that they consume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BucketConfig {
+    /// Its name: the key under `buckets`.
+    #[serde(skip)]
+    pub name: String,
+    /// What its requests consume.
+    pub resource: ControlledResource,
+    /// The rate never falls below this: no kind of request is starved.
+    #[serde(default = "BucketConfig::minimum_default", with = "forms::rate")]
+    #[schemars(with = "forms::RateText")]
+    pub minimum: Rate,
+    /// Depth, in requests: how many may come at once.
+    #[serde(default = "BucketConfig::burst_default")]
+    #[schemars(range(min = 1, max = BURST_MAX))]
+    pub burst: u32,
+    /// How its rate is found.
+    #[serde(default)]
+    pub control: BucketControl,
+}
+
+impl BucketConfig {
+    fn minimum_default() -> Rate {
+        Rate::per_second(BUCKET_MINIMUM)
+    }
+
+    const fn burst_default() -> u32 {
+        BUCKET_BURST
+    }
+}
+
+impl Named for BucketConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+}
+
+/// What requests compete for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ControlledResource {
+    /// CPU of the service.
+    Cpu,
+    /// The outgoing interface: the queue of packets in front of it.
+    Bandwidth,
+    /// Memory: the share of time that tasks waited for it (PSI).
+    Memory,
+    /// Disk: the share of time that tasks waited for input and output (PSI).
+    Disk,
+    /// Connections that wait for `accept`.
+    AcceptQueue,
+    /// Requests of the bucket that are admitted and not answered yet.
+    InFlight,
+}
+
+impl ControlledResource {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Cpu, Self::Bandwidth, Self::Memory, Self::Disk, Self::AcceptQueue, Self::InFlight];
+
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Bandwidth => "bandwidth",
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::AcceptQueue => "accept-queue",
+            Self::InFlight => "in-flight",
+        }
+    }
+
+    /// Whether it is seen as a queue, whose change tells the trend.
+    #[must_use]
+    pub const fn is_queue(self) -> bool {
+        matches!(self, Self::Bandwidth | Self::AcceptQueue | Self::InFlight)
+    }
+}
+
+/// How the rate of a bucket is found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BucketControl {
+    /// `default` finds the rate of a server of which nothing is known; `p` and `pd` are the
+    /// published ones, for shares (CPU, pressure) and for queues; `fixed` keeps one rate.
+    pub name: BucketController,
+    /// `fixed`: the rate (required). `p` and `pd`: the rate to begin with; none until the resource
+    /// is short for the first time.
+    #[serde(with = "forms::rate_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "forms::RateText")]
+    pub rate: Option<Rate>,
+    /// `p` and `pd`: what is aimed at. A share of the resource (CPU 0.9, pressure 0.5) or of the
+    /// queue's limit (interface 0.35, accept queue 0.1); for `in-flight` a number of requests
+    /// (required).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0.0, max = IN_FLIGHT_MAX))]
+    pub reference: Option<f64>,
+    /// `p` and `pd`: how many requests per second a second the rate moves for each percent of
+    /// error (1/5 for `p`, 1/16 for `pd`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = GAIN_RANGE.0, max = GAIN_RANGE.1))]
+    pub gain: Option<f64>,
+    /// Only `pd`: how many requests per second the rate falls for each percent that the queue has
+    /// grown (1/4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0.0, max = GAIN_RANGE.1))]
+    pub derivative_gain: Option<f64>,
+    /// `default`, `p` and `pd`: the rate never rises above this (none).
+    #[serde(with = "forms::rate_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "forms::RateText")]
+    pub ceiling: Option<Rate>,
+}
+
+/// Most requests in flight that may be aimed at.
+pub const IN_FLIGHT_MAX: f64 = 65_536.0;
+/// Smallest and largest gain.
+pub const GAIN_RANGE: (f64, f64) = (0.001, 1000.0);
+
+/// The controllers of buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BucketController {
+    /// The default controller of a service, with the bucket as its valve.
+    #[default]
+    Default,
+    /// Proportional: for shares.
+    P,
+    /// Proportional and derivative: for queues.
+    Pd,
+    /// One rate.
+    Fixed,
+}
+
+impl BucketController {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::P => "p",
+            Self::Pd => "pd",
+            Self::Fixed => "fixed",
+        }
+    }
+}
+
+/// One rule: which requests, which bucket, which answer. It has either `path` or `tls`, and either
+/// `bucket` or `admit`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleConfig {
+    /// Name for counters and screens, unique in the service; else what it matches is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Requests whose path begins with this; `/` is all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PathText")]
+    pub path: Option<PathPrefix>,
+    /// TLS connections to this server name (SNI), or `*.` and the domain for all names below it.
+    /// What is inside them is invisible here: the whole connection is judged, once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HostText")]
+    pub tls: Option<HostPattern>,
+    /// Only these methods; none given: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = Method::ALL.len()))]
+    pub methods: Vec<Method>,
+    /// Only requests to this host (Host header, without its port), or `*.` and the domain for all
+    /// names below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HostText")]
+    pub host: Option<HostPattern>,
+    /// Only requests with this cookie, or without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<CookieMatch>,
+    /// Requests with any of these cookies are refused last: ongoing sessions, premium users.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = PROTECT_MAX))]
+    pub protect: Vec<Cookie>,
+    /// While the bucket refuses, later requests of persistent connections are refused first, and
+    /// their connections closed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub close_persistent: bool,
+    /// The bucket that these requests go through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<String>,
+    /// Instead of a bucket: these requests are admitted, whatever other rules say.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub admit: bool,
+    /// How a refused request is answered (503; for `tls` reset).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RuleAnswer>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+impl RuleConfig {
+    /// How a refused request is answered, the default filled in.
+    #[must_use]
+    pub fn answer_or_default(&self) -> RuleAnswer {
+        let default = if self.tls.is_some() { RuleAnswer::Reset } else { RuleAnswer::Busy };
+        self.answer.unwrap_or(default)
+    }
+}
+
+/// A cookie by name, and by value where one is given.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cookie {
+    /// Its name; upper and lower case differ.
+    #[schemars(with = "CookieNameText")]
+    pub name: String,
+    /// Its value, exactly; any where none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CookieValueText")]
+    pub value: Option<String>,
+}
+
+/// A cookie that must be there, or must not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CookieMatch {
+    /// Its name; upper and lower case differ.
+    #[schemars(with = "CookieNameText")]
+    pub name: String,
+    /// Its value, exactly; any where none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CookieValueText")]
+    pub value: Option<String>,
+    /// Matches requests without it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub absent: bool,
+}
+
+impl CookieMatch {
+    /// Which cookie it is about.
+    #[must_use]
+    pub fn cookie(&self) -> Cookie {
+        Cookie { name: self.name.clone(), value: self.value.clone() }
+    }
+}
+
+/// Request methods; `OTHER` is every one that has no name here.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Method {
+    /// GET.
+    Get,
+    /// HEAD.
+    Head,
+    /// POST.
+    Post,
+    /// PUT.
+    Put,
+    /// DELETE.
+    Delete,
+    /// OPTIONS.
+    Options,
+    /// PATCH.
+    Patch,
+    /// Any other.
+    Other,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Get,
+        Self::Head,
+        Self::Post,
+        Self::Put,
+        Self::Delete,
+        Self::Options,
+        Self::Patch,
+        Self::Other,
+    ];
+
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Options => "OPTIONS",
+            Self::Patch => "PATCH",
+            Self::Other => "OTHER",
+        }
+    }
+}
+
+/// How a refused request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RuleAnswer {
+    /// A complete 503 with Retry-After.
+    #[serde(rename = "503")]
+    Busy,
+    /// The connection is reset.
+    #[serde(rename = "reset")]
+    Reset,
+    /// Nothing is sent: the client waits until it gives up.
+    #[serde(rename = "drop")]
+    Drop,
+}
+
+impl RuleAnswer {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Busy => "503",
+            Self::Reset => "reset",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl JsonSchema for RuleAnswer {
+    fn schema_name() -> Cow<'static, str> {
+        "RuleAnswer".into()
+    }
+
+    /// `503` is a number to most YAML readers.
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "enum": [503, "503", "reset", "drop"] })
+    }
+}
+
+/// How long a client is asked to stay away: whole seconds, spread so that not all come back at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetryAfter {
+    /// The shortest, at least 1s.
+    #[serde(with = "forms::span")]
+    #[schemars(with = "forms::SpanText")]
+    pub from: Nanos,
+    /// The longest, at most 24h.
+    #[serde(with = "forms::span")]
+    #[schemars(with = "forms::SpanText")]
+    pub to: Nanos,
+}
+
+impl Default for RetryAfter {
+    fn default() -> Self {
+        Self { from: Nanos::from_secs(2), to: Nanos::from_secs(9) }
+    }
+}

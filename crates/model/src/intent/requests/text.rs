@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Values of `requests` with a notation of their own: paths, hosts, cookies.
+
+use super::{COOKIE_NAME_MAX, COOKIE_VALUE_MAX, PATH_MAX};
+use crate::intent::text::{serde_by_text, text_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest name of a host, in bytes (RFC 1035).
+const HOST_MAX: usize = 253;
+/// Longest label of a name, in bytes (RFC 1035).
+const LABEL_MAX: usize = 63;
+/// Longest type of a body, in bytes.
+const CONTENT_TYPE_MAX: usize = 100;
+
+text_schema!(
+    /// The schema of a path.
+    PathText, "path", "type": "string", "pattern": "^/", "maxLength": 120
+);
+text_schema!(
+    /// The schema of a host.
+    HostText, "host", "type": "string", "maxLength": 255
+);
+text_schema!(
+    /// The schema of a cookie's name.
+    CookieNameText, "cookie-name", "type": "string", "minLength": 1, "maxLength": 64
+);
+text_schema!(
+    /// The schema of a cookie's value.
+    CookieValueText, "cookie-value", "type": "string", "maxLength": 256
+);
+text_schema!(
+    /// The schema of a body's type.
+    ContentTypeText, "content-type", "type": "string", "minLength": 3, "maxLength": 100
+);
+
+/// The beginning of a path, as it stands in a request line; never empty.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathPrefix(String);
+
+impl PathPrefix {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this path begins with it; compared byte by byte.
+    #[must_use]
+    pub fn begins(&self, path: &str) -> bool {
+        path.starts_with(&self.0)
+    }
+}
+
+impl fmt::Display for PathPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for PathPrefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        check_path(text)?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+fn check_path(text: &str) -> Result<(), String> {
+    if !text.starts_with('/') {
+        return Err("a path begins with /".into());
+    }
+    if text.len() > PATH_MAX {
+        return Err(format!("it has {} bytes; at most {PATH_MAX} are compared", text.len()));
+    }
+    for c in text.chars() {
+        match c {
+            '?' | '#' => {
+                return Err(format!("only the path is compared, not what follows {c:?}"));
+            }
+            '*' => return Err("it is a prefix already; leave the * out".into()),
+            c if c.is_control() || c == ' ' => {
+                return Err(format!("a path cannot contain {c:?}"));
+            }
+            c if !c.is_ascii() => {
+                let mut bytes = [0; 4];
+                let encoded: String =
+                    c.encode_utf8(&mut bytes).bytes().map(|b| format!("%{b:02X}")).collect();
+                return Err(format!("clients send {c:?} as {encoded}; write it so"));
+            }
+            _ => {}
+        }
+    }
+    check_percent(text)
+}
+
+/// What clients never send would never match: an escape that is none, or one that nobody needs.
+fn check_percent(text: &str) -> Result<(), String> {
+    for (at, _) in text.match_indices('%') {
+        let escape = text.get(at..at + 3).unwrap_or(&text[at..]);
+        let code = escape
+            .get(1..)
+            .filter(|hex| hex.len() == 2 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        let Some(byte) = code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) else {
+            return Err(format!("{escape:?} is no percent-encoded byte"));
+        };
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            let plain = char::from(byte);
+            return Err(format!(
+                "clients send {plain:?} as it is, and the bytes are compared as they are sent; write {plain} for {escape}"
+            ));
+        }
+        if escape.bytes().any(|b| b.is_ascii_lowercase()) {
+            return Err(format!(
+                "clients write escapes in capitals, and the bytes are compared as they are sent; write {} for {escape}",
+                escape.to_uppercase()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A host name in lower case, or all names below a domain.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostPattern {
+    /// Whether it stands for every name below `name` (and not for `name` itself).
+    pub below: bool,
+    /// The name, in lower case.
+    pub name: String,
+}
+
+impl HostPattern {
+    /// Whether this name (in any case, without a port) is meant.
+    #[must_use]
+    pub fn matches(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        if self.below {
+            let left = host.strip_suffix(&self.name).and_then(|l| l.strip_suffix('.'));
+            left.is_some_and(|left| !left.is_empty())
+        } else {
+            host == self.name
+        }
+    }
+
+    /// Whether every name that the other means is meant by this one, too.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self.below, other.below) {
+            (true, true) => self.name == other.name || self.matches(&other.name),
+            (true, false) => self.matches(&other.name),
+            (false, false) => self.name == other.name,
+            (false, true) => false,
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.below { "*." } else { "" }, self.name)
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (below, name) = text.strip_prefix("*.").map_or((false, text), |rest| (true, rest));
+        if name.contains('*') {
+            return Err("a * stands only at the beginning, as in *.example.com".into());
+        }
+        if let Some((_, port)) = name.rsplit_once(':')
+            && !name.starts_with('[')
+            && port.bytes().all(|b| b.is_ascii_digit())
+        {
+            return Err("names are compared without their port; leave it out".into());
+        }
+        if name.len() > HOST_MAX {
+            return Err(format!("it has {} bytes; a name has at most {HOST_MAX}", name.len()));
+        }
+        let address = !below && is_address(name);
+        if let Some(label) = name.split('.').find(|label| !address && !good_label(label)) {
+            return Err(format!(
+                "{label:?} is no label of a name: 1 to {LABEL_MAX} letters, digits, - or _, not at the ends -"
+            ));
+        }
+        Ok(Self { below, name: name.to_ascii_lowercase() })
+    }
+}
+
+/// An IPv6 address in brackets, as it stands in a Host header.
+fn is_address(name: &str) -> bool {
+    let inner = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+fn good_label(label: &str) -> bool {
+    let inside = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    (1..=LABEL_MAX).contains(&label.len())
+        && label.bytes().all(inside)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+/// A token of RFC 9110, section 5.6.2: what names of cookies and headers are made of.
+fn is_token(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
+}
+
+/// A byte of a cookie's value (RFC 6265, section 4.1.1).
+fn is_cookie_octet(b: u8) -> bool {
+    b.is_ascii_graphic() && !b"\",;\\".contains(&b)
+}
+
+fn only(text: &str, allowed: impl Fn(u8) -> bool) -> Result<(), String> {
+    let wrong = text.chars().find(|c| !u8::try_from(*c).is_ok_and(&allowed));
+    wrong.map_or(Ok(()), |c| Err(format!("it contains {c:?}")))
+}
+
+fn length(text: &str, (min, max): (usize, usize)) -> Result<(), String> {
+    if (min..=max).contains(&text.len()) {
+        Ok(())
+    } else {
+        Err(format!("it has {} bytes; {min} to {max} are allowed", text.len()))
+    }
+}
+
+/// Whether a text is the name of a cookie.
+pub(in super::super) fn check_cookie_name(text: &str) -> Result<(), String> {
+    length(text, (1, COOKIE_NAME_MAX))?;
+    only(text, is_token)
+}
+
+/// Whether a text is the value of a cookie.
+pub(in super::super) fn check_cookie_value(text: &str) -> Result<(), String> {
+    length(text, (0, COOKIE_VALUE_MAX))?;
+    only(text, is_cookie_octet)
+}
+
+/// Whether a text is the type of a body: one line, `type/subtype` and parameters.
+pub(in super::super) fn check_content_type(text: &str) -> Result<(), String> {
+    length(text, (3, CONTENT_TYPE_MAX))?;
+    only(text, |b| b == b' ' || b.is_ascii_graphic())?;
+    let (essence, _) = text.split_once(';').unwrap_or((text, ""));
+    let good = |part: &str| !part.is_empty() && part.bytes().all(is_token);
+    match essence.trim_end().split_once('/') {
+        Some((kind, sub)) if good(kind) && good(sub) => Ok(()),
+        _ => Err("it is no type/subtype".into()),
+    }
+}
+
+serde_by_text!(PathPrefix, "path");
+serde_by_text!(HostPattern, "host");

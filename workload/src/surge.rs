@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_units::Random;
 
 /// Most files of a catalogue.
-pub const FILES_MAX: u32 = 1 << 16;
+const FILES_MAX: u32 = 1 << 16;
 /// Where the small files lie.
 pub const SMALL_PREFIX: &str = "/small/";
 /// Where the large files lie.
@@ -31,7 +31,7 @@ const HALVINGS: u32 = 64;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SurgeSpec {
-    /// Number of files, 1 to [`FILES_MAX`].
+    /// Number of files, 1 to 65,536.
     pub files: u32,
     /// Mean of the logarithm of the sizes in the body.
     pub body_mu: f64,

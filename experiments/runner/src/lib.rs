@@ -3,6 +3,7 @@
 
 pub mod abacus;
 pub mod catalog;
+pub mod dual;
 pub mod folder;
 pub mod judge;
 pub mod plot;

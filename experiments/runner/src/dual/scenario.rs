@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! scenario.yaml of the experiments on dual admission control. Everything but the two sections
+//! `sim` and `lab` holds for both worlds.
+
+use super::setting::{Changes, Setting, merged};
+use crate::abacus::{FigureSpec, Variant};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Points, variants and runs of one experiment, at most.
+const EACH_MAX: usize = 1000;
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Always `dual`.
+    pub kind: String,
+    /// What is varied.
+    pub x: Axis,
+    /// Changes to the defaults, for all.
+    #[serde(default)]
+    pub base: Changes,
+    /// What is compared, in the order of the legend.
+    pub variants: Vec<Variant>,
+    /// What is found by a search instead of measured at a point.
+    #[serde(default)]
+    pub onset: Option<Onset>,
+    /// Whether rows over time are kept (x_name `time_s`): one run, tick by tick.
+    #[serde(default)]
+    pub course: bool,
+    /// In virtual time.
+    #[serde(default)]
+    pub sim: Option<Sim>,
+    /// On a real server.
+    #[serde(default)]
+    pub lab: Option<super::lab::Lab>,
+    /// Figures.
+    #[serde(default)]
+    pub figures: Vec<FigureSpec>,
+}
+
+/// The x axis.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// x_name of the rows: `load`, `dynamic_share`, `large_load`, `time_s` …
+    pub name: String,
+    /// Keys of the setting, each with the factor of x that it is set to.
+    #[serde(default)]
+    pub sets: BTreeMap<String, f64>,
+    /// Its values.
+    pub at: Vec<f64>,
+    /// Its values in a quick run; empty: the same.
+    #[serde(default)]
+    pub quick: Vec<f64>,
+}
+
+/// The search for the smallest load from which on SYN policing refuses.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Onset {
+    /// First load that is tried.
+    pub from: f64,
+    /// Last one.
+    pub to: f64,
+    /// Distance of two.
+    pub step: f64,
+    /// More than this share of the requests refused by SYN policing counts as active.
+    pub refused_above: f64,
+}
+
+/// How much is run in virtual time, and the server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sim {
+    /// Runs a point in a full run.
+    pub runs: u32,
+    /// Runs a point in a quick one.
+    pub quick_runs: u32,
+    /// Keys of the server's model that differ from the defaults (crate::dual::model).
+    #[serde(default)]
+    pub server: Changes,
+}
+
+impl Scenario {
+    /// The setting of a variant at a point. Where both name a key, the variant's value counts.
+    ///
+    /// # Errors
+    /// For keys that there are not and values that do not fit.
+    pub fn setting(&self, variant: &Variant, x: f64) -> Result<Setting> {
+        let mut point = Changes::new();
+        for (key, factor) in &self.x.sets {
+            let number = serde_json::Number::from_f64(factor * x).context("x is not finite")?;
+            point.insert(key.clone(), Value::Number(number));
+        }
+        merged(&[&self.base, &point, &variant.set])
+            .with_context(|| format!("variant {} at {}", variant.name, x))
+    }
+
+    /// The values of x.
+    #[must_use]
+    pub fn points(&self, quick: bool) -> &[f64] {
+        if quick && !self.x.quick.is_empty() { &self.x.quick } else { &self.x.at }
+    }
+
+    /// Whether every point of every variant is a valid setting.
+    ///
+    /// # Errors
+    /// For the first that is not, and for sizes beyond the bounds.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.sim.is_some() || self.lab.is_some(), "neither sim nor lab: nobody runs it");
+        let sizes = [self.x.at.len(), self.variants.len()];
+        ensure!(sizes.iter().all(|n| (1..=EACH_MAX).contains(n)), "1 to {EACH_MAX} of each");
+        if let Some(Sim { runs, quick_runs, .. }) = self.sim {
+            ensure!((1..=EACH_MAX as u32).contains(&runs), "sim.runs: 1 to {EACH_MAX}");
+            ensure!((1..=runs).contains(&quick_runs), "sim.quick_runs: 1 to runs");
+        }
+        if let Some(onset) = &self.onset {
+            let steps = (onset.to - onset.from) / onset.step;
+            ensure!((1.0..=EACH_MAX as f64).contains(&steps), "onset: 1 to {EACH_MAX} steps");
+        }
+        for variant in &self.variants {
+            for x in self.x.at.iter().chain(&self.x.quick) {
+                self.setting(variant, *x)?.check()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -7,8 +7,8 @@
 #ifndef TG_REQUEST_MAPS_H
 #define TG_REQUEST_MAPS_H
 
+#include "head.h"
 #include "maps.h"
-#include "../abi/request.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -116,14 +116,10 @@ struct {
 	__type(value, struct tg_conn);
 } tg_conns SEC(".maps");
 
-/* What is looked at of a segment; then room for the answer. */
-struct tg_head {
-	__u8 bytes[TG_HEAD_MAX];
-};
-
+/* TG_HEAD_INGRESS, TG_HEAD_EGRESS; the bytes are room for the answer, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, TG_HEADS);
 	__type(key, __u32);
 	__type(value, struct tg_head);
 } tg_head SEC(".maps");

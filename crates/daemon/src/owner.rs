@@ -320,6 +320,7 @@ impl Owner {
             services: services.map(|(index, config)| self.service_state(config, index)).collect(),
             passed: self.passed.clone(),
             warnings: self.warnings.sentences(now),
+            peers: self.senses.peers(now),
         };
         self.out.send_replace(Some(Arc::new(snapshot)));
     }

@@ -4,7 +4,7 @@
 
 use tidegate_model::intent::Config;
 use tidegate_model::limits::Limits;
-use tidegate_model::snapshot::{InterfaceState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::snapshot::{InterfaceState, PeerState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::totals::Totals;
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
@@ -95,6 +95,11 @@ pub trait Senses {
 
     /// Other services from now on.
     fn reconfigure(&mut self, services: Vec<ServiceSource>);
+
+    /// The hosts that report to this one, or to which it reports.
+    fn peers(&self, _now: Nanos) -> Vec<PeerState> {
+        Vec::new()
+    }
 }
 
 impl Senses for Sense {

@@ -48,6 +48,30 @@ pub struct Signals {
     /// empty where the service has no rules.
     #[serde(default)]
     pub buckets: Vec<BucketSignals>,
+    /// What the service's back-ends reported of themselves, in the order of the configuration;
+    /// empty where the service runs on this host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<Backend>,
+}
+
+/// What one back-end reported of itself. Where its last report is not valid any more there are no
+/// readings: lost reports age out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Backend {
+    /// Name of the peer.
+    pub peer: String,
+    /// Whether its last report is still valid.
+    pub valid: bool,
+    /// Time since the last report that was accepted; `None` before the first.
+    pub age: Option<Nanos>,
+    /// Its resources.
+    pub resource: Resource,
+    /// Its queues.
+    pub queue: Queue,
+    /// Connections to which it owes an answer.
+    pub waiting: Option<Reading<u64>>,
+    /// Answers that it completed between its last two reports of which both count, per second.
+    pub completed_per_s: Option<Reading<f64>>,
 }
 
 /// Family 1. Shares are of the CPUs and the cgroup that the service may use, not of the machine.

@@ -32,6 +32,34 @@ pub struct Snapshot {
     pub passed: Vec<ReasonCount>,
     /// What went wrong lately and is not over (signals missing, maps full …), one sentence each.
     pub warnings: Vec<String>,
+    /// Hosts that report to this one, and hosts to which it reports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerState>,
+}
+
+/// A host that reports to this one, or to which it reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerState {
+    /// Name in the configuration; `unknown` collects what was refused before anyone was recognised.
+    pub name: String,
+    /// `reports` to us, or `receives` from us.
+    pub role: String,
+    /// Its identity, a SPIFFE URI.
+    pub identity: String,
+    /// Whether a session is up.
+    pub up: bool,
+    /// Epoch of the session: one more each time.
+    pub epoch: u64,
+    /// Number of the last report in it.
+    pub sequence: u64,
+    /// Time since the last report that was accepted (or sent); `None` before the first.
+    pub age: Option<Nanos>,
+    /// Reports that were accepted (or sent).
+    pub reports: u64,
+    /// Messages and sessions that were refused, by reason.
+    pub refused: Vec<ReasonCount>,
+    /// What is wrong now, in one sentence; empty if nothing is.
+    pub trouble: String,
 }
 
 /// One hook.

@@ -63,7 +63,7 @@ fn signals() -> Signals {
                 completed: 18,
             })),
         },
-        buckets: Vec::new(),
+        ..Signals::default()
     }
 }
 
@@ -126,6 +126,7 @@ fn snapshot() -> Snapshot {
         services: vec![shop, watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
+        ..Snapshot::default()
     }
 }
 

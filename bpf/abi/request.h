@@ -66,8 +66,8 @@ struct tg_path_key {
 
 /*
  * Names are compared by a hash with the key of this boot (lib/text_hash.h):
- * `shop.example` as it is, `*.shop.example` as `.shop.example`, with its dot. A
- * host has an id for itself and one for each suffix that begins with a dot.
+ * `shop.example` as it is, `*.shop.example` as `.shop.example`, with its dot; it
+ * stands for one label: `a.shop.example`, and not `a.b.shop.example`.
  */
 struct tg_host_key {
 	__u64 hash;		/* of the name in lower case, without its port */
@@ -104,10 +104,17 @@ struct tg_rule {
 };
 TG_ASSERT(sizeof(struct tg_rule) == 24);
 
-/* A whole answer, as it goes out: status line, headers, body. */
+/*
+ * A whole answer, as it goes out: status line, headers, body. The sums are what
+ * its bytes add to a checksum (RFC 1071): the 16-bit words as they lie in
+ * memory, an odd byte padded with zero, added in ones' complement, folded to 16
+ * bits, not inverted.
+ */
 struct tg_answer_text {
 	__u16 bytes;		/* of it all */
 	__u16 head;		/* without the body: for HEAD */
+	__u16 sum;		/* of it all */
+	__u16 sum_head;		/* without the body */
 	__u8 text[TG_ANSWER_BYTES_MAX];
 };
 
@@ -145,29 +152,54 @@ TG_ASSERT(sizeof(struct tg_bucket_locked) == 64);
 #define TG_CONN_OPAQUE 4	/* cannot be followed: never judged again */
 #define TG_CONN_REFUSED 5	/* answered by us: only remnants come */
 
+#define TG_CONN_HEAD 1		/* the request is HEAD: an answer without body */
+#define TG_CONN_CONNECT 2	/* the request is CONNECT */
+#define TG_CONN_FIRST 4		/* no request was seen yet */
+#define TG_CONN_LOCAL 8		/* refused: its socket was on this host */
+#define TG_CONN_CLIENT_DONE 16	/* the client has sent its FIN */
+
+#define TG_CONN_REFUSED_EXPIRE_NS (30 * TG_NS_PER_S)	/* idle and refused */
+
 /*
- * A connection of a service with rules, from its first request on. Verified
- * ones only: strangers cannot fill this. By seeded 64-bit fingerprint.
+ * A connection of a service with rules, from the end of its handshake on.
+ * Verified ones only: strangers cannot fill this. By seeded 64-bit fingerprint,
+ * which stands in the value once more: a place may change hands while another
+ * CPU still looks at it.
  */
 struct tg_conn {
 	struct bpf_spin_lock lock;
+	__u32 flight;		/* 1 + the bucket that its request is in flight
+				 * on; 0: none. Changed by exchange only: who
+				 * takes it counts the end. */
+	__u64 key;		/* 0: belongs to nobody (any more) */
 	__u8 phase;
 	__u8 service;
-	__u8 bucket;		/* in flight on it; TG_RULE_BUCKETS_MAX: none */
-	__u8 flags;		/* bit 0: HEAD, bit 1: close after this */
-	__u32 client_next;	/* sequence number of the next request */
-	__u32 server_next;	/* of the next byte of the server */
-	__u64 request_left;	/* bytes of the request's body to come */
-	__u64 answer_left;	/* of the answer; ~0: chunked */
+	__u8 flags;		/* TG_CONN_HEAD … */
+	__u8 refuse;		/* refused: how, TG_REFUSE_… */
+	__u16 answer;		/* refused: which text */
+	__u16 rule;		/* of its last request */
+	__u32 client_next;	/* sequence number of the client's next byte */
+	__u32 server_next;	/* of the server's */
+	__u64 request_left;	/* bytes of the request's body to come; ~0:
+				 * chunked */
+	__u64 answer_left;	/* of the answer; ~0: chunked, ~0 - 1: it ends
+				 * with the connection */
+	__u32 request_chunk;	/* where in a chunked body */
+	__u32 answer_chunk;
 	__u64 request_ns;
 	__u64 seen_ns;
-	__u32 refused_seq;	/* refused: of the request, to answer it again */
-	__u16 refused_bytes;	/* refused: of the request */
-	__u16 answer;		/* refused: which text */
-	__u32 rule;
-	__u32 chunk;		/* chunked: bytes left of this chunk */
+	__u32 refused_seq;	/* refused: of the request, to reset with */
+	__u32 refused_end;	/* refused: what acknowledges all of the answer */
+	__u64 pad;
 };
-TG_ASSERT(sizeof(struct tg_conn) == 64);
+TG_ASSERT(sizeof(struct tg_conn) == 96);
+
+/* In and out of the sweep (hook/sweep.bpf.c). */
+struct tg_sweep {
+	__u64 now_ns;		/* out */
+	__u32 freed;		/* out: connections that were idle too long */
+	__u32 kept;		/* out: those that stay */
+};
 
 /* Counts of one rule, per CPU. */
 #define TG_RULE_ADMITTED 0

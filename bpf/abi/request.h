@@ -190,7 +190,7 @@ struct tg_conn {
 	__u64 seen_ns;
 	__u32 refused_seq;	/* refused: of the request, to reset with */
 	__u32 refused_end;	/* refused: what acknowledges all of the answer */
-	__u64 pad;
+	__u64 pad[2];
 };
 TG_ASSERT(sizeof(struct tg_conn) == 96);
 

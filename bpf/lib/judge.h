@@ -85,10 +85,7 @@ static __always_inline void tg_settle(void *ctx, struct tg_case *c,
 /* 1: the refusal is only computed. */
 static __always_inline int tg_is_shadow(const struct tg_case *c)
 {
-	if (c->ask.flags & TG_LIMITS_SHADOW)
-		return 1;
-	return c->strength < 65536 &&
-	       (bpf_get_prandom_u32() & 0xffff) >= c->strength;
+	return c->ask.flags & TG_LIMITS_SHADOW || tg_lease_spares(c->strength);
 }
 
 static __always_inline void tg_tell(const struct tg_case *c,

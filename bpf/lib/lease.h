@@ -33,4 +33,11 @@ static __always_inline __u32 tg_lease_strength(__u64 now_ns)
 	return (TG_LEASE_END_NS - age_ns) / span_q16;
 }
 
+/* 1: by the dice, a lease of this strength lets a refusal pass. */
+static __always_inline int tg_lease_spares(__u32 strength)
+{
+	return strength < 65536 &&
+	       (bpf_get_prandom_u32() & 0xffff) >= strength;
+}
+
 #endif

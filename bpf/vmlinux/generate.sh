@@ -79,6 +79,13 @@ struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;
 	u32 rcv_wnd;
+	u32 write_seq;
+	u64 bytes_received;
+};
+
+struct tcp_request_sock {
+	u32 rcv_isn;
+	u32 snt_isn;
 };
 
 #pragma clang attribute pop

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Requests of services with header rules, at tc ingress, behind the hook that
+ * judges SYNs: tcx from Linux 6.6 on, clsact below. Every packet of such a
+ * service is looked up; the first bytes of a connection, and what comes when an
+ * answer is complete, are recognised and judged.
+ */
+#include "../lib/tc.h"
+#include "../lib/refusal.h"
+
+/* 1: verified, and neither side has said anything yet (lib/flow.h). */
+static __always_inline int tg_is_first(const struct tg_flow *flow)
+{
+	const struct tg_flow_times *times = tg_flow_times(flow);
+	__u64 meta = tg_flow_read(flow);
+	__u32 way = flow->way & TG_FLOW_WAY_MASK;
+
+	if (meta == TG_FLOW_NONE || !(meta & TG_FLOW_WAITING) || !times)
+		return 0;
+	return times->way[way].syn_ns == times->way[way].request_ns;
+}
+
+/*
+ * A packet of a connection that is not followed: the end of a handshake gets it
+ * a place. Data gets one only if that packet was lost, and the server's socket
+ * says that these are its first bytes. Returns the place, if it may be judged.
+ */
+static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
+						   const struct tg_visit *v)
+{
+	struct tg_flow flow = { .fingerprint = v->key };
+	__u32 reason = TG_UNJUDGED_UNVERIFIED;
+	struct tg_conn *conn = 0;
+
+	if ((v->p.flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST |
+			   TG_TCP_FIN)) != TG_TCP_ACK)
+		return 0;
+	if (tg_flow_find(&flow)) {
+		reason = TG_UNJUDGED_OPAQUE;
+		if (tg_is_first(&flow) &&
+		    (!v->p.payload ||
+		     tg_socket_agrees(skb, &v->p, 1) == TG_SOCKET_HERE)) {
+			reason = TG_UNJUDGED_TABLE_FULL;
+			conn = tg_conn_open(&v->p, v->key, v->service);
+		}
+	}
+	if (!v->p.payload)
+		return 0;
+	if (!conn)
+		tg_unjudge(v->service, reason);
+	return conn;
+}
+
+/* Walks a part of a chunked request. */
+static __always_inline void tg_chunks(struct __sk_buff *skb,
+				      const struct tg_visit *v,
+				      struct tg_conn *conn,
+				      struct tg_step *step)
+{
+	struct tg_layout at = {};
+	int followed = TG_FOLLOW_FAILED;
+
+	if (!tg_layout_of(skb, &v->p, &at) && step->skip < v->p.payload)
+		followed = tg_follow_at(skb, at.data + step->skip,
+				     v->p.payload - step->skip, &step->follow);
+	tg_conn_walked(conn, v->key, &v->p, step, followed);
+}
+
+/* A segment that begins a request, perhaps. */
+static __always_inline int tg_request(struct __sk_buff *skb,
+				      const struct tg_visit *v,
+				      struct tg_conn *conn,
+				      const struct tg_step *step)
+{
+	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
+	struct tg_found found = {};
+	const struct tg_rule *rule = 0;
+	struct tg_head *head = tg_look(skb, v, &found);
+	__u32 reason = found.reason, verdict, flight = 0;
+	int action;
+
+	if (!reason)
+		reason = tg_spared(v, step, &found, strength);
+	if (!reason) {
+		rule = tg_at(&tg_rules, v->slot * TG_RULES_MAX +
+					found.asked.rule);
+		if (!rule)
+			reason = TG_UNJUDGED_LOOKUP_FAILED;
+	}
+	if (rule) {
+		verdict = tg_rule_verdict(v, rule, &found, step->first,
+					  strength);
+		if (verdict == TG_RULE_REFUSED) {
+			action = tg_refuse(skb, v, conn, rule, &found,
+					   head && head->http.method ==
+					   TG_METHOD_HEAD && !found.asked.tls);
+			if (action != TG_REFUSAL_FAILED)
+				return action;
+			verdict = TG_RULE_FAILED;
+			reason = TG_UNJUDGED_SEQUENCE;
+		}
+		tg_count_rule(v->slot, found.asked.rule, verdict);
+		if (rule->bucket < TG_RULE_BUCKETS_MAX)
+			flight = 1 + rule->bucket;
+	}
+	if (reason)
+		tg_unjudge(v->service, reason);
+	if (head && found.framed && found.reason != TG_UNJUDGED_PIPELINED)
+		tg_follow_request(skb, v, conn, head, &found, flight);
+	else if (found.reason != TG_UNJUDGED_FRAGMENT)
+		tg_unfollow(v, conn, step->first);
+	return TG_TC_NEXT;
+}
+
+/* A segment with data of a connection that is followed. */
+static __always_inline int tg_data(struct __sk_buff *skb,
+				   const struct tg_visit *v,
+				   struct tg_conn *conn)
+{
+	struct tg_step step = {};
+
+	if (!tg_conn_lock(conn, v->key))
+		return TG_TC_NEXT;
+	tg_conn_client_has(conn, v->p.ack, &step);
+	tg_conn_data(conn, &v->p, &step);
+	bpf_spin_unlock(&conn->lock);
+	if (step.flight)
+		tg_step_count(&step, bpf_ktime_get_ns());
+	if (step.chunks)
+		tg_chunks(skb, v, conn, &step);
+	if (!step.reason)
+		return tg_request(skb, v, conn, &step);
+	tg_unjudge(v->service, step.reason);
+	return TG_TC_NEXT;
+}
+
+/* A bare acknowledgement tells what the client has of an answer. */
+static __always_inline void tg_bare(const struct tg_visit *v,
+				    struct tg_conn *conn)
+{
+	struct tg_step step = {};
+
+	if (READ_ONCE(conn->phase) != TG_CONN_ANSWER ||
+	    !tg_conn_lock(conn, v->key))
+		return;
+	tg_conn_client_has(conn, v->p.ack, &step);
+	bpf_spin_unlock(&conn->lock);
+	if (step.flight)
+		tg_step_count(&step, bpf_ktime_get_ns());
+}
+
+static __always_inline int tg_known(struct __sk_buff *skb,
+				    const struct tg_visit *v,
+				    struct tg_conn *conn)
+{
+	if (READ_ONCE(conn->phase) == TG_CONN_REFUSED)
+		return tg_remnant(skb, v, conn);
+	if (v->p.flags & TG_TCP_SYN)
+		return TG_TC_NEXT;	/* the server's answer will tell */
+	if (v->p.flags & TG_TCP_RST) {
+		if (!tg_queue_outside(skb, &v->p))
+			tg_conn_forget(conn, v->key);
+		return TG_TC_NEXT;
+	}
+	tg_conn_touch(conn, bpf_ktime_get_coarse_ns());
+	if (v->p.payload)
+		return tg_data(skb, v, conn);
+	tg_bare(v, conn);
+	return TG_TC_NEXT;
+}
+
+SEC("tc")
+int tg_request_in(struct __sk_buff *skb)
+{
+	struct tg_visit v = {};
+	struct tg_conn *conn;
+
+	if (tg_parse_frame(skb, &v.p) || tg_visit_service(&v))
+		return TG_TC_NEXT;
+	v.key = tg_hash_flow(&v.p, 0);
+	conn = tg_conn_find(&v.key);
+	if (!conn)
+		conn = tg_stranger(skb, &v);
+	return conn ? tg_known(skb, &v, conn) : TG_TC_NEXT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

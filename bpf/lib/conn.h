@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Connections of services with header rules: where their request stands.
+ *
+ *	end of the handshake ──► IDLE ◄───────────────────────────┐
+ *	                          │ request                       │
+ *	              refused     ├──────────► BODY ──► WAIT ──► ANSWER
+ *	     REFUSED ◄────────────┘   client's last byte  first   last byte of both
+ *	        │
+ *	        └── FIN, RST, SYN of the client, or 30 s: forgotten
+ *
+ * Whatever does not fit (a second request before the answer has ended, bytes of
+ * the server that nobody asked for, an answer whose end cannot be told) makes a
+ * connection OPAQUE: it is never judged again. A FIN or RST of the server, a RST
+ * of the client that the stack would believe, or 60 s without a packet end it.
+ *
+ * Both directions may run at once on two CPUs, and each must call helpers to
+ * look into a packet, which no lock allows. So each reads under the lock what
+ * it needs, looks, and writes under the lock only if its own direction still
+ * stands where it was; where it does not, the packet is passed unfollowed, and
+ * what follows it does not fit: OPAQUE. Numbers only go wrong towards passing.
+ */
+#ifndef TG_CONN_H
+#define TG_CONN_H
+
+#include "count.h"
+#include "hash.h"
+#include "http_answer.h"
+#include "request_maps.h"
+
+#define TG_CONN_TOUCH_NS (1 * TG_NS_PER_S)	/* touch about once a second */
+
+static __always_inline struct tg_conn *tg_conn_find(const __u64 *key)
+{
+	return bpf_map_lookup_elem(&tg_conns, key);
+}
+
+/* As tg_follow. Not static: the verifier looks at it once. */
+__noinline int tg_follow_at(struct __sk_buff *skb, __u32 offset, __u32 bytes,
+			    struct tg_follow *f)
+{
+	return f ? tg_follow(skb, offset, bytes, f) : TG_FOLLOW_FAILED;
+}
+
+/* 1: locked, and still this connection's. */
+static __always_inline int tg_conn_lock(struct tg_conn *conn, __u64 key)
+{
+	bpf_spin_lock(&conn->lock);
+	if (likely(conn->key == key))
+		return 1;
+	bpf_spin_unlock(&conn->lock);
+	return 0;
+}
+
+/* Bytes from `from` to `to`; negative: `to` lies before. */
+static __always_inline __s32 tg_ahead(__u32 to, __u32 from)
+{
+	return (__s32)(to - from);
+}
+
+/* Takes what is in flight; 1 + bucket, 0: nothing. Who gets it counts its end. */
+static __always_inline __u32 tg_conn_take(struct tg_conn *conn)
+{
+	return __sync_lock_test_and_set(&conn->flight, 0);
+}
+
+static __always_inline struct tg_bucket_totals *tg_flight_totals(__u32 flight)
+{
+	return flight ? tg_at(&tg_bucket_totals, flight - 1) : 0;
+}
+
+/* The request in flight has ended: `since_ns`: when it came; 0: not measured. */
+static __always_inline void tg_flight_end(__u32 flight, __u64 since_ns,
+					  __u64 now_ns)
+{
+	struct tg_bucket_totals *totals = tg_flight_totals(flight);
+
+	if (!totals)
+		return;
+	totals->ended++;
+	if (since_ns)
+		tg_record(&totals->end, tg_elapsed_ns(now_ns, since_ns));
+}
+
+/* Under the lock: never judged again; what was in flight. */
+static __always_inline __u32 tg_conn_blind(struct tg_conn *conn)
+{
+	conn->phase = TG_CONN_OPAQUE;
+	conn->request_left = conn->answer_left = 0;
+	return tg_conn_take(conn);
+}
+
+/* Forgets a connection, if it is still this one. */
+static __always_inline void tg_conn_forget(struct tg_conn *conn, __u64 key)
+{
+	__u32 flight;
+
+	if (!tg_conn_lock(conn, key))
+		return;
+	conn->key = 0;
+	flight = tg_conn_take(conn);
+	bpf_spin_unlock(&conn->lock);
+	tg_flight_end(flight, 0, 0);
+	bpf_map_delete_elem(&tg_conns, &key);
+}
+
+static __always_inline void tg_conn_opaque(struct tg_conn *conn, __u64 key)
+{
+	__u32 flight;
+
+	if (!tg_conn_lock(conn, key))
+		return;
+	flight = tg_conn_blind(conn);
+	bpf_spin_unlock(&conn->lock);
+	tg_flight_end(flight, 0, 0);
+}
+
+/*
+ * A place for a connection whose first request begins at this packet's sequence
+ * number; zero where there is none. It is filled under its lock: whoever still
+ * looks at what was here before finds another key.
+ */
+static __always_inline struct tg_conn *
+tg_conn_open(const struct tg_packet *p, __u64 key, __u8 service)
+{
+	struct tg_conn fresh = {}, *conn;
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	if (bpf_map_update_elem(&tg_conns, &key, &fresh, 1 /* BPF_NOEXIST */))
+		return 0;
+	conn = tg_conn_find(&key);
+	if (!conn)
+		return 0;
+	bpf_spin_lock(&conn->lock);
+	conn->key = key;
+	conn->service = service;
+	conn->flags = TG_CONN_FIRST;
+	conn->client_next = p->seq;
+	conn->server_next = p->ack;
+	conn->seen_ns = now_ns;
+	bpf_spin_unlock(&conn->lock);
+	return conn;
+}
+
+/* Under the lock: all of the request, or all of the answer, was seen. */
+static __always_inline void tg_conn_settle(struct tg_conn *conn)
+{
+	if (conn->request_left)
+		return;
+	if (conn->phase == TG_CONN_BODY)
+		conn->phase = TG_CONN_WAIT;
+	else if (conn->phase == TG_CONN_ANSWER && !conn->answer_left)
+		conn->phase = TG_CONN_IDLE;
+}
+
+/* Bytes of a body that has an announced end. */
+static __always_inline int tg_is_counted(__u64 left)
+{
+	return left && left < TG_TO_CLOSE;
+}
+
+/*
+ * Under the lock: what one side acknowledges, the other has sent, whether it
+ * came by here or not.
+ */
+static __always_inline void tg_conn_acked(__u32 *next, __u64 *left, __u32 ack)
+{
+	__s32 got = tg_ahead(ack, *next);
+
+	if (got <= 0 || !tg_is_counted(*left))
+		return;
+	if ((__u64)got > *left)		/* a FIN counts one */
+		got = *left;
+	*next += got;
+	*left -= got;
+}
+
+/* What a segment with data is to the connection it belongs to. */
+struct tg_step {
+	__u32 reason;		/* enum tg_unjudged; NONE: see `chunks` */
+	__u32 flight;		/* whose end must be counted */
+	__u32 done;		/* 1: it ended with its answer */
+	__u32 skip;		/* bytes at its beginning that are not new */
+	__u32 chunks;		/* 1: of a chunked body; must be walked */
+	__u32 lacks;		/* 1: its sender lacks bytes of the server */
+	__u32 first;		/* 1: no request before it */
+	__u64 since_ns;		/* when the request in flight came */
+	struct tg_follow follow;
+};
+
+/* Counts what a packet ended. */
+static __always_inline void tg_step_count(const struct tg_step *step,
+					  __u64 now_ns)
+{
+	tg_flight_end(step->flight, step->done ? step->since_ns : 0, now_ns);
+}
+
+/* Under the lock: the answer is complete. */
+static __always_inline void tg_conn_answered(struct tg_conn *conn,
+					     struct tg_step *step)
+{
+	step->since_ns = conn->request_ns;
+	step->flight |= tg_conn_take(conn);
+	step->done = 1;
+	tg_conn_settle(conn);
+}
+
+/* Under the lock: what the client has of the answer. */
+static __always_inline void tg_conn_client_has(struct tg_conn *conn, __u32 ack,
+					       struct tg_step *step)
+{
+	if (conn->phase != TG_CONN_ANSWER || !tg_is_counted(conn->answer_left))
+		return;
+	tg_conn_acked(&conn->server_next, &conn->answer_left, ack);
+	if (!conn->answer_left)
+		tg_conn_answered(conn, step);
+}
+
+/* Under the lock: data of the client's, while the request's body is to come. */
+static __always_inline void tg_conn_body(struct tg_conn *conn,
+					 const struct tg_packet *p,
+					 struct tg_step *step)
+{
+	__s32 ahead = tg_ahead(p->seq, conn->client_next);
+	__u32 fresh = p->seq + p->payload - conn->client_next;
+
+	step->reason = TG_UNJUDGED_BODY;
+	if (conn->request_left == TG_CHUNKED) {
+		if (ahead > 0) {
+			step->flight |= tg_conn_blind(conn);
+			return;
+		}
+		step->chunks = 1;
+		step->skip = -ahead;
+		step->follow.left = TG_CHUNKED;
+		step->follow.chunk = conn->request_chunk;
+		return;
+	}
+	if (ahead > 0)		/* the server's acknowledgement will tell */
+		return;
+	if (fresh > conn->request_left) {
+		step->reason = TG_UNJUDGED_PIPELINED;
+		step->flight |= tg_conn_blind(conn);
+		return;
+	}
+	conn->client_next += fresh;
+	conn->request_left -= fresh;
+	tg_conn_settle(conn);
+}
+
+/* Under the lock: a segment of the client's that carries data. */
+static __always_inline void tg_conn_data(struct tg_conn *conn,
+					 const struct tg_packet *p,
+					 struct tg_step *step)
+{
+	__s32 ahead = tg_ahead(p->seq, conn->client_next);
+
+	step->reason = TG_UNJUDGED_SEQUENCE;
+	if (conn->phase == TG_CONN_OPAQUE)
+		step->reason = TG_UNJUDGED_OPAQUE;
+	else if (ahead < 0 &&
+		 tg_ahead(p->seq + p->payload, conn->client_next) <= 0)
+		return;		/* all of it was here before */
+	else if (conn->request_left)
+		tg_conn_body(conn, p, step);
+	else if (conn->phase != TG_CONN_IDLE) {
+		step->reason = TG_UNJUDGED_OUTSTANDING;
+		step->flight |= tg_conn_blind(conn);
+	} else if (ahead < 0) {
+		step->flight |= tg_conn_blind(conn);
+	} else if (!ahead) {
+		step->reason = TG_UNJUDGED_NONE;
+		step->lacks = p->ack != conn->server_next;
+		step->first = conn->flags & TG_CONN_FIRST;
+	}
+}
+
+/* Walked over a part of a chunked request. */
+static __always_inline void tg_conn_walked(struct tg_conn *conn, __u64 key,
+					   const struct tg_packet *p,
+					   const struct tg_step *step,
+					   int followed)
+{
+	const struct tg_follow *f = &step->follow;
+	__u32 bytes = p->payload - step->skip, flight = 0;
+
+	if (!tg_conn_lock(conn, key))
+		return;
+	if (conn->request_left == TG_CHUNKED &&
+	    conn->client_next == p->seq + step->skip) {
+		conn->client_next += bytes;
+		conn->request_chunk = f->chunk;
+		if (followed == TG_FOLLOW_FAILED || f->used != bytes)
+			flight = tg_conn_blind(conn);
+		else if (followed == TG_FOLLOW_END)
+			conn->request_left = 0;
+		tg_conn_settle(conn);
+	}
+	bpf_spin_unlock(&conn->lock);
+	tg_flight_end(flight, 0, 0);
+}
+
+/* A request that passes and is followed, as it was recognised. */
+struct tg_begin {
+	__u64 left;		/* of its body */
+	__u32 chunk;
+	__u32 flight;		/* 1 + bucket; 0: none */
+	__u16 rule;
+	__u8 flags;		/* TG_CONN_HEAD, TG_CONN_CONNECT */
+};
+
+/*
+ * The request passes. The sweep takes no lock: if it has given up this place in
+ * the meantime, whoever takes `flight` counts the end.
+ */
+static __always_inline void tg_conn_begin(struct tg_conn *conn, __u64 key,
+					  const struct tg_packet *p,
+					  const struct tg_begin *begin)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+	struct tg_bucket_totals *totals = tg_flight_totals(begin->flight);
+	__u32 flight = 0, begun = 0;
+
+	if (!tg_conn_lock(conn, key))
+		return;
+	if (conn->phase == TG_CONN_IDLE && conn->client_next == p->seq) {
+		conn->client_next += p->payload;
+		conn->server_next = p->ack;
+		conn->request_left = begin->left;
+		conn->request_chunk = begin->chunk;
+		conn->answer_left = 0;
+		conn->answer_chunk = 0;
+		conn->flags = begin->flags;
+		conn->rule = begin->rule;
+		conn->request_ns = conn->seen_ns = now_ns;
+		conn->phase = TG_CONN_BODY;
+		tg_conn_settle(conn);
+		begun = begin->flight;
+		flight = __sync_lock_test_and_set(&conn->flight, begun);
+		if (READ_ONCE(conn->key) != key && tg_conn_take(conn))
+			begun = 0;
+	}
+	bpf_spin_unlock(&conn->lock);
+	tg_flight_end(flight, 0, 0);
+	if (begun && totals)
+		totals->begun++;
+}
+
+/* Seen: about once a second is enough. */
+static __always_inline void tg_conn_touch(struct tg_conn *conn, __u64 now_ns)
+{
+	__u64 seen_ns = READ_ONCE(conn->seen_ns);
+
+	if (tg_elapsed_ns(now_ns, seen_ns) >= TG_CONN_TOUCH_NS)
+		WRITE_ONCE(conn->seen_ns, now_ns);
+}
+
+#endif

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The course of a refusal, and of what comes after it.
+ *
+ * The answer is marked in the table before it is sent: the request hook at the
+ * other side of the device sees the clone go out. What the client still sends is
+ * answered here, and does not reach the server's stack, which would answer with
+ * a RST that could overtake the 503:
+ *
+ *	it lacks the 503 (its request again, more of its body, FIN)
+ *				the 503 again, and the RST
+ *	it has the 503; data or FIN	acknowledged
+ *	a bare acknowledgement		dropped; on a router turned into the
+ *					RST, in case that one was lost
+ *	RST, SYN			passed; the connection is forgotten
+ *
+ * After its FIN was acknowledged nothing is left of a connection, else 30 s
+ * after its last packet. One packet goes out for one that came in, and only to
+ * peers whose address the handshake has verified.
+ */
+#ifndef TG_REFUSAL_H
+#define TG_REFUSAL_H
+
+#include "request.h"
+
+#define TG_REFUSAL_FAILED (-2)	/* nothing was done: the request passes */
+
+/* What a segment takes of the sequence space. */
+static __always_inline __u32 tg_extent(const struct tg_packet *p)
+{
+	return p->payload + (p->flags & TG_TCP_FIN ? 1 : 0);
+}
+
+static __always_inline const struct tg_answer_text *
+tg_text_of(__u32 slot, __u32 answer)
+{
+	const struct tg_answer_text *text;
+
+	text = tg_at(&tg_answer_texts, slot * TG_ANSWERS_MAX + answer);
+	return text && text->bytes && text->bytes <= TG_ANSWER_BYTES_MAX &&
+	       text->head && text->head <= text->bytes ? text : 0;
+}
+
+static __always_inline void tg_send_choose(struct tg_send *s,
+					   const struct tg_answer_text *text,
+					   int head)
+{
+	s->bytes = head ? text->head : text->bytes;
+	s->sum = head ? text->sum_head : text->sum;
+}
+
+/* How a refused request is answered. */
+struct tg_refusal {
+	__u32 seq;		/* of the request */
+	__u32 reply;		/* sequence number of the answer */
+	__u32 next;		/* of the client: what is acknowledged */
+	__u32 end;		/* what acknowledges all of the answer */
+	__u16 answer;
+	__u16 rule;
+	__u8 refuse;		/* TG_REFUSE_… */
+	__u8 head;		/* 1: without body */
+	__u8 local;
+	__u8 pad;
+};
+
+/* Marks a connection as refused; zero if it was where the request begins. */
+static __always_inline int tg_refusal_mark(const struct tg_visit *v,
+					   struct tg_conn *conn,
+					   const struct tg_refusal *r)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+	int marked = 0;
+
+	if (!tg_conn_lock(conn, v->key))
+		return -1;
+	if (conn->phase == TG_CONN_IDLE && conn->client_next == v->p.seq) {
+		marked = 1;
+		conn->phase = TG_CONN_REFUSED;
+		conn->flags = (r->head ? TG_CONN_HEAD : 0) |
+			      (r->local ? TG_CONN_LOCAL : 0);
+		conn->refuse = r->refuse;
+		conn->answer = r->answer;
+		conn->rule = r->rule;
+		conn->refused_seq = r->seq;
+		conn->refused_end = r->end;
+		conn->client_next = r->next;
+		conn->server_next = r->reply;
+		conn->seen_ns = now_ns;
+	}
+	bpf_spin_unlock(&conn->lock);
+	return marked ? 0 : -1;
+}
+
+/* The passive signals must not take our answer for the server's. */
+static __always_inline void tg_refusal_flow(__u64 key)
+{
+	struct tg_flow flow = { .fingerprint = key };
+
+	if (tg_flow_find(&flow))
+		tg_flow_free(flow.at, tg_flow_read(&flow));
+}
+
+/*
+ * Sends a clone of the frame as the answer; zero if it went out. From here on
+ * the request is gone, and what is left of the frame must become the RST.
+ */
+static __noinline int tg_refusal_answer(struct __sk_buff *skb,
+					const struct tg_packet *p,
+					struct tg_send *s,
+					const struct tg_answer_text *text)
+{
+	int failed = text ? tg_send_text(skb, p, s, text) :
+			    tg_send_build(skb, p, s);
+
+	return failed ? failed : (int)bpf_clone_redirect(skb, skb->ifindex, 0);
+}
+
+static __always_inline void tg_send_503(struct tg_send *s,
+					const struct tg_refusal *r)
+{
+	s->seq = r->reply;
+	s->ack = r->next;
+	s->flags = TG_TCP_FIN | TG_TCP_ACK | TG_TCP_PSH;
+}
+
+/* Refuses a request; TG_REFUSAL_FAILED: not possible, and nothing was done. */
+static __always_inline int tg_refuse(struct __sk_buff *skb,
+				     const struct tg_visit *v,
+				     struct tg_conn *conn,
+				     const struct tg_rule *rule,
+				     const struct tg_found *found, int head)
+{
+	struct tg_refusal r = {
+		.seq = v->p.seq,
+		.reply = v->p.ack,
+		.next = v->p.seq + tg_extent(&v->p),
+		.rule = found->asked.rule,
+		.refuse = rule->refuse,
+		.head = head,
+	};
+	const struct tg_answer_text *text = 0;
+	struct tg_send s = {};
+	int agrees, action, failed = 0;
+
+	agrees = tg_socket_agrees(skb, &v->p, 0);
+	if (agrees == TG_SOCKET_BUSY || tg_send_prepare(skb, &found->at, &s))
+		return TG_REFUSAL_FAILED;
+	r.local = agrees == TG_SOCKET_HERE;
+	tg_send_503(&s, &r);
+	if (rule->refuse == TG_REFUSE_503) {
+		r.answer = rule->answer +
+			   (bpf_get_prandom_u32() & (TG_ANSWER_VARIANTS - 1));
+		text = tg_text_of(v->slot, r.answer);
+		if (!text)
+			return TG_REFUSAL_FAILED;
+		tg_send_choose(&s, text, head);
+	} else if (rule->refuse == TG_REFUSE_RESET) {
+		s.flags = TG_TCP_RST | TG_TCP_ACK;
+		s.stamped = 0;
+	}
+	r.end = r.reply + s.bytes + 1;
+	if (tg_refusal_mark(v, conn, &r))
+		return TG_REFUSAL_FAILED;
+	tg_refusal_flow(v->key);
+	tg_send_probe(skb, &s);
+	if (rule->refuse != TG_REFUSE_DROP)
+		failed = tg_refusal_answer(skb, &v->p, &s, text);
+	action = tg_send_reset(skb, &v->p, &s, r.seq, r.reply);
+	failed |= action == TG_TC_SHOT;
+	tg_count_rule(v->slot, r.rule,
+		      failed ? TG_RULE_FAILED : TG_RULE_REFUSED);
+	if (rule->refuse == TG_REFUSE_RESET && !failed)
+		tg_conn_forget(conn, v->key);
+	return action;
+}
+
+/* What a connection was refused with, and that its client still sends. */
+static __always_inline int tg_remnant_read(const struct tg_visit *v,
+					   struct tg_conn *conn,
+					   struct tg_refusal *r, int *done)
+{
+	__u32 upto = v->p.seq + tg_extent(&v->p);
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	if (!tg_conn_lock(conn, v->key))
+		return -1;
+	conn->seen_ns = now_ns;
+	if (tg_ahead(upto, conn->client_next) > 0)
+		conn->client_next = upto;
+	if (v->p.flags & TG_TCP_FIN)
+		conn->flags |= TG_CONN_CLIENT_DONE;
+	r->seq = conn->refused_seq;
+	r->reply = conn->server_next;
+	r->next = conn->client_next;
+	r->end = conn->refused_end;
+	r->answer = conn->answer;
+	r->rule = conn->rule;
+	r->refuse = conn->refuse;
+	r->head = conn->flags & TG_CONN_HEAD;
+	r->local = conn->flags & TG_CONN_LOCAL ? 1 : 0;
+	*done = conn->flags & TG_CONN_CLIENT_DONE;
+	bpf_spin_unlock(&conn->lock);
+	return 0;
+}
+
+/* The 503 again, with the text that is in force now. */
+static __always_inline int tg_remnant_again(struct __sk_buff *skb,
+					    const struct tg_visit *v,
+					    struct tg_conn *conn,
+					    struct tg_send *s,
+					    struct tg_refusal *r)
+{
+	const struct tg_answer_text *text = tg_text_of(v->slot, r->answer);
+	int failed;
+
+	if (!text)
+		return TG_TC_SHOT;
+	tg_send_503(s, r);
+	tg_send_choose(s, text, r->head);
+	r->end = r->reply + s->bytes + 1;
+	if (tg_conn_lock(conn, v->key)) {
+		conn->refused_end = r->end;
+		bpf_spin_unlock(&conn->lock);
+	}
+	tg_send_probe(skb, s);
+	failed = tg_refusal_answer(skb, &v->p, s, text);
+	tg_count_rule(v->slot, r->rule,
+		      failed ? TG_RULE_FAILED : TG_RULE_REPEATED);
+	return tg_send_reset(skb, &v->p, s, r->seq, r->reply);
+}
+
+/* Acknowledges what the client sends on; it has the answer. */
+static __always_inline int tg_remnant_ack(struct __sk_buff *skb,
+					  const struct tg_visit *v,
+					  struct tg_send *s,
+					  const struct tg_refusal *r)
+{
+	s->seq = r->end;
+	s->ack = r->next;
+	s->flags = TG_TCP_ACK;
+	tg_send_probe(skb, s);
+	if (tg_send_build(skb, &v->p, s))
+		return TG_TC_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* A SYN or RST ends what was left of a connection, unless a RST only guesses. */
+static __always_inline int tg_remnant_end(const struct tg_visit *v,
+					  struct tg_conn *conn)
+{
+	__u32 sent = READ_ONCE(conn->client_next) - conn->refused_seq;
+
+	if (v->p.flags & TG_TCP_RST && v->p.seq - conn->refused_seq > sent + 1)
+		return TG_TC_SHOT;
+	tg_conn_forget(conn, v->key);
+	return TG_TC_NEXT;
+}
+
+/* A packet of a connection that was refused. */
+static __always_inline int tg_remnant(struct __sk_buff *skb,
+				      const struct tg_visit *v,
+				      struct tg_conn *conn)
+{
+	struct tg_layout at = {};
+	struct tg_refusal r = {};
+	struct tg_send s = {};
+	int done, has;
+
+	if (v->p.flags & (TG_TCP_SYN | TG_TCP_RST))
+		return tg_remnant_end(v, conn);
+	/* An acknowledgement of what was never sent only guesses. */
+	if (v->p.ack - READ_ONCE(conn->server_next) >
+	    READ_ONCE(conn->refused_end) - READ_ONCE(conn->server_next))
+		return TG_TC_SHOT;
+	if (tg_remnant_read(v, conn, &r, &done) ||
+	    tg_layout_of(skb, &v->p, &at) || !at.plain || at.fragment ||
+	    tg_send_prepare(skb, &at, &s))
+		return TG_TC_SHOT;
+	has = v->p.ack == r.end;
+	if (r.refuse == TG_REFUSE_503 && !has && tg_extent(&v->p))
+		return tg_remnant_again(skb, v, conn, &s, &r);
+	if (r.refuse == TG_REFUSE_503 && has && done)
+		tg_conn_forget(conn, v->key);
+	if (r.refuse == TG_REFUSE_503 && has && tg_extent(&v->p))
+		return tg_remnant_ack(skb, v, &s, &r);
+	if (r.local)
+		return TG_TC_SHOT;
+	tg_send_probe(skb, &s);
+	return tg_send_reset(skb, &v->p, &s, r.seq, r.reply);
+}
+
+#endif

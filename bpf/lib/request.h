@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Judging a request. In this order, the first that applies:
+ *
+ *	not recognised, or its extent is unknown	pass, by reason
+ *	more than one in the segment			pass (pipelined)
+ *	no rule						pass (no-rule)
+ *	the client lacks bytes of the server		pass (sequence)
+ *	never-shed port or source			pass (never-shed)
+ *	kill switch, lease ended			pass (released …)
+ *	IP options or extension headers			pass (ip-options)
+ *	bucket of the rule admits			pass, counted by rule
+ *	shadow, or lease relaxing			pass, counted by rule
+ *	the server's socket does not agree		pass (sequence)
+ *	else						refused, lib/refusal.h
+ *
+ * What passes is followed (lib/conn.h) where its extent is known.
+ */
+#ifndef TG_REQUEST_H
+#define TG_REQUEST_H
+
+#include "classify.h"
+#include "conn.h"
+#include "flow.h"
+#include "http.h"
+#include "lease.h"
+#include "refuse.h"
+#include "rule.h"
+#include "socket.h"
+#include "tls_hello.h"
+
+/* One packet of the client's. */
+struct tg_visit {
+	struct tg_packet p;
+	__u64 key;
+	struct tg_class_view view;
+	__u32 slot;		/* of the rule set */
+	__u32 tests;		/* of cookies */
+	__u32 listen;		/* as tg_listen_word */
+	__u8 service;
+};
+
+static __always_inline void tg_unjudge(__u32 service, __u32 reason)
+{
+	struct tg_unjudged_counts *counts = tg_at(&tg_unjudged, service);
+
+	if (counts && reason < TG_UNJUDGED_MAX)
+		counts->cell[reason]++;
+}
+
+static __always_inline void tg_count_rule(__u32 slot, __u32 rule, __u32 cell)
+{
+	struct tg_rule_counts *counts;
+
+	counts = tg_at(&tg_rule_counts, slot * TG_RULES_MAX + rule);
+	if (counts && cell < TG_RULE_COUNTS)
+		counts->cell[cell]++;
+}
+
+/* Where it goes; zero if that is a service with rules. */
+static __always_inline int tg_visit_service(struct tg_visit *v)
+{
+	const struct tg_request_control *control;
+	int kinds, listen;
+
+	control = tg_at(&tg_request_control, 0);
+	if (!control || tg_classification(&v->view))
+		return -1;
+	kinds = tg_port(&v->view, v->p.dport);
+	if (likely(!kinds))
+		return -1;
+	listen = tg_listen_of(&v->view, &v->p, kinds);
+	if (listen < 0)
+		return -1;
+	v->listen = listen;
+	v->service = tg_listen_service(listen);
+	v->slot = READ_ONCE(control->slot) & (TG_SLOTS - 1);
+	v->tests = READ_ONCE(control->cookies);
+	return READ_ONCE(control->services) >> v->service & 1 ? 0 : -1;
+}
+
+/* What was found out about a request. */
+struct tg_found {
+	struct tg_layout at;
+	struct tg_asked asked;
+	__u32 reason;		/* enum tg_unjudged */
+	__u32 framed;		/* 1: its extent is known */
+	__u32 rank;
+};
+
+/* Bytes of the segment behind the head. */
+static __always_inline __u32 tg_behind(const struct tg_head *head,
+				       const struct tg_packet *p)
+{
+	return p->payload - head->http.head;
+}
+
+static __always_inline int tg_is_pipelined(const struct tg_head *head,
+					   const struct tg_packet *p)
+{
+	return head->http.flags & TG_HTTP_WHOLE &&
+	       tg_behind(head, p) > head->http.body;
+}
+
+static __always_inline __u32 tg_recognise(struct tg_head *head,
+					  const struct tg_packet *p,
+					  struct tg_found *found)
+{
+	__u32 length = p->payload < TG_HEAD_MAX ? p->payload : TG_HEAD_MAX;
+	__u32 reason;
+
+	if (head->bytes[0] == TG_TLS_HANDSHAKE) {
+		found->asked.tls = 1;
+		reason = tg_tls_hello(head, length);
+	} else {
+		reason = tg_http_request(head, length);
+		if (!reason) {
+			found->framed = head->http.flags & TG_HTTP_WHOLE &&
+					head->http.head <= p->payload;
+			if (tg_is_pipelined(head, p))
+				reason = TG_UNJUDGED_PIPELINED;
+		}
+	}
+	return reason ? reason : tg_rule_find(head, &found->asked);
+}
+
+/* Loads and recognises what a segment begins with. */
+static __always_inline struct tg_head *
+tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
+{
+	struct tg_head *head = tg_at(&tg_head, TG_HEAD_INGRESS);
+	__u32 length = v->p.payload;
+
+	found->reason = TG_UNJUDGED_LOOKUP_FAILED;
+	if (!head || tg_layout_of(skb, &v->p, &found->at))
+		return 0;
+	if (found->at.fragment) {
+		found->reason = TG_UNJUDGED_FRAGMENT;
+		return 0;
+	}
+	if (length > TG_HEAD_MAX)
+		length = TG_HEAD_MAX;
+	if (!length ||
+	    bpf_skb_load_bytes(skb, found->at.data, head->bytes, length))
+		return 0;
+	found->asked.slot = v->slot;
+	found->asked.service = v->service;
+	found->asked.tests = v->tests;
+	found->reason = tg_recognise(head, &v->p, found);
+	return head;
+}
+
+/* Why this request passes unjudged, whatever its rule says; or NONE. */
+static __always_inline __u32 tg_spared(const struct tg_visit *v,
+				       const struct tg_step *step,
+				       const struct tg_found *found,
+				       __u32 strength)
+{
+	if (step->lacks)
+		return TG_UNJUDGED_SEQUENCE;
+	if (tg_never_shed(&v->view, &v->p, v->listen,
+			  tg_origin(&v->view, &v->p)))
+		return TG_UNJUDGED_NEVER_SHED;
+	if (v->view.released)
+		return TG_UNJUDGED_RELEASED;
+	if (!strength)
+		return TG_UNJUDGED_LEASE_EXPIRED;
+	if (!found->at.plain)
+		return TG_UNJUDGED_IP_OPTIONS;
+	return TG_UNJUDGED_NONE;
+}
+
+/* Asks a bucket for a token; 1: it has none for this rank. */
+static __always_inline int tg_bucket_refuses(__u32 bucket, __u32 rank,
+					     __u64 now_ns, __u32 *flags)
+{
+	void *all = tg_at(&tg_bucket_limits, 0);
+	const struct tg_bucket_limits *limits = all ? tg_at(all, bucket) : 0;
+	struct tg_bucket_locked *state = tg_at(&tg_buckets, bucket);
+	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
+	int taken = 1;
+
+	if (!limits || !state || rank >= TG_RANKS)
+		return 0;
+	*flags = limits->flags;
+	if (limits->bucket.rate_milli) {
+		bpf_spin_lock(&state->lock);
+		tg_bucket_refill(&limits->bucket, &state->bucket, now_ns);
+		taken = tg_bucket_take(&limits->bucket, &state->bucket,
+				       limits->reserve[rank]);
+		bpf_spin_unlock(&state->lock);
+	}
+	if (totals) {
+		totals->offered[rank]++;
+		if (!taken)
+			totals->refused[rank]++;
+	}
+	return !taken;
+}
+
+static __always_inline __u32 tg_rank(const struct tg_rule *rule,
+				     const struct tg_found *found, int first)
+{
+	if (found->asked.protected)
+		return TG_RANK_PROTECTED;
+	return !first && rule->flags & TG_RULE_CLOSE ? TG_RANK_PERSISTENT :
+						       TG_RANK_NEW;
+}
+
+/* What the rule of a request says: admitted, or how it is refused. */
+static __always_inline __u32 tg_rule_verdict(const struct tg_visit *v,
+					     const struct tg_rule *rule,
+					     const struct tg_found *found,
+					     int first, __u32 strength)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+	__u32 flags = 0;
+
+	if (rule->bucket >= TG_RULE_BUCKETS_MAX ||
+	    !tg_bucket_refuses(rule->bucket, tg_rank(rule, found, first),
+			       now_ns, &flags))
+		return TG_RULE_ADMITTED;
+	if (flags & TG_BUCKET_SHADOW)
+		return TG_RULE_SHADOWED;
+	return tg_lease_spares(strength) ? TG_RULE_LEASE : TG_RULE_REFUSED;
+}
+
+/* A connection whose next request could not be told from its body. */
+static __always_inline void tg_unfollow(const struct tg_visit *v,
+					struct tg_conn *conn, int first)
+{
+	if (first)		/* leaves its place to others */
+		tg_conn_forget(conn, v->key);
+	else
+		tg_conn_opaque(conn, v->key);
+}
+
+/* A request passes. `flight`: 1 + its bucket. */
+static __always_inline void tg_follow_request(struct __sk_buff *skb,
+					      const struct tg_visit *v,
+					      struct tg_conn *conn,
+					      const struct tg_head *head,
+					      const struct tg_found *found,
+					      __u32 flight)
+{
+	struct tg_begin begin = { .flight = flight, .rule = found->asked.rule };
+	struct tg_follow f = { .left = head->http.body };
+	__u32 behind = tg_behind(head, &v->p);
+	int ended = f.left ? TG_FOLLOW_MORE : TG_FOLLOW_END;
+
+	if (head->http.method == TG_METHOD_HEAD)
+		begin.flags = TG_CONN_HEAD;
+	if (head->http.flags & TG_HTTP_TUNNEL)
+		begin.flags = TG_CONN_CONNECT;
+	if (behind) {
+		ended = tg_follow_at(skb, found->at.data + head->http.head,
+				     behind, &f);
+		if (ended == TG_FOLLOW_FAILED || f.used != behind) {
+			tg_conn_opaque(conn, v->key);
+			return;
+		}
+	}
+	begin.left = ended == TG_FOLLOW_END ? 0 : f.left;
+	begin.chunk = f.chunk;
+	tg_conn_begin(conn, v->key, &v->p, &begin);
+}
+
+#endif

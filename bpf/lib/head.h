@@ -12,8 +12,8 @@
 #ifndef TG_HEAD_H
 #define TG_HEAD_H
 
-#include "../abi/request.h"
 #include "text_hash.h"
+#include "../abi/request.h"
 
 #define TG_HEAD_INGRESS 0	/* index in tg_head */
 #define TG_HEAD_EGRESS 1
@@ -21,6 +21,11 @@
 
 #define TG_COOKIES_MAX 128	/* pairs of one request that are looked at */
 #define TG_WORD_MAX 24		/* bytes of a name or token that are compared */
+
+/* Bodies whose end is not a number of bytes; any length is far below. */
+#define TG_CHUNKED (~0ULL)
+#define TG_TO_CLOSE (~0ULL - 1)	/* ends with the connection */
+#define TG_BODY_MAX 1000000000000000000ULL	/* bytes */
 
 /* A name of a host: as it is, and from its first dot on (for `*.` rules). */
 struct tg_name {
@@ -30,16 +35,16 @@ struct tg_name {
 
 struct tg_cookie_pair {
 	__u64 name;	/* hash */
-	__u64 value;	/* hash; of nothing, where there is no value */
+	__u64 value;	/* hash; 0: there is no '=' */
 };
 
 #define TG_HTTP_WHOLE 1		/* the end of the head was seen */
-#define TG_HTTP_CHUNKED 2	/* the body is chunked; `body` says nothing */
+#define TG_HTTP_CHUNKED 2
 #define TG_HTTP_CLOSE 4		/* the connection ends with this exchange */
 #define TG_HTTP_UPGRADE 8	/* another protocol may follow (101) */
-#define TG_HTTP_EXPECT 16	/* waits for 100 before it sends its body */
+#define TG_HTTP_EXPECT 16	/* may wait for 100 before it sends its body */
 #define TG_HTTP_TUNNEL 32	/* CONNECT: no HTTP follows */
-#define TG_HTTP_HOST 64		/* the name of the host was seen, or is none */
+#define TG_HTTP_HOST 64		/* `host` is final: seen whole, or none */
 #define TG_HTTP_COOKIES 128	/* more cookies than TG_COOKIES_MAX */
 
 /* What a request says (tg_http_request). */
@@ -49,9 +54,9 @@ struct tg_http {
 	__u8 minor;		/* of the version: 1.0, 1.1 */
 	__u8 pad;
 	__u32 head;		/* bytes up to the body; 0: not whole */
-	__u64 body;		/* bytes, by Content-Length */
+	__u64 body;		/* bytes, or TG_CHUNKED */
 	struct tg_name host;
-	__u32 pairs;		/* cookies */
+	__u32 pairs;		/* cookies, in tg_head.pair */
 	__u32 path;		/* bytes kept in key.path, TG_PATH_MAX at most */
 };
 
@@ -66,33 +71,49 @@ struct tg_reply {
 	__u32 head;		/* bytes up to the body */
 	__u16 code;
 	__u8 flags;		/* TG_REPLY_… */
-	__u8 pad;
-	__u64 body;		/* bytes that follow; 0 where there can be none */
+	__u8 minor;
+	__u64 body;		/* bytes that follow, TG_CHUNKED, TG_TO_CLOSE; 0
+				 * where the method or the code forbids any */
 };
 
 /* Of the scan; nobody else's business. */
 struct tg_scan {
-	__u32 at;
+	__u32 at;		/* the next byte */
 	__u32 length;
-	__u8 state;
-	__u8 field;		/* which header, TG_FIELD_… */
-	__u8 seen;		/* headers that must not come twice */
+	__u8 state;		/* enum tg_scan_state */
+	__u8 field;		/* enum tg_field */
+	__u8 seen;		/* TG_SEEN_… */
 	__u8 failed;		/* enum tg_unjudged */
-	__u32 count;		/* digits, blank lines … */
+	__u32 part;		/* of a host, of a number: how far it is */
 	__u32 word_bytes;
+	__u32 pad;
 	__u64 word[TG_WORD_MAX / 8];
 	__u64 number;
 	struct tg_text text;
 	struct tg_text rest;
 };
 
+/* Of the search for a rule. */
+struct tg_search {
+	__u32 at;		/* the rule to look at next */
+	__u32 hosts;		/* 1: the next two were looked up */
+	__u32 whole;		/* ids of the host; 0: no rule asks for it */
+	__u32 rest;
+	__u32 cookies;		/* tests that hold */
+	__u32 pair;		/* to be tested next, and by which test */
+	__u32 test;
+	__u32 reason;		/* enum tg_unjudged */
+};
+
 struct tg_head {
 	struct tg_scan scan;
+	struct tg_search search;
 	struct tg_http http;
 	struct tg_reply reply;
 	struct tg_path_key key;	/* of the request; its path is kept here */
 	struct tg_cookie_pair pair[TG_COOKIES_MAX];
-	__u8 bytes[TG_HEAD_MAX];	/* the caller loads them */
+	/* the caller loads them; a word at a time is read where nothing stops */
+	__u8 bytes[TG_HEAD_MAX] __attribute__((aligned(8)));
 };
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What anyone may look at: the only thing that metrics, CLI and pages read.
 
-use crate::limits::ServiceLimits;
-use crate::signals::Signals;
+use crate::RANKS;
+use crate::limits::{BucketLimits, ServiceLimits};
+use crate::signals::{BucketSignals, Signals};
 use serde::{Deserialize, Serialize};
 use tidegate_units::Nanos;
 
@@ -92,6 +93,121 @@ pub struct ServiceState {
     pub limits: ServiceLimits,
     /// Totals since the dataplane's state was created, by class, verdict and reason.
     pub counts: Vec<VerdictCount>,
+    /// Its header rules; `None` where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestsState>,
+}
+
+/// The header rules of one service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestsState {
+    /// `shadow` or `enforce`.
+    pub mode: String,
+    /// The buckets, in the order of the configuration.
+    pub buckets: Vec<BucketState>,
+    /// The rules, in the order of the configuration.
+    pub rules: Vec<RuleState>,
+    /// Segments with data that passed without being judged, by reason, since the state was created.
+    pub unjudged: Vec<UnjudgedCount>,
+    /// Whether all listeners of the service have TCP_DEFER_ACCEPT, so that a refused request costs
+    /// the server nothing; `None`: not known.
+    pub defer_accept: Option<bool>,
+    /// Connections whose requests are followed, and how many have room, of all services together;
+    /// `None`: not known.
+    pub followed: Option<Followed>,
+}
+
+/// One bucket.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BucketState {
+    /// Name in the configuration.
+    pub name: String,
+    /// What its requests consume.
+    pub resource: String,
+    /// Name of its controller.
+    pub controller: String,
+    /// What was decided in the last tick.
+    pub limits: BucketLimits,
+    /// What was sensed in the last tick.
+    pub signals: BucketSignals,
+    /// Requests since the state was created, by rank ([`RANKS`]).
+    pub offered: [u64; RANKS],
+    /// Of them refused (in shadow mode: what would have been), by rank.
+    pub refused: [u64; RANKS],
+}
+
+/// One rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleState {
+    /// Its name, else what it matches.
+    pub name: String,
+    /// What it matches, in one line.
+    pub rule: String,
+    /// Its bucket; `None`: it admits.
+    pub bucket: Option<String>,
+    /// How a refused request is answered: `503`, `reset` or `drop`.
+    pub answer: String,
+    /// What became of its requests.
+    pub counts: RuleCounts,
+}
+
+/// What became of the requests that met one rule, since the state was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleCounts {
+    /// Admitted.
+    pub admitted: u64,
+    /// Refused, and the refusal executed.
+    pub refused: u64,
+    /// Refused, and only counted.
+    pub shadowed: u64,
+    /// Refused, but passed because the lease has run out.
+    pub lease: u64,
+    /// Answers that were sent again.
+    pub repeated: u64,
+    /// Refused, but the answer could not be sent.
+    pub failed: u64,
+}
+
+impl RuleCounts {
+    /// All requests that met the rule.
+    #[must_use]
+    pub fn met(&self) -> u64 {
+        let parts = [self.admitted, self.refused, self.shadowed, self.lease, self.failed];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Each outcome with its name.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("admitted", self.admitted),
+            ("refused", self.refused),
+            ("shadowed", self.shadowed),
+            ("lease", self.lease),
+            ("repeated", self.repeated),
+            ("failed", self.failed),
+        ]
+    }
+}
+
+/// How many segments were not judged for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnjudgedCount {
+    /// Name of the reason (bpf/abi/unjudged.def).
+    pub reason: String,
+    /// What an operator reads.
+    pub text: String,
+    /// How many segments.
+    pub count: u64,
+}
+
+/// How full the table of followed connections is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// Connections in it.
+    pub connections: u64,
+    /// How many have room.
+    pub limit: u64,
 }
 
 /// How often one class got one verdict for one reason.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The meaning of a configuration: what no schema can say. All faults at once.
 
+use super::cluster;
+mod requests;
+
 use super::error::{ConfigError, step};
 use super::shape::Places;
 use super::text::show_span;
@@ -30,9 +33,11 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     for service in &config.services {
         check.service(service);
     }
+    check.request_tables();
     check.listeners();
     check.never_shed();
     check.daemon();
+    check.errors.extend(cluster::check(config, places));
     check.errors
 }
 
@@ -73,6 +78,7 @@ impl Check<'_> {
             self.absolute(&format!("{path}.process.cgroup"), cgroup);
         }
         self.classes(&path, &service.classes);
+        self.requests(service);
     }
 
     fn span(&mut self, path: &str, found: Nanos, (min, max): (Nanos, Nanos)) {
@@ -366,7 +372,7 @@ impl Check<'_> {
 const SOCKET_PATH_MAX: usize = 107;
 
 /// What is wrong with a name of a service or class, if anything.
-fn name_fault(name: &str) -> Option<String> {
+pub(super) fn name_fault(name: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let starts = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
     let good = starts && name.chars().all(allowed) && name.len() <= NAME_MAX;

@@ -7,6 +7,7 @@
 //! path of keys, what was found and what is allowed; all faults of one stage at once.
 
 mod check;
+mod cluster;
 mod diff;
 mod error;
 mod file;
@@ -23,6 +24,10 @@ mod tree;
 mod types;
 
 pub use check::CLASS_DEFAULT;
+pub use cluster::{
+    BACKENDS_MAX, BackendConfig, ClusterConfig, PEERS_MAX, PeerAddress, PeerConfig, SPIFFE_MAX,
+    SpiffeId, TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT, VALIDITY_RANGE,
+};
 pub use diff::{Change, diff};
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};

@@ -36,6 +36,13 @@ pub enum SystemFault {
         /// The directory.
         path: PathBuf,
     },
+    /// A certificate, key or authority of `cluster` that cannot be used.
+    PeerFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// A cgroup does not exist.
     CgroupMissing {
         /// The service.
@@ -93,6 +100,15 @@ impl SystemFault {
             Self::ForeignXdp { interface: name, .. }
             | Self::AttachImpossible { interface: name, .. } => interface(name, "attach"),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
+            Self::PeerFile { path, .. } => {
+                let cluster = config.cluster.as_ref();
+                let key = cluster.map_or("certificate", |cluster| match path {
+                    _ if *path == cluster.key => "key",
+                    _ if *path == cluster.authority => "authority",
+                    _ => "certificate",
+                });
+                format!("cluster.{key}")
+            }
             Self::CgroupMissing { service, .. } => {
                 format!("services.{}.process.cgroup", step(service))
             }
@@ -127,6 +143,7 @@ impl std::fmt::Display for SystemFault {
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",
                 path.display()
             ),
+            Self::PeerFile { path, why } => write!(f, "{}: {why}", path.display()),
             Self::CgroupMissing { path, .. } => {
                 write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
             }

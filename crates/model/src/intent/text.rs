@@ -4,6 +4,7 @@
 //! Each is checked by [`Kind::check`] while the file's shape is checked, so that its fault has a
 //! place; the schema names the kind in `x-kind`.
 
+use super::cluster::{PeerAddress, SpiffeId};
 use super::listen::Listen;
 use super::requests::{
     HostPattern, PathPrefix, check_content_type, check_cookie_name, check_cookie_value,
@@ -36,6 +37,8 @@ pub(super) enum Kind {
     CookieName,
     CookieValue,
     ContentType,
+    Address,
+    Spiffe,
 }
 
 impl Kind {
@@ -53,6 +56,8 @@ impl Kind {
             "cookie-name" => Self::CookieName,
             "cookie-value" => Self::CookieValue,
             "content-type" => Self::ContentType,
+            "address" => Self::Address,
+            "spiffe" => Self::Spiffe,
             _ => return None,
         })
     }
@@ -67,12 +72,14 @@ impl Kind {
             Self::Listen => "\"address:port\", \"[IPv6]:port\" or \"*:port\"",
             Self::Http => "\"address:port\", \"[IPv6]:port\" or \"off\"",
             Self::Path => "the beginning of a path, such as /cgi-bin/",
-            Self::Host => "a name such as www.example.com, or *.example.com for all below it",
+            Self::Host => "a name such as www.example.com, or *.example.com for one label more",
             Self::CookieName => "letters, digits and !#$%&'*+-.^_`|~ (a token of RFC 9110)",
             Self::CookieValue => {
                 "visible ASCII without quotes, comma, semicolon and backslash (RFC 6265)"
             }
             Self::ContentType => "a media type such as text/plain or \"text/html; charset=utf-8\"",
+            Self::Address => "\"address:port\" or \"[IPv6]:port\"",
+            Self::Spiffe => "an identity such as spiffe://example.org/shop-1",
         }
     }
 
@@ -90,6 +97,8 @@ impl Kind {
             Self::CookieName => check_cookie_name(text),
             Self::CookieValue => check_cookie_value(text),
             Self::ContentType => check_content_type(text),
+            Self::Address => text.parse::<PeerAddress>().map(drop),
+            Self::Spiffe => text.parse::<SpiffeId>().map(drop),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! The configuration file as types. From here come the JSON Schema, the reference table in
 //! docs/configuration.md, and the check of the file's shape.
 
+use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
 use super::listen::Listen;
 use super::named::{self, Named};
 use super::requests::RequestsConfig;
@@ -65,6 +66,9 @@ pub struct Config {
     /// The daemon.
     #[serde(default)]
     pub daemon: DaemonConfig,
+    /// Reports between hosts; without it there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterConfig>,
 }
 
 /// One interface.
@@ -147,6 +151,11 @@ pub struct ServiceConfig {
     /// Admission by what a request asks for; without it only connections are judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestsConfig>,
+    /// On a router in front of it: whose reports tell how the service is. Its limits are then the
+    /// sum over these back-ends; without a valid report nothing becomes tighter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = BACKENDS_MAX))]
+    pub backends: Vec<BackendConfig>,
 }
 
 impl Named for ServiceConfig {

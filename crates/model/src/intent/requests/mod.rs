@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `requests`: which requests consume which resource, and what happens to those that are too many.
 
+mod select;
 mod text;
+mod words;
 
+pub use select::{Compared, RequestHead, Selection};
 pub use text::{HostPattern, PathPrefix};
 pub(super) use text::{check_content_type, check_cookie_name, check_cookie_value};
 
@@ -19,12 +22,10 @@ use tidegate_units::{Nanos, Rate};
 pub const RULES_MAX: usize = 1023;
 /// Most buckets of all services (TG_RULE_BUCKETS_MAX).
 pub const RULE_BUCKETS_MAX: usize = 128;
-/// Most different host names and server names of all rules (TG_HOSTS_MAX).
-pub const HOSTS_MAX: usize = 1024;
 /// Most different cookies, with their values, that all rules ask for (TG_COOKIE_TESTS_MAX).
 pub const COOKIE_TESTS_MAX: usize = 32;
-/// Most services that answer 503 (TG_ANSWERS_MAX / TG_ANSWER_VARIANTS).
-pub const ANSWERING_SERVICES_MAX: usize = 16;
+/// Most different texts of a 503 (TG_ANSWERS_MAX / TG_ANSWER_VARIANTS).
+pub const ANSWER_TEXTS_MAX: usize = 16;
 /// Most rules that one request may have to be compared with (TG_RULE_STEPS).
 pub const RULE_STEPS_MAX: usize = 64;
 /// Longest path of a rule, in bytes (TG_PATH_MAX).
@@ -63,6 +64,9 @@ pub struct RequestsConfig {
     /// among rules of one path the first that matches; what no rule matches passes.
     #[schemars(length(min = 1, max = RULES_MAX))]
     pub rules: Vec<RuleConfig>,
+    /// When connections are refused as well, by the service's own controller.
+    #[serde(default)]
+    pub syn_policing: SynPolicing,
     /// How long a 503 asks its client to stay away.
     #[serde(default)]
     pub retry_after: RetryAfter,
@@ -100,6 +104,28 @@ impl RequestsConfig {
     }
 }
 
+/// When connections are refused besides requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SynPolicing {
+    /// Only when the buckets of what is short have nothing left to refuse.
+    #[default]
+    LastResort,
+    /// Each controller on its own, as in the paper.
+    Always,
+}
+
+impl SynPolicing {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LastResort => "last-resort",
+            Self::Always => "always",
+        }
+    }
+}
+
 /// One bucket: a rate of requests, found by feedback from the resource that they consume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -109,7 +135,7 @@ pub struct BucketConfig {
     pub name: String,
     /// What its requests consume.
     pub resource: ControlledResource,
-    /// The rate never falls below this: no kind of request is starved.
+    /// The rate never falls below this: no kind of request is starved. (`fixed` keeps its own.)
     #[serde(default = "BucketConfig::minimum_default", with = "forms::rate")]
     #[schemars(with = "forms::RateText")]
     pub minimum: Rate,
@@ -197,9 +223,9 @@ pub struct BucketControl {
     #[serde(with = "forms::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "forms::RateText")]
     pub rate: Option<Rate>,
-    /// `p` and `pd`: what is aimed at. A share of the resource (CPU 0.9, pressure 0.5) or of the
-    /// queue's limit (interface 0.35, accept queue 0.1); for `in-flight` a number of requests
-    /// (required).
+    /// `p` and `pd`: what is aimed at. A share: of the CPU (0.9), of the time waited for memory
+    /// (0.1) or disk (0.4), of the limit of the interface's queue (0.35) or the accept queue (0.1);
+    /// for `in-flight` a number of requests (required, also for `default`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64", range(min = 0.0, max = IN_FLIGHT_MAX))]
     pub reference: Option<f64>,
@@ -217,6 +243,31 @@ pub struct BucketControl {
     #[serde(with = "forms::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "forms::RateText")]
     pub ceiling: Option<Rate>,
+    /// Only `p` and `pd`: whether the law is followed to the letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<ControlVariant>,
+}
+
+/// Variants of the published controllers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ControlVariant {
+    /// As printed: a rate that the crowd has pushed down stays there when it leaves.
+    Published,
+    /// The default: raised while it refuses and the resource is below its reference.
+    #[default]
+    Released,
+}
+
+impl ControlVariant {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::Released => "released",
+        }
+    }
 }
 
 /// Most requests in flight that may be aimed at.
@@ -264,7 +315,7 @@ pub struct RuleConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PathText")]
     pub path: Option<PathPrefix>,
-    /// TLS connections to this server name (SNI), or `*.` and the domain for all names below it.
+    /// TLS connections to this server name (SNI), or `*.` and a name for all with one label more.
     /// What is inside them is invisible here: the whole connection is judged, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostText")]
@@ -273,8 +324,8 @@ pub struct RuleConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = Method::ALL.len()))]
     pub methods: Vec<Method>,
-    /// Only requests to this host (Host header, without its port), or `*.` and the domain for all
-    /// names below it.
+    /// Only requests to this host (Host header, without its port), or `*.` and a name for all with
+    /// one label more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostText")]
     pub host: Option<HostPattern>,

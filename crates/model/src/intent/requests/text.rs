@@ -124,10 +124,10 @@ fn check_percent(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A host name in lower case, or all names below a domain.
+/// A host name in lower case, or all names with one more label, as in certificates.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPattern {
-    /// Whether it stands for every name below `name` (and not for `name` itself).
+    /// Whether it stands for every name with one more label before `name` (and not for `name`).
     pub below: bool,
     /// The name, in lower case.
     pub name: String,
@@ -139,8 +139,7 @@ impl HostPattern {
     pub fn matches(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         if self.below {
-            let left = host.strip_suffix(&self.name).and_then(|l| l.strip_suffix('.'));
-            left.is_some_and(|left| !left.is_empty())
+            host.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest == self.name)
         } else {
             host == self.name
         }
@@ -150,9 +149,8 @@ impl HostPattern {
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (self.below, other.below) {
-            (true, true) => self.name == other.name || self.matches(&other.name),
             (true, false) => self.matches(&other.name),
-            (false, false) => self.name == other.name,
+            (true, true) | (false, false) => self.name == other.name,
             (false, true) => false,
         }
     }

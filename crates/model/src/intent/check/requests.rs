@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The meaning of `requests`: buckets, their controllers, rules, answers, and the bounds of all
+//! services together.
+
+use super::{Check, name_fault};
+use crate::intent::error::step;
+use crate::intent::requests::*;
+use crate::intent::suggest;
+use crate::intent::text::show_span;
+use crate::intent::types::ServiceConfig;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_units::Nanos;
+
+/// The keys of a bucket's `control` that its controller knows, `name` aside.
+const fn keys_of(bucket: &BucketConfig) -> &'static [&'static str] {
+    match bucket.control.name {
+        BucketController::Default => match bucket.resource {
+            ControlledResource::InFlight => &["reference", "ceiling"],
+            _ => &["ceiling"],
+        },
+        BucketController::P => &["rate", "reference", "gain", "ceiling", "variant"],
+        BucketController::Pd => {
+            &["rate", "reference", "gain", "derivative_gain", "ceiling", "variant"]
+        }
+        BucketController::Fixed => &["rate"],
+    }
+}
+
+/// Smallest and largest reference of a resource, and what it is.
+const fn reference_range(resource: ControlledResource) -> (f64, f64, &'static str) {
+    match resource {
+        ControlledResource::InFlight => (1.0, IN_FLIGHT_MAX, "requests"),
+        ControlledResource::Bandwidth | ControlledResource::AcceptQueue => {
+            (0.01, 0.95, "share of the queue's limit")
+        }
+        _ => (0.05, 1.0, "share of the resource"),
+    }
+}
+
+impl Check<'_> {
+    pub(super) fn requests(&mut self, service: &ServiceConfig) {
+        let Some(requests) = &service.requests else { return };
+        let path = format!("services.{}.requests", step(&service.name));
+        for bucket in &requests.buckets {
+            self.bucket(&format!("{path}.buckets.{}", step(&bucket.name)), bucket, requests);
+        }
+        let mut names = BTreeMap::new();
+        for (i, rule) in requests.rules.iter().enumerate() {
+            let at = format!("{path}.rules[{i}]");
+            self.rule(&at, rule, requests);
+            if let Some(name) = &rule.name
+                && let Some(first) = names.insert(name, i)
+            {
+                self.fault(
+                    &format!("{at}.name"),
+                    format!("found {name:?}, which is rules[{first}] already"),
+                );
+            }
+        }
+        self.never_reached(&path, &requests.rules);
+        self.steps(&path, &requests.rules);
+        self.answers(&path, requests);
+    }
+
+    fn bucket(&mut self, path: &str, bucket: &BucketConfig, requests: &RequestsConfig) {
+        if let Some(why) = name_fault(&bucket.name) {
+            self.fault(path, format!("found the name {:?}: {why}", bucket.name));
+        }
+        self.rate(&format!("{path}.minimum"), Some(bucket.minimum));
+        self.bucket_control(path, bucket);
+        let used = |rule: &RuleConfig| rule.bucket.as_ref() == Some(&bucket.name);
+        if !requests.rules.iter().any(used) {
+            self.fault(path, "no rule names this bucket; name it in a rule or leave it out");
+        }
+    }
+
+    fn bucket_control(&mut self, bucket_path: &str, bucket: &BucketConfig) {
+        let control = &bucket.control;
+        let (name, path) = (control.name, format!("{bucket_path}.control"));
+        let given = [
+            ("rate", control.rate.is_some()),
+            ("reference", control.reference.is_some()),
+            ("gain", control.gain.is_some()),
+            ("derivative_gain", control.derivative_gain.is_some()),
+            ("ceiling", control.ceiling.is_some()),
+            ("variant", control.variant.is_some()),
+        ];
+        let keys = keys_of(bucket);
+        for (key, _) in given.iter().filter(|(key, given)| *given && !keys.contains(key)) {
+            let (name, allowed) = (name.name(), keys.join(", "));
+            let message = format!("the controller {name:?} has no {key}; it has: {allowed}");
+            self.fault(&format!("{path}.{key}"), message);
+        }
+        if name == BucketController::Fixed && control.rate.is_none() {
+            self.fault(&path, "the key \"rate\" is missing: the controller \"fixed\" keeps it");
+        }
+        self.rate(&format!("{path}.rate"), control.rate);
+        self.rate(&format!("{path}.ceiling"), control.ceiling);
+        if control.ceiling.is_some_and(|ceiling| ceiling < bucket.minimum) {
+            let minimum = bucket.minimum;
+            let message = format!("it is below the bucket's minimum of {minimum}");
+            self.fault(&format!("{path}.ceiling"), message);
+        }
+        self.suits(&path, bucket);
+        self.reference(&path, bucket);
+    }
+
+    /// `p` follows a share, `pd` a queue and its change.
+    fn suits(&mut self, path: &str, bucket: &BucketConfig) {
+        let at = format!("{path}.name");
+        let resource = bucket.resource.name();
+        match (bucket.control.name, bucket.resource.is_queue()) {
+            (BucketController::Pd, false) => self.fault(
+                &at,
+                format!("found \"pd\", which needs a queue, and {resource} has none; allowed: default, p, fixed"),
+            ),
+            (BucketController::P, true) => self.fault(
+                &at,
+                format!("found \"p\", which follows a share, and {resource} is a queue; allowed: default, pd, fixed"),
+            ),
+            _ => {}
+        }
+    }
+
+    fn reference(&mut self, path: &str, bucket: &BucketConfig) {
+        let (min, max, what) = reference_range(bucket.resource);
+        let control = &bucket.control;
+        match control.reference {
+            Some(found) if found < min || found > max => self.fault(
+                &format!("{path}.reference"),
+                format!("found {found}; allowed: {min} to {max} ({what})"),
+            ),
+            None if control.name != BucketController::Fixed
+                && bucket.resource == ControlledResource::InFlight =>
+            {
+                self.fault(
+                    path,
+                    "the key \"reference\" is missing: how many requests in flight to aim at",
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn rule(&mut self, path: &str, rule: &RuleConfig, requests: &RequestsConfig) {
+        match (&rule.path, &rule.tls) {
+            (None, None) => self.fault(path, "the rule has neither path nor tls; it needs one"),
+            (Some(_), Some(_)) => self.fault(
+                &format!("{path}.tls"),
+                "the rule has path and tls; what is inside TLS is invisible here: write two rules",
+            ),
+            (None, Some(_)) => self.tls_rule(path, rule),
+            (Some(_), None) => self.path_rule(path, rule),
+        }
+        match (&rule.bucket, rule.admit) {
+            (None, false) => {
+                self.fault(path, "the rule names no bucket; name one, or say admit: true");
+            }
+            (Some(_), true) => self.fault(
+                &format!("{path}.admit"),
+                "the rule has bucket and admit; what is admitted goes through no bucket",
+            ),
+            (Some(name), false) if requests.bucket(name).is_none() => {
+                let names: Vec<&str> = requests.buckets.iter().map(|b| b.name.as_str()).collect();
+                let (hint, list) = (suggest::phrase(name, &names), names.join(", "));
+                self.fault(
+                    &format!("{path}.bucket"),
+                    format!("found {name:?}: no such bucket{hint}; configured: {list}"),
+                );
+            }
+            (None, true) => self.admitting(path, rule),
+            (Some(_), false) => {}
+        }
+        if let Some(why) = rule.name.as_deref().and_then(name_fault) {
+            let name = rule.name.as_deref().unwrap_or_default();
+            self.fault(&format!("{path}.name"), format!("found the name {name:?}: {why}"));
+        }
+    }
+
+    /// Nothing is refused: what says how has no meaning.
+    fn admitting(&mut self, path: &str, rule: &RuleConfig) {
+        let given = [
+            ("answer", rule.answer.is_some()),
+            ("protect", !rule.protect.is_empty()),
+            ("close_persistent", rule.close_persistent),
+        ];
+        for (key, _) in given.iter().filter(|(_, given)| *given) {
+            let message = format!("the rule admits everything, so {key} has no meaning");
+            self.fault(&format!("{path}.{key}"), message);
+        }
+    }
+
+    fn tls_rule(&mut self, path: &str, rule: &RuleConfig) {
+        let given = [
+            ("methods", !rule.methods.is_empty()),
+            ("host", rule.host.is_some()),
+            ("cookie", rule.cookie.is_some()),
+            ("protect", !rule.protect.is_empty()),
+            ("close_persistent", rule.close_persistent),
+        ];
+        for (key, _) in given.iter().filter(|(_, given)| *given) {
+            let message =
+                format!("a TLS connection is judged by its server name; {key} is invisible here");
+            self.fault(&format!("{path}.{key}"), message);
+        }
+        if rule.answer == Some(RuleAnswer::Busy) {
+            self.fault(
+                &format!("{path}.answer"),
+                "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop",
+            );
+        }
+    }
+
+    fn path_rule(&mut self, path: &str, rule: &RuleConfig) {
+        let mut seen = BTreeSet::new();
+        for (i, method) in rule.methods.iter().enumerate() {
+            if !seen.insert(method) {
+                let message = format!("found {} twice", method.name());
+                self.fault(&format!("{path}.methods[{i}]"), message);
+            }
+        }
+        let Some(without) = rule.cookie.as_ref().filter(|cookie| cookie.absent) else { return };
+        for (i, cookie) in rule.protect.iter().enumerate() {
+            let same = cookie.name == without.name;
+            if same && (without.value.is_none() || without.value == cookie.value) {
+                let message = "the rule matches only requests without this cookie";
+                self.fault(&format!("{path}.protect[{i}]"), message);
+            }
+        }
+    }
+
+    /// A rule behind one that takes all of its requests is a mistake, whatever was meant.
+    fn never_reached(&mut self, path: &str, rules: &[RuleConfig]) {
+        for (i, rule) in rules.iter().enumerate() {
+            let Some(first) = rules[..i].iter().position(|earlier| earlier.covers(rule)) else {
+                continue;
+            };
+            let line = self.places.of(&format!("{path}.rules[{first}]")).line;
+            let earlier = format!("rules[{first}] (line {line})");
+            let message = if rule.covers(&rules[first]) {
+                format!("it matches exactly what {earlier} matches, which comes first")
+            } else {
+                format!(
+                    "it is never reached: {earlier} comes first and matches all of its requests"
+                )
+            };
+            self.fault(&format!("{path}.rules[{i}]"), message);
+        }
+    }
+
+    /// The dataplane compares one request with a bounded number of rules.
+    fn steps(&mut self, path: &str, rules: &[RuleConfig]) {
+        let tls = rules.iter().filter(|rule| rule.tls.is_some()).count();
+        if tls > RULE_STEPS_MAX {
+            self.fault(
+                &format!("{path}.rules"),
+                format!("found {tls} rules for TLS; one connection is compared with at most {RULE_STEPS_MAX}"),
+            );
+        }
+        // How many rules a path has, and the last of them.
+        let mut by_path: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (i, rule) in rules.iter().enumerate() {
+            let Some(path) = &rule.path else { continue };
+            let entry = by_path.entry(path.as_str()).or_insert((0, i));
+            *entry = (entry.0 + 1, i);
+        }
+        for (text, (_, last)) in &by_path {
+            let shorter = (1..=text.len()).filter_map(|end| by_path.get(text.get(..end)?));
+            let steps: usize = shorter.map(|(count, _)| count).sum();
+            if steps > RULE_STEPS_MAX {
+                self.fault(
+                    &format!("{path}.rules[{last}]"),
+                    format!("a request below {text} is compared with {steps} rules, those of shorter paths included; at most {RULE_STEPS_MAX}"),
+                );
+            }
+        }
+    }
+
+    fn answers(&mut self, path: &str, requests: &RequestsConfig) {
+        let RetryAfter { from, to } = requests.retry_after;
+        for (key, time) in [("from", from), ("to", to)] {
+            let at = format!("{path}.retry_after.{key}");
+            if !time.0.is_multiple_of(Nanos::SECOND.0) {
+                let found = show_span(time);
+                self.fault(&at, format!("found {found}; Retry-After is in whole seconds"));
+            } else {
+                self.span(&at, time, RETRY_AFTER_RANGE);
+            }
+        }
+        if from > to {
+            let [from, to] = [from, to].map(show_span);
+            self.fault(
+                &format!("{path}.retry_after.from"),
+                format!("found {from}, which is after to: {to}"),
+            );
+        }
+        let (longest, _) = requests.busy_text(to);
+        if longest.len() > ANSWER_BYTES_MAX {
+            let room = (ANSWER_BYTES_MAX + requests.body.len()).saturating_sub(longest.len());
+            self.fault(
+                &format!("{path}.body"),
+                format!(
+                    "found {} bytes; with its headers the answer has at most {ANSWER_BYTES_MAX}, so the body at most {room}",
+                    requests.body.len()
+                ),
+            );
+        }
+    }
+
+    /// What the dataplane's tables hold, of all services.
+    pub(super) fn request_tables(&mut self) {
+        let config = self.config;
+        let mut used = Tables::default();
+        for service in &config.services {
+            let Some(requests) = &service.requests else { continue };
+            let before = used.faults().len();
+            used.take(requests);
+            let path = format!("services.{}.requests", step(&service.name));
+            for (key, message) in used.faults().into_iter().skip(before) {
+                self.fault(&format!("{path}{key}"), message);
+            }
+        }
+    }
+}
+
+/// What the rules of all services fill.
+#[derive(Default)]
+struct Tables {
+    rules: usize,
+    buckets: usize,
+    cookies: BTreeSet<Cookie>,
+    texts: BTreeSet<(String, String, Nanos, Nanos)>,
+}
+
+impl Tables {
+    fn take(&mut self, requests: &RequestsConfig) {
+        self.rules += requests.rules.len();
+        self.buckets += requests.buckets.len();
+        for rule in &requests.rules {
+            self.cookies.extend(rule.cookie.iter().map(CookieMatch::cookie));
+            self.cookies.extend(rule.protect.iter().cloned());
+        }
+        let busy = |rule: &RuleConfig| {
+            rule.bucket.is_some() && rule.answer_or_default() == RuleAnswer::Busy
+        };
+        if requests.rules.iter().any(busy) {
+            let RetryAfter { from, to } = requests.retry_after;
+            self.texts.insert((requests.body.clone(), requests.content_type.clone(), from, to));
+        }
+    }
+
+    /// What does not fit, with the key that brought it.
+    fn faults(&self) -> Vec<(&'static str, String)> {
+        let together = [
+            (".rules", "rules", self.rules, RULES_MAX),
+            (".buckets", "buckets", self.buckets, RULE_BUCKETS_MAX),
+            (".rules", "different cookies", self.cookies.len(), COOKIE_TESTS_MAX),
+            (".body", "different texts of a 503", self.texts.len(), ANSWER_TEXTS_MAX),
+        ];
+        let over = together.into_iter().filter(|(_, _, found, most)| found > most);
+        over.map(|(key, what, found, most)| {
+            (key, format!("with it there are {found} {what} in all services; at most {most}"))
+        })
+        .collect()
+    }
+}

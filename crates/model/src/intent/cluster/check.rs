@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
+
+use super::super::check::name_fault;
+use super::super::error::{ConfigError, step};
+use super::super::shape::Places;
+use super::super::suggest;
+use super::super::text::show_span;
+use super::super::types::{Config, ServiceConfig};
+use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+pub(in super::super) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
+    let mut check = Check { config, places, errors: Vec::new() };
+    if let Some(cluster) = &config.cluster {
+        check.cluster(cluster);
+    }
+    for service in &config.services {
+        check.backends(service);
+    }
+    check.errors
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    places: &'a Places,
+    errors: Vec<ConfigError>,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, path: &str, message: impl Into<String>) {
+        self.errors.push(self.places.error(path, message));
+    }
+
+    fn cluster(&mut self, cluster: &ClusterConfig) {
+        let files = [
+            ("certificate", &cluster.certificate),
+            ("key", &cluster.key),
+            ("authority", &cluster.authority),
+        ];
+        for (key, file) in files {
+            if !plain(file) {
+                let shown = file.display();
+                let message =
+                    format!("found \"{shown}\"; allowed: an absolute path without \"..\"");
+                self.fault(&format!("cluster.{key}"), message);
+            }
+        }
+        match (cluster.listen.is_some(), cluster.peers.is_empty()) {
+            (true, true) => {
+                self.fault("cluster.listen", "nobody may report here: name them under \"peers\"");
+            }
+            (false, false) => {
+                let why = "they cannot report: the key \"listen\" is missing";
+                self.fault("cluster.peers", why);
+            }
+            (false, true) if cluster.report_to.is_empty() => {
+                let why = "it neither takes reports (listen, peers) nor sends any (report_to)";
+                self.fault("cluster", why);
+            }
+            _ => {}
+        }
+        self.peers(cluster);
+        self.targets(cluster);
+    }
+
+    fn peers(&mut self, cluster: &ClusterConfig) {
+        let mut identities = BTreeMap::new();
+        for peer in &cluster.peers {
+            let path = format!("cluster.peers.{}", step(&peer.name));
+            self.name(&path, &peer.name);
+            if let Some(first) = identities.insert(&peer.identity, &peer.name) {
+                let message = format!("found {}, which is the peer {first:?} already", peer.identity);
+                self.fault(&format!("{path}.identity"), message);
+            }
+            let mut seen = BTreeSet::new();
+            for (i, service) in peer.services.iter().enumerate() {
+                let at = format!("{path}.services[{i}]");
+                self.name(&at, service);
+                if !seen.insert(service) {
+                    self.fault(&at, format!("found {service:?} a second time"));
+                }
+            }
+        }
+    }
+
+    fn targets(&mut self, cluster: &ClusterConfig) {
+        let mut identities = BTreeMap::new();
+        for target in &cluster.report_to {
+            let path = format!("cluster.report_to.{}", step(&target.name));
+            self.name(&path, &target.name);
+            if let Some(first) = identities.insert(&target.identity, &target.name) {
+                let message =
+                    format!("found {}, to which {first:?} reports already", target.identity);
+                self.fault(&format!("{path}.identity"), message);
+            }
+            self.target(&path, target);
+        }
+    }
+
+    fn target(&mut self, path: &str, target: &TargetConfig) {
+        let (min, max) = VALIDITY_RANGE;
+        let tick = self.config.daemon.tick;
+        let min = min.max(tick + tick);
+        if let Some(found) = target.validity.filter(|v| *v < min || *v > max) {
+            let [found, min, max] = [found, min, max].map(show_span);
+            let message = format!("found {found}; allowed: {min} (two ticks at least) to {max}");
+            self.fault(&format!("{path}.validity"), message);
+        }
+        let known: Vec<String> = self.config.services.iter().map(|s| s.name.clone()).collect();
+        let mut seen = BTreeSet::new();
+        for (i, service) in target.services.iter().enumerate() {
+            let at = format!("{path}.services[{i}]");
+            if !known.contains(service) {
+                let hint = suggest::phrase(service, &known);
+                let list = known.join(", ");
+                let message = format!("found {service:?}: no such service{hint}; there are: {list}");
+                self.fault(&at, message);
+            } else if !seen.insert(service) {
+                self.fault(&at, format!("found {service:?} a second time"));
+            }
+        }
+    }
+
+    fn backends(&mut self, service: &ServiceConfig) {
+        let path = format!("services.{}.backends", step(&service.name));
+        let none: &[PeerConfig] = &[];
+        let peers = self.config.cluster.as_ref().map_or(none, |cluster| &cluster.peers);
+        let names: Vec<String> = peers.iter().map(|peer| peer.name.clone()).collect();
+        let mut seen = BTreeSet::new();
+        for (i, backend) in service.backends.iter().enumerate() {
+            let at = format!("{path}[{i}]");
+            let Some(peer) = peers.iter().find(|peer| peer.name == backend.peer) else {
+                let found = &backend.peer;
+                let hint = suggest::phrase(found, &names);
+                let list = if names.is_empty() { "none".into() } else { names.join(", ") };
+                let message =
+                    format!("found {found:?}: no such peer{hint}; under cluster.peers there are: {list}");
+                self.fault(&format!("{at}.peer"), message);
+                continue;
+            };
+            if !peer.services.contains(&backend.service) {
+                let (found, list) = (&backend.service, peer.services.join(", "));
+                let hint = suggest::phrase(found, &peer.services);
+                let message = format!(
+                    "found {found:?}, which {:?} may not report{hint}; it may report: {list}",
+                    peer.name
+                );
+                self.fault(&format!("{at}.service"), message);
+            }
+            if !seen.insert((&backend.peer, &backend.service)) {
+                self.fault(&at, "found a second time");
+            }
+        }
+        let process = &service.process;
+        if !service.backends.is_empty() && (process.cgroup.is_some() || process.cpus.is_some()) {
+            let why = "the service runs on its back-ends, which report its resources; leave the key out";
+            self.fault(&format!("services.{}.process", step(&service.name)), why);
+        }
+    }
+
+    fn name(&mut self, path: &str, name: &str) {
+        if let Some(why) = name_fault(name) {
+            self.fault(path, format!("found the name {name:?}: {why}"));
+        }
+    }
+}
+
+fn plain(path: &Path) -> bool {
+    path.is_absolute() && path.components().all(|c| !matches!(c, Component::ParentDir))
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The section `cluster`: who reports to this host, and to whom it reports; and `backends` of a
+//! service.
+
+mod check;
+mod text;
+
+pub(super) use check::check;
+pub use text::{PeerAddress, SPIFFE_MAX, SpiffeId};
+
+use super::named::{self, Named};
+use super::text as common;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tidegate_units::Nanos;
+
+/// Most hosts that may report to one front-end.
+pub const PEERS_MAX: usize = 64;
+/// Most front-ends to which one host reports.
+pub const TARGETS_MAX: usize = 8;
+/// Most services that one peer may report, and most back-ends of one service.
+pub const BACKENDS_MAX: usize = 16;
+/// Shortest and longest time for which a report may be valid. Longer than any limit is held without
+/// one would be no validity at all.
+pub const VALIDITY_RANGE: (Nanos, Nanos) = (Nanos::from_millis(50), Nanos::from_secs(10));
+/// How long a report is valid where nothing else is said (RFC 7339, section 4.3).
+pub const VALIDITY_DEFAULT: Nanos = Nanos::from_millis(500);
+/// And at least so many ticks: a lost report or two are no lost peer.
+const VALIDITY_TICKS: u64 = 5;
+
+/// Reports between hosts, over TLS 1.3 with certificates on both sides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// This host's certificate (PEM, intermediates after it), an absolute path. It names exactly one
+    /// URI, its SPIFFE identity; renewed files are read within 30 s, or with a reload.
+    #[schemars(with = "String")]
+    pub certificate: PathBuf,
+    /// The key of the certificate (PEM), an absolute path.
+    #[schemars(with = "String")]
+    pub key: PathBuf,
+    /// Whoever signs the certificates of peers (PEM), an absolute path.
+    #[schemars(with = "String")]
+    pub authority: PathBuf,
+    /// Front-end: where reports are taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PeerAddress")]
+    pub listen: Option<PeerAddress>,
+    /// Front-end: who may report, by a name of your choice.
+    #[serde(default, with = "named", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, PeerConfig>")]
+    #[schemars(extend("maxProperties" = PEERS_MAX))]
+    pub peers: Vec<PeerConfig>,
+    /// Back-end: to whom this host reports, by a name of your choice.
+    #[serde(default, with = "named", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, TargetConfig>")]
+    #[schemars(extend("maxProperties" = TARGETS_MAX))]
+    pub report_to: Vec<TargetConfig>,
+}
+
+/// A host that may report to this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeerConfig {
+    /// Its name: the key under `peers`.
+    #[serde(skip)]
+    pub name: String,
+    /// The one URI of its certificate, compared letter by letter.
+    pub identity: SpiffeId,
+    /// The services (by the names that they have on that host) which it may report.
+    #[schemars(length(min = 1, max = BACKENDS_MAX))]
+    pub services: Vec<String>,
+}
+
+/// A front-end to which this host reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetConfig {
+    /// Its name: the key under `report_to`.
+    #[serde(skip)]
+    pub name: String,
+    /// Where it takes reports.
+    pub address: PeerAddress,
+    /// The one URI of its certificate, compared letter by letter.
+    pub identity: SpiffeId,
+    /// Services of this host that are reported; all where none is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = BACKENDS_MAX))]
+    pub services: Vec<String>,
+    /// How long each report is valid; where nothing is said 500ms, or five ticks if that is longer.
+    #[serde(default, with = "common::span_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "common::SpanText")]
+    pub validity: Option<Nanos>,
+}
+
+impl TargetConfig {
+    /// How long a report is valid on a host with this tick.
+    #[must_use]
+    pub fn validity(&self, tick: Nanos) -> Nanos {
+        let ticks = Nanos(tick.0.saturating_mul(VALIDITY_TICKS));
+        self.validity.unwrap_or(VALIDITY_DEFAULT.max(ticks)).min(VALIDITY_RANGE.1)
+    }
+}
+
+/// A back-end of a service: the service's limits follow what it reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackendConfig {
+    /// The peer, a name under `cluster.peers`.
+    pub peer: String,
+    /// The name that the service has there.
+    pub service: String,
+}
+
+impl Named for PeerConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+}
+
+impl Named for TargetConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+}

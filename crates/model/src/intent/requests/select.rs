@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which rule a request meets, and why: the dataplane's choice again, in words, for people who ask
+//! before they trust it.
+
+use super::{CookieMatch, Method, RequestsConfig, RuleConfig};
+use crate::intent::requests::Cookie;
+
+/// What a rule can see of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHead {
+    /// The method, as it was sent.
+    pub method: String,
+    /// Path and query, as they were sent.
+    pub target: String,
+    /// Host, without its port.
+    pub host: Option<String>,
+    /// Cookies in their order; without a value where there is no `=`.
+    pub cookies: Vec<(String, Option<String>)>,
+}
+
+/// Most headers of one request that are looked at.
+const HEADERS_MAX: usize = 128;
+
+impl RequestHead {
+    /// From a request line and headers, as a client would send them.
+    ///
+    /// # Errors
+    /// Says why the dataplane would not recognise it.
+    pub fn parse(line: &str, headers: &[String]) -> Result<Self, String> {
+        let mut words = line.trim_end().split(' ');
+        let (Some(method), Some(target), version, None) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err(format!("{line:?} is no request line such as \"GET /path HTTP/1.1\""));
+        };
+        match version {
+            Some("HTTP/1.1" | "HTTP/1.0") | None => {}
+            Some(other) => {
+                return Err(format!("{other:?}: only HTTP/1.0 and HTTP/1.1 are recognised"));
+            }
+        }
+        if method.is_empty() || !method.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(format!("{method:?} is no method"));
+        }
+        let (authority, target) = split_target(target);
+        let mut head = Self { method: method.to_owned(), target, host: None, cookies: Vec::new() };
+        for header in headers.iter().take(HEADERS_MAX) {
+            head.header(header)?;
+        }
+        // What the request line says wins over the Host header (RFC 9112, section 3.2.2).
+        head.host = authority.map(|name| without_port(&name)).or(head.host);
+        Ok(head)
+    }
+
+    fn header(&mut self, header: &str) -> Result<(), String> {
+        let Some((name, value)) = header.split_once(':') else {
+            return Err(format!("{header:?} is no header such as \"Cookie: a=b\""));
+        };
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("host") && self.host.is_none() {
+            self.host = Some(without_port(value));
+        }
+        if name.eq_ignore_ascii_case("cookie") {
+            let blank = |c: char| matches!(c, ' ' | '\t');
+            let pairs = value.split(';').map(|pair| pair.trim_matches(blank));
+            for pair in pairs.filter(|pair| !pair.is_empty() && !pair.contains(blank)) {
+                self.cookies.push(match pair.split_once('=') {
+                    Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                    None => (pair.to_owned(), None),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, cookie: &Cookie) -> bool {
+        let wanted = cookie.value.as_deref();
+        let has = |(name, value): &(String, Option<String>)| {
+            *name == cookie.name && (wanted.is_none() || wanted == value.as_deref())
+        };
+        self.cookies.iter().any(has)
+    }
+
+    fn method_kind(&self) -> Method {
+        let known = Method::ALL.into_iter().find(|m| m.name() == self.method);
+        known.unwrap_or(Method::Other)
+    }
+}
+
+/// The authority of an absolute target, and the path. Of any other form (`*`, an authority) it
+/// begins no path of a rule.
+fn split_target(target: &str) -> (Option<String>, String) {
+    let rest = ["http://", "https://"].iter().find_map(|scheme| {
+        let head = target.get(..scheme.len())?;
+        head.eq_ignore_ascii_case(scheme).then(|| &target[scheme.len()..])
+    });
+    let Some(rest) = rest else { return (None, target.to_owned()) };
+    let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    (Some(authority.to_owned()), format!("{slash}{path}"))
+}
+
+fn without_port(authority: &str) -> String {
+    let name = match authority.rfind(':') {
+        Some(at) if !authority[at..].contains(']') => &authority[..at],
+        _ => authority,
+    };
+    name.to_ascii_lowercase()
+}
+
+/// A rule that was compared, and why it does not match; `None`: it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// Its place in `rules`.
+    pub rule: usize,
+    /// Why it does not match.
+    pub mismatch: Option<String>,
+}
+
+/// What came out for a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The rules whose path begins the request's, in the order in which they were compared; the
+    /// last one matches, if any does.
+    pub compared: Vec<Compared>,
+    /// The rule that it meets.
+    pub rule: Option<usize>,
+    /// The cookie by which it is refused last.
+    pub protected_by: Option<Cookie>,
+}
+
+impl RequestsConfig {
+    /// The rule that a request meets: the longest path first, then the order of the file.
+    #[must_use]
+    pub fn select(&self, head: &RequestHead) -> Selection {
+        let mut candidates: Vec<(usize, &RuleConfig, usize)> = Vec::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            let path = rule.path.as_ref().filter(|path| path.begins(&head.target));
+            candidates.extend(path.map(|path| (index, rule, path.as_str().len())));
+        }
+        // A stable sort: within a length, that is within a path, the order of the file stays.
+        candidates.sort_by_key(|(_, _, length)| std::cmp::Reverse(*length));
+        let mut selection = Selection::default();
+        for (index, rule, _) in candidates {
+            let mismatch = rule.mismatch(head);
+            let matches = mismatch.is_none();
+            selection.compared.push(Compared { rule: index, mismatch });
+            if matches {
+                selection.rule = Some(index);
+                selection.protected_by = rule.protect.iter().find(|c| head.has(c)).cloned();
+                break;
+            }
+        }
+        selection
+    }
+
+    /// The rule that a TLS connection to this server name meets: the first that matches.
+    #[must_use]
+    pub fn select_tls(&self, name: &str) -> Selection {
+        let mut selection = Selection::default();
+        for (index, rule) in self.rules.iter().enumerate() {
+            let Some(pattern) = &rule.tls else { continue };
+            let matches = pattern.matches(name);
+            let mismatch = (!matches).then(|| format!("the server name is not {pattern}"));
+            selection.compared.push(Compared { rule: index, mismatch });
+            if matches {
+                selection.rule = Some(index);
+                break;
+            }
+        }
+        selection
+    }
+}
+
+impl RuleConfig {
+    /// Why a request whose path it begins does not meet it.
+    fn mismatch(&self, head: &RequestHead) -> Option<String> {
+        if !self.methods.is_empty() && !self.methods.contains(&head.method_kind()) {
+            return Some(format!("the method is {}", head.method));
+        }
+        if let Some(pattern) = &self.host {
+            match &head.host {
+                None => return Some(format!("there is no host, and {pattern} is asked for")),
+                Some(host) if !pattern.matches(host) => {
+                    return Some(format!("the host is {host}, not {pattern}"));
+                }
+                Some(_) => {}
+            }
+        }
+        let cookie = self.cookie.as_ref()?;
+        match (head.has(&cookie.cookie()), cookie.absent) {
+            (true, true) => Some(format!("it has the cookie {}", cookie.cookie())),
+            (false, false) => Some(format!("it has no cookie {}", cookie.cookie())),
+            _ => None,
+        }
+    }
+
+    /// Whether every request that meets the other's conditions meets this one's, too; the same
+    /// path (or both TLS) only, for else the longer path decides.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        match (&self.tls, &other.tls) {
+            (Some(mine), Some(theirs)) => return mine.covers(theirs),
+            (None, None) => {}
+            _ => return false,
+        }
+        self.path.is_some()
+            && self.path == other.path
+            && self.covers_methods(other)
+            && self.covers_host(other)
+            && covers_cookie(self.cookie.as_ref(), other.cookie.as_ref())
+    }
+
+    fn covers_methods(&self, other: &Self) -> bool {
+        let theirs: &[Method] =
+            if other.methods.is_empty() { &Method::ALL } else { &other.methods };
+        self.methods.is_empty() || theirs.iter().all(|method| self.methods.contains(method))
+    }
+
+    fn covers_host(&self, other: &Self) -> bool {
+        match (&self.host, &other.host) {
+            (None, _) => true,
+            (Some(mine), Some(theirs)) => mine.covers(theirs),
+            (Some(_), None) => false,
+        }
+    }
+}
+
+/// Whether the second's condition implies the first's.
+fn covers_cookie(mine: Option<&CookieMatch>, theirs: Option<&CookieMatch>) -> bool {
+    let Some(mine) = mine else { return true };
+    let Some(theirs) = theirs.filter(|t| t.name == mine.name && t.absent == mine.absent) else {
+        return false;
+    };
+    // Present with a value implies present; absent altogether implies absent with a value.
+    let weaker = if mine.absent { &theirs.value } else { &mine.value };
+    mine.value == theirs.value || weaker.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intent::{Registry, parse};
+
+    fn requests(rules: &str) -> RequestsConfig {
+        let text = format!(
+            "interfaces: [{{name: lo}}]\nservices:\n  web:\n    mode: shadow\n    listen: [\"*:80\"]\n    requests:\n      buckets: {{b: {{resource: cpu}}}}\n      rules: {rules}\n"
+        );
+        let registry = Registry::new(["fresh_first"], ["default"]);
+        parse(&text, &registry).unwrap().services.remove(0).requests.unwrap()
+    }
+
+    fn met(requests: &RequestsConfig, line: &str, headers: &[&str]) -> Option<usize> {
+        let headers: Vec<String> = headers.iter().map(|h| (*h).to_owned()).collect();
+        requests.select(&RequestHead::parse(line, &headers).unwrap()).rule
+    }
+
+    #[test]
+    fn the_longest_path_wins_and_falls_back_to_shorter_ones() {
+        let rules = requests(
+            "[{path: /, bucket: b}, {path: /a/, methods: [POST], bucket: b}, {path: /a/b, host: x.example, bucket: b}]",
+        );
+        assert_eq!(met(&rules, "GET /a/b HTTP/1.1", &["Host: x.example"]), Some(2));
+        assert_eq!(met(&rules, "POST /a/b HTTP/1.1", &["Host: y.example"]), Some(1));
+        assert_eq!(met(&rules, "GET /a/b HTTP/1.1", &[]), Some(0));
+        assert_eq!(met(&rules, "GET http://x.example/a/b HTTP/1.1", &["Host: y"]), Some(2));
+        assert_eq!(met(&rules, "GET /A/b HTTP/1.1", &["host: X.EXAMPLE:8080"]), Some(0));
+    }
+
+    #[test]
+    fn hosts_and_cookies_are_compared_as_the_dataplane_does() {
+        let rules = requests(
+            "[{path: /, host: '*.shop.example', bucket: b}, {path: /, cookie: {name: s, value: '1'}, bucket: b}, {path: /, cookie: {name: s, absent: true}, bucket: b}]",
+        );
+        for (host, rule) in [
+            ("a.shop.example", 0),
+            ("a.b.shop.example:80", 2),
+            ("b.shop.example:80", 0),
+            ("shop.example", 2),
+            ("ashop.example", 2),
+        ] {
+            let header = format!("Host: {host}");
+            assert_eq!(met(&rules, "GET / HTTP/1.1", &[&header]), Some(rule), "{host}");
+        }
+        assert_eq!(met(&rules, "GET / HTTP/1.1", &["Cookie: t=2; s=1"]), Some(1));
+        assert_eq!(met(&rules, "GET / HTTP/1.1", &["Cookie: s=2"]), None);
+        assert_eq!(met(&rules, "GET / HTTP/1.1", &["Cookie: S=1"]), Some(2), "case differs");
+        assert_eq!(met(&rules, "GET / HTTP/1.1", &["Cookie: s"]), None, "there, without a value");
+        assert_eq!(
+            met(&rules, "GET / HTTP/1.1", &["Cookie: s=\"1\""]),
+            None,
+            "quotes belong to it"
+        );
+        assert_eq!(met(&rules, "GET / HTTP/1.1", &["Cookie: s=1 2"]), Some(2), "that is no pair");
+    }
+
+    #[test]
+    fn what_is_not_recognised_is_said() {
+        for line in
+            ["", "GET", "PRI * HTTP/2.0", "GET / HTTP/3", "GET  / HTTP/1.1", "GET / x HTTP/1.1"]
+        {
+            assert!(RequestHead::parse(line, &[]).is_err(), "{line:?}");
+        }
+        assert!(RequestHead::parse("GET / HTTP/1.1", &["nothing".into()]).is_err());
+        let all = requests("[{path: /, bucket: b}]");
+        assert_eq!(met(&all, "OPTIONS * HTTP/1.1", &[]), None);
+        assert_eq!(met(&all, "CONNECT a:80 HTTP/1.1", &[]), None);
+        assert_eq!(met(&all, "GET http://a?b HTTP/1.1", &[]), Some(0), "an empty path is /");
+    }
+}

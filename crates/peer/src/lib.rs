@@ -1,2 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports of back-ends to a front-end.
+//! Reports of back-ends to a front-end, which polices for them.
+//!
+//! ```text
+//!  back-end                                   front-end
+//!  signals ─► Report ─► Sender ─► frames ═TLS 1.3═► Session ─► Table ─► Backend readings, with age
+//!                         ▲ Welcome, Refused, Bye ◄═══╝          └─► PeerState
+//! ```
+//!
+//! The protocol is pure: [`frame`] (bytes), [`report`] (what is said, and its bounds), [`session`]
+//! (both roles), [`table`] (what is known, soft state), [`clamp`] (what a remote signal may do). It
+//! does no I/O and reads no clock. Around it [`tls`] knows certificates and [`node`] sockets.
+//!
+//! # Rules
+//! - Identity is the one URI name of a verified certificate, compared letter by letter with the
+//!   receiver's own table; no common name, no DNS name, no wildcard.
+//! - A peer may report only the services that the table grants it.
+//! - Freshness without wall clocks: the receiver gives each session a random number and an epoch;
+//!   `(epoch, sequence)` strictly increases. What is stale or repeated does not extend validity.
+//! - Age is counted by the receiver's monotonic clock, from arrival. Past its validity a report is
+//!   none: lost reports age out and never tighten.
+//! - Every peer has its own small quota. What exceeds it is refused and counted; whoever does not
+//!   stop loses the session, and nobody else notices.
+
+pub mod clamp;
+mod dial;
+pub mod frame;
+mod io;
+mod listen;
+pub mod node;
+mod quota;
+mod refusal;
+pub mod report;
+pub mod session;
+pub mod table;
+pub mod tls;
+
+pub use clamp::Clamp;
+pub use node::{Node, NodeConfig, Outgoing, Target};
+pub use refusal::Refusal;
+pub use report::Report;
+pub use table::{Grant, Table};

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sender's socket: connects, reports, and connects again with a growing, jittered pause.
+
+use crate::frame::{Bye, Frame};
+use crate::io::{Lost, Reader, say, write};
+use crate::node::{Outgoing, Shared, Target};
+use crate::refusal::Refusal;
+use crate::report::Report;
+use crate::session::{FIRST_WORD_MAX, Heard, Sender};
+use crate::tls::Credentials;
+use rustls::CertificateError;
+use rustls::pki_types::ServerName;
+use socket2::SockRef;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_model::snapshot::ReasonCount;
+use tidegate_units::Nanos;
+use tokio::io::{ReadHalf, WriteHalf, split};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// The pause after the first failure, before jitter.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+/// The longest pause, before jitter: after a partition heals, all is as before within 5 s.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long a connection may take to come up, handshake included.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// What is not acknowledged for so long is lost, and the connection with it: a retransmission that
+/// backs off for a minute would bring nothing but old reports.
+const UNHEARD_MAX: Duration = Duration::from_secs(2);
+/// A session that lasted so long was none that is ended at once.
+const LASTED: Nanos = Nanos::from_secs(10);
+/// Reports of a service are at least this far apart: the receiver's quota is twice that.
+const REPORT_EVERY: Nanos = Nanos::from_millis(95);
+
+/// What a dialer watches.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) credentials: watch::Receiver<Option<Arc<Credentials>>>,
+    pub(crate) outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
+    /// Becomes true when the host stops.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// Reports to `target` until the host stops, or it is dropped.
+pub(crate) async fn report(shared: Arc<Shared>, target: Target, mut sources: Sources) {
+    let mut failures = 0_u32;
+    while !*sources.stopping.borrow() {
+        let Some(credentials) = sources.credentials.borrow().clone() else {
+            if sources.credentials.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let begun = shared.clock.now();
+        let end = attempt(&shared, &target, &credentials, &mut sources).await;
+        shared.target(&target, |state| state.up = false);
+        match end {
+            Ok(Refusal::Stopping) if *sources.stopping.borrow() => return,
+            Ok(Refusal::Expired) => failures = 0,
+            Ok(why) => fail(&shared, &target, why.name(), &format!("it ended the session: {why}")),
+            Err(error) => fail(&shared, &target, "lost", &error.to_string()),
+        }
+        let lasted = shared.clock.now().since(begun) >= LASTED;
+        failures = if lasted { 0 } else { failures.saturating_add(1) };
+        let random = credentials.random();
+        tokio::select! {
+            () = sleep(pause(failures, random)) => {}
+            _ = sources.stopping.changed() => {}
+        }
+    }
+}
+
+fn fail(shared: &Shared, target: &Target, reason: &str, text: &str) {
+    shared.target(target, |state| {
+        if state.trouble != text {
+            tracing::warn!(target = target.name, why = text, "no reports");
+        }
+        text.clone_into(&mut state.trouble);
+        count(&mut state.refused, reason);
+    });
+}
+
+fn count(counts: &mut Vec<ReasonCount>, reason: &str) {
+    match counts.iter_mut().find(|count| count.reason == reason) {
+        Some(count) => count.count = count.count.saturating_add(1),
+        // Reasons are of one list, so there are not many.
+        None => counts.push(ReasonCount { reason: reason.into(), count: 1 }),
+    }
+}
+
+/// From half to one and a half of a pause that doubles: a thousand that lost one peer do not come
+/// back in step.
+fn pause(failures: u32, random: u64) -> Duration {
+    let doubled = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(PAUSE_MAX);
+    let half = doubled / 2;
+    half + doubled.mul_f64((random >> 11) as f64 / (1_u64 << 53) as f64)
+}
+
+/// One session, from its connection to its end.
+async fn attempt(
+    shared: &Shared,
+    target: &Target,
+    credentials: &Credentials,
+    sources: &mut Sources,
+) -> io::Result<Refusal> {
+    let stream = timeout(CONNECT_MAX, connect(target, credentials))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let (input, output) = split(stream);
+    let services = target.services.clone();
+    let mut line =
+        Line { reader: Reader::new(input), output, sender: Sender::new(services), last: None };
+    let welcome = timeout(FIRST_WORD_MAX.into(), line.reader.next());
+    let (welcome, _) = welcome.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    match line.sender.receive(welcome) {
+        Heard::Up(hello) => say(&mut line.output, &hello).await?,
+        Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
+        Heard::Refused(_) => return Ok(Refusal::Unexpected),
+    }
+    tracing::info!(target = target.name, "session up");
+    shared.target(target, |state| {
+        state.up = true;
+        state.trouble.clear();
+        (state.epoch, state.sequence) = line.sender.position();
+    });
+    line.hold(shared, target, sources).await
+}
+
+async fn connect(target: &Target, credentials: &Credentials) -> io::Result<TlsStream<TcpStream>> {
+    let config = credentials.client(&target.identity).map_err(io::Error::other)?;
+    let stream = TcpStream::connect(target.address).await?;
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_MAX));
+    let name = ServerName::IpAddress(target.address.ip().into());
+    TlsConnector::from(config).connect(name, stream).await.map_err(in_words)
+}
+
+/// The words of our own check of the certificate, which the library shows as a structure.
+fn in_words(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) => {
+            io::Error::other(format!("its certificate: {}", why.0))
+        }
+        _ => error,
+    }
+}
+
+/// A session that is up.
+struct Line {
+    reader: Reader<ReadHalf<TlsStream<TcpStream>>>,
+    output: WriteHalf<TlsStream<TcpStream>>,
+    sender: Sender,
+    last: Option<Nanos>,
+}
+
+impl Line {
+    async fn hold(
+        &mut self,
+        shared: &Shared,
+        target: &Target,
+        sources: &mut Sources,
+    ) -> io::Result<Refusal> {
+        loop {
+            tokio::select! {
+                next = self.reader.next() => {
+                    let frame = match next {
+                        Ok((frame, _)) => frame,
+                        Err(Lost::Ended) => return Err(Lost::Ended.into()),
+                        Err(lost) => return Err(lost.into()),
+                    };
+                    match self.sender.receive(frame) {
+                        Heard::Refused(refused) => shared.target(target, |state| {
+                            state.trouble = format!("{:?}: {}", refused.service, refused.why);
+                            count(&mut state.refused, refused.why.name());
+                        }),
+                        Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
+                        Heard::Up(_) => return Ok(Refusal::Unexpected),
+                    }
+                }
+                changed = sources.outgoing.changed() => {
+                    if changed.is_err() {
+                        return self.farewell().await;
+                    }
+                    let outgoing = Arc::clone(&sources.outgoing.borrow_and_update());
+                    self.send(shared, target, &outgoing).await?;
+                }
+                _ = sources.stopping.changed() => return self.farewell().await,
+            }
+        }
+    }
+
+    /// What was said ends now, and not only when its validity is over.
+    async fn farewell(&mut self) -> io::Result<Refusal> {
+        say(&mut self.output, &Frame::Bye(Bye { why: Refusal::Stopping })).await?;
+        let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.output).await;
+        Ok(Refusal::Stopping)
+    }
+
+    async fn send(
+        &mut self,
+        shared: &Shared,
+        target: &Target,
+        outgoing: &[Outgoing],
+    ) -> io::Result<()> {
+        let now = shared.clock.now();
+        if self.last.is_some_and(|last| now.since(last) < REPORT_EVERY) {
+            return Ok(());
+        }
+        self.last = Some(now);
+        let mut bytes = Vec::new();
+        let mut sent = 0;
+        for service in outgoing.iter().filter(|out| target.services.contains(&out.service)) {
+            let report = Report::of(&service.service, &service.signals, target.validity);
+            let report = Report { completed: service.completed, ..report };
+            if let Some(frame) = self.sender.report(now, report).and_then(|frame| frame.encode()) {
+                bytes.extend(frame);
+                sent += 1;
+            }
+        }
+        write(&mut self.output, &bytes).await?;
+        shared.target(target, |state| {
+            (state.epoch, state.sequence) = self.sender.position();
+            state.reports += sent;
+            state.sent = Some(now);
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_have_a_bound_and_differ() {
+        for (failures, base) in
+            [(0, 250), (1, 250), (2, 500), (3, 1_000), (4, 2_000), (5, 2_000), (99, 2_000)]
+        {
+            let base = Duration::from_millis(base);
+            assert_eq!(pause(failures, 0), base / 2, "{failures} failures");
+            let most = pause(failures, u64::MAX);
+            assert!(most <= base + base / 2 && most > base, "{failures} failures: {most:?}");
+        }
+    }
+}

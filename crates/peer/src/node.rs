@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! This host among its peers: a thread with its own runtime, so that handshakes cost the control
+//! loop nothing. Between the two: the table, under a lock that is held for microseconds, and three
+//! watched values (what is wanted, what is to be told, whether to stop).
+
+use crate::dial::{self, Sources};
+use crate::listen;
+use crate::refusal::Refusal;
+use crate::table::{Grant, Table};
+use crate::tls::{Credentials, Files, TlsError};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+use tidegate_model::intent::SpiffeId;
+use tidegate_model::signals::{Backend, Signals};
+use tidegate_model::snapshot::{PeerState, ReasonCount};
+use tidegate_units::{Clock, Nanos};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+/// How often the files are looked at.
+const FILES_EVERY: Duration = Duration::from_secs(30);
+/// How long a stopping host may take to say so.
+const FAREWELL_MAX: Duration = Duration::from_millis(500);
+
+/// What a host does among its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its certificates.
+    pub files: Files,
+    /// Where it takes reports, if it does.
+    pub listen: Option<SocketAddr>,
+    /// Who may report.
+    pub grants: Vec<Grant>,
+    /// To whom it reports.
+    pub targets: Vec<Target>,
+}
+
+/// A receiver of reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Where it takes reports.
+    pub address: SocketAddr,
+    /// Who it must be.
+    pub identity: SpiffeId,
+    /// The services that are reported to it.
+    pub services: Vec<String>,
+    /// How long a report is valid.
+    pub validity: Nanos,
+}
+
+/// What is to be told of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    /// Its name on this host.
+    pub service: String,
+    /// How it is.
+    pub signals: Signals,
+    /// Answers completed since this host began to count.
+    pub completed: Option<u64>,
+}
+
+/// What tasks and owner share.
+pub(crate) struct Shared {
+    pub(crate) clock: Arc<dyn Clock + Send + Sync>,
+    table: Mutex<Table>,
+    targets: Mutex<BTreeMap<String, TargetState>>,
+    troubles: Mutex<BTreeMap<&'static str, String>>,
+}
+
+/// The state of a receiver, as far as the sender knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TargetState {
+    pub(crate) up: bool,
+    pub(crate) epoch: u64,
+    pub(crate) sequence: u64,
+    pub(crate) sent: Option<Nanos>,
+    pub(crate) reports: u64,
+    pub(crate) refused: Vec<ReasonCount>,
+    pub(crate) trouble: String,
+    identity: String,
+}
+
+/// A lock whose holder panicked guards plain counts and texts: they are still good to read.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    pub(crate) fn refuse(&self, identity: Option<&SpiffeId>, why: Refusal, trouble: &str) {
+        tracing::debug!(why = why.name(), trouble, "refused");
+        self.table().refuse(identity, why, trouble);
+    }
+
+    pub(crate) fn target(&self, target: &Target, change: impl FnOnce(&mut TargetState)) {
+        // A task that is being replaced must not bring back what was forgotten.
+        if let Some(state) = lock(&self.targets).get_mut(&target.name) {
+            change(state);
+        }
+    }
+
+    pub(crate) fn trouble(&self, subject: &'static str, text: String) {
+        lock(&self.troubles).insert(subject, text);
+    }
+
+    pub(crate) fn no_trouble(&self, subject: &'static str) {
+        lock(&self.troubles).remove(subject);
+    }
+}
+
+/// What is wanted of the thread.
+#[derive(Clone)]
+struct Wanted {
+    config: NodeConfig,
+    credentials: Arc<Credentials>,
+}
+
+/// This host among its peers. Ends, with a word to everyone to whom it reports, when it is dropped.
+pub struct Node {
+    shared: Arc<Shared>,
+    wanted: watch::Sender<Option<Arc<Wanted>>>,
+    outgoing: watch::Sender<Arc<Vec<Outgoing>>>,
+    stopping: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Starts the thread; it does nothing before [`Self::follow`].
+    ///
+    /// # Errors
+    /// When the system gives no thread or runtime.
+    pub fn start(clock: Arc<dyn Clock + Send + Sync>) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            clock,
+            table: Mutex::default(),
+            targets: Mutex::default(),
+            troubles: Mutex::default(),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (wanted, wants) = watch::channel(None);
+        let (outgoing, told) = watch::channel(Arc::default());
+        let (stopping, stops) = watch::channel(false);
+        let supervisor = Supervisor::new(Arc::clone(&shared), told, stops);
+        let thread = std::thread::Builder::new()
+            .name("tidegate-peer".into())
+            .spawn(move || runtime.block_on(supervisor.run(wants)))?;
+        Ok(Self { shared, wanted, outgoing, stopping, thread: Some(thread) })
+    }
+
+    /// Follows another configuration; `None` ends all sessions. What stays the same goes on.
+    ///
+    /// # Errors
+    /// When its certificates cannot be used: nothing changed then.
+    pub fn follow(&self, config: Option<NodeConfig>) -> Result<(), TlsError> {
+        let Some(config) = config else {
+            self.shared.table().follow(&[]);
+            lock(&self.shared.targets).clear();
+            lock(&self.shared.troubles).clear();
+            self.wanted.send_replace(None);
+            return Ok(());
+        };
+        let credentials = Arc::new(Credentials::load(&config.files)?);
+        self.shared.table().follow(&config.grants);
+        {
+            let mut targets = lock(&self.shared.targets);
+            targets.retain(|name, _| config.targets.iter().any(|target| target.name == *name));
+            for target in &config.targets {
+                let state = targets.entry(target.name.clone()).or_default();
+                state.identity = target.identity.to_string();
+            }
+        }
+        lock(&self.shared.troubles).clear();
+        self.wanted.send_replace(Some(Arc::new(Wanted { config, credentials })));
+        Ok(())
+    }
+
+    /// Tells the peers how the services of this host are.
+    pub fn tell(&self, outgoing: Vec<Outgoing>) {
+        self.outgoing.send_replace(Arc::new(outgoing));
+    }
+
+    /// What `peer` last said of `service`, as far as it is valid.
+    #[must_use]
+    pub fn backend(&self, now: Nanos, peer: &str, service: &str) -> Backend {
+        self.shared.table().backend(now, peer, service)
+    }
+
+    /// The state of all peers.
+    #[must_use]
+    pub fn states(&self, now: Nanos) -> Vec<PeerState> {
+        let mut states = self.shared.table().states(now);
+        let targets = lock(&self.shared.targets);
+        states.extend(targets.iter().map(|(name, target)| PeerState {
+            name: name.clone(),
+            role: "receives".into(),
+            identity: target.identity.clone(),
+            up: target.up,
+            epoch: target.epoch,
+            sequence: target.sequence,
+            age: target.sent.map(|at| now.since(at)),
+            reports: target.reports,
+            refused: target.refused.clone(),
+            trouble: target.trouble.clone(),
+        }));
+        states
+    }
+
+    /// What is wrong with this host itself: a subject (a key of the configuration) and a sentence.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<(&'static str, String)> {
+        let troubles = lock(&self.shared.troubles);
+        troubles.iter().map(|(subject, text)| (*subject, text.clone())).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stopping.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // Bounded by FAREWELL_MAX; a thread that panicked has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A task and what it was made for.
+type Running<T> = Option<(T, AbortHandle)>;
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    credentials: watch::Sender<Option<Arc<Credentials>>>,
+    outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
+    stopping: watch::Receiver<bool>,
+    listening: Running<SocketAddr>,
+    dialing: Vec<(Target, tokio::task::JoinHandle<()>)>,
+    written: Vec<Option<SystemTime>>,
+}
+
+impl Supervisor {
+    fn new(
+        shared: Arc<Shared>,
+        outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            shared,
+            credentials: watch::channel(None).0,
+            outgoing,
+            stopping,
+            listening: None,
+            dialing: Vec::new(),
+            written: Vec::new(),
+        }
+    }
+
+    async fn run(mut self, mut wants: watch::Receiver<Option<Arc<Wanted>>>) {
+        loop {
+            tokio::select! {
+                changed = wants.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    let wanted = wants.borrow_and_update().clone();
+                    self.follow(wanted.as_deref());
+                }
+                _ = self.stopping.changed() => break,
+                () = sleep(FILES_EVERY) => {
+                    let wanted = wants.borrow().clone();
+                    self.renew(wanted.as_deref());
+                }
+            }
+        }
+        // The dialers say goodbye by themselves.
+        let farewells = async {
+            for (_, task) in self.dialing {
+                let _ = task.await;
+            }
+        };
+        let _ = timeout(FAREWELL_MAX, farewells).await;
+    }
+
+    fn follow(&mut self, wanted: Option<&Wanted>) {
+        let credentials = wanted.map(|wanted| Arc::clone(&wanted.credentials));
+        self.credentials.send_replace(credentials);
+        self.written = wanted.map(|w| written(&w.config.files)).unwrap_or_default();
+        self.listen(wanted.and_then(|wanted| wanted.config.listen));
+        self.dial(wanted.map_or(&[], |wanted| &wanted.config.targets));
+    }
+
+    fn listen(&mut self, address: Option<SocketAddr>) {
+        if self.listening.as_ref().map(|(at, _)| *at) == address {
+            return;
+        }
+        if let Some((_, task)) = self.listening.take() {
+            task.abort();
+        }
+        self.listening = address.map(|address| {
+            let credentials = self.credentials.subscribe();
+            let task = tokio::spawn(listen::serve(Arc::clone(&self.shared), credentials, address));
+            (address, task.abort_handle())
+        });
+    }
+
+    fn dial(&mut self, targets: &[Target]) {
+        self.dialing.retain(|(target, task)| {
+            let stays = targets.contains(target);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for target in targets {
+            if self.dialing.iter().all(|(running, _)| running != target) {
+                let sources = Sources {
+                    credentials: self.credentials.subscribe(),
+                    outgoing: self.outgoing.clone(),
+                    stopping: self.stopping.clone(),
+                };
+                let shared = Arc::clone(&self.shared);
+                let task = tokio::spawn(dial::report(shared, target.clone(), sources));
+                self.dialing.push((target.clone(), task));
+            }
+        }
+    }
+
+    /// Reads the files again when one was written. Sessions that are up stay; new ones use the new
+    /// certificates. Files that cannot be used change nothing.
+    fn renew(&mut self, wanted: Option<&Wanted>) {
+        let Some(wanted) = wanted else { return };
+        let files = &wanted.config.files;
+        let now = written(files);
+        if now == self.written {
+            return;
+        }
+        match Credentials::load(files) {
+            Ok(credentials) => {
+                tracing::info!(identity = %credentials.identity(), "certificates were read again");
+                self.written = now;
+                self.credentials.send_replace(Some(Arc::new(credentials)));
+                self.shared.no_trouble("cluster.certificate");
+            }
+            Err(error) => {
+                let text = format!("the new one cannot be used, the old one stays: {error}");
+                self.shared.trouble("cluster.certificate", text);
+            }
+        }
+    }
+}
+
+/// When each file was last written.
+fn written(files: &Files) -> Vec<Option<SystemTime>> {
+    let time = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    [&files.certificate, &files.key, &files.authority].map(|path| time(path)).into()
+}

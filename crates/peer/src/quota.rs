@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What one peer may send: messages and bytes, each with a bucket.
+
+use tidegate_units::Nanos;
+
+/// Messages per second for each service that is granted: twice what is sent at the shortest
+/// interval between two reports.
+const PER_SERVICE: f64 = 20.0;
+/// Messages per second besides.
+const BESIDES: f64 = 10.0;
+/// Seconds of that which may come at once.
+const BURST_SECONDS: f64 = 3.0;
+/// Bytes per message, on average: a report has about 60, and as many again.
+const BYTES_PER_MESSAGE: f64 = 160.0;
+/// So many messages above the quota without one within it end the session.
+pub(crate) const STRIKES_MAX: u32 = 1_000;
+
+/// The budget of one session.
+#[derive(Clone, Debug)]
+pub(crate) struct Quota {
+    rate: f64,
+    messages: f64,
+    bytes: f64,
+    at: Nanos,
+    strikes: u32,
+}
+
+/// What the budget says to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowance {
+    /// Within.
+    Within,
+    /// Above: refuse it.
+    Above,
+    /// Far above, and for long: end the session.
+    Flood,
+}
+
+impl Quota {
+    /// The full budget of a peer with so many services.
+    pub(crate) fn new(services: usize, now: Nanos) -> Self {
+        let rate = PER_SERVICE * services as f64 + BESIDES;
+        let messages = rate * BURST_SECONDS;
+        // One message of full length must fit, however small the budget.
+        let bytes = messages * BYTES_PER_MESSAGE + crate::frame::BODY_MAX as f64;
+        Self { rate, messages, bytes, at: now, strikes: 0 }
+    }
+
+    /// Charges one message of `bytes`.
+    pub(crate) fn charge(&mut self, now: Nanos, bytes: usize) -> Allowance {
+        // Time going back is no time; the buckets bound what a long pause brings.
+        let earned = now.since(self.at).as_secs_f64() * self.rate;
+        self.at = self.at.max(now);
+        let burst = self.rate * BURST_SECONDS;
+        let most = burst * BYTES_PER_MESSAGE + crate::frame::BODY_MAX as f64;
+        self.messages = (self.messages + earned).min(burst);
+        self.bytes = (self.bytes + earned * BYTES_PER_MESSAGE).min(most);
+        if self.messages >= 1.0 && self.bytes >= bytes as f64 {
+            self.messages -= 1.0;
+            self.bytes -= bytes as f64;
+            self.strikes = 0;
+            return Allowance::Within;
+        }
+        self.strikes += 1;
+        if self.strikes > STRIKES_MAX { Allowance::Flood } else { Allowance::Above }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_reporter_is_never_refused_and_a_flood_ends() {
+        let mut quota = Quota::new(1, Nanos::ZERO);
+        for i in 0..600 {
+            let now = Nanos::from_millis(100 * i);
+            assert_eq!(quota.charge(now, 80), Allowance::Within, "report {i}");
+        }
+        let now = Nanos::from_secs(60);
+        let verdicts: Vec<_> = (0..2_000).map(|_| quota.charge(now, 80)).collect();
+        let within = verdicts.iter().filter(|v| **v == Allowance::Within).count();
+        assert_eq!(within, 90, "three seconds of 30 messages");
+        assert_eq!(verdicts[90 + STRIKES_MAX as usize - 1], Allowance::Above);
+        assert_eq!(verdicts[90 + STRIKES_MAX as usize], Allowance::Flood);
+    }
+
+    #[test]
+    fn bytes_count_too_and_time_going_back_earns_nothing() {
+        let mut quota = Quota::new(1, Nanos::from_secs(10));
+        let full =
+            (0..10).filter(|_| quota.charge(Nanos::from_secs(10), 4096) == Allowance::Within);
+        assert_eq!(full.count(), 4, "of 4096 bytes each");
+        assert_eq!(quota.charge(Nanos::ZERO, 4096), Allowance::Above);
+        assert_eq!(quota.charge(Nanos::from_secs(11), 4096), Allowance::Within);
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One session, both roles, without I/O.
+//!
+//! ```text
+//!  receiver                        sender
+//!  begun ── Welcome ─────────────► waiting
+//!    │                                │
+//!    ▼ ◄───────────────── Hello ──────┘
+//!  open  ◄───────────────── Report ── up  (any number; Refused ──► says what was not taken)
+//!    │                                │
+//!    └── Bye, or its end ─── over ────┘
+//! ```
+
+use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, Welcome};
+use crate::quota::{Allowance, Quota};
+use crate::refusal::Refusal;
+use crate::report::{Report, is_name};
+use crate::table::Table;
+use tidegate_model::intent::SpiffeId;
+use tidegate_units::Nanos;
+
+/// How long a receiver waits for the first word of a session, and a sender for its welcome.
+pub const FIRST_WORD_MAX: Nanos = Nanos::from_secs(5);
+/// How long an open session may be silent.
+pub const SILENCE_MAX: Nanos = Nanos::from_secs(15);
+/// The shortest time between two answers that something was refused.
+const ANSWER_EVERY: Nanos = Nanos::SECOND;
+
+/// What a receiver does after a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Go,
+    /// Says this and goes on.
+    Say(Frame),
+    /// Says this and ends; counted already.
+    End(Frame, Refusal),
+    /// The peer took its leave.
+    Over,
+}
+
+/// The receiver's side of a session of a peer whose identity was verified.
+#[derive(Clone, Debug)]
+pub struct Session {
+    identity: SpiffeId,
+    welcome: Welcome,
+    open: bool,
+    quota: Quota,
+    heard: Nanos,
+    answered: Option<Nanos>,
+}
+
+impl Session {
+    /// Begins a session; `number` is random.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPeer`] or [`Refusal::Busy`], counted: say it and end.
+    pub fn begin(
+        table: &mut Table,
+        identity: SpiffeId,
+        number: u64,
+        now: Nanos,
+    ) -> Result<Self, Refusal> {
+        let why = Refusal::UnknownPeer;
+        let Some(services) = table.granted(&identity) else {
+            table.refuse(None, why, &format!("{identity} is not among the configured peers"));
+            return Err(why);
+        };
+        let welcome = match table.open(now, &identity, number) {
+            Ok(welcome) => welcome,
+            Err(why) => {
+                table.refuse(Some(&identity), why, why.text());
+                return Err(why);
+            }
+        };
+        let quota = Quota::new(services, now);
+        Ok(Self { identity, welcome, open: false, quota, heard: now, answered: None })
+    }
+
+    /// The first word.
+    #[must_use]
+    pub fn welcome(&self) -> Frame {
+        Frame::Welcome(self.welcome)
+    }
+
+    /// The number of the session.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.welcome.session
+    }
+
+    /// Whether it is still the session of its peer.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn current(&self, table: &Table) -> Result<(), Refusal> {
+        table.current(&self.identity, self.welcome.session)
+    }
+
+    /// When it is over if nothing is heard.
+    #[must_use]
+    pub fn deadline(&self) -> Nanos {
+        self.heard + if self.open { SILENCE_MAX } else { FIRST_WORD_MAX }
+    }
+
+    /// Charges a message before it is looked at.
+    pub fn charge(&mut self, table: &mut Table, now: Nanos, bytes: usize) -> Option<Step> {
+        match self.quota.charge(now, bytes) {
+            Allowance::Within => None,
+            Allowance::Above => {
+                let why = Refusal::Quota;
+                table.refuse(Some(&self.identity), why, why.text());
+                Some(Step::Go)
+            }
+            Allowance::Flood => Some(self.end(table, Refusal::Quota, Refusal::Quota.text())),
+        }
+    }
+
+    /// Takes a message that is within the quota.
+    pub fn receive(&mut self, table: &mut Table, now: Nanos, frame: Frame) -> Step {
+        if let Err(why) = self.current(table) {
+            return self.end(table, why, why.text());
+        }
+        self.heard = self.heard.max(now);
+        match (frame, self.open) {
+            (Frame::Hello(hello), false) => self.hello(table, now, &hello),
+            (Frame::Report(report), true) => self.report(table, now, *report),
+            (Frame::Bye(_), _) => Step::Over,
+            _ => self.end(table, Refusal::Unexpected, Refusal::Unexpected.text()),
+        }
+    }
+
+    /// Ends it after bytes that are no frame, or after silence.
+    pub fn end_with(&self, table: &mut Table, error: Option<FrameError>) -> Step {
+        match error {
+            Some(error) => self.end(table, error.refusal(), &error.to_string()),
+            None => self.end(table, Refusal::Silent, Refusal::Silent.text()),
+        }
+    }
+
+    fn end(&self, table: &mut Table, why: Refusal, trouble: &str) -> Step {
+        table.refuse(Some(&self.identity), why, trouble);
+        Step::End(Frame::Bye(Bye { why }), why)
+    }
+
+    fn hello(&mut self, table: &mut Table, now: Nanos, hello: &Hello) -> Step {
+        if hello.session != self.welcome.session {
+            return self.end(table, Refusal::OtherSession, Refusal::OtherSession.text());
+        }
+        self.open = true;
+        let mut refused = None;
+        for service in &hello.services {
+            if table.may_report(&self.identity, service) {
+                continue;
+            }
+            let why = if is_name(service) { Refusal::NotGranted } else { Refusal::OutOfRange };
+            table.refuse(Some(&self.identity), why, &trouble(service, why));
+            refused.get_or_insert((service.clone(), why));
+        }
+        match refused {
+            Some((service, why)) => self.answer(now, Refused { sequence: 0, service, why }),
+            None => Step::Go,
+        }
+    }
+
+    fn report(&mut self, table: &mut Table, now: Nanos, report: Report) -> Step {
+        let (sequence, service) = (report.sequence, report.service.clone());
+        let range = report.check().err();
+        let Err(why) = table.accept(now, &self.identity, report) else { return Step::Go };
+        let text = match (why, range) {
+            (Refusal::OutOfRange, Some(range)) => range.to_string(),
+            _ => trouble(&service, why),
+        };
+        table.refuse(Some(&self.identity), why, &text);
+        self.answer(now, Refused { sequence, service, why })
+    }
+
+    /// Tells what was refused, once a second at most: an answer must not cost more than its cause.
+    fn answer(&mut self, now: Nanos, refused: Refused) -> Step {
+        if self.answered.is_some_and(|at| now.since(at) < ANSWER_EVERY) {
+            return Step::Go;
+        }
+        self.answered = Some(now);
+        Step::Say(Frame::Refused(refused))
+    }
+}
+
+/// A sentence with a name that came from outside: bounded, and quoted.
+fn trouble(service: &str, why: Refusal) -> String {
+    let shown: String = service.chars().take(crate::report::NAME_MAX).collect();
+    format!("{shown:?}: {}", why.text())
+}
+
+/// What a sender learns from a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The session is up: say this first.
+    Up(Frame),
+    /// Something was not taken; the session goes on.
+    Refused(Refused),
+    /// The receiver ended it.
+    Over(Refusal),
+    /// It does not speak as it should: end.
+    Wrong(Refusal),
+}
+
+/// The sender's side.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    services: Vec<String>,
+    welcome: Option<Welcome>,
+    sequence: u64,
+}
+
+impl Sender {
+    /// Before the welcome.
+    #[must_use]
+    pub fn new(services: Vec<String>) -> Self {
+        Self { services, welcome: None, sequence: 0 }
+    }
+
+    /// Takes a message of the receiver.
+    pub fn receive(&mut self, frame: Frame) -> Heard {
+        match (frame, self.welcome) {
+            (Frame::Welcome(welcome), None) => {
+                self.welcome = Some(welcome);
+                let mut services = self.services.clone();
+                services.truncate(SERVICES_MAX);
+                Heard::Up(Frame::Hello(Hello { session: welcome.session, services }))
+            }
+            (Frame::Refused(refused), Some(_)) => Heard::Refused(refused),
+            (Frame::Bye(bye), _) => Heard::Over(bye.why),
+            _ => Heard::Wrong(Refusal::Unexpected),
+        }
+    }
+
+    /// The next report as a frame; `None` before the welcome.
+    pub fn report(&mut self, now: Nanos, report: Report) -> Option<Frame> {
+        let welcome = self.welcome?;
+        self.sequence = self.sequence.saturating_add(1);
+        Some(Frame::Report(Box::new(Report {
+            session: welcome.session,
+            epoch: welcome.epoch,
+            sequence: self.sequence,
+            sent_ms: now.0 / 1_000_000,
+            ..report
+        })))
+    }
+
+    /// Epoch of the session and sequence of the last report.
+    #[must_use]
+    pub fn position(&self) -> (u64, u64) {
+        (self.welcome.map_or(0, |welcome| welcome.epoch), self.sequence)
+    }
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is known of the peers: soft state, by identity. Nothing here outlives its validity, and
+//! nothing is kept of anyone who is not configured.
+
+use crate::frame::Welcome;
+use crate::refusal::Refusal;
+use crate::report::Report;
+use std::collections::BTreeMap;
+use tidegate_model::intent::SpiffeId;
+use tidegate_model::signals::{Backend, Reading};
+use tidegate_model::snapshot::{PeerState, ReasonCount};
+use tidegate_units::Nanos;
+
+/// The name under which is counted what nobody can be charged with.
+pub const UNKNOWN: &str = "unknown";
+
+/// Who may report what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its identity.
+    pub identity: SpiffeId,
+    /// The services that it may report.
+    pub services: Vec<String>,
+}
+
+/// Sessions that a peer may begin at once, and per second: it reconnects with a growing pause.
+const OPENINGS: f64 = 10.0;
+/// See [`OPENINGS`].
+const OPENINGS_PER_SECOND: f64 = 1.0;
+/// The shortest way of a report is remembered for one to two times this.
+const DELAY_WINDOW: Nanos = Nanos::from_secs(60);
+
+/// Counts by [`Refusal`].
+pub(crate) type Counts = [u64; Refusal::COUNT];
+
+/// The peers that may report to this host.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    peers: BTreeMap<SpiffeId, Peer>,
+    unknown: Counts,
+    trouble: String,
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    name: String,
+    services: BTreeMap<String, Option<Told>>,
+    /// The number of the session that is up.
+    session: Option<u64>,
+    epoch: u64,
+    sequence: u64,
+    /// Sessions that may begin now, and as of when.
+    openings: (f64, Nanos),
+    delay: Delay,
+    last: Option<Nanos>,
+    reports: u64,
+    refused: Counts,
+    trouble: String,
+}
+
+/// By how much a report was later than the fastest lately. The two clocks need no common origin:
+/// only differences of differences count. A sender that stood still looks late until the window has
+/// passed, which is the safe side.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delay {
+    /// Smallest arrival less sending, in ms, of this window and of the one before.
+    least: [Option<i64>; 2],
+    since: Nanos,
+}
+
+impl Delay {
+    fn excess(&mut self, now: Nanos, sent_ms: u64) -> Nanos {
+        let arrival = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
+        let difference = arrival.saturating_sub(i64::try_from(sent_ms).unwrap_or(i64::MAX));
+        if now.since(self.since) >= DELAY_WINDOW {
+            self.least = [None, self.least[0]];
+            self.since = now;
+        }
+        let least = self.least[0].map_or(difference, |least| least.min(difference));
+        self.least[0] = Some(least);
+        let least = self.least[1].map_or(least, |before| before.min(least));
+        let excess = difference.saturating_sub(least);
+        Nanos::from_millis(u64::try_from(excess).unwrap_or_default())
+    }
+}
+
+/// The last report of a service.
+#[derive(Clone, Debug)]
+struct Told {
+    at: Nanos,
+    report: Report,
+    completed_per_s: Option<f64>,
+}
+
+impl Peer {
+    fn new(grant: &Grant) -> Self {
+        Self {
+            name: grant.name.clone(),
+            services: grant.services.iter().map(|service| (service.clone(), None)).collect(),
+            session: None,
+            epoch: 0,
+            sequence: 0,
+            openings: (OPENINGS, Nanos::ZERO),
+            delay: Delay::default(),
+            last: None,
+            reports: 0,
+            refused: [0; Refusal::COUNT],
+            trouble: String::new(),
+        }
+    }
+}
+
+impl Table {
+    /// A table of these peers.
+    #[must_use]
+    pub fn new(grants: &[Grant]) -> Self {
+        let mut table = Self::default();
+        table.follow(grants);
+        table
+    }
+
+    /// Other grants from now on. A peer that stays keeps its epoch, its session and, of the services
+    /// that it may still report, what it said.
+    pub fn follow(&mut self, grants: &[Grant]) {
+        let mut old = std::mem::take(&mut self.peers);
+        for grant in grants {
+            let mut peer = Peer::new(grant);
+            if let Some(before) = old.remove(&grant.identity) {
+                let mut told = before.services;
+                let services = std::mem::take(&mut peer.services);
+                peer = Peer {
+                    name: peer.name,
+                    services,
+                    ..Peer { services: BTreeMap::new(), ..before }
+                };
+                for (service, slot) in &mut peer.services {
+                    *slot = told.remove(service).flatten();
+                }
+            }
+            self.peers.insert(grant.identity.clone(), peer);
+        }
+    }
+
+    /// How many services a peer may report; `None` if there is no such peer.
+    #[must_use]
+    pub fn granted(&self, identity: &SpiffeId) -> Option<usize> {
+        self.peers.get(identity).map(|peer| peer.services.len())
+    }
+
+    /// Whether this peer may report this service.
+    #[must_use]
+    pub fn may_report(&self, identity: &SpiffeId, service: &str) -> bool {
+        self.peers.get(identity).is_some_and(|peer| peer.services.contains_key(service))
+    }
+
+    /// Begins a session: it takes the place of the one before and has a higher epoch. `session` is
+    /// random.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPeer`], or [`Refusal::Busy`] for a peer that begins too many.
+    pub fn open(
+        &mut self,
+        now: Nanos,
+        identity: &SpiffeId,
+        session: u64,
+    ) -> Result<Welcome, Refusal> {
+        let peer = self.peers.get_mut(identity).ok_or(Refusal::UnknownPeer)?;
+        let (tokens, at) = peer.openings;
+        let tokens = (tokens + now.since(at).as_secs_f64() * OPENINGS_PER_SECOND).min(OPENINGS);
+        peer.openings = ((tokens - 1.0).max(0.0), at.max(now));
+        if tokens < 1.0 {
+            return Err(Refusal::Busy);
+        }
+        peer.epoch = peer.epoch.saturating_add(1);
+        peer.sequence = 0;
+        peer.session = Some(session);
+        peer.delay = Delay::default();
+        peer.trouble.clear();
+        Ok(Welcome { session, epoch: peer.epoch })
+    }
+
+    /// Ends a session. What was said stays valid for as long as it was said to be, unless the peer
+    /// itself took its leave (`end`).
+    pub fn close(&mut self, identity: &SpiffeId, session: u64, end: bool) {
+        let Some(peer) = self.peers.get_mut(identity) else { return };
+        if peer.session != Some(session) {
+            return;
+        }
+        peer.session = None;
+        if end {
+            peer.services.values_mut().for_each(|told| *told = None);
+        }
+    }
+
+    /// Whether this is the session of the peer that is up; else why it is over.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPeer`] or [`Refusal::Superseded`].
+    pub fn current(&self, identity: &SpiffeId, session: u64) -> Result<(), Refusal> {
+        let peer = self.peers.get(identity).ok_or(Refusal::UnknownPeer)?;
+        if peer.session == Some(session) { Ok(()) } else { Err(Refusal::Superseded) }
+    }
+
+    /// Takes a report in that has arrived now.
+    ///
+    /// # Errors
+    /// Why it was not taken; then nothing changed.
+    pub fn accept(
+        &mut self,
+        now: Nanos,
+        identity: &SpiffeId,
+        report: Report,
+    ) -> Result<(), Refusal> {
+        let peer = self.peers.get_mut(identity).ok_or(Refusal::UnknownPeer)?;
+        if peer.session != Some(report.session) {
+            return Err(Refusal::OtherSession);
+        }
+        if report.epoch != peer.epoch || report.sequence <= peer.sequence {
+            return Err(Refusal::Stale);
+        }
+        let slot = peer.services.get_mut(&report.service).ok_or(Refusal::NotGranted)?;
+        report.check().map_err(|_| Refusal::OutOfRange)?;
+        peer.sequence = report.sequence;
+        peer.last = Some(now);
+        peer.reports += 1;
+        // What was held up on its way is as old as that, by the receiver's clock alone.
+        let late = peer.delay.excess(now, report.sent_ms);
+        *slot = if report.validity_ms == 0 {
+            None
+        } else {
+            let completed_per_s = slot.as_ref().and_then(|before| before.rate(&report));
+            Some(Told { at: Nanos(now.0.saturating_sub(late.0)), report, completed_per_s })
+        };
+        Ok(())
+    }
+
+    /// Counts a refusal, at the peer if it is known who it was.
+    pub fn refuse(&mut self, identity: Option<&SpiffeId>, why: Refusal, trouble: &str) {
+        let peer = identity.and_then(|identity| self.peers.get_mut(identity));
+        let (counts, text) = match peer {
+            Some(peer) => (&mut peer.refused, &mut peer.trouble),
+            None => (&mut self.unknown, &mut self.trouble),
+        };
+        counts[why as usize] = counts[why as usize].saturating_add(1);
+        trouble.clone_into(text);
+    }
+
+    /// What `peer` (a name of the configuration) last said of `service`, as far as it is valid.
+    #[must_use]
+    pub fn backend(&self, now: Nanos, name: &str, service: &str) -> Backend {
+        let mut backend = Backend { peer: name.to_owned(), ..Backend::default() };
+        let Some(peer) = self.peers.values().find(|peer| peer.name == name) else {
+            return backend;
+        };
+        backend.age = peer.last.map(|at| now.since(at));
+        let Some(Some(told)) = peer.services.get(service) else { return backend };
+        let since = now.since(told.at);
+        backend.age = Some(since);
+        if since < told.report.validity() {
+            backend.valid = true;
+            told.report.levels.tell(since, &mut backend);
+            backend.completed_per_s =
+                told.completed_per_s.map(|value| Reading { value, age: since });
+        }
+        backend
+    }
+
+    /// The state of all peers, by identity, and of the unknown if there were any.
+    #[must_use]
+    pub fn states(&self, now: Nanos) -> Vec<PeerState> {
+        let mut states: Vec<PeerState> = self
+            .peers
+            .iter()
+            .map(|(identity, peer)| PeerState {
+                name: peer.name.clone(),
+                role: "reports".into(),
+                identity: identity.to_string(),
+                up: peer.session.is_some(),
+                epoch: peer.epoch,
+                sequence: peer.sequence,
+                age: peer.last.map(|at| now.since(at)),
+                reports: peer.reports,
+                refused: named(&peer.refused),
+                trouble: peer.trouble.clone(),
+            })
+            .collect();
+        if self.unknown.iter().any(|count| *count > 0) {
+            states.push(PeerState {
+                name: UNKNOWN.into(),
+                role: "reports".into(),
+                refused: named(&self.unknown),
+                trouble: self.trouble.clone(),
+                ..PeerState::default()
+            });
+        }
+        states
+    }
+}
+
+impl Told {
+    /// Completions per second from this report to the next one; a counter that began anew says
+    /// nothing.
+    fn rate(&self, next: &Report) -> Option<f64> {
+        let ms = next.sent_ms.checked_sub(self.report.sent_ms)?;
+        let seconds = ms as f64 / 1e3;
+        let more = next.completed?.checked_sub(self.report.completed?)?;
+        (seconds > 0.0).then(|| more as f64 / seconds)
+    }
+}
+
+fn named(counts: &Counts) -> Vec<ReasonCount> {
+    let counted = Refusal::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
+    counted.map(|(why, count)| ReasonCount { reason: why.name().into(), count: *count }).collect()
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Certificates: TLS 1.3 and nothing else, both sides verified, no resumption, no early data.
+//!
+//! Whether a certificate is in its time is the one thing here for which the wall clock is asked, by
+//! the TLS library and at the beginning of a session only.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tidegate_model::intent::SpiffeId;
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// The name of the protocol in the TLS handshake: what was meant for something else is not taken.
+pub const ALPN: &[u8] = b"tidegate-peer/1";
+/// Longest PEM file, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+/// Most certificates in a file.
+const CERTIFICATES_MAX: usize = 64;
+
+/// Where the certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// This host's certificate and what leads to the authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The certificates of whoever signs those of peers.
+    pub authority: PathBuf,
+}
+
+/// Files that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", .path.display())]
+pub struct TlsError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// A certificate without exactly one identity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// Its names cannot be read.
+    #[error("its names cannot be read")]
+    Unreadable,
+    /// No URI name.
+    #[error("it names no URI; a peer's certificate names exactly one, its SPIFFE identity")]
+    None,
+    /// More than one.
+    #[error("it names {0} URIs; a peer's certificate names exactly one, its SPIFFE identity")]
+    Many(usize),
+    /// A URI that is no identity.
+    #[error("it names {uri:?}, which is no identity: {why}")]
+    Wrong {
+        /// What it names.
+        uri: String,
+        /// Why that is none.
+        why: String,
+    },
+    /// Somebody else.
+    #[error("it names {found}; expected is {expected}")]
+    Other {
+        /// Who it is.
+        found: SpiffeId,
+        /// Who it should be.
+        expected: SpiffeId,
+    },
+}
+
+/// The identity in a certificate: its one URI name. Common name and DNS names do not count.
+///
+/// # Errors
+/// When there is not exactly one, or it is no SPIFFE identity.
+pub fn identity(certificate: &[u8]) -> Result<SpiffeId, IdentityError> {
+    let parsed =
+        x509_cert::Certificate::from_der(certificate).map_err(|_| IdentityError::Unreadable)?;
+    let names = parsed
+        .tbs_certificate
+        .get::<SubjectAltName>()
+        .map_err(|_| IdentityError::Unreadable)?
+        .map_or_else(Vec::new, |(_critical, names)| names.0);
+    let mut uris = names.iter().filter_map(|name| match name {
+        GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str()),
+        _ => None,
+    });
+    let uri = uris.next().ok_or(IdentityError::None)?;
+    let more = uris.count();
+    if more > 0 {
+        return Err(IdentityError::Many(1 + more));
+    }
+    uri.parse().map_err(|why| {
+        let uri = uri.chars().take(tidegate_model::intent::SPIFFE_MAX).collect();
+        IdentityError::Wrong { uri, why }
+    })
+}
+
+/// What this host shows and whom it trusts.
+pub struct Credentials {
+    provider: Arc<CryptoProvider>,
+    roots: Arc<RootCertStore>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    key_path: PathBuf,
+    identity: SpiffeId,
+    server: Arc<ServerConfig>,
+}
+
+impl Credentials {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// The file that cannot be used, and what is wrong with it.
+    pub fn load(files: &Files) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let roots = Arc::new(roots(&files.authority)?);
+        let chain = certificates(&files.certificate)?;
+        let own = identity(&chain[0]).map_err(|e| wrong(&files.certificate, e))?;
+        let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
+            .map_err(|e| wrong(&files.key, format!("no private key in it: {e}")))?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|e| wrong(&files.authority, e))?;
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|e| wrong(&files.certificate, e))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(|e| wrong(&files.key, e))?;
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.send_tls13_tickets = 0;
+        let (server, key_path) = (Arc::new(server), files.key.clone());
+        Ok(Self { provider, roots, chain, key, key_path, identity: own, server })
+    }
+
+    /// Who this host is.
+    #[must_use]
+    pub const fn identity(&self) -> &SpiffeId {
+        &self.identity
+    }
+
+    /// To take sessions.
+    #[must_use]
+    pub fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+
+    /// To begin a session with exactly this peer.
+    ///
+    /// # Errors
+    /// When certificate and key cannot be used.
+    pub fn client(&self, expected: &SpiffeId) -> Result<Arc<ClientConfig>, TlsError> {
+        let verifier = Expect {
+            roots: Arc::clone(&self.roots),
+            algorithms: self.provider.signature_verification_algorithms,
+            identity: expected.clone(),
+        };
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|e| wrong(&self.key_path, e))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|e| wrong(&self.key_path, e))?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
+        Ok(Arc::new(client))
+    }
+
+    /// Random bits of the TLS library; zero where it has none, which only makes a session's number
+    /// less surprising: it is inside the TLS session all the same.
+    pub(crate) fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        let _ = self.provider.secure_random.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// A server whose certificate leads to our authority and names exactly this identity. Nothing is
+/// left out: what "custom" replaces is the check of a DNS name, which nobody has here.
+#[derive(Debug)]
+struct Expect {
+    roots: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+    identity: SpiffeId,
+}
+
+impl ServerCertVerifier for Expect {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
+        let refused = |error: IdentityError| {
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+        };
+        let found = identity(end_entity).map_err(refused)?;
+        if found != self.identity {
+            return Err(refused(IdentityError::Other { found, expected: self.identity.clone() }));
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn wrong(path: &Path, why: impl ToString) -> TlsError {
+    TlsError { path: path.to_path_buf(), why: why.to_string() }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|e| wrong(path, e))?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|e| wrong(path, e))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(wrong(path, format!("it is longer than {FILE_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = read(path)?;
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(&bytes).take(CERTIFICATES_MAX).collect();
+    let found = found.map_err(|e| wrong(path, format!("it is no PEM file: {e}")))?;
+    if found.is_empty() {
+        return Err(wrong(path, "there is no certificate in it"));
+    }
+    Ok(found)
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|e| wrong(path, e))?;
+    }
+    Ok(roots)
+}

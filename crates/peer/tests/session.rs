@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Both machines of the protocol in virtual time, and whatever an authenticated peer may try.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use proptest::prelude::*;
+use tidegate_model::intent::SpiffeId;
+use tidegate_model::signals::{AcceptQueue, Reading, Signals};
+use tidegate_peer::frame::{Frame, Hello};
+use tidegate_peer::session::{FIRST_WORD_MAX, Heard, SILENCE_MAX, Sender, Session, Step};
+use tidegate_peer::table::UNKNOWN;
+use tidegate_peer::{Grant, Refusal, Report, Table};
+use tidegate_units::{Nanos, Share};
+
+fn id(name: &str) -> SpiffeId {
+    format!("spiffe://example.org/{name}").parse().unwrap()
+}
+
+fn grants() -> Vec<Grant> {
+    let grant = |name: &str, services: &[&str]| Grant {
+        name: name.into(),
+        identity: id(name),
+        services: services.iter().map(|s| (*s).to_owned()).collect(),
+    };
+    vec![grant("b1", &["shop", "api"]), grant("b2", &["shop"])]
+}
+
+fn signals(length: u64) -> Signals {
+    let mut signals = Signals::default();
+    let age = Nanos::from_millis(20);
+    signals.resource.cpu = Some(Reading { value: Share::new(0.5), age });
+    signals.queue.accept = Some(Reading { value: AcceptQueue { length, limit: 128 }, age });
+    signals
+}
+
+fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+/// A session that is up, as both sides see it.
+struct Pair {
+    session: Session,
+    sender: Sender,
+}
+
+impl Pair {
+    fn new(table: &mut Table, name: &str, number: u64, now: Nanos) -> Self {
+        let mut session = Session::begin(table, id(name), number, now).unwrap();
+        let mut sender = Sender::new(vec!["shop".into()]);
+        let Heard::Up(hello) = sender.receive(session.welcome()) else { panic!("no hello") };
+        assert_eq!(session.receive(table, now, hello), Step::Go);
+        Self { session, sender }
+    }
+
+    fn frame(&mut self, now: Nanos, service: &str, validity: Nanos) -> Frame {
+        self.sender.report(now, Report::of(service, &signals(7), validity)).unwrap()
+    }
+}
+
+fn refused(table: &Table, name: &str) -> Vec<(String, u64)> {
+    let states = table.states(Nanos::ZERO);
+    let state = states.into_iter().find(|state| state.name == name);
+    state.map_or_else(Vec::new, |s| s.refused.into_iter().map(|r| (r.reason, r.count)).collect())
+}
+
+#[test]
+fn a_report_arrives_with_its_age_and_ends_with_its_validity() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 1, ms(0));
+    let frame = pair.frame(ms(1000), "shop", ms(500));
+    assert_eq!(pair.session.receive(&mut table, ms(5000), frame), Step::Go);
+    let backend = table.backend(ms(5100), "b1", "shop");
+    assert!(backend.valid);
+    assert_eq!(backend.age, Some(ms(100)));
+    let accept = backend.queue.accept.unwrap();
+    assert_eq!((accept.value.length, accept.value.limit, accept.age), (7, 128, ms(120)));
+    assert_eq!(backend.resource.cpu.unwrap().value, Share::new(0.5));
+    assert!(table.backend(ms(5499), "b1", "shop").valid);
+    let over = table.backend(ms(5500), "b1", "shop");
+    assert!(!over.valid && over.queue.accept.is_none() && over.resource.cpu.is_none());
+    assert_eq!(over.age, Some(ms(500)), "when it was heard last is still known");
+    assert!(!table.backend(ms(5100), "b2", "shop").valid, "another peer's service of that name");
+    assert!(!table.backend(ms(5100), "b1", "api").valid, "another service of the peer");
+}
+
+#[test]
+fn validity_zero_and_leave_end_it_now_and_a_lost_line_does_not() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 1, ms(0));
+    for (validity, valid) in [(500, true), (0, false), (500, true)] {
+        let frame = pair.frame(ms(10), "shop", ms(validity));
+        pair.session.receive(&mut table, ms(10), frame);
+        assert_eq!(table.backend(ms(10), "b1", "shop").valid, valid, "validity {validity} ms");
+    }
+    table.close(&id("b1"), 1, false);
+    assert!(table.backend(ms(20), "b1", "shop").valid, "a new session may come in time");
+    let mut pair = Pair::new(&mut table, "b1", 2, ms(30));
+    let frame = pair.frame(ms(30), "shop", ms(500));
+    pair.session.receive(&mut table, ms(30), frame);
+    table.close(&id("b1"), 1, true);
+    assert!(table.backend(ms(40), "b1", "shop").valid, "the old session has no say any more");
+    table.close(&id("b1"), 2, true);
+    assert!(!table.backend(ms(40), "b1", "shop").valid);
+}
+
+#[test]
+fn repeated_stale_and_recorded_reports_are_refused_and_do_not_extend_validity() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 1, ms(0));
+    let first = pair.frame(ms(0), "shop", ms(500));
+    let second = pair.frame(ms(0), "shop", ms(500));
+    pair.session.receive(&mut table, ms(0), second.clone());
+    for (at, frame) in [(400, &first), (450, &second)] {
+        pair.session.receive(&mut table, ms(at), frame.clone());
+    }
+    assert!(!table.backend(ms(500), "b1", "shop").valid, "as if the copies had not come");
+    assert_eq!(refused(&table, "b1"), [("stale".into(), 2)]);
+    let mut again = Pair::new(&mut table, "b1", 2, ms(600));
+    again.session.receive(&mut table, ms(600), second);
+    assert_eq!(refused(&table, "b1"), [("other-session".into(), 1), ("stale".into(), 2)]);
+    let Frame::Report(mut forged) = again.frame(ms(600), "shop", ms(500)) else { panic!() };
+    forged.epoch -= 1;
+    again.session.receive(&mut table, ms(600), Frame::Report(forged));
+    assert_eq!(refused(&table, "b1")[1], ("stale".into(), 3), "an epoch that is over");
+    assert!(!table.backend(ms(600), "b1", "shop").valid);
+}
+
+#[test]
+fn a_peer_reports_only_what_it_may() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b2", 1, ms(0));
+    let frame = pair.frame(ms(0), "api", ms(500));
+    let step = pair.session.receive(&mut table, ms(0), frame);
+    let Step::Say(answer) = step else { panic!("{step:?}") };
+    let Heard::Refused(told) = pair.sender.receive(answer) else { panic!("no answer") };
+    assert_eq!((told.service.as_str(), told.why), ("api", Refusal::NotGranted));
+    let frame = pair.frame(ms(10), "api", ms(500));
+    assert_eq!(pair.session.receive(&mut table, ms(10), frame), Step::Go, "told once a second");
+    assert_eq!(refused(&table, "b2"), [("not-granted".into(), 2)]);
+    let states = table.states(ms(10));
+    assert!(states[1].trouble.contains("\"api\""), "{}", states[1].trouble);
+    assert!(!table.backend(ms(10), "b1", "api").valid);
+    let good = pair.frame(ms(20), "shop", ms(500));
+    assert_eq!(pair.session.receive(&mut table, ms(20), good), Step::Go, "the session goes on");
+    assert!(table.backend(ms(20), "b2", "shop").valid);
+}
+
+#[test]
+fn a_hello_tells_what_will_not_be_taken() {
+    let mut table = Table::new(&grants());
+    let mut session = Session::begin(&mut table, id("b2"), 9, ms(0)).unwrap();
+    let services = vec!["shop".into(), "secret".into(), "../x".into()];
+    let hello = Frame::Hello(Hello { session: 9, services });
+    let Step::Say(Frame::Refused(told)) = session.receive(&mut table, ms(0), hello) else {
+        panic!()
+    };
+    assert_eq!((told.sequence, told.service.as_str()), (0, "secret"));
+    assert_eq!(refused(&table, "b2"), [("not-granted".into(), 1), ("out-of-range".into(), 1)]);
+}
+
+#[test]
+fn strangers_and_those_who_begin_too_often_get_no_session() {
+    let mut table = Table::new(&grants());
+    assert_eq!(Session::begin(&mut table, id("eve"), 1, ms(0)).unwrap_err(), Refusal::UnknownPeer);
+    assert_eq!(refused(&table, UNKNOWN), [("unknown-peer".into(), 1)]);
+    let begun = (0..50).filter(|n| Session::begin(&mut table, id("b1"), *n, ms(1)).is_ok()).count();
+    assert_eq!(begun, 10);
+    assert!(Session::begin(&mut table, id("b2"), 1, ms(1)).is_ok(), "others are not concerned");
+    assert!(Session::begin(&mut table, id("b1"), 1, ms(2_000)).is_ok(), "one more a second");
+}
+
+#[test]
+fn a_newer_session_takes_the_place_of_the_old_one() {
+    let mut table = Table::new(&grants());
+    let mut old = Pair::new(&mut table, "b1", 1, ms(0));
+    let mut new = Pair::new(&mut table, "b1", 2, ms(0));
+    let frame = old.frame(ms(0), "shop", ms(500));
+    let step = old.session.receive(&mut table, ms(0), frame);
+    assert!(matches!(step, Step::End(_, Refusal::Superseded)), "{step:?}");
+    let frame = new.frame(ms(0), "shop", ms(500));
+    assert_eq!(new.session.receive(&mut table, ms(0), frame), Step::Go);
+    assert!(new.sender.position().0 > old.sender.position().0, "a higher epoch");
+}
+
+#[test]
+fn messages_out_of_order_end_the_session() {
+    let mut table = Table::new(&grants());
+    let mut session = Session::begin(&mut table, id("b1"), 1, ms(0)).unwrap();
+    assert_eq!(session.deadline(), FIRST_WORD_MAX);
+    let early = Frame::Report(Box::new(Report { session: 1, ..Report::default() }));
+    let step = session.receive(&mut table, ms(0), early);
+    assert!(matches!(step, Step::End(_, Refusal::Unexpected)), "{step:?}");
+    let mut session = Session::begin(&mut table, id("b1"), 2, ms(0)).unwrap();
+    let step =
+        session.receive(&mut table, ms(0), Frame::Hello(Hello { session: 1, services: vec![] }));
+    assert!(matches!(step, Step::End(_, Refusal::OtherSession)), "{step:?}");
+    let mut pair = Pair::new(&mut table, "b1", 3, ms(0));
+    assert_eq!(pair.session.deadline(), SILENCE_MAX);
+    let twice = Frame::Hello(Hello { session: 3, services: vec![] });
+    let step = pair.session.receive(&mut table, ms(0), twice);
+    assert!(matches!(step, Step::End(_, Refusal::Unexpected)), "{step:?}");
+    assert_eq!(
+        Sender::new(vec![]).receive(Frame::Hello(Hello { session: 1, services: vec![] })),
+        Heard::Wrong(Refusal::Unexpected)
+    );
+}
+
+#[test]
+fn what_was_held_up_on_its_way_is_as_old_as_that() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 1, ms(0));
+    // The sender's clock began long before, and all of its reports but one take 2 ms.
+    let offset = 9_000_000;
+    for i in 0..10 {
+        let frame = pair.frame(ms(offset + 100 * i), "shop", ms(500));
+        pair.session.receive(&mut table, ms(100 * i + 2), frame);
+    }
+    assert_eq!(table.backend(ms(902), "b1", "shop").age, Some(Nanos::ZERO));
+    let late = pair.frame(ms(offset + 1000), "shop", ms(500));
+    pair.session.receive(&mut table, ms(1402), late);
+    let backend = table.backend(ms(1402), "b1", "shop");
+    assert_eq!((backend.valid, backend.age), (true, Some(ms(400))));
+    assert!(!table.backend(ms(1502), "b1", "shop").valid);
+    let later = pair.frame(ms(offset + 1100), "shop", ms(500));
+    pair.session.receive(&mut table, ms(3000), later);
+    assert!(!table.backend(ms(3000), "b1", "shop").valid, "over before it arrived");
+}
+
+#[test]
+fn completions_are_a_rate_by_the_senders_clock() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 1, ms(0));
+    for (at, arrives, completed) in [(0, 0, 100), (100, 190, 150)] {
+        let report =
+            Report { completed: Some(completed), ..Report::of("shop", &signals(0), ms(500)) };
+        let frame = pair.sender.report(ms(at), report).unwrap();
+        pair.session.receive(&mut table, ms(arrives), frame);
+    }
+    let backend = table.backend(ms(190), "b1", "shop");
+    assert_eq!(backend.completed_per_s.map(|r| r.value), Some(500.0));
+}
+
+#[test]
+fn another_configuration_keeps_what_stays_granted() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 1, ms(0));
+    for service in ["shop", "api"] {
+        let frame = pair.frame(ms(0), service, ms(500));
+        pair.session.receive(&mut table, ms(0), frame);
+    }
+    let mut fewer = grants();
+    fewer[0].services.pop();
+    fewer[0].name = "renamed".into();
+    fewer.pop();
+    table.follow(&fewer);
+    assert!(table.backend(ms(1), "renamed", "shop").valid);
+    assert!(!table.backend(ms(1), "renamed", "api").valid, "not granted any more");
+    let frame = pair.frame(ms(1), "shop", ms(500));
+    assert_eq!(pair.session.receive(&mut table, ms(1), frame), Step::Go, "the session goes on");
+    table.follow(&[]);
+    let frame = pair.frame(ms(2), "shop", ms(500));
+    let step = pair.session.receive(&mut table, ms(2), frame);
+    assert!(matches!(step, Step::End(_, Refusal::UnknownPeer)), "{step:?}");
+}
+
+/// What a peer may do, the well-behaved and the others.
+#[derive(Clone, Debug)]
+enum Act {
+    Wait(u64),
+    Report { service: usize, validity_ms: u32 },
+    Replay(prop::sample::Index),
+    Change { at: prop::sample::Index, session: u8, epoch: i8, sequence: i8 },
+    Reconnect,
+    Drop { end: bool },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    use prop::sample::Index;
+    prop_oneof![
+        3 => (0_u64..400).prop_map(Act::Wait),
+        5 => (0..3_usize, 0..12_000_u32).prop_map(|(service, validity_ms)| Act::Report { service, validity_ms }),
+        3 => any::<Index>().prop_map(Act::Replay),
+        3 => (any::<Index>(), 0..2_u8, -1..2_i8, -2..3_i8)
+            .prop_map(|(at, session, epoch, sequence)| Act::Change { at, session, epoch, sequence }),
+        1 => Just(Act::Reconnect),
+        1 => any::<bool>().prop_map(|end| Act::Drop { end }),
+    ]
+}
+
+const SERVICES: [&str; 3] = ["shop", "api", "not-granted"];
+
+/// What must be known, by the rules and nothing else: the reference of [`Table`] for one peer.
+#[derive(Default)]
+struct Reference {
+    session: u64,
+    up: bool,
+    epoch: u64,
+    sequence: u64,
+    told: [Option<(Nanos, Nanos)>; 2],
+}
+
+impl Reference {
+    fn take(&mut self, now: Nanos, report: &Report) {
+        let service = SERVICES[..2].iter().position(|s| *s == report.service);
+        let fresh = self.up
+            && report.session == self.session
+            && report.epoch == self.epoch
+            && report.sequence > self.sequence;
+        let (Some(service), true) = (service, fresh && report.validity_ms <= 10_000) else {
+            return;
+        };
+        self.sequence = report.sequence;
+        let validity = ms(report.validity_ms.into());
+        self.told[service] = (validity > Nanos::ZERO).then_some((now, validity));
+    }
+
+    fn valid(&self, now: Nanos, service: usize) -> bool {
+        self.told[service].is_some_and(|(at, validity)| now.since(at) < validity)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever a peer sends, and however often: what is valid is what the rules say, and never
+    /// longer than the last fresh report said.
+    #[test]
+    fn any_sequence_of_messages_follows_the_rules(acts in proptest::collection::vec(act(), 1..80)) {
+        let mut table = Table::new(&grants());
+        let mut now = ms(1);
+        let mut number = 1;
+        let mut reference = Reference::default();
+        let mut recorded: Vec<Frame> = Vec::new();
+        let begin = |table: &mut Table, now: Nanos, number: u64, reference: &mut Reference| {
+            let session = Session::begin(table, id("b1"), number, now).ok();
+            let mut pair = session.map(|session| Pair { session, sender: Sender::new(vec![]) });
+            if let Some(pair) = &mut pair {
+                let Heard::Up(hello) = pair.sender.receive(pair.session.welcome()) else { panic!() };
+                pair.session.receive(table, now, hello);
+                let epoch = pair.sender.position().0;
+                assert!(epoch > reference.epoch, "epochs only grow");
+                *reference = Reference { session: number, up: true, epoch, sequence: 0, told: reference.told };
+            }
+            pair
+        };
+        let mut pair = begin(&mut table, now, number, &mut reference);
+        for act in acts {
+            // A quota is another test's concern: time goes on, and so the budget does.
+            now += ms(2);
+            let frame = match act {
+                Act::Wait(time) => { now += ms(time); None }
+                Act::Report { service, validity_ms } => pair.as_mut().map(|pair| {
+                    let report = Report { validity_ms, ..Report::of(SERVICES[service], &signals(1), ms(0)) };
+                    pair.sender.report(Nanos::ZERO, Report { sent_ms: 0, ..report }).unwrap()
+                }),
+                Act::Replay(index) => (!recorded.is_empty()).then(|| index.get(&recorded).clone()),
+                Act::Change { at, session, epoch, sequence } if !recorded.is_empty() => {
+                    let Frame::Report(mut report) = at.get(&recorded).clone() else { panic!() };
+                    report.session = report.session.wrapping_add(session.into());
+                    report.epoch = report.epoch.wrapping_add_signed(epoch.into());
+                    report.sequence = report.sequence.wrapping_add_signed(sequence.into());
+                    Some(Frame::Report(report))
+                }
+                Act::Change { .. } => None,
+                Act::Reconnect => {
+                    number += 1;
+                    now += Nanos::SECOND;
+                    pair = begin(&mut table, now, number, &mut reference);
+                    None
+                }
+                Act::Drop { end } => {
+                    if pair.take().is_some() {
+                        table.close(&id("b1"), number, end);
+                        reference.up = false;
+                        if end {
+                            reference.told = [None; 2];
+                        }
+                    }
+                    None
+                }
+            };
+            if let (Some(frame), Some(pair)) = (frame, &mut pair) {
+                let Frame::Report(report) = &frame else { panic!() };
+                // Sent at the time of arrival: what is late is another test's concern.
+                let report = Report { sent_ms: now.0 / 1_000_000, ..(**report).clone() };
+                reference.take(now, &report);
+                let frame = Frame::Report(Box::new(report));
+                recorded.push(frame.clone());
+                let bytes = frame.encode().unwrap();
+                let (read, _) = Frame::decode(&bytes).unwrap().unwrap();
+                let step = pair.session.receive(&mut table, now, read);
+                prop_assert!(matches!(step, Step::Go | Step::Say(_)), "{:?}", step);
+            }
+            for (service, name) in SERVICES[..2].iter().enumerate() {
+                let known = table.backend(now, "b1", name);
+                prop_assert_eq!(known.valid, reference.valid(now, service), "{} at {}", name, now);
+                prop_assert!(known.valid || known.queue.accept.is_none());
+            }
+            prop_assert!(!table.backend(now, "b1", "not-granted").valid);
+            prop_assert!(!table.backend(now, "b2", "shop").valid, "nobody speaks for another");
+        }
+    }
+}

@@ -48,6 +48,9 @@ pub struct ServiceExplanation {
     pub never_shed: Option<String>,
     /// The limits in force, with the reasoning behind them.
     pub limits: ServiceLimits,
+    /// What its requests go through, in sentences; empty where the service has no header rules.
+    #[serde(default)]
+    pub rules: Vec<String>,
 }
 
 /// A sample, with how long ago it was and its reason in words.
@@ -114,7 +117,29 @@ fn service(
         by_dscp,
         never_shed: longest(&config.never_shed.sources, address).map(|p| p.to_string()),
         limits: state.map(|s| s.limits.clone()).unwrap_or_default(),
+        rules: state.map(rules).unwrap_or_default(),
     }
+}
+
+/// An address says nothing of requests: what holds for all of them, and who can say more.
+fn rules(state: &ServiceState) -> Vec<String> {
+    let Some(requests) = &state.requests else { return Vec::new() };
+    let mut said = vec![format!(
+        "its requests go through {} header rule(s) ({}); `tidegate rules test` says which one a request meets",
+        requests.rules.len(),
+        requests.mode
+    )];
+    for bucket in &requests.buckets {
+        if let Some(rate) = bucket.limits.rate {
+            let (name, resource, burst) = (&bucket.name, &bucket.resource, bucket.limits.burst);
+            let why = &bucket.limits.why.text;
+            let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+            said.push(format!(
+                "requests of the bucket {name} ({resource}) are limited to {rate}, bursts of {burst}{why}"
+            ));
+        }
+    }
+    said
 }
 
 fn longest(prefixes: &[IpNet], address: IpAddr) -> Option<IpNet> {
@@ -193,4 +218,5 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
     if !limits.why.text.is_empty() {
         words.push(format!("{name}: {}", limits.why.text));
     }
+    words.extend(service.rules.iter().map(|said| format!("{name}: {said}.")));
 }

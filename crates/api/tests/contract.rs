@@ -10,9 +10,11 @@ use tidegate_api::protocol::{
     encode_request,
 };
 use tidegate_model::intent::{Config, Mode, Registry, parse};
-use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Family;
-use tidegate_model::snapshot::{InterfaceState, Sample, ServiceState, Snapshot};
+use tidegate_model::snapshot::{
+    BucketState, InterfaceState, RequestsState, RuleState, Sample, ServiceState, Snapshot,
+};
 use tidegate_units::{Nanos, Rate};
 
 const CONFIG: &str = r#"
@@ -221,6 +223,43 @@ fn an_unknown_client_and_a_protected_one_are_told_apart() {
     assert!(stranger.words.last().unwrap().starts_with("No sample of this client"));
     let own = explain(&known, "10.1.2.3".parse().unwrap(), None);
     assert_eq!(own.services[0].never_shed.as_deref(), Some("10.0.0.0/8"));
+}
+
+#[test]
+fn header_rules_are_mentioned_with_the_limits_of_their_buckets() {
+    let bucket = |name: &str, rate: Option<f64>, text: &str| BucketState {
+        name: name.into(),
+        resource: "cpu".into(),
+        limits: BucketLimits {
+            rate: rate.map(Rate::per_second),
+            burst: 5,
+            why: Why { text: text.into(), ..Why::default() },
+            ..BucketLimits::default()
+        },
+        ..BucketState::default()
+    };
+    let mut snapshot = snapshot();
+    snapshot.services[0].requests = Some(RequestsState {
+        mode: "shadow".into(),
+        buckets: vec![bucket("cgi", Some(40.0), "CPU 0.97"), bucket("large", None, "calm")],
+        rules: vec![RuleState::default(); 3],
+        ..RequestsState::default()
+    });
+    let config = config();
+    let known = Known {
+        config: &config,
+        snapshot: &snapshot,
+        samples: &[],
+        reason_text: &|_| String::new(),
+    };
+    let found = explain(&known, "203.0.113.1".parse().unwrap(), None);
+    assert_eq!(
+        found.words[found.words.len() - 3..found.words.len() - 1],
+        [
+            "shop: its requests go through 3 header rule(s) (shadow); `tidegate rules test` says which one a request meets.",
+            "shop: requests of the bucket cgi (cpu) are limited to 40.0/s, bursts of 5: CPU 0.97.",
+        ]
+    );
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 
 use crate::format::Format;
 use crate::host::{Extension, Host};
-use crate::{check, control, status, top};
+use crate::{check, control, rules, status, top};
 use anyhow::Context;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
@@ -50,6 +50,11 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Check a configuration: the file, and how it fits this system. Changes nothing.
     Check(CheckArgs),
+    /// Header rules.
+    Rules {
+        #[command(subcommand)]
+        command: RulesCommand,
+    },
     /// Show services, limits and warnings.
     Status {
         #[command(flatten)]
@@ -121,6 +126,39 @@ pub(crate) struct CheckArgs {
     /// Say what the file would change against this one.
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
+}
+
+/// Commands about header rules.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesCommand {
+    /// Say which header rule a request meets, and why, from the configuration alone: nothing is
+    /// sent, and no daemon is asked.
+    Test(RulesTestArgs),
+}
+
+/// Arguments of `rules test`.
+#[derive(Debug, Args)]
+pub(crate) struct RulesTestArgs {
+    /// The request line, such as "GET /cgi-bin/search HTTP/1.1".
+    #[arg(value_name = "REQUEST")]
+    pub(crate) request: Option<String>,
+    /// A header of the request, such as "Cookie: session=1"; may be given again.
+    #[arg(short = 'H', long, value_name = "NAME: VALUE")]
+    pub(crate) header: Vec<String>,
+    /// Instead of a request: a TLS connection to this server name.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["request", "header", "later"])]
+    pub(crate) tls: Option<String>,
+    /// A later request of a connection that stayed open, not its first.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub(crate) later: bool,
+    /// Only in this service; else in all that have rules.
+    #[arg(long)]
+    pub(crate) service: Option<String>,
+    /// The configuration file.
+    #[arg(short, long, default_value = CONFIG_DEFAULT)]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Clone, Copy, Debug, Args)]
@@ -205,6 +243,7 @@ pub(crate) fn dispatch(
     match cli.command {
         Command::Run(args) => host.run(&args).map(|()| Exit::Ok),
         Command::Check(args) => check::check(&args, host, out),
+        Command::Rules { command: RulesCommand::Test(args) } => rules::test(&args, host, out),
         Command::Status { remote, output } => status::status(&remote, output.output, out),
         Command::Top(args) => top::top(&args.remote, &args, out),
         Command::Explain(args) => control::explain(&args.remote, &args, out),

@@ -6,7 +6,7 @@ use crate::host::Host;
 use anyhow::Context;
 use std::io::Write;
 use tidegate_api::exit::Exit;
-use tidegate_model::intent::{Config, diff, load, load_located};
+use tidegate_model::intent::{Config, ServiceConfig, diff, load, load_located};
 
 /// The file first; only a right one is held against the system.
 pub(crate) fn check(
@@ -44,6 +44,25 @@ pub(crate) fn check(
     Ok(Exit::Ok)
 }
 
+/// The header rules of a service: a line for them all, and one a bucket.
+fn rules(service: &ServiceConfig, out: &mut dyn Write) -> anyhow::Result<()> {
+    let Some(requests) = &service.requests else { return Ok(()) };
+    let mode = requests.mode_within(service.mode).name();
+    writeln!(out, "  header rules: {mode}, {} rule(s)", requests.rules.len())?;
+    for bucket in &requests.buckets {
+        let rules = requests.rules.iter().filter(|rule| rule.bucket.as_ref() == Some(&bucket.name));
+        writeln!(
+            out,
+            "  bucket {}: {}, controller {}, {} rule(s)",
+            bucket.name,
+            bucket.resource.name(),
+            bucket.control.name.name(),
+            rules.count(),
+        )?;
+    }
+    Ok(())
+}
+
 /// What would happen, in one line an item: an operator reads it before the first `run`.
 fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
     for interface in &config.interfaces {
@@ -61,6 +80,7 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
             service.control.name,
             service.classes.len() + 1,
         )?;
+        rules(service, out)?;
     }
     Ok(())
 }

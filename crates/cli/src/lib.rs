@@ -12,6 +12,7 @@ mod failure;
 mod format;
 mod host;
 mod reference;
+mod rules;
 mod status;
 mod top;
 

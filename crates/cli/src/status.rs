@@ -10,8 +10,8 @@ use std::io::Write;
 use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
-use tidegate_model::snapshot::Snapshot;
-use tidegate_telemetry::services_table;
+use tidegate_model::snapshot::{ServiceState, Snapshot};
+use tidegate_telemetry::{buckets_table, rules_table, services_table, unjudged_lines};
 
 pub(crate) fn status(remote: &Remote, format: Format, out: &mut dyn Write) -> anyhow::Result<Exit> {
     let snapshot = fetch(&mut remote.connect()?)?;
@@ -65,18 +65,41 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
         let _ = writeln!(text, "{alert}");
     }
     let _ = write!(text, "\n{}", services_table(snapshot));
+    for table in [buckets_table(snapshot, None), rules_table(snapshot)] {
+        if !table.is_empty() {
+            let _ = write!(text, "\n{table}");
+        }
+    }
+    for (i, line) in unjudged_lines(snapshot).iter().enumerate() {
+        let _ = writeln!(text, "{}{line}", if i == 0 { "\n" } else { "" });
+    }
     let reasons = snapshot.services.iter().filter(|s| !s.limits.why.text.is_empty());
     for (i, service) in reasons.enumerate() {
         let gap = if i == 0 { "\n" } else { "" };
         let _ =
             writeln!(text, "{gap}{}: {}", plain(&service.name), plain(&service.limits.why.text));
+        bucket_reasons(service, &mut text);
     }
-    if snapshot.services.iter().any(|s| s.mode == "shadow") {
+    if snapshot.services.iter().any(in_shadow) {
         text.push_str(
             "\nIn shadow mode nothing is refused; <= marks an upper bound of what would be.\n",
         );
     }
     text
+}
+
+/// Why each bucket has the limit that it has.
+fn bucket_reasons(service: &ServiceState, text: &mut String) {
+    let buckets = service.requests.iter().flat_map(|requests| &requests.buckets);
+    for bucket in buckets.filter(|bucket| !bucket.limits.why.text.is_empty()) {
+        let why = &bucket.limits.why.text;
+        let _ = writeln!(text, "{}, {}: {}", plain(&service.name), plain(&bucket.name), plain(why));
+    }
+}
+
+fn in_shadow(service: &ServiceState) -> bool {
+    let rules = service.requests.as_ref().is_some_and(|requests| requests.mode == "shadow");
+    service.mode == "shadow" || rules
 }
 
 /// A time for people: the two largest units.

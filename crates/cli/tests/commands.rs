@@ -403,6 +403,102 @@ fn check_looks_at_the_file_and_at_the_system() {
     assert!(matches!(load(Path::new("/nonexistent"), &registry()), Err(LoadError::Read { .. })));
 }
 
+/// Rules of every kind, with requests for each way through them.
+const RULES: &str = "interfaces: [{name: eth0}]
+services:
+  shop:
+    mode: enforce
+    listen: [\"*:80\"]
+    requests:
+      buckets:
+        cgi: {resource: cpu, control: {name: p}}
+        api: {resource: in-flight, control: {name: fixed, rate: 40/s}}
+      rules:
+        - {path: /cgi-bin/, host: \"*.shop.example\", protect: [{name: premium, value: gold}], close_persistent: true, bucket: cgi}
+        - {name: scripts, path: /cgi-bin/, methods: [GET, POST], bucket: cgi, answer: reset}
+        - {path: /, cookie: {name: session}, admit: true}
+        - {tls: api.shop.example, bucket: api}
+  blog:
+    mode: shadow
+    listen: [\"*:81\"]
+    requests: {buckets: {all: {resource: cpu}}, rules: [{path: /, bucket: all}]}
+  plain: {mode: enforce, listen: [\"*:82\"]}
+";
+
+#[test]
+fn rules_test_says_which_rule_a_request_meets_and_why() {
+    let world = World::new();
+    let file = world.file("rules.yaml", RULES);
+    let mut page = String::new();
+    for asked in [
+        &["GET /cgi-bin/x HTTP/1.1"][..],
+        &["GET /cgi-bin/x HTTP/1.1", "-H", "Host: www.shop.example:80"],
+        &["GET /cgi-bin/x HTTP/1.1", "-H", "Host: www.shop.example", "--later"],
+        &["GET /cgi-bin/x HTTP/1.1", "-H", "Host: www.shop.example", "-H", "Cookie: premium=gold"],
+        &["DELETE /cgi-bin/x HTTP/1.1", "-H", "Cookie: a=b; session=1"],
+        &["GET /x HTTP/1.1", "--service", "shop"],
+        &["GET /x HTTP/1.1", "--service", "blog"],
+        &["PRI * HTTP/2.0", "--service", "shop"],
+        &["--tls", "API.shop.example"],
+        &["--tls", "www.shop.example", "--service", "shop"],
+    ] {
+        let args = [&["rules", "test", "--config", &file][..], asked].concat();
+        let (exit, out, err) = world.tidegate(&args);
+        assert_eq!((exit, err.as_str()), (Exit::Ok, ""), "{asked:?}");
+        page += &format!("$ tidegate rules test {}\n{out}\n", asked.join(" "));
+    }
+    golden("rules-test.txt", &page);
+    let args = ["rules", "test", "-c", &file, "GET /x HTTP/1.1", "-o", "json"];
+    let json: serde_json::Value = serde_json::from_str(&world.tidegate(&args).1).unwrap();
+    assert_eq!(json[0]["rule"], serde_json::Value::Null);
+    assert_eq!((&json[1]["service"], &json[1]["bucket"]), (&"blog".into(), &"all".into()));
+}
+
+#[test]
+fn rules_test_refuses_what_it_cannot_answer() {
+    let world = World::new();
+    let (rules, none) = (world.file("rules.yaml", RULES), world.file("none.yaml", CONFIG));
+    let bad = world.file("bad.yaml", "services: 1\n");
+    let line = "GET / HTTP/1.1";
+    for (args, exit, said) in [
+        (&["-c", &rules][..], Exit::Usage, "ask about a request"),
+        (&["-c", &rules, line, "--tls", "a"], Exit::Usage, "cannot be used with"),
+        (&["-c", &rules, line, "--service", "plain"], Exit::Usage, "no service \"plain\" with"),
+        (&["-c", &none, line], Exit::Usage, "has no service with header rules"),
+        (&["-c", &bad, line], Exit::Config, "the key \"interfaces\" is missing"),
+    ] {
+        let args = [&["rules", "test"][..], args].concat();
+        let (found, out, err) = world.tidegate(&args);
+        assert_eq!((found, out.as_str()), (exit, ""), "{args:?}");
+        assert!(err.contains(said), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn check_names_header_rules_and_their_buckets() {
+    let world = World::new();
+    let file = world.file("rules.yaml", RULES);
+    let (exit, out, _) = world.tidegate(&["check", "--no-system", &file]);
+    assert_eq!(exit, Exit::Ok);
+    assert!(
+        out.contains(
+            "  header rules: enforce, 4 rule(s)\n  bucket cgi: cpu, controller p, 2 rule(s)\n  \
+             bucket api: in-flight, controller fixed, 1 rule(s)\nservice blog"
+        ),
+        "{out}"
+    );
+    assert!(out.contains("  header rules: shadow, 1 rule(s)\n"), "{out}");
+}
+
+fn golden(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        std::fs::write(&path, found).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(wanted == found, "{name} is not up to date (TIDEGATE_BLESS=1 writes it):\n{found}");
+}
+
 #[test]
 fn wrong_arguments_are_the_callers_fault_and_help_is_data() {
     let world = World::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The schema as OpenMetrics text, as points for JSON, and as a document.
 
-use crate::schema::{Kind, LABEL_BYTES_MAX, METRICS, Metric, Number};
+use crate::schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -31,7 +31,7 @@ pub struct Point {
 #[must_use]
 pub fn points(snapshot: &Snapshot) -> Vec<Point> {
     let mut points = Vec::new();
-    for metric in METRICS {
+    for metric in metrics() {
         let name = metric.full_name();
         (metric.read)(snapshot, &mut |values, number| {
             let cut = values.iter().map(|v| label(v).to_owned());
@@ -64,7 +64,7 @@ struct OfSnapshot(Snapshot);
 
 impl Collector for OfSnapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        METRICS.iter().try_for_each(|metric| encode(metric, &self.0, &mut encoder))
+        metrics().try_for_each(|metric| encode(metric, &self.0, &mut encoder))
     }
 }
 
@@ -110,10 +110,11 @@ pub fn reference() -> String {
         "# Metrics\n\nServed as OpenMetrics text on `/metrics` (configuration: `daemon.http`). \
          This page is made from the schema in crates/telemetry (`TIDEGATE_BLESS=1 cargo test -p \
          tidegate-telemetry`). Label values are bounded: services (32), classes (16 a service), \
-         verdicts, reasons (policy/reasons.def), layers; none comes from a client.\n\n\
+         verdicts, reasons (policy/reasons.def, bpf/abi/unjudged.def), layers, rules (1023) and buckets \
+         (128) of all services; none comes from a client.\n\n\
          | metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
     );
-    for metric in METRICS {
+    for metric in metrics() {
         let kind = match metric.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",

@@ -2,15 +2,17 @@
 //! One described schema over [`Snapshot`](tidegate_model::snapshot::Snapshot) becomes OpenMetrics
 //! text, JSON, tables and docs/metrics.md.
 //!
-//! A metric is one row of [`METRICS`]: name, unit, help, labels, and where its value stands. A
+//! A metric is one row of [`metrics`]: name, unit, help, labels, and where its value stands. A
 //! column of a table is one row of [`COLUMNS`]. Nothing else names a metric.
 
 mod export;
+mod requests;
 mod schema;
 mod service;
 mod table;
 
 pub use export::{CONTENT_TYPE, Point, openmetrics, points, reference};
-pub use schema::{Kind, LABEL_BYTES_MAX, METRICS, Metric, Number};
+pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unjudged_lines};
+pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};
 pub use service::{Figures, figures};
 pub use table::{COLUMNS, Column, fitting, render_rows, services_table};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every metric, once.
 
+mod requests;
+
 use crate::service::figures;
 use tidegate_model::signals::{Family, Reading};
 use tidegate_model::snapshot::{ServiceState, Snapshot};
@@ -97,7 +99,11 @@ const fn counter(
 }
 
 /// Every metric, in the order in which they are exported.
-pub const METRICS: &[Metric] = &[
+pub fn metrics() -> impl Iterator<Item = &'static Metric> {
+    SERVICES.iter().chain(requests::METRICS)
+}
+
+const SERVICES: &[Metric] = &[
     gauge(
         "daemon_build_info",
         "",
@@ -292,6 +298,27 @@ pub const METRICS: &[Metric] = &[
         },
     ),
     gauge(
+        "service_interface_queue",
+        "packets",
+        "Packets that wait in the interface that the answers leave by: mean of the last second.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.queue.interface.map(|r| r.value.length), out)),
+    ),
+    gauge(
+        "service_interface_queue_limit",
+        "packets",
+        "Packets that fit into that queue.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.queue.interface.map(|r| r.value.limit), out)),
+    ),
+    gauge(
+        "service_sent",
+        "bytes_per_second",
+        "Bytes per second sent on the interfaces that the answers leave by.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.resource.bandwidth.map(|r| r.value), out)),
+    ),
+    gauge(
         "service_cpu",
         "ratio",
         "CPU time used over CPU time that the service may use.",
@@ -399,7 +426,9 @@ fn ages(service: &ServiceState) -> impl Iterator<Item = (&'static str, f64)> {
         ("cpu_pressure", age(&s.resource.cpu_pressure)),
         ("memory_pressure", age(&s.resource.memory_pressure)),
         ("io_pressure", age(&s.resource.io_pressure)),
+        ("bandwidth", age(&s.resource.bandwidth)),
         ("accept_queue", age(&s.queue.accept)),
+        ("interface_queue", age(&s.queue.interface)),
         ("waiting", age(&s.time.waiting)),
         ("open", age(&s.time.open)),
         ("first_byte", age(&s.time.first_byte)),

@@ -85,11 +85,11 @@ fn alarmed(service: &ServiceState) -> String {
     if list.is_empty() { "-".into() } else { list.join(",") }
 }
 
-fn count(value: Option<u64>) -> String {
+pub(crate) fn count(value: Option<u64>) -> String {
     value.map_or_else(|| "-".into(), |n| n.to_string())
 }
 
-fn rate(value: Option<f64>) -> String {
+pub(crate) fn rate(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
         Some(v) if v < 10.0 => format!("{v:.1}"),
@@ -98,7 +98,7 @@ fn rate(value: Option<f64>) -> String {
 }
 
 /// Text that cannot steer a terminal: control characters are shown, not sent.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
         .collect()

@@ -6,13 +6,18 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::{
-    AcceptQueue, Balance, Counts, Family, Queue, Reading, Resource, Signals, Time, Times,
+    AcceptQueue, Balance, BucketCounts, BucketSignals, Counts, Family, InterfaceQueue, Queue,
+    Reading, Resource, Signals, Time, Times,
 };
-use tidegate_model::snapshot::{InterfaceState, ReasonCount, ServiceState, Snapshot, VerdictCount};
+use tidegate_model::snapshot::{
+    BucketState, Followed, InterfaceState, ReasonCount, RequestsState, RuleCounts, RuleState,
+    ServiceState, Snapshot, UnjudgedCount, VerdictCount,
+};
 use tidegate_telemetry::{
-    Kind, LABEL_BYTES_MAX, METRICS, openmetrics, points, reference, services_table,
+    Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, points, reference, rules_table,
+    services_table, unjudged_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -42,11 +47,12 @@ fn signals() -> Signals {
         resource: Resource {
             cpu: Some(Reading { value: Share::new(0.97), age: Nanos::from_millis(100) }),
             cpu_pressure: Some(Reading::fresh(Share::new(0.5))),
+            bandwidth: Some(Reading::fresh(1.25e6)),
             ..Resource::default()
         },
         queue: Queue {
             accept: Some(Reading::fresh(AcceptQueue { length: 12, limit: 511 })),
-            ..Queue::default()
+            interface: Some(Reading::fresh(InterfaceQueue { length: 34.5, limit: 100.0 })),
         },
         time: Time {
             waiting: Some(Reading::fresh(140)),
@@ -77,6 +83,66 @@ fn count(class: &str, verdict: &str, reason: &str, shadow: bool, count: u64) -> 
     }
 }
 
+fn requests() -> RequestsState {
+    let times = signals().time.first_byte;
+    let cgi = BucketState {
+        name: "cgi".into(),
+        resource: "cpu".into(),
+        controller: "p".into(),
+        limits: BucketLimits {
+            rate: Some(Rate::per_second(74.0)),
+            burst: 5,
+            why: Why { shedding: true, ..Why::default() },
+            ..BucketLimits::default()
+        },
+        signals: BucketSignals {
+            counts: Some(Reading::fresh(BucketCounts {
+                offered: [1, 12, 2],
+                refused: [0, 6, 2],
+                begun: 7,
+                ended: 6,
+            })),
+            in_flight: Some(Reading::fresh(9)),
+            first_byte: times,
+            end: times,
+        },
+        offered: [100, 2000, 30],
+        refused: [0, 700, 25],
+    };
+    let idle = BucketState {
+        name: "large".into(),
+        resource: "bandwidth".into(),
+        controller: "pd".into(),
+        ..BucketState::default()
+    };
+    let rule = |name: &str, rule: &str, bucket: Option<&str>, counts| RuleState {
+        name: name.into(),
+        rule: rule.into(),
+        bucket: bucket.map(Into::into),
+        answer: "503".into(),
+        counts,
+    };
+    let counts =
+        RuleCounts { admitted: 1400, refused: 720, lease: 5, repeated: 2, ..RuleCounts::default() };
+    let unjudged = |reason: &str, count| UnjudgedCount {
+        reason: reason.into(),
+        text: format!("text of {reason}"),
+        count,
+    };
+    RequestsState {
+        mode: "enforce".into(),
+        buckets: vec![cgi, idle],
+        rules: vec![
+            rule("scripts", "GET,POST /cgi-bin/", Some("cgi"), counts),
+            rule("/large/", "/large/", Some("large"), RuleCounts::default()),
+            rule("/healthz", "/healthz", None, RuleCounts { admitted: 8, ..RuleCounts::default() }),
+        ],
+        unjudged: vec![unjudged("body", 3), unjudged("tls", 40), unjudged("split", 0)],
+        defer_accept: Some(false),
+        followed: Some(Followed { connections: 70, limit: 65_536 }),
+    }
+}
+
 fn snapshot() -> Snapshot {
     let shop = ServiceState {
         name: "shop".into(),
@@ -100,12 +166,14 @@ fn snapshot() -> Snapshot {
             count("default", "admit", "token", false, 1000),
             count("default", "reject", "rate", false, 400),
         ],
+        requests: Some(requests()),
     };
     let watched = ServiceState {
         name: "watched".into(),
         mode: "shadow".into(),
         signals: signals(),
         counts: vec![count("default", "drop", "rate", true, 7)],
+        requests: Some(RequestsState { mode: "shadow".into(), ..requests() }),
         ..ServiceState::default()
     };
     let unknown =
@@ -141,15 +209,34 @@ fn the_table_is_what_it_was() {
 }
 
 #[test]
+fn the_tables_of_header_rules_are_what_they_were() {
+    let snapshot = snapshot();
+    let lines = unjudged_lines(&snapshot).join("\n");
+    let all = [buckets_table(&snapshot, None), rules_table(&snapshot), lines].join("\n");
+    golden("tests/golden/rules.txt", &format!("{all}\n"));
+    let one = buckets_table(&snapshot, Some("watched"));
+    assert!(one.contains("watched") && !one.contains("shop"), "{one}");
+}
+
+#[test]
+fn without_header_rules_nothing_is_said_of_them() {
+    let mut none = snapshot();
+    none.services.iter_mut().for_each(|service| service.requests = None);
+    assert_eq!((buckets_table(&none, None), rules_table(&none)), (String::new(), String::new()));
+    assert!(unjudged_lines(&none).is_empty());
+    assert!(!openmetrics(&none).contains("tidegate_requests_rule_outcomes_requests_total{"));
+}
+
+#[test]
 fn the_document_is_made_from_the_schema() {
     golden("../../docs/metrics.md", &reference());
 }
 
 #[test]
 fn names_follow_the_rule_and_are_unique() {
-    let names: Vec<String> = METRICS.iter().map(|m| m.full_name()).collect();
+    let names: Vec<String> = metrics().map(|m| m.full_name()).collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
-    for (metric, name) in METRICS.iter().zip(&names) {
+    for (metric, name) in metrics().zip(&names) {
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
         assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
         assert!(metric.help.ends_with('.'), "{name} has a sentence");
@@ -168,6 +255,11 @@ fn names_follow_the_rule_and_are_unique() {
             "quantile",
             "mode",
             "version",
+            "rule",
+            "name",
+            "bucket",
+            "rank",
+            "outcome",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),
@@ -181,11 +273,11 @@ fn every_metric_appears_for_a_full_snapshot_with_as_many_values_as_labels() {
     let mut full = snapshot();
     full.services[0].signals.time.end = full.services[0].signals.time.first_byte;
     let found: BTreeSet<String> = points(&full).into_iter().map(|p| p.name).collect();
-    for metric in METRICS {
+    for metric in metrics() {
         assert!(found.contains(&metric.full_name()), "{} never appears", metric.full_name());
     }
     for point in points(&full) {
-        let metric = METRICS.iter().find(|m| m.full_name() == point.name).unwrap();
+        let metric = metrics().find(|m| m.full_name() == point.name).unwrap();
         assert_eq!(point.labels.len(), metric.labels.len(), "{}", point.name);
     }
 }
@@ -242,10 +334,15 @@ fn hostile_names_cannot_break_out_of_a_label() {
         let before = samples(&openmetrics(&hostile)).unwrap();
         hostile.services[0].name = name.into();
         hostile.services[0].counts[0].class = name.into();
+        let rules = hostile.services[0].requests.as_mut().unwrap();
+        rules.buckets[0].name = name.into();
+        rules.rules[0].name = name.into();
         let page = openmetrics(&hostile);
         assert_eq!(samples(&page), Ok(before), "{name:?}");
         assert!(!page.contains("\nevil"), "{name:?}");
         assert!(!services_table(&hostile).contains("\nevil"));
+        assert!(!buckets_table(&hostile, None).contains("\nevil"));
+        assert!(!rules_table(&hostile).contains("\nevil"));
     }
 }
 

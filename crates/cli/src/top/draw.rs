@@ -12,21 +12,25 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 use std::collections::VecDeque;
 use tidegate_model::snapshot::ServiceState;
-use tidegate_telemetry::{COLUMNS, Column, fitting};
+use tidegate_telemetry::{COLUMNS, Column, buckets_table, fitting};
 
 /// Most alerts that are shown at once.
 const ALERTS_MAX: usize = 4;
 /// Lines of the history and the reason.
 const HISTORY_LINES: u16 = 5;
 const REASON_LINES: u16 = 4;
+/// Most buckets of the selected service that are shown.
+const BUCKETS_MAX: usize = 6;
 
 /// Draws everything.
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
     let alerts = alert_lines(view);
-    let [head, alert, table, history, reason, keys] = Layout::vertical([
+    let buckets = bucket_lines(view);
+    let [head, alert, table, bucket, history, reason, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(alerts.len() as u16),
         Constraint::Min(3),
+        Constraint::Length(buckets.len() as u16),
         Constraint::Length(HISTORY_LINES),
         Constraint::Length(REASON_LINES),
         Constraint::Length(1),
@@ -35,6 +39,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(Line::from(headline(&view.snapshot)).bold(), head);
     frame.render_widget(Paragraph::new(alerts), alert);
     services(frame, view, table);
+    frame.render_widget(Paragraph::new(buckets), bucket);
     if let Some(selected) = view.snapshot.services.get(view.selected) {
         histories(frame, (view, selected), history);
         reasons(frame, selected, reason);
@@ -46,6 +51,24 @@ fn alert_lines(view: &View) -> Vec<Line<'static>> {
     let trouble = view.trouble.iter().map(|t| format!("old figures: {}", plain(t)));
     let lines = trouble.chain(alerts(&view.snapshot)).take(ALERTS_MAX);
     lines.map(|l| Line::from(l).fg(Color::Yellow)).collect()
+}
+
+/// The buckets of the selected service, if it has header rules; red ones refuse.
+fn bucket_lines(view: &View) -> Vec<Line<'static>> {
+    let Some(service) = view.snapshot.services.get(view.selected) else { return Vec::new() };
+    let Some(requests) = &service.requests else { return Vec::new() };
+    let table = buckets_table(&view.snapshot, Some(&service.name));
+    let shedding = requests.buckets.iter().map(|bucket| bucket.limits.why.shedding);
+    let lines = table.lines().zip(std::iter::once(false).chain(shedding)).enumerate();
+    let drawn = lines.map(|(i, (text, shedding))| {
+        let line = Line::from(text.to_owned());
+        match (i, shedding) {
+            (0, _) => line.bold(),
+            (_, true) => line.fg(Color::Red),
+            (_, false) => line,
+        }
+    });
+    drawn.take(BUCKETS_MAX + 1).collect()
 }
 
 /// As wide as its widest cell.
@@ -125,8 +148,10 @@ mod tests {
     use ratatui::backend::TestBackend;
     use std::path::Path;
     use tidegate_model::limits::{ServiceLimits, Why};
-    use tidegate_model::signals::{AcceptQueue, Counts, Family, Reading, Times};
-    use tidegate_model::snapshot::{InterfaceState, Snapshot};
+    use tidegate_model::signals::{
+        AcceptQueue, BucketCounts, BucketSignals, Counts, Family, Reading, Times,
+    };
+    use tidegate_model::snapshot::{BucketState, InterfaceState, RequestsState, Snapshot};
     use tidegate_units::{Nanos, Rate, Share};
 
     fn service(name: &str, offered: u64) -> ServiceState {
@@ -204,6 +229,34 @@ mod tests {
         }
         golden("top.txt", &screen(&view, (116, 18)));
         golden("top-narrow.txt", &screen(&view, (80, 18)));
+    }
+
+    #[test]
+    fn the_buckets_of_the_selected_service_have_a_panel() {
+        let bucket = |name: &str, offered| {
+            let counts = BucketCounts { offered: [0, offered, 0], ..BucketCounts::default() };
+            let counts = Some(Reading::fresh(counts));
+            BucketState {
+                name: name.into(),
+                resource: "cpu".into(),
+                controller: "p".into(),
+                signals: BucketSignals { counts, ..BucketSignals::default() },
+                ..BucketState::default()
+            }
+        };
+        let mut view = View::default();
+        let mut rules = snapshot(60);
+        rules.services[0].requests = Some(RequestsState {
+            mode: "enforce".into(),
+            buckets: (0..BUCKETS_MAX + 3).map(|i| bucket(&format!("b{i}"), i as u64)).collect(),
+            ..RequestsState::default()
+        });
+        view.update(rules);
+        let shown = screen(&view, (116, 24));
+        golden("top-buckets.txt", &shown);
+        assert!(shown.contains("b5") && !shown.contains("b6"), "bounded: {shown}");
+        view.selected = 1;
+        assert!(!screen(&view, (116, 24)).contains("bucket"), "the other has none");
     }
 
     #[test]

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `tidegate rules`: what header rules would do, from the configuration alone.
+
+use crate::args::RulesTestArgs;
+use crate::failure::UsageError;
+use crate::format::{Format, json, plain};
+use crate::host::Host;
+use serde::Serialize;
+use std::io::Write;
+use tidegate_api::exit::Exit;
+use tidegate_model::intent::{
+    BucketConfig, Config, Mode, RequestHead, RequestsConfig, RuleAnswer, RuleConfig, Selection,
+    ServiceConfig, load,
+};
+use tidegate_units::Nanos;
+
+/// What would happen to one request in one service.
+#[derive(Debug, Serialize)]
+struct Answer {
+    service: String,
+    /// `shadow` or `enforce`.
+    mode: String,
+    /// Index of the rule that it meets.
+    rule: Option<usize>,
+    /// Its bucket; `None` where nothing limits it.
+    bucket: Option<String>,
+    /// How it is answered when the bucket refuses it.
+    answer: Option<String>,
+    /// Who is refused last: `protected`, `new`, `persistent`.
+    rank: Option<&'static str>,
+    /// All of it in sentences.
+    words: Vec<String>,
+}
+
+/// Which rule a request meets in each service that has rules (or the named one).
+pub(crate) fn test(
+    args: &RulesTestArgs,
+    host: &dyn Host,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let asked = asked(args)?;
+    let config = load(&args.config, &host.registry())?;
+    let services = services(&config, args)?;
+    let answers: Vec<Answer> =
+        services.iter().map(|(service, rules)| answer(service, rules, (&asked, args))).collect();
+    match args.output.output {
+        Format::Json => json(&answers, out)?,
+        Format::Table => {
+            let words = answers.iter().flat_map(|answer| &answer.words);
+            words.map(|w| plain(w)).try_for_each(|w| writeln!(out, "{w}"))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// What was asked about.
+enum Asked {
+    Request(RequestHead),
+    /// A server name.
+    Tls(String),
+    /// What is no request, and why.
+    Nothing(String),
+}
+
+fn asked(args: &RulesTestArgs) -> anyhow::Result<Asked> {
+    match (&args.request, &args.tls) {
+        (Some(line), None) => {
+            let parsed = RequestHead::parse(line, &args.header);
+            Ok(parsed.map_or_else(Asked::Nothing, Asked::Request))
+        }
+        (None, Some(name)) => Ok(Asked::Tls(name.to_ascii_lowercase())),
+        _ => Err(UsageError(
+            "ask about a request such as \"GET /path HTTP/1.1\", or about --tls NAME".into(),
+        )
+        .into()),
+    }
+}
+
+type WithRules<'a> = (&'a ServiceConfig, &'a RequestsConfig);
+
+fn services<'a>(config: &'a Config, args: &RulesTestArgs) -> anyhow::Result<Vec<WithRules<'a>>> {
+    let all = config.services.iter().filter_map(|s| Some((s, s.requests.as_ref()?)));
+    let wanted = all.filter(|(s, _)| args.service.as_ref().is_none_or(|name| *name == s.name));
+    let found: Vec<_> = wanted.collect();
+    if found.is_empty() {
+        let file = args.config.display();
+        let what = match &args.service {
+            Some(name) => format!("no service {name:?} with header rules"),
+            None => "no service with header rules".into(),
+        };
+        return Err(UsageError(format!("{file} has {what}")).into());
+    }
+    Ok(found)
+}
+
+fn answer(
+    service: &ServiceConfig,
+    rules: &RequestsConfig,
+    (asked, args): (&Asked, &RulesTestArgs),
+) -> Answer {
+    let mode = rules.mode_within(service.mode);
+    let mut answer = Answer {
+        service: service.name.clone(),
+        mode: mode.name().into(),
+        rule: None,
+        bucket: None,
+        answer: None,
+        rank: None,
+        words: Vec::new(),
+    };
+    let selection = match asked {
+        Asked::Request(head) => {
+            answer.words.push(format!("{} ({}): {}", service.name, mode.name(), shown(head)));
+            rules.select(head)
+        }
+        Asked::Tls(name) => {
+            answer.words.push(format!("{} ({}): TLS to {name}", service.name, mode.name()));
+            rules.select_tls(name)
+        }
+        Asked::Nothing(why) => {
+            let words = format!("{}: not recognised, so it passes: {why}", service.name);
+            answer.words.push(words);
+            return answer;
+        }
+    };
+    compared(rules, &selection, &mut answer.words);
+    match selection.rule.and_then(|index| Some((index, rules.rules.get(index)?))) {
+        None => answer.words.push("it passes: no rule matches".into()),
+        Some((index, rule)) => {
+            answer.rule = Some(index);
+            meets(&mut answer, (rules, rule), (&selection, mode, args.later));
+        }
+    }
+    answer
+}
+
+/// The request as it was understood.
+fn shown(head: &RequestHead) -> String {
+    let host = head.host.as_ref().map_or_else(String::new, |host| format!(", host {host}"));
+    let names: Vec<&str> = head.cookies.iter().map(|(name, _)| name.as_str()).collect();
+    let cookies =
+        if names.is_empty() { String::new() } else { format!(", cookies {}", names.join(", ")) };
+    format!("{} {}{host}{cookies}", head.method, head.target)
+}
+
+/// Every rule that was looked at, in that order.
+fn compared(rules: &RequestsConfig, selection: &Selection, words: &mut Vec<String>) {
+    for compared in &selection.compared {
+        let rule = rules.rules.get(compared.rule).map(|rule| match &rule.name {
+            Some(name) => format!("{name}: {rule}"),
+            None => rule.to_string(),
+        });
+        let result = compared
+            .mismatch
+            .as_deref()
+            .map_or_else(|| "matches".to_owned(), |why| format!("does not match: {why}"));
+        words.push(format!("  rules[{}] {}: {result}", compared.rule, rule.unwrap_or_default()));
+    }
+}
+
+fn meets(
+    answer: &mut Answer,
+    (rules, rule): (&RequestsConfig, &RuleConfig),
+    (selection, mode, later): (&Selection, Mode, bool),
+) {
+    let found = rule.bucket.as_ref().and_then(|name| rules.bucket(name));
+    let Some(bucket) = found.and_then(|index| rules.buckets.get(index)) else {
+        answer.words.push("it is admitted: the rule says so, and no other rule is asked".into());
+        return;
+    };
+    let (rank, why) = match (&selection.protected_by, later && rule.close_persistent) {
+        (Some(cookie), _) => ("protected", format!("it has the cookie {cookie}: refused last")),
+        (None, true) => ("persistent", "later request of its connection: refused first".to_owned()),
+        (None, false) if rule.tls.is_some() => ("new", "the connection as a whole".to_owned()),
+        (None, false) if later => {
+            ("new", "later request of its connection, treated as a first one".to_owned())
+        }
+        (None, false) => ("new", "first request of its connection".to_owned()),
+    };
+    answer.bucket = Some(bucket.name.clone());
+    answer.rank = Some(rank);
+    answer.answer = Some(rule.answer_or_default().name().into());
+    answer.words.push(format!("it takes from the bucket {}", described(bucket)));
+    answer.words.push(format!("rank {rank}: {why}"));
+    answer.words.push(refused(rules, rule, mode));
+}
+
+fn described(bucket: &BucketConfig) -> String {
+    let control = &bucket.control;
+    let rate = match (control.name, control.rate) {
+        (tidegate_model::intent::BucketController::Fixed, Some(rate)) => format!("at {rate}"),
+        _ => format!("never below {}", bucket.minimum),
+    };
+    let (name, resource, burst) = (&bucket.name, bucket.resource.name(), bucket.burst);
+    format!("{name}: {resource}, controller {}, {rate}, bursts of {burst}", control.name.name())
+}
+
+fn refused(rules: &RequestsConfig, rule: &RuleConfig, mode: Mode) -> String {
+    let how = match rule.answer_or_default() {
+        RuleAnswer::Busy => {
+            let seconds = rules.retry_after_seconds();
+            let (from, to) = (seconds[0], seconds[seconds.len() - 1]);
+            let (text, _) = rules.busy_text(Nanos::from_secs(to));
+            format!("a 503 of {} bytes with Retry-After {from} to {to} s", text.len())
+        }
+        RuleAnswer::Reset => "a reset of the connection".into(),
+        RuleAnswer::Drop => "nothing: it is dropped".into(),
+    };
+    match mode {
+        Mode::Enforce => format!("while the bucket is empty: {how}"),
+        Mode::Shadow => {
+            format!("in shadow it passes; in enforce, while the bucket is empty: {how}")
+        }
+    }
+}

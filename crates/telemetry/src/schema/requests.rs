@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The metrics of header rules.
+
+use super::{Metric, Number, Sink, counter, gauge};
+use tidegate_model::RANKS;
+use tidegate_model::signals::{BucketSignals, Times};
+use tidegate_model::snapshot::{BucketState, RequestsState, Snapshot};
+
+/// The names of the ranks: who is refused last comes first.
+pub(crate) const RANK_NAMES: [&str; RANKS] = ["protected", "new", "persistent"];
+
+const BUCKET: &[&str] = &["service", "bucket"];
+const BUCKET_RANK: &[&str] = &["service", "bucket", "rank"];
+const BUCKET_QUANTILE: &[&str] = &["service", "bucket", "quantile"];
+
+/// Every metric of header rules, in the order in which they are exported.
+pub(crate) const METRICS: &[Metric] = &[
+    gauge(
+        "requests_mode",
+        "",
+        "1 for the mode in force of the service's header rules.",
+        &["service", "mode"],
+        |s, out| each(s, |service, r| out(&[service, &r.mode], Number::Count(1))),
+    ),
+    counter(
+        "requests_rule_outcomes",
+        "requests",
+        "What became of the requests that met a rule: admitted, refused, shadowed (refused, and only counted), lease (refused, and passed because the lease had run out), repeated (the answer was sent again), failed (refused, and the answer could not be sent).",
+        &["service", "rule", "name", "bucket", "outcome"],
+        |s, out| {
+            each(s, |service, r| {
+                for (index, rule) in r.rules.iter().enumerate() {
+                    let (index, bucket) = (index.to_string(), rule.bucket.as_deref());
+                    for (outcome, count) in rule.counts.named() {
+                        let bucket = bucket.unwrap_or_default();
+                        out(&[service, &index, &rule.name, bucket, outcome], count.into());
+                    }
+                }
+            })
+        },
+    ),
+    counter(
+        "requests_bucket_offered",
+        "requests",
+        "Requests that came to a bucket, what was refused included, by rank: protected by a cookie, new (first of its connection), persistent (later, where the rule closes).",
+        BUCKET_RANK,
+        |s, out| buckets(s, |service, b| ranks((service, b), b.offered, out)),
+    ),
+    counter(
+        "requests_bucket_refused",
+        "requests",
+        "Of these refused, by rank; in shadow mode what would have been.",
+        BUCKET_RANK,
+        |s, out| buckets(s, |service, b| ranks((service, b), b.refused, out)),
+    ),
+    gauge(
+        "requests_bucket_limit_rate",
+        "per_second",
+        "Requests per second that a bucket admits; absent without a limit.",
+        BUCKET,
+        |s, out| {
+            buckets(s, |service, b| {
+                optional((service, b), b.limits.rate.map(|rate| rate.get()), out)
+            })
+        },
+    ),
+    gauge(
+        "requests_bucket_limit_burst",
+        "requests",
+        "Depth of a bucket; absent without a limit.",
+        BUCKET,
+        |s, out| {
+            buckets(s, |service, b| {
+                optional((service, b), b.limits.rate.map(|_| f64::from(b.limits.burst)), out)
+            })
+        },
+    ),
+    gauge(
+        "requests_bucket_shedding",
+        "",
+        "1 while a bucket refuses (in shadow mode: while it would).",
+        BUCKET,
+        |s, out| {
+            buckets(s, |service, b| {
+                out(&[service, &b.name], b.limits.why.shedding.into());
+            })
+        },
+    ),
+    gauge(
+        "requests_bucket_in_flight",
+        "requests",
+        "Requests of a bucket that the server has and has not answered yet.",
+        BUCKET,
+        |s, out| {
+            buckets(s, |service, b| {
+                let value = b.signals.in_flight.map(|reading| reading.value as f64);
+                optional((service, b), value, out)
+            })
+        },
+    ),
+    gauge(
+        "requests_bucket_first_byte_time",
+        "seconds",
+        "Time from a request to the first byte of its answer, in the last tick with answers.",
+        BUCKET_QUANTILE,
+        |s, out| {
+            buckets(s, |service, b| {
+                quantiles((service, b), |signals| signals.first_byte.map(|r| r.value), out)
+            })
+        },
+    ),
+    gauge(
+        "requests_bucket_response_time",
+        "seconds",
+        "Time from a request to the last byte of its answer, in the last tick with answers.",
+        BUCKET_QUANTILE,
+        |s, out| {
+            buckets(s, |service, b| {
+                quantiles((service, b), |signals| signals.end.map(|r| r.value), out)
+            })
+        },
+    ),
+    gauge(
+        "requests_bucket_signal_age",
+        "seconds",
+        "How old a signal of a bucket is; one that could not be read is absent.",
+        &["service", "bucket", "signal"],
+        |s, out| {
+            buckets(s, |service, b| {
+                for (name, age) in ages(&b.signals) {
+                    out(&[service, &b.name, name], age.into());
+                }
+            })
+        },
+    ),
+    counter(
+        "requests_unjudged",
+        "segments",
+        "Segments with data, of services with header rules, that passed without being judged, by reason (docs/requests.md).",
+        &["service", "reason"],
+        |s, out| {
+            each(s, |service, r| {
+                for unjudged in &r.unjudged {
+                    out(&[service, &unjudged.reason], unjudged.count.into());
+                }
+            })
+        },
+    ),
+    gauge(
+        "requests_defer_accept",
+        "",
+        "1 where every listener has TCP_DEFER_ACCEPT, so that a refused request costs the server nothing; absent if not known.",
+        &["service"],
+        |s, out| {
+            each(s, |service, r| {
+                if let Some(on) = r.defer_accept {
+                    out(&[service], on.into());
+                }
+            })
+        },
+    ),
+    gauge(
+        "requests_followed",
+        "connections",
+        "Connections whose requests are followed, of all services.",
+        &[],
+        |s, out| followed(s, |f| out(&[], f.connections.into())),
+    ),
+    gauge(
+        "requests_followed_limit",
+        "connections",
+        "Connections that can be followed at once; above, requests of new ones pass unjudged.",
+        &[],
+        |s, out| followed(s, |f| out(&[], f.limit.into())),
+    ),
+];
+
+fn each(snapshot: &Snapshot, mut visit: impl FnMut(&str, &RequestsState)) {
+    for service in &snapshot.services {
+        if let Some(requests) = &service.requests {
+            visit(&service.name, requests);
+        }
+    }
+}
+
+fn buckets(snapshot: &Snapshot, mut visit: impl FnMut(&str, &BucketState)) {
+    each(snapshot, |service, requests| {
+        requests.buckets.iter().for_each(|bucket| visit(service, bucket));
+    });
+}
+
+fn followed(snapshot: &Snapshot, mut visit: impl FnMut(tidegate_model::snapshot::Followed)) {
+    let states = snapshot.services.iter().filter_map(|service| service.requests.as_ref());
+    if let Some(followed) = states.filter_map(|requests| requests.followed).next() {
+        visit(followed);
+    }
+}
+
+fn ranks((service, bucket): (&str, &BucketState), counts: [u64; RANKS], out: Sink<'_>) {
+    for (rank, count) in RANK_NAMES.into_iter().zip(counts) {
+        out(&[service, &bucket.name, rank], count.into());
+    }
+}
+
+fn optional((service, bucket): (&str, &BucketState), value: Option<f64>, out: Sink<'_>) {
+    if let Some(value) = value {
+        out(&[service, &bucket.name], value.into());
+    }
+}
+
+fn quantiles(
+    (service, bucket): (&str, &BucketState),
+    of: impl Fn(&BucketSignals) -> Option<Times>,
+    out: Sink<'_>,
+) {
+    if let Some(times) = of(&bucket.signals) {
+        out(&[service, &bucket.name, "0.5"], times.p50.as_secs_f64().into());
+        out(&[service, &bucket.name, "0.99"], times.p99.as_secs_f64().into());
+    }
+}
+
+fn ages(signals: &BucketSignals) -> impl Iterator<Item = (&'static str, f64)> {
+    let all = [
+        ("counts", signals.counts.map(|r| r.age)),
+        ("in_flight", signals.in_flight.map(|r| r.age)),
+        ("first_byte", signals.first_byte.map(|r| r.age)),
+        ("end", signals.end.map(|r| r.age)),
+    ];
+    all.into_iter().filter_map(|(name, age)| Some((name, age?.as_secs_f64())))
+}

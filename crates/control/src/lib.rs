@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Signals become limits: pure, ticked, no I/O, no clock.
 //!
-//! One file a controller: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN controller of
-//! dual admission control), [`Default`](crate::DefaultController) (for a server of which nothing
-//! is known). All are deterministic: the same signals give the same limits.
+//! One file a controller. Of a service: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN
+//! controller of dual admission control), [`Default`](crate::DefaultController) (for a server of
+//! which nothing is known). Of a request bucket: [`FixedBucket`], [`P`], [`Pd`], [`DefaultBucket`].
+//! [`Dual`] holds both together. All are deterministic: the same signals give the same limits.
 
+mod bucket;
 mod default;
+mod dual;
 mod evidence;
 mod fixed;
 mod history;
 mod syn;
+mod view;
 
+pub use bucket::{
+    BucketController, BucketSpec, DefaultBucket, FixedBucket, Gauge, P, PSpec, Pd, PdSpec, Room,
+    Variant,
+};
 pub use default::{DefaultController, DefaultSpec};
+pub use dual::{Dual, Interaction};
 pub use fixed::Fixed;
 pub use syn::{Syn, SynSpec, SynVariant};
 

@@ -18,7 +18,30 @@ const EXCESS_LARGE: f64 = 2.25;
 /// burst; more than one, because the peak may not be the capacity.
 const OVERDUE: f64 = 2.0;
 
+/// An overload as another actuator than the SYN rate has to know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overload {
+    /// Completions per second under saturation.
+    pub(crate) mu: f64,
+    /// Jobs in flight to hold.
+    pub(crate) target: f64,
+    /// Jobs in flight now.
+    pub(crate) waiting: f64,
+}
+
 impl DefaultController {
+    /// A controller whose limits nobody executes: another actuator acts upon [`Self::overload`].
+    pub(crate) fn detector(spec: super::DefaultSpec) -> Self {
+        Self { watched: true, ..Self::new(spec) }
+    }
+
+    /// The overload, as long as there is one.
+    pub(crate) fn overload(&self) -> Option<Overload> {
+        let shed = self.shed.as_ref()?;
+        let target = shed.target(self.objective_s);
+        Some(Overload { mu: shed.mu, target, waiting: self.waiting_before.unwrap_or(target) })
+    }
+
     /// Jobs beyond what an unsaturated server holds, and how many of them are an alarm.
     pub(super) fn excess(&self, waiting: f64) -> (f64, f64) {
         let throughput = self.throughput();

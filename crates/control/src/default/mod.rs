@@ -53,6 +53,7 @@ mod alarm;
 mod baseline;
 mod shed;
 
+pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
 use self::shed::{Search, Shed, Trial};
 use crate::evidence::Standing;
@@ -145,6 +146,8 @@ pub struct DefaultController {
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
+    /// Its knowledge serves another actuator: see alarm.rs.
+    watched: bool,
 }
 
 /// What the server would complete with all of its CPU: completions over the share in use (the
@@ -201,6 +204,7 @@ impl DefaultController {
             waiting_before: None,
             excess_max: 0.0,
             last: ServiceLimits::default(),
+            watched: false,
         }
     }
 
@@ -249,6 +253,7 @@ impl DefaultController {
             unused_s: 0.0,
             unused: 0.0,
             families,
+            watched: self.watched,
         });
         self.since = tick.now;
     }

@@ -71,6 +71,8 @@ pub(super) struct Shed {
     pub(super) unused_s: f64,
     pub(super) unused: f64,
     pub(super) families: Vec<Family>,
+    /// Somebody else refuses, by this knowledge: completions are not what the rate lets in.
+    pub(super) watched: bool,
 }
 
 /// The search for a baseline: halve r0 while completions hold.
@@ -126,7 +128,7 @@ impl Shed {
     pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         let short = tick.waiting < self.target(objective_s) / 2.0;
-        if short && refused > 0.0 {
+        if short && refused > 0.0 && !self.watched {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured.
             self.mu = (self.mu * (seconds / MU_DOUBLING_SECONDS).exp2()).min(RATE_CEILING);
         } else if !short {

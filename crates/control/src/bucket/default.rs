@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The default controller of a bucket: for a server of which nothing is known.
+//!
+//! # When it acts
+//! When the service is overloaded, by the evidence of the default controller of services (two
+//! families agree; see ../default), **and** the bucket's own resource is used up. An overload by
+//! something else is not this bucket's.
+//!
+//! The interface is the exception: a full one shows neither in jobs in flight (an answer that has
+//! begun is answered) nor in the CPU. There the two families are the queue, which has stood for half a
+//! second, and the resource: what is sent is steady. A link whose queue is never empty is used up,
+//! whatever its capacity.
+//!
+//! # What it sets
+//! It holds the jobs in flight at the target N* of the service's controller, by the requests of the
+//! bucket alone. How much CPU one of them takes is not known, so what acts is a *factor* on the
+//! present rate: if the bucket takes the share φ of the resource, a change of the rate by 1 %
+//! changes the load by φ %, and φ is never above 1. With z = (N* − N)/μ, the room in seconds of work:
+//!
+//! ```text
+//!     steady' = steady · (1/(8τ²) · z)        rate = steady · exp(z/τ)       τ = max(64/μ, 0.5 s)
+//! ```
+//!
+//! Then z″ + (φ/τ)·z′ + (φ/8τ²)·z = 0: stable for every φ, damped by √(2φ), above 0.4 where the
+//! bucket takes a tenth of the resource. While the server is short of work that is being refused, the
+//! rate doubles in 2 s instead. On the interface the same with z = (q* − q)/q* and weak gains,
+//! because the queue is a mean over a second; q* is 20 ms of what is sent, a third of the limit at most.
+//!
+//! # When it lets go
+//! When the service's overload is over and nothing is refused; until then the rate doubles in 2 s; on the interface, when nothing was refused for 3 s.
+
+use super::{BucketController, BucketSpec, Core, Gauge, Room, squeezed};
+use crate::default::{DefaultController, DefaultSpec, Overload};
+use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, RATE_CEILING, period_s, view};
+use tidegate_model::limits::BucketLimits;
+use tidegate_model::signals::{InterfaceQueue, Signals};
+use tidegate_units::{Nanos, Rate};
+
+/// CPU that counts as used up: as in evidence.rs.
+const CPU_USED_UP: f64 = 0.97;
+/// Pressure above which a resource is short: as the references of p.rs.
+const MEMORY_SHORT: f64 = 0.10;
+/// See [`MEMORY_SHORT`].
+const DISK_SHORT: f64 = 0.40;
+/// Ticks for which the resource must have been used up.
+const STANDING_TICKS: u32 = 3;
+/// Departures in τ, and its seconds at least.
+const TAU_DEPARTURES: f64 = 64.0;
+/// See [`TAU_DEPARTURES`].
+const TAU_SECONDS_MIN: f64 = 0.5;
+/// One over the gain of the steady part, in τ².
+const STEADY: f64 = 8.0;
+/// Bounds of the exponent z/τ: to a twentieth, and to double.
+const PUSH: (f64, f64) = (-3.0, 0.7);
+/// Seconds in which the rate doubles while the server is short of work.
+const DOUBLING_SECONDS: f64 = 2.0;
+/// The steady part is at most this multiple of what is asked for.
+const UNUSED_MAX: f64 = 2.0;
+/// Wanted queue of the interface in seconds of what is sent.
+const QUEUE_SECONDS: f64 = 0.020;
+/// Bytes of a packet.
+const PACKET_BYTES: f64 = 1500.0;
+/// Least and most wanted length: packets, and share of the limit.
+const QUEUE_PACKETS_MIN: f64 = 4.0;
+/// See [`QUEUE_PACKETS_MIN`].
+const QUEUE_SHARE_MAX: f64 = 1.0 / 3.0;
+/// What is sent is steady at this share of the most of the last seconds.
+const SENT_STEADY: f64 = 0.9;
+/// Seconds in which that most fades to half.
+const SENT_HALF_LIFE: f64 = 3.0;
+/// Gains on the interface: of the steady part per second, and of the push.
+const LINK_STEADY: f64 = 0.3;
+/// See [`LINK_STEADY`].
+const LINK_PUSH: f64 = 0.2;
+/// Ticks for which the interface's queue must have stood.
+const LINK_TICKS: u32 = 5;
+/// Seconds without a refusal after which the interface is free again.
+const LINK_UNUSED_SECONDS: f64 = 3.0;
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct DefaultBucket {
+    core: Core,
+    gauge: Gauge,
+    detector: DefaultController,
+    /// The steady part of the rate while it acts.
+    steady: Option<f64>,
+    standing: u32,
+    sent_peak: f64,
+    unused_s: f64,
+}
+
+impl DefaultBucket {
+    /// A controller that has seen nothing. [`BucketSpec::start`] is not used: there is no limit
+    /// until there is an overload.
+    #[must_use]
+    pub fn new(gauge: Gauge, bucket: BucketSpec, spec: DefaultSpec) -> Self {
+        Self {
+            core: Core::new(BucketSpec { start: None, ..bucket }),
+            gauge,
+            detector: DefaultController::detector(spec),
+            steady: None,
+            standing: 0,
+            sent_peak: 0.0,
+            unused_s: 0.0,
+        }
+    }
+
+    /// No limit any more.
+    fn stop(&mut self) {
+        self.steady = None;
+        self.core.rate = None;
+        self.core.pressed = false;
+    }
+
+    /// Begins at what is asked for; false while that is not known.
+    fn begin(&mut self) -> bool {
+        if self.steady.is_none() {
+            self.steady = self.core.hits.per_second().map(|hits| self.core.spec.bounded(hits));
+            self.unused_s = 0.0;
+        }
+        self.steady.is_some()
+    }
+
+    /// Multiplies the steady part by e^grow and sets the rate e^push above it.
+    fn set(&mut self, grow: f64, push: f64) {
+        let Some(steady) = self.steady else { return };
+        let spec = self.core.spec;
+        let asked = self.core.hits.per_second().map_or(RATE_CEILING, |hits| UNUSED_MAX * hits);
+        let steady = spec.bounded((steady * grow.clamp(-1.0, 1.0).exp()).min(asked));
+        self.steady = Some(steady);
+        self.core.rate = Some(spec.bounded(steady * push.clamp(PUSH.0, PUSH.1).exp()));
+        self.core.pressed = true;
+    }
+
+    fn short_of(&self, level: f64) -> bool {
+        match self.gauge {
+            Gauge::Cpu => level >= CPU_USED_UP,
+            Gauge::Memory => level >= MEMORY_SHORT,
+            Gauge::Disk => level >= DISK_SHORT,
+            Gauge::AcceptQueue => level > 0.0,
+            Gauge::InFlight(_) => level >= 1.0,
+            Gauge::Bandwidth => false,
+        }
+    }
+
+    fn service(&mut self, seconds: f64, level: f64) {
+        self.standing = if self.short_of(level) { self.standing.saturating_add(1) } else { 0 };
+        let Some(overload) = self.detector.overload() else {
+            self.let_go(seconds);
+            return;
+        };
+        let due = self.steady.is_some() || self.standing >= STANDING_TICKS;
+        if due && self.begin() {
+            self.hold(seconds, &overload);
+        }
+    }
+
+    /// The overload is over: step by step, because it may be over only by what is refused.
+    fn let_go(&mut self, seconds: f64) {
+        if self.core.refusing() {
+            self.set(std::f64::consts::LN_2 / DOUBLING_SECONDS * seconds, 0.0);
+        } else {
+            self.stop();
+        }
+    }
+
+    fn hold(&mut self, seconds: f64, overload: &Overload) {
+        let Overload { mu, target, waiting } = *overload;
+        let tau = (TAU_DEPARTURES / mu).max(TAU_SECONDS_MIN);
+        let room_s = (target - waiting) / mu;
+        let starving = waiting < target / 2.0 && self.core.refusing();
+        let grow = if starving {
+            std::f64::consts::LN_2 / DOUBLING_SECONDS.max(TAU_DEPARTURES / mu)
+        } else {
+            room_s / (STEADY * tau * tau)
+        };
+        self.set(grow * seconds, room_s / tau);
+    }
+
+    fn link(&mut self, seconds: f64, queue: &InterfaceQueue, sent: Option<f64>) {
+        let Some(sent) = sent.filter(|sent| sent.is_finite() && *sent >= 0.0) else { return };
+        let fade = (-seconds * std::f64::consts::LN_2 / SENT_HALF_LIFE).exp();
+        self.sent_peak = (self.sent_peak * fade).max(sent);
+        let most = (queue.limit * QUEUE_SHARE_MAX).max(QUEUE_PACKETS_MIN);
+        let wanted = (sent * QUEUE_SECONDS / PACKET_BYTES).clamp(QUEUE_PACKETS_MIN, most);
+        self.standing = if queue.length >= wanted { self.standing.saturating_add(1) } else { 0 };
+        let steady = sent > 0.0 && sent >= SENT_STEADY * self.sent_peak;
+        let due = self.standing >= LINK_TICKS && steady;
+        if self.steady.is_none() && !(due && self.begin()) {
+            return;
+        }
+        let room = ((wanted - queue.length) / wanted).clamp(-2.0, 1.0);
+        let idle = room > 0.0 && !self.core.refusing();
+        self.unused_s = if idle { self.unused_s + seconds } else { 0.0 };
+        if self.unused_s >= LINK_UNUSED_SECONDS {
+            self.stop();
+        } else {
+            self.set(LINK_STEADY * room * seconds, LINK_PUSH * room);
+        }
+    }
+}
+
+impl BucketController for DefaultBucket {
+    fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
+        let level = self.gauge.level(signals, bucket);
+        let seen = self.core.see(signals, bucket, level.map(|l| l.age));
+        let link = self.gauge == Gauge::Bandwidth;
+        if !link {
+            self.detector.tick(&view::whole(signals), mode);
+        }
+        let seconds = period_s(signals);
+        let name = self.gauge.name();
+        let text = match (level, seen) {
+            (Some(level), Freshness::Fresh) => {
+                if link && let Some(queue) = &signals.queue.interface {
+                    let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
+                    let sent = signals.resource.bandwidth.and_then(|sent| sent.within(age_max));
+                    self.link(seconds, &queue.value, sent);
+                } else if !link {
+                    self.service(seconds, level.value);
+                }
+                let acts = if self.steady.is_some() { "overloaded" } else { "calm" };
+                format!("{acts}: {name} {:.2}", level.value)
+            }
+            (_, Freshness::Lost) => {
+                self.stop();
+                format!("{name} or requests unknown for long: let go")
+            }
+            _ => format!("{name} or requests unknown: held"),
+        };
+        self.core.limits(signals, mode, text)
+    }
+
+    fn room(&self) -> Room {
+        self.core.room()
+    }
+
+    /// Only while it acts: otherwise its resource is not what the service is short of.
+    fn squeeze(&mut self, seconds: f64) {
+        let spec = self.core.spec;
+        self.steady = self.steady.map(|steady| spec.bounded(steady * squeezed(seconds)));
+    }
+
+    fn lowest(&mut self) -> Option<Rate> {
+        let rate = self.core.lowest();
+        self.steady = self.core.rate;
+        rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading};
+
+    fn link_tick(length: f64, sent: Option<f64>, hits: u64, refused: u64) -> Signals {
+        let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };
+        let queue = InterfaceQueue { length, limit: 100.0 };
+        s.queue.interface = Some(Reading::fresh(queue));
+        s.resource.bandwidth = sent.map(Reading::fresh);
+        let counts = BucketCounts {
+            offered: [0, hits, 0],
+            refused: [0, refused, 0],
+            ..BucketCounts::default()
+        };
+        let counts = Some(Reading::fresh(counts));
+        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        s
+    }
+
+    fn run(bucket: &mut DefaultBucket, signals: &Signals, ticks: usize) -> Option<f64> {
+        let ticks = 0..ticks;
+        let last = ticks.map(|_| bucket.tick(signals, 0, Mode::Enforce)).last();
+        last.and_then(|limits| limits.rate).map(Rate::get)
+    }
+
+    #[test]
+    fn a_standing_queue_is_no_ground_while_nothing_is_known_of_what_is_sent() {
+        let spec = BucketSpec::default();
+        let mut bucket = DefaultBucket::new(Gauge::Bandwidth, spec, DefaultSpec::default());
+        assert_eq!(run(&mut bucket, &link_tick(90.0, None, 8, 0), 50), None);
+        let rate = run(&mut bucket, &link_tick(90.0, Some(12.5e6), 8, 0), 30);
+        assert!(rate.is_some_and(|rate| rate < 80.0), "{rate:?}");
+        assert!(bucket.room().pressed);
+    }
+
+    #[test]
+    fn an_interface_that_is_free_again_is_not_limited_any_more() {
+        let spec = BucketSpec::default();
+        let mut bucket = DefaultBucket::new(Gauge::Bandwidth, spec, DefaultSpec::default());
+        assert!(run(&mut bucket, &link_tick(90.0, Some(12.5e6), 8, 4), 60).is_some());
+        assert_eq!(run(&mut bucket, &link_tick(0.0, Some(1e6), 1, 0), 60), None);
+        assert!(!bucket.room().pressed);
+    }
+}

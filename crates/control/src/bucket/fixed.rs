@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A bucket with a rate that an operator set by hand.
+
+use super::{BucketController, BucketSpec, Core, Room};
+use crate::Mode;
+use tidegate_model::limits::BucketLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::{Nanos, Rate};
+
+/// The rate is the limit, whatever is sensed; nothing lowers it.
+#[derive(Clone, Debug)]
+pub struct FixedBucket {
+    core: Core,
+}
+
+impl FixedBucket {
+    /// This rate, inside the bounds of `spec`.
+    #[must_use]
+    pub fn new(rate: Rate, spec: BucketSpec) -> Self {
+        Self { core: Core::new(BucketSpec { start: Some(rate), ..spec }) }
+    }
+}
+
+impl BucketController for FixedBucket {
+    fn tick(&mut self, signals: &Signals, bucket: usize, _mode: Mode) -> BucketLimits {
+        self.core.see(signals, bucket, Some(Nanos::ZERO));
+        self.core.limits(signals, Mode::Enforce, "fixed".to_owned())
+    }
+
+    fn room(&self) -> Room {
+        Room { pressed: false, spent: true }
+    }
+
+    fn squeeze(&mut self, _: f64) {}
+
+    fn lowest(&mut self) -> Option<Rate> {
+        self.core.rate.map(Rate::per_second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::second;
+    use super::*;
+
+    #[test]
+    fn nothing_moves_it_but_the_floor() {
+        let spec = BucketSpec::default();
+        for (rate, expected) in [(50.0, 50.0), (1.0, 10.0)] {
+            let mut bucket = FixedBucket::new(Rate::per_second(rate), spec);
+            for (signals, mode) in [
+                (second(100, 50, 1.0), Mode::Enforce),
+                (second(0, 0, 0.0), Mode::Shadow),
+                (Signals::default(), Mode::Enforce),
+            ] {
+                bucket.squeeze(1.0);
+                bucket.lowest();
+                let limits = bucket.tick(&signals, 0, mode);
+                assert_eq!(limits.rate.map(Rate::get), Some(expected));
+                assert_eq!(limits.burst, 5);
+            }
+        }
+    }
+}

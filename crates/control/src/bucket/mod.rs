@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Controllers of request buckets: what header rules admit of the requests that use up one resource
+//! (dual admission control; Voigt and Gunningberg, section 2).
+//!
+//! One file a controller: [`P`] (equation 1), [`Pd`] (equation 2), [`FixedBucket`] (a rate set by
+//! hand), [`DefaultBucket`] (for a server of which nothing is known). What they share is here: the
+//! rate inside its bounds, requests of the last second, signals that age, and the ranks.
+
+mod default;
+mod fixed;
+mod gauge;
+mod hits;
+mod p;
+mod pd;
+
+pub use default::DefaultBucket;
+pub use fixed::FixedBucket;
+pub use gauge::Gauge;
+pub use p::{P, PSpec};
+pub use pd::{Pd, PdSpec};
+
+use crate::{BURST_MAX, Freshness, Mode, RATE_CEILING, Watch, period_s};
+use hits::Hits;
+use tidegate_model::limits::{BucketLimits, Why};
+use tidegate_model::signals::{BucketCounts, Family, Signals};
+use tidegate_model::{RANKS, RATE_FLOOR};
+use tidegate_units::{Nanos, Rate};
+
+/// An allowance is used if this share of it was asked for (the paper's 90 %).
+const USED_SHARE: f64 = 0.9;
+/// Seconds in which a squeeze halves a rate: from 1000/s to 10/s in a second and a half.
+const SQUEEZE_HALVES_SECONDS: f64 = 0.2;
+/// A rate this close to the minimum is at the minimum.
+const LOWEST_SLACK: f64 = 1.01;
+
+/// Whether the published text is followed to the letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// As printed.
+    Published,
+    /// What we ship: a rate is raised while it refuses and its resource is below the reference, and
+    /// lowering begins at what is asked for, because the allowance above that has no effect.
+    Released,
+}
+
+/// What a bucket's controller tells the one that holds it together with SYN policing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Its resource is at its reference or above: refusing requests of this bucket helps.
+    pub pressed: bool,
+    /// It cannot refuse more: the rate is at its minimum, or hardly more than that is asked for.
+    pub spent: bool,
+}
+
+/// Turns what was sensed into what the rules of one bucket admit, once a tick.
+pub trait BucketController: Send {
+    /// The limits until the next tick, of the bucket with this index in [`Signals::buckets`].
+    /// Finite, the rate between the bucket's minimum and maximum, for any signals.
+    fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits;
+
+    /// What is left to refuse, as of the last tick.
+    fn room(&self) -> Room;
+
+    /// SYN policing would refuse now: lower the rate faster than the law does. Called once in a
+    /// tick of `seconds`, before the bucket's own.
+    fn squeeze(&mut self, seconds: f64);
+
+    /// SYN policing refuses now: the rate goes to its minimum, which is returned; `None` where
+    /// nothing is known of the requests. Called after the bucket's own tick.
+    fn lowest(&mut self) -> Option<Rate>;
+}
+
+/// What all buckets have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketSpec {
+    /// The rate never goes below this, so that no kind of request is starved: 10/s.
+    pub minimum: Rate,
+    /// The rate never goes above this.
+    pub maximum: Rate,
+    /// Rate at the start; `None`: no limit until the resource is first at its reference, and then
+    /// from what is asked for (the paper says nothing).
+    pub start: Option<Rate>,
+    /// Bucket depth for requests of the lowest rank that comes: 5. Higher ranks find more, see
+    /// [`BucketLimits::reserve`].
+    pub burst: u32,
+}
+
+impl Default for BucketSpec {
+    fn default() -> Self {
+        Self {
+            minimum: Rate::per_second(10.0),
+            maximum: Rate::per_second(1e6),
+            start: None,
+            burst: 5,
+        }
+    }
+}
+
+impl BucketSpec {
+    /// A rate inside the bounds; NaN becomes the maximum, because what is no number must not
+    /// tighten.
+    fn bounded(&self, rate: f64) -> f64 {
+        let floor = self.minimum.get().clamp(RATE_FLOOR, RATE_CEILING);
+        let ceiling = self.maximum.get().clamp(floor, RATE_CEILING);
+        if rate.is_nan() { ceiling } else { rate.clamp(floor, ceiling) }
+    }
+}
+
+/// What a squeeze of so many seconds leaves of a rate.
+fn squeezed(seconds: f64) -> f64 {
+    (-seconds / SQUEEZE_HALVES_SECONDS).exp2()
+}
+
+/// What the controllers share.
+#[derive(Clone, Debug)]
+struct Core {
+    spec: BucketSpec,
+    rate: Option<f64>,
+    hits: Hits,
+    counts: Watch,
+    level: Watch,
+    pressed: bool,
+    shedding: bool,
+    since: Nanos,
+}
+
+impl Core {
+    fn new(spec: BucketSpec) -> Self {
+        Self {
+            rate: spec.start.map(|rate| spec.bounded(rate.get())),
+            spec,
+            hits: Hits::default(),
+            counts: Watch::default(),
+            level: Watch::default(),
+            pressed: false,
+            shedding: false,
+            since: Nanos::ZERO,
+        }
+    }
+
+    /// Takes the bucket's counts; the freshness of these and of a level that is `age` old.
+    fn see(&mut self, signals: &Signals, bucket: usize, age: Option<Nanos>) -> Freshness {
+        let counts = signals.buckets.get(bucket).and_then(|b| b.counts);
+        let seen = self.counts.see(counts.map(|c| c.age), signals.period);
+        if let (Freshness::Fresh, Some(counts)) = (seen, counts) {
+            self.hits.push(period_s(signals), &counts.value);
+        }
+        let all = seen.max(self.level.see(age, signals.period));
+        if all == Freshness::Lost {
+            self.let_go();
+        }
+        all
+    }
+
+    /// Signals are lost: what was decided has no ground any more.
+    fn let_go(&mut self) {
+        self.rate =
+            self.spec.start.map(|start| self.rate.map_or(start.get(), |r| r.max(start.get())));
+        self.rate = self.rate.map(|rate| self.spec.bounded(rate));
+        self.hits = Hits::default();
+        self.pressed = false;
+    }
+
+    /// Whether nearly all that is allowed was asked for in the last second; false before there is
+    /// one, and where nothing is limited.
+    fn used(&self) -> bool {
+        let rate = self.rate.unwrap_or(f64::INFINITY);
+        self.hits.per_second().is_some_and(|hits| hits >= USED_SHARE * rate)
+    }
+
+    /// Whether something was refused in the last second.
+    fn refusing(&self) -> bool {
+        self.rate.is_some() && self.hits.refused() > 0.0
+    }
+
+    /// The most that a rate can be without being an allowance that nobody uses.
+    fn in_use(&self) -> Option<f64> {
+        self.hits.per_second().map(|hits| self.spec.bounded(hits / USED_SHARE))
+    }
+
+    /// Before a rate is lowered: the allowance that nobody uses goes first. True if there is a rate.
+    fn cut(&mut self, variant: Variant) -> bool {
+        match (self.rate, self.in_use()) {
+            (None, used) => self.rate = used,
+            (Some(rate), Some(used)) if variant == Variant::Released => {
+                self.rate = Some(rate.min(used));
+            }
+            _ => {}
+        }
+        self.rate.is_some()
+    }
+
+    fn change(&mut self, by: f64) {
+        self.rate = self.rate.map(|rate| self.spec.bounded(rate + by));
+    }
+
+    /// In shadow nothing is refused, so the resource does not answer to the rate: what the server
+    /// completes is a rate that it can do.
+    fn shadow(&mut self, mode: Mode) {
+        if mode == Mode::Shadow
+            && let (Some(rate), Some(ended)) = (self.rate, self.hits.ended_per_second())
+        {
+            self.rate = Some(self.spec.bounded(rate.max(ended)));
+        }
+    }
+
+    fn squeeze(&mut self, seconds: f64) {
+        if self.cut(Variant::Released) {
+            self.rate = self.rate.map(|rate| self.spec.bounded(rate * squeezed(seconds)));
+        }
+    }
+
+    /// Without signals nothing is tightened.
+    fn lowest(&mut self) -> Option<Rate> {
+        if self.cut(Variant::Released) {
+            self.rate = Some(self.spec.bounded(0.0));
+        }
+        self.rate.map(Rate::per_second)
+    }
+
+    fn room(&self) -> Room {
+        let lowest = self.spec.bounded(0.0) * LOWEST_SLACK;
+        // Without a full second nothing is known of what is asked for.
+        let quiet = self.hits.per_second().is_some_and(|hits| hits <= lowest);
+        Room { pressed: self.pressed, spent: quiet || self.rate.is_some_and(|r| r <= lowest) }
+    }
+
+    fn limits(&mut self, signals: &Signals, mode: Mode, text: String) -> BucketLimits {
+        self.shadow(mode);
+        let shedding = self.refusing();
+        if shedding != self.shedding {
+            self.shedding = shedding;
+            self.since = signals.now;
+        }
+        let rate = self.rate.map(Rate::per_second);
+        let (burst, reserve) = self.hits.ranks(self.spec.burst.clamp(1, BURST_MAX));
+        let told = rate.map_or_else(|| "no limit".to_owned(), |rate| format!("rate {rate}"));
+        BucketLimits {
+            rate,
+            burst,
+            reserve: if rate.is_some() { reserve } else { [0; RANKS] },
+            why: Why {
+                shedding,
+                since: self.since,
+                alarmed: if self.pressed { vec![Family::Resource] } else { Vec::new() },
+                text: format!("{text}; {told}"),
+            },
+        }
+    }
+}
+
+/// All that was refused of a bucket's requests that were the first of their connection.
+pub(crate) fn refused_first(counts: &BucketCounts) -> u64 {
+    counts.refused[0].saturating_add(counts.refused[1])
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use tidegate_model::signals::{BucketSignals, Reading};
+    use tidegate_units::Share;
+
+    /// A second of signals: hits and refusals of one bucket, and the CPU.
+    pub(crate) fn second(hits: u64, refused: u64, cpu: f64) -> Signals {
+        let mut s = Signals { period: Nanos::SECOND, ..Signals::default() };
+        s.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
+        let counts = BucketCounts {
+            offered: [0, hits, 0],
+            refused: [0, refused, 0],
+            begun: hits - refused,
+            ended: hits - refused,
+        };
+        let counts = Some(Reading::fresh(counts));
+        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        s
+    }
+
+    #[test]
+    fn bounds_hold_also_for_what_is_no_number() {
+        let spec = BucketSpec { maximum: Rate::per_second(50.0), ..BucketSpec::default() };
+        let table = [(f64::NAN, 50.0), (f64::INFINITY, 50.0), (-1.0, 10.0), (20.0, 20.0)];
+        for (rate, expected) in table {
+            assert_eq!(spec.bounded(rate), expected, "{rate}");
+        }
+        let upside_down = BucketSpec { maximum: Rate::ZERO, ..BucketSpec::default() };
+        assert_eq!(upside_down.bounded(1.0), 10.0, "the minimum wins");
+    }
+
+    #[test]
+    fn a_squeeze_begins_at_what_is_asked_for_and_ends_at_the_minimum() {
+        let mut core = Core::new(BucketSpec::default());
+        core.see(&second(80, 0, 1.0), 0, Some(Nanos::ZERO));
+        core.squeeze(SQUEEZE_HALVES_SECONDS);
+        assert!((core.rate.unwrap() - 80.0 / USED_SHARE / 2.0).abs() < 1e-9);
+        assert!(!core.room().spent);
+        (0..20).for_each(|_| core.squeeze(0.1));
+        assert_eq!(core.rate, Some(10.0));
+        assert!(core.room().spent);
+    }
+
+    #[test]
+    fn without_counts_nothing_is_squeezed() {
+        let mut core = Core::new(BucketSpec::default());
+        core.squeeze(1.0);
+        assert_eq!(core.lowest(), None);
+        assert!(!core.room().spent, "nothing is known");
+    }
+}

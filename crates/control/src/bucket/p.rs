@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The proportional controller of dual admission control (section 2.3, equation 1).
+//!
+//! ```text
+//!     rate(t+1) = rate(t) + K_P·(reference − level(t))        level in percent
+//! ```
+//!
+//! for the CPU; the same for the pressure on memory and disk, which the paper names and does not
+//! build. Held while the level is below its reference and fewer than 90 % of the allowed requests
+//! came in the last second: an allowance that nobody uses must not grow. K_P is per second and is
+//! scaled by the interval of the ticks; above 1/4 the paper saw oscillations. The level is that of the
+//! last second, as in the paper, whatever the interval: a tenth of a second at 100 % is no overload.
+//!
+//! [`Variant::Released`] differs twice. The law takes 2/s a second at the most, so from an allowance
+//! far above what is asked for it would act after minutes: lowering begins at what is asked for.
+//! And with a shallow bucket a calm server would refuse bursts for ever, because the mean of what is
+//! asked for is below 90 % of the rate: the rate is raised while it refuses as well.
+
+use super::hits::Mean;
+use super::{BucketController, BucketSpec, Core, Gauge, Room, Variant};
+use crate::{Freshness, Mode, period_s};
+use tidegate_model::limits::BucketLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::{Rate, Share};
+
+/// The parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PSpec {
+    /// Rates and bucket.
+    pub bucket: BucketSpec,
+    /// The resource.
+    pub gauge: Gauge,
+    /// K_P in requests per second per percent and second: 1/5.
+    pub gain: f64,
+    /// Wanted level: 0.90 for the CPU.
+    pub reference: Share,
+    /// Whether it is followed to the letter.
+    pub variant: Variant,
+}
+
+impl PSpec {
+    /// The paper's parameters for this resource. Ours are the references where it names none:
+    /// memory, where any waiting is slow for everybody, 0.10; disk 0.40; an accept queue as in the
+    /// paper's SYN controller; the interface queue as in its bandwidth controller.
+    #[must_use]
+    pub fn of(gauge: Gauge) -> Self {
+        let reference = match gauge {
+            Gauge::Cpu => 0.90,
+            Gauge::Memory => 0.10,
+            Gauge::Disk => 0.40,
+            Gauge::AcceptQueue => 100.0 / 1024.0,
+            Gauge::Bandwidth => 0.35,
+            Gauge::InFlight(_) => 1.0,
+        };
+        Self {
+            bucket: BucketSpec::default(),
+            gauge,
+            gain: 0.2,
+            reference: Share::new(reference),
+            variant: Variant::Released,
+        }
+    }
+}
+
+/// The controller.
+#[derive(Clone, Debug)]
+pub struct P {
+    spec: PSpec,
+    core: Core,
+    mean: Mean,
+}
+
+impl P {
+    /// A controller that has seen nothing. A gain that is negative or not finite counts as zero.
+    #[must_use]
+    pub fn new(mut spec: PSpec) -> Self {
+        spec.gain = if spec.gain.is_finite() { spec.gain.max(0.0) } else { 0.0 };
+        Self { core: Core::new(spec.bucket), spec, mean: Mean::default() }
+    }
+
+    /// One step of the control law; returns the level of the last second.
+    fn step(&mut self, seconds: f64, level: f64) -> f64 {
+        let level = self.mean.push(seconds, level);
+        let error = 100.0 * (self.spec.reference.get() - level);
+        self.core.pressed = error <= 0.0;
+        if error < 0.0 {
+            if self.core.cut(self.spec.variant) {
+                self.core.change(self.spec.gain * seconds * error);
+            }
+            return level;
+        }
+        let released = self.spec.variant == Variant::Released && self.core.refusing();
+        if self.core.used() || released {
+            self.core.change(self.spec.gain * seconds * error);
+        }
+        level
+    }
+}
+
+impl BucketController for P {
+    fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
+        let level = self.spec.gauge.level(signals, bucket);
+        let name = self.spec.gauge.name();
+        let seen = self.core.see(signals, bucket, level.map(|l| l.age));
+        let text = match (level, seen) {
+            (Some(level), Freshness::Fresh) => {
+                let level = self.step(period_s(signals), level.value);
+                format!("{name} {level:.2}, reference {:.2}", self.spec.reference.get())
+            }
+            (_, Freshness::Lost) => {
+                self.mean = Mean::default();
+                format!("{name} or requests unknown for long: let go")
+            }
+            _ => format!("{name} or requests unknown: held"),
+        };
+        self.core.limits(signals, mode, text)
+    }
+
+    fn room(&self) -> Room {
+        self.core.room()
+    }
+
+    fn squeeze(&mut self, seconds: f64) {
+        self.core.squeeze(seconds);
+    }
+
+    fn lowest(&mut self) -> Option<Rate> {
+        self.core.lowest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::second;
+    use super::*;
+    use tidegate_units::Nanos;
+
+    fn at(rate: f64, variant: Variant) -> P {
+        let bucket = BucketSpec { start: Some(Rate::per_second(rate)), ..BucketSpec::default() };
+        P::new(PSpec { bucket, variant, ..PSpec::of(Gauge::Cpu) })
+    }
+
+    fn after(p: &mut P, signals: &Signals) -> f64 {
+        p.tick(signals, 0, Mode::Enforce).rate.unwrap().get()
+    }
+
+    /// One second of the law, row by row, with the paper's own examples.
+    #[test]
+    fn the_law_and_its_hold() {
+        let table = [
+            // rate, hits, refused, CPU, published, released
+            (50.0, 30, 0, 0.60, 50.0, 50.0), // section 2.3: 30 of 50 is no reason to raise
+            (50.0, 46, 0, 0.60, 56.0, 56.0), // above 90 %
+            (50.0, 44, 0, 0.60, 50.0, 50.0), // below
+            (50.0, 44, 1, 0.60, 50.0, 56.0), // refuses while calm: ours lets go
+            (74.0, 140, 66, 1.00, 72.0, 72.0), // at most two a second (section 3.3)
+            (74.0, 36, 0, 1.00, 72.0, 38.0), // ours begins at 36/0.9
+            (11.0, 140, 129, 1.00, 10.0, 10.0), // the minimum
+        ];
+        for (rate, hits, refused, cpu, published, released) in table {
+            let signals = second(hits, refused, cpu);
+            let row = format!("{rate} {hits} {cpu}");
+            let got = after(&mut at(rate, Variant::Published), &signals);
+            assert!((got - published).abs() < 1e-9, "published, {row}: {got}");
+            let got = after(&mut at(rate, Variant::Released), &signals);
+            assert!((got - released).abs() < 1e-9, "released, {row}: {got}");
+        }
+    }
+
+    #[test]
+    fn ten_ticks_of_a_tenth_make_one_of_a_second() {
+        let mut one = at(74.0, Variant::Published);
+        let mut ten = at(74.0, Variant::Published);
+        let mut tenth = second(14, 6, 1.0);
+        tenth.period = Nanos::from_millis(100);
+        let fast = (0..10).map(|_| after(&mut ten, &tenth)).last().unwrap();
+        assert!((fast - after(&mut one, &second(140, 60, 1.0))).abs() < 1e-9, "{fast}");
+    }
+
+    #[test]
+    fn without_a_start_there_is_no_limit_until_the_reference_is_reached() {
+        let mut p = P::new(PSpec::of(Gauge::Cpu));
+        assert_eq!(p.tick(&second(60, 0, 0.85), 0, Mode::Enforce).rate, None);
+        let limits = p.tick(&second(60, 0, 0.95), 0, Mode::Enforce);
+        assert!((limits.rate.unwrap().get() - (60.0 / 0.9 - 1.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn lost_signals_let_go_and_stale_ones_hold() {
+        let mut p = P::new(PSpec::of(Gauge::Cpu));
+        p.tick(&second(60, 0, 0.95), 0, Mode::Enforce);
+        let mut stale = second(60, 30, 1.0);
+        stale.resource.cpu.as_mut().unwrap().age = Nanos::from_secs(5);
+        let held = p.tick(&stale, 0, Mode::Enforce).rate;
+        assert!(held.is_some_and(|rate| rate.get() > 60.0), "{held:?}");
+        stale.resource.cpu.as_mut().unwrap().age = Nanos::from_secs(11);
+        assert_eq!(p.tick(&stale, 0, Mode::Enforce).rate, None);
+    }
+
+    #[test]
+    fn in_shadow_the_rate_stays_above_what_is_completed() {
+        let mut p = P::new(PSpec::of(Gauge::Cpu));
+        for _ in 0..100 {
+            let rate = p.tick(&second(60, 0, 1.0), 0, Mode::Shadow).rate.unwrap().get();
+            assert!(rate >= 60.0, "{rate}");
+        }
+    }
+}

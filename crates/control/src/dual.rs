@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Dual admission control: header rules and SYN policing together (Voigt and Gunningberg, section
+//! 2.2; docs/decisions/0007-dual-admission.md).
+//!
+//! SYN policing is blind: it cannot spare a session. So it sleeps for as long as header rules hold
+//! the load. **Asleep** it sets no rate and looks at no accept queue; all that is left is a fence
+//! at three times its guard, jobs that take longer than the objective whatever is refused now.
+//!
+//! ```text
+//!              it would refuse, and rules have nothing left          it refused nothing for a while
+//!   ASLEEP ───────────────────────────────────────────► AWAKE ───────────────────────────────► ASLEEP
+//!     it would refuse, and rules have something left:     buckets of the pressed resource
+//!     those buckets are squeezed                          stay at their minimum
+//! ```
+//!
+//! *It would refuse*: its controller ticks on, asleep or not, and sees what header rules leave
+//! ([`crate::view::residual`]); its limits are below what comes. *Nothing left*: every bucket whose
+//! resource is pressed is at its minimum, or hardly more is asked for; and from then on the jobs in
+//! flight become more than by chance, or do not become fewer for a second. So one demand acts on two actuators in a fixed order (split range):
+//! while it grows, first rules and then SYNs; while it falls, first SYNs and then rules.
+//!
+//! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
+//! falling asleep takes twice as long each time it was woken soon after, up to 32 s.
+//!
+//! [`Interaction::Published`] is the paper's: every controller on its own. The SYN rate is
+//! in force always and simply stays above what comes.
+
+use crate::bucket::BucketController;
+use crate::{Controller, Freshness, Mode, Watch, period_s, view};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::Nanos;
+
+/// Seconds for which rules must have had nothing left, and ticks, where jobs in flight become more.
+const GROWING_SECONDS: f64 = 0.3;
+/// See [`GROWING_SECONDS`].
+const GROWING_TICKS: u32 = 3;
+/// They become more if they exceed those at the beginning by this many deviations of what arrives
+/// and leaves by chance.
+const GROWING_DEVIATIONS: f64 = 3.0;
+/// Seconds where they only do not become fewer.
+const STANDING_SECONDS: f64 = 1.0;
+/// At this share of those at the beginning they are on their way down: no reason to wake.
+const DRAINING: f64 = 0.9;
+/// Seconds without a SYN refused after which it falls asleep; doubles up to [`SLEEP_SECONDS_MAX`].
+const SLEEP_SECONDS: f64 = 2.0;
+/// See [`SLEEP_SECONDS`].
+const SLEEP_SECONDS_MAX: f64 = 32.0;
+/// Woken within this many seconds after it fell asleep, it is the same overload.
+const RETURN_SECONDS: f64 = 30.0;
+/// The fence while asleep, in guards.
+const FENCE_GUARDS: u64 = 3;
+/// Seconds over which arrivals are averaged.
+const ARRIVALS_SECONDS: f64 = 1.0;
+
+/// How the two are coupled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interaction {
+    /// Not at all.
+    Published,
+    /// SYN policing sleeps while header rules suffice.
+    Released,
+}
+
+/// Header rules and SYN policing of one service.
+pub struct Dual {
+    buckets: Vec<Box<dyn BucketController>>,
+    syn: Box<dyn Controller>,
+    interaction: Interaction,
+    rules_in_shadow: bool,
+    awake: bool,
+    counts: Watch,
+    arrivals: Option<f64>,
+    fence: Option<u64>,
+    /// Buckets that stay at their minimum while SYN policing is awake.
+    pinned: Vec<bool>,
+    needed: Needed,
+    quiet_s: f64,
+    sleep_s: f64,
+    asleep_since: Option<Nanos>,
+    since: Nanos,
+}
+
+/// For how long SYN policing has been needed, and the jobs in flight when that began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needed {
+    seconds: f64,
+    ticks: u32,
+    jobs: f64,
+}
+
+impl Needed {
+    /// Whether rules at their minimum do not hold the load, with so many jobs in flight now.
+    fn lasts(&self, jobs: f64, arrivals: f64) -> bool {
+        // As many leave as arrive, about: both vary.
+        let chance = (2.0 * arrivals * self.seconds).sqrt();
+        let growing = jobs - self.jobs >= GROWING_DEVIATIONS * chance
+            && self.seconds >= GROWING_SECONDS
+            && self.ticks >= GROWING_TICKS;
+        growing || self.seconds >= STANDING_SECONDS
+    }
+}
+
+impl Dual {
+    /// These buckets, in the order of the configuration, and this SYN policing.
+    #[must_use]
+    pub fn new(
+        buckets: Vec<Box<dyn BucketController>>,
+        syn: Box<dyn Controller>,
+        interaction: Interaction,
+    ) -> Self {
+        Self {
+            pinned: vec![false; buckets.len()],
+            buckets,
+            syn,
+            interaction,
+            rules_in_shadow: false,
+            awake: false,
+            counts: Watch::default(),
+            arrivals: None,
+            fence: None,
+            needed: Needed::default(),
+            quiet_s: 0.0,
+            sleep_s: SLEEP_SECONDS,
+            asleep_since: None,
+            since: Nanos::ZERO,
+        }
+    }
+
+    /// The controllers, with what they have learned: for a new coupling of the same ones.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<Box<dyn BucketController>>, Box<dyn Controller>) {
+        (self.buckets, self.syn)
+    }
+
+    /// Header rules are only counted although the service's refusals are executed: they hold
+    /// nothing, so SYN policing does not wait for them.
+    pub fn rules_in_shadow(&mut self, on: bool) {
+        self.rules_in_shadow = on;
+    }
+
+    /// Whether SYN policing is awake; always, where it does not sleep.
+    #[must_use]
+    pub fn awake(&self) -> bool {
+        self.awake || !self.coupled()
+    }
+
+    fn coupled(&self) -> bool {
+        self.interaction == Interaction::Released
+            && !self.rules_in_shadow
+            && !self.buckets.is_empty()
+    }
+
+    /// Every bucket that could help has nothing left to refuse.
+    fn spent(&self) -> bool {
+        self.buckets.iter().map(|bucket| bucket.room()).all(|room| !room.pressed || room.spent)
+    }
+
+    fn arrivals(&mut self, signals: &Signals) {
+        let Some(counts) = signals.balance.counts else { return };
+        let seconds = period_s(signals);
+        let now = counts.value.offered.min(1 << 40) as f64 / seconds;
+        let keep = (-seconds / ARRIVALS_SECONDS).exp();
+        self.arrivals = Some(self.arrivals.map_or(now, |mean| keep * mean + (1.0 - keep) * now));
+    }
+
+    /// Whether these limits would refuse what comes.
+    fn would_refuse(&self, limits: &ServiceLimits, signals: &Signals) -> bool {
+        let arrivals = self.arrivals.unwrap_or(0.0);
+        let waiting = signals.time.waiting.map_or(0, |waiting| waiting.value);
+        limits.rate.is_some_and(|rate| rate.get() < arrivals)
+            || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
+    }
+
+    /// One step of the state machine.
+    fn step(&mut self, signals: &Signals, limits: &ServiceLimits) {
+        let seconds = period_s(signals);
+        let wants = self.would_refuse(limits, signals);
+        let refused = signals.balance.counts.map_or(0, |counts| counts.value.refused);
+        if self.awake {
+            let quiet = refused == 0 && !wants;
+            self.quiet_s = if quiet { self.quiet_s + seconds } else { 0.0 };
+            if self.quiet_s >= self.sleep_s {
+                self.turn(false, signals.now);
+            }
+            return;
+        }
+        if wants && !self.spent() {
+            let pressed = |bucket: &&mut Box<dyn BucketController>| bucket.room().pressed;
+            self.buckets.iter_mut().filter(pressed).for_each(|bucket| bucket.squeeze(seconds));
+        }
+        let jobs = jobs(signals);
+        if !wants || !self.spent() || jobs < DRAINING * self.needed.jobs {
+            self.needed = Needed { jobs, ..Needed::default() };
+            return;
+        }
+        self.needed.seconds += seconds;
+        self.needed.ticks += 1;
+        if self.needed.lasts(jobs, self.arrivals.unwrap_or(0.0)) {
+            self.turn(true, signals.now);
+        }
+    }
+
+    fn turn(&mut self, awake: bool, now: Nanos) {
+        if awake {
+            let soon = self
+                .asleep_since
+                .is_some_and(|since| now.since(since).as_secs_f64() < RETURN_SECONDS);
+            self.sleep_s =
+                if soon { (2.0 * self.sleep_s).min(SLEEP_SECONDS_MAX) } else { SLEEP_SECONDS };
+        } else {
+            self.asleep_since = Some(now);
+        }
+        self.awake = awake;
+        self.since = now;
+        self.quiet_s = 0.0;
+        self.needed = Needed::default();
+    }
+
+    /// What is left of the limits of SYN policing while it sleeps.
+    fn asleep(&mut self, mut limits: ServiceLimits) -> ServiceLimits {
+        if !limits.why.shedding {
+            self.fence = limits.waiting_max.map(|guard| guard.saturating_mul(FENCE_GUARDS));
+        }
+        limits.why.text = format!("SYN policing sleeps; it would say: {}", limits.why.text);
+        limits.why.shedding = false;
+        limits.why.since = self.since;
+        ServiceLimits {
+            burst: 1,
+            waiting_max: self.fence,
+            why: limits.why,
+            ..ServiceLimits::default()
+        }
+    }
+
+    fn syn(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        if !self.coupled() {
+            return self.syn.tick(signals, mode);
+        }
+        let view = view::residual(signals);
+        let seen = self.counts.see(view.balance.counts.map(|c| c.age), view.period);
+        let mut limits = self.syn.tick(&view, mode);
+        match seen {
+            Freshness::Fresh => {
+                self.arrivals(&view);
+                self.step(&view, &limits);
+            }
+            // Nothing is known: what was decided stands, and nothing is on the way to more.
+            Freshness::Frozen => self.needed = Needed::default(),
+            Freshness::Lost if self.awake => self.turn(false, signals.now),
+            Freshness::Lost => {}
+        }
+        if self.awake {
+            limits.why.text = format!("SYN policing is awake: {}", limits.why.text);
+            limits
+        } else {
+            self.asleep(limits)
+        }
+    }
+}
+
+/// Jobs in flight, or where they are not known, in the accept queue.
+fn jobs(signals: &Signals) -> f64 {
+    let waiting = signals.time.waiting.map(|waiting| waiting.value);
+    let queue = signals.queue.accept.map(|queue| queue.value.length);
+    waiting.or(queue).unwrap_or(0).min(1 << 40) as f64
+}
+
+impl Controller for Dual {
+    /// The limits of the service and, in [`ServiceLimits::buckets`], of its buckets.
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        let mut limits = self.syn(signals, mode);
+        let rules_mode = if self.rules_in_shadow { Mode::Shadow } else { mode };
+        // In shadow nothing is refused: there is nothing to keep down.
+        let awake = self.awake && self.coupled() && mode == Mode::Enforce;
+        if !awake {
+            self.pinned.fill(false);
+        }
+        let buckets = self.buckets.iter_mut().zip(&mut self.pinned).enumerate();
+        let tick =
+            |(index, (bucket, pin)): (usize, (&mut Box<dyn BucketController>, &mut bool))| {
+                let mut limits = bucket.tick(signals, index, rules_mode);
+                *pin |= awake && bucket.room().pressed;
+                if *pin && let Some(rate) = bucket.lowest() {
+                    limits.rate = Some(rate);
+                }
+                limits
+            };
+        limits.buckets = buckets.map(tick).collect();
+        limits.why.shedding |= limits.buckets.iter().any(|bucket| bucket.why.shedding);
+        limits
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The same signals as two actuators have to see them.
+
+use crate::bucket::refused_first;
+use tidegate_model::signals::{Counts, Signals};
+
+/// First requests of connections that header rules refused in this period.
+fn refused_by_rules(signals: &Signals) -> u64 {
+    let counts = signals.buckets.iter().filter_map(|bucket| bucket.counts);
+    counts.fold(0, |sum, counts| sum.saturating_add(refused_first(&counts.value)))
+}
+
+fn with(signals: &Signals, change: impl Fn(Counts, u64) -> Counts) -> Signals {
+    let mut view = Signals {
+        now: signals.now,
+        period: signals.period,
+        resource: signals.resource.clone(),
+        queue: signals.queue.clone(),
+        time: signals.time.clone(),
+        balance: signals.balance.clone(),
+        ..Signals::default()
+    };
+    if let Some(counts) = &mut view.balance.counts {
+        counts.value = change(counts.value, refused_by_rules(signals));
+    }
+    view
+}
+
+/// For header rules: what they refuse is refused work of the service. Otherwise it would look like
+/// work that came and was never answered.
+pub(crate) fn whole(signals: &Signals) -> Signals {
+    with(signals, |counts, refused| Counts {
+        admitted: counts.admitted.saturating_sub(refused),
+        refused: counts.refused.saturating_add(refused),
+        ..counts
+    })
+}
+
+/// For SYN policing: what header rules refuse never came. What is left is what it has to judge by:
+/// while that is no overload, it is not needed.
+pub(crate) fn residual(signals: &Signals) -> Signals {
+    with(signals, |counts, refused| Counts {
+        offered: counts.offered.saturating_sub(refused),
+        admitted: counts.admitted.saturating_sub(refused),
+        ..counts
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading};
+
+    #[test]
+    fn rules_refusals_are_refusals_for_rules_and_nothing_for_syn_policing() {
+        let mut s = Signals::default();
+        let counts = Counts { offered: 100, repeated: 0, admitted: 90, refused: 10, completed: 40 };
+        s.balance.counts = Some(Reading::fresh(counts));
+        // The 7 are later requests of connections that were counted long ago.
+        let refused = BucketCounts { refused: [1, 29, 7], ..BucketCounts::default() };
+        let counts = Some(Reading::fresh(refused));
+        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        let of = |view: Signals| {
+            let counts = view.balance.counts.unwrap().value;
+            (counts.offered, counts.admitted, counts.refused, counts.completed)
+        };
+        assert_eq!(of(whole(&s)), (100, 60, 40, 40));
+        assert_eq!(of(residual(&s)), (70, 60, 10, 40));
+    }
+}

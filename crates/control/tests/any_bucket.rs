@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whatever is sensed of a bucket, or not: its limits are finite and inside their bounds, the same
+//! signals give the same limits, missing signals never tighten, and SYN policing sets no rate while a
+//! bucket of a pressed resource has something left to refuse.
+
+use proptest::prelude::*;
+use tidegate_control::{
+    BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
+    FixedBucket, Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, Variant,
+};
+use tidegate_model::limits::BucketLimits;
+use tidegate_model::signals::{
+    AcceptQueue, BucketCounts, BucketSignals, Counts, InterfaceQueue, Reading, Signals, Times,
+};
+use tidegate_units::{Nanos, Rate, Share};
+
+const GAUGES: [Gauge; 6] = [
+    Gauge::Cpu,
+    Gauge::Bandwidth,
+    Gauge::Memory,
+    Gauge::Disk,
+    Gauge::AcceptQueue,
+    Gauge::InFlight(20),
+];
+
+fn spec(start: Option<f64>) -> BucketSpec {
+    BucketSpec {
+        maximum: Rate::per_second(5000.0),
+        start: start.map(Rate::per_second),
+        ..BucketSpec::default()
+    }
+}
+
+fn controllers() -> Vec<Box<dyn BucketController>> {
+    let mut all: Vec<Box<dyn BucketController>> =
+        vec![Box::new(FixedBucket::new(Rate::per_second(50.0), spec(None)))];
+    for gauge in GAUGES {
+        for variant in [Variant::Published, Variant::Released] {
+            for start in [None, Some(1000.0)] {
+                let bucket = spec(start);
+                all.push(Box::new(P::new(PSpec { bucket, variant, ..PSpec::of(gauge) })));
+                all.push(Box::new(Pd::new(PdSpec { bucket, variant, gauge, ..PdSpec::default() })));
+            }
+        }
+        all.push(Box::new(DefaultBucket::new(gauge, spec(None), DefaultSpec::default())));
+    }
+    all
+}
+
+/// Mostly of a server's size, sometimes absurd.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0_u64..2000, 1 => 0_u64..10, 1 => any::<u64>()]
+}
+
+fn float() -> impl Strategy<Value = f64> {
+    prop_oneof![8 => 0.0..200.0_f64, 1 => any::<f64>()]
+}
+
+fn reading<T: Clone + std::fmt::Debug + 'static>(
+    value: impl Strategy<Value = T> + 'static,
+) -> impl Strategy<Value = Option<Reading<T>>> {
+    let age = prop_oneof![8 => Just(0_u64), 1 => 0_u64..2_000_000_000, 1 => any::<u64>()];
+    let one = (value, age).prop_map(|(value, age)| Some(Reading { value, age: Nanos(age) }));
+    prop_oneof![9 => one, 1 => Just(None)]
+}
+
+fn bucket() -> impl Strategy<Value = BucketSignals> {
+    let counts =
+        (prop::array::uniform3(number()), prop::array::uniform3(number()), number()).prop_map(
+            |(offered, refused, ended)| BucketCounts { offered, refused, begun: ended, ended },
+        );
+    (reading(counts), reading(number())).prop_map(|(counts, in_flight)| BucketSignals {
+        counts,
+        in_flight,
+        ..BucketSignals::default()
+    })
+}
+
+fn signals() -> impl Strategy<Value = Signals> {
+    let period = prop_oneof![8 => Just(100_000_000_u64), 1 => Just(0_u64), 1 => any::<u64>()];
+    let counts = (number(), number(), number()).prop_map(|(offered, refused, completed)| Counts {
+        offered,
+        refused,
+        completed,
+        ..Counts::default()
+    });
+    let queue = (number(), number()).prop_map(|(length, limit)| AcceptQueue { length, limit });
+    let interface = (float(), float()).prop_map(|(length, limit)| InterfaceQueue { length, limit });
+    let share = || prop_oneof![2 => (0.0..=1.0_f64).prop_map(Share::new), 1 => Just(Share::ONE)];
+    let shares = (reading(share()), reading(share()), reading(share()), reading(float()));
+    (
+        (any::<u64>(), period, reading(counts), reading(number())),
+        shares,
+        reading(queue),
+        reading(interface),
+        prop_oneof![9 => prop::collection::vec(bucket(), 2..3), 1 => Just(Vec::new())],
+    )
+        .prop_map(|((now, period, counts, waiting), shares, accept, interface, buckets)| {
+            let mut s = Signals { now: Nanos(now), period: Nanos(period), ..Signals::default() };
+            (s.resource.cpu, s.resource.memory_pressure) = (shares.0, shares.1);
+            (s.resource.io_pressure, s.resource.bandwidth) = (shares.2, shares.3);
+            s.balance.counts = counts;
+            s.time.waiting = waiting;
+            s.time.first_byte = Some(Reading::fresh(Times::default()));
+            (s.queue.accept, s.queue.interface) = (accept, interface);
+            s.buckets = buckets;
+            s
+        })
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![3 => Just(Mode::Enforce), 1 => Just(Mode::Shadow)]
+}
+
+fn check(limits: &BucketLimits) -> Result<(), TestCaseError> {
+    if let Some(rate) = limits.rate {
+        let rate = rate.get();
+        prop_assert!(rate.is_finite() && (10.0..=5000.0).contains(&rate), "{rate}");
+        prop_assert!((1..=1_000_000).contains(&limits.burst));
+        prop_assert!(limits.reserve.is_sorted() && limits.reserve[0] == 0);
+        prop_assert!(limits.reserve[2] < limits.burst, "the lowest rank finds a token");
+    }
+    prop_assert!(!limits.why.text.is_empty());
+    Ok(())
+}
+
+fn dual(interaction: Interaction, syn: bool) -> Dual {
+    let buckets: Vec<Box<dyn BucketController>> = vec![
+        Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) })),
+        Box::new(DefaultBucket::new(Gauge::Bandwidth, spec(None), DefaultSpec::default())),
+    ];
+    let syn: Box<dyn Controller> = if syn {
+        Box::new(Syn::new(SynSpec::default()))
+    } else {
+        Box::new(DefaultController::new(DefaultSpec::default()))
+    };
+    Dual::new(buckets, syn, interaction)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn limits_are_finite_bounded_and_repeatable(
+        series in prop::collection::vec((signals(), mode(), 0_u8..8), 1..100)
+    ) {
+        for (mut one, mut other) in controllers().into_iter().zip(controllers()) {
+            for (signals, mode, order) in &series {
+                let limits = one.tick(signals, 1, *mode);
+                check(&limits)?;
+                prop_assert_eq!(limits, other.tick(signals, 1, *mode));
+                match order {
+                    0 => {
+                        one.squeeze(0.1);
+                        other.squeeze(0.1);
+                    }
+                    1 => prop_assert_eq!(one.lowest(), other.lowest()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn syn_policing_refuses_nothing_while_a_rule_could(
+        series in prop::collection::vec((signals(), mode()), 1..200), syn: bool
+    ) {
+        let mut dual = dual(Interaction::Released, syn);
+        for (signals, mode) in &series {
+            let limits = dual.tick(signals, *mode);
+            limits.buckets.iter().try_for_each(check)?;
+            if !dual.awake() {
+                prop_assert!(limits.rate.is_none() && limits.accept_queue_max_q10 == 0);
+                prop_assert!(limits.waiting_max.is_none_or(|most| most >= 3 * 128));
+            } else if *mode == Mode::Enforce {
+                // Those that say that their resource is pressed, in `alarmed`, are at their minimum.
+                for bucket in limits.buckets.iter().filter(|b| !b.why.alarmed.is_empty()) {
+                    prop_assert!(bucket.rate.is_none_or(|rate| rate.get() == 10.0), "{bucket:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_published_coupling_changes_nothing_in_syn_policing(
+        series in prop::collection::vec((signals(), mode()), 1..100)
+    ) {
+        let mut dual = dual(Interaction::Published, true);
+        let mut alone = Syn::new(SynSpec::default());
+        for (signals, mode) in &series {
+            let (limits, expected) = (dual.tick(signals, *mode), alone.tick(signals, *mode));
+            prop_assert_eq!(limits.rate, expected.rate);
+            prop_assert_eq!(limits.waiting_max, expected.waiting_max);
+        }
+    }
+}
+
+fn pressed(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
+    let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };
+    s.resource.cpu = cpu;
+    let offered = [0, hits, 0];
+    let counts = Some(Reading::fresh(BucketCounts { offered, ..BucketCounts::default() }));
+    s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+    s
+}
+
+/// Signals that age hold a limit for ten periods and then let go; they never lower it.
+#[test]
+fn stale_signals_freeze_and_lost_ones_release() {
+    let full = Some(Reading::fresh(Share::ONE));
+    let mut p = P::new(PSpec::of(Gauge::Cpu));
+    let mut last = None;
+    for _ in 0..40 {
+        last = p.tick(&pressed(full, 10), 0, Mode::Enforce).rate;
+    }
+    assert!(last.is_some());
+    for tick in 1..=20 {
+        let missing = p.tick(&pressed(None, 10), 0, Mode::Enforce).rate;
+        assert_eq!(missing, if tick <= 10 { last } else { None }, "tick {tick}");
+    }
+}
+
+/// A rule whose refusals are only counted holds nothing: SYN policing does not wait for it.
+#[test]
+fn rules_in_shadow_do_not_put_syn_policing_to_sleep() {
+    let mut dual = dual(Interaction::Released, true);
+    assert!(!dual.awake());
+    dual.rules_in_shadow(true);
+    assert!(dual.awake());
+    let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
+    assert_eq!(limits.rate, Some(Rate::per_second(1000.0)));
+}

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 /// Target, harness, and what the harness is told: the hook's file, its function, its context.
-const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 3] = [
+const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 4] = [
     (
         "hook_xdp",
         "hook.c",
@@ -20,6 +20,7 @@ const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 3] = [
         &[("TG_HOOK", Some("\"hook/tc.bpf.c\"")), ("TG_HOOK_FN", Some("tg_ingress"))],
     ),
     ("policy", "policy.c", &[]),
+    ("request", "request.c", &[]),
 ];
 
 fn main() {

@@ -88,7 +88,8 @@ struct tg_scan {
 	__u32 word_bytes;
 	__u32 pad;
 	__u64 word[TG_WORD_MAX / 8];
-	__u64 number;
+	__u64 number;		/* Content-Length */
+	__u64 cookie;		/* hash of its name */
 	struct tg_text text;
 	struct tg_text rest;
 };

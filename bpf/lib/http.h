@@ -55,8 +55,9 @@ static __always_inline __u32 tg_line_method(struct tg_head *h, __u8 c)
 	h->http.method = tg_method_of(s);
 	if (tg_word_is(s, "CONNECT"))
 		h->http.flags |= TG_HTTP_TUNNEL;
-	/* the preface of HTTP/2 (RFC 9113, 3.4) begins like a request */
-	s->part = tg_word_is(s, "PRI");
+	/* "PRI * HTTP/2.0" (RFC 9113, 3.4) */
+	if (tg_word_is(s, "PRI"))
+		s->seen |= TG_SEEN_PREFACE;
 	s->state = TG_SCAN_TARGET;
 	return 0;
 }
@@ -143,13 +144,13 @@ static __always_inline __u32 tg_target_first(struct tg_head *h, __u8 c)
 	struct tg_scan *s = &h->scan;
 
 	tg_word_begin(s);
+	if (c != '*')
+		s->seen &= (__u8)~TG_SEEN_PREFACE;
 	if (c == '/' || c == '*') {
 		s->state = TG_SCAN_PATH;
-		s->part = s->part && c == '*';
 		tg_path_add(h, c);
 		return 0;
 	}
-	s->part = 0;
 	s->state = TG_SCAN_SCHEME;
 	tg_word_add(s, tg_lower(c));
 	return 0;
@@ -195,7 +196,7 @@ static __always_inline __u32 tg_line_version(struct tg_head *h, __u8 c)
 	if (h->http.minor || tg_word_is(s, "HTTP/1.0"))
 		return 0;
 	tg_scan_fail(s);
-	if (s->part && tg_word_is(s, "HTTP/2.0"))
+	if (s->seen & TG_SEEN_PREFACE && tg_word_is(s, "HTTP/2.0"))
 		s->failed = TG_UNJUDGED_HTTP2;
 	return 0;
 }

@@ -18,7 +18,6 @@ enum tg_cookie_part {
 static __always_inline void tg_cookie_begin(struct tg_scan *s)
 {
 	s->part = TG_COOKIE_NAME;
-	s->number = 0;
 	tg_text_begin(&s->text);
 	s->state = TG_SCAN_COOKIE_NAME;
 }
@@ -35,7 +34,7 @@ static __always_inline void tg_cookie_keep(struct tg_head *h)
 		h->http.flags |= TG_HTTP_COOKIES;
 		return;
 	}
-	h->pair[at].name = valued ? s->number : hash;
+	h->pair[at].name = valued ? s->cookie : hash;
 	h->pair[at].value = valued ? hash : 0;
 	h->http.pairs = at + 1;
 }
@@ -60,7 +59,7 @@ static __always_inline __u32 tg_cookie_pair(struct tg_head *h, __u8 c)
 	}
 	if (c != '=' || s->state == TG_SCAN_COOKIE_VALUE)
 		return TG_FEED_TEXT;
-	s->number = tg_text_end(&s->text);
+	s->cookie = tg_text_end(&s->text);
 	s->part = TG_COOKIE_VALUE;
 	tg_text_begin(&s->text);
 	s->state = TG_SCAN_COOKIE_VALUE;

@@ -52,6 +52,7 @@ enum tg_scan_state {
 #define TG_SEEN_CLOSE 16
 #define TG_SEEN_KEEP 32		/* Connection: keep-alive */
 #define TG_SEEN_TARGET 64	/* the host, in the target */
+#define TG_SEEN_PREFACE 128	/* the beginning of that of HTTP/2 */
 
 /* What becomes of a byte: it is hashed. */
 #define TG_FEED_TEXT 1

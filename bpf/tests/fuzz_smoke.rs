@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use support::cases::all;
 use support::engine::Hook;
 use support::harness::{HEAD, differential};
+use support::heads;
 use support::native::{Native, Program};
 use support::place::root;
 use support::random::{Dice, seed};
@@ -28,6 +29,8 @@ const HOOK_HEAD: usize = 12;
 const SEED_MAX: usize = 600;
 /// Seeds of the policies: each a whole life of random bytes, some with sane parameters.
 const POLICY_SEEDS: usize = 400;
+/// Seeds of the recogniser, of each kind: requests, answers, hellos, bodies.
+const REQUEST_SEEDS: usize = 150;
 /// The environment variable that names a directory for the seeds.
 const CORPUS: &str = "TIDEGATE_CORPUS";
 
@@ -120,6 +123,26 @@ fn the_xdp_hook() {
 #[test]
 fn the_tc_hook() {
     hook("hook_tc", &["-DTG_HOOK=\"hook/tc.bpf.c\"", "-DTG_HOOK_FN=tg_ingress"]);
+}
+
+#[test]
+fn the_recogniser() {
+    let directory = tempfile::tempdir().unwrap();
+    let binary = build("request.c", &[], directory.path());
+    let mut dice = Dice::new(seed());
+    let mut seeds = Vec::new();
+    let kinds: [fn(&mut Dice) -> Vec<u8>; 4] =
+        [heads::request, heads::answer, heads::any_hello, heads::chunked];
+    for (kind, make) in kinds.iter().enumerate() {
+        for _ in 0..REQUEST_SEEDS {
+            let head = [kind as u8 | dice.u8() << 2, dice.u8(), dice.u8()];
+            seeds.push([&head[..], &make(&mut dice)].concat());
+        }
+    }
+    write_corpus("request", &seeds);
+    let count = run(&binary, &seeds);
+    println!("request: {count} inputs");
+    assert!(count > 100_000, "{count} inputs");
 }
 
 #[test]

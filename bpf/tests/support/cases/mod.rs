@@ -4,6 +4,7 @@
 
 mod answers;
 mod classes;
+pub mod heads;
 mod ipv4;
 mod ipv6;
 mod limits;

@@ -10,8 +10,11 @@
 
 mod answer;
 mod classify;
+pub mod http;
 mod limits;
 pub mod parse;
+pub mod rules;
+pub mod tls;
 
 use super::setup::{Heartbeat, SECOND, Setup};
 use parse::Segment;

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The recogniser of requests as an ordinary program, with sanitizers.
+ *
+ * Talks over stdin and stdout: a length and that many bytes of commands in, a
+ * length and that many bytes of results out. tests/support/recogniser.rs is the
+ * other side. Integers are little-endian.
+ */
+#include "lib/http.h"
+#include "lib/http_answer.h"
+#include "lib/tls_hello.h"
+#include "lib/rule.h"
+
+#include "kernel.h"
+
+#include <stdio.h>
+
+#define HOST_COMMANDS_MAX (1 << 20)	/* bytes in one message */
+#define HOST_RESULTS_MAX (1 << 22)
+
+static struct tg_head host_head;
+
+struct host_bytes {
+	__u8 *at;
+	__u8 *end;
+};
+
+static void host_get(struct host_bytes *b, void *to, __u32 length)
+{
+	if (length > (__u64)(b->end - b->at))
+		abort();	/* the other side is wrong */
+	memcpy(to, b->at, length);
+	b->at += length;
+}
+
+static void host_put(struct host_bytes *b, const void *from, __u32 length)
+{
+	if (length > (__u64)(b->end - b->at))
+		abort();
+	memcpy(b->at, from, length);
+	b->at += length;
+}
+
+static __u32 host_u32(struct host_bytes *b)
+{
+	__u32 value;
+
+	host_get(b, &value, sizeof(value));
+	return value;
+}
+
+static void host_put_u32(struct host_bytes *b, __u32 value)
+{
+	host_put(b, &value, sizeof(value));
+}
+
+/* Settings are read-only for the recogniser, and written here. */
+static void host_key(struct host_bytes *b)
+{
+	__u64 from = (__u64)&settings & ~(__u64)(NATIVE_PAGE - 1);
+	__u64 size = (__u64)(&settings + 1) - from;
+
+	if (mprotect((void *)from, size, PROT_READ | PROT_WRITE))
+		abort();
+	host_get(b, (void *)settings.key, sizeof(settings.key));
+}
+
+/* Bytes as a segment has them; what lies behind them is of another packet. */
+static __u32 host_load(struct host_bytes *b)
+{
+	__u32 length = host_u32(b);
+
+	if (length > TG_HEAD_MAX)
+		abort();
+	host_get(b, host_head.bytes, length);
+	return length;
+}
+
+static void host_request(struct host_bytes *b, struct host_bytes *out)
+{
+	const struct tg_http *http = &host_head.http;
+	__u32 length = host_load(b);
+
+	host_put_u32(out, tg_http_request(&host_head, length));
+	host_put(out, http, sizeof(*http));
+	host_put(out, host_head.key.path, http->path);
+	host_put(out, host_head.pair, http->pairs * sizeof(host_head.pair[0]));
+}
+
+static void host_answer(struct host_bytes *b, struct host_bytes *out)
+{
+	__u32 to = host_u32(b), length = host_load(b);
+
+	host_put_u32(out, tg_answer_head(&host_head, length, to));
+	host_put(out, &host_head.reply, sizeof(host_head.reply));
+}
+
+static void host_hello(struct host_bytes *b, struct host_bytes *out)
+{
+	__u32 length = host_load(b);
+
+	host_put_u32(out, tg_tls_hello(&host_head, length));
+	host_put(out, &host_head.http.host, sizeof(host_head.http.host));
+}
+
+static void host_body(struct host_bytes *b, struct host_bytes *out)
+{
+	struct tg_follow follow;
+
+	host_get(b, &follow, sizeof(follow));
+	native.length = host_u32(b);
+	if (native.length > NATIVE_FRAME_MAX)
+		abort();
+	host_get(b, native.frame, native.length);
+	host_put_u32(out, tg_follow(NULL, 0, native.length, &follow));
+	host_put(out, &follow, sizeof(follow));
+}
+
+static void host_hash(struct host_bytes *b, struct host_bytes *out)
+{
+	struct tg_text text;
+	__u32 length = host_load(b);
+	__u64 hash;
+
+	tg_text_begin(&text);
+	for (__u32 i = 0; i < length; i++)
+		tg_text_byte(&text, host_head.bytes[i]);
+	hash = tg_text_end(&text);
+	host_put(out, &hash, sizeof(hash));
+}
+
+/* A key and a value, of a hash or a trie. */
+static void host_entry(struct host_bytes *b, const void *map, __u32 key_size,
+		       __u32 value_size)
+{
+	__u8 key[sizeof(struct tg_path_key)], value[8];
+
+	host_get(b, key, key_size);
+	host_get(b, value, value_size);
+	native_add(map, key, value);
+}
+
+static void host_find(struct host_bytes *b, struct host_bytes *out)
+{
+	struct tg_asked asked;
+
+	host_get(b, &asked, sizeof(asked));
+	native.calls = 0;
+	host_put_u32(out, tg_rule_find(&host_head, &asked));
+	host_put(out, &asked, sizeof(asked));
+}
+
+static void host_forget(void)
+{
+	for (int i = 0; i < NATIVE_MAPS; i++)
+		if (native.maps[i].map)
+			native_clear(&native.maps[i]);
+}
+
+static void host_command(struct host_bytes *b, struct host_bytes *out)
+{
+	__u8 command;
+	__u32 at;
+
+	host_get(b, &command, sizeof(command));
+	switch (command) {
+	case 'k': return host_key(b);
+	case 'q': return host_request(b, out);
+	case 'a': return host_answer(b, out);
+	case 't': return host_hello(b, out);
+	case 'b': return host_body(b, out);
+	case 'x': return host_hash(b, out);
+	case 'f': return host_find(b, out);
+	case 'z': return host_forget();
+	case 'p': return host_entry(b, &tg_paths, sizeof(struct tg_path_key), 4);
+	case 'h': return host_entry(b, &tg_hosts, sizeof(struct tg_host_key), 4);
+	case 'r':
+		at = host_u32(b);
+		host_get(b, native_entry(&tg_rules, at),
+			 sizeof(struct tg_rule));
+		return;
+	case 'c':
+		at = host_u32(b);
+		host_get(b, native_entry(&tg_cookie_tests, at),
+			 sizeof(struct tg_cookie_test));
+		return;
+	}
+	abort();
+}
+
+static void host_map(const void *map, const char *name, __u32 type,
+		     struct native_map m)
+{
+	m.map = map;
+	m.name = name;
+	m.type = type;
+	native_register(m);
+}
+
+static void host_maps(void)
+{
+	host_map(&tg_rules, "tg_rules", BPF_MAP_TYPE_ARRAY,
+		 (struct native_map){
+			 .key_size = sizeof(__u32),
+			 .value_size = sizeof(struct tg_rule),
+			 .max = TG_SLOTS * TG_RULES_MAX,
+		 });
+	host_map(&tg_cookie_tests, "tg_cookie_tests", BPF_MAP_TYPE_ARRAY,
+		 (struct native_map){
+			 .key_size = sizeof(__u32),
+			 .value_size = sizeof(struct tg_cookie_test),
+			 .max = TG_SLOTS * TG_COOKIE_TESTS_MAX,
+		 });
+	host_map(&tg_paths, "tg_paths", BPF_MAP_TYPE_LPM_TRIE,
+		 (struct native_map){
+			 .key_size = sizeof(struct tg_path_key),
+			 .value_size = sizeof(__u32),
+			 .max = TG_SLOTS * TG_RULES_MAX,
+		 });
+	host_map(&tg_hosts, "tg_hosts", BPF_MAP_TYPE_HASH,
+		 (struct native_map){
+			 .key_size = sizeof(struct tg_host_key),
+			 .value_size = sizeof(__u32),
+			 .max = TG_SLOTS * TG_HOSTS_MAX,
+		 });
+}
+
+#ifndef TG_NATIVE_NO_MAIN
+static int host_read(void *to, __u32 length)
+{
+	return fread(to, 1, length, stdin) == length;
+}
+
+int main(void)
+{
+	static __u8 commands[HOST_COMMANDS_MAX], results[HOST_RESULTS_MAX];
+	__u32 length;
+
+	native_memory();
+	host_maps();
+	while (host_read(&length, sizeof(length))) {
+		struct host_bytes in = { commands, commands + length };
+		struct host_bytes out = { results, results + sizeof(results) };
+
+		if (length > sizeof(commands) || !host_read(commands, length))
+			return 1;
+		while (in.at < in.end)
+			host_command(&in, &out);
+		length = out.at - results;
+		fwrite(&length, sizeof(length), 1, stdout);
+		fwrite(results, 1, length, stdout);
+		fflush(stdout);
+	}
+	return 0;
+}
+#endif

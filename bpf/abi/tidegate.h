@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 2
+#define TG_ABI_VERSION 3
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -24,7 +24,10 @@
 #define TG_PORT_ANY 2
 #define TG_PORT_BYTES (65536 / 4)
 
-/* The switches of the operator; one entry. */
+/*
+ * The switches of the operator; one entry. The first two stay where they are in
+ * every version: a switch that is thrown is carried over.
+ */
 struct tg_control {
 	__u32 slot;		/* which classification is in force */
 	__u32 released;		/* not 0: everything passes; 2: left by a

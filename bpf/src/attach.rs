@@ -6,12 +6,10 @@
 //! goes on to tcx and then to clsact, and says why.
 
 use crate::core::Core;
+use crate::mount::Attempt;
 use crate::namespace::{self, Device};
-use crate::objects::{self, Load, Variant};
-use crate::syscall::{self, Side};
-use crate::{AttachMode, Error, Interface, abi};
-use libbpf_rs::ProgramAttachType;
-use libbpf_sys as sys;
+use crate::syscall::{self, Filter, Side};
+use crate::{Error, Interface};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,11 +39,45 @@ impl Hook {
             Self::Clsact => "clsact",
         }
     }
+}
 
-    /// In file names: a BPF filesystem takes no dots, and the side tells two tcx links apart.
-    fn pin_name(self, side: Side) -> String {
-        let side = if side == Side::Ingress { "in" } else { "out" };
-        format!("{}_{side}", self.name())
+/// What a program of ours does on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Judges SYNs.
+    Judge,
+    /// Watches answers for the passive signals.
+    Watch,
+    /// Judges requests by header rules.
+    Requests,
+    /// Follows the answers to them.
+    Answers,
+}
+
+impl Role {
+    pub(crate) const ALL: [Self; 4] = [Self::Judge, Self::Watch, Self::Requests, Self::Answers];
+
+    pub(crate) const fn side(self) -> Side {
+        match self {
+            Self::Judge | Self::Requests => Side::Ingress,
+            Self::Watch | Self::Answers => Side::Egress,
+        }
+    }
+
+    /// Our place in clsact: requests are judged after SYNs.
+    pub(crate) const fn filter(self) -> Filter {
+        let later = matches!(self, Self::Requests | Self::Answers) as u32;
+        Filter { side: self.side(), priority: syscall::CLSACT_PRIORITY + later }
+    }
+
+    /// In file names, with the hook: a BPF filesystem takes no dots.
+    pub(crate) const fn pin_name(self) -> &'static str {
+        match self {
+            Self::Judge => "in",
+            Self::Watch => "out",
+            Self::Requests => "request_in",
+            Self::Answers => "request_out",
+        }
     }
 }
 
@@ -60,21 +92,23 @@ pub struct Attached {
     pub ingress: Hook,
     /// The egress hook; `None`: no passive signals.
     pub egress: Option<Hook>,
+    /// The hook of header rules; `None`: no service has any.
+    pub requests: Option<Hook>,
     /// What the operator should know about it.
     pub notes: Vec<String>,
 }
 
 /// A hook in place.
 #[derive(Debug)]
-struct Mounted {
-    hook: Hook,
-    side: Side,
+pub(crate) struct Mounted {
+    pub(crate) hook: Hook,
+    pub(crate) role: Role,
     /// The link; a clsact filter has none.
-    link: Option<OwnedFd>,
+    pub(crate) link: Option<OwnedFd>,
     /// Where it is pinned.
-    pin: Option<PathBuf>,
+    pub(crate) pin: Option<PathBuf>,
     /// Whether it was not there before.
-    new: bool,
+    pub(crate) new: bool,
 }
 
 /// An interface with its hooks.
@@ -82,8 +116,8 @@ struct Mounted {
 pub(crate) struct Bound {
     pub(crate) interface: Interface,
     device: Device,
-    ingress: Mounted,
-    egress: Option<Mounted>,
+    /// One for each role that is in place.
+    mounted: Vec<Mounted>,
     notes: Vec<String>,
 }
 
@@ -92,36 +126,69 @@ impl Bound {
         Attached {
             interface: self.interface.name.clone(),
             namespace: self.interface.namespace.clone(),
-            ingress: self.ingress.hook,
-            egress: self.egress.as_ref().map(|mounted| mounted.hook),
+            ingress: self.hook(Role::Judge).unwrap_or(Hook::Clsact),
+            egress: self.hook(Role::Watch),
+            requests: self.hook(Role::Requests),
             notes: self.notes.clone(),
         }
     }
 
-    fn mounted(&self) -> impl Iterator<Item = &Mounted> {
-        std::iter::once(&self.ingress).chain(&self.egress)
+    fn hook(&self, role: Role) -> Option<Hook> {
+        self.mounted.iter().find(|mounted| mounted.role == role).map(|mounted| mounted.hook)
+    }
+
+    /// Whether the hooks of header rules are in place.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.mounted.iter().any(is_of_requests)
+    }
+
+    /// Our own link of a role, if it is at this hook.
+    pub(crate) fn link(&self, hook: Hook, role: Role) -> Option<&OwnedFd> {
+        let same = self.mounted.iter().find(|m| m.hook == hook && m.role == role);
+        same?.link.as_ref()
     }
 
     /// Paths of the pins in use.
     pub(crate) fn pins(&self) -> impl Iterator<Item = &Path> {
-        self.mounted().filter_map(|mounted| mounted.pin.as_deref())
+        self.mounted.iter().filter_map(|mounted| mounted.pin.as_deref())
     }
 
     /// Takes our hooks off the interface; returns what stays, one sentence each, already logged.
     pub(crate) fn detach(&self) -> Vec<String> {
-        self.mounted().filter_map(|mounted| self.unmount(mounted)).collect()
+        self.mounted.iter().filter_map(|mounted| self.unmount(mounted)).collect()
+    }
+
+    /// Puts the hooks of header rules on, beside those that are in place: first the one that sees
+    /// the answers, so that no request waits for one that nobody sees.
+    pub(crate) fn add_requests(&mut self, core: &Core) -> Result<(), Error> {
+        let (interface, device) = (&self.interface, self.device);
+        let attempt = Attempt { core, interface, device, earlier: Some(&*self) };
+        let added = namespace::within(interface.namespace.as_deref(), || attempt.requests())?;
+        self.mounted.retain(|mounted| !is_of_requests(mounted));
+        self.mounted.extend(added);
+        Ok(())
+    }
+
+    /// Takes the hooks of header rules off.
+    pub(crate) fn remove_requests(&mut self) {
+        let (removed, kept) =
+            std::mem::take(&mut self.mounted).into_iter().partition(is_of_requests);
+        self.mounted = kept;
+        for mounted in removed.iter().rev() {
+            let _ = self.unmount(mounted);
+        }
     }
 
     /// Takes off what was not there before.
     pub(crate) fn undo(&self) {
-        for mounted in self.mounted().filter(|mounted| mounted.new) {
+        for mounted in self.mounted.iter().filter(|mounted| mounted.new) {
             let _ = self.unmount(mounted);
         }
     }
 
     /// Takes clsact filters off: they do not end with a descriptor.
     pub(crate) fn detach_unpinned(&self) {
-        for mounted in self.mounted().filter(|mounted| mounted.pin.is_none()) {
+        for mounted in self.mounted.iter().filter(|mounted| mounted.pin.is_none()) {
             let _ = self.unmount(mounted);
         }
     }
@@ -133,7 +200,7 @@ impl Bound {
         }
         let error = match &mounted.link {
             Some(link) => syscall::link_detach(link.as_fd()),
-            None => self.remove_filter(mounted.side),
+            None => self.remove_filter(mounted.role.filter()),
         }
         .err()?;
         let interface = self.interface.shown();
@@ -145,16 +212,16 @@ impl Bound {
         let how = match mounted.link {
             // Nothing holds a link that is not pinned but this process.
             Some(_) => "it goes with this process".to_string(),
-            None => format!("take it off with `{}`", self.removal(mounted.side)),
+            None => format!("take it off with `{}`", self.removal(mounted.role.filter())),
         };
         let left = format!("interface {interface}: {hook} stays attached ({error}); {how}");
         tracing::warn!("{left}");
         Some(left)
     }
 
-    fn remove_filter(&self, side: Side) -> io::Result<()> {
+    fn remove_filter(&self, filter: Filter) -> io::Result<()> {
         let removed = namespace::within(self.interface.namespace.as_deref(), || {
-            Ok(syscall::clsact_detach(self.device.ifindex, side))
+            Ok(syscall::clsact_detach(self.device.ifindex, filter))
         });
         match removed {
             Ok(result) => result,
@@ -164,18 +231,23 @@ impl Bound {
     }
 
     /// The command that removes a clsact filter of ours.
-    fn removal(&self, side: Side) -> String {
+    fn removal(&self, filter: Filter) -> String {
         let namespace = self.interface.namespace.as_ref();
         let enter = namespace.map(|path| format!("nsenter --net={} ", path.display()));
-        let side = if side == Side::Ingress { "ingress" } else { "egress" };
+        let side = if filter.side == Side::Ingress { "ingress" } else { "egress" };
         format!(
             "{}tc filter del dev {} {side} protocol all pref {} handle {:#x} bpf",
             enter.unwrap_or_default(),
             self.interface.name,
-            syscall::CLSACT_PRIORITY,
+            filter.priority,
             syscall::CLSACT_HANDLE,
         )
     }
+}
+
+/// Whether a hook is one of header rules.
+const fn is_of_requests(mounted: &Mounted) -> bool {
+    matches!(mounted.role, Role::Requests | Role::Answers)
 }
 
 /// Whether a detach failed because there was nothing: no filter (`ENOENT`), no clsact (`EINVAL`),
@@ -184,15 +256,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(2 | 19 | 22))
 }
 
-/// What an attempt to attach needs to know.
-struct Attempt<'a> {
-    core: &'a Core,
-    interface: &'a Interface,
-    device: Device,
-    earlier: Option<&'a Bound>,
-}
-
-/// Attaches both hooks of an interface, or gives the ones in place new programs.
+/// Attaches the hooks of an interface, or gives the ones in place new programs.
 pub(crate) fn attach(
     core: &Core,
     interface: &Interface,
@@ -202,231 +266,18 @@ pub(crate) fn attach(
         let device = namespace::device(interface)?;
         let earlier = earlier.filter(|bound| bound.device == device);
         let attempt = Attempt { core, interface, device, earlier };
-        let mut notes = Vec::new();
-        let ingress = attempt.ingress(&mut notes)?;
-        let egress = attempt.egress(&mut notes);
-        attempt.remove_unused(&ingress, egress.as_ref());
-        Ok(Bound { interface: interface.clone(), device, ingress, egress, notes })
+        let (mounted, notes) = attempt.all()?;
+        Ok(Bound { interface: interface.clone(), device, mounted, notes })
     })
 }
-
-impl Attempt<'_> {
-    /// The first of the candidates that works.
-    fn ingress(&self, notes: &mut Vec<String>) -> Result<Mounted, Error> {
-        let candidates: &[Hook] = match self.interface.attach {
-            AttachMode::Auto => &[Hook::Xdp, Hook::Tcx, Hook::Clsact],
-            AttachMode::Xdp => &[Hook::Xdp],
-            AttachMode::XdpGeneric => &[Hook::XdpGeneric],
-            AttachMode::Tcx => &[Hook::Tcx, Hook::Clsact],
-            AttachMode::Clsact => &[Hook::Clsact],
-        };
-        for (place, hook) in candidates.iter().enumerate() {
-            match self.mount(*hook, Side::Ingress) {
-                Ok(mounted) => {
-                    if *hook == Hook::Xdp && self.device.veth {
-                        notes.push(VETH_NOTE.to_string());
-                    }
-                    if matches!(hook, Hook::Xdp | Hook::XdpGeneric) {
-                        let answers = self.core.plan.settings.rst_per_second > 0;
-                        notes.extend(namespace::offload_notes(self.interface, answers));
-                    }
-                    return Ok(mounted);
-                }
-                Err(error) if place + 1 == candidates.len() => return Err(error),
-                Err(error) => notes.push(format!("{error}; trying the next hook")),
-            }
-        }
-        Err(self.failed("ingress", io::ErrorKind::Unsupported.into()))
-    }
-
-    /// Egress only watches: without it there are no passive signals, and limits still hold.
-    fn egress(&self, notes: &mut Vec<String>) -> Option<Mounted> {
-        let attached = if self.interface.attach == AttachMode::Clsact {
-            self.mount(Hook::Clsact, Side::Egress)
-        } else {
-            let tcx = self.mount(Hook::Tcx, Side::Egress);
-            tcx.or_else(|_| self.mount(Hook::Clsact, Side::Egress))
-        };
-        match attached {
-            Ok(mounted) => Some(mounted),
-            Err(error) => {
-                notes.push(format!("no passive signals: {error}"));
-                None
-            }
-        }
-    }
-
-    fn failed(&self, hook: &'static str, source: io::Error) -> Error {
-        Error::Attach { interface: self.interface.shown(), hook, source }
-    }
-
-    fn program(&self, hook: Hook, side: Side) -> Result<OwnedFd, Error> {
-        let redirect = hook == Hook::Xdp && self.device.veth;
-        let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
-        let variant = Variant { answer, trust_dscp: self.interface.trust_dscp };
-        let objects = &self.core.objects;
-        let (object, bytes, attach_type) = match (hook, side) {
-            (Hook::Xdp | Hook::XdpGeneric, _) => ("xdp", &objects.xdp, None),
-            (Hook::Tcx, Side::Ingress) => ("tc", &objects.tc, Some(ProgramAttachType::TcxIngress)),
-            (Hook::Tcx, Side::Egress) => {
-                ("egress", &objects.egress, Some(ProgramAttachType::TcxEgress))
-            }
-            (Hook::Clsact, Side::Ingress) => ("tc", &objects.tc, None),
-            (Hook::Clsact, Side::Egress) => ("egress", &objects.egress, None),
-        };
-        let settings = objects::settings(&self.core.maps, &self.core.plan, variant)?;
-        objects::load(&self.core.maps, &Load { object, bytes, settings, attach_type })
-    }
-
-    fn mount(&self, hook: Hook, side: Side) -> Result<Mounted, Error> {
-        let program = self.program(hook, side)?;
-        if hook == Hook::Clsact {
-            let new = self.clsact(&program, side)?;
-            return Ok(Mounted { hook, side, link: None, pin: None, new });
-        }
-        let pin = self.pin(hook, side);
-        let own = self.own_link(hook, side, pin.as_deref());
-        let new = own.is_none();
-        let link = match own {
-            Some(link) => {
-                syscall::link_update(link.as_fd(), program.as_fd())
-                    .map_err(|source| self.failed(hook.name(), source))?;
-                link
-            }
-            None => self.create(hook, side, &program)?,
-        };
-        if let Some(pin) = &pin {
-            self.pin_link(&link, pin)?;
-        }
-        Ok(Mounted { hook, side, link: Some(link), pin, new })
-    }
-
-    /// The place in the BPF filesystem for a link of this device.
-    fn pin(&self, hook: Hook, side: Side) -> Option<PathBuf> {
-        let pins = self.core.plan.settings.pins.as_ref()?;
-        let Device { namespace, ifindex, .. } = self.device;
-        Some(links(pins).join(format!("{namespace}_{ifindex}_{}", hook.pin_name(side))))
-    }
-
-    /// Our own link from before: of this process, or pinned by an earlier one.
-    fn own_link(&self, hook: Hook, side: Side, pin: Option<&Path>) -> Option<OwnedFd> {
-        let held = self.earlier.and_then(|bound| {
-            let same = bound.mounted().find(|m| m.hook == hook && m.side == side);
-            same?.link.as_ref()?.try_clone().ok()
-        });
-        let link = held.or_else(|| syscall::open_pin(pin?).ok())?;
-        let info = syscall::link_info(link.as_fd()).ok()?;
-        let kind = match hook {
-            Hook::Tcx => sys::BPF_LINK_TYPE_TCX,
-            _ => sys::BPF_LINK_TYPE_XDP,
-        };
-        let alive = info.kind == kind && info.ifindex == self.device.ifindex;
-        alive.then_some(link)
-    }
-
-    fn create(&self, hook: Hook, side: Side, program: &OwnedFd) -> Result<OwnedFd, Error> {
-        let (kind, flags) = match (hook, side) {
-            (Hook::Xdp, _) => (sys::BPF_XDP, syscall::XDP_NATIVE),
-            (Hook::XdpGeneric, _) => (sys::BPF_XDP, syscall::XDP_GENERIC),
-            (_, Side::Ingress) => (sys::BPF_TCX_INGRESS, 0),
-            (_, Side::Egress) => (sys::BPF_TCX_EGRESS, 0),
-        };
-        let ifindex = self.device.ifindex;
-        if kind == sys::BPF_XDP {
-            self.refuse_foreign(syscall::xdp_program(ifindex).ok().flatten())?;
-        }
-        syscall::link_create(program.as_fd(), ifindex, kind, flags).map_err(|source| {
-            // Somebody may have come in between.
-            let busy = matches!(source.raw_os_error(), Some(16 | 17));
-            let found = if busy { syscall::xdp_program(ifindex).ok().flatten() } else { None };
-            self.refuse_foreign(found).err().unwrap_or_else(|| self.failed(hook.name(), source))
-        })
-    }
-
-    fn refuse_foreign(&self, program: Option<u32>) -> Result<(), Error> {
-        let Some(id) = program else {
-            return Ok(());
-        };
-        let name = program_name(id);
-        Err(Error::Foreign { interface: self.interface.shown(), id, name })
-    }
-
-    /// Whether the filter is new.
-    fn clsact(&self, program: &OwnedFd, side: Side) -> Result<bool, Error> {
-        let ifindex = self.device.ifindex;
-        let failed = |source| self.failed(Hook::Clsact.name(), source);
-        let found = syscall::clsact_program(ifindex, side).map_err(failed)?;
-        if let Some(id) = found {
-            let name = program_name(id);
-            if !name.starts_with(OUR_PREFIX) {
-                let interface = self.interface.shown();
-                return Err(Error::ForeignFilter { interface, id, name });
-            }
-        }
-        syscall::clsact_attach(program.as_fd(), ifindex, side).map_err(failed)?;
-        Ok(found.is_none())
-    }
-
-    fn pin_link(&self, link: &OwnedFd, pin: &Path) -> Result<(), Error> {
-        let failed = |source: io::Error| Error::Pins { path: pin.to_path_buf(), source };
-        if let Ok(pinned) = syscall::open_pin(pin) {
-            let ids = (syscall::link_info(pinned.as_fd()), syscall::link_info(link.as_fd()));
-            if matches!(ids, (Ok(a), Ok(b)) if a.id == b.id) {
-                return Ok(());
-            }
-            remove_pin(pin);
-        }
-        if let Some(directory) = pin.parent() {
-            fs::create_dir_all(directory).map_err(failed)?;
-        }
-        syscall::pin(link.as_fd(), pin).map_err(failed)
-    }
-
-    /// Hooks of ours that this interface had before and does not need any more.
-    fn remove_unused(&self, ingress: &Mounted, egress: Option<&Mounted>) {
-        for side in [Side::Ingress, Side::Egress] {
-            let used = if side == Side::Ingress { Some(ingress) } else { egress };
-            for hook in [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx] {
-                let pin = self.pin(hook, side);
-                if used.is_some_and(|used| used.hook == hook) {
-                    continue;
-                }
-                if let Some(link) = self.own_link(hook, side, pin.as_deref()) {
-                    let _ = syscall::link_detach(link.as_fd());
-                }
-                if let Some(pin) = pin {
-                    remove_pin(&pin);
-                }
-            }
-            let ours = syscall::clsact_program(self.device.ifindex, side)
-                .is_ok_and(|id| id.is_some_and(|id| program_name(id).starts_with(OUR_PREFIX)));
-            if ours && used.is_none_or(|used| used.hook != Hook::Clsact) {
-                let _ = syscall::clsact_detach(self.device.ifindex, side);
-            }
-        }
-    }
-}
-
-/// What the names of our programs begin with.
-const OUR_PREFIX: &str = "tg_";
-
-/// What holds for answers from XDP on veth.
-const VETH_NOTE: &str = "veth: answers (RST) from XDP reach the peer only if it has GRO on or an \
-    XDP program; otherwise they are lost, and a reject acts as a drop (attach: tcx has no such \
-    condition)";
 
 /// Where links are pinned: beside the versions of the maps, so that an upgrade finds them.
 pub(crate) fn links(pins: &Path) -> PathBuf {
     pins.join("links")
 }
 
-fn program_name(id: u32) -> String {
-    let info = syscall::program_by_id(id).and_then(|fd| syscall::program_info(fd.as_fd()));
-    info.map(|info| info.name).unwrap_or_default()
-}
-
 /// Removes a pin; one that is not there is fine.
-fn remove_pin(path: &Path) {
+pub(crate) fn remove_pin(path: &Path) {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {

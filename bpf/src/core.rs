@@ -2,14 +2,20 @@
 //! The state of the dataplane without its hooks: maps, plan in force, limits, heartbeat.
 
 use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Plain, Table};
+use crate::abi_request::REQUEST_SIZES;
 use crate::limits::Limits;
 use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
-use crate::{Error, Plan, ServiceParams, classification, switch, syscall};
+use crate::request_state::RequestState;
+use crate::{
+    BucketParams, Error, Followed, Plan, RuleCount, ServiceParams, Unjudged, bucket_limits,
+    classification, read, request_read, switch, syscall,
+};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::SERVICES_MAX;
+use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Params, State};
 use tidegate_units::Nanos;
 
@@ -26,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) plan: Plan,
     pub(crate) objects: Objects,
     limits: Limits,
+    /// Header rules; `None` as long as there were none.
+    requests: Option<RequestState>,
     /// Gauges in use, by index of the service.
     gauges: Vec<u8>,
     heartbeat: OwnedFd,
@@ -43,9 +51,17 @@ impl Core {
         };
         if maps.is_empty() {
             maps = objects::create_maps(&objects, plan)?;
-            let control = Control { seed: seed()?, ..Control::default() };
+            // An operator's switch outlives the layout of what it was thrown in.
+            let released = plan.settings.pins.as_deref().is_some_and(switch::thrown);
+            let control =
+                Control { seed: seed()?, released: released.into(), ..Control::default() };
             maps.write("tg_control", &0_u32.to_ne_bytes(), control.bytes())?;
+        } else if let Some(pins) = &plan.settings.pins {
+            maps.adopt_more(pins, &objects::REQUESTS, &REQUEST_SIZES);
         }
+        let left = maps.find(objects::REQUESTS[0]).is_some();
+        let requests =
+            if left { Some(RequestState::open(&mut maps, &objects, plan)?) } else { None };
         // A clean stop whose pins stayed behind was no operator: what it threw is not kept.
         let control: Control = maps.read("tg_control", 0)?;
         if control.released == STOPPED {
@@ -62,6 +78,7 @@ impl Core {
             plan: empty,
             objects,
             limits,
+            requests,
             gauges: Vec::new(),
             heartbeat,
             reap_from: 0,
@@ -74,6 +91,9 @@ impl Core {
     /// classification is swapped as a whole.
     pub(crate) fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         plan.validate()?;
+        if plan.has_rules() && self.requests.is_none() {
+            self.requests = Some(RequestState::open(&mut self.maps, &self.objects, plan)?);
+        }
         let control: Control = self.maps.read("tg_control", 0)?;
         let slot = (control.slot + 1) % abi::SLOTS;
         let table: Table = self.maps.read("tg_tables", control.slot % abi::SLOTS)?;
@@ -90,6 +110,10 @@ impl Core {
             }
             gauges.push(next_gauge(index, old.gauge, same || old.identity == 0));
         }
+        if let Some(requests) = &mut self.requests {
+            let moved = fresh.iter().filter(|(_, same)| !same);
+            requests.pause(&self.maps, moved.fold(0, |all, (index, _)| all | 1 << index))?;
+        }
         for (index, _) in &fresh {
             let policy = plan
                 .services
@@ -105,6 +129,9 @@ impl Core {
         classification::fill(&self.maps, plan, slot as u8, &gauges)?;
         // Read again: somebody may have thrown the kill switch since.
         switch::write(self.maps.get("tg_control")?, |control| control.slot = slot)?;
+        if let Some(requests) = &mut self.requests {
+            requests.apply(&self.maps, plan)?;
+        }
         self.gauges = gauges;
         self.plan = plan.clone();
         Ok(())
@@ -163,11 +190,81 @@ impl Core {
         };
         planned.shadow = shadow;
         self.limits.shadow(service, shadow);
-        self.limits.swap(&self.maps, self.limits.generation())
+        self.limits.swap(&self.maps, self.limits.generation())?;
+        match &mut self.requests {
+            Some(requests) => requests.set_shadow(&self.maps, &self.plan),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts limits of request buckets in force; those that are not named keep theirs.
+    pub(crate) fn set_bucket_limits(
+        &mut self,
+        limits: &[BucketParams],
+        generation: u64,
+    ) -> Result<(), Error> {
+        let compiled = limits.iter().map(|params| {
+            let service = self.plan.services.get(params.service);
+            let requests = service.and_then(|service| service.requests.as_ref());
+            let name = requests.and_then(|requests| requests.buckets.get(params.bucket));
+            let (Some(service), Some(name)) = (service, name) else {
+                let BucketParams { service, bucket, .. } = params;
+                return Err(Error::Plan(format!(
+                    "bucket {bucket} of service {service}: none such"
+                )));
+            };
+            let wrong =
+                |text| Error::Plan(format!("service {}: bucket {name}: {text}", service.name));
+            Ok((*params, bucket_limits::compile(params).map_err(wrong)?))
+        });
+        let compiled: Vec<_> = compiled.collect::<Result<_, _>>()?;
+        match &mut self.requests {
+            Some(requests) => requests.set_limits(&self.maps, &compiled, generation),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets the limits of request buckets: everything is admitted until some are set.
+    pub(crate) fn forget_bucket_limits(&mut self) -> Result<(), Error> {
+        match &mut self.requests {
+            Some(requests) => requests.forget_limits(&self.maps),
+            None => Ok(()),
+        }
+    }
+
+    /// Header rules, once there were some.
+    pub(crate) const fn requests(&self) -> Option<&RequestState> {
+        self.requests.as_ref()
     }
 
     pub(crate) const fn generation(&self) -> u64 {
         self.limits.generation()
+    }
+
+    /// The totals of a service, with those of its request buckets.
+    pub(crate) fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
+        let mut totals = read::totals(&self.maps, service, self.gauge(service))?;
+        if let Some(seats) = self.requests.as_ref().and_then(|r| r.seats().get(service)) {
+            totals.buckets = request_read::bucket_totals(&self.maps, &seats.buckets)?;
+        }
+        Ok(totals)
+    }
+
+    /// What the rules matched.
+    pub(crate) fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
+        let seats = self.requests.as_ref().map(RequestState::seats).unwrap_or_default();
+        request_read::rule_counts(&self.maps, seats)
+    }
+
+    /// What was not judged.
+    pub(crate) fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
+        let services = self.requests.as_ref().map_or(0, |_| self.plan.services.len());
+        request_read::unjudged(&self.maps, services)
+    }
+
+    /// How full the table of connections is.
+    pub(crate) fn followed(&self) -> Followed {
+        self.requests.as_ref().map(RequestState::followed).unwrap_or_default()
     }
 
     /// Renews the lease; returns the time on the dataplane's clock.
@@ -181,7 +278,11 @@ impl Core {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         self.reap_from = argument.reap_from;
-        Ok(Nanos(argument.now_ns))
+        let now = Nanos(argument.now_ns);
+        if let Some(requests) = &mut self.requests {
+            requests.sweep(now)?;
+        }
+        Ok(now)
     }
 
     /// The program that renews the lease.

@@ -40,9 +40,6 @@ impl Dataplane {
         }
         let mut core = Core::start(plan, Objects::default())?;
         renew(&mut core, &MonotonicClock)?;
-        if let Some(path) = &plan.settings.pins {
-            core.maps.pin(path)?;
-        }
         let mut dataplane = Self { core, bound: Vec::new() };
         dataplane.attach(plan)?;
         Ok(dataplane)
@@ -61,10 +58,32 @@ impl Dataplane {
         self.core.apply(&plan)?;
         // Hooks that stay are left alone: loading programs needs privileges that a daemon gives
         // up after its start.
-        if same_hooks { Ok(()) } else { self.attach(&plan) }
+        if same_hooks { self.attach_requests(&plan) } else { self.attach(&plan) }
+    }
+
+    /// Puts the hooks of header rules on, or takes them off, where the others stay.
+    fn attach_requests(&mut self, plan: &Plan) -> Result<(), Error> {
+        let there = self.bound.iter().all(Bound::has_requests);
+        if !plan.has_rules() {
+            self.bound.iter_mut().for_each(Bound::remove_requests);
+        } else if !there {
+            if let Some(path) = &plan.settings.pins {
+                self.core.maps.pin(path)?;
+            }
+            for at in 0..self.bound.len() {
+                if let Err(error) = self.bound[at].add_requests(&self.core) {
+                    self.bound[..at].iter_mut().for_each(Bound::remove_requests);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn attach(&mut self, plan: &Plan) -> Result<(), Error> {
+        if let Some(path) = &plan.settings.pins {
+            self.core.maps.pin(path)?;
+        }
         let mut bound = Vec::new();
         for interface in &plan.interfaces {
             let earlier = self.bound.iter().find(|bound| same(&bound.interface, interface));
@@ -149,8 +168,7 @@ impl Dataplane {
         limits: &[BucketParams],
         generation: u64,
     ) -> Result<(), Error> {
-        let _ = (limits, generation);
-        Ok(())
+        self.core.set_bucket_limits(limits, generation)
     }
 
     /// What the rules matched since the state was created, in the order of the plan; a rule that
@@ -159,7 +177,7 @@ impl Dataplane {
     /// # Errors
     /// When a map cannot be read.
     pub fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
-        Ok(Vec::new())
+        self.core.rule_counts()
     }
 
     /// Segments of services with rules that passed without being judged, by reason.
@@ -167,20 +185,21 @@ impl Dataplane {
     /// # Errors
     /// When a map cannot be read.
     pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
-        Ok(Vec::new())
+        self.core.unjudged()
     }
 
     /// How full the table of connections with judged requests is.
     #[must_use]
     pub fn followed(&self) -> Followed {
-        Followed::default()
+        self.core.followed()
     }
 
     /// Whether [`Self::apply`] would load programs for this plan, for which a process needs the
-    /// privileges of a start: interfaces change, or rules come or go.
+    /// privileges of a start: interfaces change, or the first rules come.
     #[must_use]
     pub fn needs_attach(&self, plan: &Plan) -> bool {
-        plan.interfaces != self.core.plan.interfaces
+        let rules_come = plan.has_rules() && !self.bound.iter().all(Bound::has_requests);
+        plan.interfaces != self.core.plan.interfaces || rules_come
     }
 
     /// Verdicts since the state was created, by service, class, verdict, shadow and reason.
@@ -249,7 +268,7 @@ impl Drop for Dataplane {
 
 impl Totals for Dataplane {
     fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
-        read::totals(&self.core.maps, service, self.core.gauge(service)).map_err(io::Error::other)
+        self.core.totals(service).map_err(io::Error::other)
     }
 }
 
@@ -270,6 +289,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
             })
             .collect();
         core.set_limits(&none, core.generation() + 1)?;
+        core.forget_bucket_limits()?;
     }
     core.heartbeat().map(drop)
 }

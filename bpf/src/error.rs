@@ -72,12 +72,14 @@ pub enum Error {
     /// Somebody else's filter is at our place of clsact; it is never replaced.
     #[error(
         "interface {interface}: a clsact filter that is not ours is at the priority and handle that \
-         tidegate uses, 29799 and 0x7467 (id {id}, name {name:?}); it is left alone: give it another \
-         priority"
+         tidegate uses, {priority} and 0x7467 (id {id}, name {name:?}); it is left alone: give it \
+         another priority"
     )]
     ForeignFilter {
         /// Which interface.
         interface: String,
+        /// The priority.
+        priority: u32,
         /// Id of the foreign program.
         id: u32,
         /// Its name.

@@ -11,25 +11,37 @@
 #![allow(unsafe_code)]
 
 mod abi;
+mod abi_request;
 mod attach;
+mod bucket_limits;
 mod classification;
 mod core;
 mod dataplane;
 mod doors;
 mod error;
+#[cfg(test)]
+mod examples;
 mod limits;
 mod maps;
+mod mount;
 mod namespace;
+mod numbers;
 mod objects;
 mod origins;
 mod pins;
 mod plan;
 mod read;
+mod request_checks;
+mod request_read;
+mod request_state;
 mod requests;
+mod rules;
+mod swapped;
 mod switch;
 mod syscall;
 #[doc(hidden)]
 pub mod testing;
+mod text_hash;
 
 pub use abi::{ABI_VERSION, GAUGES_EACH};
 pub use attach::{Attached, Hook};

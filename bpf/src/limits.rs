@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits in force: two inner maps, one in the outer map's only slot, the other to be filled
-//! and swapped in. The kernel waits for the packets that read the old one before the swap returns.
+//! The limits in force, swapped whole.
 
 use crate::abi::{self, LimitsHead, Plain};
 use crate::maps::Maps;
+use crate::swapped::Swapped;
 use crate::{Error, Plan};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use std::os::fd::{AsFd, AsRawFd};
 use tidegate_model::SERVICES_MAX;
 use tidegate_policy::{Action, Params};
 
@@ -37,45 +35,23 @@ struct LimitsHeadFields {
     waiting_max: u64,
 }
 
-/// Both inner maps and what is in force.
+/// What is in force.
 #[derive(Debug)]
 pub(crate) struct Limits {
     generation: u64,
     entries: Vec<Entry>,
-    spare: MapHandle,
-    active: Option<MapHandle>,
+    swapped: Swapped,
 }
 
 impl Limits {
     /// Takes over the limits that are in force, or starts with none.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let outer = maps.get("tg_limits")?;
-        let id =
-            outer.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(Error::map("tg_limits"))?;
-        let id = id.and_then(|id| id.try_into().ok()).map(u32::from_ne_bytes);
-        let active = id.and_then(|id| MapHandle::from_map_id(id).ok());
-        let mut limits = Self {
-            generation: 0,
-            entries: vec![
-                Entry { head: LimitsHeadFields::default(), params: Vec::new() };
-                SERVICES_MAX
-            ],
-            spare: inner()?,
-            active: None,
-        };
-        if let Some(active) = active {
-            limits.read(&active)?;
-            limits.active = Some(active);
-        }
-        Ok(limits)
-    }
-
-    fn read(&mut self, map: &MapHandle) -> Result<(), Error> {
-        for (index, entry) in (0_u32..).zip(&mut self.entries) {
-            let value = map.lookup(&index.to_ne_bytes(), MapFlags::ANY);
-            let Some(value) = value.map_err(Error::map("limits"))? else { continue };
-            let Some(head) = LimitsHead::read(&value) else { continue };
-            self.generation = self.generation.max(head.generation);
+        let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, SERVICES_MAX))?;
+        let none = Entry { head: LimitsHeadFields::default(), params: Vec::new() };
+        let mut limits = Self { generation: 0, entries: vec![none; SERVICES_MAX], swapped };
+        for (value, entry) in limits.swapped.read()?.iter().zip(&mut limits.entries) {
+            let Some(head) = LimitsHead::read(value) else { continue };
+            limits.generation = limits.generation.max(head.generation);
             entry.head = LimitsHeadFields {
                 flags: head.flags,
                 accept_queue_max_q10: head.accept_queue_max_q10,
@@ -83,7 +59,7 @@ impl Limits {
             };
             entry.params = value[size_of::<LimitsHead>()..].to_vec();
         }
-        Ok(())
+        Ok(limits)
     }
 
     /// Generation of the limits in force.
@@ -133,7 +109,7 @@ impl Limits {
 
     /// Writes all entries and puts them in force at once.
     pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
-        for (index, entry) in (0_u32..).zip(&self.entries) {
+        let value = |entry: &Entry| {
             let head = LimitsHead {
                 generation,
                 flags: entry.head.flags,
@@ -142,28 +118,10 @@ impl Limits {
             };
             let mut value = head.bytes().to_vec();
             value.extend_from_slice(&entry.params);
-            value.resize(abi::LIMITS_SIZE, 0);
-            let written = self.spare.update(&index.to_ne_bytes(), &value, MapFlags::ANY);
-            written.map_err(Error::map("limits"))?;
-        }
-        let fd = self.spare.as_fd().as_raw_fd().to_ne_bytes();
-        maps.write("tg_limits", &0_u32.to_ne_bytes(), &fd)?;
-        let next = match self.active.take() {
-            Some(active) => active,
-            None => inner()?,
+            value
         };
-        self.active = Some(std::mem::replace(&mut self.spare, next));
+        self.swapped.swap(maps, self.entries.iter().map(value))?;
         self.generation = generation;
         Ok(())
     }
-}
-
-fn inner() -> Result<MapHandle, Error> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    let size = abi::LIMITS_SIZE as u32;
-    MapHandle::create(MapType::Array, Some("tg_limits"), 4, size, SERVICES_MAX as u32, &options)
-        .map_err(Error::map("limits"))
 }

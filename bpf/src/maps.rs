@@ -48,6 +48,23 @@ impl Maps {
         if maps.check().is_ok() { maps } else { Self::default() }
     }
 
+    /// Takes over more maps that are pinned beside those that were adopted: all of them, or none if
+    /// one is missing or of another size.
+    pub(crate) fn adopt_more(&mut self, pins: &Path, names: &[&str], sizes: &[(&str, usize)]) {
+        let directory = directory(pins);
+        let mut more = BTreeMap::new();
+        for name in names {
+            match MapHandle::from_pinned_path(directory.join(name)) {
+                Ok(map) => more.insert((*name).to_string(), map),
+                Err(_) => return,
+            };
+        }
+        let more = Self { by_name: more };
+        if more.check_sizes(sizes).is_ok() {
+            self.by_name.extend(more.by_name);
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -66,15 +83,20 @@ impl Maps {
 
     /// Compares the layouts with those of this crate.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        for (name, size) in VALUE_SIZES {
-            if self.get(name)?.value_size() as usize != size {
-                return Err(Error::Layout { map: name.to_string() });
+        self.check_sizes(&VALUE_SIZES)
+    }
+
+    /// The same for these maps.
+    pub(crate) fn check_sizes(&self, sizes: &[(&str, usize)]) -> Result<(), Error> {
+        for (name, size) in sizes {
+            if self.get(name)?.value_size() as usize != *size {
+                return Err(Error::Layout { map: (*name).to_string() });
             }
         }
         Ok(())
     }
 
-    /// Pins every map that is not pinned yet.
+    /// Pins every map that is not pinned yet; what else is pinned there belongs to nobody any more.
     pub(crate) fn pin(&self, pins: &Path) -> Result<(), Error> {
         let directory = directory(pins);
         let failed = |path: &Path| {
@@ -92,6 +114,11 @@ impl Maps {
                     return Err(failed(&path)(error));
                 }
                 _ => syscall::pin(map.as_fd(), &path).map_err(failed(&path))?,
+            }
+        }
+        for entry in fs::read_dir(&directory).map_err(failed(&directory))?.flatten() {
+            if entry.file_name().to_str().is_none_or(|name| !self.by_name.contains_key(name)) {
+                fs::remove_file(entry.path()).map_err(failed(&entry.path()))?;
             }
         }
         Ok(())
@@ -143,18 +170,21 @@ fn pinned_is(path: &Path, map: &MapHandle) -> bool {
     matches!(ids, (Ok(a), Ok(b)) if a == b)
 }
 
+/// Where maps are pinned, by version of the ABI, the newest last.
+pub(crate) fn versions(pins: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(pins).into_iter().flatten().flatten().map(|entry| entry.path());
+    let version = |path: &Path| path.file_name()?.to_str()?.strip_prefix('v')?.parse::<u32>().ok();
+    let mut versions: Vec<(u32, PathBuf)> =
+        entries.filter_map(|path| Some((version(&path)?, path))).collect();
+    versions.sort();
+    versions.into_iter().map(|(_, path)| path).collect()
+}
+
 /// Removes the maps of other ABI versions, once nothing uses them any more.
 pub(crate) fn remove_other_versions(pins: &Path) {
     let ours = directory(pins);
-    let Ok(entries) = fs::read_dir(pins) else {
-        return;
-    };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let version = name.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
-        if version && path != ours {
-            remove_directory(&path);
-        }
+    for path in versions(pins).into_iter().filter(|path| *path != ours) {
+        remove_directory(&path);
     }
 }
 

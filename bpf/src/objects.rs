@@ -2,8 +2,9 @@
 //! The compiled hooks: loading them over the shared maps.
 
 use crate::abi::{Plain, SettingsRaw};
+use crate::abi_request::REQUEST_SIZES;
 use crate::maps::Maps;
-use crate::{Error, Plan, abi, syscall};
+use crate::{Error, Plan, abi, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -20,16 +21,30 @@ pub struct Objects {
     pub heartbeat: Vec<u8>,
     /// `hook/replay.bpf.c`.
     pub replay: Vec<u8>,
+    /// `hook/request_in.bpf.c`.
+    pub request_in: Vec<u8>,
+    /// `hook/request_out.bpf.c`.
+    pub request_out: Vec<u8>,
+    /// `hook/sweep.bpf.c`.
+    pub sweep: Vec<u8>,
 }
 
 impl Default for Objects {
     fn default() -> Self {
+        macro_rules! object {
+            ($name:literal) => {
+                include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")).to_vec()
+            };
+        }
         Self {
-            xdp: include_bytes!(concat!(env!("OUT_DIR"), "/xdp.bpf.o")).to_vec(),
-            tc: include_bytes!(concat!(env!("OUT_DIR"), "/tc.bpf.o")).to_vec(),
-            egress: include_bytes!(concat!(env!("OUT_DIR"), "/egress.bpf.o")).to_vec(),
-            heartbeat: include_bytes!(concat!(env!("OUT_DIR"), "/heartbeat.bpf.o")).to_vec(),
-            replay: include_bytes!(concat!(env!("OUT_DIR"), "/replay.bpf.o")).to_vec(),
+            xdp: object!("xdp"),
+            tc: object!("tc"),
+            egress: object!("egress"),
+            heartbeat: object!("heartbeat"),
+            replay: object!("replay"),
+            request_in: object!("request_in"),
+            request_out: object!("request_out"),
+            sweep: object!("sweep"),
         }
     }
 }
@@ -54,6 +69,23 @@ pub(crate) const SHARED: [&str; 18] = [
     "tg_flows",
     "tg_times",
     "tg_samples",
+];
+
+/// Names of the maps of header rules, which are there when a plan has some; all or none of them.
+pub(crate) const REQUESTS: [&str; 13] = [
+    "tg_request_control",
+    "tg_paths",
+    "tg_rules",
+    "tg_hosts",
+    "tg_cookie_tests",
+    "tg_answer_texts",
+    "tg_bucket_limits",
+    "tg_buckets",
+    "tg_bucket_totals",
+    "tg_rule_counts",
+    "tg_unjudged",
+    "tg_conns",
+    numbers::MAP,
 ];
 
 /// What libbpf prints goes to the log: what it complains about while we try one hook after the
@@ -133,6 +165,30 @@ pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error>
     }
     maps.check()?;
     Ok(maps)
+}
+
+/// Creates the maps of header rules beside the shared ones, without loading a program.
+pub(crate) fn create_request_maps(objects: &Objects, maps: &mut Maps) -> Result<(), Error> {
+    let failed = |source| Error::Load { object: "maps of header rules".into(), source };
+    let mut builder = ObjectBuilder::default();
+    let mut open = builder.open_memory(&objects.request_in).map_err(failed)?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(shared) = maps.find(&name) {
+            map.reuse_fd(shared.as_fd()).map_err(failed)?;
+        }
+    }
+    for mut program in open.progs_mut() {
+        program.set_autoload(false);
+    }
+    let object = open.load().map_err(failed)?;
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        if REQUESTS.contains(&name.as_str()) {
+            maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
+        }
+    }
+    maps.check_sizes(&REQUEST_SIZES)
 }
 
 /// Loads the one program of an object over the shared maps.

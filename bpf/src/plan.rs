@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon compiles from the configuration: plain data.
 
-use crate::{Error, Requests};
+use crate::{Error, Requests, request_checks};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -189,6 +189,7 @@ impl Plan {
             }
         }
         self.validate_listens()?;
+        request_checks::check(self)?;
         let sources: usize =
             self.services.iter().flat_map(|s| &s.classes).map(|c| c.sources.len()).sum();
         if sources + self.never_shed.sources.len() > PREFIXES_MAX {
@@ -200,6 +201,13 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Whether a service has header rules: then there are hooks for them.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        let requests = self.services.iter().filter_map(|service| service.requests.as_ref());
+        requests.into_iter().any(|requests| !requests.rules.is_empty())
     }
 
     fn validate_listens(&self) -> Result<(), Error> {

@@ -87,7 +87,7 @@ fn cell(index: usize) -> Option<(VerdictKind, bool, Reason)> {
 }
 
 /// Sums the words of all CPUs.
-fn sum(percpu: &[Vec<u8>], words: usize) -> Vec<u64> {
+pub(crate) fn sum(percpu: &[Vec<u8>], words: usize) -> Vec<u64> {
     let mut total = vec![0_u64; words];
     for value in percpu {
         for (sum, word) in total.iter_mut().zip(value.chunks_exact(8)) {
@@ -141,7 +141,7 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
     Ok(totals)
 }
 
-fn add(histogram: &mut Histogram, cpu: &abi::HistogramRaw) {
+pub(crate) fn add(histogram: &mut Histogram, cpu: &abi::HistogramRaw) {
     histogram.count += cpu.count;
     histogram.sum_ns = histogram.sum_ns.saturating_add(cpu.sum_ns);
     for (sum, count) in histogram.buckets.iter_mut().zip(&cpu.bucket) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Header rules as a plan has them: plain data, and every bound that it must keep.
 
+use crate::abi_request::METHOD_OTHER;
+
 /// The header rules of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
@@ -77,8 +79,11 @@ impl Methods {
     pub const NONE: Self = Self(0);
     /// All.
     pub const ANY: Self = Self(255);
-    /// The names that rules may use, in the order of their bits.
-    pub const NAMES: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
+    /// All that have none of these names.
+    pub const OTHER: Self = Self(METHOD_OTHER);
+    /// The names that rules may use, in the order of their bits; `OTHER` is any other method.
+    pub const NAMES: [&str; 8] =
+        ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "OTHER"];
 
     /// With the method of this name, too (upper case, one of [`Self::NAMES`]); `None`: another.
     #[must_use]
@@ -93,7 +98,7 @@ impl Methods {
 pub enum Host {
     /// This one.
     Exact(String),
-    /// All below this one (`*.name`), and not itself.
+    /// Those with one more label before this name (`*.name`).
     Below(String),
 }
 

@@ -42,20 +42,30 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Attaches a program to an interface of the calling thread's namespace.
-pub(crate) fn link_create(
-    program: BorrowedFd<'_>,
-    ifindex: u32,
-    kind: sys::bpf_attach_type,
-    flags: u32,
-) -> io::Result<OwnedFd> {
-    let options = sys::bpf_link_create_opts {
+/// Where a program goes.
+pub(crate) struct Place<'a> {
+    /// An interface of the calling thread's namespace.
+    pub(crate) ifindex: u32,
+    pub(crate) kind: sys::bpf_attach_type,
+    pub(crate) flags: u32,
+    /// The link before which it goes (tcx); last where there is none.
+    pub(crate) before: Option<BorrowedFd<'a>>,
+}
+
+/// Attaches a program.
+pub(crate) fn link_create(program: BorrowedFd<'_>, place: &Place<'_>) -> io::Result<OwnedFd> {
+    let mut options = sys::bpf_link_create_opts {
         sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
-        flags,
+        flags: place.flags,
         ..Default::default()
     };
-    // SAFETY: a live descriptor and options that outlive the call.
-    owned(unsafe { sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options) })
+    if let Some(next) = place.before {
+        options.flags |= sys::BPF_F_BEFORE | sys::BPF_F_LINK;
+        options.__bindgen_anon_1.tcx.relative_fd = next.as_raw_fd() as u32;
+    }
+    let (program, ifindex) = (program.as_raw_fd(), place.ifindex as i32);
+    // SAFETY: live descriptors and options that outlive the call.
+    owned(unsafe { sys::bpf_link_create(program, ifindex, place.kind, &options) })
 }
 
 /// Atomically puts another program into a link.
@@ -105,6 +115,29 @@ pub(crate) fn xdp_program(ifindex: u32) -> io::Result<Option<u32>> {
     Ok(ids.into_iter().find(|id| *id != 0))
 }
 
+/// Most programs of one side of tcx that are asked for.
+const TCX_MAX: usize = 64;
+
+/// The programs at tcx, in the order in which they run.
+pub(crate) fn tcx_programs(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
+    let kind = match side {
+        Side::Ingress => sys::BPF_TCX_INGRESS,
+        Side::Egress => sys::BPF_TCX_EGRESS,
+    };
+    let mut ids = [0; TCX_MAX];
+    let mut options = sys::bpf_prog_query_opts {
+        sz: size_of::<sys::bpf_prog_query_opts>() as sys::size_t,
+        prog_ids: ids.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = TCX_MAX as u32;
+    // SAFETY: options with their size and an array of the length that is told, outliving the call.
+    check(unsafe { sys::bpf_prog_query_opts(ifindex as i32, kind, &mut options) })?;
+    // SAFETY: both variants are the same integer.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    Ok(ids.into_iter().take(count).collect())
+}
+
 /// Identity and cost of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProgramInfo {
@@ -138,9 +171,17 @@ pub(crate) enum Side {
     Egress,
 }
 
-/// Handle and priority of our clsact filters: a fixed place, so that we find and replace our own.
+/// Handle and first priority of our clsact filters: fixed places, so that we find and replace our
+/// own.
 pub(crate) const CLSACT_HANDLE: u32 = 0x7467;
 pub(crate) const CLSACT_PRIORITY: u32 = 0x7467;
+
+/// A place in clsact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filter {
+    pub(crate) side: Side,
+    pub(crate) priority: u32,
+}
 
 fn clsact_hook(ifindex: u32, side: Side) -> sys::bpf_tc_hook {
     sys::bpf_tc_hook {
@@ -154,20 +195,20 @@ fn clsact_hook(ifindex: u32, side: Side) -> sys::bpf_tc_hook {
     }
 }
 
-fn clsact_options() -> sys::bpf_tc_opts {
+fn clsact_options(filter: Filter) -> sys::bpf_tc_opts {
     sys::bpf_tc_opts {
         sz: size_of::<sys::bpf_tc_opts>() as sys::size_t,
         handle: CLSACT_HANDLE,
-        priority: CLSACT_PRIORITY,
+        priority: filter.priority,
         ..Default::default()
     }
 }
 
 /// The program at our place of clsact, if any.
-pub(crate) fn clsact_program(ifindex: u32, side: Side) -> io::Result<Option<u32>> {
-    let mut options = clsact_options();
+pub(crate) fn clsact_program(ifindex: u32, filter: Filter) -> io::Result<Option<u32>> {
+    let mut options = clsact_options(filter);
     // SAFETY: both structures carry their sizes and outlive the call.
-    match check(unsafe { sys::bpf_tc_query(&clsact_hook(ifindex, side), &mut options) }) {
+    match check(unsafe { sys::bpf_tc_query(&clsact_hook(ifindex, filter.side), &mut options) }) {
         Ok(_) => Ok(Some(options.prog_id)),
         Err(error) if matches!(error.raw_os_error(), Some(2 | 22)) => Ok(None),
         Err(error) => Err(error),
@@ -175,8 +216,12 @@ pub(crate) fn clsact_program(ifindex: u32, side: Side) -> io::Result<Option<u32>
 }
 
 /// Attaches to clsact, or replaces what is at our place.
-pub(crate) fn clsact_attach(program: BorrowedFd<'_>, ifindex: u32, side: Side) -> io::Result<()> {
-    let mut hook = clsact_hook(ifindex, side);
+pub(crate) fn clsact_attach(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    filter: Filter,
+) -> io::Result<()> {
+    let mut hook = clsact_hook(ifindex, filter.side);
     // SAFETY: the structure carries its size and outlives the call.
     let created = check(unsafe { sys::bpf_tc_hook_create(&mut hook) });
     if let Err(error) = created
@@ -184,9 +229,9 @@ pub(crate) fn clsact_attach(program: BorrowedFd<'_>, ifindex: u32, side: Side) -
     {
         return Err(error);
     }
-    let mut options = clsact_options();
+    let mut options = clsact_options(filter);
     options.prog_fd = program.as_raw_fd();
-    if clsact_program(ifindex, side)?.is_some() {
+    if clsact_program(ifindex, filter)?.is_some() {
         options.flags = sys::BPF_TC_F_REPLACE;
     }
     // SAFETY: both structures carry their sizes and outlive the call.
@@ -194,9 +239,10 @@ pub(crate) fn clsact_attach(program: BorrowedFd<'_>, ifindex: u32, side: Side) -
 }
 
 /// Removes our filter from clsact; others stay.
-pub(crate) fn clsact_detach(ifindex: u32, side: Side) -> io::Result<()> {
+pub(crate) fn clsact_detach(ifindex: u32, filter: Filter) -> io::Result<()> {
     // SAFETY: both structures carry their sizes and outlive the call.
-    check(unsafe { sys::bpf_tc_detach(&clsact_hook(ifindex, side), &clsact_options()) }).map(drop)
+    let hook = clsact_hook(ifindex, filter.side);
+    check(unsafe { sys::bpf_tc_detach(&hook, &clsact_options(filter)) }).map(drop)
 }
 
 /// What a test run gives a program, and gets back.

@@ -4,12 +4,16 @@
 
 pub mod bench;
 
-use crate::abi::{Plain, Replay, XdpMd};
+use crate::abi::{Plain, Replay, SettingsRaw, XdpMd};
 use crate::core::Core;
+use crate::mount::program_name;
 pub use crate::objects::Objects;
 use crate::objects::{self, Load, Variant};
-use crate::syscall::{self, TestRun};
-use crate::{Count, Error, Passed, Plan, Sample, ServiceParams, abi, read};
+use crate::syscall::{self, Side, TestRun};
+use crate::{
+    BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
+    ServiceParams, Unjudged, abi, namespace, read,
+};
 use libbpf_rs::ProgramAttachType;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -26,6 +30,10 @@ pub enum TestHook {
     Tc,
     /// Egress at tc (signals only).
     Egress,
+    /// Header rules at tc ingress; only where the plan has rules.
+    RequestIn,
+    /// What follows the answers to requests, at tc egress; only where the plan has rules.
+    RequestOut,
 }
 
 /// What a hook did with a packet.
@@ -69,6 +77,22 @@ pub struct Options {
     pub redirect: bool,
 }
 
+/// Names of the programs at tcx of an interface, in the order in which they run: ingress, egress.
+///
+/// # Errors
+/// When the interface is not there or the kernel knows no tcx.
+pub fn tcx_programs(interface: &Interface) -> Result<[Vec<String>; 2], Error> {
+    namespace::within(interface.namespace.as_deref(), || {
+        let device = namespace::device(interface)?;
+        let names = |side| {
+            let programs = syscall::tcx_programs(device.ifindex, side);
+            let programs = programs.map_err(|source| Error::Run { program: "query", source })?;
+            Ok(programs.into_iter().map(program_name).collect())
+        };
+        Ok([names(Side::Ingress)?, names(Side::Egress)?])
+    })
+}
+
 /// The whole dataplane but its attachment. `trust_dscp` is that of the plan's first interface.
 #[derive(Debug)]
 pub struct TestPlane {
@@ -77,6 +101,9 @@ pub struct TestPlane {
     tc: OwnedFd,
     egress: OwnedFd,
     replay: OwnedFd,
+    /// In and out, where the plan has rules.
+    requests: Option<[OwnedFd; 2]>,
+    settings: SettingsRaw,
 }
 
 impl TestPlane {
@@ -105,7 +132,24 @@ impl TestPlane {
         let tc = load("tc", &core.objects.tc, None)?;
         let egress = load("egress", &core.objects.egress, None)?;
         let replay = load("replay", &core.objects.replay, None)?;
-        Ok(Self { core, xdp, tc, egress, replay })
+        let mut plane = Self { core, xdp, tc, egress, replay, requests: None, settings };
+        plane.load_requests()?;
+        Ok(plane)
+    }
+
+    /// The hooks of header rules, where there are some.
+    fn load_requests(&mut self) -> Result<(), Error> {
+        if self.requests.is_none() && self.core.plan.has_rules() {
+            let (objects, settings) = (&self.core.objects, self.settings);
+            let load = |object, bytes: &[u8]| {
+                objects::load(&self.core.maps, &Load { object, bytes, settings, attach_type: None })
+            };
+            self.requests = Some([
+                load("request_in", &objects.request_in)?,
+                load("request_out", &objects.request_out)?,
+            ]);
+        }
+        Ok(())
     }
 
     /// Whether the tcx variants of the tc hooks load, too (Linux 6.6 and newer).
@@ -119,19 +163,31 @@ impl TestPlane {
             ("tc", &self.core.objects.tc, ProgramAttachType::TcxIngress),
             ("egress", &self.core.objects.egress, ProgramAttachType::TcxEgress),
         ];
-        for (object, bytes, kind) in hooks {
+        let requests = [
+            ("request_in", &self.core.objects.request_in, ProgramAttachType::TcxIngress),
+            ("request_out", &self.core.objects.request_out, ProgramAttachType::TcxEgress),
+        ];
+        let requests = requests.into_iter().filter(|_| self.requests.is_some());
+        for (object, bytes, kind) in hooks.into_iter().chain(requests) {
             let load = Load { object, bytes, settings, attach_type: Some(kind) };
             objects::load(&self.core.maps, &load)?;
         }
         Ok(())
     }
 
-    fn program(&self, hook: TestHook) -> &OwnedFd {
-        match hook {
+    fn program(&self, hook: TestHook) -> Result<&OwnedFd, Error> {
+        let requests = || {
+            let none =
+                || Error::Plan("no service has header rules: their hooks are not there".into());
+            self.requests.as_ref().ok_or_else(none)
+        };
+        Ok(match hook {
             TestHook::Xdp => &self.xdp,
             TestHook::Tc => &self.tc,
             TestHook::Egress => &self.egress,
-        }
+            TestHook::RequestIn => &requests()?[0],
+            TestHook::RequestOut => &requests()?[1],
+        })
     }
 
     /// Gives a hook one packet (at least 14 bytes: the kernel takes no less).
@@ -150,10 +206,14 @@ impl TestPlane {
     pub fn run_on(&self, hook: TestHook, packet: &[u8], ifindex: u32) -> Result<Run, Error> {
         let output = self.test(hook, packet, (ifindex, 1))?;
         let outcome = match (hook, output.returned as i32) {
-            (TestHook::Xdp, 1) | (TestHook::Tc | TestHook::Egress, 2) => Outcome::Drop,
-            (TestHook::Xdp, 2) | (TestHook::Tc | TestHook::Egress, -1) => Outcome::Pass,
+            (TestHook::Xdp, 1) => Outcome::Drop,
+            (TestHook::Xdp, 2) => Outcome::Pass,
             (TestHook::Xdp, 3) => Outcome::Transmit,
-            (TestHook::Xdp, 4) | (TestHook::Tc, 7) => Outcome::Redirect,
+            (TestHook::Xdp, 4) => Outcome::Redirect,
+            (TestHook::Xdp, other) => Outcome::Other(other as u32),
+            (_, 2) => Outcome::Drop,
+            (_, -1) => Outcome::Pass,
+            (TestHook::Tc | TestHook::RequestIn, 7) => Outcome::Redirect,
             (_, other) => Outcome::Other(other as u32),
         };
         Ok(Run { outcome, packet: output.data })
@@ -184,14 +244,14 @@ impl TestPlane {
                 };
                 md.bytes().to_vec()
             }
-            TestHook::Tc | TestHook::Egress => {
+            _ => {
                 let mut skb = [0_u8; SKB_SIZE];
                 skb[SKB_IFINDEX..SKB_IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
                 skb.to_vec()
             }
         };
         let mut run = TestRun { data: packet, context: &mut context, repeat };
-        syscall::test_run(self.program(hook).as_fd(), &mut run)
+        syscall::test_run(self.program(hook)?.as_fd(), &mut run)
             .map_err(|source| Error::Run { program: "test", source })
     }
 
@@ -241,7 +301,7 @@ impl TestPlane {
     /// # Errors
     /// When the kernel does not tell.
     pub fn verified_insns(&self, hook: TestHook) -> Result<u32, Error> {
-        objects::verified_insns(self.program(hook))
+        objects::verified_insns(self.program(hook)?)
     }
 
     /// Instructions that the verifier processed, for every program of the dataplane.
@@ -256,8 +316,16 @@ impl TestPlane {
             ("heartbeat", self.core.heartbeat_program()),
             ("replay", &self.replay),
         ];
+        let requests =
+            self.requests.as_ref().map(|[r#in, out]| [("request_in", r#in), ("request_out", out)]);
+        let sweep = self.core.requests().map(|requests| ("sweep", requests.sweep_program()));
         let budget = |(name, fd)| Ok((name, objects::verified_insns(fd)?));
-        programs.into_iter().map(budget).collect()
+        programs
+            .into_iter()
+            .chain(requests.into_iter().flatten())
+            .chain(sweep)
+            .map(budget)
+            .collect()
     }
 
     /// As [`crate::Dataplane::apply`].
@@ -265,7 +333,42 @@ impl TestPlane {
     /// # Errors
     /// As there.
     pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
-        self.core.apply(plan)
+        self.core.apply(plan)?;
+        self.load_requests()
+    }
+
+    /// As [`crate::Dataplane::set_bucket_limits`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_bucket_limits(
+        &mut self,
+        limits: &[BucketParams],
+        generation: u64,
+    ) -> Result<(), Error> {
+        self.core.set_bucket_limits(limits, generation)
+    }
+
+    /// As [`crate::Dataplane::rule_counts`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
+        self.core.rule_counts()
+    }
+
+    /// As [`crate::Dataplane::unjudged`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
+        self.core.unjudged()
+    }
+
+    /// As [`crate::Dataplane::followed`].
+    #[must_use]
+    pub fn followed(&self) -> Followed {
+        self.core.followed()
     }
 
     /// As [`crate::Dataplane::set_limits`].
@@ -330,7 +433,7 @@ impl TestPlane {
     /// # Errors
     /// When a map cannot be read.
     pub fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
-        read::totals(&self.core.maps, service, self.core.gauge(service))
+        self.core.totals(service)
     }
 
     /// As [`crate::Dataplane::samples`].

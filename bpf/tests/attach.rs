@@ -7,13 +7,13 @@ mod netns;
 #[path = "support/pinned.rs"]
 mod pinned;
 
-use netns::{BpfFs, Net, one_token, plan, sh, within};
+use netns::{BpfFs, Net, foreign_object, one_token, plan, sh, within};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tidegate_bpf::{AttachMode, Dataplane, Error, Hook, Plan};
+use tidegate_bpf::{ABI_VERSION, AttachMode, Dataplane, Error, Hook, Plan};
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 
@@ -94,11 +94,12 @@ fn another_abi_version_gets_fresh_state_and_the_same_link() {
     drop(first);
     let ids = link_ids(&fs.pins());
     // As if a version 0 had been here.
-    std::fs::rename(fs.pins().join("v2"), fs.pins().join("v0")).unwrap();
+    let ours = fs.pins().join(format!("v{ABI_VERSION}"));
+    std::fs::rename(&ours, fs.pins().join("v0")).unwrap();
     let second = Dataplane::start(&plan).unwrap();
     assert!(second.generation() < 41, "fresh");
     assert_eq!(link_ids(&fs.pins()), ids, "no gap");
-    assert!(!fs.pins().join("v0").exists() && fs.pins().join("v2").exists());
+    assert!(!fs.pins().join("v0").exists() && ours.exists());
     second.detach();
 }
 
@@ -116,18 +117,6 @@ fn an_interface_that_is_no_longer_planned_is_let_go() {
     dataplane.apply(&plan).unwrap();
     assert!(link_ids(&fs.pins()).is_empty());
     dataplane.detach();
-}
-
-/// A program that is not ours.
-fn foreign_object(directory: &Path) -> PathBuf {
-    let source = directory.join("foreign.bpf.c");
-    let text = "__attribute__((section(\"xdp\"), used)) int stranger(void *c) { return 2; }\n\
-                char l[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
-    std::fs::write(&source, text).unwrap();
-    let object = directory.join("foreign.o");
-    let clang = std::env::var("TIDEGATE_CLANG").unwrap_or_else(|_| "clang-19".into());
-    sh(&format!("{clang} -g -O2 -target bpf -c {} -o {}", source.display(), object.display()));
-    object
 }
 
 /// Puts an XDP program that is not ours on s0.
@@ -233,6 +222,30 @@ fn only_an_operators_release_outlives_a_clean_stop_whose_pins_stayed() {
         pinned::write_at(&control.unwrap(), 4, &left.to_ne_bytes());
         assert_eq!(Dataplane::start(&plan).unwrap().released().unwrap(), released, "{left}");
     }
+}
+
+/// Between two versions only the place of the switch is the same, not what is around it.
+#[test]
+fn an_operators_release_outlives_another_abi_version_and_needs_none_of_its_own() {
+    let fs = BpfFs::new();
+    let mut plan = plan(vec![], Action::Drop);
+    plan.settings.pins = Some(fs.pins());
+    let (ours, other) = (fs.pins().join(format!("v{ABI_VERSION}")), fs.pins().join("v2"));
+    for (left, released) in [(0_u32, false), (1, true), (2, false)] {
+        let first = Dataplane::start(&plan).unwrap();
+        std::fs::rename(&ours, &other).unwrap();
+        pinned::write_at(&other.join("tg_control"), 4, &left.to_ne_bytes());
+        drop(first);
+        let second = Dataplane::start(&plan).unwrap();
+        assert_eq!(second.released().unwrap(), released, "{left}");
+        assert!(!other.exists() && ours.exists());
+        second.release(false).unwrap();
+        second.detach();
+    }
+    drop(Dataplane::start(&plan).unwrap());
+    std::fs::rename(&ours, &other).unwrap();
+    tidegate_bpf::release(&fs.pins(), true).unwrap();
+    assert!(Dataplane::start(&plan).unwrap().released().unwrap(), "thrown without a daemon");
 }
 
 /// How often the switch is thrown, and how often it may get lost: between a read and the write

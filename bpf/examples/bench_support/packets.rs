@@ -155,7 +155,7 @@ impl Maker {
             [count as u32 - 1, vary, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
         ring.write("place", 0, &place)?;
         match (&scene.plane, scene.expect) {
-            (Some(plane), _) => ring.call("target", plane.borrow().target(TestHook::Xdp))?,
+            (Some(plane), _) => ring.call("target", plane.borrow().target(TestHook::Xdp)?)?,
             (None, Expect::Program(name)) => ring.call("target", ring.program(name)?)?,
             (None, expect) => bail!("{name}: {expect:?} without a hook"),
         }

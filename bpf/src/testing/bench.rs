@@ -152,8 +152,13 @@ impl Bench {
         let program = self.program(program)?;
         namespace::within(interface.namespace.as_deref(), || {
             let device = namespace::device(interface)?;
-            let link =
-                syscall::link_create(program, device.ifindex, sys::BPF_XDP, syscall::XDP_NATIVE);
+            let place = syscall::Place {
+                ifindex: device.ifindex,
+                kind: sys::BPF_XDP,
+                flags: syscall::XDP_NATIVE,
+                before: None,
+            };
+            let link = syscall::link_create(program, &place);
             link.map(|link| Attachment { _link: link }).map_err(|source| Error::Attach {
                 interface: interface.shown(),
                 hook: "xdp",
@@ -165,9 +170,11 @@ impl Bench {
 
 impl TestPlane {
     /// The program of a hook, to be called by another.
-    #[must_use]
-    pub fn target(&self, hook: TestHook) -> BorrowedFd<'_> {
-        self.program(hook).as_fd()
+    ///
+    /// # Errors
+    /// When the plan has no rules, and the hook is one of header rules.
+    pub fn target(&self, hook: TestHook) -> Result<BorrowedFd<'_>, Error> {
+        self.program(hook).map(AsFd::as_fd)
     }
 
     /// Connections of a service that the flow table holds.

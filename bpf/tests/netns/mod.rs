@@ -142,3 +142,15 @@ impl Drop for BpfFs {
         let _ = Command::new("umount").arg(self.directory.path()).output();
     }
 }
+
+/// A program that is not ours.
+pub(crate) fn foreign_object(directory: &Path) -> PathBuf {
+    let source = directory.join("foreign.bpf.c");
+    let text = "__attribute__((section(\"xdp\"), used)) int stranger(void *c) { return 2; }\n\
+                char l[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    std::fs::write(&source, text).unwrap();
+    let object = directory.join("foreign.o");
+    let clang = std::env::var("TIDEGATE_CLANG").unwrap_or_else(|_| "clang-19".into());
+    sh(&format!("{clang} -g -O2 -target bpf -c {} -o {}", source.display(), object.display()));
+    object
+}

@@ -7,7 +7,9 @@
 mod builder;
 
 use super::place::root;
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, Program, ProgramInput};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use tidegate_bpf::testing::Objects;
 
@@ -44,6 +46,9 @@ pub fn objects(compiler: &str) -> Objects {
         egress: compile("egress"),
         heartbeat: compile("heartbeat"),
         replay: compile("replay"),
+        request_in: compile("request_in"),
+        request_out: compile("request_out"),
+        sweep: compile("sweep"),
     }
 }
 
@@ -78,5 +83,19 @@ impl Loaded {
         let found = self.0.progs_mut().find(|p| p.name() == program).unwrap();
         let input = ProgramInput { context_in: Some(context), ..ProgramInput::default() };
         found.test_run(input).unwrap().return_value
+    }
+
+    /// Runs a tc program once over this frame; what it returns.
+    pub fn run_frame(&self, program: &str, frame: &[u8]) -> i32 {
+        let found = self.0.progs_mut().find(|p| p.name() == program).unwrap();
+        let input = ProgramInput { data_in: Some(frame), ..ProgramInput::default() };
+        found.test_run(input).unwrap().return_value as i32
+    }
+
+    /// Instructions that the verifier processed for a program.
+    pub fn verified(&self, program: &str) -> u32 {
+        let found = self.0.progs().find(|p| p.name() == program).unwrap();
+        let id = Program::id_from_fd(found.as_fd()).unwrap();
+        ProgInfoIter::default().find(|info| info.id == id).unwrap().verified_insns
     }
 }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Mirror of bpf/abi/request.h. The loader compares the sizes with the maps that it creates.
+
+use crate::abi::{BucketParams, HistogramRaw, Plain, plain};
+use tidegate_model::RANKS;
+use tidegate_model::totals::HISTOGRAM_BUCKETS;
+
+pub(crate) const RULES_MAX: usize = 1024;
+pub(crate) const BUCKETS_MAX: usize = 128;
+pub(crate) const PATH_MAX: usize = 120;
+pub(crate) const HOSTS_MAX: usize = 1024;
+pub(crate) const COOKIE_TESTS_MAX: usize = 32;
+pub(crate) const ANSWERS_MAX: usize = 128;
+pub(crate) const ANSWER_VARIANTS: usize = 8;
+pub(crate) const ANSWER_BYTES_MAX: usize = 1200;
+pub(crate) const CONNS_MAX: usize = 65536;
+pub(crate) const METHOD_OTHER: u8 = 128;
+pub(crate) const METHOD_ANY: u8 = 255;
+pub(crate) const RULE_STEPS: usize = 64;
+pub(crate) const RULE_TLS: u8 = 2;
+pub(crate) const RULE_CLOSE: u8 = 4;
+pub(crate) const BUCKET_SHADOW: u32 = 1;
+pub(crate) const RULE_COUNTS: usize = 8;
+pub(crate) const UNJUDGED_MAX: usize = 32;
+/// Where the slot stands in the key of a path.
+pub(crate) const PATH_SLOT_AT: usize = 4;
+/// Where the slot stands in the key of a host.
+pub(crate) const HOST_SLOT_AT: usize = 8;
+/// Bits of a path's key before the path.
+pub(crate) const PATH_BITS: u32 = 16;
+/// Bytes of `struct tg_bucket_locked`.
+pub(crate) const BUCKET_LOCKED_SIZE: usize = 64;
+/// Bytes of `struct tg_conn`.
+pub(crate) const CONN_SIZE: usize = 96;
+/// Where the result of the sweep stands in its packet (hook/sweep.bpf.c).
+pub(crate) const SWEEP_AT: usize = 16;
+/// Bytes of a histogram.
+const HISTOGRAM_SIZE: usize = 16 + 8 * HISTOGRAM_BUCKETS;
+
+plain! {
+    /// Which rule set is in force, and for whom.
+    struct RequestControl { slot: u32, services: u32, cookies: u32, pad: u32 } = 16;
+    /// Key of the longest prefix of a path.
+    struct PathKey { bits: u32, slot: u8, service: u8, path: [u8; PATH_MAX], pad: [u8; 2] } = 8 + PATH_MAX;
+    /// Key of a host name.
+    struct HostKey { hash: u64, slot: u8, pad: [u8; 7] } = 16;
+    /// A cookie that rules ask for.
+    struct CookieTestRaw { name: u64, value: u64 } = 16;
+    /// One rule.
+    struct RuleRaw {
+        next: u16, flags: u8, refuse: u8, methods: u8, bucket: u8, answer: u16,
+        host: u32, cookies_all: u32, cookies_none: u32, protect: u32,
+    } = 24;
+    /// One answer, whole.
+    struct AnswerText {
+        bytes: u16, head: u16, sum: u16, sum_head: u16, text: [u8; ANSWER_BYTES_MAX],
+    } = 8 + ANSWER_BYTES_MAX;
+    /// Limit of one bucket.
+    struct BucketLimitsRaw {
+        generation: u64, flags: u32, pad: u32, bucket: BucketParams, reserve: [u64; RANKS],
+    } = 64;
+    /// Counts of one rule on one CPU: admitted, refused, shadowed, lease, repeated, failed.
+    struct RuleCountsRaw { cell: [u64; RULE_COUNTS] } = 8 * RULE_COUNTS;
+    /// Totals of one bucket on one CPU.
+    struct BucketTotalsRaw {
+        offered: [u64; RANKS], refused: [u64; RANKS], begun: u64, ended: u64,
+        first_byte: HistogramRaw, end: HistogramRaw,
+    } = 64 + 2 * HISTOGRAM_SIZE;
+    /// In and out of the sweep.
+    struct Sweep { now_ns: u64, freed: u32, kept: u32 } = 16;
+    /// Counts of what was not judged on one CPU.
+    struct UnjudgedRaw { cell: [u64; UNJUDGED_MAX] } = 8 * UNJUDGED_MAX;
+}
+
+/// What the value of each map of header rules measures.
+pub(crate) const REQUEST_SIZES: [(&str, usize); 12] = [
+    ("tg_request_control", size_of::<RequestControl>()),
+    ("tg_paths", 4),
+    ("tg_rules", size_of::<RuleRaw>()),
+    ("tg_hosts", 4),
+    ("tg_cookie_tests", size_of::<CookieTestRaw>()),
+    ("tg_answer_texts", size_of::<AnswerText>()),
+    ("tg_bucket_limits", 4),
+    ("tg_buckets", BUCKET_LOCKED_SIZE),
+    ("tg_bucket_totals", size_of::<BucketTotalsRaw>()),
+    ("tg_rule_counts", size_of::<RuleCountsRaw>()),
+    ("tg_unjudged", size_of::<UnjudgedRaw>()),
+    ("tg_conns", CONN_SIZE),
+];
+
+/// Number, name and text of the reasons in abi/unjudged.def, in the order of the file.
+pub(crate) fn unjudged() -> impl Iterator<Item = (usize, &'static str, &'static str)> {
+    include_str!("../abi/unjudged.def").lines().filter_map(|line| {
+        let entry = line.strip_prefix("TG_UNJUDGED(")?.strip_suffix("\")")?;
+        let (number, rest) = entry.split_once(", ")?;
+        let (_, rest) = rest.split_once(", \"")?;
+        let (name, text) = rest.split_once("\", \"")?;
+        Some((number.parse().ok()?, name, text))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Methods, Refuse};
+
+    const HEADER: &str = include_str!("../abi/request.h");
+
+    fn define(name: &str) -> u64 {
+        let line = HEADER.lines().find_map(|line| {
+            line.strip_prefix("#define ")?.strip_prefix(name)?.strip_prefix([' ', '\t'])
+        });
+        let value = line.and_then(|rest| rest.split_whitespace().next());
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}"))
+    }
+
+    #[test]
+    fn constants_are_those_of_the_header() {
+        let pairs = [
+            ("TG_RULES_MAX", RULES_MAX),
+            ("TG_RULE_BUCKETS_MAX", BUCKETS_MAX),
+            ("TG_PATH_MAX", PATH_MAX),
+            ("TG_HOSTS_MAX", HOSTS_MAX),
+            ("TG_COOKIE_TESTS_MAX", COOKIE_TESTS_MAX),
+            ("TG_ANSWERS_MAX", ANSWERS_MAX),
+            ("TG_ANSWER_VARIANTS", ANSWER_VARIANTS),
+            ("TG_ANSWER_BYTES_MAX", ANSWER_BYTES_MAX),
+            ("TG_CONNS_MAX", CONNS_MAX),
+            ("TG_METHOD_OTHER", METHOD_OTHER.into()),
+            ("TG_METHOD_ANY", METHOD_ANY.into()),
+            ("TG_RULE_STEPS", RULE_STEPS),
+            ("TG_RULE_TLS", RULE_TLS.into()),
+            ("TG_RULE_CLOSE", RULE_CLOSE.into()),
+            ("TG_REFUSE_503", Refuse::Answer503 as usize),
+            ("TG_REFUSE_RESET", Refuse::Reset as usize),
+            ("TG_REFUSE_DROP", Refuse::Drop as usize),
+            ("TG_RANKS", RANKS),
+            ("TG_BUCKET_SHADOW", BUCKET_SHADOW as usize),
+            ("TG_RULE_COUNTS", RULE_COUNTS),
+        ];
+        for (name, value) in pairs {
+            assert_eq!(define(name), value as u64, "{name}");
+        }
+        assert!(HEADER.contains(&format!("TG_UNJUDGED_MAX = {UNJUDGED_MAX},")));
+        for (cell, name) in
+            ["ADMITTED", "REFUSED", "SHADOWED", "LEASE", "REPEATED", "FAILED"].iter().enumerate()
+        {
+            assert_eq!(define(&format!("TG_RULE_{name}")), cell as u64, "{name}");
+        }
+    }
+
+    #[test]
+    fn methods_have_the_bits_of_the_header() {
+        for name in Methods::NAMES {
+            let bit = Methods::NONE.with(name).map(|methods| u64::from(methods.0));
+            assert_eq!(bit, Some(define(&format!("TG_METHOD_{name}"))), "{name}");
+        }
+        assert_eq!(Methods::NONE.with("get"), None, "methods know case");
+    }
+
+    #[test]
+    fn every_reason_of_the_file_is_read_and_has_room() {
+        let lines = include_str!("../abi/unjudged.def").lines();
+        let entries = lines.filter(|line| line.starts_with("TG_UNJUDGED(")).count();
+        let read: Vec<_> = unjudged().collect();
+        assert_eq!(read.len(), entries);
+        assert_eq!(read.first().map(|(number, name, _)| (*number, *name)), Some((0, "none")));
+        assert!(read.iter().enumerate().all(|(at, (number, name, text))| {
+            at == *number && at < UNJUDGED_MAX && !name.is_empty() && !text.is_empty()
+        }));
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the hooks counted of requests: by rule, by bucket, and what was not judged.
+
+use crate::abi::{Plain, SLOTS};
+use crate::abi_request::{self as abi, BucketTotalsRaw, RULE_COUNTS, RULES_MAX, UNJUDGED_MAX};
+use crate::maps::Maps;
+use crate::read::{add, sum};
+use crate::rules::Seats;
+use crate::{Error, RuleCount, Unjudged};
+use tidegate_model::totals::BucketTotals;
+
+/// The counts of every rule, in the order of the plan.
+pub(crate) fn rule_counts(maps: &Maps, seats: &[Seats]) -> Result<Vec<RuleCount>, Error> {
+    let mut counts = Vec::new();
+    for (service, seats) in seats.iter().enumerate() {
+        for (rule, number) in seats.rules.iter().enumerate() {
+            let mut count = RuleCount { service, rule, ..RuleCount::default() };
+            for slot in 0..SLOTS {
+                let index = slot * RULES_MAX as u32 + number;
+                let cells = sum(&maps.read_percpu("tg_rule_counts", index)?, RULE_COUNTS);
+                let fields = [
+                    &mut count.admitted,
+                    &mut count.refused,
+                    &mut count.shadowed,
+                    &mut count.lease,
+                    &mut count.repeated,
+                    &mut count.failed,
+                ];
+                fields.into_iter().zip(cells).for_each(|(field, cell)| *field += cell);
+            }
+            counts.push(count);
+        }
+    }
+    Ok(counts)
+}
+
+/// The totals of the buckets with these numbers.
+pub(crate) fn bucket_totals(maps: &Maps, numbers: &[u32]) -> Result<Vec<BucketTotals>, Error> {
+    numbers.iter().map(|number| totals(maps, *number)).collect()
+}
+
+fn totals(maps: &Maps, number: u32) -> Result<BucketTotals, Error> {
+    let mut totals = BucketTotals::default();
+    for value in maps.read_percpu("tg_bucket_totals", number)? {
+        let Some(cpu) = BucketTotalsRaw::read(&value) else { continue };
+        totals.offered.iter_mut().zip(cpu.offered).for_each(|(sum, count)| *sum += count);
+        totals.refused.iter_mut().zip(cpu.refused).for_each(|(sum, count)| *sum += count);
+        totals.begun += cpu.begun;
+        totals.ended += cpu.ended;
+        add(&mut totals.first_byte, &cpu.first_byte);
+        add(&mut totals.end, &cpu.end);
+    }
+    Ok(totals)
+}
+
+/// What was not judged of the first `services` services, where it is not zero.
+pub(crate) fn unjudged(maps: &Maps, services: usize) -> Result<Vec<Unjudged>, Error> {
+    let mut counts = Vec::new();
+    for service in 0..services {
+        let cells = sum(&maps.read_percpu("tg_unjudged", service as u32)?, UNJUDGED_MAX);
+        // The first is no reason: what was judged.
+        for (number, name, text) in abi::unjudged().skip(1) {
+            let count = cells.get(number).copied().unwrap_or_default();
+            if count > 0 {
+                counts.push(Unjudged { service, name, text, count });
+            }
+        }
+    }
+    Ok(counts)
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the loader keeps about header rules: who has which number, the limits of buckets, the
+//! sweep. It exists once a plan has rules, or an earlier process left some.
+
+use crate::abi::{KEYS, Plain, SLOTS};
+use crate::abi_request::{
+    self as abi, ANSWER_VARIANTS, ANSWERS_MAX, BUCKETS_MAX, RULES_MAX, RequestControl, Sweep,
+};
+use crate::bucket_limits::BucketLimits;
+use crate::maps::Maps;
+use crate::numbers::{self, Assigned, Numbers};
+use crate::objects::{self, Load, Objects, Variant};
+use crate::rules::{self, Identities, Seats, Tables};
+use crate::syscall::{self, TestRun};
+use crate::text_hash::text_hash;
+use crate::{BucketParams, Error, Followed, Plan, Service};
+use libbpf_rs::MapCore;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use tidegate_units::Nanos;
+
+/// Numbers of the texts of 503s.
+const TEXTS_MAX: usize = ANSWERS_MAX / ANSWER_VARIANTS;
+/// All numbers that the map of numbers remembers: rules, buckets, texts.
+const NUMBERS: usize = RULES_MAX + BUCKETS_MAX + TEXTS_MAX;
+/// How often the table of connections is looked at for those that were idle too long: all of it
+/// takes about a millisecond.
+const SWEEP_PERIOD: Nanos = Nanos::SECOND;
+
+/// See above.
+#[derive(Debug)]
+pub(crate) struct RequestState {
+    rules: Numbers,
+    buckets: Numbers,
+    texts: Numbers,
+    limits: BucketLimits,
+    /// By service.
+    seats: Vec<Seats>,
+    /// Of the hash of names and values.
+    key: [u64; KEYS],
+    sweep: OwnedFd,
+    swept: Option<Nanos>,
+    followed: u64,
+}
+
+impl RequestState {
+    /// Takes over the maps of header rules that are among `maps`, or creates them there.
+    pub(crate) fn open(maps: &mut Maps, objects: &Objects, plan: &Plan) -> Result<Self, Error> {
+        if maps.find(numbers::MAP).is_none() {
+            objects::create_request_maps(objects, maps)?;
+            maps.insert(numbers::MAP, numbers::create_map(NUMBERS as u32)?);
+        }
+        let settings = objects::settings(maps, plan, Variant { answer: 0, trust_dscp: false })?;
+        let load = Load { object: "sweep", bytes: &objects.sweep, settings, attach_type: None };
+        let (rules, buckets, all) = (RULES_MAX as u32, (RULES_MAX + BUCKETS_MAX) as u32, NUMBERS);
+        Ok(Self {
+            rules: Numbers::adopt(maps, 0..rules, 1)?,
+            buckets: Numbers::adopt(maps, rules..buckets, 0)?,
+            texts: Numbers::adopt(maps, buckets..all as u32, 0)?,
+            limits: BucketLimits::adopt(maps)?,
+            seats: Vec::new(),
+            key: settings.key,
+            sweep: objects::load(maps, &load)?,
+            swept: None,
+            followed: 0,
+        })
+    }
+
+    /// Takes the rules of services out of force whose index is about to change hands (bit by
+    /// bit), and forgets what was counted for them.
+    pub(crate) fn pause(&mut self, maps: &Maps, services: u32) -> Result<(), Error> {
+        rules::pause(&mut Kernel { maps, limits: &mut self.limits }, services)?;
+        for service in (0..u32::BITS).filter(|service| services >> service & 1 != 0) {
+            maps.clear_percpu("tg_unjudged", service)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the rules of a plan in force; the classification of the same plan is in force already.
+    pub(crate) fn apply(&mut self, maps: &Maps, plan: &Plan) -> Result<(), Error> {
+        let wanted = rules::identities(plan);
+        let assign = |numbers: &Numbers, wanted: &[u64]| {
+            numbers.assign(wanted).ok_or_else(|| Error::Plan("too many header rules".into()))
+        };
+        let (of_rules, of_buckets, of_texts) = (
+            assign(&self.rules, &wanted.rules)?,
+            assign(&self.buckets, &wanted.buckets)?,
+            assign(&self.texts, &wanted.answers)?,
+        );
+        self.begin_at_zero(maps, &of_rules, &of_buckets)?;
+        self.rules.hold(maps, &holders(&of_rules, &wanted.rules))?;
+        self.buckets.hold(maps, &holders(&of_buckets, &wanted.buckets))?;
+        self.texts.hold(maps, &holders(&of_texts, &wanted.answers))?;
+        self.seats = seats(plan, [&of_rules, &of_buckets, &of_texts]);
+        self.follow(plan);
+        // Also waits for the packets that were classified by the plan before.
+        self.limits.swap(maps, self.limits.generation() + 1)?;
+        let key = self.key;
+        let set = rules::compile(plan, &self.seats, &|text| text_hash(&key, text));
+        rules::put_in_force(&mut Kernel { maps, limits: &mut self.limits }, &set)?;
+        self.let_go(maps, &wanted)
+    }
+
+    /// Numbers that change hands: nothing is counted, used or limited there.
+    fn begin_at_zero(
+        &mut self,
+        maps: &Maps,
+        rules: &Assigned,
+        buckets: &Assigned,
+    ) -> Result<(), Error> {
+        for number in &rules.fresh {
+            for slot in 0..SLOTS {
+                maps.clear_percpu("tg_rule_counts", slot * RULES_MAX as u32 + number)?;
+            }
+        }
+        for number in &buckets.fresh {
+            maps.write("tg_buckets", &number.to_ne_bytes(), &[0; abi::BUCKET_LOCKED_SIZE])?;
+            maps.clear_percpu("tg_bucket_totals", *number)?;
+            self.limits.reset(*number);
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, maps: &Maps, wanted: &Identities) -> Result<(), Error> {
+        let free = |numbers: &mut Numbers, wanted: &[u64]| {
+            let free: Vec<(u32, u64)> = numbers.others(wanted).iter().map(|n| (*n, 0)).collect();
+            numbers.hold(maps, &free)
+        };
+        free(&mut self.rules, &wanted.rules)?;
+        free(&mut self.buckets, &wanted.buckets)?;
+        free(&mut self.texts, &wanted.answers)
+    }
+
+    /// Takes from the plan whether refusals are executed.
+    fn follow(&mut self, plan: &Plan) {
+        for (service, seats) in plan.services.iter().zip(&self.seats) {
+            let own = service.requests.as_ref().and_then(|requests| requests.shadow);
+            for number in &seats.buckets {
+                self.limits.shadow(*number, own.unwrap_or(service.shadow));
+            }
+        }
+    }
+
+    /// The same for a plan whose rules are in force.
+    pub(crate) fn set_shadow(&mut self, maps: &Maps, plan: &Plan) -> Result<(), Error> {
+        self.follow(plan);
+        self.limits.swap(maps, self.limits.generation())
+    }
+
+    /// Puts limits in force; buckets that are not named keep theirs.
+    pub(crate) fn set_limits(
+        &mut self,
+        maps: &Maps,
+        limits: &[(BucketParams, abi::BucketLimitsRaw)],
+        generation: u64,
+    ) -> Result<(), Error> {
+        for (params, raw) in limits {
+            if let Some(number) = self.bucket(params.service, params.bucket) {
+                self.limits.set(number, raw);
+            }
+        }
+        self.limits.swap(maps, generation)
+    }
+
+    /// Forgets the limits of all buckets.
+    pub(crate) fn forget_limits(&mut self, maps: &Maps) -> Result<(), Error> {
+        self.limits.reset_all();
+        self.limits.swap(maps, self.limits.generation() + 1)
+    }
+
+    fn bucket(&self, service: usize, bucket: usize) -> Option<u32> {
+        self.seats.get(service)?.buckets.get(bucket).copied()
+    }
+
+    /// The numbers of each service's rules and buckets.
+    pub(crate) fn seats(&self) -> &[Seats] {
+        &self.seats
+    }
+
+    /// Forgets connections that were idle too long, if it is time to look.
+    pub(crate) fn sweep(&mut self, now: Nanos) -> Result<(), Error> {
+        if self.swept.is_some_and(|swept| now.since(swept) < SWEEP_PERIOD) {
+            return Ok(());
+        }
+        let failed = |source| Error::Run { program: "sweep", source };
+        let packet = [0; abi::SWEEP_AT + size_of::<Sweep>()];
+        let mut run = TestRun { data: &packet, context: &mut [], repeat: 1 };
+        let output = syscall::test_run(self.sweep.as_fd(), &mut run).map_err(failed)?;
+        let swept = output.data.get(abi::SWEEP_AT..).and_then(Sweep::read);
+        let swept = swept.filter(|swept| swept.now_ns != 0);
+        let swept = swept.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        self.swept = Some(now);
+        self.followed = swept.kept.into();
+        Ok(())
+    }
+
+    /// The program that sweeps.
+    pub(crate) const fn sweep_program(&self) -> &OwnedFd {
+        &self.sweep
+    }
+
+    pub(crate) const fn followed(&self) -> Followed {
+        Followed { connections: self.followed, limit: abi::CONNS_MAX as u64 }
+    }
+}
+
+/// Number and identity of those whose number changes hands.
+fn holders(assigned: &Assigned, wanted: &[u64]) -> Vec<(u32, u64)> {
+    let all = assigned.numbers.iter().copied().zip(wanted.iter().copied());
+    all.filter(|(number, _)| assigned.fresh.contains(number)).collect()
+}
+
+/// The numbers, service by service; they were assigned in the same order.
+fn seats(plan: &Plan, [rules, buckets, texts]: [&Assigned; 3]) -> Vec<Seats> {
+    let mut rules = rules.numbers.iter().copied();
+    let mut buckets = buckets.numbers.iter().copied();
+    let mut texts = texts.numbers.iter().copied();
+    let seat = |service: &Service| {
+        let Some(requests) = &service.requests else {
+            return Seats::default();
+        };
+        Seats {
+            rules: rules.by_ref().take(requests.rules.len()).collect(),
+            buckets: buckets.by_ref().take(requests.buckets.len()).collect(),
+            answer: if requests.answers() { texts.next() } else { None },
+        }
+    };
+    plan.services.iter().map(seat).collect()
+}
+
+/// The tables of the kernel.
+struct Kernel<'a> {
+    maps: &'a Maps,
+    limits: &'a mut BucketLimits,
+}
+
+impl Tables for Kernel<'_> {
+    fn control(&self) -> Result<RequestControl, Error> {
+        self.maps.read("tg_request_control", 0)
+    }
+
+    fn keys(&self, table: &'static str) -> Vec<Vec<u8>> {
+        self.maps.find(table).map(|map| map.keys().collect()).unwrap_or_default()
+    }
+
+    fn write(&mut self, table: &'static str, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.maps.write(table, key, value)
+    }
+
+    fn delete(&mut self, table: &'static str, key: &[u8]) -> Result<(), Error> {
+        self.maps.get(table)?.delete(key).map_err(Error::map(table))
+    }
+
+    /// The kernel lets every packet through before the swap of an inner map returns.
+    fn wait(&mut self) -> Result<(), Error> {
+        self.limits.swap(self.maps, self.limits.generation())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
+
+use crate::abi::Plain;
+use crate::abi_request::{self as abi, BucketLimitsRaw, RequestControl, RuleCountsRaw, RuleRaw};
+use crate::core::Core;
+use crate::examples::{at_port, http, service};
+use crate::objects::{self, Load, Objects, Variant};
+use crate::syscall::{self, TestRun};
+use crate::{
+    BucketParams, CookieTest, HeaderRule, Host, HttpMatch, Plan, Requests, RuleCount, Service,
+    Subject,
+};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tidegate_units::Rate;
+
+fn shop(buckets: &[&str], rules: Vec<HeaderRule>) -> Service {
+    let buckets = buckets.iter().map(|name| (*name).into()).collect();
+    service("shop", Requests { buckets, rules, ..Requests::default() })
+}
+
+fn plan(services: Vec<Service>) -> Plan {
+    Plan { services, ..Plan::default() }
+}
+
+fn start(plan: &Plan) -> Core {
+    Core::start(plan, Objects::default()).unwrap()
+}
+
+/// Numbers of a service's rules.
+fn numbers(core: &Core, service: usize) -> Vec<u32> {
+    core.requests().unwrap().seats()[service].rules.clone()
+}
+
+fn bucket_number(core: &Core, service: usize, bucket: usize) -> u32 {
+    core.requests().unwrap().seats()[service].buckets[bucket]
+}
+
+/// As a packet would: one admission and `refused` refusals, in the slot in force.
+fn count(core: &Core, number: u32, refused: u64) {
+    let control: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
+    let key = (control.slot * abi::RULES_MAX as u32 + number).to_ne_bytes();
+    let map = core.maps.get("tg_rule_counts").unwrap();
+    let mut cpus = map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
+    let mut counts = RuleCountsRaw::read(&cpus[0]).unwrap();
+    counts.cell[0] += 1;
+    counts.cell[1] += refused;
+    cpus[0] = counts.bytes().to_vec();
+    map.update_percpu(&key, &cpus, MapFlags::ANY).unwrap();
+}
+
+/// What is in force for a bucket.
+fn in_force(core: &Core, number: u32) -> BucketLimitsRaw {
+    let outer = core.maps.get("tg_bucket_limits").unwrap();
+    let id = outer.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
+    let value = inner.lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    BucketLimitsRaw::read(&value).unwrap()
+}
+
+fn limit(service: usize, bucket: usize, burst: u32) -> BucketParams {
+    let rate = Some(Rate::per_second(10.0));
+    BucketParams { service, bucket, rate, burst, reserve: [0, 0, 1] }
+}
+
+#[test]
+fn a_rule_keeps_its_number_and_its_counts_while_it_is_the_same() {
+    let (a, b, c) = (http("/a", Some(0)), http("/b", Some(0)), http("/c", Some(0)));
+    let mut core = start(&plan(vec![shop(&["x"], vec![a.clone(), b.clone()])]));
+    let first = numbers(&core, 0);
+    count(&core, first[0], 4);
+    core.apply(&plan(vec![shop(&["x"], vec![c.clone(), b.clone(), a.clone()])])).unwrap();
+    let second = numbers(&core, 0);
+    assert_eq!((second[1], second[2]), (first[1], first[0]), "wherever it stands now");
+    assert!(!first.contains(&second[0]));
+    count(&core, second[2], 1);
+    let counts = core.rule_counts().unwrap();
+    let of_a = RuleCount { service: 0, rule: 2, admitted: 2, refused: 5, ..RuleCount::default() };
+    assert_eq!(counts[2], of_a, "of both slots");
+    assert_eq!(counts[0], RuleCount::default(), "c is new");
+    // Without "a", and with it again: it begins anew.
+    core.apply(&plan(vec![shop(&["x"], vec![b.clone()])])).unwrap();
+    core.apply(&plan(vec![shop(&["x"], vec![b, a])])).unwrap();
+    assert_eq!(core.rule_counts().unwrap()[1], RuleCount { rule: 1, ..RuleCount::default() });
+}
+
+#[test]
+fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
+    let rules = |n: usize| (0..n).map(|n| http(&format!("/{n}"), Some(0))).collect();
+    let mut core = start(&plan(vec![shop(&["x"], rules(7))]));
+    for n in [300, 2] {
+        let before: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
+        core.apply(&plan(vec![shop(&["x"], rules(n))])).unwrap();
+        let control: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
+        assert_eq!((control.slot, control.services), (1 - before.slot, 1));
+        let paths: Vec<Vec<u8>> = core.maps.get("tg_paths").unwrap().keys().collect();
+        assert_eq!(paths.len(), n);
+        assert!(paths.iter().all(|key| u32::from(key[abi::PATH_SLOT_AT]) == control.slot));
+    }
+    let number = numbers(&core, 0)[1];
+    let control: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
+    let at = control.slot * abi::RULES_MAX as u32 + number;
+    let rule: RuleRaw = core.maps.read("tg_rules", at).unwrap();
+    assert_eq!((u32::from(rule.bucket), rule.refuse), (bucket_number(&core, 0, 0), 1));
+    core.apply(&plan(vec![at_port("shop", 80)])).unwrap();
+    assert_eq!(core.maps.get("tg_paths").unwrap().keys().count(), 0, "no rules any more");
+    let control: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
+    assert_eq!(control.services, 0);
+}
+
+#[test]
+fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
+    let rules = vec![http("/", Some(1))];
+    let mut core = start(&plan(vec![shop(&["x", "y"], rules.clone())]));
+    core.set_bucket_limits(&[limit(0, 0, 3), limit(0, 1, 5)], 40).unwrap();
+    core.set_bucket_limits(&[limit(0, 1, 7)], 41).unwrap();
+    let (x, y) = (bucket_number(&core, 0, 0), bucket_number(&core, 0, 1));
+    let tokens = |core: &Core, number| in_force(core, number).bucket.depth / 1_000_000_000_000;
+    assert_eq!((tokens(&core, x), tokens(&core, y)), (3, 7), "x was not named and keeps its limit");
+    assert_eq!((in_force(&core, x).generation, in_force(&core, y).generation), (41, 41));
+    // "y" stands first now, and "z" is new.
+    core.apply(&plan(vec![shop(&["y", "z"], vec![http("/", Some(0))])])).unwrap();
+    assert_eq!(bucket_number(&core, 0, 0), y);
+    assert_eq!(tokens(&core, y), 7);
+    let z = bucket_number(&core, 0, 1);
+    assert_eq!(in_force(&core, z).bucket.rate_milli, 0, "z has no limit yet");
+    // A bucket of this name of another service is another bucket.
+    let other =
+        service("other", Requests { buckets: vec!["y".into()], rules, ..Default::default() });
+    let broken = plan(vec![other.clone()]).validate().unwrap_err().to_string();
+    assert!(broken.contains("service other: rule 1: bucket"), "{broken}");
+    let mut other = other;
+    other.requests.as_mut().unwrap().rules[0].bucket = Some(0);
+    core.apply(&plan(vec![other])).unwrap();
+    let number = bucket_number(&core, 0, 0);
+    assert_eq!(in_force(&core, number).bucket.rate_milli, 0);
+    core.forget_bucket_limits().unwrap();
+    assert_eq!(in_force(&core, y).bucket.rate_milli, 0);
+}
+
+#[test]
+fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
+    let mut own = shop(&["x"], vec![http("/", Some(0))]);
+    own.name = "own".into();
+    own.requests.as_mut().unwrap().shadow = Some(true);
+    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))]), own]));
+    let shadow =
+        |core: &Core| [0, 1].map(|service| in_force(core, bucket_number(core, service, 0)).flags);
+    assert_eq!(shadow(&core), [0, 1]);
+    for service in [0, 1] {
+        core.set_shadow(service, true).unwrap();
+    }
+    assert_eq!(shadow(&core), [1, 1]);
+    core.set_bucket_limits(&[limit(0, 0, 3)], 9).unwrap();
+    for service in [0, 1] {
+        core.set_shadow(service, false).unwrap();
+    }
+    assert_eq!(shadow(&core), [0, 1], "rules in shadow by themselves stay there");
+    assert_eq!(in_force(&core, bucket_number(&core, 0, 0)).generation, 9);
+}
+
+#[test]
+fn limits_for_buckets_that_are_not_there_or_cannot_be_are_refused_by_name() {
+    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
+    let cases = [
+        (limit(0, 1, 3), "bucket 1 of service 0: none such"),
+        (limit(1, 0, 3), "bucket 0 of service 1: none such"),
+        (limit(0, 0, 0), "service shop: bucket x: burst 0"),
+        (limit(0, 0, 1), "service shop: bucket x: reserve"),
+    ];
+    for (wrong, text) in cases {
+        let error = core.set_bucket_limits(&[limit(0, 0, 9), wrong], 5).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    let raw = in_force(&core, bucket_number(&core, 0, 0));
+    assert_eq!(raw.bucket.rate_milli, 0, "nothing of a refused set is in force");
+}
+
+#[test]
+fn an_index_that_changes_hands_begins_without_counts_of_what_was_not_judged() {
+    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
+    let map = core.maps.get("tg_unjudged").unwrap();
+    let cpus = vec![
+        1_u64.to_ne_bytes().repeat(abi::UNJUDGED_MAX);
+        libbpf_rs::num_possible_cpus().unwrap()
+    ];
+    map.update_percpu(&0_u32.to_ne_bytes(), &cpus, MapFlags::ANY).unwrap();
+    let unjudged = core.unjudged().unwrap();
+    assert!(unjudged.iter().any(|u| u.name == "http2" && u.count == cpus.len() as u64));
+    assert!(unjudged.iter().all(|u| u.name != "none"), "judged is no reason");
+    core.apply(&plan(vec![shop(&["x"], vec![http("/b", Some(0))])])).unwrap();
+    assert_eq!(core.unjudged().unwrap(), unjudged, "the same service");
+    let mut other = shop(&["x"], vec![http("/", Some(0))]);
+    other.name = "other".into();
+    core.apply(&plan(vec![other])).unwrap();
+    assert_eq!(core.unjudged().unwrap(), []);
+}
+
+#[test]
+fn a_plan_without_rules_needs_no_tables_for_them() {
+    let mut core = start(&plan(vec![at_port("shop", 80)]));
+    assert!(core.requests().is_none() && core.maps.find("tg_conns").is_none());
+    assert_eq!((core.rule_counts().unwrap(), core.unjudged().unwrap()), (vec![], vec![]));
+    core.apply(&plan(vec![shop(&["x"], vec![http("/", Some(0))])])).unwrap();
+    assert!(core.requests().is_some());
+    assert_eq!(core.totals(0).unwrap().buckets.len(), 1);
+    core.heartbeat().unwrap();
+    assert_eq!((core.followed().connections, core.followed().limit), (0, 65_536));
+}
+
+/// Reloads while requests flow: how often.
+const RELOADS: usize = 12;
+
+/// A frame between 198.51.100.7 and port 80 of 192.0.2.10: a segment with these flags, numbers and
+/// payload.
+fn frame(
+    port: u16,
+    from_server: bool,
+    (flags, seq, ack): (u8, u32, u32),
+    payload: &[u8],
+) -> Vec<u8> {
+    let (client, server) = ([198, 51, 100, 7], [192, 0, 2, 10]);
+    let ((src, dst), (from, to)) =
+        if from_server { ((server, client), (80, port)) } else { ((client, server), (port, 80)) };
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    frame.extend((40 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend(src.into_iter().chain(dst));
+    frame.extend(from.to_be_bytes().into_iter().chain(to.to_be_bytes()));
+    frame.extend(seq.to_be_bytes().into_iter().chain(ack.to_be_bytes()));
+    frame.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// The hooks that a connection meets.
+struct Hooks {
+    ingress: OwnedFd,
+    egress: OwnedFd,
+    request_in: OwnedFd,
+    request_out: OwnedFd,
+}
+
+impl Hooks {
+    fn load(core: &Core) -> Self {
+        let settings = Variant { answer: 0, trust_dscp: false };
+        let settings = objects::settings(&core.maps, &core.plan, settings).unwrap();
+        let load = |object, bytes: &[u8]| {
+            let load = Load { object, bytes, settings, attach_type: None };
+            objects::load(&core.maps, &load).unwrap()
+        };
+        Self {
+            ingress: load("tc", &core.objects.tc),
+            egress: load("egress", &core.objects.egress),
+            request_in: load("request_in", &core.objects.request_in),
+            request_out: load("request_out", &core.objects.request_out),
+        }
+    }
+
+    /// What the last hook says of a frame that both pass.
+    fn pass(&self, frame: &[u8], from_server: bool) -> i32 {
+        let hooks = if from_server {
+            [&self.egress, &self.request_out]
+        } else {
+            [&self.ingress, &self.request_in]
+        };
+        let mut last = 0;
+        for hook in hooks {
+            let mut context = vec![0; 176];
+            context[40] = 1; // ifindex: loopback
+            let mut run = TestRun { data: frame, context: &mut context, repeat: 1 };
+            last = syscall::test_run(hook.as_fd(), &mut run).unwrap().returned as i32;
+        }
+        last
+    }
+
+    /// A connection with one request; what is said of the request.
+    fn request(&self, port: u16, request: &[u8]) -> i32 {
+        self.pass(&frame(port, false, (0x02, 10, 0), b""), false);
+        self.pass(&frame(port, true, (0x12, 77, 11), b""), true);
+        self.pass(&frame(port, false, (0x10, 11, 78), b""), false);
+        let said = self.pass(&frame(port, false, (0x18, 11, 78), request), false);
+        // The server resets: the next connection of this port is another one.
+        self.pass(&frame(port, true, (0x14, 78, 11), b""), true);
+        said
+    }
+}
+
+/// A request that needs all tables to be matched: path, host, two cookies. Around it so many rules
+/// that filling and emptying a slot takes long, each time at other places.
+fn crowded(bucket: usize, spare: usize) -> Plan {
+    let cookie = |name: String| CookieTest { name, value: Some("v".into()) };
+    let rule = |n: usize| {
+        let matches = HttpMatch {
+            path: format!("/{n}/").into(),
+            host: Some(Host::Exact(format!("h{n}.example"))),
+            cookies_all: vec![cookie(format!("c{}", n % 20))],
+            ..HttpMatch::default()
+        };
+        HeaderRule { subject: Subject::Http(matches), ..http("/", Some(0)) }
+    };
+    let matches = HttpMatch {
+        path: b"/img".to_vec(),
+        host: Some(Host::Below("example".into())),
+        cookies_all: vec![cookie("session".into())],
+        cookies_none: vec![cookie("bot".into())],
+        ..HttpMatch::default()
+    };
+    let mut rules: Vec<HeaderRule> = (0..spare).map(rule).collect();
+    rules.push(HeaderRule { subject: Subject::Http(matches), ..http("/", Some(bucket)) });
+    // What a packet would find that sees half of it.
+    rules.push(http("/", None));
+    let mut shop = shop(&["x", "y"], rules);
+    shop.listen = at_port("", 80).listen;
+    plan(vec![shop])
+}
+
+#[test]
+fn every_request_finds_one_of_two_rule_sets_while_they_are_exchanged() {
+    let plans = [crowded(0, 300), crowded(1, 40)];
+    let mut core = start(&plans[0]);
+    core.heartbeat().unwrap();
+    let hooks = Hooks::load(&core);
+    let request = b"GET /img/a HTTP/1.1\r\nHost: a.example\r\nCookie: session=v\r\n\r\n";
+    let done = AtomicBool::new(false);
+    let requests = std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let mut requests = 0_u64;
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(hooks.request(1024 + (requests % 60_000) as u16, request), -1);
+                requests += 1;
+            }
+            requests
+        });
+        for n in 0..RELOADS {
+            core.apply(&plans[(n + 1) % 2]).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        traffic.join().unwrap()
+    });
+    let unjudged = core.unjudged().unwrap();
+    assert_eq!(unjudged, [], "of {requests} requests");
+    let totals = core.totals(0).unwrap();
+    let offered: Vec<u64> = totals.buckets.iter().map(|b| b.offered.iter().sum()).collect();
+    assert_eq!(offered.iter().sum::<u64>(), requests, "{offered:?}");
+    assert!(offered.iter().all(|count| *count > 0), "{offered:?} in {RELOADS} reloads");
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rule sets in tables that a test can look into: what a packet finds, also between any two writes.
+
+use super::*;
+use crate::examples::{http, service};
+use crate::{HttpMatch, Methods};
+
+/// The tables, and what a packet must find in them after every write.
+struct Model<'a> {
+    tables: BTreeMap<(&'static str, Vec<u8>), Vec<u8>>,
+    /// Slots that a packet may still use.
+    read: Vec<u32>,
+    writes: usize,
+    check: &'a dyn Fn(&Model<'_>),
+}
+
+impl Tables for Model<'_> {
+    fn control(&self) -> Result<RequestControl, Error> {
+        let bytes = self.get("tg_request_control", &0_u32.to_ne_bytes());
+        Ok(bytes.and_then(|bytes| RequestControl::read(&bytes)).unwrap_or_default())
+    }
+
+    fn keys(&self, table: &'static str) -> Vec<Vec<u8>> {
+        self.tables.keys().filter(|(name, _)| *name == table).map(|(_, key)| key.clone()).collect()
+    }
+
+    fn write(&mut self, table: &'static str, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.tables.insert((table, key.to_vec()), value.to_vec());
+        self.read.push(self.control()?.slot);
+        self.writes += 1;
+        (self.check)(self);
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &'static str, key: &[u8]) -> Result<(), Error> {
+        self.tables.remove(&(table, key.to_vec()));
+        self.writes += 1;
+        (self.check)(self);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.read = vec![self.control()?.slot];
+        Ok(())
+    }
+}
+
+/// A request, or a connection with TLS: no path.
+#[derive(Clone, Debug)]
+struct Probe {
+    service: u8,
+    path: Option<&'static str>,
+    method: u8,
+    host: &'static str,
+    cookies: &'static [(&'static str, &'static str)],
+}
+
+fn get(path: &'static str) -> Probe {
+    Probe { service: 0, path: Some(path), method: 1, host: "", cookies: &[] }
+}
+
+/// What a packet finds: number of the rule, and whether a cookie protects it.
+type Found = Option<(u32, bool)>;
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut identity = Identity::default();
+    identity.write(bytes);
+    identity.finish()
+}
+
+impl Model<'_> {
+    fn new(check: &dyn Fn(&Model<'_>)) -> Model<'_> {
+        Model { tables: BTreeMap::new(), read: vec![0], writes: 0, check }
+    }
+
+    fn get(&self, table: &'static str, key: &[u8]) -> Option<Vec<u8>> {
+        self.tables.get(&(table, key.to_vec())).cloned()
+    }
+
+    fn entry<T: Plain>(&self, table: &'static str, slot: u32, (size, number): (usize, u32)) -> T {
+        let key = (slot * size as u32 + number).to_ne_bytes();
+        self.get(table, &key).and_then(|bytes| T::read(&bytes)).expect("an entry")
+    }
+
+    /// What lib/rule.h does, in the slot that is in force.
+    fn find(&self, probe: &Probe) -> Found {
+        self.find_in(self.control().unwrap().slot, probe)
+    }
+
+    fn find_in(&self, slot: u32, probe: &Probe) -> Found {
+        if self.control().unwrap().services >> probe.service & 1 == 0 {
+            return None;
+        }
+        let mut next = self.longest(slot, probe)?;
+        for _ in 0..abi::RULE_STEPS {
+            let rule: RuleRaw = self.entry("tg_rules", slot, (abi::RULES_MAX, next));
+            if self.matches(slot, &rule, probe) {
+                return Some((next, self.any(slot, rule.protect, probe)));
+            }
+            next = rule.next.into();
+            if next == 0 {
+                return None;
+            }
+        }
+        panic!("more rules than a packet may look at");
+    }
+
+    fn longest(&self, slot: u32, probe: &Probe) -> Option<u32> {
+        let path = probe.path.unwrap_or_default().as_bytes();
+        let lengths = (0..=path.len()).rev();
+        lengths
+            .into_iter()
+            .find_map(|length| {
+                let key = PathKey { slot: slot as u8, ..path_key(probe.service, &path[..length]) };
+                self.get("tg_paths", key.bytes())
+            })
+            .map(|first| u32::from_ne_bytes(first.try_into().unwrap()))
+    }
+
+    fn matches(&self, slot: u32, rule: &RuleRaw, probe: &Probe) -> bool {
+        let rest = probe.host.find('.').map(|dot| &probe.host[dot..]).unwrap_or_default();
+        let id = |name: &str| {
+            let key =
+                HostKey { hash: hash(name.as_bytes()), slot: slot as u8, ..HostKey::default() };
+            self.get("tg_hosts", key.bytes())
+        };
+        let fits = |name: &str| id(name) == Some(rule.host.to_ne_bytes().to_vec());
+        (rule.flags & abi::RULE_TLS != 0) == probe.path.is_none()
+            && (probe.path.is_none() || rule.methods & probe.method != 0)
+            && (rule.host == 0 || fits(probe.host) || fits(rest))
+            && self.passed(slot, probe) & rule.cookies_all == rule.cookies_all
+            && !self.any(slot, rule.cookies_none, probe)
+    }
+
+    /// The tests that a request passes.
+    fn passed(&self, slot: u32, probe: &Probe) -> u32 {
+        let holds = |test: CookieTestRaw| {
+            probe.cookies.iter().any(|(name, value)| {
+                hash(name.as_bytes()) == test.name
+                    && (test.value == 0 || hash(value.as_bytes()) == test.value)
+            })
+        };
+        let tests = 0..self.control().unwrap().cookies;
+        let place = |test| (abi::COOKIE_TESTS_MAX, test);
+        tests
+            .filter(|test| holds(self.entry("tg_cookie_tests", slot, place(*test))))
+            .fold(0, |all, test| all | 1 << test)
+    }
+
+    fn any(&self, slot: u32, tests: u32, probe: &Probe) -> bool {
+        self.passed(slot, probe) & tests != 0
+    }
+}
+
+/// Seats in the order of the plan: rules from `first` on, one bucket each, a text each.
+fn seats(plan: &Plan, first: u32) -> Vec<Seats> {
+    let mut next = first;
+    let mut seat = |(at, service): (usize, &crate::Service)| {
+        let rules = service.requests.as_ref().map_or(0, |requests| requests.rules.len() as u32);
+        next += rules;
+        let buckets = service.requests.as_ref().map_or(0, |r| r.buckets.len() as u32);
+        Seats {
+            rules: (next - rules..next).collect(),
+            buckets: (0..buckets).map(|bucket| bucket + 10 * at as u32).collect(),
+            answer: Some(at as u32),
+        }
+    };
+    plan.services.iter().enumerate().map(&mut seat).collect()
+}
+
+fn plan_of(rules: Vec<HeaderRule>) -> Plan {
+    let requests = Requests { buckets: vec!["a".into()], rules, ..Requests::default() };
+    Plan { services: vec![service("shop", requests)], ..Plan::default() }
+}
+
+fn in_force(plan: &Plan) -> Model<'static> {
+    plan.validate().unwrap();
+    let mut model = Model::new(&|_| ());
+    put_in_force(&mut model, &compile(plan, &seats(plan, 1), &hash)).unwrap();
+    model
+}
+
+fn with(path: &str, change: impl Fn(&mut HttpMatch)) -> HeaderRule {
+    let mut rule = http(path, Some(0));
+    if let Subject::Http(matches) = &mut rule.subject {
+        change(matches);
+    }
+    rule
+}
+
+fn cookie(name: &str, value: Option<&str>) -> Vec<CookieTest> {
+    vec![CookieTest { name: name.into(), value: value.map(Into::into) }]
+}
+
+#[test]
+fn the_longest_path_wins_then_the_order_of_the_file_then_shorter_paths() {
+    let get_only = |m: &mut HttpMatch| m.methods = Methods(1);
+    let post_only = |m: &mut HttpMatch| m.methods = Methods(4);
+    // Numbers 1 … 6.
+    let model = in_force(&plan_of(vec![
+        with("/a/b", get_only),
+        http("/", None),
+        with("/a", post_only),
+        with("/a/b", post_only),
+        with("/a", |m| m.host = Some(Host::Exact("x.example".into()))),
+        http("/a/b/c/d", None),
+    ]));
+    let probe = |path, method, host| Probe { method, host, ..get(path) };
+    let cases = [
+        (probe("/a/b/c", 1, ""), 1),
+        (probe("/a/b/c", 4, ""), 4),
+        (probe("/a/b", 4, ""), 4),
+        // Neither rule of /a/b takes a PUT: those of /a are next, then those of /.
+        (probe("/a/b/c", 8, "x.example"), 5),
+        (probe("/a/b/c", 8, "y.example"), 2),
+        (probe("/a/bc", 1, ""), 1),
+        (probe("/a/", 4, "x.example"), 3),
+        (probe("/b", 1, ""), 2),
+        (probe("/a/b/c/d/e", 8, ""), 6),
+        (probe("/a/b/c/", 8, ""), 2),
+    ];
+    for (probe, rule) in cases {
+        assert_eq!(model.find(&probe), Some((rule, false)), "{probe:?}");
+    }
+}
+
+#[test]
+fn hosts_below_a_name_are_those_with_one_label_more() {
+    let host = |host: Host| with("/", move |m| m.host = Some(host.clone()));
+    let model = in_force(&plan_of(vec![
+        host(Host::Exact("Shop.Example".into())),
+        host(Host::Below("shop.example".into())),
+        host(Host::Below("example".into())),
+    ]));
+    let cases = [
+        ("shop.example", Some(1)),
+        ("a.shop.example", Some(2)),
+        ("a.b.shop.example", None),
+        ("other.example", Some(3)),
+        ("example", None),
+        ("", None),
+    ];
+    for (host, rule) in cases {
+        let found = model.find(&Probe { host, ..get("/") });
+        assert_eq!(found.map(|(rule, _)| rule), rule, "{host}");
+    }
+}
+
+#[test]
+fn cookies_are_asked_for_absent_or_protect() {
+    let model = in_force(&plan_of(vec![
+        with("/", |m| m.cookies_all = [cookie("s", None), cookie("k", Some("v"))].concat()),
+        with("/", |m| {
+            m.cookies_none = cookie("bot", None);
+            m.protect = [cookie("tier", Some("gold")), cookie("s", None)].concat();
+        }),
+    ]));
+    let cases: [(&'static [(&str, &str)], Found); 6] = [
+        (&[("s", "1"), ("k", "v")], Some((1, false))),
+        (&[("s", "1"), ("k", "w")], Some((2, true))),
+        (&[("tier", "gold")], Some((2, true))),
+        (&[("tier", "silver")], Some((2, false))),
+        (&[("bot", "x"), ("tier", "gold")], None),
+        (&[], Some((2, false))),
+    ];
+    for (cookies, found) in cases {
+        assert_eq!(model.find(&Probe { cookies, ..get("/") }), found, "{cookies:?}");
+    }
+}
+
+#[test]
+fn tls_is_a_world_of_its_own_and_a_rule_without_a_bucket_names_none() {
+    let tls = HeaderRule {
+        subject: Subject::Tls(Host::Exact("api.example".into())),
+        bucket: None,
+        refuse: Refuse::Reset,
+        close_persistent: false,
+    };
+    let plan = plan_of(vec![tls, with("/", |m| m.host = Some(Host::Exact("x".into())))]);
+    let model = in_force(&plan);
+    let hello = |host| Probe { path: None, host, ..get("/") };
+    assert_eq!(model.find(&hello("api.example")), Some((1, false)));
+    assert_eq!(model.find(&hello("x")), None, "HTTP's rules do not follow those of TLS");
+    assert_eq!(model.find(&Probe { host: "api.example", ..get("/") }), None);
+    let rule: RuleRaw = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
+    assert_eq!((rule.bucket, rule.flags, rule.refuse), (128, abi::RULE_TLS, 2));
+}
+
+#[test]
+fn retry_after_is_spread_from_first_to_last_and_the_texts_are_whole() {
+    let model = in_force(&plan_of(vec![http("/", Some(0))]));
+    let rule: RuleRaw = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
+    assert_eq!((rule.answer, rule.refuse), (0, 1));
+    let mut spread = Vec::new();
+    for variant in 0..8 {
+        let text: AnswerText = model.entry("tg_answer_texts", 1, (abi::ANSWERS_MAX, variant));
+        let all = String::from_utf8(text.text[..text.bytes.into()].to_vec()).unwrap();
+        let (head, body) = all.split_at(text.head.into());
+        assert_eq!(body, "The server is busy. Please try again.\n");
+        assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{head}");
+        assert!(head.ends_with("Connection: close\r\n\r\n"), "{head}");
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+        let after = head.split("Retry-After: ").nth(1).unwrap().split('\r').next().unwrap();
+        spread.push(after.parse::<u32>().unwrap());
+    }
+    assert_eq!(spread, [2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn sums_are_those_of_the_internet_checksum() {
+    // RFC 1071, section 3, of which an even and an odd number of bytes.
+    let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert_eq!(sum(&bytes).to_ne_bytes(), [0xdd, 0xf2]);
+    assert_eq!(sum(&bytes[..7]), sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0x00]));
+    assert_eq!(sum(&[0xff; 2000]), 0xffff);
+    assert_eq!(sum(&[]), 0);
+}
+
+/// Between any two writes of a reload a packet finds, for each service, all of the old rules or
+/// all of the new ones; and whoever began with the old ones finds them to the end.
+#[test]
+fn no_packet_sees_half_a_rule_set() {
+    let three = |names: [Option<Vec<HeaderRule>>; 3]| {
+        let service = |(n, rules): (usize, Option<Vec<HeaderRule>>)| {
+            let rules = rules.unwrap_or_default();
+            let requests = Requests { buckets: vec!["a".into()], rules, ..Requests::default() };
+            service(&format!("s{n}"), requests)
+        };
+        let services = names.into_iter().enumerate().map(service).collect();
+        Plan { services, ..Plan::default() }
+    };
+    let session = |m: &mut HttpMatch| m.cookies_all = cookie("s", None);
+    let old = three([
+        Some(vec![with("/a", session), http("/a", Some(0)), http("/b", None)]),
+        Some(vec![http("/", Some(0))]),
+        None,
+    ]);
+    let new = three([
+        Some(vec![http("/b", Some(0)), with("/a", |m| m.protect = cookie("p", None))]),
+        None,
+        Some(vec![with("/", session)]),
+    ]);
+    let probes: Vec<Probe> = (0..3)
+        .flat_map(|service| {
+            ["/a", "/a/x", "/b", "/c"].into_iter().flat_map(move |path| {
+                let cookies: [&'static [(&str, &str)]; 3] = [&[], &[("s", "1")], &[("p", "1")]];
+                cookies.map(|cookies| Probe { service, cookies, ..get(path) })
+            })
+        })
+        .collect();
+    let expected = |plan: &Plan, first| {
+        let mut model = Model::new(&|_| ());
+        put_in_force(&mut model, &compile(plan, &seats(plan, first), &hash)).unwrap();
+        probes.iter().map(|probe| model.find(probe)).collect::<Vec<Found>>()
+    };
+    let (before, after) = (expected(&old, 1), expected(&new, 50));
+    assert_ne!(before, after);
+    let check = |model: &Model<'_>| {
+        for slot in &model.read {
+            let found: Vec<Found> = probes.iter().map(|p| model.find_in(*slot, p)).collect();
+            for service in 0..3 {
+                let of = |all: &[Found]| all[service * 12..(service + 1) * 12].to_vec();
+                let whole = of(&found) == of(&before) || of(&found) == of(&after);
+                assert!(whole, "service {service} after write {}: {found:?}", model.writes);
+            }
+        }
+    };
+    let nothing = |_: &Model<'_>| ();
+    let mut model = Model::new(&nothing);
+    put_in_force(&mut model, &compile(&old, &seats(&old, 1), &hash)).unwrap();
+    model.check = &check;
+    for (plan, first, found) in [(&new, 50, &after), (&old, 1, &before), (&new, 50, &after)] {
+        put_in_force(&mut model, &compile(plan, &seats(plan, first), &hash)).unwrap();
+        let now: Vec<Found> = probes.iter().map(|probe| model.find(probe)).collect();
+        assert_eq!(now, *found);
+    }
+    assert!(model.writes > 150, "{} writes were looked behind", model.writes);
+    // Nothing of the old set is left to be found.
+    let slot = model.control().unwrap().slot;
+    assert!(model.keys("tg_paths").iter().all(|key| u32::from(key[abi::PATH_SLOT_AT]) == slot));
+}
+
+#[test]
+fn a_paused_service_has_no_rules_until_the_next_set() {
+    let plan = plan_of(vec![http("/", Some(0))]);
+    let mut model = in_force(&plan);
+    assert!(model.find(&get("/")).is_some());
+    pause(&mut model, 0b10).unwrap();
+    assert!(model.find(&get("/")).is_some(), "another service");
+    pause(&mut model, 0b01).unwrap();
+    assert_eq!(model.find(&get("/")), None);
+    put_in_force(&mut model, &compile(&plan, &seats(&plan, 1), &hash)).unwrap();
+    assert!(model.find(&get("/")).is_some());
+}
+
+#[test]
+fn who_a_rule_is_does_not_depend_on_its_place_or_its_answer() {
+    let rules = |requests: Requests| {
+        let services = vec![service("shop", requests)];
+        identities(&Plan { services, ..Plan::default() })
+    };
+    let (a, b) = (http("/a", Some(0)), http("/b", Some(1)));
+    let names = |names: [&str; 2]| names.map(String::from).to_vec();
+    let of = |buckets, rules_: Vec<HeaderRule>| {
+        rules(Requests { buckets, rules: rules_, ..Requests::default() })
+    };
+    let first = of(names(["x", "y"]), vec![a.clone(), b.clone()]);
+    let turned = of(names(["x", "y"]), vec![b.clone(), a.clone()]);
+    assert_eq!(first.rules, [turned.rules[1], turned.rules[0]]);
+    let moved = HeaderRule { bucket: Some(1), ..a.clone() };
+    let same = of(names(["y", "x"]), vec![moved.clone()]);
+    assert_eq!(same.rules[0], first.rules[0], "the same bucket at another place");
+    let other = of(names(["x", "y"]), vec![moved, HeaderRule { refuse: Refuse::Drop, ..b }]);
+    assert_ne!(other.rules[0], first.rules[0], "another bucket");
+    assert_eq!(other.rules[1], first.rules[1], "another answer");
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hooks of header rules on an interface: they come and go with the rules, keep their place
+//! behind the hook of SYNs, outlive a process, and leave others alone.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod netns;
+
+use netns::{BpfFs, Net, plan, within};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tidegate_bpf::testing::tcx_programs;
+use tidegate_bpf::{
+    AttachMode, BucketParams, Dataplane, Error, HeaderRule, Hook, HttpMatch, Plan, Refuse,
+    Requests, Subject,
+};
+use tidegate_policy::Action;
+use tidegate_units::Rate;
+
+const SERVER: &str = "10.77.0.1:80";
+
+fn rule(path: &str) -> HeaderRule {
+    let matches = HttpMatch { path: path.into(), ..HttpMatch::default() };
+    HeaderRule {
+        subject: Subject::Http(matches),
+        bucket: Some(0),
+        refuse: Refuse::Reset,
+        close_persistent: false,
+    }
+}
+
+fn rules(paths: &[&str]) -> Option<Requests> {
+    let rules = paths.iter().map(|path| rule(path)).collect();
+    Some(Requests { buckets: vec!["pages".into()], rules, ..Requests::default() })
+}
+
+fn plan_with(net: &Net, mode: AttachMode, paths: &[&str]) -> Plan {
+    let mut plan = plan(vec![net.interface(mode)], Action::Drop);
+    plan.services[0].requests = rules(paths);
+    plan
+}
+
+fn without(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    plan.services[0].requests = None;
+    plan
+}
+
+/// Names and ids of the pinned links.
+fn links(pins: &Path) -> Vec<String> {
+    let mut links: Vec<String> = std::fs::read_dir(pins.join("links"))
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let mut show = Command::new("bpftool");
+            let output = show.args(["link", "show", "pinned"]).arg(&path).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let tail = name.splitn(3, '_').nth(2).unwrap().to_owned();
+            format!("{tail} {}", text.split(':').next().unwrap_or_default())
+        })
+        .collect();
+    links.sort();
+    links
+}
+
+fn names(links: &[String]) -> Vec<&str> {
+    links.iter().map(|link| link.split(' ').next().unwrap()).collect()
+}
+
+fn filters(net: &Net) -> String {
+    let show = "tc filter show dev s0 ingress; tc filter show dev s0 egress";
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", net.server.display()))
+        .args(["sh", "-ec", show])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A connection whose server echoes, from the client's namespace; it must work all the time.
+struct Echo {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl Echo {
+    fn new(net: &Net) -> Self {
+        let address: SocketAddr = SERVER.parse().unwrap();
+        let listener = within(&net.server, || TcpListener::bind(address).unwrap());
+        let client = within(&net.client, || {
+            TcpStream::connect_timeout(&address, Duration::from_secs(2)).unwrap()
+        });
+        let server = listener.accept().unwrap().0;
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        }
+        Self { client, server }
+    }
+
+    fn works(&mut self) {
+        let mut buffer = [0; 5];
+        self.client.write_all(b"hello").unwrap();
+        self.server.read_exact(&mut buffer).unwrap();
+        self.server.write_all(&buffer).unwrap();
+        self.client.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"hello");
+    }
+}
+
+#[test]
+fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let mut with = plan_with(&net, AttachMode::Auto, &["/a"]);
+    with.settings.pins = Some(fs.pins());
+    let without = without(&with);
+    let mut dataplane = Dataplane::start(&without).unwrap();
+    let before = links(&fs.pins());
+    assert_eq!(names(&before), ["tcx_out", "xdp_in"]);
+    assert_eq!(dataplane.hooks()[0].requests, None);
+    assert!(dataplane.needs_attach(&with) && !dataplane.needs_attach(&without));
+    let mut echo = Echo::new(&net);
+    for _ in 0..3 {
+        dataplane.apply(&with).unwrap();
+        echo.works();
+        let now = links(&fs.pins());
+        assert_eq!(names(&now), ["tcx_out", "tcx_request_in", "tcx_request_out", "xdp_in"]);
+        assert!(before.iter().all(|link| now.contains(link)), "{now:?}");
+        assert_eq!(dataplane.hooks()[0].requests, Some(Hook::Tcx));
+        let mut more = with.clone();
+        more.services[0].requests = rules(&["/a", "/b"]);
+        assert!(!dataplane.needs_attach(&more), "other rules need no other programs");
+        dataplane.apply(&more).unwrap();
+        assert_eq!(links(&fs.pins()), now);
+        echo.works();
+        dataplane.apply(&without).unwrap();
+        echo.works();
+        assert_eq!(links(&fs.pins()), before);
+        assert_eq!(dataplane.hooks()[0].requests, None);
+    }
+    dataplane.detach();
+    assert!(!fs.pins().exists(), "no pins left");
+}
+
+#[test]
+fn a_new_process_adopts_hooks_rules_and_limits() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let mut plan = plan_with(&net, AttachMode::Tcx, &["/a", "/b"]);
+    plan.settings.pins = Some(fs.pins());
+    let mut first = Dataplane::start(&plan).unwrap();
+    let rate = Some(Rate::per_second(10.0));
+    let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
+    first.set_bucket_limits(&[limit], 41).unwrap();
+    let before = links(&fs.pins());
+    assert_eq!(before.len(), 4);
+    drop(first);
+    let mut second = Dataplane::start(&plan).unwrap();
+    assert_eq!(links(&fs.pins()), before, "the same links, updated");
+    assert_eq!(second.rule_counts().unwrap().len(), 2);
+    second.heartbeat().unwrap();
+    Echo::new(&net).works();
+    drop(second);
+    // A process whose plan has no rules any more takes their hooks off.
+    let third = Dataplane::start(&without(&plan)).unwrap();
+    assert_eq!(names(&links(&fs.pins())), ["tcx_in", "tcx_out"]);
+    assert!(third.rule_counts().unwrap().is_empty());
+    third.detach();
+    assert!(!fs.pins().exists(), "no pins left");
+}
+
+#[test]
+fn requests_are_judged_behind_syns_also_where_they_were_there_first() {
+    let net = Net::new();
+    let plan = plan_with(&net, AttachMode::Auto, &["/"]);
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    let at = |place: usize| tcx_programs(&plan.interfaces[0]).unwrap()[place].clone();
+    assert_eq!(at(0), ["tg_request_in"], "SYNs are judged at XDP");
+    assert_eq!(at(1), ["tg_egress", "tg_request_out"]);
+    let mut moved = plan.clone();
+    moved.interfaces[0].attach = AttachMode::Tcx;
+    dataplane.apply(&moved).unwrap();
+    assert_eq!(at(0), ["tg_ingress", "tg_request_in"]);
+    assert_eq!(at(1), ["tg_egress", "tg_request_out"]);
+    dataplane.apply(&plan).unwrap();
+    assert_eq!(at(0), ["tg_request_in"]);
+    drop(dataplane);
+    assert_eq!((at(0), at(1)), (vec![], vec![]), "without pins all ends with the process");
+}
+
+#[test]
+fn clsact_has_a_place_for_each_and_a_foreign_filter_is_never_replaced() {
+    let net = Net::new();
+    let plan = plan_with(&net, AttachMode::Clsact, &["/"]);
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    for (name, place) in [("tg_ingress", 29799), ("tg_request_in", 29800)] {
+        let shown = filters(&net);
+        let line =
+            shown.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{shown}"));
+        assert!(line.contains(&format!("pref {place} ")), "{line}");
+    }
+    let mut echo = Echo::new(&net);
+    dataplane.apply(&without(&plan)).unwrap();
+    echo.works();
+    assert!(!filters(&net).contains("request") && filters(&net).contains("tg_egress"));
+    dataplane.apply(&plan).unwrap();
+    echo.works();
+    assert!(filters(&net).contains("tg_request_out"));
+    drop(dataplane);
+    assert_eq!(filters(&net), "");
+
+    let directory = tempfile::tempdir().unwrap();
+    let object = netns::foreign_object(directory.path());
+    net.server_sh(&format!(
+        "tc filter add dev s0 ingress pref 29800 handle 0x7467 bpf direct-action obj {} sec xdp",
+        object.display()
+    ));
+    let mut dataplane = Dataplane::start(&without(&plan)).unwrap();
+    let text = match dataplane.apply(&plan) {
+        Err(error @ Error::ForeignFilter { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(text.contains("stranger") && text.contains("29800"), "{text}");
+    assert!(filters(&net).contains("stranger") && !filters(&net).contains("request"));
+    drop(dataplane);
+    let refused = Dataplane::start(&plan);
+    assert!(matches!(refused, Err(Error::ForeignFilter { .. })), "{refused:?}");
+    assert!(filters(&net).contains("stranger") && !filters(&net).contains("tg_"));
+}
+
+#[test]
+fn rules_that_break_a_bound_change_nothing() {
+    let net = Net::new();
+    let plan = plan_with(&net, AttachMode::Tcx, &["/a"]);
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    let broken = plan_with(&net, AttachMode::Tcx, &["/a", "b"]);
+    let error = dataplane.apply(&broken).unwrap_err().to_string();
+    assert!(error.contains("service shop: rule 2") && error.contains("begin with /"), "{error}");
+    assert_eq!(dataplane.rule_counts().unwrap().len(), 1);
+    assert_eq!(dataplane.hooks()[0].requests, Some(Hook::Tcx));
+}

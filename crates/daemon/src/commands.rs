@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an operator may say to the owner. Each command changes everything or nothing.
 
+use crate::cluster;
 use crate::governor::Governor;
 use crate::kernel::HOOKS_NEED_PRIVILEGES;
 use crate::owner::Owner;
@@ -87,9 +88,13 @@ impl Owner {
 
     fn follow(&mut self, config: Config) -> Result<Vec<Change>, ApiError> {
         let changes = intent::diff(&self.intent.config, &config);
-        if config.interfaces != self.intent.config.interfaces && !self.plane.may_attach() {
+        if self.plane.needs_attach(&config) && !self.plane.may_attach() {
             let why = format!("nothing was changed: {HOOKS_NEED_PRIVILEGES}");
             return Err(ApiError::new(ErrorKind::Failed, why));
+        }
+        if let Err(error) = cluster::examine(&config) {
+            let why = format!("nothing was changed: cluster: {error}");
+            return Err(ApiError::new(ErrorKind::ConfigInvalid, why));
         }
         if let Err(error) = self.plane.apply(&config) {
             let failed = ApiError::new(ErrorKind::Failed, format!("nothing was changed: {error}"));
@@ -102,6 +107,9 @@ impl Owner {
         }
         self.keep_governors(&config);
         self.senses.reconfigure(config.services.iter().map(Into::into).collect());
+        let names = config.interfaces.iter().map(|interface| interface.name.clone());
+        self.senses.rename_interfaces(names.collect());
+        self.senses.join(&config);
         self.warn_of_what_waits(&config);
         self.intent.config = config;
         self.modes.clear();
@@ -110,7 +118,8 @@ impl Owner {
         Ok(changes)
     }
 
-    /// A service that stays the same in its place keeps its controller and what that has learned.
+    /// A service that stays in its place keeps the controllers whose configuration stays, and
+    /// what they have learned.
     fn keep_governors(&mut self, config: &Config) {
         let before = std::mem::take(&mut self.intent.config.services);
         let mut old = before.iter().zip(std::mem::take(&mut self.governors));
@@ -119,13 +128,7 @@ impl Owner {
             .services
             .iter()
             .map(|service| match old.next() {
-                Some((was, governor))
-                    if was.name == service.name
-                        && was.control == service.control
-                        && was.objective == service.objective =>
-                {
-                    governor
-                }
+                Some((was, governor)) if was.name == service.name => governor.follow(was, service),
                 _ => Governor::new(service, make),
             })
             .collect();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the words of the configuration to controllers.
 
+mod buckets;
+
+pub use buckets::make_bucket;
+
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec};
 use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;

@@ -6,36 +6,116 @@
 //! owner ends the process, and the lease opens: that is the honest thing for a bug of unknown
 //! reach.
 
+use crate::backends::Backends;
 use crate::controllers;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_control::{Controller, Mode};
-use tidegate_model::intent::ServiceConfig;
-use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
+use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
+use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate};
 
 /// After so many panics a controller is not started again until the next reload.
 const PANICS_MAX: u32 = 3;
 /// A reading older than this is no ground to tighten.
 pub const SIGNAL_AGE_MAX: Nanos = Nanos::from_secs(3);
 
-/// Makes the controller of a service.
-pub type MakeController = fn(&ServiceConfig) -> Box<dyn Controller>;
+/// How controllers are made.
+#[derive(Clone, Copy)]
+pub struct Makers {
+    /// That of a service.
+    pub service: fn(&ServiceConfig) -> Box<dyn Controller>,
+    /// That of one of its request buckets.
+    pub bucket: fn(&ServiceConfig, &BucketConfig) -> Box<dyn BucketController>,
+}
 
-/// A service and its controller.
+impl Makers {
+    fn dual(self, config: &ServiceConfig) -> Dual {
+        let buckets = buckets_of(config).iter().map(|bucket| (self.bucket)(config, bucket));
+        Dual::new(buckets.collect(), (self.service)(config), interaction(config))
+    }
+
+    fn backends(self, config: &ServiceConfig) -> Option<Backends> {
+        let of = config.clone();
+        Backends::new(config, move || self.dual(&of))
+    }
+}
+
+/// A service and its controllers.
 pub(crate) struct Governor {
     pub(crate) limits: ServiceLimits,
-    controller: Box<dyn Controller>,
-    make: MakeController,
+    dual: Dual,
+    /// In the place of `dual` where back-ends report.
+    backends: Option<Backends>,
+    make: Makers,
     panics: u32,
 }
 
+fn interaction(config: &ServiceConfig) -> Interaction {
+    match config.requests.as_ref().map(|requests| requests.syn_policing) {
+        Some(SynPolicing::Always) => Interaction::Published,
+        Some(SynPolicing::LastResort) | None => Interaction::Released,
+    }
+}
+
+fn buckets_of(config: &ServiceConfig) -> &[BucketConfig] {
+    config.requests.as_ref().map_or(&[], |requests| &requests.buckets)
+}
+
 impl Governor {
-    pub(crate) fn new(config: &ServiceConfig, make: MakeController) -> Self {
-        Self { limits: ServiceLimits::default(), controller: make(config), make, panics: 0 }
+    pub(crate) fn new(config: &ServiceConfig, make: Makers) -> Self {
+        let backends = make.backends(config);
+        Self {
+            limits: ServiceLimits::default(),
+            dual: make.dual(config),
+            backends,
+            make,
+            panics: 0,
+        }
     }
 
-    /// The limits for the next tick; an error when the controller failed and the service was
+    /// The governor of the same service under another configuration: every controller whose
+    /// configuration stays keeps what it has learned, and its limit.
+    pub(crate) fn follow(self, before: &ServiceConfig, after: &ServiceConfig) -> Self {
+        let make = self.make;
+        if before.backends != after.backends || !after.backends.is_empty() && before != after {
+            return Self::new(after, make);
+        }
+        let objective = before.objective == after.objective;
+        let same = objective
+            && before.control == after.control
+            && interaction(before) == interaction(after)
+            && buckets_of(before) == buckets_of(after);
+        if same {
+            return self;
+        }
+        let (old, syn) = self.dual.into_parts();
+        let syn_stays = objective && before.control == after.control;
+        let syn = if syn_stays { syn } else { (make.service)(after) };
+        let mut old: Vec<_> = old.into_iter().map(Some).collect();
+        let mut limits = if syn_stays { self.limits.clone() } else { ServiceLimits::default() };
+        limits.buckets = Vec::new();
+        let mut buckets = Vec::new();
+        for bucket in buckets_of(after) {
+            let place = buckets_of(before).iter().position(|was| was == bucket && objective);
+            let kept = place.and_then(|place| old.get_mut(place)?.take());
+            let decided = place.filter(|_| kept.is_some());
+            limits.buckets.push(
+                decided.and_then(|at| self.limits.buckets.get(at).cloned()).unwrap_or_default(),
+            );
+            buckets.push(kept.unwrap_or_else(|| (make.bucket)(after, bucket)));
+        }
+        let panics = if syn_stays { self.panics } else { 0 };
+        Self {
+            limits,
+            dual: Dual::new(buckets, syn, interaction(after)),
+            backends: None,
+            make,
+            panics,
+        }
+    }
+
+    /// The limits for the next tick; an error when a controller failed and the service was
     /// therefore released.
     pub(crate) fn tick(
         &mut self,
@@ -48,25 +128,53 @@ impl Governor {
                 "its controller failed {PANICS_MAX} times; released until a reload"
             ));
         }
-        let ticked = catch_unwind(AssertUnwindSafe(|| self.controller.tick(signals, mode)));
+        let rules = config.requests.as_ref().map(|requests| requests.mode_within(config.mode));
+        let shadow = rules == Some(intent::Mode::Shadow);
+        let ticked = catch_unwind(AssertUnwindSafe(|| match &mut self.backends {
+            Some(backends) => {
+                backends.rules_in_shadow(shadow);
+                backends.tick(signals, mode)
+            }
+            None => {
+                self.dual.rules_in_shadow(shadow);
+                self.dual.tick(signals, mode)
+            }
+        }));
         let Ok(mut limits) = ticked else {
             self.panics += 1;
-            self.controller = (self.make)(config);
+            self.dual = self.make.dual(config);
+            self.backends = self.make.backends(config);
             self.limits = released(signals.now, "the controller failed: everything passes");
             return Err("its controller failed and was started anew; everything passes".into());
         };
         limits.burst = limits.burst.max(1);
         limits.reserve = config.reserve_tokens(limits.burst);
-        if !grounded(signals) && config.control.name != controllers::FIXED {
-            keep_loose(&mut limits, &self.limits);
+        if !grounded(signals) {
+            if config.control.name != controllers::FIXED {
+                keep_loose(&mut limits, &self.limits);
+            }
+            keep_buckets_loose(config, &mut limits.buckets, &self.limits.buckets);
         }
         self.limits = limits;
         Ok(())
     }
 
-    /// Where the owner begins after a take-over: with what its predecessor had decided.
-    pub(crate) fn inherit(&mut self, limits: ServiceLimits) {
+    /// Where the owner begins after a take-over: with what its predecessor had decided. Buckets
+    /// have no names there: where their number is another, they are others.
+    pub(crate) fn inherit(&mut self, config: &ServiceConfig, mut limits: ServiceLimits) {
+        if limits.buckets.len() != buckets_of(config).len() {
+            limits.buckets.clear();
+        }
         self.limits = limits;
+    }
+
+    /// Goes back to what was decided before, for buckets only where that is known.
+    pub(crate) fn keep(&mut self, before: ServiceLimits) {
+        let buckets = std::mem::take(&mut self.limits.buckets);
+        self.limits = before;
+        if self.limits.buckets.len() != buckets.len() {
+            self.limits.buckets = buckets;
+        }
     }
 }
 
@@ -92,10 +200,7 @@ fn grounded(signals: &Signals) -> bool {
 /// The second fence of "missing data never tightens", whatever the controller thinks: nothing
 /// becomes tighter than it was.
 fn keep_loose(limits: &mut ServiceLimits, before: &ServiceLimits) {
-    limits.rate = match (limits.rate, before.rate) {
-        (Some(now), Some(then)) => Some(if now < then { then } else { now }),
-        _ => None,
-    };
+    limits.rate = looser(limits.rate, before.rate);
     limits.waiting_max = match (limits.waiting_max, before.waiting_max) {
         (Some(now), Some(then)) => Some(now.max(then)),
         _ => None,
@@ -106,19 +211,39 @@ fn keep_loose(limits: &mut ServiceLimits, before: &ServiceLimits) {
     };
 }
 
+fn looser(now: Option<Rate>, before: Option<Rate>) -> Option<Rate> {
+    match (now, before) {
+        (Some(now), Some(then)) => Some(if now < then { then } else { now }),
+        _ => None,
+    }
+}
+
+/// The same for buckets; a rate that an operator set by hand needs no ground.
+fn keep_buckets_loose(config: &ServiceConfig, now: &mut [BucketLimits], before: &[BucketLimits]) {
+    for (i, (limits, bucket)) in now.iter_mut().zip(buckets_of(config)).enumerate() {
+        if bucket.control.name != intent::BucketController::Fixed {
+            limits.rate = looser(limits.rate, before.get(i).and_then(|before| before.rate));
+        }
+    }
+}
+
 /// Whether the dataplane has to be told: the reasons alone are not written.
 pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
+    let bucket = |(a, b): (&BucketLimits, &BucketLimits)| {
+        a.rate == b.rate && a.burst == b.burst && a.reserve == b.reserve
+    };
     a.rate == b.rate
         && a.burst == b.burst
         && a.waiting_max == b.waiting_max
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
         && a.reserve == b.reserve
+        && a.buckets.len() == b.buckets.len()
+        && a.buckets.iter().zip(&b.buckets).all(bucket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_units::Rate;
 
     #[test]
     fn nothing_becomes_tighter_without_ground() {

@@ -2,7 +2,9 @@
 //! The kernel's dataplane as a [`Plane`]: configuration becomes a plan, limits become parameters,
 //! numbers become names.
 
-use crate::plane::{Plane, PlaneError};
+mod requests;
+
+use crate::plane::{Plane, PlaneError, RequestCounts};
 use crate::privileges;
 use std::fmt::Display;
 use std::io;
@@ -19,7 +21,7 @@ use tidegate_model::intent::{
     self, AbacusConfig, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
 };
 use tidegate_model::limits::{Limits, ServiceLimits};
-use tidegate_model::snapshot::{InterfaceState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::Nanos;
 
@@ -32,7 +34,8 @@ pub struct Kernel {
 
 /// What to do when hooks cannot be changed any more.
 pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
-    change interfaces, start `tidegate run` beside it, which takes over without a gap";
+    change interfaces, or to begin or end with header rules, start `tidegate run` beside it, which \
+    takes over without a gap";
 
 /// One admission in so many is sampled for `explain`, and one refusal in so many: a few hundred a
 /// second at 10,000 SYNs/s.
@@ -93,6 +96,11 @@ impl Plane for Kernel {
         privileges::may_attach()
     }
 
+    fn needs_attach(&self, config: &Config) -> bool {
+        // What is no plan is refused with its reason when it is applied.
+        plan(config).is_ok_and(|plan| self.dataplane.needs_attach(&plan))
+    }
+
     fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError> {
         let services = config.services.iter().zip(&limits.services).enumerate();
         let params: Vec<ServiceParams> = services
@@ -105,7 +113,12 @@ impl Plane for Kernel {
                 })
             })
             .collect::<Result<_, PlaneError>>()?;
-        self.dataplane.set_limits(&params, limits.generation).map_err(failed)
+        self.dataplane.set_limits(&params, limits.generation).map_err(failed)?;
+        let buckets = requests::params(config, limits);
+        if buckets.is_empty() {
+            return Ok(());
+        }
+        self.dataplane.set_bucket_limits(&buckets, limits.generation).map_err(failed)
     }
 
     fn generation(&self) -> u64 {
@@ -137,6 +150,16 @@ impl Plane for Kernel {
             });
         }
         Ok(counts)
+    }
+
+    fn request_counts(&self, config: &Config) -> Result<Vec<RequestCounts>, PlaneError> {
+        requests::counts(&self.dataplane, config)
+    }
+
+    fn followed(&self) -> Option<Followed> {
+        let followed = self.dataplane.followed();
+        let known = Followed { connections: followed.connections, limit: followed.limit };
+        (known.limit > 0).then_some(known)
     }
 
     fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError> {
@@ -245,7 +268,7 @@ fn service(config: &ServiceConfig) -> Result<Service, PlaneError> {
                 priority: class.priority,
             })
             .collect(),
-        requests: None,
+        requests: config.requests.as_ref().map(requests::plan).transpose()?,
     })
 }
 

@@ -6,6 +6,8 @@
 //! between; after each a snapshot is published. It steers a [`plane::Plane`] and reads
 //! [`plane::Senses`], so that its logic is tested with neither kernel nor clock.
 
+mod backends;
+mod cluster;
 mod commands;
 pub mod controllers;
 mod governor;
@@ -17,11 +19,12 @@ pub mod owner;
 pub mod plane;
 pub mod preflight;
 mod privileges;
+mod request_watch;
 mod run;
 mod server;
 mod warnings;
 
-pub use governor::{MakeController, SIGNAL_AGE_MAX};
+pub use governor::{Makers, SIGNAL_AGE_MAX};
 pub use handover::HandoverError;
 pub use kernel::release_pinned;
 pub use run::{Options, RunError, examine, run};

@@ -4,13 +4,14 @@
 //! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
-use crate::governor::{Governor, MakeController, released, same};
+use crate::governor::{Governor, Makers, released, same};
 use crate::plane::{Plane, PlaneError, Senses};
+use crate::request_watch::{RequestWatch, advice};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tidegate_control::Mode as ControlMode;
-use tidegate_model::intent::{Config, Intent, Mode, Refusal, ServiceConfig};
+use tidegate_model::intent::{Config, ControlledResource, Intent, Mode, Refusal, ServiceConfig};
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{ReasonCount, Sample, ServiceState, Snapshot, VerdictCount};
 use tidegate_sense::Sensed;
@@ -67,7 +68,7 @@ pub struct Parts {
     /// The configuration.
     pub config: Config,
     /// How controllers are made.
-    pub controllers: MakeController,
+    pub controllers: Makers,
     /// Version of the program, for the snapshot.
     pub version: String,
     /// What the predecessor had decided, if there was one.
@@ -86,7 +87,8 @@ pub struct Owner {
     pub(crate) governors: Vec<Governor>,
     /// Modes that were set by command since the last reload.
     pub(crate) modes: BTreeMap<String, Mode>,
-    pub(crate) make: MakeController,
+    pub(crate) make: Makers,
+    pub(crate) requests: RequestWatch,
     sensed: Vec<Sensed>,
     written: Option<Limits>,
     counted: Option<Nanos>,
@@ -115,7 +117,7 @@ impl Owner {
         let mut legacy = parts.inherited.unwrap_or_default();
         for (service, governor) in parts.config.services.iter().zip(&mut governors) {
             if let Some(limits) = legacy.limits.remove(&service.name) {
-                governor.inherit(limits);
+                governor.inherit(service, limits);
             }
         }
         let generation = legacy.generation;
@@ -130,6 +132,7 @@ impl Owner {
             governors,
             modes: legacy.modes,
             make,
+            requests: RequestWatch::default(),
             sensed: Vec::new(),
             written: None,
             counted: None,
@@ -160,6 +163,11 @@ impl Owner {
         let services = self.intent.config.services.iter().zip(&self.governors);
         let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
         Legacy { generation: self.generation, limits: limits.collect(), modes: self.modes.clone() }
+    }
+
+    /// Begins to speak with the peers of the configuration.
+    pub fn join_peers(&mut self) {
+        self.senses.join(&self.intent.config);
     }
 
     /// A round of an owner that is being succeeded: it decides nothing and keeps the lease.
@@ -196,6 +204,9 @@ impl Owner {
         self.adopt_kill_switch(now);
         self.note_lateness(now);
         self.sensed = self.senses.tick(now, &*self.plane);
+        for (subject, text) in self.senses.troubles(now) {
+            self.warnings.raise(now, &subject, text);
+        }
         self.decide(now);
         self.write(now);
         self.take_samples(now);
@@ -206,6 +217,19 @@ impl Owner {
         }
         self.warnings.expire(now);
         self.publish(now);
+    }
+
+    /// Whether something is decided by what [`Self::sample`] looks at.
+    #[must_use]
+    pub fn wants_samples(&self) -> bool {
+        let requests = self.intent.config.services.iter().filter_map(|s| s.requests.as_ref());
+        let mut buckets = requests.flat_map(|requests| &requests.buckets);
+        buckets.any(|bucket| bucket.resource == ControlledResource::Bandwidth)
+    }
+
+    /// Between two ticks: looks at what fills and empties faster than they come.
+    pub fn sample(&mut self) {
+        self.senses.sample(self.clock.now());
     }
 
     /// First of all, so that nothing that is slow or fails later costs the lease.
@@ -235,7 +259,7 @@ impl Owner {
 
     fn decide(&mut self, now: Nanos) {
         let inheriting = self.inherited_until.is_some_and(|until| now < until);
-        let Self { governors, sensed, intent, warnings, .. } = self;
+        let Self { governors, sensed, intent, warnings, plane, .. } = self;
         let services = governors.iter_mut().zip(&intent.config.services).enumerate();
         for (index, (governor, config)) in services {
             let name = &config.name;
@@ -245,13 +269,16 @@ impl Owner {
                 warnings.raise(now, name, "nothing was sensed");
                 continue;
             };
+            for (subject, text) in advice(config, plane.sees_answers(), sensed.defer_accept) {
+                warnings.raise(now, &subject, text);
+            }
             for trouble in &sensed.troubles {
                 warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());
             }
             let before = governor.limits.clone();
             let mode = control_mode(config.mode, intent.released);
             match governor.tick(config, &sensed.signals, mode) {
-                Ok(()) if inheriting && !governor.limits.why.shedding => governor.limits = before,
+                Ok(()) if inheriting && !governor.limits.why.shedding => governor.keep(before),
                 Ok(()) => {}
                 Err(why) => {
                     tracing::error!(service = %name, "{why}");
@@ -339,18 +366,25 @@ impl Owner {
             Ok(passed) => self.passed = passed,
             Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
         }
+        let Self { requests, intent, plane, warnings, .. } = self;
+        requests.look(now, (&intent.config, &**plane), warnings);
     }
 
     fn service_state(&self, service: &ServiceConfig, index: usize) -> ServiceState {
+        let signals = self.sensed.get(index).map(|s| s.signals.clone()).unwrap_or_default();
+        let limits = self.governors.get(index).map(|g| g.limits.clone()).unwrap_or_default();
+        let defer_accept = self.sensed.get(index).and_then(|sensed| sensed.defer_accept);
+        let requests = self.requests.state((index, service), (&signals, &limits), defer_accept);
         ServiceState {
             name: service.name.clone(),
             mode: service.mode.name().into(),
             policy: service.policy.name.clone(),
             action: action_name(service).into(),
             controller: service.control.name.clone(),
-            signals: self.sensed.get(index).map(|s| s.signals.clone()).unwrap_or_default(),
-            limits: self.governors.get(index).map(|g| g.limits.clone()).unwrap_or_default(),
+            signals,
+            limits,
             counts: self.counts.get(index).cloned().unwrap_or_default(),
+            requests,
         }
     }
 

@@ -4,7 +4,10 @@
 
 use tidegate_model::intent::Config;
 use tidegate_model::limits::Limits;
-use tidegate_model::snapshot::{InterfaceState, PeerState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::snapshot::{
+    Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnjudgedCount,
+    VerdictCount,
+};
 use tidegate_model::totals::Totals;
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
@@ -13,6 +16,15 @@ use tidegate_units::Nanos;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlaneError(pub String);
+
+/// What the header rules of one service counted since their state was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// By rule, in the order of the configuration.
+    pub rules: Vec<RuleCounts>,
+    /// What passed without being judged, by reason.
+    pub unjudged: Vec<UnjudgedCount>,
+}
 
 /// A dataplane, in the terms of the model.
 pub trait Plane: Totals {
@@ -31,6 +43,9 @@ pub trait Plane: Totals {
 
     /// Whether hooks can be changed; not any more when the privileges were given up.
     fn may_attach(&self) -> bool;
+
+    /// Whether following this configuration changes hooks.
+    fn needs_attach(&self, config: &Config) -> bool;
 
     /// Writes the limits of all services, in the order of the configuration.
     ///
@@ -66,6 +81,15 @@ pub trait Plane: Totals {
     /// When they could not be read.
     fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError>;
 
+    /// What the header rules counted, of all services, in the order of the configuration.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn request_counts(&self, config: &Config) -> Result<Vec<RequestCounts>, PlaneError>;
+
+    /// How full the table of connections with judged requests is; `None`: there is none.
+    fn followed(&self) -> Option<Followed>;
+
     /// Packets that passed untouched, by reason.
     ///
     /// # Errors
@@ -96,6 +120,20 @@ pub trait Senses {
     /// Other services from now on.
     fn reconfigure(&mut self, services: Vec<ServiceSource>);
 
+    /// Other interfaces from now on, by which the answers leave.
+    fn rename_interfaces(&mut self, _names: Vec<String>) {}
+
+    /// Looks at what fills and empties between two ticks: the queues of the interfaces.
+    fn sample(&mut self, _now: Nanos) {}
+
+    /// Follows what a configuration says of peers; a fault shows in [`Self::troubles`].
+    fn join(&mut self, _config: &Config) {}
+
+    /// What is wrong with the senses as a whole: subject and sentence.
+    fn troubles(&self, _now: Nanos) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// The hosts that report to this one, or to which it reports.
     fn peers(&self, _now: Nanos) -> Vec<PeerState> {
         Vec::new()
@@ -109,5 +147,13 @@ impl Senses for Sense {
 
     fn reconfigure(&mut self, services: Vec<ServiceSource>) {
         Self::reconfigure(self, services);
+    }
+
+    fn rename_interfaces(&mut self, names: Vec<String>) {
+        Self::rename_interfaces(self, names);
+    }
+
+    fn sample(&mut self, now: Nanos) {
+        Self::sample(self, now);
     }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What will happen, told before it happens: the system against the configuration.
 
+use crate::cluster;
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_model::intent::{Attach, Config, SystemFault};
+use tidegate_peer::tls::TlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
 /// BPF_FS_MAGIC, linux/magic.h.
@@ -62,6 +64,9 @@ pub fn examine(
             let (service, path) = (service.name.clone(), path.clone());
             found.faults.push(SystemFault::CgroupMissing { service, path });
         }
+    }
+    if let Err(TlsError { path, why }) = cluster::examine(config) {
+        found.faults.push(SystemFault::PeerFile { path, why });
     }
     nothing_listens(config, listeners, &mut found);
     match ssh_listeners(listeners, trees.proc) {
@@ -145,7 +150,8 @@ fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &
         found.notes.push(format!("listeners cannot be looked at: {error}"));
         return;
     }
-    for service in &config.services {
+    // A service with back-ends runs on them.
+    for service in config.services.iter().filter(|service| service.backends.is_empty()) {
         for (index, listen) in service.listen.iter().enumerate() {
             let mut serving = all.iter().filter(|listener| listener.port == listen.port);
             let open = serving.any(|listener| {

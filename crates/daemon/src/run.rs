@@ -8,6 +8,8 @@
 //! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
 //!   that starts in the meantime adopts all of it.
 
+use crate::cluster::ClusterSenses;
+use crate::governor::Makers;
 use crate::handover::{HandoverError, Predecessor, WAIT_MAX};
 use crate::kernel::{Kernel, release_pinned};
 use crate::lock::Lock;
@@ -24,7 +26,7 @@ use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request}
 use tidegate_api::server::{BindError, Bounds, ControlSocket, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
-use tidegate_sense::{Listener, Roots, Sense, SockDiag, ssh_listeners, ssh_ports};
+use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -32,6 +34,9 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 /// How long a daemon that hands over or stops waits for its last answers to be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How often the queues of interfaces are looked at, where a bucket follows them: they fill and
+/// empty within 20 ms.
+const SAMPLE_EVERY: Duration = Duration::from_millis(15);
 
 /// What `tidegate run` was told.
 #[derive(Clone)]
@@ -109,13 +114,14 @@ pub fn run(options: Options) -> Result<(), RunError> {
         .map_err(io_error("the runtime"))?;
     // Sockets and signals want the runtime around them, from here on.
     let _inside = runtime.enter();
-    let started = start(&options, config, listeners)?;
+    let mut started = start(&options, config, listeners)?;
     if !options.keep_privileges {
         match privileges::drop_all() {
             Ok(()) => tracing::info!("gave up all capabilities"),
             Err(error) => tracing::warn!(%error, "capabilities could not be given up"),
         }
     }
+    started.owner.join_peers();
     runtime.block_on(live(started, options))
 }
 
@@ -194,6 +200,7 @@ fn build(
     let sources = config.services.iter().map(Into::into).collect();
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
     sense.warm_up(clock.now());
+    watch_interfaces(&mut sense, &config);
     match privileges::renice() {
         Ok(()) => tracing::info!(nice = privileges::NICE, "runs with a raised priority"),
         Err(error) => {
@@ -204,13 +211,22 @@ fn build(
     let (owner, snapshots) = Owner::new(Parts {
         clock: Arc::clone(&clock),
         plane: Box::new(plane),
-        senses: Box::new(sense),
+        senses: Box::new(ClusterSenses::new(Box::new(sense), Arc::clone(&clock))),
         config,
-        controllers: controllers::make,
+        controllers: Makers { service: controllers::make, bucket: controllers::make_bucket },
         version: options.version.clone(),
         inherited: legacy,
     });
     Ok(Started { owner, snapshots, socket, clock, ssh })
+}
+
+/// Queues and bytes of the interfaces are one signal of many: without them the others go on.
+fn watch_interfaces(sense: &mut Sense, config: &Config) {
+    let names = config.interfaces.iter().map(|interface| interface.name.clone()).collect();
+    match RouteSource::open(None) {
+        Ok(source) => sense.watch_interfaces(Box::new(source), names),
+        Err(error) => tracing::warn!(%error, "the queues of the interfaces cannot be seen"),
+    }
 }
 
 /// ssh's ports are never shed. Where a service listens on a port that is ssh's only by its
@@ -299,12 +315,17 @@ impl Life {
         };
         let (mut term, mut int, mut hup) = signals().map_err(io_error("signals"))?;
         let mut ticks = interval(self.owner.config());
+        let mut samples = tokio::time::interval(SAMPLE_EVERY);
+        samples.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
                 biased;
                 _ = term.recv() => return Ok(self.stopped()),
                 _ = int.recv() => return Ok(self.stopped()),
                 _ = ticks.tick() => self.tick(),
+                _ = samples.tick(), if self.leaving.is_none() && self.owner.wants_samples() => {
+                    self.owner.sample();
+                }
                 _ = hup.recv(), if self.leaving.is_none() => {
                     // The reason of a refusal is in the log and in the warnings.
                     let _ = self.reload(None);

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The senses of a host that has peers: what back-ends report comes into the signals of the
+//! services that they serve, and the signals of this host's services go out.
+
+use crate::plane::Senses;
+use std::io;
+use std::sync::Arc;
+use tidegate_model::intent::{ClusterConfig, Config, ServiceConfig};
+use tidegate_model::signals::{
+    AcceptQueue, Backend, InterfaceQueue, Queue, Reading, Resource, Signals,
+};
+use tidegate_model::snapshot::PeerState;
+use tidegate_model::totals::Totals;
+use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
+use tidegate_peer::table::Grant;
+use tidegate_peer::tls::{Credentials, Files, TlsError};
+use tidegate_sense::{Sensed, ServiceSource, Trouble};
+use tidegate_units::{Clock, Nanos, Share};
+
+/// What is local to a host and says nothing of a service that runs elsewhere.
+const ELSEWHERE: [&str; 6] = [
+    "cpu",
+    "cpu pressure",
+    "memory pressure",
+    "io pressure",
+    "accept queue",
+    "interface queue",
+];
+
+/// The host's own senses, and its peers. The thread of the peers starts with the first
+/// configuration that has any: after privileges were given up, so that it has none.
+pub(crate) struct ClusterSenses {
+    inner: Box<dyn Senses>,
+    clock: Arc<dyn Clock + Send + Sync>,
+    node: Option<Node>,
+    services: Vec<Service>,
+    reports: bool,
+    trouble: Option<String>,
+}
+
+struct Service {
+    name: String,
+    /// Peer and name of the service there.
+    backends: Vec<(String, String)>,
+    completed: u64,
+}
+
+impl ClusterSenses {
+    /// Without peers until [`Senses::join`].
+    pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
+        Self { inner, clock, node: None, services: Vec::new(), reports: false, trouble: None }
+    }
+
+    fn follow(&mut self, config: &Config) -> Result<(), String> {
+        let mut old = std::mem::take(&mut self.services);
+        self.services = config.services.iter().map(|s| Service::new(s, &mut old)).collect();
+        let wanted = config.cluster.as_ref().map(|cluster| node_config(cluster, config));
+        self.reports = wanted.as_ref().is_some_and(|wanted| !wanted.targets.is_empty());
+        if self.node.is_none() && wanted.is_some() {
+            let started = Node::start(Arc::clone(&self.clock));
+            self.node = Some(started.map_err(|error: io::Error| error.to_string())?);
+        }
+        match &self.node {
+            Some(node) => node.follow(wanted).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Signals of this host's services go out.
+    fn tell(&mut self, sensed: &[Sensed]) {
+        let Some(node) = self.node.as_ref().filter(|_| self.reports) else { return };
+        let services = self.services.iter_mut().zip(sensed);
+        let outgoing = services.map(|(service, sensed)| {
+            let counts = sensed.signals.balance.counts;
+            let completed = counts.map(|counts| {
+                service.completed = service.completed.saturating_add(counts.value.completed);
+                service.completed
+            });
+            let signals = sensed.signals.clone();
+            Outgoing { service: service.name.clone(), signals, completed }
+        });
+        node.tell(outgoing.collect());
+    }
+
+    /// What back-ends reported comes in.
+    fn hear(&self, now: Nanos, sensed: &mut [Sensed]) {
+        let Some(node) = &self.node else { return };
+        let services = self.services.iter().zip(sensed);
+        for (service, sensed) in services.filter(|(service, _)| !service.backends.is_empty()) {
+            let ask = |(peer, there): &(String, String)| node.backend(now, peer, there);
+            take(sensed, service.backends.iter().map(ask).collect());
+        }
+    }
+}
+
+impl Service {
+    fn new(config: &ServiceConfig, old: &mut Vec<Self>) -> Self {
+        // A counter that began anew would look like a server that began anew.
+        let before = old.iter().position(|was| was.name == config.name);
+        let completed = before.map_or(0, |at| old.swap_remove(at).completed);
+        let backends = config.backends.iter().map(|b| (b.peer.clone(), b.service.clone()));
+        Self { name: config.name.clone(), backends: backends.collect(), completed }
+    }
+}
+
+impl Senses for ClusterSenses {
+    fn tick(&mut self, now: Nanos, totals: &dyn Totals) -> Vec<Sensed> {
+        let mut sensed = self.inner.tick(now, totals);
+        self.tell(&sensed);
+        self.hear(now, &mut sensed);
+        sensed
+    }
+
+    fn reconfigure(&mut self, services: Vec<ServiceSource>) {
+        self.inner.reconfigure(services);
+    }
+
+    fn rename_interfaces(&mut self, names: Vec<String>) {
+        self.inner.rename_interfaces(names);
+    }
+
+    fn sample(&mut self, now: Nanos) {
+        self.inner.sample(now);
+    }
+
+    fn join(&mut self, config: &Config) {
+        self.trouble = self.follow(config).err();
+    }
+
+    fn peers(&self, now: Nanos) -> Vec<PeerState> {
+        self.node.as_ref().map(|node| node.states(now)).unwrap_or_default()
+    }
+
+    fn troubles(&self, now: Nanos) -> Vec<(String, String)> {
+        let mut troubles: Vec<(String, String)> =
+            self.trouble.iter().map(|text| ("cluster".into(), text.clone())).collect();
+        let Some(node) = &self.node else { return troubles };
+        let own = node.troubles().into_iter();
+        troubles.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
+        for peer in node.states(now).into_iter().filter(|peer| !peer.up) {
+            let text = if peer.trouble.is_empty() { "no session".into() } else { peer.trouble };
+            troubles.push((format!("peer {}", peer.name), text));
+        }
+        troubles
+    }
+}
+
+/// Whether the files of a cluster can be used, before anything is changed.
+///
+/// # Errors
+/// The file, and what is wrong with it.
+pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
+    let Some(cluster) = &config.cluster else { return Ok(()) };
+    Credentials::load(&files(cluster)).map(drop)
+}
+
+fn files(cluster: &ClusterConfig) -> Files {
+    Files {
+        certificate: cluster.certificate.clone(),
+        key: cluster.key.clone(),
+        authority: cluster.authority.clone(),
+    }
+}
+
+fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
+    let all = || config.services.iter().map(|service| service.name.clone()).collect();
+    let grants = cluster.peers.iter().map(|peer| Grant {
+        name: peer.name.clone(),
+        identity: peer.identity.clone(),
+        services: peer.services.clone(),
+    });
+    let targets = cluster.report_to.iter().map(|target| Target {
+        name: target.name.clone(),
+        address: target.address.0,
+        identity: target.identity.clone(),
+        services: if target.services.is_empty() { all() } else { target.services.clone() },
+        validity: target.validity(config.daemon.tick),
+    });
+    NodeConfig {
+        files: files(cluster),
+        listen: cluster.listen.map(|address| address.0),
+        grants: grants.collect(),
+        targets: targets.collect(),
+    }
+}
+
+/// The signals of a service are those of its back-ends: resources and queues of this host are not
+/// its own. Shown is the back-end that is pressed most; each of them has its own controllers.
+fn take(sensed: &mut Sensed, backends: Vec<Backend>) {
+    sensed.troubles.retain(|trouble| !ELSEWHERE.contains(&trouble.signal));
+    let silent: Vec<String> = backends.iter().filter(|b| !b.valid).map(silence).collect();
+    if !silent.is_empty() {
+        sensed.troubles.push(Trouble { signal: "reports", why: silent.join("; ") });
+    }
+    let Signals { resource, queue, .. } = &mut sensed.signals;
+    (*resource, *queue) = pressed_most(&backends);
+    sensed.signals.backends = backends;
+}
+
+fn silence(backend: &Backend) -> String {
+    let peer = &backend.peer;
+    match backend.age {
+        Some(age) => format!("no valid report of {peer} for {age}: it cannot tighten anything"),
+        None => format!("no report of {peer} yet: everything passes"),
+    }
+}
+
+fn pressed_most(backends: &[Backend]) -> (Resource, Queue) {
+    let mut resource = Resource::default();
+    let mut queue = Queue::default();
+    for backend in backends {
+        let from = &backend.resource;
+        larger(&mut resource.cpu, from.cpu);
+        larger(&mut resource.cpu_pressure, from.cpu_pressure);
+        larger(&mut resource.memory_pressure, from.memory_pressure);
+        larger(&mut resource.io_pressure, from.io_pressure);
+        if let Some(more) = from.bandwidth {
+            let sum = resource.bandwidth.map_or(0.0, |r| r.value) + more.value;
+            resource.bandwidth = Some(Reading { value: sum, age: more.age });
+        }
+        if let Some(more) = backend.queue.accept {
+            let before = queue.accept.map_or(AcceptQueue::default(), |r| r.value);
+            let value = AcceptQueue {
+                length: before.length.saturating_add(more.value.length),
+                limit: before.limit.saturating_add(more.value.limit),
+            };
+            queue.accept = Some(Reading { value, age: more.age });
+        }
+        if let Some(more) = backend.queue.interface {
+            let share = |queue: InterfaceQueue| queue.length / queue.limit.max(1.0);
+            if queue.interface.is_none_or(|held| share(more.value) > share(held.value)) {
+                queue.interface = Some(more);
+            }
+        }
+    }
+    (resource, queue)
+}
+
+fn larger(held: &mut Option<Reading<Share>>, more: Option<Reading<Share>>) {
+    if let Some(more) = more
+        && held.is_none_or(|held| more.value > held.value)
+    {
+        *held = Some(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_local_does_not_pass_for_the_back_ends() {
+        let mut sensed = Sensed::default();
+        let here = Some(Reading::fresh(Share::new(0.2)));
+        sensed.signals.resource.cpu = here;
+        sensed.signals.resource.memory_pressure = here;
+        for signal in ["accept queue", "cpu", "counters"] {
+            sensed.troubles.push(Trouble { signal, why: String::new() });
+        }
+        let mut pressed = Backend { peer: "b1".into(), valid: true, ..Backend::default() };
+        pressed.resource.cpu = Some(Reading::fresh(Share::new(0.97)));
+        pressed.queue.accept = Some(Reading::fresh(AcceptQueue { length: 90, limit: 100 }));
+        let mut calm = Backend { peer: "b2".into(), valid: true, ..Backend::default() };
+        calm.resource.cpu = Some(Reading::fresh(Share::new(0.3)));
+        calm.queue.accept = Some(Reading::fresh(AcceptQueue { length: 0, limit: 100 }));
+        let gone = Backend { peer: "b3".into(), ..Backend::default() };
+        take(&mut sensed, vec![calm, pressed, gone]);
+        let Signals { resource, queue, backends, .. } = &sensed.signals;
+        assert_eq!(resource.cpu, Some(Reading::fresh(Share::new(0.97))));
+        assert_eq!(resource.memory_pressure, None, "nobody reported it");
+        assert_eq!(queue.accept.map(|q| (q.value.length, q.value.limit)), Some((90, 200)));
+        assert_eq!(backends.len(), 3);
+        let left: Vec<_> = sensed.troubles.iter().map(|t| t.signal).collect();
+        assert_eq!(left, ["counters", "reports"]);
+        assert!(sensed.troubles[1].why.contains("b3"), "{}", sensed.troubles[1].why);
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the words of a bucket's configuration to its controller.
+
+use tidegate_control::{
+    BucketController, BucketSpec, DefaultBucket, DefaultSpec, FixedBucket, Gauge, Mode, P, PSpec,
+    Pd, PdSpec, Room, Variant,
+};
+use tidegate_model::intent::{
+    BucketConfig, BucketController as Name, ControlVariant, ControlledResource, ServiceConfig,
+};
+use tidegate_model::limits::BucketLimits;
+use tidegate_model::signals::Signals;
+use tidegate_units::{Rate, Share};
+
+/// The controller that a bucket's configuration names.
+#[must_use]
+pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn BucketController> {
+    let control = &config.control;
+    let spec = bucket_spec(config);
+    let gauge = gauge(config);
+    let inner: Box<dyn BucketController> = match (control.name, control.rate) {
+        // What an operator set by hand is not lifted to the minimum.
+        (Name::Fixed, Some(rate)) => {
+            let minimum = if rate < spec.minimum { rate } else { spec.minimum };
+            return Box::new(FixedBucket::new(rate, BucketSpec { minimum, ..spec }));
+        }
+        (Name::P, _) => Box::new(P::new(p_spec(config, (spec, gauge)))),
+        (Name::Pd, _) => Box::new(Pd::new(pd_spec(config, (spec, gauge)))),
+        (Name::Fixed | Name::Default, _) => {
+            let detector = DefaultSpec { objective: service.objective };
+            Box::new(DefaultBucket::new(gauge, spec, detector))
+        }
+    };
+    match control.ceiling {
+        Some(ceiling) => Box::new(Capped { inner, ceiling, burst: config.burst }),
+        None => inner,
+    }
+}
+
+fn bucket_spec(config: &BucketConfig) -> BucketSpec {
+    let default = BucketSpec::default();
+    BucketSpec {
+        minimum: config.minimum,
+        maximum: config.control.ceiling.unwrap_or(default.maximum),
+        start: config.control.rate,
+        burst: config.burst,
+    }
+}
+
+fn gauge(config: &BucketConfig) -> Gauge {
+    match config.resource {
+        ControlledResource::Cpu => Gauge::Cpu,
+        ControlledResource::Bandwidth => Gauge::Bandwidth,
+        ControlledResource::Memory => Gauge::Memory,
+        ControlledResource::Disk => Gauge::Disk,
+        ControlledResource::AcceptQueue => Gauge::AcceptQueue,
+        ControlledResource::InFlight => {
+            Gauge::InFlight(config.control.reference.unwrap_or(1.0).clamp(1.0, 65_536.0) as u32)
+        }
+    }
+}
+
+/// Requests in flight are a share of their own reference: there it is always one.
+fn reference(config: &BucketConfig, default: Share) -> Share {
+    match (config.resource, config.control.reference) {
+        (ControlledResource::InFlight, _) => Share::new(1.0),
+        (_, Some(reference)) => Share::new(reference),
+        (_, None) => default,
+    }
+}
+
+fn variant(config: &BucketConfig) -> Variant {
+    match config.control.variant.unwrap_or_default() {
+        ControlVariant::Published => Variant::Published,
+        ControlVariant::Released => Variant::Released,
+    }
+}
+
+fn p_spec(config: &BucketConfig, (bucket, gauge): (BucketSpec, Gauge)) -> PSpec {
+    let default = PSpec::of(gauge);
+    PSpec {
+        bucket,
+        gauge,
+        gain: config.control.gain.unwrap_or(default.gain),
+        reference: reference(config, default.reference),
+        variant: variant(config),
+    }
+}
+
+fn pd_spec(config: &BucketConfig, (bucket, gauge): (BucketSpec, Gauge)) -> PdSpec {
+    let default = PdSpec::default();
+    PdSpec {
+        bucket,
+        gauge,
+        gain_p: config.control.gain.unwrap_or(default.gain_p),
+        gain_d: config.control.derivative_gain.unwrap_or(default.gain_d),
+        reference: reference(config, PSpec::of(gauge).reference),
+        variant: variant(config),
+    }
+}
+
+/// The operator's ceiling, which holds also while the controller sets no limit.
+struct Capped {
+    inner: Box<dyn BucketController>,
+    ceiling: Rate,
+    burst: u32,
+}
+
+impl BucketController for Capped {
+    fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
+        let mut limits = self.inner.tick(signals, bucket, mode);
+        if limits.rate.is_none_or(|rate| rate > self.ceiling) {
+            limits.rate = Some(self.ceiling);
+            limits.burst = limits.burst.max(self.burst);
+        }
+        limits
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    fn squeeze(&mut self, seconds: f64) {
+        self.inner.squeeze(seconds);
+    }
+
+    fn lowest(&mut self) -> Option<Rate> {
+        self.inner.lowest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::intent::{Registry, parse};
+    use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading};
+    use tidegate_units::Nanos;
+
+    fn made(bucket: &str) -> Box<dyn BucketController> {
+        let text = format!(
+            "interfaces: [{{name: lo}}]\nservices:\n  web:\n    mode: enforce\n    listen: [\"*:80\"]\n    requests:\n      buckets: {{a: {bucket}}}\n      rules: [{{path: /, bucket: a}}]\n"
+        );
+        let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        let service = &config.services[0];
+        make_bucket(service, &service.requests.as_ref().unwrap().buckets[0])
+    }
+
+    /// A second with 100 requests, at this CPU, this queue, so many in flight.
+    fn second(cpu: f64, queue: f64, in_flight: u64) -> Signals {
+        let mut signals = Signals { period: Nanos::SECOND, ..Signals::default() };
+        signals.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
+        let queue = InterfaceQueue { length: queue, limit: 100.0 };
+        signals.queue.interface = Some(Reading::fresh(queue));
+        let counts = BucketCounts { offered: [0, 100, 0], begun: 100, ..BucketCounts::default() };
+        signals.buckets.push(BucketSignals {
+            counts: Some(Reading::fresh(counts)),
+            in_flight: Some(Reading::fresh(in_flight)),
+            ..BucketSignals::default()
+        });
+        signals
+    }
+
+    fn rate(bucket: &str, signals: &Signals) -> Option<f64> {
+        made(bucket).tick(signals, 0, Mode::Enforce).rate.map(Rate::get)
+    }
+
+    #[test]
+    fn every_word_makes_its_controller_with_its_parameters() {
+        let calm = second(0.5, 0.0, 1);
+        let hot = second(1.0, 80.0, 40);
+        for (bucket, at_rest, pressed) in [
+            ("{resource: cpu, control: {name: fixed, rate: 3/s}}", Some(3.0), Some(3.0)),
+            ("{resource: cpu}", None, None),
+            ("{resource: cpu, control: {ceiling: 70}}", Some(70.0), Some(70.0)),
+            // 10 % above the reference: 2/s less than what is asked for, over 0.9.
+            ("{resource: cpu, control: {name: p}}", None, Some(100.0 / 0.9 - 2.0)),
+            ("{resource: cpu, control: {name: p, gain: 1}}", None, Some(100.0 / 0.9 - 10.0)),
+            (
+                "{resource: cpu, control: {name: p, rate: 50/s, reference: 1}}",
+                Some(60.0),
+                Some(50.0),
+            ),
+            (
+                "{resource: cpu, control: {name: p, rate: 50/s, variant: published}}",
+                Some(58.0),
+                Some(48.0),
+            ),
+        ] {
+            let close = |found: Option<f64>, wanted: Option<f64>| match (found, wanted) {
+                (Some(found), Some(wanted)) => (found - wanted).abs() < 1e-6,
+                (found, wanted) => found == wanted,
+            };
+            assert!(close(rate(bucket, &calm), at_rest), "{bucket}: {:?}", rate(bucket, &calm));
+            assert!(close(rate(bucket, &hot), pressed), "{bucket}: {:?}", rate(bucket, &hot));
+        }
+    }
+
+    #[test]
+    fn queues_and_requests_in_flight_are_followed() {
+        let (calm, hot) = (second(0.5, 0.0, 1), second(0.5, 80.0, 40));
+        for bucket in [
+            "{resource: bandwidth, control: {name: pd}}",
+            "{resource: in-flight, control: {name: pd, reference: 20}}",
+        ] {
+            assert_eq!(rate(bucket, &calm), None, "{bucket}");
+            assert!(rate(bucket, &hot).is_some_and(|rate| rate < 112.0), "{bucket}");
+        }
+    }
+}

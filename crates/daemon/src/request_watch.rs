@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules as people see them: counts of rules, what could not be judged and why, and the
+//! warnings that belong to it.
+
+use crate::plane::{Plane, RequestCounts};
+use crate::warnings::Warnings;
+use std::collections::VecDeque;
+use tidegate_model::RANKS;
+use tidegate_model::intent::{Config, Mode, RequestsConfig, ServiceConfig};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::Signals;
+use tidegate_model::snapshot::{BucketState, Followed, RequestsState, RuleState, UnjudgedCount};
+use tidegate_units::Nanos;
+
+/// Over how long the share of what could not be judged is taken.
+const WINDOW: Nanos = Nanos::from_secs(10);
+/// Most looks in it.
+const LOOKS_MAX: usize = 64;
+/// More than this share is worth a warning.
+const UNJUDGED_SHARE: f64 = 0.2;
+/// Of fewer segments than this nothing is said.
+const SEGMENTS_MIN: u64 = 100;
+/// The table of connections is called full from this share on.
+const FULL_SHARE: f64 = 0.95;
+/// What is no request that escaped: bodies, what no rule asks for, what the operator wanted.
+const EXPECTED: [&str; 6] = ["none", "no-rule", "body", "never-shed", "released", "lease-expired"];
+
+/// The counts at one moment.
+#[derive(Clone, Debug, Default)]
+struct Look {
+    at: Nanos,
+    met: u64,
+    unjudged: Vec<UnjudgedCount>,
+}
+
+/// One service.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    name: String,
+    counts: RequestCounts,
+    offered: Vec<[u64; RANKS]>,
+    refused: Vec<[u64; RANKS]>,
+    looks: VecDeque<Look>,
+}
+
+/// All services.
+#[derive(Debug, Default)]
+pub(crate) struct RequestWatch {
+    services: Vec<Watched>,
+    followed: Option<Followed>,
+}
+
+impl RequestWatch {
+    /// Reads what the rules counted; what cannot be read is shown as it was.
+    pub(crate) fn look(
+        &mut self,
+        now: Nanos,
+        (config, plane): (&Config, &dyn Plane),
+        warnings: &mut Warnings,
+    ) {
+        self.services.resize_with(config.services.len(), Watched::default);
+        if config.services.iter().all(|service| service.requests.is_none()) {
+            self.followed = None;
+            return;
+        }
+        match plane.request_counts(config) {
+            Ok(counts) => self.take(now, config, counts),
+            Err(error) => warnings.raise(now, "rules", format!("cannot be read: {error}")),
+        }
+        self.followed = plane.followed();
+        for (index, service) in config.services.iter().enumerate() {
+            if service.requests.is_none() {
+                continue;
+            }
+            self.totals(index, plane);
+            if let Some(text) = self.services[index].unseen() {
+                warnings.raise(now, &format!("{}: rules", service.name), text);
+            }
+        }
+        if let Some(full) = self
+            .followed
+            .filter(|f| f.limit > 0 && f.connections as f64 >= FULL_SHARE * f.limit as f64)
+        {
+            let text = format!(
+                "the table of connections is full ({} of {}): requests of new ones pass unjudged",
+                full.connections, full.limit
+            );
+            warnings.raise(now, "connections", text);
+        }
+    }
+
+    fn take(&mut self, now: Nanos, config: &Config, counts: Vec<RequestCounts>) {
+        for ((watched, counts), service) in
+            self.services.iter_mut().zip(counts).zip(&config.services)
+        {
+            if watched.name != service.name {
+                *watched = Watched { name: service.name.clone(), ..Watched::default() };
+            }
+            let met = counts.rules.iter().fold(0_u64, |sum, rule| sum.saturating_add(rule.met()));
+            let look = Look { at: now, met, unjudged: counts.unjudged.clone() };
+            watched.looks.push_back(look);
+            let old = |look: &Look| now.since(look.at) > WINDOW;
+            while watched.looks.len() > LOOKS_MAX || watched.looks.front().is_some_and(old) {
+                watched.looks.pop_front();
+            }
+            watched.counts = counts;
+        }
+    }
+
+    /// Requests by rank; a service whose totals cannot be read keeps those before.
+    fn totals(&mut self, index: usize, plane: &dyn Plane) {
+        if let Ok(totals) = plane.totals(index) {
+            let watched = &mut self.services[index];
+            watched.offered = totals.buckets.iter().map(|bucket| bucket.offered).collect();
+            watched.refused = totals.buckets.iter().map(|bucket| bucket.refused).collect();
+        }
+    }
+
+    /// What the snapshot shows of one service's rules.
+    pub(crate) fn state(
+        &self,
+        (index, service): (usize, &ServiceConfig),
+        (signals, limits): (&Signals, &ServiceLimits),
+        defer_accept: Option<bool>,
+    ) -> Option<RequestsState> {
+        let requests = service.requests.as_ref()?;
+        let unknown = Watched::default();
+        let watched = self.services.get(index).unwrap_or(&unknown);
+        Some(RequestsState {
+            mode: requests.mode_within(service.mode).name().into(),
+            buckets: buckets(requests, watched, (signals, limits)),
+            rules: rules(requests, watched),
+            unjudged: watched.counts.unjudged.clone(),
+            defer_accept,
+            followed: self.followed,
+        })
+    }
+}
+
+impl Watched {
+    /// A sentence when too much could not be judged.
+    fn unseen(&self) -> Option<String> {
+        let (first, last) = (self.looks.front()?, self.looks.back()?);
+        let grown = |now: &UnjudgedCount| {
+            let before = first.unjudged.iter().find(|then| then.reason == now.reason);
+            now.count.saturating_sub(before.map_or(0, |then| then.count))
+        };
+        let escaped = last.unjudged.iter().filter(|u| !EXPECTED.contains(&u.reason.as_str()));
+        let by_reason: Vec<(u64, &UnjudgedCount)> = escaped.map(|u| (grown(u), u)).collect();
+        let unseen: u64 = by_reason.iter().map(|(count, _)| count).sum();
+        let passed = last.unjudged.iter().filter(|u| u.reason == "no-rule").map(grown);
+        let all = unseen + passed.sum::<u64>() + last.met.saturating_sub(first.met);
+        let share = unseen as f64 / all.max(1) as f64;
+        let (most, reason) = by_reason.iter().max_by_key(|(count, _)| *count)?;
+        (all >= SEGMENTS_MIN && share > UNJUDGED_SHARE).then(|| {
+            format!(
+                "{:.0} % of the requests of the last {WINDOW} could not be judged, {most} of {unseen} for {}: {}",
+                100.0 * share,
+                reason.reason,
+                reason.text
+            )
+        })
+    }
+}
+
+fn buckets(
+    requests: &RequestsConfig,
+    watched: &Watched,
+    (signals, limits): (&Signals, &ServiceLimits),
+) -> Vec<BucketState> {
+    let state = |(i, bucket): (usize, &tidegate_model::intent::BucketConfig)| BucketState {
+        name: bucket.name.clone(),
+        resource: bucket.resource.name().into(),
+        controller: bucket.control.name.name().into(),
+        limits: limits.buckets.get(i).cloned().unwrap_or_default(),
+        signals: signals.buckets.get(i).cloned().unwrap_or_default(),
+        offered: watched.offered.get(i).copied().unwrap_or_default(),
+        refused: watched.refused.get(i).copied().unwrap_or_default(),
+    };
+    requests.buckets.iter().enumerate().map(state).collect()
+}
+
+fn rules(requests: &RequestsConfig, watched: &Watched) -> Vec<RuleState> {
+    let states = requests.rules.iter().enumerate().map(|(i, rule)| RuleState {
+        name: rule.label(),
+        rule: rule.to_string(),
+        bucket: rule.bucket.clone(),
+        answer: rule.answer_or_default().name().into(),
+        counts: watched.counts.rules.get(i).copied().unwrap_or_default(),
+    });
+    states.collect()
+}
+
+/// What an operator should know of a service whose requests are judged; by subject.
+pub(crate) fn advice(
+    service: &ServiceConfig,
+    sees_answers: bool,
+    defer_accept: Option<bool>,
+) -> Vec<(String, &'static str)> {
+    let Some(requests) = &service.requests else { return Vec::new() };
+    let name = &service.name;
+    let mut said = Vec::new();
+    if !sees_answers {
+        said.push((
+            format!("{name}: answers"),
+            "an interface has no egress hook: only the first request of a connection is judged, \
+             and how many are in flight is not known",
+        ));
+    }
+    let refuses = requests.mode_within(service.mode) == Mode::Enforce;
+    if refuses && defer_accept == Some(false) {
+        said.push((
+            format!("{name}: TCP_DEFER_ACCEPT"),
+            "is off on a listener: the server still accepts a connection whose request is refused \
+             (docs/requests.md says how to turn it on)",
+        ));
+    }
+    said
+}

@@ -139,7 +139,7 @@ impl Bound {
 
     /// Whether the hooks of header rules are in place.
     pub(crate) fn has_requests(&self) -> bool {
-        self.mounted.iter().any(is_of_requests)
+        self.hook(Role::Requests).is_some() && self.hook(Role::Answers).is_some()
     }
 
     /// Our own link of a role, if it is at this hook.
@@ -171,12 +171,16 @@ impl Bound {
 
     /// Takes the hooks of header rules off.
     pub(crate) fn remove_requests(&mut self) {
-        let (removed, kept) =
-            std::mem::take(&mut self.mounted).into_iter().partition(is_of_requests);
+        let mounted = std::mem::take(&mut self.mounted);
+        let (mut requests, mut kept): (Vec<_>, Vec<_>) =
+            mounted.into_iter().partition(is_of_requests);
+        // What stays stays known: without privileges no filter can be taken off, and while it is
+        // there, rules may come back.
+        requests.reverse();
+        requests.retain(|mounted| self.unmount(mounted).is_some());
+        requests.reverse();
+        kept.extend(requests);
         self.mounted = kept;
-        for mounted in removed.iter().rev() {
-            let _ = self.unmount(mounted);
-        }
     }
 
     /// Takes off what was not there before.

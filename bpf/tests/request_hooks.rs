@@ -17,6 +17,7 @@ use tidegate_bpf::{
     AttachMode, BucketParams, Dataplane, Error, HeaderRule, Hook, HttpMatch, Plan, Refuse,
     Requests, Subject,
 };
+use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 use tidegate_units::Rate;
 
@@ -102,13 +103,57 @@ impl Echo {
     }
 
     fn works(&mut self) {
-        let mut buffer = [0; 5];
-        self.client.write_all(b"hello").unwrap();
+        self.says(b"hello");
+    }
+
+    fn says(&mut self, text: &[u8]) {
+        let mut buffer = vec![0; text.len()];
+        self.client.write_all(text).unwrap();
         self.server.read_exact(&mut buffer).unwrap();
         self.server.write_all(&buffer).unwrap();
         self.client.read_exact(&mut buffer).unwrap();
-        assert_eq!(&buffer, b"hello");
+        assert_eq!(buffer, text);
     }
+}
+
+/// Runs `work` in a thread without any privilege, as a daemon after its start.
+fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let none = CapabilitySets {
+                effective: CapabilitySet::empty(),
+                permitted: CapabilitySet::empty(),
+                inheritable: CapabilitySet::empty(),
+            };
+            set_capabilities(None, none).unwrap();
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn a_daemon_without_privileges_changes_rules_and_limits() {
+    let net = Net::new();
+    let plan = plan_with(&net, AttachMode::Tcx, &["/a"]);
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    let mut more = plan.clone();
+    more.services[0].requests = rules(&["/a", "/b"]);
+    unprivileged(|| {
+        dataplane.apply(&more).unwrap();
+        let rate = Some(Rate::per_second(10.0));
+        let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
+        dataplane.set_bucket_limits(&[limit], 9).unwrap();
+        dataplane.set_shadow(0, true).unwrap();
+        dataplane.heartbeat().unwrap();
+        assert_eq!(dataplane.rule_counts().unwrap().len(), 2);
+        dataplane.unjudged().unwrap();
+        dataplane.totals(0).unwrap();
+    });
+    let mut echo = Echo::new(&net);
+    echo.says(b"GET /b HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(dataplane.rule_counts().unwrap()[1].admitted, 1);
 }
 
 #[test]
@@ -156,12 +201,21 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     first.set_bucket_limits(&[limit], 41).unwrap();
     let before = links(&fs.pins());
     assert_eq!(before.len(), 4);
-    drop(first);
+    let mut echo = Echo::new(&net);
+    echo.says(b"GET /b HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    let counts = first.rule_counts().unwrap();
+    assert_eq!((counts[0].admitted, counts[1].admitted), (0, 1), "{:?}", first.unjudged());
+    // Beside the first, which still runs: no packet passes without a hook.
     let mut second = Dataplane::start(&plan).unwrap();
+    echo.works();
+    drop(first);
+    echo.works();
     assert_eq!(links(&fs.pins()), before, "the same links, updated");
-    assert_eq!(second.rule_counts().unwrap().len(), 2);
+    assert_eq!(second.rule_counts().unwrap(), counts);
+    let buckets = second.totals(0).unwrap().buckets;
+    assert_eq!((buckets.len(), buckets[0].offered.iter().sum::<u64>()), (1, 1));
     second.heartbeat().unwrap();
-    Echo::new(&net).works();
+    assert_eq!(second.followed().connections, 1);
     drop(second);
     // A process whose plan has no rules any more takes their hooks off.
     let third = Dataplane::start(&without(&plan)).unwrap();

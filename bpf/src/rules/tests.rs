@@ -316,68 +316,119 @@ fn sums_are_those_of_the_internet_checksum() {
     assert_eq!(sum(&[]), 0);
 }
 
-/// Between any two writes of a reload a packet finds, for each service, all of the old rules or
-/// all of the new ones; and whoever began with the old ones finds them to the end.
-#[test]
-fn no_packet_sees_half_a_rule_set() {
-    let three = |names: [Option<Vec<HeaderRule>>; 3]| {
-        let service = |(n, rules): (usize, Option<Vec<HeaderRule>>)| {
-            let rules = rules.unwrap_or_default();
-            let requests = Requests { buckets: vec!["a".into()], rules, ..Requests::default() };
-            service(&format!("s{n}"), requests)
-        };
-        let services = names.into_iter().enumerate().map(service).collect();
-        Plan { services, ..Plan::default() }
-    };
-    let session = |m: &mut HttpMatch| m.cookies_all = cookie("s", None);
-    let old = three([
-        Some(vec![with("/a", session), http("/a", Some(0)), http("/b", None)]),
-        Some(vec![http("/", Some(0))]),
-        None,
-    ]);
-    let new = three([
-        Some(vec![http("/b", Some(0)), with("/a", |m| m.protect = cookie("p", None))]),
-        None,
-        Some(vec![with("/", session)]),
-    ]);
-    let probes: Vec<Probe> = (0..3)
-        .flat_map(|service| {
+/// Two plans of three services that differ in everything, and what must be found in each.
+struct Two {
+    plans: [Plan; 2],
+    probes: Vec<Probe>,
+    found: [Vec<Found>; 2],
+}
+
+impl Two {
+    fn new() -> Self {
+        let session = |m: &mut HttpMatch| m.cookies_all = cookie("s", None);
+        let plans = [
+            three([
+                vec![with("/a", session), http("/a", Some(0)), http("/b", None)],
+                vec![http("/", Some(0))],
+                vec![],
+            ]),
+            three([
+                vec![http("/b", Some(0)), with("/a", |m| m.protect = cookie("p", None))],
+                vec![],
+                vec![with("/", session)],
+            ]),
+        ];
+        let of_service = |service| {
             ["/a", "/a/x", "/b", "/c"].into_iter().flat_map(move |path| {
                 let cookies: [&'static [(&str, &str)]; 3] = [&[], &[("s", "1")], &[("p", "1")]];
                 cookies.map(|cookies| Probe { service, cookies, ..get(path) })
             })
-        })
-        .collect();
-    let expected = |plan: &Plan, first| {
-        let mut model = Model::new(&|_| ());
-        put_in_force(&mut model, &compile(plan, &seats(plan, first), &hash)).unwrap();
-        probes.iter().map(|probe| model.find(probe)).collect::<Vec<Found>>()
-    };
-    let (before, after) = (expected(&old, 1), expected(&new, 50));
-    assert_ne!(before, after);
-    let check = |model: &Model<'_>| {
+        };
+        let probes: Vec<Probe> = (0..3).flat_map(of_service).collect();
+        let mut two = Self { plans, probes, found: [vec![], vec![]] };
+        for which in [0, 1] {
+            let mut model = Model::new(&|_| ());
+            put_in_force(&mut model, &two.set(which)).unwrap();
+            two.found[which] = two.all(&model);
+        }
+        assert_ne!(two.found[0], two.found[1]);
+        two
+    }
+
+    fn set(&self, which: usize) -> RuleSet {
+        let plan = &self.plans[which];
+        compile(plan, &seats(plan, [1, 50][which]), &hash)
+    }
+
+    fn all(&self, model: &Model<'_>) -> Vec<Found> {
+        self.probes.iter().map(|probe| model.find(probe)).collect()
+    }
+
+    /// For each service a packet finds all of the old rules or all of the new ones, in whichever
+    /// slot it began.
+    fn check(&self, model: &Model<'_>) {
         for slot in &model.read {
-            let found: Vec<Found> = probes.iter().map(|p| model.find_in(*slot, p)).collect();
+            let found: Vec<Found> = self.probes.iter().map(|p| model.find_in(*slot, p)).collect();
+            let each = self.probes.len() / 3;
             for service in 0..3 {
-                let of = |all: &[Found]| all[service * 12..(service + 1) * 12].to_vec();
-                let whole = of(&found) == of(&before) || of(&found) == of(&after);
+                let of = |all: &[Found]| all[service * each..(service + 1) * each].to_vec();
+                let whole = self.found.iter().any(|expected| of(&found) == of(expected));
                 assert!(whole, "service {service} after write {}: {found:?}", model.writes);
             }
         }
+    }
+
+    /// The first plan in force, and every write behind it looked at.
+    fn watched<'a>(&self, check: &'a dyn Fn(&Model<'_>)) -> Model<'a> {
+        let mut model = Model::new(&|_| ());
+        put_in_force(&mut model, &self.set(0)).unwrap();
+        Model { check, ..model }
+    }
+}
+
+fn three(rules: [Vec<HeaderRule>; 3]) -> Plan {
+    let service = |(n, rules): (usize, Vec<HeaderRule>)| {
+        let requests = Requests { buckets: vec!["a".into()], rules, ..Requests::default() };
+        service(&format!("s{n}"), requests)
     };
-    let nothing = |_: &Model<'_>| ();
-    let mut model = Model::new(&nothing);
-    put_in_force(&mut model, &compile(&old, &seats(&old, 1), &hash)).unwrap();
-    model.check = &check;
-    for (plan, first, found) in [(&new, 50, &after), (&old, 1, &before), (&new, 50, &after)] {
-        put_in_force(&mut model, &compile(plan, &seats(plan, first), &hash)).unwrap();
-        let now: Vec<Found> = probes.iter().map(|probe| model.find(probe)).collect();
-        assert_eq!(now, *found);
+    Plan { services: rules.into_iter().enumerate().map(service).collect(), ..Plan::default() }
+}
+
+#[test]
+fn between_any_two_writes_no_packet_sees_half_a_rule_set() {
+    let two = Two::new();
+    let check = |model: &Model<'_>| two.check(model);
+    let mut model = two.watched(&check);
+    for which in [1, 0, 1] {
+        put_in_force(&mut model, &two.set(which)).unwrap();
+        assert_eq!(two.all(&model), two.found[which]);
     }
     assert!(model.writes > 150, "{} writes were looked behind", model.writes);
     // Nothing of the old set is left to be found.
     let slot = model.control().unwrap().slot;
     assert!(model.keys("tg_paths").iter().all(|key| u32::from(key[abi::PATH_SLOT_AT]) == slot));
+}
+
+/// The check above can fail: rules written into the slot in force.
+#[test]
+#[should_panic(expected = "after write")]
+fn rules_written_where_packets_look_are_noticed() {
+    let two = Two::new();
+    let check = |model: &Model<'_>| two.check(model);
+    fill(&mut two.watched(&check), &two.set(1), 1).unwrap();
+}
+
+/// And so does a slot that is emptied before the last packet is through.
+#[test]
+#[should_panic(expected = "after write")]
+fn a_slot_emptied_under_a_packet_is_noticed() {
+    let two = Two::new();
+    let check = |model: &Model<'_>| two.check(model);
+    let mut model = two.watched(&check);
+    fill(&mut model, &two.set(1), 0).unwrap();
+    let control = model.control().unwrap();
+    put(&mut model, RequestControl { slot: 0, ..control }).unwrap();
+    empty(&mut model, 1).unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
  * A CGI program of configurable cost, for loading real web servers.
  *
  * Query string: kind=busy|wait  mean_us=N  shape=constant|exponential|lognormal|pareto|bimodal
- * a=X b=Y (the shape's parameters)  bytes=N (length of the body).
+ * a=X b=Y (the shape's parameters)  bytes=N (length of the body, random characters).
  *
  * busy burns CPU time of this thread (so a slower or shared CPU makes it last longer); wait sleeps.
  * The shapes have mean 1 and are those of the crate tidegate-workload.
@@ -114,6 +114,27 @@ static void spend(double us)
 		;
 }
 
+/* As many random characters, in blocks. */
+static void letters(long bytes)
+{
+	static const char set[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+	uint64_t state = (uint64_t)(uniform() * 9007199254740992.0) | 1;
+	char block[4096];
+
+	while (bytes > 0) {
+		long i, n = bytes < (long)sizeof(block) ? bytes : (long)sizeof(block);
+
+		for (i = 0; i < n; i++) {
+			state ^= state << 13;
+			state ^= state >> 7;
+			state ^= state << 17;
+			block[i] = set[state >> 58];
+		}
+		fwrite(block, 1, (size_t)n, stdout);
+		bytes -= n;
+	}
+}
+
 int main(void)
 {
 	double us;
@@ -126,7 +147,6 @@ int main(void)
 	if (bytes < 0 || bytes > BYTES_MAX)
 		bytes = 3;
 	printf("Content-Type: text/plain\r\nContent-Length: %ld\r\n\r\n", bytes);
-	while (bytes-- > 0)
-		putchar(bytes ? 'x' : '\n');
+	letters(bytes);
 	return 0;
 }

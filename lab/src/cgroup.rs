@@ -96,6 +96,15 @@ impl Cgroups {
         Ok(this)
     }
 
+    /// The root of the hierarchy that shares out the CPU.
+    pub(crate) fn cpu_root(&self) -> PathBuf {
+        let lab = match &self.cpu {
+            Cpu::V1(dir) => dir,
+            _ => &self.unified,
+        };
+        lab.parent().unwrap_or(Path::new("/")).to_path_buf()
+    }
+
     /// Makes a group named `name` inside the lab.
     pub(crate) fn group(&self, name: &str) -> Result<Group> {
         let unified = self.unified.join(name);

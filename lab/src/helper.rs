@@ -4,7 +4,7 @@
 
 use crate::load::{self, LoadPlan};
 use crate::server::tiny;
-use crate::{Lab, LabOptions, guard};
+use crate::{Lab, LabOptions, guard, idle};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,10 +41,13 @@ impl Helper {
     }
 }
 
-const USAGE: &str = "usage: run | shard | serve JSON | guard ID | hold | sweep
+const USAGE: &str =
+    "usage: run | shard | serve JSON | idle FILE | burn MICROS | guard ID | hold | sweep
   run    a load plan (JSON) on standard input; progress as JSON lines, then the report
   shard  one process of a load: plan on standard input
   serve  the small server, options as JSON
+  idle   a loop that counts into a file what time is left (see chrt --idle)
+  burn   use so much CPU time
   guard  remove a lab when standard input ends
   hold   make a lab and keep it until standard input ends
   sweep  remove the labs whose owners are dead";
@@ -57,6 +60,8 @@ pub fn main(args: &[String]) -> ExitCode {
         ["run"] => run(),
         ["shard"] => load::shard_main(),
         ["serve", options] => serve(options),
+        ["idle", file] => idle::main(file),
+        ["burn", micros] => idle::burn(micros),
         ["guard", id] => report(&guard::watch(id)),
         ["hold"] => hold(),
         ["sweep"] => {

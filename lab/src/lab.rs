@@ -5,6 +5,7 @@ use crate::cgroup::{Cgroups, Group};
 use crate::error::{LabError, Result};
 use crate::guard::Guard;
 use crate::helper::Helper;
+use crate::idle::IdleMeter;
 use crate::load::{
     self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script,
 };
@@ -17,6 +18,7 @@ use crate::server::{
     ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, Server, apache, front,
     listens, nft, nginx, tiny,
 };
+use crate::shape::{self, Shaped, Shaping};
 use crate::topology::{self, NetworkOptions, Role};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -256,7 +258,8 @@ impl Lab {
             listens(pid, options.port)
         })?;
         let path = "/".to_owned();
-        Ok(Server { process, behind: Vec::new(), port: options.port, path, access_log: None })
+        let (behind, port) = (Vec::new(), options.port);
+        Ok(Server { process, behind, port, path, access_log: None, mix: None })
     }
 
     /// Starts a proxy on `port` in front of a server (which then listens on another port).
@@ -273,6 +276,23 @@ impl Lab {
     /// What nft says; also when the rule is not there afterwards.
     pub fn limit_by_nft(&self, limit: &NftLimit) -> Result<NftRule> {
         nft::apply(&self.id, limit)
+    }
+
+    /// Makes the server's outgoing interface a bottleneck.
+    ///
+    /// # Errors
+    /// What tc says; also when the queue is not there afterwards.
+    pub fn shape(&self, shaping: &Shaping) -> Result<Shaped> {
+        shape::apply(&self.id, shaping)
+    }
+
+    /// Starts loops that tell how busy the CPUs are; nothing else should run for `calibration`.
+    ///
+    /// # Errors
+    /// Without `chrt`, or when a loop does not begin.
+    pub fn idle_meter(&self, calibration: Nanos) -> Result<IdleMeter> {
+        let root = self.cgroups.cpu_root();
+        IdleMeter::start(self.helper(), &self.dir(), &root, calibration)
     }
 
     /// Starts the product's daemon beside the server and waits until it answers; with one running

@@ -29,6 +29,7 @@ mod cgroup;
 mod error;
 mod guard;
 pub mod helper;
+mod idle;
 mod lab;
 pub mod load;
 mod os;
@@ -36,25 +37,28 @@ mod process;
 mod product;
 mod registry;
 pub mod server;
+mod shape;
 mod topology;
 
 pub use cgroup::Group;
 pub use error::{LabError, Result};
 pub use helper::Helper;
+pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
 pub use load::{
-    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Percentiles,
-    Phase, PhaseReport, Progress, Script, SlotPart, SlotReport, Sources, Stream, StreamProgress,
-    StreamReport, Totals,
+    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Mix,
+    Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart, SlotReport,
+    Sources, Stream, StreamProgress, StreamReport, Totals,
 };
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
 pub use server::tiny::TinyOptions;
 pub use server::{
-    ApacheOptions, Cost, CostKind, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule, NginxOptions,
-    Server,
+    ApacheOptions, Cgi, Cost, CostKind, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule,
+    NginxOptions, Server,
 };
+pub use shape::{Shaped, Shaping};
 pub use topology::{
     CLIENTS_V4, CLIENTS_V6, NetworkOptions, Role, SERVER_INTERFACE, SERVER_V4, SERVER_V6,
 };

@@ -65,6 +65,7 @@ fn every_rival_refuses_and_tells_how_often() {
     let fronts = [
         FrontKind::Haproxy { maxconn: 1, queue: millis(50) },
         FrontKind::NginxLimitConn { connections: 2 },
+        FrontKind::NginxLimitReq { rate: 60 },
     ];
     for kind in fronts {
         let front = lab.start_front(&kind, &server, 80).unwrap();
@@ -73,6 +74,11 @@ fn every_rival_refuses_and_tells_how_often() {
         assert!(counts.refused_http > 50 && counts.answered > 30, "{kind:?}: {counts:?}");
         assert_eq!(front.refused().unwrap(), counts.refused_http, "{kind:?}");
     }
+    let deny = lab.start_front(&FrontKind::HaproxyDeny, &server, 80).unwrap();
+    let report = run(&lab, vec![deny.server.stream("all", steady(50.0, 1_000))], 8_000);
+    assert_eq!(report.streams[0].total.counts.refused_http, 50, "{:?}", report.streams[0].total);
+    assert_eq!(deny.refused().unwrap(), 50);
+    drop(deny);
     let envoy = FrontKind::Envoy { program: "/nowhere/envoy".into() };
     let missing = lab.start_front(&envoy, &server, 80).unwrap_err();
     assert!(matches!(missing, LabError::Missing(_)), "{missing}");

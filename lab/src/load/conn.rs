@@ -13,6 +13,7 @@
 
 use super::http::{Answer, Progress};
 use super::plan::Stream;
+use super::table::Key;
 use super::tally::Outcome;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -20,6 +21,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tidegate_units::Nanos;
+use tidegate_workload::SurgeRequest;
 
 /// Most reads for one wake-up; the rest comes with the next one.
 const READS_MAX: usize = 16;
@@ -35,9 +37,17 @@ pub(crate) enum State {
 }
 
 /// One arrival; times on the run's clock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) number: u64,
+    /// Its place in its session, from 0.
+    pub(crate) place: u32,
+    /// What it asks for, where that is drawn.
+    pub(crate) asked: Option<SurgeRequest>,
+    /// When its session began.
+    pub(crate) session_start: Nanos,
+    /// The connection that its session has kept.
+    pub(crate) kept: Option<Key>,
     pub(crate) intended: Nanos,
     pub(crate) started: Nanos,
     /// A kept connection turned out to be closed: this is the second try, on a new one.
@@ -96,12 +106,16 @@ pub(crate) fn open(stream: &Stream, number: u64) -> io::Result<Socket> {
     }
 }
 
-/// The request's bytes.
-pub(crate) fn request_bytes(stream: &Stream) -> Vec<u8> {
+/// The bytes of a request.
+pub(crate) fn request_bytes(stream: &Stream, path: &str, cookie: Option<&str>) -> Vec<u8> {
     let close = if stream.keep_alive.is_some() { "" } else { "Connection: close\r\n" };
-    let Stream { path, host, .. } = stream;
-    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tidegate-load\r\nAccept: */*\r\n{close}\r\n")
-        .into_bytes()
+    let cookie = cookie.map(|c| format!("Cookie: {c}\r\n")).unwrap_or_default();
+    let host = &stream.host;
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tidegate-load\r\nAccept: */*\r\n\
+         {cookie}{close}\r\n"
+    )
+    .into_bytes()
 }
 
 impl Conn {

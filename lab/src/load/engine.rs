@@ -9,7 +9,7 @@ use super::conn::{self, BUFFER_BYTES, Conn, Request, State, Step};
 use super::hist::Hist;
 use super::plan::{Arrive, LoadPlan};
 use super::report::Progress;
-use super::source::Source;
+use super::source::{Follow, Source};
 use super::table::{Key, Table};
 use super::tally::{Done, Outcome, ShardResult, StreamTally};
 use rustix::event::{Timespec, epoll};
@@ -17,6 +17,7 @@ use rustix::fd::OwnedFd;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
@@ -78,7 +79,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             table: Table::default(),
             sources: sources.collect(),
             draining: VecDeque::new(),
-            tallies: plan.streams.iter().map(|_| StreamTally::new(plan)).collect(),
+            tallies: plan.streams.iter().map(|s| StreamTally::new(plan, s.mix.is_some())).collect(),
             lag: Hist::fine(),
             error: None,
             second: 0,
@@ -121,11 +122,11 @@ impl<'a, C: Clock> Engine<'a, C> {
             while left > 0
                 && let Some(at) = self.sources[stream].next_start().filter(|at| *at <= now)
             {
-                let number = self.sources[stream].take_start(self.shard.1);
+                let request = self.sources[stream].take_start(self.shard.1);
                 let started = self.now();
                 self.lag.record(started - at);
                 self.sources[stream].progress.started += 1;
-                self.begin(stream, Request { number, intended: at, started, again: false });
+                self.begin(stream, Request { started, ..request });
                 left -= 1;
             }
         }
@@ -153,6 +154,10 @@ impl<'a, C: Clock> Engine<'a, C> {
         };
         let key = self.table.insert(Conn::new(socket, stream, request));
         self.give_up_at(stream, request, key);
+        if self.plan.connect_timeout > Nanos::ZERO {
+            let at = request.started + self.plan.connect_timeout;
+            self.sources[stream].connecting.push_back((at, key));
+        }
         let interest = epoll::EventFlags::OUT;
         if let Some(conn) = self.table.get(key)
             && epoll::add(&self.poll, &conn.socket, epoll::EventData::new_u64(key.pack()), interest)
@@ -163,13 +168,15 @@ impl<'a, C: Clock> Engine<'a, C> {
         }
     }
 
+    /// A session has its own connection; else any that is idle will do.
     fn begin_on_idle(&mut self, stream: usize, request: Request) -> bool {
-        while let Some(key) = self.sources[stream].idle.pop() {
+        let mut own = request.kept;
+        while let Some(key) = own.take().or_else(|| self.sources[stream].idle.pop()) {
             let source = &self.sources[stream];
             let Some(conn) = self.table.get(key).filter(|c| c.state == State::Idle) else {
                 continue;
             };
-            if conn.reuse(request, &source.bytes) {
+            if conn.reuse(request, &source.asker.bytes(&request)) {
                 self.give_up_at(stream, request, key);
                 return true;
             }
@@ -186,6 +193,7 @@ impl<'a, C: Clock> Engine<'a, C> {
     /// Ends what waited too long: requests whose clients give up, answers whose FIN never came.
     fn give_up(&mut self, now: Nanos) {
         for stream in 0..self.sources.len() {
+            self.give_up_connecting(stream, now);
             while let Some(&(at, key)) = self.sources[stream].giving_up.front()
                 && at <= now
             {
@@ -208,6 +216,19 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.draining.pop_front();
             if self.table.get(key).is_some_and(|c| c.state == State::Draining) {
                 self.table.remove(key);
+            }
+        }
+    }
+
+    /// Ends connections that were not made in time.
+    fn give_up_connecting(&mut self, stream: usize, now: Nanos) {
+        while let Some(&(at, key)) = self.sources[stream].connecting.front()
+            && at <= now
+        {
+            self.sources[stream].connecting.pop_front();
+            let connecting = |c: &&mut Conn| c.state == State::Connecting;
+            if self.table.get(key).filter(connecting).is_some() {
+                self.fail(key, Outcome::NoHandshake);
             }
         }
     }
@@ -235,7 +256,7 @@ impl<'a, C: Clock> Engine<'a, C> {
         let mut next = Nanos::from_secs(self.second + 1);
         for source in &mut self.sources {
             let starts = source.next_start().unwrap_or(Nanos(u64::MAX));
-            let ends = source.giving_up.front().map_or(Nanos(u64::MAX), |(at, _)| *at);
+            let ends = source.next_end().unwrap_or(Nanos(u64::MAX));
             next = next.min(starts).min(ends);
         }
         next = self.draining.front().map_or(next, |(at, _)| next.min(*at));
@@ -260,7 +281,12 @@ impl<'a, C: Clock> Engine<'a, C> {
         let now = self.now();
         let Some(conn) = self.table.get(key) else { return };
         let stream = conn.stream;
-        let step = conn.on_event(now, &self.sources[stream].bytes, &mut self.buffer);
+        // Only a new connection has something to send.
+        let bytes = match conn.state {
+            State::Connecting => self.sources[stream].asker.bytes(&conn.request),
+            _ => Cow::Borrowed(&[][..]),
+        };
+        let step = conn.on_event(now, &bytes, &mut self.buffer);
         match step {
             Step::Wait => {}
             Step::Sent => {
@@ -281,16 +307,22 @@ impl<'a, C: Clock> Engine<'a, C> {
         let Some(conn) = self.table.get(key) else { return };
         let (stream, request, served) = (conn.stream, conn.request, conn.served + 1);
         let times = Times::of(conn);
-        let keep = self.sources[stream].spec.keep_alive.is_some_and(|k| served < k.requests);
-        if keep && open {
+        let spec = &self.sources[stream].spec;
+        let keep = open && spec.keep_alive.is_some_and(|k| served < k.requests);
+        let more = spec.session.as_ref().map(|s| request.place + 1 < s.requests);
+        let kept = keep && more != Some(false);
+        if kept {
             conn.state = State::Idle;
-            self.sources[stream].idle.push(key);
+            if more.is_none() {
+                self.sources[stream].idle.push(key);
+            }
         } else if conn.drained(&mut self.buffer) {
             self.table.remove(key);
         } else {
             let at = self.now() + DRAIN_LIMIT;
             self.draining.push_back((at, key));
         }
+        let request = Request { kept: kept.then_some(key), ..request };
         self.count(stream, request, times, Outcome::Answer(status));
     }
 
@@ -299,7 +331,7 @@ impl<'a, C: Clock> Engine<'a, C> {
         // The server closed a kept connection just as the request set out: clients try again.
         if conn.served > 0 && conn.first_byte.is_none() && !conn.request.again {
             self.sources[conn.stream].in_flight -= 1;
-            self.begin(conn.stream, Request { again: true, ..conn.request });
+            self.begin(conn.stream, Request { again: true, kept: None, ..conn.request });
             return;
         }
         self.done(conn.stream, conn.request, Some(&conn), outcome);
@@ -319,8 +351,10 @@ impl<'a, C: Clock> Engine<'a, C> {
             ended,
             outcome,
             reused: times.reused,
+            kind: request.asked.map(|asked| asked.kind),
         };
         self.tallies[stream].done(self.plan, &done);
+        self.follow(stream, request, outcome);
         let source = &mut self.sources[stream];
         source.in_flight -= 1;
         source.progress.done(&done, self.plan.objective);
@@ -331,6 +365,29 @@ impl<'a, C: Clock> Engine<'a, C> {
                 source.between.push(Reverse(next));
             }
         }
+    }
+
+    /// What follows in the request's session: the next one after the client's pause, or its end.
+    fn follow(&mut self, stream: usize, request: Request, outcome: Outcome) {
+        let now = self.now();
+        let source = &mut self.sources[stream];
+        let Some(session) = &source.spec.session else { return };
+        let ok = outcome == Outcome::Answer(200);
+        let place = request.place + 1;
+        if ok && place < session.requests {
+            source.follow.push(Reverse(Follow {
+                at: now + session.think,
+                number: request.number,
+                place,
+                session_start: request.session_start,
+                kept: request.kept,
+            }));
+            return;
+        }
+        if let Some(conn) = request.kept {
+            self.table.remove(conn);
+        }
+        self.tallies[stream].session(self.plan, request.session_start, ok);
     }
 
     fn report_due(&self, now: Nanos) -> bool {

@@ -12,6 +12,7 @@
 //! generates all arrivals from the same seed and takes every n-th, so the sum is the same process
 //! whatever the number of shards.
 
+mod ask;
 mod capacity;
 mod conn;
 mod coordinate;
@@ -25,13 +26,14 @@ mod source;
 mod table;
 mod tally;
 
+pub use ask::{Mix, Session};
 pub use capacity::{Capacity, CapacityOptions, Probe};
 pub use coordinate::{Script, run_here};
 pub use hist::{Hist, Percentiles};
 pub use plan::{Arrive, KeepAlive, LoadPlan, Phase, Sources, Stream};
 pub use report::{
-    Counts, EventDone, LoadReport, PhaseReport, Progress, SlotPart, SlotReport, StreamProgress,
-    StreamReport, Totals,
+    Counts, EventDone, LoadReport, PhaseReport, Progress, Sessions, SlotPart, SlotReport,
+    StreamProgress, StreamReport, Totals,
 };
 
 pub(crate) use capacity::measure;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a load consists of.
 
+use super::ask::{self, Mix, Session};
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +36,9 @@ pub struct LoadPlan {
     pub objective: Nanos,
     /// The client gives up this long after the intended start (default 10 s).
     pub timeout: Nanos,
+    /// The client gives up if it is not connected so long after it began; 0 (default): it tries on
+    /// until its time-out.
+    pub connect_timeout: Nanos,
     /// A run in which more than 1 in 100 arrivals started later than this is void (default 20 ms).
     pub lag_bound: Nanos,
     /// Number of processes; 0 (default) takes as many as the connections need.
@@ -52,6 +56,7 @@ impl Default for LoadPlan {
             slot: Nanos::SECOND,
             objective: Nanos::SECOND,
             timeout: Nanos::from_secs(10),
+            connect_timeout: Nanos::ZERO,
             lag_bound: Nanos::from_millis(20),
             shards: 0,
             closed_until: Nanos::ZERO,
@@ -98,6 +103,12 @@ pub struct Stream {
     /// server its TIME_WAIT, which no real client does: only for measuring the generator itself.
     #[serde(default)]
     pub abortive: bool,
+    /// What is asked for, instead of `path` alone; results are told by kind, too.
+    #[serde(default)]
+    pub mix: Option<Mix>,
+    /// Each arrival is a client that makes several requests.
+    #[serde(default)]
+    pub session: Option<Session>,
 }
 
 fn default_host() -> String {
@@ -199,7 +210,9 @@ impl LoadPlan {
     /// When the last client has given up.
     #[must_use]
     pub fn end(&self) -> Nanos {
-        self.duration() + self.timeout
+        let sessions = self.streams.iter().filter_map(|s| s.session.as_ref());
+        let longest = sessions.map(|s| s.longest(self.timeout)).max().unwrap_or_default();
+        self.duration() + self.timeout.max(longest)
     }
 
     /// How many processes the load needs: all clients of the worst seconds may wait at once.
@@ -208,8 +221,10 @@ impl LoadPlan {
         if self.shards > 0 {
             return self.shards;
         }
-        let timeout = self.timeout.as_secs_f64();
-        let most: f64 = self.streams.iter().map(|s| s.arrive.peak(timeout)).sum();
+        let stays = |s: &Stream| {
+            s.session.as_ref().map_or(self.timeout, |session| session.longest(self.timeout))
+        };
+        let most: f64 = self.streams.iter().map(|s| s.arrive.peak(stays(s).as_secs_f64())).sum();
         let needed = (most * 1.2 / CONNECTIONS_MAX as f64).ceil() as u32;
         needed.clamp(1, SHARDS_MAX)
     }
@@ -231,7 +246,11 @@ impl Stream {
         if !self.path.starts_with('/') || !plain(&self.path) || !plain(&self.host) {
             return wrong("path must begin with '/'; path and host hold no blanks");
         }
+        ask::check(self)?;
         match &self.arrive {
+            Arrive::Closed { .. } if self.session.is_some() => {
+                wrong("a closed loop has no sessions")
+            }
             Arrive::Closed { clients: 0 } => wrong("a closed loop needs clients"),
             Arrive::Closed { .. } if plan.closed_until == Nanos::ZERO => {
                 wrong("a closed loop needs closed_until")
@@ -309,6 +328,8 @@ mod tests {
             dscp: 0,
             keep_alive: None,
             abortive: false,
+            mix: None,
+            session: None,
         };
         LoadPlan { streams: vec![stream], ..LoadPlan::default() }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Results of a load: one schema for progress, totals and time series.
 
+use super::ask::KINDS;
 use super::hist::{Hist, Percentiles};
 use super::plan::LoadPlan;
 use super::tally::{Done, Outcome, Part, ShardResult, StreamTally, Tally};
@@ -83,6 +84,26 @@ impl Counts {
     }
 }
 
+/// Sessions that are over, by their start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sessions {
+    /// All of them.
+    pub ended: u64,
+    /// All of whose requests were answered by 200 within the client's time-out.
+    pub completed: u64,
+}
+
+impl Sessions {
+    /// None yet.
+    pub const NONE: Self = Self { ended: 0, completed: 0 };
+
+    /// Adds others.
+    pub const fn add(&mut self, other: &Self) {
+        self.ended += other.ended;
+        self.completed += other.completed;
+    }
+}
+
 /// Totals of one stream over one phase or over the whole run, by intended start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
@@ -101,6 +122,9 @@ pub struct Totals {
     pub handshake: Percentiles,
     /// Handshake complete to first byte, of 200 answers.
     pub first_byte: Percentiles,
+    /// Sessions, where the stream has them.
+    #[serde(default)]
+    pub sessions: Sessions,
 }
 
 impl Totals {
@@ -114,6 +138,7 @@ impl Totals {
             perceived: tally.perceived.percentiles(),
             handshake: tally.handshake.percentiles(),
             first_byte: tally.first_byte.percentiles(),
+            sessions: tally.sessions,
         }
     }
 
@@ -189,6 +214,9 @@ pub struct StreamReport {
     pub phases: Vec<PhaseReport>,
     /// The time series, without gaps from the start.
     pub slots: Vec<SlotReport>,
+    /// The same by kind of request (`small`, `large`, `dynamic`), where requests are drawn.
+    #[serde(default)]
+    pub kinds: Vec<StreamReport>,
 }
 
 impl StreamReport {
@@ -196,6 +224,12 @@ impl StreamReport {
     #[must_use]
     pub fn phase(&self, name: &str) -> Option<&PhaseReport> {
         self.phases.iter().find(|p| p.name == name)
+    }
+
+    /// What became of the requests of a kind.
+    #[must_use]
+    pub fn kind(&self, name: &str) -> Option<&Self> {
+        self.kinds.iter().find(|kind| kind.name == name)
     }
 }
 
@@ -240,7 +274,8 @@ impl LoadReport {
 
     pub(crate) fn of(plan: &LoadPlan, started: Nanos, results: &[ShardResult]) -> Self {
         let mut lag = Hist::fine();
-        let mut sums = vec![StreamTally::new(plan); plan.streams.len()];
+        let empty = |s: &super::Stream| StreamTally::new(plan, s.mix.is_some());
+        let mut sums: Vec<StreamTally> = plan.streams.iter().map(empty).collect();
         for result in results {
             lag.add(&result.lag);
             sums.iter_mut().zip(&result.streams).for_each(|(sum, part)| sum.add(part));
@@ -276,6 +311,11 @@ fn stream_report(plan: &LoadPlan, name: &str, sum: &StreamTally) -> StreamReport
         total: sum.phases.last().map(|t| Totals::of(t, plan.duration())).unwrap_or_default(),
         phases: plan.phases.iter().zip(&sum.phases).map(phase).collect(),
         slots: sum.slots.iter().enumerate().map(slot).collect(),
+        kinds: KINDS
+            .iter()
+            .zip(&sum.kinds)
+            .map(|((_, name), kind)| stream_report(plan, name, kind))
+            .collect(),
     }
 }
 

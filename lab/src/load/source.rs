@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One stream in one process: its arrivals to come and its requests under way.
 
-use super::conn;
+use super::ask::Asker;
+use super::conn::Request;
 use super::plan::{Arrive, LoadPlan, Stream};
 use super::report::StreamProgress;
 use super::table::Key;
@@ -10,17 +11,31 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::iter::Peekable;
 use tidegate_units::Nanos;
 
+/// A request of a session that has begun, by the time at which it is to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Follow {
+    pub(crate) at: Nanos,
+    pub(crate) number: u64,
+    pub(crate) place: u32,
+    pub(crate) session_start: Nanos,
+    pub(crate) kept: Option<Key>,
+}
+
 /// One stream's part in this process.
 pub(crate) struct Source {
     pub(crate) spec: Stream,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) asker: Asker,
     times: Peekable<Box<dyn Iterator<Item = Nanos>>>,
     /// Clients of a closed loop that are between two requests, by time of the next one.
     pub(crate) between: BinaryHeap<Reverse<Nanos>>,
+    /// Requests of sessions under way.
+    pub(crate) follow: BinaryHeap<Reverse<Follow>>,
     /// Number of the next arrival.
     number: u64,
     /// Requests under way, by the time at which the client gives up (which never falls).
     pub(crate) giving_up: VecDeque<(Nanos, Key)>,
+    /// Connections that began, by the time at which the client gives up connecting.
+    pub(crate) connecting: VecDeque<(Nanos, Key)>,
     pub(crate) idle: Vec<Key>,
     pub(crate) in_flight: u64,
     pub(crate) progress: StreamProgress,
@@ -37,11 +52,13 @@ impl Source {
         let mine_too = (0..clients).filter(|c| c % shard.1.max(1) == shard.0);
         Self {
             spec: spec.clone(),
-            bytes: conn::request_bytes(spec),
+            asker: Asker::new(plan, index, spec),
             times: (Box::new(mine) as Box<dyn Iterator<Item = Nanos>>).peekable(),
             between: mine_too.map(|_| Reverse(Nanos::ZERO)).collect(),
+            follow: BinaryHeap::new(),
             number: shard.0,
             giving_up: VecDeque::new(),
+            connecting: VecDeque::new(),
             idle: Vec::new(),
             in_flight: 0,
             progress: StreamProgress::new(&spec.name),
@@ -50,18 +67,45 @@ impl Source {
 
     /// When the next request of this stream is to start.
     pub(crate) fn next_start(&mut self) -> Option<Nanos> {
+        let fresh = self.next_fresh();
+        let follow = self.follow.peek().map(|next| next.0.at);
+        fresh.into_iter().chain(follow).min()
+    }
+
+    fn next_fresh(&mut self) -> Option<Nanos> {
         let open = self.times.peek().copied();
         open.or_else(|| self.between.peek().map(|next| next.0))
     }
 
-    /// Takes that start off the list; gives the arrival's number, which says where it comes from.
-    pub(crate) fn take_start(&mut self, shards: u64) -> u64 {
+    /// Takes the request that starts next off the list; its number says where it comes from.
+    pub(crate) fn take_start(&mut self, shards: u64) -> Request {
+        let fresh = self.next_fresh().unwrap_or(Nanos(u64::MAX));
+        if self.follow.peek().is_some_and(|next| next.0.at <= fresh)
+            && let Some(Reverse(next)) = self.follow.pop()
+        {
+            return Request {
+                number: next.number,
+                place: next.place,
+                asked: self.asker.draw(next.number, next.place),
+                session_start: next.session_start,
+                kept: next.kept,
+                intended: next.at,
+                ..Request::default()
+            };
+        }
         if self.times.next().is_none() {
             self.between.pop();
         }
         let number = self.number;
         self.number += shards.max(1);
-        number
+        let asked = self.asker.draw(number, 0);
+        Request { number, asked, session_start: fresh, intended: fresh, ..Request::default() }
+    }
+
+    /// When the next client gives up.
+    pub(crate) fn next_end(&self) -> Option<Nanos> {
+        let first = |queue: &VecDeque<(Nanos, Key)>| queue.front().map(|(at, _)| *at);
+        first(&self.giving_up).into_iter().chain(first(&self.connecting)).min()
     }
 
     pub(crate) fn take_progress(&mut self) -> StreamProgress {

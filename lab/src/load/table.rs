@@ -5,7 +5,7 @@ use super::conn::Conn;
 use super::plan::CONNECTIONS_MAX;
 
 /// A place in the table of connections, with the generation that tells later tenants apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     index: u32,
     generation: u32,

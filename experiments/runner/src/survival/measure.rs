@@ -124,7 +124,8 @@ mod tests {
     }
 
     fn stream(slots: Vec<SlotReport>) -> StreamReport {
-        StreamReport { name: "crowd".into(), total: Totals::default(), phases: vec![], slots }
+        let (name, total) = ("crowd".into(), Totals::default());
+        StreamReport { name, total, phases: vec![], slots, kinds: vec![] }
     }
 
     /// The recovery ends where four normal slots begin; one slow slot among normal ones starts the

@@ -391,6 +391,8 @@ fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
         dscp: 0,
         keep_alive: None,
         abortive: false,
+        mix: None,
+        session: None,
     };
     LoadPlan { seed, streams: vec![stream], phases, slot: SLOT, ..LoadPlan::default() }
 }

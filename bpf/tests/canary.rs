@@ -54,7 +54,7 @@ const CLASSIFIER: [Canary; 14] = [
     ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_TIME_WAIT;", "reason = 0;"),
 ];
 
-const CHAIN: [Canary; 11] = [
+const CHAIN: [Canary; 12] = [
     ("bpf/lib/limits.h", ">= share;", "> share;"),
     ("bpf/lib/limits.h", "ask->waiting >= (__s64)", "ask->waiting > (__s64)"),
     ("bpf/lib/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
@@ -66,6 +66,7 @@ const CHAIN: [Canary; 11] = [
     ("policy/contract/contract.h", "reserve + TG_TOKEN > p->depth", "TG_TOKEN > p->depth"),
     ("policy/algo/fresh_first.h", "tg_fresh_remember(set, print);", ""),
     ("policy/algo/abacus_exact.h", "c->print = print;", ""),
+    ("policy/algo/abacus_learned.h", "c->print = tg_learned_print(e->key);", ""),
 ];
 
 const ANSWER: [Canary; 11] = [

@@ -148,8 +148,7 @@ fn whichever_compiler_made_the_kernels_code() {
 fn native_and_the_reference_give_the_same_verdicts() {
     let seed = seed();
     let total = from_env("TIDEGATE_REPLAY_EVENTS").map_or(EVENTS, |n| n as usize);
-    // abacus_learned has no second hand: its own tests say what it must do
-    for policy in Policy::ALL.iter().filter(|policy| **policy != Policy::AbacusLearned) {
+    for policy in Policy::ALL {
         let mut series = Events::new(*policy, seed ^ 2);
         let (mut state, mut reference) = (State::fresh(), Policies::new(*policy));
         let mut done = 0;

@@ -13,6 +13,7 @@
 #include "../../bpf/tests/native/host.c"
 #include "harness.h"
 
+#define FUZZ_POLICIES (TG_POLICY_abacus_learned + 1)
 #define FUZZ_HEAD 12	/* bytes before the frame */
 
 /* Bits of the first byte. */
@@ -116,7 +117,7 @@ static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 
 	limits->flags = (on & FUZZ_SHADOW ? TG_LIMITS_SHADOW : 0) |
 			(on & FUZZ_REJECT ? TG_LIMITS_REJECT : 0);
-	params->policy = head->policy & 3;
+	params->policy = (head->policy & 7) % FUZZ_POLICIES;
 	if (on & FUZZ_NO_LIMIT)
 		return;
 	limits->accept_queue_max_q10 = head->queue_share * 4;
@@ -131,6 +132,8 @@ static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 		params->u.abacus.period_ns = TG_NS_PER_S;
 	if (params->policy == TG_POLICY_abacus_exact)
 		params->u.abacus_exact.period_ns = TG_NS_PER_S;
+	if (params->policy == TG_POLICY_abacus_learned)
+		params->u.abacus_learned.slot_ns = TG_NS_PER_S / 4;
 	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
 	if (on & FUZZ_EMPTY)
 		state->state.u.token_bucket.bucket.used = 8 * TG_TOKEN;
@@ -150,7 +153,7 @@ static void fuzz_switches(const struct fuzz_head *head)
 				      head->lease_age * (TG_NS_PER_S / 20);
 	gauges->waiting = head->waiting & 15;
 	set->trust_dscp = !!(head->switches & FUZZ_TRUST);
-	set->answer = (head->policy >> 2) % 3;
+	set->answer = (head->policy >> 3 & 7) % 3;
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
 	set->flow_mask = set->pending_mask = HOST_TABLE - 1;
 }
@@ -225,7 +228,7 @@ static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 	if (fuzz_is_answer(action)) {
 		fuzz_must(native.length <= length, "an answer is not longer");
 		fuzz_must(fuzz_is_reset(), "an answer is a RST");
-		fuzz_must((head->policy >> 2) % 3 != TG_ANSWER_NEVER,
+		fuzz_must((head->policy >> 3 & 7) % 3 != TG_ANSWER_NEVER,
 			  "answers are allowed");
 	}
 	for (int i = 0; i < TG_REASONS_MAX; i++)

@@ -12,6 +12,7 @@ pub mod decode;
 pub mod engine;
 pub mod events;
 pub mod exact;
+pub mod learned;
 pub mod frames;
 pub mod golden;
 pub mod harness;

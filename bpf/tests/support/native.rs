@@ -14,7 +14,7 @@ use tidegate_policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action as Refusal, BucketSpec, Params, Policy,
     Reason, VerdictKind,
 };
-use tidegate_units::Rate;
+use tidegate_units::{Nanos, Rate};
 
 /// The native clock stands here unless a test moves it.
 pub const NOW: u64 = 1_000_000_000_000;
@@ -432,7 +432,13 @@ pub fn params(service: &Service) -> Params {
         Policy::AbacusExact => {
             Params::abacus_exact(&AbacusExactSpec::classic(bucket, service.abacus_window))
         }
-        Policy::AbacusLearned => Params::abacus_learned(&AbacusLearnedSpec::classic(bucket)),
+        Policy::AbacusLearned => {
+            let reject = Nanos::from_secs(service.abacus_window.into());
+            Params::abacus_learned(&AbacusLearnedSpec {
+                reject,
+                ..AbacusLearnedSpec::classic(bucket)
+            })
+        }
     }
     .unwrap()
 }

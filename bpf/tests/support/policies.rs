@@ -3,6 +3,7 @@
 //! the description of the Abacus filter. Whole numbers of picotokens, as wide as they come.
 
 use super::exact::{Exact, Refused};
+use super::learned::{self, Learned};
 use tidegate_policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Policy, Reason,
     VerdictKind,
@@ -38,6 +39,7 @@ pub struct Policies {
     refused: Vec<Vec<u16>>,
     ring: Ring,
     exact: Exact,
+    learned: Learned,
 }
 
 /// A bucket stores what was used.
@@ -95,6 +97,7 @@ impl Policies {
             refused,
             ring: Ring::default(),
             exact: Exact::new(),
+            learned: Learned::new(),
         }
     }
 
@@ -105,6 +108,7 @@ impl Policies {
             (Policy::FreshFirst, Spec::Bucket(spec)) => self.fresh_first(spec, event),
             (Policy::Abacus, Spec::Abacus(spec)) => self.abacus(spec, event),
             (Policy::AbacusExact, Spec::AbacusExact(spec)) => self.abacus_exact(spec, event),
+            (Policy::AbacusLearned, Spec::AbacusLearned(spec)) => self.abacus_learned(spec, event),
             (policy, Spec::NoLimit) => {
                 let repeated = policy == Policy::FreshFirst && self.is_known(event);
                 (VerdictKind::Admit, Reason::NoLimit, repeated)
@@ -194,6 +198,27 @@ impl Policies {
             Refused::NoRoom => (VerdictKind::Reject, Reason::NoRoom, false),
             Refused::DroppedAgain => (VerdictKind::Drop, Reason::ExpectedAgain, true),
             Refused::LastAttempt => (VerdictKind::Reject, Reason::LastAttempt, true),
+        }
+    }
+
+    fn abacus_learned(&mut self, spec: &AbacusLearnedSpec, event: &Event) -> Said {
+        self.learned.turn_to(spec, event.now_ns);
+        self.bucket.refill(&spec.bucket, event.now_ns);
+        let (known, copies) = self.learned.meet(event);
+        let depth = u128::from(spec.bucket.burst) * TOKEN;
+        // an eighth of the bucket for copies at most, and a full bucket serves anybody
+        let waits = (u128::from(copies) * TOKEN).min(depth / 8);
+        let kept = (reserve(&spec.bucket, event) + waits).min(depth - TOKEN);
+        if self.bucket.take(&spec.bucket, kept) {
+            let to_spare = self.bucket.used + depth / 8 + TOKEN / 4 <= depth;
+            self.learned.admitted(spec, event, to_spare);
+            return (VerdictKind::Admit, Reason::Token, known);
+        }
+        match self.learned.refused(spec, event) {
+            learned::Refused::Dropped => (VerdictKind::Drop, Reason::Borrowed, false),
+            learned::Refused::NoRoom => (VerdictKind::Reject, Reason::NoRoom, false),
+            learned::Refused::DroppedAgain => (VerdictKind::Drop, Reason::ExpectedAgain, true),
+            learned::Refused::LastAttempt => (VerdictKind::Reject, Reason::LastAttempt, true),
         }
     }
 }

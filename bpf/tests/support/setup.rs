@@ -214,6 +214,11 @@ impl Setup {
         self.policy(Policy::AbacusExact).each(|service| service.abacus_window = window)
     }
 
+    /// A rejection is worth a wait of so many seconds.
+    pub fn abacus_learned(self, window: u16) -> Self {
+        self.policy(Policy::AbacusLearned).each(|service| service.abacus_window = window)
+    }
+
     pub fn refused_before(self) -> Self {
         self.each(|service| service.refused_before = true)
     }
@@ -301,7 +306,7 @@ impl fmt::Display for Setup {
 impl Service {
     /// Whether its policy borrows from later.
     pub fn is_abacus(&self) -> bool {
-        [Policy::Abacus, Policy::AbacusExact].contains(&self.policy)
+        [Policy::Abacus, Policy::AbacusExact, Policy::AbacusLearned].contains(&self.policy)
     }
 
     fn words(&self) -> String {

@@ -46,13 +46,8 @@ pub fn setup(dice: &mut Dice, exact_clock: bool) -> Setup {
     setup
 }
 
-/// `abacus_learned` has no second hand: kernel = native is replayed, and its own tests say what it
-/// must do.
-const HAVE_A_REFERENCE: [Policy; 4] =
-    [Policy::TokenBucket, Policy::FreshFirst, Policy::Abacus, Policy::AbacusExact];
-
 fn limits(service: &mut Service, dice: &mut Dice) {
-    service.policy = *dice.pick(&HAVE_A_REFERENCE);
+    service.policy = *dice.pick(Policy::ALL);
     // a window would need a model of the ring: that is what the replay is for
     service.abacus_window = 0;
     service.action = *dice.pick(&[Action::Drop, Action::Reject, Action::Reject]);

@@ -4,7 +4,7 @@
 use super::{Case, admit, cases, drop, pass, reject};
 use crate::support::packet::{eth, syn4, syn6};
 use crate::support::setup::{Heartbeat, SECOND, Setup, base, dropping, rejecting};
-use tidegate_policy::Policy::{Abacus, AbacusExact, FreshFirst};
+use tidegate_policy::Policy::{Abacus, AbacusExact, AbacusLearned, FreshFirst};
 use tidegate_policy::Reason::{
     AcceptQueue, Borrowed, ExpectedAgain, LeaseExpired, NeverShed, NoLimit, NoRoom, Rate, Released,
     Repeated, Reserved, Token, Waiting,
@@ -20,6 +20,7 @@ pub fn cases() -> Vec<Case> {
     fresh_first(&mut all);
     abacus(&mut all);
     abacus_exact(&mut all);
+    abacus_learned(&mut all);
     switches(&mut all);
     lease(&mut all);
     all
@@ -204,6 +205,33 @@ fn abacus_exact(v: &mut Vec<Case>) {
     }
     cases! { v, dropping().abacus_exact(0).shadow(), reject(NoRoom).shadow();
         "exact-shadow" "a reject in shadow" => syn4();
+    }
+}
+
+fn abacus_learned(v: &mut Vec<Case>) {
+    cases! { v, dropping().abacus_learned(45).bucket(5, 4), admit(Token);
+        "learned-token" "a token" => syn4();
+    }
+    cases! { v, rejecting().abacus_learned(45), drop(Borrowed);
+        "learned-dropped" "nothing learned yet, nobody waits: dropped, whatever the action" => syn4();
+        "learned-dropped-ipv6" "the same, IPv6" => syn6();
+    }
+    cases! { v, dropping().abacus_learned(0), reject(NoRoom);
+        "learned-no-wait" "a rejection costs nothing: rejected, whatever the action" => syn4();
+    }
+    cases! { v, dropping().abacus_learned(2), reject(NoRoom);
+        "learned-wait" "the first retransmission lies further away than a rejection is worth" =>
+            syn6();
+    }
+    cases! { v, rejecting().abacus_learned(45).refused_before(), drop(ExpectedAgain);
+        "learned-again" "a copy of a SYN that was dropped: dropped again, not rejected" => syn4();
+        "learned-again-ipv6" "the same, IPv6" => syn6();
+    }
+    cases! { v, base().policy(AbacusLearned), admit(NoLimit);
+        "learned-none" "no limit" => syn4();
+    }
+    cases! { v, dropping().abacus_learned(0).shadow(), reject(NoRoom).shadow();
+        "learned-shadow" "a reject in shadow" => syn4();
     }
 }
 

@@ -68,14 +68,18 @@ fn policy(service: &Service, priority: usize) -> Asked {
     match service.policy {
         // nothing was borrowed yet, and every period has room for one: dropped if the first
         // retransmission falls into the window, else rejected
-        Policy::Abacus | Policy::AbacusExact if service.abacus_window < ABACUS_FIRST => {
+        Policy::Abacus | Policy::AbacusExact | Policy::AbacusLearned
+            if service.abacus_window < ABACUS_FIRST =>
+        {
             refuse(VerdictKind::Reject, Reason::NoRoom)
         }
         // a copy that comes at once is before its time: dropped again, and no older for it
-        Policy::AbacusExact if service.refused_before => {
+        Policy::AbacusExact | Policy::AbacusLearned if service.refused_before => {
             refuse(VerdictKind::Drop, Reason::ExpectedAgain)
         }
-        Policy::Abacus | Policy::AbacusExact => refuse(VerdictKind::Drop, Reason::Borrowed),
+        Policy::Abacus | Policy::AbacusExact | Policy::AbacusLearned => {
+            refuse(VerdictKind::Drop, Reason::Borrowed)
+        }
         Policy::FreshFirst if left > limit.reserve[priority] => {
             refuse(kind_of(service.action), Reason::Repeated)
         }

@@ -240,8 +240,8 @@ pub(crate) fn clsact_attach(
 
 /// Removes our filter from clsact; others stay.
 pub(crate) fn clsact_detach(ifindex: u32, filter: Filter) -> io::Result<()> {
-    // SAFETY: both structures carry their sizes and outlive the call.
     let hook = clsact_hook(ifindex, filter.side);
+    // SAFETY: both structures carry their sizes and outlive the call.
     check(unsafe { sys::bpf_tc_detach(&hook, &clsact_options(filter)) }).map(drop)
 }
 

@@ -11,7 +11,7 @@ use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::{ServiceState, Snapshot};
-use tidegate_telemetry::{buckets_table, rules_table, services_table, unjudged_lines};
+use tidegate_telemetry::{buckets_table, peers_table, rules_table, services_table, unjudged_lines};
 
 pub(crate) fn status(remote: &Remote, format: Format, out: &mut dyn Write) -> anyhow::Result<Exit> {
     let snapshot = fetch(&mut remote.connect()?)?;
@@ -69,6 +69,10 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
         if !table.is_empty() {
             let _ = write!(text, "\n{table}");
         }
+    }
+    let peers = peers_table(snapshot);
+    if !peers.is_empty() {
+        let _ = write!(text, "\n{peers}");
     }
     for (i, line) in unjudged_lines(snapshot).iter().enumerate() {
         let _ = writeln!(text, "{}{line}", if i == 0 { "\n" } else { "" });

@@ -6,12 +6,14 @@
 //! column of a table is one row of [`COLUMNS`]. Nothing else names a metric.
 
 mod export;
+mod peers;
 mod requests;
 mod schema;
 mod service;
 mod table;
 
 pub use export::{CONTENT_TYPE, Point, openmetrics, points, reference};
+pub use peers::peers_table;
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unjudged_lines};
 pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};
 pub use service::{Figures, figures};

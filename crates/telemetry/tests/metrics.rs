@@ -12,12 +12,12 @@ use tidegate_model::signals::{
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Followed, InterfaceState, ReasonCount, RequestsState, RuleCounts, RuleState,
-    ServiceState, Snapshot, UnjudgedCount, VerdictCount,
+    BucketState, Followed, InterfaceState, PeerState, ReasonCount, RequestsState, RuleCounts,
+    RuleState, ServiceState, Snapshot, UnjudgedCount, VerdictCount,
 };
 use tidegate_telemetry::{
-    Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, points, reference, rules_table,
-    services_table, unjudged_lines,
+    Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
+    rules_table, services_table, unjudged_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -194,8 +194,33 @@ fn snapshot() -> Snapshot {
         services: vec![shop, watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
-        ..Snapshot::default()
+        peers: vec![
+            PeerState {
+                name: "b1".into(),
+                role: "reports".into(),
+                identity: "spiffe://example.org/b1".into(),
+                up: true,
+                epoch: 2,
+                sequence: 410,
+                age: Some(Nanos::from_millis(80)),
+                reports: 1400,
+                refused: vec![ReasonCount { reason: "not-granted".into(), count: 3 }],
+                trouble: String::new(),
+            },
+            PeerState {
+                name: "front".into(),
+                role: "receives".into(),
+                trouble: "Connection refused".into(),
+                ..PeerState::default()
+            },
+        ],
     }
+}
+
+#[test]
+fn the_table_of_peers_is_what_it_was() {
+    golden("tests/golden/peers.txt", &peers_table(&snapshot()));
+    assert_eq!(peers_table(&Snapshot::default()), "");
 }
 
 #[test]
@@ -260,6 +285,8 @@ fn names_follow_the_rule_and_are_unique() {
             "bucket",
             "rank",
             "outcome",
+            "peer",
+            "role",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

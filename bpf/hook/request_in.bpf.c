@@ -54,107 +54,124 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 /* Walks a part of a chunked request. */
 static __always_inline void tg_chunks(struct __sk_buff *skb,
 				      const struct tg_visit *v,
-				      struct tg_conn *conn,
-				      struct tg_step *step)
+				      struct tg_conn *conn, struct tg_work *w)
 {
-	struct tg_layout at = {};
+	struct tg_step *step = &w->step;
 	int followed = TG_FOLLOW_FAILED;
 
-	if (!tg_layout_of(skb, &v->p, &at) && step->skip < v->p.payload)
-		followed = tg_follow_at(skb, at.data + step->skip,
-				     v->p.payload - step->skip, &step->follow);
+	if (!tg_layout_of(skb, &v->p, &w->at) && step->skip < v->p.payload)
+		followed = tg_follow_at(skb, w->at.data + step->skip,
+					v->p.payload - step->skip,
+					&step->follow);
 	tg_conn_walked(conn, v->key, &v->p, step, followed);
+}
+
+/* What the rule of a request does with it; TG_REFUSAL_FAILED: it passes. */
+static __always_inline int tg_ruled(struct __sk_buff *skb,
+				    const struct tg_visit *v,
+				    struct tg_conn *conn,
+				    const struct tg_rule *rule,
+				    struct tg_work *w, int head)
+{
+	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
+	__u32 verdict = tg_rule_verdict(v, rule, &w->found, w->step.first,
+					strength);
+	int action;
+
+	if (verdict == TG_RULE_REFUSED) {
+		action = tg_refuse(skb, v, conn, rule, w, head);
+		if (action != TG_REFUSAL_FAILED)
+			return action;
+		verdict = TG_RULE_FAILED;
+		tg_unjudge(v->service, TG_UNJUDGED_SEQUENCE);
+	}
+	tg_count_rule(v->slot, w->found.asked.rule, verdict);
+	return TG_REFUSAL_FAILED;
 }
 
 /* A segment that begins a request, perhaps. */
 static __always_inline int tg_request(struct __sk_buff *skb,
 				      const struct tg_visit *v,
-				      struct tg_conn *conn,
-				      const struct tg_step *step)
+				      struct tg_conn *conn, struct tg_work *w)
 {
 	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
-	struct tg_found found = {};
-	const struct tg_rule *rule = 0;
-	struct tg_head *head = tg_look(skb, v, &found);
-	__u32 reason = found.reason, verdict, flight = 0;
-	int action;
+	struct tg_head *head = tg_look(skb, v, &w->found);
+	__u32 reason = w->found.reason, flight = 0;
+	const struct tg_rule *rule;
+	int action, bare;
 
 	if (!reason)
-		reason = tg_spared(v, step, &found, strength);
-	if (!reason) {
-		rule = tg_at(&tg_rules, v->slot * TG_RULES_MAX +
-					found.asked.rule);
-		if (!rule)
-			reason = TG_UNJUDGED_LOOKUP_FAILED;
-	}
-	if (rule) {
-		verdict = tg_rule_verdict(v, rule, &found, step->first,
-					  strength);
-		if (verdict == TG_RULE_REFUSED) {
-			action = tg_refuse(skb, v, conn, rule, &found,
-					   head && head->http.method ==
-					   TG_METHOD_HEAD && !found.asked.tls);
-			if (action != TG_REFUSAL_FAILED)
-				return action;
-			verdict = TG_RULE_FAILED;
-			reason = TG_UNJUDGED_SEQUENCE;
-		}
-		tg_count_rule(v->slot, found.asked.rule, verdict);
+		reason = tg_spared(v, &w->step, &w->found, strength);
+	rule = tg_at(&tg_rules,
+		     v->slot * TG_RULES_MAX + w->found.asked.rule);
+	if (reason || !head || !rule) {
+		tg_unjudge(v->service,
+			   reason ? reason : TG_UNJUDGED_LOOKUP_FAILED);
+	} else {
+		bare = !w->found.asked.tls &&
+		       head->http.method == TG_METHOD_HEAD;
+		action = tg_ruled(skb, v, conn, rule, w, bare);
+		if (action != TG_REFUSAL_FAILED)
+			return action;
 		if (rule->bucket < TG_RULE_BUCKETS_MAX)
 			flight = 1 + rule->bucket;
 	}
-	if (reason)
-		tg_unjudge(v->service, reason);
-	if (head && found.framed && found.reason != TG_UNJUDGED_PIPELINED)
-		tg_follow_request(skb, v, conn, head, &found, flight);
-	else if (found.reason != TG_UNJUDGED_FRAGMENT)
-		tg_unfollow(v, conn, step->first);
+	if (head && w->found.framed &&
+	    w->found.reason != TG_UNJUDGED_PIPELINED)
+		tg_follow_request(skb, v, conn, head, &w->found, flight);
+	else if (w->found.reason != TG_UNJUDGED_FRAGMENT)
+		tg_unfollow(v, conn, w->step.first);
 	return TG_TC_NEXT;
 }
 
 /* A segment with data of a connection that is followed. */
 static __always_inline int tg_data(struct __sk_buff *skb,
 				   const struct tg_visit *v,
-				   struct tg_conn *conn)
+				   struct tg_conn *conn, struct tg_work *w)
 {
-	struct tg_step step = {};
+	struct tg_step *step = &w->step;
 
+	__builtin_memset(step, 0, sizeof(*step));
 	if (!tg_conn_lock(conn, v->key))
 		return TG_TC_NEXT;
-	tg_conn_client_has(conn, v->p.ack, &step);
-	tg_conn_data(conn, &v->p, &step);
+	tg_conn_client_has(conn, v->p.ack, step);
+	tg_conn_data(conn, &v->p, step);
 	bpf_spin_unlock(&conn->lock);
-	if (step.flight)
-		tg_step_count(&step, bpf_ktime_get_ns());
-	if (step.chunks)
-		tg_chunks(skb, v, conn, &step);
-	if (!step.reason)
-		return tg_request(skb, v, conn, &step);
-	tg_unjudge(v->service, step.reason);
+	if (step->flight)
+		tg_step_count(step, bpf_ktime_get_ns());
+	if (step->chunks)
+		tg_chunks(skb, v, conn, w);
+	if (!step->reason)
+		return tg_request(skb, v, conn, w);
+	tg_unjudge(v->service, step->reason);
 	return TG_TC_NEXT;
 }
 
 /* A bare acknowledgement tells what the client has of an answer. */
 static __always_inline void tg_bare(const struct tg_visit *v,
-				    struct tg_conn *conn)
+				    struct tg_conn *conn, struct tg_step *step)
 {
-	struct tg_step step = {};
-
-	if (READ_ONCE(conn->phase) != TG_CONN_ANSWER ||
-	    !tg_conn_lock(conn, v->key))
+	if (READ_ONCE(conn->phase) != TG_CONN_ANSWER)
 		return;
-	tg_conn_client_has(conn, v->p.ack, &step);
+	__builtin_memset(step, 0, sizeof(*step));
+	if (!tg_conn_lock(conn, v->key))
+		return;
+	tg_conn_client_has(conn, v->p.ack, step);
 	bpf_spin_unlock(&conn->lock);
-	if (step.flight)
-		tg_step_count(&step, bpf_ktime_get_ns());
+	if (step->flight)
+		tg_step_count(step, bpf_ktime_get_ns());
 }
 
 static __always_inline int tg_known(struct __sk_buff *skb,
 				    const struct tg_visit *v,
 				    struct tg_conn *conn)
 {
+	struct tg_work *w = tg_at(&tg_work, 0);
+
+	if (!w)
+		return TG_TC_NEXT;
 	if (READ_ONCE(conn->phase) == TG_CONN_REFUSED)
-		return tg_remnant(skb, v, conn);
+		return tg_remnant(skb, v, conn, w);
 	if (v->p.flags & TG_TCP_SYN)
 		return TG_TC_NEXT;	/* the server's answer will tell */
 	if (v->p.flags & TG_TCP_RST) {
@@ -164,8 +181,8 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 	}
 	tg_conn_touch(conn, bpf_ktime_get_coarse_ns());
 	if (v->p.payload)
-		return tg_data(skb, v, conn);
-	tg_bare(v, conn);
+		return tg_data(skb, v, conn, w);
+	tg_bare(v, conn, &w->step);
 	return TG_TC_NEXT;
 }
 

@@ -120,7 +120,7 @@ static __always_inline void tg_conn_opaque(struct tg_conn *conn, __u64 key)
  * number; zero where there is none. It is filled under its lock: whoever still
  * looks at what was here before finds another key.
  */
-static __always_inline struct tg_conn *
+static __noinline __attribute__((unused)) struct tg_conn *
 tg_conn_open(const struct tg_packet *p, __u64 key, __u8 service)
 {
 	struct tg_conn fresh = {}, *conn;
@@ -325,7 +325,6 @@ static __always_inline void tg_conn_begin(struct tg_conn *conn, __u64 key,
 		return;
 	if (conn->phase == TG_CONN_IDLE && conn->client_next == p->seq) {
 		conn->client_next += p->payload;
-		conn->server_next = p->ack;
 		conn->request_left = begin->left;
 		conn->request_chunk = begin->chunk;
 		conn->answer_left = 0;

@@ -63,6 +63,26 @@ struct tg_refusal {
 	__u8 pad;
 };
 
+/*
+ * What one packet is worked on with: a map's value, since the stack is too
+ * small. No packet is worked on while another is, on one CPU: what goes out as
+ * a clone meets the egress hooks only.
+ */
+struct tg_work {
+	struct tg_step step;
+	struct tg_found found;
+	struct tg_layout at;
+	struct tg_refusal refusal;
+	struct tg_send send;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_work);
+} tg_work SEC(".maps");
+
 /* Marks a connection as refused; zero if it was where the request begins. */
 static __always_inline int tg_refusal_mark(const struct tg_visit *v,
 					   struct tg_conn *conn,
@@ -77,7 +97,9 @@ static __always_inline int tg_refusal_mark(const struct tg_visit *v,
 		marked = 1;
 		conn->phase = TG_CONN_REFUSED;
 		conn->flags = (r->head ? TG_CONN_HEAD : 0) |
-			      (r->local ? TG_CONN_LOCAL : 0);
+			      (r->local ? TG_CONN_LOCAL : 0) |
+			      (v->p.flags & TG_TCP_FIN ?
+			       TG_CONN_CLIENT_DONE : 0);
 		conn->refuse = r->refuse;
 		conn->answer = r->answer;
 		conn->rule = r->rule;
@@ -104,15 +126,21 @@ static __always_inline void tg_refusal_flow(__u64 key)
  * Sends a clone of the frame as the answer; zero if it went out. From here on
  * the request is gone, and what is left of the frame must become the RST.
  */
-static __noinline int tg_refusal_answer(struct __sk_buff *skb,
-					const struct tg_packet *p,
-					struct tg_send *s,
-					const struct tg_answer_text *text)
+static __always_inline int tg_refusal_answer(struct __sk_buff *skb,
+					     const struct tg_packet *p,
+					     const struct tg_work *w, __u32 slot)
 {
-	int failed = text ? tg_send_text(skb, p, s, text) :
-			    tg_send_build(skb, p, s);
+	const struct tg_answer_text *text = 0;
+	const struct tg_send *s = &w->send;
 
-	return failed ? failed : (int)bpf_clone_redirect(skb, skb->ifindex, 0);
+	if (tg_send_build(skb, p, s))
+		return -1;
+	if (w->refusal.refuse == TG_REFUSE_503) {
+		text = tg_text_of(slot, w->refusal.answer);
+		if (!text || tg_send_text(skb, s, text))
+			return -1;
+	}
+	return bpf_clone_redirect(skb, skb->ifindex, 0);
 }
 
 static __always_inline void tg_send_503(struct tg_send *s,
@@ -123,53 +151,65 @@ static __always_inline void tg_send_503(struct tg_send *s,
 	s->flags = TG_TCP_FIN | TG_TCP_ACK | TG_TCP_PSH;
 }
 
+/* Fills in how a request is refused; -1: its answer is not there. */
+static __always_inline int tg_refusal_choose(const struct tg_visit *v,
+					     const struct tg_rule *rule,
+					     struct tg_work *w, int head)
+{
+	const struct tg_answer_text *text;
+	struct tg_refusal *r = &w->refusal;
+	struct tg_send *s = &w->send;
+
+	__builtin_memset(r, 0, sizeof(*r));
+	r->seq = v->p.seq;
+	r->reply = v->p.ack;
+	r->next = v->p.seq + tg_extent(&v->p);
+	r->rule = w->found.asked.rule;
+	r->refuse = rule->refuse;
+	r->head = head;
+	tg_send_503(s, r);
+	if (rule->refuse == TG_REFUSE_503) {
+		r->answer = rule->answer +
+			    (bpf_get_prandom_u32() & (TG_ANSWER_VARIANTS - 1));
+		text = tg_text_of(v->slot, r->answer);
+		if (!text)
+			return -1;
+		tg_send_choose(s, text, head);
+	} else if (rule->refuse == TG_REFUSE_RESET) {
+		s->flags = TG_TCP_RST | TG_TCP_ACK;
+		s->stamped = 0;
+	}
+	r->end = r->reply + s->bytes + 1;
+	return 0;
+}
+
 /* Refuses a request; TG_REFUSAL_FAILED: not possible, and nothing was done. */
 static __always_inline int tg_refuse(struct __sk_buff *skb,
 				     const struct tg_visit *v,
 				     struct tg_conn *conn,
 				     const struct tg_rule *rule,
-				     const struct tg_found *found, int head)
+				     struct tg_work *w, int head)
 {
-	struct tg_refusal r = {
-		.seq = v->p.seq,
-		.reply = v->p.ack,
-		.next = v->p.seq + tg_extent(&v->p),
-		.rule = found->asked.rule,
-		.refuse = rule->refuse,
-		.head = head,
-	};
-	const struct tg_answer_text *text = 0;
-	struct tg_send s = {};
+	struct tg_refusal *r = &w->refusal;
 	int agrees, action, failed = 0;
 
 	agrees = tg_socket_agrees(skb, &v->p, 0);
-	if (agrees == TG_SOCKET_BUSY || tg_send_prepare(skb, &found->at, &s))
+	if (agrees == TG_SOCKET_BUSY ||
+	    tg_send_prepare(skb, &w->found.at, &w->send) ||
+	    tg_refusal_choose(v, rule, w, head))
 		return TG_REFUSAL_FAILED;
-	r.local = agrees == TG_SOCKET_HERE;
-	tg_send_503(&s, &r);
-	if (rule->refuse == TG_REFUSE_503) {
-		r.answer = rule->answer +
-			   (bpf_get_prandom_u32() & (TG_ANSWER_VARIANTS - 1));
-		text = tg_text_of(v->slot, r.answer);
-		if (!text)
-			return TG_REFUSAL_FAILED;
-		tg_send_choose(&s, text, head);
-	} else if (rule->refuse == TG_REFUSE_RESET) {
-		s.flags = TG_TCP_RST | TG_TCP_ACK;
-		s.stamped = 0;
-	}
-	r.end = r.reply + s.bytes + 1;
-	if (tg_refusal_mark(v, conn, &r))
+	r->local = agrees == TG_SOCKET_HERE;
+	if (tg_refusal_mark(v, conn, r))
 		return TG_REFUSAL_FAILED;
 	tg_refusal_flow(v->key);
-	tg_send_probe(skb, &s);
-	if (rule->refuse != TG_REFUSE_DROP)
-		failed = tg_refusal_answer(skb, &v->p, &s, text);
-	action = tg_send_reset(skb, &v->p, &s, r.seq, r.reply);
+	tg_send_probe(skb, &w->send);
+	if (r->refuse != TG_REFUSE_DROP)
+		failed = tg_refusal_answer(skb, &v->p, w, v->slot);
+	action = tg_send_reset(skb, &v->p, &w->send, r->seq, r->reply);
 	failed |= action == TG_TC_SHOT;
-	tg_count_rule(v->slot, r.rule,
+	tg_count_rule(v->slot, r->rule,
 		      failed ? TG_RULE_FAILED : TG_RULE_REFUSED);
-	if (rule->refuse == TG_REFUSE_RESET && !failed)
+	if (r->refuse == TG_REFUSE_RESET && !failed)
 		tg_conn_forget(conn, v->key);
 	return action;
 }
@@ -207,36 +247,37 @@ static __always_inline int tg_remnant_read(const struct tg_visit *v,
 static __always_inline int tg_remnant_again(struct __sk_buff *skb,
 					    const struct tg_visit *v,
 					    struct tg_conn *conn,
-					    struct tg_send *s,
-					    struct tg_refusal *r)
+					    struct tg_work *w)
 {
+	struct tg_refusal *r = &w->refusal;
 	const struct tg_answer_text *text = tg_text_of(v->slot, r->answer);
 	int failed;
 
 	if (!text)
 		return TG_TC_SHOT;
-	tg_send_503(s, r);
-	tg_send_choose(s, text, r->head);
-	r->end = r->reply + s->bytes + 1;
+	tg_send_503(&w->send, r);
+	tg_send_choose(&w->send, text, r->head);
+	r->end = r->reply + w->send.bytes + 1;
 	if (tg_conn_lock(conn, v->key)) {
 		conn->refused_end = r->end;
 		bpf_spin_unlock(&conn->lock);
 	}
-	tg_send_probe(skb, s);
-	failed = tg_refusal_answer(skb, &v->p, s, text);
+	tg_send_probe(skb, &w->send);
+	failed = tg_refusal_answer(skb, &v->p, w, v->slot);
 	tg_count_rule(v->slot, r->rule,
 		      failed ? TG_RULE_FAILED : TG_RULE_REPEATED);
-	return tg_send_reset(skb, &v->p, s, r->seq, r->reply);
+	return tg_send_reset(skb, &v->p, &w->send, r->seq, r->reply);
 }
 
 /* Acknowledges what the client sends on; it has the answer. */
 static __always_inline int tg_remnant_ack(struct __sk_buff *skb,
 					  const struct tg_visit *v,
-					  struct tg_send *s,
-					  const struct tg_refusal *r)
+					  struct tg_work *w)
 {
-	s->seq = r->end;
-	s->ack = r->next;
+	struct tg_send *s = &w->send;
+
+	s->seq = w->refusal.end;
+	s->ack = w->refusal.next;
 	s->flags = TG_TCP_ACK;
 	tg_send_probe(skb, s);
 	if (tg_send_build(skb, &v->p, s))
@@ -259,11 +300,9 @@ static __always_inline int tg_remnant_end(const struct tg_visit *v,
 /* A packet of a connection that was refused. */
 static __always_inline int tg_remnant(struct __sk_buff *skb,
 				      const struct tg_visit *v,
-				      struct tg_conn *conn)
+				      struct tg_conn *conn, struct tg_work *w)
 {
-	struct tg_layout at = {};
-	struct tg_refusal r = {};
-	struct tg_send s = {};
+	struct tg_refusal *r = &w->refusal;
 	int done, has;
 
 	if (v->p.flags & (TG_TCP_SYN | TG_TCP_RST))
@@ -272,21 +311,22 @@ static __always_inline int tg_remnant(struct __sk_buff *skb,
 	if (v->p.ack - READ_ONCE(conn->server_next) >
 	    READ_ONCE(conn->refused_end) - READ_ONCE(conn->server_next))
 		return TG_TC_SHOT;
-	if (tg_remnant_read(v, conn, &r, &done) ||
-	    tg_layout_of(skb, &v->p, &at) || !at.plain || at.fragment ||
-	    tg_send_prepare(skb, &at, &s))
+	__builtin_memset(r, 0, sizeof(*r));
+	if (tg_remnant_read(v, conn, r, &done) ||
+	    tg_layout_of(skb, &v->p, &w->at) || !w->at.plain ||
+	    w->at.fragment || tg_send_prepare(skb, &w->at, &w->send))
 		return TG_TC_SHOT;
-	has = v->p.ack == r.end;
-	if (r.refuse == TG_REFUSE_503 && !has && tg_extent(&v->p))
-		return tg_remnant_again(skb, v, conn, &s, &r);
-	if (r.refuse == TG_REFUSE_503 && has && done)
+	has = v->p.ack == r->end;
+	if (r->refuse == TG_REFUSE_503 && !has && tg_extent(&v->p))
+		return tg_remnant_again(skb, v, conn, w);
+	if (r->refuse == TG_REFUSE_503 && has && done)
 		tg_conn_forget(conn, v->key);
-	if (r.refuse == TG_REFUSE_503 && has && tg_extent(&v->p))
-		return tg_remnant_ack(skb, v, &s, &r);
-	if (r.local)
+	if (r->refuse == TG_REFUSE_503 && has && tg_extent(&v->p))
+		return tg_remnant_ack(skb, v, w);
+	if (r->local)
 		return TG_TC_SHOT;
-	tg_send_probe(skb, &s);
-	return tg_send_reset(skb, &v->p, &s, r.seq, r.reply);
+	tg_send_probe(skb, &w->send);
+	return tg_send_reset(skb, &v->p, &w->send, r->seq, r->reply);
 }
 
 #endif

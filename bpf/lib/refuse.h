@@ -135,15 +135,16 @@ static long tg_option(__u32 i, struct tg_options *o)
 static __noinline int tg_send_stamps(struct __sk_buff *skb, __u32 data,
 				     struct tg_send *s)
 {
-	__u32 from = s->tcp + sizeof(struct tg_tcp);
+	__u32 from = s->tcp + sizeof(struct tg_tcp), bytes = data - from;
 	struct tg_options o = {};
 	__be32 stamp[2];
 
-	o.bytes = data - from;
-	if (!o.bytes || o.bytes > TG_TCP_OPTIONS_MAX)
+	barrier_var(bytes);	/* what is compared must be what is used */
+	if (!bytes || bytes > TG_TCP_OPTIONS_MAX)
 		return 0;
-	if (bpf_skb_load_bytes(skb, from, o.option, o.bytes))
+	if (bpf_skb_load_bytes(skb, from, o.option, bytes))
 		return 0;
+	o.bytes = bytes;
 	bpf_loop(TG_TCP_OPTIONS_MAX, tg_option, &o, 0);
 	if (!o.stamps ||
 	    bpf_skb_load_bytes(skb, from + o.stamps, stamp, sizeof(stamp)))
@@ -282,6 +283,7 @@ static __always_inline int tg_send_prepare(struct __sk_buff *skb,
 					   const struct tg_layout *at,
 					   struct tg_send *s)
 {
+	__builtin_memset(s, 0, sizeof(*s));
 	s->tcp = at->tcp;
 	tg_send_stamps(skb, at->data, s);
 	return bpf_skb_load_bytes(skb, 0, s->eth, sizeof(s->eth));
@@ -307,16 +309,14 @@ static __always_inline int tg_send_build(struct __sk_buff *skb,
 	return tg_send_eth(skb, s);
 }
 
-/* The same with a text behind it. */
+/* Puts the text behind the header. */
 static __always_inline int tg_send_text(struct __sk_buff *skb,
-					const struct tg_packet *p,
 					const struct tg_send *s,
 					const struct tg_answer_text *text)
 {
 	__u32 bytes = s->bytes;
 
-	if (tg_send_build(skb, p, s))
-		return -1;
+	barrier_var(bytes);	/* what is compared must be what is used */
 	if (!bytes || bytes > TG_ANSWER_BYTES_MAX)
 		return -1;
 	return bpf_skb_store_bytes(skb, s->tcp + tg_send_header(s), text->text,

@@ -131,6 +131,7 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 	struct tg_head *head = tg_at(&tg_head, TG_HEAD_INGRESS);
 	__u32 length = v->p.payload;
 
+	__builtin_memset(found, 0, sizeof(*found));
 	found->reason = TG_UNJUDGED_LOOKUP_FAILED;
 	if (!head || tg_layout_of(skb, &v->p, &found->at))
 		return 0;
@@ -140,7 +141,8 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 	}
 	if (length > TG_HEAD_MAX)
 		length = TG_HEAD_MAX;
-	if (!length ||
+	barrier_var(length);	/* what is compared must be what is used */
+	if (!length || length > TG_HEAD_MAX ||
 	    bpf_skb_load_bytes(skb, found->at.data, head->bytes, length))
 		return 0;
 	found->asked.slot = v->slot;

@@ -427,12 +427,12 @@ static void host_maps(void)
 	});
 }
 
-#ifndef TG_NATIVE_NO_MAIN
 static int host_read(void *to, __u32 length)
 {
 	return fread(to, 1, length, stdin) == length;
 }
 
+#ifndef TG_NATIVE_NO_MAIN
 int main(void)
 {
 	static __u8 commands[HOST_COMMANDS_MAX], results[HOST_RESULTS_MAX];

@@ -17,7 +17,10 @@
 #define NATIVE_FRAME_MAX 81920	/* bytes */
 #define NATIVE_PAGE 4096
 #define NATIVE_CALLS_MAX 64	/* fallible helper calls in one run */
+#ifndef NATIVE_MAPS
 #define NATIVE_MAPS 18
+#endif
+#define NATIVE_FREE 0xff	/* all of the key of an entry that was deleted */
 #define NATIVE_ENOMEM (-12)
 #define NATIVE_FAIL_ALL 0xffffffffU
 
@@ -30,6 +33,9 @@ enum native_call {
 	NATIVE_CALL_PULL,
 	NATIVE_CALL_LOAD,
 	NATIVE_CALL_STORE,
+	NATIVE_CALL_UPDATE,
+	NATIVE_CALL_CLONE,
+	NATIVE_CALL_TO_REQUEST,
 };
 
 struct native_map {
@@ -44,6 +50,7 @@ struct native_map {
 	__u32 before;
 	__u8 *keys;
 	__u8 *values;
+	const void *inner;	/* of an array of maps; NULL: the last map */
 };
 
 static struct native {
@@ -57,6 +64,8 @@ static struct native {
 	__u8 trace[NATIVE_CALLS_MAX];
 	struct bpf_sock socket;	/* state 0: none */
 	struct tcp_sock tcp;
+	struct tcp_request_sock request;
+	void (*sent)(void);	/* told of a clone that goes out; may be NULL */
 	int held;		/* locks, sockets and samples not given back */
 	int redirected;		/* 1 + interface; 0: not */
 	__u32 counts_row;	/* 1 + last row of tg_counts; 0: none */
@@ -99,14 +108,15 @@ static int native_bits_equal(const __u8 *a, const __u8 *b, __u32 bits)
 static void *native_trie(const struct native_map *m, const __u8 *key)
 {
 	__u8 *best = NULL;
-	__u32 best_bits = 0;
+	__u32 best_bits = 0, bits_max;
 
+	memcpy(&bits_max, key, sizeof(bits_max));
 	for (__u32 i = 0; i < m->used; i++) {
 		const __u8 *entry = m->keys + i * m->key_size;
 		__u32 bits;
 
 		memcpy(&bits, entry, sizeof(bits));
-		if ((!best || bits > best_bits) &&
+		if ((!best || bits > best_bits) && bits <= bits_max &&
 		    native_bits_equal(entry + 4, key + 4, bits)) {
 			best = m->values + i * m->value_size;
 			best_bits = bits;
@@ -164,12 +174,74 @@ void *bpf_map_lookup_elem(const void *map, const void *key)
 	if (native_fails(m - native.maps))
 		return NULL;
 	if (m->type == BPF_MAP_TYPE_ARRAY_OF_MAPS)
-		return (void *)native.maps[NATIVE_MAPS - 1].map;
+		return (void *)(m->inner ? m->inner :
+				native.maps[NATIVE_MAPS - 1].map);
 	if (!strcmp(m->name, "tg_counts")) {
 		memcpy(&native.counts_row, key, sizeof(native.counts_row));
 		native.counts_row++;
 	}
 	return native_value(map, key);
+}
+
+/* The place of a key in a hash; -1: none. */
+static int native_at(const struct native_map *m, const void *key)
+{
+	for (__u32 i = 0; i < m->used; i++)
+		if (!memcmp(m->keys + i * m->key_size, key, m->key_size))
+			return i;
+	return -1;
+}
+
+/* Inserts only, and never moves what is there: others hold pointers to it. */
+long bpf_map_update_elem(const void *map, const void *key, const void *value,
+			 __u64 flags)
+{
+	struct native_map *m = native_map(map);
+	__u8 none[64];
+	int at;
+
+	memset(none, NATIVE_FREE, sizeof(none));
+	if (flags != 1 || m->key_size > sizeof(none))
+		abort();
+	if (native_fails(NATIVE_CALL_UPDATE))
+		return NATIVE_ENOMEM;
+	if (native_at(m, key) >= 0)
+		return -17;
+	at = native_at(m, none);
+	if (at < 0 && m->used == m->max)
+		return -7;
+	if (at < 0)
+		at = m->used++;
+	memcpy(m->keys + at * m->key_size, key, m->key_size);
+	memcpy(m->values + at * m->value_size, value, m->value_size);
+	return 0;
+}
+
+long bpf_map_delete_elem(const void *map, const void *key)
+{
+	struct native_map *m = native_map(map);
+	int at = native_at(m, key);
+
+	if (at < 0)
+		return -2;
+	memset(m->keys + at * m->key_size, NATIVE_FREE, m->key_size);
+	return 0;
+}
+
+long bpf_for_each_map_elem(const void *map, void *callback, void *ctx,
+			   __u64 flags)
+{
+	long (*one)(const void *, void *, void *, void *) = callback;
+	struct native_map *m = native_map(map);
+	__u8 none[64];
+
+	(void)flags;
+	memset(none, NATIVE_FREE, sizeof(none));
+	for (__u32 i = 0; i < m->used; i++)
+		if (memcmp(m->keys + i * m->key_size, none, m->key_size))
+			one(map, m->keys + i * m->key_size,
+			    m->values + i * m->value_size, ctx);
+	return m->used;
 }
 
 void bpf_spin_lock(struct bpf_spin_lock *lock)
@@ -205,7 +277,7 @@ long bpf_loop(__u32 times, void *callback, void *ctx, __u64 flags)
 
 	for (__u32 i = 0; i < times; i++)
 		if (one(i, ctx))
-			return i;
+			return i + 1;
 	(void)flags;
 	return times;
 }
@@ -247,6 +319,12 @@ struct tcp_sock *bpf_skc_to_tcp_sock(void *sk)
 {
 	(void)sk;
 	return native_fails(NATIVE_CALL_TO_TCP) ? NULL : &native.tcp;
+}
+
+struct tcp_request_sock *bpf_skc_to_tcp_request_sock(void *sk)
+{
+	(void)sk;
+	return native_fails(NATIVE_CALL_TO_REQUEST) ? NULL : &native.request;
 }
 
 long bpf_sk_release(void *sk)
@@ -369,6 +447,22 @@ long bpf_skb_store_bytes(struct __sk_buff *skb, __u32 offset, const void *from,
 		return NATIVE_ENOMEM;
 	native_take_back();
 	memcpy(native.frame + offset, from, length);
+	native_show();
+	return 0;
+}
+
+/* The clone goes out while the program waits. */
+long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags)
+{
+	(void)ifindex;
+	(void)flags;
+	if (native_fails(NATIVE_CALL_CLONE))
+		return NATIVE_ENOMEM;
+	if (native.held || skb != native.ctx)
+		abort();
+	native_take_back();
+	if (native.sent)
+		native.sent();
 	native_show();
 	return 0;
 }

@@ -13,11 +13,17 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define SEC(name)
+#define barrier_var(var) asm volatile("" : "+r"(var))
 #define __uint(name, value) int (*name)[value]
 #define __type(name, value) typeof(value) *name
 #define __array(name, value) typeof(value) *name[0]
 
 void *bpf_map_lookup_elem(const void *map, const void *key);
+long bpf_map_update_elem(const void *map, const void *key, const void *value,
+			 __u64 flags);
+long bpf_map_delete_elem(const void *map, const void *key);
+long bpf_for_each_map_elem(const void *map, void *callback, void *ctx,
+			   __u64 flags);
 void bpf_spin_lock(struct bpf_spin_lock *lock);
 void bpf_spin_unlock(struct bpf_spin_lock *lock);
 __u64 bpf_ktime_get_ns(void);
@@ -31,9 +37,12 @@ struct tcp_sock;
 struct bpf_sock *bpf_skc_lookup_tcp(void *ctx, struct bpf_sock_tuple *tuple,
 				    __u32 size, __u64 netns, __u64 flags);
 struct tcp_sock *bpf_skc_to_tcp_sock(void *sk);
+struct tcp_request_sock;
+struct tcp_request_sock *bpf_skc_to_tcp_request_sock(void *sk);
 long bpf_sk_release(void *sk);
 
 long bpf_redirect(__u32 ifindex, __u64 flags);
+long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
 __u64 bpf_xdp_get_buff_len(struct xdp_md *ctx);
 long bpf_xdp_load_bytes(struct xdp_md *ctx, __u32 offset, void *to,
 			__u32 length);

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules: whole conversations, packet by packet, in the native build of all hooks. Each is
+//! compared with golden/requests.golden, which a person can read; what must hold in all of them is
+//! checked beside it.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+#[path = "requests/talks.rs"]
+mod talks;
+
+mod support;
+
+use support::golden::{Golden, report};
+use support::packet::RST;
+use support::talk::Talk;
+use support::talk::host::{Host, NEXT, Rules, Run};
+use talks::{Case, all, get};
+
+const ABOUT: &str = "Conversations of a client with a server behind the request hooks, and what becomes of each packet.
+Written by `cargo xtask golden --bless` from bpf/tests/requests/talks.rs; reviewed by people.
+
+rules     /busy 1: 503. /reset 2: reset. /drop 3: drop. /free 4: admitted, no bucket.
+          TLS 5: reset. /close 6: 503, persistent connections first. Bucket 0, of rules 1, 2, 3
+          and 5, is empty unless said otherwise, bucket 1, of rule 6, is full.
+numbers   c+1 is the client's first byte, s+1 the server's
+→         what the hooks send; a line without one says that the packet goes on as it is
+[…]       where the connection stands afterwards, if it is followed";
+const CASES_MIN: usize = 50;
+
+fn play<'a>(host: &'a mut Host, case: &Case) -> Talk<'a> {
+    host.set(&case.rules);
+    let mut talk = Talk::new(host, case.style);
+    (case.play)(&mut talk);
+    talk
+}
+
+#[test]
+fn conversations_are_the_golden_ones() {
+    let mut host = Host::start();
+    let mut golden = Golden::new("requests.golden", ABOUT);
+    let cases = all();
+    for case in &cases {
+        let talk = play(&mut host, case);
+        golden.add(case.name, talk.told);
+    }
+    assert!(cases.len() >= CASES_MIN, "{} conversations", cases.len());
+    report(&golden.check());
+}
+
+/// What was refused is refused in every style; what the hooks send is well formed.
+#[test]
+fn what_is_sent_is_well_formed() {
+    let mut host = Host::start();
+    for case in &all() {
+        let talk = play(&mut host, case);
+        assert!(!talk.told.contains("SUMS"), "{}\n{}", case.name, talk.told);
+    }
+}
+
+/// When a conversation is over and a minute has passed, nothing of it is left: no place in the
+/// table, nothing in flight, nobody who waits.
+#[test]
+fn nothing_is_left_of_a_conversation() {
+    let mut host = Host::start();
+    for case in &all() {
+        let mut talk = play(&mut host, case);
+        talk.wait(61).sweep();
+        let stray = talk.from_client(RST, b"");
+        talk.client_says(stray);
+        let last = &talk.last;
+        assert_eq!(last.conns, 0, "{}", case.name);
+        for bucket in &last.buckets {
+            assert_eq!(bucket[6], bucket[7], "{}: begun and ended", case.name);
+            assert!(bucket[9] <= bucket[7] && bucket[8] <= bucket[6], "{}", case.name);
+        }
+    }
+}
+
+/// Every helper call of every packet of every conversation fails once. Nothing crashes; what would
+/// have passed passes as it is; what would have been refused is refused, passes as it is, or is at
+/// worst dropped: the server sees the request, a RST, or nothing.
+#[test]
+fn one_helper_call_fails() {
+    let mut host = Host::start();
+    let mut failed = 0;
+    for case in all().iter().filter(|case| case.fails) {
+        let normal = steps(&mut host, case, None);
+        for (step, heard) in normal.iter().enumerate() {
+            for call in 1..=heard.calls {
+                let seen = steps(&mut host, case, Some((step, call)));
+                let Some(seen) = seen.get(step) else { continue };
+                let who = format!("{}: packet {step}, call {call} of {}", case.name, heard.calls);
+                let same = seen.action == NEXT && seen.frame == seen.before;
+                let spared = heard.action == NEXT && heard.frame == heard.before;
+                let reset = seen.action == NEXT && is_reset(&seen.frame);
+                assert!(!spared || same, "{who}: would have passed: {seen:?}");
+                assert!(same || reset || seen.action != NEXT, "{who}: {seen:?}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 1_000, "{failed} calls failed");
+}
+
+/// One packet, as it went.
+#[derive(Debug)]
+struct Step {
+    before: Vec<u8>,
+    frame: Vec<u8>,
+    action: i32,
+    calls: u32,
+}
+
+fn is_reset(frame: &[u8]) -> bool {
+    support::talk::read(frame).flags & RST != 0
+}
+
+/// Plays a conversation; in one of its packets a call fails.
+fn steps(host: &mut Host, case: &Case, fails: Option<(usize, u32)>) -> Vec<Step> {
+    host.set(&case.rules);
+    let mut talk = Talk::new(host, case.style);
+    talk.fails = fails;
+    (case.play)(&mut talk);
+    let heard = talk.heard.into_iter();
+    heard
+        .map(|(before, heard)| Step {
+            before,
+            frame: heard.frame,
+            action: heard.action,
+            calls: heard.calls,
+        })
+        .collect()
+}
+
+/// A request of which only the first bytes are there, at every length: it passes, or it is refused
+/// as a whole, and no byte of it reaches the server beside a RST.
+#[test]
+fn a_request_cut_at_every_byte() {
+    let mut host = Host::start();
+    let request = get("/busy/page");
+    let (mut passed, mut refused) = (0, 0);
+    for length in 1..=request.len() {
+        host.set(&Rules::default());
+        let mut talk = Talk::new(&mut host, support::talk::Style::default());
+        talk.open().asks(&request[..length]);
+        match talk.last.sent.len() {
+            0 => passed += 1,
+            _ => refused += 1,
+        }
+        let line = request.find("\r\n").unwrap() + 2;
+        assert_eq!(talk.last.sent.len(), usize::from(length >= line), "{length} bytes");
+    }
+    assert!(passed > 10 && refused > 10, "{passed} passed, {refused} refused");
+}
+
+/// A frame that is shorter than its headers say passes as it is, at every length.
+#[test]
+fn a_frame_cut_at_every_byte_passes() {
+    let mut host = Host::start();
+    for style in talks::styles() {
+        host.set(&Rules::default());
+        let mut talk = Talk::new(&mut host, style);
+        talk.open().asks(&get("/busy"));
+        let whole = talk.heard.last().unwrap().0.clone();
+        for length in 15..whole.len() {
+            let run = Run { linear: u32::MAX, tail_min: 0, fail_at: 0 };
+            let heard = talk.host().packet(&whole[..length], false, run);
+            assert_eq!((heard.action, heard.sent.len()), (NEXT, 0), "{length} bytes");
+            assert_eq!(heard.frame, whole[..length], "{length} bytes");
+        }
+    }
+}
+
+/// How much of a frame can be read without a helper does not matter.
+#[test]
+fn a_frame_that_can_be_read_in_part() {
+    let mut host = Host::start();
+    for case in &all() {
+        let normal = play(&mut host, case).told;
+        for linear in [14, 54, 66, 80] {
+            host.set(&case.rules);
+            let mut talk = Talk::new(&mut host, case.style);
+            talk.linear = linear;
+            (case.play)(&mut talk);
+            assert_eq!(talk.told, normal, "{}: {linear} bytes", case.name);
+        }
+    }
+}

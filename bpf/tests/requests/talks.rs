@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The conversations.
+
+use super::support::packet::{ACK, FIN, PSH, RST, SYN};
+use super::support::talk::host::Rules;
+use super::support::talk::{Segment, Seq, Style, Talk};
+
+/// One conversation.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) style: Style,
+    pub(crate) rules: Rules,
+    /// Whether every helper call of it fails once.
+    pub(crate) fails: bool,
+    pub(crate) play: fn(&mut Talk<'_>),
+}
+
+/// A GET request for a path.
+pub(crate) fn get(path: &str) -> String {
+    request("GET", path, "")
+}
+
+fn request(method: &str, path: &str, more: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: shop.example\r\n{more}\r\n")
+}
+
+/// A 200 with so many bytes of body, of which these are sent at once.
+fn ok(length: usize, sent: usize) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{}", "x".repeat(sent))
+}
+
+const PLAIN: Style = Style {
+    ipv6: false,
+    vlan: false,
+    stamps: None,
+    partial: false,
+    ip_options: false,
+    router: false,
+    defer: false,
+};
+
+/// Every way a packet may look.
+pub(crate) fn styles() -> Vec<Style> {
+    let stamps = Some((700, 300));
+    vec![
+        PLAIN,
+        Style { stamps, ..PLAIN },
+        Style { vlan: true, ..PLAIN },
+        Style { ipv6: true, ..PLAIN },
+        Style { ipv6: true, vlan: true, stamps, ..PLAIN },
+    ]
+}
+
+fn case(name: &'static str, play: fn(&mut Talk<'_>)) -> Case {
+    Case { name, style: PLAIN, rules: Rules::default(), fails: false, play }
+}
+
+impl Case {
+    fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+
+    fn rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    fn fails(mut self) -> Self {
+        self.fails = true;
+        self
+    }
+}
+
+/// All of them.
+pub(crate) fn all() -> Vec<Case> {
+    [first(), looks(), later(), bodies(), answers(), losses(), ends(), unjudged(), verdicts()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// A client that is refused, and closes as clients do.
+fn refused_and_closed(talk: &mut Talk<'_>) {
+    talk.open().asks(&get("/busy"));
+    talk.takes_answer().ack().fin();
+}
+
+/// The last request once more.
+fn again(talk: &Talk<'_>, path: &str) -> Segment {
+    let data = get(path).into_bytes();
+    let seq = talk.client - data.len() as u32;
+    Segment { seq, data, ..talk.from_client(ACK | PSH, b"") }
+}
+
+fn first() -> Vec<Case> {
+    let defer = Style { defer: true, ..PLAIN };
+    let router = Style { router: true, ..PLAIN };
+    vec![
+        case("a first request is answered with a 503", refused_and_closed).fails(),
+        case("the server waits for data before it accepts", refused_and_closed)
+            .style(defer)
+            .fails(),
+        case("the server is another host", refused_and_closed).style(router).fails(),
+        case("HEAD gets the head of the 503", |talk| {
+            talk.open().asks(&request("HEAD", "/busy", ""));
+            talk.takes_answer().ack().fin();
+        }),
+        case("a rule that resets", |talk| {
+            talk.open().asks(&get("/reset"));
+        })
+        .fails(),
+        case("a rule that drops", |talk| {
+            talk.open().asks(&get("/drop"));
+            let again = again(talk, "/drop");
+            talk.wait(1).client_says(again.clone()).wait(31).sweep();
+            talk.note("the client gives up").client_says(again);
+        })
+        .fails(),
+        case("a rule that drops, on a router", |talk| {
+            talk.open().asks(&get("/drop"));
+            let again = again(talk, "/drop");
+            talk.wait(1).client_says(again);
+        })
+        .style(router),
+        case("a request with FIN", |talk| {
+            talk.open();
+            let request = talk.from_client(ACK | PSH | FIN, get("/busy").as_bytes());
+            talk.client += request.data.len() as u32 + 1;
+            talk.client_says(request).takes_answer().ack();
+        }),
+        case("the end of the handshake is lost", |talk| {
+            talk.syn().note("the client's ACK is lost").asks(&get("/busy"));
+        }),
+        case("the end of the handshake is lost, on a router", |talk| {
+            talk.syn().note("the client's ACK is lost").asks(&get("/busy"));
+        })
+        .style(router),
+        case("a handshake that was not seen", |talk| {
+            (talk.client, talk.server) = (talk.client + 1, talk.server + 1);
+            talk.ack().asks(&get("/busy"));
+        }),
+    ]
+}
+
+fn looks() -> Vec<Case> {
+    const NAMES: [&str; 5] = [
+        "over IPv4, without options",
+        "with time stamps",
+        "in a VLAN",
+        "over IPv6",
+        "over IPv6 in a VLAN with time stamps",
+    ];
+    let styles = NAMES.iter().zip(styles());
+    let mut cases: Vec<Case> =
+        styles.map(|(name, style)| case(name, refused_and_closed).style(style)).collect();
+    let stamps = Some((700, 300));
+    let partial = Style { partial: true, stamps, ..PLAIN };
+    let partial6 = Style { partial: true, ipv6: true, ..PLAIN };
+    let options = Style { ip_options: true, ..PLAIN };
+    let extension = Style { ip_options: true, ipv6: true, ..PLAIN };
+    cases.push(case("the device completes checksums", refused_and_closed).style(partial).fails());
+    cases.push(case("the same over IPv6", refused_and_closed).style(partial6));
+    cases.push(
+        case("with IP options", |talk| {
+            talk.open().asks(&get("/busy")).answers(&ok(4, 4)).asks(&get("/busy"));
+        })
+        .style(options),
+    );
+    cases.push(
+        case("behind an IPv6 extension header", |talk| {
+            talk.open().asks(&get("/busy"));
+        })
+        .style(extension),
+    );
+    cases.push(case("a request of many merged segments", |talk| {
+        let body = "y".repeat(20_000);
+        let head = request("POST", "/busy", "Content-Length: 20000\r\n");
+        talk.open().asks(&(head + &body));
+        talk.takes_answer().ack().fin();
+    }));
+    cases
+}
+
+fn later() -> Vec<Case> {
+    vec![
+        case("admitted, then refused on the same connection", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(5, 5)).asks(&get("/busy"));
+            talk.takes_answer().ack().fin();
+        })
+        .fails(),
+        case("the next request comes with the acknowledgement", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(5, 5)).asks(&get("/busy"));
+        }),
+        case("the client lacks bytes of the answer", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(5, 5));
+            let request = talk.from_client(ACK | PSH, get("/busy").as_bytes());
+            let ack = talk.server - 3;
+            talk.client += request.data.len() as u32;
+            talk.client_says(Segment { ack, ..request });
+            talk.answers(&ok(2, 2)).asks(&get("/busy"));
+        }),
+        case("two requests in a segment", |talk| {
+            talk.open().asks(&(get("/busy") + &get("/busy")));
+            talk.answers(&ok(1, 1)).answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+        case("a request before the answer to the last", |talk| {
+            talk.open().asks(&get("/free")).asks(&get("/busy"));
+            talk.answers(&ok(1, 1)).answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+        case("all that was sent is acknowledged, but the answer goes on", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(10, 5)).asks(&get("/busy"));
+            talk.answers("xxxxx").answers(&ok(1, 1));
+        }),
+        case("the application has written more than was sent", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(5, 5));
+            talk.written = Some(talk.server + 100);
+            talk.asks(&get("/busy"));
+        }),
+        case("a request again that was admitted", |talk| {
+            talk.open().asks(&get("/free"));
+            let again = again(talk, "/free");
+            talk.client_says(again.clone()).says(&ok(5, 5)).client_says(again);
+            talk.ack().asks(&get("/busy"));
+        }),
+        case("persistent connections are closed first", |talk| {
+            talk.open().asks(&get("/close")).answers(&ok(1, 1)).asks(&get("/close"));
+        })
+        .rules(Rules { reserve: 4, ..Rules::default() }),
+    ]
+}
+
+fn bodies() -> Vec<Case> {
+    vec![
+        case("an admitted request with its body", |talk| {
+            talk.open().asks(&(request("POST", "/free", "Content-Length: 4\r\n") + "body"));
+            talk.answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+        case("a body in several segments", |talk| {
+            talk.open().asks(&(request("POST", "/free", "Content-Length: 9\r\n") + "bod"));
+            talk.asks("y bo").asks("dy").answers(&ok(1, 1)).asks(&get("/busy"));
+        })
+        .fails(),
+        case("a chunked body", |talk| {
+            let head = request("POST", "/free", "Transfer-Encoding: chunked\r\n");
+            talk.open().asks(&(head + "4\r\nbo")).asks("dy\r\n0").asks("\r\n\r\n");
+            talk.answers(&ok(1, 1)).asks(&get("/busy"));
+        })
+        .fails(),
+        case("a body after 100 (Continue)", |talk| {
+            let more = "Content-Length: 4\r\nExpect: 100-continue\r\n";
+            talk.open().asks(&request("POST", "/free", more));
+            talk.answers("HTTP/1.1 100 Continue\r\n\r\n").asks("body");
+            talk.answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+        case("a request that waits for 100 is refused", |talk| {
+            let more = "Content-Length: 4\r\nExpect: 100-continue\r\n";
+            talk.open().asks(&request("POST", "/busy", more)).takes_answer().ack().fin();
+        }),
+        case("a body comes after the 503", |talk| {
+            talk.open().asks(&(request("POST", "/busy", "Content-Length: 9\r\n") + "bod"));
+            talk.asks("y bo").note("before the client has the 503");
+            talk.takes_answer().asks("dy").note("after it").fin();
+        }),
+        case("an answer before the end of the body", |talk| {
+            talk.open().asks(&(request("POST", "/free", "Content-Length: 9\r\n") + "bod"));
+            talk.answers(&ok(1, 1)).asks("y body").asks(&get("/busy"));
+        }),
+        case("more bytes than the body", |talk| {
+            talk.open().asks(&(request("POST", "/free", "Content-Length: 4\r\n") + "bo"));
+            talk.asks("dyGET /busy").answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+        case("a segment of the body is lost on the way to us", |talk| {
+            talk.open().asks(&(request("POST", "/free", "Content-Length: 9\r\n") + "bod"));
+            let lost = talk.from_client(ACK | PSH, b"y b");
+            talk.client += 3;
+            talk.asks("ody").client_says(lost).answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+    ]
+}
+
+fn answers() -> Vec<Case> {
+    vec![
+        case("an answer in several segments", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(9, 3)).answers("xxx").answers("xxx");
+            talk.asks(&get("/busy"));
+        })
+        .fails(),
+        case("a chunked answer", |talk| {
+            talk.open().asks(&get("/free"));
+            talk.answers("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab");
+            talk.answers("cde\r").answers("\n0\r\n").answers("\r\n").asks(&get("/busy"));
+        })
+        .fails(),
+        case("a chunked answer in one segment", |talk| {
+            talk.open().asks(&get("/free"));
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            talk.answers(&format!("{head}2\r\nab\r\n0\r\n\r\n")).asks(&get("/busy"));
+        }),
+        case("an answer to HEAD", |talk| {
+            talk.open().asks(&request("HEAD", "/free", "")).answers(&ok(900, 0));
+            talk.asks(&get("/busy"));
+        }),
+        case("204 and 304 have no body", |talk| {
+            talk.open().asks(&get("/free")).answers("HTTP/1.1 204 No Content\r\n\r\n");
+            talk.asks(&get("/free"));
+            talk.answers("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n");
+            talk.asks(&get("/busy"));
+        }),
+        case("an interim answer, then the answer", |talk| {
+            talk.open().asks(&get("/free"));
+            let hints = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
+            talk.answers(hints).answers(&ok(1, 1)).asks(&get("/free"));
+            talk.answers(&(hints.to_owned() + &ok(1, 1))).asks(&get("/busy"));
+        }),
+        case("an answer that ends with the connection", |talk| {
+            talk.open().asks(&get("/free")).answers("HTTP/1.1 200 OK\r\n\r\nabc").answers("def");
+            talk.asks(&get("/busy"));
+        }),
+        case("an answer whose head is in two segments", |talk| {
+            talk.open().asks(&get("/free")).answers("HTTP/1.1 200 OK\r\nContent-Le");
+            talk.answers("ngth: 1\r\n\r\nx").asks(&get("/busy"));
+        }),
+        case("another protocol", |talk| {
+            talk.open().asks(&request("GET", "/free", "Upgrade: websocket\r\n"));
+            talk.answers("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n");
+            talk.asks(&get("/busy"));
+        }),
+        case("bytes that nobody asked for", |talk| {
+            talk.open().answers("220 mail.example ESMTP\r\n").asks(&get("/busy"));
+        }),
+        case("bytes behind an answer", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(3, 5)).asks(&get("/busy"));
+        }),
+        case("an answer again that was sent before", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(5, 5));
+            let length = ok(5, 5).len() as u32;
+            let again = Segment {
+                seq: talk.server - length,
+                data: ok(5, 5).into_bytes(),
+                ..talk.from_server(ACK | PSH, b"")
+            };
+            talk.server_says(again).ack().asks(&get("/busy"));
+        }),
+        case("a part of an answer went another way", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(9, 3));
+            talk.server += 3;
+            talk.says("xxx").ack().asks(&get("/busy"));
+        }),
+    ]
+}
+
+fn losses() -> Vec<Case> {
+    vec![
+        case("the 503 is lost", |talk| {
+            talk.open().asks(&get("/busy")).note("lost");
+            let request = again(talk, "/busy");
+            talk.client_says(request).takes_answer().ack().fin();
+        })
+        .fails(),
+        case("the RST of a reset is lost", |talk| {
+            talk.open().asks(&get("/reset")).note("lost");
+            let request = again(talk, "/reset");
+            talk.client_says(request).note("the server's stack answers: there is no socket");
+        }),
+        case("the RST to another host is lost", |talk| {
+            talk.open().asks(&get("/busy")).note("the RST is lost").takes_answer().ack().fin();
+        })
+        .style(Style { router: true, ..PLAIN }),
+        case("a later segment comes first", |talk| {
+            talk.open();
+            let (front, back) = (request("POST", "/busy", "Content-Length: 4\r\n"), "body");
+            let first = talk.from_client(ACK | PSH, front.as_bytes());
+            talk.client += front.len() as u32;
+            talk.asks(back).client_says(first).takes_answer().ack().fin();
+        }),
+        case("the SYN-ACK again before the first data", |talk| {
+            talk.open();
+            let (seq, ack) = (talk.server - 1, talk.client);
+            talk.server_says(Segment { seq, ack, flags: SYN | ACK, data: vec![] });
+            talk.asks(&get("/busy"));
+        }),
+    ]
+}
+
+fn ends() -> Vec<Case> {
+    vec![
+        case("the client closes before it has the 503", |talk| {
+            talk.open().asks(&get("/busy")).note("on its way").fin();
+            talk.takes_answer().ack();
+        }),
+        case("the client's FIN again", |talk| {
+            refused_and_closed(talk);
+            let fin = Segment { seq: talk.client - 1, ..talk.from_client(ACK | FIN, b"") };
+            talk.note("our ACK is lost").client_says(fin);
+            talk.note("the server's stack answers: there is no socket");
+        }),
+        case("the client resets", |talk| {
+            talk.open().asks(&get("/busy"));
+            let reset = talk.from_client(RST | ACK, b"");
+            talk.client_says(reset);
+        }),
+        case("a RST and an ACK that guess", |talk| {
+            talk.open().asks(&get("/busy"));
+            let guess = Segment { seq: talk.client + 70_000, ..talk.from_client(RST, b"") };
+            talk.client_says(guess);
+            let guess = Segment { ack: talk.server + 70_000, ..talk.from_client(ACK, b"data") };
+            talk.client_says(guess);
+        }),
+        case("the client uses its port again", |talk| {
+            refused_and_closed(talk);
+            (talk.client, talk.server) = (Seq(5_000), Seq(9_000));
+            talk.syn();
+        }),
+        case("the client uses its port again, without having closed", |talk| {
+            talk.open().asks(&get("/busy"));
+            (talk.client, talk.server) = (Seq(5_000), Seq(9_000));
+            talk.syn().ack().asks(&get("/busy"));
+        }),
+        case("the client says nothing more", |talk| {
+            talk.open().asks(&get("/busy")).wait(29).sweep().wait(2).sweep();
+        }),
+        case("the server closes after its answer", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(3, 3));
+            let fin = talk.from_server(ACK | FIN, b"");
+            talk.server += 1;
+            talk.server_says(fin).asks(&get("/busy"));
+        }),
+        case("the server resets while it answers", |talk| {
+            talk.open().asks(&get("/close")).answers(&ok(9, 3));
+            let reset = talk.from_server(RST | ACK, b"");
+            talk.server_says(reset);
+        }),
+        case("the client resets while the server answers", |talk| {
+            talk.open().asks(&get("/close")).answers(&ok(9, 3));
+            let reset = talk.from_client(RST | ACK, b"");
+            talk.client_says(reset);
+        }),
+        case("an answer that ends with the server's FIN", |talk| {
+            talk.open().asks(&get("/close")).answers("HTTP/1.0 200 OK\r\n\r\nabc");
+            let fin = talk.from_server(ACK | FIN, b"def");
+            talk.server_says(fin);
+        }),
+        case("a connection that is idle is forgotten", |talk| {
+            talk.open().asks(&get("/close")).wait(59).sweep().wait(2).sweep();
+        }),
+    ]
+}
+
+fn unjudged() -> Vec<Case> {
+    vec![
+        case("a request line in two segments", |talk| {
+            talk.open().asks("GET /bu").asks("sy HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(1, 1));
+            talk.asks(&get("/busy"));
+        }),
+        case("no HTTP", |talk| {
+            talk.open().asks("\x01\x02\x03\x04").asks(&get("/busy"));
+        }),
+        case("HTTP/2", |talk| {
+            talk.open().asks("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").asks(&get("/busy"));
+        }),
+        case("TLS that is not whole", |talk| {
+            talk.open().asks("\x16\x03\x01\x02\x00\x01\x00").asks(&get("/busy"));
+        }),
+        case("no rule", |talk| {
+            talk.open().asks(&get("/else")).answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
+        case("a fragment", |talk| {
+            talk.open();
+            let request = get("/busy");
+            let packet = super::support::packet::eth().ipv4().frag4(0, true).tcp(40_000, 80);
+            let packet = packet.seq(talk.client.0).ack(talk.server.0).flags(PSH);
+            talk.give(&packet.data(request.as_bytes()).bytes(), false);
+        }),
+    ]
+}
+
+fn verdicts() -> Vec<Case> {
+    fn twice(talk: &mut Talk<'_>) {
+        talk.open().asks(&get("/busy")).answers(&ok(1, 1)).asks(&get("/busy"));
+    }
+    let rules = Rules::default;
+    vec![
+        case("a bucket with tokens admits", twice).rules(Rules { used: [4, 0], ..rules() }).fails(),
+        case("in shadow nothing is refused", twice).rules(Rules { shadow: true, ..rules() }),
+        case("the kill switch", twice).rules(Rules { released: true, ..rules() }),
+        case("a client that is never shed", twice).rules(Rules { never: true, ..rules() }),
+        case("no daemon for ten seconds", twice).rules(Rules { lease: 10, ..rules() }),
+        case("no daemon for five seconds, and the dice are kind", twice).rules(Rules {
+            lease: 5,
+            dice: 0xffff,
+            ..rules()
+        }),
+        case("no daemon for five seconds, and they are not", twice).rules(Rules {
+            lease: 5,
+            dice: 0,
+            ..rules()
+        }),
+    ]
+}

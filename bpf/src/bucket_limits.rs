@@ -40,6 +40,11 @@ impl BucketLimits {
         self.generation
     }
 
+    #[cfg(test)]
+    pub(crate) fn limited(&self, number: u32) -> bool {
+        self.entries[number as usize].bucket.rate_milli != 0
+    }
+
     /// Forgets the limit of a bucket: everything is admitted until one is set.
     pub(crate) fn reset(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(number as usize) {

@@ -348,4 +348,26 @@ mod tests {
         assert!(in_force(&core).starts_with(Params::no_limit(Policy::TokenBucket).as_bytes()));
         assert_eq!(core.generation(), 41);
     }
+
+    #[test]
+    fn nor_do_those_of_request_buckets() {
+        use crate::examples::{http, service};
+        let rules = vec![http("/", Some(0))];
+        let requests = crate::Requests { buckets: vec!["a".into()], rules, ..Default::default() };
+        let plan = Plan { services: vec![service("web", requests)], ..Plan::default() };
+        let mut core = Core::start(&plan, Objects::default()).unwrap();
+        let rate = Some(Rate::per_second(5.0));
+        let limit = BucketParams { service: 0, bucket: 0, rate, burst: 3, reserve: [0; 3] };
+        core.set_bucket_limits(&[limit], 40).unwrap();
+        let limited = |core: &Core| core.requests().unwrap().limited(0, 0);
+        let clock = ManualClock::default();
+        let beat = core.heartbeat().unwrap();
+        clock.advance(beat + LEASE_END - Nanos(1));
+        renew(&mut core, &clock).unwrap();
+        assert!(limited(&core), "the lease had not ended");
+        let beat = core.heartbeat().unwrap();
+        clock.advance(beat + LEASE_END - clock.now());
+        renew(&mut core, &clock).unwrap();
+        assert!(!limited(&core));
+    }
 }

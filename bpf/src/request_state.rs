@@ -172,6 +172,12 @@ impl RequestState {
         self.seats.get(service)?.buckets.get(bucket).copied()
     }
 
+    /// Whether a bucket has a limit.
+    #[cfg(test)]
+    pub(crate) fn limited(&self, service: usize, bucket: usize) -> bool {
+        self.bucket(service, bucket).is_some_and(|number| self.limits.limited(number))
+    }
+
     /// The numbers of each service's rules and buckets.
     pub(crate) fn seats(&self) -> &[Seats] {
         &self.seats

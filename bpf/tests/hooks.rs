@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_bpf::{Listen, ListenAddress, Plan, Service};
+use tidegate_bpf::{
+    HeaderRule, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests, Service, Subject,
+};
 use tidegate_policy::{Action, Policy};
 
 fn plan() -> Plan {
@@ -22,11 +24,39 @@ fn plan() -> Plan {
     }
 }
 
+fn requests() -> Requests {
+    let rule = HeaderRule {
+        subject: Subject::Http(HttpMatch::default()),
+        bucket: Some(0),
+        refuse: Refuse::Answer503,
+        close_persistent: true,
+    };
+    Requests { buckets: vec!["pages".into()], rules: vec![rule], ..Requests::default() }
+}
+
+#[test]
+fn hooks_of_header_rules_are_there_with_the_first_rule() {
+    let mut plane = TestPlane::load(&plan()).unwrap();
+    let error = plane.run(TestHook::RequestIn, &[0; 60]).unwrap_err().to_string();
+    assert!(error.contains("no service has header rules"), "{error}");
+    let mut with_rules = plan();
+    with_rules.services[0].requests = Some(requests());
+    plane.apply(&with_rules).unwrap();
+    let run = plane.run(TestHook::RequestIn, &[0; 60]).unwrap();
+    assert_eq!(run.outcome, Outcome::Pass);
+    let names: Vec<&str> = plane.budgets().unwrap().into_iter().map(|(name, _)| name).collect();
+    assert!(names.ends_with(&["request_in", "request_out", "sweep"]), "{names:?}");
+}
+
 #[test]
 fn every_hook_loads_within_the_verifiers_budget_and_passes_foreign_frames() {
-    let plane = TestPlane::load(&plan()).unwrap();
+    let mut with_rules = plan();
+    with_rules.services[0].requests = Some(requests());
+    let plane = TestPlane::load(&with_rules).unwrap();
     plane.load_tcx().unwrap();
-    for hook in [TestHook::Xdp, TestHook::Tc, TestHook::Egress] {
+    let hooks =
+        [TestHook::Xdp, TestHook::Tc, TestHook::Egress, TestHook::RequestIn, TestHook::RequestOut];
+    for hook in hooks {
         let insns = plane.verified_insns(hook).unwrap();
         println!("{hook:?}: {insns} instructions verified");
         assert!(insns <= 250_000, "{hook:?}: {insns}");

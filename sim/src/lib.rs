@@ -3,13 +3,15 @@
 //!
 //! [`engine`] orders events; [`world`] is a protected server with its clients, judged by the
 //! shipped policies and the shipped controllers; [`servers`] is the table of servers that the
-//! default controller must hold for. No I/O, no clock, no std transcendental functions: one seed,
+//! default controller must hold for; [`web`] is a web server with several bottlenecks behind header
+//! rules and SYN policing. No I/O, no clock, no std transcendental functions: one seed,
 //! one result.
 
 pub mod engine;
 pub mod servers;
 pub mod survival;
 pub mod syn;
+pub mod web;
 pub mod whatif;
 pub mod world;
 

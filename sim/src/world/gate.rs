@@ -195,6 +195,23 @@ impl Gate {
         self.totals.end.record(took);
     }
 
+    /// The answer's first byte; its end comes later.
+    pub fn answering(&mut self, took: Nanos) {
+        self.totals.waiting -= 1;
+        self.totals.first_byte.record(took);
+    }
+
+    /// The end of an answer whose first byte was seen.
+    pub fn ended(&mut self, took: Nanos) {
+        self.totals.open -= 1;
+        self.totals.end.record(took);
+    }
+
+    /// The client has closed in the middle of an answer.
+    pub fn broken_off(&mut self) {
+        self.totals.open -= 1;
+    }
+
     /// The client has closed without an answer.
     pub fn left(&mut self) {
         self.totals.waiting -= 1;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the experiments put in front of the server: the paper's controllers, and ours.
+
+use super::spec::{Match, RuleSpec, WebProtection};
+use crate::world::gate::GateSpec;
+use tidegate_control::{
+    BucketController, BucketSpec, DefaultBucket, DefaultController, DefaultSpec, Dual, Gauge,
+    Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, SynVariant, Variant as BucketVariant,
+};
+use tidegate_policy::{Action, Policy};
+use tidegate_units::{Rate, Share};
+
+/// The paper's controllers. Rates and gains are multiplied with `scale`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PaperSpec {
+    /// Capacity of the server over that of the paper's: what absolute rates and gains are scaled by.
+    pub scale: f64,
+    /// To the letter: a SYN rate is held for ever while its queue is empty. Else as we ship them.
+    pub published: bool,
+    /// SYN policing at the start, per second.
+    pub syn_start: f64,
+    /// Header rules at the start, per second; `None`: no limit until their resource is at its
+    /// reference.
+    pub header_start: Option<f64>,
+    /// Least rate of a header rule, per second.
+    pub minimum: f64,
+    /// Bucket of SYN policing.
+    pub burst_syn: u32,
+    /// Buckets of header rules.
+    pub burst_header: u32,
+    /// Reference of the CPU.
+    pub cpu_reference: f64,
+}
+
+impl Default for PaperSpec {
+    fn default() -> Self {
+        Self {
+            scale: 1.0,
+            published: true,
+            syn_start: 1000.0,
+            header_start: Some(75.0),
+            minimum: 10.0,
+            burst_syn: 20,
+            burst_header: 5,
+            cpu_reference: 0.9,
+        }
+    }
+}
+
+const fn gauge(rule: &RuleSpec) -> Gauge {
+    match rule.matches {
+        Match::Large => Gauge::Bandwidth,
+        Match::Dynamic | Match::Any => Gauge::Cpu,
+    }
+}
+
+impl PaperSpec {
+    fn rate(&self, rate: f64) -> Rate {
+        Rate::per_second(rate * self.scale)
+    }
+
+    fn bucket(&self) -> BucketSpec {
+        BucketSpec {
+            minimum: self.rate(self.minimum),
+            start: self.header_start.map(|start| self.rate(start)),
+            burst: self.burst_header,
+            ..BucketSpec::default()
+        }
+    }
+
+    fn controller(&self, rule: &RuleSpec) -> Box<dyn BucketController> {
+        let variant =
+            if self.published { BucketVariant::Published } else { BucketVariant::Released };
+        let bucket = self.bucket();
+        if gauge(rule) == Gauge::Bandwidth {
+            let paper = PdSpec::default();
+            let (gain_p, gain_d) = (paper.gain_p * self.scale, paper.gain_d * self.scale);
+            return Box::new(Pd::new(PdSpec { bucket, variant, gain_p, gain_d, ..paper }));
+        }
+        let paper = PSpec::of(Gauge::Cpu);
+        let reference = Share::new(self.cpu_reference);
+        let gain = paper.gain * self.scale;
+        Box::new(P::new(PSpec { bucket, variant, gain, reference, ..paper }))
+    }
+
+    fn syn(&self) -> Syn {
+        let paper = SynSpec::default();
+        let variant = if self.published { SynVariant::Published } else { SynVariant::Released };
+        Syn::new(SynSpec {
+            gain_p: paper.gain_p * self.scale,
+            gain_d: paper.gain_d * self.scale,
+            cpu_reference: Share::new(self.cpu_reference),
+            rate_start: self.rate(self.syn_start),
+            burst: self.burst_syn,
+            variant,
+            ..paper
+        })
+    }
+
+    /// With these rules: a P or PD a rule, the SYN controller beside them, every refusal silent for
+    /// SYNs and a reset for requests.
+    #[must_use]
+    pub fn protection(&self, rules: Vec<RuleSpec>) -> WebProtection {
+        let buckets = rules.iter().map(|rule| self.controller(rule)).collect();
+        let interaction =
+            if self.published { Interaction::Published } else { Interaction::Released };
+        WebProtection {
+            controller: Box::new(Dual::new(buckets, Box::new(self.syn()), interaction)),
+            gate: GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce),
+            rules,
+        }
+    }
+}
+
+/// What tidegate does when nobody configures a controller, with these rules: `minimum` is the least
+/// rate of each, `burst` its bucket.
+#[must_use]
+pub fn shipped(rules: Vec<RuleSpec>, minimum: Rate, burst: u32) -> WebProtection {
+    let spec = BucketSpec { minimum, burst, ..BucketSpec::default() };
+    let bucket = |rule: &RuleSpec| -> Box<dyn BucketController> {
+        Box::new(DefaultBucket::new(gauge(rule), spec, DefaultSpec::default()))
+    };
+    let buckets = rules.iter().map(bucket).collect();
+    let syn = Box::new(DefaultController::new(DefaultSpec::default()));
+    WebProtection {
+        controller: Box::new(Dual::new(buckets, syn, Interaction::Released)),
+        gate: GateSpec::new(Policy::FreshFirst, Action::Drop, Mode::Enforce),
+        rules,
+    }
+}

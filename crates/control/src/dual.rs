@@ -9,14 +9,14 @@
 //! ```text
 //!              it would refuse, and rules have nothing left          it refused nothing for a while
 //!   ASLEEP ───────────────────────────────────────────► AWAKE ───────────────────────────────► ASLEEP
-//!     it would refuse, and rules have something left:     buckets of the pressed resource
-//!     those buckets are squeezed                          stay at their minimum
+//!     it would refuse, or the accept queue is long, and   buckets of the pressed resource
+//!     rules have something left: they are squeezed        stay at their minimum
 //! ```
 //!
 //! *It would refuse*: its controller ticks on, asleep or not, and sees what header rules leave
 //! ([`crate::view::residual`]); its limits are below what comes. *Nothing left*: every bucket whose
 //! resource is pressed is at its minimum, or hardly more is asked for; and from then on the jobs in
-//! flight become more than by chance, or do not become fewer for a second. So one demand acts on two actuators in a fixed order (split range):
+//! flight become more than by chance, or do not become fewer for three seconds. So one demand acts on two actuators in a fixed order (split range):
 //! while it grows, first rules and then SYNs; while it falls, first SYNs and then rules.
 //!
 //! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
@@ -38,10 +38,15 @@ const GROWING_TICKS: u32 = 3;
 /// They become more if they exceed those at the beginning by this many deviations of what arrives
 /// and leaves by chance.
 const GROWING_DEVIATIONS: f64 = 3.0;
-/// Seconds where they only do not become fewer.
-const STANDING_SECONDS: f64 = 1.0;
+/// Seconds where they only do not become fewer: what came in before the rules did their work may be
+/// heavy, and leaves slowly where they just suffice.
+const STANDING_SECONDS: f64 = 3.0;
 /// At this share of those at the beginning they are on their way down: no reason to wake.
 const DRAINING: f64 = 0.9;
+/// An accept queue of this share of its limit, while a bucket's resource is pressed: two families
+/// that agree, so that rules need not wait for the SYN rate to come down to what arrives. The paper's
+/// reference.
+const QUEUE_LONG: f64 = 100.0 / 1024.0;
 /// Seconds without a SYN refused after which it falls asleep; doubles up to [`SLEEP_SECONDS_MAX`].
 const SLEEP_SECONDS: f64 = 2.0;
 /// See [`SLEEP_SECONDS`].
@@ -50,8 +55,11 @@ const SLEEP_SECONDS_MAX: f64 = 32.0;
 const RETURN_SECONDS: f64 = 30.0;
 /// The fence while asleep, in guards.
 const FENCE_GUARDS: u64 = 3;
-/// Seconds over which arrivals are averaged.
-const ARRIVALS_SECONDS: f64 = 1.0;
+/// Seconds over which arrivals are averaged, at least and at most; between these, over
+/// [`ARRIVALS_MIN`].
+const ARRIVALS_SECONDS: (f64, f64) = (0.3, 3.0);
+/// See [`ARRIVALS_SECONDS`].
+const ARRIVALS_MIN: f64 = 64.0;
 
 /// How the two are coupled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +99,11 @@ struct Needed {
 
 impl Needed {
     /// Whether rules at their minimum do not hold the load, with so many jobs in flight now.
-    fn lasts(&self, jobs: f64, arrivals: f64) -> bool {
+    fn lasts(&self, jobs: f64, arrivals: f64, overflows: bool) -> bool {
         // As many leave as arrive, about: both vary.
         let chance = (2.0 * arrivals * self.seconds).sqrt();
-        let growing = jobs - self.jobs >= GROWING_DEVIATIONS * chance
-            && self.seconds >= GROWING_SECONDS
-            && self.ticks >= GROWING_TICKS;
+        let more = overflows || jobs - self.jobs >= GROWING_DEVIATIONS * chance;
+        let growing = more && self.seconds >= GROWING_SECONDS && self.ticks >= GROWING_TICKS;
         growing || self.seconds >= STANDING_SECONDS
     }
 }
@@ -160,8 +167,10 @@ impl Dual {
         let Some(counts) = signals.balance.counts else { return };
         let seconds = period_s(signals);
         let now = counts.value.offered.min(1 << 40) as f64 / seconds;
-        let keep = (-seconds / ARRIVALS_SECONDS).exp();
-        self.arrivals = Some(self.arrivals.map_or(now, |mean| keep * mean + (1.0 - keep) * now));
+        let mean = self.arrivals.unwrap_or(now);
+        let span = (ARRIVALS_MIN / mean.max(1.0)).clamp(ARRIVALS_SECONDS.0, ARRIVALS_SECONDS.1);
+        let keep = (-seconds / span).exp();
+        self.arrivals = Some(keep * mean + (1.0 - keep) * now);
     }
 
     /// Whether these limits would refuse what comes.
@@ -185,7 +194,7 @@ impl Dual {
             }
             return;
         }
-        if wants && !self.spent() {
+        if (wants || queue_share(signals) >= QUEUE_LONG) && !self.spent() {
             let pressed = |bucket: &&mut Box<dyn BucketController>| bucket.room().pressed;
             self.buckets.iter_mut().filter(pressed).for_each(|bucket| bucket.squeeze(seconds));
         }
@@ -196,7 +205,7 @@ impl Dual {
         }
         self.needed.seconds += seconds;
         self.needed.ticks += 1;
-        if self.needed.lasts(jobs, self.arrivals.unwrap_or(0.0)) {
+        if self.needed.lasts(jobs, self.arrivals.unwrap_or(0.0), queue_share(signals) >= 1.0) {
             self.turn(true, signals.now);
         }
     }
@@ -257,6 +266,13 @@ impl Dual {
             self.asleep(limits)
         }
     }
+}
+
+/// How full the accept queue is; 0 where it is not known. Full, it loses what comes, and becomes no
+/// longer.
+fn queue_share(signals: &Signals) -> f64 {
+    let queue = signals.queue.accept.map(|queue| queue.value).filter(|queue| queue.limit > 0);
+    queue.map_or(0.0, |queue| queue.length as f64 / queue.limit as f64)
 }
 
 /// Jobs in flight, or where they are not known, in the accept queue.

@@ -127,7 +127,9 @@ impl Link {
         let sent = queue.min(LINK);
         self.queue = queue - sent;
         self.second.sent += sent;
-        *self.sent.back_mut().unwrap() += sent;
+        if let Some(tick) = self.sent.back_mut() {
+            *tick += sent;
+        }
     }
 
     /// Runs for `seconds` with `large` and `small` requests a second.

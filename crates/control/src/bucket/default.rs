@@ -27,7 +27,10 @@
 //! because the queue is a mean over a second; q* is 20 ms of what is sent, a third of the limit at most.
 //!
 //! # When it lets go
-//! When the service's overload is over and nothing is refused; until then the rate doubles in 2 s; on the interface, when nothing was refused for 3 s.
+//! When nothing was refused for 3 s and the jobs in flight are fewer than half of the target (on the
+//! interface, the queue is short). The end of the service's overload is not enough: it may be over by
+//! what is refused, and completions without the bucket's requests are no measure of what is offered
+//! with them.
 
 use super::{BucketController, BucketSpec, Core, Gauge, Room, squeezed};
 use crate::default::{DefaultController, DefaultSpec, Overload};
@@ -54,6 +57,11 @@ const STEADY: f64 = 8.0;
 const PUSH: (f64, f64) = (-3.0, 0.7);
 /// Seconds in which the rate doubles while the server is short of work.
 const DOUBLING_SECONDS: f64 = 2.0;
+/// A bucket holds what comes in this many seconds, if that is more than an operator gave it: at
+/// 1000/s a bucket of five refuses by chance alone.
+const BURST_SECONDS: f64 = 0.1;
+/// See [`BURST_SECONDS`].
+const BURST_MAX: f64 = 1024.0;
 /// The steady part is at most this multiple of what is asked for.
 const UNUSED_MAX: f64 = 2.0;
 /// Wanted queue of the interface in seconds of what is sent.
@@ -74,8 +82,10 @@ const LINK_STEADY: f64 = 0.3;
 const LINK_PUSH: f64 = 0.2;
 /// Ticks for which the interface's queue must have stood.
 const LINK_TICKS: u32 = 5;
-/// Seconds without a refusal after which the interface is free again.
-const LINK_UNUSED_SECONDS: f64 = 3.0;
+/// Seconds without a refusal after which a limit ends, and departures at least.
+const UNUSED_SECONDS: f64 = 3.0;
+/// See [`UNUSED_SECONDS`].
+const UNUSED_DEPARTURES: f64 = 128.0;
 
 /// The controller.
 #[derive(Clone, Debug)]
@@ -85,6 +95,8 @@ pub struct DefaultBucket {
     detector: DefaultController,
     /// The steady part of the rate while it acts.
     steady: Option<f64>,
+    /// The service's overload, as it was last known.
+    overload: Option<Overload>,
     standing: u32,
     sent_peak: f64,
     unused_s: f64,
@@ -100,6 +112,7 @@ impl DefaultBucket {
             gauge,
             detector: DefaultController::detector(spec),
             steady: None,
+            overload: None,
             standing: 0,
             sent_peak: 0.0,
             unused_s: 0.0,
@@ -109,6 +122,7 @@ impl DefaultBucket {
     /// No limit any more.
     fn stop(&mut self) {
         self.steady = None;
+        self.overload = None;
         self.core.rate = None;
         self.core.pressed = false;
     }
@@ -129,7 +143,9 @@ impl DefaultBucket {
         let asked = self.core.hits.per_second().map_or(RATE_CEILING, |hits| UNUSED_MAX * hits);
         let steady = spec.bounded((steady * grow.clamp(-1.0, 1.0).exp()).min(asked));
         self.steady = Some(steady);
-        self.core.rate = Some(spec.bounded(steady * push.clamp(PUSH.0, PUSH.1).exp()));
+        let rate = spec.bounded(steady * push.clamp(PUSH.0, PUSH.1).exp());
+        self.core.rate = Some(rate);
+        self.core.burst = spec.burst.max((BURST_SECONDS * rate).min(BURST_MAX) as u32);
         self.core.pressed = true;
     }
 
@@ -146,31 +162,35 @@ impl DefaultBucket {
 
     fn service(&mut self, seconds: f64, level: f64) {
         self.standing = if self.short_of(level) { self.standing.saturating_add(1) } else { 0 };
-        let Some(overload) = self.detector.overload() else {
-            self.let_go(seconds);
+        let overload = self.detector.overload();
+        self.overload = overload.or(self.overload);
+        let due = overload.is_some() && self.standing >= STANDING_TICKS;
+        if self.steady.is_none() && !(due && self.begin()) {
             return;
-        };
-        let due = self.steady.is_some() || self.standing >= STANDING_TICKS;
-        if due && self.begin() {
-            self.hold(seconds, &overload);
         }
-    }
-
-    /// The overload is over: step by step, because it may be over only by what is refused.
-    fn let_go(&mut self, seconds: f64) {
-        if self.core.refusing() {
-            self.set(std::f64::consts::LN_2 / DOUBLING_SECONDS * seconds, 0.0);
-        } else {
-            self.stop();
+        match self.overload {
+            Some(overload) => self.hold(seconds, &overload),
+            // Lowered by somebody else, without an overload of its own.
+            None if self.core.refusing() => {
+                self.set(std::f64::consts::LN_2 / DOUBLING_SECONDS * seconds, 0.0);
+            }
+            None => self.stop(),
         }
     }
 
     fn hold(&mut self, seconds: f64, overload: &Overload) {
-        let Overload { mu, target, waiting } = *overload;
+        let Overload { mu, target } = *overload;
+        let waiting = self.detector.waiting();
         let tau = (TAU_DEPARTURES / mu).max(TAU_SECONDS_MIN);
         let room_s = (target - waiting) / mu;
-        let starving = waiting < target / 2.0 && self.core.refusing();
-        let grow = if starving {
+        let short = waiting < target / 2.0;
+        let unused = short && !self.core.refusing();
+        self.unused_s = if unused { self.unused_s + seconds } else { 0.0 };
+        if self.unused_s >= UNUSED_SECONDS.max(UNUSED_DEPARTURES / mu) {
+            self.stop();
+            return;
+        }
+        let grow = if short && self.core.refusing() {
             std::f64::consts::LN_2 / DOUBLING_SECONDS.max(TAU_DEPARTURES / mu)
         } else {
             room_s / (STEADY * tau * tau)
@@ -193,7 +213,7 @@ impl DefaultBucket {
         let room = ((wanted - queue.length) / wanted).clamp(-2.0, 1.0);
         let idle = room > 0.0 && !self.core.refusing();
         self.unused_s = if idle { self.unused_s + seconds } else { 0.0 };
-        if self.unused_s >= LINK_UNUSED_SECONDS {
+        if self.unused_s >= UNUSED_SECONDS {
             self.stop();
         } else {
             self.set(LINK_STEADY * room * seconds, LINK_PUSH * room);

@@ -28,6 +28,8 @@ use tidegate_units::{Nanos, Rate};
 
 /// An allowance is used if this share of it was asked for (the paper's 90 %).
 const USED_SHARE: f64 = 0.9;
+/// Seconds below the reference, with an allowance that nobody uses, after which a limit ends.
+const CALM_SECONDS: f64 = 10.0;
 /// Seconds in which a squeeze halves a rate: from 1000/s to 10/s in a second and a half.
 const SQUEEZE_HALVES_SECONDS: f64 = 0.2;
 /// A rate this close to the minimum is at the minimum.
@@ -38,8 +40,9 @@ const LOWEST_SLACK: f64 = 1.01;
 pub enum Variant {
     /// As printed.
     Published,
-    /// What we ship: a rate is raised while it refuses and its resource is below the reference, and
-    /// lowering begins at what is asked for, because the allowance above that has no effect.
+    /// What we ship: a rate is raised while it refuses and its resource is below the reference;
+    /// lowering begins at what is asked for, because the allowance above that has no effect; and a
+    /// limit that nobody needs ends, if there was none at the start.
     Released,
 }
 
@@ -116,10 +119,13 @@ fn squeezed(seconds: f64) -> f64 {
 struct Core {
     spec: BucketSpec,
     rate: Option<f64>,
+    /// Bucket depth: that of the spec, or deeper.
+    burst: u32,
     hits: Hits,
     counts: Watch,
     level: Watch,
     pressed: bool,
+    calm_s: f64,
     shedding: bool,
     since: Nanos,
 }
@@ -128,11 +134,13 @@ impl Core {
     fn new(spec: BucketSpec) -> Self {
         Self {
             rate: spec.start.map(|rate| spec.bounded(rate.get())),
+            burst: spec.burst,
             spec,
             hits: Hits::default(),
             counts: Watch::default(),
             level: Watch::default(),
             pressed: false,
+            calm_s: 0.0,
             shedding: false,
             since: Nanos::ZERO,
         }
@@ -190,6 +198,17 @@ impl Core {
         self.rate.is_some()
     }
 
+    /// Ends a limit that nobody needs: a shallow bucket would refuse bursts for ever. Told each tick
+    /// whether the resource is below its reference.
+    fn end_if_calm(&mut self, variant: Variant, below: bool, seconds: f64) {
+        let calm = below && !self.used() && self.hits.per_second().is_some();
+        self.calm_s = if calm { self.calm_s + seconds } else { 0.0 };
+        let may = variant == Variant::Released && self.spec.start.is_none();
+        if may && self.calm_s >= CALM_SECONDS {
+            self.rate = None;
+        }
+    }
+
     fn change(&mut self, by: f64) {
         self.rate = self.rate.map(|rate| self.spec.bounded(rate + by));
     }
@@ -233,7 +252,7 @@ impl Core {
             self.since = signals.now;
         }
         let rate = self.rate.map(Rate::per_second);
-        let (burst, reserve) = self.hits.ranks(self.spec.burst.clamp(1, BURST_MAX));
+        let (burst, reserve) = self.hits.ranks(self.burst.clamp(1, BURST_MAX));
         let told = rate.map_or_else(|| "no limit".to_owned(), |rate| format!("rate {rate}"));
         BucketLimits {
             rate,

@@ -14,7 +14,8 @@
 //! [`Variant::Released`] differs twice. The law takes 2/s a second at the most, so from an allowance
 //! far above what is asked for it would act after minutes: lowering begins at what is asked for.
 //! And with a shallow bucket a calm server would refuse bursts for ever, because the mean of what is
-//! asked for is below 90 % of the rate: the rate is raised while it refuses as well.
+//! asked for is below 90 % of the rate: the rate is raised while it refuses as well, and after 10 s in
+//! which it was neither used nor needed the limit ends.
 
 use super::hits::Mean;
 use super::{BucketController, BucketSpec, Core, Gauge, Room, Variant};
@@ -80,9 +81,13 @@ impl P {
 
     /// One step of the control law; returns the level of the last second.
     fn step(&mut self, seconds: f64, level: f64) -> f64 {
+        let reference = self.spec.reference.get();
+        let now = level;
         let level = self.mean.push(seconds, level);
-        let error = 100.0 * (self.spec.reference.get() - level);
-        self.core.pressed = error <= 0.0;
+        let error = 100.0 * (reference - level);
+        // For the one who asks what could be refused, a tenth of a second is enough.
+        self.core.pressed = error <= 0.0 || now >= reference;
+        self.core.end_if_calm(self.spec.variant, error > 0.0, seconds);
         if error < 0.0 {
             if self.core.cut(self.spec.variant) {
                 self.core.change(self.spec.gain * seconds * error);

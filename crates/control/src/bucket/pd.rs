@@ -73,6 +73,7 @@ impl Pd {
         let error = 100.0 * self.spec.reference.get() - length;
         self.core.pressed = error <= 0.0;
         let change = self.spec.gain_p * seconds * error - self.spec.gain_d * (length - before);
+        self.core.end_if_calm(self.spec.variant, error > 0.0, seconds);
         let held = match self.spec.variant {
             Variant::Published => length.round() == before.round(),
             Variant::Released => !self.core.used() && !self.core.refusing(),

@@ -25,8 +25,6 @@ pub(crate) struct Overload {
     pub(crate) mu: f64,
     /// Jobs in flight to hold.
     pub(crate) target: f64,
-    /// Jobs in flight now.
-    pub(crate) waiting: f64,
 }
 
 impl DefaultController {
@@ -38,8 +36,12 @@ impl DefaultController {
     /// The overload, as long as there is one.
     pub(crate) fn overload(&self) -> Option<Overload> {
         let shed = self.shed.as_ref()?;
-        let target = shed.target(self.objective_s);
-        Some(Overload { mu: shed.mu, target, waiting: self.waiting_before.unwrap_or(target) })
+        Some(Overload { mu: shed.mu, target: shed.target(self.objective_s) })
+    }
+
+    /// Jobs in flight, as of the last tick.
+    pub(crate) fn waiting(&self) -> f64 {
+        self.waiting_before.unwrap_or(0.0)
     }
 
     /// Jobs beyond what an unsaturated server holds, and how many of them are an alarm.

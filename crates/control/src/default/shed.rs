@@ -137,6 +137,10 @@ impl Shed {
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
         self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
+        if self.watched {
+            // What is refused is another kind of work than what is completed: no comparison.
+            self.missing = 0.0;
+        }
         let unbalanced = self.families.contains(&Family::Balance);
         let used = refused > 0.0 || unbalanced;
         self.unused_s = if used { 0.0 } else { self.unused_s + seconds };

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules and SYN policing on a server with two kinds of work: steps, noise, a capacity that
+//! halves. SYN policing refuses nothing while rules hold the load, wakes when they do not, sleeps
+//! again, and nothing swings.
+
+mod world;
+
+use tidegate_control::{
+    BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
+    Gauge, Interaction, P, PSpec, Syn, SynSpec,
+};
+use tidegate_units::Rate;
+use world::{Second, Spec, World, spread};
+
+const CGI: f64 = 0.2;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Ours for both.
+    Default,
+    /// The paper's CPU controller with our SYN policing.
+    PDefault,
+    /// The paper's controllers, coupled.
+    PSyn,
+}
+
+const KINDS: [Kind; 3] = [Kind::Default, Kind::PDefault, Kind::PSyn];
+
+fn dual(kind: Kind, minimum: f64) -> Dual {
+    let spec = BucketSpec { minimum: Rate::per_second(minimum), ..BucketSpec::default() };
+    let bucket: Box<dyn BucketController> = match kind {
+        Kind::Default => Box::new(DefaultBucket::new(Gauge::Cpu, spec, DefaultSpec::default())),
+        _ => Box::new(P::new(PSpec { bucket: spec, ..PSpec::of(Gauge::Cpu) })),
+    };
+    let syn: Box<dyn Controller> = match kind {
+        Kind::PSyn => Box::new(Syn::new(SynSpec::default())),
+        _ => Box::new(DefaultController::new(DefaultSpec::default())),
+    };
+    Dual::new(vec![bucket], syn, Interaction::Released)
+}
+
+/// What SYN policing did in a run.
+#[derive(Debug, Default)]
+struct Seen {
+    wakes: u32,
+    awake: bool,
+    awake_ticks: u32,
+}
+
+/// Runs the phases (load, seconds), with 20 % CGI; the invariant is looked at after each tick.
+fn run(world: &mut World, dual: &mut Dual, phases: &[(f64, u64)], minimum: f64) -> Seen {
+    let mut seen = Seen::default();
+    for (load, seconds) in phases {
+        world.run(dual, (*load, CGI, *seconds), |_, limits| {
+            // Awake or asleep can be told from the limits alone: asleep there is no rate.
+            let awake = !limits.why.text.starts_with("SYN policing sleeps");
+            if awake {
+                let rate = limits.buckets[0].rate.map(Rate::get);
+                assert_eq!(rate, Some(minimum), "awake while a rule could refuse more");
+            } else {
+                assert_eq!((limits.rate, limits.accept_queue_max_q10), (None, 0));
+            }
+            seen.wakes += u32::from(awake && !seen.awake);
+            seen.awake_ticks += u32::from(awake);
+            seen.awake = awake;
+        });
+    }
+    seen
+}
+
+/// What may still be refused when the crowd has gone: the paper's controller knows no end of a limit,
+/// and its bucket holds five.
+fn after_share(kind: Kind) -> f64 {
+    if kind == Kind::Default { 0.0 } else { 0.01 }
+}
+
+fn total(seconds: &[Second], of: impl Fn(&Second) -> u64) -> u64 {
+    seconds.iter().map(of).sum()
+}
+
+/// Seconds as a table, for a failure that has to be understood.
+fn table(world: &World) -> String {
+    world
+        .seconds
+        .iter()
+        .enumerate()
+        .map(|(t, s)| {
+            let Second { offered, syn_refused, cgi_refused, waiting, cpu, .. } = s;
+            format!(
+                "{t} offered {offered} syn {syn_refused} cgi refused {cgi_refused} done {} \
+                 response {:.3} waiting {waiting} cpu {cpu:.2} rate {:?}\n",
+                s.done(),
+                s.response_s,
+                s.cgi_rate
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn no_syn_is_refused_while_rules_hold_the_load() {
+    for (speed, minimum) in [(1.0, 10.0), (10.0, 10.0), (0.2, 2.0)] {
+        let spec = Spec::default().times(speed);
+        let capacity = spec.capacity(CGI);
+        for kind in KINDS {
+            // The paper's gains are those of the paper's machine.
+            if kind != Kind::Default && speed != 1.0 {
+                continue;
+            }
+            for load in [1.2, 1.5, 1.75] {
+                let load = load * capacity;
+                assert!(load < 0.95 * spec.held_by_rules(CGI, minimum));
+                let (mut world, mut dual) = (World::new(spec, 7), dual(kind, minimum));
+                let phases = [(0.5 * capacity, 20), (load, 60), (0.5 * capacity, 20)];
+                let seen = run(&mut world, &mut dual, &phases, minimum);
+                let name = format!("{kind:?} x{speed} load {load:.0}\n{}", table(&world));
+                assert_eq!(total(&world.seconds, |s| s.syn_refused), 0, "{name}");
+                assert_eq!(seen.awake_ticks, 0, "{name}");
+                let late = &world.seconds[50..80];
+                let static_share = total(late, |s| s.static_done) as f64
+                    / total(late, |s| s.offered - s.cgi_offered) as f64;
+                assert!(static_share > 0.97, "{static_share} {name}");
+                let (response, _) = spread(late.iter().map(|s| s.response_s));
+                assert!(response < 0.35, "{response} {name}");
+                let after = &world.seconds[95..];
+                let refused = total(after, |s| s.cgi_refused) as f64;
+                assert!(
+                    refused <= after_share(kind) * total(after, |s| s.cgi_offered) as f64,
+                    "{name}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_default_uses_the_cpu_up_and_does_not_swing() {
+    for speed in [1.0, 10.0] {
+        let spec = Spec::default().times(speed);
+        let load = 1.5 * spec.capacity(CGI);
+        let (mut world, mut dual) = (World::new(spec, 3), dual(Kind::Default, 10.0));
+        run(&mut world, &mut dual, &[(0.5 * load, 20), (load, 100)], 10.0);
+        let late = &world.seconds[60..];
+        let (cpu, _) = spread(late.iter().map(|s| s.cpu));
+        assert!(cpu > 0.95, "{cpu}\n{}", table(&world));
+        let pairs = late.chunks(2).map(|two| total(two, |s| s.cgi_done) as f64);
+        let (_, cv) = spread(pairs);
+        assert!(cv < 0.35, "{cv}\n{}", table(&world));
+    }
+}
+
+#[test]
+fn beyond_the_rules_syn_policing_wakes_once_and_sleeps_again() {
+    let spec = Spec::default();
+    let capacity = spec.capacity(CGI);
+    for kind in KINDS {
+        let (mut world, mut dual) = (World::new(spec, 5), dual(kind, 10.0));
+        let phases = [(0.5 * capacity, 20), (3.0 * capacity, 60), (0.5 * capacity, 60)];
+        let seen = run(&mut world, &mut dual, &phases, 10.0);
+        let name = format!("{kind:?} {seen:?}\n{}", table(&world));
+        assert!(seen.wakes == 1 && !seen.awake, "{name}");
+        let crowd = &world.seconds[40..80];
+        let best = spec.held_by_rules(CGI, 10.0) * (1.0 - CGI) * crowd.len() as f64;
+        let served = total(crowd, |s| s.static_done) as f64;
+        // The paper's SYN controller comes back from what the transient made of it by 6/s a second.
+        let least = if kind == Kind::PSyn { 0.9 } else { 0.95 };
+        assert!(served > least * best, "{served} of {best} {name}");
+        let after = &world.seconds[120..];
+        assert_eq!(total(after, |s| s.syn_refused), 0, "{name}");
+        let refused = total(after, |s| s.cgi_refused) as f64;
+        assert!(refused <= after_share(kind) * total(after, |s| s.cgi_offered) as f64, "{name}");
+    }
+}
+
+#[test]
+fn a_capacity_that_halves_is_made_up_for_by_rules() {
+    let spec = Spec::default();
+    for kind in KINDS {
+        let (mut world, mut dual) = (World::new(spec, 11), dual(kind, 10.0));
+        run(&mut world, &mut dual, &[(300.0, 30)], 10.0);
+        world.speed(0.5);
+        // 240 static requests need 0.75 of what is left, 10 of CGI 0.14.
+        let seen = run(&mut world, &mut dual, &[(300.0, 60)], 10.0);
+        world.speed(1.0);
+        run(&mut world, &mut dual, &[(300.0, 60)], 10.0);
+        let name = format!("{kind:?} {seen:?}\n{}", table(&world));
+        assert_eq!(total(&world.seconds, |s| s.syn_refused), 0, "{name}");
+        let (response, _) = spread(world.seconds[60..90].iter().map(|s| s.response_s));
+        assert!(response < 0.5, "{response} {name}");
+    }
+}
+
+/// Where the load is what rules can just hold, SYN policing is needed now and then: how often it
+/// wakes is bounded by the time that falling asleep takes.
+#[test]
+fn at_the_edge_it_does_not_flap() {
+    let spec = Spec::default();
+    for kind in KINDS {
+        for share in [0.97, 1.0, 1.03] {
+            let load = share * spec.held_by_rules(CGI, 10.0);
+            let (mut world, mut dual) = (World::new(spec, 13), dual(kind, 10.0));
+            let seen = run(&mut world, &mut dual, &[(300.0, 10), (load, 300)], 10.0);
+            assert!(seen.wakes <= 12, "{kind:?} {share} {seen:?}");
+        }
+    }
+}

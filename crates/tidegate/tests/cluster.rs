@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A front-end that polices for two back-ends by what they report (needs root).
+//!
+//! ```text
+//!   c ─────────── f: a router, tidegate on v0 ──┬── b1: a server, tidegate reports
+//!   10.78.0.2     10.78.0.1      10.78.1.1 v1 ──┘       10.78.1.2:8000
+//!                                10.78.2.1 v2 ───── b2: a server, tidegate reports
+//!                                                       10.78.2.2:8000
+//! ```
+//!
+//! b1 stops accepting: what goes to b1 is refused at the router, and nothing that goes to b2. Then
+//! the reports are cut, in two ways: limits age out, nothing becomes tighter, the service goes on.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    SanType,
+};
+use socket2::{Domain, Socket, Type};
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
+use tidegate_api::protocol::{Reply, Request};
+use tidegate_model::snapshot::{PeerState, ServiceState, Snapshot};
+use tidegate_sense::in_namespace;
+use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
+
+/// Longest wait for anything that shall happen.
+const PATIENCE: Nanos = Nanos::from_secs(40);
+/// Connections per second to each back-end.
+const OFFERED: u64 = 100;
+/// Connections that a client keeps open at once, to each back-end.
+const KEPT: usize = 400;
+const HOSTS: [&str; 4] = ["c", "f", "b1", "b2"];
+
+fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {error}");
+}
+
+fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = MonotonicClock.now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn server_of(host: &str) -> SocketAddr {
+    let net = host.trim_start_matches('b');
+    format!("10.78.{net}.2:8000").parse().unwrap()
+}
+
+/// Signs certificates.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new(folder: &Path) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("authority.pem"), issuer.pem()).unwrap();
+        Self { issuer }
+    }
+
+    fn sign(&self, folder: &Path, host: &str) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let name = format!("spiffe://example.org/{host}");
+        params.subject_alt_names = vec![SanType::URI(name.as_str().try_into().unwrap())];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        fs::write(folder.join(format!("{host}.pem")), signed.pem()).unwrap();
+        fs::write(folder.join(format!("{host}.key")), key.serialize_pem()).unwrap();
+    }
+}
+
+/// The namespaces, two servers, certificates; all gone when it is dropped.
+struct World {
+    name: String,
+    dir: tempfile::TempDir,
+    servers: Vec<Server>,
+    ending: Arc<AtomicBool>,
+    daemons: AtomicU32,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            name: format!("tgc{}", std::process::id()),
+            dir: tempfile::tempdir().unwrap(),
+            servers: Vec::new(),
+            ending: Arc::default(),
+            daemons: AtomicU32::new(0),
+        };
+        world.build();
+        world
+    }
+
+    fn build(&mut self) {
+        let n = self.name.clone();
+        HOSTS.iter().for_each(|host| run("ip", &format!("netns add {n}{host}")));
+        for (i, host) in ["c", "b1", "b2"].iter().enumerate() {
+            run("ip", &format!("link add v{i} netns {n}f type veth peer name v0 netns {n}{host}"));
+            for (side, device, last) in [("f", format!("v{i}"), 1), (host, "v0".to_owned(), 2)] {
+                run("ip", &format!("-n {n}{side} addr add 10.78.{i}.{last}/24 dev {device}"));
+                run("ip", &format!("-n {n}{side} link set {device} up"));
+                run("ip", &format!("-n {n}{side} link set lo up"));
+            }
+            run("ip", &format!("-n {n}{host} route add default via 10.78.{i}.1"));
+        }
+        self.inside("f", &["sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"]);
+        for host in ["b1", "b2"] {
+            self.servers.push(Server::start(self, host));
+        }
+        let certificates = self.path("certificates");
+        let authority = Authority::new(&certificates);
+        ["f", "b1", "b2"].iter().for_each(|host| authority.sign(&certificates, host));
+        let other = self.path("other");
+        Authority::new(&other).sign(&other, "b2");
+        fs::copy(certificates.join("authority.pem"), other.join("authority.pem")).unwrap();
+    }
+
+    fn namespace(&self, host: &str) -> PathBuf {
+        format!("/run/netns/{}{host}", self.name).into()
+    }
+
+    fn inside(&self, host: &str, command: &[&str]) {
+        let net = format!("--net={}", self.namespace(host).display());
+        let output = Command::new("nsenter").arg(net).args(command).output().unwrap();
+        assert!(output.status.success(), "{command:?}: {output:?}");
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    fn pins(&self, host: &str) -> PathBuf {
+        format!("/sys/fs/bpf/tidegate-test-{}{host}", self.name).into()
+    }
+
+    /// Starts a daemon on a host with this configuration and waits until it answers.
+    fn start(&self, host: &str, services: &str, cluster: &str, folder: &str) -> Daemon {
+        let file = |end: &str| self.path(folder).join(end).display().to_string();
+        let socket = self.path(&format!("{host}.sock"));
+        let text = format!(
+            "interfaces: [{{name: v0, attach: tcx}}]\nservices:\n{services}\
+             daemon: {{socket: {}, http: off, pins: {}}}\n\
+             cluster:\n  certificate: {}\n  key: {}\n  authority: {}\n{cluster}",
+            socket.display(),
+            self.pins(host).display(),
+            file(&format!("{host}.pem")),
+            file(&format!("{host}.key")),
+            file("authority.pem"),
+        );
+        let config = self.path(&format!("{host}.yaml"));
+        fs::write(&config, text).unwrap();
+        let number = self.daemons.fetch_add(1, Ordering::Relaxed);
+        let log = self.path(&format!("{host}-{number}.log"));
+        let child = Command::new("nsenter")
+            .arg(format!("--net={}", self.namespace(host).display()))
+            .arg(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["run", "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut daemon = Daemon { child, socket };
+        wait_for(&format!("the daemon of {host} answers"), || {
+            let ended = daemon.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{host}: {}", fs::read_to_string(&log).unwrap());
+            daemon.snapshot()
+        });
+        daemon
+    }
+
+    fn start_front(&self) -> Daemon {
+        let service = |host: &str| {
+            let listen = server_of(host);
+            format!(
+                "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], \
+                 backends: [{{peer: {host}, service: shop}}], \
+                 control: {{name: syn, rate: 150, accept_queue: 10}}}}\n"
+            )
+        };
+        let peer = |host: &str| {
+            format!("    {host}: {{identity: spiffe://example.org/{host}, services: [shop]}}\n")
+        };
+        let services = service("b1") + &service("b2");
+        let cluster = format!("  listen: 0.0.0.0:7416\n  peers:\n{}{}", peer("b1"), peer("b2"));
+        self.start("f", &services, &cluster, "certificates")
+    }
+
+    /// A back-end with the services `shop` and `api`, of which only the first may be reported.
+    fn start_back(&self, host: &str, folder: &str) -> Daemon {
+        let services = "  shop: {mode: shadow, listen: [\"*:8000\"]}\n  \
+                        api: {mode: shadow, listen: [\"*:8001\"]}\n";
+        let net = host.trim_start_matches('b');
+        let cluster = format!(
+            "  report_to:\n    front: {{address: \"10.78.{net}.1:7416\", \
+             identity: spiffe://example.org/f}}\n"
+        );
+        self.start(host, services, &cluster, folder)
+    }
+
+    /// A byte and its answer, through the router.
+    fn asks(&self, host: &str) -> io::Result<()> {
+        in_namespace(Some(&self.namespace("c")), || {
+            let patience = Duration::from_secs(3);
+            let mut stream = TcpStream::connect_timeout(&server_of(host), patience)?;
+            stream.set_read_timeout(Some(patience))?;
+            stream.write_all(b"x")?;
+            stream.read_exact(&mut [0])
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        for server in &mut self.servers {
+            server.end();
+        }
+        for host in HOSTS {
+            let name = format!("{}{host}", self.name);
+            let _ = Command::new("ip").args(["netns", "del", &name]).status();
+            remove(&self.pins(host));
+        }
+    }
+}
+
+/// Pins are files that only `unlink` removes.
+fn remove(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        } else {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(path);
+}
+
+/// A server that answers each byte with a byte, unless it is stuck: then it accepts nothing.
+struct Server {
+    stuck: Arc<AtomicBool>,
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(world: &World, host: &str) -> Self {
+        let bind = || TcpListener::bind(server_of(host));
+        let listener = in_namespace(Some(&world.namespace(host)), bind).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (stuck, ending) = (Arc::new(AtomicBool::new(false)), Arc::clone(&world.ending));
+        let (is_stuck, ends) = (Arc::clone(&stuck), Arc::clone(&ending));
+        let thread = std::thread::spawn(move || {
+            // Connections are few enough to be looked at one after another.
+            let mut open: VecDeque<TcpStream> = VecDeque::new();
+            while !ends.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(2));
+                if !is_stuck.load(Ordering::Relaxed) {
+                    while let Ok((stream, _)) = listener.accept() {
+                        stream.set_nonblocking(true).unwrap();
+                        open.push_back(stream);
+                    }
+                }
+                open.retain_mut(|stream| echo(stream));
+            }
+        });
+        Self { stuck, ending, thread: Some(thread) }
+    }
+
+    fn end(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether the connection is still open.
+fn echo(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    match stream.read(&mut byte) {
+        Ok(0) => false,
+        Ok(_) => stream.write_all(&byte).is_ok(),
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// A daemon; killed when it is dropped.
+struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    fn snapshot(&self) -> Option<Snapshot> {
+        let mut client = Client::connect(&self.socket, TIMEOUT_DEFAULT).ok()?;
+        match client.ask(&Request::Status {}) {
+            Ok(Reply::Status { snapshot }) => Some(*snapshot),
+            _ => None,
+        }
+    }
+
+    fn service(&self, host: &str) -> ServiceState {
+        let services = self.snapshot().unwrap().services;
+        services.into_iter().find(|s| s.name == format!("shop-{host}")).unwrap()
+    }
+
+    fn peer(&self, name: &str) -> PeerState {
+        let peers = self.snapshot().unwrap().peers;
+        peers.into_iter().find(|peer| peer.name == name).unwrap_or_default()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Opens [`OFFERED`] connections per second to one back-end and waits for none of them.
+struct Load {
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(world: &World, host: &str) -> Self {
+        let ending = Arc::new(AtomicBool::new(false));
+        let (namespace, end) = (world.namespace("c"), Arc::clone(&ending));
+        let target = server_of(host).into();
+        let thread = std::thread::spawn(move || {
+            let connect = || {
+                let mut open = VecDeque::new();
+                while !end.load(Ordering::Relaxed) {
+                    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+                    socket.set_nonblocking(true)?;
+                    // In progress is as good as refused: the router counts.
+                    let _ = socket.connect(&target);
+                    open.push_back(socket);
+                    if open.len() > KEPT {
+                        open.pop_front();
+                    }
+                    std::thread::sleep(Duration::from_millis(1000 / OFFERED));
+                }
+                Ok::<_, io::Error>(())
+            };
+            in_namespace(Some(&namespace), connect).unwrap();
+        });
+        Self { ending, thread: Some(thread) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn refused(service: &ServiceState) -> u64 {
+    let counts = service.counts.iter().filter(|c| c.verdict != "admit" && !c.shadow);
+    counts.map(|c| c.count).sum()
+}
+
+fn reasons(peer: &PeerState, reason: &str) -> u64 {
+    peer.refused.iter().find(|r| r.reason == reason).map_or(0, |r| r.count)
+}
+
+fn valid(service: &ServiceState) -> bool {
+    service.signals.backends.iter().all(|backend| backend.valid)
+}
+
+/// From the end of the last report's validity until the limit is gone, nothing becomes tighter.
+fn ages_out(front: &Daemon, host: &str) {
+    let silent = wait_for("its validity ends", || {
+        Some(front.service(host)).filter(|service| !valid(service))
+    });
+    let mut before = silent.limits.rate;
+    wait_for("its limit is let go", || {
+        let service = front.service(host);
+        assert!(!valid(&service), "no report can have come");
+        let now = service.limits.rate;
+        if let (Some(now), Some(before)) = (now, before) {
+            assert!(now >= before, "tighter without a report: {before} became {now}");
+        }
+        assert!(now.is_none() || before.is_some(), "a limit came back without a report");
+        before = now;
+        now.is_none().then_some(())
+    });
+    let warnings = front.snapshot().unwrap().warnings;
+    let told = |w: &String| w.starts_with(&format!("shop-{host}: reports: no valid report"));
+    assert!(warnings.iter().any(told), "{warnings:?}");
+}
+
+#[test]
+fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
+    let world = World::new();
+    let front = world.start_front();
+    world.asks("b1").unwrap();
+    world.asks("b2").unwrap();
+
+    // A certificate of somebody else's authority: refused, counted, and told to the back-end.
+    let stranger = world.start_back("b2", "other");
+    wait_for("the wrong certificate is refused", || {
+        (reasons(&front.peer("unknown"), "untrusted") > 0).then_some(())
+    });
+    wait_for("it is told", || (!stranger.peer("front").trouble.is_empty()).then_some(()));
+    assert_eq!(front.peer("b2").reports, 0);
+    stranger.kill();
+
+    let back1 = world.start_back("b1", "certificates");
+    let _back2 = world.start_back("b2", "certificates");
+    for host in ["b1", "b2"] {
+        wait_for("reports arrive", || valid(&front.service(host)).then_some(()));
+        let peer = front.peer(host);
+        assert!(peer.up && peer.sequence > 0, "{peer:?}");
+        let accept = front.service(host).signals.queue.accept.map(|q| q.value.limit);
+        assert_eq!(accept, Some(128), "the back-end's queue, not the router's");
+    }
+    wait_for("a service that is not granted is refused", || {
+        (reasons(&front.peer("b2"), "not-granted") > 0).then_some(())
+    });
+
+    // b1 is stuck: what goes to b1 is refused, and nothing that goes to b2.
+    let loads = [Load::start(&world, "b1"), Load::start(&world, "b2")];
+    world.servers[0].stuck.store(true, Ordering::Relaxed);
+    let pressed = wait_for("b1 is policed", || {
+        Some(front.service("b1")).filter(|service| refused(service) > 20)
+    });
+    assert!(pressed.limits.rate.unwrap() < Rate::per_second(OFFERED as f64), "{pressed:?}");
+    assert!(pressed.signals.queue.accept.unwrap().value.length > 100);
+    let calm = front.service("b2");
+    assert_eq!(refused(&calm), 0, "{calm:?}");
+    assert!(calm.limits.rate.unwrap() > Rate::per_second(OFFERED as f64));
+
+    // Its daemon dies: limits age out, and the service goes on.
+    back1.kill();
+    ages_out(&front, "b1");
+    world.servers[0].stuck.store(false, Ordering::Relaxed);
+    wait_for("b1 serves again", || world.asks("b1").ok());
+    let back1 = world.start_back("b1", "certificates");
+    wait_for("it reports again", || valid(&front.service("b1")).then_some(()));
+    assert!(front.peer("b1").epoch >= 2);
+    drop(loads);
+
+    // A partition: the same, and it heals by itself.
+    let rule = "add table inet cut; add chain inet cut out { type filter hook output priority 0; }; \
+                add rule inet cut out tcp dport 7416 drop";
+    world.inside("b2", &["nft", rule]);
+    ages_out(&front, "b2");
+    world.asks("b2").unwrap();
+    world.inside("b2", &["nft", "delete table inet cut"]);
+    wait_for("the partition heals", || valid(&front.service("b2")).then_some(()));
+    drop(back1);
+}

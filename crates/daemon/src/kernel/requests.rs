@@ -220,6 +220,28 @@ mod tests {
         super::super::plan(&config).unwrap().validate().unwrap();
     }
 
+    /// The bounds of the configuration's check lie inside those of the dataplane.
+    #[test]
+    fn what_fills_the_tables_is_taken_by_the_dataplane() {
+        let rules = |n: usize, rule: &dyn Fn(usize) -> String| {
+            (0..n).map(|i| format!("        - {{{}, bucket: a}}\n", rule(i))).collect::<String>()
+        };
+        let spread = |i: usize| format!("path: /p{i}/");
+        let hosts = |i: usize| format!("path: /p/, host: \"*.h{i}.example\"");
+        let cookies = |i: usize| format!("path: /p{i}, protect: [{{name: c, value: v{i}}}]");
+        let values = |i: usize| format!("path: /p, cookie: {{name: c{i}, absent: true}}");
+        let last = "        - {tls: \"*.last.example\", bucket: b}\n";
+        for rules in
+            [rules(1022, &spread), rules(64, &hosts), rules(32, &cookies), rules(32, &values)]
+        {
+            let config = config(&format!("      rules:\n{rules}{last}"));
+            super::super::plan(&config).unwrap().validate().unwrap();
+        }
+        let everything = include_str!("../../../model/tests/config/good/requests.yaml");
+        let config = parse(everything, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        super::super::plan(&config).unwrap().validate().unwrap();
+    }
+
     #[test]
     fn every_bucket_has_parameters_whatever_was_decided() {
         let config = config(RULES);

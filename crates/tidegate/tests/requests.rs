@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules as an operator has them: a real Apache, the real program, real clients.
+//!
+//! ```text
+//!   cl: curl, 200 connections/s ── rt ── sv: Apache with a CGI, tidegate with a rule on /cgi-bin/
+//! ```
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tidegate_lab::{
+    ApacheOptions, Arrive, Cost, Helper, Lab, LabError, LabOptions, LoadPlan, Mpm, Product,
+    ProductConfig, Role, Script, Server,
+};
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+use tidegate_workload::Profile;
+
+/// Longest wait for anything that shall happen.
+const PATIENCE: Nanos = Nanos::from_secs(30);
+const STATIC: &str = "/index.html";
+const SCRIPT: &str = "/cgi-bin/work?kind=busy&mean_us=10&shape=constant";
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_tidegate"))
+}
+
+/// An Apache whose requests go through these rules.
+struct World {
+    lab: Lab,
+    server: Server,
+    product: RefCell<Option<Product>>,
+}
+
+/// One bucket with this rate, one rule, and what else `requests` says.
+fn config(rate: f64, mode: &str, more: &Value) -> ProductConfig {
+    let mut requests = json!({
+        "mode": mode,
+        "buckets": {
+            "scripts": {"resource": "cpu", "burst": 2, "control": {"name": "fixed", "rate": rate}},
+        },
+        "rules": [{"path": "/cgi-bin/", "bucket": "scripts"}],
+        "retry_after": {"from": "2s", "to": "9s"},
+        "body": "Come back later.\n",
+    });
+    for (key, value) in more.as_object().unwrap() {
+        requests[key] = value.clone();
+    }
+    let services = json!({"web": {"mode": "enforce", "listen": ["*:80"], "requests": requests}});
+    ProductConfig { services, ..ProductConfig::one("web", &[]) }
+}
+
+impl World {
+    fn new(config: &ProductConfig) -> Self {
+        let helper = Helper { program: program().into(), args: vec!["lab-helper".into()] };
+        let lab = Lab::new(LabOptions::new(helper)).unwrap();
+        let cgi = ApacheOptions::cgi(Mpm::Event, Cost::busy(Nanos::from_micros(10)));
+        let server = lab.start_apache(&cgi).unwrap();
+        let product = lab.start_product(program(), config).unwrap();
+        Self { lab, server, product: RefCell::new(Some(product)) }
+    }
+
+    /// A request by curl: status, Retry-After, body. An answer that is not whole, or a connection
+    /// that ends without one, is an error of curl and so of the test.
+    fn curl(&self, path: &str) -> (u16, Option<u64>, String) {
+        let url = format!("http://{}{path}", self.server.target());
+        let command = ["curl", "-s", "-S", "-i", "--max-time", "10", &url];
+        let text = self.lab.run_in(Role::Client, &command, "").unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let field = |line: &str| line.strip_prefix("Retry-After: ").map(|v| v.parse().unwrap());
+        (status, head.lines().find_map(field), body.to_owned())
+    }
+
+    fn status(&self, path: &str) -> u16 {
+        self.curl(path).0
+    }
+
+    /// What the rules counted: the snapshot's `requests` of the service.
+    fn requests(&self) -> Value {
+        let product = self.product.borrow();
+        product.as_ref().unwrap().status().unwrap()["services"][0]["requests"].clone()
+    }
+
+    fn counted(&self, rule: usize, outcome: &str) -> u64 {
+        self.requests()["rules"][rule]["counts"][outcome].as_u64().unwrap()
+    }
+
+    /// Writes another configuration and reloads it, as an operator does.
+    fn reload(&self, change: impl Fn(&mut Value)) -> Result<(), LabError> {
+        let product = self.product.borrow();
+        let product = product.as_ref().unwrap();
+        let text = fs::read_to_string(product.config()).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        change(&mut config["services"]["web"]["requests"]);
+        fs::write(product.config(), config.to_string()).unwrap();
+        let asked = Command::new(program())
+            .args(["reload", "--socket"])
+            .arg(product.socket())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+        if asked.status.success() { Ok(()) } else { Err(LabError::Product(said)) }
+    }
+}
+
+/// Waits until `done` gives something.
+fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = MonotonicClock.now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn above_the_rate_a_client_sees_a_clean_503_and_below_it_the_page() {
+    let world = World::new(&config(1.0, "enforce", &json!({})));
+    wait_for("the limit is in force", || (world.status(SCRIPT) == 503).then_some(()));
+    let (status, retry_after, body) =
+        wait_for("one more", || Some(world.curl(SCRIPT)).filter(|(status, ..)| *status == 503));
+    assert_eq!((status, body.as_str()), (503, "Come back later.\n"));
+    assert!((2..=9).contains(&retry_after.unwrap()), "{retry_after:?}");
+    assert!((0..20).all(|_| world.status(STATIC) == 200), "what no rule names passes");
+    let (status, retry_after, _) = wait_for("below the rate", || {
+        Some(world.curl(SCRIPT)).filter(|(status, ..)| *status == 200)
+    });
+    assert_eq!((status, retry_after), (200, None));
+    wait_for("it is counted", || {
+        (world.counted(0, "refused") >= 2 && world.counted(0, "admitted") >= 1).then_some(())
+    });
+    assert_eq!(world.counted(0, "shadowed"), 0);
+    world.reload(|requests| requests["mode"] = "shadow".into()).unwrap();
+    let refused = world.counted(0, "refused");
+    assert!((0..20).all(|_| world.status(SCRIPT) == 200), "in shadow nothing is refused");
+    wait_for("it is counted", || (world.counted(0, "shadowed") >= 10).then_some(()));
+    assert_eq!(world.counted(0, "refused"), refused);
+    assert_eq!(world.requests()["mode"], "shadow");
+}
+
+/// Ten reloads under load: every request is answered, and the rules are those of the file.
+#[test]
+fn a_reload_changes_rules_and_loses_no_request() {
+    let world = World::new(&config(1000.0, "enforce", &json!({})));
+    let mut script = Script::new();
+    for turn in 0..10_u64 {
+        let world = &world;
+        let to = if turn % 2 == 0 { "/other/" } else { "/cgi-bin/" };
+        script = script.at(Nanos::from_millis(1000 + 500 * turn), "reload", move || {
+            world.reload(|requests| {
+                requests["rules"] = json!([
+                    {"path": to, "bucket": "scripts"},
+                    {"path": format!("/t{turn}/"), "methods": ["GET"], "bucket": "scripts"},
+                ]);
+            })
+        });
+    }
+    let arrive = Arrive::constant(Profile::constant(Nanos::from_secs(7), 200.0));
+    let mut stream = world.server.stream("crowd", arrive);
+    stream.path = STATIC.to_owned();
+    let plan =
+        LoadPlan { streams: vec![stream], lag_bound: Nanos::from_secs(5), ..LoadPlan::default() };
+    let report = world.lab.run_script(&plan, &mut script, &mut |_| {}).unwrap();
+    assert!(report.void.is_empty(), "{:?}", report.void);
+    assert_eq!(report.events.len(), 10);
+    for event in &report.events {
+        assert_eq!(event.error, None, "{} at {}", event.name, event.at);
+    }
+    let counts = report.streams[0].total.counts;
+    assert_eq!(counts.answered, counts.offered, "{counts:?}");
+    assert_eq!(world.requests()["rules"][0]["rule"], "/cgi-bin/", "the last file holds");
+    // The same files under a rate that nothing gets through: the rules are really others.
+    world
+        .reload(|requests| {
+            requests["buckets"]["scripts"]["control"]["rate"] = 1.into();
+            requests["rules"] = json!([{"path": "/index", "bucket": "scripts"}]);
+        })
+        .unwrap();
+    wait_for("the new rule", || (world.status(STATIC) == 503).then_some(()));
+    assert!((0..10).all(|_| world.status(SCRIPT) == 200), "the old rule is gone");
+}
+
+/// The program says before, without any packet, what the kernel then does.
+#[test]
+fn rules_test_foretells_which_rule_a_request_meets() {
+    let rules = json!([
+        {"path": "/", "methods": ["HEAD", "OTHER"], "bucket": "scripts"},
+        {"path": "/", "host": "*.shop.example", "bucket": "scripts"},
+        {"path": "/index", "cookie": {"name": "s", "value": "1"}, "admit": true},
+        {"path": "/index", "cookie": {"name": "s", "absent": true}, "host": "a.b", "bucket": "scripts"},
+        {"path": "/index.html", "methods": ["GET"], "cookie": {"name": "t"}, "bucket": "scripts"},
+    ]);
+    let world = World::new(&config(1e6, "shadow", &json!({"rules": rules})));
+    let met = |rule: usize| {
+        let outcomes = ["admitted", "refused", "shadowed", "lease", "failed"];
+        outcomes.iter().map(|outcome| world.counted(rule, outcome)).sum::<u64>()
+    };
+    let url = format!("http://{}{STATIC}?x=/cgi-bin/", world.server.target());
+    let file = world.product.borrow().as_ref().unwrap().config().to_owned();
+    let mut rules_met = Vec::new();
+    for (method, headers) in [
+        ("GET", &["Host: a.shop.example:80"][..]),
+        ("GET", &["Host: A.Shop.Example"]),
+        ("GET", &["Host: a.b.shop.example"]),
+        ("GET", &["Host: shop.example", "Cookie: s=1"]),
+        ("GET", &["Cookie: x=y; s=1; t=2"]),
+        ("GET", &["Cookie: S=1; s=2"]),
+        ("GET", &["Host: a.b"]),
+        ("GET", &["Host: a.b", "Cookie: s"]),
+        ("BREW", &[]),
+        ("HEAD", &["Host: a.shop.example"]),
+        ("OPTIONS", &["Host: a.shop.example"]),
+    ] {
+        let line = format!("{method} {STATIC}?x=/cgi-bin/ HTTP/1.1");
+        let mut asked = Command::new(program());
+        asked.args(["rules", "test", &line, "-o", "json", "--config"]).arg(&file);
+        let mut curl = vec!["curl", "-s", "-o", "/dev/null", "--max-time", "10", &url];
+        curl.extend(if method == "HEAD" { vec!["-I"] } else { vec!["-X", method] });
+        for header in headers {
+            asked.args(["-H", header]);
+            curl.extend(["-H", header]);
+        }
+        let told: Value = serde_json::from_slice(&asked.output().unwrap().stdout).unwrap();
+        let told = told[0]["rule"].as_u64().map(|rule| rule as usize);
+        let before: Vec<u64> = (0..5).map(met).collect();
+        world.lab.run_in(Role::Client, &curl, "").unwrap();
+        let Some(rule) = told else { continue };
+        wait_for(&line, || (met(rule) > before[rule]).then_some(()));
+        let others = (0..5).filter(|other| *other != rule && met(*other) != before[*other]);
+        assert_eq!(others.count(), 0, "{line} {headers:?} meets rule {rule} and no other");
+        rules_met.push(rule);
+    }
+    rules_met.sort_unstable();
+    assert_eq!(rules_met, [0, 0, 1, 1, 1, 2, 3, 4], "every rule is met");
+    let all = (0..5).map(met).sum::<u64>();
+    assert_eq!(all, rules_met.len() as u64, "what no rule matches is counted by none");
+}
+
+#[test]
+fn after_kill_9_requests_pass_within_ten_seconds() {
+    let world = World::new(&config(1.0, "enforce", &json!({})));
+    wait_for("the limit is in force", || (world.status(SCRIPT) == 503).then_some(()));
+    let killed = MonotonicClock.now();
+    world.product.borrow_mut().take().unwrap().kill9().unwrap();
+    let opened = wait_for("everything passes", || {
+        let now = MonotonicClock.now();
+        (0..20).all(|_| world.status(SCRIPT) == 200).then_some(now)
+    });
+    let after = opened.since(killed);
+    assert!(after < Nanos::from_secs(11), "the lease opened only after {after}");
+}

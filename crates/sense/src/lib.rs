@@ -4,26 +4,33 @@
 //! [`Sense`] is ticked by the daemon's owner task. Every source fails on its own: what cannot be
 //! read is `None` (never zero) and is named in [`Sensed::troubles`]; what was read a while ago
 //! carries its age, up to [`HOLD_MAX`]. Work per tick is bounded: one listener dump a network
-//! namespace, one read of `/proc/stat`, four small files a service, and a slice of the search for
-//! the service's processes.
+//! namespace, one read of `/proc/stat`, four small files a service (six once a second), the facts of
+//! the watched interfaces, and a slice of the search for the service's processes. Between ticks,
+//! [`Sense::sample`] looks at the interfaces' queues: one dump of qdiscs.
 //!
 //! Nothing here reads a clock: the time of the tick is an argument.
 
 mod cgroup;
 mod cpu;
+mod defer;
 mod file;
 mod finder;
+mod interfaces;
 mod link;
 mod listeners;
+mod netlink;
 mod netns;
 mod passive;
 mod pressure;
+mod qdisc;
 mod sense;
+mod service;
 mod ssh;
 mod stat;
 
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;
+pub use qdisc::{Interface, InterfaceSource, RouteSource};
 pub use sense::{HOLD_MAX, Roots, Sense, Sensed, ServiceSource, Trouble};
 pub use ssh::{ssh_listeners, ssh_ports};

@@ -2,8 +2,8 @@
 //! Differences of the dataplane's totals: the families Time and Balance.
 
 use std::io;
-use tidegate_model::signals::{Balance, Counts, Reading, Time, Times};
-use tidegate_model::totals::{Histogram, ServiceTotals, Totals};
+use tidegate_model::signals::{Balance, BucketCounts, BucketSignals, Counts, Reading, Time, Times};
+use tidegate_model::totals::{BucketTotals, Histogram, ServiceTotals, Totals};
 use tidegate_units::Nanos;
 
 /// The totals of one service at the tick before.
@@ -11,6 +11,8 @@ use tidegate_units::Nanos;
 pub(crate) struct Passive {
     last: Option<ServiceTotals>,
     levels: Option<(Nanos, u64, u64)>,
+    buckets: Vec<BucketSignals>,
+    read: Nanos,
 }
 
 impl Passive {
@@ -26,6 +28,8 @@ impl Passive {
     ) -> io::Result<(Time, Balance)> {
         let before = self.last.take();
         let totals = source.totals(service)?;
+        self.buckets = buckets(&totals.buckets, before.as_ref().map(|b| &*b.buckets));
+        self.read = now;
         if !source.sees_answers() {
             return Ok(self.unanswered(totals, before.as_ref()));
         }
@@ -58,6 +62,24 @@ impl Passive {
         (Time::default(), Balance { counts })
     }
 
+    /// The buckets: what happened since the tick before, and the requests in flight as they were last
+    /// read, with their age. Answers are seen where the requests are, or no request is judged.
+    pub(crate) fn buckets(&self, now: Nanos) -> Vec<BucketSignals> {
+        let age = now.since(self.read);
+        if age == Nanos::ZERO {
+            return self.buckets.clone();
+        }
+        let held = |bucket: &BucketSignals| BucketSignals {
+            in_flight: bucket.in_flight.map(|r| Reading { age, ..r }),
+            ..BucketSignals::default()
+        };
+        let known = age <= crate::HOLD_MAX;
+        self.buckets
+            .iter()
+            .map(|b| if known { held(b) } else { BucketSignals::default() })
+            .collect()
+    }
+
     /// The levels as they were last read, with their age.
     pub(crate) fn levels(&self, now: Nanos) -> Time {
         let held = self.levels.filter(|(at, ..)| now.since(*at) <= crate::HOLD_MAX);
@@ -77,6 +99,40 @@ fn counts(now: &ServiceTotals, before: &ServiceTotals) -> Option<Counts> {
         refused: now.refused.checked_sub(before.refused)?,
         completed: now.first_byte.count.checked_sub(before.first_byte.count)?,
     })
+}
+
+fn buckets(now: &[BucketTotals], before: Option<&[BucketTotals]>) -> Vec<BucketSignals> {
+    // Another number of buckets is another configuration: no difference.
+    let before = before.filter(|before| before.len() == now.len());
+    let of = |(index, now): (usize, &BucketTotals)| {
+        let mut signals = BucketSignals {
+            in_flight: Some(Reading::fresh(now.begun.saturating_sub(now.ended))),
+            ..BucketSignals::default()
+        };
+        if let Some(before) = before.and_then(|before| before.get(index))
+            && let Some(counts) = bucket_counts(now, before)
+        {
+            signals.counts = Some(Reading::fresh(counts));
+            let since = |now: &Histogram, then| Some(Reading::fresh(times(&now.since(then))));
+            signals.first_byte = since(&now.first_byte, &before.first_byte);
+            signals.end = since(&now.end, &before.end);
+        }
+        signals
+    };
+    now.iter().enumerate().map(of).collect()
+}
+
+fn bucket_counts(now: &BucketTotals, before: &BucketTotals) -> Option<BucketCounts> {
+    let mut counts = BucketCounts {
+        begun: now.begun.checked_sub(before.begun)?,
+        ended: now.ended.checked_sub(before.ended)?,
+        ..BucketCounts::default()
+    };
+    for rank in 0..tidegate_model::RANKS {
+        counts.offered[rank] = now.offered[rank].checked_sub(before.offered[rank])?;
+        counts.refused[rank] = now.refused[rank].checked_sub(before.refused[rank])?;
+    }
+    Some(counts)
 }
 
 fn times(histogram: &Histogram) -> Times {
@@ -158,6 +214,55 @@ mod tests {
         assert_eq!(time, Time::default());
         assert_eq!(passive.levels(Nanos::from_secs(2)), Time::default());
         assert_eq!(balance.counts.unwrap().value.offered, 30, "arrivals are known");
+    }
+
+    fn bucket(new: u64, refused: u64, ended: u64) -> ServiceTotals {
+        let mut bucket = BucketTotals {
+            offered: [0, new, 0],
+            refused: [0, refused, 0],
+            begun: new - refused,
+            ended,
+            ..BucketTotals::default()
+        };
+        (0..ended).for_each(|_| bucket.end.record(Nanos::from_millis(20)));
+        ServiceTotals { buckets: vec![bucket], ..ServiceTotals::default() }
+    }
+
+    #[test]
+    fn buckets_are_differences_too_and_their_requests_in_flight_age() {
+        let fake = Fake(RefCell::new(Ok(bucket(100, 10, 80))));
+        let mut passive = Passive::default();
+        let second = Nanos::from_secs;
+        passive.tick(second(1), 0, &fake).unwrap();
+        let first = passive.buckets(second(1));
+        assert_eq!((first[0].counts, first[0].in_flight), (None, Some(Reading::fresh(10))));
+
+        *fake.0.borrow_mut() = Ok(bucket(150, 40, 105));
+        passive.tick(second(2), 0, &fake).unwrap();
+        let seen = &passive.buckets(second(2))[0];
+        let counts = seen.counts.unwrap().value;
+        assert_eq!((counts.offered, counts.refused), ([0, 50, 0], [0, 30, 0]));
+        assert_eq!((counts.begun, counts.ended), (20, 25));
+        assert_eq!(seen.end.unwrap().value.count, 25);
+        assert_eq!(seen.in_flight, Some(Reading::fresh(5)));
+
+        *fake.0.borrow_mut() = Err(io::Error::from(io::ErrorKind::Other));
+        passive.tick(second(3), 0, &fake).unwrap_err();
+        let held = &passive.buckets(second(3))[0];
+        assert_eq!((held.counts, held.in_flight.unwrap().age), (None, second(1)));
+        assert_eq!(passive.buckets(second(13))[0].in_flight, None);
+
+        // Fewer than before: a fresh state, or other buckets.
+        *fake.0.borrow_mut() = Ok(bucket(1, 0, 0));
+        passive.tick(second(4), 0, &fake).unwrap();
+        *fake.0.borrow_mut() = Ok(bucket(0, 0, 0));
+        passive.tick(second(5), 0, &fake).unwrap();
+        assert_eq!(passive.buckets(second(5))[0].counts, None);
+        let mut two = bucket(5, 0, 0);
+        two.buckets.push(BucketTotals::default());
+        *fake.0.borrow_mut() = Ok(two);
+        passive.tick(second(6), 0, &fake).unwrap();
+        assert!(passive.buckets(second(6)).iter().all(|bucket| bucket.counts.is_none()));
     }
 
     #[test]

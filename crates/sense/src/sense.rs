@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All sources together: one tick, one [`Signals`] a service.
 
-use crate::cgroup::{Group, Usage};
-use crate::cpu::{Cpu, Sample};
 use crate::file::FILE_MAX;
-use crate::finder::{self, Finder, Place};
+use crate::finder::Finder;
+use crate::interfaces::Interfaces;
 use crate::listeners::{Listener, ListenerSource, serving};
-use crate::passive::Passive;
-use crate::pressure::Pressure;
+use crate::qdisc::InterfaceSource;
+use crate::service::{Service, Tick};
 use crate::stat::Stat;
 use std::collections::BTreeSet;
-use std::io;
-use std::path::{Path, PathBuf};
-use tidegate_model::intent::{CpuList, Listen, ServiceConfig};
-use tidegate_model::signals::{AcceptQueue, Queue, Reading, Resource, Signals};
+use std::path::PathBuf;
+use tidegate_model::intent::{ControlledResource, CpuList, Listen, ServiceConfig};
+use tidegate_model::signals::Signals;
 use tidegate_model::totals::Totals;
-use tidegate_units::{Nanos, Share};
+use tidegate_units::Nanos;
 
 /// How long a level (a queue, a share) is still shown, with its age, after it could not be read.
 pub const HOLD_MAX: Nanos = Nanos::from_secs(10);
@@ -50,6 +48,8 @@ pub struct ServiceSource {
     pub cgroup: Option<PathBuf>,
     /// Its CPUs, if the operator named them.
     pub cpus: Option<CpuList>,
+    /// Whether something is decided by the queue of the interfaces: then its absence is a trouble.
+    pub needs_interface: bool,
 }
 
 impl From<&ServiceConfig> for ServiceSource {
@@ -58,6 +58,10 @@ impl From<&ServiceConfig> for ServiceSource {
             listen: config.listen.clone(),
             cgroup: config.process.cgroup.clone(),
             cpus: config.process.cpus.clone(),
+            needs_interface: config.requests.as_ref().is_some_and(|requests| {
+                let resources = requests.buckets.iter().map(|bucket| bucket.resource);
+                resources.into_iter().any(|r| r == ControlledResource::Bandwidth)
+            }),
         }
     }
 }
@@ -78,6 +82,8 @@ pub struct Sensed {
     pub signals: Signals,
     /// The sources that failed.
     pub troubles: Vec<Trouble>,
+    /// Whether the listener has TCP_DEFER_ACCEPT on, where that could be inferred.
+    pub defer_accept: Option<bool>,
 }
 
 /// All sources of all services.
@@ -87,6 +93,7 @@ pub struct Sense {
     stat: Stat,
     finder: Finder,
     services: Vec<Service>,
+    interfaces: Interfaces,
     /// Reused at every tick.
     all: Vec<Listener>,
     buffer: Vec<u8>,
@@ -105,6 +112,7 @@ impl Sense {
             stat: Stat::new(&roots.proc),
             finder: Finder::new(&roots.proc),
             services: services.into_iter().map(Service::new).collect(),
+            interfaces: Interfaces::default(),
             all: Vec::new(),
             buffer: vec![0; FILE_MAX],
             last: None,
@@ -126,6 +134,28 @@ impl Sense {
             .collect();
     }
 
+    /// From now on also the queues of these interfaces, by which the answers leave, and what they
+    /// send. Without this there are no such signals.
+    pub fn watch_interfaces(
+        &mut self,
+        source: Box<dyn InterfaceSource + Send>,
+        names: Vec<String>,
+    ) {
+        self.interfaces.watch(source, names);
+    }
+
+    /// Other interfaces from now on, in the same namespace.
+    pub fn rename_interfaces(&mut self, names: Vec<String>) {
+        self.interfaces.rename(names);
+    }
+
+    /// Looks at the queues of the interfaces, and at nothing else: to be called every 10 to 20 ms,
+    /// because they fill and empty in that time. A tick looks too, so that without this the signal
+    /// is there, and coarse.
+    pub fn sample(&mut self, now: Nanos) {
+        self.interfaces.sample(now);
+    }
+
     /// Finds the processes of all services at once, without the bound of a tick: for the start.
     pub fn warm_up(&mut self, now: Nanos) {
         if self.listeners.list(&mut self.all).is_ok() {
@@ -144,18 +174,26 @@ impl Sense {
             self.locate(now, found);
         }
         let stat = self.stat.refresh(&mut self.buffer);
+        self.interfaces.tick(now);
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
-        let Self { services, stat: cpus, buffer, .. } = self;
+        let Self { services, stat: cpus, buffer, interfaces, .. } = self;
         let mut sensed = Vec::with_capacity(services.len());
         for (index, service) in services.iter_mut().enumerate() {
             let mut out = Sensed::default();
             out.signals.now = now;
             out.signals.period = period;
             out.signals.queue = service.queue(now, &listed, &mut out.troubles);
+            out.signals.queue.interface = interfaces.queue(now);
+            if service.source.needs_interface
+                && let Some(why) = interfaces.trouble(now)
+            {
+                out.troubles.push(Trouble { signal: "interface queue", why });
+            }
             out.signals.resource = service.resource(
                 &mut Tick { now, stat: cpus, stat_error: stat.as_ref().err(), buffer },
                 &mut out.troubles,
             );
+            out.signals.resource.bandwidth = interfaces.sent(now);
             match service.passive.tick(now, index, totals) {
                 Ok((time, balance)) => {
                     (out.signals.time, out.signals.balance) = (time, balance);
@@ -168,6 +206,9 @@ impl Sense {
                     out.troubles.push(Trouble { signal: "counters", why: error.to_string() });
                 }
             }
+            out.signals.buckets = service.passive.buckets(now);
+            let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
+            out.defer_accept = service.defer.tick(now, admitted, buffer);
             sensed.push(out);
         }
         sensed
@@ -193,177 +234,4 @@ impl Sense {
             }
         }
     }
-}
-
-/// What a service needs from the tick to read its resources.
-struct Tick<'a> {
-    now: Nanos,
-    stat: &'a Stat,
-    stat_error: Option<&'a io::Error>,
-    buffer: &'a mut [u8],
-}
-
-/// The last value of a level and when it was read.
-type Held<T> = Option<(Nanos, T)>;
-
-fn shown<T: Copy>(held: &Held<T>, now: Nanos) -> Option<Reading<T>> {
-    held.map(|(at, value)| Reading { value, age: now.since(at) }).filter(|r| r.age <= HOLD_MAX)
-}
-
-/// The sources of one service.
-struct Service {
-    source: ServiceSource,
-    listeners: Vec<Listener>,
-    located: Option<Nanos>,
-    place: Place,
-    quota: Option<f64>,
-    usages: Vec<Usage>,
-    cpu: Cpu,
-    /// Processor, memory, input and output.
-    pressures: Option<[Pressure; 3]>,
-    pressure_held: [Held<Share>; 3],
-    accept_held: Held<AcceptQueue>,
-    cpu_held: Held<Share>,
-    passive: Passive,
-}
-
-/// Names of the three kinds of pressure: file and signal.
-const PRESSURES: [(&str, &str); 3] =
-    [("cpu", "cpu pressure"), ("memory", "memory pressure"), ("io", "io pressure")];
-
-impl Service {
-    fn new(source: ServiceSource) -> Self {
-        Self {
-            source,
-            listeners: Vec::new(),
-            located: None,
-            place: Place::default(),
-            quota: None,
-            usages: Vec::new(),
-            cpu: Cpu::default(),
-            pressures: None,
-            pressure_held: [None; 3],
-            accept_held: None,
-            cpu_held: None,
-            passive: Passive::default(),
-        }
-    }
-
-    fn locate(&mut self, holders: &finder::Holders, roots: &Roots) {
-        let configured = self.source.cgroup.as_deref().and_then(Group::at);
-        let mut place = match configured {
-            Some(group) => finder::place_in(group, &roots.proc),
-            None => finder::place(&self.listeners, holders, &roots.proc, &roots.cgroup),
-        };
-        if place.processes == 0 && !self.listeners.is_empty() {
-            // The service is up and its processes cannot be seen: where it ran it still runs.
-            place.cpus = place.cpus.or_else(|| self.place.cpus.clone());
-            if place.groups.is_empty() {
-                place.groups.clone_from(&self.place.groups);
-            }
-        }
-        if self.source.cpus.is_some() {
-            place.cpus.clone_from(&self.source.cpus);
-        }
-        self.quota = place
-            .groups
-            .iter()
-            .map(|group| group.quota(&roots.cgroup))
-            .try_fold(0.0, |sum, quota| quota.map(|quota| sum + quota))
-            .filter(|sum| *sum > 0.0);
-        if place.groups != self.place.groups
-            || place.cpus != self.place.cpus
-            || self.pressures.is_none()
-        {
-            self.cpu.reset();
-            self.usages = place.groups.iter().map(Usage::new).collect();
-            self.pressures = Some(pressures(&place, roots));
-        }
-        self.place = place;
-    }
-
-    fn queue(&mut self, now: Nanos, listed: &io::Result<()>, troubles: &mut Vec<Trouble>) -> Queue {
-        let trouble = |why: String| Trouble { signal: "accept queue", why };
-        match listed {
-            Err(error) => troubles.push(trouble(error.to_string())),
-            Ok(()) if self.listeners.is_empty() => {
-                self.accept_held = None;
-                troubles.push(trouble("nothing listens on the service's addresses here".into()));
-            }
-            Ok(()) => {
-                let mut queue = AcceptQueue::default();
-                for listener in &self.listeners {
-                    queue.length += u64::from(listener.queue);
-                    queue.limit += u64::from(listener.limit);
-                }
-                self.accept_held = Some((now, queue));
-            }
-        }
-        Queue { accept: shown(&self.accept_held, now), ..Queue::default() }
-    }
-
-    fn resource(&mut self, tick: &mut Tick<'_>, troubles: &mut Vec<Trouble>) -> Resource {
-        for kind in 0..PRESSURES.len() {
-            let Some(pressures) = &mut self.pressures else { break };
-            match pressures[kind].tick(tick.now, tick.buffer) {
-                Ok(Some(reading)) => self.pressure_held[kind] = Some((tick.now, reading.value)),
-                Ok(None) => {}
-                Err(error) => {
-                    let signal = PRESSURES[kind].1;
-                    troubles.push(Trouble { signal, why: error.to_string() });
-                }
-            }
-        }
-        match self.cpu(tick) {
-            Ok(Some(share)) => self.cpu_held = Some((tick.now, share)),
-            Ok(None) => {}
-            Err(why) => troubles.push(Trouble { signal: "cpu", why }),
-        }
-        let [cpu, memory, io] = &self.pressure_held;
-        Resource {
-            cpu: shown(&self.cpu_held, tick.now),
-            cpu_pressure: shown(cpu, tick.now),
-            memory_pressure: shown(memory, tick.now),
-            io_pressure: shown(io, tick.now),
-            ..Resource::default()
-        }
-    }
-
-    fn cpu(&mut self, tick: &mut Tick<'_>) -> Result<Option<Share>, String> {
-        if let Some(error) = tick.stat_error {
-            return Err(error.to_string());
-        }
-        if self.place.cpus.is_none() && self.place.groups.is_empty() {
-            return Err("its processes were not found or may not be looked at; name its cgroup or CPUs under `process`".into());
-        }
-        let mut used_ns = (!self.usages.is_empty()).then_some(0_u64);
-        for usage in &mut self.usages {
-            // Without its groups the CPUs still tell: fall back to the busy share.
-            let read = usage.read_ns(tick.buffer).ok();
-            used_ns = used_ns.zip(read).map(|(sum, ns)| sum.saturating_add(ns));
-        }
-        let sum = tick.stat.sum(self.place.cpus.as_ref());
-        if sum.cpus == 0 {
-            return Err("none of its CPUs is online".into());
-        }
-        // Only the group's own pressure tells what the service waited for.
-        let own = self.place.groups.iter().any(|group| group.pressure().is_some());
-        let pressure = shown(&self.pressure_held[0], tick.now).filter(|_| own).map(|r| r.value);
-        Ok(self.cpu.tick(Sample { at: tick.now, sum, used_ns }, self.quota, pressure))
-    }
-}
-
-/// The pressure files of the service's first group that has them, or of the machine.
-fn pressures(place: &Place, roots: &Roots) -> [Pressure; 3] {
-    let group = place.groups.iter().find_map(Group::pressure);
-    PRESSURES.map(|(kind, _)| {
-        Pressure::new(match group {
-            Some(group) => group.join(format!("{kind}.pressure")),
-            None => machine_pressure(&roots.proc, kind),
-        })
-    })
-}
-
-fn machine_pressure(proc: &Path, kind: &str) -> PathBuf {
-    proc.join("pressure").join(kind)
 }

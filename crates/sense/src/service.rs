@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sources of one service: its accept queue, its CPUs and pressure, its counters.
+
+use crate::cgroup::{Group, Usage};
+use crate::cpu::{Cpu, Sample};
+use crate::defer::Defer;
+use crate::finder::{self, Place};
+use crate::listeners::Listener;
+use crate::passive::Passive;
+use crate::pressure::Pressure;
+use crate::sense::{HOLD_MAX, Roots, ServiceSource, Trouble};
+use crate::stat::Stat;
+use std::io;
+use std::path::{Path, PathBuf};
+use tidegate_model::signals::{AcceptQueue, Queue, Reading, Resource};
+use tidegate_units::{Nanos, Share};
+
+/// What a service needs from the tick to read its resources.
+pub(crate) struct Tick<'a> {
+    pub(crate) now: Nanos,
+    pub(crate) stat: &'a Stat,
+    pub(crate) stat_error: Option<&'a io::Error>,
+    pub(crate) buffer: &'a mut [u8],
+}
+
+/// The last value of a level and when it was read.
+type Held<T> = Option<(Nanos, T)>;
+
+fn shown<T: Copy>(held: &Held<T>, now: Nanos) -> Option<Reading<T>> {
+    held.map(|(at, value)| Reading { value, age: now.since(at) }).filter(|r| r.age <= HOLD_MAX)
+}
+
+/// The sources of one service.
+pub(crate) struct Service {
+    pub(crate) source: ServiceSource,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) located: Option<Nanos>,
+    pub(crate) passive: Passive,
+    pub(crate) defer: Defer,
+    place: Place,
+    quota: Option<f64>,
+    usages: Vec<Usage>,
+    cpu: Cpu,
+    /// Processor, memory, input and output.
+    pressures: Option<[Pressure; 3]>,
+    pressure_held: [Held<Share>; 3],
+    accept_held: Held<AcceptQueue>,
+    cpu_held: Held<Share>,
+}
+
+/// Names of the three kinds of pressure: file and signal.
+const PRESSURES: [(&str, &str); 3] =
+    [("cpu", "cpu pressure"), ("memory", "memory pressure"), ("io", "io pressure")];
+
+impl Service {
+    pub(crate) fn new(source: ServiceSource) -> Self {
+        Self {
+            source,
+            listeners: Vec::new(),
+            located: None,
+            place: Place::default(),
+            quota: None,
+            usages: Vec::new(),
+            cpu: Cpu::default(),
+            pressures: None,
+            pressure_held: [None; 3],
+            accept_held: None,
+            cpu_held: None,
+            passive: Passive::default(),
+            defer: Defer::default(),
+        }
+    }
+
+    pub(crate) fn locate(&mut self, holders: &finder::Holders, roots: &Roots) {
+        let holder = self.listeners.iter().filter_map(|l| holders.get(&l.inode)).flatten().next();
+        if let Some(pid) = holder {
+            self.defer.look_at(&roots.proc.join(pid.to_string()).join("net"));
+        }
+        let configured = self.source.cgroup.as_deref().and_then(Group::at);
+        let mut place = match configured {
+            Some(group) => finder::place_in(group, &roots.proc),
+            None => finder::place(&self.listeners, holders, &roots.proc, &roots.cgroup),
+        };
+        if place.processes == 0 && !self.listeners.is_empty() {
+            // The service is up and its processes cannot be seen: where it ran it still runs.
+            place.cpus = place.cpus.or_else(|| self.place.cpus.clone());
+            if place.groups.is_empty() {
+                place.groups.clone_from(&self.place.groups);
+            }
+        }
+        if self.source.cpus.is_some() {
+            place.cpus.clone_from(&self.source.cpus);
+        }
+        self.quota = place
+            .groups
+            .iter()
+            .map(|group| group.quota(&roots.cgroup))
+            .try_fold(0.0, |sum, quota| quota.map(|quota| sum + quota))
+            .filter(|sum| *sum > 0.0);
+        if place.groups != self.place.groups
+            || place.cpus != self.place.cpus
+            || self.pressures.is_none()
+        {
+            self.cpu.reset();
+            self.usages = place.groups.iter().map(Usage::new).collect();
+            self.pressures = Some(pressures(&place, roots));
+        }
+        self.place = place;
+    }
+
+    pub(crate) fn queue(
+        &mut self,
+        now: Nanos,
+        listed: &io::Result<()>,
+        troubles: &mut Vec<Trouble>,
+    ) -> Queue {
+        let trouble = |why: String| Trouble { signal: "accept queue", why };
+        match listed {
+            Err(error) => troubles.push(trouble(error.to_string())),
+            Ok(()) if self.listeners.is_empty() => {
+                self.accept_held = None;
+                troubles.push(trouble("nothing listens on the service's addresses here".into()));
+            }
+            Ok(()) => {
+                let mut queue = AcceptQueue::default();
+                for listener in &self.listeners {
+                    queue.length += u64::from(listener.queue);
+                    queue.limit += u64::from(listener.limit);
+                }
+                self.accept_held = Some((now, queue));
+            }
+        }
+        Queue { accept: shown(&self.accept_held, now), ..Queue::default() }
+    }
+
+    pub(crate) fn resource(
+        &mut self,
+        tick: &mut Tick<'_>,
+        troubles: &mut Vec<Trouble>,
+    ) -> Resource {
+        for kind in 0..PRESSURES.len() {
+            let Some(pressures) = &mut self.pressures else { break };
+            match pressures[kind].tick(tick.now, tick.buffer) {
+                Ok(Some(reading)) => self.pressure_held[kind] = Some((tick.now, reading.value)),
+                Ok(None) => {}
+                Err(error) => {
+                    let signal = PRESSURES[kind].1;
+                    troubles.push(Trouble { signal, why: error.to_string() });
+                }
+            }
+        }
+        match self.cpu(tick) {
+            Ok(Some(share)) => self.cpu_held = Some((tick.now, share)),
+            Ok(None) => {}
+            Err(why) => troubles.push(Trouble { signal: "cpu", why }),
+        }
+        let [cpu, memory, io] = &self.pressure_held;
+        Resource {
+            cpu: shown(&self.cpu_held, tick.now),
+            cpu_pressure: shown(cpu, tick.now),
+            memory_pressure: shown(memory, tick.now),
+            io_pressure: shown(io, tick.now),
+            ..Resource::default()
+        }
+    }
+
+    fn cpu(&mut self, tick: &mut Tick<'_>) -> Result<Option<Share>, String> {
+        if let Some(error) = tick.stat_error {
+            return Err(error.to_string());
+        }
+        if self.place.cpus.is_none() && self.place.groups.is_empty() {
+            return Err("its processes were not found or may not be looked at; name its cgroup or CPUs under `process`".into());
+        }
+        let mut used_ns = (!self.usages.is_empty()).then_some(0_u64);
+        for usage in &mut self.usages {
+            // Without its groups the CPUs still tell: fall back to the busy share.
+            let read = usage.read_ns(tick.buffer).ok();
+            used_ns = used_ns.zip(read).map(|(sum, ns)| sum.saturating_add(ns));
+        }
+        let sum = tick.stat.sum(self.place.cpus.as_ref());
+        if sum.cpus == 0 {
+            return Err("none of its CPUs is online".into());
+        }
+        // Only the group's own pressure tells what the service waited for.
+        let own = self.place.groups.iter().any(|group| group.pressure().is_some());
+        let pressure = shown(&self.pressure_held[0], tick.now).filter(|_| own).map(|r| r.value);
+        Ok(self.cpu.tick(Sample { at: tick.now, sum, used_ns }, self.quota, pressure))
+    }
+}
+
+/// The pressure files of the service's first group that has them, or of the machine.
+fn pressures(place: &Place, roots: &Roots) -> [Pressure; 3] {
+    let group = place.groups.iter().find_map(Group::pressure);
+    PRESSURES.map(|(kind, _)| {
+        Pressure::new(match group {
+            Some(group) => group.join(format!("{kind}.pressure")),
+            None => machine_pressure(&roots.proc, kind),
+        })
+    })
+}
+
+fn machine_pressure(proc: &Path, kind: &str) -> PathBuf {
+    proc.join("pressure").join(kind)
+}

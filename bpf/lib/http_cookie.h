@@ -15,14 +15,22 @@ enum tg_cookie_part {
 	TG_COOKIE_VALUE,
 };
 
-static __always_inline void tg_cookie_begin(struct tg_scan *s)
+/* A pair, if there is room to keep it: what follows is not worth its hashes. */
+static __always_inline void tg_cookie_begin(struct tg_head *h)
 {
+	struct tg_scan *s = &h->scan;
+
+	if (h->http.pairs >= TG_COOKIES_MAX) {
+		h->http.flags |= TG_HTTP_COOKIES;
+		s->state = TG_SCAN_COOKIE_BAD;
+		return;
+	}
 	s->part = TG_COOKIE_NAME;
 	tg_text_begin(&s->text);
 	s->state = TG_SCAN_COOKIE_NAME;
 }
 
-/* A pair is over: its hashes are kept, if there is room. */
+/* A pair is over: its hashes are kept. */
 static __always_inline void tg_cookie_keep(struct tg_head *h)
 {
 	struct tg_scan *s = &h->scan;
@@ -30,10 +38,8 @@ static __always_inline void tg_cookie_keep(struct tg_head *h)
 	__u32 at = h->http.pairs;
 	int valued = s->part == TG_COOKIE_VALUE;
 
-	if (at >= TG_COOKIES_MAX) {
-		h->http.flags |= TG_HTTP_COOKIES;
+	if (at >= TG_COOKIES_MAX)	/* never; for the verifier */
 		return;
-	}
 	h->pair[at].name = valued ? s->cookie : hash;
 	h->pair[at].value = valued ? hash : 0;
 	h->http.pairs = at + 1;
@@ -79,7 +85,7 @@ static __always_inline __u32 tg_cookie_byte(struct tg_head *h, __u8 c)
 			s->state = TG_SCAN_LF;
 			return 0;
 		}
-		tg_cookie_begin(s);
+		tg_cookie_begin(h);
 	}
 	if (s->state != TG_SCAN_COOKIE_BAD)
 		return tg_cookie_pair(h, c);

@@ -118,10 +118,10 @@ impl Recognised {
             | when(request.expect, flag::EXPECT)
             | when(request.method == b"CONNECT", flag::TUNNEL)
             | when(request.host.is_some(), flag::HOST)
-            | when(request.too_many_cookies(), flag::COOKIES);
+            | when(request.more_cookies, flag::COOKIES);
         let host = request.host.clone().unwrap_or_default();
         let name = if host.0.is_empty() { 0 } else { key.hash(&host.0) };
-        let cookies = request.kept_cookies().iter().map(|(name, value)| {
+        let cookies = request.cookies.iter().map(|(name, value)| {
             (key.hash(name), value.as_ref().map_or(0, |value| key.hash(value)))
         });
         Self {

@@ -59,7 +59,10 @@ pub struct Request {
     pub path: Vec<u8>,
     /// `None`: not seen yet; an empty one: there is none.
     pub host: Option<Host>,
+    /// As many as are kept.
     pub cookies: Vec<Cookie>,
+    /// There was something behind them.
+    pub more_cookies: bool,
     pub upgrade: bool,
     pub expect: bool,
     /// Of a head that was seen whole.
@@ -71,17 +74,6 @@ pub struct Whole {
     pub head: usize,
     pub body: Body,
     pub close: bool,
-}
-
-impl Request {
-    pub fn too_many_cookies(&self) -> bool {
-        self.cookies.len() > COOKIES_MAX
-    }
-
-    /// Those that are kept.
-    pub fn kept_cookies(&self) -> &[Cookie] {
-        &self.cookies[..self.cookies.len().min(COOKIES_MAX)]
-    }
 }
 
 /// What an answer says.
@@ -208,7 +200,7 @@ fn read_request(c: &mut Cursor<'_>, request: &mut Request) -> Result<(), Stop> {
                     read_host_field(c, &mut request.host)?;
                 }
             }
-            b"cookie" => cookies(c, &mut request.cookies)?,
+            b"cookie" => cookies(c, request)?,
             b"upgrade" => {
                 request.upgrade = true;
                 skip(c)?;
@@ -429,7 +421,7 @@ fn length(c: &mut Cursor<'_>) -> Result<u64, Stop> {
 }
 
 /// Pairs between semicolons.
-fn cookies(c: &mut Cursor<'_>, cookies: &mut Vec<Cookie>) -> Result<(), Stop> {
+fn cookies(c: &mut Cursor<'_>, request: &mut Request) -> Result<(), Stop> {
     loop {
         let end = c.run(|byte| is_space(byte) || byte == b';')?.1;
         if end == b'\r' {
@@ -439,7 +431,11 @@ fn cookies(c: &mut Cursor<'_>, cookies: &mut Vec<Cookie>) -> Result<(), Stop> {
         if end != b';' && end != b'\r' {
             return Err(Stop::Bad);
         }
-        cookies.extend(cookie(text));
+        if request.cookies.len() == COOKIES_MAX {
+            request.more_cookies = true;
+        } else {
+            request.cookies.extend(cookie(text));
+        }
     }
 }
 

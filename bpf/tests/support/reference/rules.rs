@@ -71,7 +71,7 @@ pub fn find(rules: &[Rule], request: &Request, method: u8) -> Found {
             _ => {}
         }
         let asks = [&rule.all, &rule.none, &rule.protect].iter().any(|tests| !tests.is_empty());
-        if asks && (request.whole.is_none() || request.too_many_cookies()) {
+        if asks && (request.whole.is_none() || request.more_cookies) {
             return Found::Split;
         }
         let holds = |test: &CookieTest| test.holds(&request.cookies);

@@ -33,6 +33,9 @@ enum Task {
         /// Also fetch the proxy that the comparison runs against
         #[arg(long)]
         rivals: bool,
+        /// Also install Node and Chromium, which the full test of real clients runs (400 MB)
+        #[arg(long)]
+        clients: bool,
     },
     /// Build target/release/tidegate
     Build,
@@ -65,7 +68,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Task::Setup { rivals } => setup::run(rivals),
+        Task::Setup { rivals, clients } => setup::run(rivals, clients),
         Task::Build => build::run(),
         Task::Test => test_run::run(),
         Task::Demo => demo::run(),

@@ -13,11 +13,15 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use packages::{PACKAGES, Package, RIVALS};
+use packages::{CLIENTS, PACKAGES, Package, RIVALS};
 
-/// Installs what is missing; with `rivals`, also the proxy that the comparison runs against.
-pub(crate) fn run(rivals: bool) -> Result<()> {
+/// Installs what is missing; with `rivals`, also the proxy that the comparison runs against; with
+/// `clients`, also the large ones among the real clients.
+pub(crate) fn run(rivals: bool, clients: bool) -> Result<()> {
     install_packages(PACKAGES)?;
+    if clients {
+        install_packages(CLIENTS)?;
+    }
     if rivals {
         install_packages(RIVALS)?;
         rivals::install()?;
@@ -109,7 +113,7 @@ mod tests {
     #[test]
     fn every_package_stands_once_with_a_reason() {
         let mut names = BTreeSet::new();
-        for package in PACKAGES.iter().chain(RIVALS) {
+        for package in PACKAGES.iter().chain(RIVALS).chain(CLIENTS) {
             assert!(names.insert(package.name), "{} stands twice", package.name);
             assert!(package.reason.len() > 10, "{}: why?", package.name);
         }

@@ -31,6 +31,10 @@ pub(super) const PACKAGES: &[Package] = &[
     package("nginx", "a protected server of the lab; limit_conn in the comparison"),
     package("haproxy", "comparison: what a refusal in a proxy costs"),
     package("nftables", "comparison: what a refusal in the packet filter costs"),
+    // To see how refusals look to those who get them
+    package("curl", "a real client of the tests"),
+    package("wget", "a real client of the tests"),
+    package("python3-requests", "a real client of the tests: Python requests on urllib3"),
     // To build networks to test in
     package("iproute2", "namespaces, links and addresses of the lab"),
     package("ethtool", "offloads are switched off where they would distort a measurement"),
@@ -42,6 +46,12 @@ pub(super) const PACKAGES: &[Package] = &[
     // To fetch the comparison's proxy
     package("ca-certificates", "packages are fetched over TLS"),
     package("python3-venv", "`setup --rivals` unpacks a proxy that comes as a Python package"),
+];
+
+/// Only `setup --clients` installs these: some 400 MB.
+pub(super) const CLIENTS: &[Package] = &[
+    package("nodejs", "a real client: Node's http with a keep-alive agent"),
+    package("chromium", "a real client: a browser, without a screen"),
 ];
 
 /// Only `setup --rivals` installs these.

@@ -141,7 +141,7 @@ impl Credentials {
             .map_err(|e| wrong(&files.certificate, e))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(|e| wrong(&files.key, e))?;
+            .map_err(|e| wrong(&files.key, key_fault(&e)))?;
         server.alpn_protocols = vec![ALPN.to_vec()];
         server.send_tls13_tickets = 0;
         let (server, key_path) = (Arc::new(server), files.key.clone());
@@ -248,6 +248,14 @@ impl ServerCertVerifier for Expect {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// The library's words for two files that do not belong together help nobody.
+fn key_fault(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "it is not the key of the certificate".into(),
+        error => error.to_string(),
     }
 }
 

@@ -318,6 +318,109 @@ impl Reference {
     }
 }
 
+/// A peer, its session, and the reference beside it.
+struct Play {
+    table: Table,
+    now: Nanos,
+    number: u64,
+    reference: Reference,
+    recorded: Vec<Frame>,
+    pair: Option<Pair>,
+}
+
+impl Play {
+    fn new() -> Self {
+        let mut play = Self {
+            table: Table::new(&grants()),
+            now: ms(1),
+            number: 0,
+            reference: Reference::default(),
+            recorded: Vec::new(),
+            pair: None,
+        };
+        play.begin();
+        play
+    }
+
+    fn begin(&mut self) {
+        self.number += 1;
+        let begun = Session::begin(&mut self.table, id("b1"), self.number, self.now);
+        self.pair = begun.ok().map(|session| Pair { session, sender: Sender::new(vec![]) });
+        let Some(Pair { session, sender }) = &mut self.pair else { return };
+        let Heard::Up(hello) = sender.receive(session.welcome()) else { panic!("no hello") };
+        session.receive(&mut self.table, self.now, hello);
+        let epoch = sender.position().0;
+        assert!(epoch > self.reference.epoch, "epochs only grow");
+        let told = self.reference.told;
+        self.reference = Reference { session: self.number, up: true, epoch, sequence: 0, told };
+    }
+
+    /// Does what is to be done; a report that is to be sent.
+    fn act(&mut self, act: Act) -> Option<Frame> {
+        // A quota is another test's concern: time goes on, and so the budget does.
+        self.now += ms(2);
+        match act {
+            Act::Wait(time) => self.now += ms(time),
+            Act::Report { service, validity_ms } => {
+                let report = Report::of(SERVICES[service], &signals(1), ms(0));
+                let sender = &mut self.pair.as_mut()?.sender;
+                return sender.report(Nanos::ZERO, Report { validity_ms, ..report });
+            }
+            Act::Replay(index) if !self.recorded.is_empty() => {
+                return Some(index.get(&self.recorded).clone());
+            }
+            Act::Change { at, session, epoch, sequence } if !self.recorded.is_empty() => {
+                let Frame::Report(mut report) = at.get(&self.recorded).clone() else { panic!() };
+                report.session = report.session.wrapping_add(session.into());
+                report.epoch = report.epoch.wrapping_add_signed(epoch.into());
+                report.sequence = report.sequence.wrapping_add_signed(sequence.into());
+                return Some(Frame::Report(report));
+            }
+            Act::Replay(_) | Act::Change { .. } => {}
+            Act::Reconnect => {
+                self.now += Nanos::SECOND;
+                self.begin();
+            }
+            Act::Drop { end } => self.hang_up(end),
+        }
+        None
+    }
+
+    fn hang_up(&mut self, end: bool) {
+        if self.pair.take().is_some() {
+            self.table.close(&id("b1"), self.number, end);
+            self.reference.up = false;
+            if end {
+                self.reference.told = [None; 2];
+            }
+        }
+    }
+
+    fn deliver(&mut self, frame: &Frame) {
+        let (Some(pair), Frame::Report(report)) = (&mut self.pair, frame) else { return };
+        // Sent at the time of arrival: what is late is another test's concern.
+        let report = Report { sent_ms: self.now.0 / 1_000_000, ..(**report).clone() };
+        self.reference.take(self.now, &report);
+        let frame = Frame::Report(Box::new(report));
+        let bytes = frame.encode().unwrap();
+        self.recorded.push(frame);
+        let (read, _) = Frame::decode(&bytes).unwrap().unwrap();
+        let step = pair.session.receive(&mut self.table, self.now, read);
+        assert!(matches!(step, Step::Go | Step::Say(_)), "{step:?}");
+    }
+
+    fn holds(&self) {
+        let now = self.now;
+        for (service, name) in SERVICES[..2].iter().enumerate() {
+            let known = self.table.backend(now, "b1", name);
+            assert_eq!(known.valid, self.reference.valid(now, service), "{name} at {now}");
+            assert!(known.valid || known.queue.accept.is_none());
+        }
+        assert!(!self.table.backend(now, "b1", "not-granted").valid);
+        assert!(!self.table.backend(now, "b2", "shop").valid, "nobody speaks for another");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -325,78 +428,12 @@ proptest! {
     /// longer than the last fresh report said.
     #[test]
     fn any_sequence_of_messages_follows_the_rules(acts in proptest::collection::vec(act(), 1..80)) {
-        let mut table = Table::new(&grants());
-        let mut now = ms(1);
-        let mut number = 1;
-        let mut reference = Reference::default();
-        let mut recorded: Vec<Frame> = Vec::new();
-        let begin = |table: &mut Table, now: Nanos, number: u64, reference: &mut Reference| {
-            let session = Session::begin(table, id("b1"), number, now).ok();
-            let mut pair = session.map(|session| Pair { session, sender: Sender::new(vec![]) });
-            if let Some(pair) = &mut pair {
-                let Heard::Up(hello) = pair.sender.receive(pair.session.welcome()) else { panic!() };
-                pair.session.receive(table, now, hello);
-                let epoch = pair.sender.position().0;
-                assert!(epoch > reference.epoch, "epochs only grow");
-                *reference = Reference { session: number, up: true, epoch, sequence: 0, told: reference.told };
-            }
-            pair
-        };
-        let mut pair = begin(&mut table, now, number, &mut reference);
+        let mut play = Play::new();
         for act in acts {
-            // A quota is another test's concern: time goes on, and so the budget does.
-            now += ms(2);
-            let frame = match act {
-                Act::Wait(time) => { now += ms(time); None }
-                Act::Report { service, validity_ms } => pair.as_mut().map(|pair| {
-                    let report = Report { validity_ms, ..Report::of(SERVICES[service], &signals(1), ms(0)) };
-                    pair.sender.report(Nanos::ZERO, Report { sent_ms: 0, ..report }).unwrap()
-                }),
-                Act::Replay(index) => (!recorded.is_empty()).then(|| index.get(&recorded).clone()),
-                Act::Change { at, session, epoch, sequence } if !recorded.is_empty() => {
-                    let Frame::Report(mut report) = at.get(&recorded).clone() else { panic!() };
-                    report.session = report.session.wrapping_add(session.into());
-                    report.epoch = report.epoch.wrapping_add_signed(epoch.into());
-                    report.sequence = report.sequence.wrapping_add_signed(sequence.into());
-                    Some(Frame::Report(report))
-                }
-                Act::Change { .. } => None,
-                Act::Reconnect => {
-                    number += 1;
-                    now += Nanos::SECOND;
-                    pair = begin(&mut table, now, number, &mut reference);
-                    None
-                }
-                Act::Drop { end } => {
-                    if pair.take().is_some() {
-                        table.close(&id("b1"), number, end);
-                        reference.up = false;
-                        if end {
-                            reference.told = [None; 2];
-                        }
-                    }
-                    None
-                }
-            };
-            if let (Some(frame), Some(pair)) = (frame, &mut pair) {
-                let Frame::Report(report) = &frame else { panic!() };
-                // Sent at the time of arrival: what is late is another test's concern.
-                let report = Report { sent_ms: now.0 / 1_000_000, ..(**report).clone() };
-                reference.take(now, &report);
-                let frame = Frame::Report(Box::new(report));
-                recorded.push(frame.clone());
-                let bytes = frame.encode().unwrap();
-                let (read, _) = Frame::decode(&bytes).unwrap().unwrap();
-                let step = pair.session.receive(&mut table, now, read);
-                prop_assert!(matches!(step, Step::Go | Step::Say(_)), "{:?}", step);
+            if let Some(frame) = play.act(act) {
+                play.deliver(&frame);
             }
-            for (service, name) in SERVICES[..2].iter().enumerate() {
-                let known = table.backend(now, "b1", name);
-                prop_assert_eq!(known.valid, reference.valid(now, service), "{} at {}", name, now);
-                prop_assert!(known.valid || known.queue.accept.is_none());
-            }
-            prop_assert!(!table.backend(now, "b1", "not-granted").valid);
-            prop_assert!(!table.backend(now, "b2", "shop").valid, "nobody speaks for another");
+            play.holds();
         }
     }
 }

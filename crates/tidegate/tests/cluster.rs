@@ -284,7 +284,7 @@ impl Server {
                         open.push_back(stream);
                     }
                 }
-                open.retain_mut(|stream| echo(stream));
+                open.retain_mut(echo);
             }
         });
         Self { stuck, ending, thread: Some(thread) }

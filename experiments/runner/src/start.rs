@@ -3,6 +3,7 @@
 
 use crate::abacus;
 use crate::catalog::Experiment;
+use crate::dual;
 use crate::servers;
 use crate::survival::{self, Watch};
 use anyhow::{Context, Result, bail};
@@ -49,6 +50,10 @@ pub enum Scenario {
     Servers(servers::Scenario),
     /// See [`abacus`].
     Syn(Box<abacus::Scenario>),
+    /// See [`dual`].
+    Dual(Box<dual::Scenario>),
+    /// See [`dual::refusal`].
+    Refusal(dual::refusal::Scenario),
 }
 
 #[derive(Deserialize)]
@@ -76,6 +81,17 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::Syn(Box::new(scenario)))
         }
+        "dual" => {
+            let scenario: dual::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Dual(Box::new(scenario)))
+        }
+        "refusal" => {
+            let scenario: dual::refusal::Scenario =
+                serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Refusal(scenario))
+        }
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
 }
@@ -86,13 +102,22 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 /// When it does not run in this world, or something in it fails.
 pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
     let scenario = scenario(experiment)?;
-    let world = match &scenario {
-        Scenario::Survival(_) => "lab",
-        Scenario::Servers(_) | Scenario::Syn(_) => "sim",
+    let worlds: &[&str] = match &scenario {
+        Scenario::Survival(_) | Scenario::Refusal(_) => &["lab"],
+        Scenario::Servers(_) | Scenario::Syn(_) => &["sim"],
+        Scenario::Dual(scenario) => scenario.worlds(),
     };
-    if options.world.as_deref().is_some_and(|asked| asked != world) {
-        bail!("{} runs with --world {world} only", experiment.name);
+    let world = options.world.as_deref().unwrap_or(worlds[0]);
+    if !worlds.contains(&world) {
+        bail!("{} runs with --world {} only", experiment.name, worlds.join(" or --world "));
     }
+    let lab = dual::lab::Options {
+        experiment: experiment.name.to_string(),
+        program: options.program.clone(),
+        helper: options.helper.clone(),
+        quick: options.effort != Effort::Full,
+        seed: options.seed,
+    };
     match scenario {
         Scenario::Survival(scenario) => survive(experiment, &scenario, options, watch),
         Scenario::Servers(scenario) => {
@@ -108,6 +133,19 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             };
             abacus::run(&scenario, &options, watch)
         }
+        Scenario::Dual(scenario) => {
+            let options = dual::Options {
+                experiment: experiment.name.to_string(),
+                quick: options.effort != Effort::Full,
+                seed: options.seed,
+                threads: 0,
+            };
+            match world {
+                "lab" => dual::lab::run(&scenario, &lab, watch),
+                _ => dual::sim::run(&scenario, &options, watch),
+            }
+        }
+        Scenario::Refusal(scenario) => dual::refusal::run(&scenario, &lab, watch),
     }
 }
 

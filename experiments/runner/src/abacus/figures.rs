@@ -10,18 +10,32 @@ use crate::results::Row;
 /// # Errors
 /// When a figure has nothing to show.
 pub fn all(scenario: &Scenario, rows: &[Row]) -> Result<Vec<(String, String)>, PlotError> {
-    let one = |spec: &FigureSpec| {
-        let svg = figure(scenario, spec, rows).svg()?;
-        Ok((format!("{}.svg", spec.file), svg))
-    };
-    scenario.figures.iter().map(one).collect()
+    let variants: Vec<&str> = scenario.variants.iter().map(|v| v.name.as_str()).collect();
+    draw(&scenario.figures, (&scenario.x.name, &variants), rows)
 }
 
-fn figure(scenario: &Scenario, spec: &FigureSpec, rows: &[Row]) -> Figure {
-    let x_name = spec.x_name.as_deref().unwrap_or(&scenario.x.name);
+/// File names and SVG texts of these figures; where one does not name its x axis or its variants,
+/// they are the experiment's.
+///
+/// # Errors
+/// When a figure has nothing to show.
+pub fn draw(
+    specs: &[FigureSpec],
+    of: (&str, &[&str]),
+    rows: &[Row],
+) -> Result<Vec<(String, String)>, PlotError> {
+    let one = |spec: &FigureSpec| {
+        let svg = figure(of, spec, rows).svg()?;
+        Ok((format!("{}.svg", spec.file), svg))
+    };
+    specs.iter().map(one).collect()
+}
+
+fn figure((x_name, variants): (&str, &[&str]), spec: &FigureSpec, rows: &[Row]) -> Figure {
+    let x_name = spec.x_name.as_deref().unwrap_or(x_name);
     let mut names: Vec<&str> = spec.variants.iter().map(String::as_str).collect();
     if names.is_empty() {
-        names = scenario.variants.iter().map(|variant| variant.name.as_str()).collect();
+        names = variants.to_vec();
     }
     let course = x_name == "time_s";
     let panel = |panel: &PanelSpec, names: &[&str]| Panel {
@@ -30,7 +44,7 @@ fn figure(scenario: &Scenario, spec: &FigureSpec, rows: &[Row]) -> Figure {
             _ => panel.label.clone(),
         },
         range: panel.range,
-        series: names
+        series: panel_names(panel, names)
             .iter()
             .map(|name| series(rows, (name, x_name), panel))
             .map(|series| if course { Series { errors: Vec::new(), ..series } } else { series })
@@ -51,6 +65,14 @@ fn figure(scenario: &Scenario, spec: &FigureSpec, rows: &[Row]) -> Figure {
         x_log: spec.x_log,
         labelled: spec.each,
     }
+}
+
+/// A panel that names variants shows these.
+fn panel_names<'a>(panel: &'a PanelSpec, names: &[&'a str]) -> Vec<&'a str> {
+    if panel.variants.is_empty() {
+        return names.to_vec();
+    }
+    panel.variants.iter().map(String::as_str).collect()
 }
 
 fn series(rows: &[Row], (variant, x_name): (&str, &str), panel: &PanelSpec) -> Series {

@@ -18,6 +18,6 @@ mod scenario;
 pub mod setting;
 pub mod stats;
 
-pub use figures::all as figures;
+pub use figures::{all as figures, draw};
 pub use run::{Options, run};
 pub use scenario::{Axis, Course, FigureSpec, PanelSpec, Runs, Scenario, Variant};

@@ -153,6 +153,9 @@ pub struct PanelSpec {
     /// Range of y.
     #[serde(default)]
     pub range: Option<(f64, f64)>,
+    /// Variants shown in this panel; empty: those of the figure.
+    #[serde(default)]
+    pub variants: Vec<String>,
 }
 
 const fn one() -> f64 {

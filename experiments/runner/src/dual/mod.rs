@@ -3,11 +3,32 @@
 //! when that is not enough.
 //!
 //! A scenario ([`Scenario`]) names what is varied and what is compared; each point of it is a
-//! [`Setting`], which both worlds understand: [`lab`] on a real server, `sim` in virtual time.
+//! [`Setting`], which both worlds understand: [`lab`] on a real server, [`sim`] in virtual time
+//! with the server of [`model`]. [`course`] reads a sudden load's course, [`derive`] computes what
+//! claims need beside, [`figures`] draws.
 
+pub mod course;
+pub mod derive;
+pub mod figures;
 pub mod lab;
+pub mod model;
+pub mod refusal;
 mod scenario;
 mod setting;
+pub mod sim;
 
 pub use scenario::{Axis, Onset, Scenario, Sim};
 pub use setting::{Changes, Control, Rule, Setting, Unit, merged};
+
+/// How to run in virtual time.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the experiment, for the rows.
+    pub experiment: String,
+    /// Whether the quick number of runs and points is enough.
+    pub quick: bool,
+    /// Seed.
+    pub seed: u64,
+    /// Threads; 0: one a core. The result does not depend on them.
+    pub threads: usize,
+}

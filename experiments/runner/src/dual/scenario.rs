@@ -80,6 +80,9 @@ pub struct Sim {
     pub runs: u32,
     /// Runs a point in a quick one.
     pub quick_runs: u32,
+    /// Values of x of a full run instead of the scenario's; empty for those.
+    #[serde(default)]
+    pub at: Vec<f64>,
     /// Keys of the server's model that differ from the defaults (crate::dual::model).
     #[serde(default)]
     pub server: Changes,
@@ -98,6 +101,16 @@ impl Scenario {
         }
         merged(&[&self.base, &point, &variant.set])
             .with_context(|| format!("variant {} at {}", variant.name, x))
+    }
+
+    /// Where it runs; the first is where it runs if nobody says where.
+    #[must_use]
+    pub fn worlds(&self) -> &'static [&'static str] {
+        match (&self.sim, &self.lab) {
+            (Some(_), Some(_)) => &["sim", "lab"],
+            (Some(_), None) => &["sim"],
+            (None, _) => &["lab"],
+        }
     }
 
     /// The values of x.
@@ -123,7 +136,8 @@ impl Scenario {
             ensure!((1.0..=EACH_MAX as f64).contains(&steps), "onset: 1 to {EACH_MAX} steps");
         }
         for variant in &self.variants {
-            for x in self.x.at.iter().chain(&self.x.quick) {
+            let more = self.sim.iter().flat_map(|sim| &sim.at);
+            for x in self.x.at.iter().chain(&self.x.quick).chain(more) {
                 self.setting(variant, *x)?.check()?;
             }
         }

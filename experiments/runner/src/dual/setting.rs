@@ -47,6 +47,8 @@ pub enum Rule {
     Cgi,
     /// `/islarge/`, for the outgoing interface.
     Large,
+    /// `/`, for the CPU: everything that no other rule is for.
+    Any,
 }
 
 /// One setting.
@@ -57,7 +59,7 @@ pub struct Setting {
     pub load: f64,
     /// What a load of 1 is.
     pub unit: Unit,
-    /// Instead of one load: pieces of (seconds, load), measured as a whole after `warm_s`.
+    /// Instead of one load: pieces of (seconds, load), measured after the first `warm_s` of them.
     pub steps: Vec<(f64, f64)>,
     /// How arrivals are spread.
     pub arrivals: Process,
@@ -101,7 +103,10 @@ pub struct Setting {
     pub connect_timeout_s: f64,
     /// A client gives up after so long, from its intended start (seconds).
     pub timeout_s: f64,
-    /// The load is measured from here (seconds).
+    /// Half the load grows to the load in so long, before everything else (seconds): nobody is
+    /// taken by surprise. Not with `steps`.
+    pub ramp_s: f64,
+    /// The load is measured from here, after the ramp (seconds).
     pub warm_s: f64,
     /// And for so long (seconds); with `steps`, their sum counts.
     pub seconds: f64,
@@ -138,6 +143,7 @@ impl Default for Setting {
             large_size: 142_000,
             connect_timeout_s: 0.5,
             timeout_s: 10.0,
+            ramp_s: 0.0,
             warm_s: 60.0,
             seconds: 120.0,
             session_requests: 1,
@@ -148,6 +154,12 @@ impl Default for Setting {
 }
 
 impl Setting {
+    /// Seconds from the beginning of a run from which on it is measured.
+    #[must_use]
+    pub fn measured_from(&self) -> f64 {
+        if self.steps.is_empty() { self.ramp_s + self.warm_s } else { self.warm_s }
+    }
+
     /// Whether it can be run.
     ///
     /// # Errors
@@ -166,6 +178,11 @@ impl Setting {
             within("steps: load", *load, (0.0, 100.0))?;
         }
         ensure!(self.steps.len() <= STEPS_MAX, "steps: at most {STEPS_MAX}");
+        let whole: f64 = self.steps.iter().map(|(seconds, _)| seconds).sum();
+        ensure!(
+            self.steps.is_empty() || self.warm_s < whole,
+            "steps: nothing is left to measure after warm_s"
+        );
         within("dynamic", self.dynamic, (0.0, 1.0))?;
         within("cpu_reference", self.cpu_reference, (0.01, 1.0))?;
         within("syn_start", self.syn_start, (1.0, 1e9))?;
@@ -180,6 +197,7 @@ impl Setting {
         );
         within("connect_timeout_s", self.connect_timeout_s, (0.0, 1e3))?;
         within("timeout_s", self.timeout_s, (0.1, 1e3))?;
+        within("ramp_s", self.ramp_s, (0.0, 1e5))?;
         within("warm_s", self.warm_s, (0.0, 1e5))?;
         within("seconds", self.seconds, (1.0, 1e5))?;
         within("session_requests", f64::from(self.session_requests), (1.0, 100.0))?;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A setting as a configuration of tidegate.
+
+use super::{Answer, Lab, SynAction};
+use crate::dual::{Control, Rule, Setting};
+use serde_json::{Map, Value, json};
+use tidegate_lab::ProductConfig;
+
+/// The cookie of an ongoing session.
+pub(super) const SESSION_COOKIE: &str = "session";
+/// K_P of the paper's controllers: CPU, queues; K_D of queues (section 3, "Parameter settings").
+const GAIN_CPU: f64 = 0.2;
+const GAIN_QUEUE: f64 = 1.0 / 16.0;
+const DERIVATIVE_GAIN: f64 = 0.25;
+/// Reference of the interface queue, as a share of its length: 35 of 100.
+const INTERFACE_REFERENCE: f64 = 0.35;
+/// Reference of the listen queue, in connections.
+const LISTEN_QUEUE: u32 = 100;
+
+/// The configuration; none where nothing is in force. `scale` is how much larger the server is than
+/// the paper's.
+pub(super) fn config(setting: &Setting, lab: &Lab, scale: f64) -> Option<ProductConfig> {
+    let action = match lab.syn_action {
+        SynAction::Drop => "drop",
+        SynAction::Reject => "reject",
+    };
+    let control = match setting.control {
+        Control::None => return None,
+        Control::Default => json!({"name": "default"}),
+        Control::Paper => json!({
+            "name": "syn",
+            "rate": rate(setting.syn_start * scale),
+            "burst": setting.burst_syn,
+            "accept_queue": LISTEN_QUEUE,
+            "cpu": setting.cpu_reference,
+        }),
+    };
+    let mut web = json!({
+        "mode": "enforce",
+        "listen": ["*:80"],
+        "policy": {"name": "token_bucket", "action": action},
+        "control": control,
+    });
+    if !setting.rules.is_empty() {
+        web["requests"] = requests(setting, lab, scale);
+    }
+    Some(ProductConfig { services: json!({"web": web}), ..ProductConfig::one("web", &[]) })
+}
+
+fn rate(per_second: f64) -> String {
+    format!("{:.3}/s", per_second.max(1.0))
+}
+
+fn requests(setting: &Setting, lab: &Lab, scale: f64) -> Value {
+    let mut buckets = Map::new();
+    let mut rules = Vec::new();
+    let answer = match lab.answer {
+        Answer::Busy => "503",
+        Answer::Reset => "reset",
+    };
+    for rule in &setting.rules {
+        let (name, path, resource) = match rule {
+            Rule::Cgi => ("cgi", "/cgi-bin/", "cpu"),
+            Rule::Large => ("large", "/islarge/", "bandwidth"),
+            Rule::Any => ("any", "/", "cpu"),
+        };
+        buckets.insert(
+            name.to_owned(),
+            json!({
+                "resource": resource,
+                "minimum": rate(setting.minimum * scale),
+                "burst": setting.burst_header,
+                "control": bucket_control(*rule, setting, scale),
+            }),
+        );
+        let mut line = json!({"path": path, "bucket": name, "answer": answer});
+        if setting.protect {
+            line["protect"] = json!([{"name": SESSION_COOKIE}]);
+            line["close_persistent"] = json!(true);
+        }
+        rules.push(line);
+    }
+    json!({"buckets": buckets, "rules": rules})
+}
+
+fn bucket_control(rule: Rule, setting: &Setting, scale: f64) -> Value {
+    let start = rate(setting.header_start * scale);
+    match (setting.control, rule) {
+        (Control::Paper, Rule::Cgi | Rule::Any) => json!({
+            "name": "p", "rate": start, "reference": setting.cpu_reference, "gain": GAIN_CPU * scale,
+        }),
+        (Control::Paper, Rule::Large) => json!({
+            "name": "pd", "rate": start, "reference": INTERFACE_REFERENCE,
+            "gain": GAIN_QUEUE * scale, "derivative_gain": DERIVATIVE_GAIN * scale,
+        }),
+        (Control::None | Control::Default, _) => json!({"name": "default"}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing in force needs no tidegate; the paper's figures are scaled; protection names the
+    /// cookie that the load's sessions carry.
+    #[test]
+    fn settings_become_configurations() {
+        let setting = |control| Setting { control, ..Setting::default() };
+        let lab = Lab::default();
+        assert!(config(&setting(Control::None), &lab, 1.0).is_none());
+        let paper = config(&setting(Control::Paper), &lab, 2.0).unwrap().services;
+        let requests = &paper["web"]["requests"];
+        assert_eq!(paper["web"]["control"]["rate"], "2000.000/s");
+        assert_eq!(requests["buckets"]["cgi"]["minimum"], "20.000/s");
+        assert_eq!(requests["buckets"]["cgi"]["control"]["gain"], 0.4);
+        assert_eq!(requests["rules"][0]["answer"], "503");
+        let both = Setting {
+            protect: true,
+            rules: vec![Rule::Cgi, Rule::Large],
+            ..setting(Control::Default)
+        };
+        let services = config(&both, &lab, 1.0).unwrap().services;
+        let rules = &services["web"]["requests"]["rules"];
+        assert_eq!(rules[1]["path"], "/islarge/");
+        assert_eq!(rules[1]["protect"][0]["name"], SESSION_COOKIE);
+        let bare = Setting { rules: vec![], ..setting(Control::Default) };
+        assert!(config(&bare, &lab, 1.0).unwrap().services["web"].get("requests").is_none());
+    }
+}

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a refusal costs: the same requests at the same rate, all of them refused, by each of those
+//! who can.
+//!
+//! ```text
+//!   arm up ── standing (no load) ── load: warm-up │ measured │ ── next arm, another one first each round
+//!                 │ idle-priority loops on both CPUs │
+//!   CPU per refusal = (busy in the measured part − busy standing, for as long) / refusals in it
+//! ```
+//!
+//! The client's part is in it: it is the same for all who let it connect, and less for who refuses
+//! its SYN. What is subtracted is what runs without any request: tidegate's ticks, timers.
+
+use super::lab;
+use crate::results::Row;
+use crate::survival::{Outcome, Watch};
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::json;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use tidegate_lab::{
+    ApacheOptions, Arrive, Cost, Counts, Front, FrontKind, Group, IdleMark, IdleMeter, Lab,
+    LabOptions, LoadPlan, LoadReport, Mpm, NftHook, NftLimit, NftRule, Phase, Product,
+    ProductConfig, Script, Server,
+};
+use tidegate_units::Nanos;
+use tidegate_workload::Profile;
+
+/// Port of the server where a proxy stands in front of it.
+const BEHIND: u16 = 8080;
+/// How long the loops are calibrated at the beginning, and between two arms.
+const CALIBRATION: (Nanos, Nanos) = (Nanos::from_secs(5), Nanos::from_millis(500));
+/// Most rounds.
+const ROUNDS_MAX: u32 = 100;
+/// An arm that refuses less than this share of the requests was not in force.
+const REFUSED_LEAST: f64 = 0.99;
+/// A run is void where more than this share of the CPUs is busy without any load.
+const OTHERS_MOST: f64 = 0.1;
+/// What is void is run so often.
+const TRIES: u32 = 3;
+
+/// scenario.yaml.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Always `refusal`.
+    pub kind: String,
+    /// Who refuses: see [`Refuser`].
+    pub variants: Vec<Refuser>,
+    /// Requests per second, each on a connection of its own.
+    pub rate: f64,
+    /// The full run.
+    pub full: Extent,
+    /// The quick run.
+    pub quick: Extent,
+}
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extent {
+    /// Rounds: each runs every variant once.
+    pub rounds: u32,
+    /// Load before the measured part, in seconds.
+    pub warm_s: f64,
+    /// The measured part, and the standing part before it, in seconds.
+    pub seconds: f64,
+}
+
+/// Who refuses, and how. `-plain`: in front of a server without TCP_DEFER_ACCEPT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refuser {
+    /// tidegate, a request, by 503.
+    #[serde(rename = "ours-503")]
+    Busy,
+    /// The same.
+    #[serde(rename = "ours-503-plain")]
+    BusyPlain,
+    /// tidegate, a request, by RST.
+    OursReset,
+    /// The same.
+    OursResetPlain,
+    /// tidegate, a SYN, by RST.
+    OursSyn,
+    /// The same.
+    OursSynPlain,
+    /// Apache itself: 503 by mod_rewrite.
+    Apache,
+    /// The same.
+    ApachePlain,
+    /// nginx in front: `limit_req` with its own 503.
+    Nginx,
+    /// HAProxy in front: `http-request deny` with 503.
+    Haproxy,
+    /// nftables: a SYN, by RST (`input`, `limit rate over`, `reject with tcp reset`).
+    Nft,
+}
+
+impl Refuser {
+    /// Its name in the rows.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Busy => "ours-503",
+            Self::BusyPlain => "ours-503-plain",
+            Self::OursReset => "ours-reset",
+            Self::OursResetPlain => "ours-reset-plain",
+            Self::OursSyn => "ours-syn",
+            Self::OursSynPlain => "ours-syn-plain",
+            Self::Apache => "apache",
+            Self::ApachePlain => "apache-plain",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Nft => "nft",
+        }
+    }
+
+    const fn defer_accept(self) -> bool {
+        !matches!(
+            self,
+            Self::BusyPlain | Self::OursResetPlain | Self::OursSynPlain | Self::ApachePlain
+        )
+    }
+
+    /// How many of these clients it refused, as they saw it.
+    const fn refused(self, counts: &Counts) -> u64 {
+        match self {
+            Self::OursReset | Self::OursResetPlain => counts.broken,
+            Self::OursSyn | Self::OursSynPlain | Self::Nft => counts.refused_connect,
+            _ => counts.refused_http,
+        }
+    }
+
+    /// The service's configuration where it is tidegate that refuses.
+    fn config(self) -> Option<ProductConfig> {
+        let fixed = |rate: f64, burst: u32| json!({"name": "fixed", "rate": rate, "burst": burst});
+        let request = |answer: &str| {
+            json!({
+                "mode": "enforce", "listen": ["*:80"], "control": fixed(1e6, 1_000_000),
+                "requests": {
+                    "buckets": {"all": {"resource": "cpu", "burst": 1, "minimum": "1/s",
+                                        "control": {"name": "fixed", "rate": "1/s"}}},
+                    "rules": [{"path": "/", "bucket": "all", "answer": answer}],
+                },
+            })
+        };
+        let web = match self {
+            Self::Busy | Self::BusyPlain => request("503"),
+            Self::OursReset | Self::OursResetPlain => request("reset"),
+            Self::OursSyn | Self::OursSynPlain => json!({
+                "mode": "enforce", "listen": ["*:80"], "control": fixed(1.0, 1),
+                "policy": {"name": "token_bucket", "action": "reject"},
+            }),
+            _ => return None,
+        };
+        let others = json!({"answers": {"rst_per_second": 100_000}});
+        Some(ProductConfig {
+            services: json!({"web": web}),
+            others,
+            ..ProductConfig::one("web", &[])
+        })
+    }
+
+    fn front(self) -> Option<FrontKind> {
+        match self {
+            Self::Nginx => Some(FrontKind::NginxLimitReq { rate: 1 }),
+            Self::Haproxy => Some(FrontKind::HaproxyDeny),
+            _ => None,
+        }
+    }
+}
+
+impl Scenario {
+    /// Whether it can be run.
+    ///
+    /// # Errors
+    /// Names what is out of range.
+    pub fn check(&self) -> Result<()> {
+        ensure!(!self.variants.is_empty(), "no variants");
+        ensure!((1.0..=1e5).contains(&self.rate), "rate: 1 to 100000");
+        for extent in [self.full, self.quick] {
+            ensure!((1..=ROUNDS_MAX).contains(&extent.rounds), "rounds: 1 to {ROUNDS_MAX}");
+            ensure!((0.5..=1e4).contains(&extent.seconds), "seconds: 0.5 to 10000");
+            ensure!((0.0..=1e4).contains(&extent.warm_s), "warm_s: 0 to 10000");
+        }
+        Ok(())
+    }
+}
+
+/// What runs; dropped in this order.
+struct Arm {
+    product: Option<Product>,
+    front: Option<Front>,
+    rule: Option<NftRule>,
+    server: Server,
+}
+
+impl Arm {
+    fn start(lab: &Lab, program: &std::path::Path, refuser: Refuser) -> Result<Self> {
+        let front = refuser.front();
+        let options = ApacheOptions {
+            cgi: None,
+            port: if front.is_some() { BEHIND } else { 80 },
+            defer_accept: refuser.defer_accept(),
+            busy: matches!(refuser, Refuser::Apache | Refuser::ApachePlain),
+            ..ApacheOptions::cgi(Mpm::Prefork, Cost::busy(Nanos::ZERO))
+        };
+        let server = lab.start_apache(&options).context("Apache")?;
+        let mut arm = Self { product: None, front: None, rule: None, server };
+        if let Some(kind) = front {
+            arm.front = Some(lab.start_front(&kind, &arm.server, 80).context("the proxy")?);
+        }
+        if let Some(config) = refuser.config() {
+            arm.product = Some(lab.start_product(program, &config).context("tidegate")?);
+        }
+        if refuser == Refuser::Nft {
+            let limit =
+                NftLimit { hook: NftHook::Input, port: 80, rate: 1, burst: 1, reject: true };
+            arm.rule = Some(lab.limit_by_nft(&limit).context("nftables")?);
+        }
+        Ok(arm)
+    }
+
+    fn target(&self) -> &Server {
+        self.front.as_ref().map_or(&self.server, |front| &front.server)
+    }
+
+    /// CPU time of the processes of the server's side so far: without softirq.
+    fn cpu_used(&self) -> f64 {
+        let front = self.front.as_ref().map(|front| front.server.group());
+        let product = self.product.as_ref().map(|product| product.process().group());
+        let groups = [Some(self.server.group()), front, product];
+        groups.into_iter().flatten().filter_map(Group::cpu_used).map(Nanos::as_secs_f64).sum()
+    }
+
+    /// What the refuser itself has counted; where the kernel answers, the clients' count is all.
+    fn own_count(&self) -> Result<Option<u64>> {
+        let front = self.front.as_ref().map(Front::refused).transpose()?;
+        let rule = self.rule.as_ref().map(NftRule::refused).transpose()?;
+        Ok(front.or(rule))
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.product.take().map_or(Ok(()), Product::stop).context("tidegate does not end")
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    refused: u64,
+    offered: u64,
+    busy_s: f64,
+    server_s: f64,
+}
+
+/// How to run: see [`lab::Options`].
+///
+/// # Errors
+/// When lab, server, product or load fail, or when who should refuse does not.
+pub fn run(scenario: &Scenario, options: &lab::Options, watch: &mut dyn Watch) -> Result<Outcome> {
+    scenario.check()?;
+    let extent = if options.quick { scenario.quick } else { scenario.full };
+    watch.step("making the lab");
+    let lab = Lab::new(LabOptions::new(options.helper.clone())).context("the lab")?;
+    let mut meter = lab.idle_meter(CALIBRATION.0).context("the idle loops")?;
+    let mut found: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
+    let mut outcome = Outcome::default();
+    for round in 0..extent.rounds {
+        for index in 0..scenario.variants.len() {
+            let refuser = scenario.variants[(index + round as usize) % scenario.variants.len()];
+            watch.step(&format!("round {}, {}", round + 1, refuser.name()));
+            meter.calibrate(CALIBRATION.1)?;
+            let bench = Bench { lab: &lab, meter: &meter, options, scenario, extent };
+            match bench.tries(refuser, watch, &mut outcome.notes)? {
+                Some(measured) => found.entry(refuser.name()).or_default().push(measured),
+                None => outcome.notes.push(format!("{}: left out of a round", refuser.name())),
+            }
+        }
+        outcome.rows = rows(&options.experiment, scenario.rate, &found);
+        watch.kept(&outcome)?;
+    }
+    Ok(outcome)
+}
+
+struct Bench<'a> {
+    lab: &'a Lab,
+    meter: &'a IdleMeter,
+    options: &'a lab::Options,
+    scenario: &'a Scenario,
+    extent: Extent,
+}
+
+impl Bench<'_> {
+    fn tries(
+        &self,
+        refuser: Refuser,
+        watch: &mut dyn Watch,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Measured>> {
+        for _ in 0..TRIES {
+            let (measured, void) = self.one(refuser, watch)?;
+            if !void.is_empty() {
+                notes.push(format!("{}: void, {}", refuser.name(), void.join("; ")));
+            }
+            if void.is_empty() || self.options.quick {
+                return Ok(Some(measured));
+            }
+        }
+        Ok(None)
+    }
+
+    fn one(&self, refuser: Refuser, watch: &mut dyn Watch) -> Result<(Measured, Vec<String>)> {
+        let arm = Arm::start(self.lab, &self.options.program, refuser)?;
+        let seconds = self.extent.seconds;
+        let from = (self.meter.mark()?, arm.cpu_used());
+        std::thread::sleep(Nanos::from_secs_f64(seconds).into());
+        let to = (self.meter.mark()?, arm.cpu_used());
+        let standing = (self.meter.busy(&from.0, &to.0).as_secs_f64(), to.1 - from.1);
+        let (report, busy, server) = self.load(&arm, watch)?;
+        let phase = report.stream("all").and_then(|s| s.phase("measured"));
+        let counts = phase.context("the report lacks its phase")?.totals.counts;
+        let measured = Measured {
+            refused: refuser.refused(&counts),
+            offered: counts.offered,
+            busy_s: (busy - standing.0).max(0.0),
+            server_s: (server - standing.1).max(0.0),
+        };
+        let share = measured.refused as f64 / measured.offered.max(1) as f64;
+        if share < REFUSED_LEAST {
+            bail!("{} refused {share:.3} of the requests only: {counts:?}", refuser.name());
+        }
+        if let Some(own) = arm.own_count()?
+            && own < measured.refused
+        {
+            bail!("{}: {} refusals seen, {own} by its own count", refuser.name(), measured.refused);
+        }
+        arm.end()?;
+        let mut void = report.void;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let others = standing.0 / (cpus * seconds);
+        if others > OTHERS_MOST {
+            void.push(format!("{others:.2} of the CPUs were busy without any load"));
+        }
+        Ok((measured, void))
+    }
+
+    /// The load; busy time and the server's CPU time in the measured part.
+    fn load(&self, arm: &Arm, watch: &mut dyn Watch) -> Result<(LoadReport, f64, f64)> {
+        let (from, to) = (self.extent.warm_s, self.extent.warm_s + self.extent.seconds);
+        let whole = Profile::constant(Nanos::from_secs_f64(to), self.scenario.rate);
+        let mut stream = arm.target().stream("all", Arrive::constant(whole));
+        stream.path = "/index.html".into();
+        let (start, end) = (Nanos::from_secs_f64(from), Nanos::from_secs_f64(to));
+        let plan = LoadPlan {
+            seed: self.options.seed,
+            streams: vec![stream],
+            phases: vec![Phase { name: "measured".into(), start, end }],
+            ..LoadPlan::default()
+        };
+        let marks: RefCell<Vec<(IdleMark, f64)>> = RefCell::new(Vec::new());
+        let mark = || {
+            marks.borrow_mut().push((self.meter.mark()?, arm.cpu_used()));
+            Ok::<(), tidegate_lab::LabError>(())
+        };
+        let mut script = Script::new().at(start, "from", mark).at(end, "to", mark);
+        let report =
+            self.lab.run_script(&plan, &mut script, &mut |progress| watch.second(progress))?;
+        drop(script);
+        let marks = marks.into_inner();
+        let [first, last] = &marks[..] else { bail!("the load ended before its marks") };
+        let busy = self.meter.busy(&first.0, &last.0).as_secs_f64();
+        Ok((report, busy, last.1 - first.1))
+    }
+}
+
+/// The median, and how far the values reach.
+fn median(values: &mut [f64]) -> (f64, f64, f64) {
+    values.sort_unstable_by(f64::total_cmp);
+    let n = values.len();
+    let (Some(first), Some(last)) = (values.first(), values.last()) else { return (0.0, 0.0, 0.0) };
+    let middle = f64::midpoint(values[(n - 1) / 2], values[n / 2]);
+    (middle, *first, *last)
+}
+
+fn rows(experiment: &str, rate: f64, found: &BTreeMap<&'static str, Vec<Measured>>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (variant, all) in found {
+        let mut row = |metric: &str, unit: &str, value: f64| {
+            rows.push(Row {
+                experiment: experiment.into(),
+                world: "lab".into(),
+                variant: (*variant).into(),
+                x_name: "rate".into(),
+                x: rate,
+                metric: metric.into(),
+                unit: unit.into(),
+                value,
+                ci95: None,
+                runs: all.len() as u32,
+            });
+        };
+        let each = |value: fn(&Measured) -> f64| all.iter().map(value).collect::<Vec<f64>>();
+        let per = |m: &Measured| m.busy_s / m.refused.max(1) as f64;
+        let (middle, least, most) = median(&mut each(per));
+        row("cpu_per_refusal", "s", middle);
+        row("cpu_per_refusal_least", "s", least);
+        row("cpu_per_refusal_most", "s", most);
+        row("refused_per_cpu_second", "1/s", 1.0 / middle.max(1e-9));
+        let (server, ..) = median(&mut each(|m| m.server_s / m.refused.max(1) as f64));
+        row("server_cpu_per_refusal", "s", server);
+        let (share, ..) = median(&mut each(|m| m.refused as f64 / m.offered.max(1) as f64));
+        row("refused", "share", share);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_few_and_many() {
+        assert_eq!(median(&mut []), (0.0, 0.0, 0.0));
+        assert_eq!(median(&mut [3.0, 1.0]), (2.0, 1.0, 3.0));
+        assert_eq!(median(&mut [9.0, 1.0, 2.0]), (2.0, 1.0, 9.0));
+    }
+
+    /// Each of ours refuses by the thing that its name says, everything, and nothing else.
+    #[test]
+    fn configurations_refuse_what_they_say() {
+        let web = |refuser: Refuser| refuser.config().unwrap().services["web"].clone();
+        assert_eq!(web(Refuser::Busy)["requests"]["rules"][0]["answer"], "503");
+        assert_eq!(web(Refuser::OursResetPlain)["requests"]["rules"][0]["answer"], "reset");
+        assert_eq!(web(Refuser::OursSyn).get("requests"), None::<&serde_json::Value>);
+        assert!(Refuser::Apache.config().is_none() && Refuser::Haproxy.front().is_some());
+        let names: Vec<Refuser> = serde_json::from_value(json!([
+            "ours-503",
+            "ours-503-plain",
+            "ours-reset",
+            "ours-reset-plain",
+            "ours-syn",
+            "ours-syn-plain",
+            "apache",
+            "apache-plain",
+            "nginx",
+            "haproxy",
+            "nft"
+        ]))
+        .unwrap();
+        for refuser in names {
+            assert_eq!(serde_json::from_value::<Refuser>(json!(refuser.name())).unwrap(), refuser);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The experiments on dual admission control in virtual time: they run, they repeat themselves
+//! byte for byte, and what their scenarios say reaches the world.
+
+use tidegate_experiments::dual::{self, Control, Options, Scenario};
+use tidegate_experiments::survival::Watch;
+use tidegate_experiments::{catalog, results, start};
+
+struct Quiet;
+
+impl Watch for Quiet {
+    fn step(&mut self, _what: &str) {}
+    fn second(&mut self, _progress: &tidegate_lab::Progress) {}
+}
+
+/// Every scenario that runs in virtual time, small: two runs, the middle x, some 20 seconds.
+fn small() -> Vec<(&'static str, Scenario)> {
+    let mut found = Vec::new();
+    for experiment in catalog::all() {
+        let scenario = start::scenario(&experiment).expect(experiment.name);
+        let start::Scenario::Dual(mut scenario) = scenario else { continue };
+        let Some(sim) = &mut scenario.sim else { continue };
+        (sim.runs, sim.quick_runs) = (2, 2);
+        sim.at.clear();
+        let middle = scenario.x.at[scenario.x.at.len() / 2];
+        (scenario.x.at, scenario.x.quick) = (vec![middle], Vec::new());
+        scenario.figures.clear(); // they name points that are not run here
+        if let Some(onset) = &mut scenario.onset {
+            (onset.from, onset.to, onset.step) = (0.9, 1.3, 0.2);
+        }
+        let short: &[(&str, f64)] = &[("ramp_s", 4.0), ("warm_s", 4.0), ("seconds", 12.0)];
+        for (key, seconds) in short {
+            if scenario.base.contains_key(*key) {
+                scenario
+                    .base
+                    .insert((*key).into(), (*seconds).min(seconds_of(&scenario, key)).into());
+            }
+        }
+        if scenario.base.contains_key("steps") {
+            scenario
+                .base
+                .insert("steps".into(), serde_json::json!([[8, 0.8], [6, 2.267], [9, 0.8]]));
+        }
+        found.push((experiment.name, *scenario));
+    }
+    assert!(found.len() >= 6, "{} experiments of this kind", found.len());
+    found
+}
+
+fn seconds_of(scenario: &Scenario, key: &str) -> f64 {
+    scenario.base.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
+}
+
+fn table(name: &str, scenario: &Scenario, threads: usize) -> String {
+    let options = Options { experiment: name.into(), quick: true, seed: 1, threads };
+    let outcome = dual::sim::run(scenario, &options, &mut Quiet).expect(name);
+    results::to_csv(&outcome.rows)
+}
+
+/// Our controllers average with the platform's exponential function, so their bytes are compared
+/// between threads and not between machines.
+fn portable(mut scenario: Scenario) -> Scenario {
+    let x = scenario.x.at[0];
+    let same_everywhere = |variant: &tidegate_experiments::abacus::Variant| {
+        let setting = scenario.setting(variant, x).expect("checked before");
+        match setting.control {
+            Control::None => true,
+            Control::Paper => setting.published_hold,
+            Control::Default => false,
+        }
+    };
+    let kept: Vec<_> =
+        scenario.variants.iter().filter(|variant| same_everywhere(variant)).cloned().collect();
+    scenario.variants = kept;
+    scenario
+}
+
+/// Every experiment runs; one thread and two give the same bytes, and where the arithmetic is the
+/// same everywhere, they are those of the golden table, in debug and in release.
+#[test]
+fn golden_same_seed_same_bytes() {
+    let mut digests = String::from("experiment,rows,digest\n");
+    for (name, scenario) in small() {
+        let (one, two) = (table(name, &scenario, 1), table(name, &scenario, 2));
+        assert_eq!(one, two, "{name}: one thread and two");
+        let text = table(name, &portable(scenario), 1);
+        if name == "dual-admission/fig4" {
+            compare("dual_fig4_small.csv", &text);
+        }
+        digests += &format!("{name},{},{:016x}\n", text.lines().count() - 1, digest(&text));
+    }
+    compare("dual_small.csv", &digests);
+}
+
+fn compare(file: &str, text: &str) {
+    let path = format!("{}/../golden/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        std::fs::write(&path, text).expect("golden is writable");
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "cargo xtask golden --bless, and explain the difference");
+}
+
+/// FNV-1a, 64 bits.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn value(csv: &str, variant: &str, metric: &str) -> f64 {
+    let rows = results::from_csv(csv).expect("what was just written");
+    let found = rows.iter().find(|row| row.variant == variant && row.metric == metric);
+    found.unwrap_or_else(|| panic!("{metric} of {variant}")).value
+}
+
+/// What a scenario says reaches the world: control refuses, its absence does not; another seed
+/// gives other requests.
+#[test]
+fn keys_reach_the_world() {
+    let all = small();
+    let find = |wanted: &str| all.iter().find(|(name, _)| *name == wanted).unwrap().1.clone();
+    let mut fig4 = find("dual-admission/fig4");
+    fig4.x.at = vec![2.5];
+    let text = table("dual-admission/fig4", &fig4, 0);
+    assert!(value(&text, "none", "refused") <= 0.0);
+    assert!(value(&text, "control", "refused") > 0.05);
+    assert!((value(&text, "none", "capacity") - 375.0).abs() < 1e-6, "the paper's");
+    let table2 = table("dual-admission/table2", &find("dual-admission/table2"), 0);
+    assert!(value(&table2, "none", "packets_dropped") > 0.01);
+    assert!(value(&table2, "alone", "packets_dropped") < 0.01);
+    let options = |seed| Options { experiment: "x".into(), quick: true, seed, threads: 1 };
+    let run = |seed| {
+        let outcome = dual::sim::run(&fig4, &options(seed), &mut Quiet).unwrap();
+        results::to_csv(&outcome.rows)
+    };
+    assert_ne!(run(1), run(2));
+}

@@ -143,8 +143,8 @@ fn requests() -> RequestsState {
     }
 }
 
-fn snapshot() -> Snapshot {
-    let shop = ServiceState {
+fn shop() -> ServiceState {
+    ServiceState {
         name: "shop".into(),
         mode: "enforce".into(),
         policy: "fresh_first".into(),
@@ -167,7 +167,10 @@ fn snapshot() -> Snapshot {
             count("default", "reject", "rate", false, 400),
         ],
         requests: Some(requests()),
-    };
+    }
+}
+
+fn snapshot() -> Snapshot {
     let watched = ServiceState {
         name: "watched".into(),
         mode: "shadow".into(),
@@ -191,7 +194,7 @@ fn snapshot() -> Snapshot {
             namespace: String::new(),
             attached: "xdp".into(),
         }],
-        services: vec![shop, watched, unknown],
+        services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
         peers: vec![

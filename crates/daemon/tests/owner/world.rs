@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A dataplane that remembers, senses that say what they are told, and a clock that stands still.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use tidegate_control::{BucketController, Controller, Mode as ControlMode, Room};
+use tidegate_daemon::Makers;
+use tidegate_daemon::owner::{Legacy, Owner, Parts};
+use tidegate_daemon::plane::{Plane, PlaneError, RequestCounts, Senses};
+use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
+use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
+use tidegate_model::signals::{BucketCounts, BucketSignals, Counts, Reading, Signals};
+use tidegate_model::snapshot::{
+    Followed, InterfaceState, ReasonCount, Sample, Snapshot, VerdictCount,
+};
+use tidegate_model::totals::{BucketTotals, ServiceTotals, Totals};
+use tidegate_sense::{Sensed, ServiceSource};
+use tidegate_units::{Clock, ManualClock, Nanos, Rate};
+use tokio::sync::watch;
+
+/// What the dataplane was told, and what it shall refuse.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) applied: Vec<Config>,
+    pub(crate) written: Vec<Limits>,
+    pub(crate) heartbeats: u32,
+    pub(crate) released: bool,
+    pub(crate) detached: bool,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) refuse_apply: bool,
+    /// Shadow of each service that was set, in order.
+    pub(crate) shadows: Vec<(usize, bool)>,
+    pub(crate) refuse_shadow: bool,
+    pub(crate) unprivileged: bool,
+    pub(crate) refuse_limits: bool,
+    pub(crate) refuse_release: bool,
+    /// Order of what happened in a tick.
+    pub(crate) order: Vec<&'static str>,
+    /// What the rules of every service counted.
+    pub(crate) requests: RequestCounts,
+    pub(crate) followed: Option<Followed>,
+    /// An interface without an egress hook.
+    pub(crate) blind: bool,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct FakePlane(pub(crate) Arc<Mutex<Memory>>);
+
+pub(crate) fn refused() -> PlaneError {
+    PlaneError("refused by the test".into())
+}
+
+impl Totals for FakePlane {
+    fn totals(&self, _: usize) -> io::Result<ServiceTotals> {
+        let bucket = BucketTotals { offered: [1, 20, 3], ..BucketTotals::default() };
+        Ok(ServiceTotals { buckets: vec![bucket], ..ServiceTotals::default() })
+    }
+
+    fn sees_answers(&self) -> bool {
+        !self.0.lock().unwrap().blind
+    }
+}
+
+impl Plane for FakePlane {
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        if std::mem::take(&mut memory.refuse_apply) {
+            return Err(refused());
+        }
+        memory.applied.push(config.clone());
+        Ok(())
+    }
+
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        memory.shadows.push((service, shadow));
+        if std::mem::take(&mut memory.refuse_shadow) { Err(refused()) } else { Ok(()) }
+    }
+
+    fn may_attach(&self) -> bool {
+        !self.0.lock().unwrap().unprivileged
+    }
+
+    fn needs_attach(&self, config: &Config) -> bool {
+        config.interfaces.iter().any(|interface| interface.name != "lo")
+    }
+
+    fn request_counts(&self, config: &Config) -> Result<Vec<RequestCounts>, PlaneError> {
+        Ok(vec![self.0.lock().unwrap().requests.clone(); config.services.len()])
+    }
+
+    fn followed(&self) -> Option<Followed> {
+        self.0.lock().unwrap().followed
+    }
+
+    fn set_limits(&mut self, _: &Config, limits: &Limits) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        if memory.refuse_limits {
+            return Err(refused());
+        }
+        memory.order.push("limits");
+        memory.written.push(limits.clone());
+        Ok(())
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.lock().unwrap().written.last().map_or(0, |limits| limits.generation)
+    }
+
+    fn heartbeat(&mut self) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        memory.heartbeats += 1;
+        memory.order.push("heartbeat");
+        Ok(())
+    }
+
+    fn release(&mut self, on: bool) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        if memory.refuse_release {
+            return Err(refused());
+        }
+        memory.released = on;
+        Ok(())
+    }
+
+    fn released(&self) -> Result<bool, PlaneError> {
+        Ok(self.0.lock().unwrap().released)
+    }
+
+    fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError> {
+        Ok(vec![Vec::new(); config.services.len()])
+    }
+
+    fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        Ok(Vec::new())
+    }
+
+    fn samples(&mut self, _: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
+        let samples = &mut self.0.lock().unwrap().samples;
+        let most = most.min(samples.len());
+        Ok(samples.drain(..most).collect())
+    }
+
+    fn hooks(&self) -> Vec<InterfaceState> {
+        Vec::new()
+    }
+
+    fn detach(self: Box<Self>) -> Result<(), PlaneError> {
+        self.0.lock().unwrap().detached = true;
+        Ok(())
+    }
+}
+
+/// Arrivals that every service shows; `None`: no source can be read.
+#[derive(Clone, Default)]
+pub(crate) struct FakeSenses {
+    pub(crate) offered: Arc<Mutex<Option<u64>>>,
+    pub(crate) memory: Arc<Mutex<Memory>>,
+    pub(crate) services: usize,
+    pub(crate) defer_accept: Arc<Mutex<Option<bool>>>,
+}
+
+/// Most buckets of a service in these tests.
+pub(crate) const BUCKETS: u64 = 3;
+
+/// Bucket i is asked for i more than the first.
+pub(crate) fn buckets(offered: u64) -> Vec<BucketSignals> {
+    let bucket = |i| BucketSignals {
+        counts: Some(Reading::fresh(BucketCounts {
+            offered: [0, offered + i, 0],
+            ..BucketCounts::default()
+        })),
+        ..BucketSignals::default()
+    };
+    (0..BUCKETS).map(bucket).collect()
+}
+
+impl Senses for FakeSenses {
+    fn tick(&mut self, now: Nanos, _: &dyn Totals) -> Vec<Sensed> {
+        self.memory.lock().unwrap().order.push("sense");
+        let mut sensed = Sensed::default();
+        sensed.signals.now = now;
+        sensed.signals.balance.counts = self
+            .offered
+            .lock()
+            .unwrap()
+            .map(|offered| Reading::fresh(Counts { offered, ..Counts::default() }));
+        sensed.signals.buckets = self.offered.lock().unwrap().map(buckets).unwrap_or_default();
+        sensed.defer_accept = *self.defer_accept.lock().unwrap();
+        vec![sensed; self.services]
+    }
+
+    fn reconfigure(&mut self, services: Vec<ServiceSource>) {
+        self.services = services.len();
+    }
+}
+
+/// Takes the arrivals for the rate; without signals the tightest there is, as no controller should.
+/// From 1000 arrivals on it says that it sheds.
+pub(crate) struct Echo;
+
+impl Controller for Echo {
+    fn tick(&mut self, signals: &Signals, mode: ControlMode) -> ServiceLimits {
+        let offered = signals.balance.counts.map_or(1, |counts| counts.value.offered);
+        let mut limits = ServiceLimits {
+            rate: (offered > 0).then(|| Rate::per_second(offered as f64)),
+            burst: 10,
+            ..ServiceLimits::default()
+        };
+        limits.why.shedding = offered >= 1000;
+        limits.why.text = format!("{mode:?}");
+        limits
+    }
+}
+
+pub(crate) struct Panics;
+
+impl Controller for Panics {
+    fn tick(&mut self, _: &Signals, _: ControlMode) -> ServiceLimits {
+        panic!("a controller that fails, on purpose");
+    }
+}
+
+pub(crate) fn make(service: &ServiceConfig) -> Box<dyn Controller> {
+    if service.name == "bad" { Box::new(Panics) } else { Box::new(Echo) }
+}
+
+/// Takes the most that its bucket was ever asked for in one tick for the rate.
+#[derive(Default)]
+pub(crate) struct EchoBucket {
+    most: u64,
+}
+
+impl BucketController for EchoBucket {
+    fn tick(&mut self, signals: &Signals, bucket: usize, mode: ControlMode) -> BucketLimits {
+        let counts = signals.buckets.get(bucket).and_then(|bucket| bucket.counts);
+        let Some(counts) = counts else {
+            let rate = Some(Rate::per_second(1.0));
+            return BucketLimits { rate, burst: 1, ..BucketLimits::default() };
+        };
+        self.most = self.most.max(counts.value.offered[1]);
+        assert_ne!(counts.value.offered[1], 666, "a controller that fails, on purpose");
+        let mut limits = BucketLimits {
+            rate: Some(Rate::per_second(self.most as f64)),
+            burst: 5,
+            ..BucketLimits::default()
+        };
+        limits.why.text = format!("{mode:?}");
+        limits
+    }
+
+    fn room(&self) -> Room {
+        Room { pressed: false, spent: true }
+    }
+
+    fn squeeze(&mut self, _: f64) {}
+
+    fn lowest(&mut self) -> Option<Rate> {
+        None
+    }
+}
+
+pub(crate) fn make_bucket(_: &ServiceConfig, _: &BucketConfig) -> Box<dyn BucketController> {
+    Box::new(EchoBucket::default())
+}
+
+pub(crate) fn registry() -> Registry {
+    Registry::new(["fresh_first", "token_bucket", "abacus"], ["default", "fixed", "syn"])
+}
+
+pub(crate) const ONE: &str = "
+interfaces: [{name: lo}]
+services:
+  shop:
+    mode: enforce
+    listen: ['*:80']
+    classes: [{name: partners, sources: [198.51.100.0/24], priority: 0}]
+";
+
+pub(crate) fn config(text: &str) -> Config {
+    intent::parse(text, &registry()).unwrap()
+}
+
+pub(crate) struct World {
+    pub(crate) owner: Owner,
+    pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) memory: Arc<Mutex<Memory>>,
+    pub(crate) offered: Arc<Mutex<Option<u64>>>,
+    pub(crate) defer_accept: Arc<Mutex<Option<bool>>>,
+}
+
+impl World {
+    pub(crate) fn new(text: &str) -> Self {
+        Self::with(text, None, FakePlane::default())
+    }
+
+    pub(crate) fn with(text: &str, inherited: Option<Legacy>, plane: FakePlane) -> Self {
+        let clock = Arc::new(ManualClock::default());
+        clock.advance(Nanos::from_secs(1000));
+        let config = config(text);
+        let senses = FakeSenses {
+            services: config.services.len(),
+            memory: Arc::clone(&plane.0),
+            ..FakeSenses::default()
+        };
+        *senses.offered.lock().unwrap() = Some(0);
+        let memory = Arc::clone(&plane.0);
+        let offered = Arc::clone(&senses.offered);
+        let defer_accept = Arc::clone(&senses.defer_accept);
+        let (owner, snapshots) = Owner::new(Parts {
+            clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
+            plane: Box::new(plane),
+            senses: Box::new(senses),
+            config,
+            controllers: Makers { service: make, bucket: make_bucket },
+            version: "test".into(),
+            inherited,
+        });
+        Self { owner, snapshots, clock, memory, offered, defer_accept }
+    }
+
+    /// One tick, a period after the last, with so many arrivals.
+    pub(crate) fn tick(&mut self, offered: Option<u64>) -> Arc<Snapshot> {
+        *self.offered.lock().unwrap() = offered;
+        self.clock.advance(Nanos::from_millis(100));
+        self.owner.tick();
+        self.snapshot()
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshots.borrow().clone().unwrap()
+    }
+
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.snapshot().services[0].limits.rate.map(Rate::get)
+    }
+
+    pub(crate) fn generations(&self) -> Vec<u64> {
+        self.memory.lock().unwrap().written.iter().map(|limits| limits.generation).collect()
+    }
+
+    pub(crate) fn warns(&self, of: &str) -> bool {
+        self.snapshot().warnings.iter().any(|warning| warning.contains(of))
+    }
+}
+
+pub(crate) fn file(dir: &tempfile::TempDir, text: &str) -> PathBuf {
+    let path = dir.path().join("tidegate.yaml");
+    std::fs::write(&path, text).unwrap();
+    path
+}

@@ -116,10 +116,9 @@ static __always_inline __u32 tg_reply_one(struct __sk_buff *skb, __u32 at,
 	__u32 length = bytes < TG_HEAD_MAX ? bytes : TG_HEAD_MAX;
 
 	found->failed = 1;
-	barrier_var(length);	/* what is compared must be what is used */
-	if (!head || !length || length > TG_HEAD_MAX)
+	if (!head || !length)
 		return 0;
-	if (bpf_skb_load_bytes(skb, at, head->bytes, length) ||
+	if (tg_head_load(skb, at, length, head) ||
 	    tg_answer_head(head, length, to) ||
 	    head->reply.flags & TG_REPLY_TUNNEL || head->reply.head > bytes)
 		return 0;

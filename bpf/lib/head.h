@@ -87,7 +87,7 @@ struct tg_scan {
 	__u32 part;		/* of a host, of a number: how far it is */
 	__u32 word_bytes;
 	__u32 pad;
-	__u64 word[TG_WORD_MAX / 8];
+	__u64 word[4];		/* TG_WORD_MAX bytes */
 	__u64 number;		/* Content-Length */
 	__u64 cookie;		/* hash of its name */
 	struct tg_text text;
@@ -116,5 +116,24 @@ struct tg_head {
 	/* the caller loads them; a word at a time is read where nothing stops */
 	__u8 bytes[TG_HEAD_MAX] __attribute__((aligned(8)));
 };
+
+/*
+ * An index that was checked, once more as a mask: the verifier of Linux 6.1 does
+ * not follow every comparison, and the compiler must not know that this one is
+ * in vain.
+ */
+static __always_inline __u32 tg_bound(__u32 index, __u32 mask)
+{
+	asm volatile("" : "+r"(index));
+	return index & mask;
+}
+
+/* Loads `bytes` (1 … TG_HEAD_MAX) of a frame from `offset` on; 0: it did. */
+static __always_inline long tg_head_load(struct __sk_buff *skb, __u32 offset,
+					 __u32 bytes, struct tg_head *head)
+{
+	bytes = tg_bound(bytes - 1, TG_HEAD_MAX - 1) + 1;
+	return bpf_skb_load_bytes(skb, offset, head->bytes, bytes);
+}
 
 #endif

@@ -83,7 +83,7 @@ static __always_inline void tg_path_add(struct tg_head *h, __u8 c)
 
 	if (at >= TG_PATH_MAX)
 		return;
-	h->key.path[at] = c;
+	h->key.path[tg_bound(at, 127)] = c;
 	h->http.path = at + 1;
 }
 

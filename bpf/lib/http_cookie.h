@@ -35,11 +35,9 @@ static __always_inline void tg_cookie_keep(struct tg_head *h)
 {
 	struct tg_scan *s = &h->scan;
 	__u64 hash = tg_text_end(&s->text);
-	__u32 at = h->http.pairs;
+	__u32 at = tg_bound(h->http.pairs, TG_COOKIES_MAX - 1);
 	int valued = s->part == TG_COOKIE_VALUE;
 
-	if (at >= TG_COOKIES_MAX)	/* never; for the verifier */
-		return;
 	h->pair[at].name = valued ? s->cookie : hash;
 	h->pair[at].value = valued ? hash : 0;
 	h->http.pairs = at + 1;

@@ -120,7 +120,7 @@ static __always_inline void tg_word_add(struct tg_scan *s, __u8 c)
 	__u32 at = s->word_bytes++;
 
 	if (at < TG_WORD_MAX)
-		s->word[at >> 3] |= (__u64)c << (at & 7) * 8;
+		s->word[tg_bound(at >> 3, 3)] |= (__u64)c << (at & 7) * 8;
 }
 
 /* No word that we know has this byte. */
@@ -177,6 +177,7 @@ static __always_inline int tg_scan_skip(struct tg_head *h)
 	if ((s->state != TG_SCAN_SKIP && s->state != TG_SCAN_QUERY) ||
 	    at != s->at || at > TG_HEAD_MAX - 8 || at + 8 > s->length)
 		return 0;
+	at = tg_bound(at, TG_HEAD_MAX - 8);
 	w = *(const tg_scan_word *)(h->bytes + at);
 	del = w ^ 0x7f * TG_EACH_BYTE;
 	/* the high bit of a byte: below '!'; DEL (Anderson, "Bit twiddling
@@ -212,7 +213,7 @@ static __always_inline int tg_scan_next(struct tg_head *h, __u8 *c)
 
 	if (at >= h->scan.length || at >= TG_HEAD_MAX)
 		return 0;
-	*c = h->bytes[at];
+	*c = h->bytes[tg_bound(at, TG_HEAD_MAX - 1)];
 	h->scan.at = at + 1;
 	return 1;
 }

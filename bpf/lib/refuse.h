@@ -135,16 +135,17 @@ static long tg_option(__u32 i, struct tg_options *o)
 static __noinline int tg_send_stamps(struct __sk_buff *skb, __u32 data,
 				     struct tg_send *s)
 {
-	__u32 from = s->tcp + sizeof(struct tg_tcp), bytes = data - from;
+	__u32 from = s->tcp + sizeof(struct tg_tcp), last = data - from - 1;
 	struct tg_options o = {};
 	__be32 stamp[2];
 
-	barrier_var(bytes);	/* what is compared must be what is used */
-	if (!bytes || bytes > TG_TCP_OPTIONS_MAX)
+	/* what is compared must be what is used, and shows that it is not 0 */
+	barrier_var(last);
+	if (last >= TG_TCP_OPTIONS_MAX)
 		return 0;
-	if (bpf_skb_load_bytes(skb, from, o.option, bytes))
+	if (bpf_skb_load_bytes(skb, from, o.option, last + 1))
 		return 0;
-	o.bytes = bytes;
+	o.bytes = last + 1;
 	bpf_loop(TG_TCP_OPTIONS_MAX, tg_option, &o, 0);
 	if (!o.stamps ||
 	    bpf_skb_load_bytes(skb, from + o.stamps, stamp, sizeof(stamp)))

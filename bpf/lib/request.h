@@ -141,9 +141,7 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 	}
 	if (length > TG_HEAD_MAX)
 		length = TG_HEAD_MAX;
-	barrier_var(length);	/* what is compared must be what is used */
-	if (!length || length > TG_HEAD_MAX ||
-	    bpf_skb_load_bytes(skb, found->at.data, head->bytes, length))
+	if (!length || tg_head_load(skb, found->at.data, length, head))
 		return 0;
 	found->asked.slot = v->slot;
 	found->asked.service = v->service;

@@ -136,6 +136,7 @@ static long tg_cookie_step(__u32 i, struct tg_rule_loop *loop)
 
 	if (pair >= h->http.pairs || pair >= TG_COOKIES_MAX)
 		return 1;
+	pair = tg_bound(pair, TG_COOKIES_MAX - 1);
 	test = tg_at(&tg_cookie_tests,
 		     (a->slot & (TG_SLOTS - 1)) * TG_COOKIE_TESTS_MAX + at);
 	if (!test)
@@ -146,23 +147,28 @@ static long tg_cookie_step(__u32 i, struct tg_rule_loop *loop)
 	s->test = at + 1;
 	if (s->test >= a->tests || s->test >= TG_COOKIE_TESTS_MAX) {
 		s->test = 0;
-		s->pair = pair + 1;
+		s->pair++;
 	}
 	return 0;
 }
 
-/* The first rule of the longest prefix; 0: none. */
-static __always_inline __u32 tg_rule_first(struct tg_head *h,
-					   const struct tg_asked *a)
+/*
+ * The first rule of the longest prefix; 0: none. A function of its own, since
+ * the key is large, and must lie on the stack: below Linux 6.2 memory that a
+ * global function was given is none for a key.
+ */
+static __noinline __u32 tg_rule_first(struct tg_head *h,
+				      const struct tg_asked *a)
 {
+	struct tg_path_key key = h->key;
 	const __u32 *first;
 
-	h->key.bits = 16;
+	key.bits = 16;
 	if (!a->tls)
-		h->key.bits += 8 * h->http.path;
-	h->key.slot = a->slot;
-	h->key.service = a->service;
-	first = bpf_map_lookup_elem(&tg_paths, &h->key);
+		key.bits += 8 * h->http.path;
+	key.slot = a->slot;
+	key.service = a->service;
+	first = bpf_map_lookup_elem(&tg_paths, &key);
 	return first ? *first : 0;
 }
 

@@ -38,7 +38,7 @@ static __always_inline __u32 tg_hello_byte(struct tg_head *h, __u32 at)
 	struct tg_scan *s = &h->scan;
 
 	if (at < s->length && at < TG_HEAD_MAX)
-		return h->bytes[at];
+		return h->bytes[tg_bound(at, TG_HEAD_MAX - 1)];
 	if (!s->failed)
 		s->failed = at < s->part ? TG_UNJUDGED_SPLIT : TG_UNJUDGED_TLS;
 	return 0;

@@ -12,10 +12,10 @@
 #define RECOGNISE_HEADER 14	/* bytes before the payload */
 
 /* Where recognise.rs reads. */
-TG_ASSERT(__builtin_offsetof(struct tg_head, http) == 192);
-TG_ASSERT(__builtin_offsetof(struct tg_head, reply) == 192 + 40);
-TG_ASSERT(__builtin_offsetof(struct tg_head, key) == 192 + 40 + 16);
-TG_ASSERT(__builtin_offsetof(struct tg_head, pair) == 192 + 40 + 16 + 128);
+TG_ASSERT(__builtin_offsetof(struct tg_head, http) == 200);
+TG_ASSERT(__builtin_offsetof(struct tg_head, reply) == 200 + 40);
+TG_ASSERT(__builtin_offsetof(struct tg_head, key) == 200 + 40 + 16);
+TG_ASSERT(__builtin_offsetof(struct tg_head, pair) == 200 + 40 + 16 + 128);
 
 struct recognise_args {
 	__u32 call;	/* q, a, t, b, f: as in native/recognise.c */
@@ -44,8 +44,7 @@ static __always_inline __u32 recognise_load(struct __sk_buff *skb,
 
 	if (length > TG_HEAD_MAX)
 		length = TG_HEAD_MAX;
-	if (!length || bpf_skb_load_bytes(skb, RECOGNISE_HEADER, head->bytes,
-					  length))
+	if (!length || tg_head_load(skb, RECOGNISE_HEADER, length, head))
 		return 0;
 	return length;
 }

@@ -372,7 +372,7 @@ struct Kernel(Loaded);
 
 impl Kernel {
     /// Offset of `struct tg_http` in `struct tg_head`, and of what follows it.
-    const HTTP: usize = 192;
+    const HTTP: usize = 200;
     const REPLY: usize = Self::HTTP + 40;
     const KEY: usize = Self::REPLY + 16;
     const PAIRS: usize = Self::KEY + 128;

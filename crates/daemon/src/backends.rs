@@ -15,9 +15,9 @@ use tidegate_control::{Controller, Dual, Mode};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::intent::ServiceConfig;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
-use tidegate_model::signals::{Backend, BucketCounts, Counts, Reading, Signals};
+use tidegate_model::signals::{Backend, BucketCounts, Counts, Queue, Reading, Resource, Signals};
 use tidegate_peer::clamp::{Clamp, Ground};
-use tidegate_units::Rate;
+use tidegate_units::{Nanos, Rate};
 
 /// Seconds over which what passes is averaged.
 const PASSED_SECONDS: f64 = 1.0;
@@ -56,12 +56,7 @@ impl Backends {
                 completed: 0.0,
             })
             .collect();
-        (!each.is_empty()).then(|| Self {
-            make: Box::new(make),
-            each,
-            passed_per_s: 0.0,
-            ticks: 0,
-        })
+        (!each.is_empty()).then(|| Self { make: Box::new(make), each, passed_per_s: 0.0, ticks: 0 })
     }
 
     /// Whether header rules only count.
@@ -149,12 +144,8 @@ impl Each {
     /// The signals of one back-end: what it reported, and of what this host sees its part. Where
     /// there is one back-end, that is all.
     fn view(&mut self, signals: &Signals, backend: &Backend, part: Part) -> Signals {
-        let mut view = Signals {
-            resource: backend.resource.clone(),
-            queue: backend.queue.clone(),
-            backends: Vec::new(),
-            ..signals.clone()
-        };
+        let (resource, queue) = as_told(backend);
+        let mut view = Signals { resource, queue, backends: Vec::new(), ..signals.clone() };
         if part.of == 1 {
             return view;
         }
@@ -173,6 +164,26 @@ impl Each {
         }
         view
     }
+}
+
+/// The readings with the age that they had when they were told: for how long a report counts is a
+/// matter of its validity, and not of this host's tick.
+fn as_told(backend: &Backend) -> (Resource, Queue) {
+    fn told<T>(reading: &mut Option<Reading<T>>, since: Nanos) {
+        if let Some(reading) = reading {
+            reading.age = reading.age.since(since);
+        }
+    }
+    let since = backend.age.unwrap_or_default();
+    let (mut resource, mut queue) = (backend.resource.clone(), backend.queue.clone());
+    let Resource { cpu, cpu_pressure, memory_pressure, io_pressure, bandwidth } = &mut resource;
+    for share in [cpu, cpu_pressure, memory_pressure, io_pressure] {
+        told(share, since);
+    }
+    told(bandwidth, since);
+    told(&mut queue.accept, since);
+    told(&mut queue.interface, since);
+    (resource, queue)
 }
 
 fn map<T: Copy>(reading: Option<Reading<T>>, part: impl Fn(T) -> T) -> Option<Reading<T>> {
@@ -232,7 +243,7 @@ mod tests {
     use tidegate_control::{Fixed, Interaction};
     use tidegate_model::intent::{Registry, parse};
     use tidegate_model::signals::AcceptQueue;
-    use tidegate_units::{Nanos, Share};
+    use tidegate_units::Share;
 
     fn service(backends: &str, control: &str) -> ServiceConfig {
         let text = format!(
@@ -327,11 +338,23 @@ mod tests {
     }
 
     #[test]
+    fn a_report_counts_for_as_long_as_it_is_valid_whatever_the_tick_is() {
+        let config = service(ONE, "{name: syn, rate: 1000}");
+        let mut backends = backends(&config, syn);
+        // Told once a second, valid for longer; a controller would freeze after three ticks.
+        for tick in 0..100 {
+            let told = vec![reported(1000, 100 * (tick % 10))];
+            backends.tick(&signals(100 * tick, told), Mode::Enforce);
+        }
+        let rate = backends.tick(&signals(10_000, vec![reported(1000, 0)]), Mode::Enforce).rate;
+        assert!(rate.unwrap().get() < 500.0, "56 admissions per second and second: {rate:?}");
+    }
+
+    #[test]
     fn parts_of_a_count_are_the_count() {
         for count in [0, 1, 2, 7, 100, u64::MAX] {
             for of in 1..5 {
-                let sum: u128 =
-                    (0..of).map(|index| u128::from(Part { index, of }.of(count))).sum();
+                let sum: u128 = (0..of).map(|index| u128::from(Part { index, of }.of(count))).sum();
                 assert_eq!(sum, u128::from(count));
             }
         }

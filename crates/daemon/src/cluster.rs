@@ -12,20 +12,14 @@ use tidegate_model::signals::{
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
-use tidegate_peer::table::Grant;
+use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
 use tidegate_sense::{Sensed, ServiceSource, Trouble};
 use tidegate_units::{Clock, Nanos, Share};
 
 /// What is local to a host and says nothing of a service that runs elsewhere.
-const ELSEWHERE: [&str; 6] = [
-    "cpu",
-    "cpu pressure",
-    "memory pressure",
-    "io pressure",
-    "accept queue",
-    "interface queue",
-];
+const ELSEWHERE: [&str; 6] =
+    ["cpu", "cpu pressure", "memory pressure", "io pressure", "accept queue", "interface queue"];
 
 /// The host's own senses, and its peers. The thread of the peers starts with the first
 /// configuration that has any: after privileges were given up, so that it has none.
@@ -137,8 +131,15 @@ impl Senses for ClusterSenses {
         let Some(node) = &self.node else { return troubles };
         let own = node.troubles().into_iter();
         troubles.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
-        for peer in node.states(now).into_iter().filter(|peer| !peer.up) {
-            let text = if peer.trouble.is_empty() { "no session".into() } else { peer.trouble };
+        let states = node.states(now);
+        let unknown = states.iter().find(|peer| peer.name == UNKNOWN);
+        for peer in states.iter().filter(|peer| !peer.up && peer.name != UNKNOWN) {
+            let text = match (peer.trouble.as_str(), unknown) {
+                ("", None) => "no session".to_owned(),
+                // It may well be this one.
+                ("", Some(unknown)) => format!("no session; refused last: {}", unknown.trouble),
+                (trouble, _) => trouble.to_owned(),
+            };
             troubles.push((format!("peer {}", peer.name), text));
         }
         troubles

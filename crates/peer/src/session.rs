@@ -14,7 +14,7 @@
 use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, Welcome};
 use crate::quota::{Allowance, Quota};
 use crate::refusal::Refusal;
-use crate::report::{Report, is_name};
+use crate::report::{NAME_MAX, Report, is_name};
 use crate::table::Table;
 use tidegate_model::intent::SpiffeId;
 use tidegate_units::Nanos;
@@ -177,6 +177,8 @@ impl Session {
 
     /// Tells what was refused, once a second at most: an answer must not cost more than its cause.
     fn answer(&mut self, now: Nanos, refused: Refused) -> Step {
+        let service = refused.service.chars().take(NAME_MAX).collect();
+        let refused = Refused { service, ..refused };
         if self.answered.is_some_and(|at| now.since(at) < ANSWER_EVERY) {
             return Step::Go;
         }
@@ -187,7 +189,7 @@ impl Session {
 
 /// A sentence with a name that came from outside: bounded, and quoted.
 fn trouble(service: &str, why: Refusal) -> String {
-    let shown: String = service.chars().take(crate::report::NAME_MAX).collect();
+    let shown: String = service.chars().take(NAME_MAX).collect();
     format!("{shown:?}: {}", why.text())
 }
 

@@ -60,7 +60,7 @@ const CHAIN: [Canary; 12] = [
     ("bpf/lib/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
     ("bpf/abi/tidegate.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
     ("bpf/lib/judge.h", "if (c->view.released)", "if (0)"),
-    ("bpf/lib/judge.h", "if (c->ask.flags & TG_LIMITS_SHADOW)", "if (0)"),
+    ("bpf/lib/judge.h", "c->ask.flags & TG_LIMITS_SHADOW ||", "0 ||"),
     ("bpf/lib/judge.h", "if (!tg_answer_possible(p, c->ifindex))", "if (0)"),
     ("bpf/lib/count.h", "!!shadow", "0"),
     ("policy/contract/contract.h", "reserve + TG_TOKEN > p->depth", "TG_TOKEN > p->depth"),

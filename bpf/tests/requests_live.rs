@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules with real sockets, over veth and over the loopback device: what a client sees, and
+//! what is left on either side.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod netns;
+
+use netns::{Net, plan, sh, wait_for, within};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tidegate_bpf::{
+    AttachMode, BucketParams, Dataplane, HeaderRule, Host, HttpMatch, Interface, Plan, Refuse,
+    Requests, RuleCount, Subject,
+};
+use tidegate_model::totals::Totals;
+use tidegate_policy::Action;
+use tidegate_units::Rate;
+
+const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
+const MODES: [AttachMode; 3] = [AttachMode::Auto, AttachMode::Tcx, AttachMode::Clsact];
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn rule(path: &str, refuse: Refuse) -> HeaderRule {
+    HeaderRule {
+        subject: Subject::Http(HttpMatch { path: path.into(), ..HttpMatch::default() }),
+        bucket: Some(0),
+        refuse,
+        close_persistent: false,
+    }
+}
+
+/// `/busy` is answered with a 503, `/reset` reset, `/drop` dropped, TLS reset; everything else is free.
+fn rules() -> Requests {
+    let mut tls = rule("/", Refuse::Reset);
+    tls.subject = Subject::Tls(Host::Exact("shop.example".into()));
+    Requests {
+        buckets: vec!["all".into()],
+        rules: vec![
+            rule("/busy", Refuse::Answer503),
+            rule("/reset", Refuse::Reset),
+            rule("/drop", Refuse::Drop),
+            tls,
+        ],
+        ..Requests::default()
+    }
+}
+
+fn ruled(interface: Interface) -> Plan {
+    let mut plan = plan(vec![interface], Action::Drop);
+    plan.services[0].requests = Some(rules());
+    plan
+}
+
+/// The hooks, with a bucket that has one token, and gets no other.
+fn start(interface: Interface) -> Dataplane {
+    let mut dataplane = Dataplane::start(&ruled(interface)).unwrap();
+    let one = BucketParams {
+        service: 0,
+        bucket: 0,
+        rate: Some(Rate::per_second(0.001)),
+        burst: 1,
+        reserve: [0; 3],
+    };
+    dataplane.set_bucket_limits(&[one], 2).unwrap();
+    dataplane
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
+}
+
+fn connect(namespace: &Path, address: SocketAddr) -> TcpStream {
+    let stream = within(namespace, || TcpStream::connect_timeout(&address, LIMIT).unwrap());
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+/// All that comes until the other side closes.
+fn rest(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).map(|_| text)
+}
+
+fn is_whole_503(text: &str) -> bool {
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
+    head.starts_with("HTTP/1.1 503 ")
+        && field("Content-Length: ") == Some(&body.len().to_string())
+        && field("Retry-After: ").is_some_and(|s| (1..=9).contains(&s.parse::<u32>().unwrap()))
+        && field("Connection: ") == Some("close")
+}
+
+/// Sockets of the service's port in a namespace, listeners and TIME_WAIT excepted.
+fn sockets(namespace: &Path) -> Vec<String> {
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", namespace.display()))
+        .args(["ss", "-Htan", "state", "connected", "exclude", "time-wait"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().filter(|line| line.contains(":80 ")).map(str::to_owned).collect()
+}
+
+fn count(dataplane: &Dataplane, rule: usize) -> RuleCount {
+    dataplane.rule_counts().unwrap().into_iter().find(|c| c.rule == rule).unwrap()
+}
+
+/// A server of one namespace: answers every request with 200 and five bytes, on connections that
+/// persist; counts requests.
+struct Server<'a> {
+    requests: &'a AtomicU32,
+}
+
+impl Server<'_> {
+    fn serve(&self, stream: &mut TcpStream) -> std::io::Result<()> {
+        let mut seen = Vec::new();
+        let mut buffer = [0; 65_536];
+        loop {
+            let read = stream.read(&mut buffer)?;
+            if read == 0 {
+                return Ok(());
+            }
+            seen.extend_from_slice(&buffer[..read]);
+            while let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") {
+                seen.drain(..end + 4);
+                self.requests.fetch_add(1, Ordering::Relaxed);
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")?;
+            }
+        }
+    }
+}
+
+/// Runs `work` beside a server at an address of a namespace; returns how many requests it saw.
+fn beside_server(namespace: &Path, address: SocketAddr, work: impl FnOnce() + Send) -> u32 {
+    let listener = within(namespace, || TcpListener::bind(address).unwrap());
+    listener.set_nonblocking(true).unwrap();
+    let requests = AtomicU32::new(0);
+    let over = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            while over.load(Ordering::Relaxed) == 0 {
+                match listener.accept() {
+                    Ok((mut stream, _)) => {
+                        stream.set_nonblocking(false).unwrap();
+                        let server = Server { requests: &requests };
+                        scope.spawn(move || {
+                            let _ = server.serve(&mut stream);
+                        });
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        std::thread::park_timeout(Duration::from_millis(1));
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        over.store(1, Ordering::Relaxed);
+        accepting.join().unwrap();
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    requests.into_inner()
+}
+
+/// The one token of the bucket.
+fn use_token(namespace: &Path, address: SocketAddr) {
+    let mut stream = connect(namespace, address);
+    stream.write_all(get("/busy").as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+}
+
+#[test]
+fn a_client_sees_a_whole_503_and_no_socket_is_left() {
+    for mode in MODES {
+        let net = Net::new();
+        let dataplane = start(net.interface(mode));
+        for (at, address) in ADDRESSES.iter().enumerate() {
+            let address: SocketAddr = address.parse().unwrap();
+            let before = count(&dataplane, 0).refused;
+            let seen = beside_server(&net.server, address, || {
+                if at == 0 {
+                    use_token(&net.client, address);
+                }
+                let mut client = connect(&net.client, address);
+                client.write_all(get("/busy").as_bytes()).unwrap();
+                let text = rest(&mut client).unwrap();
+                assert!(is_whole_503(&text), "{mode:?} {address}: {text:?}");
+                wait_for("the server's socket goes", || sockets(&net.server).is_empty());
+                drop(client);
+                wait_for("the client's socket goes", || sockets(&net.client).is_empty());
+            });
+            assert_eq!(seen, u32::from(at == 0), "{mode:?} {address}: requests of the server");
+            assert_eq!(count(&dataplane, 0).refused, before + 1, "{mode:?} {address}");
+        }
+    }
+}
+
+#[test]
+fn a_request_is_refused_on_a_connection_that_served_others() {
+    let net = Net::new();
+    let dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+    let seen = beside_server(&net.server, address, || {
+        use_token(&net.client, address);
+        let mut client = connect(&net.client, address);
+        for _ in 0..3 {
+            client.write_all(get("/free").as_bytes()).unwrap();
+            let mut answer = [0; 43];
+            client.read_exact(&mut answer).unwrap();
+            assert!(answer.ends_with(b"hello"));
+        }
+        client.write_all(get("/busy").as_bytes()).unwrap();
+        assert!(is_whole_503(&rest(&mut client).unwrap()));
+        wait_for("the server's socket goes", || sockets(&net.server).is_empty());
+        drop(client);
+        wait_for("the client's socket goes", || sockets(&net.client).is_empty());
+    });
+    assert_eq!(seen, 4);
+    assert_eq!(count(&dataplane, 0).failed, 0);
+}
+
+#[test]
+fn the_loopback_device_refuses_as_well() {
+    let net = Net::new();
+    let interface = Interface { name: "lo".into(), ..net.interface(AttachMode::Tcx) };
+    let _dataplane = start(interface);
+    let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
+    let seen = beside_server(&net.server, address, || {
+        use_token(&net.server, address);
+        for _ in 0..10 {
+            let mut client = connect(&net.server, address);
+            client.write_all(get("/busy").as_bytes()).unwrap();
+            assert!(is_whole_503(&rest(&mut client).unwrap()));
+        }
+        wait_for("all sockets go", || sockets(&net.server).is_empty());
+    });
+    assert_eq!(seen, 1);
+}
+
+#[test]
+fn a_reset_and_a_drop_leave_no_socket_with_the_server() {
+    let net = Net::new();
+    let dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+    beside_server(&net.server, address, || {
+        use_token(&net.client, address);
+        let mut client = connect(&net.client, address);
+        client.write_all(get("/reset").as_bytes()).unwrap();
+        assert_eq!(rest(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let mut client = connect(&net.client, address);
+        client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        client.write_all(get("/drop").as_bytes()).unwrap();
+        assert_eq!(rest(&mut client).unwrap_err().kind(), ErrorKind::WouldBlock);
+        wait_for("the server's sockets go", || sockets(&net.server).is_empty());
+    });
+    assert_eq!((count(&dataplane, 1).refused, count(&dataplane, 2).refused), (1, 1));
+}
+
+/// A client that sends a large body before it reads gets its answer all the same.
+#[test]
+fn a_large_body_does_not_hide_the_503() {
+    let net = Net::new();
+    let _dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+    let body = vec![b'x'; 1 << 20];
+    beside_server(&net.server, address, || {
+        use_token(&net.client, address);
+        let mut client = connect(&net.client, address);
+        client.set_write_timeout(Some(LIMIT)).unwrap();
+        let head =
+            format!("POST /busy HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(&body).unwrap();
+        assert!(is_whole_503(&rest(&mut client).unwrap()));
+        wait_for("the server's socket goes", || sockets(&net.server).is_empty());
+    });
+}
+
+/// The first 503 is lost on its way to the client, which asks again.
+#[test]
+fn a_503_that_was_lost_is_sent_again() {
+    let net = Net::new();
+    let dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+    beside_server(&net.server, address, || {
+        use_token(&net.client, address);
+        sh(&format!(
+            "nsenter --net={} nft 'table ip loss {{ chain lossy {{ type filter hook input priority 0; \
+             tcp sport 80 meta length > 100 quota until 250 bytes drop; }}; }}'",
+            net.client.display()
+        ));
+        let mut client = connect(&net.client, address);
+        client.write_all(get("/busy").as_bytes()).unwrap();
+        assert!(is_whole_503(&rest(&mut client).unwrap()));
+    });
+    let counts = count(&dataplane, 0);
+    assert_eq!(counts.refused, 1);
+    assert!(counts.repeated >= 1, "{counts:?}");
+}
+
+#[test]
+fn ten_thousand_refusals_leave_nothing_behind() {
+    const REFUSALS: u64 = 10_000;
+    let net = Net::new();
+    let mut dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+    beside_server(&net.server, address, || {
+        use_token(&net.client, address);
+        within(&net.client, || {
+            for n in 0..REFUSALS {
+                if n % 100 == 0 {
+                    dataplane.heartbeat().unwrap(); // the lease
+                }
+                let mut client = TcpStream::connect_timeout(&address, LIMIT).unwrap();
+                client.set_read_timeout(Some(LIMIT)).unwrap();
+                client.write_all(get("/busy").as_bytes()).unwrap();
+                assert!(is_whole_503(&rest(&mut client).unwrap()));
+            }
+        });
+        wait_for("the server's sockets go", || sockets(&net.server).is_empty());
+        wait_for("the client's sockets go", || sockets(&net.client).is_empty());
+    });
+    let counts = count(&dataplane, 0);
+    assert_eq!((counts.refused, counts.failed), (REFUSALS, 0));
+    wait_for("the table is empty", || {
+        dataplane.heartbeat().unwrap();
+        dataplane.followed().connections == 0
+    });
+    let totals = dataplane.totals(0).unwrap();
+    assert_eq!((totals.open, totals.waiting), (0, 0));
+    assert_eq!(totals.buckets[0].begun, totals.buckets[0].ended);
+}
+
+/// A nginx in the server's namespace that accepts only when a request is there.
+struct Nginx {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Nginx {
+    fn start(net: &Net) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().display();
+        let config = format!(
+            "daemon off; master_process off; pid {home}/pid; error_log {home}/error.log;\n\
+             events {{ }}\n\
+             http {{ access_log {home}/access.log; client_body_temp_path {home}/b;\n\
+             proxy_temp_path {home}/p; fastcgi_temp_path {home}/f; uwsgi_temp_path {home}/u;\n\
+             scgi_temp_path {home}/s;\n\
+             server {{ listen 10.77.0.1:80 deferred; return 200 hello; }} }}\n"
+        );
+        let path = directory.path().join("nginx.conf");
+        std::fs::write(&path, config).unwrap();
+        let child = Command::new("nsenter")
+            .arg(format!("--net={}", net.server.display()))
+            .args(["nginx", "-p", &home.to_string(), "-c"])
+            .arg(&path)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, directory }
+    }
+
+    /// How often the process went to sleep by itself: it did each time that it was woken.
+    fn wakes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn served(&self) -> usize {
+        let log = std::fs::read_to_string(self.directory.path().join("access.log"));
+        log.map_or(0, |text| text.lines().count())
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// With `TCP_DEFER_ACCEPT` a refused request costs the server nothing but the end of a request
+/// socket: its process never wakes.
+#[test]
+fn a_server_that_defers_accept_never_wakes() {
+    let net = Net::new();
+    let dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+    let nginx = Nginx::start(&net);
+    wait_for("nginx listens", || {
+        within(&net.client, || TcpStream::connect_timeout(&address, LIMIT).is_ok())
+    });
+    use_token(&net.client, address);
+    wait_for("nginx has served the token", || nginx.served() == 1);
+    // The connection of `use_token` ends, and nginx is told of that.
+    wait_for("no connection is left", || sockets(&net.server).is_empty());
+    let (mut wakes, mut before) = (nginx.wakes(), u64::MAX);
+    wait_for("nginx sleeps", || {
+        (before, wakes) = (wakes, nginx.wakes());
+        before == wakes
+    });
+    for _ in 0..200 {
+        let mut client = connect(&net.client, address);
+        client.write_all(get("/busy").as_bytes()).unwrap();
+        assert!(is_whole_503(&rest(&mut client).unwrap()));
+    }
+    wait_for("no connection is left", || sockets(&net.server).is_empty());
+    assert_eq!(nginx.wakes(), wakes, "the server's process was woken");
+    assert_eq!((nginx.served(), count(&dataplane, 0).refused), (1, 200));
+}

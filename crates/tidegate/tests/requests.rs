@@ -186,6 +186,35 @@ fn a_reload_changes_rules_and_loses_no_request() {
     assert!((0..10).all(|_| world.status(SCRIPT) == 200), "the old rule is gone");
 }
 
+/// Rules need hooks, and a running daemon gave up the privilege to put them on: it says so and
+/// changes nothing, and a daemon that takes over brings them.
+#[test]
+fn the_first_rules_come_with_a_take_over() {
+    let mut config = config(1.0, "enforce", &json!({}));
+    let requests = config.services["web"]["requests"].take();
+    config.services["web"].as_object_mut().unwrap().remove("requests");
+    let world = World::new(&config);
+    let refused = world.reload(|empty| *empty = requests.clone()).unwrap_err().to_string();
+    assert!(refused.contains("privileges"), "{refused}");
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    assert!((0..20).all(|_| world.status(SCRIPT) == 200), "nothing was changed");
+    let before = world.product.borrow_mut().take().unwrap();
+    // The file that was refused is there, and right.
+    let next = world.lab.start_product_like(program(), &before).unwrap();
+    before.wait_end(PATIENCE).unwrap();
+    *world.product.borrow_mut() = Some(next);
+    wait_for("the limit is in force", || (world.status(SCRIPT) == 503).then_some(()));
+    world.reload(|requests| requests["rules"][0]["answer"] = "reset".into()).unwrap();
+    wait_for("the other answer", || {
+        let url = format!("http://{}{SCRIPT}", world.server.target());
+        let curl = ["curl", "-s", "-S", "--max-time", "10", &url];
+        let error = world.lab.run_in(Role::Client, &curl, "").err()?.to_string();
+        // With curl 56 a reset connection.
+        error.contains("reset").then_some(())
+    });
+    wait_for("it is counted", || (world.counted(0, "refused") >= 2).then_some(()));
+}
+
 /// The program says before, without any packet, what the kernel then does.
 #[test]
 fn rules_test_foretells_which_rule_a_request_meets() {

@@ -17,7 +17,7 @@ use tokio::io::{AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -28,8 +28,6 @@ const SESSIONS_MAX: usize = 2 * tidegate_model::intent::PEERS_MAX + 64;
 const HANDSHAKES_PER_SECOND: f64 = 100.0;
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
-/// A session lasts so long; then it begins anew, with a new look at the certificates.
-const SESSION_MAX: Nanos = Nanos::from_secs(3600);
 /// How often a session looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after an address could not be bound, or a connection not accepted.
@@ -181,14 +179,15 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
     if let Err(error) = say(&mut output, &session.welcome()).await {
         return End::Lost(error.to_string());
     }
-    let begun = shared.clock.now();
+    // Ticks come also while messages do.
+    let mut looks = interval(LOOK_EVERY);
     loop {
         let step = tokio::select! {
             next = reader.next() => match heard(shared, &mut session, next) {
                 Ok(step) => step,
                 Err(why) => return End::Lost(why),
             },
-            () = sleep(LOOK_EVERY) => look(shared, &session, begun),
+            _ = looks.tick() => session.look(&mut shared.table(), shared.clock.now()),
         };
         match step {
             Step::Go => {}
@@ -218,27 +217,10 @@ fn heard(
         Ok((frame, length)) => Ok(session
             .charge(&mut table, now, length)
             .unwrap_or_else(|| session.receive(&mut table, now, frame))),
-        Err(Lost::Wrong(error)) => Ok(session.end_with(&mut table, Some(error))),
+        Err(Lost::Wrong(error)) => Ok(session.end_with(&mut table, error)),
         Err(Lost::Ended) => Err("the connection ended".into()),
         Err(Lost::Io(error)) => Err(error.to_string()),
     }
-}
-
-/// What ends a session without a word of the peer.
-fn look(shared: &Shared, session: &Session, begun: Nanos) -> Step {
-    let now = shared.clock.now();
-    let mut table = shared.table();
-    if let Err(why) = session.current(&table) {
-        return Step::End(Frame::Bye(Bye { why }), why);
-    }
-    if now >= session.deadline() {
-        return session.end_with(&mut table, None);
-    }
-    if now.since(begun) >= SESSION_MAX {
-        let why = Refusal::Expired;
-        return Step::End(Frame::Bye(Bye { why }), why);
-    }
-    Step::Go
 }
 
 impl From<Lost> for io::Error {

@@ -23,6 +23,8 @@ use tidegate_units::Nanos;
 pub const FIRST_WORD_MAX: Nanos = Nanos::from_secs(5);
 /// How long an open session may be silent.
 pub const SILENCE_MAX: Nanos = Nanos::from_secs(15);
+/// A session lasts so long; then it begins anew, with a new look at the certificates.
+pub const SESSION_MAX: Nanos = Nanos::from_secs(3600);
 /// The shortest time between two answers that something was refused.
 const ANSWER_EVERY: Nanos = Nanos::SECOND;
 
@@ -46,6 +48,7 @@ pub struct Session {
     welcome: Welcome,
     open: bool,
     quota: Quota,
+    begun: Nanos,
     heard: Nanos,
     answered: Option<Nanos>,
 }
@@ -74,7 +77,7 @@ impl Session {
             }
         };
         let quota = Quota::new(services, now);
-        Ok(Self { identity, welcome, open: false, quota, heard: now, answered: None })
+        Ok(Self { identity, welcome, open: false, quota, begun: now, heard: now, answered: None })
     }
 
     /// The first word.
@@ -130,12 +133,25 @@ impl Session {
         }
     }
 
-    /// Ends it after bytes that are no frame, or after silence.
-    pub fn end_with(&self, table: &mut Table, error: Option<FrameError>) -> Step {
-        match error {
-            Some(error) => self.end(table, error.refusal(), &error.to_string()),
-            None => self.end(table, Refusal::Silent, Refusal::Silent.text()),
+    /// Ends it after bytes that are no frame.
+    pub fn end_with(&self, table: &mut Table, error: FrameError) -> Step {
+        self.end(table, error.refusal(), &error.to_string())
+    }
+
+    /// What ends it without a word of the peer: a newer session, silence, its time.
+    pub fn look(&self, table: &mut Table, now: Nanos) -> Step {
+        if let Err(why) = self.current(table) {
+            return self.end(table, why, why.text());
         }
+        if now >= self.deadline() {
+            return self.end(table, Refusal::Silent, Refusal::Silent.text());
+        }
+        if now.since(self.begun) >= SESSION_MAX {
+            // Nothing was wrong, so nothing is counted.
+            let why = Refusal::Expired;
+            return Step::End(Frame::Bye(Bye { why }), why);
+        }
+        Step::Go
     }
 
     fn end(&self, table: &mut Table, why: Refusal, trouble: &str) -> Step {

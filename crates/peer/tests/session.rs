@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use tidegate_model::intent::SpiffeId;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_peer::frame::{Frame, Hello};
-use tidegate_peer::session::{FIRST_WORD_MAX, Heard, SILENCE_MAX, Sender, Session, Step};
+use tidegate_peer::session::{
+    FIRST_WORD_MAX, Heard, SESSION_MAX, SILENCE_MAX, Sender, Session, Step,
+};
 use tidegate_peer::table::UNKNOWN;
 use tidegate_peer::{Grant, Refusal, Report, Table};
 use tidegate_units::{Nanos, Share};
@@ -179,6 +181,31 @@ fn a_newer_session_takes_the_place_of_the_old_one() {
     let frame = new.frame(ms(0), "shop", ms(500));
     assert_eq!(new.session.receive(&mut table, ms(0), frame), Step::Go);
     assert!(new.sender.position().0 > old.sender.position().0, "a higher epoch");
+}
+
+#[test]
+fn silence_a_newer_session_and_an_hour_end_a_session() {
+    let mut table = Table::new(&grants());
+    let over = |session: &Session, table: &mut Table, now| match session.look(table, now) {
+        Step::Go => None,
+        Step::End(_, why) => Some(why),
+        step => panic!("{step:?}"),
+    };
+    let waiting = Session::begin(&mut table, id("b1"), 1, ms(0)).unwrap();
+    assert_eq!(over(&waiting, &mut table, ms(4_999)), None);
+    assert_eq!(over(&waiting, &mut table, FIRST_WORD_MAX), Some(Refusal::Silent));
+    let mut pair = Pair::new(&mut table, "b1", 2, ms(0));
+    assert_eq!(over(&waiting, &mut table, ms(0)), Some(Refusal::Superseded));
+    assert_eq!(over(&pair.session, &mut table, ms(14_999)), None);
+    assert_eq!(over(&pair.session, &mut table, SILENCE_MAX), Some(Refusal::Silent));
+    for at in (0..=3_600).step_by(10).map(Nanos::from_secs) {
+        assert_eq!(
+            over(&pair.session, &mut table, at),
+            (at >= SESSION_MAX).then_some(Refusal::Expired)
+        );
+        let frame = pair.frame(at, "shop", ms(500));
+        pair.session.receive(&mut table, at, frame);
+    }
 }
 
 #[test]

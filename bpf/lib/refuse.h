@@ -315,13 +315,14 @@ static __always_inline int tg_send_text(struct __sk_buff *skb,
 					const struct tg_send *s,
 					const struct tg_answer_text *text)
 {
-	__u32 bytes = s->bytes;
+	__u32 last = s->bytes - 1;
 
-	barrier_var(bytes);	/* what is compared must be what is used */
-	if (!bytes || bytes > TG_ANSWER_BYTES_MAX)
+	/* what is compared must be what is used, and shows that it is not 0 */
+	barrier_var(last);
+	if (last >= TG_ANSWER_BYTES_MAX)
 		return -1;
 	return bpf_skb_store_bytes(skb, s->tcp + tg_send_header(s), text->text,
-				   bytes, 0);
+				   last + 1, 0);
 }
 
 /*

@@ -136,6 +136,11 @@ fn above_the_rate_a_client_sees_a_clean_503_and_below_it_the_page() {
         (world.counted(0, "refused") >= 2 && world.counted(0, "admitted") >= 1).then_some(())
     });
     assert_eq!(world.counted(0, "shadowed"), 0);
+    wait_for("what the interface sends is seen", || {
+        let product = world.product.borrow();
+        let signals = product.as_ref().unwrap().status().unwrap()["services"][0]["signals"].take();
+        signals["resource"]["bandwidth"]["value"].as_f64()
+    });
     world.reload(|requests| requests["mode"] = "shadow".into()).unwrap();
     let refused = world.counted(0, "refused");
     assert!((0..20).all(|_| world.status(SCRIPT) == 200), "in shadow nothing is refused");
@@ -174,7 +179,9 @@ fn a_reload_changes_rules_and_loses_no_request() {
     }
     let counts = report.streams[0].total.counts;
     assert_eq!(counts.answered, counts.offered, "{counts:?}");
-    assert_eq!(world.requests()["rules"][0]["rule"], "/cgi-bin/", "the last file holds");
+    let requests = world.requests();
+    assert_eq!(requests["rules"][0]["rule"], "/cgi-bin/", "the last file holds");
+    assert_eq!(requests["defer_accept"], true, "Apache's own default is seen in its handshakes");
     // The same files under a rate that nothing gets through: the rules are really others.
     world
         .reload(|requests| {

@@ -120,7 +120,7 @@ pub enum Refuse {
     Answer503 = 1,
     /// Both sides are reset.
     Reset = 2,
-    /// The request is dropped: the client repeats it.
+    /// The client hears nothing; the server's socket is reset.
     Drop = 3,
 }
 

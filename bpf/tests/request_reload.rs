@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Header rules changed while requests flow, with the real hooks: what a request meets before and
+//! after, what a bucket keeps, and who executes a refusal.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
+use tidegate_bpf::{
+    BucketParams, HeaderRule, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests, Service,
+    Subject,
+};
+use tidegate_policy::{Action, Policy};
+use tidegate_units::Rate;
+
+/// A TCP segment between 198.51.100.7 and 192.0.2.10.
+struct Segment<'a> {
+    ports: (u16, u16),
+    flags: u8,
+    numbers: (u32, u32),
+    payload: &'a [u8],
+}
+
+impl Segment<'_> {
+    fn frame(&self, from_server: bool) -> Vec<u8> {
+        let (client, server) = ([198, 51, 100, 7], [192, 0, 2, 10]);
+        let (src, dst) = if from_server { (server, client) } else { (client, server) };
+        let (from, to) = if from_server { (self.ports.1, self.ports.0) } else { self.ports };
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+        frame.extend((40 + self.payload.len() as u16).to_be_bytes());
+        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0]);
+        frame.extend(src.into_iter().chain(dst));
+        frame.extend(from.to_be_bytes().into_iter().chain(to.to_be_bytes()));
+        frame.extend(self.numbers.0.to_be_bytes().into_iter().chain(self.numbers.1.to_be_bytes()));
+        frame.extend([0x50, self.flags, 0xff, 0xff, 0, 0, 0, 0]);
+        frame.extend(self.payload);
+        frame
+    }
+}
+
+/// Clients of the plane, each with its own connection.
+struct Clients {
+    plane: TestPlane,
+    port: u16,
+}
+
+impl Clients {
+    fn new(plan: &Plan) -> Self {
+        Self { plane: TestPlane::load(plan).unwrap(), port: 1024 }
+    }
+
+    /// Whether a frame passes both hooks as it is.
+    fn give(&self, hooks: [TestHook; 2], frame: &[u8]) -> bool {
+        let runs = hooks.map(|hook| self.plane.run(hook, frame).unwrap());
+        assert_eq!(runs[0].outcome, Outcome::Pass, "SYNs have no limit here");
+        runs[1].outcome == Outcome::Pass && runs[1].packet == frame
+    }
+
+    /// A new connection to a port of the server with one request for this path: whether it passes.
+    /// (One that is refused becomes a reset.)
+    fn get(&mut self, port: u16, path: &str) -> bool {
+        self.port += 1;
+        let ports = (self.port, port);
+        let (client, server) =
+            ([TestHook::Xdp, TestHook::RequestIn], [TestHook::Egress, TestHook::RequestOut]);
+        let bare = |flags, numbers| Segment { ports, flags, numbers, payload: b"" };
+        self.give(client, &bare(0x02, (10, 0)).frame(false));
+        self.give(server, &bare(0x12, (77, 11)).frame(true));
+        self.give(client, &bare(0x10, (11, 78)).frame(false));
+        let request = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+        let payload = request.as_bytes();
+        let segment = Segment { ports, flags: 0x18, numbers: (11, 78), payload };
+        self.give(client, &segment.frame(false))
+    }
+
+    /// One token for a bucket, the next in a thousand seconds.
+    fn one_token(&mut self, service: usize, bucket: usize) {
+        let rate = Some(Rate::per_second(0.001));
+        let limit = BucketParams { service, bucket, rate, burst: 1, reserve: [0; 3] };
+        self.plane.set_bucket_limits(&[limit], 7).unwrap();
+    }
+
+    /// Admitted, refused, refused in shadow, of a service's rule.
+    fn counts(&self, service: usize, rule: usize) -> [u64; 3] {
+        let counts = self.plane.rule_counts().unwrap();
+        let found = counts.iter().find(|c| (c.service, c.rule) == (service, rule)).unwrap();
+        [found.admitted, found.refused, found.shadowed]
+    }
+}
+
+fn service(name: &str, port: u16, requests: Option<Requests>) -> Service {
+    Service {
+        name: name.into(),
+        listen: vec![Listen::tcp(ListenAddress::AnyV4, port)],
+        shadow: false,
+        policy: Policy::TokenBucket,
+        action: Action::Drop,
+        classes: vec![],
+        requests,
+    }
+}
+
+/// Rules that drop: path and place of the bucket.
+fn rules(buckets: &[&str], rules: &[(&str, Option<usize>)]) -> Option<Requests> {
+    let rule = |(path, bucket): &(&str, Option<usize>)| HeaderRule {
+        subject: Subject::Http(HttpMatch { path: (*path).into(), ..HttpMatch::default() }),
+        bucket: *bucket,
+        refuse: Refuse::Drop,
+        close_persistent: false,
+    };
+    Some(Requests {
+        buckets: buckets.iter().map(|name| (*name).into()).collect(),
+        rules: rules.iter().map(rule).collect(),
+        ..Requests::default()
+    })
+}
+
+fn plan(services: Vec<Service>) -> Plan {
+    Plan { services, ..Plan::default() }
+}
+
+#[test]
+fn tokens_and_limits_go_with_the_name_of_a_bucket_and_counts_with_the_rule() {
+    let with = |requests| plan(vec![service("shop", 80, requests)]);
+    let mut clients = Clients::new(&with(rules(&["cgi"], &[("/cgi/", Some(0)), ("/", None)])));
+    clients.one_token(0, 0);
+    assert!(clients.get(80, "/cgi/a"));
+    assert!(!clients.get(80, "/cgi/a"));
+    assert!(clients.get(80, "/other"));
+    assert_eq!((clients.counts(0, 0), clients.counts(0, 1)), ([1, 1, 0], [1, 0, 0]));
+    // The bucket stands elsewhere, the rule behind another, which takes a part of its paths.
+    let moved = rules(&["new", "cgi"], &[("/cgi/free/", Some(0)), ("/cgi/", Some(1))]);
+    clients.plane.apply(&with(moved)).unwrap();
+    assert!(!clients.get(80, "/cgi/a"), "the token stays used");
+    assert!(clients.get(80, "/cgi/free/a"), "a bucket without a limit yet");
+    assert!(clients.get(80, "/other"), "no rule any more");
+    assert_eq!((clients.counts(0, 0), clients.counts(0, 1)), ([1, 0, 0], [1, 2, 0]));
+    // Another bucket under the same rule: another rule, with fresh tokens and no limit.
+    clients.plane.apply(&with(rules(&["other"], &[("/cgi/", Some(0))]))).unwrap();
+    assert!(clients.get(80, "/cgi/a"));
+    assert_eq!(clients.counts(0, 0), [1, 0, 0]);
+    let unjudged = clients.plane.unjudged().unwrap();
+    let names: Vec<_> = unjudged.iter().map(|u| (u.name, u.count)).collect();
+    assert_eq!(names, [("no-rule", 1)]);
+}
+
+#[test]
+fn rules_never_meet_the_requests_of_another_service() {
+    let strict = || rules(&["all"], &[("/", Some(0))]);
+    let mut clients = Clients::new(&plan(vec![
+        service("a", 80, strict()),
+        service("b", 81, None),
+        service("c", 82, strict()),
+    ]));
+    clients.one_token(0, 0);
+    clients.one_token(2, 0);
+    for port in [80, 81, 82, 80, 81, 82] {
+        clients.get(port, "/");
+    }
+    assert_eq!((clients.counts(0, 0), clients.counts(2, 0)), ([1, 1, 0], [1, 1, 0]));
+    // "b" takes the index of "a", which goes; "c" keeps its own.
+    clients
+        .plane
+        .apply(&plan(vec![
+            service("b", 81, rules(&["all"], &[("/", Some(0))])),
+            service("d", 80, None),
+            service("c", 82, strict()),
+        ]))
+        .unwrap();
+    for port in [80, 81, 82] {
+        assert_eq!(clients.get(port, "/"), port != 82, "{port}");
+    }
+    assert_eq!(clients.counts(0, 0), [1, 0, 0], "b begins at zero, without a's limit");
+    assert_eq!(clients.counts(2, 0), [1, 2, 0], "c goes on");
+}
+
+#[test]
+fn a_refusal_is_executed_as_the_service_or_the_rules_own_mode_says() {
+    let mut own = rules(&["all"], &[("/", Some(0))]);
+    own.as_mut().unwrap().shadow = Some(true);
+    let mut clients = Clients::new(&plan(vec![
+        service("a", 80, rules(&["all"], &[("/", Some(0))])),
+        service("b", 81, own),
+    ]));
+    clients.one_token(0, 0);
+    clients.one_token(1, 0);
+    clients.get(80, "/");
+    clients.get(81, "/");
+    assert!(!clients.get(80, "/"));
+    assert!(clients.get(81, "/"));
+    clients.plane.set_shadow(0, true).unwrap();
+    assert!(clients.get(80, "/"));
+    for service in [0, 1] {
+        clients.plane.set_shadow(service, false).unwrap();
+    }
+    assert!(!clients.get(80, "/"));
+    assert!(clients.get(81, "/"), "its rules have a mode of their own");
+    assert_eq!((clients.counts(0, 0), clients.counts(1, 0)), ([1, 2, 1], [1, 0, 2]));
+    let totals = clients.plane.totals(0).unwrap();
+    assert_eq!((totals.buckets[0].offered, totals.buckets[0].refused), ([0, 4, 0], [0, 3, 0]));
+}
+
+#[test]
+fn connections_that_are_followed_are_counted_by_the_sweep() {
+    let mut clients = Clients::new(&plan(vec![service("a", 80, rules(&[], &[("/", None)]))]));
+    clients.plane.heartbeat().unwrap();
+    for _ in 0..5 {
+        clients.get(80, "/");
+    }
+    assert_eq!(clients.plane.followed().connections, 0, "looked at before");
+    let start = clients.plane.heartbeat().unwrap();
+    while clients.plane.followed().connections != 5 {
+        let now = clients.plane.heartbeat().unwrap();
+        assert!(now.since(start) < tidegate_units::Nanos::from_secs(5), "never looked at");
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(clients.plane.followed().limit, 65_536);
+}

@@ -331,6 +331,36 @@ fn rules_that_a_person_can_read() {
     native.finish();
 }
 
+/// TLS connections meet rules of TLS only, requests those of HTTP.
+#[test]
+fn rules_of_tls() {
+    let mut native = native();
+    let exact = |name: &str| Some(HostTest::Exact(name.into()));
+    let hosts = [exact("api.example"), Some(HostTest::Below(b".example".to_vec()))];
+    let any = [exact("api.example"), None];
+    let cases: [(&[_], &str, Found); 5] = [
+        (&hosts, "API.example", Found::Rule(0, false)),
+        (&hosts, "a.example", Found::Rule(1, false)),
+        (&hosts, "a.b.example", Found::NoRule),
+        (&hosts, "example", Found::NoRule),
+        (&any, "example", Found::Rule(1, false)),
+    ];
+    for (hosts, name, expected) in cases {
+        let tables = Tables::of_tls(hosts, key());
+        native.rules(&tables);
+        let hello = heads::hello(&heads::server_name(name.as_bytes()), 0);
+        assert_eq!(native.find_tls(&tables, &hello).1, expected, "{name}");
+        let request = format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n");
+        assert_eq!(native.find(&tables, request.as_bytes()).1, Found::NoRule, "{name}");
+    }
+    let rules = [Rule { path: b"/".to_vec(), methods: 255, ..Rule::default() }];
+    let tables = Tables::of(&rules, key());
+    native.rules(&tables);
+    let hello = heads::hello(&heads::server_name(b"example"), 0);
+    assert_eq!(native.find_tls(&tables, &hello).1, Found::NoRule);
+    native.finish();
+}
+
 /// Rules and requests by the dice, cut anywhere.
 #[test]
 fn rules_by_the_dice() {

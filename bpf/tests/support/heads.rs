@@ -283,7 +283,8 @@ pub fn any_hello(dice: &mut Dice) -> Vec<u8> {
     let place = dice.below(count + 2);
     for at in 0..count {
         if at == place {
-            extensions.extend(server_name(*dice.pick(&NAMES)));
+            let name: &&[u8] = dice.pick(&NAMES);
+            extensions.extend(server_name(name));
         }
         let length = dice.below(12);
         // GREASE among them

@@ -413,6 +413,8 @@ fn built() -> &'static Path {
 const RULES_MAX: u32 = 1024;
 const TESTS_MAX: u32 = 32;
 const PATH_MAX: usize = 120;
+/// `TG_RULE_TLS`.
+const RULE_TLS: u8 = 2;
 /// The slot and the service that rules are put into.
 const SLOT: u32 = 1;
 const SERVICE: u32 = 3;
@@ -438,7 +440,7 @@ impl Tables {
                 .iter()
                 .find(|later| rule.path.starts_with(&rules[**later].path))
                 .map_or(0, |later| *later as u16 + 1);
-            tables.rule(*at as u32 + 1, next, rule);
+            tables.rule((*at as u32 + 1, next, 0), rule);
             let first = order.iter().find(|other| rules[**other].path == rule.path);
             if first == Some(at) {
                 tables.path(&rule.path, *at as u32 + 1);
@@ -457,14 +459,25 @@ impl Tables {
         self.commands.extend(first.to_le_bytes());
     }
 
-    /// `struct tg_rule`.
-    fn rule(&mut self, number: u32, next: u16, rule: &Rule) {
+    /// Rules of TLS in the order of the file.
+    pub fn of_tls(hosts: &[Option<HostTest>], key: Key) -> Self {
+        let mut tables = Self { commands: vec![b'z'], tests: vec![], hosts: vec![], key };
+        for (host, number) in hosts.iter().zip(1..) {
+            let next = if number as usize == hosts.len() { 0 } else { number as u16 + 1 };
+            tables.rule((number, next, RULE_TLS), &Rule { host: host.clone(), ..Rule::default() });
+        }
+        tables.path(b"", 1);
+        tables
+    }
+
+    /// `struct tg_rule`: its number, the next, its flags.
+    fn rule(&mut self, (number, next, flags): (u32, u16, u8), rule: &Rule) {
         let host = rule.host.as_ref().map_or(0, |host| self.host(host));
         let masks = [&rule.all, &rule.none, &rule.protect].map(|tests| self.mask(tests));
         self.commands.push(b'r');
         self.commands.extend((SLOT * RULES_MAX + number).to_le_bytes());
         self.commands.extend(next.to_le_bytes());
-        self.commands.extend([0, 1, rule.methods, 0, 0, 0]);
+        self.commands.extend([flags, 1, rule.methods, 0, 0, 0]);
         self.commands.extend(host.to_le_bytes());
         self.commands.extend(masks.iter().flat_map(|mask| mask.to_le_bytes()));
     }
@@ -503,18 +516,18 @@ impl Tables {
     }
 
     /// `struct tg_asked`.
-    pub fn asked(&self) -> Vec<u8> {
-        let words = [SLOT, SERVICE, self.tests.len() as u32, 0, 0, 0];
+    fn asked(&self, tls: bool) -> Vec<u8> {
+        let words = [SLOT, SERVICE, self.tests.len() as u32, tls.into(), 0, 0];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     /// Result and `struct tg_asked` afterwards.
-    pub fn found(result: u32, asked: &[u8]) -> Found {
+    fn found(result: u32, asked: &[u8]) -> Found {
         let mut at = Reader(&asked[16..]);
         let (rule, protected) = (at.u32(), at.u32() != 0);
         match result {
             reason::NONE => Found::Rule(rule as usize - 1, protected),
-            reason::NO_RULE => Found::NoRule,
+            reason::NO_RULE | reason::TLS => Found::NoRule,
             reason::SPLIT => Found::Split,
             other => panic!("reason {other}"),
         }
@@ -529,10 +542,18 @@ impl Native {
 
     /// The rule of a request.
     pub fn find(&mut self, tables: &Tables, head: &[u8]) -> (Recognised, Found) {
-        let request = self.request(head);
-        let reply = self.ask(&[&[b'f'], &tables.asked()[..]].concat());
+        (self.request(head), self.search(tables, false))
+    }
+
+    /// The rule of a TLS connection.
+    pub fn find_tls(&mut self, tables: &Tables, hello: &[u8]) -> (Named, Found) {
+        (self.hellos(&[hello])[0], self.search(tables, true))
+    }
+
+    fn search(&mut self, tables: &Tables, tls: bool) -> Found {
+        let reply = self.ask(&[&b"f"[..], &tables.asked(tls)].concat());
         let mut at = Reader(&reply);
         let result = at.u32();
-        (request, Tables::found(result, at.0))
+        Tables::found(result, at.0)
     }
 }

@@ -246,8 +246,10 @@ pub enum Says {
     Reason(u32),
 }
 
+type Hello = fn() -> Vec<u8>;
+
 /// Name, hello, and what it says.
-pub const HELLOS: &[(&str, fn() -> Vec<u8>, Says)] = &[
+pub const HELLOS: &[(&str, Hello, Says)] = &[
     ("name", || hello(&server_name(b"Shop.Example"), 32), Says::Name("shop.example")),
     (
         "GREASE before",
@@ -289,15 +291,7 @@ fn cookie(name: &str, value: Option<&str>) -> CookieTest {
 }
 
 fn rule(path: &str) -> Rule {
-    let nothing = Vec::new;
-    Rule {
-        path: path.into(),
-        methods: 255,
-        host: None,
-        all: nothing(),
-        none: nothing(),
-        protect: nothing(),
-    }
+    Rule { path: path.into(), methods: 255, ..Rule::default() }
 }
 
 fn rules() -> Vec<Rule> {
@@ -318,8 +312,10 @@ fn without_the_last_resort() -> Vec<Rule> {
     rules
 }
 
+type Rules = fn() -> Vec<Rule>;
+
 /// Name, rules, head, and which rule it meets.
-pub const RULES: &[(&str, fn() -> Vec<Rule>, &str, Found)] = &[
+pub const RULES: &[(&str, Rules, &str, Found)] = &[
     ("longest path", rules, "GET /cgi-bin/x HTTP/1.1\n\n", Found::Rule(1, false)),
     ("another method", rules, "POST /cgi-bin/x HTTP/1.1\n\n", Found::Rule(0, false)),
     ("not quite the path", rules, "GET /cgi-bin HTTP/1.1\n\n", Found::Rule(0, false)),

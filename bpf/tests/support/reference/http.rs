@@ -283,16 +283,16 @@ fn read_target(c: &mut Cursor<'_>, request: &mut Request) -> Result<bool, Stop> 
     }
     let scheme = c.bytes[from..c.at].to_ascii_lowercase();
     c.at += 1;
-    if scheme == b"http" || scheme == b"https" {
-        if c.peek()? == b'/' {
-            c.at += 1;
-            if c.peek()? == b'/' {
-                c.at += 1;
-                return read_absolute(c, request).map(|()| false);
-            }
-        }
+    if scheme != b"http" && scheme != b"https" {
+        return finish_target(c).map(|()| false);
     }
-    finish_target(c).map(|()| false)
+    for _ in 0..2 {
+        if c.peek()? != b'/' {
+            return finish_target(c).map(|()| false);
+        }
+        c.at += 1;
+    }
+    read_absolute(c, request).map(|()| false)
 }
 
 fn finish_target(c: &mut Cursor<'_>) -> Result<(), Stop> {

@@ -36,7 +36,7 @@ impl CookieTest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     pub path: Vec<u8>,
     pub methods: u8,

@@ -110,6 +110,7 @@ impl Owner {
         let names = config.interfaces.iter().map(|interface| interface.name.clone());
         self.senses.rename_interfaces(names.collect());
         self.senses.join(&config);
+        self.requests.begin_anew();
         self.warn_of_what_waits(&config);
         self.intent.config = config;
         self.modes.clear();

@@ -51,6 +51,11 @@ pub(crate) struct RequestWatch {
 }
 
 impl RequestWatch {
+    /// Other rules from now on, some of which count from zero: shares begin anew.
+    pub(crate) fn begin_anew(&mut self) {
+        self.services.iter_mut().for_each(|service| service.looks.clear());
+    }
+
     /// Reads what the rules counted; what cannot be read is shown as it was.
     pub(crate) fn look(
         &mut self,

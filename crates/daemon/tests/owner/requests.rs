@@ -192,6 +192,27 @@ fn requests_that_cannot_be_judged_are_warned_of_with_the_most_frequent_reason() 
     }
 }
 
+/// Rules that changed count from zero; what passed unjudged counts on.
+#[test]
+fn a_reload_is_no_reason_to_warn_of_unjudged_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(RULES);
+    let counts = |met, tls| RequestCounts {
+        rules: vec![RuleCounts { admitted: met, ..RuleCounts::default() }],
+        unjudged: vec![UnjudgedCount { reason: "tls".into(), text: "TLS".into(), count: tls }],
+    };
+    world.memory.lock().unwrap().requests = counts(0, 0);
+    world.tick(Some(50));
+    world.memory.lock().unwrap().requests = counts(10_000, 500);
+    (0..10).for_each(|_| drop(world.tick(Some(50))));
+    assert!(!world.warns("shop: rules"));
+    let text = RULES.replace("path: /a", "path: /b");
+    world.owner.reload(&file(&dir, &text), &registry(), &Ok).unwrap();
+    world.memory.lock().unwrap().requests = counts(10, 510);
+    (0..10).for_each(|_| drop(world.tick(Some(50))));
+    assert!(!world.warns("shop: rules"), "{:?}", world.snapshot().warnings);
+}
+
 #[test]
 fn a_bucket_whose_controller_panics_releases_its_service_and_no_other() {
     let two = format!("{RULES}  blog: {{mode: enforce, listen: ['*:81']}}\n");

@@ -14,9 +14,11 @@
 //! ```
 //!
 //! *It would refuse*: its controller ticks on, asleep or not, and sees what header rules leave
-//! ([`crate::view::residual`]); its limits are below what comes. *Nothing left*: every bucket whose
-//! resource is pressed is at its minimum, or hardly more is asked for; and from then on the jobs in
-//! flight become more than by chance, or do not become fewer for three seconds. So one demand acts on two actuators in a fixed order (split range):
+//! ([`crate::view::residual`]), and what it would have refused as refused: a controller whose limits
+//! are not executed must not conclude that they are not needed. Its limits are below what comes. *Nothing left*: every bucket whose
+//! resource is pressed is at its minimum, or hardly more is asked for; and when what was
+//! in flight then has been worked off, the jobs in flight become more than by chance, or do not become
+//! fewer for three seconds; or the accept queue is full. So one demand acts on two actuators in a fixed order (split range):
 //! while it grows, first rules and then SYNs; while it falls, first SYNs and then rules.
 //!
 //! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
@@ -29,18 +31,22 @@ use crate::bucket::BucketController;
 use crate::{Controller, Freshness, Mode, Watch, period_s, view};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate};
 
-/// Seconds for which rules must have had nothing left, and ticks, where jobs in flight become more.
+/// Most seconds that are given to what was admitted before the rules had done their work: in a queue
+/// in order of arrival it is what is served next, whatever is refused now.
+const SETTLE_SECONDS_MAX: f64 = 2.0;
+/// Seconds after that, and ticks, for which jobs in flight must become more.
 const GROWING_SECONDS: f64 = 0.3;
 /// See [`GROWING_SECONDS`].
 const GROWING_TICKS: u32 = 3;
 /// They become more if they exceed those at the beginning by this many deviations of what arrives
 /// and leaves by chance.
 const GROWING_DEVIATIONS: f64 = 3.0;
-/// Seconds where they only do not become fewer: what came in before the rules did their work may be
-/// heavy, and leaves slowly where they just suffice.
+/// Seconds where they only do not become fewer. Rules that just suffice work a backlog off slowly.
 const STANDING_SECONDS: f64 = 3.0;
+/// Not needed for so long, all begins anew.
+const PAUSE_SECONDS: f64 = 0.5;
 /// At this share of those at the beginning they are on their way down: no reason to wake.
 const DRAINING: f64 = 0.9;
 /// An accept queue of this share of its limit, while a bucket's resource is pressed: two families
@@ -55,11 +61,11 @@ const SLEEP_SECONDS_MAX: f64 = 32.0;
 const RETURN_SECONDS: f64 = 30.0;
 /// The fence while asleep, in guards.
 const FENCE_GUARDS: u64 = 3;
-/// Seconds over which arrivals are averaged, at least and at most; between these, over
-/// [`ARRIVALS_MIN`].
-const ARRIVALS_SECONDS: (f64, f64) = (0.3, 3.0);
-/// See [`ARRIVALS_SECONDS`].
-const ARRIVALS_MIN: f64 = 64.0;
+/// Seconds over which arrivals and completions are averaged, at least and at most; between these,
+/// over [`FLOW_EVENTS`].
+const FLOW_SECONDS: (f64, f64) = (0.3, 3.0);
+/// See [`FLOW_SECONDS`].
+const FLOW_EVENTS: f64 = 64.0;
 
 /// How the two are coupled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +84,10 @@ pub struct Dual {
     rules_in_shadow: bool,
     awake: bool,
     counts: Watch,
-    arrivals: Option<f64>,
+    arrivals: Flow,
+    completions: Flow,
+    /// What SYN policing would admit, asleep or not.
+    rate: Option<Rate>,
     fence: Option<u64>,
     /// Buckets that stay at their minimum while SYN policing is awake.
     pinned: Vec<bool>,
@@ -89,22 +98,84 @@ pub struct Dual {
     since: Nanos,
 }
 
-/// For how long SYN policing has been needed, and the jobs in flight when that began.
+/// What tells whether rules at their minimum hold the load.
+struct Load {
+    /// In flight now.
+    jobs: f64,
+    /// Per second.
+    arrivals: f64,
+    /// Per second.
+    completions: f64,
+    /// The accept queue is full.
+    overflows: bool,
+}
+
+/// For how long SYN policing has been needed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needed {
+    /// Seconds until what was in flight at the beginning is worked off.
+    settle_s: Option<f64>,
+    /// Since then, and the jobs in flight then.
     seconds: f64,
     ticks: u32,
     jobs: f64,
+    /// Seconds of a full accept queue.
+    lost_s: f64,
+    /// Seconds in which it was not needed.
+    pause_s: f64,
 }
 
 impl Needed {
-    /// Whether rules at their minimum do not hold the load, with so many jobs in flight now.
-    fn lasts(&self, jobs: f64, arrivals: f64, overflows: bool) -> bool {
+    /// Takes a tick in which it was not needed: chance, or the end.
+    fn pause(&mut self, seconds: f64) {
+        self.pause_s += seconds;
+        if self.pause_s >= PAUSE_SECONDS {
+            *self = Self::default();
+        }
+    }
+
+    /// Takes a tick in which rules had nothing left; whether they do not hold the load.
+    fn tick(&mut self, seconds: f64, load: &Load) -> bool {
+        self.pause_s = 0.0;
+        self.lost_s = if load.overflows { self.lost_s + seconds } else { 0.0 };
+        self.ticks += 1;
+        let lost = self.lost_s >= GROWING_SECONDS && self.ticks >= GROWING_TICKS;
+        let backlog_s = (load.jobs / load.completions.max(1.0)).min(SETTLE_SECONDS_MAX);
+        let settle_s = self.settle_s.get_or_insert(backlog_s);
+        if *settle_s > 0.0 {
+            *settle_s -= seconds;
+            (self.jobs, self.ticks) = (load.jobs, 0);
+            return lost;
+        }
+        if load.jobs < DRAINING * self.jobs {
+            (self.jobs, self.seconds, self.ticks) = (load.jobs, 0.0, 0);
+            return lost;
+        }
+        self.seconds += seconds;
         // As many leave as arrive, about: both vary.
-        let chance = (2.0 * arrivals * self.seconds).sqrt();
-        let more = overflows || jobs - self.jobs >= GROWING_DEVIATIONS * chance;
-        let growing = more && self.seconds >= GROWING_SECONDS && self.ticks >= GROWING_TICKS;
-        growing || self.seconds >= STANDING_SECONDS
+        let chance = (2.0 * load.arrivals * self.seconds).sqrt();
+        let growing = load.jobs - self.jobs >= GROWING_DEVIATIONS * chance
+            && self.seconds >= GROWING_SECONDS
+            && self.ticks >= GROWING_TICKS;
+        lost || growing || self.seconds >= STANDING_SECONDS
+    }
+}
+
+/// A rate per second, averaged over some events.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow(Option<f64>);
+
+impl Flow {
+    fn see(&mut self, seconds: f64, count: u64) {
+        let now = count.min(1 << 40) as f64 / seconds;
+        let mean = self.0.unwrap_or(now);
+        let span = (FLOW_EVENTS / mean.max(1.0)).clamp(FLOW_SECONDS.0, FLOW_SECONDS.1);
+        let keep = (-seconds / span).exp();
+        self.0 = Some(keep * mean + (1.0 - keep) * now);
+    }
+
+    fn per_second(self) -> f64 {
+        self.0.unwrap_or(0.0)
     }
 }
 
@@ -124,7 +195,9 @@ impl Dual {
             rules_in_shadow: false,
             awake: false,
             counts: Watch::default(),
-            arrivals: None,
+            arrivals: Flow::default(),
+            completions: Flow::default(),
+            rate: None,
             fence: None,
             needed: Needed::default(),
             quiet_s: 0.0,
@@ -163,19 +236,16 @@ impl Dual {
         self.buckets.iter().map(|bucket| bucket.room()).all(|room| !room.pressed || room.spent)
     }
 
-    fn arrivals(&mut self, signals: &Signals) {
-        let Some(counts) = signals.balance.counts else { return };
-        let seconds = period_s(signals);
-        let now = counts.value.offered.min(1 << 40) as f64 / seconds;
-        let mean = self.arrivals.unwrap_or(now);
-        let span = (ARRIVALS_MIN / mean.max(1.0)).clamp(ARRIVALS_SECONDS.0, ARRIVALS_SECONDS.1);
-        let keep = (-seconds / span).exp();
-        self.arrivals = Some(keep * mean + (1.0 - keep) * now);
+    fn flows(&mut self, signals: &Signals) {
+        if let Some(counts) = signals.balance.counts {
+            self.arrivals.see(period_s(signals), counts.value.offered);
+            self.completions.see(period_s(signals), counts.value.completed);
+        }
     }
 
     /// Whether these limits would refuse what comes.
     fn would_refuse(&self, limits: &ServiceLimits, signals: &Signals) -> bool {
-        let arrivals = self.arrivals.unwrap_or(0.0);
+        let arrivals = self.arrivals.per_second();
         let waiting = signals.time.waiting.map_or(0, |waiting| waiting.value);
         limits.rate.is_some_and(|rate| rate.get() < arrivals)
             || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
@@ -198,20 +268,22 @@ impl Dual {
             let pressed = |bucket: &&mut Box<dyn BucketController>| bucket.room().pressed;
             self.buckets.iter_mut().filter(pressed).for_each(|bucket| bucket.squeeze(seconds));
         }
-        let jobs = jobs(signals);
-        if !wants || !self.spent() || jobs < DRAINING * self.needed.jobs {
-            self.needed = Needed { jobs, ..Needed::default() };
-            return;
-        }
-        self.needed.seconds += seconds;
-        self.needed.ticks += 1;
-        if self.needed.lasts(jobs, self.arrivals.unwrap_or(0.0), queue_share(signals) >= 1.0) {
+        let load = Load {
+            jobs: jobs(signals),
+            arrivals: self.arrivals.per_second(),
+            completions: self.completions.per_second(),
+            overflows: queue_share(signals) >= 1.0,
+        };
+        if !wants || !self.spent() {
+            self.needed.pause(seconds);
+        } else if self.needed.tick(seconds, &load) {
             self.turn(true, signals.now);
         }
     }
 
     fn turn(&mut self, awake: bool, now: Nanos) {
         if awake {
+            self.syn.resume(Rate::per_second(self.completions.per_second()));
             let soon = self
                 .asleep_since
                 .is_some_and(|since| now.since(since).as_secs_f64() < RETURN_SECONDS);
@@ -246,12 +318,16 @@ impl Dual {
         if !self.coupled() {
             return self.syn.tick(signals, mode);
         }
-        let view = view::residual(signals);
+        let mut view = view::residual(signals);
+        if !self.awake {
+            view::pretend(&mut view, self.rate);
+        }
         let seen = self.counts.see(view.balance.counts.map(|c| c.age), view.period);
         let mut limits = self.syn.tick(&view, mode);
+        self.rate = limits.rate;
         match seen {
             Freshness::Fresh => {
-                self.arrivals(&view);
+                self.flows(&view);
                 self.step(&view, &limits);
             }
             // Nothing is known: what was decided stands, and nothing is on the way to more.

@@ -56,6 +56,10 @@ pub trait Controller: Send {
     /// The limits until the next tick. Finite, the rate between [`RATE_FLOOR`] and
     /// [`RATE_CEILING`], for any signals.
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits;
+
+    /// Its limits, which nobody has executed for a while, are executed from now on, and the service
+    /// completes so much: a rate that was lowered further in vain begins there.
+    fn resume(&mut self, _completions: Rate) {}
 }
 
 /// A rate inside [`RATE_FLOOR`] … [`RATE_CEILING`]; NaN becomes the ceiling, because a number that

@@ -157,6 +157,11 @@ impl Controller for Syn {
             ..ServiceLimits::default()
         }
     }
+
+    fn resume(&mut self, completions: Rate) {
+        self.rate = bounded(self.rate.max(completions.get())).get();
+        self.rate = self.rate.min(self.spec.rate_max.get().max(1.0));
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 //! The same signals as two actuators have to see them.
 
 use crate::bucket::refused_first;
+use crate::period_s;
 use tidegate_model::signals::{Counts, Signals};
+use tidegate_units::Rate;
 
 /// First requests of connections that header rules refused in this period.
 fn refused_by_rules(signals: &Signals) -> u64 {
@@ -46,6 +48,16 @@ pub(crate) fn residual(signals: &Signals) -> Signals {
     })
 }
 
+/// What a rate that is not executed would have refused of these arrivals counts as refused.
+pub(crate) fn pretend(view: &mut Signals, rate: Option<Rate>) {
+    let seconds = period_s(view);
+    if let (Some(counts), Some(rate)) = (&mut view.balance.counts, rate) {
+        let admitted = (rate.get() * seconds).ceil() as u64;
+        let refused = counts.value.offered.saturating_sub(admitted);
+        counts.value.refused = counts.value.refused.max(refused);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +78,11 @@ mod tests {
         };
         assert_eq!(of(whole(&s)), (100, 60, 40, 40));
         assert_eq!(of(residual(&s)), (70, 60, 10, 40));
+        let mut asleep = residual(&s);
+        asleep.period = tidegate_units::Nanos::SECOND;
+        pretend(&mut asleep, None);
+        assert_eq!(of(asleep.clone()), (70, 60, 10, 40));
+        pretend(&mut asleep, Some(Rate::per_second(30.0)));
+        assert_eq!(of(asleep), (70, 60, 40, 40));
     }
 }

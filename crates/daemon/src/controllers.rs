@@ -72,6 +72,10 @@ impl Controller for Between {
         }
         limits
     }
+
+    fn resume(&mut self, completions: Rate) {
+        self.inner.resume(completions);
+    }
 }
 
 /// The published controller with its reference in connections: it knows shares of the accept
@@ -106,6 +110,10 @@ impl Controller for SynByLength {
             self.inner = Syn::new(self.spec.clone());
         }
         self.inner.tick(signals, mode)
+    }
+
+    fn resume(&mut self, completions: Rate) {
+        self.inner.resume(completions);
     }
 }
 

@@ -4,7 +4,7 @@
  *
  *	METHOD SP target SP HTTP/1.x CR LF, after at most TG_BLANKS_MAX empty
  *	lines (RFC 9112, 2.2); one space each, no other white space
- *	target	"/path?query", or "http://host/path?query", also with https;
+ *	target	"/path?query", or "http://example/path?query", also with https;
  *		of any other form (authority, "*") the path is none of a rule
  *
  * Of a path, the first TG_PATH_MAX bytes are kept, up to '?' or '#', as they
@@ -116,7 +116,7 @@ static __always_inline void tg_target_slash(struct tg_scan *s, __u8 c)
 	}
 }
 
-/* The host of "http://host/path"; an empty path is "/" (RFC 9112, 3.2.1). */
+/* The host of "http://example/path"; an empty path is "/" (RFC 9112, 3.2.1). */
 static __always_inline __u32 tg_target_host(struct tg_head *h, __u8 c)
 {
 	struct tg_scan *s = &h->scan;

@@ -55,6 +55,20 @@ impl Shaped {
     /// # Errors
     /// When the queue is not there.
     pub fn dropped(&self) -> Result<u64> {
+        Ok(self.counts()?.1)
+    }
+
+    /// The same as a share of all packets that came to it.
+    ///
+    /// # Errors
+    /// When the queue is not there.
+    pub fn dropped_share(&self) -> Result<f64> {
+        let (sent, dropped) = self.counts()?;
+        Ok(dropped as f64 / (sent + dropped).max(1) as f64)
+    }
+
+    /// Packets that went out, and that found the queue full.
+    fn counts(&self) -> Result<(u64, u64)> {
         let command = ["tc", "-s", "-j", "qdisc", "show", "dev", SERVER_INTERFACE];
         let text = topology::inside(&self.id, Role::Server, &command, "")?;
         let missing = |what: &str| LabError::Missing(format!("{what} in {text}"));
@@ -62,7 +76,9 @@ impl Shaped {
             serde_json::from_str(&text).map_err(|e| missing(&e.to_string()))?;
         let rows = all.as_array().into_iter().flatten();
         let queue = rows.into_iter().find(|row| row["kind"] == "pfifo");
-        queue.and_then(|row| row["drops"].as_u64()).ok_or_else(|| missing("a pfifo queue"))
+        let number = |name: &str| queue.and_then(|row| row[name].as_u64());
+        let both = number("packets").zip(number("drops"));
+        both.ok_or_else(|| missing("a pfifo queue"))
     }
 }
 

@@ -12,6 +12,8 @@ use tidegate_workload::{DYNAMIC_PREFIX, DYNAMIC_PROGRAM, Surge, SurgeSpec};
 
 /// The source of the CGI program, built when a server is set up.
 const WORK_C: &str = include_str!("../../c/work.c");
+/// Most patterns of `checks`.
+const CHECKS_MAX: u32 = 10_000;
 /// Where Debian keeps the modules.
 const MODULES: &str = "/usr/lib/apache2/modules";
 
@@ -57,6 +59,9 @@ pub struct ApacheOptions {
     pub defer_accept: bool,
     /// Whether it refuses everything by its own 503 (mod_rewrite).
     pub busy: bool,
+    /// Patterns that every request's agent is compared with (`SetEnvIf`), as sites do against
+    /// robots: CPU time that files cost, too. At most 10,000.
+    pub checks: u32,
 }
 
 impl ApacheOptions {
@@ -73,6 +78,7 @@ impl ApacheOptions {
             start: Cgi::ByMpm,
             defer_accept: true,
             busy: false,
+            checks: 0,
         }
     }
 
@@ -114,7 +120,9 @@ impl ApacheOptions {
              ServerName lab.test\nListen {port}\nUser www-data\nGroup www-data\n"
         );
         let rewrite = self.busy.then_some("rewrite");
-        for name in modules.into_iter().chain(["authz_core", "alias"]).chain(rewrite) {
+        let checks = (self.checks > 0).then_some("setenvif");
+        let always = ["authz_core", "alias"];
+        for name in modules.into_iter().chain(always).chain(rewrite).chain(checks) {
             let _ = writeln!(text, "LoadModule {name}_module {MODULES}/mod_{name}.so");
         }
         let _ = writeln!(text, "{sizes}\nMaxRequestWorkers {workers}\nMaxConnectionsPerChild 0");
@@ -129,6 +137,9 @@ impl ApacheOptions {
         }
         if self.busy {
             let _ = writeln!(text, "RewriteEngine On\nRewriteRule ^ - [R=503,L]");
+        }
+        for number in 0..self.checks.min(CHECKS_MAX) {
+            let _ = writeln!(text, "SetEnvIf User-Agent \"(robot|spider){number}[a-z]*/\" robot");
         }
         if let Some(backlog) = self.listen_backlog {
             let _ = writeln!(text, "ListenBacklog {backlog}");

@@ -69,6 +69,7 @@ impl<'a> Bench<'a> {
             cgi: (section.cgi_ms > 0.0).then_some(cost),
             start: if section.cgi_daemon { Cgi::Daemon } else { Cgi::ByMpm },
             workers: section.workers,
+            checks: section.checks,
             listen_backlog: Some(section.backlog),
             ..ApacheOptions::surge(files(setting, dynamic))
         };

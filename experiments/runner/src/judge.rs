@@ -71,6 +71,9 @@ pub struct Claim {
     /// Not judged in a quick run, for which it has too few arrivals.
     #[serde(default)]
     pub full_only: bool,
+    /// Only judged in this world (`sim`, `lab`), whose points it names; absent: in both.
+    #[serde(default)]
+    pub world: Option<String>,
     /// What is known of the reason, where a result differs from what is claimed; for reports.
     #[serde(default)]
     pub why: String,
@@ -104,6 +107,8 @@ pub enum Outcome {
     Missing(String),
     /// Too few arrivals for this claim in a quick run.
     NotJudged,
+    /// It is for the other world.
+    OtherWorld,
 }
 
 /// One line of the table.
@@ -129,7 +134,7 @@ impl Line {
     /// Whether nothing speaks against the claim.
     #[must_use]
     pub const fn holds(&self) -> bool {
-        matches!(self.outcome, Outcome::Holds(_) | Outcome::NotJudged)
+        matches!(self.outcome, Outcome::Holds(_) | Outcome::NotJudged | Outcome::OtherWorld)
     }
 }
 
@@ -140,7 +145,12 @@ pub fn judge(expect: &Expect, rows: &[Row], quick: bool) -> Vec<Line> {
 }
 
 fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
-    let outcome = if quick && claim.full_only { Outcome::NotJudged } else { outcome(claim, rows) };
+    let elsewhere = |world: &String| !rows.is_empty() && rows.iter().all(|r| r.world != *world);
+    let outcome = match &claim.world {
+        Some(world) if elsewhere(world) => Outcome::OtherWorld,
+        _ if quick && claim.full_only => Outcome::NotJudged,
+        _ => outcome(claim, rows),
+    };
     Line {
         id: claim.id.clone(),
         says: claim.says.clone(),
@@ -314,6 +324,7 @@ pub fn words(outcome: &Outcome) -> (String, String) {
         Outcome::Fails(value, place) => (short(*value), format!("NO ({place})")),
         Outcome::Missing(what) => ("-".into(), format!("NOT MEASURED: {what}")),
         Outcome::NotJudged => ("-".into(), "not judged in a quick run".into()),
+        Outcome::OtherWorld => ("-".into(), "judged in the other world".into()),
     }
 }
 
@@ -363,6 +374,7 @@ mod tests {
             at_most,
             aim: None,
             full_only: false,
+            world: None,
             why: String::new(),
         }
     }
@@ -440,6 +452,18 @@ mod tests {
         rows.pop();
         let missing = Outcome::Missing("capacity of haproxy at load 2".into());
         assert_eq!(outcome(&claim, &rows), missing);
+    }
+
+    /// A claim for the simulator is left out in the lab, and judged in the simulator.
+    #[test]
+    fn a_claim_can_be_for_one_world() {
+        let mut claim = claim(Some(0.97), None);
+        claim.world = Some("sim".into());
+        assert_eq!(line(&claim, &rows(), false).outcome, Outcome::OtherWorld);
+        let sim: Vec<Row> =
+            rows().into_iter().map(|row| Row { world: "sim".into(), ..row }).collect();
+        assert!(matches!(line(&claim, &sim, false).outcome, Outcome::Fails(..)));
+        assert!(matches!(line(&claim, &[], false).outcome, Outcome::Missing(_)));
     }
 
     /// A claim that needs the full run is left out of a quick one, and judged in the full one.

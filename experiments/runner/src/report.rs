@@ -3,7 +3,7 @@
 //! measured, and why where they differ.
 
 use crate::folder::{self, Read};
-use crate::judge::{self, Line, Outcome, Show};
+use crate::judge::{self, Line, Show};
 use crate::results::Row;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
@@ -98,9 +98,7 @@ fn claims(text: &mut String, lines: &[Line]) {
             writeln!(text, "| {} | {source} | {measured} | {} | {holds} |", line.says, line.band);
     }
     text.push('\n');
-    let differs = |line: &&Line| {
-        !line.why.is_empty() && !matches!(line.outcome, Outcome::Holds(_) | Outcome::NotJudged)
-    };
+    let differs = |line: &&Line| !line.why.is_empty() && !line.holds();
     let mut said: Vec<&str> = Vec::new();
     for line in lines.iter().filter(differs) {
         if !said.contains(&line.why.as_str()) {

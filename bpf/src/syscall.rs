@@ -143,6 +143,8 @@ pub(crate) fn tcx_programs(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
 pub(crate) struct ProgramInfo {
     pub(crate) name: String,
     pub(crate) verified_insns: u32,
+    /// Runs and nanoseconds, while `kernel.bpf_stats_enabled` was on.
+    pub(crate) runs: (u64, u64),
 }
 
 /// Reads what a program is.
@@ -155,6 +157,7 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     Ok(ProgramInfo {
         name: String::from_utf8(name).unwrap_or_default(),
         verified_insns: info.verified_insns,
+        runs: (info.run_cnt, info.run_time_ns),
     })
 }
 

@@ -304,6 +304,15 @@ impl TestPlane {
         objects::verified_insns(self.program(hook)?)
     }
 
+    /// How often a hook ran, and for how many nanoseconds, while `kernel.bpf_stats_enabled` was on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn runs(&self, hook: TestHook) -> Result<(u64, u64), Error> {
+        let info = syscall::program_info(self.program(hook)?.as_fd());
+        Ok(info.map_err(|source| Error::Run { program: "info", source })?.runs)
+    }
+
     /// Instructions that the verifier processed, for every program of the dataplane.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ fn nothing_is_left_of_a_conversation() {
     for case in &all() {
         let mut talk = play(&mut host, case);
         talk.wait(61).sweep();
-        let stray = talk.from_client(RST, b"");
+        let stray = talk.client_segment(RST, b"");
         talk.client_says(stray);
         let last = &talk.last;
         assert_eq!(last.conns, 0, "{}", case.name);
@@ -112,7 +112,7 @@ struct Step {
 }
 
 fn is_reset(frame: &[u8]) -> bool {
-    support::talk::read(frame).flags & RST != 0
+    support::talk::read_segment(frame).flags & RST != 0
 }
 
 /// Plays a conversation; in one of its packets a call fails.

@@ -90,7 +90,7 @@ fn refused_and_closed(talk: &mut Talk<'_>) {
 fn again(talk: &Talk<'_>, path: &str) -> Segment {
     let data = get(path).into_bytes();
     let seq = talk.client - data.len() as u32;
-    Segment { seq, data, ..talk.from_client(ACK | PSH, b"") }
+    Segment { seq, data, ..talk.client_segment(ACK | PSH, b"") }
 }
 
 fn first() -> Vec<Case> {
@@ -125,7 +125,7 @@ fn first() -> Vec<Case> {
         .style(router),
         case("a request with FIN", |talk| {
             talk.open();
-            let request = talk.from_client(ACK | PSH | FIN, get("/busy").as_bytes());
+            let request = talk.client_segment(ACK | PSH | FIN, get("/busy").as_bytes());
             talk.client += request.data.len() as u32 + 1;
             talk.client_says(request).takes_answer().ack();
         }),
@@ -194,7 +194,7 @@ fn later() -> Vec<Case> {
         }),
         case("the client lacks bytes of the answer", |talk| {
             talk.open().asks(&get("/free")).says(&ok(5, 5));
-            let request = talk.from_client(ACK | PSH, get("/busy").as_bytes());
+            let request = talk.client_segment(ACK | PSH, get("/busy").as_bytes());
             let ack = talk.server - 3;
             talk.client += request.data.len() as u32;
             talk.client_says(Segment { ack, ..request });
@@ -272,7 +272,7 @@ fn bodies() -> Vec<Case> {
         }),
         case("a segment of the body is lost on the way to us", |talk| {
             talk.open().asks(&(request("POST", "/free", "Content-Length: 9\r\n") + "bod"));
-            let lost = talk.from_client(ACK | PSH, b"y b");
+            let lost = talk.client_segment(ACK | PSH, b"y b");
             talk.client += 3;
             talk.asks("ody").client_says(lost).answers(&ok(1, 1)).asks(&get("/busy"));
         }),
@@ -338,7 +338,7 @@ fn answers() -> Vec<Case> {
             let again = Segment {
                 seq: talk.server - length,
                 data: ok(5, 5).into_bytes(),
-                ..talk.from_server(ACK | PSH, b"")
+                ..talk.server_segment(ACK | PSH, b"")
             };
             talk.server_says(again).ack().asks(&get("/busy"));
         }),
@@ -370,7 +370,7 @@ fn losses() -> Vec<Case> {
         case("a later segment comes first", |talk| {
             talk.open();
             let (front, back) = (request("POST", "/busy", "Content-Length: 4\r\n"), "body");
-            let first = talk.from_client(ACK | PSH, front.as_bytes());
+            let first = talk.client_segment(ACK | PSH, front.as_bytes());
             talk.client += front.len() as u32;
             talk.asks(back).client_says(first).takes_answer().ack().fin();
         }),
@@ -391,20 +391,20 @@ fn ends() -> Vec<Case> {
         }),
         case("the client's FIN again", |talk| {
             refused_and_closed(talk);
-            let fin = Segment { seq: talk.client - 1, ..talk.from_client(ACK | FIN, b"") };
+            let fin = Segment { seq: talk.client - 1, ..talk.client_segment(ACK | FIN, b"") };
             talk.note("our ACK is lost").client_says(fin);
             talk.note("the server's stack answers: there is no socket");
         }),
         case("the client resets", |talk| {
             talk.open().asks(&get("/busy"));
-            let reset = talk.from_client(RST | ACK, b"");
+            let reset = talk.client_segment(RST | ACK, b"");
             talk.client_says(reset);
         }),
         case("a RST and an ACK that guess", |talk| {
             talk.open().asks(&get("/busy"));
-            let guess = Segment { seq: talk.client + 70_000, ..talk.from_client(RST, b"") };
+            let guess = Segment { seq: talk.client + 70_000, ..talk.client_segment(RST, b"") };
             talk.client_says(guess);
-            let guess = Segment { ack: talk.server + 70_000, ..talk.from_client(ACK, b"data") };
+            let guess = Segment { ack: talk.server + 70_000, ..talk.client_segment(ACK, b"data") };
             talk.client_says(guess);
         }),
         case("the client uses its port again", |talk| {
@@ -422,23 +422,23 @@ fn ends() -> Vec<Case> {
         }),
         case("the server closes after its answer", |talk| {
             talk.open().asks(&get("/free")).answers(&ok(3, 3));
-            let fin = talk.from_server(ACK | FIN, b"");
+            let fin = talk.server_segment(ACK | FIN, b"");
             talk.server += 1;
             talk.server_says(fin).asks(&get("/busy"));
         }),
         case("the server resets while it answers", |talk| {
             talk.open().asks(&get("/close")).answers(&ok(9, 3));
-            let reset = talk.from_server(RST | ACK, b"");
+            let reset = talk.server_segment(RST | ACK, b"");
             talk.server_says(reset);
         }),
         case("the client resets while the server answers", |talk| {
             talk.open().asks(&get("/close")).answers(&ok(9, 3));
-            let reset = talk.from_client(RST | ACK, b"");
+            let reset = talk.client_segment(RST | ACK, b"");
             talk.client_says(reset);
         }),
         case("an answer that ends with the server's FIN", |talk| {
             talk.open().asks(&get("/close")).answers("HTTP/1.0 200 OK\r\n\r\nabc");
-            let fin = talk.from_server(ACK | FIN, b"def");
+            let fin = talk.server_segment(ACK | FIN, b"def");
             talk.server_says(fin);
         }),
         case("a connection that is idle is forgotten", |talk| {

@@ -6,7 +6,8 @@
 pub mod host;
 mod show;
 
-pub use show::read;
+#[allow(unused_imports, reason = "one test reads segments")]
+pub use show::read as read_segment;
 
 use super::packet::{ACK, CLIENT4, CLIENT6, FIN, PSH, Packet, RST, SERVER4, SERVER6, SYN, eth};
 use host::{Heard, Host, Run, Socket};
@@ -126,21 +127,21 @@ impl<'a> Talk<'a> {
 
     /// The client acknowledges all.
     pub fn ack(&mut self) -> &mut Self {
-        let bare = self.from_client(ACK, b"");
+        let bare = self.client_segment(ACK, b"");
         self.client_says(bare)
     }
 
-    pub fn from_client(&self, flags: u8, data: &[u8]) -> Segment {
+    pub fn client_segment(&self, flags: u8, data: &[u8]) -> Segment {
         Segment { seq: self.client, ack: self.server, flags, data: data.to_vec() }
     }
 
-    pub fn from_server(&self, flags: u8, data: &[u8]) -> Segment {
+    pub fn server_segment(&self, flags: u8, data: &[u8]) -> Segment {
         Segment { seq: self.server, ack: self.client, flags, data: data.to_vec() }
     }
 
     /// The client sends the next bytes.
     pub fn asks(&mut self, data: &str) -> &mut Self {
-        let segment = self.from_client(ACK | PSH, data.as_bytes());
+        let segment = self.client_segment(ACK | PSH, data.as_bytes());
         self.client += data.len() as u32;
         self.client_says(segment)
     }
@@ -152,14 +153,14 @@ impl<'a> Talk<'a> {
 
     /// The server sends the next bytes.
     pub fn says(&mut self, data: &str) -> &mut Self {
-        let segment = self.from_server(ACK | PSH, data.as_bytes());
+        let segment = self.server_segment(ACK | PSH, data.as_bytes());
         self.server += data.len() as u32;
         self.server_says(segment)
     }
 
     /// The client ends its side.
     pub fn fin(&mut self) -> &mut Self {
-        let fin = self.from_client(ACK | FIN, b"");
+        let fin = self.client_segment(ACK | FIN, b"");
         self.client += 1;
         self.client_says(fin)
     }

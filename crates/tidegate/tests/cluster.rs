@@ -35,7 +35,9 @@ use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 /// Longest wait for anything that shall happen.
 const PATIENCE: Nanos = Nanos::from_secs(40);
-/// Connections per second to each back-end.
+/// The rate with which the controller of each back-end begins.
+const RATE_START: f64 = 150.0;
+/// Connections per second to each back-end; those that a full queue drops come again.
 const OFFERED: u64 = 100;
 /// Connections that a client keeps open at once, to each back-end.
 const KEPT: usize = 400;
@@ -78,9 +80,10 @@ impl Authority {
         Self { issuer }
     }
 
-    fn sign(&self, folder: &Path, host: &str) {
+    /// Files of `host` in which stands `name`.
+    fn sign(&self, folder: &Path, host: &str, name: &str) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        let name = format!("spiffe://example.org/{host}");
+        let name = format!("spiffe://example.org/{name}");
         params.subject_alt_names = vec![SanType::URI(name.as_str().try_into().unwrap())];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -131,10 +134,14 @@ impl World {
         }
         let certificates = self.path("certificates");
         let authority = Authority::new(&certificates);
-        ["f", "b1", "b2"].iter().for_each(|host| authority.sign(&certificates, host));
-        let other = self.path("other");
-        Authority::new(&other).sign(&other, "b2");
-        fs::copy(certificates.join("authority.pem"), other.join("authority.pem")).unwrap();
+        ["f", "b1", "b2"].iter().for_each(|host| authority.sign(&certificates, host, host));
+        let (other, misnamed) = (self.path("other"), self.path("misnamed"));
+        fs::create_dir(&misnamed).unwrap();
+        authority.sign(&misnamed, "b2", "b2x");
+        Authority::new(&other).sign(&other, "b2", "b2");
+        for folder in [other, misnamed] {
+            fs::copy(certificates.join("authority.pem"), folder.join("authority.pem")).unwrap();
+        }
     }
 
     fn namespace(&self, host: &str) -> PathBuf {
@@ -198,7 +205,7 @@ impl World {
             format!(
                 "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], \
                  backends: [{{peer: {host}, service: shop}}], \
-                 control: {{name: syn, rate: 150, accept_queue: 10}}}}\n"
+                 control: {{name: syn, rate: {RATE_START}, accept_queue: 10}}}}\n"
             )
         };
         let peer = |host: &str| {
@@ -430,14 +437,15 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     world.asks("b1").unwrap();
     world.asks("b2").unwrap();
 
-    // A certificate of somebody else's authority: refused, counted, and told to the back-end.
-    let stranger = world.start_back("b2", "other");
-    wait_for("the wrong certificate is refused", || {
-        (reasons(&front.peer("unknown"), "untrusted") > 0).then_some(())
-    });
-    wait_for("it is told", || (!stranger.peer("front").trouble.is_empty()).then_some(()));
-    assert_eq!(front.peer("b2").reports, 0);
-    stranger.kill();
+    // A certificate of somebody else's authority, and one with another name: refused, counted, and
+    // told to the back-end.
+    for (folder, reason) in [("other", "untrusted"), ("misnamed", "unknown-peer")] {
+        let stranger = world.start_back("b2", folder);
+        wait_for(reason, || (reasons(&front.peer("unknown"), reason) > 0).then_some(()));
+        wait_for("it is told", || (!stranger.peer("front").trouble.is_empty()).then_some(()));
+        assert_eq!(front.peer("b2").reports, 0);
+        stranger.kill();
+    }
 
     let back1 = world.start_back("b1", "certificates");
     let _back2 = world.start_back("b2", "certificates");
@@ -458,11 +466,11 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     let pressed = wait_for("b1 is policed", || {
         Some(front.service("b1")).filter(|service| refused(service) > 20)
     });
-    assert!(pressed.limits.rate.unwrap() < Rate::per_second(OFFERED as f64), "{pressed:?}");
+    assert!(pressed.limits.rate.unwrap() < Rate::per_second(RATE_START), "{pressed:?}");
     assert!(pressed.signals.queue.accept.unwrap().value.length > 100);
     let calm = front.service("b2");
     assert_eq!(refused(&calm), 0, "{calm:?}");
-    assert!(calm.limits.rate.unwrap() > Rate::per_second(OFFERED as f64));
+    assert!(calm.limits.rate > pressed.limits.rate, "{calm:?}");
 
     // Its daemon dies: limits age out, and the service goes on.
     back1.kill();

@@ -29,6 +29,8 @@ const BODIES: usize = 300;
 /// Sets of rules by the dice, and requests for each.
 const RULE_SETS: usize = 60;
 const RULE_HEADS: usize = 100;
+/// Sets that the kernel sees.
+const KERNEL_RULE_SETS: usize = 6;
 /// Instructions that the recogniser may take of a hook's 250,000.
 const INSTRUCTIONS_MAX: u32 = 80_000;
 
@@ -390,11 +392,11 @@ fn rules_by_the_dice() {
     native.finish();
 }
 
-/// `struct recognise_args`.
+/// `struct recognise_args`, but for what is asked of rules.
 fn arguments(call: u8, to: u32, follow: Follow) -> Vec<u8> {
     let words = [u32::from(call), to, 0, 0];
     let words = words.iter().flat_map(|word| word.to_le_bytes());
-    words.chain(follow.bytes()).chain([0; 24]).collect()
+    words.chain(follow.bytes()).collect()
 }
 
 /// The recogniser in the kernel: the result and the scratch afterwards.
@@ -408,7 +410,12 @@ impl Kernel {
     const PAIRS: usize = Self::KEY + 128;
 
     fn call(&self, call: u8, to: u32, follow: Follow, bytes: &[u8]) -> Vec<u8> {
-        self.0.write("args", &arguments(call, to, follow));
+        self.run(&[&arguments(call, to, follow)[..], &[0; 24]].concat(), bytes)
+    }
+
+    /// The arguments afterwards.
+    fn run(&self, arguments: &[u8], bytes: &[u8]) -> Vec<u8> {
+        self.0.write("args", arguments);
         let frame = [&[0; 14][..], bytes].concat();
         assert_eq!(self.0.run_frame("recognise", &frame), -1, "{}", shown(bytes));
         self.0.read("args")
@@ -438,6 +445,13 @@ impl Kernel {
         let scratch = self.0.read("scratch");
         let (found, _, _) = Reader(&scratch[Self::HTTP..]).http(reason);
         (reason, if reason == reason::NONE { found.host } else { [0; 2] })
+    }
+
+    /// The rule of what was recognised last.
+    fn find(&self, tables: &Tables) -> Found {
+        let arguments = arguments(b'f', 0, Follow::default());
+        let args = self.run(&[arguments, tables.asked(false)].concat(), b" ");
+        Tables::found(Self::result(&args), &args[32..])
     }
 
     fn body(&self, follow: Follow, packet: &[u8]) -> (u32, Follow) {
@@ -477,6 +491,34 @@ fn the_kernel_agrees() {
             let (outcome, follow) = kernel.body(fresh, &body);
             let used = (outcome != FOLLOW_FAILED).then_some(follow.used as usize);
             assert_eq!((outcome, used), body_expected(&body), "{said}");
+        }
+    }
+}
+
+/// Tables of the kernel find the same rules as the reference.
+#[test]
+fn the_kernel_finds_the_rule() {
+    require_root();
+    let zero = Key([0; 6]);
+    let seed = seed();
+    let mut dice = Dice::new(seed);
+    for _ in 0..KERNEL_RULE_SETS {
+        let kernel = Kernel(Loaded::compile("bpf/tests/recognise.bpf.c", COMPILER_DEFAULT));
+        let count = 1 + dice.below(20);
+        let rules: Vec<Rule> = (0..count).map(|_| rule(&mut dice)).collect();
+        let tables = Tables::of(&rules, zero);
+        for (map, key, value) in tables.entries() {
+            kernel.0.put(map, key, value);
+        }
+        for _ in 0..RULE_HEADS * 3 {
+            let mut head = heads::request(&mut dice);
+            if dice.one_in(3) {
+                head.truncate(1 + dice.below(head.len()));
+            }
+            let Some(expected) = expected_rule(&rules, &head) else { continue };
+            let said = format!("TIDEGATE_SEED={seed}: {rules:?} {}", shown(&head));
+            assert_eq!(kernel.request(&head).reason, reason::NONE, "{said}");
+            assert_eq!(kernel.find(&tables), expected, "{said}");
         }
     }
 }

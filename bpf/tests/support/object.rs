@@ -78,6 +78,12 @@ impl Loaded {
         found.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap()
     }
 
+    /// Writes an entry of a map that is gone with the object.
+    pub fn put(&self, map: &str, key: &[u8], value: &[u8]) {
+        let found = self.0.maps().find(|m| m.name() == map).unwrap();
+        found.update(key, value, MapFlags::ANY).unwrap();
+    }
+
     /// Runs a syscall program once over this context, which it may change.
     pub fn run(&self, program: &str, context: &mut [u8]) -> u32 {
         let found = self.0.progs_mut().find(|p| p.name() == program).unwrap();

@@ -515,14 +515,31 @@ impl Tables {
         at
     }
 
+    /// The same as entries: map, key, value.
+    pub fn entries(&self) -> Vec<(&'static str, &[u8], &[u8])> {
+        let mut at = Reader(&self.commands);
+        let mut entries = Vec::new();
+        while !at.0.is_empty() {
+            let (map, key, value) = match at.u8() {
+                b'p' => ("tg_paths", 128, 4),
+                b'h' => ("tg_hosts", 16, 4),
+                b'r' => ("tg_rules", 4, 24),
+                b'c' => ("tg_cookie_tests", 4, 16),
+                _ => continue,
+            };
+            entries.push((map, at.take(key), at.take(value)));
+        }
+        entries
+    }
+
     /// `struct tg_asked`.
-    fn asked(&self, tls: bool) -> Vec<u8> {
+    pub fn asked(&self, tls: bool) -> Vec<u8> {
         let words = [SLOT, SERVICE, self.tests.len() as u32, tls.into(), 0, 0];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     /// Result and `struct tg_asked` afterwards.
-    fn found(result: u32, asked: &[u8]) -> Found {
+    pub fn found(result: u32, asked: &[u8]) -> Found {
         let mut at = Reader(&asked[16..]);
         let (rule, protected) = (at.u32(), at.u32() != 0);
         match result {

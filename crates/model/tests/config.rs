@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_model::intent::{
-    CONFIG_BYTES_MAX, Command, Config, CookieMatch, Intent, Method, Mode, Registry, RequestHead,
-    RuleConfig, diff, load, parse, parse_bytes, reference, schema,
+    CONFIG_BYTES_MAX, Command, Config, CookieMatch, HostPattern, Intent, Method, Mode, PathPrefix,
+    Registry, RequestHead, RuleConfig, diff, load, parse, parse_bytes, reference, schema,
 };
 use tidegate_units::Nanos;
 
@@ -308,6 +308,32 @@ proptest! {
             for compared in &found.compared {
                 prop_assert_eq!(compared.mismatch.is_none(), compared.rule == met);
             }
+        }
+    }
+
+    #[test]
+    fn no_request_makes_the_search_panic(
+        line in prop_oneof![any::<String>(), "[A-Z]{1,4} (http://|https://|/)?[a-z:/?#@\\[\\]é]{0,9} HTTP/1\\.[01]"],
+        headers in prop::collection::vec("(Host|Cookie|x)?:?[ -~é]{0,20}", 0..4),
+    ) {
+        let config = good("requests").services.remove(0).requests.unwrap();
+        if let Ok(head) = RequestHead::parse(&line, &headers) {
+            let found = config.select(&head);
+            prop_assert!(found.rule.is_none_or(|rule| rule < config.rules.len()));
+        }
+        let _ = config.select_tls(&line);
+    }
+
+    /// What is accepted is shown as it can be written again.
+    #[test]
+    fn paths_and_hosts_survive_a_round_trip(text in prop_oneof![any::<String>(), "/?[a-z%A-F0-9.*?-]{0,12}"]) {
+        if let Ok(path) = text.parse::<PathPrefix>() {
+            prop_assert_eq!(path.as_str(), &text);
+            prop_assert!(path.begins(&text) && text.starts_with('/'));
+        }
+        if let Ok(host) = text.parse::<HostPattern>() {
+            prop_assert_eq!(host.to_string().parse::<HostPattern>().unwrap(), host.clone());
+            prop_assert!(host.covers(&host) && host.matches(&host.name) != host.below);
         }
     }
 

@@ -8,8 +8,9 @@
 //!                                                       10.78.2.2:8000
 //! ```
 //!
-//! b1 stops accepting: what goes to b1 is refused at the router, and nothing that goes to b2. Then
+//! First b1 stops accepting: what goes to b1 is refused at the router, and nothing that goes to b2. Then
 //! the reports are cut, in two ways: limits age out, nothing becomes tighter, the service goes on.
+//! The same with header rules: the router answers 503 for the slow one, and no SYN is refused.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use rcgen::{
@@ -39,6 +40,8 @@ const PATIENCE: Nanos = Nanos::from_secs(40);
 const RATE_START: f64 = 150.0;
 /// Connections per second to each back-end; those that a full queue drops come again.
 const OFFERED: u64 = 100;
+/// Connections per second that a slow server accepts.
+const SLOW: u64 = 40;
 /// Connections that a client keeps open at once, to each back-end.
 const KEPT: usize = 400;
 const HOSTS: [&str; 4] = ["c", "f", "b1", "b2"];
@@ -105,8 +108,9 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut world = Self {
-            name: format!("tgc{}", std::process::id()),
+            name: format!("tgc{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)),
             dir: tempfile::tempdir().unwrap(),
             servers: Vec::new(),
             ending: Arc::default(),
@@ -199,13 +203,14 @@ impl World {
         daemon
     }
 
-    fn start_front(&self) -> Daemon {
+    /// The front-end; `rules` is what its services say of requests.
+    fn start_front(&self, rules: &str) -> Daemon {
         let service = |host: &str| {
             let listen = server_of(host);
             format!(
                 "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], \
                  backends: [{{peer: {host}, service: shop}}], \
-                 control: {{name: syn, rate: {RATE_START}, accept_queue: 10}}}}\n"
+                 control: {{name: syn, rate: {RATE_START}, accept_queue: 10}}{rules}}}\n"
             )
         };
         let peer = |host: &str| {
@@ -269,6 +274,8 @@ fn remove(path: &Path) {
 /// A server that answers each byte with a byte, unless it is stuck: then it accepts nothing.
 struct Server {
     stuck: Arc<AtomicBool>,
+    /// It accepts one connection at a time, [`SLOW`] times a second.
+    slow: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -278,8 +285,9 @@ impl Server {
         let bind = || TcpListener::bind(server_of(host));
         let listener = in_namespace(Some(&world.namespace(host)), bind).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let (stuck, ending) = (Arc::new(AtomicBool::new(false)), Arc::clone(&world.ending));
-        let (is_stuck, ends) = (Arc::clone(&stuck), Arc::clone(&ending));
+        let [stuck, slow] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let ending = Arc::clone(&world.ending);
+        let (is_stuck, is_slow, ends) = (stuck.clone(), slow.clone(), ending.clone());
         let thread = std::thread::spawn(move || {
             // Connections are few enough to be looked at one after another.
             let mut open: VecDeque<TcpStream> = VecDeque::new();
@@ -289,12 +297,16 @@ impl Server {
                     while let Ok((stream, _)) = listener.accept() {
                         stream.set_nonblocking(true).unwrap();
                         open.push_back(stream);
+                        if is_slow.load(Ordering::Relaxed) {
+                            std::thread::sleep(Duration::from_millis(1000 / SLOW));
+                            break;
+                        }
                     }
                 }
                 open.retain_mut(echo);
             }
         });
-        Self { stuck, ending, thread: Some(thread) }
+        Self { stuck, slow, ending, thread: Some(thread) }
     }
 
     fn end(&mut self) {
@@ -433,7 +445,7 @@ fn ages_out(front: &Daemon, host: &str) {
 #[test]
 fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     let world = World::new();
-    let front = world.start_front();
+    let front = world.start_front("");
     world.asks("b1").unwrap();
     world.asks("b2").unwrap();
 
@@ -491,4 +503,99 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     world.inside("b2", &["nft", "delete table inet cut"]);
     wait_for("the partition heals", || valid(&front.service("b2")).then_some(()));
     drop(back1);
+}
+
+/// Sends requests to one back-end, [`OFFERED`] a second, and counts the answers that begin so.
+struct Requests {
+    ending: Arc<AtomicBool>,
+    refused: Arc<AtomicU32>,
+    served: Arc<AtomicU32>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A request's connection is given up after so many others: half a second.
+const REQUESTS_KEPT: usize = 50;
+
+impl Requests {
+    fn start(world: &World, host: &str) -> Self {
+        let ending = Arc::new(AtomicBool::new(false));
+        let [refused, served] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+        let (namespace, end) = (world.namespace("c"), ending.clone());
+        let (no, yes, target) = (refused.clone(), served.clone(), server_of(host).into());
+        let thread = std::thread::spawn(move || {
+            let ask = || {
+                let mut open: VecDeque<(Socket, bool)> = VecDeque::new();
+                while !end.load(Ordering::Relaxed) {
+                    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+                    socket.set_nonblocking(true)?;
+                    let _ = socket.connect(&target);
+                    open.push_back((socket, false));
+                    open.retain_mut(|(socket, asked)| match answer(socket, asked) {
+                        None => true,
+                        Some(of) => {
+                            (if of { &yes } else { &no }).fetch_add(1, Ordering::Relaxed);
+                            false
+                        }
+                    });
+                    if open.len() > REQUESTS_KEPT {
+                        open.pop_front();
+                    }
+                    std::thread::sleep(Duration::from_millis(1000 / OFFERED));
+                }
+                Ok::<_, io::Error>(())
+            };
+            in_namespace(Some(&namespace), ask).unwrap();
+        });
+        Self { ending, refused, served, thread: Some(thread) }
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether the request was served (true) or refused by a 503 (false); nothing while neither is known.
+fn answer(socket: &mut Socket, asked: &mut bool) -> Option<bool> {
+    if !*asked {
+        // Not connected yet, as long as it fails.
+        *asked = socket.send(b"GET /x HTTP/1.1\r\nHost: shop\r\n\r\n").is_ok();
+        return None;
+    }
+    let mut head = [0; 12];
+    match socket.read(&mut head) {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(!head.starts_with(b"HTTP/1.1 503")),
+    }
+}
+
+#[test]
+fn a_back_end_s_queue_moves_the_buckets_of_its_requests_and_of_no_other() {
+    let world = World::new();
+    let rules = ", requests: {buckets: {all: {resource: accept-queue, burst: 10, \
+                 control: {name: pd, rate: 150, reference: 0.1, gain: 0.5}}}, \
+                 rules: [{path: /, bucket: all, answer: 503}]}";
+    let front = world.start_front(rules);
+    let _backs = ["b1", "b2"].map(|host| world.start_back(host, "certificates"));
+    for host in ["b1", "b2"] {
+        wait_for("reports arrive", || valid(&front.service(host)).then_some(()));
+    }
+    let loads = ["b1", "b2"].map(|host| Requests::start(&world, host));
+    wait_for("both serve", || {
+        loads.iter().all(|load| load.served.load(Ordering::Relaxed) > 20).then_some(())
+    });
+    assert_eq!(loads[0].refused.load(Ordering::Relaxed), 0);
+    world.servers[0].slow.store(true, Ordering::Relaxed);
+    wait_for("the router answers for b1", || {
+        (loads[0].refused.load(Ordering::Relaxed) > 20).then_some(())
+    });
+    let [pressed, calm] = ["b1", "b2"].map(|host| front.service(host));
+    let rate = |service: &ServiceState| service.limits.buckets[0].rate;
+    assert!(rate(&pressed) < rate(&calm), "{:?} {:?}", pressed.limits, calm.limits);
+    assert_eq!(loads[1].refused.load(Ordering::Relaxed), 0, "{:?}", calm.limits);
+    assert_eq!(refused(&pressed), 0, "no SYN is refused while rules can hold the load");
 }

@@ -141,10 +141,15 @@ pub(super) fn course(report: &LoadReport, said: &[Tick]) -> Vec<Tick> {
         .collect()
 }
 
+/// Variant, name of x, bits of x, metric.
+type Place = (String, String, u64, &'static str);
+/// Unit and values.
+type Values = (&'static str, Vec<f64>);
+
 /// Values by variant, place and metric, over the rounds.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    values: BTreeMap<(String, String, u64, &'static str), (&'static str, Vec<f64>)>,
+    values: BTreeMap<Place, Values>,
 }
 
 impl Table {
@@ -155,7 +160,7 @@ impl Table {
 
     /// Means over the rounds with their intervals.
     pub(super) fn rows(&self, experiment: &str) -> Vec<Row> {
-        let row = |(key, (unit, values)): (&(String, String, u64, &str), &(&str, Vec<f64>))| {
+        let row = |(key, (unit, values)): (&Place, &Values)| {
             let (value, ci95) = mean_ci95(values);
             Row {
                 experiment: experiment.into(),

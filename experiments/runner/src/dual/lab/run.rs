@@ -281,9 +281,11 @@ impl Runner<'_> {
             from: from * scales.unit / clients,
             to: to * scales.unit / clients,
         };
+        let rest = rest_of_sessions(setting);
         let (load, ramp) = (setting.load, section.ramp(setting, self.quick()));
         let segments: Vec<Segment> = if setting.steps.is_empty() {
-            let pieces = [piece(ramp, (load.min(0.5), load)), piece(until - ramp, (load, load))];
+            let pieces =
+                [piece(ramp, (load.min(0.5), load)), piece(until + rest - ramp, (load, load))];
             pieces.into_iter().filter(|piece| piece.lasts > Nanos::ZERO).collect()
         } else {
             setting.steps.iter().map(|(s, load)| piece(s * shorter, (*load, *load))).collect()
@@ -320,6 +322,15 @@ impl Runner<'_> {
 fn shards(rate: f64, setting: &Setting) -> u32 {
     let waiting = rate * setting.timeout_s / 15_000.0;
     waiting.max(rate / SHARD_RATE).ceil().clamp(1.0, 8.0) as u32
+}
+
+/// Seconds for which the load goes on after its measured part: a session that began in it must not
+/// find the server at rest at its end.
+fn rest_of_sessions(setting: &Setting) -> f64 {
+    match setting.session_requests {
+        0 | 1 => 0.0,
+        requests => f64::from(requests) * setting.think_s + setting.timeout_s,
+    }
 }
 
 /// The dynamic share of the requests by which a load of 1 is defined.

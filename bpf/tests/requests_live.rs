@@ -339,6 +339,73 @@ fn ten_thousand_refusals_leave_nothing_behind() {
     assert_eq!(totals.buckets[0].begun, totals.buckets[0].ended);
 }
 
+/// A back-end behind the server's namespace, which becomes a router.
+///
+/// ```text
+///  client ns            router ns (the hooks)                back-end ns
+///  c0 10.77.0.2 ─────── s0 10.77.0.1 | r0 10.78.0.1 ──────── b0 10.78.0.2
+/// ```
+struct BackEnd {
+    name: String,
+}
+
+impl BackEnd {
+    fn behind(net: &Net) -> Self {
+        let router = net.server.file_name().unwrap().to_str().unwrap();
+        let client = net.client.file_name().unwrap().to_str().unwrap();
+        let name = format!("{router}b");
+        sh(&format!(
+            "ip netns add {name}
+             ip -n {router} link add r0 type veth peer name b0 netns {name}
+             ip -n {router} addr add 10.78.0.1/24 dev r0; ip -n {router} link set r0 up
+             ip -n {name} addr add 10.78.0.2/24 dev b0; ip -n {name} link set b0 up
+             ip -n {name} route add default via 10.78.0.1
+             ip -n {client} route add 10.78.0.0/24 via 10.77.0.1"
+        ));
+        net.server_sh("echo 1 > /proc/sys/net/ipv4/ip_forward");
+        Self { name }
+    }
+
+    fn namespace(&self) -> std::path::PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+}
+
+impl Drop for BackEnd {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+/// On a router nobody can be asked, and the RST goes on to the back-end; lost on its way, it is
+/// sent again when the client acknowledges the 503.
+#[test]
+fn a_router_refuses_for_its_back_end() {
+    let net = Net::new();
+    let back_end = BackEnd::behind(&net);
+    let dataplane = start(net.interface(AttachMode::Tcx));
+    let address: SocketAddr = "10.78.0.2:80".parse().unwrap();
+    let seen = beside_server(&back_end.namespace(), address, || {
+        use_token(&net.client, address);
+        let mut persistent = connect(&net.client, address);
+        persistent.write_all(get("/free").as_bytes()).unwrap();
+        persistent.read_exact(&mut [0; 43]).unwrap();
+        persistent.write_all(get("/busy").as_bytes()).unwrap();
+        assert!(is_whole_503(&rest(&mut persistent).unwrap()));
+        let gone = || sockets(&back_end.namespace()).is_empty();
+        wait_for("the back-end's socket goes", gone);
+        net.server_sh(
+            "nft \"table ip loss { chain lossy { type filter hook forward priority 0; \
+             tcp dport 80 tcp flags & rst == rst quota until 60 bytes drop; }; }\"",
+        );
+        let mut client = connect(&net.client, address);
+        client.write_all(get("/busy").as_bytes()).unwrap();
+        assert!(is_whole_503(&rest(&mut client).unwrap()));
+        wait_for("the back-end's socket goes though a RST was lost", gone);
+    });
+    assert_eq!((seen, count(&dataplane, 0).refused), (2, 2));
+}
+
 /// A nginx in the server's namespace that accepts only when a request is there.
 struct Nginx {
     child: Child,

@@ -465,6 +465,17 @@ fn unjudged() -> Vec<Case> {
         case("no rule", |talk| {
             talk.open().asks(&get("/else")).answers(&ok(1, 1)).asks(&get("/busy"));
         }),
+        case("the table of connections is full", |talk| {
+            for port in 0..64 {
+                talk.port = 50_000 + port;
+                talk.open();
+                (talk.client, talk.server) = (talk.client - 1, talk.server - 1);
+            }
+            talk.told.clear();
+            talk.note("64 connections, all that there is room for");
+            talk.port = 40_000;
+            talk.open().asks(&get("/busy"));
+        }),
         case("a fragment", |talk| {
             talk.open();
             let request = get("/busy");

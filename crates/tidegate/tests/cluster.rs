@@ -352,6 +352,14 @@ impl Daemon {
         peers.into_iter().find(|peer| peer.name == name).unwrap_or_default()
     }
 
+    /// Lets it read its configuration again; what it says when it does not want it.
+    fn reload(&self) -> Result<(), String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["reload", "--socket"]).arg(&self.socket).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    }
+
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -471,6 +479,18 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     wait_for("a service that is not granted is refused", || {
         (reasons(&front.peer("b2"), "not-granted") > 0).then_some(())
     });
+
+    // A file that cannot be used changes nothing, and a good one keeps the sessions.
+    let epochs = || ["b1", "b2"].map(|host| Some(front.peer(host)).filter(|p| p.up).unwrap().epoch);
+    let before = epochs();
+    let (config, key) = (world.path("f.yaml"), world.path("certificates/f.key"));
+    let good = fs::read_to_string(&config).unwrap();
+    fs::write(&config, good.replace(key.to_str().unwrap(), "/nowhere/f.key")).unwrap();
+    let said = front.reload().unwrap_err();
+    assert!(said.contains("/nowhere/f.key"), "{said}");
+    fs::write(&config, good).unwrap();
+    front.reload().unwrap();
+    assert_eq!(epochs(), before);
 
     // b1 is stuck: what goes to b1 is refused, and nothing that goes to b2.
     let loads = [Load::start(&world, "b1"), Load::start(&world, "b2")];

@@ -11,9 +11,10 @@ mod talks;
 mod support;
 
 use support::golden::{Golden, report};
-use support::packet::RST;
-use support::talk::Talk;
+use support::packet::{ACK, FIN, RST, SYN};
+use support::random::{Dice, seed};
 use support::talk::host::{Host, NEXT, Rules, Run};
+use support::talk::{Segment, Style, Talk};
 use talks::{Case, all, get};
 
 const ABOUT: &str = "Conversations of a client with a server behind the request hooks, and what becomes of each packet.
@@ -141,7 +142,7 @@ fn a_request_cut_at_every_byte() {
     let (mut passed, mut refused) = (0, 0);
     for length in 1..=request.len() {
         host.set(&Rules::default());
-        let mut talk = Talk::new(&mut host, support::talk::Style::default());
+        let mut talk = Talk::new(&mut host, Style::default());
         talk.open().asks(&request[..length]);
         match talk.last.sent.len() {
             0 => passed += 1,
@@ -169,6 +170,90 @@ fn a_frame_cut_at_every_byte_passes() {
             assert_eq!(heard.frame, whole[..length], "{length} bytes");
         }
     }
+}
+
+/// What either side may say, sensible or not.
+const CLIENT_SAYS: [&str; 9] = [
+    "",
+    "GET /busy HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /close HTTP/1.1\r\nHost: a\r\n\r\n",
+    "POST /close HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbody",
+    "POST /close HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "HEAD /close HTTP/1.1\r\nHost: a\r\n\r\n",
+    "cde\r\n0\r\n\r\n",
+    "body2",
+    "\x16\x03\x01",
+];
+const SERVER_SAYS: [&str; 8] = [
+    "",
+    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+    "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
+    "HTTP/1.1 100 Continue\r\n\r\n",
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc",
+    "\r\n0\r\n\r\n",
+    "HTTP/1.1 200 OK\r\n\r\nabc",
+    "abcdef",
+];
+
+/// One packet by the dice: mostly the next of its side, sometimes from somewhere near.
+fn throw(talk: &mut Talk<'_>, dice: &mut Dice) {
+    let client = !dice.one_in(3);
+    let data = *dice.pick(if client { &CLIENT_SAYS[..] } else { &SERVER_SAYS[..] });
+    let odd = dice.one_in(16);
+    let flags = if odd { *dice.pick(&[ACK | FIN, ACK | RST, SYN, SYN | ACK]) } else { ACK };
+    let off = if dice.one_in(12) { dice.below(40) as u32 } else { 0 };
+    let back = if dice.one_in(12) { dice.below(40) as u32 } else { 0 };
+    let side = if client {
+        talk.client_segment(flags, data.as_bytes())
+    } else {
+        talk.server_segment(flags, data.as_bytes())
+    };
+    let segment = Segment { seq: side.seq + off - back, ack: side.ack - back, ..side };
+    if off == 0 && back == 0 {
+        let length = data.len() as u32 + u32::from(flags & (FIN | SYN) != 0);
+        if client { talk.client += length } else { talk.server += length }
+    }
+    if client {
+        talk.client_says(segment)
+    } else {
+        talk.server_says(segment)
+    };
+}
+
+/// Whatever both sides say in whatever order: one answer at most goes out for a packet, the server
+/// sees the packet, a RST, or nothing; and in the end nothing is left, and each request that was in
+/// flight has ended exactly once.
+#[test]
+fn conversations_by_the_dice() {
+    const TALKS: u64 = 300;
+    const PACKETS: usize = 40;
+    let (mut host, seed, mut answered, mut begun) = (Host::start(), seed(), 0, 0);
+    for n in 0..TALKS {
+        let mut dice = Dice::new(seed ^ n);
+        host.set(&Rules { used: [5, dice.below(6) as u64], ..Rules::default() });
+        let style = *dice.pick(&talks::styles());
+        let mut talk = Talk::new(&mut host, Style { router: dice.one_in(2), ..style });
+        talk.open();
+        for _ in 0..PACKETS {
+            throw(&mut talk, &mut dice);
+        }
+        for (before, heard) in &talk.heard {
+            let same = heard.frame == *before;
+            let reset = heard.action == NEXT && is_reset(&heard.frame);
+            assert!(heard.sent.len() <= 1, "TIDEGATE_SEED={seed}, {n}: {heard:?}");
+            assert!(same || reset || heard.action != NEXT, "TIDEGATE_SEED={seed}, {n}: {heard:?}");
+            answered += heard.sent.len();
+        }
+        talk.wait(61).sweep();
+        let stray = talk.client_segment(RST, b"");
+        talk.client_says(stray);
+        assert_eq!(talk.last.conns, 0, "TIDEGATE_SEED={seed}, {n}");
+        for bucket in &talk.last.buckets {
+            assert_eq!(bucket[6], bucket[7], "TIDEGATE_SEED={seed}, {n}: begun and ended");
+            begun += bucket[6];
+        }
+    }
+    assert!(answered > 100 && begun > 40, "{answered} answers, {begun} requests in flight");
 }
 
 /// How much of a frame can be read without a helper does not matter.

@@ -227,6 +227,30 @@ fn a_request_is_refused_on_a_connection_that_served_others() {
     assert_eq!(count(&dataplane, 0).failed, 0);
 }
 
+/// Checksums that the sender has computed, and that the receiver checks or trusts.
+#[test]
+fn checksums_that_are_complete_are_right_in_the_answer_and_in_the_rst() {
+    for offload in ["rx off", "rx on"] {
+        let net = Net::new();
+        let _dataplane = start(net.interface(AttachMode::Tcx));
+        let client = net.client.display();
+        sh(&format!("nsenter --net={client} ethtool -K c0 tx off {offload}"));
+        net.server_sh(&format!("ethtool -K s0 tx off {offload}"));
+        for (at, address) in ADDRESSES.iter().enumerate() {
+            let address: SocketAddr = address.parse().unwrap();
+            beside_server(&net.server, address, || {
+                if at == 0 {
+                    use_token(&net.client, address);
+                }
+                let mut client = connect(&net.client, address);
+                client.write_all(get("/busy").as_bytes()).unwrap();
+                assert!(is_whole_503(&rest(&mut client).unwrap()), "{offload} {address}");
+                wait_for("the server's socket goes", || sockets(&net.server).is_empty());
+            });
+        }
+    }
+}
+
 #[test]
 fn the_loopback_device_refuses_as_well() {
     let net = Net::new();

@@ -450,6 +450,20 @@ fn ages_out(front: &Daemon, host: &str) {
     assert!(warnings.iter().any(told), "{warnings:?}");
 }
 
+/// A file that cannot be used changes nothing, and a good one keeps the sessions.
+fn reloads(world: &World, front: &Daemon) {
+    let epochs = || ["b1", "b2"].map(|host| Some(front.peer(host)).filter(|p| p.up).unwrap().epoch);
+    let before = epochs();
+    let (config, key) = (world.path("f.yaml"), world.path("certificates/f.key"));
+    let good = fs::read_to_string(&config).unwrap();
+    fs::write(&config, good.replace(key.to_str().unwrap(), "/nowhere/f.key")).unwrap();
+    let said = front.reload().unwrap_err();
+    assert!(said.contains("/nowhere/f.key"), "{said}");
+    fs::write(&config, good).unwrap();
+    front.reload().unwrap();
+    assert_eq!(epochs(), before);
+}
+
 #[test]
 fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     let world = World::new();
@@ -480,17 +494,7 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
         (reasons(&front.peer("b2"), "not-granted") > 0).then_some(())
     });
 
-    // A file that cannot be used changes nothing, and a good one keeps the sessions.
-    let epochs = || ["b1", "b2"].map(|host| Some(front.peer(host)).filter(|p| p.up).unwrap().epoch);
-    let before = epochs();
-    let (config, key) = (world.path("f.yaml"), world.path("certificates/f.key"));
-    let good = fs::read_to_string(&config).unwrap();
-    fs::write(&config, good.replace(key.to_str().unwrap(), "/nowhere/f.key")).unwrap();
-    let said = front.reload().unwrap_err();
-    assert!(said.contains("/nowhere/f.key"), "{said}");
-    fs::write(&config, good).unwrap();
-    front.reload().unwrap();
-    assert_eq!(epochs(), before);
+    reloads(&world, &front);
 
     // b1 is stuck: what goes to b1 is refused, and nothing that goes to b2.
     let loads = [Load::start(&world, "b1"), Load::start(&world, "b2")];

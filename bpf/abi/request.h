@@ -157,6 +157,7 @@ TG_ASSERT(sizeof(struct tg_bucket_locked) == 64);
 #define TG_CONN_FIRST 4		/* no request was seen yet */
 #define TG_CONN_LOCAL 8		/* refused: its socket was on this host */
 #define TG_CONN_CLIENT_DONE 16	/* the client has sent its FIN */
+#define TG_CONN_UNFRAMED 32	/* opaque: where an answer ends was not told */
 
 #define TG_CONN_REFUSED_EXPIRE_NS (30 * TG_NS_PER_S)	/* idle and refused */
 

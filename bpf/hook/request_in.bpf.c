@@ -21,9 +21,22 @@ static __always_inline int tg_is_first(const struct tg_flow *flow)
 }
 
 /*
+ * 1: the numbers of this packet are those of the connection, not a stranger's
+ * guess: it acknowledges the server's ISN and carries nothing, as the end of a
+ * handshake does; or the server's socket says that these are its first bytes.
+ */
+static __always_inline int tg_is_proved(struct __sk_buff *skb,
+					const struct tg_visit *v)
+{
+	if (!v->p.payload)
+		return tg_flow_acks(&v->p, v->key);
+	return tg_socket_agrees(skb, &v->p, 1) == TG_SOCKET_HERE;
+}
+
+/*
  * A packet of a connection that is not followed: the end of a handshake gets it
  * a place. Data gets one only if that packet was lost, and the server's socket
- * says that these are its first bytes. Returns the place, if it may be judged.
+ * is here to be asked. Returns the place, if it may be judged.
  */
 static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 						   const struct tg_visit *v)
@@ -37,9 +50,7 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 		return 0;
 	if (tg_flow_find(&flow)) {
 		reason = TG_UNJUDGED_OPAQUE;
-		if (tg_is_first(&flow) &&
-		    (!v->p.payload ||
-		     tg_socket_agrees(skb, &v->p, 1) == TG_SOCKET_HERE)) {
+		if (tg_is_first(&flow) && tg_is_proved(skb, v)) {
 			reason = TG_UNJUDGED_TABLE_FULL;
 			conn = tg_conn_open(&v->p, v->key, v->service);
 		}
@@ -175,7 +186,8 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 	if (v->p.flags & TG_TCP_SYN)
 		return TG_TC_NEXT;	/* the server's answer will tell */
 	if (v->p.flags & TG_TCP_RST) {
-		if (!tg_queue_outside(skb, &v->p))
+		if (tg_conn_near(conn, v->p.seq) &&
+		    !tg_queue_outside(skb, &v->p))
 			tg_conn_forget(conn, v->key);
 		return TG_TC_NEXT;
 	}

@@ -29,6 +29,7 @@
 #include "request_maps.h"
 
 #define TG_CONN_TOUCH_NS (1 * TG_NS_PER_S)	/* touch about once a second */
+#define TG_CONN_RST_WINDOW (1U << 20)	/* bytes ahead that a RST may be */
 
 static __always_inline struct tg_conn *tg_conn_find(const __u64 *key)
 {
@@ -56,6 +57,18 @@ static __always_inline int tg_conn_lock(struct tg_conn *conn, __u64 key)
 static __always_inline __s32 tg_ahead(__u32 to, __u32 from)
 {
 	return (__s32)(to - from);
+}
+
+/*
+ * 1: a RST with this number may be the client's. Where there is no socket to
+ * ask, a window is all there is; of what is not followed nothing is known.
+ */
+static __always_inline int tg_conn_near(const struct tg_conn *conn, __u32 seq)
+{
+	__u32 next = READ_ONCE(conn->client_next);
+
+	return READ_ONCE(conn->phase) == TG_CONN_OPAQUE ||
+	       seq - next + 1 <= TG_CONN_RST_WINDOW;
 }
 
 /* Takes what is in flight; 1 + bucket, 0: nothing. Who gets it counts its end. */
@@ -132,12 +145,18 @@ tg_conn_open(const struct tg_packet *p, __u64 key, __u8 service)
 	if (!conn)
 		return 0;
 	bpf_spin_lock(&conn->lock);
-	conn->key = key;
+	/* all of it: who still held the place may have written after it was
+	 * cleared */
+	conn->flight = 0;
+	conn->phase = TG_CONN_IDLE;
 	conn->service = service;
 	conn->flags = TG_CONN_FIRST;
 	conn->client_next = p->seq;
 	conn->server_next = p->ack;
+	conn->request_left = conn->answer_left = 0;
+	conn->request_ns = 0;
 	conn->seen_ns = now_ns;
+	conn->key = key;
 	bpf_spin_unlock(&conn->lock);
 	return conn;
 }
@@ -257,7 +276,9 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 
 	step->reason = TG_UNJUDGED_SEQUENCE;
 	if (conn->phase == TG_CONN_OPAQUE)
-		step->reason = TG_UNJUDGED_OPAQUE;
+		step->reason = conn->flags & TG_CONN_UNFRAMED ?
+				       TG_UNJUDGED_UNFRAMED :
+				       TG_UNJUDGED_OPAQUE;
 	else if (ahead < 0 &&
 		 tg_ahead(p->seq + p->payload, conn->client_next) <= 0)
 		return;		/* all of it was here before */

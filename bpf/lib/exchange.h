@@ -161,6 +161,7 @@ static __always_inline void tg_reply_begun(struct tg_conn *conn,
 		return;
 	conn->server_next += p->payload;
 	if (found->failed) {
+		conn->flags |= TG_CONN_UNFRAMED;
 		r->step.flight |= tg_conn_blind(conn);
 	} else if (!found->interim) {
 		r->first = READ_ONCE(conn->flight);
@@ -185,6 +186,7 @@ static __always_inline void tg_reply_walked(struct tg_conn *conn,
 	conn->server_next += bytes;
 	conn->answer_chunk = r->step.follow.chunk;
 	if (ended == TG_FOLLOW_FAILED || r->step.follow.used != bytes) {
+		conn->flags |= TG_CONN_UNFRAMED;
 		r->step.flight |= tg_conn_blind(conn);
 	} else if (ended == TG_FOLLOW_END) {
 		conn->answer_left = 0;

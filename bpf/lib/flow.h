@@ -249,6 +249,31 @@ static __always_inline void tg_flow_open(__u64 fingerprint, __u32 gauge,
 	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
 }
 
+/*
+ * 1: acknowledges the ISN of this tuple's last SYN-ACK, as far as it is still
+ * noted: who cannot see the server's packets does not know it.
+ */
+static __always_inline int tg_flow_acks(const struct tg_packet *p,
+					__u64 fingerprint)
+{
+	const struct tg_pending *pending = tg_pending_of(fingerprint);
+
+	return pending && pending->isn && p->ack == pending->isn + 1;
+}
+
+/*
+ * Something of a request came that is not judged: what follows is not the first
+ * of this connection any more.
+ */
+static __always_inline void tg_flow_spoke(const struct tg_flow *flow)
+{
+	struct tg_flow_times *times = tg_flow_times(flow);
+	__u32 way = flow->way & TG_FLOW_WAY_MASK;
+
+	if (times && times->way[way].request_ns == times->way[way].syn_ns)
+		times->way[way].request_ns++;
+}
+
 /* An ACK to a service without a flow: the end of a handshake, perhaps. */
 static __always_inline void tg_flow_ack(const struct tg_packet *p,
 					__u64 fingerprint, __u32 gauge)

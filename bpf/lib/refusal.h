@@ -24,6 +24,7 @@
 #include "request.h"
 
 #define TG_REFUSAL_FAILED (-2)	/* nothing was done: the request passes */
+#define TG_XMIT_CN 2	/* NET_XMIT_CN: sent, and the queue is nearly full */
 
 /* What a segment takes of the sequence space. */
 static __always_inline __u32 tg_extent(const struct tg_packet *p)
@@ -132,6 +133,7 @@ static __always_inline int tg_refusal_answer(struct __sk_buff *skb,
 {
 	const struct tg_answer_text *text = 0;
 	const struct tg_send *s = &w->send;
+	int sent;
 
 	if (tg_send_build(skb, p, s))
 		return -1;
@@ -140,7 +142,8 @@ static __always_inline int tg_refusal_answer(struct __sk_buff *skb,
 		if (!text || tg_send_text(skb, s, text))
 			return -1;
 	}
-	return bpf_clone_redirect(skb, skb->ifindex, 0);
+	sent = bpf_clone_redirect(skb, skb->ifindex, 0);
+	return sent == TG_XMIT_CN ? 0 : sent;
 }
 
 static __always_inline void tg_send_503(struct tg_send *s,
@@ -209,7 +212,8 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
 	failed |= action == TG_TC_SHOT;
 	tg_count_rule(v->slot, r->rule,
 		      failed ? TG_RULE_FAILED : TG_RULE_REFUSED);
-	if (r->refuse == TG_REFUSE_RESET && !failed)
+	/* also if it did not go out: then the stack answers the repetition */
+	if (r->refuse == TG_REFUSE_RESET)
 		tg_conn_forget(conn, v->key);
 	return action;
 }

@@ -229,10 +229,16 @@ static __always_inline __u32 tg_rule_verdict(const struct tg_visit *v,
 static __always_inline void tg_unfollow(const struct tg_visit *v,
 					struct tg_conn *conn, int first)
 {
-	if (first)		/* leaves its place to others */
-		tg_conn_forget(conn, v->key);
-	else
+	struct tg_flow flow = { .fingerprint = v->key };
+
+	if (!first) {
 		tg_conn_opaque(conn, v->key);
+		return;
+	}
+	/* it leaves its place to others, and does not come back for it */
+	if (tg_flow_find(&flow))
+		tg_flow_spoke(&flow);
+	tg_conn_forget(conn, v->key);
 }
 
 /* A request passes. `flight`: 1 + its bucket. */

@@ -74,16 +74,37 @@ impl Case {
 
 /// All of them.
 pub(crate) fn all() -> Vec<Case> {
-    [first(), looks(), later(), bodies(), answers(), losses(), ends(), unjudged(), verdicts()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        first(),
+        looks(),
+        later(),
+        bodies(),
+        answers(),
+        losses(),
+        ends(),
+        strangers(),
+        unjudged(),
+        verdicts(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// A client that is refused, and closes as clients do.
 fn refused_and_closed(talk: &mut Talk<'_>) {
     talk.open().asks(&get("/busy"));
     talk.takes_answer().ack().fin();
+}
+
+/// A handshake's end and a request with the numbers of somebody who sees nothing of the connection,
+/// then of somebody who has guessed what the client sends.
+fn guesses(talk: &mut Talk<'_>) {
+    for seq in [Seq(77_000), talk.client] {
+        let bare = Segment { seq, ack: Seq(99_000), flags: ACK, data: vec![] };
+        let request = Segment { flags: ACK | PSH, data: get("/busy").into(), ..bare.clone() };
+        talk.client_says(bare).client_says(request);
+    }
 }
 
 /// The last request once more.
@@ -108,6 +129,8 @@ fn first() -> Vec<Case> {
         }),
         case("a rule that resets", |talk| {
             talk.open().asks(&get("/reset"));
+            let again = again(talk, "/reset");
+            talk.note("whatever became of the RST, the server's stack answers").client_says(again);
         })
         .fails(),
         case("a rule that drops", |talk| {
@@ -444,6 +467,35 @@ fn ends() -> Vec<Case> {
         case("a connection that is idle is forgotten", |talk| {
             talk.open().asks(&get("/close")).wait(59).sweep().wait(2).sweep();
         }),
+    ]
+}
+
+/// Who sees nothing of a connection, and a connection that is not at its beginning.
+fn strangers() -> Vec<Case> {
+    let router = Style { router: true, ..PLAIN };
+    vec![
+        case("a stranger speaks for a client whose line was cut, on a router", |talk| {
+            talk.open().asks("GET /bu").note("a stranger");
+            guesses(talk);
+        })
+        .style(router),
+        case("a stranger speaks for a client that is idle, on a router", |talk| {
+            talk.open().wait(61).sweep().note("a stranger");
+            guesses(talk);
+        })
+        .style(router),
+        case("the rest of a cut request looks like a request", |talk| {
+            talk.open().asks("POST /close HTTP/1.1\r\nHost: sh").ack();
+            talk.note("of its body").asks(&get("/busy"));
+        }),
+        case("a RST that guesses, on a router", |talk| {
+            talk.open();
+            let far = Segment { seq: talk.client + (2 << 20), ..talk.client_segment(RST, b"") };
+            talk.client_says(far);
+            let near = Segment { seq: talk.client + 100, ..talk.client_segment(RST, b"") };
+            talk.client_says(near);
+        })
+        .style(router),
     ]
 }
 

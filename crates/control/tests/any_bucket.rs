@@ -224,6 +224,80 @@ fn stale_signals_freeze_and_lost_ones_release() {
     }
 }
 
+/// A tick of a server that completes 200/s, is offered 500/s and has all of its CPU, its accept queue
+/// and its link used up; all of that is known.
+fn overloaded(tick: u64) -> Signals {
+    let mut s = pressed(Some(Reading::fresh(Share::ONE)), 100);
+    s.now = Nanos::from_millis(100 * tick);
+    let counts = Counts { offered: 50, admitted: 50, completed: 20, ..Counts::default() };
+    s.balance.counts = Some(Reading::fresh(counts));
+    s.time.waiting = Some(Reading::fresh(1000));
+    s.queue.accept = Some(Reading::fresh(AcceptQueue { length: 1000, limit: 1024 }));
+    s.queue.interface = Some(Reading::fresh(InterfaceQueue { length: 90.0, limit: 100.0 }));
+    s.resource.bandwidth = Some(Reading::fresh(12.5e6));
+    s
+}
+
+/// Gives a signal this age, or takes it away.
+fn lose<T>(reading: &mut Option<Reading<T>>, age: Option<Nanos>) {
+    *reading = reading.take().zip(age).map(|(reading, age)| Reading { age, ..reading });
+}
+
+type Lose = fn(&mut Signals, Option<Nanos>);
+
+/// What a default bucket of this gauge judges by, and how to lose it.
+fn inputs(gauge: Gauge) -> Vec<(&'static str, Lose)> {
+    let mut all: Vec<(&'static str, Lose)> =
+        vec![("bucket counts", |s, age| lose(&mut s.buckets[0].counts, age))];
+    if gauge == Gauge::Bandwidth {
+        all.push(("interface queue", |s, age| lose(&mut s.queue.interface, age)));
+        all.push(("bandwidth", |s, age| lose(&mut s.resource.bandwidth, age)));
+        return all;
+    }
+    all.push(("waiting", |s, age| lose(&mut s.time.waiting, age)));
+    all.push(("counts", |s, age| lose(&mut s.balance.counts, age)));
+    all.push(match gauge {
+        Gauge::Cpu => ("CPU", |s, age| lose(&mut s.resource.cpu, age)),
+        _ => ("accept queue", |s, age| lose(&mut s.queue.accept, age)),
+    });
+    all
+}
+
+/// Whichever of its inputs a default bucket loses, it holds its limit for ten periods and then lets
+/// go, and acts again when it is back. A reading that only ages is acted upon for three.
+#[test]
+fn a_default_bucket_that_loses_any_input_freezes_and_then_releases() {
+    for gauge in [Gauge::Cpu, Gauge::AcceptQueue, Gauge::Bandwidth] {
+        for (name, lose) in inputs(gauge) {
+            for ages in [false, true] {
+                let told = format!("{gauge:?} without {name}, ages: {ages}");
+                let mut bucket = DefaultBucket::new(gauge, spec(None), DefaultSpec::default());
+                let mut now = 0;
+                // Until it acts, and then a few ticks more: it is on its way down.
+                let mut last = None;
+                while now < 100 && last.is_none() {
+                    last = bucket.tick(&overloaded(now), 0, Mode::Enforce).rate;
+                    now += 1;
+                }
+                assert!(last.is_some_and(|rate| rate.get() > 20.0), "{told}: {last:?}");
+                for age in 1..=60 {
+                    let mut signals = overloaded(now);
+                    lose(&mut signals, ages.then(|| Nanos::from_millis(100 * age)));
+                    let rate = bucket.tick(&signals, 0, Mode::Enforce).rate;
+                    if ages && age <= 3 {
+                        last = rate;
+                    }
+                    assert_eq!(rate, if age <= 10 { last } else { None }, "{told}: {age} periods");
+                    now += 1;
+                }
+                let back =
+                    (now..now + 60).map(|now| bucket.tick(&overloaded(now), 0, Mode::Enforce).rate);
+                assert!(back.last().flatten().is_some(), "{told}: acts again");
+            }
+        }
+    }
+}
+
 /// A rule whose refusals are only counted holds nothing: SYN policing does not wait for it.
 #[test]
 fn rules_in_shadow_do_not_put_syn_policing_to_sleep() {

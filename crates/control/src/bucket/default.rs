@@ -31,13 +31,17 @@
 //! interface, the queue is short). The end of the service's overload is not enough: it may be over by
 //! what is refused, and completions without the bucket's requests are no measure of what is offered
 //! with them.
+//!
+//! And when anything that it judges by is lost, for jobs in flight that stand still in a reading that
+//! nobody renews stay above the target for ever: the bucket's counts and its resource; for a service
+//! its jobs in flight and counts as well, for an interface what is sent.
 
 use super::{BucketController, BucketSpec, Core, Gauge, Room, squeezed};
 use crate::default::{DefaultController, DefaultSpec, Overload};
-use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, RATE_CEILING, period_s, view};
+use crate::{Controller, Freshness, Mode, RATE_CEILING, Watch, period_s, view};
 use tidegate_model::limits::BucketLimits;
-use tidegate_model::signals::{InterfaceQueue, Signals};
-use tidegate_units::{Nanos, Rate};
+use tidegate_model::signals::{InterfaceQueue, Reading, Signals};
+use tidegate_units::Rate;
 
 /// CPU that counts as used up: as in evidence.rs.
 const CPU_USED_UP: f64 = 0.97;
@@ -92,6 +96,10 @@ const UNUSED_DEPARTURES: f64 = 128.0;
 pub struct DefaultBucket {
     core: Core,
     gauge: Gauge,
+    /// What else it judges by: jobs in flight and the service's counts, or what is sent.
+    waiting: Watch,
+    counts: Watch,
+    sent: Watch,
     detector: DefaultController,
     /// The steady part of the rate while it acts.
     steady: Option<f64>,
@@ -110,6 +118,9 @@ impl DefaultBucket {
         Self {
             core: Core::new(BucketSpec { start: None, ..bucket }),
             gauge,
+            waiting: Watch::default(),
+            counts: Watch::default(),
+            sent: Watch::default(),
             detector: DefaultController::detector(spec),
             steady: None,
             overload: None,
@@ -117,6 +128,16 @@ impl DefaultBucket {
             sent_peak: 0.0,
             unused_s: 0.0,
         }
+    }
+
+    /// The freshness of what it judges by beside its level and the bucket's counts.
+    fn see(&mut self, signals: &Signals) -> Freshness {
+        if self.gauge == Gauge::Bandwidth {
+            return self.sent.see(sent(signals).map(|s| s.age), signals.period);
+        }
+        let (waiting, counts) = (signals.time.waiting, signals.balance.counts);
+        let waiting = self.waiting.see(waiting.map(|w| w.age), signals.period);
+        waiting.max(self.counts.see(counts.map(|c| c.age), signals.period))
     }
 
     /// No limit any more.
@@ -198,8 +219,7 @@ impl DefaultBucket {
         self.set(grow * seconds, room_s / tau);
     }
 
-    fn link(&mut self, seconds: f64, queue: &InterfaceQueue, sent: Option<f64>) {
-        let Some(sent) = sent.filter(|sent| sent.is_finite() && *sent >= 0.0) else { return };
+    fn link(&mut self, seconds: f64, queue: &InterfaceQueue, sent: f64) {
         let fade = (-seconds * std::f64::consts::LN_2 / SENT_HALF_LIFE).exp();
         self.sent_peak = (self.sent_peak * fade).max(sent);
         let most = (queue.limit * QUEUE_SHARE_MAX).max(QUEUE_PACKETS_MIN);
@@ -221,10 +241,17 @@ impl DefaultBucket {
     }
 }
 
+/// What is sent, if that is a number.
+fn sent(signals: &Signals) -> Option<Reading<f64>> {
+    signals.resource.bandwidth.filter(|sent| sent.value.is_finite() && sent.value >= 0.0)
+}
+
 impl BucketController for DefaultBucket {
     fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
         let level = self.gauge.level(signals, bucket);
-        let seen = self.core.see(signals, bucket, level.map(|l| l.age));
+        self.core.see(signals, bucket, level.map(|l| l.age));
+        let others = self.see(signals);
+        let seen = self.core.also(others);
         let link = self.gauge == Gauge::Bandwidth;
         if !link {
             self.detector.tick(&view::whole(signals), mode);
@@ -233,21 +260,21 @@ impl BucketController for DefaultBucket {
         let name = self.gauge.name();
         let text = match (level, seen) {
             (Some(level), Freshness::Fresh) => {
-                if link && let Some(queue) = &signals.queue.interface {
-                    let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
-                    let sent = signals.resource.bandwidth.and_then(|sent| sent.within(age_max));
-                    self.link(seconds, &queue.value, sent);
-                } else if !link {
+                if !link {
                     self.service(seconds, level.value);
+                } else if let (Some(queue), Some(sent)) = (&signals.queue.interface, sent(signals))
+                {
+                    self.link(seconds, &queue.value, sent.value);
                 }
                 let acts = if self.steady.is_some() { "overloaded" } else { "calm" };
                 format!("{acts}: {name} {:.2}", level.value)
             }
             (_, Freshness::Lost) => {
                 self.stop();
-                format!("{name} or requests unknown for long: let go")
+                self.standing = 0;
+                format!("{name}, requests or load unknown for long: let go")
             }
-            _ => format!("{name} or requests unknown: held"),
+            _ => format!("{name}, requests or load unknown: held"),
         };
         self.core.limits(signals, mode, text)
     }
@@ -258,6 +285,9 @@ impl BucketController for DefaultBucket {
 
     /// Only while it acts: otherwise its resource is not what the service is short of.
     fn squeeze(&mut self, seconds: f64) {
+        if self.core.seen != Freshness::Fresh {
+            return;
+        }
         let spec = self.core.spec;
         self.steady = self.steady.map(|steady| spec.bounded(steady * squeezed(seconds)));
     }
@@ -272,7 +302,8 @@ impl BucketController for DefaultBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading};
+    use tidegate_model::signals::{BucketCounts, BucketSignals};
+    use tidegate_units::Nanos;
 
     fn link_tick(length: f64, sent: Option<f64>, hits: u64, refused: u64) -> Signals {
         let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };

@@ -124,6 +124,8 @@ struct Core {
     hits: Hits,
     counts: Watch,
     level: Watch,
+    /// Of all that the controller judges by, as of the last tick.
+    seen: Freshness,
     pressed: bool,
     calm_s: f64,
     shedding: bool,
@@ -139,6 +141,7 @@ impl Core {
             hits: Hits::default(),
             counts: Watch::default(),
             level: Watch::default(),
+            seen: Freshness::Frozen,
             pressed: false,
             calm_s: 0.0,
             shedding: false,
@@ -154,10 +157,17 @@ impl Core {
             self.hits.push(period_s(signals), &counts.value);
         }
         let all = seen.max(self.level.see(age, signals.period));
-        if all == Freshness::Lost {
+        self.seen = Freshness::Fresh;
+        self.also(all)
+    }
+
+    /// Takes the freshness of what else the controller judges by; that of all.
+    fn also(&mut self, seen: Freshness) -> Freshness {
+        self.seen = self.seen.max(seen);
+        if self.seen == Freshness::Lost {
             self.let_go();
         }
-        all
+        self.seen
     }
 
     /// Signals are lost: what was decided has no ground any more.
@@ -223,8 +233,9 @@ impl Core {
         }
     }
 
+    /// Not while a signal is too old to act upon: what was decided stands.
     fn squeeze(&mut self, seconds: f64) {
-        if self.cut(Variant::Released) {
+        if self.seen == Freshness::Fresh && self.cut(Variant::Released) {
             self.rate = self.rate.map(|rate| self.spec.bounded(rate * squeezed(seconds)));
         }
     }
@@ -315,6 +326,17 @@ pub(crate) mod tests {
         (0..20).for_each(|_| core.squeeze(0.1));
         assert_eq!(core.rate, Some(10.0));
         assert!(core.room().spent);
+    }
+
+    #[test]
+    fn while_a_signal_is_too_old_nothing_is_squeezed() {
+        for (periods, squeezed) in [(3, true), (4, false), (11, false)] {
+            let start = Some(Rate::per_second(50.0));
+            let mut core = Core::new(BucketSpec { start, ..BucketSpec::default() });
+            core.see(&second(80, 0, 1.0), 0, Some(Nanos::from_secs(periods)));
+            core.squeeze(SQUEEZE_HALVES_SECONDS);
+            assert_eq!(core.rate, Some(if squeezed { 25.0 } else { 50.0 }), "{periods} periods");
+        }
     }
 
     #[test]

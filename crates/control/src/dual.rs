@@ -28,9 +28,9 @@
 //! in force always and simply stays above what comes.
 
 use crate::bucket::BucketController;
-use crate::{Controller, Freshness, Mode, Watch, period_s, view};
+use crate::{Controller, Freshness, Mode, Watch, freshness, period_s, view};
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::signals::Signals;
+use tidegate_model::signals::{Reading, Signals};
 use tidegate_units::{Nanos, Rate};
 
 /// Most seconds that are given to what was admitted before the rules had done their work: in a queue
@@ -100,14 +100,26 @@ pub struct Dual {
 
 /// What tells whether rules at their minimum hold the load.
 struct Load {
-    /// In flight now.
-    jobs: f64,
+    /// In flight now, as [`jobs`] counts them.
+    jobs: (f64, Counted),
     /// Per second.
     arrivals: f64,
     /// Per second.
     completions: f64,
     /// The accept queue is full.
     overflows: bool,
+}
+
+/// What stands for the jobs in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Counted {
+    /// They themselves.
+    Waiting,
+    /// Those in the accept queue.
+    Accept,
+    /// Neither is known.
+    #[default]
+    Nothing,
 }
 
 /// For how long SYN policing has been needed.
@@ -119,6 +131,7 @@ struct Needed {
     seconds: f64,
     ticks: u32,
     jobs: f64,
+    counted: Counted,
     /// Seconds of a full accept queue.
     lost_s: f64,
     /// Seconds in which it was not needed.
@@ -137,24 +150,29 @@ impl Needed {
     /// Takes a tick in which rules had nothing left; whether they do not hold the load.
     fn tick(&mut self, seconds: f64, load: &Load) -> bool {
         self.pause_s = 0.0;
+        let (jobs, counted) = load.jobs;
+        if counted != self.counted {
+            // Another number of the same load is no growth.
+            *self = Self { counted, lost_s: self.lost_s, ..Self::default() };
+        }
         self.lost_s = if load.overflows { self.lost_s + seconds } else { 0.0 };
         self.ticks += 1;
         let lost = self.lost_s >= GROWING_SECONDS && self.ticks >= GROWING_TICKS;
-        let backlog_s = (load.jobs / load.completions.max(1.0)).min(SETTLE_SECONDS_MAX);
+        let backlog_s = (jobs / load.completions.max(1.0)).min(SETTLE_SECONDS_MAX);
         let settle_s = self.settle_s.get_or_insert(backlog_s);
         if *settle_s > 0.0 {
             *settle_s -= seconds;
-            (self.jobs, self.ticks) = (load.jobs, 0);
+            (self.jobs, self.ticks) = (jobs, 0);
             return lost;
         }
-        if load.jobs < DRAINING * self.jobs {
-            (self.jobs, self.seconds, self.ticks) = (load.jobs, 0.0, 0);
+        if jobs < DRAINING * self.jobs {
+            (self.jobs, self.seconds, self.ticks) = (jobs, 0.0, 0);
             return lost;
         }
         self.seconds += seconds;
         // As many leave as arrive, about: both vary.
         let chance = (2.0 * load.arrivals * self.seconds).sqrt();
-        let growing = load.jobs - self.jobs >= GROWING_DEVIATIONS * chance
+        let growing = jobs - self.jobs >= GROWING_DEVIATIONS * chance
             && self.seconds >= GROWING_SECONDS
             && self.ticks >= GROWING_TICKS;
         lost || growing || self.seconds >= STANDING_SECONDS
@@ -246,7 +264,7 @@ impl Dual {
     /// Whether these limits would refuse what comes.
     fn would_refuse(&self, limits: &ServiceLimits, signals: &Signals) -> bool {
         let arrivals = self.arrivals.per_second();
-        let waiting = signals.time.waiting.map_or(0, |waiting| waiting.value);
+        let waiting = fresh(signals.time.waiting, signals).unwrap_or(0);
         limits.rate.is_some_and(|rate| rate.get() < arrivals)
             || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
     }
@@ -264,7 +282,9 @@ impl Dual {
             }
             return;
         }
-        if (wants || queue_share(signals) >= QUEUE_LONG) && !self.spent() {
+        let queue_share = queue_share(signals);
+        let wants = wants && self.syn.grounded();
+        if (wants || queue_share >= QUEUE_LONG) && !self.spent() {
             let pressed = |bucket: &&mut Box<dyn BucketController>| bucket.room().pressed;
             self.buckets.iter_mut().filter(pressed).for_each(|bucket| bucket.squeeze(seconds));
         }
@@ -272,9 +292,12 @@ impl Dual {
             jobs: jobs(signals),
             arrivals: self.arrivals.per_second(),
             completions: self.completions.per_second(),
-            overflows: queue_share(signals) >= 1.0,
+            overflows: queue_share >= 1.0,
         };
-        if !wants || !self.spent() {
+        if !self.syn.grounded() {
+            // Its limits only stand: nothing is on the way to more.
+            self.needed = Needed::default();
+        } else if !wants || !self.spent() {
             self.needed.pause(seconds);
         } else if self.needed.tick(seconds, &load) {
             self.turn(true, signals.now);
@@ -344,18 +367,25 @@ impl Dual {
     }
 }
 
+/// The value of a reading that is young enough to act upon.
+fn fresh<T>(reading: Option<Reading<T>>, signals: &Signals) -> Option<T> {
+    let young = |age| freshness(age, signals.period) == Freshness::Fresh;
+    reading.filter(|reading| young(reading.age)).map(|reading| reading.value)
+}
+
 /// How full the accept queue is; 0 where it is not known. Full, it loses what comes, and becomes no
 /// longer.
 fn queue_share(signals: &Signals) -> f64 {
-    let queue = signals.queue.accept.map(|queue| queue.value).filter(|queue| queue.limit > 0);
+    let queue = fresh(signals.queue.accept, signals).filter(|queue| queue.limit > 0);
     queue.map_or(0.0, |queue| queue.length as f64 / queue.limit as f64)
 }
 
 /// Jobs in flight, or where they are not known, in the accept queue.
-fn jobs(signals: &Signals) -> f64 {
-    let waiting = signals.time.waiting.map(|waiting| waiting.value);
-    let queue = signals.queue.accept.map(|queue| queue.value.length);
-    waiting.or(queue).unwrap_or(0).min(1 << 40) as f64
+fn jobs(signals: &Signals) -> (f64, Counted) {
+    let waiting = fresh(signals.time.waiting, signals).map(|jobs| (jobs, Counted::Waiting));
+    let queue = fresh(signals.queue.accept, signals).map(|queue| (queue.length, Counted::Accept));
+    let (jobs, counted) = waiting.or(queue).unwrap_or((0, Counted::Nothing));
+    (jobs.min(1 << 40) as f64, counted)
 }
 
 impl Controller for Dual {

@@ -60,6 +60,12 @@ pub trait Controller: Send {
     /// Its limits, which nobody has executed for a while, are executed from now on, and the service
     /// completes so much: a rate that was lowered further in vain begins there.
     fn resume(&mut self, _completions: Rate) {}
+
+    /// Whether all that it judges by was young enough to act upon in the last tick: limits that only
+    /// stand are no reason to tighten anything else.
+    fn grounded(&self) -> bool {
+        true
+    }
 }
 
 /// A rate inside [`RATE_FLOOR`] … [`RATE_CEILING`]; NaN becomes the ceiling, because a number that

@@ -74,6 +74,7 @@ pub struct Syn {
     rate: f64,
     length: Option<f64>,
     watch: Watch,
+    seen: Freshness,
     shedding: bool,
     since: Nanos,
 }
@@ -90,6 +91,7 @@ impl Syn {
             rate,
             length: None,
             watch: Watch::default(),
+            seen: Freshness::Frozen,
             shedding: false,
             since: Nanos::ZERO,
         }
@@ -119,8 +121,8 @@ impl Syn {
 impl Controller for Syn {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
         let accept = signals.queue.accept;
-        let seen = self.watch.see(accept.map(|a| a.age), signals.period);
-        let text = match (accept, seen) {
+        self.seen = self.watch.see(accept.map(|a| a.age), signals.period);
+        let text = match (accept, self.seen) {
             (Some(queue), Freshness::Fresh) => {
                 let (length, limit) = (queue.value.length as f64, queue.value.limit as f64);
                 let reference = self.step(signals, length, limit);
@@ -161,6 +163,10 @@ impl Controller for Syn {
     fn resume(&mut self, completions: Rate) {
         self.rate = bounded(self.rate.max(completions.get())).get();
         self.rate = self.rate.min(self.spec.rate_max.get().max(1.0));
+    }
+
+    fn grounded(&self) -> bool {
+        self.seen == Freshness::Fresh
     }
 }
 

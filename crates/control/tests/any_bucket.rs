@@ -308,3 +308,68 @@ fn rules_in_shadow_do_not_put_syn_policing_to_sleep() {
     let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
     assert_eq!(limits.rate, Some(Rate::per_second(1000.0)));
 }
+
+/// Header rules of the CPU, whose rate this law hardly moves in a second, and the paper's SYN policing.
+fn rules_and_syn() -> Dual {
+    let bucket = BucketSpec { start: Some(Rate::per_second(1000.0)), ..spec(None) };
+    let rules: Box<dyn BucketController> =
+        Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }));
+    Dual::new(vec![rules], Box::new(Syn::new(SynSpec::default())), Interaction::Released)
+}
+
+/// `offered` SYNs a tick, all of the CPU used up, an accept queue of 900 as it was so long ago.
+fn queue_of_900(offered: u64, age: u64) -> Signals {
+    let mut s = pressed(Some(Reading::fresh(Share::ONE)), 100);
+    let counts = Counts { offered, admitted: offered, completed: offered, ..Counts::default() };
+    s.balance.counts = Some(Reading::fresh(counts));
+    let queue = AcceptQueue { length: 900, limit: 1024 };
+    s.queue.accept = Some(Reading { value: queue, age: Nanos::from_millis(100 * age) });
+    s
+}
+
+/// An accept queue was long once, or somebody says so late: rules are squeezed for as long as that is
+/// fresh, and SYN policing does not wake, whether its last rate is above what arrives or below.
+#[test]
+fn a_stale_accept_queue_squeezes_nothing_and_wakes_nobody() {
+    for (offered, first) in [(50, 0), (50, 4), (150, 0), (150, 4)] {
+        let (mut dual, mut rate) = (rules_and_syn(), f64::INFINITY);
+        for age in first..first + 100 {
+            let limits = dual.tick(&queue_of_900(offered, age), Mode::Enforce);
+            let now = limits.buckets[0].rate.map_or(f64::INFINITY, Rate::get);
+            // The law takes 2/s a second; a squeeze a third in each tick.
+            let lowered = rate.is_finite() && now < rate - 1.0;
+            assert!(age <= 3 || !lowered, "{offered} from {first}, {age}: {rate} to {now}");
+            assert!(!dual.awake(), "{offered} from {first}, {age}");
+            rate = now;
+        }
+        assert!(rate > 100.0, "{offered} from {first}: {rate}");
+    }
+}
+
+/// The same of jobs in flight: the number that rules and SYN policing were left with is no reason.
+#[test]
+fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
+    let bucket = BucketSpec { start: Some(Rate::per_second(1000.0)), ..spec(None) };
+    let rules: Box<dyn BucketController> =
+        Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }));
+    let syn = Box::new(DefaultController::new(DefaultSpec::default()));
+    let mut dual = Dual::new(vec![rules], syn, Interaction::Released);
+    let (mut rate, mut begun) = (f64::INFINITY, None);
+    for tick in 0..200 {
+        let mut signals = overloaded(tick);
+        signals.queue.accept = None;
+        // From the moment that SYN policing would refuse, nobody renews the number.
+        let age = begun.map_or(0, |begun| tick - begun);
+        signals.time.waiting.as_mut().unwrap().age = Nanos::from_millis(100 * age);
+        let limits = dual.tick(&signals, Mode::Enforce);
+        if begun.is_none() && limits.why.text.contains("would say: shedding") {
+            begun = Some(tick);
+        }
+        let now = limits.buckets[0].rate.map_or(f64::INFINITY, Rate::get);
+        let lowered = rate.is_finite() && now < rate - 1.0;
+        assert!(age <= 3 || !lowered, "{age} periods: {rate} to {now}");
+        assert!(!dual.awake(), "{age} periods");
+        rate = now;
+    }
+    assert!(begun.is_some() && rate > 100.0, "{begun:?} {rate}");
+}

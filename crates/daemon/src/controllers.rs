@@ -76,6 +76,10 @@ impl Controller for Between {
     fn resume(&mut self, completions: Rate) {
         self.inner.resume(completions);
     }
+
+    fn grounded(&self) -> bool {
+        self.inner.grounded()
+    }
 }
 
 /// The published controller with its reference in connections: it knows shares of the accept
@@ -114,6 +118,10 @@ impl Controller for SynByLength {
 
     fn resume(&mut self, completions: Rate) {
         self.inner.resume(completions);
+    }
+
+    fn grounded(&self) -> bool {
+        self.inner.grounded()
     }
 }
 

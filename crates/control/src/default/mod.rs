@@ -134,6 +134,7 @@ pub struct DefaultController {
     standing: Standing,
     counts: Watch,
     waiting: Watch,
+    seen: Freshness,
     baseline: Baseline,
     usual: f64,
     peak: f64,
@@ -193,6 +194,7 @@ impl DefaultController {
             standing: Standing::default(),
             counts: Watch::default(),
             waiting: Watch::default(),
+            seen: Freshness::Frozen,
             baseline: Baseline::default(),
             usual: 0.0,
             peak: 0.0,
@@ -333,12 +335,12 @@ impl Controller for DefaultController {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
         let counts = signals.balance.counts;
         let waiting = signals.time.waiting;
-        let seen = self
+        self.seen = self
             .counts
             .see(counts.map(|c| c.age), signals.period)
             .max(self.waiting.see(waiting.map(|w| w.age), signals.period));
-        let (Freshness::Fresh, Some(counts), Some(waiting)) = (seen, counts, waiting) else {
-            return self.blind(seen, signals.now);
+        let (Freshness::Fresh, Some(counts), Some(waiting)) = (self.seen, counts, waiting) else {
+            return self.blind(signals.now);
         };
         let waiting = waiting.value.min(1 << 40) as f64;
         let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(0.0);
@@ -369,12 +371,16 @@ impl Controller for DefaultController {
         };
         self.last.clone()
     }
+
+    fn grounded(&self) -> bool {
+        self.seen == Freshness::Fresh
+    }
 }
 
 impl DefaultController {
     /// Without signals: keep for a while, then let go.
-    fn blind(&mut self, seen: Freshness, now: Nanos) -> ServiceLimits {
-        if seen == Freshness::Lost {
+    fn blind(&mut self, now: Nanos) -> ServiceLimits {
+        if self.seen == Freshness::Lost {
             if self.shed.take().is_some() {
                 self.since = now;
             }

@@ -403,8 +403,11 @@ impl Controller for Dual {
             |(index, (bucket, pin)): (usize, (&mut Box<dyn BucketController>, &mut bool))| {
                 let mut limits = bucket.tick(signals, index, rules_mode);
                 *pin |= awake && bucket.room().pressed;
-                if *pin && let Some(rate) = bucket.lowest() {
-                    limits.rate = Some(rate);
+                if *pin {
+                    let lowest = bucket.lowest();
+                    // What is lost is no reason to stay down.
+                    *pin = lowest.is_some();
+                    limits.rate = lowest.or(limits.rate);
                 }
                 limits
             };

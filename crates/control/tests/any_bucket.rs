@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use tidegate_control::{
     BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
-    FixedBucket, Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, Variant,
+    Fixed, FixedBucket, Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, Variant,
 };
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::{
@@ -372,4 +372,40 @@ fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
         rate = now;
     }
     assert!(begun.is_some() && rate > 100.0, "{begun:?} {rate}");
+}
+
+/// SYN policing that is awake keeps the bucket of a pressed resource at its minimum: while the resource
+/// is not known for a moment too, but not any more when it is lost, though SYN policing stays awake.
+#[test]
+fn a_bucket_whose_gauge_is_lost_is_not_kept_at_its_minimum() {
+    let start = Some(Rate::per_second(1000.0));
+    let bucket = BucketSpec { start, ..spec(None) };
+    let (p, gauge) = (PSpec { bucket, ..PSpec::of(Gauge::Cpu) }, Gauge::Cpu);
+    let pd = PdSpec { bucket, gauge, ..PdSpec::default() };
+    let default = DefaultBucket::new(gauge, bucket, DefaultSpec::default());
+    let buckets: [(Box<dyn BucketController>, _); 3] =
+        [(Box::new(P::new(p)), start), (Box::new(Pd::new(pd)), start), (Box::new(default), None)];
+    for (n, (bucket, released)) in buckets.into_iter().enumerate() {
+        let syn = Box::new(Fixed::new(Rate::per_second(100.0), 20));
+        let mut dual = Dual::new(vec![bucket], syn, Interaction::Released);
+        let mut now = 0;
+        let mut tick = |dual: &mut Dual, cpu: bool| {
+            let mut signals = overloaded(now);
+            signals.resource.cpu = signals.resource.cpu.filter(|_| cpu);
+            now += 1;
+            dual.tick(&signals, Mode::Enforce).buckets[0].rate
+        };
+        let minimum = Some(Rate::per_second(10.0));
+        let last = (0..100).map(|_| tick(&mut dual, true)).last().flatten();
+        assert!(dual.awake() && last == minimum, "bucket {n}: {last:?}");
+        for missing in 1..=60 {
+            let rate = tick(&mut dual, false);
+            let expected = if missing <= 10 { minimum } else { released };
+            assert_eq!(rate, expected, "bucket {n}: CPU missing for {missing} periods");
+            assert!(dual.awake());
+        }
+        // Known and pressed again: it goes first again.
+        let last = (0..30).map(|_| tick(&mut dual, true)).last().flatten();
+        assert_eq!(last, minimum, "bucket {n}");
+    }
 }

@@ -69,7 +69,8 @@ pub trait BucketController: Send {
     fn squeeze(&mut self, seconds: f64);
 
     /// SYN policing refuses now: the rate goes to its minimum, which is returned; `None` where
-    /// nothing is known of the requests. Called after the bucket's own tick.
+    /// nothing is known of the requests, or what they use up is lost. Called after the bucket's own
+    /// tick.
     fn lowest(&mut self) -> Option<Rate>;
 }
 
@@ -242,6 +243,9 @@ impl Core {
 
     /// Without signals nothing is tightened.
     fn lowest(&mut self) -> Option<Rate> {
+        if self.seen == Freshness::Lost {
+            return None;
+        }
         if self.cut(Variant::Released) {
             self.rate = Some(self.spec.bounded(0.0));
         }

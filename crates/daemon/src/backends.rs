@@ -144,13 +144,13 @@ impl Each {
     /// The signals of one back-end: what it reported, and of what this host sees its part. Where
     /// there is one back-end, that is all.
     fn view(&mut self, signals: &Signals, backend: &Backend, part: Part) -> Signals {
-        let (resource, queue) = as_told(backend);
+        let (resource, queue, waiting) = as_told(backend);
         let mut view = Signals { resource, queue, backends: Vec::new(), ..signals.clone() };
         if part.of == 1 {
             return view;
         }
         view.time.open = None;
-        view.time.waiting = backend.waiting.or_else(|| map(view.time.waiting, |n| part.of(n)));
+        view.time.waiting = waiting.or_else(|| map(view.time.waiting, |n| part.of(n)));
         view.balance.counts = map(view.balance.counts, |counts| part.counts(counts));
         if let (Some(counts), Some(rate)) = (&mut view.balance.counts, backend.completed_per_s) {
             self.completed += rate.value * signals.period.as_secs_f64();
@@ -168,7 +168,7 @@ impl Each {
 
 /// The readings with the age that they had when they were told: for how long a report counts is a
 /// matter of its validity, and not of this host's tick.
-fn as_told(backend: &Backend) -> (Resource, Queue) {
+fn as_told(backend: &Backend) -> (Resource, Queue, Option<Reading<u64>>) {
     fn told<T>(reading: &mut Option<Reading<T>>, since: Nanos) {
         if let Some(reading) = reading {
             reading.age = reading.age.since(since);
@@ -183,7 +183,9 @@ fn as_told(backend: &Backend) -> (Resource, Queue) {
     told(bandwidth, since);
     told(&mut queue.accept, since);
     told(&mut queue.interface, since);
-    (resource, queue)
+    let mut waiting = backend.waiting;
+    told(&mut waiting, since);
+    (resource, queue, waiting)
 }
 
 fn map<T: Copy>(reading: Option<Reading<T>>, part: impl Fn(T) -> T) -> Option<Reading<T>> {
@@ -348,6 +350,34 @@ mod tests {
         }
         let rate = backends.tick(&signals(10_000, vec![reported(1000, 0)]), Mode::Enforce).rate;
         assert!(rate.unwrap().get() < 500.0, "56 admissions per second and second: {rate:?}");
+    }
+
+    fn default(config: &ServiceConfig) -> Dual {
+        Dual::new(Vec::new(), controllers::make(config), Interaction::Published)
+    }
+
+    /// The default controller of each of two back-ends, which judges by the connections that wait
+    /// there: they are told every two seconds, and lost to it if they age for one.
+    #[test]
+    fn connections_that_wait_at_a_back_end_count_for_as_long_as_well() {
+        let config = service(TWO, "{name: default}");
+        let mut backends = backends(&config, default);
+        let told = |tick: u64| {
+            let mut backend = reported(500, 100 * (tick % 20));
+            backend.waiting = backend.age.map(|age| Reading { value: 600, age });
+            backend
+        };
+        let mut shed = 0;
+        for tick in 0..200 {
+            let both = vec![told(tick), told(tick)];
+            let limits = backends.tick(&signals(100 * tick, both), Mode::Enforce);
+            shed += u64::from(limits.why.shedding);
+            assert_eq!(limits.why.shedding, limits.rate.is_some(), "tick {tick}: {limits:?}");
+        }
+        assert!(
+            shed >= 150,
+            "it is offered 1010/s, completes 800/s, and shed in {shed} of 200 ticks"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! measured, and why where they differ.
 
 use crate::folder::{self, Read};
-use crate::judge::{self, Line, Show};
+use crate::judge::{self, Line, Outcome, Show};
 use crate::results::Row;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
@@ -49,7 +49,10 @@ fn head(sections: &[Section]) -> String {
     );
     for (read, lines, _) in sections {
         let runs = read.rows.iter().map(|row| row.runs).max().unwrap_or(0);
-        let held = lines.iter().filter(|line| line.holds()).count();
+        let judged =
+            |line: &&Line| !matches!(line.outcome, Outcome::NotJudged | Outcome::OtherWorld);
+        let judged: Vec<&Line> = lines.iter().filter(judged).collect();
+        let held = judged.iter().filter(|line| line.holds()).count();
         let quick = if read.run.quick { " (quick)" } else { "" };
         let name = &read.run.experiment;
         let _ = writeln!(
@@ -58,7 +61,7 @@ fn head(sections: &[Section]) -> String {
             anchor(name),
             read.experiment.title(),
             read.run.seed,
-            lines.len()
+            judged.len()
         );
     }
     text

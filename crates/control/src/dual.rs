@@ -27,28 +27,15 @@
 //! [`Interaction::Published`] is the paper's: every controller on its own. The SYN rate is
 //! in force always and simply stays above what comes.
 
+mod needed;
+
+use self::needed::{Load, Needed, fresh, jobs};
 use crate::bucket::BucketController;
-use crate::{Controller, Freshness, Mode, Watch, freshness, period_s, view};
+use crate::{Controller, Freshness, Mode, Watch, period_s, view};
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::signals::{Reading, Signals};
+use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
 
-/// Most seconds that are given to what was admitted before the rules had done their work: in a queue
-/// in order of arrival it is what is served next, whatever is refused now.
-const SETTLE_SECONDS_MAX: f64 = 2.0;
-/// Seconds after that, and ticks, for which jobs in flight must become more.
-const GROWING_SECONDS: f64 = 0.3;
-/// See [`GROWING_SECONDS`].
-const GROWING_TICKS: u32 = 3;
-/// They become more if they exceed those at the beginning by this many deviations of what arrives
-/// and leaves by chance.
-const GROWING_DEVIATIONS: f64 = 3.0;
-/// Seconds where they only do not become fewer. Rules that just suffice work a backlog off slowly.
-const STANDING_SECONDS: f64 = 3.0;
-/// Not needed for so long, all begins anew.
-const PAUSE_SECONDS: f64 = 0.5;
-/// At this share of those at the beginning they are on their way down: no reason to wake.
-const DRAINING: f64 = 0.9;
 /// An accept queue of this share of its limit, while a bucket's resource is pressed: two families
 /// that agree, so that rules need not wait for the SYN rate to come down to what arrives. The paper's
 /// reference.
@@ -96,87 +83,6 @@ pub struct Dual {
     sleep_s: f64,
     asleep_since: Option<Nanos>,
     since: Nanos,
-}
-
-/// What tells whether rules at their minimum hold the load.
-struct Load {
-    /// In flight now, as [`jobs`] counts them.
-    jobs: (f64, Counted),
-    /// Per second.
-    arrivals: f64,
-    /// Per second.
-    completions: f64,
-    /// The accept queue is full.
-    overflows: bool,
-}
-
-/// What stands for the jobs in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Counted {
-    /// They themselves.
-    Waiting,
-    /// Those in the accept queue.
-    Accept,
-    /// Neither is known.
-    #[default]
-    Nothing,
-}
-
-/// For how long SYN policing has been needed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Needed {
-    /// Seconds until what was in flight at the beginning is worked off.
-    settle_s: Option<f64>,
-    /// Since then, and the jobs in flight then.
-    seconds: f64,
-    ticks: u32,
-    jobs: f64,
-    counted: Counted,
-    /// Seconds of a full accept queue.
-    lost_s: f64,
-    /// Seconds in which it was not needed.
-    pause_s: f64,
-}
-
-impl Needed {
-    /// Takes a tick in which it was not needed: chance, or the end.
-    fn pause(&mut self, seconds: f64) {
-        self.pause_s += seconds;
-        if self.pause_s >= PAUSE_SECONDS {
-            *self = Self::default();
-        }
-    }
-
-    /// Takes a tick in which rules had nothing left; whether they do not hold the load.
-    fn tick(&mut self, seconds: f64, load: &Load) -> bool {
-        self.pause_s = 0.0;
-        let (jobs, counted) = load.jobs;
-        if counted != self.counted {
-            // Another number of the same load is no growth.
-            *self = Self { counted, lost_s: self.lost_s, ..Self::default() };
-        }
-        self.lost_s = if load.overflows { self.lost_s + seconds } else { 0.0 };
-        self.ticks += 1;
-        let lost = self.lost_s >= GROWING_SECONDS && self.ticks >= GROWING_TICKS;
-        let backlog_s = (jobs / load.completions.max(1.0)).min(SETTLE_SECONDS_MAX);
-        let settle_s = self.settle_s.get_or_insert(backlog_s);
-        if *settle_s > 0.0 {
-            *settle_s -= seconds;
-            (self.jobs, self.ticks) = (jobs, 0);
-            return lost;
-        }
-        if jobs < DRAINING * self.jobs {
-            (self.jobs, self.seconds, self.ticks) = (jobs, 0.0, 0);
-            return lost;
-        }
-        self.seconds += seconds;
-        // As many leave as arrive, about: both vary.
-        let chance = (2.0 * load.arrivals * self.seconds).sqrt();
-        let growing = jobs - self.jobs >= GROWING_DEVIATIONS * chance
-            && self.seconds >= GROWING_SECONDS
-            && self.ticks >= GROWING_TICKS;
-        lost || growing || self.seconds >= STANDING_SECONDS
-    }
 }
 
 /// A rate per second, averaged over some events.
@@ -367,25 +273,11 @@ impl Dual {
     }
 }
 
-/// The value of a reading that is young enough to act upon.
-fn fresh<T>(reading: Option<Reading<T>>, signals: &Signals) -> Option<T> {
-    let young = |age| freshness(age, signals.period) == Freshness::Fresh;
-    reading.filter(|reading| young(reading.age)).map(|reading| reading.value)
-}
-
 /// How full the accept queue is; 0 where it is not known. Full, it loses what comes, and becomes no
 /// longer.
 fn queue_share(signals: &Signals) -> f64 {
     let queue = fresh(signals.queue.accept, signals).filter(|queue| queue.limit > 0);
     queue.map_or(0.0, |queue| queue.length as f64 / queue.limit as f64)
-}
-
-/// Jobs in flight, or where they are not known, in the accept queue.
-fn jobs(signals: &Signals) -> (f64, Counted) {
-    let waiting = fresh(signals.time.waiting, signals).map(|jobs| (jobs, Counted::Waiting));
-    let queue = fresh(signals.queue.accept, signals).map(|queue| (queue.length, Counted::Accept));
-    let (jobs, counted) = waiting.or(queue).unwrap_or((0, Counted::Nothing));
-    (jobs.min(1 << 40) as f64, counted)
 }
 
 impl Controller for Dual {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The conversations.
 
+use super::support::heads::{hello, server_name};
 use super::support::packet::{ACK, FIN, PSH, RST, SYN};
 use super::support::talk::host::Rules;
 use super::support::talk::{Segment, Seq, Style, Talk};
@@ -511,6 +512,13 @@ fn unjudged() -> Vec<Case> {
         case("HTTP/2", |talk| {
             talk.open().asks("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").asks(&get("/busy"));
         }),
+        case("TLS by its server name", |talk| {
+            talk.open();
+            let hello = talk.client_segment(ACK | PSH, &hello(&server_name(b"shop.example"), 32));
+            talk.client += hello.data.len() as u32;
+            talk.client_says(hello);
+        })
+        .fails(),
         case("TLS that is not whole", |talk| {
             talk.open().asks("\x16\x03\x01\x02\x00\x01\x00").asks(&get("/busy"));
         }),

@@ -13,6 +13,7 @@
 
 mod bench;
 mod onset;
+mod plan;
 mod product;
 mod rows;
 mod run;

@@ -2,9 +2,8 @@
 //! Runs a scenario in the lab.
 
 use super::bench::{Bench, Scales};
-use super::onset;
-use super::product::SESSION_COOKIE;
-use super::rows::{self, LARGE, MEASURED, Metric, SURGE, Seen, Table};
+use super::rows::{self, Metric, Seen, Table};
+use super::{onset, plan};
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::course::{self, Crowd, Tick};
 use crate::dual::{Scenario, Setting, Unit, derive, figures};
@@ -13,16 +12,10 @@ use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::PathBuf;
-use tidegate_lab::{
-    Arrive, Helper, KeepAlive, LoadPlan, LoadReport, Phase, Product, Server, Session, Stream,
-};
-use tidegate_units::Nanos;
-use tidegate_workload::{LARGE_PREFIX, Profile, Segment, Surge};
+use tidegate_lab::{Helper, LoadReport, Product};
 
 /// What is void is run so often.
 const TRIES: u32 = 3;
-/// Arrivals that a single process starts per second without being late.
-const SHARD_RATE: f64 = 4_000.0;
 
 /// Said with every result: the product has no other.
 const SHIPPED_HOLD: &str =
@@ -251,7 +244,11 @@ impl Runner<'_> {
     ) -> Result<(LoadReport, Watched)> {
         let arm = self.bench.arm(setting, scales)?;
         let seed = self.bench.options.seed.wrapping_add(u64::from(round));
-        let plan = self.plan(setting, scales, &arm.server, seed);
+        let plan = plan::of(
+            self.bench.section,
+            self.quick(),
+            &plan::Wanted { setting, scales, server: &arm.server, seed },
+        );
         let warm = self.bench.section.span(setting, self.quick()).0;
         let mut watched = Watched::default();
         let watch = &mut *self.watch;
@@ -270,67 +267,6 @@ impl Runner<'_> {
         arm.end()?;
         Ok((report, watched))
     }
-
-    fn plan(&self, setting: &Setting, scales: &Scales, server: &Server, seed: u64) -> LoadPlan {
-        let section = self.bench.section;
-        let (warm, until) = section.span(setting, self.quick());
-        let shorter = section.shorter(self.quick());
-        let clients = f64::from(setting.session_requests.max(1));
-        let piece = |seconds: f64, (from, to): (f64, f64)| Segment {
-            lasts: Nanos::from_secs_f64(seconds),
-            from: from * scales.unit / clients,
-            to: to * scales.unit / clients,
-        };
-        let rest = rest_of_sessions(setting);
-        let (load, ramp) = (setting.load, section.ramp(setting, self.quick()));
-        let segments: Vec<Segment> = if setting.steps.is_empty() {
-            let pieces =
-                [piece(ramp, (load.min(0.5), load)), piece(until + rest - ramp, (load, load))];
-            pieces.into_iter().filter(|piece| piece.lasts > Nanos::ZERO).collect()
-        } else {
-            setting.steps.iter().map(|(s, load)| piece(s * shorter, (*load, *load))).collect()
-        };
-        let open = |segments: &[Segment]| Arrive::Open {
-            process: setting.arrivals,
-            profile: Profile::new(segments),
-        };
-        let surge = server.stream(SURGE, open(&segments));
-        let mut streams = vec![with_sessions(surge, setting, section.keep_alive)];
-        let large = scales.large_rate(setting);
-        if large > 0.0 {
-            let all = [Segment::constant(Nanos::from_secs_f64(until), large)];
-            streams.push(large_file(server.stream(LARGE, open(&all)), setting));
-        }
-        let peak = segments.iter().map(|s| s.from.max(s.to)).fold(0.0, f64::max);
-        LoadPlan {
-            seed,
-            streams,
-            phases: vec![Phase {
-                name: MEASURED.into(),
-                start: Nanos::from_secs_f64(warm),
-                end: Nanos::from_secs_f64(until),
-            }],
-            timeout: Nanos::from_secs_f64(setting.timeout_s),
-            connect_timeout: Nanos::from_secs_f64(setting.connect_timeout_s),
-            shards: shards(peak * clients, setting),
-            ..LoadPlan::default()
-        }
-    }
-}
-
-/// Processes of a load: by what waits at once at most, and by what one of them starts.
-fn shards(rate: f64, setting: &Setting) -> u32 {
-    let waiting = rate * setting.timeout_s / 15_000.0;
-    waiting.max(rate / SHARD_RATE).ceil().clamp(1.0, 8.0) as u32
-}
-
-/// Seconds for which the load goes on after its measured part: a session that began in it must not
-/// find the server at rest at its end.
-fn rest_of_sessions(setting: &Setting) -> f64 {
-    match setting.session_requests {
-        0 | 1 => 0.0,
-        requests => f64::from(requests) * setting.think_s + setting.timeout_s,
-    }
 }
 
 /// The dynamic share of the requests by which a load of 1 is defined.
@@ -345,28 +281,6 @@ fn turned<T>(mut all: Vec<T>, by: usize) -> Vec<T> {
     let by = by % all.len().max(1);
     all.rotate_left(by);
     all
-}
-
-fn with_sessions(mut stream: Stream, setting: &Setting, keep_alive: bool) -> Stream {
-    if setting.session_requests > 1 {
-        stream.session = Some(Session {
-            requests: setting.session_requests,
-            think: Nanos::from_secs_f64(setting.think_s),
-            cookie: SESSION_COOKIE.into(),
-        });
-        stream.keep_alive = keep_alive.then_some(KeepAlive { requests: setting.session_requests });
-    }
-    stream
-}
-
-/// Requests for the file of the catalogue whose size is nearest to the wanted one.
-fn large_file(mut stream: Stream, setting: &Setting) -> Stream {
-    stream.mix = None;
-    let surge = Surge::new(&setting.files);
-    let large = surge.files().iter().filter(|file| file.large);
-    let nearest = large.min_by_key(|file| file.size.abs_diff(setting.large_size));
-    stream.path = nearest.map_or_else(|| LARGE_PREFIX.to_owned(), |file| file.path());
-    stream
 }
 
 /// What tidegate said at one moment.

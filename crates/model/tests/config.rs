@@ -160,6 +160,51 @@ fn a_reload_says_what_it_changes() {
     );
 }
 
+/// A value in every place that takes one.
+fn with_cookies(value: &str) -> String {
+    format!(
+        "interfaces: [{{name: lo}}]\nservices:\n  shop:\n    mode: enforce\n    listen: ['*:80']\n    \
+         requests:\n      buckets: {{a: {{resource: cpu}}}}\n      rules:\n      \
+         - {{path: /a, cookie: {{name: sid, value: {value}a}}, bucket: a}}\n      \
+         - {{path: /b, protect: [{{name: sid}}, {{name: sid, value: {value}b}}], bucket: a}}\n      \
+         - {{path: /, cookie: {{name: sid, value: {value}c, absent: true}}, bucket: a}}\n"
+    )
+}
+
+#[test]
+fn no_value_of_a_cookie_is_ever_shown() {
+    let of = |value: &str| parse(&with_cookies(value), &registry()).unwrap();
+    let (before, after) = (of("secret-"), of("hidden-"));
+    let mut without = before.clone();
+    without.services[0].requests.as_mut().unwrap().rules.remove(0);
+    let mut said: Vec<String> = Vec::new();
+    for (old, new) in [(&before, &after), (&before, &without), (&without, &before)] {
+        let changes = diff(old, new);
+        assert!(!changes.is_empty());
+        said.extend(changes.iter().map(ToString::to_string));
+    }
+    assert!(said.contains(&"~ services.shop.requests.rules[0].cookie.value: … -> …".to_owned()));
+    let requests = before.services[0].requests.as_ref().unwrap();
+    for rule in &requests.rules {
+        said.extend([rule.to_string(), rule.label()]);
+    }
+    for cookie in ["sid=secret-a", "sid=secret-b", "sid=secret-c"] {
+        for path in ["/a", "/b", "/"] {
+            let headers = [format!("Cookie: {cookie}")];
+            let head = RequestHead::parse(&format!("GET {path} HTTP/1.1"), &headers).unwrap();
+            let selection = requests.select(&head);
+            said.extend(selection.compared.into_iter().filter_map(|c| c.mismatch));
+            said.extend(selection.protected_by.map(|cookie| cookie.to_string()));
+        }
+    }
+    assert!(said.contains(&"/a cookie sid=…".to_owned()), "{said:#?}");
+    let broken = with_cookies("secret-").replace("secret-b", "'secret b'");
+    said.push(parse(&broken, &registry()).unwrap_err().to_string());
+    for text in said {
+        assert!(!text.contains("secret") && !text.contains("hidden"), "{text}");
+    }
+}
+
 #[test]
 fn commands_change_the_intent_and_unknown_services_do_not() {
     let mut intent = Intent::new(good("minimal"));

@@ -146,6 +146,22 @@ fn the_snapshot_shows_rules_buckets_and_what_was_not_judged() {
 }
 
 #[test]
+fn the_value_of_a_cookie_is_in_no_snapshot_no_metric_and_no_table() {
+    let rules = RULES
+        .replace("path: /a,", "path: /a, cookie: {name: sid, value: s3cret},")
+        .replace("path: /,", "path: /, protect: [{name: sid, value: s3cret}],");
+    let snapshot = World::new(&rules).tick(Some(50));
+    let state = snapshot.services[0].requests.clone().unwrap();
+    assert_eq!(state.rules[0].name, "/a cookie sid=…", "a rule without a name");
+    let metrics = tidegate_telemetry::openmetrics(&snapshot);
+    assert!(metrics.contains("/a cookie sid"));
+    let whole = format!("{snapshot:?}");
+    for text in [metrics, tidegate_telemetry::rules_table(&snapshot), whole] {
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+}
+
+#[test]
 fn what_costs_or_blinds_is_warned_of() {
     let mut world = World::new(RULES);
     *world.defer_accept.lock().unwrap() = Some(false);

@@ -71,10 +71,39 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
         }
         return;
     }
-    let show = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    let show = |v: &Value| match without_secrets(path, v) {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
     changes.push(Change {
         path: path.to_owned(),
         before: before.map(show),
         after: after.map(show),
     });
+}
+
+/// The value at a path as it may be shown: what a reload changes goes to screens and logs, and the
+/// value of a cookie may open a session.
+fn without_secrets(path: &str, value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let shown = |(key, value): (&String, &Value)| {
+                (key.clone(), without_secrets(&format!("{path}.{key}"), value))
+            };
+            Value::Object(map.iter().map(shown).collect())
+        }
+        Value::Array(list) => {
+            let shown = |(i, value)| without_secrets(&format!("{path}[{i}]"), value);
+            Value::Array(list.iter().enumerate().map(shown).collect())
+        }
+        Value::String(_) if is_cookie_value(path) => Value::String("…".into()),
+        other => other.clone(),
+    }
+}
+
+fn is_cookie_value(path: &str) -> bool {
+    path.strip_suffix(".value").is_some_and(|cookie| {
+        let list = cookie.rsplit_once('[').map_or("", |(list, _)| list);
+        cookie.ends_with("].cookie") || list.ends_with("].protect")
+    })
 }

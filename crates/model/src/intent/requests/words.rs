@@ -5,10 +5,12 @@ use super::{ANSWER_VARIANTS, Cookie, Method, RequestsConfig, RuleConfig};
 use std::fmt;
 use tidegate_units::Nanos;
 
+/// Its name; that a value is asked for, but never which: it may open a session, and what is shown
+/// here stands in metrics, on screens and in logs.
 impl fmt::Display for Cookie {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
-        self.value.iter().try_for_each(|value| write!(f, "={value}"))
+        f.write_str(if self.value.is_some() { "=…" } else { "" })
     }
 }
 

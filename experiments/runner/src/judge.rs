@@ -3,7 +3,8 @@
 //!
 //! An expect.yaml is a list of claims. A claim takes the values of one metric at some points,
 //! relates each to a reference (another metric or point, or nothing), and compares the worst with
-//! a band. A point that is missing makes the claim fail: nothing holds that was not measured.
+//! a band. A point that is missing or no finite number makes the claim fail: nothing holds that was
+//! not measured.
 
 use crate::results::Row;
 use serde::Deserialize;
@@ -210,9 +211,7 @@ fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
     }
     match worst {
         None => Outcome::Missing("no variant or no point is named".into()),
-        Some((value, place)) if badness(claim, value) > 0.0 || value.is_nan() => {
-            Outcome::Fails(value, place)
-        }
+        Some((value, place)) if badness(claim, value) > 0.0 => Outcome::Fails(value, place),
         Some((value, _)) => Outcome::Holds(value),
     }
 }
@@ -251,8 +250,12 @@ pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// How far outside of the band a value lies; negative inside.
+/// How far outside of the band a value lies; negative inside. Outside of every band is what is no
+/// number, as a ratio to nothing.
 fn badness(claim: &Claim, value: f64) -> f64 {
+    if !value.is_finite() {
+        return f64::INFINITY;
+    }
     let below = claim.at_least.map_or(f64::NEG_INFINITY, |low| low - value);
     let above = claim.at_most.map_or(f64::NEG_INFINITY, |high| value - high);
     below.max(above)
@@ -427,6 +430,29 @@ mod tests {
         nan[2].value = f64::NAN;
         nan.remove(1);
         assert!(!matches!(outcome(&claim, &nan), Outcome::Holds(_)));
+    }
+
+    /// A ratio to nothing fails on every side, also where only a report is asked for, and a good
+    /// point after it does not hide it.
+    #[test]
+    fn what_is_not_finite_holds_nowhere() {
+        for (reference, first) in [(0.0, 99.0), (0.0, 0.0), (0.0, -1.0)] {
+            for (at_least, at_most) in [(Some(0.95), None), (None, Some(2.0)), (None, None)] {
+                let mut claim = claim(at_least, at_most);
+                claim.over = Some(Select {
+                    metric: "fall".into(),
+                    variants: Vec::new(),
+                    x_name: None,
+                    at: Vec::new(),
+                });
+                let mut rows = rows();
+                rows[1].value = first;
+                rows.push(row("reject", 2.0, "fall", reference));
+                rows.push(row("reject", 3.0, "fall", 96.0));
+                let outcome = outcome(&claim, &rows);
+                assert!(matches!(outcome, Outcome::Fails(v, _) if !v.is_finite()), "{outcome:?}");
+            }
+        }
     }
 
     /// Two runs are compared by what each made of the capacity beside itself: of 100/s and of 90/s.

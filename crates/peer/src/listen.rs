@@ -7,8 +7,9 @@ use crate::node::Shared;
 use crate::refusal::Refusal;
 use crate::session::{Session, Step};
 use crate::tls::{self, Credentials};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::intent::SpiffeId;
@@ -25,7 +26,12 @@ use tokio_rustls::server::TlsStream;
 /// for the first to end.
 const SESSIONS_MAX: usize = 2 * tidegate_model::intent::PEERS_MAX + 64;
 /// Most handshakes per second, and as many at once: each costs about a millisecond of CPU.
-const HANDSHAKES_PER_SECOND: f64 = 100.0;
+const HANDSHAKES: Bucket = Bucket { per_second: 100.0, burst: 100.0 };
+/// Of these, most that one source may have: a stranger at the port must not use them all, since
+/// sessions begin anew every hour.
+const HANDSHAKES_OF_SOURCE: Bucket = Bucket { per_second: 10.0, burst: 20.0 };
+/// Most sources whose share is counted; above, the one that was silent for longest is forgotten.
+const SOURCES_MAX: usize = 1024;
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
 /// How often a session looks whether it is still wanted.
@@ -41,7 +47,7 @@ pub(crate) async fn serve(
 ) {
     let listener = bind(&shared, address).await;
     let places = Arc::new(Semaphore::new(SESSIONS_MAX));
-    let mut pace = Pace { tokens: HANDSHAKES_PER_SECOND, at: shared.clock.now() };
+    let mut pace = Pace::new(shared.clock.now());
     let mut sessions = JoinSet::new();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -55,7 +61,7 @@ pub(crate) async fn serve(
         // A session that ended, or panicked, is nobody else's concern.
         while sessions.try_join_next().is_some() {}
         let place = Arc::clone(&places).try_acquire_owned();
-        let (true, Ok(place)) = (pace.allows(shared.clock.now()), place) else {
+        let (true, Ok(place)) = (pace.allows(shared.clock.now(), from.ip()), place) else {
             shared.refuse(None, Refusal::Busy, &format!("{from}: {}", Refusal::Busy.text()));
             continue;
         };
@@ -84,22 +90,68 @@ async fn bind(shared: &Shared, address: SocketAddr) -> TcpListener {
     }
 }
 
-/// A bucket of handshakes.
-struct Pace {
+/// Rate and depth of a bucket of handshakes.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    per_second: f64,
+    burst: f64,
+}
+
+/// What is in a bucket.
+#[derive(Clone, Copy, Debug)]
+struct Level {
     tokens: f64,
     at: Nanos,
 }
 
-impl Pace {
-    fn allows(&mut self, now: Nanos) -> bool {
-        let earned = now.since(self.at).as_secs_f64() * HANDSHAKES_PER_SECOND;
-        self.tokens = (self.tokens + earned).min(HANDSHAKES_PER_SECOND);
+impl Level {
+    const fn full(bucket: Bucket, now: Nanos) -> Self {
+        Self { tokens: bucket.burst, at: now }
+    }
+
+    fn takes(&mut self, bucket: Bucket, now: Nanos) -> bool {
+        let earned = now.since(self.at).as_secs_f64() * bucket.per_second;
+        self.tokens = (self.tokens + earned).min(bucket.burst);
         self.at = now;
-        let allowed = self.tokens >= 1.0;
-        if allowed {
+        let taken = self.tokens >= 1.0;
+        if taken {
             self.tokens -= 1.0;
         }
-        allowed
+        taken
+    }
+}
+
+/// How many handshakes there may be: of all sources together, and of each.
+struct Pace {
+    all: Level,
+    sources: BTreeMap<IpAddr, Level>,
+}
+
+impl Pace {
+    const fn new(now: Nanos) -> Self {
+        Self { all: Level::full(HANDSHAKES, now), sources: BTreeMap::new() }
+    }
+
+    /// A source that is above its share takes nothing from the others.
+    fn allows(&mut self, now: Nanos, from: IpAddr) -> bool {
+        let source = source(from);
+        if !self.sources.contains_key(&source) && self.sources.len() >= SOURCES_MAX {
+            let oldest = self.sources.iter().min_by_key(|(_, level)| level.at);
+            if let Some(oldest) = oldest.map(|(source, _)| *source) {
+                self.sources.remove(&oldest);
+            }
+        }
+        let fresh = Level::full(HANDSHAKES_OF_SOURCE, now);
+        let share = self.sources.entry(source).or_insert(fresh);
+        share.takes(HANDSHAKES_OF_SOURCE, now) && self.all.takes(HANDSHAKES, now)
+    }
+}
+
+/// One host of IPv6 has a whole /64.
+fn source(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        v4 => v4,
     }
 }
 
@@ -230,5 +282,47 @@ impl From<Lost> for io::Error {
             Lost::Wrong(error) => io::Error::new(io::ErrorKind::InvalidData, error),
             Lost::Io(error) => error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn v4(host: u32) -> IpAddr {
+        Ipv4Addr::from_bits(0x0a00_0000 + host).into()
+    }
+
+    #[test]
+    fn a_stranger_who_connects_without_end_does_not_keep_a_peer_out() {
+        let mut pace = Pace::new(Nanos::ZERO);
+        let (mut stranger, mut peer) = (0, 0);
+        for ms in 0..10_000 {
+            let now = Nanos::from_millis(ms);
+            stranger += u32::from(pace.allows(now, v4(1)));
+            if ms.is_multiple_of(200) {
+                peer += u32::from(pace.allows(now, v4(2)));
+            }
+        }
+        assert_eq!(peer, 50, "all of its handshakes");
+        assert!((119..=120).contains(&stranger), "{stranger}: 20 at once, 10 a second");
+    }
+
+    #[test]
+    fn all_sources_together_have_a_limit_and_the_table_has_one() {
+        let mut pace = Pace::new(Nanos::ZERO);
+        let allowed = (0..5_000).filter(|host| pace.allows(Nanos::ZERO, v4(*host))).count();
+        assert_eq!((allowed, pace.sources.len()), (100, SOURCES_MAX));
+    }
+
+    #[test]
+    fn a_host_with_many_addresses_of_ipv6_is_one_source() {
+        let mut pace = Pace::new(Nanos::ZERO);
+        let addresses = (0..100_u128).map(|host| Ipv6Addr::from_bits(0x2001_0db8 << 96 | host));
+        let allowed = addresses.filter(|from| pace.allows(Nanos::ZERO, (*from).into())).count();
+        assert_eq!(allowed, 20);
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        assert_eq!(source(mapped), v4(1));
     }
 }

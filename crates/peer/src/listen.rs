@@ -49,15 +49,20 @@ pub(crate) async fn serve(
     let places = Arc::new(Semaphore::new(SESSIONS_MAX));
     let mut pace = Pace::new(shared.clock.now());
     let mut sessions = JoinSet::new();
+    let mut failed = false;
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 shared.trouble("cluster.listen", format!("cannot accept: {error}"));
+                failed = true;
                 sleep(RETRY).await;
                 continue;
             }
         };
+        if std::mem::take(&mut failed) {
+            shared.no_trouble("cluster.listen");
+        }
         // A session that ended, or panicked, is nobody else's concern.
         while sessions.try_join_next().is_some() {}
         let place = Arc::clone(&places).try_acquire_owned();

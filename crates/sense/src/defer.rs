@@ -5,7 +5,8 @@
 //! ends before, INET_DIAG_SOCKOPT has `defer_connect`, the client's side), and /proc has no file.
 //! What the kernel does tell, by network namespace, is how often such a listener let an empty ACK pass:
 //! TcpExt TCPDeferAcceptDrop. Nearly every client sends that ACK, so over some handshakes
-//! - none of them: it is off;
+//! - none of them, and the kernel has opened connections: it is off (an admitted SYN with a forged
+//!   source is no handshake, and never opens one);
 //! - about one each, on a machine where nearly all connections are the service's: it is on;
 //! - anything else (another listener in the namespace has it): not known.
 
@@ -18,6 +19,8 @@ use tidegate_units::Nanos;
 const EVERY: Nanos = Nanos::SECOND;
 /// Handshakes of the service after which something can be said.
 const HANDSHAKES_MIN: u64 = 32;
+/// Connections that the namespace must have opened meanwhile before "none" says anything.
+const OPENED_MIN: u64 = 32;
 /// Empty ACKs a handshake that show the option: some clients send none.
 const DEFERRED_MIN: f64 = 0.5;
 /// Share of all connections of the namespace that must be the service's.
@@ -61,7 +64,12 @@ impl Defer {
         match (self.counters(buffer), self.before) {
             (Ok(counters), None) => self.begin(counters),
             (Ok(counters), Some(before)) if self.handshakes >= HANDSHAKES_MIN => {
-                self.judge(before, counters);
+                let deferred = counters.deferred.saturating_sub(before.deferred);
+                let opened = counters.opened.saturating_sub(before.opened);
+                if deferred == 0 && opened < OPENED_MIN {
+                    return self.known;
+                }
+                self.judge(deferred, opened);
                 self.begin(counters);
             }
             (Ok(_), Some(_)) => {}
@@ -75,13 +83,11 @@ impl Defer {
         self.handshakes = 0;
     }
 
-    fn judge(&mut self, before: Counters, now: Counters) {
-        let deferred = now.deferred.saturating_sub(before.deferred) as f64;
-        let opened = now.opened.saturating_sub(before.opened) as f64;
+    fn judge(&mut self, deferred: u64, opened: u64) {
         let own = self.handshakes as f64;
-        if deferred == 0.0 {
+        if deferred == 0 {
             self.known = Some(false);
-        } else if deferred >= DEFERRED_MIN * own && own >= OWN_MIN * opened {
+        } else if deferred as f64 >= DEFERRED_MIN * own && own >= OWN_MIN * opened as f64 {
             self.known = Some(true);
         } else {
             self.known = None;
@@ -143,6 +149,9 @@ mod tests {
         let table = [
             (0, 50, Some(false)),
             (0, 500, Some(false)),
+            (0, 32, Some(false)),
+            (0, 31, None),
+            (0, 0, None),
             (48, 50, Some(true)),
             (30, 40, Some(true)),
             (10, 50, None),
@@ -164,8 +173,12 @@ mod tests {
         write(dir.path(), 0, 0);
         assert_eq!(defer.tick(Nanos::from_secs(2), 100, &mut buffer), None, "the first reading");
         assert_eq!(defer.tick(Nanos::from_secs(3), 31, &mut buffer), None, "31 handshakes");
-        assert_eq!(defer.tick(Nanos::from_secs(4), 1, &mut buffer), Some(false), "32");
+        assert_eq!(defer.tick(Nanos::from_secs(4), 1, &mut buffer), None, "32 SYNs may be forged");
+        write(dir.path(), 0, 31);
+        assert_eq!(defer.tick(Nanos::from_secs(5), 900, &mut buffer), None, "31 connections");
+        write(dir.path(), 0, 32);
+        assert_eq!(defer.tick(Nanos::from_secs(6), 0, &mut buffer), Some(false), "32");
         fs::write(dir.path().join("netstat"), "TcpExt: Other\nTcpExt: 1\n").unwrap();
-        assert_eq!(defer.tick(Nanos::from_secs(5), 1, &mut buffer), None, "an older kernel");
+        assert_eq!(defer.tick(Nanos::from_secs(7), 1, &mut buffer), None, "an older kernel");
     }
 }

@@ -40,6 +40,13 @@ const ROUNDS_MAX: u32 = 100;
 const REFUSED_LEAST: f64 = 0.99;
 /// A run is void where more than this share of the CPUs is busy without any load.
 const OTHERS_MOST: f64 = 0.1;
+/// To whose cost in the same round that of the others is related, and by which metric.
+const REFERENCES: [(Refuser, &str); 4] = [
+    (Refuser::Nft, "cpu_over_nft"),
+    (Refuser::Nginx, "cpu_over_nginx"),
+    (Refuser::Haproxy, "cpu_over_haproxy"),
+    (Refuser::Apache, "cpu_over_apache"),
+];
 /// What is void is run so often.
 const TRIES: u32 = 3;
 
@@ -149,6 +156,8 @@ impl Arm {
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
+    /// The round that it belongs to.
+    round: u32,
     refused: u64,
     offered: u64,
     busy_s: f64,
@@ -187,7 +196,7 @@ pub fn run(scenario: &Scenario, options: &lab::Options, watch: &mut dyn Watch) -
             let refuser = scenario.variants[(index + round as usize) % scenario.variants.len()];
             watch.step(&format!("round {}, {}", round + 1, refuser.name()));
             meter.calibrate(CALIBRATION.1)?;
-            let bench = Bench { lab: &lab, meter: &meter, options, scenario, extent };
+            let bench = Bench { lab: &lab, meter: &meter, options, scenario, extent, round };
             match bench.tries(refuser, watch, &mut outcome.notes)? {
                 Some(measured) => found.entry(refuser.name()).or_default().push(measured),
                 None => outcome.notes.push(format!("{}: left out of a round", refuser.name())),
@@ -205,6 +214,7 @@ struct Bench<'a> {
     options: &'a lab::Options,
     scenario: &'a Scenario,
     extent: Extent,
+    round: u32,
 }
 
 impl Bench<'_> {
@@ -243,6 +253,7 @@ impl Bench<'_> {
         let phase = report.stream("all").and_then(|s| s.phase("measured"));
         let counts = phase.context("the report lacks its phase")?.totals.counts;
         let measured = Measured {
+            round: self.round,
             refused: refuser.refused(&counts),
             offered: counts.offered,
             busy_s: (busy - standing.0).max(0.0),
@@ -301,6 +312,14 @@ fn median(values: &mut [f64]) -> (f64, f64, f64) {
     (middle, *first, *last)
 }
 
+/// Ratios of the cost in each round in which both were in force: the machine changes between
+/// rounds, and a ratio of medians may be of two different ones.
+fn paired(all: &[Measured], reference: &[Measured]) -> Vec<f64> {
+    let other = |m: &Measured| reference.iter().find(|r| r.round == m.round && r.in_force());
+    let ratio = |m: &Measured| Some(m.cost() / other(m)?.cost());
+    all.iter().filter(|m| m.in_force()).filter_map(ratio).collect()
+}
+
 fn rows(experiment: &str, rate: f64, found: &BTreeMap<&'static str, Vec<Measured>>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (variant, all) in found {
@@ -335,6 +354,12 @@ fn rows(experiment: &str, rate: f64, found: &BTreeMap<&'static str, Vec<Measured
         row("refused_per_cpu_second", "1/s", 1.0 / middle.max(1e-9), n);
         let (server, ..) = median(&mut each(|m| m.server_s / m.refused.max(1) as f64));
         row("server_cpu_per_refusal", "s", server, n);
+        for (reference, metric) in REFERENCES.iter().filter(|r| r.0.name() != *variant) {
+            let mut ratios = paired(all, found.get(reference.name()).map_or(&[], Vec::as_slice));
+            if !ratios.is_empty() {
+                row(metric, "ratio", median(&mut ratios).0, ratios.len());
+            }
+        }
     }
     rows
 }
@@ -351,7 +376,7 @@ mod tests {
     }
 
     fn measured(refused: u64, busy_s: f64) -> Measured {
-        Measured { refused, offered: 1000, busy_s, server_s: 0.0 }
+        Measured { round: 0, refused, offered: 1000, busy_s, server_s: 0.0 }
     }
 
     fn find(rows: &[Row], variant: &str, metric: &str) -> Option<(f64, u32)> {
@@ -372,5 +397,19 @@ mod tests {
         assert_eq!(find(&rows, "nft", "cpu_per_refusal"), Some((0.002, 1)));
         assert_eq!(find(&rows, "nginx", "refused_least"), Some((0.0, 1)));
         assert_eq!(find(&rows, "nginx", "cpu_per_refusal"), None);
+    }
+
+    /// Ratios are of the same round: here each is 0.5 or 2, while both medians are 4 ms. A round
+    /// that lacks one of the two, or in which one was out of force, has none.
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let at = |round: u32, busy_s: f64| Measured { round, ..measured(1000, busy_s) };
+        let ours = vec![at(0, 1.0), at(1, 4.0), at(2, 8.0), at(4, 4.0)];
+        let mut nft = vec![at(0, 2.0), at(1, 8.0), at(2, 4.0), at(3, 4.0)];
+        assert_eq!(paired(&ours, &nft), [0.5, 0.5, 2.0]);
+        nft[2].refused = 0;
+        let rows = rows("x", 1.0, &BTreeMap::from([("ours-syn", ours), ("nft", nft)]));
+        assert_eq!(find(&rows, "ours-syn", "cpu_over_nft"), Some((0.5, 2)));
+        assert_eq!(find(&rows, "nft", "cpu_over_nft"), None);
     }
 }

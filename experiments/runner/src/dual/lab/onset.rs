@@ -2,6 +2,9 @@
 //! The smallest load at which SYN policing refuses, for each x: the loads are tried in rising
 //! order, at each load all x one after the other, so that a machine that changes in between changes
 //! all of them alike.
+//!
+//! A load that stays void ends the search of its variant and x for the round: an onset at the load
+//! after it could be a step late. A search that ends without an onset is counted, not forgotten.
 
 use super::rows::Table;
 use super::run::Runner;
@@ -15,6 +18,58 @@ const STEPS_MAX: usize = 1_000;
 /// What is kept of every load of the search, by variant and x.
 const KEPT: [&str; 3] = ["refused_syn", "refused_header", "throughput"];
 
+/// How a search ended, in multiples of the capacity.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// At this load.
+    Found(f64),
+    /// This load is void.
+    Void(f64),
+}
+
+/// The searches of one round that have ended, by variant and bits of x.
+#[derive(Debug, Default)]
+struct Searches(BTreeMap<(String, u64), End>);
+
+impl Searches {
+    fn end(&self, variant: &str, x: f64) -> Option<End> {
+        self.0.get(&(variant.to_owned(), x.to_bits())).copied()
+    }
+
+    /// What a load gave: the share of the requests whose SYN was refused, nothing if it is void.
+    fn load(&mut self, (variant, x): (&str, f64), load: f64, refused: Option<f64>, above: f64) {
+        let end = match refused {
+            None => End::Void(load),
+            Some(share) if share > above => End::Found(load),
+            Some(_) => return,
+        };
+        self.0.entry((variant.to_owned(), x.to_bits())).or_insert(end);
+    }
+
+    /// Rows of one search after the last load, and what is to be said of it.
+    fn finish(
+        &self,
+        (variant, x_name, x): (&str, &str, f64),
+        to: f64,
+        table: &mut Table,
+    ) -> Option<String> {
+        let at = (x_name, x);
+        let missing = match self.end(variant, x) {
+            Some(End::Void(load)) => {
+                return Some(format!("{x_name} {x}, {variant}: no onset, load {load:.2} is void"));
+            }
+            Some(End::Found(load)) => {
+                table.add(variant, at, ("onset", "C0", load));
+                table.add(variant, at, ("onset_coarse", "C0", load));
+                0.0
+            }
+            None => 1.0,
+        };
+        table.add(variant, at, ("onset_missing", "share", missing));
+        (missing > 0.0).then(|| format!("{x_name} {x}, {variant}: no onset up to {to:.2}"))
+    }
+}
+
 /// One search of all x and protected variants.
 pub(super) fn round(
     runner: &mut Runner<'_>,
@@ -23,7 +78,8 @@ pub(super) fn round(
     table: &mut Table,
 ) -> Result<()> {
     let points = runner.points();
-    let mut found: BTreeMap<(String, u64), f64> = BTreeMap::new();
+    let x_name = runner.scenario.x.name.clone();
+    let mut searches = Searches::default();
     for step in 0..STEPS_MAX {
         let load = search.from + step as f64 * search.step;
         if load > search.to + 1e-9 {
@@ -31,46 +87,80 @@ pub(super) fn round(
         }
         for index in 0..points.len() {
             let x = points[(index + round as usize + step) % points.len()];
-            let jobs = jobs(runner, x, load, &found)?;
-            let what = format!("{} {x}, load {load:.2}", runner.scenario.x.name);
-            for made in runner.group(&what, &jobs, round)? {
-                let name = format!("{}-{}", made.variant, (x * 100.0).round());
-                for metric in made.metrics.iter().filter(|metric| KEPT.contains(&metric.0)) {
+            let jobs = jobs(runner, x, load, &searches)?;
+            let what = format!("{x_name} {x}, load {load:.2}");
+            let all = runner.group(&what, &jobs, round)?;
+            for (variant, _) in &jobs {
+                let made = all.iter().find(|made| made.variant == *variant);
+                let metrics = made.map_or(&[][..], |made| &made.metrics);
+                let name = format!("{variant}-{}", (x * 100.0).round());
+                for metric in metrics.iter().filter(|metric| KEPT.contains(&metric.0)) {
                     table.add(&name, ("load", load), *metric);
                 }
-                let refused = made.metrics.iter().find(|metric| metric.0 == "refused_syn");
-                if refused.is_some_and(|metric| metric.2 > search.refused_above) {
-                    found.insert((made.variant.clone(), x.to_bits()), load);
-                }
+                let refused = metrics.iter().find(|metric| metric.0 == "refused_syn");
+                let refused = refused.map(|metric| metric.2);
+                searches.load((variant, x), load, refused, search.refused_above);
             }
         }
-        let variants = runner.variants(0).len();
-        if found.len() >= points.len() * variants {
-            break;
-        }
     }
-    for ((variant, x), load) in found {
-        let at = (runner.scenario.x.name.as_str(), f64::from_bits(x));
-        table.add(&variant, at, ("onset", "C0", load));
-        table.add(&variant, at, ("onset_coarse", "C0", load));
+    for x in points {
+        // At the last load all are looked for; those that ended are not in it any more.
+        for (variant, _) in jobs(runner, x, search.to, &Searches::default())? {
+            let said = searches.finish((&variant, &x_name, x), search.to, table);
+            runner.notes.extend(said.map(|said| format!("round {}: {said}", round + 1)));
+        }
     }
     Ok(())
 }
 
-/// The variants whose onset at `x` is not known yet, at a load. One without control has none.
+/// The variants whose search at `x` goes on, at a load. One without control has no onset.
 fn jobs(
     runner: &Runner<'_>,
     x: f64,
     load: f64,
-    found: &BTreeMap<(String, u64), f64>,
+    searches: &Searches,
 ) -> Result<Vec<(String, Setting)>> {
     let mut jobs = Vec::new();
     for variant in runner.variants(0) {
         let setting = Setting { load, ..runner.scenario.setting(variant, x)? };
-        let known = found.contains_key(&(variant.name.clone(), x.to_bits()));
-        if !known && setting.control != Control::None {
+        if searches.end(&variant.name, x).is_none() && setting.control != Control::None {
             jobs.push((variant.name.clone(), setting));
         }
     }
     Ok(jobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(searches: &Searches, x: f64, table: &mut Table) -> Option<String> {
+        searches.finish(("control", "dynamic_share", x), 1.6, table)
+    }
+
+    /// A load that is void ends its search without an onset, also if a later one refuses; a search
+    /// without an onset is said and counted; both are not the case where one was found.
+    #[test]
+    fn a_void_load_and_no_onset_are_no_onset() {
+        let mut searches = Searches::default();
+        for (load, refused) in [(1.0, Some(0.0)), (1.05, None), (1.1, Some(0.2))] {
+            searches.load(("control", 0.1), load, refused, 0.001);
+        }
+        for (load, share) in [(1.0, 0.001), (1.05, 0.002), (1.1, 0.2)] {
+            searches.load(("control", 0.2), load, Some(share), 0.001);
+        }
+        let mut table = Table::default();
+        let void = said(&searches, 0.1, &mut table).unwrap();
+        assert!(void.ends_with("no onset, load 1.05 is void"), "{void}");
+        assert!(table.rows("x").is_empty());
+        let none = said(&searches, 0.0, &mut table).unwrap();
+        assert!(none.ends_with("no onset up to 1.60"), "{none}");
+        assert_eq!(said(&searches, 0.2, &mut table), None);
+        let rows: Vec<(String, f64, f64)> =
+            table.rows("x").into_iter().map(|row| (row.metric, row.x, row.value)).collect();
+        let row = |metric: &str, x, value| (metric.to_owned(), x, value);
+        let missing = [row("onset_missing", 0.0, 1.0), row("onset_missing", 0.2, 0.0)];
+        assert!(missing.iter().all(|row| rows.contains(row)), "{rows:?}");
+        assert!(rows.contains(&row("onset", 0.2, 1.05)) && rows.len() == 4, "{rows:?}");
+    }
 }

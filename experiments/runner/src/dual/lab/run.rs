@@ -17,9 +17,10 @@ use tidegate_lab::{Helper, LoadReport, Product};
 /// What is void is run so often.
 const TRIES: u32 = 3;
 
-/// Said with every result: the product has no other.
-const SHIPPED_HOLD: &str =
-    "the paper's SYN controller runs as shipped: its hold lets go while it refuses";
+/// Said with every result: the product has no others.
+const AS_SHIPPED: &str = "the paper's controllers run as shipped, P and SYN policing: both raise a \
+    rate that refuses while its resource is calm, where the printed ones hold it, and SYN policing \
+    sleeps while header rules suffice";
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -60,7 +61,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     watch.step("making the lab");
     let bench = Bench::new(section, options)?;
     let mut runner = Runner { scenario, bench, watch, notes: Vec::new() };
-    runner.notes.push(SHIPPED_HOLD.to_owned());
+    runner.notes.push(AS_SHIPPED.to_owned());
     let mut table = Table::default();
     for round in 0..section.rounds(options.quick) {
         let own = if options.quick { &section.quick_onset } else { &section.onset };

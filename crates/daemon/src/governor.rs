@@ -78,7 +78,7 @@ impl Governor {
     /// configuration stays keeps what it has learned, and its limit.
     pub(crate) fn follow(self, before: &ServiceConfig, after: &ServiceConfig) -> Self {
         let make = self.make;
-        if before.backends != after.backends || !after.backends.is_empty() && before != after {
+        if before.backends != after.backends {
             return Self::new(after, make);
         }
         let objective = before.objective == after.objective;
@@ -88,6 +88,10 @@ impl Governor {
             && buckets_of(before) == buckets_of(after);
         if same {
             return self;
+        }
+        if !after.backends.is_empty() {
+            // Every back-end has all controllers: they are made anew together.
+            return Self::new(after, make);
         }
         let (old, syn) = self.dual.into_parts();
         let syn_stays = objective && before.control == after.control;
@@ -244,6 +248,55 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CLUSTER: &str = "
+interfaces: [{name: lo}]
+cluster: {certificate: /c.pem, key: /k.pem, authority: /a.pem, listen: '192.0.2.1:7117',
+  peers: {b1: {identity: spiffe://example/b1, services: [shop, other]}}}
+services:
+  shop:
+    mode: enforce
+    listen: ['*:80']
+    backends: [{peer: b1, service: shop}]
+    requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, answer: reset}]}
+";
+
+    /// The service, with one piece of text exchanged.
+    fn shop(from: &str, to: &str) -> ServiceConfig {
+        assert!(CLUSTER.contains(from), "{from}");
+        let registry = intent::Registry::new(["fresh_first"], controllers::NAMES);
+        let text = CLUSTER.replace(from, to);
+        let mut config = intent::parse(&text, &registry).unwrap();
+        config.services.remove(0)
+    }
+
+    #[test]
+    fn with_back_ends_only_what_controllers_are_made_of_makes_them_anew() {
+        let make = Makers { service: controllers::make, bucket: controllers::make_bucket };
+        let before = shop("", "");
+        let decided = Some(Rate::per_second(77.0));
+        let kept = |from: &str, to: &str| {
+            let mut governor = Governor::new(&before, make);
+            governor.limits.rate = decided;
+            governor.follow(&before, &shop(from, to)).limits.rate == decided
+        };
+        for (from, to) in [
+            ("mode: enforce", "mode: shadow"),
+            ("path: /a", "path: /b"),
+            ("answer: reset", "answer: '503'"),
+            ("*:80", "*:81"),
+        ] {
+            assert!(kept(from, to), "{to}");
+        }
+        for (from, to) in [
+            ("mode: enforce", "mode: enforce\n    control: {name: syn}"),
+            ("{resource: cpu}", "{resource: disk}"),
+            ("buckets:", "syn_policing: always, buckets:"),
+            ("service: shop}", "service: other}"),
+        ] {
+            assert!(!kept(from, to), "{to}");
+        }
+    }
 
     #[test]
     fn nothing_becomes_tighter_without_ground() {

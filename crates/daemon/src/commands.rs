@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::governor::Governor;
 use crate::kernel::HOOKS_NEED_PRIVILEGES;
 use crate::owner::Owner;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use tidegate_api::explain::{Explanation, Known, explain};
@@ -119,20 +120,20 @@ impl Owner {
         Ok(changes)
     }
 
-    /// A service that stays in its place keeps the controllers whose configuration stays, and
-    /// what they have learned.
+    /// A service that stays, wherever in the file, keeps the controllers whose configuration
+    /// stays, and what they have learned.
     fn keep_governors(&mut self, config: &Config) {
         let before = std::mem::take(&mut self.intent.config.services);
-        let mut old = before.iter().zip(std::mem::take(&mut self.governors));
+        let governors = std::mem::take(&mut self.governors);
+        let named =
+            before.iter().zip(governors).map(|(was, governor)| (&*was.name, (was, governor)));
+        let mut old: BTreeMap<&str, _> = named.collect();
         let make = self.make;
-        self.governors = config
-            .services
-            .iter()
-            .map(|service| match old.next() {
-                Some((was, governor)) if was.name == service.name => governor.follow(was, service),
-                _ => Governor::new(service, make),
-            })
-            .collect();
+        let kept = config.services.iter().map(|service| match old.remove(&*service.name) {
+            Some((was, governor)) => governor.follow(was, service),
+            None => Governor::new(service, make),
+        });
+        self.governors = kept.collect();
     }
 
     /// What a running daemon cannot change in itself.

@@ -120,6 +120,21 @@ fn a_reload_writes_the_limits_again_and_keeps_those_of_services_that_stay() {
 }
 
 #[test]
+fn a_service_that_is_put_first_resets_none_of_those_below() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    world.tick(Some(500));
+    let first = "  blog: {mode: shadow, listen: ['*:81']}\n  shop:";
+    let two = ONE.replace("  shop:", first);
+    world.owner.reload(&file(&dir, &two), &registry(), &Ok).unwrap();
+    let names: Vec<_> = world.owner.config().services.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["blog", "shop"]);
+    let limits = &world.owner.legacy().limits;
+    assert_eq!(limits["shop"].rate.map(Rate::get), Some(500.0), "its limit stays");
+    assert_eq!(limits["blog"].rate, None);
+}
+
+#[test]
 fn the_kill_switch_works_at_once_and_the_controller_knows() {
     let mut world = World::new(ONE);
     world.tick(Some(50));

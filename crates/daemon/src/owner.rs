@@ -281,7 +281,6 @@ impl Owner {
                 Ok(()) if inheriting && !governor.limits.why.shedding => governor.keep(before),
                 Ok(()) => {}
                 Err(why) => {
-                    tracing::error!(service = %name, "{why}");
                     warnings.raise(now, &format!("{name}: control"), why);
                 }
             }

@@ -21,6 +21,9 @@ use tidegate_units::{Clock, Nanos, Share};
 const ELSEWHERE: [&str; 6] =
     ["cpu", "cpu pressure", "memory pressure", "io pressure", "accept queue", "interface queue"];
 
+/// Most peers without a session that have a warning of their own.
+const PEER_LINES_MAX: usize = 8;
+
 /// The host's own senses, and its peers. The thread of the peers starts with the first
 /// configuration that has any: after privileges were given up, so that it has none.
 pub(crate) struct ClusterSenses {
@@ -131,19 +134,32 @@ impl Senses for ClusterSenses {
         let Some(node) = &self.node else { return troubles };
         let own = node.troubles().into_iter();
         troubles.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
-        let states = node.states(now);
-        let unknown = states.iter().find(|peer| peer.name == UNKNOWN);
-        for peer in states.iter().filter(|peer| !peer.up && peer.name != UNKNOWN) {
-            let text = match (peer.trouble.as_str(), unknown) {
-                ("", None) => "no session".to_owned(),
-                // It may well be this one.
-                ("", Some(unknown)) => format!("no session; refused last: {}", unknown.trouble),
-                (trouble, _) => trouble.to_owned(),
-            };
-            troubles.push((format!("peer {}", peer.name), text));
-        }
+        troubles.extend(silent_peers(&node.states(now)));
         troubles
     }
+}
+
+/// A line for each peer without a session; those above [`PEER_LINES_MAX`] share one.
+fn silent_peers(states: &[PeerState]) -> Vec<(String, String)> {
+    let unknown = states.iter().find(|peer| peer.name == UNKNOWN);
+    let silent: Vec<_> = states.iter().filter(|peer| !peer.up && peer.name != UNKNOWN).collect();
+    let (shown, more) = silent.split_at(silent.len().min(PEER_LINES_MAX));
+    let line = |peer: &&PeerState| {
+        let text = match (peer.trouble.as_str(), unknown) {
+            ("", None) => "no session".to_owned(),
+            // It may well be this one.
+            ("", Some(unknown)) => format!("no session; refused last: {}", unknown.trouble),
+            (trouble, _) => trouble.to_owned(),
+        };
+        (format!("peer {}", peer.name), text)
+    };
+    let mut lines: Vec<_> = shown.iter().map(line).collect();
+    if !more.is_empty() {
+        let names: Vec<&str> = more.iter().map(|peer| peer.name.as_str()).collect();
+        let text = format!("{} more without a session: {}", more.len(), names.join(", "));
+        lines.push(("peers".to_owned(), text));
+    }
+    lines
 }
 
 /// Whether the files of a cluster can be used, before anything is changed.
@@ -248,6 +264,18 @@ fn larger(held: &mut Option<Reading<Share>>, more: Option<Reading<Share>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_silent_peers_are_few_warnings() {
+        let peer = |i| PeerState { name: format!("b{i}"), ..PeerState::default() };
+        let states: Vec<PeerState> = (0..64).map(peer).collect();
+        assert_eq!(silent_peers(&states[..8]).len(), 8);
+        let lines = silent_peers(&states);
+        assert_eq!(lines.len(), 9);
+        let (subject, text) = &lines[8];
+        assert_eq!(subject, "peers");
+        assert!(text.starts_with("56 more without a session: b8, b9"), "{text}");
+    }
 
     #[test]
     fn what_is_local_does_not_pass_for_the_back_ends() {

@@ -6,8 +6,27 @@ use tidegate_units::Nanos;
 
 /// A warning is over when it was not raised again for so long.
 const OVER_AFTER: Nanos = Nanos::from_secs(10);
-/// Most warnings at once; a new subject is then not taken in.
+/// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
 const WARNINGS_MAX: usize = 128;
+/// What concerns the daemon as a whole always finds room.
+const OWN: [&str; 14] = [
+    "cluster",
+    "connections",
+    "counters",
+    "counts",
+    "daemon",
+    "kill switch",
+    "lease",
+    "limits",
+    "peers",
+    "reload",
+    "rules",
+    "samples",
+    "take-over",
+    "tick",
+];
+/// The subject that says that others found no room.
+const SURPLUS: &str = "warnings";
 
 #[derive(Debug)]
 struct Warning {
@@ -41,11 +60,19 @@ impl Warnings {
             known.times += 1;
             known.sticky = sticky;
             known.text = text;
-        } else if self.active.len() < WARNINGS_MAX {
+        } else if self.has_room(subject) {
             tracing::warn!(subject, "{text}");
             let warning = Warning { since: now, last: now, times: 1, sticky, text };
             self.active.insert(subject.to_owned(), warning);
+        } else {
+            let text = format!("there are more than {WARNINGS_MAX}; left out, last: {subject}");
+            self.put(now, SURPLUS, text, false);
         }
+    }
+
+    fn has_room(&self, subject: &str) -> bool {
+        let own = |subject: &str| subject == SURPLUS || OWN.contains(&subject);
+        own(subject) || self.active.keys().filter(|subject| !own(subject)).count() < WARNINGS_MAX
     }
 
     /// It is over.
@@ -103,6 +130,21 @@ mod tests {
     fn subjects_are_bounded() {
         let mut warnings = Warnings::default();
         (0..2 * WARNINGS_MAX).for_each(|i| warnings.raise(Nanos(1), &i.to_string(), "x"));
-        assert_eq!(warnings.sentences(Nanos(1)).len(), WARNINGS_MAX);
+        let lines = warnings.sentences(Nanos(1));
+        assert_eq!(lines.len(), WARNINGS_MAX + 1);
+        let last = format!("left out, last: {}", 2 * WARNINGS_MAX - 1);
+        assert!(lines.last().is_some_and(|line| line.contains(&last)), "{lines:?}");
+    }
+
+    #[test]
+    fn what_concerns_the_daemon_finds_room_among_any_number_of_others() {
+        let mut warnings = Warnings::default();
+        (0..2 * WARNINGS_MAX).for_each(|i| warnings.raise(Nanos(1), &format!("peer {i}"), "x"));
+        warnings.raise(Nanos(1), "lease", "cannot be renewed");
+        warnings.stick(Nanos(1), "reload", "refused");
+        let lines = warnings.sentences(Nanos(1));
+        for own in ["lease: ", "reload: "] {
+            assert!(lines.iter().any(|line| line.starts_with(own)), "{own}");
+        }
     }
 }

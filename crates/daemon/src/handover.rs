@@ -8,14 +8,16 @@
 //! new: ticks
 //! ```
 //!
-//! An old daemon that hears neither `finish` nor `abort` for [`WAIT_MAX`] goes on.
+//! An old daemon that hears neither `finish` nor `abort` for [`WAIT_MAX`] goes on; it refuses a
+//! `finish` that comes after that, and a second `begin` before. The new one then gives up: two
+//! daemons on one set of maps would fight. Where no answer comes, the lock on the pins decides.
 
 use crate::owner::Legacy;
 use std::path::Path;
 use std::time::Duration;
 use tidegate_api::client::{Client, ClientError};
-use tidegate_api::protocol::{HandoverPhase, Reply, Request};
-use tidegate_units::Nanos;
+use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// How long the old daemon waits for the new one to start.
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_secs(20);
@@ -26,13 +28,81 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Predecessor {
     client: Client,
     pid: u32,
+    /// Not after it has begun to wait.
+    since: Nanos,
     pub(crate) legacy: Legacy,
 }
 
 /// A daemon is there and cannot be succeeded.
 #[derive(Debug, thiserror::Error)]
-#[error("a daemon runs on this socket and does not hand over: {0}; stop it first")]
-pub struct HandoverError(String);
+pub enum HandoverError {
+    /// It did not begin.
+    #[error("a daemon runs on this socket and does not hand over: {0}; stop it first")]
+    Refused(String),
+    /// It began and did not end.
+    #[error("the daemon that was to be succeeded goes on, and this one gives up: {0}")]
+    GoesOn(String),
+}
+
+fn refused(why: impl Into<String>) -> HandoverError {
+    HandoverError::Refused(why.into())
+}
+
+/// What a daemon that is asked to hand over remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    since: Option<Nanos>,
+}
+
+/// What it does then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Decide nothing and wait.
+    Wait,
+    /// Go on as before.
+    Stay,
+    /// End; everything stays attached.
+    End,
+}
+
+impl Leaving {
+    /// Whether a successor is starting.
+    pub(crate) fn begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// True once, when the successor was not heard of for [`WAIT_MAX`].
+    pub(crate) fn given_up(&mut self, now: Nanos) -> bool {
+        self.since.take_if(|since| now.since(*since) > WAIT_MAX).is_some()
+    }
+
+    /// A message of the successor.
+    ///
+    /// # Errors
+    /// A second successor, or one that finishes too late.
+    pub(crate) fn hear(&mut self, phase: HandoverPhase, now: Nanos) -> Result<Step, ApiError> {
+        match (phase, self.since) {
+            (HandoverPhase::Begin, None) => {
+                self.since = Some(now);
+                Ok(Step::Wait)
+            }
+            (HandoverPhase::Begin, Some(_)) => {
+                let why = format!("another one is taking over already; try again in {WAIT_MAX}");
+                Err(ApiError::new(ErrorKind::Busy, why))
+            }
+            // One that comes late has perhaps changed something, too.
+            (HandoverPhase::Abort, _) => {
+                self.since = None;
+                Ok(Step::Stay)
+            }
+            (HandoverPhase::Finish, Some(_)) => Ok(Step::End),
+            (HandoverPhase::Finish, None) => {
+                let why = format!("it waits for {WAIT_MAX} at most, and was asked to end later");
+                Err(ApiError::new(ErrorKind::Failed, why))
+            }
+        }
+    }
+}
 
 impl Predecessor {
     /// Asks whoever listens on the socket to hand over; `None` if nobody does (a socket that a
@@ -41,35 +111,55 @@ impl Predecessor {
         let mut client = match Client::connect(socket, ANSWER_MAX) {
             Ok(client) => client,
             Err(ClientError::NoDaemon { .. }) => return Ok(None),
-            Err(error) => return Err(HandoverError(error.to_string())),
+            Err(error) => return Err(refused(error.to_string())),
         };
         let pid = match client.ask(&Request::Ping {}) {
             Ok(Reply::Pong { pid, .. }) => pid,
-            Ok(_) => return Err(HandoverError("it is no daemon of ours".into())),
+            Ok(_) => return Err(refused("it is no daemon of ours")),
             // It ended between our connect and its answer.
             Err(ClientError::Broken { .. }) => return Ok(None),
-            Err(error) => return Err(HandoverError(error.to_string())),
+            Err(error) => return Err(refused(error.to_string())),
         };
+        let since = MonotonicClock.now();
         let legacy = match client.ask(&Request::Handover { phase: HandoverPhase::Begin }) {
             Ok(Reply::Handover { generation, limits, modes }) => {
                 Legacy { generation, limits, modes }
             }
-            Ok(_) => return Err(HandoverError(format!("pid {pid} gave another answer"))),
-            Err(error) => return Err(HandoverError(format!("pid {pid}: {error}"))),
+            Ok(_) => return Err(refused(format!("pid {pid} gave another answer"))),
+            Err(error) => return Err(refused(format!("pid {pid}: {error}"))),
         };
         tracing::info!(pid, "taking over from a running daemon");
-        Ok(Some(Self { client, pid, legacy }))
+        Ok(Some(Self { client, pid, since, legacy }))
+    }
+
+    /// Whether it still waits, before its socket is replaced: it could not be reached otherwise.
+    ///
+    /// # Errors
+    /// When it does not, and goes on.
+    pub(crate) fn waits(&self, now: Nanos) -> Result<(), HandoverError> {
+        let took = now.since(self.since);
+        if took <= WAIT_MAX {
+            return Ok(());
+        }
+        let why = format!("the start took {took}, and it waits for {WAIT_MAX} at most");
+        Err(HandoverError::GoesOn(why))
     }
 
     /// We are in charge now.
-    pub(crate) fn finish(mut self) {
-        let asked = self.client.ask(&Request::Handover { phase: HandoverPhase::Finish });
-        match asked {
-            Ok(_) => tracing::info!(pid = self.pid, "took over"),
-            Err(error) => {
-                tracing::warn!(pid = self.pid, %error, "the old daemon did not say goodbye")
+    ///
+    /// # Errors
+    /// When it says that it goes on.
+    pub(crate) fn finish(mut self) -> Result<(), HandoverError> {
+        let pid = self.pid;
+        match self.client.ask(&Request::Handover { phase: HandoverPhase::Finish }) {
+            Ok(_) => tracing::info!(pid, "took over"),
+            Err(ClientError::Refused(error)) if error.kind == ErrorKind::Failed => {
+                return Err(HandoverError::GoesOn(format!("pid {pid}: {error}")));
             }
+            // The lock on the pins says whether it is gone.
+            Err(error) => tracing::warn!(pid, %error, "the old daemon did not say goodbye"),
         }
+        Ok(())
     }
 
     /// We cannot start: the old daemon goes on.
@@ -77,5 +167,35 @@ impl Predecessor {
         if let Err(error) = self.client.ask(&Request::Handover { phase: HandoverPhase::Abort }) {
             tracing::warn!(pid = self.pid, %error, "could not tell the old daemon to go on");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Nanos = Nanos::from_secs(100);
+
+    #[test]
+    fn one_successor_at_a_time() {
+        let mut leaving = Leaving::default();
+        assert_eq!(leaving.hear(HandoverPhase::Begin, T0).unwrap(), Step::Wait);
+        let second = leaving.hear(HandoverPhase::Begin, T0 + Nanos::SECOND).unwrap_err();
+        assert_eq!(second.kind, ErrorKind::Busy);
+        assert_eq!(leaving.since, Some(T0), "the second prolongs nothing");
+        assert_eq!(leaving.hear(HandoverPhase::Abort, T0).unwrap(), Step::Stay);
+        assert_eq!(leaving.hear(HandoverPhase::Begin, T0).unwrap(), Step::Wait);
+        assert_eq!(leaving.hear(HandoverPhase::Finish, T0).unwrap(), Step::End);
+    }
+
+    #[test]
+    fn who_finishes_after_the_old_daemon_went_on_is_told_so() {
+        let mut leaving = Leaving::default();
+        leaving.hear(HandoverPhase::Begin, T0).unwrap();
+        assert!(!leaving.given_up(T0 + WAIT_MAX) && leaving.begun());
+        assert!(leaving.given_up(T0 + WAIT_MAX + Nanos(1)) && !leaving.begun());
+        assert!(!leaving.given_up(T0 + WAIT_MAX + Nanos(2)), "once");
+        let late = leaving.hear(HandoverPhase::Finish, T0 + WAIT_MAX + Nanos(3)).unwrap_err();
+        assert_eq!(late.kind, ErrorKind::Failed);
     }
 }

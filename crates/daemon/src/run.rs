@@ -10,7 +10,7 @@
 
 use crate::cluster::ClusterSenses;
 use crate::governor::Makers;
-use crate::handover::{HandoverError, Predecessor, WAIT_MAX};
+use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::kernel::{Kernel, release_pinned};
 use crate::lock::Lock;
 use crate::owner::{Legacy, Owner, Parts};
@@ -20,6 +20,7 @@ use crate::server::{Front, MESSAGES_MAX, Message};
 use crate::{controllers, http, privileges};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
@@ -27,7 +28,7 @@ use tidegate_api::server::{BindError, Bounds, ControlSocket, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
-use tidegate_units::{Clock, MonotonicClock, Nanos};
+use tidegate_units::{Clock, MonotonicClock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -76,6 +77,9 @@ pub enum RunError {
     /// A daemon with another control socket uses the same pins.
     #[error("another daemon, with another control socket, uses the pins at {}; stop it first", .0.display())]
     PinsInUse(PathBuf),
+    /// The predecessor, or another that started at the same time, does not leave the pins.
+    #[error("another daemon keeps the pins at {}: this one gives up and takes nothing off", .0.display())]
+    PinsKept(PathBuf),
     /// The system refused something else.
     #[error("{what}: {source}")]
     Io {
@@ -157,13 +161,12 @@ fn start(options: &Options, config: Config, listeners: SockDiag) -> Result<Start
     if predecessor.is_none() && Lock::is_taken(&config.daemon.pins) {
         return Err(RunError::PinsInUse(config.daemon.pins));
     }
-    let legacy = predecessor.as_mut().map(|old| std::mem::take(&mut old.legacy));
-    match build(options, config, listeners, legacy) {
+    match build(options, config, listeners, predecessor.as_mut()) {
         Ok(mut started) => {
             // The first decision, and with it the lease, is ours before the old one leaves.
             started.owner.tick();
             if let Some(old) = predecessor {
-                old.finish();
+                old.finish()?;
             }
             Ok(started)
         }
@@ -180,8 +183,9 @@ fn build(
     options: &Options,
     config: Config,
     mut listeners: SockDiag,
-    legacy: Option<Legacy>,
+    mut predecessor: Option<&mut Predecessor>,
 ) -> Result<Started, RunError> {
+    let legacy = predecessor.as_mut().map(|old| std::mem::take(&mut old.legacy));
     let roots = Roots::default();
     let (ssh, listed) = ssh_ports(&mut listeners, &roots.proc, Path::new("/etc"));
     if let Err(error) = listed {
@@ -206,6 +210,9 @@ fn build(
         Err(error) => {
             tracing::warn!(%error, "no raised priority: a saturated CPU may delay decisions")
         }
+    }
+    if let Some(old) = predecessor {
+        old.waits(clock.now())?;
     }
     let socket = bind(&config.daemon.socket)?;
     let (owner, snapshots) = Owner::new(Parts {
@@ -254,17 +261,17 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
     let http =
         owner.config().daemon.http.0.map(|address| tokio::spawn(http::serve(address, pages)));
     let pins = owner.config().daemon.pins.clone();
-    let locking = tokio::spawn(async move { hold(&pins).await });
+    let mut locking = Box::pin(hold(&pins));
     tracing::info!(version = options.version, "running");
-    let mut life = Life { owner, options, ssh, clock, leaving: None };
-    let end = life.until_end(messages).await?;
+    let mut life = Life { owner, options, ssh, clock, leaving: Leaving::default() };
+    let end = life.until_end(messages, locking.as_mut()).await?;
     // The socket's file and the HTTP address are free before we say the last word.
     if let Some(http) = http {
         http.abort();
     }
     tokio::time::sleep(LAST_WORDS).await;
     serving.abort();
-    locking.abort();
+    drop(locking);
     let Life { owner, options, .. } = life;
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
@@ -279,13 +286,17 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Holds the lock on the pins until it is dropped.
-async fn hold(pins: &Path) {
-    match Lock::inherit(pins).await {
-        Ok(Some(_lock)) => std::future::pending().await,
-        Ok(None) => tracing::warn!(pins = %pins.display(), "the old daemon does not end"),
-        Err(error) => tracing::warn!(%error, "the pins cannot be locked"),
+/// Holds the lock on the pins until it is dropped; ends only when it cannot be had.
+async fn hold(pins: &Path) -> RunError {
+    match held(Lock::inherit(pins).await, pins) {
+        Ok(_lock) => std::future::pending().await,
+        Err(error) => error,
     }
+}
+
+fn held(inherited: io::Result<Option<Lock>>, pins: &Path) -> Result<Lock, RunError> {
+    let lock = inherited.map_err(io_error("the lock on the pins"))?;
+    lock.ok_or_else(|| RunError::PinsKept(pins.to_owned()))
 }
 
 /// How it ended.
@@ -300,12 +311,17 @@ struct Life {
     options: Options,
     ssh: Ssh,
     clock: Arc<dyn Clock + Send + Sync>,
-    /// Since when a successor is starting.
-    leaving: Option<Nanos>,
+    /// Whether a successor is starting.
+    leaving: Leaving,
 }
 
 impl Life {
-    async fn until_end(&mut self, mut messages: mpsc::Receiver<Message>) -> Result<End, RunError> {
+    /// `locking` ends only with an error.
+    async fn until_end(
+        &mut self,
+        mut messages: mpsc::Receiver<Message>,
+        mut locking: Pin<&mut impl Future<Output = RunError>>,
+    ) -> Result<End, RunError> {
         let signals = || -> io::Result<_> {
             Ok((
                 signal(SignalKind::terminate())?,
@@ -322,11 +338,12 @@ impl Life {
                 biased;
                 _ = term.recv() => return Ok(self.stopped()),
                 _ = int.recv() => return Ok(self.stopped()),
+                error = &mut locking => return Err(error),
                 _ = ticks.tick() => self.tick(),
-                _ = samples.tick(), if self.leaving.is_none() && self.owner.wants_samples() => {
+                _ = samples.tick(), if !self.leaving.begun() && self.owner.wants_samples() => {
                     self.owner.sample();
                 }
-                _ = hup.recv(), if self.leaving.is_none() => {
+                _ = hup.recv(), if !self.leaving.begun() => {
                     // The reason of a refusal is in the log and in the warnings.
                     let _ = self.reload(None);
                 }
@@ -348,34 +365,26 @@ impl Life {
 
     /// What a successor has taken over already is not ours to take off.
     fn stopped(&self) -> End {
-        if self.leaving.is_some() { End::Succeeded } else { End::Stopped }
+        if self.leaving.begun() { End::Succeeded } else { End::Stopped }
     }
 
     fn tick(&mut self) {
-        match self.leaving {
-            Some(since) if self.clock.now().since(since) <= WAIT_MAX => self.owner.tick_leaving(),
-            Some(_) => {
-                tracing::warn!("the daemon that began to take over was not heard of again");
-                self.stay();
-            }
-            None => self.owner.tick(),
+        if self.leaving.given_up(self.clock.now()) {
+            tracing::warn!("the daemon that began to take over was not heard of again; going on");
+            self.owner.resume();
         }
-    }
-
-    fn stay(&mut self) {
-        self.leaving = None;
-        self.owner.resume();
+        if self.leaving.begun() { self.owner.tick_leaving() } else { self.owner.tick() }
     }
 
     /// Serves one request; true when it was the last.
     fn serve(&mut self, request: Request) -> Result<(Reply, bool), ApiError> {
         if let Request::Handover { phase } = request {
-            return Ok(self.hand_over(phase));
+            return self.hand_over(phase);
         }
-        if let (Request::Release { on }, true) = (&request, self.leaving.is_some()) {
+        if let (Request::Release { on }, true) = (&request, self.leaving.begun()) {
             return self.release_leaving(*on).map(|reply| (reply, false));
         }
-        if self.leaving.is_some() {
+        if self.leaving.begun() {
             return Err(ApiError::new(ErrorKind::Busy, "another daemon is taking over; try again"));
         }
         let reply = match request {
@@ -404,21 +413,26 @@ impl Life {
         Ok(reply)
     }
 
-    fn hand_over(&mut self, phase: HandoverPhase) -> (Reply, bool) {
-        match phase {
-            HandoverPhase::Begin => {
-                tracing::info!("another daemon begins to take over");
-                self.leaving = Some(self.clock.now());
-            }
-            HandoverPhase::Abort if self.leaving.is_some() => {
+    fn hand_over(&mut self, phase: HandoverPhase) -> Result<(Reply, bool), ApiError> {
+        let step = self.leaving.hear(phase, self.clock.now());
+        match &step {
+            Ok(Step::Wait) => tracing::info!("another daemon begins to take over"),
+            Ok(Step::End) => {}
+            Ok(Step::Stay) => {
                 tracing::info!("the other daemon could not start; going on");
-                self.stay();
+                self.owner.resume();
             }
-            HandoverPhase::Abort | HandoverPhase::Finish => {}
+            Err(error) => {
+                tracing::warn!(?phase, %error, "refused to another daemon");
+                // One that finishes too late has written in the meantime.
+                if phase == HandoverPhase::Finish {
+                    self.owner.resume();
+                }
+            }
         }
+        let last = step? == Step::End;
         let Legacy { generation, limits, modes } = self.owner.legacy();
-        let last = phase == HandoverPhase::Finish && self.leaving.is_some();
-        (Reply::Handover { generation, limits, modes }, last)
+        Ok((Reply::Handover { generation, limits, modes }, last))
     }
 
     fn reload(&mut self, path: Option<PathBuf>) -> Result<Reply, ApiError> {
@@ -445,4 +459,22 @@ fn interval(config: &Config) -> Interval {
 pub fn examine(config: &Config) -> io::Result<Preflight> {
     let mut listeners = SockDiag::open(None)?;
     Ok(preflight::examine(config, &mut listeners, &Trees::default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_without_the_lock_on_its_pins_gives_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("nothing");
+        let error = runtime.block_on(hold(&missing));
+        assert!(matches!(error, RunError::Io { what: "the lock on the pins", .. }), "{error}");
+        let lock = held(Lock::take(dir.path()), dir.path());
+        assert!(lock.is_ok());
+        let error = held(Lock::take(dir.path()), dir.path()).unwrap_err();
+        assert!(matches!(error, RunError::PinsKept(_)), "{error}");
+    }
 }

@@ -393,6 +393,32 @@ fn the_kill_switch_is_served_while_another_daemon_takes_over() {
 }
 
 #[test]
+fn a_daemon_hands_over_to_one_other_only_and_not_to_one_that_comes_too_late() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 7, burst: 3}");
+    let daemon = world.run(&config, &[]);
+    let phase = |phase| {
+        let mut client = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
+        client.ask(&Request::Handover { phase })
+    };
+    phase(HandoverPhase::Finish).unwrap_err();
+    phase(HandoverPhase::Begin).unwrap();
+    let output = Command::new("nsenter")
+        .arg(format!("--net={}", world.namespace("s").display()))
+        .args(["timeout", "10", env!("CARGO_BIN_EXE_tidegate"), "run", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("taking over already"), "{said}");
+    phase(HandoverPhase::Abort).unwrap();
+    wait_for("the old daemon goes on", || (world.rate() == Some(7.0)).then_some(()));
+    wait_for("its limits hold", || world.request().is_err().then_some(()));
+    daemon.kill();
+}
+
+#[test]
 fn a_second_daemon_with_another_socket_is_refused() {
     let world = World::new();
     let config = world.configure("{name: default}");

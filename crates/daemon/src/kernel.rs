@@ -34,8 +34,8 @@ pub struct Kernel {
 
 /// What to do when hooks cannot be changed any more.
 pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
-    change interfaces, or to begin or end with header rules, start `tidegate run` beside it, which \
-    takes over without a gap";
+    change interfaces, or to begin with header rules, start it anew with them: under systemd \
+    `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over without a gap";
 
 /// One admission in so many is sampled for `explain`, and one refusal in so many: a few hundred a
 /// second at 10,000 SYNs/s.

@@ -4,8 +4,9 @@
 //! After the start the daemon holds file descriptors, not privileges: maps, links, programs and
 //! netlink sockets keep working without capabilities. What does not, and how it is done instead:
 //!
-//! - attaching to another interface, or another hook (a reload that changes `interfaces`): start
-//!   `tidegate run` beside it; the new process has the privileges, and takes over without a gap;
+//! - attaching to another interface, or another hook (a reload that changes `interfaces`): under
+//!   systemd `systemctl restart tidegate`, elsewhere start `tidegate run` beside it; the new process
+//!   has the privileges, and takes over without a gap;
 //! - looking into other users' `/proc/PID/fd` (a server that was restarted): its cgroup and its
 //!   CPUs are found through the cgroup of its listener, or kept as they were.
 //! - `daemon.http` on a port below 1024, which is bound when a predecessor has left it.

@@ -27,6 +27,20 @@ fn the_unit_starts_commands_that_exist() {
     }
 }
 
+/// A daemon that was started beside the unit ends the unit's; the directory of its socket must stay,
+/// and nobody is told to start one.
+#[test]
+fn the_unit_is_restarted_and_keeps_the_directory_of_the_socket() {
+    let unit = include_str!("../../../packaging/tidegate.service");
+    assert!(unit.lines().any(|line| line == "RuntimeDirectory=tidegate"));
+    assert!(unit.lines().any(|line| line == "RuntimeDirectoryPreserve=yes"));
+    let rules = include_str!("../../../docs/requests.md");
+    for (page, text, times) in [("the unit", unit, 1), ("docs/requests.md", rules, 2)] {
+        let told = text.matches("systemctl restart tidegate").count();
+        assert_eq!(told, times, "{page}");
+    }
+}
+
 /// The example passes its own check (without a look at this system).
 #[test]
 fn the_example_is_a_sound_configuration() {

@@ -24,6 +24,10 @@ const ELSEWHERE: [&str; 6] =
 /// Most peers without a session that have a warning of their own.
 const PEER_LINES_MAX: usize = 8;
 
+/// How often a configuration is tried again whose certificates could not be used: as often as files
+/// that are in use are looked at.
+const RETRY_EVERY: Nanos = Nanos::from_secs(30);
+
 /// The host's own senses, and its peers. The thread of the peers starts with the first
 /// configuration that has any: after privileges were given up, so that it has none.
 pub(crate) struct ClusterSenses {
@@ -33,6 +37,13 @@ pub(crate) struct ClusterSenses {
     services: Vec<Service>,
     reports: bool,
     trouble: Option<String>,
+    again: Option<Again>,
+}
+
+/// What could not be followed, and when it is tried again.
+struct Again {
+    config: Box<Config>,
+    at: Nanos,
 }
 
 struct Service {
@@ -45,7 +56,8 @@ struct Service {
 impl ClusterSenses {
     /// Without peers until [`Senses::join`].
     pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
-        Self { inner, clock, node: None, services: Vec::new(), reports: false, trouble: None }
+        let services = Vec::new();
+        Self { inner, clock, node: None, services, reports: false, trouble: None, again: None }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {
@@ -61,6 +73,18 @@ impl ClusterSenses {
             Some(node) => node.follow(wanted).map_err(|error| error.to_string()),
             None => Ok(()),
         }
+    }
+
+    /// Certificates that are being renewed are no reason to stay without peers for good.
+    fn try_again(&mut self, now: Nanos) {
+        if let Some(again) = self.again.take_if(|again| now >= again.at) {
+            self.attempt(now, again.config);
+        }
+    }
+
+    fn attempt(&mut self, now: Nanos, config: Box<Config>) {
+        self.trouble = self.follow(&config).err();
+        self.again = self.trouble.as_ref().map(|_| Again { config, at: now + RETRY_EVERY });
     }
 
     /// Signals of this host's services go out.
@@ -102,6 +126,7 @@ impl Service {
 
 impl Senses for ClusterSenses {
     fn tick(&mut self, now: Nanos, totals: &dyn Totals) -> Vec<Sensed> {
+        self.try_again(now);
         let mut sensed = self.inner.tick(now, totals);
         self.tell(&sensed);
         self.hear(now, &mut sensed);
@@ -121,7 +146,7 @@ impl Senses for ClusterSenses {
     }
 
     fn join(&mut self, config: &Config) {
-        self.trouble = self.follow(config).err();
+        self.attempt(self.clock.now(), Box::new(config.clone()));
     }
 
     fn peers(&self, now: Nanos) -> Vec<PeerState> {
@@ -264,6 +289,7 @@ fn larger(held: &mut Option<Reading<Share>>, more: Option<Reading<Share>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_model::intent::Registry;
 
     #[test]
     fn many_silent_peers_are_few_warnings() {
@@ -275,6 +301,52 @@ mod tests {
         let (subject, text) = &lines[8];
         assert_eq!(subject, "peers");
         assert!(text.starts_with("56 more without a session: b8, b9"), "{text}");
+    }
+
+    struct Nothing;
+    impl Senses for Nothing {
+        fn tick(&mut self, _: Nanos, _: &dyn Totals) -> Vec<Sensed> {
+            vec![Sensed::default()]
+        }
+
+        fn reconfigure(&mut self, _: Vec<ServiceSource>) {}
+    }
+
+    impl Totals for Nothing {
+        fn totals(&self, _: usize) -> io::Result<tidegate_model::totals::ServiceTotals> {
+            Ok(tidegate_model::totals::ServiceTotals::default())
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_cannot_be_used_is_a_warning_and_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name).display().to_string();
+        let (certificate, authority) = (file("pem"), file("authority"));
+        let text = format!(
+            "interfaces: [{{name: lo}}]\nservices: {{shop: {{mode: enforce, listen: ['*:80']}}}}\n\
+             cluster:\n  certificate: {certificate}\n  key: {}\n  authority: {authority}\n  \
+             report_to: {{f: {{address: '192.0.2.1:7416', identity: 'spiffe://a.example/f'}}}}\n",
+            file("key")
+        );
+        let registry = Registry::new(["fresh_first"], ["default"]);
+        let config = tidegate_model::intent::parse(&text, &registry).unwrap();
+        let clock = Arc::new(tidegate_units::ManualClock::default());
+        let mut senses = ClusterSenses::new(Box::new(Nothing), clock);
+        senses.join(&config);
+        let trouble = |senses: &ClusterSenses| senses.troubles(Nanos::ZERO).remove(0);
+        let first = trouble(&senses);
+        assert_eq!(first.0, "cluster");
+        assert!(first.1.contains("No such file"), "{}", first.1);
+        // Half of a renewal.
+        std::fs::write(&authority, "").unwrap();
+        let just_before = Nanos(RETRY_EVERY.0 - 1);
+        assert_eq!(senses.tick(just_before, &Nothing).len(), 1, "the host's own senses go on");
+        assert_eq!(trouble(&senses), first);
+        senses.tick(RETRY_EVERY, &Nothing);
+        assert!(trouble(&senses).1.contains("no certificate in it"), "{}", trouble(&senses).1);
+        senses.join(&tidegate_model::intent::Config { cluster: None, ..config });
+        assert!(senses.troubles(Nanos::ZERO).is_empty() && senses.again.is_none());
     }
 
     #[test]

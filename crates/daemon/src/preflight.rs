@@ -22,8 +22,15 @@ const NATIVE_KINDS: [&str; 3] = ["veth", "tun", "bond"];
 pub struct Preflight {
     /// What will be attached where, a line an interface.
     pub notes: Vec<String>,
-    /// What does not fit; fatal ones forbid to run.
+    /// What does not fit; fatal ones are errors of the configuration.
     pub faults: Vec<SystemFault>,
+}
+
+/// Whether the daemon cannot begin with a fault that is an error in `check`. Certificates of peers
+/// that are bad, or half renewed, must not keep a host from protecting itself: it begins without
+/// peers, warns, and tries again.
+pub(crate) const fn forbids_to_run(fault: &SystemFault) -> bool {
+    fault.fatal() && !matches!(fault, SystemFault::PeerFile { .. })
 }
 
 /// Where the kernel's files are: arguments, so that tests run on trees of their own.
@@ -180,6 +187,13 @@ mod tests {
             into.push(self.0);
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_bad_certificate_of_peers_takes_no_local_protection_down() {
+        let file = SystemFault::PeerFile { path: "/x.pem".into(), why: "half".into() };
+        assert!(file.fatal() && !forbids_to_run(&file), "an error in check, a warning in run");
+        assert!(forbids_to_run(&SystemFault::PinsNotBpffs { path: "/x".into() }));
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let fatal: Vec<String> = found
         .faults
         .iter()
-        .filter(|fault| fault.fatal())
+        .filter(|fault| preflight::forbids_to_run(fault))
         .map(|fault| fault.locate(&config, &places).error.to_string())
         .collect();
     if !fatal.is_empty() {
@@ -133,7 +133,7 @@ fn tell(found: &Preflight) {
     for note in &found.notes {
         tracing::info!("{note}");
     }
-    for fault in found.faults.iter().filter(|fault| !fault.fatal()) {
+    for fault in found.faults.iter().filter(|fault| !preflight::forbids_to_run(fault)) {
         tracing::warn!("{fault}");
     }
 }

@@ -73,12 +73,13 @@ pub enum SystemFault {
 pub struct Finding {
     /// The fault.
     pub error: ConfigError,
-    /// Whether the daemon cannot run with it; else it is a warning.
+    /// Whether it is an error; else it is a warning.
     pub fatal: bool,
 }
 
 impl SystemFault {
-    /// Whether the daemon cannot run with it.
+    /// Whether it is an error in `check` and, as far as a reload looks, refused there; else it is a
+    /// warning. The daemon begins with none of these but bad certificates of peers.
     #[must_use]
     pub const fn fatal(&self) -> bool {
         !matches!(self, Self::CgroupMissing { .. } | Self::NothingListens { .. })

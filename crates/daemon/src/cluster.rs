@@ -196,6 +196,15 @@ pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
     Credentials::load(&files(cluster)).map(drop)
 }
 
+/// The interfaces whose queues and bytes somebody reads: all where a bucket lives on bandwidth, here
+/// or, for all that is known, on a front-end; else none, because asking may wait for the kernel.
+pub(crate) fn interfaces_read(config: &Config) -> Vec<String> {
+    let here = config.services.iter().any(|service| ServiceSource::from(service).needs_interface);
+    let told = config.cluster.as_ref().is_some_and(|cluster| !cluster.report_to.is_empty());
+    let names = config.interfaces.iter().map(|interface| interface.name.clone());
+    if here || told { names.collect() } else { Vec::new() }
+}
+
 fn files(cluster: &ClusterConfig) -> Files {
     Files {
         certificate: cluster.certificate.clone(),
@@ -301,6 +310,27 @@ mod tests {
         let (subject, text) = &lines[8];
         assert_eq!(subject, "peers");
         assert!(text.starts_with("56 more without a session: b8, b9"), "{text}");
+    }
+
+    #[test]
+    fn interfaces_are_looked_at_where_a_bucket_or_a_front_end_needs_it() {
+        let rules = "requests: {buckets: {a: {resource: RESOURCE}}, rules: [{path: /, bucket: a}]}";
+        let report = "cluster:\n  certificate: /c\n  key: /k\n  authority: /a\n  report_to: \
+                      {f: {address: '192.0.2.1:7416', identity: 'spiffe://a.example/f'}}\n";
+        let (queue, cpu) =
+            (rules.replace("RESOURCE", "bandwidth"), rules.replace("RESOURCE", "cpu"));
+        for (more, cluster, read) in
+            [(&*queue, "", true), (&*cpu, "", false), (&*cpu, report, true)]
+        {
+            let text = format!(
+                "interfaces: [{{name: lo}}]\nservices:\n  shop:\n    mode: enforce\n    \
+                 listen: ['*:80']\n    {more}\n{cluster}"
+            );
+            let registry = Registry::new(["fresh_first"], ["default"]);
+            let config = tidegate_model::intent::parse(&text, &registry).unwrap();
+            let wanted: &[&str] = if read { &["lo"] } else { &[] };
+            assert_eq!(interfaces_read(&config), wanted, "{more} {cluster}");
+        }
     }
 
     struct Nothing;

@@ -108,8 +108,7 @@ impl Owner {
         }
         self.keep_governors(&config);
         self.senses.reconfigure(config.services.iter().map(Into::into).collect());
-        let names = config.interfaces.iter().map(|interface| interface.name.clone());
-        self.senses.rename_interfaces(names.collect());
+        self.senses.rename_interfaces(cluster::interfaces_read(&config));
         self.senses.join(&config);
         self.requests.begin_anew();
         self.warn_of_what_waits(&config);

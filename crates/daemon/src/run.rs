@@ -8,7 +8,7 @@
 //! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
 //!   that starts in the meantime adopts all of it.
 
-use crate::cluster::ClusterSenses;
+use crate::cluster::{self, ClusterSenses};
 use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::kernel::{Kernel, release_pinned};
@@ -229,7 +229,7 @@ fn build(
 
 /// Queues and bytes of the interfaces are one signal of many: without them the others go on.
 fn watch_interfaces(sense: &mut Sense, config: &Config) {
-    let names = config.interfaces.iter().map(|interface| interface.name.clone()).collect();
+    let names = cluster::interfaces_read(config);
     match RouteSource::open(None) {
         Ok(source) => sense.watch_interfaces(Box::new(source), names),
         Err(error) => tracing::warn!(%error, "the queues of the interfaces cannot be seen"),

@@ -69,6 +69,7 @@ impl Interfaces {
         *self = Self { source: Some(source), wanted, ..Self::default() };
     }
 
+    /// None: nothing is asked of the kernel any more.
     pub(crate) fn rename(&mut self, wanted: Vec<String>) {
         self.wanted = wanted;
     }
@@ -96,6 +97,11 @@ impl Interfaces {
     /// Looks at the interfaces and their queues.
     pub(crate) fn tick(&mut self, now: Nanos) {
         self.trouble = None;
+        if self.wanted.is_empty() {
+            self.found.clear();
+            self.recent.clear();
+            return;
+        }
         let Some(source) = &mut self.source else { return };
         let read: io::Result<()> = source.interfaces(&self.wanted, &mut self.found);
         match read {
@@ -176,7 +182,8 @@ mod tests {
 
     impl InterfaceSource for Fake {
         fn interfaces(&mut self, _: &[String], into: &mut Vec<Interface>) -> io::Result<()> {
-            let kernel = self.0.lock().unwrap();
+            let mut kernel = self.0.lock().unwrap();
+            kernel.asked += 1;
             into.clone_from(&kernel.interfaces);
             if kernel.broken { Err(io::Error::other("broken")) } else { Ok(()) }
         }
@@ -206,6 +213,24 @@ mod tests {
         let mut interfaces = Interfaces::default();
         interfaces.watch(Box::new(Fake(Arc::clone(&kernel))), vec!["eth0".into()]);
         (interfaces, kernel)
+    }
+
+    #[test]
+    fn without_a_wanted_interface_the_kernel_is_not_asked() {
+        let (mut interfaces, kernel) = watched();
+        interfaces.tick(Nanos::ZERO);
+        assert_eq!(kernel.lock().unwrap().asked, 2, "the interfaces, the queues");
+        interfaces.rename(Vec::new());
+        for ms in [100, 200, 300] {
+            interfaces.tick(Nanos::from_millis(ms));
+            interfaces.sample(Nanos::from_millis(ms + 20));
+        }
+        assert_eq!(kernel.lock().unwrap().asked, 2);
+        let now = Nanos::from_millis(320);
+        assert_eq!((interfaces.queue(now), interfaces.sent(now)), (None, None));
+        interfaces.rename(vec!["eth0".into()]);
+        interfaces.tick(Nanos::from_millis(400));
+        assert!(interfaces.queue(Nanos::from_millis(400)).is_some());
     }
 
     #[test]

@@ -33,8 +33,9 @@ impl Route {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
-            // The kernel fills the answer while it takes the request: waiting is never needed,
-            // and a tick must not hang.
+            // The kernel fills the answer while it takes the request: receiving never needs to
+            // wait. Sending may: for links and qdiscs the kernel takes its rtnl lock, which
+            // whoever changes interfaces holds. So nobody asks for what decides nothing.
             socket.set_non_blocking(true)?;
             Ok(socket)
         })?;

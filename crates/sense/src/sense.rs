@@ -144,7 +144,8 @@ impl Sense {
         self.interfaces.watch(source, names);
     }
 
-    /// Other interfaces from now on, in the same namespace.
+    /// Other interfaces from now on, in the same namespace; none: the kernel is not asked, which
+    /// may wait for whoever changes interfaces.
     pub fn rename_interfaces(&mut self, names: Vec<String>) {
         self.interfaces.rename(names);
     }

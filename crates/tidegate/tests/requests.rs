@@ -121,7 +121,12 @@ fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 
 #[test]
 fn above_the_rate_a_client_sees_a_clean_503_and_below_it_the_page() {
-    let world = World::new(&config(1.0, "enforce", &json!({})));
+    let scripts = json!({"resource": "cpu", "burst": 2, "control": {"name": "fixed", "rate": 1.0}});
+    let more = json!({
+        "buckets": {"scripts": scripts, "line": {"resource": "bandwidth"}},
+        "rules": [{"path": "/cgi-bin/", "bucket": "scripts"}, {"path": "/large/", "bucket": "line"}],
+    });
+    let world = World::new(&config(1.0, "enforce", &more));
     wait_for("the limit is in force", || (world.status(SCRIPT) == 503).then_some(()));
     let (status, retry_after, body) =
         wait_for("one more", || Some(world.curl(SCRIPT)).filter(|(status, ..)| *status == 503));

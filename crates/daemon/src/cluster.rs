@@ -187,13 +187,14 @@ fn silent_peers(states: &[PeerState]) -> Vec<(String, String)> {
     lines
 }
 
-/// Whether the files of a cluster can be used, before anything is changed.
+/// Whether the files of a cluster can be used, and our certificate is in its time, before anything
+/// is changed.
 ///
 /// # Errors
 /// The file, and what is wrong with it.
 pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
     let Some(cluster) = &config.cluster else { return Ok(()) };
-    Credentials::load(&files(cluster)).map(drop)
+    Credentials::load(&files(cluster))?.in_time()
 }
 
 /// The interfaces whose queues and bytes somebody reads: all where a bucket lives on bandwidth, here

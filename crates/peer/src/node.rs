@@ -25,6 +25,8 @@ use tokio::time::{sleep, timeout};
 
 /// How often the files are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(30);
+/// The subject of what is said of the end of our certificate.
+const EXPIRY: &str = "cluster.certificate (its end)";
 /// How long a stopping host may take to say so.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
 
@@ -264,6 +266,15 @@ impl Supervisor {
         }
     }
 
+    /// Says when our own certificate ends soon, or has: nobody else would before sessions fail.
+    fn tell_the_end(&self) {
+        let credentials = self.credentials.borrow();
+        match credentials.as_ref().and_then(|credentials| credentials.ends_soon()) {
+            Some(why) => self.shared.trouble(EXPIRY, why),
+            None => self.shared.no_trouble(EXPIRY),
+        }
+    }
+
     async fn run(mut self, mut wants: watch::Receiver<Option<Arc<Wanted>>>) {
         loop {
             tokio::select! {
@@ -273,11 +284,13 @@ impl Supervisor {
                     }
                     let wanted = wants.borrow_and_update().clone();
                     self.follow(wanted.as_deref());
+                    self.tell_the_end();
                 }
                 _ = self.stopping.changed() => break,
                 () = sleep(FILES_EVERY) => {
                     let wanted = wants.borrow().clone();
                     self.renew(wanted.as_deref());
+                    self.tell_the_end();
                 }
             }
         }

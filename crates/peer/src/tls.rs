@@ -2,7 +2,7 @@
 //! Certificates: TLS 1.3 and nothing else, both sides verified, no resumption, no early data.
 //!
 //! Whether a certificate is in its time is the one thing here for which the wall clock is asked, by
-//! the TLS library and at the beginning of a session only.
+//! the TLS library: at the beginning of a session, and to warn of our own certificate.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
@@ -109,6 +109,37 @@ pub fn identity(certificate: &[u8]) -> Result<SpiffeId, IdentityError> {
     })
 }
 
+/// When the end of a certificate is told: 7 days before, in seconds.
+const SOON_SECONDS: u64 = 7 * 86_400;
+
+/// How far the end of a certificate is, in words where it is near.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    Over(String),
+    Soon(String),
+    Later,
+}
+
+fn end(last: u64, now: u64) -> End {
+    let span = |seconds: u64| match (seconds / 86_400, seconds / 3600) {
+        (0, 0) => "less than an hour".to_owned(),
+        (0, hours) => format!("{hours} h"),
+        (days, _) => format!("{days} d"),
+    };
+    match last.checked_sub(now) {
+        None => End::Over(format!("it has expired, {} ago: no peer takes it", span(now - last))),
+        Some(left) if left <= SOON_SECONDS => End::Soon(format!("it expires in {}", span(left))),
+        Some(_) => End::Later,
+    }
+}
+
+/// The last second in which a certificate may be used, since the Unix epoch.
+fn last_second(certificate: &[u8]) -> Result<u64, IdentityError> {
+    let parsed =
+        x509_cert::Certificate::from_der(certificate).map_err(|_| IdentityError::Unreadable)?;
+    Ok(parsed.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
+}
+
 /// What this host shows and whom it trusts.
 pub struct Credentials {
     provider: Arc<CryptoProvider>,
@@ -116,7 +147,9 @@ pub struct Credentials {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     key_path: PathBuf,
+    certificate_path: PathBuf,
     identity: SpiffeId,
+    last_second: u64,
     server: Arc<ServerConfig>,
 }
 
@@ -130,6 +163,7 @@ impl Credentials {
         let roots = Arc::new(roots(&files.authority)?);
         let chain = certificates(&files.certificate)?;
         let own = identity(&chain[0]).map_err(|e| wrong(&files.certificate, e))?;
+        let last_second = last_second(&chain[0]).map_err(|e| wrong(&files.certificate, e))?;
         let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
             .map_err(|e| wrong(&files.key, format!("no private key in it: {e}")))?;
         let verifier =
@@ -144,8 +178,37 @@ impl Credentials {
             .map_err(|e| wrong(&files.key, key_fault(&e)))?;
         server.alpn_protocols = vec![ALPN.to_vec()];
         server.send_tls13_tickets = 0;
-        let (server, key_path) = (Arc::new(server), files.key.clone());
-        Ok(Self { provider, roots, chain, key, key_path, identity: own, server })
+        Ok(Self {
+            provider,
+            roots,
+            chain,
+            key,
+            key_path: files.key.clone(),
+            certificate_path: files.certificate.clone(),
+            identity: own,
+            last_second,
+            server: Arc::new(server),
+        })
+    }
+
+    /// Whether this host's certificate is still in its time, by the wall clock: for people only.
+    /// Peers decide by themselves, at each session.
+    ///
+    /// # Errors
+    /// When it has expired.
+    pub fn in_time(&self) -> Result<(), TlsError> {
+        match end(self.last_second, UnixTime::now().as_secs()) {
+            End::Over(why) => Err(wrong(&self.certificate_path, why)),
+            End::Soon(_) | End::Later => Ok(()),
+        }
+    }
+
+    /// What an operator should know of the end of this host's certificate.
+    pub(crate) fn ends_soon(&self) -> Option<String> {
+        match end(self.last_second, UnixTime::now().as_secs()) {
+            End::Over(why) | End::Soon(why) => Some(why),
+            End::Later => None,
+        }
     }
 
     /// Who this host is.
@@ -290,4 +353,22 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
         roots.add(certificate).map_err(|e| wrong(path, e))?;
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_certificate_is_told_seven_days_before() {
+        const DAY: u64 = 86_400;
+        let end = |now| end(100 * DAY, now);
+        assert_eq!((end(0), end(93 * DAY - 1)), (End::Later, End::Later));
+        assert_eq!(end(93 * DAY), End::Soon("it expires in 7 d".into()));
+        assert_eq!(end(100 * DAY - 7200), End::Soon("it expires in 2 h".into()));
+        assert_eq!(end(100 * DAY), End::Soon("it expires in less than an hour".into()));
+        let over = |ago: &str| End::Over(format!("it has expired, {ago} ago: no peer takes it"));
+        assert_eq!(end(100 * DAY + 1), over("less than an hour"));
+        assert_eq!(end(103 * DAY), over("3 d"));
+    }
 }

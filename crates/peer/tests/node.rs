@@ -318,6 +318,23 @@ fn files_that_cannot_be_used_change_nothing_and_are_named() {
 }
 
 #[test]
+fn a_certificate_of_our_own_that_has_expired_is_said_until_it_is_renewed() {
+    let authority = Authority::new();
+    let files = authority.host_until(2001, "front");
+    let error = Credentials::load(&files).unwrap().in_time().unwrap_err();
+    assert!(error.to_string().contains("front.pem: it has expired"), "{error}");
+    let front = node(front_config(files, free()));
+    wait_for("a warning", || {
+        let (subject, text) = front.troubles().into_iter().next()?;
+        (subject.starts_with("cluster.certificate") && text.contains("expired")).then_some(())
+    });
+    let renewed = authority.host("front");
+    Credentials::load(&renewed).unwrap().in_time().unwrap();
+    front.follow(Some(front_config(renewed, free()))).unwrap();
+    wait_for("no warning", || front.troubles().is_empty().then_some(()));
+}
+
+#[test]
 fn an_identity_is_the_one_uri_of_a_certificate() {
     let authority = Authority::new();
     let der = |files: &Files| {

@@ -37,12 +37,22 @@ impl Authority {
 
     /// A certificate with these URI and DNS names, and its key.
     pub(crate) fn sign(&self, file: &str, uris: &[&str], dns: &[&str]) -> Files {
+        self.sign_until(4000, file, (uris, dns))
+    }
+
+    /// The certificate of a host that ends with the beginning of this year.
+    pub(crate) fn host_until(&self, year: i32, name: &str) -> Files {
+        self.sign_until(year, name, (&[&format!("spiffe://example.org/{name}")], &[]))
+    }
+
+    fn sign_until(&self, year: i32, file: &str, (uris, dns): (&[&str], &[&str])) -> Files {
         let names = dns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut params = CertificateParams::new(names).unwrap();
         for uri in uris {
             params.subject_alt_names.push(SanType::URI((*uri).try_into().unwrap()));
         }
         params.distinguished_name.push(DnType::CommonName, "spiffe://example.org/b1");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
@@ -55,6 +65,6 @@ impl Authority {
 
     /// The certificate of a host.
     pub(crate) fn host(&self, name: &str) -> Files {
-        self.sign(name, &[&format!("spiffe://example.org/{name}")], &[])
+        self.host_until(4000, name)
     }
 }

@@ -320,7 +320,7 @@ fn files_that_cannot_be_used_change_nothing_and_are_named() {
 #[test]
 fn a_certificate_of_our_own_that_has_expired_is_said_until_it_is_renewed() {
     let authority = Authority::new();
-    let files = authority.host_until(2001, "front");
+    let files = authority.sign_until(2001, "front", (&["spiffe://example.org/front"], &[]));
     let error = Credentials::load(&files).unwrap().in_time().unwrap_err();
     assert!(error.to_string().contains("front.pem: it has expired"), "{error}");
     let front = node(front_config(files, free()));

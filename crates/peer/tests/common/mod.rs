@@ -40,12 +40,13 @@ impl Authority {
         self.sign_until(4000, file, (uris, dns))
     }
 
-    /// The certificate of a host that ends with the beginning of this year.
-    pub(crate) fn host_until(&self, year: i32, name: &str) -> Files {
-        self.sign_until(year, name, (&[&format!("spiffe://example.org/{name}")], &[]))
-    }
-
-    fn sign_until(&self, year: i32, file: &str, (uris, dns): (&[&str], &[&str])) -> Files {
+    /// The same, for one that ends with the beginning of this year.
+    pub(crate) fn sign_until(
+        &self,
+        year: i32,
+        file: &str,
+        (uris, dns): (&[&str], &[&str]),
+    ) -> Files {
         let names = dns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut params = CertificateParams::new(names).unwrap();
         for uri in uris {
@@ -65,6 +66,6 @@ impl Authority {
 
     /// The certificate of a host.
     pub(crate) fn host(&self, name: &str) -> Files {
-        self.host_until(4000, name)
+        self.sign(name, &[&format!("spiffe://example.org/{name}")], &[])
     }
 }

@@ -147,7 +147,10 @@ fn above_the_rate_a_client_sees_a_clean_503_and_below_it_the_page() {
         signals["resource"]["bandwidth"]["value"].as_f64()
     });
     world.reload(|requests| requests["mode"] = "shadow".into()).unwrap();
-    let refused = world.counted(0, "refused");
+    // what is shown is a tick old: what was refused before must be in it
+    let refused = wait_for("the reload is shown", || {
+        (world.requests()["mode"] == "shadow").then(|| world.counted(0, "refused"))
+    });
     assert!((0..20).all(|_| world.status(SCRIPT) == 200), "in shadow nothing is refused");
     wait_for("it is counted", || (world.counted(0, "shadowed") >= 10).then_some(()));
     assert_eq!(world.counted(0, "refused"), refused);

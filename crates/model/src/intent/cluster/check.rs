@@ -71,7 +71,8 @@ impl Check<'_> {
             let path = format!("cluster.peers.{}", step(&peer.name));
             self.name(&path, &peer.name);
             if let Some(first) = identities.insert(&peer.identity, &peer.name) {
-                let message = format!("found {}, which is the peer {first:?} already", peer.identity);
+                let message =
+                    format!("found {}, which is the peer {first:?} already", peer.identity);
                 self.fault(&format!("{path}.identity"), message);
             }
             let mut seen = BTreeSet::new();
@@ -115,7 +116,8 @@ impl Check<'_> {
             if !known.contains(service) {
                 let hint = suggest::phrase(service, &known);
                 let list = known.join(", ");
-                let message = format!("found {service:?}: no such service{hint}; there are: {list}");
+                let message =
+                    format!("found {service:?}: no such service{hint}; there are: {list}");
                 self.fault(&at, message);
             } else if !seen.insert(service) {
                 self.fault(&at, format!("found {service:?} a second time"));
@@ -135,8 +137,9 @@ impl Check<'_> {
                 let found = &backend.peer;
                 let hint = suggest::phrase(found, &names);
                 let list = if names.is_empty() { "none".into() } else { names.join(", ") };
-                let message =
-                    format!("found {found:?}: no such peer{hint}; under cluster.peers there are: {list}");
+                let message = format!(
+                    "found {found:?}: no such peer{hint}; under cluster.peers there are: {list}"
+                );
                 self.fault(&format!("{at}.peer"), message);
                 continue;
             };
@@ -155,7 +158,8 @@ impl Check<'_> {
         }
         let process = &service.process;
         if !service.backends.is_empty() && (process.cgroup.is_some() || process.cpus.is_some()) {
-            let why = "the service runs on its back-ends, which report its resources; leave the key out";
+            let why =
+                "the service runs on its back-ends, which report its resources; leave the key out";
             self.fault(&format!("services.{}.process", step(&service.name)), why);
         }
     }

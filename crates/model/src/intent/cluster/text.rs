@@ -35,7 +35,8 @@ impl FromStr for SpiffeId {
             return Err(format!("it is longer than {SPIFFE_MAX} bytes"));
         }
         let rest = text.strip_prefix("spiffe://").ok_or("it does not begin with spiffe://")?;
-        let (domain, path) = rest.split_once('/').ok_or("it has no path behind the trust domain")?;
+        let (domain, path) =
+            rest.split_once('/').ok_or("it has no path behind the trust domain")?;
         let domain_byte = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_');
         if domain.is_empty() || !domain.bytes().all(domain_byte) {
             return Err(format!(

@@ -306,6 +306,10 @@ mod tests {
         let all = requests("[{path: /, bucket: b}]");
         assert_eq!(met(&all, "OPTIONS * HTTP/1.1", &[]), None);
         assert_eq!(met(&all, "CONNECT a:80 HTTP/1.1", &[]), None);
-        assert_eq!(met(&all, "GET http://shop.example?b HTTP/1.1", &[]), Some(0), "an empty path is /");
+        assert_eq!(
+            met(&all, "GET http://shop.example?b HTTP/1.1", &[]),
+            Some(0),
+            "an empty path is /"
+        );
     }
 }

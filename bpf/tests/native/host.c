@@ -5,9 +5,8 @@
  * (kernel.h). TG_HOOK names the hook's file, TG_HOOK_FN its function;
  * TG_HOOK_EGRESS is the file of the egress hook, where it can be built in.
  *
- * Talks over stdin and stdout: a length and that many bytes of commands in,
- * a length and that many bytes of results out, one result for each run.
- * tests/support/native.rs is the other side. Integers are little-endian.
+ * Spoken to as talk.h says, one result for each run; tests/support/native.rs is
+ * the other side.
  */
 #include TG_HOOK
 
@@ -17,71 +16,14 @@
 #endif
 
 #include "kernel.h"
+#include "talk.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
-#define HOST_COMMANDS_MAX (1 << 20)	/* bytes in one message */
-#define HOST_RESULTS_MAX (1 << 22)
 #define HOST_NONE 0xff
 #define HOST_SERVICES 4		/* that the tests configure */
 #define HOST_IDLE_S 300		/* after which a connection may be forgotten */
 #define HOST_TABLE 1024		/* entries of the tables of connections */
-
-struct host_bytes {
-	__u8 *at;
-	__u8 *end;
-};
-
-static void host_get(struct host_bytes *b, void *to, __u32 length)
-{
-	if (length > (__u64)(b->end - b->at))
-		abort();	/* the other side is wrong */
-	memcpy(to, b->at, length);
-	b->at += length;
-}
-
-static void host_put(struct host_bytes *b, const void *from, __u32 length)
-{
-	if (length > (__u64)(b->end - b->at))
-		abort();
-	memcpy(b->at, from, length);
-	b->at += length;
-}
-
-static __u32 host_u8(struct host_bytes *b)
-{
-	__u8 value;
-
-	host_get(b, &value, sizeof(value));
-	return value;
-}
-
-static __u32 host_u32(struct host_bytes *b)
-{
-	__u32 value;
-
-	host_get(b, &value, sizeof(value));
-	return value;
-}
-
-static __u64 host_u64(struct host_bytes *b)
-{
-	__u64 value;
-
-	host_get(b, &value, sizeof(value));
-	return value;
-}
-
-static void host_put_u8(struct host_bytes *b, __u8 value)
-{
-	host_put(b, &value, sizeof(value));
-}
-
-static void host_put_u32(struct host_bytes *b, __u32 value)
-{
-	host_put(b, &value, sizeof(value));
-}
 
 /* Settings are read-only for the hook, and written here. */
 static struct tg_settings *host_settings(void)
@@ -427,32 +369,11 @@ static void host_maps(void)
 	});
 }
 
-static int host_read(void *to, __u32 length)
-{
-	return fread(to, 1, length, stdin) == length;
-}
-
 #ifndef TG_NATIVE_NO_MAIN
 int main(void)
 {
-	static __u8 commands[HOST_COMMANDS_MAX], results[HOST_RESULTS_MAX];
-	__u32 length;
-
 	native_memory();
 	host_maps();
-	while (host_read(&length, sizeof(length))) {
-		struct host_bytes in = { commands, commands + length };
-		struct host_bytes out = { results, results + sizeof(results) };
-
-		if (length > sizeof(commands) || !host_read(commands, length))
-			return 1;
-		while (in.at < in.end)
-			host_command(&in, &out);
-		length = out.at - results;
-		fwrite(&length, sizeof(length), 1, stdout);
-		fwrite(results, 1, length, stdout);
-		fflush(stdout);
-	}
-	return 0;
+	return host_serve(host_command);
 }
 #endif

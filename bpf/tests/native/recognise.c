@@ -2,9 +2,7 @@
 /*
  * The recogniser of requests as an ordinary program, with sanitizers.
  *
- * Talks over stdin and stdout: a length and that many bytes of commands in, a
- * length and that many bytes of results out. tests/support/recogniser.rs is the
- * other side. Integers are little-endian.
+ * Spoken to as talk.h says; tests/support/recogniser.rs is the other side.
  */
 #include "lib/http.h"
 #include "lib/http_answer.h"
@@ -12,47 +10,9 @@
 #include "lib/rule.h"
 
 #include "kernel.h"
-
-#include <stdio.h>
-
-#define HOST_COMMANDS_MAX (1 << 20)	/* bytes in one message */
-#define HOST_RESULTS_MAX (1 << 22)
+#include "talk.h"
 
 static struct tg_head host_head;
-
-struct host_bytes {
-	__u8 *at;
-	__u8 *end;
-};
-
-static void host_get(struct host_bytes *b, void *to, __u32 length)
-{
-	if (length > (__u64)(b->end - b->at))
-		abort();	/* the other side is wrong */
-	memcpy(to, b->at, length);
-	b->at += length;
-}
-
-static void host_put(struct host_bytes *b, const void *from, __u32 length)
-{
-	if (length > (__u64)(b->end - b->at))
-		abort();
-	memcpy(b->at, from, length);
-	b->at += length;
-}
-
-static __u32 host_u32(struct host_bytes *b)
-{
-	__u32 value;
-
-	host_get(b, &value, sizeof(value));
-	return value;
-}
-
-static void host_put_u32(struct host_bytes *b, __u32 value)
-{
-	host_put(b, &value, sizeof(value));
-}
 
 /* Settings are read-only for the recogniser, and written here. */
 static void host_key(struct host_bytes *b)
@@ -226,31 +186,10 @@ static void host_maps(void)
 }
 
 #ifndef TG_NATIVE_NO_MAIN
-static int host_read(void *to, __u32 length)
-{
-	return fread(to, 1, length, stdin) == length;
-}
-
 int main(void)
 {
-	static __u8 commands[HOST_COMMANDS_MAX], results[HOST_RESULTS_MAX];
-	__u32 length;
-
 	native_memory();
 	host_maps();
-	while (host_read(&length, sizeof(length))) {
-		struct host_bytes in = { commands, commands + length };
-		struct host_bytes out = { results, results + sizeof(results) };
-
-		if (length > sizeof(commands) || !host_read(commands, length))
-			return 1;
-		while (in.at < in.end)
-			host_command(&in, &out);
-		length = out.at - results;
-		fwrite(&length, sizeof(length), 1, stdout);
-		fwrite(results, 1, length, stdout);
-		fflush(stdout);
-	}
-	return 0;
+	return host_serve(host_command);
 }
 #endif

@@ -307,24 +307,8 @@ static void host_request_maps(void)
 
 int main(void)
 {
-	static __u8 commands[HOST_COMMANDS_MAX], results[HOST_RESULTS_MAX];
-	__u32 length;
-
 	native_memory();
 	host_request_maps();
 	host_maps();
-	while (host_read(&length, sizeof(length))) {
-		struct host_bytes in = { commands, commands + length };
-		struct host_bytes out = { results, results + sizeof(results) };
-
-		if (length > sizeof(commands) || !host_read(commands, length))
-			return 1;
-		while (in.at < in.end)
-			host_request_command(&in, &out);
-		length = out.at - results;
-		fwrite(&length, sizeof(length), 1, stdout);
-		fwrite(results, 1, length, stdout);
-		fflush(stdout);
-	}
-	return 0;
+	return host_serve(host_request_command);
 }

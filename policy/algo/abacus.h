@@ -156,10 +156,12 @@ TG_INLINE int tg_abacus_borrow(const struct tg_abacus_params *p,
 			break;
 		}
 	}
+	if (found >= TG_ABACUS_STEPS_MAX)
+		return 0;	/* all steps are in the window, none has room */
 	for (tg_u32 j = 0; j < TG_ABACUS_STEPS_MAX; j++)
 		if (j < found)
 			tg_abacus_at(s, p->schedule[j])->again++;
-	return found < TG_ABACUS_STEPS_MAX;
+	return 1;
 }
 
 TG_INLINE struct tg_verdict

@@ -46,6 +46,19 @@ fn count(params: &Params, state: &mut State, now: u64, n: u32, kind: VerdictKind
     (0..n).filter(|_| admit(params, state, &Event::at(now)).kind == kind).count() as u32
 }
 
+/// As many steps as there may be, all in the window and none with room: rejected, and nobody is
+/// expected to come again.
+#[test]
+fn a_full_schedule_without_room_leaves_no_mark() {
+    let full = AbacusSpec { schedule: (1..=12).collect(), ..spec(45) };
+    let (params, mut state) = emptied(&full);
+    assert_eq!(count(&params, &mut state, START, 240, VerdictKind::Drop), 240);
+    let marks = |state: &State| (1..=12).map(|ahead| period(state, ahead).1).collect::<Vec<u32>>();
+    let before = marks(&state);
+    assert_eq!(count(&params, &mut state, START, 5, VerdictKind::Reject), 5);
+    assert_eq!(marks(&state), before);
+}
+
 /// The worked example: W_a = 20 everywhere, 100 SYNs at once. With S = 45, 80 are dropped and 20
 /// rejected, and B[3], B[9], B[21] are 60, 40, 20.
 #[test]

@@ -20,8 +20,8 @@ pub const PRIORITIES: usize = 8;
 /// The priority of what no class names.
 pub const PRIORITY_DEFAULT: u8 = 7;
 /// Kinds of request that share a bucket, in the order of who is refused last: 0 protected (a cookie
-/// that the rule names), 1 first of its connection, 2 later on a persistent connection whose rule
-/// says `close_persistent`.
+/// that the rule names), 1 every other, 2 of the others those that are not the first of their
+/// connection, where the rule says `close_persistent`.
 pub const RANKS: usize = 3;
 /// No limit may be set below this many admissions per second: what is refused must keep trying.
 pub const RATE_FLOOR: f64 = 1.0;

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_model::intent::{
-    CONFIG_BYTES_MAX, Command, Config, CookieMatch, HostPattern, Intent, Method, Mode, PathPrefix,
-    Registry, RequestHead, RuleConfig, diff, load, parse, parse_bytes, reference, schema,
+    CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Method,
+    Mode, PathPrefix, Registry, RequestHead, RuleConfig, ServiceConfig, diff, load, parse,
+    parse_bytes, reference, schema,
 };
 use tidegate_units::Nanos;
 
@@ -103,6 +104,50 @@ fn what_is_not_given_has_its_default() {
     assert_eq!(config.daemon.tick, Nanos::from_millis(100));
     assert_eq!(config.daemon.http.to_string(), "127.0.0.1:9464");
     assert_eq!(shop.policy.abacus().schedule, [1, 3, 7]);
+}
+
+/// A service with these keys besides the required ones.
+fn shop(keys: &str) -> Result<ServiceConfig, ConfigErrors> {
+    let text = format!(
+        "interfaces: [{{name: lo}}]\nservices:\n  shop:\n    mode: enforce\n    \
+         listen: ['*:80']\n    {keys}\n"
+    );
+    parse(&text, &registry()).map(|mut config| config.services.remove(0))
+}
+
+#[test]
+fn an_objective_at_either_end_is_accepted() {
+    for (objective, span) in [("10ms", Nanos::from_millis(10)), ("60s", Nanos::from_secs(60))] {
+        assert_eq!(shop(&format!("objective: {objective}")).unwrap().objective, span);
+    }
+}
+
+/// Whatever period is accepted, the defaults mean what they say in it: 1, 3 and 7 s, all of it.
+#[test]
+fn an_abacus_without_a_schedule_has_the_default_one_or_is_refused() {
+    let accepted = |policy: &str| {
+        let service = shop(&format!("policy: {policy}")).ok()?;
+        Some(service.policy.abacus())
+    };
+    let mut refused = Vec::new();
+    for period in [10, 50, 56, 62, 100, 125, 200, 250, 300, 500, 600, 999, 1000, 1001, 2000, 7000] {
+        let Some(found) = accepted(&format!("{{name: abacus, period: {period}ms}}")) else {
+            refused.push(period);
+            continue;
+        };
+        let times = found.schedule.iter().map(|at| u64::from(*at) * period);
+        assert_eq!(times.collect::<Vec<_>>(), [1000, 3000, 7000], "{period} ms");
+        assert_eq!(u64::from(found.window) * period, 7000, "{period} ms");
+    }
+    assert_eq!(refused, [10, 50, 56, 62, 300, 600, 999, 1001, 2000, 7000]);
+    for (policy, window) in [
+        ("{name: abacus, period: 10ms, window: 1270ms}", 127),
+        ("{name: abacus_learned, schedule: [1s, 127s]}", 127),
+        ("{name: abacus_exact, period: 2s, schedule: [2s, 6s]}", 3),
+        ("{name: abacus, schedule: [1s, 200s], window: 0s}", 0),
+    ] {
+        assert_eq!(accepted(policy).map(|found| found.window), Some(window), "{policy}");
+    }
 }
 
 #[test]

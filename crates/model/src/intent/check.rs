@@ -2,6 +2,7 @@
 //! The meaning of a configuration: what no schema can say. All faults at once.
 
 use super::cluster;
+mod abacus;
 mod requests;
 
 use super::error::{ConfigError, step};
@@ -117,53 +118,6 @@ impl Check<'_> {
         }
         if abacus {
             self.abacus(path, policy);
-        }
-    }
-
-    fn abacus(&mut self, path: &str, policy: &PolicyConfig) {
-        if policy.action.is_some() {
-            let name = &policy.name;
-            let why =
-                format!("{name} chooses between drop and reject by itself; leave the key out");
-            self.fault(&format!("{path}.action"), why);
-        }
-        let period = policy.period.unwrap_or(Nanos::SECOND);
-        if period < TICK_RANGE.0 || period > Nanos::from_secs(60) {
-            let found = show_span(period);
-            let message = format!("found {found}; allowed: 10ms to 1m");
-            self.fault(&format!("{path}.period"), message);
-            return;
-        }
-        let multiple = |t: &Nanos| t.0.is_multiple_of(period.0);
-        let unit = show_span(period);
-        let longest = show_span(Nanos(period.0.saturating_mul(ABACUS_PERIODS - 1)));
-        if let Some(window) = policy.window
-            && (!multiple(&window) || window.0 / period.0 >= ABACUS_PERIODS)
-        {
-            let found = show_span(window);
-            let message =
-                format!("found {found}; allowed: multiples of the period {unit}, 0s to {longest}");
-            self.fault(&format!("{path}.window"), message);
-        }
-        let Some(schedule) = &policy.schedule else { return };
-        let mut before = Nanos::ZERO;
-        for (i, time) in schedule.iter().enumerate() {
-            let at = format!("{path}.schedule[{i}]");
-            let found = show_span(*time);
-            if *time <= before {
-                let last = show_span(before);
-                self.fault(
-                    &at,
-                    format!("found {found} after {last}; a schedule rises from above 0s"),
-                );
-            } else if !multiple(time) || time.0 / period.0 > u64::from(u16::MAX) {
-                let most = show_span(Nanos(period.0.saturating_mul(u64::from(u16::MAX))));
-                self.fault(
-                    &at,
-                    format!("found {found}; allowed: multiples of the period {unit}, up to {most}"),
-                );
-            }
-            before = before.max(*time);
         }
     }
 

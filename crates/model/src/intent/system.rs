@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults that only the system can tell: found by the daemon and by `check`, worded here.
+//! Faults that only the system can tell, and what is right but perhaps not meant: found by the
+//! daemon and by `check`, worded here.
 
 use super::error::{ConfigError, step};
 use super::shape::Places;
@@ -21,15 +22,8 @@ pub enum SystemFault {
     ForeignXdp {
         /// The interface.
         interface: String,
-        /// The program's id and name, as `bpftool prog` shows them.
+        /// The program's id and, where it has one, its name, as `bpftool prog` shows them.
         program: String,
-    },
-    /// The attach point that is asked for is not possible.
-    AttachImpossible {
-        /// The interface.
-        interface: String,
-        /// Why, and what is possible.
-        why: String,
     },
     /// The directory for pins is on no BPF file system.
     PinsNotBpffs {
@@ -66,6 +60,13 @@ pub enum SystemFault {
         /// The port.
         port: u16,
     },
+    /// A rate that the operator set is not in force while SYN policing sleeps.
+    RateSleeps {
+        /// The service.
+        service: String,
+        /// The key of its `control` that says it.
+        key: &'static str,
+    },
 }
 
 /// A fault with its place, and whether it forbids to run.
@@ -82,7 +83,10 @@ impl SystemFault {
     /// warning. The daemon begins with none of these but bad certificates of peers.
     #[must_use]
     pub const fn fatal(&self) -> bool {
-        !matches!(self, Self::CgroupMissing { .. } | Self::NothingListens { .. })
+        !matches!(
+            self,
+            Self::CgroupMissing { .. } | Self::NothingListens { .. } | Self::RateSleeps { .. }
+        )
     }
 
     /// The fault at its place in the file.
@@ -98,8 +102,7 @@ impl SystemFault {
         };
         match self {
             Self::InterfaceMissing { name, .. } => interface(name, "name"),
-            Self::ForeignXdp { interface: name, .. }
-            | Self::AttachImpossible { interface: name, .. } => interface(name, "attach"),
+            Self::ForeignXdp { interface: name, .. } => interface(name, "attach"),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::PeerFile { path, .. } => {
                 let cluster = config.cluster.as_ref();
@@ -115,6 +118,9 @@ impl SystemFault {
             }
             Self::NothingListens { service, index } | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
+            }
+            Self::RateSleeps { service, key } => {
+                format!("services.{}.control.{key}", step(service))
             }
         }
     }
@@ -136,9 +142,6 @@ impl std::fmt::Display for SystemFault {
                 "another XDP program ({program}) owns {interface} and is not replaced; \
                  write attach: tcx, or take it off"
             ),
-            Self::AttachImpossible { interface, why } => {
-                write!(f, "cannot attach to {interface}: {why}")
-            }
             Self::PinsNotBpffs { path } => write!(
                 f,
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",
@@ -154,6 +157,12 @@ impl std::fmt::Display for SystemFault {
                 "the ssh server of this machine listens on port {port}, which is never shed, so \
                  the service {service:?} cannot protect it; take the port out of its listen, give \
                  the address on which the service itself listens, or move the ssh server"
+            ),
+            Self::RateSleeps { service, key } => write!(
+                f,
+                "control.{key} of the service {service:?} is not in force while SYN policing \
+                 sleeps, which is while header rules have something left to refuse; if it is to \
+                 hold always, write requests: {{syn_policing: always}}"
             ),
         }
     }
@@ -193,5 +202,10 @@ mod tests {
         let text = say(ssh);
         assert!(text.starts_with("5:33: services.shop.listen[0]: ") && text.contains("port 80"));
         assert!(text.contains("\"shop\"") && text.contains("move the ssh server"), "{text}");
+        let sleeps = SystemFault::RateSleeps { service: "shop".into(), key: "ceiling" };
+        assert!(!sleeps.fatal(), "a last resort may be meant");
+        let text = say(sleeps);
+        assert!(text.starts_with("5:3: services.shop.control.ceiling: control.ceiling"), "{text}");
+        assert!(text.contains("write requests: {syn_policing: always}"), "{text}");
     }
 }

@@ -38,10 +38,14 @@ pub const BURST_DEFAULT: u32 = 20;
 pub const ABACUS_STEPS_MAX: usize = 12;
 /// Periods in the ring of abacus; a window must be shorter (TG_ABACUS_PERIODS).
 pub const ABACUS_PERIODS: u64 = 128;
+/// When a refused client tries again where no schedule is given: what the SYN retransmissions of
+/// all common stacks of today have in common.
+pub const ABACUS_SCHEDULE: [Nanos; 3] =
+    [Nanos::from_secs(1), Nanos::from_secs(3), Nanos::from_secs(7)];
 /// Shortest and longest tick of the daemon: each tick renews the lease, which holds for 3 s.
 pub const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::SECOND);
-/// Shortest and longest objective of a service.
-pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3600));
+/// Shortest and longest objective of a service: what the default controller reckons with.
+pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(60));
 /// Largest share of a bucket that may be reserved for the classes above the default.
 pub const RESERVE_MAX: f64 = 0.9;
 
@@ -126,7 +130,7 @@ pub struct ServiceConfig {
     /// Where it listens; `*` is every address of both families. An exact address wins over `*`.
     #[schemars(length(min = 1, max = LISTEN_MAX))]
     pub listen: Vec<Listen>,
-    /// Answers later than this are worth nothing to its clients.
+    /// Answers later than this are worth nothing to its clients; 10 ms to 60 s.
     #[serde(default = "ServiceConfig::objective_default", with = "text::span")]
     #[schemars(with = "text::SpanText")]
     pub objective: Nanos,
@@ -251,15 +255,15 @@ pub struct PolicyConfig {
     /// What is done with what is not admitted. The `abacus` policies choose by themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Refusal>,
-    /// Only the `abacus` policies: when a refused client tries again, after its first attempt; rising.
+    /// Only the `abacus` policies: when a refused client tries again, after its first attempt; rising (1, 3 and 7 s, where these are multiples of the period).
     #[serde(with = "text::spans", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Vec<text::SpanText>", length(min = 1, max = ABACUS_STEPS_MAX))]
     pub schedule: Option<Vec<Nanos>>,
-    /// Only the `abacus` policies: how far ahead room may be borrowed; 0 rejects every excess request. For `abacus_learned` what a rejection costs, in waiting time.
+    /// Only the `abacus` policies: how far ahead room may be borrowed, at most 127 periods (all of the schedule); 0 rejects every excess request. For `abacus_learned` what a rejection costs, in waiting time.
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub window: Option<Nanos>,
-    /// Only the `abacus` policies: length of a period; schedule and window are multiples of it.
+    /// Only the `abacus` policies: length of a period (1 s); schedule and window are multiples of it.
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub period: Option<Nanos>,
@@ -302,17 +306,17 @@ impl PolicyConfig {
         ["abacus", "abacus_exact", "abacus_learned"].contains(&self.name.as_str())
     }
 
-    /// The parameters of the `abacus` policies. The default schedule, 1, 3 and 7 s, is what the SYN
-    /// retransmissions of all common stacks of today have in common; the default window takes all
-    /// of it, the default period is 1 s.
+    /// The parameters of the `abacus` policies. The default schedule is [`ABACUS_SCHEDULE`]; the
+    /// default window takes all of the schedule, the default period is 1 s. That these are whole
+    /// periods, and the window not too many of them, the check of the configuration has seen to.
     #[must_use]
     pub fn abacus(&self) -> AbacusConfig {
         let period = self.period.filter(|p| *p > Nanos::ZERO).unwrap_or(Nanos::SECOND);
         let periods = |t: Nanos| u16::try_from(t.0 / period.0).unwrap_or(u16::MAX);
-        let times = self.schedule.clone().unwrap_or_else(|| [1, 3, 7].map(Nanos::from_secs).into());
-        let schedule: Vec<u16> = times.into_iter().map(periods).collect();
+        let times = self.schedule.as_deref().unwrap_or(&ABACUS_SCHEDULE);
+        let schedule: Vec<u16> = times.iter().copied().map(periods).collect();
         let last = schedule.last().copied().unwrap_or_default();
-        let window = self.window.map_or(last.min(ABACUS_PERIODS as u16 - 1), periods);
+        let window = self.window.map_or(last, periods);
         AbacusConfig { schedule, window, period }
     }
 }
@@ -336,7 +340,8 @@ pub struct ControlConfig {
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub floor: Option<Rate>,
-    /// `default` and `syn`: the limit never rises above this (none).
+    /// `default` and `syn`: the limit never rises above this (none). With header rules only while
+    /// SYN policing is awake, as `rate`: see `requests.syn_policing`.
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub ceiling: Option<Rate>,

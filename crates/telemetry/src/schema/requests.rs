@@ -42,7 +42,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_bucket_offered",
         "requests",
-        "Requests that came to a bucket, what was refused included, by rank: protected by a cookie, new (first of its connection), persistent (later, where the rule closes).",
+        "Requests that came to a bucket, what was refused included, by rank: protected by a cookie, new (every other), persistent (of these the later ones of a connection, where the rule closes).",
         BUCKET_RANK,
         |s, out| buckets(s, |service, b| ranks((service, b), b.offered, out)),
     ),

@@ -149,7 +149,10 @@ impl Check<'_> {
                 &format!("{path}.tls"),
                 "the rule has path and tls; what is inside TLS is invisible here: write two rules",
             ),
-            (None, Some(_)) => self.tls_rule(path, rule),
+            (None, Some(_)) => {
+                self.tls_rule(path, rule);
+                self.tls_bucket(path, rule, requests);
+            }
             (Some(_), None) => self.path_rule(path, rule),
         }
         match (&rule.bucket, rule.admit) {
@@ -208,6 +211,24 @@ impl Check<'_> {
                 &format!("{path}.answer"),
                 "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop",
             );
+        }
+    }
+
+    /// An admitted TLS connection is not followed: it is never in flight, so a bucket that looks
+    /// at what is in flight would never limit it.
+    fn tls_bucket(&mut self, path: &str, rule: &RuleConfig, requests: &RequestsConfig) {
+        let blind = |bucket: &&BucketConfig| {
+            bucket.resource == ControlledResource::InFlight
+                && bucket.control.name != BucketController::Fixed
+        };
+        let name = rule.bucket.as_ref();
+        let bucket = requests.buckets.iter().find(|bucket| Some(&bucket.name) == name);
+        if let Some(bucket) = bucket.filter(blind) {
+            let found = &bucket.name;
+            let message = format!(
+                "found {found:?}, a bucket by requests in flight, and what is in flight inside TLS is invisible here; name a bucket of another resource, or one with control: fixed"
+            );
+            self.fault(&format!("{path}.bucket"), message);
         }
     }
 

@@ -64,7 +64,8 @@ pub struct RequestsConfig {
     /// among rules of one path the first that matches; what no rule matches passes.
     #[schemars(length(min = 1, max = RULES_MAX))]
     pub rules: Vec<RuleConfig>,
-    /// When connections are refused as well, by the service's own controller.
+    /// When connections are refused as well, by the service's own controller. While SYN policing
+    /// sleeps (`last-resort`), no rate of `control` is in force, `fixed` and `ceiling` included.
     #[serde(default)]
     pub syn_policing: SynPolicing,
     /// How long a 503 asks its client to stay away.
@@ -182,7 +183,7 @@ pub enum ControlledResource {
     Disk,
     /// Connections that wait for `accept`.
     AcceptQueue,
-    /// Requests of the bucket that are admitted and not answered yet.
+    /// Requests of the bucket that are admitted and not answered yet; unknown inside TLS.
     InFlight,
 }
 

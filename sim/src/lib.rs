@@ -9,6 +9,7 @@
 
 pub mod engine;
 pub mod servers;
+mod sharing;
 pub mod survival;
 pub mod syn;
 pub mod web;

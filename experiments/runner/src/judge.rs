@@ -38,6 +38,10 @@ pub struct Show {
     /// The values are multiplied with this (100 for per cent).
     #[serde(default)]
     pub times: Option<f64>,
+    /// The values are divided by this metric of their own point, so that worlds whose servers
+    /// differ can be compared.
+    #[serde(default)]
+    pub per: Option<String>,
 }
 
 /// One claim.

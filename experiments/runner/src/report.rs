@@ -12,55 +12,77 @@ use std::path::{Path, PathBuf};
 
 /// Columns of a table, at most.
 const COLUMNS_MAX: usize = 40;
+/// A cell for which nothing was measured.
+const NOTHING: &str = "–";
+
+/// One folder of an experiment, judged.
+struct Part {
+    read: Read,
+    lines: Vec<Line>,
+    /// Its figures, as they are named beside the page.
+    figures: Vec<String>,
+}
 
 /// Writes the page for these folders, and their figures into a folder beside it that has the
-/// page's name. Gives the number of claims that do not hold.
+/// page's name. Folders of one experiment share a section, with their worlds beside each other.
+/// Gives the number of claims that do not hold.
 ///
 /// # Errors
-/// When a folder cannot be read or the page cannot be written.
+/// When a folder cannot be read, two are of the same experiment in the same world, or the page
+/// cannot be written.
 pub fn write(dirs: &[PathBuf], page: &Path) -> Result<usize> {
     let figures = page.with_extension("");
     let folder = figures.file_name().and_then(|name| name.to_str()).unwrap_or("figures");
     fs::create_dir_all(&figures).with_context(|| format!("make {}", figures.display()))?;
-    let mut sections = Vec::new();
+    let mut sections: Vec<Vec<Part>> = Vec::new();
     for dir in dirs {
         let read = folder::read(dir).with_context(|| dir.display().to_string())?;
         let lines = judge::judge(&read.expect, &read.rows, read.run.quick);
-        let names = copy_figures(&dir.join("figures"), &figures)?;
-        sections.push((read, lines, names));
+        let (name, world) = (read.run.experiment.clone(), read.run.world.clone());
+        let place = sections.iter().position(|section| section[0].read.run.experiment == name);
+        let place = place.unwrap_or_else(|| {
+            sections.push(Vec::new());
+            sections.len() - 1
+        });
+        let section = &mut sections[place];
+        let twice = section.iter().any(|part| part.read.run.world == world);
+        anyhow::ensure!(!twice, "{}: {name} in the {world}, a second time", dir.display());
+        let end = if section.is_empty() { String::new() } else { format!("-{world}") };
+        let figures = copy_figures(&dir.join("figures"), &figures, &end)?;
+        section.push(Part { read, lines, figures });
     }
     let mut text = head(&sections);
-    for (read, lines, names) in &sections {
-        section(&mut text, (read, lines), (folder, names));
+    for parts in &sections {
+        section(&mut text, parts, folder);
     }
     fs::write(page, text).with_context(|| format!("write {}", page.display()))?;
-    Ok(sections.iter().flat_map(|(_, lines, _)| lines).filter(|line| !line.holds()).count())
+    Ok(sections.iter().flatten().flat_map(|part| &part.lines).filter(|l| !l.holds()).count())
 }
 
-type Section = (Read, Vec<Line>, Vec<String>);
-
-fn head(sections: &[Section]) -> String {
+fn head(sections: &[Vec<Part>]) -> String {
     let mut text = String::from("# Results, judged\n\n");
     let _ = writeln!(
         text,
         "Made by `tidegate experiment judge … --report`; nothing here is written by hand. A claim \
          that does not hold is said not to hold; no band was widened. Bands were set before \
-         measuring where the claim does not say otherwise.\n\n| experiment | what | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- |"
+         measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
     );
-    for (read, lines, _) in sections {
-        let runs = read.rows.iter().map(|row| row.runs).max().unwrap_or(0);
+    for part in sections.iter().flatten() {
+        let runs = part.read.rows.iter().map(|row| row.runs).max().unwrap_or(0);
         let judged =
             |line: &&Line| !matches!(line.outcome, Outcome::NotJudged | Outcome::OtherWorld);
-        let judged: Vec<&Line> = lines.iter().filter(judged).collect();
+        let judged: Vec<&Line> = part.lines.iter().filter(judged).collect();
         let held = judged.iter().filter(|line| line.holds()).count();
-        let quick = if read.run.quick { " (quick)" } else { "" };
-        let name = &read.run.experiment;
+        let run = &part.read.run;
+        let quick = if run.quick { " (quick)" } else { "" };
         let _ = writeln!(
             text,
-            "| [{name}](#{}) | {} | {runs}{quick} | {} | {held} of {} |",
-            anchor(name),
-            read.experiment.title(),
-            read.run.seed,
+            "| [{}](#{}) | {} | {} | {runs}{quick} | {} | {held} of {} |",
+            run.experiment,
+            anchor(&run.experiment),
+            part.read.experiment.title(),
+            run.world,
+            run.seed,
             judged.len()
         );
     }
@@ -73,40 +95,56 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-fn section(text: &mut String, (read, lines): (&Read, &[Line]), (folder, names): (&str, &[String])) {
-    let _ = writeln!(text, "\n## {}\n", read.run.experiment);
+fn section(text: &mut String, parts: &[Part], folder: &str) {
+    let Some(first) = parts.first().map(|part| &part.read) else { return };
+    let _ = writeln!(text, "\n## {}\n", first.run.experiment);
     // the claim's own heading becomes the first sentence
-    let _ = writeln!(text, "**{}**", read.experiment.title());
-    let claim = read.experiment.claim.split_once('\n').map_or("", |(_, rest)| rest);
+    let _ = writeln!(text, "**{}**", first.experiment.title());
+    let claim = first.experiment.claim.split_once('\n').map_or("", |(_, rest)| rest);
     let _ = writeln!(text, "\n{}\n", claim.trim());
-    for name in names {
-        let _ = writeln!(text, "![{name}]({folder}/{name})\n");
+    for part in parts {
+        for name in &part.figures {
+            let _ = writeln!(text, "![{name}]({folder}/{name})\n");
+        }
     }
-    claims(text, lines);
-    for show in &read.expect.show {
-        shown(text, show, &read.rows);
+    claims(text, parts);
+    for show in &first.expect.show {
+        shown(text, show, parts);
     }
-    for note in &read.run.notes {
-        let _ = writeln!(text, "Note: {note}\n");
+    for part in parts {
+        for note in &part.read.run.notes {
+            let _ = writeln!(text, "Note ({}): {note}\n", part.read.run.world);
+        }
     }
 }
 
-fn claims(text: &mut String, lines: &[Line]) {
-    let head = "| claim | paper | measured | band | holds |\n| --- | --- | --- | --- | --- |";
-    let _ = writeln!(text, "{head}");
-    for line in lines {
-        let (measured, holds) = judge::words(&line.outcome);
+/// The claims, a pair of columns for each world.
+fn claims(text: &mut String, parts: &[Part]) {
+    let Some(first) = parts.first() else { return };
+    let worlds: Vec<String> = parts.iter().map(|part| beside(parts, part)).collect();
+    let heads: Vec<String> =
+        worlds.iter().map(|world| format!("measured{world} | holds{world}")).collect();
+    let _ = writeln!(text, "| claim | paper | band | {} |", heads.join(" | "));
+    let _ = writeln!(text, "| --- | --- | --- |{}", " --- | --- |".repeat(parts.len()));
+    for (index, line) in first.lines.iter().enumerate() {
         let source = if line.source.is_empty() { "–" } else { &line.source };
+        let words = parts.iter().map(|part| judge::words(&part.lines[index].outcome));
+        let cells: Vec<String> =
+            words.map(|(measured, holds)| format!("{measured} | {holds}")).collect();
         let _ =
-            writeln!(text, "| {} | {source} | {measured} | {} | {holds} |", line.says, line.band);
+            writeln!(text, "| {} | {source} | {} | {} |", line.says, line.band, cells.join(" | "));
     }
     text.push('\n');
-    let differs = |line: &&Line| !line.why.is_empty() && !line.holds();
     let mut said: Vec<&str> = Vec::new();
-    for line in lines.iter().filter(differs) {
-        if !said.contains(&line.why.as_str()) {
-            let _ = writeln!(text, "- Why not “{}”: {}", line.says, line.why.trim());
-            said.push(&line.why);
+    for (place, part) in parts.iter().enumerate() {
+        for (line, claim) in part.lines.iter().zip(&part.read.expect.claims) {
+            // A reason is that of the first world, unless the claim is for another one.
+            let own = place == 0 || claim.world.as_ref() == Some(&part.read.run.world);
+            let why = line.why.as_str();
+            if own && !why.is_empty() && !line.holds() && !said.contains(&why) {
+                let _ = writeln!(text, "- Why not “{}”: {}", line.says, why.trim());
+                said.push(why);
+            }
         }
     }
     if !said.is_empty() {
@@ -114,12 +152,19 @@ fn claims(text: &mut String, lines: &[Line]) {
     }
 }
 
-fn shown(text: &mut String, show: &Show, rows: &[Row]) {
+/// What is said behind a name so that its world is known; nothing where there is only one.
+fn beside(parts: &[Part], part: &Part) -> String {
+    if parts.len() > 1 { format!(", {}", part.read.run.world) } else { String::new() }
+}
+
+/// A table: a row for each variant, its worlds one below the other.
+fn shown(text: &mut String, show: &Show, parts: &[Part]) {
     let mut names: Vec<&str> = Vec::new();
-    for row in rows.iter().filter(|r| r.metric == show.metric && r.x_name == show.x_name) {
+    for row in parts.iter().flat_map(|part| &part.read.rows) {
         let wanted = show.variants.is_empty()
             || show.variants.iter().any(|pattern| judge::fits(pattern, &row.variant));
-        if wanted && !names.contains(&row.variant.as_str()) {
+        let fits = row.metric == show.metric && row.x_name == show.x_name;
+        if fits && wanted && !names.contains(&row.variant.as_str()) {
             names.push(&row.variant);
         }
     }
@@ -129,21 +174,34 @@ fn shown(text: &mut String, show: &Show, rows: &[Row]) {
     let _ = writeln!(text, "| variant, by {} | {} |", show.x_name, columns.join(" | "));
     let _ = writeln!(text, "| --- |{}", " --- |".repeat(at.len()));
     for name in names {
-        let cells: Vec<String> = at.iter().map(|x| cell(rows, show, name, *x)).collect();
-        let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+        for part in parts {
+            let cells: Vec<String> =
+                at.iter().map(|x| cell(&part.read.rows, show, name, *x)).collect();
+            if cells.iter().any(|cell| cell != NOTHING) {
+                let _ = writeln!(text, "| {name}{} | {} |", beside(parts, part), cells.join(" | "));
+            }
+        }
     }
     text.push('\n');
 }
 
 fn cell(rows: &[Row], show: &Show, variant: &str, x: f64) -> String {
-    let times = show.times.unwrap_or(1.0);
-    let found = rows.iter().find(|row| {
-        row.variant == variant
-            && row.metric == show.metric
-            && row.x_name == show.x_name
-            && (row.x - x).abs() <= 1e-9 * x.abs().max(1.0)
-    });
-    let Some(row) = found else { return "–".into() };
+    let find = |metric: &str| {
+        rows.iter().find(|row| {
+            row.variant == variant
+                && row.metric == metric
+                && row.x_name == show.x_name
+                && (row.x - x).abs() <= 1e-9 * x.abs().max(1.0)
+        })
+    };
+    let Some(row) = find(&show.metric) else { return NOTHING.into() };
+    let times = match &show.per {
+        None => show.times.unwrap_or(1.0),
+        Some(per) => match find(per) {
+            Some(per) => show.times.unwrap_or(1.0) / per.value,
+            None => return NOTHING.into(),
+        },
+    };
     let value = judge::short(row.value * times);
     match row.ci95.filter(|ci| *ci > 0.0) {
         Some(ci) => format!("{value} ± {:.*}", decimals(&value), ci * times),
@@ -156,14 +214,16 @@ fn decimals(value: &str) -> usize {
     value.split_once('.').map_or(1, |(_, digits)| digits.len())
 }
 
-fn copy_figures(from: &Path, to: &Path) -> Result<Vec<String>> {
+/// Copies a folder's figures, with this at the end of their names; gives those.
+fn copy_figures(from: &Path, to: &Path, end: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let Ok(entries) = fs::read_dir(from) else { return Ok(names) };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let Some(stem) = path.file_stem().and_then(|name| name.to_str()) else { continue };
         if path.extension().is_some_and(|end| end == "svg") {
-            fs::copy(&path, to.join(name)).with_context(|| format!("copy {}", path.display()))?;
-            names.push(name.to_owned());
+            let name = format!("{stem}{end}.svg");
+            fs::copy(&path, to.join(&name)).with_context(|| format!("copy {}", path.display()))?;
+            names.push(name);
         }
     }
     names.sort();
@@ -178,19 +238,7 @@ mod tests {
     #[test]
     fn a_page_has_claims_tables_and_figures() {
         let dir = std::env::temp_dir().join(format!("tidegate-report-{}", std::process::id()));
-        let row = |metric: &str, value| Row {
-            experiment: "product/survival".into(),
-            world: "lab".into(),
-            variant: "reject".into(),
-            x_name: "load".into(),
-            x: 2.0,
-            metric: metric.into(),
-            unit: "1/s".into(),
-            value,
-            ci95: Some(0.125),
-            runs: 3,
-        };
-        let rows = [row("goodput", 99.0)];
+        let rows = [row("lab", "goodput", 99.0)];
         let run = folder::Run {
             experiment: "product/survival".into(),
             quick: true,
@@ -204,6 +252,39 @@ mod tests {
         assert!(failed > 0, "nothing holds that was not measured");
         assert!(text.contains("NOT MEASURED") && text.contains("![a.svg](page/a.svg)"), "{text}");
         assert!(dir.join("page/a.svg").is_file());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    fn row(world: &str, metric: &str, value: f64) -> Row {
+        Row {
+            experiment: "product/survival".into(),
+            world: world.into(),
+            variant: "reject".into(),
+            x_name: "load".into(),
+            x: 2.0,
+            metric: metric.into(),
+            unit: "1/s".into(),
+            value,
+            ci95: Some(0.125),
+            runs: 3,
+        }
+    }
+
+    fn part(world: &str, rows: Vec<Row>) -> Part {
+        let experiment = crate::catalog::find("product/survival").unwrap();
+        let expect = serde_saphyr::from_str(experiment.expect).unwrap();
+        let lines = judge::judge(&expect, &rows, false);
+        let run = folder::Run {
+            experiment: "product/survival".into(),
+            world: world.into(),
+            ..folder::Run::default()
+        };
+        Part { read: Read { run, experiment, expect, rows }, lines, figures: Vec::new() }
+    }
+
+    /// Two worlds stand beside each other, what scales with the server as a multiple of it.
+    #[test]
+    fn worlds_stand_beside_each_other() {
         let show = Show {
             metric: "goodput".into(),
             says: "Goodput".into(),
@@ -211,10 +292,37 @@ mod tests {
             at: vec![2.0, 3.0],
             variants: vec!["rej*".into()],
             times: None,
+            per: None,
         };
+        let sim = part("sim", vec![row("sim", "goodput", 99.0), row("sim", "capacity", 100.0)]);
         let mut table = String::new();
-        shown(&mut table, &show, &rows);
+        shown(&mut table, &show, std::slice::from_ref(&sim));
         assert!(table.contains("| reject | 99 ± 0.1 | – |"), "{table}");
+        let lab = part("lab", vec![row("lab", "goodput", 30.0), row("lab", "capacity", 40.0)]);
+        let both = [sim, lab];
+        let mut text = String::new();
+        let scaled = Show { per: Some("capacity".into()), ..show };
+        shown(&mut text, &scaled, &both);
+        assert!(text.contains("| reject, sim | 0.99 ± 0.00 | – |"), "{text}");
+        assert!(text.contains("| reject, lab | 0.75 ± 0.00 | – |"), "{text}");
+        let mut text = String::new();
+        claims(&mut text, &both);
+        let head = "| measured, sim | holds, sim | measured, lab | holds, lab |";
+        assert!(text.contains(head), "{text}");
+    }
+
+    /// Two folders of one experiment in one world: which of them counts would be chance.
+    #[test]
+    fn a_world_stands_once() {
+        let dir = std::env::temp_dir().join(format!("tidegate-twice-{}", std::process::id()));
+        let rows = [row("lab", "goodput", 99.0)];
+        let run = part("lab", Vec::new()).read.run;
+        let two = ["a", "b"].map(|name| dir.join(name));
+        for dir in &two {
+            folder::write(dir, &run, &rows, &[]).unwrap();
+        }
+        let error = write(&two, &dir.join("page.md")).unwrap_err().to_string();
+        assert!(error.contains("product/survival in the lab, a second time"), "{error}");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -121,5 +121,8 @@ fn rows(experiment: &str, server: &str, action: ActionName, s: &Survived) -> Vec
     let longest = s.recovery_s[0].max(s.recovery_s[1]);
     rows.push(row("load_after", 10.0, ("recovery", "s", longest)));
     rows.push(row("load_after", 10.0, ("recovery_ratio", "ratio", longest / s.recovery_max_s)));
+    rows.push(row("load_after", 10.0, ("recovery_p99", "s", s.recovery_s[0])));
+    let times = s.recovery_s[0] / s.recovery_max_s;
+    rows.push(row("load_after", 10.0, ("recovery_p99_ratio", "ratio", times)));
     rows
 }

@@ -2,19 +2,14 @@
 //! The experiments on SYNs: they run, they repeat themselves byte for byte, and their second
 //! implementation of the Abacus filter says what the shipped one says.
 
+mod common;
+
+use common::{Quiet, compare, digest};
 use tidegate_experiments::abacus::{self, Options, Scenario, filters, setting};
-use tidegate_experiments::survival::Watch;
 use tidegate_experiments::{catalog, results, start};
 use tidegate_sim::syn::Filter;
 use tidegate_units::{Nanos, Random};
 use tidegate_workload::Rng;
-
-struct Quiet;
-
-impl Watch for Quiet {
-    fn step(&mut self, _what: &str) {}
-    fn second(&mut self, _progress: &tidegate_lab::Progress) {}
-}
 
 /// Every scenario of this kind, small: two runs, the middle x, 100 seconds.
 fn small() -> Vec<(&'static str, Scenario)> {
@@ -60,22 +55,6 @@ fn golden_same_seed_same_bytes() {
         digests += &format!("{name},{},{:016x}\n", one.lines().count() - 1, digest(&one));
     }
     compare("abacus_small.csv", &digests);
-}
-
-fn compare(file: &str, text: &str) {
-    let path = format!("{}/../golden/{file}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("TIDEGATE_BLESS").is_some() {
-        std::fs::write(&path, text).expect("golden is writable");
-    }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, golden, "cargo xtask golden --bless, and explain the difference");
-}
-
-/// FNV-1a, 64 bits.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// Another seed, other numbers: the seed reaches the arrivals.

@@ -2,16 +2,11 @@
 //! The experiments on dual admission control in virtual time: they run, they repeat themselves
 //! byte for byte, and what their scenarios say reaches the world.
 
+mod common;
+
+use common::{Quiet, compare, digest};
 use tidegate_experiments::dual::{self, Control, Options, Scenario};
-use tidegate_experiments::survival::Watch;
 use tidegate_experiments::{catalog, results, start};
-
-struct Quiet;
-
-impl Watch for Quiet {
-    fn step(&mut self, _what: &str) {}
-    fn second(&mut self, _progress: &tidegate_lab::Progress) {}
-}
 
 /// Every scenario that runs in virtual time, small: two runs, the middle x, some 20 seconds.
 fn small() -> Vec<(&'static str, Scenario)> {
@@ -90,22 +85,6 @@ fn golden_same_seed_same_bytes() {
         digests += &format!("{name},{},{:016x}\n", text.lines().count() - 1, digest(&text));
     }
     compare("dual_small.csv", &digests);
-}
-
-fn compare(file: &str, text: &str) {
-    let path = format!("{}/../golden/{file}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("TIDEGATE_BLESS").is_some() {
-        std::fs::write(&path, text).expect("golden is writable");
-    }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, golden, "cargo xtask golden --bless, and explain the difference");
-}
-
-/// FNV-1a, 64 bits.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 fn value(csv: &str, variant: &str, metric: &str) -> f64 {

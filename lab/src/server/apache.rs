@@ -12,7 +12,9 @@ use tidegate_workload::{DYNAMIC_PREFIX, DYNAMIC_PROGRAM, Surge, SurgeSpec};
 
 /// The source of the CGI program, built when a server is set up.
 const WORK_C: &str = include_str!("../../c/work.c");
-/// Most patterns of `checks`.
+/// What one of `checks` hashes.
+const CHECK_BYTES: usize = 1024;
+/// Most of `checks`.
 const CHECKS_MAX: u32 = 10_000;
 /// Where Debian keeps the modules.
 const MODULES: &str = "/usr/lib/apache2/modules";
@@ -59,8 +61,8 @@ pub struct ApacheOptions {
     pub defer_accept: bool,
     /// Whether it refuses everything by its own 503 (mod_rewrite).
     pub busy: bool,
-    /// Patterns that every request's agent is compared with (`SetEnvIf`), as sites do against
-    /// robots: CPU time that files cost, too. At most 10,000.
+    /// Hashes of 1 KiB that every request costs (`SetEnvIfExpr`), as sites do that sign their
+    /// links: CPU time that files cost, too. At most 10,000.
     pub checks: u32,
 }
 
@@ -139,7 +141,8 @@ impl ApacheOptions {
             let _ = writeln!(text, "RewriteEngine On\nRewriteRule ^ - [R=503,L]");
         }
         for number in 0..self.checks.min(CHECKS_MAX) {
-            let _ = writeln!(text, "SetEnvIf User-Agent \"(robot|spider){number}[a-z]*/\" robot");
+            let link = format!("{number:0>CHECK_BYTES$}");
+            let _ = writeln!(text, "SetEnvIfExpr \"sha1('{link}') == 'signature'\" signed");
         }
         if let Some(backlog) = self.listen_backlog {
             let _ = writeln!(text, "ListenBacklog {backlog}");

@@ -2,42 +2,14 @@
 //! The CPU: the kernel's work first, the rest shared equally by the requests that want it, one core
 //! each at the most.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use crate::sharing::Sharing;
 use tidegate_units::Nanos;
-
-#[derive(Debug)]
-struct Share {
-    /// Value of the virtual clock at which this request has had its CPU time.
-    finish: f64,
-    request: usize,
-}
-
-impl PartialEq for Share {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Share {}
-impl PartialOrd for Share {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Share {
-    /// Reversed, so that the heap gives the earliest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.finish.total_cmp(&self.finish).then(other.request.cmp(&self.request))
-    }
-}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Cpu {
     cores: f64,
-    /// CPU seconds that each request present has had since the beginning.
-    virtual_s: f64,
-    sharing: BinaryHeap<Share>,
+    sharing: Sharing,
     /// Kernel work that is still to be done, in CPU seconds.
     kernel_s: f64,
     then: Nanos,
@@ -50,8 +22,7 @@ impl Cpu {
     pub(super) fn new(cores: u32) -> Self {
         Self {
             cores: f64::from(cores.max(1)),
-            virtual_s: 0.0,
-            sharing: BinaryHeap::new(),
+            sharing: Sharing::default(),
             kernel_s: 0.0,
             then: Nanos::ZERO,
             used_s: 0.0,
@@ -69,7 +40,7 @@ impl Cpu {
         let left = dt * self.cores - kernel;
         let n = self.sharing.len() as f64;
         if n > 0.0 {
-            self.virtual_s += left / n.max(self.cores);
+            self.sharing.run(left / n.max(self.cores));
         }
         self.used_s += kernel + left * n.min(self.cores) / self.cores;
         self.pressed_s += if n > self.cores { dt } else { 0.0 };
@@ -85,10 +56,7 @@ impl Cpu {
     /// A request wants so many seconds. A timer to set, if it is the next to finish.
     pub(super) fn begin(&mut self, now: Nanos, request: usize, s: f64) -> Option<(Nanos, u64)> {
         self.advance(now);
-        let finish = self.virtual_s + s;
-        let first = self.sharing.peek().is_none_or(|next| finish < next.finish);
-        self.sharing.push(Share { finish, request });
-        if first { self.plan(now) } else { None }
+        if self.sharing.begin(request, s) { self.plan(now) } else { None }
     }
 
     /// A timer of this epoch has fired: who has finished, and the next timer to set.
@@ -102,18 +70,16 @@ impl Cpu {
             return None;
         }
         self.advance(now);
-        while self.sharing.peek().is_some_and(|next| next.finish <= self.virtual_s) {
-            finished.extend(self.sharing.pop().map(|share| share.request));
-        }
+        finished.extend(std::iter::from_fn(|| self.sharing.finished()));
         self.plan(now)
     }
 
     /// The timer for the next request that finishes; earlier timers become void.
     fn plan(&mut self, now: Nanos) -> Option<(Nanos, u64)> {
         self.epoch += 1;
-        let next = self.sharing.peek()?;
+        let left = self.sharing.left()?;
         let n = self.sharing.len() as f64;
-        let user = (next.finish - self.virtual_s).max(0.0) * n.max(self.cores);
+        let user = left.max(0.0) * n.max(self.cores);
         let seconds = (user + self.kernel_s) / self.cores;
         // Rounded up, so that the virtual clock has got there when the timer fires.
         Some((now + Nanos::from_secs_f64(seconds) + Nanos(1), self.epoch))

@@ -11,8 +11,8 @@
 //! Waiting takes no resource but the worker. Each stage is optional; so this one model gives
 //! prefork and event, CPU-bound and waiting, one worker, and a slow upstream.
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use crate::sharing::Sharing;
+use std::collections::VecDeque;
 use tidegate_units::Nanos;
 use tidegate_workload::{Rng, Shape};
 
@@ -83,31 +83,6 @@ pub struct Outcome {
     pub answered: Vec<Request>,
 }
 
-#[derive(Debug)]
-struct Share {
-    /// Value of the virtual clock at which this request has had its CPU time.
-    finish: f64,
-    request: Request,
-}
-
-impl PartialEq for Share {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Share {}
-impl PartialOrd for Share {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Share {
-    /// Reversed, so that the heap gives the earliest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.finish.total_cmp(&self.finish).then(other.request.cmp(&self.request))
-    }
-}
-
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -116,9 +91,7 @@ pub struct Server {
     speed: f64,
     accept: VecDeque<Request>,
     busy: usize,
-    /// Processor sharing: CPU seconds that each request present has had since the beginning.
-    virtual_s: f64,
-    sharing: BinaryHeap<Share>,
+    sharing: Sharing,
     epoch: u64,
     then: Nanos,
     cpu_used_s: f64,
@@ -137,8 +110,7 @@ impl Server {
             speed: 1.0,
             accept: VecDeque::new(),
             busy: 0,
-            virtual_s: 0.0,
-            sharing: BinaryHeap::new(),
+            sharing: Sharing::default(),
             epoch: 0,
             then: Nanos::ZERO,
             cpu_used_s: 0.0,
@@ -249,7 +221,7 @@ impl Server {
         };
         self.advance(now);
         let amount = work.mean_s * work.shape.sample(&mut self.rng);
-        self.sharing.push(Share { finish: self.virtual_s + amount, request });
+        self.sharing.begin(request, amount);
         self.plan_cpu(now, out);
     }
 
@@ -259,7 +231,7 @@ impl Server {
         self.then = self.then.max(now);
         let (n, cores) = (self.sharing.len() as f64, f64::from(self.spec.cpus));
         if n > 0.0 {
-            self.virtual_s += dt * self.speed * (cores / n).min(1.0);
+            self.sharing.run(dt * self.speed * (cores / n).min(1.0));
             self.cpu_used_s += dt * n.min(cores);
             self.cpu_pressed_s += if n > cores { dt } else { 0.0 };
         }
@@ -268,10 +240,10 @@ impl Server {
     /// Sets the timer for the next request that the CPU finishes; earlier timers become void.
     fn plan_cpu(&mut self, now: Nanos, out: &mut Outcome) {
         self.epoch += 1;
-        if let Some(next) = self.sharing.peek() {
+        if let Some(left) = self.sharing.left() {
             let n = self.sharing.len() as f64;
             let rate = self.speed * (f64::from(self.spec.cpus) / n).min(1.0);
-            let left = ((next.finish - self.virtual_s) / rate).max(0.0);
+            let left = (left / rate).max(0.0);
             // Rounded up, so that the virtual clock has got there when the timer fires.
             let at = now + Nanos::from_secs_f64(left) + Nanos(1);
             out.timers.push((at, Timer::Cpu(self.epoch)));
@@ -280,10 +252,8 @@ impl Server {
 
     fn cpu_done(&mut self, now: Nanos, out: &mut Outcome) {
         self.advance(now);
-        while self.sharing.peek().is_some_and(|s| s.finish <= self.virtual_s) {
-            if let Some(done) = self.sharing.pop() {
-                self.ask_upstream(now, done.request, out);
-            }
+        while let Some(done) = self.sharing.finished() {
+            self.ask_upstream(now, done, out);
         }
         self.plan_cpu(now, out);
     }

@@ -62,9 +62,9 @@ pub struct Lab {
     pub cgi_daemon: bool,
     /// CPU time of a dynamic request beyond its start, in milliseconds.
     pub cgi_ms: f64,
-    /// Patterns that Apache compares every request's agent with: CPU time of files. The paper's
-    /// server answered 1.6 times as many requests when none was dynamic; without them today's
-    /// answers 3 times as many.
+    /// Hashes that every request costs Apache: CPU time of files. The paper's server answered 1.6
+    /// times as many requests when none was dynamic; without them today's answers 3 to 4 times as
+    /// many.
     pub checks: u32,
     /// The server gets this share of its CPU.
     pub cpu_share: Option<f64>,

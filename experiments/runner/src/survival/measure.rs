@@ -72,18 +72,33 @@ pub(crate) fn of_load(stream: &StreamReport, totals: &Totals, span: Span) -> Vec
     ]
 }
 
+/// What has to be normal for a recovery to be over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Normal {
+    /// The times of those who were admitted.
+    Times,
+    /// These, and nobody is refused or fails.
+    All,
+}
+
 /// Seconds from the beginning of `after` to the first of [`NORMAL_SLOTS`] slots in a row in which
-/// the p99 of those who came is not above `normal_p99` and nobody is refused; the whole span if
-/// there is no such row.
-pub(crate) fn recovery(stream: &StreamReport, after: Span, normal_p99: f64) -> f64 {
+/// the p99 of those who came is not above `normal_p99` (and nobody is refused, where that belongs
+/// to it); the whole span if there is no such row.
+pub(crate) fn recovery(stream: &StreamReport, after: Span, normal_p99: f64, of: Normal) -> f64 {
     let slots: Vec<&SlotReport> = after.slots(stream).collect();
     let normal = |slot: &&SlotReport| {
-        slot.started.counts.refused == 0
-            && slot.started.counts.failed == 0
-            && slot.started.service.p99 <= normal_p99
+        let counts = &slot.started.counts;
+        let served = counts.refused == 0 && counts.failed == 0;
+        (served || of == Normal::Times) && slot.started.service.p99 <= normal_p99
     };
     let at = slots.windows(NORMAL_SLOTS).position(|row| row.iter().all(normal));
     at.map_or(after.seconds(), |index| slots[index].start - after.from)
+}
+
+/// Both recoveries.
+pub(crate) fn recoveries(stream: &StreamReport, after: Span, normal_p99: f64) -> [Metric; 2] {
+    [("recovery", Normal::All), ("recovery_p99", Normal::Times)]
+        .map(|(name, of)| (name, "s", recovery(stream, after, normal_p99, of)))
 }
 
 /// The largest p99 of those who came in one slot of the span.
@@ -129,7 +144,7 @@ mod tests {
     }
 
     /// The recovery ends where four normal slots begin; one slow slot among normal ones starts the
-    /// count again; no such row is the whole span.
+    /// count again; no such row is the whole span. Who is only refused delays the one, not the other.
     #[test]
     fn recovery_needs_a_row_of_normal_slots() {
         let after = Span { from: 10.0, to: 15.0 };
@@ -138,13 +153,16 @@ mod tests {
                 let p99 = if slow.contains(&i) { 0.5 } else { 0.01 };
                 slot(i as f64 / 2.0, u64::from(refused.contains(&i)), p99)
             });
-            recovery(&stream(slots.collect()), after, 0.1)
+            let stream = stream(slots.collect());
+            recoveries(&stream, after, 0.1).map(|(_, _, seconds)| seconds)
         };
-        assert!((times(&[], &[]) - 0.0).abs() < 1e-9);
-        assert!((times(&[20], &[21]) - 1.0).abs() < 1e-9);
-        assert!((times(&[20, 23], &[]) - 2.0).abs() < 1e-9);
+        let close = |a: [f64; 2], b: [f64; 2]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-9);
+        assert!(close(times(&[], &[]), [0.0, 0.0]));
+        assert!(close(times(&[20], &[21]), [1.0, 0.5]));
+        assert!(close(times(&[20, 23], &[]), [2.0, 2.0]));
         let all: Vec<usize> = (20..30).collect();
-        assert!((times(&all, &[]) - 5.0).abs() < 1e-9);
+        assert!(close(times(&all, &[]), [5.0, 5.0]));
+        assert!(close(times(&[], &all), [5.0, 0.0]), "who is admitted is served well");
     }
 
     /// Throughput counts what ended inside of the span, per second of it.

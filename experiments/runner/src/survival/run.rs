@@ -6,7 +6,7 @@
 use super::arm::{Arm, Known, Place};
 use super::bracket::{Bench, How, Job, Made, Normal, Rule, TRIES, bracket};
 use super::figures;
-use super::measure::{Point, Span, course, of_load, recovery, worst};
+use super::measure::{Point, Span, course, of_load, recoveries, worst};
 use super::scenario::{Beside, Extent, Scenario};
 use crate::results::Row;
 use anyhow::{Context, Result, bail};
@@ -198,8 +198,9 @@ impl Survival<'_> {
         });
         let normal_p99 = normal.unwrap_or(self.normal).p99;
         let mut rows: Vec<Row> = metrics.into_iter().map(|metric| point.row(metric)).collect();
-        let seconds = recovery(stream, Span { from: fall, to: end }, normal_p99);
-        rows.push(self.at(variant, "load_after", load).row(("recovery", "s", seconds)));
+        let point = self.at(variant, "load_after", load);
+        let both = recoveries(stream, Span { from: fall, to: end }, normal_p99);
+        rows.extend(both.map(|metric| point.row(metric)));
         if (load - self.scenario.trace_load).abs() < 1e-9 {
             rows.extend(course(stream, &point, end));
         }
@@ -269,8 +270,9 @@ impl Survival<'_> {
         let end = whole + half + again;
         // At 0.9 of C half of all slots are above the p99 over all: the worst one is the measure.
         let after = Span { from: whole + half, to: end };
-        let seconds = recovery(stream, after, self.normal.slot_p99);
-        rows.push(self.at(&name, "cpu", 1.0).row(("recovery", "s", seconds)));
+        let point = self.at(&name, "cpu", 1.0);
+        let both = recoveries(stream, after, self.normal.slot_p99);
+        rows.extend(both.map(|metric| point.row(metric)));
         rows.extend(course(stream, &self.at(&name, "load", load), end));
         Ok(Some(Made { rows, normal: None }))
     }

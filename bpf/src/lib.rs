@@ -48,6 +48,7 @@ pub use attach::{Attached, Hook};
 pub use dataplane::Dataplane;
 pub use error::Error;
 pub use limits::ServiceParams;
+pub use mount::foreign_program;
 pub use plan::{
     AttachMode, Class, Interface, Listen, ListenAddress, NeverShed, Plan, Protocol, Service,
     Settings,

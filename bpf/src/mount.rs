@@ -277,6 +277,16 @@ impl Attempt<'_> {
     }
 }
 
+/// The name of a program that is not ours, by its number; `None`: it is ours.
+///
+/// # Errors
+/// When the kernel does not tell: it is gone, or the caller may not look.
+pub fn foreign_program(id: u32) -> io::Result<Option<String>> {
+    let program = syscall::program_by_id(id)?;
+    let name = syscall::program_info(program.as_fd())?.name;
+    Ok((!name.starts_with(OUR_PREFIX)).then_some(name))
+}
+
 /// The name of a program; empty where it is gone.
 pub(crate) fn program_name(id: u32) -> String {
     let info = syscall::program_by_id(id).and_then(|fd| syscall::program_info(fd.as_fd()));

@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tidegate_bpf::{ABI_VERSION, AttachMode, Dataplane, Error, Hook, Plan};
+use tidegate_bpf::{ABI_VERSION, AttachMode, Dataplane, Error, Hook, Plan, foreign_program};
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 
@@ -48,13 +48,20 @@ fn link_id(path: &Path) -> String {
     text.split(':').next().unwrap_or_default().to_string()
 }
 
-fn xdp_attached(net: &Net) -> bool {
+/// The number of the XDP program on s0.
+fn xdp_id(net: &Net) -> Option<u32> {
     let output = Command::new("nsenter")
         .arg(format!("--net={}", net.server.display()))
         .args(["ip", "-d", "link", "show", "s0"])
         .output()
         .unwrap();
-    String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (_, rest) = text.split_once("prog/xdp id ")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+fn xdp_attached(net: &Net) -> bool {
+    xdp_id(net).is_some()
 }
 
 #[test]
@@ -108,7 +115,8 @@ fn an_interface_that_is_no_longer_planned_is_let_go() {
     let (net, fs) = (Net::new(), BpfFs::new());
     let mut plan = pinned(&net, &fs);
     let mut dataplane = Dataplane::start(&plan).unwrap();
-    assert!(xdp_attached(&net));
+    let ours = xdp_id(&net).unwrap();
+    assert_eq!(foreign_program(ours).unwrap(), None, "a check beside a daemon finds no fault");
     plan.interfaces[0].attach = AttachMode::Tcx;
     dataplane.apply(&plan).unwrap();
     assert!(!xdp_attached(&net), "moved to tcx");
@@ -136,7 +144,8 @@ fn a_foreign_xdp_program_is_never_replaced() {
         other => panic!("{other:?}"),
     };
     assert!(text.contains("stranger") && text.contains("tcx"), "{text}");
-    assert!(xdp_attached(&net));
+    let id = xdp_id(&net).unwrap();
+    assert_eq!(foreign_program(id).unwrap().as_deref(), Some("stranger"), "a check finds it");
 
     let dataplane =
         Dataplane::start(&plan(vec![net.interface(AttachMode::Auto)], Action::Drop)).unwrap();

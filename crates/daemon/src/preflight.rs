@@ -2,9 +2,12 @@
 //! What will happen, told before it happens: the system against the configuration.
 
 use crate::cluster;
+use crate::controllers;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
-use tidegate_model::intent::{Attach, Config, SystemFault};
+use tidegate_bpf::foreign_program;
+use tidegate_model::intent::{Attach, Config, SynPolicing, SystemFault};
 use tidegate_peer::tls::TlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
@@ -56,7 +59,7 @@ pub fn examine(
 ) -> Preflight {
     let mut found = Preflight::default();
     match links(trees.sys) {
-        Ok(links) => interfaces(config, &links, &mut found),
+        Ok(links) => interfaces(config, &links, &foreign_program, &mut found),
         Err(error) => found.notes.push(format!("interfaces cannot be looked at: {error}")),
     }
     if on_bpffs(&config.daemon.pins) {
@@ -76,6 +79,7 @@ pub fn examine(
         found.faults.push(SystemFault::PeerFile { path, why });
     }
     nothing_listens(config, listeners, &mut found);
+    found.faults.extend(asleep(config));
     match ssh_listeners(listeners, trees.proc) {
         Ok(ssh) => found.faults.extend(on_ssh(config, &ssh)),
         Err(error) => found.notes.push(format!("ssh servers cannot be looked for: {error}")),
@@ -99,18 +103,54 @@ pub(crate) fn on_ssh(config: &Config, ssh: &[Listener]) -> Vec<SystemFault> {
     faults
 }
 
-fn interfaces(config: &Config, links: &[LinkFacts], found: &mut Preflight) {
+/// Rates that an operator set and that are in force only as a last resort.
+fn asleep(config: &Config) -> Vec<SystemFault> {
+    let mut faults = Vec::new();
+    for service in &config.services {
+        let requests = service.requests.as_ref();
+        if requests.is_none_or(|requests| requests.syn_policing != SynPolicing::LastResort) {
+            continue;
+        }
+        let set = [
+            ("rate", service.control.name == controllers::FIXED),
+            ("ceiling", service.control.ceiling.is_some()),
+        ];
+        let sleeps = |key| SystemFault::RateSleeps { service: service.name.clone(), key };
+        faults.extend(set.into_iter().filter(|(_, set)| *set).map(|(key, _)| sleeps(key)));
+    }
+    faults
+}
+
+/// The name of the program with this number, where it is not ours.
+type Foreign<'a> = &'a dyn Fn(u32) -> io::Result<Option<String>>;
+
+fn interfaces(config: &Config, links: &[LinkFacts], foreign: Foreign<'_>, found: &mut Preflight) {
     let present: BTreeMap<&str, &LinkFacts> =
         links.iter().map(|link| (link.name.as_str(), link)).collect();
     for interface in &config.interfaces {
         match present.get(interface.name.as_str()) {
-            Some(link) => found.notes.push(note(link, interface.attach)),
+            Some(link) => {
+                found.notes.push(note(link, interface.attach));
+                found.faults.extend(foreign_xdp(link, interface.attach, foreign));
+            }
             None => found.faults.push(SystemFault::InterfaceMissing {
                 name: interface.name.clone(),
                 present: present.keys().map(|name| (*name).to_owned()).collect(),
             }),
         }
     }
+}
+
+/// XDP, native or generic, takes one program, and that of somebody else is never replaced. Where
+/// the kernel does not tell whose it is (it has just gone, or we may not look), attaching will say.
+fn foreign_xdp(link: &LinkFacts, attach: Attach, foreign: Foreign<'_>) -> Option<SystemFault> {
+    if !matches!(attach, Attach::Xdp | Attach::XdpGeneric) {
+        return None;
+    }
+    let id = link.xdp_program?;
+    let name = foreign(id).ok()??;
+    let program = format!("{id} {name}").trim_end().to_owned();
+    Some(SystemFault::ForeignXdp { interface: link.name.clone(), program })
 }
 
 fn note(link: &LinkFacts, attach: Attach) -> String {
@@ -177,8 +217,12 @@ fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &
 mod tests {
     use super::*;
     use std::fs;
-    use std::io;
     use tidegate_model::intent::{Registry, parse};
+
+    fn config(text: &str) -> Config {
+        let registry = Registry::new(["fresh_first"], controllers::NAMES);
+        parse(text, &registry).unwrap_or_else(|error| panic!("{error}"))
+    }
 
     struct Sshd(Listener);
     impl ListenerSource for Sshd {
@@ -213,11 +257,88 @@ mod tests {
         });
         let text = "interfaces: [{name: lo}]\nservices:\n  git: {mode: enforce, \
                     listen: ['192.0.2.9:2222', '*:80', '*:2222']}\n";
-        let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        let config = config(text);
         let trees = Trees { proc: dir.path(), ..Trees::default() };
         let found = examine(&config, &mut sshd, &trees);
         let fatal = found.faults.iter().filter(|f| matches!(f, SystemFault::ListensOnSsh { .. }));
         let wanted = SystemFault::ListensOnSsh { service: "git".into(), index: 2, port: 2222 };
         assert_eq!(Vec::from_iter(fatal), [&wanted], "another address or port is the service's");
+    }
+
+    #[test]
+    fn an_xdp_program_of_somebody_else_is_an_error_where_xdp_alone_is_asked_for() {
+        // 7 is a stranger's, 8 one without a name, 9 ours; of the others nothing is known.
+        let foreign = |id: u32| -> io::Result<Option<String>> {
+            match id {
+                7 => Ok(Some("stranger".into())),
+                8 => Ok(Some(String::new())),
+                9 => Ok(None),
+                _ => Err(io::ErrorKind::PermissionDenied.into()),
+            }
+        };
+        let program = |attach: &str, id: Option<u32>| {
+            let text = format!(
+                "interfaces: [{{name: lo}}, {{name: eth7, attach: {attach}}}]\n\
+                 services: {{web: {{mode: enforce, listen: ['*:80']}}}}\n"
+            );
+            let links = ["lo", "eth7"].map(|name| LinkFacts {
+                name: name.into(),
+                xdp_program: id.filter(|_| name == "eth7"),
+                ..LinkFacts::default()
+            });
+            let mut found = Preflight::default();
+            interfaces(&config(&text), &links, &foreign, &mut found);
+            assert_eq!(found.notes.len(), 2);
+            match found.faults.as_slice() {
+                [] => None,
+                [fault @ SystemFault::ForeignXdp { interface, program }] => {
+                    assert!(interface == "eth7" && forbids_to_run(fault));
+                    Some(program.clone())
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        for (attach, id, wanted) in [
+            ("xdp", Some(7), Some("7 stranger")),
+            ("xdp-generic", Some(7), Some("7 stranger")),
+            ("xdp", Some(8), Some("8")),
+            ("auto", Some(7), None),
+            ("tcx", Some(7), None),
+            ("xdp", Some(9), None),
+            ("xdp", Some(1), None),
+            ("xdp", None, None),
+        ] {
+            assert_eq!(program(attach, id).as_deref(), wanted, "{attach} {id:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_sleeps_beside_header_rules_is_told_and_forbids_nothing() {
+        let keys = |control: &str, policing: &str| {
+            let text = format!(
+                "interfaces: [{{name: lo}}]\nservices:\n  web:\n    mode: enforce\n    \
+                 listen: ['*:80']\n    control: {control}\n    requests:\n      \
+                 buckets: {{a: {{resource: cpu}}}}\n      rules: [{{path: /, bucket: a}}]\n      \
+                 syn_policing: {policing}\n  \
+                 plain: {{mode: enforce, listen: ['*:81'], control: {{name: fixed, rate: 9}}}}\n"
+            );
+            let faults = asleep(&config(&text)).into_iter().map(|fault| match fault {
+                SystemFault::RateSleeps { service, key } if service == "web" => key,
+                other => panic!("{other:?}"),
+            });
+            faults.collect::<Vec<_>>()
+        };
+        for (control, wanted) in [
+            ("{name: fixed, rate: 200}", vec!["rate"]),
+            ("{ceiling: 500}", vec!["ceiling"]),
+            ("{name: syn, rate: 300, ceiling: 500}", vec!["ceiling"]),
+            ("{name: syn, rate: 300}", vec![]),
+            ("{name: default}", vec![]),
+        ] {
+            assert_eq!(keys(control, "last-resort"), wanted, "{control}");
+            assert!(keys(control, "always").is_empty(), "{control}");
+        }
+        let sleeps = SystemFault::RateSleeps { service: "web".into(), key: "rate" };
+        assert!(!forbids_to_run(&sleeps));
     }
 }

@@ -6,7 +6,7 @@
 //! goes on to tcx and then to clsact, and says why.
 
 use crate::core::Core;
-use crate::mount::Attempt;
+use crate::mount::{Attempt, pin_link};
 use crate::namespace::{self, Device};
 use crate::syscall::{self, Filter, Side};
 use crate::{Error, Interface};
@@ -109,6 +109,38 @@ pub(crate) struct Mounted {
     pub(crate) pin: Option<PathBuf>,
     /// Whether it was not there before.
     pub(crate) new: bool,
+    /// What it runs, or shall run once it does not wait any more.
+    pub(crate) program: OwnedFd,
+    /// Another hook of ours is at work in this role until the commit.
+    pub(crate) waits: bool,
+}
+
+impl Mounted {
+    /// Puts our program back where another process has put its own, and the pin; both need no
+    /// privileges with a link.
+    fn reassert(&self, device: Device) -> io::Result<()> {
+        let Some(link) = &self.link else {
+            return self.reassert_filter(device);
+        };
+        if syscall::link_info(link.as_fd())?.ifindex != device.ifindex {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "it was taken off"));
+        }
+        syscall::link_update(link.as_fd(), self.program.as_fd())?;
+        match &self.pin {
+            Some(pin) => pin_link(link, pin).map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+
+    /// A filter of clsact is ours as long as it runs our program; to change it needs privileges.
+    fn reassert_filter(&self, device: Device) -> io::Result<()> {
+        let filter = self.role.filter();
+        let ours = syscall::program_info(self.program.as_fd())?.id;
+        if syscall::clsact_program(device.ifindex, filter)? == Some(ours) {
+            return Ok(());
+        }
+        syscall::clsact_attach(self.program.as_fd(), device.ifindex, filter)
+    }
 }
 
 /// An interface with its hooks.
@@ -166,7 +198,35 @@ impl Bound {
         let added = namespace::within(interface.namespace.as_deref(), || attempt.requests())?;
         self.mounted.retain(|mounted| !is_of_requests(mounted));
         self.mounted.extend(added);
+        self.settle(core, None).iter().for_each(|text| tracing::warn!("{text}"));
         Ok(())
+    }
+
+    /// Takes hooks of ours off that this interface had before and does not need any more, and
+    /// wakes those that waited for that. Returns what does not judge now, one sentence each.
+    pub(crate) fn settle(&mut self, core: &Core, earlier: Option<&Self>) -> Vec<String> {
+        let Self { interface, device, mounted, .. } = self;
+        let earlier = earlier.filter(|earlier| earlier.device == *device);
+        let attempt = Attempt { core, interface, device: *device, earlier };
+        let settled =
+            namespace::within(interface.namespace.as_deref(), || Ok(attempt.settle(mounted)));
+        settled.unwrap_or_else(|error| vec![error.to_string()])
+    }
+
+    /// Makes the hooks ours again after another process may have changed them. Returns what is
+    /// not, one sentence each.
+    pub(crate) fn reassert(&self) -> Vec<String> {
+        let (shown, device) = (self.interface.shown(), self.device);
+        let look = || {
+            let lost = |mounted: &Mounted| {
+                let error = mounted.reassert(device).err()?;
+                let (hook, role) = (mounted.hook.name(), mounted.role.pin_name());
+                Some(format!("interface {shown}: {hook} ({role}) is not ours any more: {error}"))
+            };
+            Ok(self.mounted.iter().filter_map(lost).collect())
+        };
+        let lost = namespace::within(self.interface.namespace.as_deref(), look);
+        lost.unwrap_or_else(|error| vec![error.to_string()])
     }
 
     /// Takes the hooks of header rules off.
@@ -260,7 +320,8 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(2 | 19 | 22))
 }
 
-/// Attaches the hooks of an interface, or gives the ones in place new programs.
+/// Attaches the hooks of an interface, or gives the ones in place new programs; takes nothing off
+/// that was there before ([`Bound::settle`] does).
 pub(crate) fn attach(
     core: &Core,
     interface: &Interface,

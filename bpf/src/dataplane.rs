@@ -10,6 +10,7 @@ use crate::{
 };
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
+use std::path::PathBuf;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_policy::Params;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -19,11 +20,23 @@ const LEASE_END: Nanos = Nanos::from_secs(10);
 
 /// The hooks on their interfaces, with their state.
 ///
-/// Dropped, it leaves everything in place if it was pinned; without pins all ends with it.
+/// Dropped, it leaves everything in place if it was pinned; without pins all ends with it. What was
+/// begun and not committed is taken back.
 #[derive(Debug)]
 pub struct Dataplane {
     core: Core,
     bound: Vec<Bound>,
+    /// What `bound` takes the place of, until the commit.
+    former: Vec<Bound>,
+    /// What has to go if there is no commit; `None` after it.
+    begun: Option<Begun>,
+}
+
+/// What belongs to a start that is not committed yet, beside its new hooks.
+#[derive(Debug, Default)]
+struct Begun {
+    /// The directory of maps that was not there before.
+    directory: Option<PathBuf>,
 }
 
 impl Dataplane {
@@ -35,14 +48,81 @@ impl Dataplane {
     /// When the plan breaks a bound, the kernel refuses something, or an interface cannot be
     /// attached. What was attached before stays attached.
     pub fn start(plan: &Plan) -> Result<Self, Error> {
+        let mut dataplane = Self::begin(plan)?;
+        dataplane.commit().iter().for_each(|text| tracing::warn!("{text}"));
+        Ok(dataplane)
+    }
+
+    /// As [`Self::start`], beside a process that is still in charge: takes nothing off and removes
+    /// no pins of another version before [`Self::commit`]. Dropped before that, it takes its new
+    /// hooks off; what the other process has to put back is the plan, the limits, the programs of
+    /// links that both use, and pins ([`Self::reassert`]). It can do that without privileges.
+    ///
+    /// Where the plan moves an interface to another kind of hook, the hook of before judges until
+    /// the commit and the new one waits: no SYN is judged, counted or paid for twice.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn begin(plan: &Plan) -> Result<Self, Error> {
+        let mut begun = Begun::default();
         if let Some(path) = &plan.settings.pins {
             pins::prepare(path)?;
+            begun.directory = Some(maps::directory(path)).filter(|directory| !directory.exists());
         }
         let mut core = Core::start(plan, Objects::default())?;
         renew(&mut core, &MonotonicClock)?;
-        let mut dataplane = Self { core, bound: Vec::new() };
+        let (bound, former) = (Vec::new(), Vec::new());
+        let mut dataplane = Self { core, bound, former, begun: Some(begun) };
         dataplane.attach(plan)?;
         Ok(dataplane)
+    }
+
+    /// Nobody else is in charge any more: takes off what is not planned, lets hooks that waited
+    /// for that work, and removes what other processes and versions pinned. Returns what does not
+    /// judge now, one sentence each. Does nothing where nothing was begun.
+    pub fn commit(&mut self) -> Vec<String> {
+        if self.begun.take().is_some() { self.settle() } else { Vec::new() }
+    }
+
+    /// Only what is planned now is in place and works.
+    fn settle(&mut self) -> Vec<String> {
+        let Self { core, bound, former, .. } = self;
+        let mut left = Vec::new();
+        for bound in bound.iter_mut() {
+            let earlier = former.iter().find(|earlier| same(&earlier.interface, &bound.interface));
+            left.extend(bound.settle(core, earlier));
+        }
+        for old in former.drain(..) {
+            if !bound.iter().any(|bound| same(&bound.interface, &old.interface)) {
+                // What stays is logged.
+                let _ = old.detach();
+            }
+        }
+        self.remove_others();
+        left
+    }
+
+    /// Makes what is pinned and attached ours again, after another process began to take over and
+    /// did not commit; what it left is removed. Returns which hooks are not ours, one sentence
+    /// each: nothing is limited there, or not by us. The plan is put back by [`Self::apply`].
+    pub fn reassert(&self) -> Vec<String> {
+        let mut lost: Vec<String> = self.bound.iter().flat_map(Bound::reassert).collect();
+        if let Some(path) = &self.core.plan.settings.pins
+            && let Err(error) = self.core.maps.pin(path)
+        {
+            lost.push(error.to_string());
+        }
+        self.remove_others();
+        lost
+    }
+
+    /// Takes off links, and removes pins, that are not ours.
+    fn remove_others(&self) {
+        if let Some(path) = &self.core.plan.settings.pins {
+            let used: Vec<_> = self.bound.iter().flat_map(Bound::pins).collect();
+            attach::remove_stale(path, &used);
+            maps::remove_other_versions(path);
+        }
     }
 
     /// Changes the plan without a gap: the classification is swapped whole; programs by link
@@ -58,7 +138,12 @@ impl Dataplane {
         self.core.apply(&plan)?;
         // Hooks that stay are left alone: loading programs needs privileges that a daemon gives
         // up after its start.
-        if same_hooks { self.attach_requests(&plan) } else { self.attach(&plan) }
+        if same_hooks {
+            return self.attach_requests(&plan);
+        }
+        self.attach(&plan)?;
+        self.settle().iter().for_each(|text| tracing::warn!("{text}"));
+        Ok(())
     }
 
     /// Puts the hooks of header rules on, or takes them off, where the others stay.
@@ -80,6 +165,7 @@ impl Dataplane {
         Ok(())
     }
 
+    /// Attaches what is planned; what was there before stays until the commit.
     fn attach(&mut self, plan: &Plan) -> Result<(), Error> {
         if let Some(path) = &plan.settings.pins {
             self.core.maps.pin(path)?;
@@ -96,17 +182,7 @@ impl Dataplane {
                 }
             }
         }
-        for old in &self.bound {
-            if !plan.interfaces.iter().any(|interface| same(interface, &old.interface)) {
-                let _ = old.detach();
-            }
-        }
-        self.bound = bound;
-        if let Some(path) = &plan.settings.pins {
-            let used: Vec<_> = self.bound.iter().flat_map(Bound::pins).collect();
-            attach::remove_stale(path, &used);
-            maps::remove_other_versions(path);
-        }
+        self.former = std::mem::replace(&mut self.bound, bound);
         Ok(())
     }
 
@@ -235,7 +311,7 @@ impl Dataplane {
     /// Takes everything away: hooks, links, maps, pins. Everything passes first, so that a hook
     /// that cannot be taken off limits nothing. Returns what stays, one sentence each.
     pub fn detach(mut self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left = self.commit();
         if let Err(error) = self.core.stop() {
             let text = format!("the kill switch was not thrown: {error}");
             tracing::warn!("{text}");
@@ -258,6 +334,12 @@ impl Dataplane {
 
 impl Drop for Dataplane {
     fn drop(&mut self) {
+        if let Some(Begun { directory }) = self.begun.take() {
+            self.bound.iter().for_each(Bound::undo);
+            if let Some(directory) = directory {
+                maps::remove_directory(&directory);
+            }
+        }
         if self.core.plan.settings.pins.is_none() {
             for bound in &self.bound {
                 bound.detach_unpinned();

@@ -85,6 +85,21 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// Whose the filter at our place of clsact is cannot be found out; it is left alone.
+    #[error(
+        "interface {interface}: whose the clsact filter at priority {priority} and handle 0x7467 is \
+         cannot be found out (id {id}: {source}), which needs CAP_SYS_ADMIN; it is left alone"
+    )]
+    Whose {
+        /// Which interface.
+        interface: String,
+        /// The priority.
+        priority: u32,
+        /// Id of its program.
+        id: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A hook could not be attached.
     #[error("interface {interface}: cannot attach {hook}: {source}")]
     Attach {

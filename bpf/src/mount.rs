@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One attempt to put our programs on one interface, within its namespace.
+//!
+//! An attempt only adds links and gives links that are there new programs; nothing is taken off
+//! before [`Attempt::settle`], which is called when whoever was in charge before has left. Until
+//! then two of our hooks can be on one interface in the same role (XDP and tcx, say). To judge a
+//! SYN twice would count it twice and take two tokens, so the later one waits: a new hook lets
+//! everything pass, one that was there keeps its program. Settling takes the others off first and
+//! wakes the new one then: for the moment in between, SYNs pass and are not counted.
 
 use crate::attach::{Bound, Hook, Mounted, Role, links, remove_pin};
 use crate::core::Core;
@@ -16,6 +23,9 @@ use std::path::{Path, PathBuf};
 
 /// What the names of our programs begin with.
 const OUR_PREFIX: &str = "tg_";
+
+/// Hooks that are links.
+const LINKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
 
 /// What holds for answers from XDP on veth.
 const VETH_NOTE: &str = "veth: answers (RST) from XDP reach the peer only if it has GRO on or an \
@@ -47,8 +57,28 @@ impl Attempt<'_> {
                 }
             }
         }
-        self.remove_unused(&mounted);
         Ok((mounted, notes))
+    }
+
+    /// Takes our hooks off that are not used any more, then wakes those that waited. Returns what
+    /// does not judge now, one sentence each.
+    pub(crate) fn settle(&self, mounted: &mut [Mounted]) -> Vec<String> {
+        self.remove_unused(mounted);
+        let waiting = mounted.iter_mut().filter(|mounted| mounted.waits);
+        waiting.filter_map(|mounted| self.wake(mounted).err()).map(|e| e.to_string()).collect()
+    }
+
+    fn wake(&self, mounted: &mut Mounted) -> Result<(), Error> {
+        let woken = match &mounted.link {
+            Some(link) => syscall::link_update(link.as_fd(), mounted.program.as_fd()),
+            None => {
+                let (program, filter) = (mounted.program.as_fd(), mounted.role.filter());
+                syscall::clsact_attach(program, self.device.ifindex, filter)
+            }
+        };
+        woken.map_err(|source| self.failed(mounted.hook.name(), source))?;
+        mounted.waits = false;
+        Ok(())
     }
 
     /// The hooks of header rules: first the one that sees the answers.
@@ -108,7 +138,11 @@ impl Attempt<'_> {
         match self.tc(Role::Watch) {
             Ok(mounted) => Some(mounted),
             Err(error) => {
-                notes.push(format!("no passive signals: {error}"));
+                let note = format!("no passive signals: {error}");
+                if matches!(error, Error::Whose { .. }) {
+                    tracing::warn!("{note}");
+                }
+                notes.push(note);
                 None
             }
         }
@@ -146,27 +180,69 @@ impl Attempt<'_> {
         objects::load(&self.core.maps, &Load { object, bytes, settings, attach_type })
     }
 
+    /// What lets everything pass, where our program goes later.
+    fn asleep(&self, hook: Hook, role: Role) -> Result<OwnedFd, Error> {
+        let kind = match (hook, role.side()) {
+            (Hook::Xdp | Hook::XdpGeneric, _) => syscall::Pass::Xdp,
+            (Hook::Tcx, side) => syscall::Pass::Tcx(side),
+            (Hook::Clsact, _) => syscall::Pass::Clsact,
+        };
+        syscall::load_pass(kind).map_err(|source| self.failed(hook.name(), source))
+    }
+
     fn mount(&self, hook: Hook, role: Role) -> Result<Mounted, Error> {
         let program = self.program(hook, role)?;
         if hook == Hook::Clsact {
-            let new = self.clsact(&program, role)?;
-            return Ok(Mounted { hook, role, link: None, pin: None, new });
+            return self.clsact(program, role);
         }
         let pin = self.pin(hook, role);
         let own = self.own_link(hook, role);
         let new = own.is_none();
+        let waits = self.is_elsewhere(hook, role);
         let link = match own {
             Some(link) => {
-                syscall::link_update(link.as_fd(), program.as_fd())
-                    .map_err(|source| self.failed(hook.name(), source))?;
+                if !waits {
+                    syscall::link_update(link.as_fd(), program.as_fd())
+                        .map_err(|source| self.failed(hook.name(), source))?;
+                }
                 link
             }
+            None if waits => self.create(hook, role, &self.asleep(hook, role)?)?,
             None => self.create(hook, role, &program)?,
         };
         if let Some(pin) = &pin {
-            self.pin_link(&link, pin)?;
+            pin_link(&link, pin)?;
         }
-        Ok(Mounted { hook, role, link: Some(link), pin, new })
+        Ok(Mounted { hook, role, link: Some(link), pin, new, program, waits })
+    }
+
+    /// Whether another hook of ours is in place in this role: then this one waits.
+    fn is_elsewhere(&self, hook: Hook, role: Role) -> bool {
+        let other = |link: &Hook| *link != hook && self.own_link(*link, role).is_some();
+        LINKS.iter().any(other) || hook != Hook::Clsact && self.has_filter(role)
+    }
+
+    /// Whether a filter of ours is at clsact.
+    fn has_filter(&self, role: Role) -> bool {
+        let found = syscall::clsact_program(self.device.ifindex, role.filter());
+        let Some(id) = found.ok().flatten() else {
+            return false;
+        };
+        self.is_ours(id, role).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            false
+        })
+    }
+
+    /// Whether the program at our place of clsact is ours.
+    fn is_ours(&self, id: u32, role: Role) -> Result<bool, Error> {
+        match program_name(id) {
+            Ok(name) => Ok(name.starts_with(OUR_PREFIX)),
+            Err(source) => {
+                let (interface, priority) = (self.interface.shown(), role.filter().priority);
+                Err(Error::Whose { interface, priority, id, source })
+            }
+        }
     }
 
     /// The place in the BPF filesystem for a link of this device.
@@ -217,46 +293,37 @@ impl Attempt<'_> {
         let Some(id) = program else {
             return Ok(());
         };
-        let name = program_name(id);
+        // It is foreign because no link of ours holds it; the name is for people.
+        let name = program_name(id).unwrap_or_else(|error| format!("not known: {error}"));
         Err(Error::Foreign { interface: self.interface.shown(), id, name })
     }
 
-    /// Whether the filter is new.
-    fn clsact(&self, program: &OwnedFd, role: Role) -> Result<bool, Error> {
-        let (ifindex, filter) = (self.device.ifindex, role.filter());
-        let failed = |source| self.failed(Hook::Clsact.name(), source);
+    fn clsact(&self, program: OwnedFd, role: Role) -> Result<Mounted, Error> {
+        let (hook, ifindex, filter) = (Hook::Clsact, self.device.ifindex, role.filter());
+        let failed = |source| self.failed(hook.name(), source);
         let found = syscall::clsact_program(ifindex, filter).map_err(failed)?;
-        if let Some(id) = found {
-            let name = program_name(id);
-            if !name.starts_with(OUR_PREFIX) {
-                let (interface, priority) = (self.interface.shown(), filter.priority);
-                return Err(Error::ForeignFilter { interface, priority, id, name });
-            }
+        if let Some(id) = found
+            && !self.is_ours(id, role)?
+        {
+            let (interface, priority) = (self.interface.shown(), filter.priority);
+            let name = program_name(id).unwrap_or_default();
+            return Err(Error::ForeignFilter { interface, priority, id, name });
         }
-        syscall::clsact_attach(program.as_fd(), ifindex, filter).map_err(failed)?;
-        Ok(found.is_none())
-    }
-
-    fn pin_link(&self, link: &OwnedFd, pin: &Path) -> Result<(), Error> {
-        let failed = |source: io::Error| Error::Pins { path: pin.to_path_buf(), source };
-        if let Ok(pinned) = syscall::open_pin(pin) {
-            let ids = (syscall::link_info(pinned.as_fd()), syscall::link_info(link.as_fd()));
-            if matches!(ids, (Ok(a), Ok(b)) if a.id == b.id) {
-                return Ok(());
-            }
-            remove_pin(pin);
+        let (new, waits) = (found.is_none(), self.is_elsewhere(hook, role));
+        if !waits {
+            syscall::clsact_attach(program.as_fd(), ifindex, filter).map_err(failed)?;
+        } else if new {
+            let asleep = self.asleep(hook, role)?;
+            syscall::clsact_attach(asleep.as_fd(), ifindex, filter).map_err(failed)?;
         }
-        if let Some(directory) = pin.parent() {
-            fs::create_dir_all(directory).map_err(failed)?;
-        }
-        syscall::pin(link.as_fd(), pin).map_err(failed)
+        Ok(Mounted { hook, role, link: None, pin: None, new, program, waits })
     }
 
     /// Hooks of ours that this interface had before and does not need any more.
     fn remove_unused(&self, mounted: &[Mounted]) {
         for role in Role::ALL {
             let used = mounted.iter().find(|mounted| mounted.role == role);
-            for hook in [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx] {
+            for hook in LINKS {
                 if used.is_some_and(|used| used.hook == hook) {
                     continue;
                 }
@@ -267,11 +334,8 @@ impl Attempt<'_> {
                     remove_pin(&pin);
                 }
             }
-            let filter = role.filter();
-            let ours = syscall::clsact_program(self.device.ifindex, filter)
-                .is_ok_and(|id| id.is_some_and(|id| program_name(id).starts_with(OUR_PREFIX)));
-            if ours && used.is_none_or(|used| used.hook != Hook::Clsact) {
-                let _ = syscall::clsact_detach(self.device.ifindex, filter);
+            if used.is_none_or(|used| used.hook != Hook::Clsact) && self.has_filter(role) {
+                let _ = syscall::clsact_detach(self.device.ifindex, role.filter());
             }
         }
     }
@@ -287,8 +351,29 @@ pub fn foreign_program(id: u32) -> io::Result<Option<String>> {
     Ok((!name.starts_with(OUR_PREFIX)).then_some(name))
 }
 
-/// The name of a program; empty where it is gone.
-pub(crate) fn program_name(id: u32) -> String {
-    let info = syscall::program_by_id(id).and_then(|fd| syscall::program_info(fd.as_fd()));
-    info.map(|info| info.name).unwrap_or_default()
+/// Pins a link, unless it is pinned there already.
+pub(crate) fn pin_link(link: &OwnedFd, pin: &Path) -> Result<(), Error> {
+    let failed = |source: io::Error| Error::Pins { path: pin.to_path_buf(), source };
+    if let Ok(pinned) = syscall::open_pin(pin) {
+        let ids = (syscall::link_info(pinned.as_fd()), syscall::link_info(link.as_fd()));
+        if matches!(ids, (Ok(a), Ok(b)) if a.id == b.id) {
+            return Ok(());
+        }
+        remove_pin(pin);
+    }
+    if let Some(directory) = pin.parent() {
+        fs::create_dir_all(directory).map_err(failed)?;
+    }
+    syscall::pin(link.as_fd(), pin).map_err(failed)
+}
+
+/// The name of a program; empty where it is gone. To open a program by its number the kernel wants
+/// CAP_SYS_ADMIN, and nothing less: without it the name is not known, which says nothing of whose
+/// the program is.
+pub(crate) fn program_name(id: u32) -> io::Result<String> {
+    match syscall::program_by_id(id).and_then(|fd| syscall::program_info(fd.as_fd())) {
+        Ok(info) => Ok(info.name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
+    }
 }

@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::maps::Maps;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Both inner maps of one outer map.
@@ -19,7 +19,8 @@ pub(crate) struct Swapped {
 }
 
 impl Swapped {
-    /// Takes over the inner map that is in force, if there is one.
+    /// Takes over the inner map that is in force, if there is one. To open a map by its number the
+    /// kernel wants CAP_SYS_ADMIN: without it there is a warning, and nothing is taken over.
     pub(crate) fn adopt(
         maps: &Maps,
         outer: &'static str,
@@ -29,7 +30,7 @@ impl Swapped {
         let id = maps.get(outer)?.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let id = id.map_err(Error::map(outer))?;
         let id = id.and_then(|id| id.try_into().ok()).map(u32::from_ne_bytes);
-        let active = id.and_then(|id| MapHandle::from_map_id(id).ok());
+        let active = id.map(|id| in_force(outer, id)).transpose()?.flatten();
         let spare = inner(outer, value_size, entries)?;
         Ok(Self { outer, value_size, entries, spare, active })
     }
@@ -68,6 +69,23 @@ impl Swapped {
         };
         self.active = Some(std::mem::replace(&mut self.spare, next));
         Ok(())
+    }
+}
+
+/// Opens the inner map that is in force. A daemon that may not begins without it: what its
+/// predecessor decided is lost, and protection is not.
+fn in_force(outer: &str, id: u32) -> Result<Option<MapHandle>, Error> {
+    match MapHandle::from_map_id(id) {
+        Ok(map) => Ok(Some(map)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            tracing::warn!(
+                map = outer,
+                "what is in force cannot be taken over without CAP_SYS_ADMIN ({error}): begins anew, \
+                 without limits and with other numbers; give the daemon this capability for its start"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(Error::map(outer)(error)),
     }
 }
 

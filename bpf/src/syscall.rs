@@ -81,6 +81,50 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { sys::bpf_link_detach(link.as_raw_fd()) }).map(drop)
 }
 
+/// Where a program that lets everything pass shall go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Xdp,
+    Tcx(Side),
+    Clsact,
+}
+
+/// `r0 = K` and `exit` (linux/bpf.h).
+const MOV64_K: u8 = 0xb7;
+const EXIT: u8 = 0x95;
+/// `XDP_PASS`.
+const XDP_PASS: i32 = 2;
+/// `TCX_NEXT`, and for clsact `TC_ACT_UNSPEC`: on to whoever comes next.
+const TC_NEXT: i32 = -1;
+
+/// Loads a program that lets everything pass. A program of ours can take its place in a link: the
+/// kernel compares types, attach types and (for large frames) that both take fragments.
+pub(crate) fn load_pass(place: Pass) -> io::Result<OwnedFd> {
+    let (kind, expected_attach_type, prog_flags, verdict) = match place {
+        Pass::Xdp => (sys::BPF_PROG_TYPE_XDP, sys::BPF_XDP, sys::BPF_F_XDP_HAS_FRAGS, XDP_PASS),
+        Pass::Tcx(Side::Ingress) => {
+            (sys::BPF_PROG_TYPE_SCHED_CLS, sys::BPF_TCX_INGRESS, 0, TC_NEXT)
+        }
+        Pass::Tcx(Side::Egress) => (sys::BPF_PROG_TYPE_SCHED_CLS, sys::BPF_TCX_EGRESS, 0, TC_NEXT),
+        Pass::Clsact => (sys::BPF_PROG_TYPE_SCHED_CLS, 0, 0, TC_NEXT),
+    };
+    let code = [
+        sys::bpf_insn { code: MOV64_K, imm: verdict, ..Default::default() },
+        sys::bpf_insn { code: EXIT, ..Default::default() },
+    ];
+    let mut options = sys::bpf_prog_load_opts {
+        sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
+        expected_attach_type,
+        prog_flags,
+        ..Default::default()
+    };
+    let (name, licence) = (c"tg_asleep".as_ptr(), c"Dual BSD/GPL".as_ptr());
+    let length = code.len() as sys::size_t;
+    // SAFETY: terminated strings, instructions of the length that is told, and options with their
+    // size; all outlive the call.
+    owned(unsafe { sys::bpf_prog_load(kind, name, licence, code.as_ptr(), length, &mut options) })
+}
+
 /// What a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkInfo {
@@ -141,6 +185,8 @@ pub(crate) fn tcx_programs(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
 /// Identity and cost of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProgramInfo {
+    /// Unique as long as it lives.
+    pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) verified_insns: u32,
     /// Runs and nanoseconds, while `kernel.bpf_stats_enabled` was on.
@@ -155,6 +201,7 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     check(unsafe { sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) })?;
     let name = info.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
     Ok(ProgramInfo {
+        id: info.id,
         name: String::from_utf8(name).unwrap_or_default(),
         verified_insns: info.verified_insns,
         runs: (info.run_cnt, info.run_time_ns),

@@ -87,7 +87,8 @@ pub fn tcx_programs(interface: &Interface) -> Result<[Vec<String>; 2], Error> {
         let names = |side| {
             let programs = syscall::tcx_programs(device.ifindex, side);
             let programs = programs.map_err(|source| Error::Run { program: "query", source })?;
-            Ok(programs.into_iter().map(program_name).collect())
+            let names = programs.into_iter().map(program_name).collect::<Result<_, _>>();
+            names.map_err(|source| Error::Run { program: "query", source })
         };
         Ok([names(Side::Ingress)?, names(Side::Egress)?])
     })

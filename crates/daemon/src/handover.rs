@@ -5,8 +5,11 @@
 //! new: begin ──► old: decides nothing any more, renews the lease, says what it had decided
 //! new: adopts the pinned state, applies its configuration, binds the socket in place of the old
 //! new: finish ─► old: ends, and leaves everything attached      (new fails: abort ─► old goes on)
-//! new: ticks
+//! new: takes off what was the old one's and is not its own; ticks
 //! ```
+//!
+//! Until `finish` the new one only adds hooks and gives links its programs. An old daemon that goes
+//! on puts back what it needs (tables, programs of links, pins), which takes no privileges.
 //!
 //! An old daemon that hears neither `finish` nor `abort` for [`WAIT_MAX`] goes on; it refuses a
 //! `finish` that comes after that, and a second `begin` before. The new one then gives up: two

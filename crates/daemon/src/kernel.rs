@@ -30,6 +30,8 @@ pub struct Kernel {
     dataplane: Dataplane,
     /// Every interface has its egress hook.
     sees_answers: bool,
+    /// Services whose limits were refused, and why.
+    refused: Vec<(String, String)>,
 }
 
 /// What to do when hooks cannot be changed any more.
@@ -50,13 +52,15 @@ fn failed(error: impl Display) -> PlaneError {
 }
 
 impl Kernel {
-    /// Loads and attaches, or adopts what is pinned.
+    /// Loads and attaches, or adopts what is pinned. Takes nothing off before [`Plane::commit`], and
+    /// dropped before that takes its own new hooks off: a predecessor goes on then, with the hooks
+    /// that it had ([`Plane::reassert`]).
     ///
     /// # Errors
     /// What the dataplane refuses, in its words.
     pub fn start(config: &Config) -> Result<Self, PlaneError> {
         let plan = plan(config)?;
-        let dataplane = Dataplane::start(&plan).map_err(failed)?;
+        let dataplane = Dataplane::begin(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
             let ingress = hook.ingress.name();
@@ -66,7 +70,7 @@ impl Kernel {
             }
         }
         let sees_answers = sees_answers(&dataplane);
-        Ok(Self { dataplane, sees_answers })
+        Ok(Self { dataplane, sees_answers, refused: Vec::new() })
     }
 }
 
@@ -88,6 +92,14 @@ impl Plane for Kernel {
         Ok(())
     }
 
+    fn commit(&mut self) -> Vec<String> {
+        self.dataplane.commit()
+    }
+
+    fn reassert(&mut self) -> Vec<String> {
+        self.dataplane.reassert()
+    }
+
     fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
         self.dataplane.set_shadow(service, shadow).map_err(failed)
     }
@@ -102,23 +114,18 @@ impl Plane for Kernel {
     }
 
     fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError> {
-        let services = config.services.iter().zip(&limits.services).enumerate();
-        let params: Vec<ServiceParams> = services
-            .map(|(service, (config, limits))| {
-                Ok(ServiceParams {
-                    service,
-                    params: params(config, limits)?,
-                    waiting_max: limits.waiting_max,
-                    accept_queue_max_q10: limits.accept_queue_max_q10,
-                })
-            })
-            .collect::<Result<_, PlaneError>>()?;
+        let (params, refused) = all_params(config, limits)?;
+        self.refused = refused;
         self.dataplane.set_limits(&params, limits.generation).map_err(failed)?;
         let buckets = requests::params(config, limits);
         if buckets.is_empty() {
             return Ok(());
         }
         self.dataplane.set_bucket_limits(&buckets, limits.generation).map_err(failed)
+    }
+
+    fn refused(&self) -> Vec<(String, String)> {
+        self.refused.clone()
     }
 
     fn generation(&self) -> u64 {
@@ -294,6 +301,35 @@ fn action(config: &PolicyConfig) -> Action {
     }
 }
 
+/// What is written for each service, and the services whose policy refused theirs: those get none,
+/// so that they cannot keep the limits of others from being written.
+type AllParams = (Vec<ServiceParams>, Vec<(String, String)>);
+
+fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError> {
+    let (mut all, mut refused) = (Vec::new(), Vec::new());
+    for (service, (config, limits)) in config.services.iter().zip(&limits.services).enumerate() {
+        let written = match params(config, limits) {
+            Ok(params) => ServiceParams {
+                service,
+                params,
+                waiting_max: limits.waiting_max,
+                accept_queue_max_q10: limits.accept_queue_max_q10,
+            },
+            Err(error) => {
+                refused.push((config.name.clone(), error.0));
+                ServiceParams {
+                    service,
+                    params: Params::no_limit(policy(&config.policy)?),
+                    waiting_max: None,
+                    accept_queue_max_q10: 0,
+                }
+            }
+        };
+        all.push(written);
+    }
+    Ok((all, refused))
+}
+
 /// The limits of a service as its policy takes them.
 ///
 /// # Errors
@@ -335,7 +371,40 @@ fn abacus_learned(config: &PolicyConfig, bucket: BucketSpec) -> AbacusLearnedSpe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_model::intent::Registry;
     use tidegate_units::Rate;
+
+    /// Refused only when there is a rate: a schedule of 1, 3 and 7 s does not rise in periods of 2 s.
+    #[test]
+    fn a_service_whose_limits_are_refused_gets_none_and_the_others_get_theirs() {
+        let text = "interfaces: [{name: lo}]\nservices:\n  \
+                    odd: {mode: enforce, listen: ['*:80'], policy: {name: abacus}}\n  \
+                    shop: {mode: enforce, listen: ['*:81'], policy: {name: token_bucket}}\n";
+        let registry = Registry::new(["abacus", "token_bucket"], ["default"]);
+        let mut config = intent::parse(text, &registry).unwrap();
+        config.services[0].policy.period = Some(Nanos::from_secs(2));
+        let rate = Some(Rate::per_second(5.0));
+        let decided = |waiting_max| ServiceLimits {
+            rate,
+            burst: 3,
+            waiting_max,
+            accept_queue_max_q10: 900,
+            ..ServiceLimits::default()
+        };
+        let limits = Limits { generation: 4, services: vec![decided(Some(7)), decided(None)] };
+        let (all, refused) = all_params(&config, &limits).unwrap();
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].0 == "odd" && refused[0].1.contains("odd"), "{refused:?}");
+        let nothing = ServiceParams {
+            service: 0,
+            params: Params::no_limit(Policy::Abacus),
+            waiting_max: None,
+            accept_queue_max_q10: 0,
+        };
+        assert_eq!(all[0], nothing, "everything passes");
+        assert_eq!(all[1].params, params(&config.services[1], &limits.services[1]).unwrap());
+        assert_eq!(all[1].accept_queue_max_q10, 900);
+    }
 
     #[test]
     fn abacus_takes_the_defaults_of_the_configuration_in_its_periods() {

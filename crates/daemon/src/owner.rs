@@ -18,6 +18,8 @@ use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
 use tokio::sync::watch;
 
+/// Subject of warnings about what a take-over left.
+const TAKE_OVER: &str = "take-over";
 /// Most samples that are kept for `explain`.
 pub const SAMPLES_MAX: usize = 4096;
 /// Most samples that are taken in one tick.
@@ -175,11 +177,27 @@ impl Owner {
         self.renew(self.clock.now());
     }
 
-    /// The successor did not come: what it may have changed is put back.
+    /// The predecessor has left: what was its and is not ours is taken off. To be called while the
+    /// process still has its privileges.
+    pub fn commit(&mut self) {
+        let left = self.plane.commit();
+        if !left.is_empty() {
+            self.warnings.stick(self.clock.now(), TAKE_OVER, left.join("; "));
+        }
+    }
+
+    /// The successor did not come: what it may have changed is put back. What cannot be is told for
+    /// as long as it is so.
     pub fn resume(&mut self) {
         let now = self.clock.now();
+        let mut lost = self.plane.reassert();
         if let Err(error) = self.plane.apply(&self.intent.config) {
-            self.warnings.raise(now, "take-over", format!("cannot go back: {error}"));
+            lost.push(format!("cannot go back: {error}"));
+        }
+        if lost.is_empty() {
+            self.warnings.clear(TAKE_OVER);
+        } else {
+            self.warnings.stick(now, TAKE_OVER, lost.join("; "));
         }
         self.rewrite();
         self.last_tick = None;
@@ -209,6 +227,10 @@ impl Owner {
         }
         self.decide(now);
         self.write(now);
+        for (service, why) in self.plane.refused() {
+            let text = format!("refused, so that everything passes: {why}");
+            self.warnings.raise(now, &format!("{service}: limits"), text);
+        }
         self.take_samples(now);
         if self.intent.released {
             self.warnings.raise(now, "kill switch", "released: everything passes");

@@ -34,6 +34,18 @@ pub trait Plane: Totals {
     /// When it is refused as a whole.
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError>;
 
+    /// The predecessor has left: takes off what was its and is not ours. Returns what does not
+    /// judge now, one sentence each.
+    fn commit(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A successor began and did not come: makes hooks and pins ours again. Returns what is not,
+    /// one sentence each.
+    fn reassert(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether refusals of a service (by its index) are only counted, and not executed.
     ///
     /// # Errors
@@ -47,11 +59,18 @@ pub trait Plane: Totals {
     /// Whether following this configuration changes hooks.
     fn needs_attach(&self, config: &Config) -> bool;
 
-    /// Writes the limits of all services, in the order of the configuration.
+    /// Writes the limits of all services, in the order of the configuration. A service whose limits
+    /// its policy refuses gets none, and is told by [`Self::refused`].
     ///
     /// # Errors
     /// When they could not all be written; the caller writes again.
     fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError>;
+
+    /// The services that have no limits because their policy refused what was decided last, and
+    /// why.
+    fn refused(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 
     /// Number of the limits in force; grows by itself with [`Self::apply`].
     fn generation(&self) -> u64;

@@ -155,7 +155,8 @@ struct Ssh {
     listeners: Vec<Listener>,
 }
 
-/// Takes over or starts afresh. Until the last step a failure leaves the predecessor in charge.
+/// Takes over or starts afresh. Until the predecessor has said that it leaves, a failure leaves it in
+/// charge, with the hooks that it had: nothing is taken off before the commit.
 fn start(options: &Options, config: Config, listeners: SockDiag) -> Result<Started, RunError> {
     let mut predecessor = Predecessor::find(&config.daemon.socket)?;
     if predecessor.is_none() && Lock::is_taken(&config.daemon.pins) {
@@ -168,6 +169,7 @@ fn start(options: &Options, config: Config, listeners: SockDiag) -> Result<Start
             if let Some(old) = predecessor {
                 old.finish()?;
             }
+            started.owner.commit();
             Ok(started)
         }
         Err(error) => {

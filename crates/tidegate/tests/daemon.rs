@@ -110,14 +110,27 @@ impl World {
         path
     }
 
-    /// Starts a daemon and waits until it is in charge.
-    fn run(&self, config: &Path, more: &[&str]) -> Daemon {
-        let log = fs::File::create(self.path(&format!("log-{}", unique()))).unwrap();
-        let child = Command::new("nsenter")
+    /// `tidegate run` in the server's namespace, by way of a command that becomes it.
+    fn command(&self, way: &[String], config: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command
             .arg(format!("--net={}", self.namespace("s").display()))
+            .args(way)
             .arg(env!("CARGO_BIN_EXE_tidegate"))
             .args(["run", "--config"])
-            .arg(config)
+            .arg(config);
+        command
+    }
+
+    /// Starts a daemon and waits until it is in charge.
+    fn run(&self, config: &Path, more: &[&str]) -> Daemon {
+        self.run_by(&[], config, more)
+    }
+
+    fn run_by(&self, way: &[String], config: &Path, more: &[&str]) -> Daemon {
+        let log = fs::File::create(self.path(&format!("log-{:04}", unique()))).unwrap();
+        let child = self
+            .command(way, config)
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -134,6 +147,14 @@ impl World {
             }
         });
         Daemon(child)
+    }
+
+    /// What the daemon said that was started last.
+    fn log(&self) -> String {
+        let files = fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let is_log =
+            |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("log-");
+        fs::read_to_string(files.filter(is_log).max().unwrap()).unwrap()
     }
 
     fn status(&self) -> Snapshot {
@@ -376,6 +397,37 @@ fn a_successor_that_cannot_start_leaves_the_old_daemon_in_charge() {
     daemon.kill();
 }
 
+/// What was attached on the first interface is not given up for a second that fails.
+#[test]
+fn a_successor_that_fails_on_its_second_interface_leaves_the_first_to_the_old_daemon() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    let text = fs::read_to_string(&config).unwrap();
+    let wrong = world.path("wrong.yaml");
+    let (old, new) =
+        ("{name: v0, attach: tcx}", "{name: v0, attach: xdp}, {name: lo, attach: xdp}");
+    assert!(text.contains(old));
+    fs::write(&wrong, text.replace(old, new)).unwrap();
+    let output = world.command(&[], &wrong).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("interface lo"), "{said}");
+    wait_for("the old daemon decides again", || {
+        let snapshot = world.status();
+        let refused = (0..5).any(|_| world.request().is_err());
+        (snapshot.interfaces[0].attached == "tcx" && refused).then_some(())
+    });
+    let link = Command::new("ip")
+        .args(["-d", "-n", &format!("{}s", world.name), "link", "show", "v0"])
+        .output()
+        .unwrap();
+    assert!(!String::from_utf8_lossy(&link.stdout).contains("prog/xdp"), "its own hook is off");
+    let warnings = world.status().warnings;
+    assert!(!warnings.iter().any(|w| w.starts_with("take-over")), "{warnings:?}");
+    daemon.kill();
+}
+
 #[test]
 fn the_kill_switch_is_served_while_another_daemon_takes_over() {
     let world = World::new();
@@ -498,6 +550,57 @@ fn a_clean_stop_takes_everything_off() {
     assert!(daemon.ended());
     assert!((0..20).all(|_| world.request().is_ok()), "everything passes at once");
     assert!(!world.pins.exists() && !world.socket().exists(), "nothing is left");
+}
+
+/// What gives a program the capabilities that packaging/tidegate.service leaves it, as systemd does.
+fn as_the_unit() -> Vec<String> {
+    let unit = include_str!("../../../packaging/tidegate.service");
+    let set = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = set.split_whitespace().map(|name| name.strip_prefix("CAP_").unwrap());
+    let bounds = names.fold("-all".to_owned(), |all, name| all + ",+" + &name.to_lowercase());
+    ["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set", &bounds]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// Every thread of a process has empty sets of capabilities.
+fn has_none(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
+    let status: String =
+        tasks.map(|task| fs::read_to_string(task.join("status")).unwrap_or_default()).collect();
+    ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"].iter().all(|field| {
+        let mut values = status.lines().filter_map(|line| line.strip_prefix(field)).peekable();
+        values.peek().is_some()
+            && values.all(|value| value.trim().bytes().all(|digit| digit == b'0'))
+    })
+}
+
+#[test]
+fn under_the_units_capabilities_a_restart_after_a_crash_adopts_what_is_in_force() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let unit = as_the_unit();
+    let daemon = world.run_by(&unit, &config, &[]);
+    for _ in 0..5 {
+        assert!(world.tidegate(&["reload"]).status.success());
+    }
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    let before = world.status().limits_generation;
+    assert!(before > 5, "{before}: a number that no start begins with");
+    daemon.kill();
+    let daemon = world.run_by(&unit, &config, &[]);
+    let after = world.status().limits_generation;
+    assert!(after > before, "{after} after {before}: what was in force is known");
+    assert!(!world.log().contains("CAP_SYS_ADMIN"), "{}", world.log());
+    wait_for("no thread has a capability", || has_none(daemon.0.id()).then_some(()));
+    daemon.kill();
+
+    let less: Vec<String> = unit.iter().map(|word| word.replace(",+sys_admin", "")).collect();
+    assert_ne!(less, unit);
+    let daemon = world.run_by(&less, &config, &[]);
+    assert!(world.log().contains("CAP_SYS_ADMIN"), "a loss is told: {}", world.log());
+    wait_for("it protects all the same", || world.request().is_err().then_some(()));
+    daemon.kill();
 }
 
 #[test]

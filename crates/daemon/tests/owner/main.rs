@@ -279,6 +279,38 @@ fn an_owner_that_is_being_succeeded_only_renews_the_lease_and_can_go_on() {
     assert_eq!(world.generations(), [1, 2]);
 }
 
+/// Hooks that another process took and that cannot be had back are told for as long as it is so.
+#[test]
+fn hooks_that_a_failed_take_over_left_are_told() {
+    let mut world = World::new(ONE);
+    world.tick(Some(50));
+    world.memory.lock().unwrap().lost = vec!["interface eth7: tcx (in) is not ours".into()];
+    world.owner.resume();
+    for _ in 0..500 {
+        world.tick(Some(50));
+    }
+    assert!(world.warns("take-over: interface eth7"), "{:?}", world.snapshot().warnings);
+    world.memory.lock().unwrap().lost.clear();
+    world.owner.resume();
+    assert!(!world.warns("take-over"), "{:?}", world.snapshot().warnings);
+}
+
+#[test]
+fn a_service_whose_limits_are_refused_is_told_while_it_lasts() {
+    let mut world = World::new(ONE);
+    world.memory.lock().unwrap().refused = vec![("shop".into(), "no such schedule".into())];
+    world.tick(Some(50));
+    for _ in 0..500 {
+        world.tick(Some(50));
+    }
+    assert!(world.warns("shop: limits: refused"), "{:?}", world.snapshot().warnings);
+    world.memory.lock().unwrap().refused.clear();
+    for _ in 0..200 {
+        world.tick(Some(50));
+    }
+    assert!(!world.warns("shop: limits"), "{:?}", world.snapshot().warnings);
+}
+
 #[test]
 fn a_client_is_explained_from_its_prefix_and_the_samples() {
     let mut world = World::new(ONE);

@@ -42,6 +42,10 @@ pub(crate) struct Memory {
     pub(crate) followed: Option<Followed>,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
+    /// Services whose limits are refused, and why.
+    pub(crate) refused: Vec<(String, String)>,
+    /// What is not ours any more after a take-over that failed.
+    pub(crate) lost: Vec<String>,
 }
 
 #[derive(Clone, Default)]
@@ -70,6 +74,14 @@ impl Plane for FakePlane {
         }
         memory.applied.push(config.clone());
         Ok(())
+    }
+
+    fn reassert(&mut self) -> Vec<String> {
+        self.0.lock().unwrap().lost.clone()
+    }
+
+    fn refused(&self) -> Vec<(String, String)> {
+        self.0.lock().unwrap().refused.clone()
     }
 
     fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {

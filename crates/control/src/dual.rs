@@ -232,7 +232,10 @@ impl Dual {
         if !limits.why.shedding {
             self.fence = limits.waiting_max.map(|guard| guard.saturating_mul(FENCE_GUARDS));
         }
-        limits.why.text = format!("SYN policing sleeps; it would say: {}", limits.why.text);
+        let fence = self.fence.map_or_else(String::new, |fence| {
+            format!(", but its fence holds: no more than {fence} may wait for an answer")
+        });
+        limits.why.text = format!("SYN policing sleeps{fence}; it would say: {}", limits.why.text);
         limits.why.shedding = false;
         limits.why.since = self.since;
         ServiceLimits {

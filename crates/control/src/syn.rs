@@ -16,8 +16,13 @@
 //! Taken literally that hold never lets go: with the queue empty and unchanged the rate stays where
 //! the crowd pushed it. That is [`SynVariant::Published`]. [`SynVariant::Released`], which we ship,
 //! raises the rate in that state too while something is refused, at the same proportional law.
+//!
+//! The paper does not say what becomes of the rate where nobody knows the queue. While it is not known
+//! the rate stands, and after [`crate::RELEASE_PERIODS`] there is none: without a queue nothing would
+//! ever raise it. Known again, it begins anew at the initial rate or above.
 
-use crate::{BURST_MAX, Controller, Freshness, Mode, Watch, bounded, period_s};
+use crate::{BURST_MAX, Controller, Freshness, Mode, RATE_CEILING, Watch, period_s};
+use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Family, Signals};
 use tidegate_units::{Nanos, Rate, Share};
@@ -44,6 +49,8 @@ pub struct SynSpec {
     pub cpu_reference: Share,
     /// Rate at the start: 1000/s.
     pub rate_start: Rate,
+    /// The rate never falls below this, so that it is soon back: 1/s (the paper names no floor).
+    pub rate_min: Rate,
     /// The rate never exceeds this (the paper names no ceiling; ours keeps a calm year finite).
     pub rate_max: Rate,
     /// Bucket: 20 SYNs.
@@ -60,10 +67,21 @@ impl Default for SynSpec {
             reference: Share::new(100.0 / 1024.0),
             cpu_reference: Share::new(0.90),
             rate_start: Rate::per_second(1000.0),
+            rate_min: Rate::per_second(RATE_FLOOR),
             rate_max: Rate::per_second(1e6),
             burst: 20,
             variant: SynVariant::Released,
         }
+    }
+}
+
+impl SynSpec {
+    /// A rate inside the bounds; NaN becomes the maximum, because what is no number must not
+    /// tighten.
+    fn bounded(&self, rate: f64) -> f64 {
+        let floor = self.rate_min.get().clamp(RATE_FLOOR, RATE_CEILING);
+        let ceiling = self.rate_max.get().clamp(floor, RATE_CEILING);
+        if rate.is_nan() { ceiling } else { rate.clamp(floor, ceiling) }
     }
 }
 
@@ -72,6 +90,8 @@ impl Default for SynSpec {
 pub struct Syn {
     spec: SynSpec,
     rate: f64,
+    /// The queue has been unknown for long: no limit until it is known again.
+    let_go: bool,
     length: Option<f64>,
     watch: Watch,
     seen: Freshness,
@@ -85,16 +105,22 @@ impl Syn {
     pub fn new(mut spec: SynSpec) -> Self {
         let clean = |gain: f64| if gain.is_finite() { gain.max(0.0) } else { 0.0 };
         (spec.gain_p, spec.gain_d) = (clean(spec.gain_p), clean(spec.gain_d));
-        let rate = spec.rate_start.get();
+        let rate = spec.bounded(spec.rate_start.get());
         Self {
             spec,
             rate,
+            let_go: false,
             length: None,
             watch: Watch::default(),
             seen: Freshness::Frozen,
             shedding: false,
             since: Nanos::ZERO,
         }
+    }
+
+    /// Aims at another share of the queue's limit from now on; what was learned stays.
+    pub const fn aim(&mut self, reference: Share) {
+        self.spec.reference = reference;
     }
 
     /// One step of the control law; returns the queue's reference.
@@ -112,7 +138,7 @@ impl Syn {
         // A CPU that could not be read does not keep the rate down.
         let busy = signals.resource.cpu.is_some_and(|c| c.value >= self.spec.cpu_reference);
         if change <= 0.0 || !busy {
-            self.rate = bounded(self.rate + change).get().min(self.spec.rate_max.get().max(1.0));
+            self.rate = self.spec.bounded(self.rate + change);
         }
         reference
     }
@@ -124,14 +150,16 @@ impl Controller for Syn {
         self.seen = self.watch.see(accept.map(|a| a.age), signals.period);
         let text = match (accept, self.seen) {
             (Some(queue), Freshness::Fresh) => {
+                self.let_go = false;
                 let (length, limit) = (queue.value.length as f64, queue.value.limit as f64);
                 let reference = self.step(signals, length, limit);
                 format!("accept queue {length:.0} of {limit:.0}, reference {reference:.0}")
             }
             (_, Freshness::Lost) => {
                 self.length = None;
-                self.rate = self.rate.max(self.spec.rate_start.get());
-                "accept queue unknown for long: back to the initial rate or above".to_owned()
+                self.let_go = true;
+                self.rate = self.rate.max(self.spec.bounded(self.spec.rate_start.get()));
+                "accept queue unknown for long: let go".to_owned()
             }
             _ => "accept queue unknown: held".to_owned(),
         };
@@ -139,30 +167,31 @@ impl Controller for Syn {
         if mode == Mode::Shadow {
             // Nothing is shed, so the queue does not answer to the rate: what the server completes
             // is a rate that it can do.
-            self.rate = self.rate.max(counts.completed as f64 / period_s(signals));
+            let completed = counts.completed as f64 / period_s(signals);
+            self.rate = self.spec.bounded(self.rate.max(completed));
         }
         if (counts.refused > 0) != self.shedding {
             self.shedding = counts.refused > 0;
             self.since = signals.now;
         }
-        let rate = bounded(self.rate);
+        let rate = (!self.let_go).then(|| Rate::per_second(self.rate));
+        let told = rate.map_or_else(|| "no limit".to_owned(), |rate| format!("rate {rate}"));
         let alarmed = if self.shedding { vec![Family::Queue] } else { Vec::new() };
         ServiceLimits {
-            rate: Some(rate),
+            rate,
             burst: self.spec.burst.clamp(1, BURST_MAX),
             why: Why {
                 shedding: self.shedding,
                 since: self.since,
                 alarmed,
-                text: format!("{text}; rate {rate}"),
+                text: format!("{text}; {told}"),
             },
             ..ServiceLimits::default()
         }
     }
 
     fn resume(&mut self, completions: Rate) {
-        self.rate = bounded(self.rate.max(completions.get())).get();
-        self.rate = self.rate.min(self.spec.rate_max.get().max(1.0));
+        self.rate = self.spec.bounded(self.rate.max(completions.get()));
     }
 
     fn grounded(&self) -> bool {
@@ -217,6 +246,34 @@ mod tests {
         assert_eq!(rates[0], 1000.0);
         assert_eq!(rates[1], 1000.0);
         assert!(rates[2] > 1000.0);
+    }
+
+    #[test]
+    fn the_rate_stays_inside_its_bounds_and_comes_back_from_them_at_once() {
+        let (rate_min, rate_max) = (Rate::per_second(200.0), Rate::per_second(1200.0));
+        let mut syn = Syn::new(SynSpec { rate_min, rate_max, ..SynSpec::default() });
+        let mut tick = |length, refused| {
+            syn.tick(&signals(length, refused, 0.5, Nanos::SECOND), Mode::Enforce).rate.unwrap()
+        };
+        let low = (0..1000).map(|_| tick(1000, 100)).last().unwrap();
+        assert_eq!(low, rate_min);
+        // 100/16 + 1000/4
+        assert_eq!(tick(0, 100).get(), 200.0 + 6.25 + 250.0);
+        let high = (0..1000).map(|_| tick(0, 100)).last().unwrap();
+        assert_eq!(high, rate_max);
+        // −100/16 − 200/4
+        assert_eq!(tick(200, 100).get(), 1200.0 - 6.25 - 50.0);
+    }
+
+    #[test]
+    fn bounds_hold_also_for_what_is_no_number() {
+        let spec = SynSpec { rate_max: Rate::per_second(50.0), ..SynSpec::default() };
+        let table = [(f64::NAN, 50.0), (f64::INFINITY, 50.0), (-1.0, 1.0), (20.0, 20.0)];
+        for (rate, expected) in table {
+            assert_eq!(spec.bounded(rate), expected, "{rate}");
+        }
+        let upside_down = SynSpec { rate_min: Rate::per_second(70.0), ..spec };
+        assert_eq!(upside_down.bounded(60.0), 70.0, "the floor wins");
     }
 
     #[test]

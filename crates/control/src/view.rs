@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The same signals as two actuators have to see them.
 
-use crate::bucket::refused_first;
 use crate::period_s;
 use tidegate_model::signals::{Counts, Signals};
 use tidegate_units::Rate;
 
-/// First requests of connections that header rules refused in this period.
+/// First requests of connections that header rules refused in this period. Later ones, whatever their
+/// rank, belong to connections that were counted long ago.
 fn refused_by_rules(signals: &Signals) -> u64 {
     let counts = signals.buckets.iter().filter_map(|bucket| bucket.counts);
-    counts.fold(0, |sum, counts| sum.saturating_add(refused_first(&counts.value)))
+    counts.fold(0, |sum, counts| sum.saturating_add(counts.value.refused_first))
 }
 
 fn with(signals: &Signals, change: impl Fn(Counts, u64) -> Counts) -> Signals {
@@ -68,10 +68,12 @@ mod tests {
         let mut s = Signals::default();
         let counts = Counts { offered: 100, repeated: 0, admitted: 90, refused: 10, completed: 40 };
         s.balance.counts = Some(Reading::fresh(counts));
-        // The 7 are later requests of connections that were counted long ago.
-        let refused = BucketCounts { refused: [1, 29, 7], ..BucketCounts::default() };
-        let counts = Some(Reading::fresh(refused));
-        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        // Which rank was refused says nothing of whose first request it was.
+        for (refused, refused_first) in [([900, 0, 0], 7), ([0, 29, 70], 20), ([0, 50, 1], 3)] {
+            let refused = BucketCounts { refused, refused_first, ..BucketCounts::default() };
+            let counts = Some(Reading::fresh(refused));
+            s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        }
         let of = |view: Signals| {
             let counts = view.balance.counts.unwrap().value;
             (counts.offered, counts.admitted, counts.refused, counts.completed)

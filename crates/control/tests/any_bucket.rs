@@ -8,7 +8,7 @@ use tidegate_control::{
     BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
     Fixed, FixedBucket, Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, Variant,
 };
-use tidegate_model::limits::BucketLimits;
+use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::signals::{
     AcceptQueue, BucketCounts, BucketSignals, Counts, InterfaceQueue, Reading, Signals, Times,
 };
@@ -65,10 +65,16 @@ fn reading<T: Clone + std::fmt::Debug + 'static>(
 }
 
 fn bucket() -> impl Strategy<Value = BucketSignals> {
-    let counts =
-        (prop::array::uniform3(number()), prop::array::uniform3(number()), number()).prop_map(
-            |(offered, refused, ended)| BucketCounts { offered, refused, begun: ended, ended },
-        );
+    let ranks = || prop::array::uniform3(number());
+    let counts = (ranks(), ranks(), number(), number()).prop_map(
+        |(offered, refused, refused_first, ended)| BucketCounts {
+            offered,
+            refused,
+            refused_first,
+            begun: ended,
+            ended,
+        },
+    );
     (reading(counts), reading(number())).prop_map(|(counts, in_flight)| BucketSignals {
         counts,
         in_flight,
@@ -307,6 +313,34 @@ fn rules_in_shadow_do_not_put_syn_policing_to_sleep() {
     assert!(dual.awake());
     let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
     assert_eq!(limits.rate, Some(Rate::per_second(1000.0)));
+}
+
+/// A guard on the connections that wait, and nothing else.
+struct Guard(Option<u64>);
+
+impl Controller for Guard {
+    fn tick(&mut self, _: &Signals, _: Mode) -> ServiceLimits {
+        ServiceLimits { waiting_max: self.0, ..ServiceLimits::default() }
+    }
+}
+
+/// Who is refused by the fence while SYN policing sleeps is told so, with the fence's number.
+#[test]
+fn the_fence_is_told_while_syn_policing_sleeps() {
+    for (guard, fence, told) in [
+        (
+            Some(256),
+            Some(768),
+            "SYN policing sleeps, but its fence holds: no more than 768 may wait",
+        ),
+        (None, None, "SYN policing sleeps; it would say"),
+    ] {
+        let rules = Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) }));
+        let mut dual = Dual::new(vec![rules], Box::new(Guard(guard)), Interaction::Released);
+        let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
+        assert_eq!((limits.rate, limits.waiting_max), (None, fence));
+        assert!(limits.why.text.starts_with(told), "{}", limits.why.text);
+    }
 }
 
 /// Header rules of the CPU, whose rate this law hardly moves in a second, and the paper's SYN policing.

@@ -147,6 +147,39 @@ fn an_overload_is_shed_at_about_the_capacity() {
     assert!((180.0..=220.0).contains(&rate), "rate {rate} for a capacity of 200/s");
 }
 
+/// An accept queue of 600, so old.
+fn queue(age_ms: u64) -> Signals {
+    let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };
+    let value = AcceptQueue { length: 600, limit: 1024 };
+    s.queue.accept = Some(Reading { value, age: Nanos::from_millis(age_ms) });
+    s
+}
+
+/// Where no listener is visible, or not any more, SYN policing must not refuse for ever: its rate
+/// stands for ten periods and is gone then, and only a queue that is known brings it back.
+#[test]
+fn syn_policing_lets_go_of_a_queue_that_is_lost() {
+    for variant in [SynVariant::Published, SynVariant::Released] {
+        let mut syn = Syn::new(SynSpec { variant, ..SynSpec::default() });
+        let mut tick = |s: &Signals| syn.tick(s, Mode::Enforce).rate.map(Rate::get);
+        let mut missing = queue(0);
+        missing.queue.accept = None;
+        for n in 1..=30 {
+            let expected = if n <= 10 { Some(1000.0) } else { None };
+            assert_eq!(tick(&missing), expected, "never seen, {n} periods");
+        }
+        assert_eq!(tick(&queue(500)), None, "what is too old to act upon tightens nothing");
+        let low = (0..300).map(|_| tick(&queue(0))).last().flatten();
+        assert!(low.is_some_and(|rate| rate < 300.0), "{low:?}");
+        for n in 1..=30 {
+            assert_eq!(tick(&missing), if n <= 10 { low } else { None }, "lost, {n} periods");
+        }
+        assert_eq!(tick(&queue(500)), None, "what is too old to act upon tightens nothing");
+        let back = tick(&queue(0));
+        assert!(back.is_some_and(|rate| rate > 990.0), "begins anew: {back:?}");
+    }
+}
+
 #[test]
 fn stale_signals_freeze_the_limits_and_lost_ones_release_them() {
     let mut controller = DefaultController::new(DefaultSpec::default());

@@ -90,6 +90,7 @@ impl Link {
             self.second.large_offered += 1;
             if self.rate.is_some() && self.tokens < 1.0 {
                 self.counts.refused[1] += 1;
+                self.counts.refused_first += 1;
                 self.second.large_refused += 1;
                 return;
             }

@@ -134,6 +134,7 @@ impl Part {
         BucketCounts {
             offered: counts.offered.map(|count| self.of(count)),
             refused: counts.refused.map(|count| self.of(count)),
+            refused_first: self.of(counts.refused_first),
             begun: self.of(counts.begun),
             ended: self.of(counts.ended),
         }

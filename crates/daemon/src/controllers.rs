@@ -85,7 +85,6 @@ impl Controller for Between {
 /// The published controller with its reference in connections: it knows shares of the accept
 /// queue's limit, and that is known with the first reading.
 struct SynByLength {
-    spec: SynSpec,
     connections: u32,
     inner: Syn,
     limit: u64,
@@ -96,10 +95,11 @@ impl SynByLength {
         let mut spec = SynSpec::default();
         spec.rate_start = control.rate.unwrap_or(spec.rate_start);
         spec.burst = control.burst.unwrap_or(spec.burst);
+        spec.rate_min = control.floor.unwrap_or(spec.rate_min);
         spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
         spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
         let connections = control.accept_queue.unwrap_or(ACCEPT_QUEUE_DEFAULT);
-        Self { inner: Syn::new(spec.clone()), spec, connections, limit: 0 }
+        Self { inner: Syn::new(spec), connections, limit: 0 }
     }
 }
 
@@ -110,8 +110,7 @@ impl Controller for SynByLength {
             self.limit = limit;
             // A reference above the queue's limit could never be reached: half of it at most.
             let share = (f64::from(self.connections) / limit as f64).min(0.5);
-            self.spec.reference = Share::new(share);
-            self.inner = Syn::new(self.spec.clone());
+            self.inner.aim(Share::new(share));
         }
         self.inner.tick(signals, mode)
     }
@@ -128,7 +127,7 @@ impl Controller for SynByLength {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::signals::{AcceptQueue, Reading};
+    use tidegate_model::signals::{AcceptQueue, Counts, Reading};
 
     fn service(control: &str) -> ServiceConfig {
         let text = format!(
@@ -149,6 +148,25 @@ mod tests {
             let limits = make(&service(control)).tick(&Signals::default(), Mode::Enforce);
             assert_eq!(limits.rate.map(Rate::get), rate, "{control}");
         }
+    }
+
+    /// What an operator set is the end of the law's way down, too: from there the next tick counts.
+    #[test]
+    fn the_syn_controller_comes_back_from_the_floor_at_once() {
+        let mut controller = make(&service("{name: syn, rate: 500, floor: 200}"));
+        let mut rate_at = |length| {
+            let mut signals =
+                Signals { period: tidegate_units::Nanos::SECOND, ..Signals::default() };
+            signals.queue.accept = Some(Reading::fresh(AcceptQueue { length, limit: 1024 }));
+            let counts = Counts { refused: 10, ..Counts::default() };
+            signals.balance.counts = Some(Reading::fresh(counts));
+            controller.tick(&signals, Mode::Enforce).rate.map(Rate::get)
+        };
+        let low = (0..1000).map(|_| rate_at(1000)).last().flatten();
+        assert_eq!(low, Some(200.0));
+        // (100 - 900)/16 + 100/4, and 100/16 + 900/4
+        assert_eq!(rate_at(900), Some(200.0));
+        assert_eq!(rate_at(0), Some(200.0 + 6.25 + 225.0));
     }
 
     #[test]

@@ -196,6 +196,9 @@ pub struct BucketCounts {
     pub offered: [u64; RANKS],
     /// Refused, by rank (in shadow mode: what would have been).
     pub refused: [u64; RANKS],
+    /// Of the refused those that were the first request of their connection: that connection was
+    /// admitted as a SYN, and did nothing else.
+    pub refused_first: u64,
     /// Requests that were handed to the server.
     pub begun: u64,
     /// Requests whose answer is complete, or whose connection ended.

@@ -99,6 +99,7 @@ fn requests() -> RequestsState {
             counts: Some(Reading::fresh(BucketCounts {
                 offered: [1, 12, 2],
                 refused: [0, 6, 2],
+                refused_first: 6,
                 begun: 7,
                 ended: 6,
             })),

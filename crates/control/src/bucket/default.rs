@@ -313,6 +313,7 @@ mod tests {
         let counts = BucketCounts {
             offered: [0, hits, 0],
             refused: [0, refused, 0],
+            refused_first: refused,
             ..BucketCounts::default()
         };
         let counts = Some(Reading::fresh(counts));

@@ -22,7 +22,7 @@ pub use pd::{Pd, PdSpec};
 use crate::{BURST_MAX, Freshness, Mode, RATE_CEILING, Watch, period_s};
 use hits::Hits;
 use tidegate_model::limits::{BucketLimits, Why};
-use tidegate_model::signals::{BucketCounts, Family, Signals};
+use tidegate_model::signals::{Family, Signals};
 use tidegate_model::{RANKS, RATE_FLOOR};
 use tidegate_units::{Nanos, Rate};
 
@@ -283,15 +283,10 @@ impl Core {
     }
 }
 
-/// All that was refused of a bucket's requests that were the first of their connection.
-pub(crate) fn refused_first(counts: &BucketCounts) -> u64 {
-    counts.refused[0].saturating_add(counts.refused[1])
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use tidegate_model::signals::{BucketSignals, Reading};
+    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading};
     use tidegate_units::Share;
 
     /// A second of signals: hits and refusals of one bucket, and the CPU.
@@ -301,6 +296,7 @@ pub(crate) mod tests {
         let counts = BucketCounts {
             offered: [0, hits, 0],
             refused: [0, refused, 0],
+            refused_first: refused,
             begun: hits - refused,
             ended: hits - refused,
         };

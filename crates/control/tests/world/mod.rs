@@ -221,6 +221,8 @@ impl World {
             self.second.cgi_offered += 1;
             if limited && !self.rule.take(0.0) {
                 self.bucket.refused[1] += 1;
+                // A connection has one request here.
+                self.bucket.refused_first += 1;
                 self.second.cgi_refused += 1;
                 return;
             }

@@ -11,8 +11,9 @@
 //! [`tidegate_peer::clamp`]. A back-end without a limit, calm or not heard of any more, makes the
 //! sum one without a limit: so nothing becomes tighter because a report was lost.
 
+use crate::controllers;
 use tidegate_control::{Controller, Dual, Mode};
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RANKS;
 use tidegate_model::intent::ServiceConfig;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::{Backend, BucketCounts, Counts, Queue, Reading, Resource, Signals};
@@ -26,9 +27,29 @@ const PASSED_SECONDS: f64 = 1.0;
 pub(crate) struct Backends {
     make: Box<dyn Fn() -> Dual + Send>,
     each: Vec<Each>,
-    passed_per_s: f64,
+    rules_in_shadow: bool,
+    /// Connections that passed, and requests of each bucket.
+    connections: Passed,
+    requests: Vec<Passed>,
     /// Counts that do not divide are handed round.
     ticks: usize,
+}
+
+/// What passes, per second, on average; `None` before anything was counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passed(Option<f64>);
+
+impl Passed {
+    fn see(&mut self, seconds: f64, count: u64) {
+        let now = count as f64 / seconds;
+        let keep = (-seconds / PASSED_SECONDS).exp();
+        self.0 = Some(self.0.map_or(now, |mean| keep * mean + (1.0 - keep) * now));
+    }
+
+    /// That of one of so many back-ends.
+    fn one_of(self, n: usize) -> Option<Rate> {
+        self.0.map(|per_second| Rate::per_second(per_second / n as f64))
+    }
 }
 
 struct Each {
@@ -45,29 +66,41 @@ impl Backends {
         config: &ServiceConfig,
         make: impl Fn() -> Dual + Send + 'static,
     ) -> Option<Self> {
-        let floor = config.control.floor.unwrap_or(Rate::per_second(RATE_FLOOR));
+        let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
+        let buckets: Vec<_> = buckets.map(controllers::bounds_of_bucket).collect();
+        let service = controllers::bounds(&config.control);
         let each: Vec<Each> = config
             .backends
             .iter()
             .map(|backend| Each {
                 name: backend.peer.clone(),
                 dual: make(),
-                clamp: Clamp::new(floor),
+                clamp: Clamp::new(service, buckets.clone()),
                 completed: 0.0,
             })
             .collect();
-        (!each.is_empty()).then(|| Self { make: Box::new(make), each, passed_per_s: 0.0, ticks: 0 })
+        (!each.is_empty()).then(|| Self {
+            make: Box::new(make),
+            each,
+            rules_in_shadow: false,
+            connections: Passed::default(),
+            requests: vec![Passed::default(); buckets.len()],
+            ticks: 0,
+        })
     }
 
     /// Whether header rules only count.
     pub(crate) fn rules_in_shadow(&mut self, on: bool) {
+        self.rules_in_shadow = on;
         self.each.iter_mut().for_each(|each| each.dual.rules_in_shadow(on));
     }
 
     /// The limits until the next tick.
     pub(crate) fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
         let n = self.each.len();
-        self.learn(signals);
+        self.learn(signals, mode);
+        let passed = self.connections.one_of(n);
+        let requests: Vec<_> = self.requests.iter().map(|passed| passed.one_of(n)).collect();
         self.ticks = self.ticks.wrapping_add(1);
         let silent = Backend::default();
         let mut parts = Vec::with_capacity(n);
@@ -78,13 +111,14 @@ impl Backends {
             let ground = Ground {
                 now: signals.now,
                 valid: backend.valid,
-                passed: Rate::per_second(self.passed_per_s / n as f64),
+                passed,
+                requests: &requests,
                 waiting: view.time.waiting.map_or(0, |waiting| waiting.value),
             };
             // What is let go has no effect, and a controller must not believe that it had.
             let lost = !ground.valid && each.clamp.lost(signals.now);
             let wanted = each.dual.tick(&view, if lost { Mode::Shadow } else { mode });
-            let clamped = each.clamp.clamp(wanted, ground);
+            let clamped = each.clamp.clamp(&wanted, ground);
             if !lost && !ground.valid && each.clamp.lost(signals.now) {
                 // What it learned from reports that are long gone must not come back with the next.
                 each.dual = (self.make)();
@@ -94,13 +128,21 @@ impl Backends {
         sum(parts)
     }
 
-    fn learn(&mut self, signals: &Signals) {
-        let Some(counts) = signals.balance.counts else { return };
+    fn learn(&mut self, signals: &Signals, mode: Mode) {
         let seconds = signals.period.as_secs_f64();
-        if seconds > 0.0 {
-            let keep = (-seconds / PASSED_SECONDS).exp();
-            let now = counts.value.admitted as f64 / seconds;
-            self.passed_per_s = keep * self.passed_per_s + (1.0 - keep) * now;
+        if seconds <= 0.0 {
+            return;
+        }
+        if let Some(counts) = signals.balance.counts {
+            self.connections.see(seconds, counts.value.admitted);
+        }
+        let shadow = self.rules_in_shadow || mode == Mode::Shadow;
+        for (passed, bucket) in self.requests.iter_mut().zip(&signals.buckets) {
+            let Some(counts) = bucket.counts.map(|counts| counts.value) else { continue };
+            let sum = |ranks: [u64; RANKS]| ranks.into_iter().fold(0, u64::saturating_add);
+            // What is only counted as refused has passed.
+            let refused = if shadow { 0 } else { sum(counts.refused) };
+            passed.see(seconds, sum(counts.offered).saturating_sub(refused));
         }
     }
 }
@@ -242,10 +284,9 @@ fn join(why: &mut Why, name: &str, more: &Why) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers;
-    use tidegate_control::{Fixed, Interaction};
+    use tidegate_control::{BucketController, Fixed, Interaction, Room};
     use tidegate_model::intent::{Registry, parse};
-    use tidegate_model::signals::AcceptQueue;
+    use tidegate_model::signals::{AcceptQueue, BucketSignals};
     use tidegate_units::Share;
 
     fn service(backends: &str, control: &str) -> ServiceConfig {
@@ -272,6 +313,7 @@ mod tests {
         Dual::new(Vec::new(), controllers::make(config), Interaction::Published)
     }
 
+    /// 300/s that the clamp takes for a controller's.
     fn fixed(_: &ServiceConfig) -> Dual {
         let fixed = Fixed::new(Rate::per_second(300.0), 20);
         Dual::new(Vec::new(), Box::new(fixed), Interaction::Published)
@@ -324,7 +366,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_the_sum_over_the_back_ends_that_are_fresh() {
-        let config = service(TWO, "{name: fixed, rate: 300}");
+        let config = service(TWO, "{name: default}");
         let mut backends = backends(&config, fixed);
         let both = || vec![reported(0, 0), reported(0, 0)];
         for tick in 0..30 {
@@ -338,6 +380,129 @@ mod tests {
         assert_eq!(held.rate.map(Rate::get), Some(600.0), "a lost report changes nothing at first");
         let gone = backends.tick(&signals(6_100, one()), Mode::Enforce);
         assert_eq!(gone.rate, None, "and lets go in the end");
+    }
+
+    /// A service with back-ends and one bucket of requests.
+    fn with_bucket(control: &str, bucket: &str) -> ServiceConfig {
+        service(
+            ONE,
+            &format!(
+                "{control}, requests: {{buckets: {{a: {bucket}}}, rules: [{{path: /, bucket: a}}]}}"
+            ),
+        )
+    }
+
+    fn as_shipped(config: &ServiceConfig) -> Dual {
+        let requests = config.requests.as_ref().unwrap();
+        let buckets =
+            requests.buckets.iter().map(|bucket| controllers::make_bucket(config, bucket));
+        Dual::new(buckets.collect(), controllers::make(config), Interaction::Published)
+    }
+
+    /// The signals with `requests` in the tick's bucket, of which so many were refused.
+    fn asking(ms: u64, backends: Vec<Backend>, (requests, refused): (u64, u64)) -> Signals {
+        let mut signals = signals(ms, backends);
+        let (offered, refused) = ([0, 0, requests], [0, 0, refused]);
+        let counts = BucketCounts { offered, refused, ..BucketCounts::default() };
+        let counts = Some(Reading::fresh(counts));
+        signals.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        signals
+    }
+
+    /// What a back-end that lies can make of a bucket's controller.
+    struct Lowest;
+
+    impl BucketController for Lowest {
+        fn tick(&mut self, _: &Signals, _: usize, _: Mode) -> BucketLimits {
+            let rate = Some(Rate::per_second(10.0));
+            BucketLimits { rate, burst: 5, ..BucketLimits::default() }
+        }
+
+        fn room(&self) -> Room {
+            Room { pressed: true, spent: true }
+        }
+
+        fn squeeze(&mut self, _: f64) {}
+
+        fn lowest(&mut self) -> Option<Rate> {
+            None
+        }
+    }
+
+    fn lied_to(config: &ServiceConfig) -> Dual {
+        Dual::new(vec![Box::new(Lowest)], controllers::make(config), Interaction::Published)
+    }
+
+    /// 800 connections a second with ten requests each: the bucket's first limit is half of the
+    /// requests, and of those that passed only.
+    #[test]
+    fn a_bucket_is_lowered_from_requests_and_not_from_connections() {
+        let config = with_bucket("{name: default}", "{resource: cpu}");
+        for (refused, shadow, least) in
+            [(0, false, 4000.0), (200, false, 3000.0), (200, true, 4000.0)]
+        {
+            let mut backends = backends(&config, lied_to);
+            backends.rules_in_shadow(shadow);
+            for second in 0..4 {
+                for tick in 0..10 {
+                    let ms = 1000 * second + 100 * tick;
+                    let told = vec![reported(0, 0)];
+                    let limits = backends.tick(&asking(ms, told, (800, refused)), Mode::Enforce);
+                    let rate = limits.buckets[0].rate.unwrap().get();
+                    let wanted = least / (1_u64 << second) as f64;
+                    assert!((rate - wanted).abs() < 1e-6, "{ms} ms: {rate} and not {wanted}");
+                }
+            }
+        }
+    }
+
+    /// Rates set by hand and ceilings need no report, whatever the passing is.
+    #[test]
+    fn what_was_set_by_hand_holds_before_reports_come_and_after_they_are_lost() {
+        for (control, bucket, expected) in [
+            (
+                "{name: fixed, rate: 300}",
+                "{resource: cpu, control: {name: fixed, rate: 3/s}}",
+                (Some(300.0), Some(3.0)),
+            ),
+            (
+                "{name: default, ceiling: 70}",
+                "{resource: cpu, control: {ceiling: 50}}",
+                (Some(70.0), Some(50.0)),
+            ),
+            ("{name: syn}", "{resource: cpu, control: {name: p}}", (None, None)),
+        ] {
+            let config = with_bucket(control, bucket);
+            let mut backends = backends(&config, as_shipped);
+            let mut rates = |ms, told: Vec<Backend>| {
+                let limits = backends.tick(&asking(ms, told, (800, 0)), Mode::Enforce);
+                let rate = |rate: Option<Rate>| rate.map(Rate::get);
+                (rate(limits.rate), rate(limits.buckets[0].rate))
+            };
+            for tick in 0..5 {
+                assert_eq!(rates(100 * tick, vec![Backend::default()]), expected, "{control}");
+            }
+            for tick in 5..60 {
+                let (rate, requests) = rates(100 * tick, vec![reported(0, 0)]);
+                let below = |rate: Option<f64>, own: Option<f64>| {
+                    own.is_none_or(|own| rate.is_some_and(|rate| rate <= own))
+                };
+                assert!(below(rate, expected.0) && below(requests, expected.1), "{control}");
+            }
+            for tick in 100..110 {
+                assert_eq!(rates(100 * tick, vec![Backend::default()]), expected, "{control}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_passes_is_known_from_the_first_count_on() {
+        let mut passed = Passed::default();
+        assert_eq!(passed.one_of(2), None);
+        passed.see(0.1, 80);
+        assert_eq!(passed.one_of(2), Some(Rate::per_second(400.0)));
+        (0..100).for_each(|_| passed.see(0.1, 10));
+        assert!(passed.one_of(1).is_some_and(|rate| (rate.get() - 100.0).abs() < 0.1));
     }
 
     #[test]

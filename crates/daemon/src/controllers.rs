@@ -3,12 +3,15 @@
 
 mod buckets;
 
+pub(crate) use buckets::bounds_of_bucket;
 pub use buckets::make_bucket;
 
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec};
+use tidegate_model::RATE_FLOOR;
 use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
+use tidegate_peer::clamp::Bounds;
 use tidegate_units::{Rate, Share};
 
 /// Finds the limit by itself, for a server of which nothing is known.
@@ -36,6 +39,15 @@ pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
             let spec = DefaultSpec { objective: service.objective };
             Box::new(Between::new(Box::new(DefaultController::new(spec)), control))
         }
+    }
+}
+
+/// What the operator said of a service's rate; it needs no signals.
+pub(crate) fn bounds(control: &ControlConfig) -> Bounds {
+    let fixed = control.name == FIXED;
+    Bounds {
+        floor: control.floor.unwrap_or(Rate::per_second(RATE_FLOOR)),
+        own: if fixed { control.rate } else { control.ceiling },
     }
 }
 

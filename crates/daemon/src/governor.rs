@@ -13,6 +13,7 @@ use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
+use tidegate_peer::clamp::Bounds;
 use tidegate_units::{Nanos, Rate};
 
 /// After so many panics a controller is not started again until the next reload.
@@ -154,10 +155,7 @@ impl Governor {
         limits.burst = limits.burst.max(1);
         limits.reserve = config.reserve_tokens(limits.burst);
         if !grounded(signals) {
-            if config.control.name != controllers::FIXED {
-                keep_loose(&mut limits, &self.limits);
-            }
-            keep_buckets_loose(config, &mut limits.buckets, &self.limits.buckets);
+            limits = no_tighter(config, limits, &self.limits);
         }
         self.limits = limits;
         Ok(())
@@ -201,34 +199,29 @@ fn grounded(signals: &Signals) -> bool {
     ages.iter().flatten().any(|age| *age <= SIGNAL_AGE_MAX)
 }
 
-/// The second fence of "missing data never tightens", whatever the controller thinks: nothing
-/// becomes tighter than it was.
-fn keep_loose(limits: &mut ServiceLimits, before: &ServiceLimits) {
-    limits.rate = looser(limits.rate, before.rate);
-    limits.waiting_max = match (limits.waiting_max, before.waiting_max) {
-        (Some(now), Some(then)) => Some(now.max(then)),
-        _ => None,
+/// The second fence of "missing data never tightens", whatever the controller thinks. What an
+/// operator set by hand, a fixed rate or a ceiling, needs no ground.
+fn no_tighter(
+    config: &ServiceConfig,
+    wanted: ServiceLimits,
+    before: &ServiceLimits,
+) -> ServiceLimits {
+    // Every back-end has it.
+    let back_ends = config.backends.len().max(1) as f64;
+    let all = |bounds: Bounds| Bounds {
+        own: bounds.own.map(|own| Rate::per_second(own.get() * back_ends)),
+        ..bounds
     };
-    limits.accept_queue_max_q10 = match (limits.accept_queue_max_q10, before.accept_queue_max_q10) {
-        (0, _) | (_, 0) => 0,
-        (now, then) => now.max(then),
-    };
-}
-
-fn looser(now: Option<Rate>, before: Option<Rate>) -> Option<Rate> {
-    match (now, before) {
-        (Some(now), Some(then)) => Some(if now < then { then } else { now }),
-        _ => None,
+    let mut limits = wanted.clone();
+    limits.no_tighter_than(before);
+    limits.rate = all(controllers::bounds(&config.control)).with_own(limits.rate, wanted.rate);
+    let buckets = limits.buckets.iter_mut().zip(wanted.buckets).zip(buckets_of(config));
+    for (i, ((limits, wanted), bucket)) in buckets.enumerate() {
+        limits.no_tighter_than(before.buckets.get(i));
+        let bounds = all(controllers::bounds_of_bucket(bucket));
+        limits.rate = bounds.with_own(limits.rate, wanted.rate);
     }
-}
-
-/// The same for buckets; a rate that an operator set by hand needs no ground.
-fn keep_buckets_loose(config: &ServiceConfig, now: &mut [BucketLimits], before: &[BucketLimits]) {
-    for (i, (limits, bucket)) in now.iter_mut().zip(buckets_of(config)).enumerate() {
-        if bucket.control.name != intent::BucketController::Fixed {
-            limits.rate = looser(limits.rate, before.get(i).and_then(|before| before.rate));
-        }
-    }
+    limits
 }
 
 /// Whether the dataplane has to be told: the reasons alone are not written.
@@ -264,10 +257,55 @@ services:
     /// The service, with one piece of text exchanged.
     fn shop(from: &str, to: &str) -> ServiceConfig {
         assert!(CLUSTER.contains(from), "{from}");
+        parsed(&CLUSTER.replace(from, to))
+    }
+
+    fn parsed(text: &str) -> ServiceConfig {
         let registry = intent::Registry::new(["fresh_first"], controllers::NAMES);
-        let text = CLUSTER.replace(from, to);
-        let mut config = intent::parse(&text, &registry).unwrap();
+        let mut config = intent::parse(text, &registry).unwrap();
         config.services.remove(0)
+    }
+
+    /// Before anything was measured: nothing that a controller found, all that an operator set.
+    #[test]
+    fn without_ground_an_operators_own_limits_hold() {
+        let limits = |service: f64, bucket: f64| {
+            let rate = |rate| Some(Rate::per_second(rate));
+            let bucket = BucketLimits { rate: rate(bucket), ..BucketLimits::default() };
+            ServiceLimits { rate: rate(service), buckets: vec![bucket], ..Default::default() }
+        };
+        let rates = |limits: &ServiceLimits| {
+            [limits.rate, limits.buckets[0].rate].map(|rate| rate.map(Rate::get))
+        };
+        let with = |control: &str, bucket: &str| {
+            let bucket = format!("{{resource: cpu, control: {{{bucket}}}}}");
+            let control = format!("mode: enforce\n    control: {{{control}}}");
+            let text = CLUSTER.replace("{resource: cpu}", &bucket);
+            parsed(&text.replace("mode: enforce", &control))
+        };
+        let open = ServiceLimits::default();
+        for (config, wanted, expected) in [
+            (with("name: default", "name: p"), limits(9.0, 5.0), [None, None]),
+            (
+                with("name: fixed, rate: 9", "name: fixed, rate: 5"),
+                limits(9.0, 5.0),
+                [Some(9.0), Some(5.0)],
+            ),
+            // What the controllers found is less than the ceilings.
+            (
+                with("name: syn, ceiling: 90", "name: p, ceiling: 50"),
+                limits(9.0, 5.0),
+                [Some(90.0), Some(50.0)],
+            ),
+        ] {
+            let now = no_tighter(&config, wanted.clone(), &open);
+            assert_eq!(rates(&now), expected, "{:?}", config.control);
+            let then = limits(30.0, 20.0);
+            let held = no_tighter(&config, wanted, &then);
+            let least = |then: f64, own: Option<f64>| Some(own.map_or(then, |own| then.min(own)));
+            let expected = [least(30.0, expected[0]), least(20.0, expected[1])];
+            assert_eq!(rates(&held), expected, "{:?}", config.control);
+        }
     }
 
     #[test]
@@ -296,26 +334,5 @@ services:
         ] {
             assert!(!kept(from, to), "{to}");
         }
-    }
-
-    #[test]
-    fn nothing_becomes_tighter_without_ground() {
-        let before = ServiceLimits {
-            rate: Some(Rate::per_second(100.0)),
-            waiting_max: None,
-            accept_queue_max_q10: 512,
-            ..ServiceLimits::default()
-        };
-        let mut limits = ServiceLimits {
-            rate: Some(Rate::per_second(10.0)),
-            waiting_max: Some(3),
-            accept_queue_max_q10: 100,
-            ..ServiceLimits::default()
-        };
-        keep_loose(&mut limits, &before);
-        assert_eq!(limits, before);
-        let mut looser = ServiceLimits { rate: None, ..before.clone() };
-        keep_loose(&mut looser, &before);
-        assert_eq!(looser.rate, None, "looser is allowed");
     }
 }

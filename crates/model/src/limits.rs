@@ -36,6 +36,29 @@ pub struct ServiceLimits {
     pub buckets: Vec<BucketLimits>,
 }
 
+impl ServiceLimits {
+    /// Takes back what is tighter than `before`, buckets apart: what a controller decides that has
+    /// no ground for it.
+    pub fn no_tighter_than(&mut self, before: &Self) {
+        self.rate = looser(self.rate, before.rate);
+        self.waiting_max = match (self.waiting_max, before.waiting_max) {
+            (Some(now), Some(then)) => Some(now.max(then)),
+            _ => None,
+        };
+        self.accept_queue_max_q10 = match (self.accept_queue_max_q10, before.accept_queue_max_q10) {
+            (0, _) | (_, 0) => 0,
+            (now, then) => now.max(then),
+        };
+    }
+}
+
+fn looser(now: Option<Rate>, then: Option<Rate>) -> Option<Rate> {
+    match (now, then) {
+        (Some(now), Some(then)) => Some(if now < then { then } else { now }),
+        _ => None,
+    }
+}
+
 /// The limits of one request bucket: what rules with it admit together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BucketLimits {
@@ -49,6 +72,13 @@ pub struct BucketLimits {
     pub why: Why,
 }
 
+impl BucketLimits {
+    /// Takes back what is tighter than `before`; a bucket that was not there had no limit.
+    pub fn no_tighter_than(&mut self, before: Option<&Self>) {
+        self.rate = looser(self.rate, before.and_then(|before| before.rate));
+    }
+}
+
 /// The reasoning behind a limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Why {
@@ -60,4 +90,38 @@ pub struct Why {
     pub alarmed: Vec<Family>,
     /// One sentence with the figures behind the decision.
     pub text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_becomes_tighter_and_what_is_looser_stays() {
+        let rate = |rate: f64| Some(Rate::per_second(rate));
+        let before = ServiceLimits {
+            rate: rate(100.0),
+            waiting_max: None,
+            accept_queue_max_q10: 512,
+            ..ServiceLimits::default()
+        };
+        let mut limits = ServiceLimits {
+            rate: rate(10.0),
+            waiting_max: Some(3),
+            accept_queue_max_q10: 100,
+            ..ServiceLimits::default()
+        };
+        limits.no_tighter_than(&before);
+        assert_eq!(limits, before);
+        let open = ServiceLimits { rate: None, accept_queue_max_q10: 0, ..before.clone() };
+        let mut limits = open.clone();
+        limits.no_tighter_than(&before);
+        assert_eq!(limits, open, "looser is allowed");
+        let mut bucket = BucketLimits { rate: rate(5.0), ..BucketLimits::default() };
+        let had = BucketLimits { rate: rate(7.0), ..BucketLimits::default() };
+        bucket.no_tighter_than(Some(&had));
+        assert_eq!(bucket.rate, rate(7.0));
+        bucket.no_tighter_than(None);
+        assert_eq!(bucket.rate, None, "a bucket that was not there had no limit");
+    }
 }

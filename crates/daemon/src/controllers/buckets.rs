@@ -10,6 +10,7 @@ use tidegate_model::intent::{
 };
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
+use tidegate_peer::clamp::Bounds;
 use tidegate_units::{Rate, Share};
 
 /// The controller that a bucket's configuration names.
@@ -35,6 +36,13 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
         Some(ceiling) => Box::new(Capped { inner, ceiling, burst: config.burst }),
         None => inner,
     }
+}
+
+/// What the operator said of a bucket's rate; it needs no signals.
+pub(crate) fn bounds_of_bucket(config: &BucketConfig) -> Bounds {
+    let control = &config.control;
+    let fixed = control.name == Name::Fixed;
+    Bounds { floor: config.minimum, own: if fixed { control.rate } else { control.ceiling } }
 }
 
 fn bucket_spec(config: &BucketConfig) -> BucketSpec {

@@ -120,7 +120,8 @@ struct tg_answer_text {
 
 /* Three kinds of request share a bucket, in the order of who is refused last. */
 #define TG_RANK_PROTECTED 0
-#define TG_RANK_NEW 1		/* first request of a connection */
+#define TG_RANK_NEW 1		/* any other: first requests of connections, and
+				 * later ones where the rule does not close */
 #define TG_RANK_PERSISTENT 2	/* later request, where the rule closes */
 #define TG_RANKS 3
 
@@ -208,7 +209,8 @@ struct tg_sweep {
 #define TG_RULE_SHADOWED 2	/* refused, but only counted */
 #define TG_RULE_LEASE 3		/* refused, but the lease has run out */
 #define TG_RULE_REPEATED 4	/* an answer sent again */
-#define TG_RULE_FAILED 5	/* refused, but the answer could not be sent */
+#define TG_RULE_FAILED 5	/* refused, but the answer could not be made or
+				 * sent */
 #define TG_RULE_COUNTS 8
 
 struct tg_rule_counts {
@@ -218,7 +220,9 @@ struct tg_rule_counts {
 /* Totals of one bucket, per CPU; they only grow. */
 struct tg_bucket_totals {
 	__u64 offered[TG_RANKS];
-	__u64 refused[TG_RANKS];	/* also where it was only counted */
+	__u64 refused[TG_RANKS];	/* executed; in shadow: would have been */
+	__u64 refused_first;		/* of these, first requests of their
+					 * connections */
 	__u64 begun;			/* admitted and followed */
 	__u64 ended;			/* of these: in flight is the difference */
 	struct tg_histogram first_byte;

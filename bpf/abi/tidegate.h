@@ -221,7 +221,7 @@ TG_ASSERT(sizeof(struct tg_gauges) == 64);
 struct tg_pending {
 	__u32 fingerprint;
 	__u32 isn;		/* of the server; 0: not known yet */
-	__u64 syn_ns;
+	__u64 syn_ns;		/* bit 0: the client has sent data */
 };
 
 #define TG_FLOW_WAYS 4
@@ -239,7 +239,7 @@ TG_ASSERT(sizeof(struct tg_flow_set) == 32);
 struct tg_flow_times {
 	struct {
 		__u64 syn_ns;
-		__u64 request_ns;
+		__u64 request_ns;	/* bit 0: the client has sent data */
 	} way[TG_FLOW_WAYS];
 };
 TG_ASSERT(sizeof(struct tg_flow_times) == 64);

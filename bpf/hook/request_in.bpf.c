@@ -8,18 +8,6 @@
 #include "../lib/tc.h"
 #include "../lib/refusal.h"
 
-/* 1: verified, and neither side has said anything yet (lib/flow.h). */
-static __always_inline int tg_is_first(const struct tg_flow *flow)
-{
-	const struct tg_flow_times *times = tg_flow_times(flow);
-	__u64 meta = tg_flow_read(flow);
-	__u32 way = flow->way & TG_FLOW_WAY_MASK;
-
-	if (meta == TG_FLOW_NONE || !(meta & TG_FLOW_WAITING) || !times)
-		return 0;
-	return times->way[way].syn_ns == times->way[way].request_ns;
-}
-
 /*
  * 1: the numbers of this packet are those of the connection, not a stranger's
  * guess: it acknowledges the server's ISN and carries nothing, as the end of a
@@ -36,7 +24,8 @@ static __always_inline int tg_is_proved(struct __sk_buff *skb,
 /*
  * A packet of a connection that is not followed: the end of a handshake gets it
  * a place. Data gets one only if that packet was lost, and the server's socket
- * is here to be asked. Returns the place, if it may be judged.
+ * is here to be asked. Once data was seen, no later packet gets a place: its
+ * request may be outstanding. Returns the place, if it may be judged.
  */
 static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 						   const struct tg_visit *v)
@@ -50,10 +39,12 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 		return 0;
 	if (tg_flow_find(&flow)) {
 		reason = TG_UNJUDGED_OPAQUE;
-		if (tg_is_first(&flow) && tg_is_proved(skb, v)) {
+		if (tg_flow_is_silent(&flow) && tg_is_proved(skb, v)) {
 			reason = TG_UNJUDGED_TABLE_FULL;
 			conn = tg_conn_open(&v->p, v->key, v->service);
 		}
+		if (v->p.payload)
+			tg_flow_spoke(&flow);
 	}
 	if (!v->p.payload)
 		return 0;
@@ -85,16 +76,21 @@ static __always_inline int tg_ruled(struct __sk_buff *skb,
 				    struct tg_work *w, int head)
 {
 	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
-	__u32 verdict = tg_rule_verdict(v, rule, &w->found, w->step.first,
+	__u32 verdict = tg_rule_verdict(rule, &w->found, w->step.first,
 					strength);
 	int action;
 
 	if (verdict == TG_RULE_REFUSED) {
 		action = tg_refuse(skb, v, conn, rule, w, head);
-		if (action != TG_REFUSAL_FAILED)
+		if (action >= TG_TC_NEXT)
 			return action;
+		if (action == TG_REFUSAL_BUSY) {
+			tg_unjudge(v->service, TG_UNJUDGED_SEQUENCE);
+			return TG_REFUSAL_FAILED;
+		}
 		verdict = TG_RULE_FAILED;
-		tg_unjudge(v->service, TG_UNJUDGED_SEQUENCE);
+	} else if (verdict == TG_RULE_SHADOWED) {
+		tg_count_refused(rule, &w->found, w->step.first);
 	}
 	tg_count_rule(v->slot, w->found.asked.rule, verdict);
 	return TG_REFUSAL_FAILED;
@@ -130,7 +126,7 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 	if (head && w->found.framed &&
 	    w->found.reason != TG_UNJUDGED_PIPELINED)
 		tg_follow_request(skb, v, conn, head, &w->found, flight);
-	else if (w->found.reason != TG_UNJUDGED_FRAGMENT)
+	else
 		tg_unfollow(v, conn, w->step.first);
 	return TG_TC_NEXT;
 }
@@ -150,6 +146,8 @@ static __always_inline int tg_data(struct __sk_buff *skb,
 	bpf_spin_unlock(&conn->lock);
 	if (step->flight)
 		tg_step_count(step, bpf_ktime_get_ns());
+	if (step->first)
+		tg_spoke(v);
 	if (step->chunks)
 		tg_chunks(skb, v, conn, w);
 	if (!step->reason)
@@ -198,6 +196,16 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 	return TG_TC_NEXT;
 }
 
+/*
+ * Data in a SYN (TCP Fast Open) may be a request, and its connection is given no
+ * place (lib/flow.h): counted here, once.
+ */
+static __always_inline void tg_fast_open(const struct tg_visit *v)
+{
+	if (tg_is_syn(&v->p) && v->p.payload)
+		tg_unjudge(v->service, TG_UNJUDGED_FAST_OPEN);
+}
+
 SEC("tc")
 int tg_request_in(struct __sk_buff *skb)
 {
@@ -206,6 +214,7 @@ int tg_request_in(struct __sk_buff *skb)
 
 	if (tg_parse_frame(skb, &v.p) || tg_visit_service(&v))
 		return TG_TC_NEXT;
+	tg_fast_open(&v);
 	v.key = tg_hash_flow(&v.p, 0);
 	conn = tg_conn_find(&v.key);
 	if (!conn)

@@ -202,7 +202,7 @@ struct tg_step {
 	__u32 skip;		/* bytes at its beginning that are not new */
 	__u32 chunks;		/* 1: of a chunked body; must be walked */
 	__u32 lacks;		/* 1: its sender lacks bytes of the server */
-	__u32 first;		/* 1: no request before it */
+	__u32 first;		/* 1: no request of the connection before it */
 	__u64 since_ns;		/* when the request in flight came */
 	struct tg_follow follow;
 };
@@ -275,6 +275,8 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 	__s32 ahead = tg_ahead(p->seq, conn->client_next);
 
 	step->reason = TG_UNJUDGED_SEQUENCE;
+	step->first = conn->phase == TG_CONN_IDLE &&
+		      conn->flags & TG_CONN_FIRST;
 	if (conn->phase == TG_CONN_OPAQUE)
 		step->reason = conn->flags & TG_CONN_UNFRAMED ?
 				       TG_UNJUDGED_UNFRAMED :
@@ -292,7 +294,6 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 	} else if (!ahead) {
 		step->reason = TG_UNJUDGED_NONE;
 		step->lacks = p->ack != conn->server_next;
-		step->first = conn->flags & TG_CONN_FIRST;
 	}
 }
 

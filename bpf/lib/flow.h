@@ -42,6 +42,13 @@
 #define TG_FLOW_TOUCH 8		/* units: touch about once a second */
 #define TG_FLOW_TAG_MASK (0xffffffULL << 40 | 0xfe)
 
+/*
+ * The lowest bit of a note's syn_ns and of a flow's request_ns: the client has
+ * sent data, so what comes is not the first request of its connection any more.
+ * A nanosecond, more or less, changes no measure.
+ */
+#define TG_FLOW_SPOKE 1ULL
+
 static __always_inline __u64 tg_swap(__u64 *at, __u64 old, __u64 new)
 {
 	return __sync_val_compare_and_swap(at, old, new);
@@ -195,17 +202,25 @@ static __always_inline struct tg_pending *tg_pending_of(__u64 fingerprint)
 		     (__u32)(fingerprint >> 8) & settings.pending_mask);
 }
 
-/* A SYN passed. */
+/*
+ * A SYN passed. Its data (TCP Fast Open) may be a request, which the server has
+ * before the handshake ends; a SYN that is sent again carries none, and must not
+ * make that forgotten.
+ */
 static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
 {
 	__u64 fingerprint = tg_hash_flow(p, 0);
+	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
 	struct tg_pending *pending = tg_pending_of(fingerprint);
+	__u32 print = fingerprint >> 32;
 
 	if (!pending)
 		return;
+	if (pending->fingerprint == print)
+		spoke |= pending->syn_ns & TG_FLOW_SPOKE;
 	pending->isn = 0;
-	pending->syn_ns = now_ns;
-	pending->fingerprint = fingerprint >> 32;
+	pending->syn_ns = (now_ns & ~TG_FLOW_SPOKE) | spoke;
+	pending->fingerprint = print;
 }
 
 /*
@@ -249,31 +264,6 @@ static __always_inline void tg_flow_open(__u64 fingerprint, __u32 gauge,
 	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
 }
 
-/*
- * 1: acknowledges the ISN of this tuple's last SYN-ACK, as far as it is still
- * noted: who cannot see the server's packets does not know it.
- */
-static __always_inline int tg_flow_acks(const struct tg_packet *p,
-					__u64 fingerprint)
-{
-	const struct tg_pending *pending = tg_pending_of(fingerprint);
-
-	return pending && pending->isn && p->ack == pending->isn + 1;
-}
-
-/*
- * Something of a request came that is not judged: what follows is not the first
- * of this connection any more.
- */
-static __always_inline void tg_flow_spoke(const struct tg_flow *flow)
-{
-	struct tg_flow_times *times = tg_flow_times(flow);
-	__u32 way = flow->way & TG_FLOW_WAY_MASK;
-
-	if (times && times->way[way].request_ns == times->way[way].syn_ns)
-		times->way[way].request_ns++;
-}
-
 /* An ACK to a service without a flow: the end of a handshake, perhaps. */
 static __always_inline void tg_flow_ack(const struct tg_packet *p,
 					__u64 fingerprint, __u32 gauge)
@@ -282,9 +272,14 @@ static __always_inline void tg_flow_ack(const struct tg_packet *p,
 	__u32 print = fingerprint >> 32;
 	__u64 now_ns, syn_ns;
 
-	if (!pending || pending->fingerprint != print || !pending->isn ||
-	    p->ack != pending->isn + 1)
+	if (!pending || pending->fingerprint != print)
 		return;
+	if (!pending->isn || p->ack != pending->isn + 1) {
+		/* the SYN-ACK may still be seen, when it is sent again */
+		if (p->payload)
+			pending->syn_ns |= TG_FLOW_SPOKE;
+		return;
+	}
 	syn_ns = pending->syn_ns;
 	/* Whoever clears the note opens the flow: once. */
 	if (__sync_val_compare_and_swap(&pending->fingerprint, print,
@@ -305,13 +300,43 @@ static __always_inline void tg_flow_touch(const struct tg_flow *flow,
 					seen << TG_FLOW_SEEN_SHIFT);
 }
 
+/*
+ * Changes the word of a flow, whose bits `clear` are zero then and `set` one; 1
+ * for who won it. `meta` is the word as it was read, and then as it is.
+ */
+static __always_inline int tg_flow_change(const struct tg_flow *flow,
+					  __u64 *meta, __u64 clear, __u64 set)
+{
+	__u64 to = (*meta & ~clear) | set;
+
+	if (tg_swap(flow->at, *meta, to) != *meta) {
+		*meta = tg_flow_read(flow);
+		return 0;
+	}
+	*meta = to;
+	return 1;
+}
+
+/*
+ * Ends a flow; 1 for who won it. What comes between is most likely the other
+ * direction, which says that it saw a packet: it says so once, and one more try
+ * is enough.
+ */
+static __always_inline int tg_flow_over(const struct tg_flow *flow, __u64 meta)
+{
+	if (meta == TG_FLOW_NONE)
+		return 0;
+	return tg_flow_free(flow->at, meta) ||
+	       tg_flow_free(flow->at, tg_flow_read(flow));
+}
+
 static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 {
 	struct tg_flow_times *times = tg_flow_times(flow);
 	struct tg_totals *totals = tg_flow_totals(meta);
 	__u64 syn_ns = times ? times->way[flow->way & TG_FLOW_WAY_MASK].syn_ns : 0;
 
-	if (tg_flow_free(flow->at, meta) && totals && times)
+	if (tg_flow_over(flow, meta) && totals && times)
 		tg_record(&totals->end,
 			  tg_elapsed_ns(bpf_ktime_get_ns(), syn_ns));
 }
@@ -341,8 +366,12 @@ static __always_inline void tg_flow_ingress(const struct tg_flow *flow,
 	times = tg_flow_times(flow);
 	if (!gauges || !times)
 		return;
-	times->way[flow->way & TG_FLOW_WAY_MASK].request_ns = bpf_ktime_get_ns();
-	if (tg_swap(flow->at, meta, meta | TG_FLOW_WAITING) == meta)
+	times->way[flow->way & TG_FLOW_WAY_MASK].request_ns =
+		bpf_ktime_get_ns() | TG_FLOW_SPOKE;
+	/* a word that is read anew may wait already, or be nobody's */
+	if (tg_flow_change(flow, &meta, 0, TG_FLOW_WAITING) ||
+	    (!(meta & TG_FLOW_WAITING) &&
+	     tg_flow_change(flow, &meta, 0, TG_FLOW_WAITING)))
 		__sync_fetch_and_add(&gauges->waiting, 1);
 }
 
@@ -354,18 +383,20 @@ static __always_inline __u64 tg_flow_answer(const struct tg_flow *flow,
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
 	struct tg_flow_times *times = tg_flow_times(flow);
 	__u64 now_ns = bpf_ktime_get_ns(), request_ns;
-	__u64 seen = now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS;
-	__u64 answered = (meta & ~(TG_FLOW_WAITING | TG_FLOW_SEEN_MASK)) |
-			 seen << TG_FLOW_SEEN_SHIFT;
+	__u64 seen = (now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS)
+		     << TG_FLOW_SEEN_SHIFT;
+	__u64 clear = TG_FLOW_WAITING | TG_FLOW_SEEN_MASK;
 
 	if (!gauges || !totals || !times)
 		return meta;
 	request_ns = times->way[flow->way & TG_FLOW_WAY_MASK].request_ns;
-	if (tg_swap(flow->at, meta, answered) != meta)
-		return tg_flow_read(flow);
+	if (!tg_flow_change(flow, &meta, clear, seen) &&
+	    (meta == TG_FLOW_NONE || !(meta & TG_FLOW_WAITING) ||
+	     !tg_flow_change(flow, &meta, clear, seen)))
+		return meta;
 	__sync_fetch_and_add(&gauges->waiting, -1);
 	tg_record(&totals->first_byte, tg_elapsed_ns(now_ns, request_ns));
-	return answered;
+	return meta;
 }
 
 /* A packet of the server. */

@@ -23,7 +23,9 @@
 
 #include "request.h"
 
-#define TG_REFUSAL_FAILED (-2)	/* nothing was done: the request passes */
+/* Nothing was done, the request passes: */
+#define TG_REFUSAL_FAILED (-2)	/* no answer can be made */
+#define TG_REFUSAL_BUSY (-3)	/* something of the connection is outstanding */
 #define TG_XMIT_CN 2	/* NET_XMIT_CN: sent, and the queue is nearly full */
 
 /* What a segment takes of the sequence space. */
@@ -120,7 +122,7 @@ static __always_inline void tg_refusal_flow(__u64 key)
 	struct tg_flow flow = { .fingerprint = key };
 
 	if (tg_flow_find(&flow))
-		tg_flow_free(flow.at, tg_flow_read(&flow));
+		tg_flow_over(&flow, tg_flow_read(&flow));
 }
 
 /*
@@ -186,7 +188,7 @@ static __always_inline int tg_refusal_choose(const struct tg_visit *v,
 	return 0;
 }
 
-/* Refuses a request; TG_REFUSAL_FAILED: not possible, and nothing was done. */
+/* Refuses a request, and counts it; or TG_REFUSAL_FAILED, TG_REFUSAL_BUSY. */
 static __always_inline int tg_refuse(struct __sk_buff *skb,
 				     const struct tg_visit *v,
 				     struct tg_conn *conn,
@@ -197,13 +199,15 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
 	int agrees, action, failed = 0;
 
 	agrees = tg_socket_agrees(skb, &v->p, 0);
-	if (agrees == TG_SOCKET_BUSY ||
-	    tg_send_prepare(skb, &w->found.at, &w->send) ||
+	if (agrees == TG_SOCKET_BUSY)
+		return TG_REFUSAL_BUSY;
+	if (tg_send_prepare(skb, &w->found.at, &w->send) ||
 	    tg_refusal_choose(v, rule, w, head))
 		return TG_REFUSAL_FAILED;
 	r->local = agrees == TG_SOCKET_HERE;
 	if (tg_refusal_mark(v, conn, r))
-		return TG_REFUSAL_FAILED;
+		return TG_REFUSAL_BUSY;
+	tg_count_refused(rule, &w->found, w->step.first);
 	tg_refusal_flow(v->key);
 	tg_send_probe(skb, &w->send);
 	if (r->refuse != TG_REFUSE_DROP)

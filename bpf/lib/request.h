@@ -21,7 +21,7 @@
 
 #include "classify.h"
 #include "conn.h"
-#include "flow.h"
+#include "first.h"
 #include "http.h"
 #include "lease.h"
 #include "refuse.h"
@@ -190,12 +190,28 @@ static __always_inline int tg_bucket_refuses(__u32 bucket, __u32 rank,
 				       limits->reserve[rank]);
 		bpf_spin_unlock(&state->lock);
 	}
-	if (totals) {
+	if (totals)
 		totals->offered[rank]++;
-		if (!taken)
-			totals->refused[rank]++;
-	}
 	return !taken;
+}
+
+/*
+ * A request is refused, or would be without shadow. Not before it is certain: a
+ * refusal that the server's socket forbids was none, and whoever controls the
+ * bucket must not take it for one.
+ */
+static __always_inline void tg_count_refused(const struct tg_rule *rule,
+					     const struct tg_found *found,
+					     int first)
+{
+	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals,
+						rule->bucket);
+
+	if (!totals || found->rank >= TG_RANKS)
+		return;
+	totals->refused[found->rank]++;
+	if (first)
+		totals->refused_first++;
 }
 
 static __always_inline __u32 tg_rank(const struct tg_rule *rule,
@@ -207,38 +223,50 @@ static __always_inline __u32 tg_rank(const struct tg_rule *rule,
 						       TG_RANK_NEW;
 }
 
-/* What the rule of a request says: admitted, or how it is refused. */
-static __always_inline __u32 tg_rule_verdict(const struct tg_visit *v,
-					     const struct tg_rule *rule,
-					     const struct tg_found *found,
-					     int first, __u32 strength)
+/*
+ * What the rule of a request says: admitted, or how it is refused; the rank that
+ * it has goes into `found`.
+ */
+static __always_inline __u32 tg_rule_verdict(const struct tg_rule *rule,
+					     struct tg_found *found, int first,
+					     __u32 strength)
 {
 	__u64 now_ns = bpf_ktime_get_ns();
 	__u32 flags = 0;
 
+	found->rank = tg_rank(rule, found, first);
 	if (rule->bucket >= TG_RULE_BUCKETS_MAX ||
-	    !tg_bucket_refuses(rule->bucket, tg_rank(rule, found, first),
-			       now_ns, &flags))
+	    !tg_bucket_refuses(rule->bucket, found->rank, now_ns, &flags))
 		return TG_RULE_ADMITTED;
 	if (flags & TG_BUCKET_SHADOW)
 		return TG_RULE_SHADOWED;
 	return tg_lease_spares(strength) ? TG_RULE_LEASE : TG_RULE_REFUSED;
 }
 
-/* A connection whose next request could not be told from its body. */
-static __always_inline void tg_unfollow(const struct tg_visit *v,
-					struct tg_conn *conn, int first)
+/*
+ * The client has sent data: whatever becomes of its place, it is not given
+ * another one by which a request might be refused that is not the first.
+ */
+static __always_inline void tg_spoke(const struct tg_visit *v)
 {
 	struct tg_flow flow = { .fingerprint = v->key };
 
-	if (!first) {
-		tg_conn_opaque(conn, v->key);
-		return;
-	}
-	/* it leaves its place to others, and does not come back for it */
 	if (tg_flow_find(&flow))
 		tg_flow_spoke(&flow);
-	tg_conn_forget(conn, v->key);
+}
+
+/*
+ * A connection whose next request could not be told from its body, or of which
+ * a part was not seen.
+ */
+static __always_inline void tg_unfollow(const struct tg_visit *v,
+					struct tg_conn *conn, int first)
+{
+	/* it leaves its place to others, and does not come back (tg_spoke) */
+	if (first)
+		tg_conn_forget(conn, v->key);
+	else
+		tg_conn_opaque(conn, v->key);
 }
 
 /* A request passes. `flight`: 1 + its bucket. */

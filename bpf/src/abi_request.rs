@@ -63,9 +63,9 @@ plain! {
     struct RuleCountsRaw { cell: [u64; RULE_COUNTS] } = 8 * RULE_COUNTS;
     /// Totals of one bucket on one CPU.
     struct BucketTotalsRaw {
-        offered: [u64; RANKS], refused: [u64; RANKS], begun: u64, ended: u64,
+        offered: [u64; RANKS], refused: [u64; RANKS], refused_first: u64, begun: u64, ended: u64,
         first_byte: HistogramRaw, end: HistogramRaw,
-    } = 64 + 2 * HISTOGRAM_SIZE;
+    } = 72 + 2 * HISTOGRAM_SIZE;
     /// In and out of the sweep.
     struct Sweep { now_ns: u64, freed: u32, kept: u32 } = 16;
     /// Counts of what was not judged on one CPU.

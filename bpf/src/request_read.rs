@@ -45,6 +45,7 @@ fn totals(maps: &Maps, number: u32) -> Result<BucketTotals, Error> {
         let Some(cpu) = BucketTotalsRaw::read(&value) else { continue };
         totals.offered.iter_mut().zip(cpu.offered).for_each(|(sum, count)| *sum += count);
         totals.refused.iter_mut().zip(cpu.refused).for_each(|(sum, count)| *sum += count);
+        totals.refused_first += cpu.refused_first;
         totals.begun += cpu.begun;
         totals.ended += cpu.ended;
         add(&mut totals.first_byte, &cpu.first_byte);

@@ -7,7 +7,7 @@
 
 mod support;
 
-use support::connection::{End, RESETS, crowd, give, handshake, life, play, reset};
+use support::connection::{End, RESETS, crowd, give, handshake, life, play, play_losing, reset};
 use support::engine::Hook;
 use support::native::{How, Native, Program, Signals};
 use support::reference::Action;
@@ -44,6 +44,24 @@ fn a_connection_is_followed() {
                 let Signals { waiting, open, .. } = ran.signals;
                 assert!(range.contains(&waiting) && range.contains(&open), "{who}: {open} open");
                 assert!(waiting <= open, "{who}: {waiting} of {open} wait");
+            }
+        }
+    }
+    native.finish();
+}
+
+/// Another CPU sees a packet of the same connection at the same moment, once, whenever that is: no
+/// signal differs from what it would have been. No connection stays open, and none keeps waiting.
+#[test]
+fn a_word_that_another_cpu_changed_is_changed_all_the_same() {
+    const SWAPS: u32 = 4;
+    let (_directory, mut native) = tc();
+    for (ipv6, end) in [false, true].iter().flat_map(|six| End::ALL.map(|end| (*six, end))) {
+        let life = life(ipv6, end);
+        for lost in (0..life.len()).flat_map(|at| (1..=SWAPS).map(move |swap| (at, swap))) {
+            let seen = play_losing(&mut native, &base(), (&life, lost));
+            for (step, signals) in life.iter().zip(seen) {
+                assert_eq!(signals, step.signals, "{end:?}: {lost:?} lost, after {}", step.about);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use support::cases::all;
-use support::connection::{End, RESETS, crowd, give, handshake, life, play, reset};
+use support::connection::{End, RESETS, crowd, give, handshake, life, play, play_losing, reset};
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
 use support::native::{How, Mode, Native, Program};
@@ -48,7 +48,7 @@ const UNREACHABLE: [(&str, &str, &str); 6] = [
     ("limits.h", "return TG_REASON_LOOKUP_FAILED;", "the verifier wants a pointer checked"),
     ("flow.h", "return;", "two CPUs at once"),
     ("flow.h", "return 0;", "two CPUs at once"),
-    ("flow.h", "return tg_flow_read(flow);", "two CPUs at once"),
+    ("flow.h", "return meta;", "two CPUs at once, twice"),
 ];
 
 #[derive(Default)]
@@ -113,6 +113,7 @@ fn exercise_connections(native: &mut Native) {
             for call in 1..=ran.calls.len() as u32 {
                 play(native, &base(), (&life, Some((at, call))));
             }
+            play_losing(native, &base(), (&life, (at, 1)));
         }
     }
     for (frame, egress) in handshake(40_000).iter().chain(&handshake(40_000)) {

@@ -197,6 +197,7 @@ fn a_refusal_is_executed_as_the_service_or_the_rules_own_mode_says() {
     assert_eq!((clients.counts(0, 0), clients.counts(1, 0)), ([1, 2, 1], [1, 0, 2]));
     let totals = clients.plane.totals(0).unwrap();
     assert_eq!((totals.buckets[0].offered, totals.buckets[0].refused), ([0, 4, 0], [0, 3, 0]));
+    assert_eq!(totals.buckets[0].refused_first, 3, "each is the first of its connection");
 }
 
 #[test]

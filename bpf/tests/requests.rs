@@ -26,7 +26,7 @@ rules     /busy 1: 503. /reset 2: reset. /drop 3: drop. /free 4: admitted, no bu
 numbers   c+1 is the client's first byte, s+1 the server's
 →         what the hooks send; a line without one says that the packet goes on as it is
 […]       where the connection stands afterwards, if it is followed";
-const CASES_MIN: usize = 50;
+const CASES_MIN: usize = 80;
 
 fn play<'a>(host: &'a mut Host, case: &Case) -> Talk<'a> {
     host.set(&case.rules);
@@ -74,6 +74,60 @@ fn nothing_is_left_of_a_conversation() {
             assert_eq!(bucket[6], bucket[7], "{}: begun and ended", case.name);
             assert!(bucket[9] <= bucket[7] && bucket[8] <= bucket[6], "{}", case.name);
         }
+    }
+}
+
+/// What the controller of a bucket is told was refused is what rules refused, or would have in
+/// shadow: nothing that passed because the server's socket did not agree, or the lease had run out.
+#[test]
+fn a_bucket_counts_what_is_refused() {
+    let (mut host, mut refused) = (Host::start(), 0);
+    for case in &all() {
+        let talk = play(&mut host, case);
+        let cells = talk.heard.iter().flat_map(|(_, heard)| &heard.rules);
+        let rules: u32 = cells.map(|cells| cells[1] + cells[2]).sum();
+        let sums = talk.last.buckets.iter().map(|bucket| bucket[3..6].iter().sum::<u32>());
+        assert_eq!(sums.sum::<u32>(), rules, "{}\n{}", case.name, talk.told);
+        refused += rules;
+    }
+    assert!(refused > 30, "{refused} refused");
+}
+
+/// Offered, refused, and of these the first requests of their connections, of bucket 0.
+#[test]
+fn first_requests_that_are_refused_are_counted_apart() {
+    fn twice(talk: &mut Talk<'_>) {
+        talk.open().asks(&get("/busy")).answers(&talks::ok(1, 1)).asks(&get("/busy"));
+    }
+    fn once(talk: &mut Talk<'_>) {
+        talk.open().asks(&get("/busy"));
+    }
+    fn later(talk: &mut Talk<'_>) {
+        talk.open().asks(&get("/free")).answers(&talks::ok(1, 1)).asks(&get("/busy"));
+    }
+    fn unheard(talk: &mut Talk<'_>) {
+        talk.open();
+        talk.written = Some(talk.server + 100);
+        talk.asks(&get("/busy"));
+    }
+    type Row = (&'static str, Rules, fn(&mut Talk<'_>), [u32; 3]);
+    let rules = Rules::default;
+    let rows: [Row; 6] = [
+        ("a first request", rules(), once, [1, 1, 1]),
+        ("a later one", rules(), later, [1, 1, 0]),
+        ("in shadow", Rules { shadow: true, ..rules() }, twice, [2, 2, 1]),
+        ("admitted", Rules { used: [3, 0], ..rules() }, twice, [2, 0, 0]),
+        ("the socket does not agree", rules(), unheard, [1, 0, 0]),
+        ("the lease spares", Rules { lease: 5, dice: 0xffff, ..rules() }, twice, [2, 0, 0]),
+    ];
+    let mut host = Host::start();
+    for (about, rules, conversation, expected) in rows {
+        host.set(&rules);
+        let mut talk = Talk::new(&mut host, Style::default());
+        conversation(&mut talk);
+        let bucket = &talk.last.buckets[0];
+        let sum = |ranks: std::ops::Range<usize>| bucket[ranks].iter().sum::<u32>();
+        assert_eq!([sum(0..3), sum(3..6), bucket[10]], expected, "{about}\n{}", talk.told);
     }
 }
 

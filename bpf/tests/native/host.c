@@ -50,7 +50,7 @@ static void host_reset(void)
 	for (int i = 0; i < NATIVE_MAPS; i++)
 		if (native.maps[i].map != &tg_origins)	/* see origins.h */
 			native_clear(&native.maps[i]);
-	native.fail_at = 0;
+	native.fail_at = native.lose_at = 0;
 	native.socket.state = 0;
 	native.tail_min = 0;
 }
@@ -192,6 +192,12 @@ static void host_now(struct host_bytes *b)
 	lease->heartbeat_ns = host_u64(b);
 }
 
+/* z: which swap of a flow's word is lost, in every run from now on. */
+static void host_lose(struct host_bytes *b)
+{
+	native.lose_at = host_u32(b);
+}
+
 static int host_call(__u32 ifindex, int egress)
 {
 #ifdef TG_NATIVE_XDP
@@ -274,7 +280,7 @@ static void host_run(struct host_bytes *b, struct host_bytes *out, int egress)
 	host_get(b, native.frame, length);
 	native.length = length;
 	native.linear = linear < length ? linear : length;
-	native.calls = native.thrown = native.counts_row = 0;
+	native.calls = native.thrown = native.counts_row = native.swaps = 0;
 	native.held = native.redirected = 0;
 	memset(&native.sample, 0, sizeof(native.sample));
 	host_flatten();
@@ -308,6 +314,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'u': return host_used(b);
 	case 'w': return host_window(b);
 	case 'n': return host_now(b);
+	case 'z': return host_lose(b);
 	case 'x': return host_run(b, out, 0);
 	case 'y': return host_run(b, out, 1);
 	}

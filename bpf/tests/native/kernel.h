@@ -23,6 +23,8 @@
 #define NATIVE_FREE 0xff	/* all of the key of an entry that was deleted */
 #define NATIVE_ENOMEM (-12)
 #define NATIVE_FAIL_ALL 0xffffffffU
+#define NATIVE_FLOW 2ULL	/* set in the word of every flow (lib/flow.h) */
+#define NATIVE_SEEN (1ULL << 16)	/* in it: when it was seen, the lowest bit */
 
 /* What a call was, for the trace: maps by their place in native_maps, and */
 enum native_call {
@@ -61,6 +63,8 @@ static struct native {
 	__u32 fail_at;		/* number of the call that fails; 0: none; or
 				 * NATIVE_FAIL_ALL */
 	__u32 calls;
+	__u32 swaps;		/* of words of flows, in this run */
+	__u32 lose_at;		/* number of the one that is lost; 0: none */
 	__u8 trace[NATIVE_CALLS_MAX];
 	struct bpf_sock socket;	/* state 0: none */
 	struct tcp_sock tcp;
@@ -77,6 +81,16 @@ static struct native {
 	struct tg_sample sample;
 	void *ctx;
 } native;
+
+/*
+ * Another CPU sees a packet of the same connection just before this one changes
+ * its word: what was read is not there any more, and the swap is lost.
+ */
+void native_swapping(__u64 *word)
+{
+	if (*word & NATIVE_FLOW && ++native.swaps == native.lose_at)
+		*word ^= NATIVE_SEEN;
+}
 
 /* Counts a call; 1 if it is the one that must fail. */
 static int native_fails(__u8 what)

@@ -184,6 +184,7 @@ static void host_put_requests(struct host_bytes *out)
 		host_put_u32(out, t->ended);
 		host_put_u32(out, t->first_byte.count);
 		host_put_u32(out, t->end.count);
+		host_put_u32(out, t->refused_first);
 	}
 	for (__u32 i = 0; i < conns->used; i++)
 		if (memcmp(conns->keys + i * conns->key_size, &none, 8)) {

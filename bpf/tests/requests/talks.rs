@@ -4,7 +4,7 @@
 use super::support::heads::{hello, server_name};
 use super::support::packet::{ACK, FIN, PSH, RST, SYN};
 use super::support::talk::host::Rules;
-use super::support::talk::{Segment, Seq, Style, Talk};
+use super::support::talk::{CLIENT_ISN, Segment, Seq, Style, Talk};
 
 /// One conversation.
 pub(crate) struct Case {
@@ -26,7 +26,7 @@ fn request(method: &str, path: &str, more: &str) -> String {
 }
 
 /// A 200 with so many bytes of body, of which these are sent at once.
-fn ok(length: usize, sent: usize) -> String {
+pub(crate) fn ok(length: usize, sent: usize) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{}", "x".repeat(sent))
 }
 
@@ -84,7 +84,10 @@ pub(crate) fn all() -> Vec<Case> {
         losses(),
         ends(),
         strangers(),
+        unanswered(),
+        fast_open(),
         unjudged(),
+        fragments(),
         verdicts(),
     ]
     .into_iter()
@@ -500,6 +503,146 @@ fn strangers() -> Vec<Case> {
     ]
 }
 
+/// Fills the table of connections, and goes on with another one.
+fn fill(talk: &mut Talk<'_>) {
+    for port in 0..64 {
+        talk.port = 50_000 + port;
+        talk.open();
+        (talk.client, talk.server) = (talk.client - 1, talk.server - 1);
+    }
+    talk.told.clear();
+    talk.note("64 connections, all that there is room for");
+    talk.port = 40_000;
+}
+
+/// The server's SYN-ACK once more, and the client's answer to it.
+fn syn_ack_again(talk: &mut Talk<'_>) {
+    let (seq, ack) = (talk.server - 1, CLIENT_ISN + 1);
+    talk.server_says(Segment { seq, ack, flags: SYN | ACK, data: vec![] }).ack();
+}
+
+/// A first request passed and is not answered yet; its connection lost its place, or never had one.
+/// Whatever comes then is no first request: what a 503 would answer is the one that is outstanding.
+fn unanswered() -> Vec<Case> {
+    fn slow(talk: &mut Talk<'_>) {
+        talk.open().asks(&get("/free")).wait(61).sweep();
+        talk.note("the client acknowledges a probe").ack().asks(&get("/busy"));
+    }
+    fn goes_on(talk: &mut Talk<'_>) {
+        slow(talk);
+        talk.answers(&ok(1, 1)).answers(&ok(1, 1)).asks(&get("/busy"));
+    }
+    let router = Style { router: true, ..PLAIN };
+    vec![
+        case("an answer that takes more than a minute", goes_on).fails(),
+        case("an answer that takes more than a minute, on a router", slow).style(router),
+        case("a part of a request, and a minute later the rest", |talk| {
+            let request = request("POST", "/busy", "Content-Length: 4\r\n");
+            talk.open();
+            talk.client += request.len() as u32;
+            talk.note("its head went another way").asks("body").wait(61).sweep();
+            talk.ack().asks(&get("/busy"));
+        })
+        .style(router),
+        case("a request while the table is full, and another when it is not", |talk| {
+            fill(talk);
+            talk.open().asks(&get("/free")).wait(61).sweep();
+            talk.ack().asks(&get("/busy"));
+        }),
+        case("the ACK of the handshake is lost, the SYN-ACK comes again, on a router", |talk| {
+            talk.syn().note("the client's ACK is lost").asks(&get("/free"));
+            syn_ack_again(talk);
+            talk.asks(&get("/busy"));
+        })
+        .style(router),
+        case("the first SYN-ACK went another way, on a router", |talk| {
+            let syn = Segment { ack: Seq(0), ..talk.client_segment(SYN, b"") };
+            talk.client_says(syn);
+            (talk.client, talk.server) = (talk.client + 1, talk.server + 1);
+            talk.note("the SYN-ACK is not seen").asks(&get("/free"));
+            syn_ack_again(talk);
+            talk.asks(&get("/busy"));
+        })
+        .style(router),
+    ]
+}
+
+/// A SYN that carries a request.
+fn syn_with(talk: &mut Talk<'_>, data: &str) {
+    let syn = Segment { ack: Seq(0), ..talk.client_segment(SYN, data.as_bytes()) };
+    talk.client_says(syn);
+}
+
+/// The server has accepted the data of the SYN.
+fn opened_with(talk: &mut Talk<'_>, data: &str) {
+    talk.client += data.len() as u32 + 1;
+    let syn_ack = talk.server_segment(SYN | ACK, b"");
+    talk.server += 1;
+    talk.server_says(syn_ack).ack();
+}
+
+fn fast_open() -> Vec<Case> {
+    let router = Style { router: true, ..PLAIN };
+    vec![
+        case("a request in the SYN", |talk| {
+            syn_with(talk, &get("/free"));
+            opened_with(talk, &get("/free"));
+            talk.asks(&get("/busy"));
+        })
+        .fails(),
+        case("a request in the SYN, which is sent again without it, on a router", |talk| {
+            syn_with(talk, &get("/free"));
+            talk.note("the SYN-ACK is lost");
+            syn_with(talk, "");
+            opened_with(talk, &get("/free"));
+            talk.asks(&get("/busy"));
+        })
+        .style(router),
+        case("a request in the SYN is not accepted", |talk| {
+            syn_with(talk, &get("/busy"));
+            opened_with(talk, "");
+            talk.note("the client sends it once more").asks(&get("/busy"));
+        }),
+        case("the port of a connection with a request in its SYN is used again", |talk| {
+            syn_with(talk, &get("/free"));
+            opened_with(talk, &get("/free"));
+            let reset = talk.client_segment(RST | ACK, b"");
+            talk.client_says(reset);
+            (talk.client, talk.server) = (Seq(5_000), Seq(9_000));
+            talk.open().asks(&get("/busy"));
+        }),
+    ]
+}
+
+/// The first fragment of a request; the parts behind it are not seen as TCP.
+fn fragment(talk: &mut Talk<'_>, path: &str) {
+    let packet = super::support::packet::eth().ipv4().frag4(0, true).tcp(40_000, 80);
+    let packet = packet.seq(talk.client.0).ack(talk.server.0).flags(PSH);
+    talk.give(&packet.data(get(path).as_bytes()).bytes(), false);
+}
+
+fn fragments() -> Vec<Case> {
+    let router = Style { router: true, ..PLAIN };
+    vec![
+        case("a fragment", |talk| {
+            talk.open();
+            fragment(talk, "/busy");
+        }),
+        case("a fragment, and its request again as a whole, on a router", |talk| {
+            talk.open();
+            fragment(talk, "/busy");
+            talk.asks(&get("/busy"));
+        })
+        .style(router),
+        case("a later request in fragments, and again as a whole, on a router", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(1, 1));
+            fragment(talk, "/busy");
+            talk.asks(&get("/busy"));
+        })
+        .style(router),
+    ]
+}
+
 fn unjudged() -> Vec<Case> {
     vec![
         case("a request line in two segments", |talk| {
@@ -526,22 +669,8 @@ fn unjudged() -> Vec<Case> {
             talk.open().asks(&get("/else")).answers(&ok(1, 1)).asks(&get("/busy"));
         }),
         case("the table of connections is full", |talk| {
-            for port in 0..64 {
-                talk.port = 50_000 + port;
-                talk.open();
-                (talk.client, talk.server) = (talk.client - 1, talk.server - 1);
-            }
-            talk.told.clear();
-            talk.note("64 connections, all that there is room for");
-            talk.port = 40_000;
+            fill(talk);
             talk.open().asks(&get("/busy"));
-        }),
-        case("a fragment", |talk| {
-            talk.open();
-            let request = get("/busy");
-            let packet = super::support::packet::eth().ipv4().frag4(0, true).tcp(40_000, 80);
-            let packet = packet.seq(talk.client.0).ack(talk.server.0).flags(PSH);
-            talk.give(&packet.data(request.as_bytes()).bytes(), false);
         }),
     ]
 }

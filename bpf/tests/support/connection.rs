@@ -95,7 +95,9 @@ pub fn life(ipv6: bool, end: End) -> Vec<Step> {
         life.push(Step { about, frame: packet.bytes(), egress, signals });
     };
     step("a SYN", (client().syn(), false), signals(0, 0, 0, 0));
+    step("the SYN again", (client().syn(), false), signals(0, 0, 0, 0));
     step("an ACK too early", (client().ack(501), false), signals(0, 0, 0, 0));
+    step("data too early", (client().ack(501).data(b"GET /"), false), signals(0, 0, 0, 0));
     step("the SYN-ACK", (server().syn().seq(500).ack(1), true), signals(0, 0, 0, 0));
     step("an ACK that guesses", (client().ack(77), false), signals(0, 0, 0, 0));
     step("the ACK", (client().ack(501), false), signals(1, 1, 0, 0));
@@ -135,6 +137,22 @@ pub fn give(native: &mut Native, (frame, egress): (&[u8], bool), how: How) -> Ra
         return native.run_egress(frame, how);
     }
     native.run(&Arrival { frame, socket: Socket::Nothing, loopback: false }, how)
+}
+
+/// Plays a life in which another CPU is faster with one swap, in this step this one.
+pub fn play_losing(
+    native: &mut Native,
+    setup: &Setup,
+    (life, (losing, swap)): (&[Step], (usize, u32)),
+) -> Vec<Signals> {
+    native.set(setup);
+    let mut seen = Vec::new();
+    for (at, step) in life.iter().enumerate() {
+        native.advance_to(NOW + at as u64 * SECOND);
+        native.lose_swap(if losing == at { swap } else { 0 });
+        seen.push(give(native, (&step.frame, step.egress), How::default()).signals);
+    }
+    seen
 }
 
 /// Plays a life in the tc program, a second between two packets; `fails`: in this step this call.

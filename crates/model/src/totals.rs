@@ -40,8 +40,11 @@ pub struct ServiceTotals {
 pub struct BucketTotals {
     /// Requests seen, by rank ([`RANKS`]).
     pub offered: [u64; RANKS],
-    /// Verdict refuse, executed or (in shadow) not, by rank.
+    /// Refused, by rank (in shadow: what would have been).
     pub refused: [u64; RANKS],
+    /// Of the refused those that were the first request of their connection.
+    #[serde(default)]
+    pub refused_first: u64,
     /// Requests that were handed to the server.
     pub begun: u64,
     /// Requests whose answer is complete, or whose connection ended: `begun - ended` are in flight.

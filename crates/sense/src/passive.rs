@@ -124,6 +124,7 @@ fn buckets(now: &[BucketTotals], before: Option<&[BucketTotals]>) -> Vec<BucketS
 
 fn bucket_counts(now: &BucketTotals, before: &BucketTotals) -> Option<BucketCounts> {
     let mut counts = BucketCounts {
+        refused_first: now.refused_first.checked_sub(before.refused_first)?,
         begun: now.begun.checked_sub(before.begun)?,
         ended: now.ended.checked_sub(before.ended)?,
         ..BucketCounts::default()
@@ -220,6 +221,7 @@ mod tests {
         let mut bucket = BucketTotals {
             offered: [0, new, 0],
             refused: [0, refused, 0],
+            refused_first: refused / 10,
             begun: new - refused,
             ended,
             ..BucketTotals::default()
@@ -242,6 +244,7 @@ mod tests {
         let seen = &passive.buckets(second(2))[0];
         let counts = seen.counts.unwrap().value;
         assert_eq!((counts.offered, counts.refused), ([0, 50, 0], [0, 30, 0]));
+        assert_eq!(counts.refused_first, 3, "4 of 40, after 1 of 10");
         assert_eq!((counts.begun, counts.ended), (20, 25));
         assert_eq!(seen.end.unwrap().value.count, 25);
         assert_eq!(seen.in_flight, Some(Reading::fresh(5)));

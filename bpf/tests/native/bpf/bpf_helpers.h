@@ -41,6 +41,16 @@ struct tcp_request_sock;
 struct tcp_request_sock *bpf_skc_to_tcp_request_sock(void *sk);
 long bpf_sk_release(void *sk);
 
+/* A word of 64 bits is about to be exchanged; kernel.h may change it first. */
+void native_swapping(__u64 *word);
+
+#define __sync_val_compare_and_swap(at, old, new)			\
+	({								\
+		if (sizeof(*(at)) == sizeof(__u64))			\
+			native_swapping((void *)(at));			\
+		__sync_val_compare_and_swap(at, old, new);		\
+	})
+
 long bpf_redirect(__u32 ifindex, __u64 flags);
 long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
 __u64 bpf_xdp_get_buff_len(struct xdp_md *ctx);

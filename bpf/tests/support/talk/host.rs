@@ -16,7 +16,7 @@ const UNJUDGED: usize = 32;
 const RULES: usize = 8;
 const CELLS: usize = 8;
 const BUCKETS: usize = 4;
-const BUCKET_CELLS: usize = 10;
+const BUCKET_CELLS: usize = 11;
 /// `TC_ACT_UNSPEC`: on to the stack.
 pub const NEXT: i32 = -1;
 /// `TC_ACT_REDIRECT`: out again.
@@ -100,7 +100,8 @@ pub struct Heard {
     pub sent: Vec<Vec<u8>>,
     pub unjudged: Vec<u32>,
     pub rules: Vec<Vec<u32>>,
-    /// Since the start: offered and refused by rank, begun, ended, first bytes, ends.
+    /// Since the start: offered and refused by rank, begun, ended, first bytes, ends, and of the
+    /// refused the first requests.
     pub buckets: Vec<Vec<u32>>,
     pub conns: u32,
     pub phase: u32,

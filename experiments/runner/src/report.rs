@@ -124,7 +124,7 @@ fn claims(text: &mut String, parts: &[Part]) {
     let worlds: Vec<String> = parts.iter().map(|part| beside(parts, part)).collect();
     let heads: Vec<String> =
         worlds.iter().map(|world| format!("measured{world} | holds{world}")).collect();
-    let _ = writeln!(text, "| claim | paper | band | {} |", heads.join(" | "));
+    let _ = writeln!(text, "| claim | source | band | {} |", heads.join(" | "));
     let _ = writeln!(text, "| --- | --- | --- |{}", " --- | --- |".repeat(parts.len()));
     for (index, line) in first.lines.iter().enumerate() {
         let source = if line.source.is_empty() { "–" } else { &line.source };
@@ -169,20 +169,22 @@ fn shown(text: &mut String, show: &Show, parts: &[Part]) {
         }
     }
     let at = &show.at[..show.at.len().min(COLUMNS_MAX)];
-    let columns: Vec<String> = at.iter().map(|x| judge::short(*x)).collect();
-    let _ = writeln!(text, "{} (± half the 95 % interval):\n", show.says);
-    let _ = writeln!(text, "| variant, by {} | {} |", show.x_name, columns.join(" | "));
-    let _ = writeln!(text, "| --- |{}", " --- |".repeat(at.len()));
+    let mut lines = String::new();
     for name in names {
         for part in parts {
             let cells: Vec<String> =
                 at.iter().map(|x| cell(&part.read.rows, show, name, *x)).collect();
             if cells.iter().any(|cell| cell != NOTHING) {
-                let _ = writeln!(text, "| {name}{} | {} |", beside(parts, part), cells.join(" | "));
+                let _ =
+                    writeln!(lines, "| {name}{} | {} |", beside(parts, part), cells.join(" | "));
             }
         }
     }
-    text.push('\n');
+    let width = if lines.contains('±') { " (± half the 95 % interval)" } else { "" };
+    let columns: Vec<String> = at.iter().map(|x| judge::short(*x)).collect();
+    let _ = writeln!(text, "{}{width}:\n", show.says);
+    let _ = writeln!(text, "| variant, by {} | {} |", show.x_name, columns.join(" | "));
+    let _ = writeln!(text, "| --- |{}\n{lines}", " --- |".repeat(at.len()));
 }
 
 fn cell(rows: &[Row], show: &Show, variant: &str, x: f64) -> String {

@@ -104,6 +104,8 @@ impl Rules {
             bucket.account.count(now);
         } else {
             bucket.totals.refused[usize::from(rank)] += 1;
+            // A connection has one request in this world, whatever its rank.
+            bucket.totals.refused_first += 1;
         }
         admitted
     }

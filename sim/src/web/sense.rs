@@ -84,12 +84,10 @@ impl Sense {
 
 fn bucket(now: &BucketTotals, then: &BucketTotals) -> BucketSignals {
     let since = |now: &[u64; RANKS], then: &[u64; RANKS]| std::array::from_fn(|r| now[r] - then[r]);
-    let refused = since(&now.refused, &then.refused);
     let counts = BucketCounts {
         offered: since(&now.offered, &then.offered),
-        refused,
-        // A connection has one request in this world, whatever its rank.
-        refused_first: refused.iter().sum(),
+        refused: since(&now.refused, &then.refused),
+        refused_first: now.refused_first - then.refused_first,
         begun: now.begun - then.begun,
         ended: now.ended - then.ended,
     };

@@ -3,13 +3,14 @@
 //! scale with the capacity measured beside them.
 //!
 //! ```text
-//!  each round:   C ─ x₁: none control default ─ C ─ x₂: control default none ─ C …
+//!  each round:   C ─ x₁: none ─ C ─ control ─ C ─ default ─ C ─ x₂: control ─ C ─ default ─ C …
 //!  each run:     fresh Apache, fresh tidegate, the same requests at the same times
 //! ```
 //!
-//! Between two measurements of the capacity lie all variants of one x; where it drifts by more
-//! than [`Lab::drift_max`] they are run again. A run's rates, gains and minimum are those of the
-//! paper times C / 375 (with 20 % dynamic requests), because they belong to a server's size.
+//! Each run lies between two measurements of the capacity, which it is compared with; where that
+//! drifts by more than [`Lab::drift_max`] the run is made again. All variants of one x have the
+//! loads of the capacity before the first. A run's rates, gains and minimum are those of the paper
+//! times C / 375 (with 20 % dynamic requests), because they belong to a server's size.
 
 mod bench;
 mod onset;
@@ -52,7 +53,7 @@ pub struct Lab {
     pub quick_seconds: f64,
     /// In a quick run all pieces of a load with steps are shorter by this factor.
     pub quick_steps: f64,
-    /// Largest drift of the capacity beside a group of runs; more makes them void.
+    /// Largest drift of the capacity from before to after a run; more makes it void.
     pub drift_max: f64,
     /// Windows of one second of a measurement of the capacity.
     pub windows: u32,

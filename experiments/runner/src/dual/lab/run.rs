@@ -138,7 +138,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Runs that belong together, between two measurements of the capacity; again while it drifts.
+    /// Runs that belong together: the same loads for all of them, each between two measurements of
+    /// the capacity of its own, and again while that drifts.
     pub(super) fn group(
         &mut self,
         what: &str,
@@ -147,48 +148,69 @@ impl Runner<'_> {
     ) -> Result<Vec<Made>> {
         let Some((_, first)) = jobs.first() else { return Ok(Vec::new()) };
         let unit = unit_dynamic(first);
-        for attempt in 1..=TRIES {
-            let before = self.bench.capacity(first, unit, self.watch)?;
-            let mut made = Vec::new();
-            for (variant, setting) in jobs {
-                made.extend(self.one(what, variant, setting, round)?);
-            }
-            let after = self.bench.measure(first, unit, self.watch)?;
-            let drift = (after / before - 1.0).abs();
-            let steady = drift <= self.bench.section.drift_max;
-            if !steady {
-                self.notes.push(format!(
-                    "{what}, try {attempt}: the capacity went from {before:.1} to {after:.1}/s"
-                ));
-            }
-            if steady || self.quick() {
-                let capacity = ("capacity", "1/s", f64::midpoint(before, after));
-                made.iter_mut().for_each(|one| one.metrics.push(capacity));
-                return Ok(made);
-            }
-            // The machine has changed: what was measured of other mixes is old, too.
-            self.bench.forget_but(unit);
+        let mut before = self.bench.capacity(first, unit, self.watch)?;
+        let mut scaled = Vec::new();
+        for (_, setting) in jobs {
+            scaled.push(self.bench.scales(setting, self.watch)?);
         }
-        self.notes.push(format!("{what}: void in {TRIES} tries, left out"));
-        Ok(Vec::new())
+        let mut all = Vec::new();
+        for ((variant, setting), scales) in jobs.iter().zip(scaled) {
+            let what = format!("{what}, {variant}");
+            let mut kept = None;
+            for attempt in 1..=TRIES {
+                let made = self.one((&what, variant), setting, scales, round)?;
+                let after = self.bench.measure(first, unit, self.watch)?;
+                let steady = self.is_steady((&what, attempt), before, after);
+                let capacity = f64::midpoint(before, after);
+                before = after;
+                kept = made.filter(|_| steady || self.quick()).map(|made| (made, capacity));
+                if steady || self.quick() {
+                    break;
+                }
+                // The machine has changed: what was measured of other mixes is old, too.
+                self.bench.forget_but(unit);
+            }
+            match kept {
+                Some((mut made, capacity)) => {
+                    if (capacity / scales.unit - 1.0).abs() > self.bench.section.drift_max {
+                        let unit = scales.unit;
+                        let text = format!("{unit:.1}/s in the load, {capacity:.1}/s beside the run");
+                        self.notes.push(format!("{what}: C is {text}"));
+                    }
+                    made.metrics.push(("capacity", "1/s", capacity));
+                    all.push(made);
+                }
+                None => self.notes.push(format!("{what}: void in {TRIES} tries, left out")),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the capacity stayed what it was beside a run; said where it did not.
+    fn is_steady(&mut self, (what, attempt): (&str, u32), before: f64, after: f64) -> bool {
+        let steady = (after / before - 1.0).abs() <= self.bench.section.drift_max;
+        if !steady {
+            let text = format!("the capacity went from {before:.1} to {after:.1}/s");
+            self.notes.push(format!("{what}, try {attempt}: {text}"));
+        }
+        steady
     }
 
     /// One run on a fresh server, repeated while it is void by itself; nothing if it stays so.
     fn one(
         &mut self,
-        what: &str,
-        variant: &str,
+        (what, variant): (&str, &str),
         setting: &Setting,
+        scales: Scales,
         round: u32,
     ) -> Result<Option<Made>> {
-        let scales = self.bench.scales(setting, self.watch)?;
         for attempt in 1..=TRIES {
-            self.watch.step(&format!("{what}, {variant}"));
+            self.watch.step(what);
             let (report, seen) = self.load(setting, &scales, round)?;
             let span = self.bench.section.span(setting, self.quick());
             if !report.void.is_empty() {
                 let why = report.void.join("; ");
-                self.notes.push(format!("{what}, {variant}, try {attempt}: void, {why}"));
+                self.notes.push(format!("{what}, try {attempt}: void, {why}"));
                 if !self.quick() {
                     continue;
                 }
@@ -197,7 +219,6 @@ impl Runner<'_> {
             made.metrics.extend(self.read_off(setting, &scales, &made.course));
             return Ok(Some(made));
         }
-        self.notes.push(format!("{what}, {variant}: void in {TRIES} tries, left out"));
         Ok(None)
     }
 

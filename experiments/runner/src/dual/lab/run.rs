@@ -174,7 +174,8 @@ impl Runner<'_> {
                 Some((mut made, capacity)) => {
                     if (capacity / scales.unit - 1.0).abs() > self.bench.section.drift_max {
                         let unit = scales.unit;
-                        let text = format!("{unit:.1}/s in the load, {capacity:.1}/s beside the run");
+                        let text =
+                            format!("{unit:.1}/s in the load, {capacity:.1}/s beside the run");
                         self.notes.push(format!("{what}: C is {text}"));
                     }
                     made.metrics.push(("capacity", "1/s", capacity));

@@ -30,7 +30,10 @@ struct tg_request_control {
 	__u32 services;		/* bit n: service n has rules */
 	__u32 cookies;		/* tests in force: the first so many */
 	__u32 pad;
+	__u64 since_ns;		/* connections whose SYN is older may have
+				 * spoken before anybody listened; ~0: all */
 };
+TG_ASSERT(sizeof(struct tg_request_control) == 24);
 
 /* Methods, as a mask. */
 #define TG_METHOD_GET 1

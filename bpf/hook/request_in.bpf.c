@@ -39,7 +39,7 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 		return 0;
 	if (tg_flow_find(&flow)) {
 		reason = TG_UNJUDGED_OPAQUE;
-		if (tg_flow_is_silent(&flow) && tg_is_proved(skb, v)) {
+		if (tg_flow_is_silent(&flow, v->since_ns) && tg_is_proved(skb, v)) {
 			reason = TG_UNJUDGED_TABLE_FULL;
 			conn = tg_conn_open(&v->p, v->key, v->service);
 		}

@@ -22,8 +22,12 @@ static __always_inline int tg_flow_acks(const struct tg_packet *p,
 	return pending && pending->isn && p->ack == pending->isn + 1;
 }
 
-/* 1: verified, and neither side has said anything yet. */
-static __always_inline int tg_flow_is_silent(const struct tg_flow *flow)
+/*
+ * 1: verified, begun after `since_ns` – before that nobody noted who spoke – and
+ * neither side has said anything yet.
+ */
+static __always_inline int tg_flow_is_silent(const struct tg_flow *flow,
+					     __u64 since_ns)
 {
 	const struct tg_flow_times *times = tg_flow_times(flow);
 	__u64 meta = tg_flow_read(flow);
@@ -31,7 +35,8 @@ static __always_inline int tg_flow_is_silent(const struct tg_flow *flow)
 
 	if (meta == TG_FLOW_NONE || !(meta & TG_FLOW_WAITING) || !times)
 		return 0;
-	return !(times->way[way].request_ns & TG_FLOW_SPOKE);
+	return times->way[way].syn_ns > since_ns &&
+	       !(times->way[way].request_ns & TG_FLOW_SPOKE);
 }
 
 /*

@@ -37,6 +37,7 @@ struct tg_visit {
 	__u32 slot;		/* of the rule set */
 	__u32 tests;		/* of cookies */
 	__u32 listen;		/* as tg_listen_word */
+	__u64 since_ns;		/* tg_request_control.since_ns */
 	__u8 service;
 };
 
@@ -76,6 +77,7 @@ static __always_inline int tg_visit_service(struct tg_visit *v)
 	v->service = tg_listen_service(listen);
 	v->slot = READ_ONCE(control->slot) & (TG_SLOTS - 1);
 	v->tests = READ_ONCE(control->cookies);
+	v->since_ns = READ_ONCE(control->since_ns);
 	return READ_ONCE(control->services) >> v->service & 1 ? 0 : -1;
 }
 

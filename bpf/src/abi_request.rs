@@ -39,7 +39,7 @@ const HISTOGRAM_SIZE: usize = 16 + 8 * HISTOGRAM_BUCKETS;
 
 plain! {
     /// Which rule set is in force, and for whom.
-    struct RequestControl { slot: u32, services: u32, cookies: u32, pad: u32 } = 16;
+    struct RequestControl { slot: u32, services: u32, cookies: u32, pad: u32, since_ns: u64 } = 24;
     /// Key of the longest prefix of a path.
     struct PathKey { bits: u32, slot: u8, service: u8, path: [u8; PATH_MAX], pad: [u8; 2] } = 8 + PATH_MAX;
     /// Key of a host name.

@@ -8,9 +8,10 @@ use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Error, Followed, Plan, RuleCount, ServiceParams, Unjudged, bucket_limits,
-    classification, read, request_read, switch, syscall,
+    BucketParams, Error, Followed, Listen, Plan, RuleCount, Service, ServiceParams, Unjudged,
+    bucket_limits, classification, read, request_read, switch, syscall,
 };
+use libbpf_rs::MapCore;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +20,8 @@ use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Params, State};
 use tidegate_units::Nanos;
 
-/// Sets of the flow table that one heartbeat looks at: the whole default table in 32 heartbeats.
-const REAP_SETS: u32 = 512;
+/// Heartbeats in which the whole flow table is looked at, however large it is.
+const REAP_HEARTBEATS: u32 = 32;
 
 /// What a clean stop writes as `released`; 1 is an operator's.
 const STOPPED: u32 = 2;
@@ -38,6 +39,15 @@ pub(crate) struct Core {
     gauges: Vec<u8>,
     heartbeat: OwnedFd,
     reap_from: u32,
+    /// Sets of the flow table that one heartbeat looks at.
+    reap_sets: u32,
+}
+
+/// All that is listened to, and whether its requests are judged.
+fn judged(plan: &Plan) -> Vec<(bool, &Listen)> {
+    let of = |service: &'_ Service| service.requests.as_ref().is_some_and(|r| !r.rules.is_empty());
+    let services = plan.services.iter().map(|service| (of(service), &service.listen));
+    services.flat_map(|(judged, listens)| listens.iter().map(move |l| (judged, l))).collect()
 }
 
 impl Core {
@@ -72,6 +82,7 @@ impl Core {
         let load =
             Load { object: "heartbeat", bytes: &objects.heartbeat, settings, attach_type: None };
         let heartbeat = objects::load(&maps, &load)?;
+        let reap_sets = maps.get("tg_flows")?.max_entries().div_ceil(REAP_HEARTBEATS);
         let empty = Plan { settings: plan.settings.clone(), ..Plan::default() };
         let mut core = Self {
             maps,
@@ -82,6 +93,7 @@ impl Core {
             gauges: Vec::new(),
             heartbeat,
             reap_from: 0,
+            reap_sets,
         };
         core.apply(plan)?;
         Ok(core)
@@ -113,6 +125,10 @@ impl Core {
         if let Some(requests) = &mut self.requests {
             let moved = fresh.iter().filter(|(_, same)| !same);
             requests.pause(&self.maps, moved.fold(0, |all, (index, _)| all | 1 << index))?;
+            // The first plan of a process changes nothing by itself; then it is told by `listening`.
+            if !self.plan.services.is_empty() && judged(&self.plan) != judged(plan) {
+                requests.listen_to_nobody(&self.maps)?;
+            }
         }
         for (index, _) in &fresh {
             let policy = plan
@@ -232,6 +248,14 @@ impl Core {
         }
     }
 
+    /// See [`RequestState::listening`].
+    pub(crate) fn listening(&mut self, now: Nanos, anew: bool) -> Result<(), Error> {
+        match &mut self.requests {
+            Some(requests) => requests.listening(&self.maps, now, anew),
+            None => Ok(()),
+        }
+    }
+
     /// Header rules, once there were some.
     pub(crate) const fn requests(&self) -> Option<&RequestState> {
         self.requests.as_ref()
@@ -269,8 +293,8 @@ impl Core {
 
     /// Renews the lease; returns the time on the dataplane's clock.
     pub(crate) fn heartbeat(&mut self) -> Result<Nanos, Error> {
-        let mut argument =
-            Heartbeat { reap_from: self.reap_from, reap_sets: REAP_SETS, ..Heartbeat::default() };
+        let (reap_from, reap_sets) = (self.reap_from, self.reap_sets);
+        let mut argument = Heartbeat { reap_from, reap_sets, ..Heartbeat::default() };
         let failed = |source| Error::Run { program: "heartbeat", source };
         let returned =
             syscall::run_syscall(self.heartbeat.as_fd(), &mut argument).map_err(failed)?;

@@ -98,6 +98,7 @@ impl Dataplane {
                 let _ = old.detach();
             }
         }
+        left.extend(core.listening(MonotonicClock.now(), true).err().map(|e| e.to_string()));
         self.remove_others();
         left
     }
@@ -162,7 +163,7 @@ impl Dataplane {
                 }
             }
         }
-        Ok(())
+        self.core.listening(MonotonicClock.now(), !there)
     }
 
     /// Attaches what is planned; what was there before stays until the commit.

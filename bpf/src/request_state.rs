@@ -101,6 +101,21 @@ impl RequestState {
         self.let_go(maps, &wanted)
     }
 
+    /// Which connections belong to services with rules is about to change.
+    pub(crate) fn listen_to_nobody(&mut self, maps: &Maps) -> Result<(), Error> {
+        rules::listen_to_nobody(&mut Kernel { maps, limits: &mut self.limits })
+    }
+
+    /// The hooks see every packet from `now` on: connections that begin from then are judged.
+    /// Unless `anew`, only where that was still to be told.
+    pub(crate) fn listening(&mut self, maps: &Maps, now: Nanos, anew: bool) -> Result<(), Error> {
+        let mut tables = Kernel { maps, limits: &mut self.limits };
+        if anew || tables.control()?.since_ns == rules::NOBODY {
+            rules::listen_from(&mut tables, now)?;
+        }
+        Ok(())
+    }
+
     /// Numbers that change hands: nothing is counted, used or limited there.
     fn begin_at_zero(
         &mut self,

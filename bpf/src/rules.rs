@@ -16,6 +16,7 @@ use crate::numbers::Identity;
 use crate::{Busy, CookieTest, Error, HeaderRule, Host, Plan, Refuse, Requests, Subject};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use tidegate_units::Nanos;
 
 /// The rules that a look-up passes, in its order.
 #[derive(Clone, Debug)]
@@ -275,7 +276,25 @@ pub(crate) fn pause(tables: &mut impl Tables, services: u32) -> Result<(), Error
     tables.wait()
 }
 
-/// Puts a rule set in force.
+/// No connection is old enough to be given a place: [`RequestControl::since_ns`] until it is known.
+pub(crate) const NOBODY: u64 = u64::MAX;
+
+/// Only connections that begin from now on are given a place: what the others have sent, the hooks
+/// may not have seen.
+pub(crate) fn listen_from(tables: &mut impl Tables, now: Nanos) -> Result<(), Error> {
+    let control = tables.control()?;
+    put(tables, RequestControl { since_ns: now.0, ..control })
+}
+
+/// From now on no connection is given a place, until [`listen_from`]: it is about to change which of
+/// them belong to services with rules. The caller waits for the packets that began before.
+pub(crate) fn listen_to_nobody(tables: &mut impl Tables) -> Result<(), Error> {
+    let control = tables.control()?;
+    put(tables, RequestControl { since_ns: NOBODY, ..control })
+}
+
+/// Puts a rule set in force. Where a service has rules that had none, no connection is given a
+/// place any more until [`listen_from`] is told that the hooks see all.
 pub(crate) fn put_in_force(tables: &mut impl Tables, set: &RuleSet) -> Result<(), Error> {
     let before = tables.control()?;
     let (old, slot) = (before.slot % SLOTS, (before.slot + 1) % SLOTS);
@@ -286,8 +305,13 @@ pub(crate) fn put_in_force(tables: &mut impl Tables, set: &RuleSet) -> Result<()
     // One field at a time, whatever a packet has read of the others. In between there are more
     // tests than a slot has (the rest of them are nobody's), or a service that has no rules in it
     // (all of its requests pass): nothing that either rule set would not say.
-    let more = RequestControl { cookies: before.cookies.max(cookies), ..before };
+    let fresh = set.services & !before.services != 0;
+    let since_ns = if fresh { NOBODY } else { before.since_ns };
+    let more = RequestControl { cookies: before.cookies.max(cookies), since_ns, ..before };
     put(tables, more)?;
+    if fresh {
+        tables.wait()?;
+    }
     let flipped = RequestControl { slot, ..more };
     put(tables, flipped)?;
     let served = RequestControl { services: set.services, ..flipped };

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Event, Verdict};
-use tidegate_units::Nanos;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// A program that packets can be given to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,7 +150,7 @@ impl TestPlane {
                 load("request_out", &objects.request_out)?,
             ]);
         }
-        Ok(())
+        self.core.listening(MonotonicClock.now(), false)
     }
 
     /// Whether the tcx variants of the tc hooks load, too (Linux 6.6 and newer).

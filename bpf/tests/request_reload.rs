@@ -37,6 +37,11 @@ impl Segment<'_> {
     }
 }
 
+/// What sees the client's packets.
+const CLIENT: [TestHook; 2] = [TestHook::Xdp, TestHook::RequestIn];
+/// What sees the server's.
+const SERVER: [TestHook; 2] = [TestHook::Egress, TestHook::RequestOut];
+
 /// Clients of the plane, each with its own connection.
 struct Clients {
     plane: TestPlane,
@@ -55,21 +60,29 @@ impl Clients {
         runs[1].outcome == Outcome::Pass && runs[1].packet == frame
     }
 
-    /// A new connection to a port of the server with one request for this path: whether it passes.
-    /// (One that is refused becomes a reset.)
-    fn get(&mut self, port: u16, path: &str) -> bool {
+    /// A new connection to a port of the server; its ports.
+    fn open(&mut self, port: u16) -> (u16, u16) {
         self.port += 1;
         let ports = (self.port, port);
-        let (client, server) =
-            ([TestHook::Xdp, TestHook::RequestIn], [TestHook::Egress, TestHook::RequestOut]);
         let bare = |flags, numbers| Segment { ports, flags, numbers, payload: b"" };
-        self.give(client, &bare(0x02, (10, 0)).frame(false));
-        self.give(server, &bare(0x12, (77, 11)).frame(true));
-        self.give(client, &bare(0x10, (11, 78)).frame(false));
+        self.give(CLIENT, &bare(0x02, (10, 0)).frame(false));
+        self.give(SERVER, &bare(0x12, (77, 11)).frame(true));
+        self.give(CLIENT, &bare(0x10, (11, 78)).frame(false));
+        ports
+    }
+
+    /// The first request of a connection: whether it passes. (One that is refused becomes a reset.)
+    fn ask(&self, ports: (u16, u16), path: &str) -> bool {
         let request = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n");
         let payload = request.as_bytes();
         let segment = Segment { ports, flags: 0x18, numbers: (11, 78), payload };
-        self.give(client, &segment.frame(false))
+        self.give(CLIENT, &segment.frame(false))
+    }
+
+    /// The same on a connection of its own.
+    fn get(&mut self, port: u16, path: &str) -> bool {
+        let ports = self.open(port);
+        self.ask(ports, path)
     }
 
     /// One token for a bucket, the next in a thousand seconds.
@@ -141,6 +154,45 @@ fn tokens_and_limits_go_with_the_name_of_a_bucket_and_counts_with_the_rule() {
     let unjudged = clients.plane.unjudged().unwrap();
     let names: Vec<_> = unjudged.iter().map(|u| (u.name, u.count)).collect();
     assert_eq!(names, [("no-rule", 1)]);
+}
+
+/// What they sent before, nobody noted: it may be a request that is outstanding.
+#[test]
+fn connections_that_are_older_than_the_first_rules_of_their_service_pass() {
+    let strict = || rules(&["all"], &[("/", Some(0))]);
+    let with = |requests| plan(vec![service("shop", 80, requests), service("other", 81, strict())]);
+    let mut clients = Clients::new(&with(None));
+    let (early, other) = (clients.open(80), clients.open(81));
+    clients.plane.apply(&with(strict())).unwrap();
+    clients.one_token(0, 0);
+    clients.one_token(1, 0);
+    assert!(clients.get(80, "/") && clients.get(81, "/"));
+    assert!(clients.ask(early, "/"), "older than the rules");
+    assert!(!clients.ask(other, "/"), "it has its place from before");
+    assert!(!clients.get(80, "/"));
+    let unjudged = clients.plane.unjudged().unwrap();
+    let names: Vec<_> = unjudged.iter().map(|u| (u.service, u.name, u.count)).collect();
+    assert_eq!(names, [(0, "opaque", 1)]);
+    // Other rules for the same services change nothing about who is known.
+    let kept = clients.open(80);
+    clients.plane.apply(&with(rules(&["all"], &[("/a", None), ("/", Some(0))]))).unwrap();
+    assert!(!clients.ask(kept, "/"));
+}
+
+/// The same where a port comes to a service that has rules already.
+#[test]
+fn connections_of_a_port_that_comes_to_a_service_with_rules_pass() {
+    let strict = || rules(&["all"], &[("/", Some(0))]);
+    let mut clients =
+        Clients::new(&plan(vec![service("shop", 80, strict()), service("plain", 81, None)]));
+    let early = clients.open(81);
+    let mut shop = service("shop", 80, strict());
+    shop.listen.push(Listen::tcp(ListenAddress::AnyV4, 81));
+    clients.plane.apply(&plan(vec![shop])).unwrap();
+    clients.one_token(0, 0);
+    assert!(clients.get(81, "/"));
+    assert!(clients.ask(early, "/"), "older than the rules");
+    assert!(!clients.get(81, "/"));
 }
 
 #[test]

@@ -322,6 +322,7 @@ fn every_request_finds_one_of_two_rule_sets_while_they_are_exchanged() {
     let plans = [crowded(0, 300), crowded(1, 40)];
     let mut core = start(&plans[0]);
     core.heartbeat().unwrap();
+    core.listening(tidegate_units::Nanos::ZERO, true).unwrap();
     let hooks = Hooks::load(&core);
     let request = b"GET /img/a HTTP/1.1\r\nHost: a.example\r\nCookie: session=v\r\n\r\n";
     let done = AtomicBool::new(false);

@@ -445,6 +445,21 @@ fn a_paused_service_has_no_rules_until_the_next_set() {
 }
 
 #[test]
+fn a_service_that_gets_rules_waits_until_the_hooks_listen() {
+    let plan = plan_of(vec![http("/", Some(0))]);
+    let mut model = in_force(&plan);
+    let since = |model: &Model<'_>| model.control().unwrap().since_ns;
+    assert_eq!(since(&model), NOBODY);
+    listen_from(&mut model, Nanos(7)).unwrap();
+    put_in_force(&mut model, &compile(&plan, &seats(&plan, 1), &hash)).unwrap();
+    assert_eq!(since(&model), 7, "the same services");
+    pause(&mut model, 1).unwrap();
+    assert_eq!(since(&model), 7);
+    put_in_force(&mut model, &compile(&plan, &seats(&plan, 1), &hash)).unwrap();
+    assert_eq!(since(&model), NOBODY);
+}
+
+#[test]
 fn who_a_rule_is_does_not_depend_on_its_place_or_its_answer() {
     let rules = |requests: Requests| {
         let services = vec![service("shop", requests)];

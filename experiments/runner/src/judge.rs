@@ -99,6 +99,17 @@ pub struct Select {
     /// Values of x; in a reference, empty means the same x.
     #[serde(default)]
     pub at: Vec<f64>,
+    /// Values of x in the lab, which makes fewer points than the simulator; empty: the same. Not of
+    /// a reference.
+    #[serde(default)]
+    pub lab: Vec<f64>,
+}
+
+impl Select {
+    fn points(&self, rows: &[Row]) -> &[f64] {
+        let lab = !self.lab.is_empty() && !rows.is_empty() && rows.iter().all(|r| r.world == "lab");
+        if lab { &self.lab } else { &self.at }
+    }
 }
 
 /// How one claim fared.
@@ -199,7 +210,7 @@ fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
         Err(missing) => return Outcome::Missing(missing),
     };
     for variant in &variants {
-        for x in &claim.of.at {
+        for x in claim.of.points(rows) {
             let value = match value(claim, rows, variant, *x) {
                 Ok(value) => value,
                 Err(missing) => return Outcome::Missing(missing),
@@ -369,12 +380,14 @@ mod tests {
                 variants: vec!["reject".into()],
                 x_name: None,
                 at: vec![2.0, 3.0],
+                lab: Vec::new(),
             },
             over: Some(Select {
                 metric: "capacity".into(),
                 variants: vec!["none".into()],
                 x_name: None,
                 at: vec![1.0],
+                lab: Vec::new(),
             }),
             per: None,
             at_least,
@@ -402,6 +415,17 @@ mod tests {
         assert_eq!(outcome(&claim(Some(0.97), None), &rows()), fails);
         let fails = Outcome::Fails(0.99, "reject at 2".into());
         assert_eq!(outcome(&claim(None, Some(0.98)), &rows()), fails);
+    }
+
+    /// A claim may name other points for the lab.
+    #[test]
+    fn the_lab_has_points_of_its_own() {
+        let mut claim = claim(Some(0.97), None);
+        claim.of.lab = vec![2.0];
+        assert_eq!(outcome(&claim, &rows()), Outcome::Holds(0.99));
+        let mut rows = rows();
+        rows.iter_mut().for_each(|row| row.world = "sim".into());
+        assert_eq!(outcome(&claim, &rows), Outcome::Fails(0.96, "reject at 3".into()));
     }
 
     /// A star stands for anything, and a pattern that fits nothing is missing.
@@ -448,6 +472,7 @@ mod tests {
                     variants: Vec::new(),
                     x_name: None,
                     at: Vec::new(),
+                    lab: Vec::new(),
                 });
                 let mut rows = rows();
                 rows[1].value = first;
@@ -469,6 +494,7 @@ mod tests {
             variants: vec!["haproxy".into()],
             x_name: None,
             at: vec![],
+            lab: vec![],
         });
         let mut rows = vec![
             row("reject", 2.0, "goodput", 81.0),

@@ -24,6 +24,7 @@ impl FixedBucket {
 impl BucketController for FixedBucket {
     fn tick(&mut self, signals: &Signals, bucket: usize, _mode: Mode) -> BucketLimits {
         self.core.see(signals, bucket, Some(Nanos::ZERO));
+        self.core.rate = self.core.spec.begin();
         self.core.limits(signals, Mode::Enforce, "fixed".to_owned())
     }
 
@@ -42,6 +43,16 @@ impl BucketController for FixedBucket {
 mod tests {
     use super::super::tests::second;
     use super::*;
+
+    /// What is decided from counts is let go without them; this was not.
+    #[test]
+    fn it_holds_without_counts_however_long() {
+        let mut bucket = FixedBucket::new(Rate::per_second(50.0), BucketSpec::default());
+        let rates: Vec<_> = (0..50)
+            .map(|_| bucket.tick(&Signals::default(), 0, Mode::Enforce).rate.map(Rate::get))
+            .collect();
+        assert_eq!(rates, [Some(50.0); 50]);
+    }
 
     #[test]
     fn nothing_moves_it_but_the_floor() {

@@ -101,6 +101,11 @@ impl Default for BucketSpec {
 }
 
 impl BucketSpec {
+    /// The rate at the start.
+    fn begin(&self) -> Option<f64> {
+        self.start.map(|rate| self.bounded(rate.get()))
+    }
+
     /// A rate inside the bounds; NaN becomes the maximum, because what is no number must not
     /// tighten.
     fn bounded(&self, rate: f64) -> f64 {
@@ -127,6 +132,8 @@ struct Core {
     level: Watch,
     /// Of all that the controller judges by, as of the last tick.
     seen: Freshness,
+    /// There is no limit because signals were lost.
+    lost: bool,
     pressed: bool,
     calm_s: f64,
     shedding: bool,
@@ -136,13 +143,14 @@ struct Core {
 impl Core {
     fn new(spec: BucketSpec) -> Self {
         Self {
-            rate: spec.start.map(|rate| spec.bounded(rate.get())),
+            rate: spec.begin(),
             burst: spec.burst,
             spec,
             hits: Hits::default(),
             counts: Watch::default(),
             level: Watch::default(),
             seen: Freshness::Frozen,
+            lost: false,
             pressed: false,
             calm_s: 0.0,
             shedding: false,
@@ -167,15 +175,18 @@ impl Core {
         self.seen = self.seen.max(seen);
         if self.seen == Freshness::Lost {
             self.let_go();
+        } else if self.seen == Freshness::Fresh && self.lost {
+            self.lost = false;
+            self.rate = self.spec.begin();
         }
         self.seen
     }
 
-    /// Signals are lost: what was decided has no ground any more.
+    /// Signals are lost: what was decided has no ground any more, nor has the rate at the start,
+    /// until there are signals again.
     fn let_go(&mut self) {
-        self.rate =
-            self.spec.start.map(|start| self.rate.map_or(start.get(), |r| r.max(start.get())));
-        self.rate = self.rate.map(|rate| self.spec.bounded(rate));
+        self.lost = true;
+        self.rate = None;
         self.hits = Hits::default();
         self.pressed = false;
     }
@@ -330,12 +341,12 @@ pub(crate) mod tests {
 
     #[test]
     fn while_a_signal_is_too_old_nothing_is_squeezed() {
-        for (periods, squeezed) in [(3, true), (4, false), (11, false)] {
+        for (periods, rate) in [(3, Some(25.0)), (4, Some(50.0)), (11, None)] {
             let start = Some(Rate::per_second(50.0));
             let mut core = Core::new(BucketSpec { start, ..BucketSpec::default() });
             core.see(&second(80, 0, 1.0), 0, Some(Nanos::from_secs(periods)));
             core.squeeze(SQUEEZE_HALVES_SECONDS);
-            assert_eq!(core.rate, Some(if squeezed { 25.0 } else { 50.0 }), "{periods} periods");
+            assert_eq!(core.rate, rate, "{periods} periods");
         }
     }
 

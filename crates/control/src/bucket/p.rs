@@ -202,6 +202,19 @@ mod tests {
         assert_eq!(p.tick(&stale, 0, Mode::Enforce).rate, None);
     }
 
+    /// A rate set for the start is a limit, too: it has no ground without signals either.
+    #[test]
+    fn lost_signals_let_go_of_a_start_and_it_begins_anew_there() {
+        let start = Some(Rate::per_second(75.0));
+        let bucket = BucketSpec { start, ..BucketSpec::default() };
+        let mut p = P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) });
+        assert_eq!(p.tick(&second(30, 0, 0.5), 0, Mode::Enforce).rate, start);
+        let mut lost = second(30, 0, 0.5);
+        lost.resource.cpu.as_mut().unwrap().age = Nanos::from_secs(11);
+        assert_eq!(p.tick(&lost, 0, Mode::Enforce).rate, None);
+        assert_eq!(p.tick(&second(30, 0, 0.5), 0, Mode::Enforce).rate, start);
+    }
+
     #[test]
     fn in_shadow_the_rate_stays_above_what_is_completed() {
         let mut p = P::new(PSpec::of(Gauge::Cpu));

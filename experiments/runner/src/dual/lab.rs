@@ -8,9 +8,11 @@
 //! ```
 //!
 //! Each run lies between two measurements of the capacity, which it is compared with; where that
-//! drifts by more than [`Lab::drift_max`] the run is made again. All variants of one x have the
+//! drifts by more than [`Lab::drift_max`] the run is made again, up to [`Lab::tries`] times; the steadiest is
+//! kept, and its `drift` with it. All variants of one x have the
 //! loads of the capacity before the first. A run's rates, gains and minimum are those of the paper
-//! times C / 375 (with 20 % dynamic requests), because they belong to a server's size.
+//! times C / 375 (with 20 % dynamic requests), because they belong to a server's size; those of large
+//! files times what the interface carries over 100 Mbit/s.
 
 mod bench;
 mod onset;
@@ -21,6 +23,7 @@ mod run;
 
 pub use run::{Options, run};
 
+use super::setting::Changes;
 use serde::Deserialize;
 
 /// The `lab` section of a scenario.
@@ -35,6 +38,8 @@ pub struct Lab {
     pub at: Vec<f64>,
     /// Values of x in a quick run instead of the scenario's; empty for those.
     pub quick: Vec<f64>,
+    /// Changes to the setting that only the lab makes.
+    pub set: Changes,
     /// The scenario's variants that are run; empty for all.
     pub variants: Vec<String>,
     /// The search for the onset instead of the scenario's: a run here takes as long as it says.
@@ -53,8 +58,10 @@ pub struct Lab {
     pub quick_seconds: f64,
     /// In a quick run all pieces of a load with steps are shorter by this factor.
     pub quick_steps: f64,
-    /// Largest drift of the capacity from before to after a run; more makes it void.
+    /// Largest drift of the capacity from before to after a run; with more it is made again.
     pub drift_max: f64,
+    /// How often, before the steadiest of these is kept and its drift said.
+    pub tries: u32,
     /// Windows of one second of a measurement of the capacity.
     pub windows: u32,
     /// Clients of that closed loop; without it they are searched once.
@@ -109,6 +116,7 @@ impl Default for Lab {
             quick_rounds: 1,
             at: Vec::new(),
             quick: Vec::new(),
+            set: Changes::new(),
             variants: Vec::new(),
             onset: None,
             quick_onset: None,
@@ -119,6 +127,7 @@ impl Default for Lab {
             quick_seconds: 6.0,
             quick_steps: 0.2,
             drift_max: 0.03,
+            tries: 3,
             windows: 10,
             clients: None,
             cgi_daemon: false,

@@ -135,12 +135,21 @@ impl Scenario {
             let steps = (onset.to - onset.from) / onset.step;
             ensure!((1.0..=EACH_MAX as f64).contains(&steps), "onset: 1 to {EACH_MAX} steps");
         }
-        for variant in &self.variants {
-            let more = self.sim.iter().flat_map(|sim| &sim.at);
-            for x in self.x.at.iter().chain(&self.x.quick).chain(more) {
-                self.setting(variant, *x)?.check()?;
-            }
+        let more = self.sim.iter().flat_map(|sim| &sim.at);
+        let all: Vec<f64> = self.x.at.iter().chain(&self.x.quick).chain(more).copied().collect();
+        for (variant, x) in self.variants.iter().flat_map(|v| all.iter().map(move |x| (v, *x))) {
+            self.setting(variant, x)?.check()?;
+            self.of_lab().setting(variant, x)?.check()?;
         }
         Ok(())
+    }
+
+    /// As the lab runs it, with the changes that only the lab makes.
+    #[must_use]
+    pub fn of_lab(&self) -> Self {
+        let mut own = self.clone();
+        let changes = self.lab.iter().flat_map(|lab| lab.set.clone());
+        own.base.extend(changes);
+        own
     }
 }

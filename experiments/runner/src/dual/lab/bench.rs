@@ -16,6 +16,8 @@ use tidegate_workload::{Surge, SurgeSpec};
 
 /// Dynamic share of the paper's server, to whose capacity its rates belong.
 pub(super) const PAPER_DYNAMIC: f64 = 0.2;
+/// Bytes per second of the paper's interface: 100 Mbit/s.
+const PAPER_INTERFACE: f64 = 12.5e6;
 /// A frame of 1514 bytes carries 1448 bytes of an answer.
 const FRAME_OVER_PAYLOAD: f64 = 1514.0 / 1448.0;
 
@@ -130,7 +132,8 @@ impl<'a> Bench<'a> {
     pub(super) fn arm(&self, setting: &Setting, scales: &Scales) -> Result<Arm> {
         let (server, cut) = self.apache(setting, setting.dynamic)?;
         let shaped = scales.shaping(setting).map(|shaping| self.lab.shape(&shaping)).transpose()?;
-        let config = product::config(setting, self.section, scales.paper);
+        let scales = product::Scale { server: scales.paper, interface: scales.interface(setting) };
+        let config = product::config(setting, self.section, scales);
         let program = &self.options.program;
         let start = |config| self.lab.start_product(program, &config).context("tidegate");
         let product = config.map(start).transpose()?;
@@ -168,10 +171,19 @@ impl Scales {
         (share > 0.0).then(|| setting.load * self.unit * self.mean_size / share)
     }
 
+    /// The queue is as many times longer as the interface is faster than the paper's: it drains in
+    /// the same time, and holds the first segments of as many answers as begin in that time.
     fn shaping(&self, setting: &Setting) -> Option<Shaping> {
         let payload = self.payload(setting)?;
         let bits_per_second = (payload * 8.0 * FRAME_OVER_PAYLOAD).round() as u64;
-        Some(Shaping { bits_per_second, queue: setting.interface_queue })
+        let queue = f64::from(setting.interface_queue) * self.interface(setting);
+        Some(Shaping { bits_per_second, queue: queue.round().max(1.0) as u32 })
+    }
+
+    /// How much faster the interface is than the paper's; as the server where it is no bottleneck.
+    fn interface(&self, setting: &Setting) -> f64 {
+        let payload = self.payload(setting);
+        payload.map_or(self.paper, |payload| payload * FRAME_OVER_PAYLOAD / PAPER_INTERFACE)
     }
 
     /// Requests for the large file per second.
@@ -199,8 +211,13 @@ mod tests {
         };
         assert!((scales.payload(&setting).unwrap() - 16e6).abs() < 1.0);
         assert!((scales.large_rate(&setting) - 80.0).abs() < 1e-6);
-        let bits = scales.shaping(&setting).unwrap().bits_per_second as f64;
+        let shaping = scales.shaping(&setting).unwrap();
+        let bits = shaping.bits_per_second as f64;
         assert!((bits / (16e6 * 8.0) - 1.0456).abs() < 1e-3);
+        let faster = 16e6 * FRAME_OVER_PAYLOAD / PAPER_INTERFACE;
+        assert_eq!(shaping.queue, (100.0 * faster).round() as u32, "it drains in the same time");
+        assert!((scales.interface(&setting) - faster).abs() < 1e-9);
+        assert!((scales.interface(&Setting::default()) - 2.0).abs() < 1e-9);
         assert!(scales.shaping(&Setting::default()).is_none());
     }
 }

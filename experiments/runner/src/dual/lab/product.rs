@@ -17,9 +17,15 @@ const INTERFACE_REFERENCE: f64 = 0.35;
 /// Reference of the listen queue, in connections.
 const LISTEN_QUEUE: u32 = 100;
 
-/// The configuration; none where nothing is in force. `scale` is how much larger the server is than
-/// the paper's.
-pub(super) fn config(setting: &Setting, lab: &Lab, scale: f64) -> Option<ProductConfig> {
+/// How much larger the server is, and how much faster its interface, than the paper's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    pub(super) server: f64,
+    pub(super) interface: f64,
+}
+
+/// The configuration; none where nothing is in force.
+pub(super) fn config(setting: &Setting, lab: &Lab, scale: Scale) -> Option<ProductConfig> {
     let action = match lab.syn_action {
         SynAction::Drop => "drop",
         SynAction::Reject => "reject",
@@ -29,7 +35,7 @@ pub(super) fn config(setting: &Setting, lab: &Lab, scale: f64) -> Option<Product
         Control::Default => json!({"name": "default"}),
         Control::Paper => json!({
             "name": "syn",
-            "rate": rate(setting.syn_start * scale),
+            "rate": rate(setting.syn_start * scale.server),
             "burst": setting.burst_syn,
             "accept_queue": LISTEN_QUEUE,
             "cpu": setting.cpu_reference,
@@ -51,7 +57,7 @@ fn rate(per_second: f64) -> String {
     format!("{:.3}/s", per_second.max(1.0))
 }
 
-fn requests(setting: &Setting, lab: &Lab, scale: f64) -> Value {
+fn requests(setting: &Setting, lab: &Lab, scale: Scale) -> Value {
     let mut buckets = Map::new();
     let mut rules = Vec::new();
     let answer = match lab.answer {
@@ -59,10 +65,10 @@ fn requests(setting: &Setting, lab: &Lab, scale: f64) -> Value {
         Answer::Reset => "reset",
     };
     for rule in &setting.rules {
-        let (name, path, resource) = match rule {
-            Rule::Cgi => ("cgi", "/cgi-bin/", "cpu"),
-            Rule::Large => ("large", "/islarge/", "bandwidth"),
-            Rule::Any => ("any", "/", "cpu"),
+        let (name, path, resource, scale) = match rule {
+            Rule::Cgi => ("cgi", "/cgi-bin/", "cpu", scale.server),
+            Rule::Large => ("large", "/islarge/", "bandwidth", scale.interface),
+            Rule::Any => ("any", "/", "cpu", scale.server),
         };
         buckets.insert(
             name.to_owned(),
@@ -106,24 +112,29 @@ mod tests {
     #[test]
     fn settings_become_configurations() {
         let setting = |control| Setting { control, ..Setting::default() };
-        let lab = Lab::default();
-        assert!(config(&setting(Control::None), &lab, 1.0).is_none());
-        let paper = config(&setting(Control::Paper), &lab, 2.0).unwrap().services;
+        let (lab, same) = (Lab::default(), Scale { server: 1.0, interface: 1.0 });
+        let twice = Scale { server: 2.0, interface: 3.0 };
+        assert!(config(&setting(Control::None), &lab, same).is_none());
+        let paper = config(&setting(Control::Paper), &lab, twice).unwrap().services;
         let requests = &paper["web"]["requests"];
         assert_eq!(paper["web"]["control"]["rate"], "2000.000/s");
         assert_eq!(requests["buckets"]["cgi"]["minimum"], "20.000/s");
         assert_eq!(requests["buckets"]["cgi"]["control"]["gain"], 0.4);
         assert_eq!(requests["rules"][0]["answer"], "503");
+        let large = Setting { rules: vec![Rule::Large], ..setting(Control::Paper) };
+        let services = config(&large, &lab, twice).unwrap().services;
+        let bucket = &services["web"]["requests"]["buckets"]["large"];
+        assert_eq!(bucket["minimum"], "30.000/s", "as the interface");
         let both = Setting {
             protect: true,
             rules: vec![Rule::Cgi, Rule::Large],
             ..setting(Control::Default)
         };
-        let services = config(&both, &lab, 1.0).unwrap().services;
+        let services = config(&both, &lab, same).unwrap().services;
         let rules = &services["web"]["requests"]["rules"];
         assert_eq!(rules[1]["path"], "/islarge/");
         assert_eq!(rules[1]["protect"][0]["name"], SESSION_COOKIE);
         let bare = Setting { rules: vec![], ..setting(Control::Default) };
-        assert!(config(&bare, &lab, 1.0).unwrap().services["web"].get("requests").is_none());
+        assert!(config(&bare, &lab, same).unwrap().services["web"].get("requests").is_none());
     }
 }

@@ -57,6 +57,7 @@ pub(super) struct Runner<'a> {
 /// # Errors
 /// When lab, server, product or load fail, or the scenario has no section `lab`.
 pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
+    let scenario = &scenario.of_lab();
     let section = scenario.lab.as_ref().context("the scenario has no section lab")?;
     watch.step("making the lab");
     let bench = Bench::new(section, options)?;
@@ -139,7 +140,7 @@ impl Runner<'_> {
     }
 
     /// Runs that belong together: the same loads for all of them, each between two measurements of
-    /// the capacity of its own, and again while that drifts.
+    /// the capacity of its own, and again while that drifts; the steadiest of them is kept.
     pub(super) fn group(
         &mut self,
         what: &str,
@@ -156,14 +157,19 @@ impl Runner<'_> {
         let mut all = Vec::new();
         for ((variant, setting), scales) in jobs.iter().zip(scaled) {
             let what = format!("{what}, {variant}");
-            let mut kept = None;
-            for attempt in 1..=TRIES {
+            let mut kept: Option<(f64, Made, f64)> = None;
+            for attempt in 1..=self.bench.section.tries.max(1) {
                 let made = self.one((&what, variant), setting, scales, round)?;
                 let after = self.bench.measure(first, unit, self.watch)?;
                 let steady = self.is_steady((&what, attempt), before, after);
-                let capacity = f64::midpoint(before, after);
+                let (drift, capacity) =
+                    ((after / before - 1.0).abs(), f64::midpoint(before, after));
                 before = after;
-                kept = made.filter(|_| steady || self.quick()).map(|made| (made, capacity));
+                if let Some(made) = made
+                    && kept.as_ref().is_none_or(|(least, ..)| drift < *least)
+                {
+                    kept = Some((drift, made, capacity));
+                }
                 if steady || self.quick() {
                     break;
                 }
@@ -171,7 +177,8 @@ impl Runner<'_> {
                 self.bench.forget_but(unit);
             }
             match kept {
-                Some((mut made, capacity)) => {
+                Some((drift, mut made, capacity)) => {
+                    made.metrics.push(("drift", "share", drift));
                     if (capacity / scales.unit - 1.0).abs() > self.bench.section.drift_max {
                         let unit = scales.unit;
                         let text =
@@ -181,7 +188,7 @@ impl Runner<'_> {
                     made.metrics.push(("capacity", "1/s", capacity));
                     all.push(made);
                 }
-                None => self.notes.push(format!("{what}: void in {TRIES} tries, left out")),
+                None => self.notes.push(format!("{what}: void in all tries, left out")),
             }
         }
         Ok(all)

@@ -82,6 +82,21 @@ pub struct Claim {
     /// What is known of the reason, where a result differs from what is claimed; for reports.
     #[serde(default)]
     pub why: String,
+    /// The same of the lab, where that has another one.
+    #[serde(default)]
+    pub why_lab: String,
+}
+
+impl Claim {
+    /// What is known of the reason in a world; `first`: of the page, whose reason is the common one.
+    #[must_use]
+    pub fn reason(&self, world: &str, first: bool) -> &str {
+        if world == "lab" && !self.why_lab.is_empty() {
+            return &self.why_lab;
+        }
+        let own = first || self.world.as_deref() == Some(world);
+        if own { &self.why } else { "" }
+    }
 }
 
 /// Points of a metric.
@@ -142,8 +157,6 @@ pub struct Line {
     pub aim: String,
     /// The outcome.
     pub outcome: Outcome,
-    /// Why, where that is known.
-    pub why: String,
 }
 
 impl Line {
@@ -174,7 +187,6 @@ fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
         band: band(claim),
         aim: claim.aim.map(short).unwrap_or_default(),
         outcome,
-        why: claim.why.clone(),
     }
 }
 
@@ -396,6 +408,7 @@ mod tests {
             full_only: false,
             world: None,
             why: String::new(),
+            why_lab: String::new(),
         }
     }
 
@@ -415,6 +428,18 @@ mod tests {
         assert_eq!(outcome(&claim(Some(0.97), None), &rows()), fails);
         let fails = Outcome::Fails(0.99, "reject at 2".into());
         assert_eq!(outcome(&claim(None, Some(0.98)), &rows()), fails);
+    }
+
+    /// The reason of the first world is not said of the lab, whose own is.
+    #[test]
+    fn a_reason_belongs_to_its_world() {
+        let mut claim = Claim { why: "model".into(), ..claim(None, None) };
+        assert_eq!([claim.reason("sim", true), claim.reason("lab", false)], ["model", ""]);
+        claim.why_lab = "machine".into();
+        assert_eq!([claim.reason("sim", true), claim.reason("lab", false)], ["model", "machine"]);
+        claim.why_lab.clear();
+        claim.world = Some("lab".into());
+        assert_eq!(claim.reason("lab", false), "model");
     }
 
     /// A claim may name other points for the lab.

@@ -44,11 +44,19 @@ pub fn write(dirs: &[PathBuf], page: &Path) -> Result<usize> {
             sections.push(Vec::new());
             sections.len() - 1
         });
+        let taken: Vec<String> =
+            sections.iter().flatten().flat_map(|part| part.figures.clone()).collect();
         let section = &mut sections[place];
         let twice = section.iter().any(|part| part.read.run.world == world);
         anyhow::ensure!(!twice, "{}: {name} in the {world}, a second time", dir.display());
         let end = if section.is_empty() { String::new() } else { format!("-{world}") };
-        let figures = copy_figures(&dir.join("figures"), &figures, &end)?;
+        let short = name.rsplit('/').next().unwrap_or_default();
+        // Figures of two experiments may have the same name: that of the later one has its own before.
+        let named = |stem: &str| {
+            let plain = format!("{stem}{end}.svg");
+            if taken.contains(&plain) { format!("{short}-{plain}") } else { plain }
+        };
+        let figures = copy_figures(&dir.join("figures"), &figures, &named)?;
         section.push(Part { read, lines, figures });
     }
     let mut text = head(&sections);
@@ -138,11 +146,10 @@ fn claims(text: &mut String, parts: &[Part]) {
     let mut said: Vec<&str> = Vec::new();
     for (place, part) in parts.iter().enumerate() {
         for (line, claim) in part.lines.iter().zip(&part.read.expect.claims) {
-            // A reason is that of the first world, unless the claim is for another one.
-            let own = place == 0 || claim.world.as_ref() == Some(&part.read.run.world);
-            let why = line.why.as_str();
-            if own && !why.is_empty() && !line.holds() && !said.contains(&why) {
-                let _ = writeln!(text, "- Why not “{}”: {}", line.says, why.trim());
+            let why = claim.reason(&part.read.run.world, place == 0);
+            if !why.is_empty() && !line.holds() && !said.contains(&why) {
+                let world = if why == claim.why { "" } else { " in the lab" };
+                let _ = writeln!(text, "- Why not “{}”{world}: {}", line.says, why.trim());
                 said.push(why);
             }
         }
@@ -217,13 +224,13 @@ fn decimals(value: &str) -> usize {
 }
 
 /// Copies a folder's figures, with this at the end of their names; gives those.
-fn copy_figures(from: &Path, to: &Path, end: &str) -> Result<Vec<String>> {
+fn copy_figures(from: &Path, to: &Path, named: &dyn Fn(&str) -> String) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let Ok(entries) = fs::read_dir(from) else { return Ok(names) };
     for path in entries.flatten().map(|entry| entry.path()) {
         let Some(stem) = path.file_stem().and_then(|name| name.to_str()) else { continue };
         if path.extension().is_some_and(|end| end == "svg") {
-            let name = format!("{stem}{end}.svg");
+            let name = named(stem);
             fs::copy(&path, to.join(&name)).with_context(|| format!("copy {}", path.display()))?;
             names.push(name);
         }
@@ -248,12 +255,19 @@ mod tests {
         };
         let results = dir.join("results");
         folder::write(&results, &run, &rows, &[("a.svg".into(), "<svg/>".into())]).unwrap();
+        // Another experiment, whose figure has the same name.
+        let rivals = dir.join("rivals");
+        let run = folder::Run { experiment: "product/rivals".into(), ..run };
+        folder::write(&rivals, &run, &rows, &[("a.svg".into(), "<svg></svg>".into())]).unwrap();
         let page = dir.join("page.md");
-        let failed = write(&[results], &page).unwrap();
+        let failed = write(&[results, rivals], &page).unwrap();
         let text = fs::read_to_string(&page).unwrap();
         assert!(failed > 0, "nothing holds that was not measured");
         assert!(text.contains("NOT MEASURED") && text.contains("![a.svg](page/a.svg)"), "{text}");
-        assert!(dir.join("page/a.svg").is_file());
+        assert!(text.contains("![rivals-a.svg](page/rivals-a.svg)"), "{text}");
+        for (name, figure) in [("a.svg", "<svg/>"), ("rivals-a.svg", "<svg></svg>")] {
+            assert_eq!(fs::read_to_string(dir.join("page").join(name)).unwrap(), figure);
+        }
         fs::remove_dir_all(&dir).unwrap();
     }
 

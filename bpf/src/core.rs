@@ -8,8 +8,8 @@ use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Error, Followed, Listen, Plan, RuleCount, Service, ServiceParams, Unjudged,
-    bucket_limits, classification, read, request_read, switch, syscall,
+    BucketParams, Error, Followed, Listen, Plan, RuleCount, ServiceParams, Unjudged, bucket_limits,
+    classification, read, request_read, switch, syscall,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
@@ -45,8 +45,7 @@ pub(crate) struct Core {
 
 /// All that is listened to, and whether its requests are judged.
 fn judged(plan: &Plan) -> Vec<(bool, &Listen)> {
-    let of = |service: &'_ Service| service.requests.as_ref().is_some_and(|r| !r.rules.is_empty());
-    let services = plan.services.iter().map(|service| (of(service), &service.listen));
+    let services = plan.services.iter().map(|service| (service.has_rules(), &service.listen));
     services.flat_map(|(judged, listens)| listens.iter().map(move |l| (judged, l))).collect()
 }
 

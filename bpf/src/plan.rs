@@ -165,6 +165,14 @@ impl Default for Settings {
     }
 }
 
+impl Service {
+    /// Whether its requests are judged.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        self.requests.as_ref().is_some_and(|requests| !requests.rules.is_empty())
+    }
+}
+
 impl Plan {
     /// Checks every bound before anything is touched.
     ///
@@ -206,8 +214,7 @@ impl Plan {
     /// Whether a service has header rules: then there are hooks for them.
     #[must_use]
     pub fn has_rules(&self) -> bool {
-        let requests = self.services.iter().filter_map(|service| service.requests.as_ref());
-        requests.into_iter().any(|requests| !requests.rules.is_empty())
+        self.services.iter().any(Service::has_rules)
     }
 
     fn validate_listens(&self) -> Result<(), Error> {

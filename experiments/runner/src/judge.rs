@@ -9,6 +9,9 @@
 use crate::results::Row;
 use serde::Deserialize;
 
+/// Largest drift of the capacity beside a run whose values count.
+pub const DRIFT_MAX: f64 = 0.03;
+
 /// What an experiment claims.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -132,6 +135,9 @@ impl Select {
 pub enum Outcome {
     /// The worst value lies in the band.
     Holds(f64),
+    /// It does, but at this point the machine changed beside the run, by this share of its capacity
+    /// and more than a run may have: it does not count as held.
+    Unsteady(f64, String, f64),
     /// It does not, at this point.
     Fails(f64, String),
     /// A point was not measured.
@@ -215,7 +221,40 @@ pub fn short(value: f64) -> String {
     }
 }
 
+/// The judged value; one in the band counts only where the machine was steady.
 fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
+    let outcome = worst(claim, rows);
+    match (&outcome, drifted(claim, rows)) {
+        (Outcome::Holds(value), Some((place, drift))) => Outcome::Unsteady(*value, place, drift),
+        _ => outcome,
+    }
+}
+
+/// The point of a claim beside which the capacity drifted most, if that was too much. Rows of
+/// `drift` are there where such runs were kept.
+fn drifted(claim: &Claim, rows: &[Row]) -> Option<(String, f64)> {
+    let x_name = claim.of.x_name.as_deref().unwrap_or("load");
+    let variants = expand(&claim.of.variants, rows).ok()?;
+    let mut all: Vec<(String, f64)> = Vec::new();
+    for (variant, x) in
+        variants.iter().flat_map(|v| claim.of.points(rows).iter().map(move |x| (v.as_str(), *x)))
+    {
+        let mut places = vec![(variant, x_name, x)];
+        places.extend(claim.over.as_ref().map(|over| {
+            let variant = over.variants.first().map_or(variant, String::as_str);
+            let x = over.at.first().copied().unwrap_or(x);
+            (variant, over.x_name.as_deref().unwrap_or(x_name), x)
+        }));
+        for (variant, x_name, x) in places {
+            let drift = find(rows, "drift", variant, (x_name, x)).ok();
+            all.extend(drift.map(|drift| (format!("{variant} at {}", short(x)), drift)));
+        }
+    }
+    let most = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    most.filter(|(_, drift)| *drift > DRIFT_MAX)
+}
+
+fn worst(claim: &Claim, rows: &[Row]) -> Outcome {
     let mut worst: Option<(f64, String)> = None;
     let variants = match expand(&claim.of.variants, rows) {
         Ok(variants) => variants,
@@ -351,6 +390,10 @@ pub fn table(lines: &[Line]) -> String {
 pub fn words(outcome: &Outcome) -> (String, String) {
     match outcome {
         Outcome::Holds(value) => (short(*value), "yes".to_string()),
+        Outcome::Unsteady(value, place, drift) => {
+            let drift = 100.0 * drift;
+            (short(*value), format!("not steady (C drifted by {drift:.0} %: {place})"))
+        }
         Outcome::Fails(value, place) => (short(*value), format!("NO ({place})")),
         Outcome::Missing(what) => ("-".into(), format!("NOT MEASURED: {what}")),
         Outcome::NotJudged => ("-".into(), "not judged in a quick run".into()),
@@ -428,6 +471,19 @@ mod tests {
         assert_eq!(outcome(&claim(Some(0.97), None), &rows()), fails);
         let fails = Outcome::Fails(0.99, "reject at 2".into());
         assert_eq!(outcome(&claim(None, Some(0.98)), &rows()), fails);
+    }
+
+    /// What was measured while the machine changed counts as nothing held, and a miss stays one.
+    #[test]
+    fn a_drift_beside_a_run_leaves_nothing_held() {
+        let mut rows = rows();
+        rows.push(row("reject", 3.0, "drift", 0.03));
+        assert_eq!(outcome(&claim(Some(0.95), None), &rows), Outcome::Holds(0.96));
+        rows.push(row("none", 1.0, "drift", 0.2));
+        let unsteady = Outcome::Unsteady(0.96, "none at 1".into(), 0.2);
+        assert_eq!(outcome(&claim(Some(0.95), None), &rows), unsteady);
+        let fails = Outcome::Fails(0.96, "reject at 3".into());
+        assert_eq!(outcome(&claim(Some(0.97), None), &rows), fails);
     }
 
     /// The reason of the first world is not said of the lab, whose own is.

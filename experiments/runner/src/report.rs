@@ -223,7 +223,7 @@ fn decimals(value: &str) -> usize {
     value.split_once('.').map_or(1, |(_, digits)| digits.len())
 }
 
-/// Copies a folder's figures, with this at the end of their names; gives those.
+/// Copies a folder's figures under other names; gives those.
 fn copy_figures(from: &Path, to: &Path, named: &dyn Fn(&str) -> String) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let Ok(entries) = fs::read_dir(from) else { return Ok(names) };

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Each run lies between two measurements of the capacity, which it is compared with; where that
-//! drifts by more than [`Lab::drift_max`] the run is made again, up to [`Lab::tries`] times; the steadiest is
-//! kept, and its `drift` with it. All variants of one x have the
-//! loads of the capacity before the first. A run's rates, gains and minimum are those of the paper
-//! times C / 375 (with 20 % dynamic requests), because they belong to a server's size; those of large
-//! files times what the interface carries over 100 Mbit/s.
+//! drifts by more than [`Lab::drift_max`] the run is made again, up to [`Lab::tries`] times; the
+//! steadiest is kept, and its `drift` with it. All variants of one x have the loads of the capacity
+//! before the first. A run's rates, gains and minimum are those of the paper times C / 375 (with
+//! 20 % dynamic requests), because they belong to a server's size; those of large files times what
+//! the interface carries over 100 Mbit/s.
 
 mod bench;
 mod onset;
@@ -126,7 +126,7 @@ impl Default for Lab {
             quick_warm_s: 5.0,
             quick_seconds: 6.0,
             quick_steps: 0.2,
-            drift_max: 0.03,
+            drift_max: crate::judge::DRIFT_MAX,
             tries: 3,
             windows: 10,
             clients: None,

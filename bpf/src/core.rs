@@ -124,7 +124,8 @@ impl Core {
         if let Some(requests) = &mut self.requests {
             let moved = fresh.iter().filter(|(_, same)| !same);
             requests.pause(&self.maps, moved.fold(0, |all, (index, _)| all | 1 << index))?;
-            // The first plan of a process changes nothing by itself; then it is told by `listening`.
+            // Before the first plan of a process nothing is known of the one in force; its hooks
+            // say when they listen.
             if !self.plan.services.is_empty() && judged(&self.plan) != judged(plan) {
                 requests.listen_to_nobody(&self.maps)?;
             }

@@ -276,7 +276,7 @@ pub(crate) fn pause(tables: &mut impl Tables, services: u32) -> Result<(), Error
     tables.wait()
 }
 
-/// No connection is old enough to be given a place: [`RequestControl::since_ns`] until it is known.
+/// No connection is young enough to be given a place: [`RequestControl::since_ns`] until it is known.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// Only connections that begin from now on are given a place: what the others have sent, the hooks

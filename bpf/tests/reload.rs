@@ -264,6 +264,24 @@ fn an_idle_connection_is_forgotten_by_the_heartbeat() {
     assert_eq!(plane.totals(0).unwrap().waiting, 0);
 }
 
+/// A large table takes no more heartbeats than a small one.
+#[test]
+fn thirty_two_heartbeats_look_at_a_large_table() {
+    let mut plan = plan(vec![service("a", 80)]);
+    plan.settings =
+        Settings { flow_timeout: Nanos::from_millis(300), flows: 1 << 20, ..Settings::default() };
+    let mut plane = TestPlane::load(&plan).unwrap();
+    for port in 1..=20 {
+        open(&plane, port);
+    }
+    assert_eq!(plane.totals(0).unwrap().open, 20);
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    for _ in 0..32 {
+        plane.heartbeat().unwrap();
+    }
+    assert_eq!(plane.totals(0).unwrap().open, 0);
+}
+
 #[test]
 fn a_full_table_leaves_the_rest_untracked_and_the_gauges_exact() {
     let mut plan = plan(vec![service("a", 80)]);

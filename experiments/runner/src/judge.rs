@@ -4,7 +4,8 @@
 //! An expect.yaml is a list of claims. A claim takes the values of one metric at some points,
 //! relates each to a reference (another metric or point, or nothing), and compares the worst with
 //! a band. A point that is missing or no finite number makes the claim fail: nothing holds that was
-//! not measured.
+//! not measured. A claim without a band is a report: its least and its largest value are shown, and
+//! it counts neither as held nor as missed.
 
 use crate::results::Row;
 use serde::Deserialize;
@@ -91,6 +92,10 @@ pub struct Claim {
 }
 
 impl Claim {
+    const fn banded(&self) -> bool {
+        self.at_least.is_some() || self.at_most.is_some()
+    }
+
     /// What is known of the reason in a world; `first`: of the page, whose reason is the common one.
     #[must_use]
     pub fn reason(&self, world: &str, first: bool) -> &str {
@@ -135,6 +140,10 @@ impl Select {
 pub enum Outcome {
     /// The worst value lies in the band.
     Holds(f64),
+    /// The same, but half of its 95 % interval, this much, reaches beyond the band.
+    Narrowly(f64, f64),
+    /// There is no band: the least and the largest value, and where that is.
+    Reported(f64, f64, String),
     /// It does, but at this point the machine changed beside the run, by this share of its capacity
     /// and more than a run may have: it does not count as held.
     Unsteady(f64, String, f64),
@@ -161,6 +170,8 @@ pub struct Line {
     pub band: String,
     /// The aim in words, empty for none.
     pub aim: String,
+    /// Whether there is one.
+    pub banded: bool,
     /// The outcome.
     pub outcome: Outcome,
 }
@@ -169,7 +180,21 @@ impl Line {
     /// Whether nothing speaks against the claim.
     #[must_use]
     pub const fn holds(&self) -> bool {
-        matches!(self.outcome, Outcome::Holds(_) | Outcome::NotJudged | Outcome::OtherWorld)
+        matches!(
+            self.outcome,
+            Outcome::Holds(_)
+                | Outcome::Narrowly(..)
+                | Outcome::Reported(..)
+                | Outcome::NotJudged
+                | Outcome::OtherWorld
+        )
+    }
+
+    /// Whether the claim was compared with a band.
+    #[must_use]
+    pub const fn judged(&self) -> bool {
+        !matches!(self.outcome, Outcome::Reported(..) | Outcome::NotJudged | Outcome::OtherWorld)
+            && self.banded
     }
 }
 
@@ -191,6 +216,7 @@ fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
         says: claim.says.clone(),
         source: claim.source.clone(),
         band: band(claim),
+        banded: claim.banded(),
         aim: claim.aim.map(short).unwrap_or_default(),
         outcome,
     }
@@ -225,7 +251,9 @@ pub fn short(value: f64) -> String {
 fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
     let outcome = worst(claim, rows);
     match (&outcome, drifted(claim, rows)) {
-        (Outcome::Holds(value), Some((place, drift))) => Outcome::Unsteady(*value, place, drift),
+        (Outcome::Holds(value) | Outcome::Narrowly(value, _), Some((place, drift))) => {
+            Outcome::Unsteady(*value, place, drift)
+        }
         _ => outcome,
     }
 }
@@ -255,30 +283,55 @@ fn drifted(claim: &Claim, rows: &[Row]) -> Option<(String, f64)> {
 }
 
 fn worst(claim: &Claim, rows: &[Row]) -> Outcome {
-    let mut worst: Option<(f64, String)> = None;
+    let mut values: Vec<Value> = Vec::new();
     let variants = match expand(&claim.of.variants, rows) {
         Ok(variants) => variants,
         Err(missing) => return Outcome::Missing(missing),
     };
     for variant in &variants {
         for x in claim.of.points(rows) {
-            let value = match value(claim, rows, variant, *x) {
-                Ok(value) => value,
+            match value(claim, rows, variant, *x) {
+                Ok((value, half)) => {
+                    let place = format!("{variant} at {}", short(*x));
+                    values.push(Value { value, half, place });
+                }
                 Err(missing) => return Outcome::Missing(missing),
-            };
-            let place = format!("{variant} at {}", short(*x));
-            if worst
-                .as_ref()
-                .is_none_or(|(least, _)| badness(claim, value) > badness(claim, *least))
-            {
-                worst = Some((value, place));
             }
         }
     }
+    if claim.banded() { against_band(claim, values) } else { range(values) }
+}
+
+/// One point of a claim.
+struct Value {
+    value: f64,
+    /// Half of its 95 % interval, where it is compared as it was measured.
+    half: f64,
+    place: String,
+}
+
+const NO_POINT: &str = "no variant or no point is named";
+
+fn against_band(claim: &Claim, values: Vec<Value>) -> Outcome {
+    let bad = |v: &Value| badness(claim, v.value);
+    // The first of the worst.
+    let worst = values.into_iter().reduce(|least, v| if bad(&v) > bad(&least) { v } else { least });
     match worst {
-        None => Outcome::Missing("no variant or no point is named".into()),
-        Some((value, place)) if badness(claim, value) > 0.0 => Outcome::Fails(value, place),
-        Some((value, _)) => Outcome::Holds(value),
+        None => Outcome::Missing(NO_POINT.into()),
+        Some(v) if bad(&v) > 0.0 => Outcome::Fails(v.value, v.place),
+        Some(v) if v.half > 0.0 && bad(&v) + v.half > 0.0 => Outcome::Narrowly(v.value, v.half),
+        Some(v) => Outcome::Holds(v.value),
+    }
+}
+
+fn range(values: Vec<Value>) -> Outcome {
+    if let Some(odd) = values.iter().find(|v| !v.value.is_finite()) {
+        return Outcome::Fails(odd.value, odd.place.clone());
+    }
+    let least = values.iter().map(|v| v.value).fold(f64::INFINITY, f64::min);
+    match values.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)) {
+        None => Outcome::Missing(NO_POINT.into()),
+        Some(most) => Outcome::Reported(least, most.value, most.place),
     }
 }
 
@@ -327,7 +380,8 @@ fn badness(claim: &Claim, value: f64) -> f64 {
     below.max(above)
 }
 
-fn value(claim: &Claim, rows: &[Row], variant: &str, x: f64) -> Result<f64, String> {
+/// The value at a point, and half of its 95 % interval: 0 for a ratio, of which it is not known.
+fn value(claim: &Claim, rows: &[Row], variant: &str, x: f64) -> Result<(f64, f64), String> {
     let x_name = claim.of.x_name.as_deref().unwrap_or("load");
     let at = |metric: &str, variant: &str, place: (&str, f64)| {
         let value = find(rows, metric, variant, place)?;
@@ -335,30 +389,37 @@ fn value(claim: &Claim, rows: &[Row], variant: &str, x: f64) -> Result<f64, Stri
         Ok::<f64, String>(value / per)
     };
     let value = at(&claim.of.metric, variant, (x_name, x))?;
-    let Some(over) = &claim.over else { return Ok(value) };
+    let Some(over) = &claim.over else {
+        let row = row_of(rows, &claim.of.metric, variant, (x_name, x));
+        let half = row.and_then(|row| row.ci95).filter(|_| claim.per.is_none());
+        return Ok((value, half.unwrap_or(0.0)));
+    };
     let reference = at(
         &over.metric,
         over.variants.first().map_or(variant, String::as_str),
         (over.x_name.as_deref().unwrap_or(x_name), over.at.first().copied().unwrap_or(x)),
     )?;
-    Ok(value / reference)
+    Ok((value / reference, 0.0))
 }
 
-fn find(
-    rows: &[Row],
+fn find(rows: &[Row], metric: &str, variant: &str, place: (&str, f64)) -> Result<f64, String> {
+    let row = row_of(rows, metric, variant, place);
+    row.map(|row| row.value)
+        .ok_or_else(|| format!("{metric} of {variant} at {} {}", place.0, short(place.1)))
+}
+
+fn row_of<'a>(
+    rows: &'a [Row],
     metric: &str,
     variant: &str,
     (x_name, x): (&str, f64),
-) -> Result<f64, String> {
-    rows.iter()
-        .find(|row| {
-            row.metric == metric
-                && row.variant == variant
-                && row.x_name == x_name
-                && (row.x - x).abs() <= 1e-9 * x.abs().max(1.0)
-        })
-        .map(|row| row.value)
-        .ok_or_else(|| format!("{metric} of {variant} at {x_name} {}", short(x)))
+) -> Option<&'a Row> {
+    rows.iter().find(|row| {
+        row.metric == metric
+            && row.variant == variant
+            && row.x_name == x_name
+            && (row.x - x).abs() <= 1e-9 * x.abs().max(1.0)
+    })
 }
 
 /// The table that `tidegate experiment judge` prints.
@@ -390,6 +451,15 @@ pub fn table(lines: &[Line]) -> String {
 pub fn words(outcome: &Outcome) -> (String, String) {
     match outcome {
         Outcome::Holds(value) => (short(*value), "yes".to_string()),
+        Outcome::Narrowly(value, half) => {
+            let (value, half) = (short(*value), short(*half));
+            (value, format!("yes, but the interval (± {half}) reaches beyond the band"))
+        }
+        Outcome::Reported(least, most, place) => {
+            let (least, most) = (short(*least), short(*most));
+            let text = if least == most { most } else { format!("{least} to {most} ({place})") };
+            (text, "–".to_string())
+        }
         Outcome::Unsteady(value, place, drift) => {
             let drift = 100.0 * drift;
             (short(*value), format!("not steady (C drifted by {drift:.0} %: {place})"))
@@ -471,6 +541,37 @@ mod tests {
         assert_eq!(outcome(&claim(Some(0.97), None), &rows()), fails);
         let fails = Outcome::Fails(0.99, "reject at 2".into());
         assert_eq!(outcome(&claim(None, Some(0.98)), &rows()), fails);
+    }
+
+    /// Without a band nothing is judged: the range is shown, whatever the order of the points.
+    #[test]
+    fn without_a_band_the_range_is_reported() {
+        let mut claim = claim(None, None);
+        let reported = Outcome::Reported(0.96, 0.99, "reject at 2".into());
+        for _ in 0..2 {
+            let line = line(&claim, &rows(), false);
+            assert_eq!(line.outcome, reported);
+            assert!(line.holds() && !line.judged());
+            claim.of.at.reverse();
+        }
+        let shown = words(&reported);
+        assert_eq!(shown, ("0.96 to 0.99 (reject at 2)".to_owned(), "–".to_owned()));
+        let missing = line(&claim, &rows()[..2], false);
+        assert!(!missing.judged() && !missing.holds());
+    }
+
+    /// An interval that reaches beyond the band is said, but not where the value is a ratio.
+    #[test]
+    fn an_interval_beyond_the_band_is_said() {
+        let mut claim = claim(Some(95.0), None);
+        claim.over = None;
+        let mut rows = rows();
+        for (half, outcome_wanted) in
+            [(1.5, Outcome::Narrowly(96.0, 1.5)), (0.5, Outcome::Holds(96.0))]
+        {
+            rows[2].ci95 = Some(half);
+            assert_eq!(outcome(&claim, &rows), outcome_wanted);
+        }
     }
 
     /// What was measured while the machine changed counts as nothing held, and a miss stays one.

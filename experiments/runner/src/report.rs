@@ -3,7 +3,7 @@
 //! measured, and why where they differ.
 
 use crate::folder::{self, Read};
-use crate::judge::{self, Line, Outcome, Show};
+use crate::judge::{self, Line, Show};
 use crate::results::Row;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
@@ -71,15 +71,15 @@ fn head(sections: &[Vec<Part>]) -> String {
     let mut text = String::from("# Results, judged\n\n");
     let _ = writeln!(
         text,
-        "Made by `tidegate experiment judge … --report`; nothing here is written by hand. A claim \
-         that does not hold is said not to hold; no band was widened. Bands were set before \
-         measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
+        "Made by `tidegate experiment judge … --report` from the results of the runs; where rows are \
+         of several runs, or a run was not the scenario as it stands, a note below the tables says so. \
+         A claim that does not hold is said not to hold; no band was widened. Lines without a band \
+         report what was seen, from the least to the largest value, and are not counted as claims. \
+         Bands were set before measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
     );
     for part in sections.iter().flatten() {
         let runs = part.read.rows.iter().map(|row| row.runs).max().unwrap_or(0);
-        let judged =
-            |line: &&Line| !matches!(line.outcome, Outcome::NotJudged | Outcome::OtherWorld);
-        let judged: Vec<&Line> = part.lines.iter().filter(judged).collect();
+        let judged: Vec<&Line> = part.lines.iter().filter(|line| line.judged()).collect();
         let held = judged.iter().filter(|line| line.holds()).count();
         let run = &part.read.run;
         let quick = if run.quick { " (quick)" } else { "" };

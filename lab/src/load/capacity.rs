@@ -14,7 +14,8 @@ use tidegate_units::{Nanos, Rate};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CapacityOptions {
-    /// Clients of the first probe (default 1).
+    /// Clients of the first probe (default 4: one client leaves the server idle between an answer and
+    /// its next request, and whoever is limited to that number looks worse than it is).
     pub clients_from: u32,
     /// Clients of the last probe at most (default 1,024).
     pub clients_max: u32,
@@ -37,7 +38,7 @@ pub struct CapacityOptions {
 impl Default for CapacityOptions {
     fn default() -> Self {
         Self {
-            clients_from: 1,
+            clients_from: 4,
             clients_max: 1_024,
             probe: Nanos::from_millis(1_500),
             gain: 1.02,

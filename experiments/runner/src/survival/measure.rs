@@ -82,14 +82,15 @@ pub(crate) enum Normal {
 }
 
 /// Seconds from the beginning of `after` to the first of [`NORMAL_SLOTS`] slots in a row in which
-/// the p99 of those who came is not above `normal_p99` (and nobody is refused, where that belongs
-/// to it); the whole span if there is no such row.
+/// somebody who came was answered, the p99 of those is not above `normal_p99` (and nobody who came
+/// is refused, where that belongs to it); the whole span if there is no such row.
 pub(crate) fn recovery(stream: &StreamReport, after: Span, normal_p99: f64, of: Normal) -> f64 {
     let slots: Vec<&SlotReport> = after.slots(stream).collect();
     let normal = |slot: &&SlotReport| {
         let counts = &slot.started.counts;
         let served = counts.refused == 0 && counts.failed == 0;
-        (served || of == Normal::Times) && slot.started.service.p99 <= normal_p99
+        let normal = counts.answered > 0 && slot.started.service.p99 <= normal_p99;
+        normal && (served || of == Normal::Times)
     };
     let at = slots.windows(NORMAL_SLOTS).position(|row| row.iter().all(normal));
     at.map_or(after.seconds(), |index| slots[index].start - after.from)
@@ -99,6 +100,17 @@ pub(crate) fn recovery(stream: &StreamReport, after: Span, normal_p99: f64, of: 
 pub(crate) fn recoveries(stream: &StreamReport, after: Span, normal_p99: f64) -> [Metric; 2] {
     [("recovery", Normal::All), ("recovery_p99", Normal::Times)]
         .map(|(name, of)| (name, "s", recovery(stream, after, normal_p99, of)))
+}
+
+/// Seconds from the beginning of `after` to the end of the last slot in which somebody's attempts
+/// ended who had been refused, newcomer or of the crowd before: with `reject` the refusal itself,
+/// with `drop` the answer or the giving up that came after it.
+pub(crate) fn refusals_end(stream: &StreamReport, after: Span) -> Metric {
+    let slots: Vec<&SlotReport> = after.slots(stream).collect();
+    let last = slots.iter().rposition(|slot| slot.ended.counts.refused > 0);
+    let end =
+        last.map(|at| slots.get(at + 1).map_or(after.seconds(), |next| next.start - after.from));
+    ("refusals_end", "s", end.unwrap_or(0.0))
 }
 
 /// The largest p99 of those who came in one slot of the span.
@@ -163,6 +175,31 @@ mod tests {
         let all: Vec<usize> = (20..30).collect();
         assert!(close(times(&all, &[]), [5.0, 5.0]));
         assert!(close(times(&[], &all), [5.0, 0.0]), "who is admitted is served well");
+    }
+
+    /// Whoever serves nobody is not normal.
+    #[test]
+    fn a_slot_without_answers_is_not_normal() {
+        let after = Span { from: 10.0, to: 15.0 };
+        let mut stream = stream((0..30).map(|i| slot(f64::from(i) / 2.0, 0, 0.0)).collect());
+        stream.slots[20].started.counts.answered = 0;
+        let seconds = recoveries(&stream, after, 0.1).map(|(_, _, seconds)| seconds);
+        assert!(seconds.iter().all(|s| (s - 0.5).abs() < 1e-9), "{seconds:?}");
+    }
+
+    /// Refusals end with the slot in which the last attempts of a refused client ended, whenever it
+    /// had come; without one they have ended.
+    #[test]
+    fn refusals_end_with_the_last_of_the_crowd() {
+        let after = Span { from: 10.0, to: 15.0 };
+        let mut stream = stream((0..30).map(|i| slot(f64::from(i) / 2.0, 0, 0.01)).collect());
+        assert!(refusals_end(&stream, after).2.abs() < 1e-9);
+        stream.slots[19].ended.counts.refused = 3;
+        assert!(refusals_end(&stream, after).2.abs() < 1e-9, "before the fall");
+        for (slot, end) in [(20, 0.5), (24, 2.5), (29, 5.0)] {
+            stream.slots[slot].ended.counts.refused = 1;
+            assert!((refusals_end(&stream, after).2 - end).abs() < 1e-9, "{slot}");
+        }
     }
 
     /// Throughput counts what ended inside of the span, per second of it.

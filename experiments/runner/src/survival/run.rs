@@ -6,7 +6,7 @@
 use super::arm::{Arm, Known, Place};
 use super::bracket::{Bench, How, Job, Made, Normal, Rule, TRIES, bracket};
 use super::figures;
-use super::measure::{Point, Span, course, of_load, recoveries, worst};
+use super::measure::{Point, Span, course, of_load, recoveries, refusals_end, worst};
 use super::scenario::{Beside, Extent, Scenario};
 use crate::results::Row;
 use anyhow::{Context, Result, bail};
@@ -20,6 +20,8 @@ use tidegate_workload::{Profile, Segment};
 
 /// Windows of a measurement of the capacity: single ones differ by 2 to 3 %.
 const WINDOWS: u32 = 15;
+/// The onset of a crowd, in seconds: what it does before a limit has followed.
+const ONSET_SECONDS: f64 = 2.0;
 /// Length of the slots of the time series.
 const SLOT: Nanos = Nanos::from_millis(500);
 /// What the p99 in the recovery is compared with until `none` at 0.9 has been run, in seconds: a
@@ -172,9 +174,11 @@ impl Survival<'_> {
 
     fn point(&mut self, variant: &str, load: f64, capacity: f64) -> Result<Option<Made>> {
         let extent = self.extent;
-        // What decides about 1 in 1,000 needs arrivals; `none` refuses nobody.
+        // What decides about 1 in 1,000 needs arrivals; `none` refuses nobody, but at 0.9 it is what
+        // the others are held against.
+        let is_reference = (load - 0.9).abs() < 1e-9;
         let load_s = match variant {
-            "none" => extent.load_s,
+            "none" if !is_reference => extent.load_s,
             _ => extent.load_seconds(load, capacity),
         };
         let begin = extent.before_s;
@@ -190,8 +194,11 @@ impl Survival<'_> {
         let stream = report.stream("crowd").context("the report lacks the crowd")?;
         let totals = &stream.phase("load").context("the report lacks the load")?.totals;
         let point = self.at(variant, "load", load);
-        let metrics = of_load(stream, totals, Span { from: begin, to: fall });
-        let normal = (variant == "none" && (load - 0.9).abs() < 1e-9).then(|| Normal {
+        let mut metrics = of_load(stream, totals, Span { from: begin, to: fall });
+        let onset = Span { from: begin, to: fall.min(begin + ONSET_SECONDS) };
+        metrics.push(("p99_onset", "s", worst(stream, onset)));
+        metrics.push(("closed_clients", "clients", self.clients.into()));
+        let normal = (variant == "none" && is_reference).then(|| Normal {
             p99: totals.service.p99,
             slot_p99: worst(stream, Span { from: begin, to: fall }),
             is_assumed: false,
@@ -201,6 +208,7 @@ impl Survival<'_> {
         let point = self.at(variant, "load_after", load);
         let both = recoveries(stream, Span { from: fall, to: end }, normal_p99);
         rows.extend(both.map(|metric| point.row(metric)));
+        rows.push(point.row(refusals_end(stream, Span { from: fall, to: end })));
         if (load - self.scenario.trace_load).abs() < 1e-9 {
             rows.extend(course(stream, &point, end));
         }

@@ -4,7 +4,8 @@
 //! all of them alike.
 //!
 //! A load that stays void ends the search of its variant and x for the round: an onset at the load
-//! after it could be a step late. A search that ends without an onset is counted, not forgotten.
+//! after it could be a step late. A search that ends without an onset is counted, not forgotten. Of
+//! the drifts of the capacity beside its loads the largest is that of the search.
 
 use super::rows::Table;
 use super::run::Runner;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 const STEPS_MAX: usize = 1_000;
 
 /// What is kept of every load of the search, by variant and x.
-const KEPT: [&str; 3] = ["refused_syn", "refused_header", "throughput"];
+const KEPT: [&str; 5] = ["refused_syn", "refused_header", "throughput", "capacity", "drift"];
 
 /// How a search ended, in multiples of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,11 +30,20 @@ enum End {
 
 /// The searches of one round that have ended, by variant and bits of x.
 #[derive(Debug, Default)]
-struct Searches(BTreeMap<(String, u64), End>);
+struct Searches {
+    ended: BTreeMap<(String, u64), End>,
+    /// The largest drift beside a load of the search.
+    drifts: BTreeMap<(String, u64), f64>,
+}
 
 impl Searches {
     fn end(&self, variant: &str, x: f64) -> Option<End> {
-        self.0.get(&(variant.to_owned(), x.to_bits())).copied()
+        self.ended.get(&key(variant, x)).copied()
+    }
+
+    fn drift(&mut self, (variant, x): (&str, f64), drift: f64) {
+        let most = self.drifts.entry(key(variant, x)).or_insert(0.0);
+        *most = most.max(drift);
     }
 
     /// What a load gave: the share of the requests whose SYN was refused, nothing if it is void.
@@ -43,7 +53,7 @@ impl Searches {
             Some(share) if share > above => End::Found(load),
             Some(_) => return,
         };
-        self.0.entry((variant.to_owned(), x.to_bits())).or_insert(end);
+        self.ended.entry(key(variant, x)).or_insert(end);
     }
 
     /// Rows of one search after the last load, and what is to be said of it.
@@ -66,8 +76,15 @@ impl Searches {
             None => 1.0,
         };
         table.add(variant, at, ("onset_missing", "share", missing));
+        if let Some(drift) = self.drifts.get(&key(variant, x)) {
+            table.add(variant, at, ("drift", "share", *drift));
+        }
         (missing > 0.0).then(|| format!("{x_name} {x}, {variant}: no onset up to {to:.2}"))
     }
+}
+
+fn key(variant: &str, x: f64) -> (String, u64) {
+    (variant.to_owned(), x.to_bits())
 }
 
 /// One search of all x and protected variants.
@@ -97,8 +114,11 @@ pub(super) fn round(
                 for metric in metrics.iter().filter(|metric| KEPT.contains(&metric.0)) {
                     table.add(&name, ("load", load), *metric);
                 }
-                let refused = metrics.iter().find(|metric| metric.0 == "refused_syn");
-                let refused = refused.map(|metric| metric.2);
+                let of = |name: &str| metrics.iter().find(|metric| metric.0 == name).map(|m| m.2);
+                if let Some(drift) = of("drift") {
+                    searches.drift((variant, x), drift);
+                }
+                let refused = of("refused_syn");
                 searches.load((variant, x), load, refused, search.refused_above);
             }
         }
@@ -148,6 +168,7 @@ mod tests {
         }
         for (load, share) in [(1.0, 0.001), (1.05, 0.002), (1.1, 0.2)] {
             searches.load(("control", 0.2), load, Some(share), 0.001);
+            searches.drift(("control", 0.2), load / 100.0);
         }
         let mut table = Table::default();
         let void = said(&searches, 0.1, &mut table).unwrap();
@@ -161,6 +182,7 @@ mod tests {
         let row = |metric: &str, x, value| (metric.to_owned(), x, value);
         let missing = [row("onset_missing", 0.0, 1.0), row("onset_missing", 0.2, 0.0)];
         assert!(missing.iter().all(|row| rows.contains(row)), "{rows:?}");
-        assert!(rows.contains(&row("onset", 0.2, 1.05)) && rows.len() == 4, "{rows:?}");
+        assert!(rows.contains(&row("onset", 0.2, 1.05)) && rows.len() == 5, "{rows:?}");
+        assert!(rows.contains(&row("drift", 0.2, 1.1 / 100.0)), "{rows:?}");
     }
 }

@@ -15,6 +15,11 @@ pub mod totals;
 pub const SERVICES_MAX: usize = 32;
 /// Most classes of one service, the default class 0 included.
 pub const CLASSES_MAX: usize = 16;
+/// Most listen addresses of all services together, a table of the dataplane. An address stands for
+/// itself, `*` for two: every address of either family.
+pub const LISTENS_MAX: usize = 1024;
+/// Most source prefixes of all classes and of `never_shed` together, a table of the dataplane.
+pub const PREFIXES_MAX: usize = 8192;
 /// Priorities: 0 is the highest, 7 the lowest and the default.
 pub const PRIORITIES: usize = 8;
 /// The priority of what no class names.

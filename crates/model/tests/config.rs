@@ -184,6 +184,66 @@ fn many_values_and_many_faults_stay_bounded() {
     assert_eq!(parse(&faults, &registry()).unwrap_err().errors.len(), 100);
 }
 
+/// Entries of a flow list.
+fn list<T: ToString>(entries: impl Iterator<Item = T>) -> String {
+    entries.map(|entry| entry.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// As many as the dataplane's table takes are accepted, one more is said at its place: `check` must
+/// not call right what the loader refuses. 16 services with 64 addresses fill it; `*` is two.
+#[test]
+fn more_listen_addresses_than_the_table_takes_are_refused() {
+    let listening = |last: &str| {
+        let of = |service: u16| list((1..=64).map(|i| format!("192.0.2.1:{}", service * 100 + i)));
+        let services: String =
+            (1..=15).map(|s| format!("  s{s}: {{mode: shadow, listen: [{}]}}\n", of(s))).collect();
+        let most = list((2..=63).map(|i| format!("192.0.2.2:{i}")));
+        parse(
+            &format!(
+                "interfaces: [{{name: lo}}]\nservices:\n{services}  \
+                 last: {{mode: shadow, listen: [{most}, {last}]}}\n"
+            ),
+            &registry(),
+        )
+    };
+    assert_eq!(listening("'*:9'").unwrap().services.len(), 16);
+    assert_eq!(
+        listening("'192.0.2.2:8080', '*:9'").unwrap_err().to_string(),
+        "18:32: services.last.listen: found 1025 listen addresses in all services together \
+         (* is two); allowed: at most 1024"
+    );
+}
+
+/// Two classes of 4,096 fill the table.
+#[test]
+fn more_prefixes_than_the_table_takes_are_refused() {
+    let prefixes = |classes: [u16; 3], never_shed: u16| {
+        let class = |(service, entries): (u16, u16)| {
+            let address = |i| format!("10.{service}.{}.{}", i / 256, i % 256);
+            format!(
+                "  s{service}:\n    mode: shadow\n    listen: ['*:{service}']\n    classes:\n    \
+                 - {{name: c, priority: 0, sources: [{sources}]}}\n",
+                sources = list((0..entries).map(address)),
+            )
+        };
+        let filled = (1..).zip(classes).filter(|(_, entries)| *entries > 0);
+        let services: String = filled.map(class).collect();
+        let never = list((0..never_shed).map(|i| format!("192.0.2.{i}")));
+        let head = format!("interfaces: [{{name: lo}}]\nservices:\n{services}");
+        parse(&format!("{head}never_shed: {{sources: [{never}]}}\n"), &registry())
+    };
+    assert!(prefixes([4096, 4096, 0], 0).is_ok() && prefixes([4096, 4094, 1], 1).is_ok());
+    let said = "source prefixes in all classes and never_shed together; allowed: at most 8192";
+    for (two, three, never_shed, place) in [
+        (4096, 0, 1, "13:23: never_shed.sources: found 8193"),
+        (4092, 4, 1, "18:23: never_shed.sources: found 8193"),
+        (4096, 3, 2, "17:39: services.s3.classes[0].sources: found 8197"),
+    ] {
+        let found = prefixes([4096, two, three], never_shed).unwrap_err().to_string();
+        assert_eq!(found, format!("{place} {said}"));
+    }
+}
+
 #[test]
 fn a_reload_says_what_it_changes() {
     let before = good("everything");

@@ -4,6 +4,7 @@
 use super::cluster;
 mod abacus;
 mod requests;
+mod tables;
 
 use super::error::{ConfigError, step};
 use super::shape::Places;
@@ -36,7 +37,9 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     }
     check.request_tables();
     check.listeners();
+    check.listen_table();
     check.never_shed();
+    check.prefix_table();
     check.daemon();
     check.errors.extend(cluster::check(config, places));
     check.errors

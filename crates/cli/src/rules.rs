@@ -58,7 +58,7 @@ enum Asked {
     Request(RequestHead),
     /// A server name.
     Tls(String),
-    /// What is no request, and why.
+    /// What the dataplane would not judge, and why.
     Nothing(String),
 }
 
@@ -118,7 +118,7 @@ fn answer(
             rules.select_tls(name)
         }
         Asked::Nothing(why) => {
-            let words = format!("{}: not recognised, so it passes: {why}", service.name);
+            let words = format!("{}: not judged, so it passes: {why}", service.name);
             answer.words.push(words);
             return answer;
         }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `requests`: which requests consume which resource, and what happens to those that are too many.
 
+mod head;
 mod select;
 mod text;
 mod words;
 
-pub use select::{Compared, RequestHead, Selection};
+pub use head::RequestHead;
+pub use select::{Compared, Selection};
 pub use text::{HostPattern, PathPrefix};
 pub(super) use text::{check_content_type, check_cookie_name, check_cookie_value};
 

@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
-    /// Set the mode of one service until the next reload or restart.
+    /// Set the mode of one service until the next reload or stop; a daemon that takes over keeps it.
     Mode {
         #[command(flatten)]
         remote: Remote,

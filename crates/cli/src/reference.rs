@@ -20,11 +20,17 @@ pub fn reference() -> String {
     page.push_str("\n## Commands\n");
     let mut root = command(&[]);
     root.build();
-    for sub in root.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+    commands(&mut root, "", &mut page);
+    page
+}
+
+/// The help of every command below this one, each behind the one that it belongs to.
+fn commands(of: &mut clap::Command, above: &str, page: &mut String) {
+    for sub in of.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+        let name = format!("{above}{}", sub.get_name());
         let help = sub.render_long_help().to_string();
         let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-        let _ =
-            write!(page, "\n### {}\n\n```text\n{}\n```\n", sub.get_name(), help.join("\n").trim());
+        let _ = write!(page, "\n### {name}\n\n```text\n{}\n```\n", help.join("\n").trim());
+        commands(sub, &format!("{name} "), page);
     }
-    page
 }

@@ -153,7 +153,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "dataplane_attached",
         "",
-        "1 for every hook that is attached; layer is xdp, xdp-generic, tcx or clsact.",
+        "1 for every interface whose hook for SYNs is attached; layer is xdp, xdp-generic, tcx or clsact.",
         &["interface", "namespace", "layer"],
         |s, out| {
             for i in &s.interfaces {
@@ -175,7 +175,7 @@ const SERVICES: &[Metric] = &[
     counter(
         "service_offered",
         "syns",
-        "Demand: new work that arrived, what was refused included. Feed the autoscaler with this.",
+        "Demand: new work that was judged, what was refused included. SYNs of never-shed sources are not in it, and none while the kill switch is on or the lease has run out. Feed the autoscaler with this.",
         SERVICE,
         |s, out| {
             each(s, |v| {
@@ -206,7 +206,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "service_offered_rate",
         "per_second",
-        "Demand in the last tick, what was refused included.",
+        "Demand in the last tick: new work that was judged (see service_offered), what was refused included.",
         SERVICE,
         |s, out| each(s, |v| optional(v, figures(v).offered, out)),
     ),

@@ -16,7 +16,7 @@ pub enum Exit {
     Usage = 2,
     /// The configuration is invalid; nothing was changed.
     Config = 3,
-    /// No daemon answers on the control socket.
+    /// No daemon answers on the control socket, or it is busy.
     Unreachable = 4,
     /// The caller may not use the control socket.
     Permission = 5,
@@ -35,7 +35,7 @@ impl Exit {
         (Self::Failure, "could not be done; the message says why"),
         (Self::Usage, "wrong arguments"),
         (Self::Config, "the configuration is invalid; nothing was changed"),
-        (Self::Unreachable, "no daemon answers on the control socket"),
+        (Self::Unreachable, "no daemon answers on the control socket, or it is busy"),
         (Self::Permission, "the caller may not use the control socket"),
         (Self::Version, "daemon and command speak different versions of the protocol"),
         (Self::NotFound, "no such service"),
@@ -70,5 +70,17 @@ impl From<&ClientError> for Exit {
             ClientError::Refused(error) => error.kind.into(),
             ClientError::Broken { .. } => Self::Failure,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_a_busy_daemon_says_that_it_may_be_busy() {
+        let exit = Exit::from(ErrorKind::Busy);
+        let (_, meaning) = Exit::ALL.into_iter().find(|(code, _)| *code == exit).unwrap();
+        assert!(meaning.contains("busy"), "{meaning}");
     }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! /metrics, /healthz, /readyz: the pure function of `tidegate-api` behind axum, bounded in
 //! connections and in their life, so that a slow or greedy client costs a scrape and nothing else.
+//! It runs in a thread of its own, without the daemon's raised priority: the control loop goes first.
 
+use crate::warnings::Warnings;
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -10,24 +12,29 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_api::http::respond;
 use tidegate_model::snapshot::Snapshot;
-use tidegate_units::Clock;
+use tidegate_units::{Clock, Nanos};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// Most connections at once; the next ones wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 32;
 /// A connection ends after so long, whatever it does.
 const LIFE_MAX: Duration = Duration::from_secs(60);
-/// How often the address is tried while a predecessor still holds it.
+/// How often the address is tried while it cannot be had.
 const BIND_PAUSE: Duration = Duration::from_millis(100);
-/// How many times.
-const BIND_TRIES: u32 = 100;
+/// So often it may be in use before that is told: a predecessor holds it for a moment.
+const IN_USE_TRIES: u32 = 10;
+/// Niceness of the thread.
+const NICE: i32 = 0;
+/// The subject of what is told while there are no pages.
+const SUBJECT: &str = "daemon.http";
 
 /// What a page is made from.
 #[derive(Clone)]
@@ -43,37 +50,115 @@ impl Pages {
         let answer = respond(method.as_str(), uri.path(), snapshot.as_deref(), now);
         let status =
             StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, [(header::CONTENT_TYPE, answer.content_type)], answer.body).into_response()
+        (status, [(header::CONTENT_TYPE, answer.content_type)], answer.body.to_string())
+            .into_response()
     }
 }
 
-/// Serves until it is dropped. The address may still be a predecessor's for a moment: a daemon
-/// without pages is better than none, so a failure is logged and no more.
-pub(crate) async fn serve(address: SocketAddr, pages: Pages) {
-    let Some(listener) = bind(address).await else { return };
+/// Why there are no pages; `None` while there are.
+#[derive(Clone, Default)]
+struct Trouble(Arc<Mutex<Option<String>>>);
+
+impl Trouble {
+    fn set(&self, why: Option<String>) {
+        // A text is good to replace, whatever its last writer did.
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Serves until it is dropped; the address is free then. A daemon without pages is better than
+/// none: what cannot be is told and tried again.
+pub(crate) struct Server {
+    trouble: Trouble,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Begins to serve; without an address there is nothing to serve, and no thread.
+    pub(crate) fn start(address: Option<SocketAddr>, pages: Pages) -> Self {
+        let trouble = Trouble::default();
+        let (stop, stopped) = oneshot::channel();
+        let thread = address.and_then(|address| {
+            spawn(address, pages, trouble.clone(), stopped)
+                .inspect_err(|error| trouble.set(Some(format!("cannot be served: {error}"))))
+                .ok()
+        });
+        Self { trouble, stop: Some(stop), thread }
+    }
+
+    /// Warns for as long as there are no pages.
+    pub(crate) fn tell(&self, now: Nanos, warnings: &mut Warnings) {
+        match self.trouble.get() {
+            Some(why) => warnings.stick(now, SUBJECT, why),
+            None => warnings.clear(SUBJECT),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // One that panicked serves no more either.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn spawn(
+    address: SocketAddr,
+    pages: Pages,
+    trouble: Trouble,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("tidegate-http".into()).spawn(move || {
+        // Of this thread only. One that is nice already may not be made less so, and need not.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        runtime.block_on(async {
+            tokio::select! {
+                () = serve(address, pages, &trouble) => {}
+                _ = stopped => {}
+            }
+        });
+    })
+}
+
+async fn serve(address: SocketAddr, pages: Pages, trouble: &Trouble) {
+    let listener = bind(address, trouble).await;
     tracing::info!(%address, "serving /metrics, /healthz and /readyz");
     let fallback = move |method: Method, uri: Uri| pages.clone().page(method, uri);
     let router = Router::new().fallback(fallback);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     if let Err(error) = axum::serve(Bounded { listener, places }, router).await {
-        tracing::error!(%address, %error, "http ended");
+        trouble.set(Some(format!("ended: {error}")));
     }
 }
 
-async fn bind(address: SocketAddr) -> Option<TcpListener> {
-    for attempt in 1..=BIND_TRIES {
+/// The address may not be there yet (an interface that comes up after the start), or still be
+/// another's: it is tried for ever.
+async fn bind(address: SocketAddr, trouble: &Trouble) -> TcpListener {
+    let mut tries = 0_u32;
+    loop {
         match TcpListener::bind(address).await {
-            Ok(listener) => return Some(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempt < BIND_TRIES => {
-                tokio::time::sleep(BIND_PAUSE).await;
+            Ok(listener) => {
+                trouble.set(None);
+                return listener;
             }
             Err(error) => {
-                tracing::error!(%address, %error, "no /metrics, /healthz and /readyz");
-                return None;
+                tries = tries.saturating_add(1);
+                if error.kind() != io::ErrorKind::AddrInUse || tries > IN_USE_TRIES {
+                    trouble.set(Some(format!(
+                        "no /metrics, /healthz and /readyz: cannot bind {address}: {error}"
+                    )));
+                }
             }
         }
+        tokio::time::sleep(BIND_PAUSE).await;
     }
-    None
 }
 
 struct Bounded {
@@ -152,5 +237,115 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::path::PathBuf;
+    use std::process::Command;
+    use tidegate_sense::in_namespace;
+    use tidegate_units::ManualClock;
+
+    /// Waits for a condition, for at most so long.
+    const WAIT_MAX: Duration = Duration::from_secs(20);
+    const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+    fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+        for _ in 0..WAIT_MAX.as_millis() / LOOK_EVERY.as_millis() {
+            if holds() {
+                return;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        panic!("in vain: {what}");
+    }
+
+    fn pages() -> Pages {
+        let snapshots = watch::channel(Some(Arc::new(Snapshot::default()))).1;
+        Pages { snapshots, clock: Arc::new(ManualClock::default()) }
+    }
+
+    fn warned(server: &Server, warnings: &mut Warnings) -> Vec<String> {
+        server.tell(Nanos::ZERO, warnings);
+        warnings.sentences(Nanos::ZERO)
+    }
+
+    /// The first line of the answer.
+    fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+        let mut stream = std::net::TcpStream::connect(address)?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn an_address_that_another_holds_is_told_and_taken_when_it_is_free() {
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let server = Server::start(Some(address), pages());
+        let mut warnings = Warnings::default();
+        wait_for("a warning", || !warned(&server, &mut warnings).is_empty());
+        let lines = warned(&server, &mut warnings);
+        assert!(lines[0].starts_with("daemon.http: no /metrics"), "{lines:?}");
+        drop(other);
+        wait_for("pages", || get(address, "/healthz").is_ok_and(|line| line.contains("200")));
+        assert!(warned(&server, &mut warnings).is_empty(), "it is over");
+        drop(server);
+        assert!(get(address, "/healthz").is_err(), "the address is free");
+    }
+
+    #[test]
+    fn without_an_address_there_is_nothing_to_serve_and_nothing_to_tell() {
+        let server = Server::start(None, pages());
+        assert!(server.thread.is_none());
+        assert!(warned(&server, &mut Warnings::default()).is_empty());
+    }
+
+    /// A network namespace that is removed by drop. Needs root and `ip`.
+    struct Namespace(String);
+
+    impl Namespace {
+        fn new() -> Self {
+            let name = format!("tidegate-http-{}", std::process::id());
+            run(&["netns", "add", &name]);
+            let made = Self(name);
+            // Before its first address, a namespace takes any address for one that can be bound.
+            run(&["-n", &made.0, "link", "set", "lo", "up"]);
+            made
+        }
+
+        fn path(&self) -> PathBuf {
+            PathBuf::from("/run/netns").join(&self.0)
+        }
+    }
+
+    impl Drop for Namespace {
+        fn drop(&mut self) {
+            let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+        }
+    }
+
+    fn run(arguments: &[&str]) {
+        let status = Command::new("ip").args(arguments).status().unwrap();
+        assert!(status.success(), "ip {arguments:?}");
+    }
+
+    #[test]
+    fn an_address_that_comes_after_the_start_gets_its_pages() {
+        let namespace = Namespace::new();
+        let address: SocketAddr = "192.0.2.1:9464".parse().unwrap();
+        let server =
+            in_namespace(Some(&namespace.path()), || Ok(Server::start(Some(address), pages())));
+        let server = server.unwrap();
+        let mut warnings = Warnings::default();
+        wait_for("a warning", || !warned(&server, &mut warnings).is_empty());
+        run(&["-n", &namespace.0, "address", "add", "192.0.2.1/32", "dev", "lo"]);
+        let healthy = || in_namespace(Some(&namespace.path()), || get(address, "/healthz"));
+        wait_for("pages", || healthy().is_ok_and(|line| line.contains("200")));
+        assert!(warned(&server, &mut warnings).is_empty(), "it is over");
     }
 }

@@ -260,17 +260,14 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
     let served = serve(socket, Arc::new(front), Bounds::default(), std::future::pending());
     let serving = tokio::spawn(served);
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
-    let http =
-        owner.config().daemon.http.0.map(|address| tokio::spawn(http::serve(address, pages)));
+    let pages = http::Server::start(owner.config().daemon.http.0, pages);
     let pins = owner.config().daemon.pins.clone();
     let mut locking = Box::pin(hold(&pins));
     tracing::info!(version = options.version, "running");
-    let mut life = Life { owner, options, ssh, clock, leaving: Leaving::default() };
+    let mut life = Life { owner, options, ssh, clock, leaving: Leaving::default(), pages };
     let end = life.until_end(messages, locking.as_mut()).await?;
     // The socket's file and the HTTP address are free before we say the last word.
-    if let Some(http) = http {
-        http.abort();
-    }
+    drop(life.pages);
     tokio::time::sleep(LAST_WORDS).await;
     serving.abort();
     drop(locking);
@@ -315,6 +312,7 @@ struct Life {
     clock: Arc<dyn Clock + Send + Sync>,
     /// Whether a successor is starting.
     leaving: Leaving,
+    pages: http::Server,
 }
 
 impl Life {
@@ -375,6 +373,7 @@ impl Life {
             tracing::warn!("the daemon that began to take over was not heard of again; going on");
             self.owner.resume();
         }
+        self.pages.tell(self.clock.now(), &mut self.owner.warnings);
         if self.leaving.begun() { self.owner.tick_leaving() } else { self.owner.tick() }
     }
 

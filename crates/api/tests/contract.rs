@@ -145,12 +145,12 @@ fn ready_means_attached_and_the_lease_fresh() {
     let late = get("/readyz", Some(&good), now + HEARTBEAT_AGE_MAX + Nanos(1));
     assert_eq!((late.status, late.body.contains("limits do not hold")), (503, true));
     let never = Snapshot { heartbeat: None, ..good.clone() };
-    assert_eq!(get("/readyz", Some(&never), now).body, "the lease was never renewed\n");
+    assert_eq!(&*get("/readyz", Some(&never), now).body, "the lease was never renewed\n");
     let detached = Snapshot {
         interfaces: vec![InterfaceState { name: "eth0".into(), ..Default::default() }],
         ..good.clone()
     };
-    assert_eq!(get("/readyz", Some(&detached), now).body, "interface eth0 is not attached\n");
+    assert_eq!(&*get("/readyz", Some(&detached), now).body, "interface eth0 is not attached\n");
     let bare = Snapshot { interfaces: vec![], ..good };
     assert_eq!(get("/readyz", Some(&bare), now).status, 503);
     assert_eq!(get("/healthz", Some(&bare), now).status, 200, "alive, though not ready");

@@ -5,6 +5,7 @@
 
 use crate::warnings::Warnings;
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
@@ -12,11 +13,11 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tidegate_api::http::respond;
+use tidegate_api::http;
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::{Clock, Nanos};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -44,15 +45,37 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    async fn page(self, method: Method, uri: Uri) -> Response {
+    /// The router that gives them; what one client was given, the next one need not wait for.
+    fn router(self) -> Router {
+        let made = Arc::new(Mutex::new(http::Pages::default()));
+        Router::new().fallback(move |method: Method, uri: Uri| {
+            let page = self.page(&method, &uri, &mut lock(&made));
+            std::future::ready(page)
+        })
+    }
+
+    fn page(&self, method: &Method, uri: &Uri, made: &mut http::Pages) -> Response {
         let snapshot = self.snapshots.borrow().clone();
-        let now = self.clock.now();
-        let answer = respond(method.as_str(), uri.path(), snapshot.as_deref(), now);
+        let answer = made.respond(method.as_str(), uri.path(), snapshot, self.clock.now());
         let status =
             StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, [(header::CONTENT_TYPE, answer.content_type)], answer.body.to_string())
-            .into_response()
+        let body = Bytes::from_owner(Body(answer.body));
+        (status, [(header::CONTENT_TYPE, answer.content_type)], body).into_response()
     }
+}
+
+/// A page, sent without a copy for each client.
+struct Body(Arc<str>);
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// What is guarded is replaced as a whole: it is good, whatever its last writer did.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why there are no pages; `None` while there are.
@@ -61,12 +84,11 @@ struct Trouble(Arc<Mutex<Option<String>>>);
 
 impl Trouble {
     fn set(&self, why: Option<String>) {
-        // A text is good to replace, whatever its last writer did.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *lock(&self.0) = why;
     }
 
     fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 }
 
@@ -130,10 +152,8 @@ fn spawn(
 async fn serve(address: SocketAddr, pages: Pages, trouble: &Trouble) {
     let listener = bind(address, trouble).await;
     tracing::info!(%address, "serving /metrics, /healthz and /readyz");
-    let fallback = move |method: Method, uri: Uri| pages.clone().page(method, uri);
-    let router = Router::new().fallback(fallback);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    if let Err(error) = axum::serve(Bounded { listener, places }, router).await {
+    if let Err(error) = axum::serve(Bounded { listener, places }, pages.router()).await {
         trouble.set(Some(format!("ended: {error}")));
     }
 }
@@ -273,13 +293,17 @@ mod tests {
         warnings.sentences(Nanos::ZERO)
     }
 
-    /// The first line of the answer.
+    /// The answer.
     fn get(address: SocketAddr, path: &str) -> io::Result<String> {
         let mut stream = std::net::TcpStream::connect(address)?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
-        Ok(text.lines().next().unwrap_or_default().to_owned())
+        Ok(text)
+    }
+
+    fn is_healthy(answer: io::Result<String>) -> bool {
+        answer.is_ok_and(|text| text.starts_with("HTTP/1.1 200 "))
     }
 
     #[test]
@@ -292,8 +316,9 @@ mod tests {
         let lines = warned(&server, &mut warnings);
         assert!(lines[0].starts_with("daemon.http: no /metrics"), "{lines:?}");
         drop(other);
-        wait_for("pages", || get(address, "/healthz").is_ok_and(|line| line.contains("200")));
+        wait_for("pages", || is_healthy(get(address, "/healthz")));
         assert!(warned(&server, &mut warnings).is_empty(), "it is over");
+        assert!(get(address, "/metrics").is_ok_and(|text| text.ends_with("# EOF\n")));
         drop(server);
         assert!(get(address, "/healthz").is_err(), "the address is free");
     }
@@ -345,7 +370,7 @@ mod tests {
         wait_for("a warning", || !warned(&server, &mut warnings).is_empty());
         run(&["-n", &namespace.0, "address", "add", "192.0.2.1/32", "dev", "lo"]);
         let healthy = || in_namespace(Some(&namespace.path()), || get(address, "/healthz"));
-        wait_for("pages", || healthy().is_ok_and(|line| line.contains("200")));
+        wait_for("pages", || is_healthy(healthy()));
         assert!(warned(&server, &mut warnings).is_empty(), "it is over");
     }
 }

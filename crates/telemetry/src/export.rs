@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use tidegate_model::snapshot::Snapshot;
+use tidegate_units::Nanos;
 
 /// The content type of [`openmetrics`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -46,11 +47,20 @@ pub fn points(snapshot: &Snapshot) -> Vec<Point> {
     points
 }
 
-/// Every metric of a snapshot as OpenMetrics text.
+/// Every metric of a snapshot as OpenMetrics text, with ages as of the snapshot.
 #[must_use]
 pub fn openmetrics(snapshot: &Snapshot) -> String {
+    openmetrics_as_of(snapshot, snapshot.now)
+}
+
+/// Every metric of a snapshot as OpenMetrics text, with ages as of `now` (of the snapshot, if that
+/// is later).
+#[must_use]
+pub fn openmetrics_as_of(snapshot: &Snapshot, now: Nanos) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(OfSnapshot(snapshot.clone())));
+    // A collector owns what it tells.
+    let snapshot = Snapshot { now: now.max(snapshot.now), ..snapshot.clone() };
+    registry.register_collector(Box::new(OfSnapshot(snapshot)));
     let mut page = String::new();
     // Writing into a string does not fail; if the encoder refuses, half a page is worse than none.
     match text::encode(&mut page, &registry) {

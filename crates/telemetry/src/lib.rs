@@ -12,7 +12,7 @@ mod schema;
 mod service;
 mod table;
 
-pub use export::{CONTENT_TYPE, Point, openmetrics, points, reference};
+pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
 pub use peers::peers_table;
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unjudged_lines};
 pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};

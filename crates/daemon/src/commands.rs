@@ -60,8 +60,8 @@ impl Owner {
     /// Reads a configuration file and follows it; its modes win over those that were set.
     ///
     /// # Errors
-    /// When it cannot be read, is wrong, or the dataplane does not take it: then nothing changed,
-    /// and a warning says so until a reload succeeds.
+    /// When it cannot be read, is wrong, or the dataplane does not take it: then what was followed
+    /// before is followed again, and a warning says so until a reload succeeds.
     pub fn reload(
         &mut self,
         path: &Path,
@@ -98,14 +98,14 @@ impl Owner {
             return Err(ApiError::new(ErrorKind::ConfigInvalid, why));
         }
         if let Err(error) = self.plane.apply(&config) {
-            let failed = ApiError::new(ErrorKind::Failed, format!("nothing was changed: {error}"));
-            return match self.plane.apply(&self.intent.config) {
-                Ok(()) => Err(failed),
-                Err(back) => {
-                    Err(failed.with_details(vec![format!("and going back failed: {back}")]))
-                }
-            };
+            let failed = |what| ApiError::new(ErrorKind::Failed, format!("{what}: {error}"));
+            return Err(match self.go_back() {
+                Ok(()) => failed("nothing was changed"),
+                Err(back) => failed("it is not followed")
+                    .with_details(vec![format!("and going back failed: {back}")]),
+            });
         }
+        self.followed();
         self.keep_governors(&config);
         self.senses.reconfigure(config.services.iter().map(Into::into).collect());
         self.senses.rename_interfaces(cluster::interfaces_read(&config));

@@ -20,6 +20,11 @@ use tokio::sync::watch;
 
 /// Subject of warnings about what a take-over left.
 const TAKE_OVER: &str = "take-over";
+/// Subject of the warning that the dataplane does not follow the configuration in force.
+const DATAPLANE: &str = "dataplane";
+/// How often going back to it is tried again: programs may have to be loaded for that, which takes
+/// longer than a tick.
+const GO_BACK_EVERY: Nanos = Nanos::SECOND;
 /// Most samples that are kept for `explain`.
 pub const SAMPLES_MAX: usize = 4096;
 /// Most samples that are taken in one tick.
@@ -93,6 +98,8 @@ pub struct Owner {
     pub(crate) requests: RequestWatch,
     sensed: Vec<Sensed>,
     written: Option<Limits>,
+    /// When the dataplane is made to follow the configuration again; `None`: it does.
+    astray: Option<Nanos>,
     counted: Option<Nanos>,
     counts: Vec<Vec<VerdictCount>>,
     passed: Vec<ReasonCount>,
@@ -137,6 +144,7 @@ impl Owner {
             requests: RequestWatch::default(),
             sensed: Vec::new(),
             written: None,
+            astray: None,
             counted: None,
             counts: Vec::new(),
             passed: Vec::new(),
@@ -190,16 +198,14 @@ impl Owner {
     /// as long as it is so.
     pub fn resume(&mut self) {
         let now = self.clock.now();
-        let mut lost = self.plane.reassert();
-        if let Err(error) = self.plane.apply(&self.intent.config) {
-            lost.push(format!("cannot go back: {error}"));
-        }
+        let lost = self.plane.reassert();
         if lost.is_empty() {
             self.warnings.clear(TAKE_OVER);
         } else {
             self.warnings.stick(now, TAKE_OVER, lost.join("; "));
         }
-        self.rewrite();
+        // What cannot be put back is told, and tried again.
+        let _ = self.go_back();
         self.last_tick = None;
         self.publish(now);
     }
@@ -220,6 +226,10 @@ impl Owner {
         let now = self.clock.now();
         self.renew(now);
         self.adopt_kill_switch(now);
+        if self.astray.is_some_and(|due| now >= due) {
+            // The reason of a refusal is in the warnings.
+            let _ = self.go_back();
+        }
         self.note_lateness(now);
         self.sensed = self.senses.tick(now, &*self.plane);
         for (subject, text) in self.senses.troubles(now) {
@@ -336,6 +346,32 @@ impl Owner {
     /// The dataplane forgot its limits (a new configuration): the next tick writes them all.
     pub(crate) fn rewrite(&mut self) {
         self.written = None;
+    }
+
+    /// The dataplane may follow something else, in part: it is made to follow the configuration in
+    /// force. That forgets the limits of services that change places, so all are written again.
+    ///
+    /// # Errors
+    /// When it is refused; then it is tried again every second, and a warning says so meanwhile.
+    pub(crate) fn go_back(&mut self) -> Result<(), PlaneError> {
+        let now = self.clock.now();
+        self.rewrite();
+        let applied = self.plane.apply(&self.intent.config);
+        match &applied {
+            Ok(()) => self.followed(),
+            Err(error) => {
+                self.astray = Some(now + GO_BACK_EVERY);
+                let text = format!("cannot go back to the configuration in force: {error}");
+                self.warnings.stick(now, DATAPLANE, text);
+            }
+        }
+        applied
+    }
+
+    /// The dataplane follows the configuration in force, or the one that is put in force now.
+    pub(crate) fn followed(&mut self) {
+        self.astray = None;
+        self.warnings.clear(DATAPLANE);
     }
 
     fn take_samples(&mut self, now: Nanos) {

@@ -96,7 +96,7 @@ fn a_reload_that_the_dataplane_refuses_goes_back() {
     let mut world = World::new(ONE);
     world.tick(Some(50));
     let before = world.owner.config().clone();
-    world.memory.lock().unwrap().refuse_apply = true;
+    world.memory.lock().unwrap().refuse_applies = 1;
     let path = file(&dir, &ONE.replace("*:80", "*:81"));
     let error = world.owner.reload(&path, &registry(), &Ok).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Failed);
@@ -104,6 +104,48 @@ fn a_reload_that_the_dataplane_refuses_goes_back() {
     assert_eq!(world.memory.lock().unwrap().applied, [before], "the old one is put in force again");
     world.tick(Some(50));
     assert_eq!(world.snapshot().config_generation, 1);
+    assert_eq!(world.generations(), [1, 2], "going there and back forgot the limits");
+    assert!(!world.warns("dataplane"));
+}
+
+#[test]
+fn going_back_is_tried_until_it_works_and_the_limits_are_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    world.tick(Some(50));
+    let before = world.owner.config().clone();
+    world.memory.lock().unwrap().refuse_applies = 3;
+    let path = file(&dir, &ONE.replace("*:80", "*:81"));
+    let error = world.owner.reload(&path, &registry(), &Ok).unwrap_err();
+    assert!(!error.message.contains("nothing was changed"), "{error}");
+    assert!(error.details[0].contains("going back failed"), "{error:?}");
+    assert!(world.warns("dataplane: cannot go back"), "{:?}", world.snapshot().warnings);
+    world.tick(Some(50));
+    assert_eq!(world.generations(), [1, 2], "the next tick writes all the same");
+    for _ in 0..20 {
+        world.tick(Some(50));
+    }
+    assert_eq!(world.memory.lock().unwrap().applied, [before], "at the second try, and once");
+    assert_eq!(world.generations(), [1, 2, 3, 4], "each try may have forgotten the limits");
+    assert!(!world.warns("dataplane"), "{:?}", world.snapshot().warnings);
+    assert!(world.warns("reload: "), "the file is still refused");
+}
+
+#[test]
+fn a_reload_that_succeeds_ends_going_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    world.tick(Some(50));
+    world.memory.lock().unwrap().refuse_applies = 2;
+    let path = file(&dir, &ONE.replace("*:80", "*:81"));
+    world.owner.reload(&path, &registry(), &Ok).unwrap_err();
+    world.owner.reload(&path, &registry(), &Ok).unwrap();
+    assert!(!world.warns("dataplane"), "{:?}", world.snapshot().warnings);
+    for _ in 0..20 {
+        world.tick(Some(50));
+    }
+    let applied = world.memory.lock().unwrap().applied.clone();
+    assert_eq!(applied, [world.owner.config().clone()], "the old one does not come back");
 }
 
 #[test]

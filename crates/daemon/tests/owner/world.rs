@@ -28,7 +28,8 @@ pub(crate) struct Memory {
     pub(crate) released: bool,
     pub(crate) detached: bool,
     pub(crate) samples: Vec<Sample>,
-    pub(crate) refuse_apply: bool,
+    /// How many configurations it refuses from now on.
+    pub(crate) refuse_applies: u32,
     /// Shadow of each service that was set, in order.
     pub(crate) shadows: Vec<(usize, bool)>,
     pub(crate) refuse_shadow: bool,
@@ -69,7 +70,8 @@ impl Totals for FakePlane {
 impl Plane for FakePlane {
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
         let mut memory = self.0.lock().unwrap();
-        if std::mem::take(&mut memory.refuse_apply) {
+        if memory.refuse_applies > 0 {
+            memory.refuse_applies -= 1;
             return Err(refused());
         }
         memory.applied.push(config.clone());

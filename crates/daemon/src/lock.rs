@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One daemon for one set of pins: two with different control sockets would not know of each
-//! other and fight over the limits. The lock is on the directory of the pins and ends with the
-//! process, however that ends.
+//! One daemon for one set of pins: two with different control sockets, or two that start at the
+//! same time, would not know of each other and fight over the limits. The lock is on the directory
+//! of the pins and ends with the process, however that ends. Who starts without a predecessor has
+//! it before the first pin and until the last is removed.
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,6 +16,10 @@ use std::time::Duration;
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 /// How often it is looked for.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often the directory is made anew where a daemon that ends removes it.
+const TRIES: u32 = 8;
+/// Where the BPF filesystem belongs (as in bpf/src/pins.rs, which says what is wrong elsewhere).
+const BPF_MOUNT_POINT: &str = "/sys/fs/bpf";
 
 /// The lock, held until it is dropped.
 #[derive(Debug)]
@@ -25,20 +31,43 @@ impl Lock {
     /// Takes the lock; `None` if somebody has it.
     ///
     /// # Errors
-    /// When the directory cannot be opened, for example because it does not exist yet.
+    /// When the directory cannot be opened, for example because it does not exist (yet, or any
+    /// more: a daemon that ends removes it before it lets the lock go).
     pub(crate) fn take(pins: &Path) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = open(pins, flags, Mode::empty())?;
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _directory: directory })),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
+        let (ours, there) = (fstat(&directory)?, stat(pins)?);
+        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Some(Self { _directory: directory }))
     }
 
-    /// Whether somebody has it; nobody has one that is not there.
-    pub(crate) fn is_taken(pins: &Path) -> bool {
-        matches!(Self::take(pins), Ok(None))
+    /// Takes the lock before anything is pinned, and makes the directory for that; `None` if
+    /// somebody has it.
+    ///
+    /// # Errors
+    /// When there can be no such directory.
+    pub(crate) fn found(pins: &Path) -> io::Result<Option<Self>> {
+        for _ in 0..TRIES {
+            make(pins)?;
+            match Self::take(pins) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                taken => return taken,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the lock back, and the directory where nothing is in it.
+    pub(crate) fn give_back(self, pins: &Path) {
+        // Fails while something is in it, and then it stays.
+        let _ = std::fs::remove_dir(pins);
     }
 
     /// Takes the lock from a predecessor that is ending.
@@ -53,6 +82,18 @@ impl Lock {
     }
 }
 
+/// Makes the directory. Without a BPF filesystem nothing can be made below its place: then it is
+/// mounted there.
+fn make(pins: &Path) -> io::Result<()> {
+    let made = std::fs::create_dir_all(pins);
+    let Err(error) = made else { return Ok(()) };
+    if error.kind() != io::ErrorKind::PermissionDenied || !pins.starts_with(BPF_MOUNT_POINT) {
+        return Err(error);
+    }
+    mount("bpf", BPF_MOUNT_POINT, "bpf", MountFlags::empty(), c"mode=0700")?;
+    std::fs::create_dir_all(pins)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,10 +101,41 @@ mod tests {
     #[test]
     fn one_holder_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(!Lock::is_taken(&dir.path().join("nothing")));
+        assert!(Lock::take(&dir.path().join("nothing")).is_err());
         let lock = Lock::take(dir.path()).unwrap();
-        assert!(lock.is_some() && Lock::is_taken(dir.path()));
+        assert!(lock.is_some() && Lock::take(dir.path()).unwrap().is_none());
         drop(lock);
-        assert!(!Lock::is_taken(dir.path()));
+        assert!(Lock::take(dir.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn who_is_first_makes_the_directory_and_gives_it_back_where_it_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = dir.path().join("pins");
+        let lock = Lock::found(&pins).unwrap().unwrap();
+        assert!(Lock::found(&pins).unwrap().is_none(), "the second of two that start together");
+        lock.give_back(&pins);
+        assert!(!pins.exists());
+        let lock = Lock::found(&pins).unwrap().unwrap();
+        std::fs::write(pins.join("something"), "").unwrap();
+        lock.give_back(&pins);
+        assert!(pins.join("something").exists(), "what is in use stays");
+    }
+
+    /// A daemon that ends removes the directory before it lets the lock go: a lock on what is not
+    /// there any more would exclude nobody.
+    #[test]
+    fn a_lock_on_a_directory_that_was_removed_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = dir.path().join("pins");
+        let ending = Lock::found(&pins).unwrap().unwrap();
+        std::fs::remove_dir(&pins).unwrap();
+        let next = Lock::found(&pins).unwrap();
+        assert!(next.is_some());
+        drop(ending);
+        assert!(
+            Lock::found(&pins).unwrap().is_none(),
+            "the one that holds is the one that is there"
+        );
     }
 }

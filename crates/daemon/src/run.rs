@@ -7,6 +7,9 @@
 //! - SIGHUP: reload.
 //! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
 //!   that starts in the meantime adopts all of it.
+//!
+//! SIGTERM, SIGINT and SIGHUP are listened to before anything is attached: what comes during the start is
+//! followed at its end, and a stop leaves a predecessor in charge that still waits.
 
 use crate::cluster::{self, ClusterSenses};
 use crate::governor::Makers;
@@ -29,12 +32,15 @@ use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
 use tidegate_units::{Clock, MonotonicClock};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// How long a daemon that hands over or stops waits for its last answers to be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long the runtime is given to see a signal that has come.
+const LOOK: Duration = Duration::from_millis(1);
 /// How often the queues of interfaces are looked at, where a bucket follows them: they fill and
 /// empty within 20 ms.
 const SAMPLE_EVERY: Duration = Duration::from_millis(15);
@@ -74,8 +80,11 @@ pub enum RunError {
     /// Another daemon runs and does not hand over.
     #[error(transparent)]
     Handover(#[from] HandoverError),
-    /// A daemon with another control socket uses the same pins.
-    #[error("another daemon, with another control socket, uses the pins at {}; stop it first", .0.display())]
+    /// A daemon with another control socket, or one that has not made it yet, uses the same pins.
+    #[error(
+        "another daemon, with another control socket or starting or stopping just now, uses the pins \
+         at {}; stop it first", .0.display()
+    )]
     PinsInUse(PathBuf),
     /// The predecessor, or another that started at the same time, does not leave the pins.
     #[error("another daemon keeps the pins at {}: this one gives up and takes nothing off", .0.display())]
@@ -118,7 +127,12 @@ pub fn run(options: Options) -> Result<(), RunError> {
         .map_err(io_error("the runtime"))?;
     // Sockets and signals want the runtime around them, from here on.
     let _inside = runtime.enter();
-    let mut started = start(&options, config, listeners)?;
+    let mut told = Told::listen().map_err(io_error("signals"))?;
+    let started = start(&options, config, listeners, &mut || told.to_stop_already(&runtime))?;
+    let Some(mut started) = started else {
+        tracing::info!("told to stop before it took over; the other daemon goes on");
+        return Ok(());
+    };
     if !options.keep_privileges {
         match privileges::drop_all() {
             Ok(()) => tracing::info!("gave up all capabilities"),
@@ -126,7 +140,37 @@ pub fn run(options: Options) -> Result<(), RunError> {
         }
     }
     started.owner.join_peers();
-    runtime.block_on(live(started, options))
+    runtime.block_on(live(started, options, told))
+}
+
+/// What the process is told by signals. Listened to before anything is attached: the default would
+/// end the process and leave hooks in force.
+struct Told {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl Told {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn to_stop(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+
+    /// During the start, when the runtime does not run. To be followed: it is not told again.
+    fn to_stop_already(&mut self, runtime: &Runtime) -> bool {
+        runtime.block_on(async { tokio::time::timeout(LOOK, self.to_stop()).await.is_ok() })
+    }
 }
 
 fn tell(found: &Preflight) {
@@ -145,6 +189,8 @@ struct Started {
     socket: ControlSocket,
     clock: Arc<dyn Clock + Send + Sync>,
     ssh: Ssh,
+    /// On the pins, where no predecessor has it.
+    lock: Option<Lock>,
 }
 
 /// Where ssh was found at the start; later the privileges to look are gone.
@@ -156,26 +202,51 @@ struct Ssh {
 }
 
 /// Takes over or starts afresh. Until the predecessor has said that it leaves, a failure leaves it in
-/// charge, with the hooks that it had: nothing is taken off before the commit.
-fn start(options: &Options, config: Config, listeners: SockDiag) -> Result<Started, RunError> {
-    let mut predecessor = Predecessor::find(&config.daemon.socket)?;
-    if predecessor.is_none() && Lock::is_taken(&config.daemon.pins) {
-        return Err(RunError::PinsInUse(config.daemon.pins));
-    }
-    match build(options, config, listeners, predecessor.as_mut()) {
+/// charge, with the hooks that it had: nothing is taken off before the commit. Without one, the lock
+/// on the pins is had before anything is pinned. `None`: told to stop, and the predecessor goes on.
+fn start(
+    options: &Options,
+    config: Config,
+    listeners: SockDiag,
+    told_to_stop: &mut dyn FnMut() -> bool,
+) -> Result<Option<Started>, RunError> {
+    let Some(mut old) = Predecessor::find(&config.daemon.socket)? else {
+        return begin(options, config, listeners).map(Some);
+    };
+    match build(options, config, listeners, Some(&mut old)) {
+        Ok(started) if told_to_stop() => {
+            drop(started);
+            old.abort();
+            Ok(None)
+        }
         Ok(mut started) => {
             // The first decision, and with it the lease, is ours before the old one leaves.
             started.owner.tick();
-            if let Some(old) = predecessor {
-                old.finish()?;
-            }
+            old.finish()?;
+            started.owner.commit();
+            Ok(Some(started))
+        }
+        Err(error) => {
+            old.abort();
+            Err(error)
+        }
+    }
+}
+
+/// Starts where nobody is in charge.
+fn begin(options: &Options, config: Config, listeners: SockDiag) -> Result<Started, RunError> {
+    let pins = config.daemon.pins.clone();
+    let found = Lock::found(&pins).map_err(io_error("the directory of the pins"))?;
+    let lock = found.ok_or_else(|| RunError::PinsInUse(pins.clone()))?;
+    match build(options, config, listeners, None) {
+        Ok(mut started) => {
+            started.lock = Some(lock);
+            started.owner.tick();
             started.owner.commit();
             Ok(started)
         }
         Err(error) => {
-            if let Some(old) = predecessor {
-                old.abort();
-            }
+            lock.give_back(&pins);
             Err(error)
         }
     }
@@ -226,7 +297,7 @@ fn build(
         version: options.version.clone(),
         inherited: legacy,
     });
-    Ok(Started { owner, snapshots, socket, clock, ssh })
+    Ok(Started { owner, snapshots, socket, clock, ssh, lock: None })
 }
 
 /// Queues and bytes of the interfaces are one signal of many: without them the others go on.
@@ -252,8 +323,8 @@ fn never_shed_ssh(mut config: Config, ssh: &[u16]) -> Config {
 }
 
 /// Ends when the daemon shall end.
-async fn live(started: Started, options: Options) -> Result<(), RunError> {
-    let Started { owner, snapshots, socket, clock, ssh } = started;
+async fn live(started: Started, options: Options, told: Told) -> Result<(), RunError> {
+    let Started { owner, snapshots, socket, clock, ssh, lock } = started;
     let (sender, messages) = mpsc::channel(MESSAGES_MAX);
     let front =
         Front { owner: sender, snapshots: snapshots.clone(), version: options.version.clone() };
@@ -262,15 +333,14 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let pages = http::Server::start(owner.config().daemon.http.0, pages);
     let pins = owner.config().daemon.pins.clone();
-    let mut locking = Box::pin(hold(&pins));
+    let mut locking = Box::pin(hold(lock, &pins));
     tracing::info!(version = options.version, "running");
     let mut life = Life { owner, options, ssh, clock, leaving: Leaving::default(), pages };
-    let end = life.until_end(messages, locking.as_mut()).await?;
+    let end = life.until_end(told, messages, locking.as_mut()).await?;
     // The socket's file and the HTTP address are free before we say the last word.
     drop(life.pages);
     tokio::time::sleep(LAST_WORDS).await;
     serving.abort();
-    drop(locking);
     let Life { owner, options, .. } = life;
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
@@ -282,12 +352,19 @@ async fn live(started: Started, options: Options) -> Result<(), RunError> {
             Err(left) => tracing::warn!(%left, "stopped; not everything could be taken off"),
         },
     }
+    // Not earlier: whoever starts meanwhile would lose what it has put in place.
+    drop(locking);
     Ok(())
 }
 
-/// Holds the lock on the pins until it is dropped; ends only when it cannot be had.
-async fn hold(pins: &Path) -> RunError {
-    match held(Lock::inherit(pins).await, pins) {
+/// Holds the lock on the pins, ours or our predecessor's, until it is dropped; ends only when it
+/// cannot be had.
+async fn hold(lock: Option<Lock>, pins: &Path) -> RunError {
+    let inherited = match lock {
+        Some(lock) => Ok(Some(lock)),
+        None => Lock::inherit(pins).await,
+    };
+    match held(inherited, pins) {
         Ok(_lock) => std::future::pending().await,
         Err(error) => error,
     }
@@ -319,31 +396,24 @@ impl Life {
     /// `locking` ends only with an error.
     async fn until_end(
         &mut self,
+        mut told: Told,
         mut messages: mpsc::Receiver<Message>,
         mut locking: Pin<&mut impl Future<Output = RunError>>,
     ) -> Result<End, RunError> {
-        let signals = || -> io::Result<_> {
-            Ok((
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::hangup())?,
-            ))
-        };
-        let (mut term, mut int, mut hup) = signals().map_err(io_error("signals"))?;
         let mut ticks = interval(self.owner.config());
         let mut samples = tokio::time::interval(SAMPLE_EVERY);
         samples.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
                 biased;
-                _ = term.recv() => return Ok(self.stopped()),
-                _ = int.recv() => return Ok(self.stopped()),
+                _ = told.term.recv() => return Ok(self.stopped()),
+                _ = told.int.recv() => return Ok(self.stopped()),
                 error = &mut locking => return Err(error),
                 _ = ticks.tick() => self.tick(),
                 _ = samples.tick(), if !self.leaving.begun() && self.owner.wants_samples() => {
                     self.owner.sample();
                 }
-                _ = hup.recv(), if !self.leaving.begun() => {
+                _ = told.hup.recv(), if !self.leaving.begun() => {
                     // The reason of a refusal is in the log and in the warnings.
                     let _ = self.reload(None);
                 }
@@ -471,7 +541,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("nothing");
-        let error = runtime.block_on(hold(&missing));
+        let error = runtime.block_on(hold(None, &missing));
         assert!(matches!(error, RunError::Io { what: "the lock on the pins", .. }), "{error}");
         let lock = held(Lock::take(dir.path()), dir.path());
         assert!(lock.is_ok());

@@ -128,6 +128,13 @@ impl World {
     }
 
     fn run_by(&self, way: &[String], config: &Path, more: &[&str]) -> Daemon {
+        let daemon = self.spawn_by(way, config, more);
+        wait_for("the daemon answers", || self.answers(&daemon).then_some(()));
+        daemon
+    }
+
+    /// Starts a daemon and does not wait.
+    fn spawn_by(&self, way: &[String], config: &Path, more: &[&str]) -> Daemon {
         let log = fs::File::create(self.path(&format!("log-{:04}", unique()))).unwrap();
         let child = self
             .command(way, config)
@@ -137,16 +144,16 @@ impl World {
             .stderr(log)
             .spawn()
             .unwrap();
-        // nsenter becomes the daemon: the process id stays.
-        let pid = child.id();
-        wait_for("the daemon answers", || {
-            let mut client = Client::connect(&self.socket(), TIMEOUT_DEFAULT).ok()?;
-            match client.ask(&Request::Ping {}) {
-                Ok(Reply::Pong { pid: of, .. }) if of == pid => Some(()),
-                _ => None,
-            }
-        });
         Daemon(child)
+    }
+
+    /// Whether it is this daemon that answers on the socket.
+    fn answers(&self, daemon: &Daemon) -> bool {
+        // nsenter becomes the daemon: the process id stays.
+        let pid = daemon.0.id();
+        let client = Client::connect(&self.socket(), TIMEOUT_DEFAULT);
+        let reply = client.and_then(|mut client| client.ask(&Request::Ping {}));
+        matches!(reply, Ok(Reply::Pong { pid: of, .. }) if of == pid)
     }
 
     /// What the daemon said that was started last.
@@ -615,4 +622,47 @@ fn after_its_start_the_daemon_has_no_capabilities() {
     };
     wait_for("no capabilities", || (none("CapEff:") && none("CapPrm:")).then_some(()));
     assert!(status().contains("NoNewPrivs:\t1"));
+}
+
+/// Both find nobody in charge. Without the lock before the first pin one would put its maps in the
+/// place of the other's, and whoever stays would renew a lease that no hook looks at.
+#[test]
+fn of_two_daemons_that_start_together_one_lives_and_its_limits_last() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let mut both = [world.spawn_by(&[], &config, &[]), world.spawn_by(&[], &config, &[])];
+    let gone = |daemon: &mut Daemon| daemon.0.try_wait().unwrap();
+    let (lost, status) = wait_for("one gives up", || {
+        both.iter_mut().enumerate().find_map(|(at, daemon)| Some((at, gone(daemon)?)))
+    });
+    assert_eq!(status.code(), Some(1));
+    let [a, b] = both;
+    let mut alive = if lost == 0 { b } else { a };
+    wait_for("the other answers", || world.answers(&alive).then_some(()));
+    let since = MonotonicClock.now();
+    wait_for("a lease that nobody renews has ended", || {
+        (MonotonicClock.now().since(since) > Nanos::from_secs(11)).then_some(())
+    });
+    wait_for("its limits are in force", || world.request().is_err().then_some(()));
+    assert!(gone(&mut alive).is_none() && world.answers(&alive));
+}
+
+#[test]
+fn a_stop_in_the_middle_of_the_start_leaves_nothing_in_force() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let mut daemon = world.spawn_by(&[], &config, &[]);
+    let pinned = || {
+        let mut below = world.pins.read_dir().into_iter().flatten().flatten();
+        below.any(|entry| entry.path().read_dir().is_ok_and(|mut pins| pins.next().is_some()))
+    };
+    let begin = MonotonicClock.now();
+    while !pinned() {
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "nothing was ever pinned");
+        std::thread::yield_now();
+    }
+    daemon.signal("-TERM");
+    assert!(daemon.ended(), "it ends by itself: {}", world.log());
+    assert!(!world.pins.exists() && !world.socket().exists(), "nothing is left");
+    assert!((0..20).all(|_| world.request().is_ok()), "everything passes");
 }

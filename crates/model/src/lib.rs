@@ -3,7 +3,7 @@
 //!
 //! [`signals`]: what was sensed in one tick. [`limits`]: what the control loop decided.
 //! [`intent`]: what the operator wants. [`snapshot`]: what anyone may look at.
-//! (Event and Verdict live with the policies in `tidegate-policy`; Rule comes with `peer`.)
+//! (Event and Verdict live with the policies in `tidegate-policy`, Report in `tidegate-peer`.)
 
 pub mod intent;
 pub mod limits;

@@ -2,7 +2,7 @@
 //! What was sensed in one tick: four families of signals, each reading with its age.
 //!
 //! A signal that could not be read is `None`; one that was read long ago says so by its age.
-//! Neither ever tightens a limit (spec: safety rule R3).
+//! Neither ever tightens a limit (fail open).
 
 use crate::RANKS;
 use serde::{Deserialize, Serialize};

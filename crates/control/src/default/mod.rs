@@ -47,7 +47,7 @@
 //! # Sources
 //! Little's law; CoDel (RFC 8289): the standing queue, not the passing one; BBR: capacity measured
 //! under saturation, round trip while idle; TCP Vegas: excess in packets; Breakwater (OSDI 2020):
-//! admission by credits around measured capacity; Page 1954: cumulative sums; spec: lessons.
+//! admission by credits around measured capacity; Page 1954: cumulative sums.
 
 mod alarm;
 mod baseline;

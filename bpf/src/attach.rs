@@ -5,6 +5,11 @@
 //! atomic update; nothing of others is ever replaced. Where XDP is taken or not supported, `auto`
 //! goes on to tcx and then to clsact, and says why.
 
+mod left;
+mod watch;
+
+pub(crate) use left::remove_filters;
+
 use crate::core::Core;
 use crate::mount::{Attempt, pin_link};
 use crate::namespace::{self, Device};
@@ -88,12 +93,14 @@ pub struct Attached {
     pub interface: String,
     /// Its namespace, as planned.
     pub namespace: Option<PathBuf>,
-    /// The ingress hook.
-    pub ingress: Hook,
+    /// The ingress hook; `None`: it is lost, nothing is judged.
+    pub ingress: Option<Hook>,
     /// The egress hook; `None`: no passive signals.
     pub egress: Option<Hook>,
-    /// The hook of header rules; `None`: no service has any.
+    /// The hook of header rules; `None`: no service has any, or it is lost.
     pub requests: Option<Hook>,
+    /// Hooks that were put on and are not there any more, one sentence each, as of the last look.
+    pub lost: Vec<String>,
     /// What the operator should know about it.
     pub notes: Vec<String>,
 }
@@ -113,6 +120,8 @@ pub(crate) struct Mounted {
     pub(crate) program: OwnedFd,
     /// Another hook of ours is at work in this role until the commit.
     pub(crate) waits: bool,
+    /// Why it is not there any more, as of the last look; `None`: it is.
+    pub(crate) lost: Option<String>,
 }
 
 impl Mounted {
@@ -151,6 +160,8 @@ pub(crate) struct Bound {
     /// One for each role that is in place.
     mounted: Vec<Mounted>,
     notes: Vec<String>,
+    /// Whether there is an interface of this name, as of the last look.
+    present: bool,
 }
 
 impl Bound {
@@ -158,9 +169,10 @@ impl Bound {
         Attached {
             interface: self.interface.name.clone(),
             namespace: self.interface.namespace.clone(),
-            ingress: self.hook(Role::Judge).unwrap_or(Hook::Clsact),
-            egress: self.hook(Role::Watch),
-            requests: self.hook(Role::Requests),
+            ingress: self.works(Role::Judge),
+            egress: self.works(Role::Watch),
+            requests: self.works(Role::Requests),
+            lost: self.lost().collect(),
             notes: self.notes.clone(),
         }
     }
@@ -276,7 +288,9 @@ impl Bound {
         let how = match mounted.link {
             // Nothing holds a link that is not pinned but this process.
             Some(_) => "it goes with this process".to_string(),
-            None => format!("take it off with `{}`", self.removal(mounted.role.filter())),
+            None => {
+                format!("take it off with `{}`", removal(&self.interface, mounted.role.filter()))
+            }
         };
         let left = format!("interface {interface}: {hook} stays attached ({error}); {how}");
         tracing::warn!("{left}");
@@ -293,20 +307,20 @@ impl Bound {
             Err(other) => Err(io::Error::other(other)),
         }
     }
+}
 
-    /// The command that removes a clsact filter of ours.
-    fn removal(&self, filter: Filter) -> String {
-        let namespace = self.interface.namespace.as_ref();
-        let enter = namespace.map(|path| format!("nsenter --net={} ", path.display()));
-        let side = if filter.side == Side::Ingress { "ingress" } else { "egress" };
-        format!(
-            "{}tc filter del dev {} {side} protocol all pref {} handle {:#x} bpf",
-            enter.unwrap_or_default(),
-            self.interface.name,
-            filter.priority,
-            syscall::CLSACT_HANDLE,
-        )
-    }
+/// The command that removes a clsact filter of ours.
+fn removal(interface: &Interface, filter: Filter) -> String {
+    let namespace = interface.namespace.as_ref();
+    let enter = namespace.map(|path| format!("nsenter --net={} ", path.display()));
+    let side = if filter.side == Side::Ingress { "ingress" } else { "egress" };
+    format!(
+        "{}tc filter del dev {} {side} protocol all pref {} handle {:#x} bpf",
+        enter.unwrap_or_default(),
+        interface.name,
+        filter.priority,
+        syscall::CLSACT_HANDLE,
+    )
 }
 
 /// Whether a hook is one of header rules.
@@ -332,7 +346,7 @@ pub(crate) fn attach(
         let earlier = earlier.filter(|bound| bound.device == device);
         let attempt = Attempt { core, interface, device, earlier };
         let (mounted, notes) = attempt.all()?;
-        Ok(Bound { interface: interface.clone(), device, mounted, notes })
+        Ok(Bound { interface: interface.clone(), device, mounted, notes, present: true })
     })
 }
 

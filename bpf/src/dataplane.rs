@@ -99,7 +99,7 @@ impl Dataplane {
             }
         }
         left.extend(core.listening(MonotonicClock.now(), true).err().map(|e| e.to_string()));
-        self.remove_others();
+        left.extend(self.remove_others());
         left
     }
 
@@ -113,17 +113,21 @@ impl Dataplane {
         {
             lost.push(error.to_string());
         }
-        self.remove_others();
+        lost.extend(self.remove_others());
         lost
     }
 
-    /// Takes off links, and removes pins, that are not ours.
-    fn remove_others(&self) {
-        if let Some(path) = &self.core.plan.settings.pins {
-            let used: Vec<_> = self.bound.iter().flat_map(Bound::pins).collect();
-            attach::remove_stale(path, &used);
-            maps::remove_other_versions(path);
-        }
+    /// Takes off links and filters, and removes pins, that are not ours. Returns what still judges
+    /// where nothing is planned, one sentence each.
+    fn remove_others(&self) -> Vec<String> {
+        let Some(path) = &self.core.plan.settings.pins else {
+            return Vec::new();
+        };
+        let used: Vec<_> = self.bound.iter().flat_map(Bound::pins).collect();
+        attach::remove_stale(path, &used);
+        let left = attach::remove_filters(path, &self.bound);
+        maps::remove_other_versions(path);
+        left
     }
 
     /// Changes the plan without a gap: the classification is swapped whole; programs by link
@@ -140,6 +144,7 @@ impl Dataplane {
         // Hooks that stay are left alone: loading programs needs privileges that a daemon gives
         // up after its start.
         if same_hooks {
+            self.mend().iter().for_each(|text| tracing::warn!("{text}"));
             return self.attach_requests(&plan);
         }
         self.attach(&plan)?;
@@ -164,6 +169,50 @@ impl Dataplane {
             }
         }
         self.core.listening(MonotonicClock.now(), !there)
+    }
+
+    /// Looks whether every hook still is where it was put on: a link ends with its interface, and
+    /// one that is made anew under the same name has none; a filter goes with clsact. Cheap, and
+    /// needs no privileges. What is not there is told by [`Self::lost`] and [`Self::hooks`].
+    pub fn look(&mut self) {
+        self.bound.iter_mut().for_each(Bound::look);
+    }
+
+    /// Hooks that were not there when [`Self::look`] was called last, one sentence each.
+    #[must_use]
+    pub fn lost(&self) -> Vec<String> {
+        self.bound.iter().flat_map(Bound::lost).collect()
+    }
+
+    /// Whether hooks are lost and there is an interface to put them on.
+    #[must_use]
+    pub fn can_mend(&self) -> bool {
+        self.bound.iter().any(Bound::can_mend)
+    }
+
+    /// Puts hooks that are lost on again, where there is an interface for them; needs the
+    /// privileges of a start. Returns what could not be put on, one sentence each.
+    pub fn mend(&mut self) -> Vec<String> {
+        let (mut left, mut mended) = (Vec::new(), false);
+        // What is begun may belong to a process that is still in charge.
+        let bound = if self.begun.is_none() { &mut self.bound[..] } else { &mut [] };
+        for bound in bound.iter_mut().filter(|bound| bound.can_mend()) {
+            match attach::attach(&self.core, &bound.interface, Some(bound)) {
+                Ok(anew) => {
+                    let former = std::mem::replace(bound, anew);
+                    left.extend(bound.settle(&self.core, Some(&former)));
+                    tracing::info!(interface = bound.interface.shown(), "attached again");
+                    mended = true;
+                }
+                Err(error) => left.push(error.to_string()),
+            }
+        }
+        if mended {
+            let begun = self.core.listening(MonotonicClock.now(), true);
+            left.extend(begun.err().map(|error| error.to_string()));
+            left.extend(self.remove_others());
+        }
+        left
     }
 
     /// Attaches what is planned; what was there before stays until the commit.
@@ -272,11 +321,12 @@ impl Dataplane {
     }
 
     /// Whether [`Self::apply`] would load programs for this plan, for which a process needs the
-    /// privileges of a start: interfaces change, or the first rules come.
+    /// privileges of a start: interfaces change, the first rules come, or hooks are lost that could
+    /// be put on again.
     #[must_use]
     pub fn needs_attach(&self, plan: &Plan) -> bool {
         let rules_come = plan.has_rules() && !self.bound.iter().all(Bound::has_requests);
-        plan.interfaces != self.core.plan.interfaces || rules_come
+        plan.interfaces != self.core.plan.interfaces || rules_come || self.can_mend()
     }
 
     /// Verdicts since the state was created, by service, class, verdict, shadow and reason.

@@ -180,6 +180,14 @@ pub(crate) fn versions(pins: &Path) -> Vec<PathBuf> {
     versions.into_iter().map(|(_, path)| path).collect()
 }
 
+/// The numbers of the maps that are pinned at `pins`, of every version.
+pub(crate) fn pinned_ids(pins: &Path) -> Vec<u32> {
+    let directories = versions(pins).into_iter().filter_map(|path| fs::read_dir(path).ok());
+    let pinned = directories.flatten().flatten().map(|entry| entry.path());
+    let maps = pinned.filter_map(|path| MapHandle::from_pinned_path(path).ok());
+    maps.filter_map(|map| Some(map.info().ok()?.info.id)).collect()
+}
+
 /// Removes the maps of other ABI versions, once nothing uses them any more.
 pub(crate) fn remove_other_versions(pins: &Path) {
     let ours = directory(pins);

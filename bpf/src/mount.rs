@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// What the names of our programs begin with.
-const OUR_PREFIX: &str = "tg_";
+pub(crate) const OUR_PREFIX: &str = "tg_";
 
 /// Hooks that are links.
 const LINKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
@@ -213,7 +213,7 @@ impl Attempt<'_> {
         if let Some(pin) = &pin {
             pin_link(&link, pin)?;
         }
-        Ok(Mounted { hook, role, link: Some(link), pin, new, program, waits })
+        Ok(Mounted { hook, role, link: Some(link), pin, new, program, waits, lost: None })
     }
 
     /// Whether another hook of ours is in place in this role: then this one waits.
@@ -316,7 +316,7 @@ impl Attempt<'_> {
             let asleep = self.asleep(hook, role)?;
             syscall::clsact_attach(asleep.as_fd(), ifindex, filter).map_err(failed)?;
         }
-        Ok(Mounted { hook, role, link: None, pin: None, new, program, waits })
+        Ok(Mounted { hook, role, link: None, pin: None, new, program, waits, lost: None })
     }
 
     /// Hooks of ours that this interface had before and does not need any more.

@@ -52,9 +52,32 @@ pub(crate) fn device(interface: &Interface) -> Result<Device, Error> {
         .map_err(|error| failed(error.into()))?;
     let ifindex = rustix::net::netdevice::name_to_index(&socket, &interface.name)
         .map_err(|error| failed(error.into()))?;
-    let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_err(|e| failed(e.into()))?;
+    let namespace = inode().map_err(failed)?;
     let veth = driver(&socket, &interface.name).is_ok_and(|name| name == "veth");
-    Ok(Device { ifindex, namespace: namespace.st_ino, veth })
+    Ok(Device { ifindex, namespace, veth })
+}
+
+/// The namespace of the calling thread.
+pub(crate) fn inode() -> io::Result<u64> {
+    Ok(rustix::fs::stat("/proc/thread-self/ns/net")?.st_ino)
+}
+
+/// The names of all interfaces; to be called within their namespace.
+pub(crate) fn names() -> io::Result<Vec<String>> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let names = text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+    Ok(names.collect())
+}
+
+/// The number of an interface; `None`: there is none of that name. To be called within its
+/// namespace.
+pub(crate) fn index(name: &str) -> io::Result<Option<u32>> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    match rustix::net::netdevice::name_to_index(&socket, name) {
+        Ok(index) => Ok(Some(index)),
+        Err(rustix::io::Errno::NODEV) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// `struct ifreq` with a pointer.

@@ -208,6 +208,24 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     })
 }
 
+/// Most maps of a program that are asked for; the hooks have about twenty.
+const PROGRAM_MAPS_MAX: usize = 64;
+
+/// The numbers of the maps that a program uses.
+pub(crate) fn program_maps(program: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut ids = [0_u32; PROGRAM_MAPS_MAX];
+    let mut info = sys::bpf_prog_info {
+        nr_map_ids: PROGRAM_MAPS_MAX as u32,
+        map_ids: ids.as_mut_ptr() as u64,
+        ..Default::default()
+    };
+    let mut length = size_of::<sys::bpf_prog_info>() as u32;
+    // SAFETY: a live descriptor; the buffer has the length that is told, and asks for an array that
+    // has the length that is told with it; both outlive the call.
+    check(unsafe { sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) })?;
+    Ok(ids.into_iter().take(info.nr_map_ids as usize).collect())
+}
+
 /// Opens a program by its id.
 pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.

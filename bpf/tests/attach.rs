@@ -120,7 +120,7 @@ fn an_interface_that_is_no_longer_planned_is_let_go() {
     plan.interfaces[0].attach = AttachMode::Tcx;
     dataplane.apply(&plan).unwrap();
     assert!(!xdp_attached(&net), "moved to tcx");
-    assert_eq!(dataplane.hooks()[0].ingress, Hook::Tcx);
+    assert_eq!(dataplane.hooks()[0].ingress, Some(Hook::Tcx));
     plan.interfaces.clear();
     dataplane.apply(&plan).unwrap();
     assert!(link_ids(&fs.pins()).is_empty());
@@ -150,7 +150,7 @@ fn a_foreign_xdp_program_is_never_replaced() {
     let dataplane =
         Dataplane::start(&plan(vec![net.interface(AttachMode::Auto)], Action::Drop)).unwrap();
     let hooks = dataplane.hooks();
-    assert_eq!(hooks[0].ingress, Hook::Tcx);
+    assert_eq!(hooks[0].ingress, Some(Hook::Tcx));
     assert!(hooks[0].notes.iter().any(|note| note.contains("stranger")), "{hooks:?}");
     drop(dataplane);
     assert!(xdp_attached(&net), "the stranger is still there");

@@ -66,7 +66,7 @@ fn waiting_first_byte_and_end_are_seen_at_every_attach_point() {
         let hooks = dataplane.hooks();
         let no_tcx = hooks[0].notes.iter().any(|note| note.contains("cannot attach tcx"));
         let expected = if hook == Hook::Tcx && no_tcx { Hook::Clsact } else { hook };
-        assert_eq!(hooks[0].ingress, expected, "{hooks:?}");
+        assert_eq!(hooks[0].ingress, Some(expected), "{hooks:?}");
         assert!(hooks[0].egress.is_some(), "{hooks:?}");
         for address in ADDRESSES {
             one_connection(&net, &dataplane, address.parse().unwrap());

@@ -117,7 +117,7 @@ fn every_syn_is_judged_once_while_an_interface_moves_to_another_hook() {
     assert!(at_xdp(&net) && !at_tcx(&net), "what was not committed is taken back");
     five();
     assert_eq!(judged(&second), 20);
-    assert_eq!(second.hooks()[0].ingress, Hook::Xdp);
+    assert_eq!(second.hooks()[0].ingress, Some(Hook::Xdp));
     second.detach();
 }
 
@@ -236,4 +236,57 @@ fn without_the_capability_to_look_our_filter_is_not_called_a_strangers() {
     assert!(matches!(error, Error::Whose { .. }), "{error}");
     assert!(error.to_string().contains("CAP_SYS_ADMIN"), "{error}");
     within(&net.server, || Dataplane::start(&plan).unwrap().detach());
+}
+
+/// Our filters on an interface.
+fn filters(net: &Net, interface: &str) -> usize {
+    let show = |side: &str| {
+        let output = Command::new("nsenter")
+            .arg(format!("--net={}", net.server.display()))
+            .args(["tc", "filter", "show", "dev", interface, side])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap().matches("handle 0x7467").count()
+    };
+    show("ingress") + show("egress")
+}
+
+#[test]
+fn filters_go_with_a_take_over_that_does_not_plan_their_interface_any_more() {
+    let (net, fs, others) = (Net::new(), BpfFs::new(), BpfFs::new());
+    let _listener = listen(&net);
+    net.server_sh("ip link add x0 type veth peer name x1");
+    let on = |name: &str, fs: &BpfFs| {
+        let mut plan = at_home(AttachMode::Clsact, fs);
+        plan.interfaces[0].name = name.into();
+        plan
+    };
+    let begin = |plan: &Plan| within(&net.server, || Dataplane::begin(plan).unwrap());
+    // Another dataplane: its filters are nobody's but its own.
+    let stranger = within(&net.server, || Dataplane::start(&on("x1", &others)).unwrap());
+    let mut first = within(&net.server, || Dataplane::start(&on("s0", &fs)).unwrap());
+    first.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    let _admitted = connect(&net).unwrap();
+    connect(&net).unwrap_err();
+
+    let mut second = begin(&on("x0", &fs));
+    assert_eq!([filters(&net, "s0"), filters(&net, "x0")], [2, 2], "until the commit");
+    drop(first);
+    assert_eq!(within(&net.server, || second.commit()), [""; 0]);
+    let all = ["s0", "x0", "x1"].map(|name| filters(&net, name));
+    assert_eq!(all, [0, 2, 2]);
+    second.heartbeat().unwrap();
+    let _passes = [connect(&net).unwrap(), connect(&net).unwrap()];
+
+    // What a successor left that died, and without the privilege to take it off: it is said how.
+    std::mem::forget(begin(&on("s0", &fs)));
+    let set = CapabilitySet::SYS_ADMIN.union(CapabilitySet::BPF);
+    let lost = with_only(&net, set, || second.reassert());
+    assert!(lost.len() == 2 && lost[0].contains("s0 is not planned"), "{lost:?}");
+    for text in &lost {
+        let command = text.split('`').nth(1).unwrap_or_else(|| panic!("{text}: no command"));
+        net.server_sh(command);
+    }
+    assert_eq!(filters(&net, "s0"), 0);
+    within(&net.server, || (second.detach(), stranger.detach()));
 }

@@ -39,15 +39,22 @@ impl Net {
         let net = Self { client: path(&names[0]), server: path(&names[1]), names };
         let [c, s] = &net.names;
         sh(&format!(
-            "ip netns add {c}; ip netns add {s}
-             ip -n {s} link add s0 type veth peer name c0 netns {c}
+            "ip netns add {c}; ip netns add {s}; ip -n {s} link set lo up; ip -n {c} link set lo up"
+        ));
+        net.plug();
+        net
+    }
+
+    /// Makes the veth pair; anew, where it was deleted.
+    pub(crate) fn plug(&self) {
+        let [c, s] = &self.names;
+        sh(&format!(
+            "ip -n {s} link add s0 type veth peer name c0 netns {c}
              ip -n {s} addr add 10.77.0.1/24 dev s0; ip -n {s} addr add fd77::1/64 dev s0 nodad
              ip -n {c} addr add 10.77.0.2/24 dev c0; ip -n {c} addr add fd77::2/64 dev c0 nodad
-             ip -n {s} link set lo up; ip -n {c} link set lo up
              ip -n {s} link set s0 up; ip -n {c} link set c0 up
              nsenter --net=/run/netns/{c} ethtool -K c0 gro on"
         ));
-        net
     }
 
     /// Runs a shell command in the server's namespace.

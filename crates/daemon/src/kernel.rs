@@ -3,6 +3,7 @@
 //! numbers become names.
 
 mod requests;
+mod watch;
 
 use crate::plane::{Plane, PlaneError, RequestCounts};
 use crate::privileges;
@@ -14,8 +15,8 @@ use tidegate_bpf::policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, Policy,
 };
 use tidegate_bpf::{
-    AttachMode, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed, Plan, Service,
-    ServiceParams, Settings,
+    AttachMode, Attached, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed,
+    Plan, Service, ServiceParams, Settings,
 };
 use tidegate_model::intent::{
     self, AbacusConfig, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
@@ -24,6 +25,7 @@ use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::Nanos;
+use watch::Watch;
 
 /// The dataplane of this machine.
 pub struct Kernel {
@@ -32,6 +34,7 @@ pub struct Kernel {
     sees_answers: bool,
     /// Services whose limits were refused, and why.
     refused: Vec<(String, String)>,
+    watch: Watch,
 }
 
 /// What to do when hooks cannot be changed any more.
@@ -45,6 +48,11 @@ const SAMPLES: (u32, u32) = (64, 16);
 
 fn sees_answers(dataplane: &Dataplane) -> bool {
     dataplane.hooks().iter().all(|hook| hook.egress.is_some())
+}
+
+/// The name of the ingress hook; empty as long as any hook of the interface is lost.
+fn attached(hook: &Attached) -> &'static str {
+    hook.ingress.filter(|_| hook.lost.is_empty()).map_or("", Hook::name)
 }
 
 fn failed(error: impl Display) -> PlaneError {
@@ -63,14 +71,14 @@ impl Kernel {
         let dataplane = Dataplane::begin(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
-            let ingress = hook.ingress.name();
+            let ingress = hook.ingress.map_or("none", Hook::name);
             tracing::info!(interface = hook.interface, ingress, egress, "attached");
             for note in hook.notes {
                 tracing::info!(interface = hook.interface, "{note}");
             }
         }
         let sees_answers = sees_answers(&dataplane);
-        Ok(Self { dataplane, sees_answers, refused: Vec::new() })
+        Ok(Self { dataplane, sees_answers, refused: Vec::new(), watch: Watch::default() })
     }
 }
 
@@ -133,7 +141,15 @@ impl Plane for Kernel {
     }
 
     fn heartbeat(&mut self) -> Result<(), PlaneError> {
-        self.dataplane.heartbeat().map(drop).map_err(failed)
+        let now = self.dataplane.heartbeat().map_err(failed)?;
+        if self.watch.look(now, &mut self.dataplane) {
+            self.sees_answers = sees_answers(&self.dataplane);
+        }
+        Ok(())
+    }
+
+    fn mend(&mut self) -> Vec<String> {
+        self.watch.mend(self.may_attach(), &mut self.dataplane)
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
@@ -196,9 +212,9 @@ impl Plane for Kernel {
 
     fn hooks(&self) -> Vec<InterfaceState> {
         let hooks = self.dataplane.hooks().into_iter().map(|hook| InterfaceState {
+            attached: attached(&hook).into(),
             name: hook.interface,
             namespace: hook.namespace.map_or_else(String::new, |path| path.display().to_string()),
-            attached: hook.ingress.name().into(),
         });
         hooks.collect()
     }

@@ -53,6 +53,13 @@ pub trait Plane: Totals {
     /// brings it.
     fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError>;
 
+    /// Hooks that were put on and are not there any more, one sentence each; those that can be are
+    /// put on again first. To be called once a tick by whoever is in charge, not while a successor
+    /// starts: it may have put on its own.
+    fn mend(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether hooks can be changed; not any more when the privileges were given up.
     fn may_attach(&self) -> bool;
 

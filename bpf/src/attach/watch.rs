@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether hooks that were put on are still there.
+//!
+//! A link ends with its interface: one that is made anew (hot-plug, a restart of what sets up the
+//! network, a bond, a VLAN) has the same name, another number, and no hook. A filter of clsact goes
+//! with its qdisc, which anybody may delete who may change the network. Nothing tells the daemon of
+//! it; so it looks. That needs no privileges: a link is asked by its own descriptor, clsact by a
+//! question of netlink.
+
+use super::{Bound, Hook, Mounted, Role};
+use crate::namespace::{self, Device};
+use crate::syscall;
+use std::io;
+use std::os::fd::AsFd;
+
+impl Bound {
+    /// Notes which hooks are not there any more. What cannot be looked at stays as it was known.
+    pub(crate) fn look(&mut self) {
+        let Self { interface, device, mounted, present, .. } = self;
+        let looked = namespace::within(interface.namespace.as_deref(), || {
+            Ok(look_at(&interface.name, *device, mounted))
+        });
+        let looked = looked.map_err(io::Error::other).and_then(|index| index);
+        match looked {
+            Ok(index) => *present = index.is_some(),
+            Err(error) => {
+                let interface = interface.shown();
+                tracing::debug!(%interface, %error, "cannot look after the hooks");
+            }
+        }
+    }
+
+    /// Hooks that are not there any more, one sentence each.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = String> {
+        let shown = self.interface.shown();
+        self.mounted.iter().filter_map(move |mounted| {
+            let (why, hook) = (mounted.lost.as_ref()?, mounted.hook.name());
+            let role = mounted.role.pin_name();
+            Some(format!("interface {shown}: {hook} ({role}) is not there any more: {why}"))
+        })
+    }
+
+    /// Whether hooks are lost, and there is an interface to put them on.
+    pub(crate) fn can_mend(&self) -> bool {
+        self.present && self.mounted.iter().any(|mounted| mounted.lost.is_some())
+    }
+
+    /// The hook of a role that is in place and not lost.
+    pub(super) fn works(&self, role: Role) -> Option<Hook> {
+        let there = |mounted: &&Mounted| mounted.role == role && mounted.lost.is_none();
+        self.mounted.iter().find(there).map(|mounted| mounted.hook)
+    }
+}
+
+/// Looks at all hooks of an interface, within its namespace; returns the number that the interface
+/// of that name has now.
+fn look_at(name: &str, device: Device, mounted: &mut [Mounted]) -> io::Result<Option<u32>> {
+    let index = namespace::index(name)?;
+    let all = match index {
+        None => Some("there is no such interface"),
+        Some(index) if index != device.ifindex => Some("the interface was made anew"),
+        Some(_) => None,
+    };
+    // What waits is not at work before the commit.
+    for mounted in mounted.iter_mut().filter(|mounted| !mounted.waits) {
+        mounted.lost = match all {
+            Some(why) => Some(why.to_owned()),
+            None => mounted.look(device)?,
+        };
+    }
+    Ok(index)
+}
+
+impl Mounted {
+    /// Why it is not there any more; `None`: it is.
+    fn look(&self, device: Device) -> io::Result<Option<String>> {
+        let Some(link) = &self.link else {
+            return self.look_at_filter(device);
+        };
+        // The kernel lets go of a link whose interface ends: its number is 0 then, even where the
+        // next interface has the same one.
+        let there = syscall::link_info(link.as_fd())?.ifindex == device.ifindex;
+        Ok((!there).then(|| "it was taken off, or the interface was made anew".to_owned()))
+    }
+
+    fn look_at_filter(&self, device: Device) -> io::Result<Option<String>> {
+        let ours = syscall::program_info(self.program.as_fd())?.id;
+        Ok(match syscall::clsact_program(device.ifindex, self.role.filter())? {
+            Some(id) if id == ours => None,
+            Some(id) => Some(format!("another program is at its place (id {id})")),
+            None => Some("its filter was deleted".to_owned()),
+        })
+    }
+}

@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// Deepest group whose ancestors are asked for a quota.
 const DEPTH_MAX: usize = 32;
-/// Most directories that are looked at to find a group by its id.
-const DIRECTORIES_MAX: usize = 16_384;
 
 /// Where a group's CPU time is counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,23 +165,6 @@ fn mount_v1(root: &Path, controller: &str) -> Option<PathBuf> {
         .find(|mount| mount.is_dir())
 }
 
-/// The version 2 group with this id (the inode of its directory); `None` for the root.
-pub(crate) fn by_id(root: &Path, id: u64) -> Option<Group> {
-    use std::os::unix::fs::MetadataExt;
-    let mount = mount_v2(root)?;
-    let mut open = vec![mount];
-    for _ in 0..DIRECTORIES_MAX {
-        let entries = fs::read_dir(open.pop()?).ok()?;
-        for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())) {
-            if entry.metadata().is_ok_and(|meta| meta.ino() == id) {
-                return Group::at(&entry.path());
-            }
-            open.push(entry.path());
-        }
-    }
-    None
-}
-
 /// The processes in a group and, for a group without processes of its own, below it.
 pub(crate) fn processes(group: &Group, most: usize) -> Vec<u32> {
     let mut pids = Vec::new();
@@ -255,16 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_found_by_its_id() {
-        use std::os::unix::fs::MetadataExt;
+    fn the_processes_of_a_group_are_those_in_it_and_below() {
         let dir = tempfile::tempdir().unwrap();
-        write(&dir.path().join("cgroup.controllers"), "");
-        let group = dir.path().join("a/b");
-        write(&group.join("cpu.stat"), "usage_usec 1\n");
-        write(&group.join("cgroup.procs"), "12\n34\n");
-        let id = fs::metadata(&group).unwrap().ino();
-        let found = by_id(dir.path(), id).unwrap();
-        assert_eq!(processes(&found, 10), [12, 34]);
-        assert_eq!(by_id(dir.path(), u64::MAX), None);
+        write(&dir.path().join("cgroup.procs"), "12\n34\n0\n");
+        write(&dir.path().join("below/cgroup.procs"), "56\n");
+        let group = Group::V2(dir.path().to_owned());
+        assert_eq!(processes(&group, 10), [12, 34, 56]);
+        assert_eq!(processes(&group, 2), [12, 34]);
     }
 }

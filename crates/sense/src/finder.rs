@@ -7,6 +7,7 @@
 //! those of the cgroup in which the listener was made, which the kernel tells anyone.
 
 use crate::cgroup;
+use crate::groups::{Groups, Sought};
 use crate::listeners::Listener;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -147,8 +148,14 @@ pub(crate) struct Place {
 /// Most groups of one service.
 const GROUPS_MAX: usize = 8;
 
-/// The place of a service from the processes that hold its listeners.
-pub(crate) fn place(listeners: &[Listener], holders: &Holders, proc: &Path, root: &Path) -> Place {
+/// The place of a service from the processes that hold its listeners. Nothing while a group of
+/// theirs is being looked for, because a part of the place is not the place.
+pub(crate) fn place(
+    listeners: &[Listener],
+    holders: &Holders,
+    proc: &Path,
+    tree: &mut Groups,
+) -> Place {
     let mut pids: BTreeSet<u32> = listeners
         .iter()
         .filter_map(|listener| holders.get(&listener.inode))
@@ -159,7 +166,12 @@ pub(crate) fn place(listeners: &[Listener], holders: &Holders, proc: &Path, root
     let mut groups: BTreeSet<cgroup::Group> = BTreeSet::new();
     if pids.is_empty() {
         let ids: BTreeSet<u64> = listeners.iter().filter_map(|l| l.cgroup_id).collect();
-        groups = ids.iter().take(GROUPS_MAX).filter_map(|id| cgroup::by_id(root, *id)).collect();
+        // All of them are asked for, so that one walk finds all.
+        let sought: Vec<Sought> = ids.iter().take(GROUPS_MAX).map(|id| tree.by_id(*id)).collect();
+        if sought.contains(&Sought::Searching) {
+            return Place::default();
+        }
+        groups = sought.into_iter().filter_map(Sought::group).collect();
         pids = groups.iter().flat_map(|group| cgroup::processes(group, PROCESSES_MAX)).collect();
     }
     let members: Vec<Member> = pids.iter().filter_map(|pid| member(proc, *pid)).collect();
@@ -168,7 +180,7 @@ pub(crate) fn place(listeners: &[Listener], holders: &Holders, proc: &Path, root
         groups = workers
             .iter()
             .filter_map(|w| fs::read_to_string(proc.join(w.pid.to_string()).join("cgroup")).ok())
-            .map(|text| cgroup::of_process(&text, root))
+            .map(|text| cgroup::of_process(&text, tree.root()))
             // One worker in the root group, and the group's usage is not the service's.
             .collect::<Option<_>>()
             .unwrap_or_default();
@@ -267,7 +279,7 @@ mod tests {
         process(proc, 30, 1, "6", &[99]);
         let mut finder = Finder::new(proc);
         assert!(finder.complete(Nanos::ZERO, &BTreeSet::from([11])));
-        let place = place(&[listener(11)], finder.holders(), proc, proc);
+        let place = place(&[listener(11)], finder.holders(), proc, &mut Groups::new(proc));
         assert_eq!(place.cpus.unwrap().to_string(), "2-3");
         assert_eq!((place.groups, place.processes), (Vec::new(), 2));
     }
@@ -307,6 +319,37 @@ mod tests {
         assert_eq!(finder.holders()[&5], BTreeSet::from([7]), "8 has ended");
         finder.complete(SEARCH_EVERY + SEARCH_EVERY, &BTreeSet::new());
         assert!(finder.holders().is_empty(), "a listener that is gone is forgotten");
+    }
+
+    #[test]
+    fn the_group_of_a_listener_whose_holders_cannot_be_seen_is_looked_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (proc, tree) = (dir.path().join("proc"), dir.path().join("cgroup"));
+        process(&proc, 7, 1, "3", &[]);
+        let path = tree.join("shop");
+        fs::create_dir_all(&path).unwrap();
+        fs::write(tree.join("cgroup.controllers"), "").unwrap();
+        fs::write(path.join("cpu.stat"), "usage_usec 1\n").unwrap();
+        fs::write(path.join("cgroup.procs"), "7\n").unwrap();
+        let id = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+        let of = |id| Listener { cgroup_id: Some(id), ..listener(11) };
+        let mut groups = Groups::new(&tree);
+        let look = |ids: &[u64], groups: &mut Groups| {
+            let listeners: Vec<Listener> = ids.iter().map(|id| of(*id)).collect();
+            place(&listeners, &Holders::new(), &proc, groups)
+        };
+        assert_eq!(look(&[id], &mut groups), Place::default(), "not known yet");
+        assert!(groups.tick(Nanos::ZERO));
+        let found = look(&[id], &mut groups);
+        assert_eq!(found.groups, [cgroup::Group::V2(path)]);
+        assert_eq!(
+            (found.cpus.map(|cpus| cpus.to_string()), found.processes),
+            (Some("3".into()), 1)
+        );
+        assert!(!groups.tick(Nanos::ZERO), "no search for what is known");
+        assert_eq!(look(&[id, u64::MAX], &mut groups), Place::default(), "a part is not the place");
+        assert!(groups.tick(Nanos::ZERO));
+        assert_eq!(look(&[id, u64::MAX], &mut groups).processes, 1, "the other is nowhere");
     }
 
     #[test]

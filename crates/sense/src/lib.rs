@@ -5,8 +5,8 @@
 //! read is `None` (never zero) and is named in [`Sensed::troubles`]; what was read a while ago
 //! carries its age, up to [`HOLD_MAX`]. Work per tick is bounded: one listener dump a network
 //! namespace, one read of `/proc/stat`, four small files a service (six once a second), the facts of
-//! the watched interfaces, and a slice of the search for the service's processes. Between ticks,
-//! [`Sense::sample`] looks at the interfaces' queues: one dump of qdiscs.
+//! the watched interfaces, and a slice each of the searches for the service's processes and groups.
+//! Between ticks, [`Sense::sample`] looks at the interfaces' queues: one dump of qdiscs.
 //!
 //! Nothing here reads a clock: the time of the tick is an argument.
 
@@ -15,6 +15,7 @@ mod cpu;
 mod defer;
 mod file;
 mod finder;
+mod groups;
 mod interfaces;
 mod link;
 mod listeners;

@@ -3,6 +3,7 @@
 
 use crate::file::FILE_MAX;
 use crate::finder::Finder;
+use crate::groups::Groups;
 use crate::interfaces::Interfaces;
 use crate::listeners::{Listener, ListenerSource, serving};
 use crate::qdisc::InterfaceSource;
@@ -92,6 +93,7 @@ pub struct Sense {
     listeners: Box<dyn ListenerSource + Send>,
     stat: Stat,
     finder: Finder,
+    groups: Groups,
     services: Vec<Service>,
     interfaces: Interfaces,
     /// Reused at every tick.
@@ -111,6 +113,7 @@ impl Sense {
         Self {
             stat: Stat::new(&roots.proc),
             finder: Finder::new(&roots.proc),
+            groups: Groups::new(&roots.cgroup),
             services: services.into_iter().map(Service::new).collect(),
             interfaces: Interfaces::default(),
             all: Vec::new(),
@@ -163,6 +166,9 @@ impl Sense {
             let wanted = self.match_listeners();
             self.finder.complete(now, &wanted);
             self.locate(now, true);
+            if self.groups.complete(now) {
+                self.locate(now, true);
+            }
         }
     }
 
@@ -172,7 +178,8 @@ impl Sense {
         if listed.is_ok() {
             let wanted = self.match_listeners();
             let found = self.finder.tick(now, &wanted);
-            self.locate(now, found);
+            let grouped = self.groups.tick(now);
+            self.locate(now, found || grouped);
         }
         let stat = self.stat.refresh(&mut self.buffer);
         self.interfaces.tick(now);
@@ -231,8 +238,74 @@ impl Sense {
             let due = service.located.is_none_or(|at| now.since(at) >= PLACE_EVERY);
             if due || found {
                 service.located = Some(now);
-                service.locate(self.finder.holders(), &self.roots);
+                service.locate(self.finder.holders(), &self.roots, &mut self.groups);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io;
+    use std::os::unix::fs::MetadataExt;
+    use tidegate_model::totals::ServiceTotals;
+
+    struct Nothing;
+    impl Totals for Nothing {
+        fn totals(&self, _: usize) -> io::Result<ServiceTotals> {
+            Ok(ServiceTotals::default())
+        }
+    }
+
+    /// A listener whose holders cannot be seen.
+    struct Hidden(u64);
+    impl ListenerSource for Hidden {
+        fn list(&mut self, out: &mut Vec<Listener>) -> io::Result<()> {
+            let address = "0.0.0.0".parse().map_err(io::Error::other)?;
+            let cgroup_id = Some(self.0);
+            *out = vec![Listener {
+                address,
+                port: 80,
+                v6_only: false,
+                queue: 0,
+                limit: 1,
+                inode: 11,
+                cgroup_id,
+            }];
+            Ok(())
+        }
+    }
+
+    fn sense(dir: &std::path::Path) -> Sense {
+        let roots = Roots { proc: dir.join("proc"), cgroup: dir.join("cgroup") };
+        let group = roots.cgroup.join("shop");
+        fs::create_dir_all(&group).unwrap();
+        fs::create_dir_all(&roots.proc).unwrap();
+        fs::write(roots.proc.join("stat"), "cpu\ncpu0 1 0 1 8 0 0 0 0 0 0\n").unwrap();
+        fs::write(roots.cgroup.join("cgroup.controllers"), "").unwrap();
+        fs::write(group.join("cpu.stat"), "usage_usec 1\n").unwrap();
+        fs::write(group.join("cgroup.procs"), "").unwrap();
+        let hidden = Hidden(fs::metadata(&group).unwrap().ino());
+        let source =
+            ServiceSource { listen: vec!["*:80".parse().unwrap()], ..ServiceSource::default() };
+        Sense::new(vec![source], Box::new(hidden), roots)
+    }
+
+    fn knows_its_place(sensed: &[Sensed]) -> bool {
+        !sensed[0].troubles.iter().any(|trouble| trouble.signal == "cpu")
+    }
+
+    #[test]
+    fn a_group_that_was_looked_for_is_used_as_soon_as_it_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut running = sense(dir.path());
+        assert!(!knows_its_place(&running.tick(Nanos::ZERO, &Nothing)), "not looked for yet");
+        let soon = running.tick(Nanos::from_millis(100), &Nothing);
+        assert!(knows_its_place(&soon), "{:?}", soon[0].troubles);
+        let mut starting = sense(dir.path());
+        starting.warm_up(Nanos::ZERO);
+        assert!(knows_its_place(&starting.tick(Nanos::ZERO, &Nothing)), "at the first tick");
     }
 }

@@ -5,6 +5,7 @@ use crate::cgroup::{Group, Usage};
 use crate::cpu::{Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
+use crate::groups::Groups;
 use crate::listeners::Listener;
 use crate::passive::Passive;
 use crate::pressure::Pressure;
@@ -71,7 +72,7 @@ impl Service {
         }
     }
 
-    pub(crate) fn locate(&mut self, holders: &finder::Holders, roots: &Roots) {
+    pub(crate) fn locate(&mut self, holders: &finder::Holders, roots: &Roots, groups: &mut Groups) {
         let holder = self.listeners.iter().filter_map(|l| holders.get(&l.inode)).flatten().next();
         if let Some(pid) = holder {
             self.defer.look_at(&roots.proc.join(pid.to_string()).join("net"));
@@ -79,7 +80,7 @@ impl Service {
         let configured = self.source.cgroup.as_deref().and_then(Group::at);
         let mut place = match configured {
             Some(group) => finder::place_in(group, &roots.proc),
-            None => finder::place(&self.listeners, holders, &roots.proc, &roots.cgroup),
+            None => finder::place(&self.listeners, holders, &roots.proc, groups),
         };
         if place.processes == 0 && !self.listeners.is_empty() {
             // The service is up and its processes cannot be seen: where it ran it still runs.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_model::intent::{
     CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Method,
-    Mode, PathPrefix, Registry, RequestHead, RuleConfig, ServiceConfig, diff, load, parse,
+    Mode, PathPrefix, Registry, RequestHead, RuleConfig, ServiceConfig, bounds, diff, load, parse,
     parse_bytes, reference, schema,
 };
 use tidegate_units::Nanos;
@@ -342,11 +342,13 @@ fn the_annotated_example_is_right() {
 #[test]
 fn the_reference_in_the_documents_is_made_from_the_schema() {
     let path = here("../../docs/configuration.md");
-    let page = fs::read_to_string(&path).unwrap();
-    let (begin, end) = ("<!-- reference: begin -->\n", "<!-- reference: end -->");
-    let (head, rest) = page.split_once(begin).expect("the page has the first mark");
-    let (_, tail) = rest.split_once(end).expect("the page has the second mark");
-    golden(&path, &format!("{head}{begin}{}{end}{tail}", reference())).unwrap();
+    for (name, table) in [("reference", reference()), ("bounds", bounds())] {
+        let page = fs::read_to_string(&path).unwrap();
+        let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
+        let (head, rest) = page.split_once(&begin).expect("the page has the first mark");
+        let (_, tail) = rest.split_once(&end).expect("the page has the second mark");
+        golden(&path, &format!("{head}{begin}{table}{end}{tail}")).unwrap();
+    }
 }
 
 /// Any rule of a few words; two of them often say nearly the same.

@@ -32,7 +32,7 @@ pub use diff::{Change, diff};
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};
 pub use listen::{Listen, Protocol};
-pub use reference::reference;
+pub use reference::{bounds, reference};
 pub use requests::*;
 pub use schema::schema;
 pub use shape::Places;

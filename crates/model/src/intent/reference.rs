@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reference table of docs/configuration.md, from the schema.
+//! The tables of docs/configuration.md: the reference, from the schema, and the bounds.
 
+use super::cluster::{BACKENDS_MAX, PEERS_MAX, TARGETS_MAX, VALIDITY_RANGE};
+use super::requests::*;
 use super::schema::schema;
 use super::shape::allowed;
+use super::text::show_span;
+use super::types::*;
+use crate::{CLASSES_MAX, LISTENS_MAX, PREFIXES_MAX, RATE_FLOOR, SERVICES_MAX};
 use serde_json::Value;
 use std::fmt::Write;
+use tidegate_units::Nanos;
 
 /// Deepest path in the table: a bound for a schema that would contain itself.
 const DEPTH_MAX: usize = 12;
@@ -17,6 +23,82 @@ pub fn reference() -> String {
         String::from("| key | allowed | default | meaning |\n| --- | --- | --- | --- |\n");
     rows(&schema, &schema, ("", 0), &mut table);
     table
+}
+
+/// A Markdown table of how much a configuration may hold: what no single key shows.
+#[must_use]
+pub fn bounds() -> String {
+    let mut table = String::from("| of what | bound |\n| --- | --- |\n");
+    for (of, bound) in of_services().into_iter().chain(of_requests()).chain(of_peers()) {
+        let _ = writeln!(table, "| {of} | {bound} |");
+    }
+    table
+}
+
+fn range((min, max): (Nanos, Nanos)) -> String {
+    format!("{} to {}", show_span(min), show_span(max))
+}
+
+fn of_services() -> Vec<(&'static str, String)> {
+    let window = ABACUS_PERIODS - 1;
+    vec![
+        ("names of services, classes, buckets, rules, peers", format!("{NAME_MAX} characters")),
+        ("interfaces", INTERFACES_MAX.to_string()),
+        ("services", SERVICES_MAX.to_string()),
+        (
+            "`listen`",
+            format!("{LISTEN_MAX} a service, {LISTENS_MAX} in all, of which `*` takes two"),
+        ),
+        ("`classes`", format!("{} a service", CLASSES_MAX - 1)),
+        (
+            "source prefixes",
+            format!(
+                "{CLASS_SOURCES_MAX} a class, {NEVER_SHED_SOURCES_MAX} in `never_shed`, {PREFIXES_MAX} in all"
+            ),
+        ),
+        ("`never_shed.ports`", NEVER_SHED_PORTS_MAX.to_string()),
+        ("`objective`", range(OBJECTIVE_RANGE)),
+        ("`daemon.tick`", range(TICK_RANGE)),
+        ("rates", format!("{RATE_FLOOR}/s to {RATE_MAX}/s")),
+        ("bursts", format!("1 to {BURST_MAX}")),
+        ("`policy.period`", range(ABACUS_PERIOD_RANGE)),
+        ("`policy.schedule`", format!("{ABACUS_STEPS_MAX} attempts")),
+        ("`policy.window`", format!("{window} periods")),
+    ]
+}
+
+fn of_requests() -> Vec<(&'static str, String)> {
+    vec![
+        ("header rules", format!("{RULES_MAX} in all services")),
+        (
+            "rules that one request is compared with",
+            format!("{RULE_STEPS_MAX}: those at all paths with which a path begins"),
+        ),
+        ("`tls` rules", format!("{RULE_STEPS_MAX} a service")),
+        ("buckets", format!("{RULE_BUCKETS_MAX} in all services")),
+        (
+            "different cookies, with their values",
+            format!("{COOKIE_TESTS_MAX} in all services, {PROTECT_MAX} in `protect` of a rule"),
+        ),
+        ("a cookie", format!("name {COOKIE_NAME_MAX} bytes, value {COOKIE_VALUE_MAX}")),
+        ("a path, a host", format!("{PATH_MAX} bytes, {HOST_MAX} bytes")),
+        (
+            "texts of a 503",
+            format!(
+                "{ANSWER_TEXTS_MAX} in all services, {ANSWER_BYTES_MAX} bytes with their headers"
+            ),
+        ),
+        ("`retry_after`", range(RETRY_AFTER_RANGE)),
+    ]
+}
+
+fn of_peers() -> Vec<(&'static str, String)> {
+    vec![
+        ("`cluster.peers`", PEERS_MAX.to_string()),
+        ("`cluster.report_to`", TARGETS_MAX.to_string()),
+        ("`services` of a peer or target, `backends` of a service", format!("{BACKENDS_MAX} each")),
+        ("`report_to.NAME.validity`", format!("{}, two ticks at least", range(VALIDITY_RANGE))),
+    ]
 }
 
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {

@@ -38,6 +38,8 @@ pub const BURST_DEFAULT: u32 = 20;
 pub const ABACUS_STEPS_MAX: usize = 12;
 /// Periods in the ring of abacus; a window must be shorter (TG_ABACUS_PERIODS).
 pub const ABACUS_PERIODS: u64 = 128;
+/// Shortest and longest period of the abacus policies.
+pub const ABACUS_PERIOD_RANGE: (Nanos, Nanos) = (TICK_RANGE.0, Nanos::from_secs(60));
 /// When a refused client tries again where no schedule is given: what the SYN retransmissions of
 /// all common stacks of today have in common.
 pub const ABACUS_SCHEDULE: [Nanos; 3] =

@@ -4,7 +4,7 @@
 
 use super::Check;
 use crate::intent::text::show_span;
-use crate::intent::types::{ABACUS_PERIODS, ABACUS_SCHEDULE, PolicyConfig, TICK_RANGE};
+use crate::intent::types::{ABACUS_PERIOD_RANGE, ABACUS_PERIODS, ABACUS_SCHEDULE, PolicyConfig};
 use tidegate_units::Nanos;
 
 impl Check<'_> {
@@ -16,9 +16,10 @@ impl Check<'_> {
             self.fault(&format!("{path}.action"), why);
         }
         let period = policy.period.unwrap_or(Nanos::SECOND);
-        if period < TICK_RANGE.0 || period > Nanos::from_secs(60) {
-            let found = show_span(period);
-            let message = format!("found {found}; allowed: 10ms to 1m");
+        let (min, max) = ABACUS_PERIOD_RANGE;
+        if period < min || period > max {
+            let [found, min, max] = [period, min, max].map(show_span);
+            let message = format!("found {found}; allowed: {min} to {max}");
             self.fault(&format!("{path}.period"), message);
             return;
         }

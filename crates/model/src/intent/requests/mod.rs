@@ -8,8 +8,8 @@ mod words;
 
 pub use head::RequestHead;
 pub use select::{Compared, Selection};
+pub(super) use text::{HOST_MAX, check_content_type, check_cookie_name, check_cookie_value};
 pub use text::{HostPattern, PathPrefix};
-pub(super) use text::{check_content_type, check_cookie_name, check_cookie_value};
 
 use super::named::{self, Named};
 use super::text::{self as forms};

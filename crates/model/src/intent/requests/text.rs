@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Longest name of a host, in bytes (RFC 1035).
-const HOST_MAX: usize = 253;
+pub(in crate::intent) const HOST_MAX: usize = 253;
 /// Longest label of a name, in bytes (RFC 1035).
 const LABEL_MAX: usize = 63;
 /// Longest type of a body, in bytes.

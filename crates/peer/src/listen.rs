@@ -34,6 +34,9 @@ const HANDSHAKES_OF_SOURCE: Bucket = Bucket { per_second: 10.0, burst: 20.0 };
 const SOURCES_MAX: usize = 1024;
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
+/// How long a stream may take to close behind our last word: a peer that does not read keeps what is
+/// not sent yet, and with it the session's place.
+const CLOSE_MAX: Duration = Duration::from_millis(500);
 /// How often a session looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after an address could not be bound, or a connection not accepted.
@@ -227,7 +230,7 @@ fn told(identity: &SpiffeId, end: &End) {
 async fn leave<W: AsyncWrite + Unpin>(stream: &mut W, why: Refusal) {
     // Whoever does not hear it sees the connection end.
     let _ = say(stream, &Frame::Bye(Bye { why })).await;
-    let _ = tokio::io::AsyncWriteExt::shutdown(stream).await;
+    let _ = timeout(CLOSE_MAX, tokio::io::AsyncWriteExt::shutdown(stream)).await;
 }
 
 async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Session) -> End {
@@ -294,6 +297,38 @@ impl From<Lost> for io::Error {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    /// Takes every byte, and never closes.
+    struct Unread;
+
+    impl AsyncWrite for Unread {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_does_not_keep_its_place() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let left = runtime.block_on(async {
+            timeout(20 * CLOSE_MAX, leave(&mut Unread, Refusal::Identity)).await
+        });
+        assert!(left.is_ok(), "waits without an end");
+    }
 
     fn v4(host: u32) -> IpAddr {
         Ipv4Addr::from_bits(0x0a00_0000 + host).into()

@@ -282,8 +282,12 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 				       TG_UNJUDGED_UNFRAMED :
 				       TG_UNJUDGED_OPAQUE;
 	else if (ahead < 0 &&
-		 tg_ahead(p->seq + p->payload, conn->client_next) <= 0)
-		return;		/* all of it was here before */
+		 tg_ahead(p->seq + p->payload, conn->client_next) <= 0) {
+		/* all of it was here before; or the place was opened by an ACK
+		 * behind a first request that nobody saw */
+		if (step->first)
+			step->flight |= tg_conn_blind(conn);
+	}
 	else if (conn->request_left)
 		tg_conn_body(conn, p, step);
 	else if (conn->phase != TG_CONN_IDLE) {

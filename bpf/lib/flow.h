@@ -358,7 +358,9 @@ static __always_inline void tg_flow_ingress(const struct tg_flow *flow,
 	}
 	if (p->flags & TG_TCP_RST)
 		return;
-	if (!p->payload || meta & TG_FLOW_WAITING) {
+	/* one byte asks whether the peer is there (RFC 1122, 4.2.3.6) or whether
+	 * its window is open: no request is as short */
+	if (p->payload <= 1 || meta & TG_FLOW_WAITING) {
 		tg_flow_touch(flow, meta);
 		return;
 	}

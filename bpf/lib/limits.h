@@ -20,7 +20,9 @@ static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 static __always_inline int tg_limits_queue(const struct tg_limits *limits,
 					   const struct tg_queue *queue)
 {
-	__u64 share = (__u64)limits->accept_queue_max_q10 * queue->limit;
+	/* with a limit of none the kernel still queues one */
+	__u64 limit = queue->limit ? queue->limit : 1;
+	__u64 share = limits->accept_queue_max_q10 * limit;
 
 	return limits->accept_queue_max_q10 && queue->known &&
 	       (__u64)queue->length << 10 >= share;

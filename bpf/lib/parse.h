@@ -49,7 +49,7 @@ static __always_inline int tg_parse_eth(struct tg_cursor *c,
 	if ((void *)(eth + 1) > c->end)
 		return TG_REASON_TRUNCATED;
 	*type = eth->type;
-	p->group = eth->dst[0] & 1;
+	p->group = (eth->dst[0] | eth->src[0]) & 1;
 	p->l3 = sizeof(*eth);
 	c->at = eth + 1;
 	for (int i = 0; i < TG_VLANS_MAX; i++) {
@@ -196,6 +196,11 @@ static long tg_walk_ext(__u32 i, struct tg_walk *w)
 		return 1;
 	}
 	length = (ext.len + 1) * 8;
+	if (w->next == TG_PROTO_ROUTING && ext.frag & bpf_htons(0xff)) {
+		/* segments left: this is not its last destination */
+		w->reason = TG_REASON_EXTENSIONS;
+		return 1;
+	}
 	if (w->next == TG_PROTO_AH) {
 		length = (ext.len + 2) * 4;
 	} else if (w->next == TG_PROTO_FRAGMENT) {

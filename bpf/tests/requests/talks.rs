@@ -532,6 +532,14 @@ fn unanswered() -> Vec<Case> {
         slow(talk);
         talk.answers(&ok(1, 1)).answers(&ok(1, 1)).asks(&get("/busy"));
     }
+    /// The SYN-ACK comes again; what acknowledges it lies behind a request that nobody has seen.
+    fn behind(talk: &mut Talk<'_>) {
+        talk.syn().note("the client's ACK and its request are lost");
+        talk.client += get("/free").len() as u32;
+        syn_ack_again(talk);
+        let first = again(talk, "/free");
+        talk.client_says(first).asks(&get("/busy"));
+    }
     let router = Style { router: true, ..PLAIN };
     vec![
         case("an answer that takes more than a minute", goes_on).fails(),
@@ -555,6 +563,8 @@ fn unanswered() -> Vec<Case> {
             talk.asks(&get("/busy"));
         })
         .style(router),
+        case("the end of the handshake and the first request are lost", behind),
+        case("the same on a router", behind).style(router),
         case("the first SYN-ACK went another way, on a router", |talk| {
             let syn = Segment { ack: Seq(0), ..talk.client_segment(SYN, b"") };
             talk.client_says(syn);

@@ -107,6 +107,7 @@ pub fn life(ipv6: bool, end: End) -> Vec<Step> {
     step("an answer", (server().ack(6).data(b"200"), true), signals(0, 1, 1, 0));
     step("the rest of it", (server().ack(6).data(b"OK"), true), signals(0, 1, 1, 0));
     step("its ACK", (client().ack(506), false), signals(0, 1, 1, 0));
+    step("a probe", (client().ack(506).data(b"\0"), false), signals(0, 1, 1, 0));
     step("a second request", (client().ack(506).data(b"GET /"), false), signals(1, 1, 1, 0));
     match end {
         End::FinWithData => {

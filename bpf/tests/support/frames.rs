@@ -164,8 +164,10 @@ fn extension(packet: Packet, kind: u8, dice: &mut Dice) -> Packet {
             packet.ext_with(AUTH, &vec![0; 6 + 4 * words])
         }
         _ => {
-            let units = dice.below(4);
-            packet.ext_with(kind, &vec![0; 6 + 8 * units])
+            let mut body = vec![0; 6 + 8 * dice.below(4)];
+            // of a routing header: the segments that are left
+            body[1] = if dice.one_in(4) { dice.u8() } else { 0 };
+            packet.ext_with(kind, &body)
         }
     };
     match dice.below(40) {

@@ -175,9 +175,14 @@ impl Packet {
         }))
     }
 
-    /// An IPv6 extension header of this kind with 8 bytes in all (16 for AUTH: 4-byte units).
+    /// An IPv6 extension header of this kind with 8 bytes in all (16 for AUTH: 4-byte units); of
+    /// options one that pads, of a route none that is left.
     pub fn ext(self, kind: u8) -> Self {
-        let body = if kind == AUTH { vec![0; 14] } else { vec![1, 4, 0, 0, 0, 0] };
+        let body = match kind {
+            AUTH => vec![0; 14],
+            ROUTING => vec![0; 6],
+            _ => vec![1, 4, 0, 0, 0, 0],
+        };
         self.with(Layer::Ext { kind, body, next: None, len: None })
     }
 

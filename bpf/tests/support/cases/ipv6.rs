@@ -46,6 +46,12 @@ fn fields(v: &mut Vec<Case>) {
 }
 
 fn single(v: &mut Vec<Case>) {
+    cases! { v, rejecting(), pass(Extensions);
+        "ipv6-routing-on-its-way" "a routing header with a segment left: not its last destination" =>
+            eth().ipv6().ext_with(ROUTING, &[4, 1, 0, 0, 0, 0]).tcp(40000, 80).syn();
+        "ipv6-routing-many" "the same with the most that there can be" =>
+            eth().ipv6().ext_with(ROUTING, &[0, 255, 0, 0, 0, 0]).tcp(40000, 80).syn();
+    }
     cases! { v, rejecting(), reject(Rate);
         "ipv6-hop-by-hop" "hop by hop header before TCP" =>
             eth().ipv6().ext(HOP_BY_HOP).tcp(40000, 80).syn();

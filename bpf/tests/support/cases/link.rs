@@ -72,6 +72,7 @@ fn edges(v: &mut Vec<Case>) {
     const BROADCAST: [u8; 6] = [0xff; 6];
     const GROUP: [u8; 6] = [0x01, 0, 0x5e, 0, 0, 1];
     const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
     cases! { v, rejecting(), pass(Truncated);
         "link-nothing" "an empty frame" => raw(&[]);
         "link-13" "a frame of 13 bytes" => syn4().cut(13);
@@ -92,5 +93,9 @@ fn edges(v: &mut Vec<Case>) {
             eth().mac(CLIENT, BROADCAST).ipv4().tcp(40000, 80).syn();
         "link-multicast" "sent to a group: refused, never answered" =>
             eth().mac(CLIENT, GROUP).ipv6().tcp(40000, 80).syn();
+        "link-from-broadcast" "its sender is all: the answer would be for everybody" =>
+            eth().mac(BROADCAST, SERVER).ipv4().tcp(40000, 80).syn();
+        "link-from-group" "the same from a group" =>
+            eth().mac(GROUP, SERVER).ipv6().tcp(40000, 80).syn();
     }
 }

@@ -45,7 +45,7 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
     let share = u64::from(service.accept_queue_max_q10);
     if let Socket::Listener { length, limit } = socket
         && share > 0
-        && u64::from(length) * 1024 >= share * u64::from(limit)
+        && u64::from(length) * 1024 >= share * u64::from(limit.max(1))
     {
         return refuse(kind, Reason::AcceptQueue);
     }

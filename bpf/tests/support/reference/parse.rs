@@ -96,7 +96,7 @@ pub fn parse(frame: &[u8]) -> Result<Segment, Reason> {
         _ => return Err(Reason::NotIp),
     };
     segment.ip_at = 14 + 4 * tags;
-    segment.group = ethernet[0] & 1 == 1;
+    segment.group = (ethernet[0] | ethernet[6]) & 1 == 1;
     Ok(segment)
 }
 
@@ -148,6 +148,7 @@ fn ipv6(mut cursor: Cursor<'_>) -> Result<Segment, Reason> {
     let mut next = header[6];
     for _ in 0..EXTENSIONS_MAX {
         next = match next {
+            43 if cursor.peek(8)?[3] != 0 => return Err(Reason::Extensions),
             0 | 43 | 60 => skip(&mut cursor, |second| (second + 1) * 8)?,
             51 => skip(&mut cursor, |second| (second + 2) * 4)?,
             44 => fragment(&mut cursor)?,

@@ -139,17 +139,20 @@ impl Dataplane {
     pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         let mut plan = plan.clone();
         plan.settings.pins.clone_from(&self.core.plan.settings.pins);
-        let same_hooks = plan.interfaces == self.core.plan.interfaces;
         self.core.apply(&plan)?;
         // Hooks that stay are left alone: loading programs needs privileges that a daemon gives
-        // up after its start.
-        if same_hooks {
+        // up after its start. What counts is what is attached: the plan before may have failed to be.
+        if self.is_attached_as(&plan) {
             self.mend().iter().for_each(|text| tracing::warn!("{text}"));
             return self.attach_requests(&plan);
         }
         self.attach(&plan)?;
         self.settle().iter().for_each(|text| tracing::warn!("{text}"));
         Ok(())
+    }
+
+    fn is_attached_as(&self, plan: &Plan) -> bool {
+        self.bound.iter().map(|bound| &bound.interface).eq(&plan.interfaces)
     }
 
     /// Puts the hooks of header rules on, or takes them off, where the others stay.
@@ -226,8 +229,11 @@ impl Dataplane {
             match attach::attach(&self.core, interface, earlier) {
                 Ok(attached) => bound.push(attached),
                 Err(error) => {
-                    // What was there before stays.
+                    // What was there before stays, with the programs and pins that it had: going
+                    // back has nothing to attach then, and nothing to fail at.
                     bound.iter().for_each(Bound::undo);
+                    let lost = self.bound.iter().flat_map(Bound::reassert);
+                    lost.for_each(|text| tracing::warn!("{text}"));
                     return Err(error);
                 }
             }
@@ -326,7 +332,7 @@ impl Dataplane {
     #[must_use]
     pub fn needs_attach(&self, plan: &Plan) -> bool {
         let rules_come = plan.has_rules() && !self.bound.iter().all(Bound::has_requests);
-        plan.interfaces != self.core.plan.interfaces || rules_come || self.can_mend()
+        !self.is_attached_as(plan) || rules_come || self.can_mend()
     }
 
     /// Verdicts since the state was created, by service, class, verdict, shadow and reason.

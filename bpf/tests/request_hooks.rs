@@ -9,13 +9,13 @@ mod netns;
 use netns::{BpfFs, Net, plan, within};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tidegate_bpf::testing::tcx_programs;
 use tidegate_bpf::{
-    AttachMode, BucketParams, Dataplane, Error, HeaderRule, Hook, HttpMatch, Plan, Refuse,
-    Requests, Subject,
+    AttachMode, BucketParams, Dataplane, Error, HeaderRule, Hook, HttpMatch, Interface, Plan,
+    Refuse, Requests, Subject,
 };
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
@@ -66,6 +66,18 @@ fn links(pins: &Path) -> Vec<String> {
         .collect();
     links.sort();
     links
+}
+
+/// What the kernel says of the pinned links, with the programs that they run.
+fn programs(pins: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(pins.join("links")).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let show = |path: &PathBuf| {
+        let output = Command::new("bpftool").args(["link", "show", "pinned"]).arg(path).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    paths.iter().map(show).collect()
 }
 
 fn names(links: &[String]) -> Vec<&str> {
@@ -188,6 +200,32 @@ fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
     }
     dataplane.detach();
     assert!(!fs.pins().exists(), "no pins left");
+}
+
+#[test]
+fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_judge() {
+    for mode in [AttachMode::Tcx, AttachMode::Auto] {
+        let (net, fs) = (Net::new(), BpfFs::new());
+        let mut plan = plan_with(&net, mode, &["/a"]);
+        plan.settings.pins = Some(fs.pins());
+        let mut dataplane = Dataplane::start(&plan).unwrap();
+        let before = programs(&fs.pins());
+        let mut wrong = plan.clone();
+        wrong.services[0].listen[0].port = 81;
+        wrong.interfaces[0].trust_dscp = true;
+        wrong.interfaces.push(Interface { name: "nosuch0".into(), ..net.interface(mode) });
+        for _ in 0..2 {
+            let error = dataplane.apply(&wrong).unwrap_err().to_string();
+            assert!(error.contains("nosuch0"), "{error}");
+            assert!(dataplane.needs_attach(&wrong) && !dataplane.needs_attach(&plan));
+        }
+        unprivileged(|| dataplane.apply(&plan)).unwrap();
+        assert_eq!(programs(&fs.pins()), before, "the same links with the same programs");
+        let mut echo = Echo::new(&net);
+        echo.says(b"GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        assert_eq!(dataplane.rule_counts().unwrap()[0].admitted, 1);
+        dataplane.detach();
+    }
 }
 
 #[test]

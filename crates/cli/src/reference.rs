@@ -12,7 +12,8 @@ pub fn reference() -> String {
         "# Command line\n\nOne binary. Data goes to standard output (`-o json` where there is data), \
          errors to standard error: one sentence, then its causes. Made from the commands themselves \
          (`TIDEGATE_BLESS=1 cargo test -p tidegate-cli`); `experiment` and `lab` describe \
-         themselves with `--help`, `replay` has [a page](replay.md).\n\n## Exit codes\n\n| code | meaning |\n| --- | --- |\n",
+         themselves with `--help`, `replay` has [a page](replay.md). What a reload \
+         does not change, and what signals do, stands in [configuration.md](configuration.md).\n\n## Exit codes\n\n| code | meaning |\n| --- | --- |\n",
     );
     for (exit, meaning) in Exit::ALL {
         let _ = writeln!(page, "| {} | {meaning} |", exit.code());

@@ -488,6 +488,15 @@ mod tests {
         assert_eq!(core.generation(), 41);
     }
 
+    /// The model checks a configuration by them.
+    #[test]
+    fn tables_have_room_for_two_plans_within_the_bounds_of_the_model() {
+        let core = Core::start(&Plan::default(), Objects::default()).unwrap();
+        let room = |map| core.maps.get(map).unwrap().max_entries() / crate::abi::SLOTS;
+        let bounds = [tidegate_model::LISTENS_MAX, tidegate_model::PREFIXES_MAX];
+        assert_eq!(["tg_listens", "tg_prefixes"].map(room), bounds.map(|bound| bound as u32));
+    }
+
     #[test]
     fn nor_do_those_of_request_buckets() {
         use crate::examples::{http, service};

@@ -6,14 +6,9 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use tidegate_model::{CLASSES_MAX, PRIORITIES, SERVICES_MAX};
+use tidegate_model::{CLASSES_MAX, LISTENS_MAX, PREFIXES_MAX, PRIORITIES, SERVICES_MAX};
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Nanos;
-
-/// Most listen addresses of all services together.
-pub(crate) const LISTENS_MAX: usize = 1024;
-/// Most prefixes of all classes and the never-shed set together.
-pub(crate) const PREFIXES_MAX: usize = 8192;
 
 /// What is protected, where, and how.
 #[derive(Clone, Debug, Default)]

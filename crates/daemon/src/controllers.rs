@@ -3,7 +3,7 @@
 
 mod buckets;
 
-pub(crate) use buckets::bounds_of_bucket;
+pub(crate) use buckets::{bounds_of_bucket, is_fixed};
 pub use buckets::make_bucket;
 
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec};

@@ -170,6 +170,27 @@ impl Governor {
         self.limits = limits;
     }
 
+    /// Whether it has no word yet against what was in force before the start: it sees and does not
+    /// shed, and the rate is not one that an operator set.
+    pub(crate) fn is_undecided(&self, config: &ServiceConfig, signals: &Signals) -> bool {
+        let fixed = config.control.name == controllers::FIXED;
+        grounded(signals) && !fixed && !self.limits.why.shedding
+    }
+
+    /// The same of its request buckets: which.
+    pub(crate) fn undecided_buckets(
+        &self,
+        config: &ServiceConfig,
+        signals: &Signals,
+    ) -> Vec<usize> {
+        let sees = grounded(signals);
+        let buckets = self.limits.buckets.iter().zip(buckets_of(config)).enumerate();
+        let undecided = buckets.filter(|(_, (limits, config))| {
+            sees && !controllers::is_fixed(config) && !limits.why.shedding
+        });
+        undecided.map(|(bucket, _)| bucket).collect()
+    }
+
     /// Goes back to what was decided before, for buckets only where that is known.
     pub(crate) fn keep(&mut self, before: ServiceLimits) {
         let buckets = std::mem::take(&mut self.limits.buckets);

@@ -5,7 +5,7 @@
 mod requests;
 mod watch;
 
-use crate::plane::{Plane, PlaneError, RequestCounts};
+use crate::plane::{Kept, Plane, PlaneError, RequestCounts};
 use crate::privileges;
 use std::fmt::Display;
 use std::io;
@@ -41,6 +41,10 @@ pub struct Kernel {
 pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
     change interfaces, or to begin with header rules, start it anew with them: under systemd \
     `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over without a gap";
+
+/// The number that the first plan gives to limits in maps that are new; in those that are adopted it
+/// goes on.
+const GENERATION_FIRST: u64 = 1;
 
 /// One admission in so many is sampled for `explain`, and one refusal in so many: a few hundred a
 /// second at 10,000 SYNs/s.
@@ -121,15 +125,26 @@ impl Plane for Kernel {
         plan(config).is_ok_and(|plan| self.dataplane.needs_attach(&plan))
     }
 
-    fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError> {
-        let (params, refused) = all_params(config, limits)?;
+    fn set_limits(
+        &mut self,
+        config: &Config,
+        limits: &Limits,
+        kept: &Kept,
+    ) -> Result<(), PlaneError> {
+        let (mut params, refused) = all_params(config, limits)?;
         self.refused = refused;
+        params.retain(|params| !kept.services.contains(&params.service));
         self.dataplane.set_limits(&params, limits.generation).map_err(failed)?;
-        let buckets = requests::params(config, limits);
+        let mut buckets = requests::params(config, limits);
+        buckets.retain(|params| !kept.buckets.contains(&(params.service, params.bucket)));
         if buckets.is_empty() {
             return Ok(());
         }
         self.dataplane.set_bucket_limits(&buckets, limits.generation).map_err(failed)
+    }
+
+    fn adopted(&self) -> bool {
+        self.dataplane.generation() > GENERATION_FIRST
     }
 
     fn refused(&self) -> Vec<(String, String)> {

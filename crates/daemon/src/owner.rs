@@ -5,7 +5,7 @@
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
 use crate::governor::{Governor, Makers, released, same};
-use crate::plane::{Plane, PlaneError, Senses};
+use crate::plane::{Kept, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,10 +31,12 @@ pub const SAMPLES_MAX: usize = 4096;
 const SAMPLES_PER_TICK: usize = 512;
 /// A tick that comes later than this many ticks after the one before is late.
 const LATE_TICKS: u64 = 2;
+/// What stands before the words of a controller whose service keeps what was adopted.
+const ADOPTED: &str = "keeps for now what was in force before the start";
 /// How often the counters for people are read: a read per class, service and CPU.
 const COUNT_EVERY: Nanos = Nanos::from_millis(500);
-/// How long limits of a predecessor are kept while a new controller does not shed yet: it needs a
-/// while to see what its predecessor saw.
+/// How long limits of a predecessor, or those that were adopted after a crash, are kept while a new
+/// controller does not shed yet: it needs a while to see what its predecessor saw.
 const INHERIT: Nanos = Nanos::from_secs(3);
 
 /// What a predecessor leaves.
@@ -97,7 +99,8 @@ pub struct Owner {
     pub(crate) make: Makers,
     pub(crate) requests: RequestWatch,
     sensed: Vec<Sensed>,
-    written: Option<Limits>,
+    /// With what stayed as it was.
+    written: Option<(Limits, Kept)>,
     /// When the dataplane is made to follow the configuration again; `None`: it does.
     astray: Option<Nanos>,
     counted: Option<Nanos>,
@@ -105,6 +108,8 @@ pub struct Owner {
     passed: Vec<ReasonCount>,
     generation: u64,
     inherited_until: Option<Nanos>,
+    /// What is in force and nobody said why, until its controller has a word of its own.
+    adopted: Kept,
     heartbeat: Option<Nanos>,
     last_tick: Option<Nanos>,
     late: u64,
@@ -122,6 +127,8 @@ impl Owner {
         let make = parts.controllers;
         let mut governors: Vec<Governor> =
             parts.config.services.iter().map(|service| Governor::new(service, make)).collect();
+        let adopts = parts.inherited.is_none() && parts.plane.adopted();
+        let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
         let inherited_until = parts.inherited.as_ref().map(|_| started + INHERIT);
         let mut legacy = parts.inherited.unwrap_or_default();
         for (service, governor) in parts.config.services.iter().zip(&mut governors) {
@@ -150,6 +157,7 @@ impl Owner {
             passed: Vec::new(),
             generation,
             inherited_until,
+            adopted,
             heartbeat: None,
             last_tick: None,
             late: 0,
@@ -235,8 +243,8 @@ impl Owner {
         for (subject, text) in self.senses.troubles(now) {
             self.warnings.raise(now, &subject, text);
         }
-        self.decide(now);
-        self.write(now);
+        let kept = self.decide(now);
+        self.write(now, kept);
         for (service, why) in self.plane.refused() {
             let text = format!("refused, so that everything passes: {why}");
             self.warnings.raise(now, &format!("{service}: limits"), text);
@@ -289,8 +297,11 @@ impl Owner {
         }
     }
 
-    fn decide(&mut self, now: Nanos) {
+    /// Returns what keeps the limits that were adopted.
+    fn decide(&mut self, now: Nanos) -> Kept {
         let inheriting = self.inherited_until.is_some_and(|until| now < until);
+        let adopting = !self.adopted.is_empty() && now < self.started + INHERIT;
+        let mut undecided = Kept::default();
         let Self { governors, sensed, intent, warnings, plane, .. } = self;
         let services = governors.iter_mut().zip(&intent.config.services).enumerate();
         for (index, (governor, config)) in services {
@@ -310,6 +321,16 @@ impl Owner {
             let before = governor.limits.clone();
             let mode = control_mode(config.mode, intent.released);
             match governor.tick(config, &sensed.signals, mode) {
+                Ok(()) if adopting => {
+                    let buckets = governor.undecided_buckets(config, &sensed.signals);
+                    undecided.buckets.extend(buckets.into_iter().map(|bucket| (index, bucket)));
+                    let known = self.adopted.services.contains(&index);
+                    if known && governor.is_undecided(config, &sensed.signals) {
+                        let why = &mut governor.limits.why;
+                        why.text = format!("{ADOPTED}; {}", why.text);
+                        undecided.services.insert(index);
+                    }
+                }
                 Ok(()) if inheriting && !governor.limits.why.shedding => governor.keep(before),
                 Ok(()) => {}
                 Err(why) => {
@@ -317,14 +338,17 @@ impl Owner {
                 }
             }
         }
+        self.adopted.retain(&undecided);
+        self.adopted.clone()
     }
 
     /// Writes what changed, under a new number; what could not be written is written again.
-    fn write(&mut self, now: Nanos) {
+    fn write(&mut self, now: Nanos, kept: Kept) {
         let services: Vec<ServiceLimits> =
             self.governors.iter().map(|governor| governor.limits.clone()).collect();
-        let unchanged = self.written.as_ref().is_some_and(|written| {
-            written.services.len() == services.len()
+        let unchanged = self.written.as_ref().is_some_and(|(written, beside)| {
+            *beside == kept
+                && written.services.len() == services.len()
                 && written.services.iter().zip(&services).all(|(a, b)| same(a, b))
         });
         if unchanged {
@@ -334,8 +358,8 @@ impl Owner {
         let limits = Limits { generation, services };
         // The number is used up even by a write that failed half-way: it only grows.
         self.generation = generation;
-        match self.plane.set_limits(&self.intent.config, &limits) {
-            Ok(()) => self.written = Some(limits),
+        match self.plane.set_limits(&self.intent.config, &limits, &kept) {
+            Ok(()) => self.written = Some((limits, kept)),
             Err(error) => {
                 self.written = None;
                 self.warnings.raise(now, "limits", format!("cannot be written: {error}"));
@@ -346,6 +370,7 @@ impl Owner {
     /// The dataplane forgot its limits (a new configuration): the next tick writes them all.
     pub(crate) fn rewrite(&mut self) {
         self.written = None;
+        self.adopted = Kept::default();
     }
 
     /// The dataplane may follow something else, in part: it is made to follow the configuration in

@@ -2,6 +2,7 @@
 //! The two seams of the owner: what it steers and what it senses with. The real ones are the
 //! kernel's dataplane ([`crate::kernel`]) and [`tidegate_sense::Sense`]; tests bring their own.
 
+use std::collections::BTreeSet;
 use tidegate_model::intent::Config;
 use tidegate_model::limits::Limits;
 use tidegate_model::snapshot::{
@@ -24,6 +25,42 @@ pub struct RequestCounts {
     pub rules: Vec<RuleCounts>,
     /// What passed without being judged, by reason.
     pub unjudged: Vec<UnjudgedCount>,
+}
+
+/// Limits that stay as they are in force while others are written, by their place in the
+/// configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Services, their request buckets apart.
+    pub services: BTreeSet<usize>,
+    /// Request buckets: the service, and the bucket.
+    pub buckets: BTreeSet<(usize, usize)>,
+}
+
+impl Kept {
+    /// All services of a configuration, and all their request buckets.
+    #[must_use]
+    pub fn all(config: &Config) -> Self {
+        let mut kept = Self::default();
+        for (at, service) in config.services.iter().enumerate() {
+            kept.services.insert(at);
+            let buckets = service.requests.as_ref().map_or(0, |requests| requests.buckets.len());
+            kept.buckets.extend((0..buckets).map(|bucket| (at, bucket)));
+        }
+        kept
+    }
+
+    /// Whether nothing is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.buckets.is_empty()
+    }
+
+    /// Keeps only what `others` keep, too.
+    pub fn retain(&mut self, others: &Self) {
+        self.services.retain(|service| others.services.contains(service));
+        self.buckets.retain(|bucket| others.buckets.contains(bucket));
+    }
 }
 
 /// A dataplane, in the terms of the model.
@@ -66,12 +103,23 @@ pub trait Plane: Totals {
     /// Whether following this configuration changes hooks.
     fn needs_attach(&self, config: &Config) -> bool;
 
-    /// Writes the limits of all services, in the order of the configuration. A service whose limits
-    /// its policy refuses gets none, and is told by [`Self::refused`].
+    /// Writes the limits of all services, in the order of the configuration, but of those that are
+    /// kept. A service whose limits its policy refuses gets none, and is told by [`Self::refused`].
     ///
     /// # Errors
     /// When they could not all be written; the caller writes again.
-    fn set_limits(&mut self, config: &Config, limits: &Limits) -> Result<(), PlaneError>;
+    fn set_limits(
+        &mut self,
+        config: &Config,
+        limits: &Limits,
+        kept: &Kept,
+    ) -> Result<(), PlaneError>;
+
+    /// Whether what is in force is an earlier process's, adopted with its lease: to be asked before
+    /// anything is written. Limits whose lease had ended are none by then.
+    fn adopted(&self) -> bool {
+        false
+    }
 
     /// The services that have no limits because their policy refused what was decided last, and
     /// why.

@@ -377,6 +377,26 @@ fn after_kill_9_limits_hold_for_a_while_and_then_everything_passes() {
     wait_for("limits are in force again", || world.request().is_err().then_some(()));
 }
 
+/// The file says `fixed` first only to have a limit at once: of what is in force a daemon that finds
+/// it knows nothing but that, as of one that was learned.
+#[test]
+fn after_a_crash_limits_stay_until_the_new_daemon_knows_better() {
+    let world = World::new();
+    let daemon = world.run(&world.configure("{name: fixed, rate: 1, burst: 1}"), &[]);
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    daemon.kill();
+    let _daemon = world.run(&world.configure("{name: default}"), &[]);
+    let refused = (0..10).filter(|_| world.request().is_err()).count();
+    assert!(refused >= 5, "{refused} of 10 right after the restart");
+    let why = world.status().services[0].limits.why.text.clone();
+    assert!(why.contains("before the start"), "{why}");
+    wait_for("nothing sheds, and so everything passes", || {
+        (0..30).all(|_| world.request().is_ok()).then_some(())
+    });
+    let why = world.status().services[0].limits.why.text.clone();
+    assert!(!why.contains("before the start"), "{why}");
+}
+
 #[test]
 fn a_successor_that_cannot_start_leaves_the_old_daemon_in_charge() {
     let world = World::new();

@@ -38,11 +38,16 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
     }
 }
 
+/// Whether a bucket's rate is set by hand.
+pub(crate) fn is_fixed(config: &BucketConfig) -> bool {
+    config.control.name == Name::Fixed
+}
+
 /// What the operator said of a bucket's rate; it needs no signals.
 pub(crate) fn bounds_of_bucket(config: &BucketConfig) -> Bounds {
     let control = &config.control;
-    let fixed = control.name == Name::Fixed;
-    Bounds { floor: config.minimum, own: if fixed { control.rate } else { control.ceiling } }
+    let own = if is_fixed(config) { control.rate } else { control.ceiling };
+    Bounds { floor: config.minimum, own }
 }
 
 fn bucket_spec(config: &BucketConfig) -> BucketSpec {

@@ -2,6 +2,7 @@
 //! The owner's logic, without kernel and clock.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+mod adopted;
 mod requests;
 mod world;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_control::{BucketController, Controller, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
 use tidegate_daemon::owner::{Legacy, Owner, Parts};
-use tidegate_daemon::plane::{Plane, PlaneError, RequestCounts, Senses};
+use tidegate_daemon::plane::{Kept, Plane, PlaneError, RequestCounts, Senses};
 use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{BucketCounts, BucketSignals, Counts, Reading, Signals};
@@ -24,6 +24,9 @@ use tokio::sync::watch;
 pub(crate) struct Memory {
     pub(crate) applied: Vec<Config>,
     pub(crate) written: Vec<Limits>,
+    /// What was adopted, and what took its place: rates of services and of their buckets.
+    pub(crate) in_force: Vec<(Option<Rate>, Vec<Option<Rate>>)>,
+    pub(crate) adopted: bool,
     pub(crate) heartbeats: u32,
     pub(crate) released: bool,
     pub(crate) detached: bool,
@@ -108,12 +111,29 @@ impl Plane for FakePlane {
         self.0.lock().unwrap().followed
     }
 
-    fn set_limits(&mut self, _: &Config, limits: &Limits) -> Result<(), PlaneError> {
+    fn adopted(&self) -> bool {
+        self.0.lock().unwrap().adopted
+    }
+
+    fn set_limits(&mut self, _: &Config, limits: &Limits, kept: &Kept) -> Result<(), PlaneError> {
         let mut memory = self.0.lock().unwrap();
         if memory.refuse_limits {
             return Err(refused());
         }
         memory.order.push("limits");
+        memory.in_force.resize_with(limits.services.len(), Default::default);
+        for (at, limits) in limits.services.iter().enumerate() {
+            let (rate, buckets) = &mut memory.in_force[at];
+            if !kept.services.contains(&at) {
+                *rate = limits.rate;
+            }
+            buckets.resize(limits.buckets.len(), None);
+            for (bucket, limits) in limits.buckets.iter().enumerate() {
+                if !kept.buckets.contains(&(at, bucket)) {
+                    buckets[bucket] = limits.rate;
+                }
+            }
+        }
         memory.written.push(limits.clone());
         Ok(())
     }

@@ -23,11 +23,15 @@ use tidegate_units::{Clock, Nanos};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// Most connections at once; the next ones wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 32;
 /// A connection ends after so long, whatever it does.
 const LIFE_MAX: Duration = Duration::from_secs(60);
+/// Time from one page to the next, whoever asks: so many that each connection has its turn in time,
+/// and so few that they cost next to nothing.
+const PAGE_EVERY: Duration = Duration::from_millis(5);
 /// How often the address is tried while it cannot be had.
 const BIND_PAUSE: Duration = Duration::from_millis(100);
 /// So often it may be in use before that is told: a predecessor holds it for a moment.
@@ -45,12 +49,16 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// The router that gives them; what one client was given, the next one need not wait for.
+    /// The router that gives them, one after the other; what one client was given, the next one
+    /// need not wait for.
     fn router(self) -> Router {
-        let made = Arc::new(Mutex::new(http::Pages::default()));
-        Router::new().fallback(move |method: Method, uri: Uri| {
-            let page = self.page(&method, &uri, &mut lock(&made));
-            std::future::ready(page)
+        let mut pace = interval(PAGE_EVERY);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let made = Arc::new(tokio::sync::Mutex::new((pace, http::Pages::default())));
+        Router::new().fallback(async move |method: Method, uri: Uri| {
+            let (pace, made) = &mut *made.lock().await;
+            pace.tick().await;
+            self.page(&method, &uri, made)
         })
     }
 
@@ -267,7 +275,7 @@ mod tests {
     use std::path::PathBuf;
     use std::process::Command;
     use tidegate_sense::in_namespace;
-    use tidegate_units::ManualClock;
+    use tidegate_units::{ManualClock, MonotonicClock};
 
     /// Waits for a condition, for at most so long.
     const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -321,6 +329,26 @@ mod tests {
         assert!(get(address, "/metrics").is_ok_and(|text| text.ends_with("# EOF\n")));
         drop(server);
         assert!(get(address, "/healthz").is_err(), "the address is free");
+    }
+
+    #[test]
+    fn requests_without_end_are_answered_at_a_pace() {
+        const REQUESTS: usize = 40;
+        let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = place.local_addr().unwrap();
+        drop(place);
+        let _server = Server::start(Some(address), pages());
+        wait_for("pages", || is_healthy(get(address, "/healthz")));
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let before = MonotonicClock.now();
+        let one = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        let last = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all((one.repeat(REQUESTS) + last).as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let took = Duration::from(MonotonicClock.now().since(before));
+        assert_eq!(text.matches("# EOF").count(), REQUESTS + 1, "each has its answer");
+        assert!(took >= PAGE_EVERY * u32::try_from(REQUESTS).unwrap(), "{took:?}");
     }
 
     #[test]

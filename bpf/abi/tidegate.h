@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 4
+#define TG_ABI_VERSION 5
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -222,7 +222,11 @@ struct tg_pending {
 	__u32 fingerprint;
 	__u32 isn;		/* of the server; 0: not known yet */
 	__u64 syn_ns;		/* bit 0: the client has sent data */
+	__u64 copy_ns;		/* when it passed last */
+	__u32 seq;		/* of the client's */
+	__u32 copies;		/* that passed after it */
 };
+TG_ASSERT(sizeof(struct tg_pending) == 32);
 
 #define TG_FLOW_WAYS 4
 

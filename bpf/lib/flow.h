@@ -220,7 +220,39 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
 		spoke |= pending->syn_ns & TG_FLOW_SPOKE;
 	pending->isn = 0;
 	pending->syn_ns = (now_ns & ~TG_FLOW_SPOKE) | spoke;
+	pending->copy_ns = now_ns;
+	pending->seq = p->seq;
+	pending->copies = 0;
 	pending->fingerprint = print;
+}
+
+/*
+ * A copy of a SYN that passed, whose handshake has not ended: 1 if it passes,
+ * too. Where the server's stack keeps a socket for the first one, that says it
+ * (lib/queue.h); behind SYN cookies, and on a router, nothing but the note does.
+ * No more copies than a client sends by itself (tcp_syn_retries of Linux), and
+ * not in quick succession: one SYN that was paid for must not let a flood in.
+ */
+#define TG_COPIES_MAX 6
+#define TG_COPY_SPACING_NS (TG_NS_PER_S / 2)
+#define TG_COPY_NS (64 * TG_NS_PER_S)	/* after the first */
+
+static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
+					   __u64 now_ns)
+{
+	__u64 fingerprint = tg_hash_flow(p, 0);
+	struct tg_pending *pending = tg_pending_of(fingerprint);
+	__u32 print = fingerprint >> 32;
+
+	if (!pending || pending->fingerprint != print ||
+	    pending->seq != p->seq || pending->copies >= TG_COPIES_MAX)
+		return 0;
+	if (tg_elapsed_ns(now_ns, pending->copy_ns) < TG_COPY_SPACING_NS ||
+	    tg_elapsed_ns(now_ns, pending->syn_ns) > TG_COPY_NS)
+		return 0;
+	pending->copy_ns = now_ns;
+	pending->copies++;
+	return 1;
 }
 
 /*

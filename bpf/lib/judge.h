@@ -6,6 +6,7 @@
  *	no SYN					pass (not-new), passive signals
  *	never-shed port or source		pass
  *	a socket exists for the tuple		pass (socket-…)
+ *	a copy of a SYN that passed		pass (socket-request)
  *	kill switch				pass (released)
  *	lease ended				pass (lease-expired)
  *	class, limits: admit			pass, counted
@@ -171,6 +172,8 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	tg_limits_fetch(c->service, c->ask.event.key);
 	unprepared = tg_prepare(c, p);
 	reason = tg_queue(ctx, p, &c->ask.queue);
+	if (!reason && tg_flow_is_copy(p, c->ask.event.now_ns))
+		return tg_pass(TG_REASON_SOCKET_REQUEST);
 	if (reason) {
 		if (reason == TG_REASON_SOCKET_TIME_WAIT)
 			tg_flow_syn(p, c->ask.event.now_ns);

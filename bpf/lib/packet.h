@@ -26,7 +26,6 @@ struct tg_packet {
 	__u8 dscp;
 	__u8 flags;		/* of TCP */
 	__u8 group;		/* 1: sent to, or from, a link-layer group address */
-	__u8 foreign;		/* 1: sent to another host's link-layer address */
 };
 
 /* New work opens with a SYN and nothing that contradicts it. */

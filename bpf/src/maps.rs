@@ -27,7 +27,7 @@ const VALUE_SIZES: [(&str, usize); 13] = [
     ("tg_passed", abi::REASONS_MAX * 8),
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
-    ("tg_pending", 16),
+    ("tg_pending", 32),
     ("tg_flows", 8 * abi::FLOW_WAYS),
     ("tg_times", 16 * abi::FLOW_WAYS),
 ];

@@ -14,7 +14,7 @@ use crate::{
     BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
     ServiceParams, Unjudged, abi, namespace, read,
 };
-use libbpf_rs::ProgramAttachType;
+use libbpf_rs::{MapCore, MapFlags, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use tidegate_model::totals::ServiceTotals;
@@ -412,6 +412,19 @@ impl TestPlane {
     /// When the map cannot be written.
     pub fn set_lease(&self, heartbeat: Nanos) -> Result<(), Error> {
         self.core.maps.write("tg_lease", &0_u32.to_ne_bytes(), &heartbeat.0.to_ne_bytes())
+    }
+
+    /// Forgets the SYNs that passed and are not verified: what runs next sees none of them.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn forget_syns(&self) -> Result<(), Error> {
+        let map = self.core.maps.get("tg_pending")?;
+        let (count, size) = (map.max_entries(), map.value_size() as usize);
+        let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+        let values = vec![0; size * count as usize];
+        map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+            .map_err(Error::map("tg_pending"))
     }
 
     /// As [`crate::Dataplane::release`].

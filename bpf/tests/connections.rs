@@ -7,11 +7,13 @@
 
 mod support;
 
-use support::connection::{End, RESETS, crowd, give, handshake, life, play, play_losing, reset};
+use support::connection::{
+    COPIES, End, RESETS, copy, crowd, give, handshake, life, play, play_losing, reset, spent,
+};
 use support::engine::Hook;
-use support::native::{How, Native, Program, Signals};
+use support::native::{How, NOW, Native, Program, Signals};
 use support::reference::Action;
-use support::setup::base;
+use support::setup::{SECOND, base};
 
 /// Sets of four of the native build's table.
 const TABLE: i32 = 4 * 1024;
@@ -47,6 +49,36 @@ fn a_connection_is_followed() {
             }
         }
     }
+    native.finish();
+}
+
+/// A SYN that passed and comes again without a socket that says so (SYN cookies, a router) passes,
+/// without a token, until its handshake has ended: as often as a client sends it, not in quick
+/// succession, for as long as a client tries. Another SYN of the same tuple is new work.
+#[test]
+fn a_copy_of_a_syn_that_passed_passes() {
+    for hook in Hook::ALL {
+        let directory = tempfile::tempdir().unwrap();
+        let mut native = Native::start(Program::Ingress(hook), directory.path());
+        for (at, seq, passes) in COPIES {
+            native.set(&spent());
+            let said = copy(&mut native, (at, seq));
+            assert_eq!(said == "socket-request", passes, "{hook:?}: seq {seq} at {at} ns: {said}");
+            assert!(passes || said == "shop/default drop rate", "{hook:?}: {said}");
+        }
+        native.finish();
+    }
+    let (_directory, mut native) = tc();
+    native.set(&spent());
+    for (frame, egress) in &handshake(40_000) {
+        native.use_tokens(0, 0);
+        give(&mut native, (frame, *egress), How::default());
+    }
+    native.use_tokens(0, 1);
+    native.advance_to(NOW + SECOND);
+    let syn = handshake(40_000)[0].0.clone();
+    let seen = give(&mut native, (&syn, false), How::default()).seen.unwrap();
+    assert_eq!(seen.words(&spent()), "shop/default drop rate", "its handshake has ended");
     native.finish();
 }
 

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use support::cases::all;
-use support::connection::{End, RESETS, crowd, give, handshake, life, play, play_losing, reset};
+use support::connection::{
+    COPIES, End, RESETS, copy, crowd, give, handshake, life, play, play_losing, reset, spent,
+};
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
 use support::native::{How, Mode, Native, Program};
@@ -167,6 +169,10 @@ fn every_line_and_nearly_every_branch_is_reached() {
         exercise(&mut native);
         if hook == Hook::Tc {
             exercise_connections(&mut native);
+        }
+        for (at, seq, _) in COPIES {
+            native.set(&spent());
+            copy(&mut native, (at, seq));
         }
         native.finish();
         gcov(directory.path(), name, &mut covered);

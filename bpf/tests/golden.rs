@@ -149,7 +149,10 @@ fn prepared(
     (arrival, interface): (&Arrival<'_>, u32),
 ) -> Kernel {
     let mut kernel = match kernel {
-        Some(kernel) if kernel.is_untouched(&case.setup) => return kernel,
+        Some(kernel) if kernel.is_untouched(&case.setup) => {
+            kernel.forget_syns();
+            return kernel;
+        }
         Some(mut kernel) if kernel.fits(&case.setup) => {
             kernel.put(&case.setup);
             kernel

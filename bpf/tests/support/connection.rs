@@ -87,6 +87,46 @@ pub fn reset(native: &mut Native, (socket, seq): (Socket, u32), fail_at: u32) ->
     native.run(&Arrival { frame: &frame, socket, loopback: false }, how)
 }
 
+const HALF: u64 = SECOND / 2;
+
+/// A SYN that comes again after one that passed, with copies every half a second before it while
+/// they may: how many ns after the first, with which sequence number, and whether it passes.
+pub const COPIES: [(u64, u32, bool); 9] = [
+    (HALF - 1, 7, false),
+    (HALF, 8, false),
+    (HALF, 7, true),
+    (2 * HALF - 1, 7, false),
+    (2 * HALF, 7, true),
+    (6 * HALF, 7, true),
+    (7 * HALF, 7, false),
+    (64 * SECOND, 7, true),
+    (64 * SECOND + 1, 7, false),
+];
+
+/// The set-up of [`copy`]: one token, and none comes back.
+pub fn spent() -> Setup {
+    super::setup::dropping().bucket(1, 0)
+}
+
+/// What is said of one of [`COPIES`].
+pub fn copy(native: &mut Native, (at, seq): (u64, u32)) -> String {
+    let setup = spent();
+    let mut say = |at: u64, seq: u32, used: u32| {
+        native.use_tokens(0, used);
+        native.advance_to(NOW + at);
+        let frame = client(false, 40_000).syn().seq(seq).bytes();
+        let arrival = Arrival { frame: &frame, socket: Socket::Nothing, loopback: false };
+        native.run(&arrival, How::default()).seen.unwrap().words(&setup)
+    };
+    say(0, 7, 0);
+    // what is more than a few seconds later is the first copy
+    let before = if at > 8 * HALF { 0 } else { at / HALF };
+    for half in (1..before).chain((at % HALF != 0 && before > 0).then_some(before)) {
+        say(half * HALF, 7, 1);
+    }
+    say(at, seq, 1)
+}
+
 /// Handshake, two requests with their answers, the end.
 pub fn life(ipv6: bool, end: End) -> Vec<Step> {
     let (client, server) = (|| client(ipv6, 40_000), || server(ipv6, 40_000));

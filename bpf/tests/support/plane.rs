@@ -103,10 +103,16 @@ impl Kernel {
         }
         self.turns += 1;
         self.plane.apply(&plan(setup, self.turns)).unwrap();
+        self.forget_syns();
         self.limits(setup);
         self.plane.release(setup.released).unwrap();
         self.refresh(setup);
         self.counts = self.counted();
+    }
+
+    /// A SYN that passed before lets no copy of itself pass.
+    pub fn forget_syns(&self) {
+        self.plane.forget_syns().unwrap();
     }
 
     /// Renews the lease, as old as the set-up says.

@@ -249,6 +249,10 @@ impl Owner {
             let text = format!("refused, so that everything passes: {why}");
             self.warnings.raise(now, &format!("{service}: limits"), text);
         }
+        let lost = self.plane.mend();
+        if !lost.is_empty() {
+            self.warnings.raise(now, "hooks", lost.join("; "));
+        }
         self.take_samples(now);
         if self.intent.released {
             self.warnings.raise(now, "kill switch", "released: everything passes");

@@ -9,13 +9,15 @@ const OVER_AFTER: Nanos = Nanos::from_secs(10);
 /// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
 const WARNINGS_MAX: usize = 128;
 /// What concerns the daemon as a whole always finds room.
-const OWN: [&str; 15] = [
+const OWN: [&str; 17] = [
     "cluster",
     "connections",
+    "control socket",
     "counters",
     "counts",
     "daemon",
     "dataplane",
+    "hooks",
     "kill switch",
     "lease",
     "limits",

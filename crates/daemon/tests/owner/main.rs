@@ -339,6 +339,21 @@ fn hooks_that_a_failed_take_over_left_are_told() {
 }
 
 #[test]
+fn hooks_that_are_lost_are_told_while_it_lasts() {
+    let mut world = World::new(ONE);
+    world.memory.lock().unwrap().unhooked = vec!["interface eth7 is not attached".into()];
+    for _ in 0..500 {
+        world.tick(Some(50));
+    }
+    assert!(world.warns("hooks: interface eth7"), "{:?}", world.snapshot().warnings);
+    world.memory.lock().unwrap().unhooked.clear();
+    for _ in 0..200 {
+        world.tick(Some(50));
+    }
+    assert!(!world.warns("hooks"), "{:?}", world.snapshot().warnings);
+}
+
+#[test]
 fn a_service_whose_limits_are_refused_is_told_while_it_lasts() {
     let mut world = World::new(ONE);
     world.memory.lock().unwrap().refused = vec![("shop".into(), "no such schedule".into())];

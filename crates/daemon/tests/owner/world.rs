@@ -48,6 +48,8 @@ pub(crate) struct Memory {
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
     pub(crate) refused: Vec<(String, String)>,
+    /// Hooks that are not there any more.
+    pub(crate) unhooked: Vec<String>,
     /// What is not ours any more after a take-over that failed.
     pub(crate) lost: Vec<String>,
 }
@@ -83,6 +85,10 @@ impl Plane for FakePlane {
 
     fn reassert(&mut self) -> Vec<String> {
         self.0.lock().unwrap().lost.clone()
+    }
+
+    fn mend(&mut self) -> Vec<String> {
+        self.0.lock().unwrap().unhooked.clone()
     }
 
     fn refused(&self) -> Vec<(String, String)> {

@@ -66,6 +66,7 @@ fn serve(stream: &UnixStream) {
                     generation: 7,
                     limits: Default::default(),
                     modes: Default::default(),
+                    pins: None,
                 },
                 true,
             ),

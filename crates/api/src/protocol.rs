@@ -152,6 +152,9 @@ pub enum Reply {
         /// Modes that were set by command since the last reload, by service.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         modes: BTreeMap<String, Mode>,
+        /// Where its state is pinned; a daemon that does not say so is an older one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pins: Option<PathBuf>,
     },
     /// To any request that could not be served; then nothing changed.
     Error(ApiError),

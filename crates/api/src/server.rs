@@ -21,6 +21,11 @@ use tokio::time::timeout;
 pub trait Handler: Send + Sync + 'static {
     /// Serves one request. Several may be served at once; dropping the future must do no harm.
     fn handle(&self, request: Request) -> impl Future<Output = Result<Reply, ApiError>> + Send;
+
+    /// A client has left; `last` is the last request of its that was served and not refused.
+    fn left(&self, _last: Request) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// The bounds.
@@ -66,20 +71,48 @@ pub enum BindError {
     },
 }
 
+/// Where a control socket was made.
+#[derive(Clone, Debug)]
+pub struct Place {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Place {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file still is that socket, and not another daemon's or gone.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == self.inode)
+    }
+}
+
 /// A listening control socket; its file is removed when this is dropped, unless another daemon has
 /// put its own in its place.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
-    path: PathBuf,
-    inode: u64,
+    place: Place,
+}
+
+impl ControlSocket {
+    /// Where it is.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place.clone()
+    }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        if std::fs::metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
+        if self.place.is_held() {
             // A file that cannot be removed is replaced by the next daemon.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(&self.place.path);
         }
     }
 }
@@ -106,7 +139,7 @@ pub fn bind(path: &Path) -> Result<ControlSocket, BindError> {
         std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
         let inode = std::fs::metadata(&temporary)?.ino();
         std::fs::rename(&temporary, path)?;
-        Ok(ControlSocket { listener, path: path.to_owned(), inode })
+        Ok(ControlSocket { listener, place: Place { path: path.to_owned(), inode } })
     };
     made().map_err(|source| BindError::System { path: path.to_owned(), source })
 }
@@ -158,9 +191,21 @@ fn turn_away(stream: &UnixStream, clients_max: usize) {
 }
 
 async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
+    if let Some(last) = serve_client(stream, handler, bounds).await {
+        handler.left(last).await;
+    }
+}
+
+/// Until the client leaves or is closed; returns the last request that was served.
+async fn serve_client<H: Handler>(
+    stream: UnixStream,
+    handler: &H,
+    bounds: Bounds,
+) -> Option<Request> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let mut bad = 0;
+    let mut last = None;
     while bad < bounds.bad_requests_max {
         let line = match timeout(bounds.request, read_line(&mut read)).await {
             Ok(Ok(Line::Whole(line))) => line,
@@ -168,14 +213,19 @@ async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
                 let message = format!("a request has at most {REQUEST_BYTES_MAX} bytes");
                 let error = ApiError::new(ErrorKind::TooLong, message);
                 let _ = reply(&mut write, Reply::Error(error), bounds).await;
-                return;
+                return last;
             }
             // Gone, in the middle of a line or not, or too slow: nobody waits for an answer.
-            Ok(Ok(Line::End) | Err(_)) | Err(_) => return,
+            Ok(Ok(Line::End) | Err(_)) | Err(_) => return last,
         };
         let answer = match decode_request(&line) {
-            Ok(request) => match timeout(bounds.handle, handler.handle(request)).await {
-                Ok(answer) => answer,
+            Ok(request) => match timeout(bounds.handle, handler.handle(request.clone())).await {
+                Ok(answer) => {
+                    if answer.is_ok() {
+                        last = Some(request);
+                    }
+                    answer
+                }
                 Err(_) => {
                     Err(ApiError::new(ErrorKind::Busy, "the daemon did not get to it in time"))
                 }
@@ -186,9 +236,10 @@ async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
             }
         };
         if reply(&mut write, answer.unwrap_or_else(Reply::Error), bounds).await.is_err() {
-            return;
+            return last;
         }
     }
+    last
 }
 
 enum Line {

@@ -138,20 +138,22 @@ impl Owner {
     /// What a running daemon cannot change in itself.
     fn warn_of_what_waits(&mut self, config: &Config) {
         let (old, new) = (&self.intent.config.daemon, &config.daemon);
+        let take_over = "changes when `tidegate run` takes over";
+        // By its socket a daemon is found, and on its pins it has the lock.
+        let stop = "changes when this daemon is stopped first and started then: beside it, \
+            `tidegate run` is refused";
         let waits = [
-            ("socket", old.socket != new.socket),
-            ("http", old.http != new.http),
-            ("pins", old.pins != new.pins),
+            ("socket", old.socket != new.socket, stop),
+            ("http", old.http != new.http, take_over),
+            ("pins", old.pins != new.pins, stop),
         ];
-        let keys: Vec<&str> =
-            waits.iter().filter(|(_, waits)| *waits).map(|(key, _)| *key).collect();
-        if keys.is_empty() {
+        let waits = waits.iter().filter(|(_, waits, _)| *waits);
+        let texts: Vec<String> = waits.map(|(key, _, how)| format!("daemon.{key} {how}")).collect();
+        if texts.is_empty() {
             self.warnings.clear("daemon");
-            return;
+        } else {
+            self.warnings.stick(self.clock.now(), "daemon", texts.join("; "));
         }
-        let text =
-            format!("daemon.{} changes when `tidegate run` takes over", keys.join(", daemon."));
-        self.warnings.stick(self.clock.now(), "daemon", text);
     }
 
     /// Why a client is treated as it is, as of the last snapshot.

@@ -11,12 +11,13 @@
 //! Until `finish` the new one only adds hooks and gives links its programs. An old daemon that goes
 //! on puts back what it needs (tables, programs of links, pins), which takes no privileges.
 //!
-//! An old daemon that hears neither `finish` nor `abort` for [`WAIT_MAX`] goes on; it refuses a
-//! `finish` that comes after that, and a second `begin` before. The new one then gives up: two
+//! An old daemon that hears neither `finish` nor `abort` for [`WAIT_MAX`] goes on, and at once where
+//! the connection of the new one ends; it refuses a `finish` that comes after that, and a second
+//! `begin` before. Where the new one had bound the socket, the old one binds it again. The new one then gives up: two
 //! daemons on one set of maps would fight. Where no answer comes, the lock on the pins decides.
 
 use crate::owner::Legacy;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_api::client::{Client, ClientError};
 use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
@@ -31,6 +32,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Predecessor {
     client: Client,
     pid: u32,
+    pins: Option<PathBuf>,
     /// Not after it has begun to wait.
     since: Nanos,
     pub(crate) legacy: Legacy,
@@ -42,6 +44,19 @@ pub enum HandoverError {
     /// It did not begin.
     #[error("a daemon runs on this socket and does not hand over: {0}; stop it first")]
     Refused(String),
+    /// It uses other pins: nothing could be adopted, and both would judge.
+    #[error(
+        "the daemon that runs on this socket (pid {pid}) has its pins at {}, not at {}; stop it first",
+        theirs.display(), ours.display()
+    )]
+    OtherPins {
+        /// Its process id.
+        pid: u32,
+        /// Where its pins are.
+        theirs: PathBuf,
+        /// Where ours would be.
+        ours: PathBuf,
+    },
     /// It began and did not end.
     #[error("the daemon that was to be succeeded goes on, and this one gives up: {0}")]
     GoesOn(String),
@@ -111,7 +126,12 @@ impl Predecessor {
     /// Asks whoever listens on the socket to hand over; `None` if nobody does (a socket that a
     /// killed daemon left is nobody).
     pub(crate) fn find(socket: &Path) -> Result<Option<Self>, HandoverError> {
-        let mut client = match Client::connect(socket, ANSWER_MAX) {
+        Self::find_within(socket, ANSWER_MAX)
+    }
+
+    /// As [`Self::find`], with another patience.
+    fn find_within(socket: &Path, patience: Duration) -> Result<Option<Self>, HandoverError> {
+        let mut client = match Client::connect(socket, patience) {
             Ok(client) => client,
             Err(ClientError::NoDaemon { .. }) => return Ok(None),
             Err(error) => return Err(refused(error.to_string())),
@@ -124,15 +144,37 @@ impl Predecessor {
             Err(error) => return Err(refused(error.to_string())),
         };
         let since = MonotonicClock.now();
-        let legacy = match client.ask(&Request::Handover { phase: HandoverPhase::Begin }) {
-            Ok(Reply::Handover { generation, limits, modes }) => {
-                Legacy { generation, limits, modes }
+        let (legacy, pins) = match client.ask(&Request::Handover { phase: HandoverPhase::Begin }) {
+            Ok(Reply::Handover { generation, limits, modes, pins }) => {
+                (Legacy { generation, limits, modes }, pins)
             }
             Ok(_) => return Err(refused(format!("pid {pid} gave another answer"))),
-            Err(error) => return Err(refused(format!("pid {pid}: {error}"))),
+            Err(error @ ClientError::Refused(_)) => {
+                return Err(refused(format!("pid {pid}: {error}")));
+            }
+            Err(error) => {
+                // It may get to it later, and would wait for nobody.
+                withdraw(socket, patience);
+                return Err(refused(format!("pid {pid}: {error}")));
+            }
         };
         tracing::info!(pid, "taking over from a running daemon");
-        Ok(Some(Self { client, pid, since, legacy }))
+        Ok(Some(Self { client, pid, pins, since, legacy }))
+    }
+
+    /// Whether it uses the same pins, as far as it says; to be asked before anything is attached.
+    ///
+    /// # Errors
+    /// When it uses others.
+    pub(crate) fn shares(&self, pins: &Path) -> Result<(), HandoverError> {
+        match &self.pins {
+            Some(theirs) if theirs != pins => Err(HandoverError::OtherPins {
+                pid: self.pid,
+                theirs: theirs.clone(),
+                ours: pins.to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it still waits, before its socket is replaced: it could not be reached otherwise.
@@ -173,9 +215,20 @@ impl Predecessor {
     }
 }
 
+/// Tells a daemon that did not answer to `begin` that nobody comes.
+fn withdraw(socket: &Path, patience: Duration) {
+    if let Ok(mut client) = Client::connect(socket, patience) {
+        // One that does not hear this, either, goes on after WAIT_MAX.
+        let _ = client.ask(&Request::Handover { phase: HandoverPhase::Abort });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use tidegate_api::protocol::{decode_request, encode_reply};
 
     const T0: Nanos = Nanos::from_secs(100);
 
@@ -189,6 +242,32 @@ mod tests {
         assert_eq!(leaving.hear(HandoverPhase::Abort, T0).unwrap(), Step::Stay);
         assert_eq!(leaving.hear(HandoverPhase::Begin, T0).unwrap(), Step::Wait);
         assert_eq!(leaving.hear(HandoverPhase::Finish, T0).unwrap(), Step::End);
+    }
+
+    /// A daemon that is stuck gets to the message later; by then it is to know that nobody comes.
+    #[test]
+    fn a_daemon_that_does_not_answer_to_begin_is_told_that_nobody_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let daemon = std::thread::spawn(move || {
+            let (begun, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(&begun).lines();
+            let heard = |lines: &mut dyn Iterator<Item = std::io::Result<String>>| {
+                decode_request(lines.next().unwrap().unwrap().as_bytes()).unwrap()
+            };
+            assert_eq!(heard(&mut lines), Request::Ping {});
+            let pong = Reply::Pong { program: "test".into(), pid: 7 };
+            (&begun).write_all(&encode_reply(pong)).unwrap();
+            let begin = heard(&mut lines);
+            let (other, _) = listener.accept().unwrap();
+            (begin, heard(&mut BufReader::new(&other).lines()))
+        });
+        let error = Predecessor::find_within(&socket, Duration::from_millis(200)).err().unwrap();
+        assert!(matches!(error, HandoverError::Refused(_)), "{error}");
+        let phase = |phase| Request::Handover { phase };
+        let heard = daemon.join().unwrap();
+        assert_eq!(heard, (phase(HandoverPhase::Begin), phase(HandoverPhase::Abort)));
     }
 
     #[test]

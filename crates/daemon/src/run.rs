@@ -19,7 +19,7 @@ use crate::lock::Lock;
 use crate::owner::{Legacy, Owner, Parts};
 use crate::plane::PlaneError;
 use crate::preflight::{self, Preflight, Trees};
-use crate::server::{Front, MESSAGES_MAX, Message};
+use crate::server::{Front, MESSAGES_MAX, Message, wanted};
 use crate::{controllers, http, privileges};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
-use tidegate_api::server::{BindError, Bounds, ControlSocket, bind, serve};
+use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
@@ -35,12 +35,15 @@ use tidegate_units::{Clock, MonotonicClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// How long a daemon that hands over or stops waits for its last answers to be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long the runtime is given to see a signal that has come.
 const LOOK: Duration = Duration::from_millis(1);
+/// Subject of the warning that nobody can reach us.
+const SOCKET: &str = "control socket";
 /// How often the queues of interfaces are looked at, where a bucket follows them: they fill and
 /// empty within 20 ms.
 const SAMPLE_EVERY: Duration = Duration::from_millis(15);
@@ -128,7 +131,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     // Sockets and signals want the runtime around them, from here on.
     let _inside = runtime.enter();
     let mut told = Told::listen().map_err(io_error("signals"))?;
-    let started = start(&options, config, listeners, &mut || told.to_stop_already(&runtime))?;
+    let started = start(&options, config, listeners, &mut || told.stop_came(&runtime))?;
     let Some(mut started) = started else {
         tracing::info!("told to stop before it took over; the other daemon goes on");
         return Ok(());
@@ -160,7 +163,7 @@ impl Told {
         })
     }
 
-    async fn to_stop(&mut self) {
+    async fn stop(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
@@ -168,8 +171,8 @@ impl Told {
     }
 
     /// During the start, when the runtime does not run. To be followed: it is not told again.
-    fn to_stop_already(&mut self, runtime: &Runtime) -> bool {
-        runtime.block_on(async { tokio::time::timeout(LOOK, self.to_stop()).await.is_ok() })
+    fn stop_came(&mut self, runtime: &Runtime) -> bool {
+        runtime.block_on(async { tokio::time::timeout(LOOK, self.stop()).await.is_ok() })
     }
 }
 
@@ -213,6 +216,10 @@ fn start(
     let Some(mut old) = Predecessor::find(&config.daemon.socket)? else {
         return begin(options, config, listeners).map(Some);
     };
+    if let Err(error) = old.shares(&config.daemon.pins) {
+        old.abort();
+        return Err(error.into());
+    }
     match build(options, config, listeners, Some(&mut old)) {
         Ok(started) if told_to_stop() => {
             drop(started);
@@ -328,19 +335,20 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     let (sender, messages) = mpsc::channel(MESSAGES_MAX);
     let front =
         Front { owner: sender, snapshots: snapshots.clone(), version: options.version.clone() };
-    let served = serve(socket, Arc::new(front), Bounds::default(), std::future::pending());
-    let serving = tokio::spawn(served);
+    let door = Door::open(socket, Arc::new(front));
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let pages = http::Server::start(owner.config().daemon.http.0, pages);
     let pins = owner.config().daemon.pins.clone();
-    let mut locking = Box::pin(hold(lock, &pins));
+    let locked = pins.clone();
+    let mut locking = Box::pin(hold(lock, &locked));
     tracing::info!(version = options.version, "running");
-    let mut life = Life { owner, options, ssh, clock, leaving: Leaving::default(), pages };
+    let leaving = Leaving::default();
+    let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins };
     let end = life.until_end(told, messages, locking.as_mut()).await?;
     // The socket's file and the HTTP address are free before we say the last word.
     drop(life.pages);
     tokio::time::sleep(LAST_WORDS).await;
-    serving.abort();
+    drop(life.door);
     let Life { owner, options, .. } = life;
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
@@ -381,6 +389,53 @@ enum End {
     Succeeded,
 }
 
+/// The control socket, and who serves it.
+struct Door {
+    front: Arc<Front>,
+    place: Place,
+    serving: JoinHandle<()>,
+    /// Those who came by the socket that was before, and are still served.
+    before: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    fn open(socket: ControlSocket, front: Arc<Front>) -> Self {
+        let place = socket.place();
+        let serving = Self::serve(socket, &front);
+        Self { front, place, serving, before: None }
+    }
+
+    fn serve(socket: ControlSocket, front: &Arc<Front>) -> JoinHandle<()> {
+        let stop = std::future::pending();
+        tokio::spawn(serve(socket, Arc::clone(front), Bounds::default(), stop))
+    }
+
+    /// A daemon that did not come may have put its own socket in the place of ours, or have removed
+    /// it: then we make ours again.
+    fn reopen(&mut self) -> Result<(), BindError> {
+        if self.place.is_held() {
+            return Ok(());
+        }
+        let socket = bind(self.place.path())?;
+        self.place = socket.place();
+        let anew = Self::serve(socket, &self.front);
+        let closed = std::mem::replace(&mut self.serving, anew);
+        if let Some(older) = self.before.replace(closed) {
+            older.abort();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.serving.abort();
+        if let Some(before) = &self.before {
+            before.abort();
+        }
+    }
+}
+
 /// The owner's loop and what it needs to serve commands.
 struct Life {
     owner: Owner,
@@ -390,6 +445,9 @@ struct Life {
     /// Whether a successor is starting.
     leaving: Leaving,
     pages: http::Server,
+    door: Door,
+    /// Those of the start, whatever a reload says.
+    pins: PathBuf,
 }
 
 impl Life {
@@ -417,7 +475,7 @@ impl Life {
                     // The reason of a refusal is in the log and in the warnings.
                     let _ = self.reload(None);
                 }
-                Some(message) = messages.recv() => {
+                Some(message) = wanted(&mut messages) => {
                     let answer = self.serve(message.request);
                     let finished = matches!(answer, Ok((_, true)));
                     // A client that left does not want the answer.
@@ -441,10 +499,19 @@ impl Life {
     fn tick(&mut self) {
         if self.leaving.given_up(self.clock.now()) {
             tracing::warn!("the daemon that began to take over was not heard of again; going on");
-            self.owner.resume();
+            self.resume();
         }
         self.pages.tell(self.clock.now(), &mut self.owner.warnings);
         if self.leaving.begun() { self.owner.tick_leaving() } else { self.owner.tick() }
+    }
+
+    /// The successor did not come.
+    fn resume(&mut self) {
+        self.owner.resume();
+        match self.door.reopen() {
+            Ok(()) => self.owner.warnings.clear(SOCKET),
+            Err(error) => self.owner.warnings.stick(self.clock.now(), SOCKET, error.to_string()),
+        }
     }
 
     /// Serves one request; true when it was the last.
@@ -478,7 +545,7 @@ impl Life {
     /// its own in their place: those are told, too.
     fn release_leaving(&mut self, on: bool) -> Result<Reply, ApiError> {
         let reply = self.owner.release(on)?;
-        if let Err(error) = release_pinned(&self.owner.config().daemon.pins, on) {
+        if let Err(error) = release_pinned(&self.pins, on) {
             tracing::warn!(%error, "the kill switch that is pinned was not thrown");
         }
         Ok(reply)
@@ -491,19 +558,20 @@ impl Life {
             Ok(Step::End) => {}
             Ok(Step::Stay) => {
                 tracing::info!("the other daemon could not start; going on");
-                self.owner.resume();
+                self.resume();
             }
             Err(error) => {
                 tracing::warn!(?phase, %error, "refused to another daemon");
                 // One that finishes too late has written in the meantime.
                 if phase == HandoverPhase::Finish {
-                    self.owner.resume();
+                    self.resume();
                 }
             }
         }
         let last = step? == Step::End;
         let Legacy { generation, limits, modes } = self.owner.legacy();
-        Ok((Reply::Handover { generation, limits, modes }, last))
+        let pins = Some(self.pins.clone());
+        Ok((Reply::Handover { generation, limits, modes, pins }, last))
     }
 
     fn reload(&mut self, path: Option<PathBuf>) -> Result<Reply, ApiError> {

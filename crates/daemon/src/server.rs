@@ -3,7 +3,7 @@
 //! way back. `status` does not disturb the owner: it reads the last snapshot.
 
 use std::sync::Arc;
-use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request};
+use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
 use tidegate_api::server::Handler;
 use tidegate_model::snapshot::Snapshot;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -15,6 +15,16 @@ pub(crate) const MESSAGES_MAX: usize = 64;
 pub(crate) struct Message {
     pub(crate) request: Request,
     pub(crate) answer: oneshot::Sender<Result<Reply, ApiError>>,
+}
+
+/// The next request that somebody still waits for: who gave up was told that it was not served.
+pub(crate) async fn wanted(messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
+    loop {
+        let message = messages.recv().await?;
+        if !message.answer.is_closed() {
+            return Some(message);
+        }
+    }
 }
 
 /// The handler of the control socket.
@@ -39,6 +49,15 @@ impl Handler for Front {
             request => self.ask_owner(request).await,
         }
     }
+
+    /// A successor that leaves after `begin` does not come.
+    async fn left(&self, last: Request) {
+        if last == (Request::Handover { phase: HandoverPhase::Begin }) {
+            let abort = Request::Handover { phase: HandoverPhase::Abort };
+            // An owner that does not get to it goes on by itself, later.
+            let _ = self.ask_owner(abort).await;
+        }
+    }
 }
 
 impl Front {
@@ -50,5 +69,30 @@ impl Front {
         answered
             .await
             .unwrap_or_else(|_| Err(ApiError::new(ErrorKind::Failed, "the daemon is stopping")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Waker};
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_served() {
+        let (owner, mut messages) = mpsc::channel(MESSAGES_MAX);
+        let (_, snapshots) = watch::channel(None);
+        let front = Front { owner, snapshots, version: "test".into() };
+        let mut now = Context::from_waker(Waker::noop());
+        let mut late = Box::pin(front.handle(Request::Reload { path: None }));
+        let mut patient = Box::pin(front.handle(Request::Release { on: true }));
+        assert!(late.as_mut().poll(&mut now).is_pending());
+        assert!(patient.as_mut().poll(&mut now).is_pending());
+        drop(late);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let message = runtime.block_on(wanted(&mut messages)).unwrap();
+        assert_eq!(message.request, Request::Release { on: true });
+        drop(patient);
+        drop(front);
+        assert!(runtime.block_on(wanted(&mut messages)).is_none());
     }
 }

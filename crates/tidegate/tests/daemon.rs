@@ -11,6 +11,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -481,7 +482,9 @@ fn a_daemon_hands_over_to_one_other_only_and_not_to_one_that_comes_too_late() {
         client.ask(&Request::Handover { phase })
     };
     phase(HandoverPhase::Finish).unwrap_err();
-    phase(HandoverPhase::Begin).unwrap();
+    // Who begins stays connected: one that leaves does not come.
+    let mut first = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
+    first.ask(&Request::Handover { phase: HandoverPhase::Begin }).unwrap();
     let output = Command::new("nsenter")
         .arg(format!("--net={}", world.namespace("s").display()))
         .args(["timeout", "10", env!("CARGO_BIN_EXE_tidegate"), "run", "--config"])
@@ -642,6 +645,72 @@ fn after_its_start_the_daemon_has_no_capabilities() {
     };
     wait_for("no capabilities", || (none("CapEff:") && none("CapPrm:")).then_some(()));
     assert!(status().contains("NoNewPrivs:\t1"));
+}
+
+/// As it is when a successor dies, or is refused, after it has put its socket in the place of ours.
+#[test]
+fn a_daemon_whose_successor_is_gone_is_reachable_again_at_once() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    for bound in [true, false] {
+        let mut successor = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
+        successor.ask(&Request::Handover { phase: HandoverPhase::Begin }).unwrap();
+        let begun = MonotonicClock.now();
+        fs::remove_file(world.socket()).unwrap();
+        let socket = bound.then(|| UnixListener::bind(world.socket()).unwrap());
+        drop((socket, successor));
+        wait_for("the old daemon answers", || world.answers(&daemon).then_some(()));
+        let reload = || world.tidegate(&["reload"]).status.success();
+        wait_for("it is in charge", || reload().then_some(()));
+        let took = MonotonicClock.now().since(begun);
+        assert!(took < Nanos::from_secs(15), "{took}: it did not wait for whoever is gone");
+        wait_for("its limits are in force", || world.request().is_err().then_some(()));
+    }
+    let mut next = world.run(&config, &[]);
+    let mut daemon = daemon;
+    assert!(daemon.ended(), "and it can be succeeded");
+    next.signal("-TERM");
+    assert!(next.ended() && !world.socket().exists());
+}
+
+#[test]
+fn a_successor_that_is_told_to_stop_leaves_the_old_daemon_in_charge() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    let mut successor = world.spawn_by(&[], &config, &[]);
+    let begin = MonotonicClock.now();
+    while world.tidegate(&["reload"]).status.success() {
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "nobody took over");
+    }
+    successor.signal("-TERM");
+    assert!(successor.ended(), "it ends well: {}", world.log());
+    wait_for("the old daemon is in charge", || {
+        (world.answers(&daemon) && world.tidegate(&["reload"]).status.success()).then_some(())
+    });
+    wait_for("its limits are in force", || world.request().is_err().then_some(()));
+}
+
+/// It would find none of the pins, put its hooks beside those that are there, and judge twice.
+#[test]
+fn a_successor_with_other_pins_is_refused_and_changes_nothing() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    let text = fs::read_to_string(&config).unwrap();
+    let (pins, others) = (world.pins.to_str().unwrap(), format!("{}-2", world.pins.display()));
+    let other = world.path("other.yaml");
+    fs::write(&other, text.replace(pins, &others)).unwrap();
+    assert!(world.tidegate(&["reload", other.to_str().unwrap()]).status.success());
+    let warnings = world.status().warnings;
+    assert!(warnings.iter().any(|w| w.contains("daemon.pins") && w.contains("stopped first")));
+    let output = world.command(&[], &other).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("has its pins at"), "{said}");
+    assert!(!Path::new(&others).exists());
+    assert!(world.answers(&daemon));
+    wait_for("its limits are in force", || world.request().is_err().then_some(()));
 }
 
 /// Both find nobody in charge. Without the lock before the first pin one would put its maps in the

@@ -41,8 +41,8 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
-        let name = format!("tgl{}", std::process::id());
+    fn new(number: u32) -> Self {
+        let name = format!("tgl{}-{number}", std::process::id());
         let world = Self { name, directory: tempfile::tempdir().unwrap(), daemon: None };
         std::fs::create_dir(world.file("bpf")).unwrap();
         let mount =
@@ -67,7 +67,7 @@ impl World {
         self.directory.path().join(name)
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, more: &[&str]) {
         let text = format!(
             "interfaces: [{{name: v0}}]\n\
              services:\n  shop: {{mode: enforce, listen: [\"*:8000\"]}}\n\
@@ -82,6 +82,7 @@ impl World {
             .arg(env!("CARGO_BIN_EXE_tidegate"))
             .args(["run", "--config"])
             .arg(self.file("config"))
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         self.daemon = Some(command.spawn().unwrap());
@@ -105,6 +106,10 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(arguments).arg("--socket").arg(self.file("socket")).output().unwrap()
     }
+
+    fn status(&self) -> String {
+        String::from_utf8(self.tidegate(&["status"]).stdout).unwrap()
+    }
 }
 
 impl Drop for World {
@@ -120,8 +125,8 @@ impl Drop for World {
 
 #[test]
 fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
-    let mut world = World::new();
-    world.run();
+    let mut world = World::new(0);
+    world.run(&[]);
     let config = world.file("config");
     let reload = || world.tidegate(&["reload", config.to_str().unwrap()]);
     assert!(reload().status.success());
@@ -140,4 +145,23 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     let refused = reload();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("start it anew"), "{text}");
+    let status = world.status();
+    let warning =
+        "hooks: interface v0: xdp (in) is not there any more: the interface was made anew";
+    assert!(status.contains(warning) && status.contains("gave up its privileges"), "{status}");
+}
+
+#[test]
+fn a_daemon_that_keeps_its_privileges_puts_its_hooks_on_again() {
+    let mut world = World::new(1);
+    world.run(&["--keep-privileges"]);
+    let ready = |word: &'static str| {
+        wait_for(word, || world.get("/readyz").filter(|page| page.contains(word)));
+    };
+    ip(&format!("-n {} link del v0", world.name));
+    ready(" 503 ");
+    assert!(world.status().contains("there is no such interface"), "{}", world.status());
+    world.plug();
+    ready(" 200 ");
+    wait_for("no warning", || (!world.status().contains("hooks: ")).then_some(()));
 }

@@ -2,6 +2,7 @@
 //! Client and server over a real Unix socket, with good clients and with hostile ones.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+use std::future::pending;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +17,7 @@ use tidegate_api::server::{BindError, Bounds, Handler, bind, serve};
 use tidegate_model::intent::Mode;
 use tidegate_model::snapshot::Snapshot;
 use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -266,6 +267,65 @@ fn without_a_daemon_the_error_says_how_to_start_one() {
     // A socket whose daemon was killed: the file is there, nobody listens.
     drop(UnixListener::bind(&path).unwrap());
     check(&path);
+}
+
+/// Tells what clients had been served last when they left.
+struct Remembers(mpsc::UnboundedSender<Request>);
+
+impl Handler for Remembers {
+    async fn handle(&self, request: Request) -> Result<Reply, ApiError> {
+        Answers.handle(request).await
+    }
+
+    async fn left(&self, last: Request) {
+        self.0.send(last).unwrap();
+    }
+}
+
+#[test]
+fn who_leaves_is_told_of_with_the_last_request_that_was_served() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("control.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (sender, mut left) = mpsc::unbounded_channel();
+    let asked = path.clone();
+    let clients = move || {
+        Client::connect(&asked, PATIENCE).unwrap();
+        let mut client = Client::connect(&asked, PATIENCE).unwrap();
+        client.ask(&Request::Ping {}).unwrap();
+        client.ask(&Request::Status {}).unwrap();
+        client.ask(&Request::Release { on: true }).unwrap_err();
+    };
+    let last = runtime.block_on(async {
+        let socket = bind(&path).unwrap();
+        let handler = Arc::new(Remembers(sender));
+        let serving = tokio::spawn(serve(socket, handler, Bounds::default(), pending()));
+        tokio::task::spawn_blocking(clients).await.unwrap();
+        let last = tokio::time::timeout(PATIENCE, left.recv()).await.unwrap();
+        serving.abort();
+        last
+    });
+    assert_eq!(
+        last,
+        Some(Request::Status {}),
+        "not one that was refused, nor of who asked nothing"
+    );
+}
+
+#[test]
+fn a_socket_knows_whether_its_file_is_still_its_own() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("control.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let first = bind(&path).unwrap();
+    assert!(first.place().is_held() && first.place().path() == path);
+    let second = bind(&path).unwrap();
+    assert!(!first.place().is_held() && second.place().is_held());
+    drop(first);
+    assert!(second.place().is_held(), "what is another's is not removed");
+    std::fs::remove_file(&path).unwrap();
+    assert!(!second.place().is_held());
 }
 
 /// A server that says one thing, whatever it is asked.

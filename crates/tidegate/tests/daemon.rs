@@ -383,6 +383,11 @@ fn after_kill_9_limits_hold_for_a_while_and_then_everything_passes() {
 #[test]
 fn after_a_crash_limits_stay_until_the_new_daemon_knows_better() {
     let world = World::new();
+    let mut fresh = world.run(&world.configure("{name: default}"), &[]);
+    let why = world.status().services[0].limits.why.text.clone();
+    assert!(!why.contains("before the start"), "nothing was: {why}");
+    fresh.signal("-TERM");
+    assert!(fresh.ended());
     let daemon = world.run(&world.configure("{name: fixed, rate: 1, burst: 1}"), &[]);
     wait_for("limits are in force", || world.request().is_err().then_some(()));
     daemon.kill();

@@ -213,7 +213,8 @@ struct tg_gauges {
 	__s64 open;
 	__u64 untracked;	/* verified, but the table had no room */
 	__u64 evicted;		/* idle too long */
-	__u64 pad[4];
+	__u64 forgotten;	/* of these, those that waited for an answer */
+	__u64 pad[3];
 };
 TG_ASSERT(sizeof(struct tg_gauges) == 64);
 

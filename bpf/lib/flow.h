@@ -172,8 +172,11 @@ static __always_inline int tg_flow_evict(__u64 *at, __u64 now_ns)
 	if (!tg_flow_free(at, meta))
 		return 0;
 	gauges = tg_flow_gauges(meta);
-	if (gauges)
+	if (gauges) {
 		__sync_fetch_and_add(&gauges->evicted, 1);
+		if (meta & TG_FLOW_WAITING)
+			__sync_fetch_and_add(&gauges->forgotten, 1);
+	}
 	return 1;
 }
 

@@ -130,7 +130,9 @@ plain! {
     /// Totals of a service on one CPU.
     struct TotalsRaw { head: TotalsHead, first_byte: HistogramRaw, end: HistogramRaw } = 32 + 2 * (16 + 8 * HISTOGRAM_BUCKETS);
     /// Gauges of a service.
-    struct GaugesRaw { waiting: i64, open: i64, untracked: u64, evicted: u64, pad: [u64; 4] } = 64;
+    struct GaugesRaw {
+        waiting: i64, open: i64, untracked: u64, evicted: u64, forgotten: u64, pad: [u64; 3],
+    } = 64;
     /// A sampled verdict.
     struct SampleRaw {
         now_ns: u64, src: [u8; 16], dst: [u8; 16], sport: u16, dport: u16,

@@ -127,6 +127,7 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
     let mut totals = ServiceTotals {
         waiting: gauges.waiting.max(0).unsigned_abs(),
         open: gauges.open.max(0).unsigned_abs(),
+        unseen: gauges.untracked.saturating_add(gauges.forgotten),
         ..ServiceTotals::default()
     };
     for value in maps.read_percpu("tg_totals", service as u32)? {

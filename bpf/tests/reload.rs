@@ -262,6 +262,7 @@ fn an_idle_connection_is_forgotten_by_the_heartbeat() {
         std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
     assert_eq!(plane.totals(0).unwrap().waiting, 0);
+    assert_eq!(plane.totals(0).unwrap().unseen, 20, "they waited, and will not be seen to end");
 }
 
 /// A large table takes no more heartbeats than a small one.
@@ -293,4 +294,5 @@ fn a_full_table_leaves_the_rest_untracked_and_the_gauges_exact() {
     let totals = plane.totals(0).unwrap();
     assert_eq!(totals.open, totals.waiting);
     assert!((900..=1024).contains(&totals.open), "{}", totals.open);
+    assert_eq!(totals.open + totals.unseen, 4000);
 }

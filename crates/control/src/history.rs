@@ -17,6 +17,8 @@ pub(crate) struct Sums {
     pub(crate) refused: f64,
     /// Answers completed.
     pub(crate) completed: f64,
+    /// Arrivals that went out of sight before their answer.
+    pub(crate) unseen: f64,
     /// Growth of the jobs in flight.
     pub(crate) growth: f64,
     /// Response times of those with one, in seconds, and their number.
@@ -32,6 +34,7 @@ impl Sums {
             offered: self.offered + o.offered,
             refused: self.refused + o.refused,
             completed: self.completed + o.completed,
+            unseen: self.unseen + o.unseen,
             growth: self.growth + o.growth,
             response_s: self.response_s + o.response_s,
             responses: self.responses + o.responses,
@@ -44,6 +47,7 @@ impl Sums {
             offered: self.offered - o.offered,
             refused: self.refused - o.refused,
             completed: self.completed - o.completed,
+            unseen: self.unseen - o.unseen,
             growth: self.growth - o.growth,
             response_s: self.response_s - o.response_s,
             responses: self.responses - o.responses,
@@ -55,15 +59,15 @@ impl Sums {
         if self.seconds > 0.0 { self.completed / self.seconds } else { 0.0 }
     }
 
-    /// Arrivals beyond completions.
+    /// Arrivals beyond completions, without those whose completion would not be seen.
     pub(crate) fn excess(&self) -> f64 {
-        self.offered - self.completed
+        self.offered - self.completed - self.unseen
     }
 
     /// Arrivals that were neither completed nor refused, and are not in flight either: SYNs that
     /// the server's full queue ignored, clients that left without an answer.
     pub(crate) fn lost(&self) -> f64 {
-        self.offered - self.refused - self.completed - self.growth
+        self.offered - self.refused - self.completed - self.unseen - self.growth
     }
 }
 

@@ -66,7 +66,8 @@ mod tests {
     #[test]
     fn rules_refusals_are_refusals_for_rules_and_nothing_for_syn_policing() {
         let mut s = Signals::default();
-        let counts = Counts { offered: 100, repeated: 0, admitted: 90, refused: 10, completed: 40 };
+        let counts =
+            Counts { offered: 100, admitted: 90, refused: 10, completed: 40, ..Counts::default() };
         s.balance.counts = Some(Reading::fresh(counts));
         // Which rank was refused says nothing of whose first request it was.
         for (refused, refused_first) in [([900, 0, 0], 7), ([0, 29, 70], 20), ([0, 50, 1], 3)] {

@@ -36,13 +36,14 @@ fn reading<T: Clone + std::fmt::Debug + 'static>(
 
 fn signals() -> impl Strategy<Value = Signals> {
     let period = prop_oneof![8 => Just(100_000_000_u64), 1 => Just(0_u64), 1 => any::<u64>()];
-    let counts = (number(), number(), number(), number(), number()).prop_map(
-        |(offered, repeated, admitted, refused, completed)| Counts {
+    let counts = (number(), number(), number(), number(), number(), number()).prop_map(
+        |(offered, repeated, admitted, refused, completed, unseen)| Counts {
             offered,
             repeated,
             admitted,
             refused,
             completed,
+            unseen,
         },
     );
     let times = (number(), number(), number()).prop_map(|(count, sum, p50)| Times {
@@ -123,7 +124,7 @@ fn crowd(controller: &mut dyn Controller, ticks: u64) -> (Signals, Option<Rate>)
             admitted,
             refused: offered - admitted,
             completed,
-            repeated: 0,
+            ..Counts::default()
         }));
         s.time.waiting = Some(Reading::fresh(waiting));
         let each = Nanos::from_millis(40);

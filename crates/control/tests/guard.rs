@@ -56,3 +56,25 @@ fn a_cpu_that_is_not_known_any_more_does_not_narrow() {
         assert_eq!(guard_after(&mut controller, unknown), Some(257), "{unknown:?}");
     }
 }
+
+/// Ten long polls a second, each answered after 90 s of silence, which the dataplane follows for 60:
+/// what goes out of sight is not lost, and sheds nothing.
+#[test]
+fn polls_that_outlast_the_table_are_not_lost() {
+    let mut controller = DefaultController::new(DefaultSpec::default());
+    for now in 1..=6000 {
+        let (offered, forgotten) = (1, u64::from(now > 600));
+        let counts = Counts { offered, admitted: 1, unseen: forgotten, ..Counts::default() };
+        let mut signals = Signals {
+            now: Nanos::from_millis(100 * now),
+            period: Nanos::from_millis(100),
+            ..Signals::default()
+        };
+        signals.balance.counts = Some(Reading::fresh(counts));
+        signals.time.waiting = Some(Reading::fresh(now.min(600)));
+        signals.time.first_byte = Some(Reading::fresh(Times::default()));
+        let limits = controller.tick(&signals, Mode::Enforce);
+        assert!(!limits.why.shedding, "after {now} ticks: {}", limits.why.text);
+        assert!(limits.rate.is_none() && limits.waiting_max.is_none());
+    }
+}

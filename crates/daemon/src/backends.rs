@@ -169,6 +169,7 @@ impl Part {
             admitted: self.of(counts.admitted),
             refused: self.of(counts.refused),
             completed: self.of(counts.completed),
+            unseen: self.of(counts.unseen),
         }
     }
 
@@ -336,7 +337,7 @@ mod tests {
             backends,
             ..Signals::default()
         };
-        let counts = Counts { offered: 101, admitted: 80, refused: 21, completed: 80, repeated: 0 };
+        let counts = Counts { offered: 101, admitted: 80, refused: 21, completed: 80, ..Counts::default() };
         signals.balance.counts = Some(Reading::fresh(counts));
         signals
     }

@@ -174,6 +174,9 @@ pub struct Counts {
     pub refused: u64,
     /// Answers completed: first bytes of answers to admitted work.
     pub completed: u64,
+    /// Connections that went out of sight before their answer: not seen is not lost.
+    #[serde(default)]
+    pub unseen: u64,
 }
 
 /// What was sensed of the requests of one bucket.

@@ -26,6 +26,10 @@ pub struct ServiceTotals {
     pub waiting: u64,
     /// Verified connections that are open now.
     pub open: u64,
+    /// Connections whose answer will not be seen: the table had no room for them, or they waited in
+    /// silence for so long that they were forgotten.
+    #[serde(default)]
+    pub unseen: u64,
     /// Times from request (or SYN) to first byte of the answer.
     pub first_byte: Histogram,
     /// Times from SYN to the end of the connection.

@@ -98,6 +98,8 @@ fn counts(now: &ServiceTotals, before: &ServiceTotals) -> Option<Counts> {
         admitted: now.admitted.checked_sub(before.admitted)?,
         refused: now.refused.checked_sub(before.refused)?,
         completed: now.first_byte.count.checked_sub(before.first_byte.count)?,
+        // a reload may count on from elsewhere
+        unseen: now.unseen.saturating_sub(before.unseen),
     })
 }
 

@@ -239,6 +239,13 @@ const SERVICES: &[Metric] = &[
         |s, out| each(s, |v| optional(v, figures(v).completed, out)),
     ),
     gauge(
+        "service_unseen_rate",
+        "per_second",
+        "Connections that went out of sight in the last tick: the table had no room for them, or they waited for an answer in silence for a minute. They count as neither lost nor completed.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).unseen, out)),
+    ),
+    gauge(
         "service_waiting",
         "connections",
         "Connections to which the service owes an answer.",

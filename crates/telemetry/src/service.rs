@@ -16,6 +16,8 @@ pub struct Figures {
     pub refused: Option<f64>,
     /// Answers begun.
     pub completed: Option<f64>,
+    /// Connections that went out of sight before their answer.
+    pub unseen: Option<f64>,
 }
 
 /// The rates of the last tick.
@@ -33,6 +35,7 @@ pub fn figures(service: &ServiceState) -> Figures {
         admitted: rate(counts.admitted),
         refused: rate(counts.refused),
         // Where answers are not seen, nothing that completed is known.
+        unseen: rate(counts.unseen),
         completed: service.signals.time.first_byte.and_then(|_| rate(counts.completed)),
     }
 }

@@ -67,6 +67,7 @@ fn signals() -> Signals {
                 admitted: 18,
                 refused: 42,
                 completed: 18,
+                unseen: 2,
             })),
         },
         ..Signals::default()

@@ -71,6 +71,7 @@ impl Sense {
             admitted: totals.admitted - before.admitted,
             refused: totals.refused - before.refused,
             completed: first.count,
+            unseen: 0,
         }));
         let fresh = BucketTotals::default();
         s.buckets = totals

@@ -485,6 +485,7 @@ impl<O: Observer> World<O> {
             admitted: totals.admitted - before.totals.admitted,
             refused: totals.refused - before.totals.refused,
             completed: first.count,
+            unseen: 0,
         }));
         (before.at, before.used_s, before.pressed_s) = (now, used, pressed);
         // Idle ticks are many in a long load, and copy nothing.

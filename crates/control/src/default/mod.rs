@@ -404,6 +404,7 @@ fn sums(signals: &Signals, counts: &Counts) -> Sums {
         offered: float(counts.offered),
         refused: float(counts.refused),
         completed: float(counts.completed),
+        unseen: float(counts.unseen),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),
         growth: 0.0,

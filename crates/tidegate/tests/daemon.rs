@@ -684,9 +684,10 @@ fn a_successor_that_is_told_to_stop_leaves_the_old_daemon_in_charge() {
     let world = World::new();
     let config = world.configure("{name: fixed, rate: 1, burst: 1}");
     let daemon = world.run(&config, &[]);
+    let mut operator = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
     let mut successor = world.spawn_by(&[], &config, &[]);
     let begin = MonotonicClock.now();
-    while world.tidegate(&["reload"]).status.success() {
+    while operator.ask(&Request::Reload { path: None }).is_ok() {
         assert!(MonotonicClock.now().since(begin) < PATIENCE, "nobody took over");
     }
     successor.signal("-TERM");
@@ -729,7 +730,8 @@ fn of_two_daemons_that_start_together_one_lives_and_its_limits_last() {
     let (lost, status) = wait_for("one gives up", || {
         both.iter_mut().enumerate().find_map(|(at, daemon)| Some((at, gone(daemon)?)))
     });
-    assert_eq!(status.code(), Some(1));
+    // On a slow machine the second may come when the first is reachable, and take over from it.
+    assert!(matches!(status.code(), Some(0 | 1)), "{status}");
     let [a, b] = both;
     let mut alive = if lost == 0 { b } else { a };
     wait_for("the other answers", || world.answers(&alive).then_some(()));

@@ -153,7 +153,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "dataplane_attached",
         "",
-        "1 for every interface whose hook for SYNs is attached; layer is xdp, xdp-generic, tcx or clsact.",
+        "1 for every interface all of whose hooks are attached; layer is xdp, xdp-generic, tcx or clsact.",
         &["interface", "namespace", "layer"],
         |s, out| {
             for i in &s.interfaces {

@@ -285,7 +285,7 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 		 tg_ahead(p->seq + p->payload, conn->client_next) <= 0) {
 		/* all of it was here before; or the place was opened by an ACK
 		 * behind a first request that nobody saw */
-		if (step->first)
+		if (step->first && p->payload > 1)	/* no probe */
 			step->flight |= tg_conn_blind(conn);
 	}
 	else if (conn->request_left)

@@ -233,12 +233,13 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
  * A copy of a SYN that passed, whose handshake has not ended: 1 if it passes,
  * too. Where the server's stack keeps a socket for the first one, that says it
  * (lib/queue.h); behind SYN cookies, and on a router, nothing but the note does.
- * No more copies than a client sends by itself (tcp_syn_retries of Linux), and
- * not in quick succession: one SYN that was paid for must not let a flood in.
+ * No more copies than a client sends by itself (Linux: tcp_syn_linear_timeouts, 4
+ * since 6.5, and tcp_syn_retries, 6; the last after 67 s), and not in quick
+ * succession: one SYN that was paid for must not let a flood in.
  */
-#define TG_COPIES_MAX 6
+#define TG_COPIES_MAX 10
 #define TG_COPY_SPACING_NS (TG_NS_PER_S / 2)
-#define TG_COPY_NS (64 * TG_NS_PER_S)	/* after the first */
+#define TG_COPY_NS (70 * TG_NS_PER_S)	/* after the first */
 
 static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
 					   __u64 now_ns)

@@ -49,6 +49,7 @@ pub use dataplane::Dataplane;
 pub use error::Error;
 pub use limits::ServiceParams;
 pub use mount::foreign_program;
+pub use pins::prepare as prepare_pins;
 pub use plan::{
     AttachMode, Class, Interface, Listen, ListenAddress, NeverShed, Plan, Protocol, Service,
     Settings,

@@ -11,8 +11,11 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// Where the BPF filesystem belongs; the only place where it is mounted for the operator.
 const MOUNT_POINT: &str = "/sys/fs/bpf";
 
-/// Makes sure that `pins` lies on a BPF filesystem.
-pub(crate) fn prepare(pins: &Path) -> Result<(), Error> {
+/// Makes sure that `pins` lies on a BPF filesystem: mounts one where it belongs and none is.
+///
+/// # Errors
+/// [`Error::Pins`] says what is in the way.
+pub fn prepare(pins: &Path) -> Result<(), Error> {
     let failed = |source: io::Error| Error::Pins { path: pins.to_path_buf(), source };
     if is_bpf(pins).map_err(failed)? {
         return Ok(());

@@ -565,6 +565,11 @@ fn unanswered() -> Vec<Case> {
         .style(router),
         case("the end of the handshake and the first request are lost", behind),
         case("the same on a router", behind).style(router),
+        case("a probe of one byte before the first request is none", |talk| {
+            talk.open();
+            let probe = Segment { seq: talk.client - 1, ..talk.client_segment(ACK, b"\0") };
+            talk.client_says(probe).asks(&get("/busy"));
+        }),
         case("the first SYN-ACK went another way, on a router", |talk| {
             let syn = Segment { ack: Seq(0), ..talk.client_segment(SYN, b"") };
             talk.client_says(syn);

@@ -97,10 +97,10 @@ pub const COPIES: [(u64, u32, bool); 9] = [
     (HALF, 7, true),
     (2 * HALF - 1, 7, false),
     (2 * HALF, 7, true),
-    (6 * HALF, 7, true),
-    (7 * HALF, 7, false),
-    (64 * SECOND, 7, true),
-    (64 * SECOND + 1, 7, false),
+    (10 * HALF, 7, true),
+    (11 * HALF, 7, false),
+    (70 * SECOND, 7, true),
+    (70 * SECOND + 1, 7, false),
 ];
 
 /// The set-up of [`copy`]: one token, and none comes back.
@@ -120,7 +120,7 @@ pub fn copy(native: &mut Native, (at, seq): (u64, u32)) -> String {
     };
     say(0, 7, 0);
     // what is more than a few seconds later is the first copy
-    let before = if at > 8 * HALF { 0 } else { at / HALF };
+    let before = if at > 12 * HALF { 0 } else { at / HALF };
     for half in (1..before).chain((at % HALF != 0 && before > 0).then_some(before)) {
         say(half * HALF, 7, 1);
     }

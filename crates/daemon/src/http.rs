@@ -348,7 +348,8 @@ mod tests {
         stream.read_to_string(&mut text).unwrap();
         let took = Duration::from(MonotonicClock.now().since(before));
         assert_eq!(text.matches("# EOF").count(), REQUESTS + 1, "each has its answer");
-        assert!(took >= PAGE_EVERY * u32::try_from(REQUESTS).unwrap(), "{took:?}");
+        // the first of them may have come as long after /healthz
+        assert!(took >= PAGE_EVERY * u32::try_from(REQUESTS - 1).unwrap(), "{took:?}");
     }
 
     #[test]

@@ -6,7 +6,6 @@
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -18,8 +17,6 @@ const GOODBYE_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often the directory is made anew where a daemon that ends removes it.
 const TRIES: u32 = 8;
-/// Where the BPF filesystem belongs (as in bpf/src/pins.rs, which says what is wrong elsewhere).
-const BPF_MOUNT_POINT: &str = "/sys/fs/bpf";
 
 /// The lock, held until it is dropped.
 #[derive(Debug)]
@@ -82,21 +79,39 @@ impl Lock {
     }
 }
 
-/// Makes the directory. Without a BPF filesystem nothing can be made below its place: then it is
-/// mounted there.
+/// Makes the directory. Without a BPF filesystem nothing can be made below its place: then one is
+/// mounted there. Where there is one it is left as it is: what it refuses (a name with a dot) is
+/// refused.
 fn make(pins: &Path) -> io::Result<()> {
     let made = std::fs::create_dir_all(pins);
     let Err(error) = made else { return Ok(()) };
-    if error.kind() != io::ErrorKind::PermissionDenied || !pins.starts_with(BPF_MOUNT_POINT) {
+    if error.kind() != io::ErrorKind::PermissionDenied {
         return Err(error);
     }
-    mount("bpf", BPF_MOUNT_POINT, "bpf", MountFlags::empty(), c"mode=0700")?;
+    tidegate_bpf::prepare_pins(pins).map_err(io::Error::other)?;
     std::fs::create_dir_all(pins)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A BPF filesystem takes no name with a dot. What is pinned there must not vanish behind another
+    /// one for that.
+    #[test]
+    fn a_bpf_filesystem_that_refuses_is_not_mounted_over() {
+        use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+        let dir = tempfile::tempdir().unwrap();
+        mount("bpf", dir.path(), "bpf", MountFlags::empty(), None).unwrap();
+        std::fs::create_dir(dir.path().join("marker")).unwrap();
+        let refused = Lock::found(&dir.path().join("a.b"));
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let there = format!(" {} ", dir.path().display());
+        let kept = dir.path().join("marker").is_dir();
+        unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+        assert!(refused.is_err() && kept);
+        assert_eq!(mounts.lines().filter(|line| line.contains(&there)).count(), 1);
+    }
 
     #[test]
     fn one_holder_at_a_time() {

@@ -142,6 +142,8 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
     assert!(page.contains("interface v0 is not attached"), "{page}");
     assert!(attached().ends_with(" 0"), "{}", attached());
+    // the look may have come while there was no interface at all
+    wait_for("the new one", || world.status().contains("was made anew").then_some(()));
     let refused = reload();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("start it anew"), "{text}");

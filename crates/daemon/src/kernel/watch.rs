@@ -37,6 +37,9 @@ impl Watch {
         let due = self.tried.as_ref().is_none_or(|(tried, _)| now.since(*tried) >= TRY_EVERY);
         if may_attach && due && dataplane.can_mend() {
             let why = dataplane.mend();
+            for why in &why {
+                tracing::warn!("{why}");
+            }
             self.tried = dataplane.can_mend().then_some((now, why));
         }
         let mut lost = dataplane.lost();

@@ -337,7 +337,8 @@ mod tests {
             backends,
             ..Signals::default()
         };
-        let counts = Counts { offered: 101, admitted: 80, refused: 21, completed: 80, ..Counts::default() };
+        let counts =
+            Counts { offered: 101, admitted: 80, refused: 21, completed: 80, ..Counts::default() };
         signals.balance.counts = Some(Reading::fresh(counts));
         signals
     }

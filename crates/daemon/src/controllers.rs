@@ -3,8 +3,8 @@
 
 mod buckets;
 
-pub(crate) use buckets::{bounds_of_bucket, is_fixed};
 pub use buckets::make_bucket;
+pub(crate) use buckets::{bounds_of_bucket, is_fixed};
 
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec};
 use tidegate_model::RATE_FLOOR;

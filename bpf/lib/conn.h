@@ -287,10 +287,9 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 		 * behind a first request that nobody saw */
 		if (step->first && p->payload > 1)	/* no probe */
 			step->flight |= tg_conn_blind(conn);
-	}
-	else if (conn->request_left)
+	} else if (conn->request_left) {
 		tg_conn_body(conn, p, step);
-	else if (conn->phase != TG_CONN_IDLE) {
+	} else if (conn->phase != TG_CONN_IDLE) {
 		step->reason = TG_UNJUDGED_OUTSTANDING;
 		step->flight |= tg_conn_blind(conn);
 	} else if (ahead < 0) {

@@ -13,6 +13,9 @@
 //! The same with header rules: the router answers 503 for the slow one, and no SYN is refused.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+mod common;
+
+use common::{run, wait_for};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     SanType,
@@ -32,10 +35,8 @@ use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::{PeerState, ServiceState, Snapshot};
 use tidegate_sense::in_namespace;
-use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
+use tidegate_units::Rate;
 
-/// Longest wait for anything that shall happen.
-const PATIENCE: Nanos = Nanos::from_secs(40);
 /// The rate with which the controller of each back-end begins.
 const RATE_START: f64 = 150.0;
 /// Connections per second to each back-end; those that a full queue drops come again.
@@ -45,23 +46,6 @@ const SLOW: u64 = 40;
 /// Connections that a client keeps open at once, to each back-end.
 const KEPT: usize = 400;
 const HOSTS: [&str; 4] = ["c", "f", "b1", "b2"];
-
-fn run(program: &str, arguments: &str) {
-    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments}: {error}");
-}
-
-fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 fn server_of(host: &str) -> SocketAddr {
     let net = host.trim_start_matches('b');

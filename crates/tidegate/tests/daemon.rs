@@ -8,6 +8,9 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+mod common;
+
+use common::{PATIENCE, ip, wait_for};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,26 +28,6 @@ use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 const SERVER: &str = "10.77.0.1:8000";
-/// Longest wait for anything that shall happen.
-const PATIENCE: Nanos = Nanos::from_secs(30);
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
-}
-
-/// Waits until `done` gives something.
-fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// Two namespaces, a server, a directory, pins; all gone when it is dropped.
 struct World {

@@ -3,35 +3,16 @@
 //! asks is told so.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+mod common;
+
+use common::{ip, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 use tidegate_sense::in_namespace;
-use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 const HTTP: &str = "127.0.0.1:9911";
-/// Longest wait for anything that shall happen.
-const PATIENCE: Nanos = Nanos::from_secs(30);
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
-}
-
-/// Waits until `done` gives something.
-fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
-}
 
 /// A namespace with one end of a veth pair and a daemon; gone when it is dropped.
 struct World {

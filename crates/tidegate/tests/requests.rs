@@ -6,12 +6,14 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+mod common;
+
+use common::{PATIENCE, wait_for};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 use tidegate_lab::{
     ApacheOptions, Arrive, Cost, Helper, Lab, LabError, LabOptions, LoadPlan, Mpm, Product,
     ProductConfig, Role, Script, Server,
@@ -19,8 +21,6 @@ use tidegate_lab::{
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::Profile;
 
-/// Longest wait for anything that shall happen.
-const PATIENCE: Nanos = Nanos::from_secs(30);
 const STATIC: &str = "/index.html";
 const SCRIPT: &str = "/cgi-bin/work?kind=busy&mean_us=10&shape=constant";
 
@@ -104,18 +104,6 @@ impl World {
             .unwrap();
         let said = String::from_utf8_lossy(&asked.stderr).into_owned();
         if asked.status.success() { Ok(()) } else { Err(LabError::Product(said)) }
-    }
-}
-
-/// Waits until `done` gives something.
-fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What tests of the program share.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+#![allow(dead_code, reason = "no file of tests uses all of it")]
+
+use std::process::Command;
+use std::time::Duration;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+/// Longest wait for anything that shall happen.
+pub(crate) const PATIENCE: Nanos = Nanos::from_secs(40);
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {error}");
+}
+
+/// The same of `ip`.
+pub(crate) fn ip(arguments: &str) {
+    run("ip", arguments);
+}
+
+/// Waits until `done` gives something.
+pub(crate) fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = MonotonicClock.now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}

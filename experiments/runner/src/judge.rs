@@ -10,8 +10,10 @@
 use crate::results::Row;
 use serde::Deserialize;
 
-/// Largest drift of the capacity beside a run whose values count.
+/// Largest drift of the capacity beside a run whose values count as they are.
 pub const DRIFT_MAX: f64 = 0.03;
+/// Beyond this one nothing counts: the run may have been at the next load of a scenario.
+pub const DRIFT_LARGEST: f64 = 0.25;
 
 /// What an experiment claims.
 #[derive(Debug, Deserialize)]
@@ -144,8 +146,11 @@ pub enum Outcome {
     Narrowly(f64, f64),
     /// There is no band: the least and the largest value, and where that is.
     Reported(f64, f64, String),
-    /// It does, but at this point the machine changed beside the run, by this share of its capacity
-    /// and more than a run may have: it does not count as held.
+    /// It does, also with the drift of the capacity put on it: at this point, by this share.
+    Despite(f64, String, f64),
+    /// It does, but at this point the machine changed beside the run, by this share of its capacity,
+    /// and the value with that on it lies outside, or the share is too large: it does not count as
+    /// held.
     Unsteady(f64, String, f64),
     /// It does not, at this point.
     Fails(f64, String),
@@ -184,6 +189,7 @@ impl Line {
             self.outcome,
             Outcome::Holds(_)
                 | Outcome::Narrowly(..)
+                | Outcome::Despite(..)
                 | Outcome::Reported(..)
                 | Outcome::NotJudged
                 | Outcome::OtherWorld
@@ -247,12 +253,20 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The judged value; one in the band counts only where the machine was steady.
+/// The judged value; one in the band counts only where the machine was steady, or where what it
+/// drifted by makes no difference.
 fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
     let outcome = worst(claim, rows);
     match (&outcome, drifted(claim, rows)) {
         (Outcome::Holds(value) | Outcome::Narrowly(value, _), Some((place, drift))) => {
-            Outcome::Unsteady(*value, place, drift)
+            // Rates go with the machine's speed and times against it, to a first order.
+            let ends = [value * (1.0 + drift), value / (1.0 + drift)];
+            let inside = ends.iter().all(|end| badness(claim, *end) <= 0.0);
+            if inside && drift <= DRIFT_LARGEST {
+                Outcome::Despite(*value, place, drift)
+            } else {
+                Outcome::Unsteady(*value, place, drift)
+            }
         }
         _ => outcome,
     }
@@ -460,6 +474,10 @@ pub fn words(outcome: &Outcome) -> (String, String) {
             let text = if least == most { most } else { format!("{least} to {most} ({place})") };
             (text, "–".to_string())
         }
+        Outcome::Despite(value, place, drift) => {
+            let drift = 100.0 * drift;
+            (short(*value), format!("yes, also with C's drift of {drift:.0} % ({place}) on it"))
+        }
         Outcome::Unsteady(value, place, drift) => {
             let drift = 100.0 * drift;
             (short(*value), format!("not steady (C drifted by {drift:.0} %: {place})"))
@@ -574,17 +592,32 @@ mod tests {
         }
     }
 
-    /// What was measured while the machine changed counts as nothing held, and a miss stays one.
+    /// What was measured while the machine changed counts only where the change makes no
+    /// difference, whatever the direction; a miss stays one.
     #[test]
-    fn a_drift_beside_a_run_leaves_nothing_held() {
+    fn a_drift_beside_a_run_is_put_on_its_value() {
         let mut rows = rows();
         rows.push(row("reject", 3.0, "drift", 0.03));
         assert_eq!(outcome(&claim(Some(0.95), None), &rows), Outcome::Holds(0.96));
         rows.push(row("none", 1.0, "drift", 0.2));
-        let unsteady = Outcome::Unsteady(0.96, "none at 1".into(), 0.2);
-        assert_eq!(outcome(&claim(Some(0.95), None), &rows), unsteady);
+        // 0.96 less a sixth is 0.8, and a fifth more 1.152.
+        let place = || "none at 1".to_owned();
+        let despite = Outcome::Despite(0.96, place(), 0.2);
+        assert_eq!(outcome(&claim(Some(0.79), None), &rows), despite);
+        let unsteady = Outcome::Unsteady(0.96, place(), 0.2);
+        assert_eq!(outcome(&claim(Some(0.81), None), &rows), unsteady);
+        let wide = |most| claim(Some(0.1), Some(most));
+        let of = |most| {
+            let mut rows = rows.clone();
+            rows[1].value = 96.0;
+            outcome(&wide(most), &rows)
+        };
+        assert_eq!([of(1.16), of(1.15)], [despite, unsteady]);
         let fails = Outcome::Fails(0.96, "reject at 3".into());
         assert_eq!(outcome(&claim(Some(0.97), None), &rows), fails);
+        rows.push(row("reject", 2.0, "drift", 0.26));
+        let far = Outcome::Unsteady(0.96, "reject at 2".into(), 0.26);
+        assert_eq!(outcome(&claim(Some(0.1), None), &rows), far);
     }
 
     /// The reason of the first world is not said of the lab, whose own is.

@@ -75,7 +75,9 @@ fn head(sections: &[Vec<Part>]) -> String {
          of several runs, or a run was not the scenario as it stands, a note below the tables says so. \
          A claim that does not hold is said not to hold; no band was widened. Lines without a band \
          report what was seen, from the least to the largest value, and are not counted as claims. \
-         Bands were set before measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
+         Where the lab's capacity drifted beside a run by more than 3 %, a claim counts only if its \
+         value stays in the band with that drift put on it, in either direction, and never beyond a \
+         drift of 25 %. Bands were set before measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
     );
     for part in sections.iter().flatten() {
         let runs = part.read.rows.iter().map(|row| row.runs).max().unwrap_or(0);

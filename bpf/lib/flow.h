@@ -205,14 +205,23 @@ static __always_inline struct tg_pending *tg_pending_of(__u64 fingerprint)
 		     (__u32)(fingerprint >> 8) & settings.pending_mask);
 }
 
+/* Reads the note of a SYN, without using it: as tg_limits_fetch(). */
+static __always_inline void tg_flow_fetch(__u64 fingerprint)
+{
+	const struct tg_pending *pending = tg_pending_of(fingerprint);
+
+	if (pending)
+		(void)READ_ONCE(pending->fingerprint);
+}
+
 /*
  * A SYN passed. Its data (TCP Fast Open) may be a request, which the server has
  * before the handshake ends; a SYN that is sent again carries none, and must not
  * make that forgotten.
  */
-static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
+static __always_inline void tg_flow_syn(const struct tg_packet *p,
+					__u64 fingerprint, __u64 now_ns)
 {
-	__u64 fingerprint = tg_hash_flow(p, 0);
 	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
@@ -242,9 +251,8 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p, __u64 now_ns)
 #define TG_COPY_NS (70 * TG_NS_PER_S)	/* after the first */
 
 static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
-					   __u64 now_ns)
+					   __u64 fingerprint, __u64 now_ns)
 {
-	__u64 fingerprint = tg_hash_flow(p, 0);
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
 

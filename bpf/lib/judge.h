@@ -49,6 +49,7 @@ static __always_inline enum tg_action tg_pass(__u32 reason)
 struct tg_case {
 	struct tg_ask ask;
 	struct tg_class_view view;
+	__u64 fingerprint;	/* of the connection, as in lib/flow.h */
 	__u32 ifindex;
 	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
@@ -118,7 +119,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	int shadow = 0;
 
 	if (tg_limits_admit(&c->ask)) {
-		tg_flow_syn(p, c->ask.event.now_ns);
+		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
 	v = c->ask.verdict;
@@ -131,7 +132,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	}
 	tg_tell(c, p, v, shadow);
 	if (v.kind == TG_ADMIT || shadow) {
-		tg_flow_syn(p, c->ask.event.now_ns);
+		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
 		return TG_ACTION_PASS;
 	}
 	return c->refusal;
@@ -169,14 +170,18 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	if (tg_never_shed(&c->view, p, listen, c->origin))
 		return tg_pass(TG_REASON_NEVER_SHED);
 	c->ask.event.key = tg_hash_syn(p);
+	c->fingerprint = tg_hash_flow(p, 0);
+	tg_flow_fetch(c->fingerprint);
 	tg_limits_fetch(c->service, c->ask.event.key);
 	unprepared = tg_prepare(c, p);
 	reason = tg_queue(ctx, p, &c->ask.queue);
-	if (!reason && tg_flow_is_copy(p, c->ask.event.now_ns))
+	if (!reason &&
+	    tg_flow_is_copy(p, c->fingerprint, c->ask.event.now_ns))
 		return tg_pass(TG_REASON_SOCKET_REQUEST);
 	if (reason) {
 		if (reason == TG_REASON_SOCKET_TIME_WAIT)
-			tg_flow_syn(p, c->ask.event.now_ns);
+			tg_flow_syn(p, c->fingerprint,
+				    c->ask.event.now_ns);
 		return tg_pass(reason);
 	}
 	c->strength = tg_lease_strength(c->ask.event.now_ns);
@@ -187,7 +192,7 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	else
 		reason = unprepared;
 	if (reason) {
-		tg_flow_syn(p, c->ask.event.now_ns);
+		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
 		return tg_pass(reason);
 	}
 	return tg_verdict_on(ctx, c, p);

@@ -14,6 +14,8 @@ use serde::Deserialize;
 pub const DRIFT_MAX: f64 = 0.03;
 /// Beyond this one nothing counts: the run may have been at the next load of a scenario.
 pub const DRIFT_LARGEST: f64 = 0.25;
+/// From so many rounds on the interval over them has what the machine did in it.
+const ROUNDS_MIN: u32 = 3;
 
 /// What an experiment claims.
 #[derive(Debug, Deserialize)]
@@ -148,6 +150,9 @@ pub enum Outcome {
     Reported(f64, f64, String),
     /// It does, also with the drift of the capacity put on it: at this point, by this share.
     Despite(f64, String, f64),
+    /// It does with its interval, half of which is the second, over rounds that each had a machine of
+    /// their own: the capacity drifted by this share at this point.
+    Repeated(f64, f64, String, f64),
     /// It does, but at this point the machine changed beside the run, by this share of its capacity,
     /// and the value with that on it lies outside, or the share is too large: it does not count as
     /// held.
@@ -190,6 +195,7 @@ impl Line {
             Outcome::Holds(_)
                 | Outcome::Narrowly(..)
                 | Outcome::Despite(..)
+                | Outcome::Repeated(..)
                 | Outcome::Reported(..)
                 | Outcome::NotJudged
                 | Outcome::OtherWorld
@@ -254,10 +260,17 @@ pub fn short(value: f64) -> String {
 }
 
 /// The judged value; one in the band counts only where the machine was steady, or where what it
-/// drifted by makes no difference.
+/// drifted by makes no difference: by its size, or because the interval over several rounds has it
+/// and lies in the band.
 fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
     let outcome = worst(claim, rows);
     match (&outcome, drifted(claim, rows)) {
+        (Outcome::Holds(value), Some((place, drift)))
+            if drift <= DRIFT_LARGEST && half_over_rounds(claim, rows).is_some() =>
+        {
+            let half = half_over_rounds(claim, rows).unwrap_or(0.0);
+            Outcome::Repeated(*value, half, place, drift)
+        }
         (Outcome::Holds(value) | Outcome::Narrowly(value, _), Some((place, drift))) => {
             // Rates go with the machine's speed and times against it, to a first order.
             let ends = [value * (1.0 + drift), value / (1.0 + drift)];
@@ -270,6 +283,23 @@ fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
         }
         _ => outcome,
     }
+}
+
+/// The largest half of a 95 % interval of the points of a claim that compares values as they were
+/// measured, if there are rounds enough of each.
+fn half_over_rounds(claim: &Claim, rows: &[Row]) -> Option<f64> {
+    if claim.over.is_some() || claim.per.is_some() {
+        return None;
+    }
+    let x_name = claim.of.x_name.as_deref().unwrap_or("load");
+    let variants = expand(&claim.of.variants, rows).ok()?;
+    let places = variants.iter().flat_map(|v| claim.of.points(rows).iter().map(move |x| (v, *x)));
+    let half = |(variant, x): (&String, f64)| {
+        let row = row_of(rows, &claim.of.metric, variant, (x_name, x))?;
+        row.ci95.filter(|_| row.runs >= ROUNDS_MIN)
+    };
+    let halves: Option<Vec<f64>> = places.map(half).collect();
+    halves?.into_iter().reduce(f64::max)
 }
 
 /// The point of a claim beside which the capacity drifted most, if that was too much. Rows of
@@ -288,7 +318,9 @@ fn drifted(claim: &Claim, rows: &[Row]) -> Option<(String, f64)> {
             (variant, over.x_name.as_deref().unwrap_or(x_name), x)
         }));
         for (variant, x_name, x) in places {
-            let drift = find(rows, "drift", variant, (x_name, x)).ok();
+            // A metric may have a drift of its own.
+            let own = find(rows, &format!("{}_drift", claim.of.metric), variant, (x_name, x));
+            let drift = own.or_else(|_| find(rows, "drift", variant, (x_name, x))).ok();
             all.extend(drift.map(|drift| (format!("{variant} at {}", short(x)), drift)));
         }
     }
@@ -478,6 +510,13 @@ pub fn words(outcome: &Outcome) -> (String, String) {
             let drift = 100.0 * drift;
             (short(*value), format!("yes, also with C's drift of {drift:.0} % ({place}) on it"))
         }
+        Outcome::Repeated(value, half, place, drift) => {
+            let (half, drift) = (short(*half), 100.0 * drift);
+            let text = format!(
+                "yes, with the interval (± {half}) over rounds in which C drifted by {drift:.0} % ({place})"
+            );
+            (short(*value), text)
+        }
         Outcome::Unsteady(value, place, drift) => {
             let drift = 100.0 * drift;
             (short(*value), format!("not steady (C drifted by {drift:.0} %: {place})"))
@@ -618,6 +657,33 @@ mod tests {
         rows.push(row("reject", 2.0, "drift", 0.26));
         let far = Outcome::Unsteady(0.96, "reject at 2".into(), 0.26);
         assert_eq!(outcome(&claim(Some(0.1), None), &rows), far);
+    }
+
+    /// The interval over three rounds has the drift in it; one that reaches beyond the band, or is of
+    /// two rounds, does not count.
+    #[test]
+    fn rounds_have_their_drift_in_their_interval() {
+        let mut claim = claim(Some(1.024), None);
+        (claim.over, claim.of.at) = (None, vec![2.0]);
+        let mut rows = vec![row("reject", 2.0, "goodput", 1.05), row("reject", 2.0, "drift", 0.2)];
+        rows.push(row("reject", 2.0, "goodput_drift", 0.05));
+        let unsteady = Outcome::Unsteady(1.05, "reject at 2".into(), 0.05);
+        let repeated = Outcome::Repeated(1.05, 0.02, "reject at 2".into(), 0.05);
+        let cases = [
+            (Some(0.02), 3, repeated),
+            (Some(0.03), 3, unsteady.clone()),
+            (Some(0.02), 2, unsteady.clone()),
+            (None, 1, unsteady),
+        ];
+        for (ci95, runs, wanted) in cases {
+            (rows[0].ci95, rows[0].runs) = (ci95, runs);
+            assert_eq!(outcome(&claim, &rows), wanted);
+        }
+        rows[0].ci95 = Some(0.0);
+        rows[0].runs = 5;
+        rows[2].value = 0.26;
+        let far = Outcome::Unsteady(1.05, "reject at 2".into(), 0.26);
+        assert_eq!(outcome(&claim, &rows), far);
     }
 
     /// The reason of the first world is not said of the lab, whose own is.

@@ -4,8 +4,11 @@
 //! all of them alike.
 //!
 //! A load that stays void ends the search of its variant and x for the round: an onset at the load
-//! after it could be a step late. A search that ends without an onset is counted, not forgotten. Of
-//! the drifts of the capacity beside its loads the largest is that of the search.
+//! after it could be a step late. A search that ends without an onset is counted, not forgotten.
+//!
+//! Where the machine was at the last load without refusals and at the onset decides a search, so the
+//! larger drift of the capacity beside these two is the search's. Each onset is also related to that
+//! of the x before it in the same round: the pair saw the same machine.
 
 use super::rows::Table;
 use super::run::Runner;
@@ -32,8 +35,8 @@ enum End {
 #[derive(Debug, Default)]
 struct Searches {
     ended: BTreeMap<(String, u64), End>,
-    /// The largest drift beside a load of the search.
-    drifts: BTreeMap<(String, u64), f64>,
+    /// The drifts beside the loads of the search, in their order.
+    drifts: BTreeMap<(String, u64), Vec<f64>>,
 }
 
 impl Searches {
@@ -42,8 +45,16 @@ impl Searches {
     }
 
     fn drift(&mut self, (variant, x): (&str, f64), drift: f64) {
-        let most = self.drifts.entry(key(variant, x)).or_insert(0.0);
-        *most = most.max(drift);
+        self.drifts.entry(key(variant, x)).or_default().push(drift);
+    }
+
+    /// The larger drift beside the onset and the load before it; of a search without an onset, the
+    /// largest of all.
+    fn decisive(&self, variant: &str, x: f64) -> Option<f64> {
+        let drifts = self.drifts.get(&key(variant, x))?;
+        let found = matches!(self.end(variant, x), Some(End::Found(_)));
+        let from = if found { drifts.len().saturating_sub(2) } else { 0 };
+        drifts[from..].iter().copied().reduce(f64::max)
     }
 
     /// What a load gave: the share of the requests whose SYN was refused, nothing if it is void.
@@ -76,10 +87,22 @@ impl Searches {
             None => 1.0,
         };
         table.add(variant, at, ("onset_missing", "share", missing));
-        if let Some(drift) = self.drifts.get(&key(variant, x)) {
-            table.add(variant, at, ("drift", "share", *drift));
+        if let Some(drift) = self.decisive(variant, x) {
+            table.add(variant, at, ("drift", "share", drift));
         }
         (missing > 0.0).then(|| format!("{x_name} {x}, {variant}: no onset up to {to:.2}"))
+    }
+
+    /// By how much the onset at `x` is later than that at `before`, as a ratio, with the larger
+    /// drift of the two searches.
+    fn later(&self, variant: &str, (x_name, x): (&str, f64), before: f64, table: &mut Table) {
+        let (own, other) = (self.end(variant, x), self.end(variant, before));
+        let (Some(End::Found(own)), Some(End::Found(other))) = (own, other) else { return };
+        table.add(variant, (x_name, x), ("onset_later", "ratio", own / other));
+        let drifts = [x, before].map(|x| self.decisive(variant, x));
+        if let Some(drift) = drifts.into_iter().flatten().reduce(f64::max) {
+            table.add(variant, (x_name, x), ("onset_later_drift", "share", drift));
+        }
     }
 }
 
@@ -123,12 +146,17 @@ pub(super) fn round(
             }
         }
     }
+    let mut before = None;
     for x in points {
         // At the last load all are looked for; those that ended are not in it any more.
         for (variant, _) in jobs(runner, x, search.to, &Searches::default())? {
             let said = searches.finish((&variant, &x_name, x), search.to, table);
             runner.notes.extend(said.map(|said| format!("round {}: {said}", round + 1)));
+            if let Some(before) = before {
+                searches.later(&variant, (&x_name, x), before, table);
+            }
         }
+        before = Some(x);
     }
     Ok(())
 }
@@ -184,5 +212,30 @@ mod tests {
         assert!(missing.iter().all(|row| rows.contains(row)), "{rows:?}");
         assert!(rows.contains(&row("onset", 0.2, 1.05)) && rows.len() == 5, "{rows:?}");
         assert!(rows.contains(&row("drift", 0.2, 1.1 / 100.0)), "{rows:?}");
+    }
+
+    /// A drift long before the onset says nothing of it; a pair is as steady as its worse search.
+    #[test]
+    fn an_onset_is_as_steady_as_the_two_loads_that_decide_it() {
+        let mut searches = Searches::default();
+        let at_0 = [(0.95, 0.0, 0.18), (1.0, 0.0, 0.02), (1.05, 0.2, 0.01)];
+        let at_10 = [(0.95, 0.0, 0.01), (1.0, 0.0, 0.05), (1.05, 0.0, 0.03), (1.1, 0.2, 0.04)];
+        for (x, loads) in [(0.0, &at_0[..]), (0.1, &at_10[..])] {
+            for (load, refused, drift) in loads {
+                searches.drift(("control", x), *drift);
+                searches.load(("control", x), *load, Some(*refused), 0.001);
+            }
+        }
+        assert_eq!(searches.decisive("control", 0.0), Some(0.02));
+        assert_eq!(searches.decisive("control", 0.1), Some(0.04));
+        let mut table = Table::default();
+        searches.later("control", ("dynamic_share", 0.1), 0.0, &mut table);
+        searches.later("control", ("dynamic_share", 0.2), 0.1, &mut table);
+        let rows: Vec<(String, f64, f64)> =
+            table.rows("x").into_iter().map(|row| (row.metric, row.x, row.value)).collect();
+        let later = ("onset_later".to_owned(), 0.1, 1.1 / 1.05);
+        assert_eq!(rows, [later, ("onset_later_drift".to_owned(), 0.1, 0.04)]);
+        searches.ended.clear();
+        assert_eq!(searches.decisive("control", 0.0), Some(0.18));
     }
 }

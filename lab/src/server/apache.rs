@@ -8,10 +8,13 @@ use crate::load::Mix;
 use crate::os;
 use std::fmt::Write;
 use std::path::Path;
+use tidegate_units::Nanos;
 use tidegate_workload::{DYNAMIC_PREFIX, DYNAMIC_PROGRAM, Surge, SurgeSpec};
 
 /// The source of the CGI program, built when a server is set up.
 const WORK_C: &str = include_str!("../../c/work.c");
+/// The file of the hook that takes `work`.
+const WORK_LUA: &str = "work.lua";
 /// What one of `checks` hashes.
 const CHECK_BYTES: usize = 1024;
 /// Most of `checks`.
@@ -64,6 +67,9 @@ pub struct ApacheOptions {
     /// Hashes of 1 KiB that every request costs (`SetEnvIfExpr`), as sites do that sign their
     /// links: CPU time that files cost, too. At most 10,000.
     pub checks: u32,
+    /// CPU time that every request costs besides (mod_lua), by the process's clock instead of by a
+    /// count of instructions: a machine whose speed goes up and down serves as many as before.
+    pub work: Nanos,
 }
 
 impl ApacheOptions {
@@ -81,13 +87,14 @@ impl ApacheOptions {
             defer_accept: true,
             busy: false,
             checks: 0,
+            work: Nanos::ZERO,
         }
     }
 
     /// Debian's defaults with SURGE's files and a CGI that costs what its start costs.
     #[must_use]
     pub fn surge(files: SurgeSpec) -> Self {
-        let cost = Cost::busy(tidegate_units::Nanos::ZERO);
+        let cost = Cost::busy(Nanos::ZERO);
         Self { cgi: None, files: Some(files), ..Self::cgi(Mpm::Prefork, cost) }
     }
 
@@ -101,6 +108,22 @@ impl ApacheOptions {
         }
         let path = self.cgi.map(|cost| format!("{DYNAMIC_PREFIX}work?{}", cost.query()));
         (path.unwrap_or_else(|| "/index.html".to_owned()), None)
+    }
+
+    fn works(&self) -> bool {
+        self.work > Nanos::ZERO
+    }
+
+    /// The hook that takes a request's CPU time.
+    fn hook(&self) -> String {
+        format!(
+            "function work()\n\
+             local till = os.clock() + {}\n\
+             while os.clock() < till do end\n\
+             return apache2.DECLINED\n\
+             end\n",
+            self.work.as_secs_f64()
+        )
     }
 
     fn config(&self, dir: &str) -> String {
@@ -123,8 +146,9 @@ impl ApacheOptions {
         );
         let rewrite = self.busy.then_some("rewrite");
         let checks = (self.checks > 0).then_some("setenvif");
+        let work = self.works().then_some("lua");
         let always = ["authz_core", "alias"];
-        for name in modules.into_iter().chain(always).chain(rewrite).chain(checks) {
+        for name in modules.into_iter().chain(always).chain(rewrite).chain(checks).chain(work) {
             let _ = writeln!(text, "LoadModule {name}_module {MODULES}/mod_{name}.so");
         }
         let _ = writeln!(text, "{sizes}\nMaxRequestWorkers {workers}\nMaxConnectionsPerChild 0");
@@ -143,6 +167,12 @@ impl ApacheOptions {
         for number in 0..self.checks.min(CHECKS_MAX) {
             let link = format!("{number:0>CHECK_BYTES$}");
             let _ = writeln!(text, "SetEnvIfExpr \"sha1('{link}') == 'signature'\" signed");
+        }
+        if self.works() {
+            let _ = writeln!(
+                text,
+                "LuaScope thread\nLuaCodeCache forever\nLuaHookFixups {dir}/{WORK_LUA} work"
+            );
         }
         if let Some(backlog) = self.listen_backlog {
             let _ = writeln!(text, "ListenBacklog {backlog}");
@@ -194,6 +224,9 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
     }
     if let Some(spec) = &options.files {
         make_files(&dir.join("www"), spec)?;
+    }
+    if options.works() {
+        os::write(&dir.join(WORK_LUA), options.hook())?;
     }
     let (path, mix) = options.usual();
     let config = dir.join("httpd.conf");

@@ -74,6 +74,9 @@ pub struct Lab {
     /// times as many requests when none was dynamic; without them today's answers 3 to 4 times as
     /// many.
     pub checks: u32,
+    /// CPU time that every request costs Apache besides, in milliseconds by the process's clock.
+    /// Unlike `checks` it does not depend on how fast the machine is at the moment.
+    pub work_ms: f64,
     /// The server gets this share of its CPU.
     pub cpu_share: Option<f64>,
     /// `MaxRequestWorkers`.
@@ -133,6 +136,7 @@ impl Default for Lab {
             cgi_daemon: false,
             cgi_ms: 0.0,
             checks: 0,
+            work_ms: 0.0,
             cpu_share: None,
             workers: 150,
             backlog: 1024,

@@ -72,6 +72,7 @@ impl<'a> Bench<'a> {
             start: if section.cgi_daemon { Cgi::Daemon } else { Cgi::ByMpm },
             workers: section.workers,
             checks: section.checks,
+            work: Nanos::from_secs_f64(section.work_ms.max(0.0) / 1e3),
             listen_backlog: Some(section.backlog),
             ..ApacheOptions::surge(files(setting, dynamic))
         };

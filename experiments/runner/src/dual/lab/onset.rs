@@ -3,11 +3,12 @@
 //! order, at each load all x one after the other, so that a machine that changes in between changes
 //! all of them alike.
 //!
-//! A load that stays void ends the search of its variant and x for the round: an onset at the load
-//! after it could be a step late. A search that ends without an onset is counted, not forgotten.
+//! As in the simulator an onset is the load from which on it refuses, so the next load must refuse,
+//! too: a lone hiccup of the machine or of the arrivals is none. A load that stays void ends the
+//! search of its variant and x for the round: an onset at the load after it could be a step late. A search that ends without an onset is counted, not forgotten.
 //!
-//! Where the machine was at the last load without refusals and at the onset decides a search, so the
-//! larger drift of the capacity beside these two is the search's. Each onset is also related to that
+//! Where the machine was at the last load without refusals, at the onset and at the load that confirms
+//! it decides a search, so the largest drift of the capacity beside these is the search's. Each onset is also related to that
 //! of the x before it in the same round: the pair saw the same machine.
 
 use super::rows::Table;
@@ -31,10 +32,15 @@ enum End {
     Void(f64),
 }
 
-/// The searches of one round that have ended, by variant and bits of x.
+/// Loads that decide a search: the one before the onset, the onset, the one that confirms it.
+const DECISIVE: usize = 3;
+
+/// The searches of one round, by variant and bits of x.
 #[derive(Debug, Default)]
 struct Searches {
     ended: BTreeMap<(String, u64), End>,
+    /// The last load, where it refused and the one before it did not.
+    first: BTreeMap<(String, u64), f64>,
     /// The drifts beside the loads of the search, in their order.
     drifts: BTreeMap<(String, u64), Vec<f64>>,
 }
@@ -48,23 +54,38 @@ impl Searches {
         self.drifts.entry(key(variant, x)).or_default().push(drift);
     }
 
-    /// The larger drift beside the onset and the load before it; of a search without an onset, the
-    /// largest of all.
+    /// The largest drift beside the loads that decide a search; of one without an onset, the largest
+    /// of all.
     fn decisive(&self, variant: &str, x: f64) -> Option<f64> {
         let drifts = self.drifts.get(&key(variant, x))?;
         let found = matches!(self.end(variant, x), Some(End::Found(_)));
-        let from = if found { drifts.len().saturating_sub(2) } else { 0 };
+        let from = if found { drifts.len().saturating_sub(DECISIVE) } else { 0 };
         drifts[from..].iter().copied().reduce(f64::max)
     }
 
     /// What a load gave: the share of the requests whose SYN was refused, nothing if it is void.
     fn load(&mut self, (variant, x): (&str, f64), load: f64, refused: Option<f64>, above: f64) {
-        let end = match refused {
-            None => End::Void(load),
-            Some(share) if share > above => End::Found(load),
-            Some(_) => return,
+        let key = key(variant, x);
+        let end = match (refused, self.first.get(&key)) {
+            (None, _) => End::Void(load),
+            (Some(share), Some(first)) if share > above => End::Found(*first),
+            (Some(share), None) if share > above => {
+                self.first.insert(key, load);
+                return;
+            }
+            (Some(_), _) => {
+                self.first.remove(&key);
+                return;
+            }
         };
-        self.ended.entry(key(variant, x)).or_insert(end);
+        self.ended.entry(key).or_insert(end);
+    }
+
+    /// No load is left: one that refuses at the last is an onset.
+    fn close(&mut self) {
+        for (key, first) in std::mem::take(&mut self.first) {
+            self.ended.entry(key).or_insert(End::Found(first));
+        }
     }
 
     /// Rows of one search after the last load, and what is to be said of it.
@@ -146,6 +167,7 @@ pub(super) fn round(
             }
         }
     }
+    searches.close();
     let mut before = None;
     for x in points {
         // At the last load all are looked for; those that ended are not in it any more.
@@ -194,7 +216,8 @@ mod tests {
         for (load, refused) in [(1.0, Some(0.0)), (1.05, None), (1.1, Some(0.2))] {
             searches.load(("control", 0.1), load, refused, 0.001);
         }
-        for (load, share) in [(1.0, 0.001), (1.05, 0.002), (1.1, 0.2)] {
+        // The refusals at 0.95 are a hiccup.
+        for (load, share) in [(0.95, 0.1), (1.0, 0.001), (1.05, 0.002), (1.1, 0.2)] {
             searches.load(("control", 0.2), load, Some(share), 0.001);
             searches.drift(("control", 0.2), load / 100.0);
         }
@@ -218,23 +241,24 @@ mod tests {
     #[test]
     fn an_onset_is_as_steady_as_the_two_loads_that_decide_it() {
         let mut searches = Searches::default();
-        let at_0 = [(0.95, 0.0, 0.18), (1.0, 0.0, 0.02), (1.05, 0.2, 0.01)];
-        let at_10 = [(0.95, 0.0, 0.01), (1.0, 0.0, 0.05), (1.05, 0.0, 0.03), (1.1, 0.2, 0.04)];
+        let at_0 = [(0.95, 0.0, 0.18), (1.0, 0.0, 0.02), (1.05, 0.2, 0.01), (1.1, 0.2, 0.01)];
+        let at_10 = [(1.0, 0.0, 0.05), (1.05, 0.0, 0.03), (1.1, 0.2, 0.04)];
         for (x, loads) in [(0.0, &at_0[..]), (0.1, &at_10[..])] {
             for (load, refused, drift) in loads {
                 searches.drift(("control", x), *drift);
                 searches.load(("control", x), *load, Some(*refused), 0.001);
             }
         }
+        searches.close();
         assert_eq!(searches.decisive("control", 0.0), Some(0.02));
-        assert_eq!(searches.decisive("control", 0.1), Some(0.04));
+        assert_eq!(searches.decisive("control", 0.1), Some(0.05));
         let mut table = Table::default();
         searches.later("control", ("dynamic_share", 0.1), 0.0, &mut table);
         searches.later("control", ("dynamic_share", 0.2), 0.1, &mut table);
         let rows: Vec<(String, f64, f64)> =
             table.rows("x").into_iter().map(|row| (row.metric, row.x, row.value)).collect();
         let later = ("onset_later".to_owned(), 0.1, 1.1 / 1.05);
-        assert_eq!(rows, [later, ("onset_later_drift".to_owned(), 0.1, 0.04)]);
+        assert_eq!(rows, [later, ("onset_later_drift".to_owned(), 0.1, 0.05)]);
         searches.ended.clear();
         assert_eq!(searches.decisive("control", 0.0), Some(0.18));
     }

@@ -7,6 +7,10 @@
 //! not measured. A claim without a band is a report: its least and its largest value are shown, and
 //! it counts neither as held nor as missed.
 
+mod words;
+
+pub use words::{short, table, words};
+
 use crate::results::Row;
 use serde::Deserialize;
 
@@ -243,35 +247,17 @@ fn band(claim: &Claim) -> String {
     }
 }
 
-/// A number with at most four significant digits, for tables.
-#[must_use]
-pub fn short(value: f64) -> String {
-    if value == 0.0 {
-        return "0".into();
-    }
-    let magnitude = value.abs().log10().floor() as i32;
-    let decimals = (3 - magnitude).clamp(0, 9) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_string()
-    } else {
-        text
-    }
-}
-
 /// The judged value; one in the band counts only where the machine was steady, or where what it
 /// drifted by makes no difference: by its size, or because the interval over several rounds has it
 /// and lies in the band.
 fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
     let outcome = worst(claim, rows);
-    match (&outcome, drifted(claim, rows)) {
-        (Outcome::Holds(value), Some((place, drift)))
-            if drift <= DRIFT_LARGEST && half_over_rounds(claim, rows).is_some() =>
-        {
-            let half = half_over_rounds(claim, rows).unwrap_or(0.0);
+    let Some((place, drift)) = drifted(claim, rows) else { return outcome };
+    match (&outcome, half_over_rounds(claim, rows)) {
+        (Outcome::Holds(value), Some(half)) if drift <= DRIFT_LARGEST => {
             Outcome::Repeated(*value, half, place, drift)
         }
-        (Outcome::Holds(value) | Outcome::Narrowly(value, _), Some((place, drift))) => {
+        (Outcome::Holds(value) | Outcome::Narrowly(value, _), _) => {
             // Rates go with the machine's speed and times against it, to a first order.
             let ends = [value * (1.0 + drift), value / (1.0 + drift)];
             let inside = ends.iter().all(|end| badness(claim, *end) <= 0.0);
@@ -466,71 +452,6 @@ fn row_of<'a>(
             && row.x_name == x_name
             && (row.x - x).abs() <= 1e-9 * x.abs().max(1.0)
     })
-}
-
-/// The table that `tidegate experiment judge` prints.
-#[must_use]
-pub fn table(lines: &[Line]) -> String {
-    let cells: Vec<[String; 6]> = lines.iter().map(cells).collect();
-    let head = ["claim", "source", "measured", "band", "aim", "holds"].map(str::to_string);
-    let mut width = head.clone().map(|cell| cell.len());
-    for row in &cells {
-        for (width, cell) in width.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in std::iter::once(&head).chain(&cells) {
-        for (cell, width) in row.iter().zip(width) {
-            let pad = width.saturating_sub(cell.chars().count());
-            text.push_str(cell);
-            text.push_str(&" ".repeat(pad + 2));
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
-    text
-}
-
-/// What was measured, and whether that holds, in words.
-#[must_use]
-pub fn words(outcome: &Outcome) -> (String, String) {
-    match outcome {
-        Outcome::Holds(value) => (short(*value), "yes".to_string()),
-        Outcome::Narrowly(value, half) => {
-            let (value, half) = (short(*value), short(*half));
-            (value, format!("yes, but the interval (± {half}) reaches beyond the band"))
-        }
-        Outcome::Reported(least, most, place) => {
-            let (least, most) = (short(*least), short(*most));
-            let text = if least == most { most } else { format!("{least} to {most} ({place})") };
-            (text, "–".to_string())
-        }
-        Outcome::Despite(value, place, drift) => {
-            let drift = 100.0 * drift;
-            (short(*value), format!("yes, also with C's drift of {drift:.0} % ({place}) on it"))
-        }
-        Outcome::Repeated(value, half, place, drift) => {
-            let (half, drift) = (short(*half), 100.0 * drift);
-            let text = format!(
-                "yes, with the interval (± {half}) over rounds in which C drifted by {drift:.0} % ({place})"
-            );
-            (short(*value), text)
-        }
-        Outcome::Unsteady(value, place, drift) => {
-            let drift = 100.0 * drift;
-            (short(*value), format!("not steady (C drifted by {drift:.0} %: {place})"))
-        }
-        Outcome::Fails(value, place) => (short(*value), format!("NO ({place})")),
-        Outcome::Missing(what) => ("-".into(), format!("NOT MEASURED: {what}")),
-        Outcome::NotJudged => ("-".into(), "not judged in a quick run".into()),
-        Outcome::OtherWorld => ("-".into(), "judged in the other world".into()),
-    }
-}
-
-fn cells(line: &Line) -> [String; 6] {
-    let (measured, holds) = words(&line.outcome);
-    [line.says.clone(), line.source.clone(), measured, line.band.clone(), line.aim.clone(), holds]
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Select {
 pub enum Outcome {
     /// The worst value lies in the band.
     Holds(f64),
-    /// The same, but half of its 95 % interval, this much, reaches beyond the band.
+    /// The same, but here half of the 95 % interval, the second, reaches beyond the band.
     Narrowly(f64, f64),
     /// There is no band: the least and the largest value, and where that is.
     Reported(f64, f64, String),
@@ -257,6 +257,7 @@ fn outcome(claim: &Claim, rows: &[Row]) -> Outcome {
         (Outcome::Holds(value), Some(half)) if drift <= DRIFT_LARGEST => {
             Outcome::Repeated(*value, half, place, drift)
         }
+        (Outcome::Narrowly(value, _), Some(_)) => Outcome::Unsteady(*value, place, drift),
         (Outcome::Holds(value) | Outcome::Narrowly(value, _), _) => {
             // Rates go with the machine's speed and times against it, to a first order.
             let ends = [value * (1.0 + drift), value / (1.0 + drift)];
@@ -297,15 +298,15 @@ fn drifted(claim: &Claim, rows: &[Row]) -> Option<(String, f64)> {
     for (variant, x) in
         variants.iter().flat_map(|v| claim.of.points(rows).iter().map(move |x| (v.as_str(), *x)))
     {
-        let mut places = vec![(variant, x_name, x)];
+        let mut places = vec![(claim.of.metric.as_str(), variant, x_name, x)];
         places.extend(claim.over.as_ref().map(|over| {
             let variant = over.variants.first().map_or(variant, String::as_str);
             let x = over.at.first().copied().unwrap_or(x);
-            (variant, over.x_name.as_deref().unwrap_or(x_name), x)
+            (over.metric.as_str(), variant, over.x_name.as_deref().unwrap_or(x_name), x)
         }));
-        for (variant, x_name, x) in places {
+        for (metric, variant, x_name, x) in places {
             // A metric may have a drift of its own.
-            let own = find(rows, &format!("{}_drift", claim.of.metric), variant, (x_name, x));
+            let own = find(rows, &format!("{metric}_drift"), variant, (x_name, x));
             let drift = own.or_else(|_| find(rows, "drift", variant, (x_name, x))).ok();
             all.extend(drift.map(|drift| (format!("{variant} at {}", short(x)), drift)));
         }
@@ -346,13 +347,19 @@ const NO_POINT: &str = "no variant or no point is named";
 
 fn against_band(claim: &Claim, values: Vec<Value>) -> Outcome {
     let bad = |v: &Value| badness(claim, v.value);
+    // The interval that reaches farthest beyond the band, if one does, of whichever point.
+    let beyond = |v: &Value| if v.half > 0.0 { bad(v) + v.half } else { f64::NEG_INFINITY };
+    let wide = values.iter().max_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    let wide = wide.filter(|v| beyond(v) > 0.0).map(|v| (v.value, v.half));
     // The first of the worst.
     let worst = values.into_iter().reduce(|least, v| if bad(&v) > bad(&least) { v } else { least });
     match worst {
         None => Outcome::Missing(NO_POINT.into()),
         Some(v) if bad(&v) > 0.0 => Outcome::Fails(v.value, v.place),
-        Some(v) if v.half > 0.0 && bad(&v) + v.half > 0.0 => Outcome::Narrowly(v.value, v.half),
-        Some(v) => Outcome::Holds(v.value),
+        Some(v) => match wide {
+            Some((value, half)) => Outcome::Narrowly(value, half),
+            None => Outcome::Holds(v.value),
+        },
     }
 }
 

@@ -80,7 +80,8 @@ fn head(sections: &[Vec<Part>]) -> String {
          drift of 25 % (zero stays zero; the rule was set when results were known: before, a \
          drift above 3 % left nothing held). A value of three rounds or more that is compared as it \
          was measured is then judged by its 95 % interval instead, which has the drift in it: one that \
-         reaches beyond the band does not count. Bands were set before measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
+         reaches beyond the band does not count (set before table 1's last run, when one round of an \
+         earlier one was known). Bands were set before measuring where the claim does not say otherwise.\n\n| experiment | what | world | runs | seed | claims that hold |\n| --- | --- | --- | --- | --- | --- |"
     );
     for part in sections.iter().flatten() {
         let runs = part.read.rows.iter().map(|row| row.runs).max().unwrap_or(0);

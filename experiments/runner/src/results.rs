@@ -60,7 +60,11 @@ pub fn number(value: f64) -> String {
         let mantissa = mantissa.trim_end_matches('0').trim_end_matches('.');
         return format!("{mantissa}e{exponent}");
     }
-    let decimals = (8 - magnitude).max(0) as usize;
+    trimmed(value, (8 - magnitude).max(0) as usize)
+}
+
+/// A number with so many decimals, without needless zeros.
+pub(crate) fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_string()

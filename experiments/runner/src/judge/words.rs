@@ -2,6 +2,7 @@
 //! What was judged, in words, numbers and a table.
 
 use super::{Line, Outcome};
+use crate::results::trimmed;
 
 /// A number with at most four significant digits, for tables.
 #[must_use]
@@ -10,13 +11,7 @@ pub fn short(value: f64) -> String {
         return "0".into();
     }
     let magnitude = value.abs().log10().floor() as i32;
-    let decimals = (3 - magnitude).clamp(0, 9) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_string()
-    } else {
-        text
-    }
+    trimmed(value, (3 - magnitude).clamp(0, 9) as usize)
 }
 
 /// The table that `tidegate experiment judge` prints.

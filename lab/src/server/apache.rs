@@ -68,7 +68,7 @@ pub struct ApacheOptions {
     /// links: CPU time that files cost, too. At most 10,000.
     pub checks: u32,
     /// CPU time that every request costs besides (mod_lua), by the process's clock instead of by a
-    /// count of instructions: a machine whose speed goes up and down serves as many as before. For
+    /// count of instructions: a machine whose speed goes up and down serves about as many. For
     /// prefork: threads share that clock.
     pub work: Nanos,
 }

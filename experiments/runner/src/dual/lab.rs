@@ -75,7 +75,7 @@ pub struct Lab {
     /// many.
     pub checks: u32,
     /// CPU time that every request costs Apache besides, in milliseconds by the process's clock.
-    /// Unlike `checks` it does not depend on how fast the machine is at the moment.
+    /// Unlike `checks` it hardly depends on how fast the machine is at the moment.
     pub work_ms: f64,
     /// The server gets this share of its CPU.
     pub cpu_share: Option<f64>,

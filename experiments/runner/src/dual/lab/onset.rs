@@ -5,11 +5,12 @@
 //!
 //! As in the simulator an onset is the load from which on it refuses, so the next load must refuse,
 //! too: a lone hiccup of the machine or of the arrivals is none. A load that stays void ends the
-//! search of its variant and x for the round: an onset at the load after it could be a step late. A search that ends without an onset is counted, not forgotten.
+//! search of its variant and x for the round: an onset at the load after it could be a step late. A
+//! search that ends without an onset is counted, not forgotten.
 //!
 //! Where the machine was at the last load without refusals, at the onset and at the load that confirms
-//! it decides a search, so the largest drift of the capacity beside these is the search's. Each onset is also related to that
-//! of the x before it in the same round: the pair saw the same machine.
+//! it decides a search, so the largest drift of the capacity beside these is the search's. Each onset
+//! is also related to that of the x before it in the same round: the pair saw the same machine.
 
 use super::rows::Table;
 use super::run::Runner;
@@ -239,7 +240,7 @@ mod tests {
 
     /// A drift long before the onset says nothing of it; a pair is as steady as its worse search.
     #[test]
-    fn an_onset_is_as_steady_as_the_two_loads_that_decide_it() {
+    fn an_onset_is_as_steady_as_the_loads_that_decide_it() {
         let mut searches = Searches::default();
         let at_0 = [(0.95, 0.0, 0.18), (1.0, 0.0, 0.02), (1.05, 0.2, 0.01), (1.1, 0.2, 0.01)];
         let at_10 = [(1.0, 0.0, 0.05), (1.05, 0.0, 0.03), (1.1, 0.2, 0.04)];

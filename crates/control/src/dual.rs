@@ -7,7 +7,7 @@
 //! at three times its guard, jobs that take longer than the objective whatever is refused now.
 //!
 //! ```text
-//!              it would refuse, and rules have nothing left          it refused nothing for a while
+//!              it would refuse, and rules have nothing left     it refused nothing, or need not, for long
 //!   ASLEEP ───────────────────────────────────────────► AWAKE ───────────────────────────────► ASLEEP
 //!     it would refuse, or the accept queue is long, and   buckets of the pressed resource
 //!     rules have something left: they are squeezed        stay at their minimum
@@ -21,14 +21,21 @@
 //! fewer for three seconds; or the accept queue is full. So one demand acts on two actuators in a fixed order (split range):
 //! while it grows, first rules and then SYNs; while it falls, first SYNs and then rules.
 //!
+//! *Need not*: a controller whose rate comes back slowly (the paper's: 1 % a second) would refuse for a
+//! minute after a hiccup of a second. It says below which share of the CPU it is not needed
+//! ([`Controller::idle_below`]), and all that asks would stay below it, with a short accept queue,
+//! where it was the CPU that woke it.
+//!
 //! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
 //! falling asleep takes twice as long each time it was woken soon after, up to 32 s.
 //!
 //! [`Interaction::Published`] is the paper's: every controller on its own. The SYN rate is
 //! in force always and simply stays above what comes.
 
+mod fits;
 mod needed;
 
+use self::fits::Fits;
 use self::needed::{Load, Needed, fresh, jobs};
 use crate::bucket::BucketController;
 use crate::{Controller, Freshness, Mode, Watch, period_s, view};
@@ -79,6 +86,9 @@ pub struct Dual {
     /// Buckets that stay at their minimum while SYN policing is awake.
     pinned: Vec<bool>,
     needed: Needed,
+    fits: Fits,
+    /// It was the CPU that woke it.
+    by_cpu: bool,
     quiet_s: f64,
     sleep_s: f64,
     asleep_since: Option<Nanos>,
@@ -124,6 +134,8 @@ impl Dual {
             rate: None,
             fence: None,
             needed: Needed::default(),
+            fits: Fits::default(),
+            by_cpu: false,
             quiet_s: 0.0,
             sleep_s: SLEEP_SECONDS,
             asleep_since: None,
@@ -175,18 +187,37 @@ impl Dual {
             || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
     }
 
+    /// Whether header rules alone would hold all that comes now, as far as the SYN controller cannot
+    /// find that out by itself. Woken by something else than the CPU (a slow dependency, say), a CPU
+    /// with room is no reason to sleep.
+    fn room_for_all(&self, signals: &Signals) -> bool {
+        if !self.syn.grounded() || self.awake && !self.by_cpu {
+            return false;
+        }
+        let below = self.syn.idle_below().zip(self.fits.cpu());
+        below.is_some_and(|(most, cpu)| cpu < most.get()) && queue_share(signals) < QUEUE_LONG
+    }
+
     /// One step of the state machine.
     fn step(&mut self, signals: &Signals, limits: &ServiceLimits) {
         let seconds = period_s(signals);
         let wants = self.would_refuse(limits, signals);
         let refused = signals.balance.counts.map_or(0, |counts| counts.value.refused);
+        let room = self.room_for_all(signals);
         if self.awake {
-            let quiet = refused == 0 && !wants;
+            let quiet = room || refused == 0 && !wants;
             self.quiet_s = if quiet { self.quiet_s + seconds } else { 0.0 };
             if self.quiet_s >= self.sleep_s {
+                if room {
+                    self.syn.resume(self.fits.rate());
+                }
                 self.turn(false, signals.now);
             }
             return;
+        }
+        if room {
+            // What was lowered in a moment that has passed is no reason to wake.
+            self.syn.resume(self.fits.rate());
         }
         let queue_share = queue_share(signals);
         let wants = wants && self.syn.grounded();
@@ -225,6 +256,8 @@ impl Dual {
         self.since = now;
         self.quiet_s = 0.0;
         self.needed = Needed::default();
+        let cpu_short = self.fits.turn();
+        self.by_cpu = awake && cpu_short;
     }
 
     /// What is left of the limits of SYN policing while it sleeps.
@@ -260,6 +293,7 @@ impl Dual {
         match seen {
             Freshness::Fresh => {
                 self.flows(&view);
+                self.fits.see(signals, self.syn.idle_below());
                 self.step(&view, &limits);
             }
             // Nothing is known: what was decided stands, and nothing is on the way to more.

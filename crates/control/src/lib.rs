@@ -27,7 +27,7 @@ pub use syn::{Syn, SynSpec, SynVariant};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// No controller sets more than this many admissions per second (the policies' own maximum).
 pub const RATE_CEILING: f64 = 1e9;
@@ -65,6 +65,12 @@ pub trait Controller: Send {
     /// stand are no reason to tighten anything else.
     fn grounded(&self) -> bool {
         true
+    }
+
+    /// Where all that comes would need less of the CPU than this and nothing waits, its limits are
+    /// not needed, although they refuse; `None` where it finds that out by itself.
+    fn idle_below(&self) -> Option<Share> {
+        None
     }
 }
 

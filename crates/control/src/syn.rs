@@ -36,6 +36,10 @@ pub enum SynVariant {
     Released,
 }
 
+/// Where all that comes would need less of the CPU than this, nothing need be refused: the share of
+/// the capacity at which the default controller lets go.
+const IDLE_BELOW: f64 = 0.97;
+
 /// The parameters; the defaults are the paper's (section 3, "Parameter settings").
 #[derive(Clone, Debug, PartialEq)]
 pub struct SynSpec {
@@ -196,6 +200,13 @@ impl Controller for Syn {
 
     fn grounded(&self) -> bool {
         self.seen == Freshness::Fresh
+    }
+
+    /// This law's way back, 1/16 a second for each free place of the queue and none at all while the
+    /// CPU is at its reference, takes a minute and more.
+    fn idle_below(&self) -> Option<Share> {
+        let released = self.spec.variant == SynVariant::Released;
+        released.then(|| Share::new(IDLE_BELOW.max(self.spec.cpu_reference.get())))
     }
 }
 

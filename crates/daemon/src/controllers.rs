@@ -92,6 +92,10 @@ impl Controller for Between {
     fn grounded(&self) -> bool {
         self.inner.grounded()
     }
+
+    fn idle_below(&self) -> Option<Share> {
+        self.inner.idle_below()
+    }
 }
 
 /// The published controller with its reference in connections: it knows shares of the accept
@@ -134,6 +138,10 @@ impl Controller for SynByLength {
     fn grounded(&self) -> bool {
         self.inner.grounded()
     }
+
+    fn idle_below(&self) -> Option<Share> {
+        self.inner.idle_below()
+    }
 }
 
 #[cfg(test)]
@@ -151,14 +159,17 @@ mod tests {
 
     #[test]
     fn every_name_makes_its_controller() {
-        for (control, rate) in [
-            ("{name: fixed, rate: 200, burst: 7}", Some(200.0)),
-            ("{name: default}", None),
-            ("{name: default, ceiling: 50}", Some(50.0)),
-            ("{name: syn, rate: 300}", Some(300.0)),
+        for (control, rate, idle_below) in [
+            ("{name: fixed, rate: 200, burst: 7}", Some(200.0), None),
+            ("{name: default}", None, None),
+            ("{name: default, ceiling: 50}", Some(50.0), None),
+            ("{name: syn, rate: 300}", Some(300.0), Some(0.97)),
+            ("{name: syn, rate: 300, cpu: 0.98}", Some(300.0), Some(0.98)),
         ] {
-            let limits = make(&service(control)).tick(&Signals::default(), Mode::Enforce);
+            let mut controller = make(&service(control));
+            let limits = controller.tick(&Signals::default(), Mode::Enforce);
             assert_eq!(limits.rate.map(Rate::get), rate, "{control}");
+            assert_eq!(controller.idle_below().map(Share::get), idle_below, "{control}");
         }
     }
 

@@ -15,14 +15,15 @@
 //!
 //! *It would refuse*: its controller ticks on, asleep or not, and sees what header rules leave
 //! ([`crate::view::residual`]), and what it would have refused as refused: a controller whose limits
-//! are not executed must not conclude that they are not needed. Its limits are below what comes. *Nothing left*: every bucket whose
-//! resource is pressed is at its minimum, or hardly more is asked for; and when what was
-//! in flight then has been worked off, the jobs in flight become more than by chance, or do not become
-//! fewer for three seconds; or the accept queue is full. So one demand acts on two actuators in a fixed order (split range):
-//! while it grows, first rules and then SYNs; while it falls, first SYNs and then rules.
+//! are not executed must not conclude that they are not needed. Its limits are below what comes.
+//! *Nothing left*: every bucket whose resource is pressed is at its minimum, or hardly more is asked
+//! for; and when what was in flight then has been worked off, the jobs in flight become more than by
+//! chance, or do not become fewer for three seconds; or the accept queue is full. So one demand acts on
+//! two actuators in a fixed order (split range): while it grows, first rules and then SYNs; while it
+//! falls, first SYNs and then rules.
 //!
-//! *Need not*: a controller whose rate comes back slowly (the paper's: 1 % a second) would refuse for a
-//! minute after a hiccup of a second. It says below which share of the CPU it is not needed
+//! *Need not*: a controller whose rate comes back slowly (the paper's: by 6/s a second) would refuse for
+//! a minute after a hiccup of a second. It says below which share of the CPU it is not needed
 //! ([`Controller::idle_below`]), and all that asks would stay below it, with a short accept queue,
 //! where it was the CPU that woke it.
 //!
@@ -47,7 +48,9 @@ use tidegate_units::{Nanos, Rate};
 /// that agree, so that rules need not wait for the SYN rate to come down to what arrives. The paper's
 /// reference.
 const QUEUE_LONG: f64 = 100.0 / 1024.0;
-/// Seconds without a SYN refused after which it falls asleep; doubles up to [`SLEEP_SECONDS_MAX`].
+/// A CPU that was short within this many seconds before it woke is what woke it.
+const SHORT_SECONDS: f64 = 3.0;
+/// Seconds in which no SYN was refused, or none had to be, after which it falls asleep; doubles up to [`SLEEP_SECONDS_MAX`].
 const SLEEP_SECONDS: f64 = 2.0;
 /// See [`SLEEP_SECONDS`].
 const SLEEP_SECONDS_MAX: f64 = 32.0;
@@ -89,6 +92,7 @@ pub struct Dual {
     fits: Fits,
     /// It was the CPU that woke it.
     by_cpu: bool,
+    /// Awake, seconds in which nothing was refused or had to be; asleep, of a short accept queue.
     quiet_s: f64,
     sleep_s: f64,
     asleep_since: Option<Nanos>,
@@ -187,15 +191,22 @@ impl Dual {
             || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
     }
 
-    /// Whether header rules alone would hold all that comes now, as far as the SYN controller cannot
-    /// find that out by itself. Woken by something else than the CPU (a slow dependency, say), a CPU
-    /// with room is no reason to sleep.
-    fn room_for_all(&self, signals: &Signals) -> bool {
-        if !self.syn.grounded() || self.awake && !self.by_cpu {
-            return false;
+    /// Whether, awake, header rules alone would hold all that comes now, as far as the SYN controller
+    /// cannot find that out by itself. Where it was not the CPU that was short when it woke (but a slow
+    /// dependency, say), a CPU with room is no reason to sleep.
+    fn room_for_all(&self) -> bool {
+        let room = self.syn.idle_below().zip(self.fits.cpu());
+        self.by_cpu && self.syn.grounded() && room.is_some_and(|(most, cpu)| cpu < most.get())
+    }
+
+    /// Asleep, all that comes is admitted: what leaves the accept queue short for a while is no
+    /// overload, and what a moment has lowered is no reason to wake.
+    fn bring_back(&mut self, seconds: f64) {
+        let short = self.syn.grounded() && self.syn.idle_below().is_some();
+        self.quiet_s = if short { self.quiet_s + seconds } else { 0.0 };
+        if self.quiet_s >= SLEEP_SECONDS {
+            self.syn.resume(self.fits.rate());
         }
-        let below = self.syn.idle_below().zip(self.fits.cpu());
-        below.is_some_and(|(most, cpu)| cpu < most.get()) && queue_share(signals) < QUEUE_LONG
     }
 
     /// One step of the state machine.
@@ -203,8 +214,8 @@ impl Dual {
         let seconds = period_s(signals);
         let wants = self.would_refuse(limits, signals);
         let refused = signals.balance.counts.map_or(0, |counts| counts.value.refused);
-        let room = self.room_for_all(signals);
         if self.awake {
+            let room = self.room_for_all();
             let quiet = room || refused == 0 && !wants;
             self.quiet_s = if quiet { self.quiet_s + seconds } else { 0.0 };
             if self.quiet_s >= self.sleep_s {
@@ -215,10 +226,7 @@ impl Dual {
             }
             return;
         }
-        if room {
-            // What was lowered in a moment that has passed is no reason to wake.
-            self.syn.resume(self.fits.rate());
-        }
+        self.bring_back(seconds);
         let queue_share = queue_share(signals);
         let wants = wants && self.syn.grounded();
         if (wants || queue_share >= QUEUE_LONG) && !self.spent() {
@@ -256,8 +264,8 @@ impl Dual {
         self.since = now;
         self.quiet_s = 0.0;
         self.needed = Needed::default();
-        let cpu_short = self.fits.turn();
-        self.by_cpu = awake && cpu_short;
+        self.by_cpu = self.fits.short_within(SHORT_SECONDS);
+        self.fits.turn();
     }
 
     /// What is left of the limits of SYN policing while it sleeps.
@@ -293,7 +301,7 @@ impl Dual {
         match seen {
             Freshness::Fresh => {
                 self.flows(&view);
-                self.fits.see(signals, self.syn.idle_below());
+                self.fits.see(signals);
                 self.step(&view, &limits);
             }
             // Nothing is known: what was decided stands, and nothing is on the way to more.

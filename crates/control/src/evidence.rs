@@ -48,7 +48,7 @@ const LATE_MIN: f64 = 0.8;
 /// See [`LATE_MIN`].
 const EARLY_MIN: f64 = 0.4;
 /// CPU of what the service may use that counts as used up; the rest is accounting noise.
-const CPU_USED_UP: f64 = 0.97;
+pub(crate) const CPU_USED_UP: f64 = 0.97;
 /// Ticks over which CPU and accept queue must stand: five times 100 ms.
 const STANDING_TICKS: u32 = 5;
 

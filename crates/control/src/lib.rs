@@ -67,8 +67,9 @@ pub trait Controller: Send {
         true
     }
 
-    /// Where all that comes would need less of the CPU than this and nothing waits, its limits are
-    /// not needed, although they refuse; `None` where it finds that out by itself.
+    /// Nothing waits, and where all that comes would need less of the CPU than this, its limits are
+    /// not needed, although they refuse. `None` while something waits, and for a controller that finds
+    /// that out by itself.
     fn idle_below(&self) -> Option<Share> {
         None
     }

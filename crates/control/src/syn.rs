@@ -21,6 +21,7 @@
 //! the rate stands, and after [`crate::RELEASE_PERIODS`] there is none: without a queue nothing would
 //! ever raise it. Known again, it begins anew at the initial rate or above.
 
+use crate::evidence::CPU_USED_UP;
 use crate::{BURST_MAX, Controller, Freshness, Mode, RATE_CEILING, Watch, period_s};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{ServiceLimits, Why};
@@ -36,9 +37,8 @@ pub enum SynVariant {
     Released,
 }
 
-/// Where all that comes would need less of the CPU than this, nothing need be refused: the share of
-/// the capacity at which the default controller lets go.
-const IDLE_BELOW: f64 = 0.97;
+/// A CPU reference above this leaves no room that could be told from none.
+const IDLE_BELOW_MAX: f64 = 0.99;
 
 /// The parameters; the defaults are the paper's (section 3, "Parameter settings").
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +97,8 @@ pub struct Syn {
     /// The queue has been unknown for long: no limit until it is known again.
     let_go: bool,
     length: Option<f64>,
+    /// The queue's reference in connections, as of the last step.
+    reference: f64,
     watch: Watch,
     seen: Freshness,
     shedding: bool,
@@ -115,6 +117,7 @@ impl Syn {
             rate,
             let_go: false,
             length: None,
+            reference: 0.0,
             watch: Watch::default(),
             seen: Freshness::Frozen,
             shedding: false,
@@ -130,6 +133,7 @@ impl Syn {
     /// One step of the control law; returns the queue's reference.
     fn step(&mut self, signals: &Signals, length: f64, limit: f64) -> f64 {
         let reference = (self.spec.reference.get() * limit).max(1.0);
+        self.reference = reference;
         let before = self.length.replace(length).unwrap_or(length);
         let refused = signals.balance.counts.is_some_and(|c| c.value.refused > 0);
         let held = length < reference && length == before;
@@ -203,10 +207,12 @@ impl Controller for Syn {
     }
 
     /// This law's way back, 1/16 a second for each free place of the queue and none at all while the
-    /// CPU is at its reference, takes a minute and more.
+    /// CPU is at its reference, takes a minute and more. A CPU that is not used up is room, but not
+    /// beside a queue at this controller's own reference.
     fn idle_below(&self) -> Option<Share> {
-        let released = self.spec.variant == SynVariant::Released;
-        released.then(|| Share::new(IDLE_BELOW.max(self.spec.cpu_reference.get())))
+        let short = self.length.is_some_and(|length| length < self.reference);
+        let room = CPU_USED_UP.max(self.spec.cpu_reference.get()).min(IDLE_BELOW_MAX);
+        (self.spec.variant == SynVariant::Released && short).then(|| Share::new(room))
     }
 }
 

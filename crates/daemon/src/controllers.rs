@@ -167,7 +167,10 @@ mod tests {
             ("{name: syn, rate: 300, cpu: 0.98}", Some(300.0), Some(0.98)),
         ] {
             let mut controller = make(&service(control));
-            let limits = controller.tick(&Signals::default(), Mode::Enforce);
+            let mut signals = Signals::default();
+            let queue = AcceptQueue { length: 0, limit: 1024 };
+            signals.queue.accept = Some(Reading::fresh(queue));
+            let limits = controller.tick(&signals, Mode::Enforce);
             assert_eq!(limits.rate.map(Rate::get), rate, "{control}");
             assert_eq!(controller.idle_below().map(Share::get), idle_below, "{control}");
         }

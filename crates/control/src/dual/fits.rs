@@ -2,70 +2,107 @@
 //! Whether all that comes would fit, were no SYN refused any more.
 
 use super::needed::fresh;
+use crate::evidence::CPU_USED_UP;
 use crate::period_s;
+use std::collections::VecDeque;
 use tidegate_model::signals::Signals;
-use tidegate_units::{Rate, Share};
+use tidegate_units::Rate;
 
-/// Seconds over which the CPU and the requests are averaged: at 400/s what comes varies by 3 %.
-const SECONDS: f64 = 2.0;
-/// Of these, how many have to be known.
+/// Seconds over which the CPU and the requests are averaged: at 400/s what comes varies by 4 %.
+const WINDOW_SECONDS: f64 = 2.0;
+/// Most ticks in it.
+const WINDOW_TICKS_MAX: usize = 2048;
+/// Of these seconds, how many have to be known; and in how many the CPU has to be used up to be what
+/// is short: one busy tick is none.
 const KNOWN_SECONDS: f64 = 1.0;
-
-/// A CPU that was used up within this many seconds before SYN policing woke was what woke it.
-const USED_UP_SECONDS: f64 = 3.0;
 /// A rate that is not needed begins at this multiple of what asks: above what comes by chance in a
 /// third of a second.
 const ABOVE_CHANCE: f64 = 1.25;
 
-/// The CPU and the connections of the last seconds, older ones fading out.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fits {
+struct Tick {
     seconds: f64,
     cpu_s: f64,
+    /// Seconds with the CPU used up.
+    full_s: f64,
     asked: f64,
     admitted: f64,
-    /// Seconds since the CPU was last used up.
-    used_up_s: Option<f64>,
+}
+
+/// The CPU and the connections of the last seconds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fits {
+    ring: VecDeque<Tick>,
+    sum: Tick,
+    /// Seconds since the CPU was last short.
+    short_ago_s: Option<f64>,
 }
 
 impl Fits {
-    /// SYN policing wakes or falls asleep: what was seen with other refusals is forgotten. Whether it
-    /// is the CPU that is short.
-    pub(super) fn turn(&mut self) -> bool {
-        let short = self.used_up_s.is_some_and(|seconds| seconds <= USED_UP_SECONDS);
-        *self = Self { used_up_s: self.used_up_s, ..Self::default() };
-        short
+    /// SYN policing wakes or falls asleep: what was seen with other refusals is forgotten.
+    pub(super) fn turn(&mut self) {
+        self.ring.clear();
+        self.sum = Tick::default();
     }
 
-    /// Takes a tick, with the share at which the CPU counts as used up; one without a CPU or counts
-    /// that are young says nothing.
-    pub(super) fn see(&mut self, signals: &Signals, full: Option<Share>) {
+    /// Takes a tick. Without a CPU or counts that are young, what was known before is forgotten.
+    pub(super) fn see(&mut self, signals: &Signals) {
+        let seconds = period_s(signals);
+        self.short_ago_s = self.short_ago_s.map(|ago| ago + seconds);
         let cpu = fresh(signals.resource.cpu, signals);
         let counts = fresh(signals.balance.counts, signals);
-        let (Some(cpu), Some(counts)) = (cpu, counts) else { return };
-        let seconds = period_s(signals);
-        let keep = (-seconds / SECONDS).exp();
+        let (Some(cpu), Some(counts)) = (cpu, counts) else {
+            self.turn();
+            return;
+        };
         let count = |n: u64| n.min(1 << 40) as f64;
-        self.seconds = keep * self.seconds + seconds;
-        self.cpu_s = keep * self.cpu_s + seconds * cpu.get();
-        let used_up = full.is_some_and(|full| cpu >= full);
-        self.used_up_s = if used_up { Some(0.0) } else { self.used_up_s.map(|s| s + seconds) };
-        // Who is refused asks again: those are no more load than the first time.
-        self.asked = keep * self.asked + count(counts.offered.saturating_sub(counts.repeated));
-        self.admitted = keep * self.admitted + count(counts.admitted);
+        self.ring.push_back(Tick {
+            seconds,
+            cpu_s: seconds * cpu.get(),
+            full_s: if cpu.get() >= CPU_USED_UP { seconds } else { 0.0 },
+            // Who is refused asks again: those are no more load than the first time.
+            asked: count(counts.offered.saturating_sub(counts.repeated)),
+            admitted: count(counts.admitted),
+        });
+        let mut length: f64 = self.ring.iter().map(|tick| tick.seconds).sum();
+        while let Some(oldest) = self.ring.front()
+            && self.ring.len() > 1
+            && (length - oldest.seconds > WINDOW_SECONDS - 5e-4
+                || self.ring.len() > WINDOW_TICKS_MAX)
+        {
+            length -= oldest.seconds;
+            self.ring.pop_front();
+        }
+        // Summed anew, so that nothing drifts.
+        self.sum = self.ring.iter().fold(Tick::default(), |sum, tick| Tick {
+            seconds: sum.seconds + tick.seconds,
+            cpu_s: sum.cpu_s + tick.cpu_s,
+            full_s: sum.full_s + tick.full_s,
+            asked: sum.asked + tick.asked,
+            admitted: sum.admitted + tick.admitted,
+        });
+        if self.sum.full_s >= KNOWN_SECONDS - 5e-4 {
+            self.short_ago_s = Some(0.0);
+        }
     }
 
     /// The share of the CPU that all who ask would need, were they as the admitted are. Header rules
     /// admit no more of them than their minimum, which is scaled here with the rest: too much, to the
     /// safe side.
     pub(super) fn cpu(&self) -> Option<f64> {
-        let known = self.seconds >= KNOWN_SECONDS && self.admitted >= 1.0;
-        known.then(|| self.cpu_s / self.seconds * (self.asked / self.admitted).max(1.0))
+        let Tick { seconds, cpu_s, asked, admitted, .. } = self.sum;
+        let known = seconds >= KNOWN_SECONDS - 5e-4 && admitted >= 1.0;
+        known.then(|| cpu_s / seconds * (asked / admitted).max(1.0))
+    }
+
+    /// Whether the CPU was short within so many seconds.
+    pub(super) fn short_within(&self, seconds: f64) -> bool {
+        self.short_ago_s.is_some_and(|ago| ago <= seconds)
     }
 
     /// A rate that refuses nobody, as long as no more than in the last seconds ask.
     pub(super) fn rate(&self) -> Rate {
-        Rate::per_second(ABOVE_CHANCE * self.asked / self.seconds.max(KNOWN_SECONDS))
+        Rate::per_second(ABOVE_CHANCE * self.sum.asked / self.sum.seconds.max(KNOWN_SECONDS))
     }
 }
 
@@ -73,7 +110,7 @@ impl Fits {
 mod tests {
     use super::*;
     use tidegate_model::signals::{Counts, Reading};
-    use tidegate_units::Nanos;
+    use tidegate_units::{Nanos, Share};
 
     fn tick(cpu: Option<f64>, offered: u64, repeated: u64, admitted: u64) -> Signals {
         let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };
@@ -83,51 +120,73 @@ mod tests {
         s
     }
 
-    fn after(ticks: usize, signals: &Signals) -> Option<f64> {
+    fn see(fits: &mut Fits, ticks: usize, signals: &Signals) {
+        (0..ticks).for_each(|_| fits.see(signals));
+    }
+
+    fn after(ticks: usize, signals: &Signals) -> Fits {
         let mut fits = Fits::default();
-        (0..ticks).for_each(|_| fits.see(signals, None));
-        fits.cpu()
+        see(&mut fits, ticks, signals);
+        fits
     }
 
     #[test]
     fn the_cpu_is_scaled_to_all_that_asks_once() {
         let table = [
-            // CPU, offered, repeated, admitted: needed
-            (0.8, 60, 0, 60, 0.8),
-            (0.8, 60, 0, 50, 0.96),
-            (0.8, 90, 40, 50, 0.8),
+            // CPU, offered, repeated, admitted: needed, and a rate for all
+            (0.8, 60, 0, 60, 0.8, 750.0),
+            (0.8, 60, 0, 50, 0.96, 750.0),
+            (0.8, 90, 40, 50, 0.8, 625.0),
             // Those who asked before are let in: never less than what is used.
-            (0.8, 50, 10, 50, 0.8),
+            (0.8, 50, 10, 50, 0.8, 500.0),
         ];
-        for (cpu, offered, repeated, admitted, needed) in table {
-            let got = after(50, &tick(Some(cpu), offered, repeated, admitted)).unwrap();
-            assert!((got - needed).abs() < 1e-9, "{cpu} {offered} {repeated}: {got}");
+        for (cpu, offered, repeated, admitted, needed, rate) in table {
+            let fits = after(50, &tick(Some(cpu), offered, repeated, admitted));
+            let name = format!("{cpu} {offered} {repeated}: {:?} {}", fits.cpu(), fits.rate());
+            assert!((fits.cpu().unwrap() - needed).abs() < 1e-9, "{name}");
+            assert!((fits.rate().get() - rate).abs() < 1e-6, "{name}");
         }
     }
 
-    /// What woke it counts, not what the CPU was long ago, and a turn forgets how much came.
     #[test]
-    fn it_knows_whether_the_cpu_is_short() {
-        let full = Some(Share::new(0.97));
-        let mut fits = Fits::default();
-        assert!(!fits.turn(), "nothing is known");
-        fits.see(&tick(Some(0.96), 10, 0, 10), full);
-        assert!(!fits.turn());
-        (0..20).for_each(|_| fits.see(&tick(Some(0.97), 10, 0, 10), full));
-        assert!(fits.cpu().is_some() && fits.turn() && fits.cpu().is_none());
-        (0..29).for_each(|_| fits.see(&tick(Some(0.5), 10, 0, 10), full));
-        assert!(fits.turn(), "2.9 s ago");
-        (0..2).for_each(|_| fits.see(&tick(Some(0.5), 10, 0, 10), full));
-        assert!(!fits.turn(), "3.1 s ago");
-        fits.see(&tick(Some(1.0), 10, 0, 10), None);
-        assert!(!fits.turn(), "nobody asks for the CPU");
+    fn what_is_not_known_or_no_longer_is_no_room() {
+        let calm = tick(Some(0.1), 10, 0, 10);
+        assert_eq!(after(5, &calm).cpu(), None, "half a second");
+        let mut fits = after(15, &calm);
+        assert!(fits.cpu().is_some());
+        see(&mut fits, 1, &tick(None, 10, 0, 10));
+        assert_eq!(fits.cpu(), None, "lost");
+        see(&mut fits, 15, &calm);
+        let mut old = calm.clone();
+        old.resource.cpu.as_mut().unwrap().age = Nanos::from_secs(5);
+        see(&mut fits, 1, &old);
+        assert_eq!(fits.cpu(), None, "old");
+        assert_eq!(after(50, &tick(Some(0.1), 10, 0, 0)).cpu(), None, "nobody was admitted");
+    }
+
+    /// A CPU that is used up is seen within the window, whatever it was before.
+    #[test]
+    fn a_step_is_seen_within_the_window() {
+        let mut fits = after(100, &tick(Some(0.2), 10, 0, 10));
+        see(&mut fits, 20, &tick(Some(1.0), 10, 0, 10));
+        assert_eq!(fits.cpu(), Some(1.0));
     }
 
     #[test]
-    fn what_is_not_known_is_no_room() {
-        assert_eq!(after(5, &tick(Some(0.1), 10, 0, 10)), None, "half a second");
-        assert!(after(15, &tick(Some(0.1), 10, 0, 10)).is_some());
-        assert_eq!(after(50, &tick(None, 10, 0, 10)), None);
-        assert_eq!(after(50, &tick(Some(0.1), 10, 0, 0)), None, "nobody was admitted");
+    fn the_cpu_is_short_after_a_second_of_it_and_not_for_ever() {
+        let (busy, free) = (tick(Some(CPU_USED_UP), 10, 0, 10), tick(Some(0.5), 10, 0, 10));
+        let mut fits = after(50, &free);
+        assert!(!fits.short_within(60.0));
+        see(&mut fits, 9, &busy);
+        assert!(!fits.short_within(60.0), "a peak");
+        see(&mut fits, 1, &busy);
+        assert!(fits.short_within(0.0));
+        fits.turn();
+        assert!(fits.cpu().is_none() && fits.short_within(0.0), "that is not forgotten");
+        see(&mut fits, 30, &free);
+        assert!(fits.short_within(3.05) && !fits.short_within(2.95));
+        // Ages without a CPU, too.
+        see(&mut fits, 30, &tick(None, 10, 0, 10));
+        assert!(fits.short_within(6.05) && !fits.short_within(5.95));
     }
 }

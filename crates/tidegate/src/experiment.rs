@@ -61,7 +61,14 @@ impl Extension for Experiments {
                 Arg::new("report")
                     .long("report")
                     .value_parser(clap::value_parser!(PathBuf))
-                    .help("also write a page (Markdown) with figures beside it"),
+                    .help("also write a page (Markdown) with figures and results beside it"),
+            )
+            .arg(
+                Arg::new("keep")
+                    .long("keep")
+                    .action(ArgAction::SetTrue)
+                    .requires("report")
+                    .help("leave what the page says of other experiments and worlds"),
             );
         Command::new("experiment")
             .about("What we claim, run and judged")
@@ -78,7 +85,7 @@ impl Extension for Experiments {
                 let dirs: Vec<PathBuf> =
                     matches.get_many::<PathBuf>("dir").into_iter().flatten().cloned().collect();
                 if let Some(page) = matches.get_one::<PathBuf>("report") {
-                    tidegate_experiments::report::write(&dirs, page)?;
+                    tidegate_experiments::report::write(&dirs, page, matches.get_flag("keep"))?;
                 }
                 judge_dirs(&dirs, out)
             }

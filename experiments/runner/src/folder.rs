@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// Largest results.csv that is read, in bytes.
 const CSV_BYTES_MAX: u64 = 256 << 20;
 
+/// Where an experiment can run, in the order in which they are shown.
+pub const WORLDS: [&str; 2] = ["sim", "lab"];
+
 /// How a folder came about.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +95,11 @@ pub fn read(dir: &Path) -> Result<Read> {
     };
     let run: Run = serde_json::from_str(&read("run.json")?).context("run.json")?;
     let experiment = catalog::find(&run.experiment)?;
+    let world = &run.world;
+    anyhow::ensure!(
+        WORLDS.contains(&world.as_str()),
+        "run.json: world is {world:?}, sim or lab expected"
+    );
     let expect: Expect = serde_saphyr::from_str(experiment.expect)
         .with_context(|| format!("expect.yaml of {}", run.experiment))?;
     let rows = results::from_csv(&read("results.csv")?)?;

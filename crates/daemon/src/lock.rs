@@ -85,7 +85,9 @@ impl Lock {
 fn make(pins: &Path) -> io::Result<()> {
     let made = std::fs::create_dir_all(pins);
     let Err(error) = made else { return Ok(()) };
-    if error.kind() != io::ErrorKind::PermissionDenied {
+    // The mount point is a directory that is empty for ever: nothing is found in it, not even a place
+    // for something new. Elsewhere in /sys it is not permitted.
+    if !matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) {
         return Err(error);
     }
     tidegate_bpf::prepare_pins(pins).map_err(io::Error::other)?;
@@ -111,6 +113,30 @@ mod tests {
         unmount(dir.path(), UnmountFlags::DETACH).unwrap();
         assert!(refused.is_err() && kept);
         assert_eq!(mounts.lines().filter(|line| line.contains(&there)).count(), 1);
+    }
+
+    /// A machine on which nobody has mounted one yet: this test again, in a mount namespace of its own.
+    #[test]
+    fn without_a_bpf_filesystem_one_is_mounted() {
+        const PLACE: &str = "/sys/fs/bpf";
+        const ALONE: &str = "TIDEGATE_TEST_LOCK_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            let pins = Path::new(PLACE).join("tidegate-lock-test");
+            assert!(std::fs::create_dir(&pins).is_err(), "one is mounted already");
+            let lock = Lock::found(&pins).unwrap();
+            assert!(lock.is_some() && pins.is_dir());
+            return;
+        }
+        let again = "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
+        let output = std::process::Command::new("unshare")
+            .args(["--mount", "sh", "-c", again, "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "lock::tests::without_a_bpf_filesystem_one_is_mounted"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]

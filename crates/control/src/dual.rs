@@ -25,7 +25,8 @@
 //! *Need not*: a controller whose rate comes back slowly (the paper's: by 6/s a second) would refuse for
 //! a minute after a hiccup of a second. It says below which share of the CPU it is not needed
 //! ([`Controller::idle_below`]), and all that asks would stay below it, with a short accept queue,
-//! where it was the CPU that woke it.
+//! where it was the CPU that woke it. Asleep, all that comes is admitted, and where that leaves the queue
+//! short its rate is brought back to what comes, so that nobody wakes for what is over.
 //!
 //! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
 //! falling asleep takes twice as long each time it was woken soon after, up to 32 s.
@@ -50,7 +51,8 @@ use tidegate_units::{Nanos, Rate};
 const QUEUE_LONG: f64 = 100.0 / 1024.0;
 /// A CPU that was short within this many seconds before it woke is what woke it.
 const SHORT_SECONDS: f64 = 3.0;
-/// Seconds in which no SYN was refused, or none had to be, after which it falls asleep; doubles up to [`SLEEP_SECONDS_MAX`].
+/// Seconds in which no SYN was refused, or none had to be, after which it falls asleep; doubles up to
+/// [`SLEEP_SECONDS_MAX`].
 const SLEEP_SECONDS: f64 = 2.0;
 /// See [`SLEEP_SECONDS`].
 const SLEEP_SECONDS_MAX: f64 = 32.0;

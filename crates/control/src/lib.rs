@@ -14,6 +14,7 @@ mod fixed;
 mod history;
 mod syn;
 mod view;
+mod window;
 
 pub use bucket::{
     BucketController, BucketSpec, DefaultBucket, FixedBucket, Gauge, P, PSpec, Pd, PdSpec, Room,

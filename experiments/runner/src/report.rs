@@ -181,6 +181,9 @@ fn section(text: &mut String, parts: &[Part]) {
     let claim = first.experiment.claim.split_once('\n').map_or("", |(_, rest)| rest);
     let _ = writeln!(text, "\n{}\n", claim.trim());
     for part in parts {
+        if !part.figures.is_empty() {
+            let _ = writeln!(text, "Figures{}:\n", beside(parts, part));
+        }
         for path in &part.figures {
             let name = path.rsplit('/').next().unwrap_or_default();
             let _ = writeln!(text, "![{name}]({path})\n");

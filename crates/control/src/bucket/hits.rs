@@ -1,54 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests of the last second, whatever the interval of the ticks, and which ranks come.
 
-use std::collections::VecDeque;
+use crate::window::Window;
 use tidegate_model::RANKS;
 use tidegate_model::signals::BucketCounts;
 
 /// Length of the window in seconds: the paper's test is on "the last second".
 const WINDOW_SECONDS: f64 = 1.0;
-/// Most ticks in it: at a tick of 1 ms, the shortest that counts.
-const WINDOW_TICKS_MAX: usize = 1024;
 /// A rank that has not come for this long keeps no tokens back from those below it.
 const RANK_SECONDS: f64 = 60.0;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Tick {
-    seconds: f64,
     offered: f64,
     refused: f64,
     ended: f64,
 }
 
 /// The mean of a level over the same window.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Mean {
-    ring: VecDeque<(f64, f64)>,
+#[derive(Clone, Debug)]
+pub(crate) struct Mean(Window<f64>);
+
+impl Default for Mean {
+    fn default() -> Self {
+        Self(Window::new(WINDOW_SECONDS))
+    }
 }
 
 impl Mean {
     /// Takes a level that stood for so many seconds; the mean with it.
     pub(crate) fn push(&mut self, seconds: f64, level: f64) -> f64 {
-        self.ring.push_back((seconds, level));
-        let mut length: f64 = self.ring.iter().map(|(seconds, _)| seconds).sum();
-        while let Some((oldest, _)) = self.ring.front()
-            && self.ring.len() > 1
-            && (length - oldest > WINDOW_SECONDS - 5e-4 || self.ring.len() > WINDOW_TICKS_MAX)
-        {
-            length -= oldest;
-            self.ring.pop_front();
-        }
-        self.ring.iter().map(|(seconds, level)| seconds * level).sum::<f64>() / length
+        self.0.push(seconds, level);
+        self.0.sum(|seconds, level| seconds * level) / self.0.seconds()
     }
 }
 
-/// The window.
-#[derive(Clone, Debug, Default)]
+/// The requests of the window.
+#[derive(Clone, Debug)]
 pub(crate) struct Hits {
-    ring: VecDeque<Tick>,
-    sum: Tick,
+    window: Window<Tick>,
     /// For how long each rank is still reckoned with.
     ranks_s: [f64; RANKS],
+}
+
+impl Default for Hits {
+    fn default() -> Self {
+        Self { window: Window::new(WINDOW_SECONDS), ranks_s: [0.0; RANKS] }
+    }
 }
 
 fn float(n: u64) -> f64 {
@@ -64,47 +62,32 @@ impl Hits {
         for (left, offered) in self.ranks_s.iter_mut().zip(counts.offered) {
             *left = if offered > 0 { RANK_SECONDS } else { (*left - seconds).max(0.0) };
         }
-        self.ring.push_back(Tick {
-            seconds,
+        let tick = Tick {
             offered: sum(&counts.offered),
             refused: sum(&counts.refused),
             ended: float(counts.ended),
-        });
-        let mut length: f64 = self.ring.iter().map(|tick| tick.seconds).sum();
-        while let Some(oldest) = self.ring.front()
-            // Half a millisecond: ten ticks of 100 ms are a second.
-            && (length - oldest.seconds > WINDOW_SECONDS - 5e-4
-                || self.ring.len() > WINDOW_TICKS_MAX)
-        {
-            length -= oldest.seconds;
-            self.ring.pop_front();
-        }
-        // Summed anew, so that nothing drifts.
-        self.sum = self.ring.iter().fold(Tick::default(), |sum, tick| Tick {
-            seconds: sum.seconds + tick.seconds,
-            offered: sum.offered + tick.offered,
-            refused: sum.refused + tick.refused,
-            ended: sum.ended + tick.ended,
-        });
+        };
+        self.window.push(seconds, tick);
     }
 
-    fn full(&self) -> bool {
-        self.sum.seconds >= WINDOW_SECONDS - 5e-4 || self.ring.len() >= WINDOW_TICKS_MAX
+    fn rate(&self, of: impl Fn(&Tick) -> f64) -> Option<f64> {
+        let sum = self.window.sum(|_, tick| of(tick));
+        self.window.full().then(|| sum / self.window.seconds())
     }
 
     /// Requests per second; `None` before there is a second of them.
     pub(crate) fn per_second(&self) -> Option<f64> {
-        self.full().then(|| self.sum.offered / self.sum.seconds)
+        self.rate(|tick| tick.offered)
     }
 
     /// Answers per second, likewise.
     pub(crate) fn ended_per_second(&self) -> Option<f64> {
-        self.full().then(|| self.sum.ended / self.sum.seconds)
+        self.rate(|tick| tick.ended)
     }
 
     /// Requests that were refused in the window.
     pub(crate) fn refused(&self) -> f64 {
-        self.sum.refused
+        self.window.sum(|_, tick| tick.refused)
     }
 
     /// Bucket depth and what each rank must leave in it, where the lowest rank that comes is to
@@ -137,12 +120,8 @@ mod tests {
                 assert_eq!(known, n >= ticks, "tick {n} of {tick_s} s");
                 hits.push(tick_s, &offered([1, 2, 3]));
             }
-            assert_eq!(hits.ring.len(), ticks, "{tick_s}");
             assert!((hits.per_second().unwrap() - 6.0 / tick_s).abs() < 1e-9);
         }
-        let mut hits = Hits::default();
-        (0..5000).for_each(|_| hits.push(1e-6, &offered([1, 0, 0])));
-        assert_eq!(hits.ring.len(), WINDOW_TICKS_MAX);
     }
 
     #[test]

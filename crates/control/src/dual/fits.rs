@@ -4,14 +4,12 @@
 use super::needed::fresh;
 use crate::evidence::CPU_USED_UP;
 use crate::period_s;
-use std::collections::VecDeque;
+use crate::window::Window;
 use tidegate_model::signals::Signals;
 use tidegate_units::Rate;
 
 /// Seconds over which the CPU and the requests are averaged: at 400/s what comes varies by 4 %.
 const WINDOW_SECONDS: f64 = 2.0;
-/// Most ticks in it.
-const WINDOW_TICKS_MAX: usize = 2048;
 /// Of these seconds, how many have to be known; and in how many the CPU has to be used up to be what
 /// is short: one busy tick is none.
 const KNOWN_SECONDS: f64 = 1.0;
@@ -19,30 +17,31 @@ const KNOWN_SECONDS: f64 = 1.0;
 /// third of a second.
 const ABOVE_CHANCE: f64 = 1.25;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Tick {
-    seconds: f64,
-    cpu_s: f64,
-    /// Seconds with the CPU used up.
-    full_s: f64,
+    cpu: f64,
     asked: f64,
     admitted: f64,
 }
 
 /// The CPU and the connections of the last seconds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Fits {
-    ring: VecDeque<Tick>,
-    sum: Tick,
+    window: Window<Tick>,
     /// Seconds since the CPU was last short.
     short_ago_s: Option<f64>,
+}
+
+impl Default for Fits {
+    fn default() -> Self {
+        Self { window: Window::new(WINDOW_SECONDS), short_ago_s: None }
+    }
 }
 
 impl Fits {
     /// SYN policing wakes or falls asleep: what was seen with other refusals is forgotten.
     pub(super) fn turn(&mut self) {
-        self.ring.clear();
-        self.sum = Tick::default();
+        self.window.clear();
     }
 
     /// Takes a tick. Without a CPU or counts that are young, what was known before is forgotten.
@@ -52,36 +51,20 @@ impl Fits {
         let cpu = fresh(signals.resource.cpu, signals);
         let counts = fresh(signals.balance.counts, signals);
         let (Some(cpu), Some(counts)) = (cpu, counts) else {
-            self.turn();
+            self.window.clear();
             return;
         };
         let count = |n: u64| n.min(1 << 40) as f64;
-        self.ring.push_back(Tick {
-            seconds,
-            cpu_s: seconds * cpu.get(),
-            full_s: if cpu.get() >= CPU_USED_UP { seconds } else { 0.0 },
+        let tick = Tick {
+            cpu: cpu.get(),
             // Who is refused asks again: those are no more load than the first time.
             asked: count(counts.offered.saturating_sub(counts.repeated)),
             admitted: count(counts.admitted),
-        });
-        let mut length: f64 = self.ring.iter().map(|tick| tick.seconds).sum();
-        while let Some(oldest) = self.ring.front()
-            && self.ring.len() > 1
-            && (length - oldest.seconds > WINDOW_SECONDS - 5e-4
-                || self.ring.len() > WINDOW_TICKS_MAX)
-        {
-            length -= oldest.seconds;
-            self.ring.pop_front();
-        }
-        // Summed anew, so that nothing drifts.
-        self.sum = self.ring.iter().fold(Tick::default(), |sum, tick| Tick {
-            seconds: sum.seconds + tick.seconds,
-            cpu_s: sum.cpu_s + tick.cpu_s,
-            full_s: sum.full_s + tick.full_s,
-            asked: sum.asked + tick.asked,
-            admitted: sum.admitted + tick.admitted,
-        });
-        if self.sum.full_s >= KNOWN_SECONDS - 5e-4 {
+        };
+        self.window.push(seconds, tick);
+        let used_up =
+            |seconds: f64, tick: &Tick| if tick.cpu >= CPU_USED_UP { seconds } else { 0.0 };
+        if self.window.sum(used_up) >= KNOWN_SECONDS - 5e-4 {
             self.short_ago_s = Some(0.0);
         }
     }
@@ -90,9 +73,10 @@ impl Fits {
     /// admit no more of them than their minimum, which is scaled here with the rest: too much, to the
     /// safe side.
     pub(super) fn cpu(&self) -> Option<f64> {
-        let Tick { seconds, cpu_s, asked, admitted, .. } = self.sum;
-        let known = seconds >= KNOWN_SECONDS - 5e-4 && admitted >= 1.0;
-        known.then(|| cpu_s / seconds * (asked / admitted).max(1.0))
+        let cpu = self.window.sum(|seconds, tick| seconds * tick.cpu) / self.window.seconds();
+        let admitted = self.window.sum(|_, tick| tick.admitted);
+        let known = self.window.holds(KNOWN_SECONDS) && admitted >= 1.0;
+        known.then(|| cpu * (self.asked() / admitted).max(1.0))
     }
 
     /// Whether the CPU was short within so many seconds.
@@ -102,7 +86,12 @@ impl Fits {
 
     /// A rate that refuses nobody, as long as no more than in the last seconds ask.
     pub(super) fn rate(&self) -> Rate {
-        Rate::per_second(ABOVE_CHANCE * self.sum.asked / self.sum.seconds.max(KNOWN_SECONDS))
+        let seconds = self.window.seconds().max(KNOWN_SECONDS);
+        Rate::per_second(ABOVE_CHANCE * self.asked() / seconds)
+    }
+
+    fn asked(&self) -> f64 {
+        self.window.sum(|_, tick| tick.asked)
     }
 }
 

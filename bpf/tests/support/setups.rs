@@ -3,11 +3,9 @@
 
 use super::native::Answering;
 use super::random::Dice;
-use super::setup::{Heartbeat, Limit, SECOND, Service, Setup, base};
+use super::setup::{ANSWERS, Heartbeat, Limit, SECOND, Service, Setup, base};
 use tidegate_policy::{Action, Policy};
 
-/// So many answers per second and CPU that the cap is never met by chance.
-const ANSWERS_ENOUGH: u32 = 10_000_000;
 /// Most tokens of a bucket.
 const BURST_MAX: usize = 40;
 
@@ -39,7 +37,7 @@ pub fn setup(dice: &mut Dice, exact_clock: bool) -> Setup {
     setup.services.iter_mut().for_each(|service| limits(service, dice));
     setup.released = dice.one_in(30);
     setup.heartbeat = heartbeat(dice, exact_clock);
-    setup.answers = if dice.one_in(20) { 0 } else { ANSWERS_ENOUGH };
+    setup.answers = if dice.one_in(20) { 0 } else { ANSWERS };
     if exact_clock && dice.one_in(10) {
         setup = setup.answers(40, dice.below(11) as u32);
     }

@@ -173,9 +173,9 @@ TG_ASSERT(sizeof(struct tg_bucket_locked) == 64);
  */
 struct tg_conn {
 	struct bpf_spin_lock lock;
-	__u32 flight;		/* 1 + the bucket that its request is in flight
-				 * on; 0: none. Changed by exchange only: who
-				 * takes it counts the end. */
+	__u32 flight;		/* what its request in flight is counted by,
+				 * TG_FLIGHT; 0: nothing. Changed by exchange
+				 * only: who takes it counts the end. */
 	__u64 key;		/* 0: belongs to nobody (any more) */
 	__u8 phase;
 	__u8 service;
@@ -214,7 +214,24 @@ struct tg_sweep {
 #define TG_RULE_REPEATED 4	/* an answer sent again */
 #define TG_RULE_FAILED 5	/* refused, but the answer could not be made or
 				 * sent */
-#define TG_RULE_COUNTS 8
+/* Of those that were admitted and followed, by the number of the rule alone. */
+#define TG_RULE_BEGUN 6
+#define TG_RULE_ENDED 7		/* in flight is the difference */
+#define TG_RULE_STARTED 8	/* answers whose first byte was seen */
+#define TG_RULE_STARTED_NS 9	/* from their requests, summed */
+#define TG_RULE_ANSWERED 10	/* answers whose last byte was seen */
+#define TG_RULE_ANSWERED_NS 11	/* from their requests, summed */
+#define TG_RULE_COUNTS 12
+
+/*
+ * What a request in flight is counted by: its rule, and 1 + the bucket of that
+ * rule, if it has one. Both keep their numbers through reloads.
+ */
+#define TG_FLIGHT_BUCKET 255
+#define TG_FLIGHT_RULE_SHIFT 8
+#define TG_FLIGHT(rule, bucket)                                 \
+	((__u32)(rule) << TG_FLIGHT_RULE_SHIFT |                \
+	 ((bucket) < TG_RULE_BUCKETS_MAX ? 1 + (bucket) : 0))
 
 struct tg_rule_counts {
 	__u64 cell[TG_RULE_COUNTS];

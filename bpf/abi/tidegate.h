@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 5
+#define TG_ABI_VERSION 6
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64

@@ -48,9 +48,15 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 	}
 	if (!v->p.payload)
 		return 0;
-	if (!conn)
-		tg_unjudge(v->service, reason);
-	return conn;
+	if (conn)
+		return conn;
+	/* Nobody looked at their SYNs. */
+	if (reason == TG_UNJUDGED_UNVERIFIED &&
+	    tg_never_shed(&v->view, &v->p, v->listen,
+			  tg_origin(&v->view, &v->p)))
+		reason = TG_UNJUDGED_NEVER_SHED;
+	tg_unjudge(v->service, reason);
+	return 0;
 }
 
 /* Walks a part of a chunked request. */
@@ -120,8 +126,7 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 		action = tg_ruled(skb, v, conn, rule, w, bare);
 		if (action != TG_REFUSAL_FAILED)
 			return action;
-		if (rule->bucket < TG_RULE_BUCKETS_MAX)
-			flight = 1 + rule->bucket;
+		flight = TG_FLIGHT(w->found.asked.rule, rule->bucket);
 	}
 	if (head && w->found.framed &&
 	    w->found.reason != TG_UNJUDGED_PIPELINED)

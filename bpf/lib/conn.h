@@ -71,7 +71,7 @@ static __always_inline int tg_conn_near(const struct tg_conn *conn, __u32 seq)
 	       seq - next + 1 <= TG_CONN_RST_WINDOW;
 }
 
-/* Takes what is in flight; 1 + bucket, 0: nothing. Who gets it counts its end. */
+/* Takes what is in flight, TG_FLIGHT; 0: nothing. Who gets it counts its end. */
 static __always_inline __u32 tg_conn_take(struct tg_conn *conn)
 {
 	return __sync_lock_test_and_set(&conn->flight, 0);
@@ -79,7 +79,17 @@ static __always_inline __u32 tg_conn_take(struct tg_conn *conn)
 
 static __always_inline struct tg_bucket_totals *tg_flight_totals(__u32 flight)
 {
-	return flight ? tg_at(&tg_bucket_totals, flight - 1) : 0;
+	__u32 bucket = flight & TG_FLIGHT_BUCKET;
+
+	return bucket ? tg_at(&tg_bucket_totals, bucket - 1) : 0;
+}
+
+/* Always in the first slot: what counts is the sum over the slots. */
+static __always_inline struct tg_rule_counts *tg_flight_rule(__u32 flight)
+{
+	__u32 rule = flight >> TG_FLIGHT_RULE_SHIFT;
+
+	return rule ? tg_at(&tg_rule_counts, rule) : 0;
 }
 
 /* The request in flight has ended: `since_ns`: when it came; 0: not measured. */
@@ -87,12 +97,47 @@ static __always_inline void tg_flight_end(__u32 flight, __u64 since_ns,
 					  __u64 now_ns)
 {
 	struct tg_bucket_totals *totals = tg_flight_totals(flight);
+	struct tg_rule_counts *rule = tg_flight_rule(flight);
+	__u64 took_ns = tg_elapsed_ns(now_ns, since_ns);
 
+	if (rule) {
+		rule->cell[TG_RULE_ENDED]++;
+		rule->cell[TG_RULE_ANSWERED] += !!since_ns;
+		rule->cell[TG_RULE_ANSWERED_NS] += since_ns ? took_ns : 0;
+	}
 	if (!totals)
 		return;
 	totals->ended++;
 	if (since_ns)
-		tg_record(&totals->end, tg_elapsed_ns(now_ns, since_ns));
+		tg_record(&totals->end, took_ns);
+}
+
+/* It has begun. */
+static __always_inline void tg_flight_begin(__u32 flight)
+{
+	struct tg_bucket_totals *totals = tg_flight_totals(flight);
+	struct tg_rule_counts *rule = tg_flight_rule(flight);
+
+	if (rule)
+		rule->cell[TG_RULE_BEGUN]++;
+	if (totals)
+		totals->begun++;
+}
+
+/* The first byte of its answer was seen. */
+static __always_inline void tg_flight_started(__u32 flight, __u64 since_ns,
+					      __u64 now_ns)
+{
+	struct tg_bucket_totals *totals = tg_flight_totals(flight);
+	struct tg_rule_counts *rule = tg_flight_rule(flight);
+	__u64 took_ns = tg_elapsed_ns(now_ns, since_ns);
+
+	if (rule) {
+		rule->cell[TG_RULE_STARTED]++;
+		rule->cell[TG_RULE_STARTED_NS] += took_ns;
+	}
+	if (totals)
+		tg_record(&totals->first_byte, took_ns);
 }
 
 /* Under the lock: never judged again; what was in flight. */
@@ -329,7 +374,7 @@ static __always_inline void tg_conn_walked(struct tg_conn *conn, __u64 key,
 struct tg_begin {
 	__u64 left;		/* of its body */
 	__u32 chunk;
-	__u32 flight;		/* 1 + bucket; 0: none */
+	__u32 flight;		/* TG_FLIGHT; 0: none */
 	__u16 rule;
 	__u8 flags;		/* TG_CONN_HEAD, TG_CONN_CONNECT */
 };
@@ -343,7 +388,6 @@ static __always_inline void tg_conn_begin(struct tg_conn *conn, __u64 key,
 					  const struct tg_begin *begin)
 {
 	__u64 now_ns = bpf_ktime_get_ns();
-	struct tg_bucket_totals *totals = tg_flight_totals(begin->flight);
 	__u32 flight = 0, begun = 0;
 
 	if (!tg_conn_lock(conn, key))
@@ -366,8 +410,7 @@ static __always_inline void tg_conn_begin(struct tg_conn *conn, __u64 key,
 	}
 	bpf_spin_unlock(&conn->lock);
 	tg_flight_end(flight, 0, 0);
-	if (begun && totals)
-		totals->begun++;
+	tg_flight_begin(begun);
 }
 
 /* Seen: about once a second is enough. */

@@ -198,11 +198,7 @@ static __always_inline void tg_reply_walked(struct tg_conn *conn,
 static __always_inline void tg_reply_count(const struct tg_reply_step *r,
 					   __u64 now_ns)
 {
-	struct tg_bucket_totals *totals = tg_flight_totals(r->first);
-
-	if (totals)
-		tg_record(&totals->first_byte,
-			  tg_elapsed_ns(now_ns, r->step.since_ns));
+	tg_flight_started(r->first, r->step.since_ns, now_ns);
 	tg_step_count(&r->step, now_ns);
 }
 

@@ -20,7 +20,7 @@ pub(crate) const RULE_STEPS: usize = 64;
 pub(crate) const RULE_TLS: u8 = 2;
 pub(crate) const RULE_CLOSE: u8 = 4;
 pub(crate) const BUCKET_SHADOW: u32 = 1;
-pub(crate) const RULE_COUNTS: usize = 8;
+pub(crate) const RULE_COUNTS: usize = 12;
 pub(crate) const UNJUDGED_MAX: usize = 32;
 /// Where the slot stands in the key of a path.
 pub(crate) const PATH_SLOT_AT: usize = 4;
@@ -59,7 +59,8 @@ plain! {
     struct BucketLimitsRaw {
         generation: u64, flags: u32, pad: u32, bucket: BucketParams, reserve: [u64; RANKS],
     } = 64;
-    /// Counts of one rule on one CPU: admitted, refused, shadowed, lease, repeated, failed.
+    /// Counts of one rule on one CPU: admitted, refused, shadowed, lease, repeated, failed; then of
+    /// what is followed begun, ended, started and its time, answered and its time.
     struct RuleCountsRaw { cell: [u64; RULE_COUNTS] } = 8 * RULE_COUNTS;
     /// Totals of one bucket on one CPU.
     struct BucketTotalsRaw {
@@ -142,9 +143,21 @@ mod tests {
             assert_eq!(define(name), value as u64, "{name}");
         }
         assert!(HEADER.contains(&format!("TG_UNJUDGED_MAX = {UNJUDGED_MAX},")));
-        for (cell, name) in
-            ["ADMITTED", "REFUSED", "SHADOWED", "LEASE", "REPEATED", "FAILED"].iter().enumerate()
-        {
+        let cells = [
+            "ADMITTED",
+            "REFUSED",
+            "SHADOWED",
+            "LEASE",
+            "REPEATED",
+            "FAILED",
+            "BEGUN",
+            "ENDED",
+            "STARTED",
+            "STARTED_NS",
+            "ANSWERED",
+            "ANSWERED_NS",
+        ];
+        for (cell, name) in cells.iter().enumerate() {
             assert_eq!(define(&format!("TG_RULE_{name}")), cell as u64, "{name}");
         }
     }

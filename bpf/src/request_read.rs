@@ -25,6 +25,12 @@ pub(crate) fn rule_counts(maps: &Maps, seats: &[Seats]) -> Result<Vec<RuleCount>
                     &mut count.lease,
                     &mut count.repeated,
                     &mut count.failed,
+                    &mut count.begun,
+                    &mut count.ended,
+                    &mut count.started,
+                    &mut count.started_ns,
+                    &mut count.answered,
+                    &mut count.answered_ns,
                 ];
                 fields.into_iter().zip(cells).for_each(|(field, cell)| *field += cell);
             }

@@ -180,6 +180,18 @@ pub struct RuleCount {
     pub repeated: u64,
     /// Refused, but passed or dropped because the answer could not be sent.
     pub failed: u64,
+    /// Of what was admitted: handed to the server, and followed.
+    pub begun: u64,
+    /// Of these: answered, or their connection ended, or cannot be followed any more.
+    pub ended: u64,
+    /// Answers whose first byte was seen.
+    pub started: u64,
+    /// Time from their requests to their first bytes, summed.
+    pub started_ns: u64,
+    /// Answers whose last byte was seen.
+    pub answered: u64,
+    /// Time from their requests to their last bytes, summed.
+    pub answered_ns: u64,
 }
 
 /// How many segments of services with rules passed without being judged, for one reason.

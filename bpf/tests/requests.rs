@@ -291,6 +291,7 @@ fn conversations_by_the_dice() {
         for _ in 0..PACKETS {
             throw(&mut talk, &mut dice);
         }
+        let (mut rules_begun, mut rules_ended) = (0, 0);
         for (before, heard) in &talk.heard {
             let same = heard.frame == *before;
             let reset = heard.action == NEXT && is_reset(&heard.frame);
@@ -306,6 +307,18 @@ fn conversations_by_the_dice() {
             assert_eq!(bucket[6], bucket[7], "TIDEGATE_SEED={seed}, {n}: begun and ended");
             begun += bucket[6];
         }
+        for rule in talk.heard.iter().flat_map(|(_, heard)| &heard.rules) {
+            rules_begun += rule[6];
+            rules_ended += rule[7];
+            // What was answered has ended.
+            assert!(rule[10] <= rule[7], "TIDEGATE_SEED={seed}, {n}: {rule:?}");
+        }
+        assert_eq!(rules_begun, rules_ended, "TIDEGATE_SEED={seed}, {n}: by rule");
+        let on_buckets: u32 = talk.last.buckets.iter().map(|bucket| bucket[6]).sum();
+        assert!(
+            rules_begun >= on_buckets,
+            "TIDEGATE_SEED={seed}, {n}: {rules_begun}, {on_buckets}"
+        );
     }
     assert!(answered > 100 && begun > 40, "{answered} answers, {begun} requests in flight");
 }

@@ -224,7 +224,11 @@ fn a_request_is_refused_on_a_connection_that_served_others() {
         wait_for("the client's socket goes", || sockets(&net.client).is_empty());
     });
     assert_eq!(seen, 4);
-    assert_eq!(count(&dataplane, 0).failed, 0);
+    let busy = count(&dataplane, 0);
+    assert_eq!((busy.admitted, busy.refused, busy.failed), (1, 1, 0));
+    assert_eq!((busy.begun, busy.ended), (1, 1), "a refused request is nobody's work");
+    assert_eq!((busy.started, busy.answered), (1, 1));
+    assert!(0 < busy.started_ns && busy.started_ns <= busy.answered_ns, "{busy:?}");
 }
 
 /// Checksums that the sender has computed, and that the receiver checks or trusts.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two registers of the policies, `policies.def` and `reasons.def`, as data, and the
-//! documents that are made from them.
+//! The registers `policies.def`, `reasons.def` and `unjudged.def` as data, and the documents that
+//! are made from them.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,11 @@ use anyhow::{Context, Result, bail};
 pub(crate) const POLICIES: &str = "policy/policies.def";
 /// The register of reasons.
 pub(crate) const REASONS: &str = "policy/reasons.def";
+/// The register of why requests are not judged.
+pub(crate) const UNJUDGED: &str = "bpf/abi/unjudged.def";
 /// Made from [`POLICIES`].
 pub(crate) const POLICIES_PAGE: &str = "docs/policies.md";
-/// Made from [`REASONS`].
+/// Made from [`REASONS`] and [`UNJUDGED`].
 pub(crate) const REASONS_PAGE: &str = "docs/reasons.md";
 
 /// One line of policies.def.
@@ -28,12 +30,12 @@ pub(crate) struct Policy {
     pub(crate) line: usize,
 }
 
-/// One line of reasons.def.
+/// One line of reasons.def or unjudged.def.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
     /// Part of the ABI.
     pub(crate) number: u32,
-    /// The C name behind `TG_REASON_`.
+    /// The C name behind `TG_REASON_` or `TG_UNJUDGED_`.
     pub(crate) constant: String,
     /// As in metrics, CLI and API.
     pub(crate) name: String,
@@ -65,11 +67,20 @@ pub(crate) fn policies(def: &str) -> Result<Vec<Policy>> {
 
 /// The reasons in the order of the register. Errors name the line.
 pub(crate) fn reasons(def: &str) -> Result<Vec<Reason>> {
-    entries(def, "TG_REASON")?
+    reasons_of(def, "TG_REASON")
+}
+
+/// Why requests are not judged, in the order of the register. Errors name the line.
+pub(crate) fn unjudged(def: &str) -> Result<Vec<Reason>> {
+    reasons_of(def, "TG_UNJUDGED")
+}
+
+fn reasons_of(def: &str, call: &str) -> Result<Vec<Reason>> {
+    entries(def, call)?
         .into_iter()
         .map(|entry| {
             let [number, constant, name, text] = entry.fields.as_slice() else {
-                bail!("line {}: expected TG_REASON(number, NAME, \"name\", \"text\")", entry.line);
+                bail!("line {}: expected {call}(number, NAME, \"name\", \"text\")", entry.line);
             };
             Ok(Reason {
                 number: number.parse().with_context(|| format!("line {}", entry.line))?,
@@ -105,8 +116,8 @@ pub(crate) fn policies_page(policies: &[Policy]) -> String {
 
 /// The page about all reasons.
 #[must_use]
-pub(crate) fn reasons_page(reasons: &[Reason]) -> String {
-    let mut page = head("Reasons", REASONS);
+pub(crate) fn reasons_page(reasons: &[Reason], unjudged: &[Reason]) -> String {
+    let mut page = head("Reasons", &format!("{REASONS} and {UNJUDGED}"));
     page.push_str(
         "Every verdict has exactly one of these reasons: in metrics (label `reason`), in `tidegate \
          explain`,\nin samples. Numbers and names never change their meaning.\n",
@@ -118,9 +129,20 @@ pub(crate) fn reasons_page(reasons: &[Reason]) -> String {
             let _ = writeln!(page, "\n## {}\n", capitalised(group));
             page.push_str("| number | reason | meaning |\n| ---: | --- | --- |\n");
         }
-        let _ = writeln!(page, "| {} | `{}` | {} |", reason.number, reason.name, reason.text);
+        row(&mut page, reason);
     }
+    page.push_str(
+        "\n## Requests passed without being judged\n\nOf services with header rules: each segment \
+         with data that is not judged is counted once\n(`tidegate_requests_unjudged_segments_total`, \
+         label `reason`; [requests.md](requests.md) says what is judged).\n\n\
+         | number | reason | meaning |\n| ---: | --- | --- |\n",
+    );
+    unjudged.iter().for_each(|reason| row(&mut page, reason));
     page
+}
+
+fn row(page: &mut String, Reason { number, name, text, .. }: &Reason) {
+    let _ = writeln!(page, "| {number} | `{name}` | {text} |");
 }
 
 fn head(title: &str, source: &str) -> String {
@@ -214,8 +236,10 @@ mod tests {
 
     #[test]
     fn the_pages_hold_every_entry() {
-        let page = reasons_page(&reasons(DEF).expect("well-formed"));
+        let requests = unjudged("TG_UNJUDGED(9, BODY, \"body\", \"a body\")\n").expect("same");
+        let page = reasons_page(&reasons(DEF).expect("well-formed"), &requests);
         assert!(page.contains("## Passed\n") && page.contains("| 30 | `rate` |"), "{page}");
+        assert!(page.ends_with("| 9 | `body` | a body |\n"), "{page}");
         let list = policies("TG_POLICY(0, token_bucket, \"a rate, a burst\")\n").expect("same");
         let page = policies_page(&list);
         assert!(page.contains("| 0 | `token_bucket` | a rate, a burst |"), "{page}");

@@ -6,9 +6,11 @@ mod buckets;
 pub use buckets::make_bucket;
 pub(crate) use buckets::{bounds_of_bucket, is_fixed};
 
-use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec};
+use tidegate_control::{
+    Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec, SynVariant,
+};
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ServiceConfig};
+use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ControlVariant, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_peer::clamp::Bounds;
@@ -114,6 +116,12 @@ impl SynByLength {
         spec.rate_min = control.floor.unwrap_or(spec.rate_min);
         spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
         spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
+        spec.gain_p = control.gain.unwrap_or(spec.gain_p);
+        spec.gain_d = control.derivative_gain.unwrap_or(spec.gain_d);
+        spec.variant = match control.variant.unwrap_or_default() {
+            ControlVariant::Published => SynVariant::Published,
+            ControlVariant::Released => SynVariant::Released,
+        };
         let connections = control.accept_queue.unwrap_or(ACCEPT_QUEUE_DEFAULT);
         Self { inner: Syn::new(spec), connections, limit: 0 }
     }
@@ -165,6 +173,7 @@ mod tests {
             ("{name: default, ceiling: 50}", Some(50.0), None),
             ("{name: syn, rate: 300}", Some(300.0), Some(0.97)),
             ("{name: syn, rate: 300, cpu: 0.98}", Some(300.0), Some(0.98)),
+            ("{name: syn, rate: 300, variant: published}", Some(300.0), None),
         ] {
             let mut controller = make(&service(control));
             let mut signals = Signals::default();
@@ -193,6 +202,27 @@ mod tests {
         // (100 - 900)/16 + 100/4, and 100/16 + 900/4
         assert_eq!(rate_at(900), Some(200.0));
         assert_eq!(rate_at(0), Some(200.0 + 6.25 + 225.0));
+    }
+
+    /// Gains are the server's: one that is twice as fast has twice the gains.
+    #[test]
+    fn the_syn_controllers_gains_are_the_operators() {
+        let fall = |control: &str| {
+            let mut controller = make(&service(control));
+            let mut rate_at = |length| {
+                let mut signals =
+                    Signals { period: tidegate_units::Nanos::SECOND, ..Signals::default() };
+                let queue = AcceptQueue { length, limit: 1024 };
+                signals.queue.accept = Some(Reading::fresh(queue));
+                controller.tick(&signals, Mode::Enforce).rate.unwrap().get()
+            };
+            let before = rate_at(100);
+            (before - rate_at(260)).round()
+        };
+        // 160/16 above the aim, and 160/4 longer than before.
+        assert_eq!(fall("{name: syn, rate: 500}"), 50.0);
+        assert_eq!(fall("{name: syn, rate: 500, gain: 0.125, derivative_gain: 0.5}"), 100.0);
+        assert_eq!(fall("{name: syn, rate: 500, derivative_gain: 0}"), 10.0);
     }
 
     #[test]

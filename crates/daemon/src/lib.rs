@@ -20,6 +20,7 @@ pub mod plane;
 pub mod preflight;
 mod privileges;
 mod request_watch;
+mod rule_signals;
 mod run;
 mod server;
 mod warnings;

@@ -430,7 +430,9 @@ impl Owner {
             released: self.intent.released,
             heartbeat: self.heartbeat,
             interfaces: self.plane.hooks(),
-            services: services.map(|(index, config)| self.service_state(config, index)).collect(),
+            services: services
+                .map(|(index, config)| self.service_state(now, config, index))
+                .collect(),
             passed: self.passed.clone(),
             warnings: self.warnings.sentences(now),
             peers: self.senses.peers(now),
@@ -456,11 +458,12 @@ impl Owner {
         requests.look(now, (&intent.config, &**plane), warnings);
     }
 
-    fn service_state(&self, service: &ServiceConfig, index: usize) -> ServiceState {
+    fn service_state(&self, now: Nanos, service: &ServiceConfig, index: usize) -> ServiceState {
         let signals = self.sensed.get(index).map(|s| s.signals.clone()).unwrap_or_default();
         let limits = self.governors.get(index).map(|g| g.limits.clone()).unwrap_or_default();
         let defer_accept = self.sensed.get(index).and_then(|sensed| sensed.defer_accept);
-        let requests = self.requests.state((index, service), (&signals, &limits), defer_accept);
+        let requests =
+            self.requests.state(now, (index, service), (&signals, &limits), defer_accept);
         ServiceState {
             name: service.name.clone(),
             mode: service.mode.name().into(),

@@ -3,6 +3,7 @@
 //! warnings that belong to it.
 
 use crate::plane::{Plane, RequestCounts};
+use crate::rule_signals::RuleWatch;
 use crate::warnings::Warnings;
 use std::collections::VecDeque;
 use tidegate_model::RANKS;
@@ -38,6 +39,7 @@ struct Look {
 struct Watched {
     name: String,
     counts: RequestCounts,
+    rules: RuleWatch,
     offered: Vec<[u64; RANKS]>,
     refused: Vec<[u64; RANKS]>,
     looks: VecDeque<Look>,
@@ -53,7 +55,10 @@ pub(crate) struct RequestWatch {
 impl RequestWatch {
     /// Other rules from now on, some of which count from zero: shares begin anew.
     pub(crate) fn begin_anew(&mut self) {
-        self.services.iter_mut().for_each(|service| service.looks.clear());
+        for service in &mut self.services {
+            service.looks.clear();
+            service.rules = RuleWatch::default();
+        }
     }
 
     /// Reads what the rules counted; what cannot be read is shown as it was.
@@ -108,6 +113,7 @@ impl RequestWatch {
             while watched.looks.len() > LOOKS_MAX || watched.looks.front().is_some_and(old) {
                 watched.looks.pop_front();
             }
+            watched.rules.take(now, &counts.rules);
             watched.counts = counts;
         }
     }
@@ -124,6 +130,7 @@ impl RequestWatch {
     /// What the snapshot shows of one service's rules.
     pub(crate) fn state(
         &self,
+        now: Nanos,
         (index, service): (usize, &ServiceConfig),
         (signals, limits): (&Signals, &ServiceLimits),
         defer_accept: Option<bool>,
@@ -134,7 +141,7 @@ impl RequestWatch {
         Some(RequestsState {
             mode: requests.mode_within(service.mode).name().into(),
             buckets: buckets(requests, watched, (signals, limits)),
-            rules: rules(requests, watched),
+            rules: rules(requests, watched, now),
             unjudged: watched.counts.unjudged.clone(),
             defer_accept,
             followed: self.followed,
@@ -185,13 +192,14 @@ fn buckets(
     requests.buckets.iter().enumerate().map(state).collect()
 }
 
-fn rules(requests: &RequestsConfig, watched: &Watched) -> Vec<RuleState> {
+fn rules(requests: &RequestsConfig, watched: &Watched, now: Nanos) -> Vec<RuleState> {
     let states = requests.rules.iter().enumerate().map(|(i, rule)| RuleState {
         name: rule.label(),
         rule: rule.to_string(),
         bucket: rule.bucket.clone(),
         answer: rule.answer_or_default().name().into(),
         counts: watched.counts.rules.get(i).copied().unwrap_or_default(),
+        signals: watched.rules.signals(i, now),
     });
     states.collect()
 }

@@ -3,9 +3,9 @@
 
 use crate::RANKS;
 use crate::limits::{BucketLimits, ServiceLimits};
-use crate::signals::{BucketSignals, Signals};
+use crate::signals::{BucketSignals, Reading, Signals};
 use serde::{Deserialize, Serialize};
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate};
 
 /// The state of the whole daemon at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -137,7 +137,7 @@ pub struct BucketState {
 }
 
 /// One rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuleState {
     /// Its name, else what it matches.
     pub name: String,
@@ -149,6 +149,35 @@ pub struct RuleState {
     pub answer: String,
     /// What became of its requests.
     pub counts: RuleCounts,
+    /// What was sensed of its requests in the last second or longer.
+    #[serde(default)]
+    pub signals: RuleSignals,
+}
+
+/// What was sensed of the requests of one rule that were handed to the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuleSignals {
+    /// Requests that the server has and has not answered yet.
+    pub in_flight: Option<Reading<u64>>,
+    /// Complete answers per second.
+    pub answers: Option<Reading<Rate>>,
+    /// Mean time from a request to the first byte of its answer; none without answers.
+    pub first_byte: Option<Reading<Nanos>>,
+    /// Mean time from a request to the last byte of its answer; none without answers.
+    pub end: Option<Reading<Nanos>>,
+}
+
+impl RuleSignals {
+    /// Name and age of what is known.
+    pub fn ages(&self) -> impl Iterator<Item = (&'static str, Nanos)> {
+        let all = [
+            ("in_flight", self.in_flight.map(|r| r.age)),
+            ("answers", self.answers.map(|r| r.age)),
+            ("first_byte", self.first_byte.map(|r| r.age)),
+            ("end", self.end.map(|r| r.age)),
+        ];
+        all.into_iter().filter_map(|(name, age)| Some((name, age?)))
+    }
 }
 
 /// What became of the requests that met one rule, since the state was created.
@@ -166,6 +195,26 @@ pub struct RuleCounts {
     pub repeated: u64,
     /// Refused, but the answer could not be sent.
     pub failed: u64,
+    /// Of the admitted, those that are followed.
+    #[serde(default)]
+    pub served: RuleServed,
+}
+
+/// What became of the requests of one rule that were handed to the server and followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleServed {
+    /// All of them.
+    pub begun: u64,
+    /// Of these: answered, or their connection ended, or cannot be followed any more.
+    pub ended: u64,
+    /// Answers whose first byte was seen.
+    pub started: u64,
+    /// Time from their requests to their first bytes, summed.
+    pub started_time: Nanos,
+    /// Answers whose last byte was seen.
+    pub answered: u64,
+    /// Time from their requests to their last bytes, summed.
+    pub answered_time: Nanos,
 }
 
 impl RuleCounts {

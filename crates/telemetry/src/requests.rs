@@ -84,15 +84,32 @@ pub fn buckets_table(snapshot: &Snapshot, only: Option<&str>) -> String {
     if rows.len() > 1 { render_rows(&rows, &right) } else { String::new() }
 }
 
-/// What the rules of all services counted since their state was made; empty where there are none.
+/// What the rules of all services counted since their state was made, and what was sensed of their
+/// requests; empty where there are none.
 #[must_use]
 pub fn rules_table(snapshot: &Snapshot) -> String {
-    let titles = ["service", "rule", "bucket", "answer", "met", "refused", "would be", "repeated"];
+    let titles = [
+        "service",
+        "rule",
+        "bucket",
+        "answer",
+        "met",
+        "refused",
+        "would be",
+        "repeated",
+        "in flight",
+        "answered/s",
+        "first byte",
+        "answered in",
+    ];
+    let mean = |time: Option<Reading<Nanos>>| {
+        time.map_or_else(|| "-".to_owned(), |reading| reading.value.to_string())
+    };
     let mut rows = vec![titles.map(String::from).to_vec()];
     for (service, requests) in with_rules(snapshot, None) {
         for rule in &requests.rules {
             let named = if rule.name == rule.rule { "" } else { &*format!("{}: ", rule.name) };
-            let counts = rule.counts;
+            let (counts, signals) = (rule.counts, rule.signals);
             rows.push(vec![
                 plain(&service.name),
                 plain(&format!("{named}{}", rule.rule)),
@@ -102,6 +119,10 @@ pub fn rules_table(snapshot: &Snapshot) -> String {
                 counts.refused.to_string(),
                 counts.shadowed.saturating_add(counts.lease).to_string(),
                 counts.repeated.to_string(),
+                count(signals.in_flight.map(|reading| reading.value)),
+                rate(signals.answers.map(|reading| reading.value.get())),
+                mean(signals.first_byte),
+                mean(signals.end),
             ]);
         }
     }

@@ -13,7 +13,7 @@ use tidegate_model::signals::{
 };
 use tidegate_model::snapshot::{
     BucketState, Followed, InterfaceState, PeerState, ReasonCount, RequestsState, RuleCounts,
-    RuleState, ServiceState, Snapshot, UnjudgedCount, VerdictCount,
+    RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, UnjudgedCount, VerdictCount,
 };
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
@@ -84,6 +84,27 @@ fn count(class: &str, verdict: &str, reason: &str, shadow: bool, count: u64) -> 
     }
 }
 
+/// What a busy rule counted and sensed.
+fn scripts() -> (RuleCounts, RuleSignals) {
+    let served = RuleServed { begun: 1400, ended: 1388, answered: 1380, ..RuleServed::default() };
+    let counts = RuleCounts {
+        admitted: 1400,
+        refused: 720,
+        lease: 5,
+        repeated: 2,
+        served,
+        ..RuleCounts::default()
+    };
+    let age = Nanos::from_millis(300);
+    let signals = RuleSignals {
+        in_flight: Some(Reading { value: 12, age }),
+        answers: Some(Reading { value: Rate::per_second(69.5), age }),
+        first_byte: Some(Reading { value: Nanos::from_millis(7), age }),
+        end: Some(Reading { value: Nanos::from_millis(9), age }),
+    };
+    (counts, signals)
+}
+
 fn requests() -> RequestsState {
     let times = signals().time.first_byte;
     let cgi = BucketState {
@@ -123,9 +144,9 @@ fn requests() -> RequestsState {
         bucket: bucket.map(Into::into),
         answer: "503".into(),
         counts,
+        signals: RuleSignals::default(),
     };
-    let counts =
-        RuleCounts { admitted: 1400, refused: 720, lease: 5, repeated: 2, ..RuleCounts::default() };
+    let (counts, signals) = scripts();
     let unjudged = |reason: &str, count| UnjudgedCount {
         reason: reason.into(),
         text: format!("text of {reason}"),
@@ -135,7 +156,7 @@ fn requests() -> RequestsState {
         mode: "enforce".into(),
         buckets: vec![cgi, idle],
         rules: vec![
-            rule("scripts", "GET,POST /cgi-bin/", Some("cgi"), counts),
+            RuleState { signals, ..rule("scripts", "GET,POST /cgi-bin/", Some("cgi"), counts) },
             rule("/large/", "/large/", Some("large"), RuleCounts::default()),
             rule("/healthz", "/healthz", None, RuleCounts { admitted: 8, ..RuleCounts::default() }),
         ],

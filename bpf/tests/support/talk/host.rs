@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000_000_000;
 const CALLS_MAX: usize = 64;
 const UNJUDGED: usize = 32;
 const RULES: usize = 8;
-const CELLS: usize = 8;
+const CELLS: usize = 12;
 const BUCKETS: usize = 4;
 const BUCKET_CELLS: usize = 11;
 /// `TC_ACT_UNSPEC`: on to the stack.
@@ -131,10 +131,10 @@ impl Heard {
         let counted = self.unjudged.iter().enumerate().filter(|(_, count)| **count > 0);
         words.extend(counted.map(|(at, _)| format!("unjudged: {}", reasons[at])));
         if let Some(name) = PHASES.get(self.phase as usize) {
-            let flight = if self.flight > 0 {
-                format!(", in flight on {}", self.flight - 1)
-            } else {
-                String::new()
+            let flight = match (self.flight, self.flight & 255) {
+                (0, _) => String::new(),
+                (_, 0) => ", in flight".to_owned(),
+                (_, bucket) => format!(", in flight on {}", bucket - 1),
             };
             words.push(format!("[{name}{flight}]"));
         }

@@ -11,7 +11,7 @@ use tidegate_model::intent::{
     Config, Cookie, CookieMatch, HostPattern, Method, Mode, RequestsConfig, RuleAnswer, RuleConfig,
 };
 use tidegate_model::limits::{BucketLimits, Limits};
-use tidegate_model::snapshot::{RuleCounts, UnjudgedCount};
+use tidegate_model::snapshot::{RuleCounts, RuleServed, UnjudgedCount};
 use tidegate_units::Nanos;
 
 /// The rules of a service as the dataplane takes them.
@@ -140,6 +140,14 @@ pub(super) fn counts(
                 lease: count.lease,
                 repeated: count.repeated,
                 failed: count.failed,
+                served: RuleServed {
+                    begun: count.begun,
+                    ended: count.ended,
+                    started: count.started,
+                    started_time: Nanos(count.started_ns),
+                    answered: count.answered,
+                    answered_time: Nanos(count.answered_ns),
+                },
             };
         }
     }

@@ -22,7 +22,20 @@ use tidegate_units::{Nanos, Rate};
 /// The keys of `control` that each controller knows, `name` aside.
 const CONTROL_KEYS: [(&str, &[&str]); 3] = [
     ("default", &["floor", "ceiling"]),
-    ("syn", &["rate", "burst", "floor", "ceiling", "accept_queue", "cpu"]),
+    (
+        "syn",
+        &[
+            "rate",
+            "burst",
+            "floor",
+            "ceiling",
+            "accept_queue",
+            "cpu",
+            "gain",
+            "derivative_gain",
+            "variant",
+        ],
+    ),
     ("fixed", &["rate", "burst"]),
 ];
 
@@ -138,6 +151,9 @@ impl Check<'_> {
             ("ceiling", control.ceiling.is_some()),
             ("accept_queue", control.accept_queue.is_some()),
             ("cpu", control.cpu.is_some()),
+            ("gain", control.gain.is_some()),
+            ("derivative_gain", control.derivative_gain.is_some()),
+            ("variant", control.variant.is_some()),
         ];
         if let Some((name, keys)) = CONTROL_KEYS.iter().find(|(name, _)| *name == control.name) {
             for (key, _) in given.iter().filter(|(key, given)| *given && !keys.contains(key)) {

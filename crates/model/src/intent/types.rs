@@ -5,7 +5,7 @@
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
 use super::listen::Listen;
 use super::named::{self, Named};
-use super::requests::RequestsConfig;
+use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
 use super::text::{self, CpuList, HttpAddress};
 use crate::{CLASSES_MAX, PRIORITIES, SERVICES_MAX};
 use ipnet::IpNet;
@@ -355,6 +355,19 @@ pub struct ControlConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64", range(min = 0.05, max = 1.0))]
     pub cpu: Option<Share>,
+    /// Only `syn`: how many connections per second a second the rate moves for each connection that
+    /// the accept queue is away from its aim (1/16).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = GAIN_RANGE.0, max = GAIN_RANGE.1))]
+    pub gain: Option<f64>,
+    /// Only `syn`: how many connections per second the rate falls for each connection that the
+    /// accept queue has grown (1/4).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0.0, max = GAIN_RANGE.1))]
+    pub derivative_gain: Option<f64>,
+    /// Only `syn`: whether the law is followed to the letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<ControlVariant>,
 }
 
 impl Default for ControlConfig {
@@ -367,6 +380,9 @@ impl Default for ControlConfig {
             ceiling: None,
             accept_queue: None,
             cpu: None,
+            gain: None,
+            derivative_gain: None,
+            variant: None,
         }
     }
 }

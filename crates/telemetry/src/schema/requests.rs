@@ -4,11 +4,12 @@
 use super::{Metric, Number, Sink, counter, gauge};
 use tidegate_model::RANKS;
 use tidegate_model::signals::{BucketSignals, Times};
-use tidegate_model::snapshot::{BucketState, RequestsState, Snapshot};
+use tidegate_model::snapshot::{BucketState, RequestsState, RuleState, Snapshot};
 
 /// The names of the ranks: who is refused last comes first.
 pub(crate) const RANK_NAMES: [&str; RANKS] = ["protected", "new", "persistent"];
 
+const RULE: &[&str] = &["service", "rule", "name", "bucket"];
 const BUCKET: &[&str] = &["service", "bucket"];
 const BUCKET_RANK: &[&str] = &["service", "bucket", "rank"];
 const BUCKET_QUANTILE: &[&str] = &["service", "bucket", "quantile"];
@@ -34,6 +35,65 @@ pub(crate) const METRICS: &[Metric] = &[
                     for (outcome, count) in rule.counts.named() {
                         let bucket = bucket.unwrap_or_default();
                         out(&[service, &index, &rule.name, bucket, outcome], count.into());
+                    }
+                }
+            })
+        },
+    ),
+    gauge(
+        "requests_rule_in_flight",
+        "requests",
+        "Requests of a rule that the server has and has not answered yet.",
+        RULE,
+        |s, out| rules(s, out, |rule| rule.signals.in_flight.map(|r| r.value as f64)),
+    ),
+    counter(
+        "requests_rule_answered",
+        "requests",
+        "Requests of a rule whose answer was complete.",
+        RULE,
+        |s, out| {
+            each(s, |service, r| {
+                for (index, rule) in r.rules.iter().enumerate() {
+                    let index = index.to_string();
+                    out(&labels(service, &index, rule), rule.counts.served.answered.into());
+                }
+            })
+        },
+    ),
+    gauge(
+        "requests_rule_answer_rate",
+        "per_second",
+        "Complete answers to requests of a rule per second, over the last second or longer.",
+        RULE,
+        |s, out| rules(s, out, |rule| rule.signals.answers.map(|r| r.value.get())),
+    ),
+    gauge(
+        "requests_rule_first_byte_time",
+        "seconds",
+        "Mean time from a request of a rule to the first byte of its answer, over the last second or longer; absent without answers.",
+        RULE,
+        |s, out| rules(s, out, |rule| rule.signals.first_byte.map(|r| r.value.as_secs_f64())),
+    ),
+    gauge(
+        "requests_rule_response_time",
+        "seconds",
+        "Mean time from a request of a rule to the last byte of its answer, over the last second or longer; absent without answers.",
+        RULE,
+        |s, out| rules(s, out, |rule| rule.signals.end.map(|r| r.value.as_secs_f64())),
+    ),
+    gauge(
+        "requests_rule_signal_age",
+        "seconds",
+        "How old a signal of a rule is; one that is not known is absent.",
+        &["service", "rule", "name", "bucket", "signal"],
+        |s, out| {
+            each(s, |service, r| {
+                for (index, rule) in r.rules.iter().enumerate() {
+                    let index = index.to_string();
+                    let [service, index, name, bucket] = labels(service, &index, rule);
+                    for (signal, age) in rule.signals.ages() {
+                        out(&[service, index, name, bucket, signal], age.as_secs_f64().into());
                     }
                 }
             })
@@ -136,7 +196,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_unjudged",
         "segments",
-        "Segments with data, of services with header rules, that passed without being judged, by reason (docs/requests.md).",
+        "Segments with data, of services with header rules, that passed without being judged, by reason (docs/reasons.md).",
         &["service", "reason"],
         |s, out| {
             each(s, |service, r| {
@@ -181,6 +241,22 @@ fn each(snapshot: &Snapshot, mut visit: impl FnMut(&str, &RequestsState)) {
             visit(&service.name, requests);
         }
     }
+}
+
+/// The values of a rule's labels.
+fn labels<'a>(service: &'a str, index: &'a str, rule: &'a RuleState) -> [&'a str; 4] {
+    [service, index, &rule.name, rule.bucket.as_deref().unwrap_or_default()]
+}
+
+fn rules(snapshot: &Snapshot, out: Sink<'_>, value: impl Fn(&RuleState) -> Option<f64>) {
+    each(snapshot, |service, requests| {
+        for (index, rule) in requests.rules.iter().enumerate() {
+            let index = index.to_string();
+            if let Some(value) = value(rule) {
+                out(&labels(service, &index, rule), value.into());
+            }
+        }
+    });
 }
 
 fn buckets(snapshot: &Snapshot, mut visit: impl FnMut(&str, &BucketState)) {

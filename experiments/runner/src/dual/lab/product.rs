@@ -39,6 +39,9 @@ pub(super) fn config(setting: &Setting, lab: &Lab, scale: Scale) -> Option<Produ
             "burst": setting.burst_syn,
             "accept_queue": LISTEN_QUEUE,
             "cpu": setting.cpu_reference,
+            "gain": GAIN_QUEUE * scale.server,
+            "derivative_gain": DERIVATIVE_GAIN * scale.server,
+            "variant": variant(setting),
         }),
     };
     let mut web = json!({
@@ -51,6 +54,11 @@ pub(super) fn config(setting: &Setting, lab: &Lab, scale: Scale) -> Option<Produ
         web["requests"] = requests(setting, lab, scale);
     }
     Some(ProductConfig { services: json!({"web": web}), ..ProductConfig::one("web", &[]) })
+}
+
+/// To the letter, or as we ship them.
+const fn variant(setting: &Setting) -> &'static str {
+    if setting.published_hold { "published" } else { "released" }
 }
 
 fn rate(per_second: f64) -> String {
@@ -86,7 +94,10 @@ fn requests(setting: &Setting, lab: &Lab, scale: Scale) -> Value {
         }
         rules.push(line);
     }
-    json!({"buckets": buckets, "rules": rules})
+    let published = setting.control == Control::Paper && setting.published_hold;
+    // In the paper both work side by side, always.
+    let syn_policing = if published { "always" } else { "last-resort" };
+    json!({"buckets": buckets, "rules": rules, "syn_policing": syn_policing})
 }
 
 fn bucket_control(rule: Rule, setting: &Setting, scale: f64) -> Value {
@@ -94,10 +105,12 @@ fn bucket_control(rule: Rule, setting: &Setting, scale: f64) -> Value {
     match (setting.control, rule) {
         (Control::Paper, Rule::Cgi | Rule::Any) => json!({
             "name": "p", "rate": start, "reference": setting.cpu_reference, "gain": GAIN_CPU * scale,
+            "variant": variant(setting),
         }),
         (Control::Paper, Rule::Large) => json!({
             "name": "pd", "rate": start, "reference": INTERFACE_REFERENCE,
             "gain": GAIN_QUEUE * scale, "derivative_gain": DERIVATIVE_GAIN * scale,
+            "variant": variant(setting),
         }),
         (Control::None | Control::Default, _) => json!({"name": "default"}),
     }
@@ -117,9 +130,17 @@ mod tests {
         assert!(config(&setting(Control::None), &lab, same).is_none());
         let paper = config(&setting(Control::Paper), &lab, twice).unwrap().services;
         let requests = &paper["web"]["requests"];
-        assert_eq!(paper["web"]["control"]["rate"], "2000.000/s");
+        let syn = &paper["web"]["control"];
+        assert_eq!((&syn["rate"], &syn["gain"]), (&json!("2000.000/s"), &json!(0.125)));
+        assert_eq!((&syn["derivative_gain"], &syn["variant"]), (&json!(0.5), &json!("published")));
         assert_eq!(requests["buckets"]["cgi"]["minimum"], "20.000/s");
         assert_eq!(requests["buckets"]["cgi"]["control"]["gain"], 0.4);
+        assert_eq!(requests["buckets"]["cgi"]["control"]["variant"], "published");
+        assert_eq!(requests["syn_policing"], "always");
+        let shipped = Setting { published_hold: false, ..setting(Control::Paper) };
+        let shipped = config(&shipped, &lab, twice).unwrap().services["web"].clone();
+        assert_eq!(shipped["control"]["variant"], "released");
+        assert_eq!(shipped["requests"]["syn_policing"], "last-resort");
         assert_eq!(requests["rules"][0]["answer"], "503");
         let large = Setting { rules: vec![Rule::Large], ..setting(Control::Paper) };
         let services = config(&large, &lab, twice).unwrap().services;

@@ -6,7 +6,7 @@ use super::rows::{self, Metric, Seen, Table};
 use super::{onset, plan};
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::course::{self, Crowd, Tick};
-use crate::dual::{Scenario, Setting, Unit, derive, figures};
+use crate::dual::{Control, Scenario, Setting, Unit, derive, figures};
 use crate::results::Row;
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result};
@@ -17,7 +17,7 @@ use tidegate_lab::{Helper, LoadReport, Product};
 /// What is void is run so often.
 const TRIES: u32 = 3;
 
-/// Said with every result: the product has no others.
+/// Said with every result of them.
 const AS_SHIPPED: &str = "the paper's controllers run as shipped, P and SYN policing: both raise a \
     rate that refuses while its resource is calm, where the printed ones hold it, and SYN policing \
     sleeps while header rules suffice";
@@ -62,7 +62,9 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     watch.step("making the lab");
     let bench = Bench::new(section, options)?;
     let mut runner = Runner { scenario, bench, watch, notes: Vec::new() };
-    runner.notes.push(AS_SHIPPED.to_owned());
+    if runner.runs_shipped()? {
+        runner.notes.push(AS_SHIPPED.to_owned());
+    }
     let mut table = Table::default();
     for round in 0..section.rounds(options.quick) {
         let own = if options.quick { &section.quick_onset } else { &section.onset };
@@ -105,6 +107,14 @@ impl Runner<'_> {
         let section = self.bench.section;
         let own = if self.quick() { &section.quick } else { &section.at };
         if own.is_empty() { self.scenario.points(self.quick()).to_vec() } else { own.clone() }
+    }
+
+    /// Whether a variant has the paper's controllers, but not to the letter.
+    fn runs_shipped(&self) -> Result<bool> {
+        let x = self.points().first().copied().unwrap_or_default();
+        let settings = self.variants(0).into_iter().map(|v| self.scenario.setting(v, x));
+        let settings = settings.collect::<Result<Vec<Setting>>>()?;
+        Ok(settings.iter().any(|s| s.control == Control::Paper && !s.published_hold))
     }
 
     /// The variants that are run, each round another one first.

@@ -110,7 +110,7 @@ impl Flow {
         let now = count.min(1 << 40) as f64 / seconds;
         let mean = self.0.unwrap_or(now);
         let span = (FLOW_EVENTS / mean.max(1.0)).clamp(FLOW_SECONDS.0, FLOW_SECONDS.1);
-        let keep = (-seconds / span).exp();
+        let keep = libm::exp(-seconds / span);
         self.0 = Some(keep * mean + (1.0 - keep) * now);
     }
 

@@ -61,7 +61,7 @@ impl From<&ServiceConfig> for ServiceSource {
             cpus: config.process.cpus.clone(),
             needs_interface: config.requests.as_ref().is_some_and(|requests| {
                 let resources = requests.buckets.iter().map(|bucket| bucket.resource);
-                resources.into_iter().any(|r| r == ControlledResource::Bandwidth)
+                resources.into_iter().any(ControlledResource::is_of_interface)
             }),
         }
     }

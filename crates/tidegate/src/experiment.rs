@@ -128,6 +128,7 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         quick: options.effort != Effort::Full,
         seed: options.seed,
         machine: folder::machine(),
+        program: folder::program(),
         ..Run::default()
     };
     let screen = Screen::new(std::io::stderr().is_terminal());

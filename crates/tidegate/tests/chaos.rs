@@ -31,13 +31,32 @@ fn lab() -> Lab {
     Lab::new(LabOptions::new(helper)).unwrap()
 }
 
-fn config(control: &serde_json::Value) -> ProductConfig {
-    let services = json!({"web": {
+/// What half of the crowd is refused by.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// Its SYN, with a RST.
+    Syn,
+    /// Its request, with a 503.
+    Request,
+}
+
+fn config(by: By) -> ProductConfig {
+    let fixed = |rate: u32, burst: u32| json!({"name": "fixed", "rate": rate, "burst": burst});
+    let mut web = json!({
         "mode": "enforce",
         "listen": ["*:80"],
         "policy": {"name": "token_bucket", "action": "reject"},
-        "control": control,
-    }});
+        "control": fixed(500, 50),
+    });
+    if let By::Request = by {
+        web["control"] = fixed(100_000, 10_000);
+        web["requests"] = json!({
+            "buckets": {"all": {"resource": "cpu", "burst": 50,
+                                "control": {"name": "fixed", "rate": 500}}},
+            "rules": [{"path": "/", "bucket": "all"}],
+        });
+    }
+    let services = json!({"web": web});
     let others = json!({"answers": {"rst_per_second": 10_000}});
     ProductConfig { services, others, ..ProductConfig::one("web", &[]) }
 }
@@ -67,16 +86,28 @@ fn lost(report: &LoadReport) -> u64 {
 fn refused(report: &LoadReport, from: f64, to: f64) -> u64 {
     let inside = |slot: &&SlotReport| slot.start >= from && slot.start < to;
     let slots = report.streams[0].slots.iter().filter(inside);
-    slots.map(|slot| slot.started.counts.refused_connect).sum()
+    let both =
+        |slot: &SlotReport| slot.started.counts.refused_connect + slot.started.counts.refused_http;
+    slots.map(both).sum()
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_and_the_lease_opens() {
+    killed(By::Syn);
+}
+
+/// The same where requests are refused: their lease is the same.
+#[test]
+fn a_killed_daemon_with_header_rules_loses_nothing_and_the_lease_opens() {
+    killed(By::Request);
 }
 
 /// `kill -9` while half of 1,000 connections/s are refused: no admitted connection is lost; the
 /// limit still holds right after, and ten seconds after the last heartbeat everything passes.
-#[test]
-fn a_killed_daemon_loses_nothing_and_the_lease_opens() {
+fn killed(by: By) {
     let lab = lab();
     let server = lab.start_nginx(&NginxOptions::default()).unwrap();
-    let fixed = config(&json!({"name": "fixed", "rate": 500, "burst": 50}));
+    let fixed = config(by);
     let product = RefCell::new(Some(lab.start_product(program(), &fixed).unwrap()));
     let mut script = Script::new().at(Nanos::from_secs(6), "kill -9", || {
         product.borrow_mut().take().map_or(Ok(()), Product::kill9)
@@ -92,13 +123,23 @@ fn a_killed_daemon_loses_nothing_and_the_lease_opens() {
     assert_eq!(refused(&report, opened, 22.0), 0, "the lease has opened at {opened} s");
 }
 
-/// Ten restarts and ten take-overs under 1,000 connections/s, a limit in force that refuses half of
-/// them: every single one that is admitted is answered, and the limit is there again each time.
 #[test]
 fn restarts_and_upgrades_lose_nothing() {
+    restarted(By::Syn);
+}
+
+/// The same where requests are refused: hooks and rules come and go with the daemon.
+#[test]
+fn restarts_and_upgrades_with_header_rules_lose_nothing() {
+    restarted(By::Request);
+}
+
+/// Ten restarts and ten take-overs under 1,000 connections/s, a limit in force that refuses half of
+/// them: every single one that is admitted is answered, and the limit is there again each time.
+fn restarted(by: By) {
     let lab = lab();
     let server = lab.start_nginx(&NginxOptions::default()).unwrap();
-    let fixed = config(&json!({"name": "fixed", "rate": 500, "burst": 50}));
+    let fixed = config(by);
     let product = RefCell::new(Some(lab.start_product(program(), &fixed).unwrap()));
     let (lab, cell) = (&lab, &product);
     let mut script = Script::new();
@@ -123,6 +164,11 @@ fn restarts_and_upgrades_lose_nothing() {
     assert_eq!(report.events.len(), 2 * TIMES as usize);
     let counts = report.streams[0].total.counts;
     assert_eq!(lost(&report), 0, "{counts:?}");
-    assert_eq!(counts.answered + counts.refused_connect, counts.offered, "{counts:?}");
-    assert!(counts.refused_connect > 5_000, "the limit was in force: {counts:?}");
+    let (by_syn, by_request) = (counts.refused_connect, counts.refused_http);
+    assert_eq!(counts.answered + by_syn + by_request, counts.offered, "{counts:?}");
+    let (wanted, other) = match by {
+        By::Syn => (by_syn, by_request),
+        By::Request => (by_request, by_syn),
+    };
+    assert!(wanted > 5_000 && other == 0, "{by:?}: the limit was in force: {counts:?}");
 }

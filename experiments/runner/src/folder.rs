@@ -29,6 +29,9 @@ pub struct Run {
     pub seed: u64,
     /// Kernel, CPUs and the like.
     pub machine: String,
+    /// Version and revision of the program, see [`program`]; empty where it was not noted.
+    #[serde(default)]
+    pub program: String,
     /// Remarks: runs repeated, data that was a stand-in.
     pub notes: Vec<String>,
 }
@@ -104,6 +107,12 @@ pub fn read(dir: &Path) -> Result<Read> {
         .with_context(|| format!("expect.yaml of {}", run.experiment))?;
     let rows = results::from_csv(&read("results.csv")?)?;
     Ok(Read { run, experiment, expect, rows })
+}
+
+/// Version of the program and the commit that it was built on, for run.json.
+#[must_use]
+pub fn program() -> String {
+    format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("TIDEGATE_REVISION"))
 }
 
 /// Kernel and CPU count, for run.json.

@@ -193,9 +193,11 @@ fn section(text: &mut String, parts: &[Part]) {
     for show in &first.expect.show {
         shown(text, show, parts);
     }
-    for part in parts {
-        for note in &part.read.run.notes {
-            let _ = writeln!(text, "Note ({}): {note}\n", part.read.run.world);
+    for run in parts.iter().map(|part| &part.read.run) {
+        let of = if run.program.is_empty() { "a version that was not noted" } else { &run.program };
+        let _ = writeln!(text, "Note ({}): measured with tidegate {of}\n", run.world);
+        for note in &run.notes {
+            let _ = writeln!(text, "Note ({}): {note}\n", run.world);
         }
     }
 }

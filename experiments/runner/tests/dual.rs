@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Quiet, compare, digest};
-use tidegate_experiments::dual::{self, Control, Options, Scenario};
+use tidegate_experiments::dual::{self, Options, Scenario};
 use tidegate_experiments::{catalog, results, start};
 
 /// Every scenario that runs in virtual time, small: two runs, the middle x, some 20 seconds.
@@ -52,37 +52,18 @@ fn table(name: &str, scenario: &Scenario, threads: usize) -> String {
     results::to_csv(&outcome.rows)
 }
 
-/// Our controllers average with the platform's exponential function, so their bytes are compared
-/// between threads and not between machines.
-fn portable(mut scenario: Scenario) -> Scenario {
-    let x = scenario.x.at[0];
-    let same_everywhere = |variant: &tidegate_experiments::abacus::Variant| {
-        let setting = scenario.setting(variant, x).expect("checked before");
-        match setting.control {
-            Control::None => true,
-            Control::Paper => setting.published_hold,
-            Control::Default => false,
-        }
-    };
-    let kept: Vec<_> =
-        scenario.variants.iter().filter(|variant| same_everywhere(variant)).cloned().collect();
-    scenario.variants = kept;
-    scenario
-}
-
-/// Every experiment runs; one thread and two give the same bytes, and where the arithmetic is the
-/// same everywhere, they are those of the golden table, in debug and in release.
+/// Every experiment runs; one thread and two give the same bytes, and they are those of the golden
+/// table, in debug and in release, our own controllers' included.
 #[test]
 fn golden_same_seed_same_bytes() {
     let mut digests = String::from("experiment,rows,digest\n");
     for (name, scenario) in small() {
         let (one, two) = (table(name, &scenario, 1), table(name, &scenario, 2));
         assert_eq!(one, two, "{name}: one thread and two");
-        let text = table(name, &portable(scenario), 1);
         if name == "dual-admission/fig4" {
-            compare("dual_fig4_small.csv", &text);
+            compare("dual_fig4_small.csv", &one);
         }
-        digests += &format!("{name},{},{:016x}\n", text.lines().count() - 1, digest(&text));
+        digests += &format!("{name},{},{:016x}\n", one.lines().count() - 1, digest(&one));
     }
     compare("dual_small.csv", &digests);
 }

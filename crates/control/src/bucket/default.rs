@@ -49,6 +49,10 @@ const CPU_USED_UP: f64 = 0.97;
 const MEMORY_SHORT: f64 = 0.10;
 /// See [`MEMORY_SHORT`].
 const DISK_SHORT: f64 = 0.40;
+/// See [`MEMORY_SHORT`].
+const CPU_PRESSED: f64 = 0.50;
+/// See [`MEMORY_SHORT`]: of the objective.
+const SLOW: f64 = 0.50;
 /// Ticks for which the resource must have been used up.
 const STANDING_TICKS: u32 = 3;
 /// Departures in τ, and its seconds at least.
@@ -132,7 +136,7 @@ impl DefaultBucket {
 
     /// The freshness of what it judges by beside its level and the bucket's counts.
     fn see(&mut self, signals: &Signals) -> Freshness {
-        if self.gauge == Gauge::Bandwidth {
+        if self.gauge.is_link() {
             return self.sent.see(sent(signals).map(|s| s.age), signals.period);
         }
         let (waiting, counts) = (signals.time.waiting, signals.balance.counts);
@@ -162,9 +166,9 @@ impl DefaultBucket {
         let Some(steady) = self.steady else { return };
         let spec = self.core.spec;
         let asked = self.core.hits.per_second().map_or(RATE_CEILING, |hits| UNUSED_MAX * hits);
-        let steady = spec.bounded((steady * grow.clamp(-1.0, 1.0).exp()).min(asked));
+        let steady = spec.bounded((steady * libm::exp(grow.clamp(-1.0, 1.0))).min(asked));
         self.steady = Some(steady);
-        let rate = spec.bounded(steady * push.clamp(PUSH.0, PUSH.1).exp());
+        let rate = spec.bounded(steady * libm::exp(push.clamp(PUSH.0, PUSH.1)));
         self.core.rate = Some(rate);
         self.core.burst = spec.burst.max((BURST_SECONDS * rate).min(BURST_MAX) as u32);
         self.core.pressed = true;
@@ -176,7 +180,9 @@ impl DefaultBucket {
             Gauge::Memory => level >= MEMORY_SHORT,
             Gauge::Disk => level >= DISK_SHORT,
             Gauge::AcceptQueue => level > 0.0,
-            Gauge::InFlight(_) => level >= 1.0,
+            Gauge::InFlight(_) | Gauge::Waiting(_) | Gauge::BytesSent(_) => level >= 1.0,
+            Gauge::CpuPressure => level >= CPU_PRESSED,
+            Gauge::FirstByte(_) | Gauge::ResponseTime(_) => level >= SLOW,
             Gauge::Bandwidth => false,
         }
     }
@@ -220,7 +226,7 @@ impl DefaultBucket {
     }
 
     fn link(&mut self, seconds: f64, queue: &InterfaceQueue, sent: f64) {
-        let fade = (-seconds * std::f64::consts::LN_2 / SENT_HALF_LIFE).exp();
+        let fade = libm::exp(-seconds * std::f64::consts::LN_2 / SENT_HALF_LIFE);
         self.sent_peak = (self.sent_peak * fade).max(sent);
         let most = (queue.limit * QUEUE_SHARE_MAX).max(QUEUE_PACKETS_MIN);
         let wanted = (sent * QUEUE_SECONDS / PACKET_BYTES).clamp(QUEUE_PACKETS_MIN, most);
@@ -252,7 +258,7 @@ impl BucketController for DefaultBucket {
         self.core.see(signals, bucket, level.map(|l| l.age));
         let others = self.see(signals);
         let seen = self.core.also(others);
-        let link = self.gauge == Gauge::Bandwidth;
+        let link = self.gauge.is_link();
         if !link {
             self.detector.tick(&view::whole(signals), mode);
         }

@@ -117,7 +117,7 @@ impl BucketSpec {
 
 /// What a squeeze of so many seconds leaves of a rate.
 fn squeezed(seconds: f64) -> f64 {
-    (-seconds / SQUEEZE_HALVES_SECONDS).exp2()
+    libm::exp2(-seconds / SQUEEZE_HALVES_SECONDS)
 }
 
 /// What the controllers share.

@@ -42,7 +42,8 @@ pub struct PSpec {
 impl PSpec {
     /// The paper's parameters for this resource. Ours are the references where it names none:
     /// memory, where any waiting is slow for everybody, 0.10; disk 0.40; an accept queue as in the
-    /// paper's SYN controller; the interface queue as in its bandwidth controller.
+    /// paper's SYN controller; the interface queue as in its bandwidth controller; half of the time for
+    /// waiting for the CPU, half of what an answer may take; all of a number.
     #[must_use]
     pub fn of(gauge: Gauge) -> Self {
         let reference = match gauge {
@@ -51,7 +52,8 @@ impl PSpec {
             Gauge::Disk => 0.40,
             Gauge::AcceptQueue => 100.0 / 1024.0,
             Gauge::Bandwidth => 0.35,
-            Gauge::InFlight(_) => 1.0,
+            Gauge::CpuPressure | Gauge::FirstByte(_) | Gauge::ResponseTime(_) => 0.50,
+            Gauge::InFlight(_) | Gauge::Waiting(_) | Gauge::BytesSent(_) => 1.0,
         };
         Self {
             bucket: BucketSpec::default(),

@@ -95,7 +95,7 @@ impl Window {
 
 impl Baseline {
     pub(super) fn learn(&mut self, tick: &Sums, median_s: f64, waiting: f64) {
-        let keep = (-tick.seconds / IDLE_SECONDS).exp();
+        let keep = libm::exp(-tick.seconds / IDLE_SECONDS);
         self.waiting = keep * self.waiting + (1.0 - keep) * waiting;
         let explained = tick.response_s / tick.seconds;
         self.explained = keep * self.explained + (1.0 - keep) * explained;
@@ -110,7 +110,7 @@ impl Baseline {
         if upper <= before {
             self.r0_s = Some(upper);
         } else {
-            let weight = 1.0 - (-window.seconds / BASELINE_UP_SECONDS).exp();
+            let weight = 1.0 - libm::exp(-window.seconds / BASELINE_UP_SECONDS);
             self.r0_s = Some(before + weight * (upper - before));
         }
         if let Some(spread) = window.spread().filter(|s| *s > self.spread || mean < before) {

@@ -167,7 +167,7 @@ impl Reach {
             *self = Self::default();
             return;
         };
-        let keep = (-sums.seconds / REACH_SECONDS).exp();
+        let keep = libm::exp(-sums.seconds / REACH_SECONDS);
         self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
         self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
     }
@@ -217,9 +217,9 @@ impl DefaultController {
 
     fn learn(&mut self, tick: &Tick) {
         let dt = tick.sums.seconds;
-        let keep = (-dt / USUAL_SECONDS).exp();
+        let keep = libm::exp(-dt / USUAL_SECONDS);
         self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
-        self.peak *= (-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE).exp();
+        self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= PEAK_TICKS_MIN {
             let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
             self.peak = self.peak.max(lately);

@@ -130,10 +130,10 @@ impl Shed {
         let short = tick.waiting < self.target(objective_s) / 2.0;
         if short && refused > 0.0 && !self.watched {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured.
-            self.mu = (self.mu * (seconds / MU_DOUBLING_SECONDS).exp2()).min(RATE_CEILING);
+            self.mu = (self.mu * libm::exp2(seconds / MU_DOUBLING_SECONDS)).min(RATE_CEILING);
         } else if !short {
             let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
-            let weight = 1.0 - (-seconds / span).exp();
+            let weight = 1.0 - libm::exp(-seconds / span);
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
         self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);

@@ -11,14 +11,14 @@ use tidegate_model::intent::{
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
 use tidegate_peer::clamp::Bounds;
-use tidegate_units::{Rate, Share};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// The controller that a bucket's configuration names.
 #[must_use]
 pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn BucketController> {
     let control = &config.control;
     let spec = bucket_spec(config);
-    let gauge = gauge(config);
+    let gauge = gauge(config, service.objective);
     let inner: Box<dyn BucketController> = match (control.name, control.rate) {
         // What an operator set by hand is not lifted to the minimum.
         (Name::Fixed, Some(rate)) => {
@@ -60,25 +60,29 @@ fn bucket_spec(config: &BucketConfig) -> BucketSpec {
     }
 }
 
-fn gauge(config: &BucketConfig) -> Gauge {
+fn gauge(config: &BucketConfig, objective: Nanos) -> Gauge {
+    let number = config.control.reference.unwrap_or(1.0).max(1.0);
     match config.resource {
         ControlledResource::Cpu => Gauge::Cpu,
         ControlledResource::Bandwidth => Gauge::Bandwidth,
         ControlledResource::Memory => Gauge::Memory,
         ControlledResource::Disk => Gauge::Disk,
         ControlledResource::AcceptQueue => Gauge::AcceptQueue,
-        ControlledResource::InFlight => {
-            Gauge::InFlight(config.control.reference.unwrap_or(1.0).clamp(1.0, 65_536.0) as u32)
-        }
+        ControlledResource::InFlight => Gauge::InFlight(number as u32),
+        ControlledResource::CpuPressure => Gauge::CpuPressure,
+        ControlledResource::FirstByte => Gauge::FirstByte(objective),
+        ControlledResource::ResponseTime => Gauge::ResponseTime(objective),
+        ControlledResource::Waiting => Gauge::Waiting(number as u32),
+        ControlledResource::BytesSent => Gauge::BytesSent(number as u64),
     }
 }
 
-/// Requests in flight are a share of their own reference: there it is always one.
+/// Numbers are a share of their own reference: there it is always one.
 fn reference(config: &BucketConfig, default: Share) -> Share {
-    match (config.resource, config.control.reference) {
-        (ControlledResource::InFlight, _) => Share::new(1.0),
-        (_, Some(reference)) => Share::new(reference),
-        (_, None) => default,
+    match config.control.reference {
+        _ if config.resource.is_number() => Share::new(1.0),
+        Some(reference) => Share::new(reference),
+        None => default,
     }
 }
 
@@ -146,8 +150,7 @@ impl BucketController for Capped {
 mod tests {
     use super::*;
     use tidegate_model::intent::{Registry, parse};
-    use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading};
-    use tidegate_units::Nanos;
+    use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Times};
 
     fn made(bucket: &str) -> Box<dyn BucketController> {
         let text = format!(
@@ -205,6 +208,39 @@ mod tests {
             };
             assert!(close(rate(bucket, &calm), at_rest), "{bucket}: {:?}", rate(bucket, &calm));
             assert!(close(rate(bucket, &hot), pressed), "{bucket}: {:?}", rate(bucket, &hot));
+        }
+    }
+
+    /// Whatever is sensed can be what a bucket goes by: free at half of it, limited well above.
+    #[test]
+    fn every_signal_is_followed() {
+        let (mut calm, mut hot) = (second(0.5, 0.0, 1), second(0.5, 0.0, 1));
+        for (signals, level) in [(&mut calm, 0.25), (&mut hot, 1.2)] {
+            let share = |level: f64| Some(Reading::fresh(Share::new(level)));
+            let resource = &mut signals.resource;
+            resource.cpu_pressure = share(level);
+            (resource.memory_pressure, resource.io_pressure) = (share(level / 4.0), share(level));
+            resource.bandwidth = Some(Reading::fresh(level * 1e6));
+            signals.time.waiting = Some(Reading::fresh((level * 80.0) as u64));
+            // The objective is a second.
+            let sum = Nanos::from_secs_f64(10.0 * level);
+            let times = Some(Reading::fresh(Times { count: 10, sum, ..Times::default() }));
+            (signals.buckets[0].first_byte, signals.buckets[0].end) = (times, times);
+        }
+        for bucket in [
+            "{resource: memory, control: {name: p}}",
+            "{resource: disk, control: {name: p}}",
+            "{resource: cpu-pressure, control: {name: p}}",
+            "{resource: first-byte, control: {name: p}}",
+            "{resource: response-time, control: {name: p, reference: 0.3}}",
+            "{resource: bytes-sent, control: {name: p, reference: 1000000}}",
+            "{resource: waiting, control: {name: pd, reference: 80}}",
+        ] {
+            assert_eq!(rate(bucket, &calm), None, "{bucket}");
+            assert!(rate(bucket, &hot).is_some_and(|rate| rate < 111.0), "{bucket}");
+            let default = bucket.replace("name: p, ", "").replace("name: pd, ", "");
+            let default = default.replace(", control: {name: p}", "").replace("reference: 0.3", "");
+            assert_eq!(rate(&default, &hot), None, "{default}: one tick is no overload");
         }
     }
 

@@ -230,6 +230,7 @@ fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
         quick: false,
         seed: args.seed,
         machine: folder::machine(),
+        program: folder::program(),
         notes: report.notes.clone(),
     };
     folder::write(dir, &run, &figures::rows(report), &figures::figures(report)?)?;

@@ -14,10 +14,8 @@ use tidegate_units::Nanos;
 /// The keys of a bucket's `control` that its controller knows, `name` aside.
 const fn keys_of(bucket: &BucketConfig) -> &'static [&'static str] {
     match bucket.control.name {
-        BucketController::Default => match bucket.resource {
-            ControlledResource::InFlight => &["reference", "ceiling"],
-            _ => &["ceiling"],
-        },
+        BucketController::Default if bucket.resource.is_number() => &["reference", "ceiling"],
+        BucketController::Default => &["ceiling"],
         BucketController::P => &["rate", "reference", "gain", "ceiling", "variant"],
         BucketController::Pd => {
             &["rate", "reference", "gain", "derivative_gain", "ceiling", "variant"]
@@ -30,6 +28,11 @@ const fn keys_of(bucket: &BucketConfig) -> &'static [&'static str] {
 const fn reference_range(resource: ControlledResource) -> (f64, f64, &'static str) {
     match resource {
         ControlledResource::InFlight => (1.0, IN_FLIGHT_MAX, "requests"),
+        ControlledResource::Waiting => (1.0, IN_FLIGHT_MAX, "connections"),
+        ControlledResource::BytesSent => (BYTES_RANGE.0, BYTES_RANGE.1, "bytes per second"),
+        ControlledResource::FirstByte | ControlledResource::ResponseTime => {
+            (0.01, 1.0, "share of the service's objective")
+        }
         ControlledResource::Bandwidth | ControlledResource::AcceptQueue => {
             (0.01, 0.95, "share of the queue's limit")
         }
@@ -130,13 +133,13 @@ impl Check<'_> {
                 &format!("{path}.reference"),
                 format!("found {found}; allowed: {min} to {max} ({what})"),
             ),
-            None if control.name != BucketController::Fixed
-                && bucket.resource == ControlledResource::InFlight =>
-            {
-                self.fault(
-                    path,
-                    "the key \"reference\" is missing: how many requests in flight to aim at",
-                );
+            None if control.name != BucketController::Fixed && bucket.resource.is_number() => {
+                let message = match bucket.resource {
+                    ControlledResource::InFlight => "how many requests in flight to aim at",
+                    ControlledResource::Waiting => "how many connections that wait to aim at",
+                    _ => "how many bytes per second to aim at",
+                };
+                self.fault(path, format!("the key \"reference\" is missing: {message}"));
             }
             _ => {}
         }
@@ -214,19 +217,21 @@ impl Check<'_> {
         }
     }
 
-    /// An admitted TLS connection is not followed: it is never in flight, so a bucket that looks
-    /// at what is in flight would never limit it.
+    /// An admitted TLS connection is not followed: it is never in flight, and nobody sees when it is
+    /// answered, so a bucket that looks at that would never limit it.
     fn tls_bucket(&mut self, path: &str, rule: &RuleConfig, requests: &RequestsConfig) {
         let blind = |bucket: &&BucketConfig| {
-            bucket.resource == ControlledResource::InFlight
-                && bucket.control.name != BucketController::Fixed
+            bucket.resource.is_followed() && bucket.control.name != BucketController::Fixed
         };
         let name = rule.bucket.as_ref();
         let bucket = requests.buckets.iter().find(|bucket| Some(&bucket.name) == name);
         if let Some(bucket) = bucket.filter(blind) {
-            let found = &bucket.name;
+            let (found, what) = match bucket.resource {
+                ControlledResource::InFlight => (&bucket.name, "requests in flight"),
+                _ => (&bucket.name, "the times of answers"),
+            };
             let message = format!(
-                "found {found:?}, a bucket by requests in flight, and what is in flight inside TLS is invisible here; name a bucket of another resource, or one with control: fixed"
+                "found {found:?}, a bucket by {what}, and those inside TLS are invisible here; name a bucket of another resource, or one with control: fixed"
             );
             self.fault(&format!("{path}.bucket"), message);
         }

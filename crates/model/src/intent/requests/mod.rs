@@ -187,12 +187,33 @@ pub enum ControlledResource {
     AcceptQueue,
     /// Requests of the bucket that are admitted and not answered yet; unknown inside TLS.
     InFlight,
+    /// CPU of the service: the share of time that tasks waited for it (PSI).
+    CpuPressure,
+    /// Time to the first byte of the bucket's answers, of the service's objective; unknown inside TLS.
+    FirstByte,
+    /// Time to the last byte of the bucket's answers, of the service's objective; unknown inside TLS.
+    ResponseTime,
+    /// Connections of the service that wait for an answer.
+    Waiting,
+    /// Bytes per second that the outgoing interface sends.
+    BytesSent,
 }
 
 impl ControlledResource {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Cpu, Self::Bandwidth, Self::Memory, Self::Disk, Self::AcceptQueue, Self::InFlight];
+    pub const ALL: [Self; 11] = [
+        Self::Cpu,
+        Self::Bandwidth,
+        Self::Memory,
+        Self::Disk,
+        Self::AcceptQueue,
+        Self::InFlight,
+        Self::CpuPressure,
+        Self::FirstByte,
+        Self::ResponseTime,
+        Self::Waiting,
+        Self::BytesSent,
+    ];
 
     /// The word of the configuration.
     #[must_use]
@@ -204,13 +225,37 @@ impl ControlledResource {
             Self::Disk => "disk",
             Self::AcceptQueue => "accept-queue",
             Self::InFlight => "in-flight",
+            Self::CpuPressure => "cpu-pressure",
+            Self::FirstByte => "first-byte",
+            Self::ResponseTime => "response-time",
+            Self::Waiting => "waiting",
+            Self::BytesSent => "bytes-sent",
         }
     }
 
     /// Whether it is seen as a queue, whose change tells the trend.
     #[must_use]
     pub const fn is_queue(self) -> bool {
-        matches!(self, Self::Bandwidth | Self::AcceptQueue | Self::InFlight)
+        matches!(self, Self::Bandwidth | Self::AcceptQueue | Self::InFlight | Self::Waiting)
+    }
+
+    /// Whether it is a number of which only the operator knows how large it may become: its
+    /// `reference` is that number, and must be given.
+    #[must_use]
+    pub const fn is_number(self) -> bool {
+        matches!(self, Self::InFlight | Self::Waiting | Self::BytesSent)
+    }
+
+    /// Whether it is seen in what was admitted, which is invisible inside TLS.
+    #[must_use]
+    pub const fn is_followed(self) -> bool {
+        matches!(self, Self::InFlight | Self::FirstByte | Self::ResponseTime)
+    }
+
+    /// Whether the outgoing interface must be looked at for it.
+    #[must_use]
+    pub const fn is_of_interface(self) -> bool {
+        matches!(self, Self::Bandwidth | Self::BytesSent)
     }
 }
 
@@ -226,11 +271,12 @@ pub struct BucketControl {
     #[serde(with = "forms::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "forms::RateText")]
     pub rate: Option<Rate>,
-    /// `p` and `pd`: what is aimed at. A share: of the CPU (0.9), of the time waited for memory
-    /// (0.1) or disk (0.4), of the limit of the interface's queue (0.35) or the accept queue (0.1);
-    /// for `in-flight` a number of requests (required, also for `default`).
+    /// `p` and `pd`: what is aimed at. A share: of the CPU (0.9), of the time waited for it (0.5), for
+    /// memory (0.1) or disk (0.4), of the limit of the interface's queue (0.35) or the accept queue
+    /// (0.1), of the service's objective (0.5 for both times). A number, required, also for `default`:
+    /// requests `in-flight`, connections `waiting`, `bytes-sent` per second.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "f64", range(min = 0.0, max = IN_FLIGHT_MAX))]
+    #[schemars(with = "f64", range(min = 0.0, max = REFERENCE_MAX))]
     pub reference: Option<f64>,
     /// `p` and `pd`: how many requests per second a second the rate moves for each percent of
     /// error (1/5 for `p`, 1/16 for `pd`).
@@ -273,8 +319,12 @@ impl ControlVariant {
     }
 }
 
-/// Most requests in flight that may be aimed at.
+/// Most requests in flight, or connections that wait, that may be aimed at.
 pub const IN_FLIGHT_MAX: f64 = 65_536.0;
+/// Fewest and most bytes per second that may be aimed at.
+pub const BYTES_RANGE: (f64, f64) = (1_000.0, 1e12);
+/// Largest reference of all.
+pub const REFERENCE_MAX: f64 = BYTES_RANGE.1;
 /// Smallest and largest gain.
 pub const GAIN_RANGE: (f64, f64) = (0.001, 1000.0);
 

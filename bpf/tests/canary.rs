@@ -9,18 +9,14 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
+use support::canary::{Canary, Copy, plant};
 use support::cases::{Case, all};
 use support::engine::{Hook, Seen};
 use support::native::{How, Native, Program};
-use support::place::root;
 use support::setup::rejecting;
 
 /// Bytes of a frame that are made unreadable one by one.
 const READ_MAX: usize = 100;
-
-/// What is planted: a file, what it says, what it says then.
-type Canary = (&'static str, &'static str, &'static str);
 
 const PARSER: [Canary; 12] = [
     ("bpf/lib/parse.h", "if (announced > there)", "if (announced > there + 1)"),
@@ -83,34 +79,6 @@ const ANSWER: [Canary; 11] = [
     ("bpf/lib/answer.h", "return tg_bucket_take(&table->answers, bucket, 0);", "return 1;"),
 ];
 
-/// The sources that a native build needs, in a directory of their own.
-struct Copy(tempfile::TempDir);
-
-impl Copy {
-    fn new() -> Self {
-        let copy = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(copy.path().join("bpf/tests")).unwrap();
-        for folder in
-            ["policy", "bpf/abi", "bpf/hook", "bpf/lib", "bpf/vmlinux", "bpf/tests/native"]
-        {
-            let to = copy.path().join(folder);
-            // links are followed: what is changed below must be a copy
-            let copied = Command::new("cp").arg("-rL").arg(root().join(folder)).arg(to).status();
-            assert!(copied.unwrap().success(), "{folder}");
-        }
-        Self(copy)
-    }
-
-    /// Replaces the only place where a file says this.
-    fn replace(&self, (file, from, to): Canary) {
-        let path = self.0.path().join(file).canonicalize().unwrap();
-        assert!(path.starts_with(self.0.path().canonicalize().unwrap()), "{}", path.display());
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.matches(from).count(), 1, "{file} must say once: {from}");
-        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
-    }
-}
-
 /// The first case that, whole or in part, ends otherwise than the reference says, or kills the
 /// program.
 fn found(sources: &Path) -> Option<String> {
@@ -149,41 +117,27 @@ fn difference(native: &mut Native, case: &Case, frame: &[u8]) -> Option<String> 
     }
 }
 
-fn plant(canaries: &[Canary]) {
-    let missed: Vec<&Canary> = canaries
-        .iter()
-        .filter(|canary| {
-            let copy = Copy::new();
-            copy.replace(**canary);
-            let found = found(copy.0.path());
-            println!("{canary:?}: {}", found.as_deref().unwrap_or("not found"));
-            found.is_none()
-        })
-        .collect();
-    assert!(missed.is_empty(), "not found: {missed:#?}");
-}
-
 #[test]
 fn untouched_sources_have_none() {
-    assert_eq!(found(Copy::new().0.path()), None);
+    assert_eq!(found(Copy::new().path()), None);
 }
 
 #[test]
 fn bugs_in_the_parser_are_found() {
-    plant(&PARSER);
+    plant(&PARSER, found);
 }
 
 #[test]
 fn bugs_in_the_classifier_are_found() {
-    plant(&CLASSIFIER);
+    plant(&CLASSIFIER, found);
 }
 
 #[test]
 fn bugs_in_the_chain_are_found() {
-    plant(&CHAIN);
+    plant(&CHAIN, found);
 }
 
 #[test]
 fn bugs_in_the_answer_are_found() {
-    plant(&ANSWER);
+    plant(&ANSWER, found);
 }

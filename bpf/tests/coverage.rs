@@ -7,16 +7,14 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
 use support::cases::all;
 use support::connection::{
     COPIES, End, RESETS, copy, crowd, give, handshake, life, play, play_losing, reset, spent,
 };
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
+use support::gcov::{Unreachable, Wanted, gcov, wrong};
 use support::native::{How, Mode, Native, Program};
-use support::place::root;
 use support::random::{Dice, seed};
 use support::scene;
 use support::setup::base;
@@ -27,7 +25,7 @@ const SETUPS: usize = 150;
 const FRAMES: usize = 200;
 /// The files that are measured, and the share of their branches that must be taken, in percent.
 /// What is missing there is said beside it; policies have their own tests (policy/tests).
-const FILES: [(&str, f64); 14] = [
+const FILES: [Wanted; 14] = [
     ("answer.h", 100.0),
     ("classify.h", 97.0), // the verifier wants a pointer checked
     ("emit.h", 100.0),
@@ -44,7 +42,7 @@ const FILES: [(&str, f64); 14] = [
     ("xdp.bpf.c", 80.0), // the verifier wants bounds checked that were made just before
 ];
 /// Lines that nothing can reach here, by what they say, with the reason.
-const UNREACHABLE: [(&str, &str, &str); 6] = [
+const UNREACHABLE: [Unreachable; 6] = [
     ("judge.h", "v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);", "no policy delays yet"),
     ("xdp.bpf.c", "return XDP_DROP;", "the verifier wants bounds checked"),
     ("limits.h", "return TG_REASON_LOOKUP_FAILED;", "the verifier wants a pointer checked"),
@@ -52,31 +50,6 @@ const UNREACHABLE: [(&str, &str, &str); 6] = [
     ("flow.h", "return 0;", "two CPUs at once"),
     ("flow.h", "return meta;", "two CPUs at once, twice"),
 ];
-
-#[derive(Default)]
-struct Covered {
-    /// Line to times executed, and its branches to times taken.
-    lines: BTreeMap<u64, (u64, BTreeMap<usize, u64>)>,
-}
-
-impl Covered {
-    /// Lines that were never executed, and what they say.
-    fn missed_lines(&self, file: &str) -> Vec<(u64, String)> {
-        let folder = if file.ends_with(".bpf.c") { "bpf/hook" } else { "bpf/lib" };
-        let source = std::fs::read_to_string(root().join(folder).join(file)).unwrap();
-        let source: Vec<&str> = source.lines().collect();
-        let missed = self.lines.iter().filter(|(_, (times, _))| *times == 0);
-        missed.map(|(line, _)| (*line, source[*line as usize - 1].trim().to_owned())).collect()
-    }
-
-    /// How many branches there are, and the lines of those that were never taken.
-    fn branches(&self) -> (usize, Vec<u64>) {
-        let lines = self.lines.iter();
-        let all = lines.flat_map(|(line, (_, taken))| taken.values().map(|n| (*line, *n)));
-        let (count, missed) = (all.clone().count(), all.filter(|(_, n)| *n == 0));
-        (count, missed.map(|(line, _)| line).collect())
-    }
-}
 
 /// Everything that we can make an ingress hook do.
 fn exercise(native: &mut Native) {
@@ -130,36 +103,6 @@ fn exercise_connections(native: &mut Native) {
     crowd(native, &base(), 10_000..16_000);
 }
 
-/// What gcov says of the files of the product.
-fn gcov(directory: &Path, program: &str, into: &mut BTreeMap<String, Covered>) {
-    let data = format!("native-{program}-host.gcda");
-    let output = Command::new("gcov")
-        .args(["--branch-probabilities", "--json-format", "--stdout", &data])
-        .current_dir(directory)
-        .output()
-        .unwrap_or_else(|error| panic!("gcov (comes with gcc): {error}"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for file in report["files"].as_array().unwrap() {
-        let path = file["file"].as_str().unwrap();
-        let name = path.rsplit('/').next().unwrap();
-        let ours = path.contains("/hook/") || path.contains("/lib/");
-        let measured = FILES.iter().any(|(known, _)| *known == name);
-        if !ours || !measured {
-            continue;
-        }
-        let covered = into.entry(name.to_owned()).or_default();
-        for line in file["lines"].as_array().unwrap() {
-            let number = line["line_number"].as_u64().unwrap();
-            let (times, branches) = covered.lines.entry(number).or_default();
-            *times += line["count"].as_u64().unwrap();
-            for (at, branch) in line["branches"].as_array().unwrap().iter().enumerate() {
-                *branches.entry(at).or_default() += branch["count"].as_u64().unwrap();
-            }
-        }
-    }
-}
-
 #[test]
 fn every_line_and_nearly_every_branch_is_reached() {
     let directory = tempfile::tempdir().unwrap();
@@ -175,27 +118,9 @@ fn every_line_and_nearly_every_branch_is_reached() {
             copy(&mut native, (at, seq));
         }
         native.finish();
-        gcov(directory.path(), name, &mut covered);
+        let data = format!("native-{name}-host.gcda");
+        gcov((directory.path(), &data), &FILES, &mut covered);
     }
-    let mut wrong = Vec::new();
-    for (file, least) in FILES {
-        let Some(covered) = covered.get(file) else {
-            wrong.push(format!("{file} was not measured"));
-            continue;
-        };
-        let (branches, missed) = covered.branches();
-        let share = 100.0 * (branches - missed.len()) as f64 / branches.max(1) as f64;
-        let share = if branches == 0 { 100.0 } else { share };
-        println!("{file}: {share:.1} % of {branches} branches, not taken in lines {missed:?}");
-        if share < least {
-            wrong.push(format!("{file}: {share:.1} % of the branches, {least} % wanted"));
-        }
-        for (line, text) in covered.missed_lines(file) {
-            println!("{file}:{line}: not reached: {text}");
-            if !UNREACHABLE.iter().any(|(at, known, _)| *at == file && *known == text) {
-                wrong.push(format!("{file}:{line} is not reached: {text}"));
-            }
-        }
-    }
+    let wrong = wrong(&covered, &FILES, &UNREACHABLE);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

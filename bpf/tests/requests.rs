@@ -5,16 +5,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "requests/dice.rs"]
+mod dice;
 #[path = "requests/talks.rs"]
 mod talks;
 
 mod support;
 
 use support::golden::{Golden, report};
-use support::packet::{ACK, FIN, RST, SYN};
+use support::packet::RST;
 use support::random::{Dice, seed};
 use support::talk::host::{Host, NEXT, Rules, Run};
-use support::talk::{Segment, Style, Talk};
+use support::talk::{Style, Talk};
 use talks::{Case, all, get};
 
 const ABOUT: &str = "Conversations of a client with a server behind the request hooks, and what becomes of each packet.
@@ -226,54 +228,6 @@ fn a_frame_cut_at_every_byte_passes() {
     }
 }
 
-/// What either side may say, sensible or not.
-const CLIENT_SAYS: [&str; 9] = [
-    "",
-    "GET /busy HTTP/1.1\r\nHost: a\r\n\r\n",
-    "GET /close HTTP/1.1\r\nHost: a\r\n\r\n",
-    "POST /close HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbody",
-    "POST /close HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
-    "HEAD /close HTTP/1.1\r\nHost: a\r\n\r\n",
-    "cde\r\n0\r\n\r\n",
-    "body2",
-    "\x16\x03\x01",
-];
-const SERVER_SAYS: [&str; 8] = [
-    "",
-    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
-    "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
-    "HTTP/1.1 100 Continue\r\n\r\n",
-    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc",
-    "\r\n0\r\n\r\n",
-    "HTTP/1.1 200 OK\r\n\r\nabc",
-    "abcdef",
-];
-
-/// One packet by the dice: mostly the next of its side, sometimes from somewhere near.
-fn throw(talk: &mut Talk<'_>, dice: &mut Dice) {
-    let client = !dice.one_in(3);
-    let data = *dice.pick(if client { &CLIENT_SAYS[..] } else { &SERVER_SAYS[..] });
-    let odd = dice.one_in(16);
-    let flags = if odd { *dice.pick(&[ACK | FIN, ACK | RST, SYN, SYN | ACK]) } else { ACK };
-    let off = if dice.one_in(12) { dice.below(40) as u32 } else { 0 };
-    let back = if dice.one_in(12) { dice.below(40) as u32 } else { 0 };
-    let side = if client {
-        talk.client_segment(flags, data.as_bytes())
-    } else {
-        talk.server_segment(flags, data.as_bytes())
-    };
-    let segment = Segment { seq: side.seq + off - back, ack: side.ack - back, ..side };
-    if off == 0 && back == 0 {
-        let length = data.len() as u32 + u32::from(flags & (FIN | SYN) != 0);
-        if client { talk.client += length } else { talk.server += length }
-    }
-    if client {
-        talk.client_says(segment)
-    } else {
-        talk.server_says(segment)
-    };
-}
-
 /// Whatever both sides say in whatever order: one answer at most goes out for a packet, the server
 /// sees the packet, a RST, or nothing; and in the end nothing is left, and each request that was in
 /// flight has ended exactly once.
@@ -289,7 +243,7 @@ fn conversations_by_the_dice() {
         let mut talk = Talk::new(&mut host, Style { router: dice.one_in(2), ..style });
         talk.open();
         for _ in 0..PACKETS {
-            throw(&mut talk, &mut dice);
+            dice::throw(&mut talk, &mut dice);
         }
         let (mut rules_begun, mut rules_ended) = (0, 0);
         for (before, heard) in &talk.heard {

@@ -2,7 +2,7 @@
 //! The conversations.
 
 use super::support::heads::{hello, server_name};
-use super::support::packet::{ACK, FIN, PSH, RST, SYN};
+use super::support::packet::{ACK, FIN, PSH, Packet, RST, SYN, eth};
 use super::support::talk::host::Rules;
 use super::support::talk::{CLIENT_ISN, Segment, Seq, Style, Talk};
 
@@ -81,6 +81,7 @@ pub(crate) fn all() -> Vec<Case> {
         later(),
         bodies(),
         answers(),
+        interim(),
         losses(),
         ends(),
         strangers(),
@@ -180,7 +181,8 @@ fn looks() -> Vec<Case> {
     ];
     let styles = NAMES.iter().zip(styles());
     let mut cases: Vec<Case> =
-        styles.map(|(name, style)| case(name, refused_and_closed).style(style)).collect();
+        styles.map(|(name, style)| case(name, refused_and_closed).style(style).fails()).collect();
+    cases.extend(options());
     let stamps = Some((700, 300));
     let partial = Style { partial: true, stamps, ..PLAIN };
     let partial6 = Style { partial: true, ipv6: true, ..PLAIN };
@@ -207,6 +209,37 @@ fn looks() -> Vec<Case> {
         talk.takes_answer().ack().fin();
     }));
     cases
+}
+
+/// A request with these TCP options.
+fn optional(talk: &mut Talk<'_>, options: &[u8]) {
+    let tcp = eth().ipv4().tcp(40_000, 80).flags(ACK | PSH).options(options);
+    let tcp = tcp.seq(talk.client.0).ack(talk.server.0);
+    talk.give(&tcp.data(get("/busy").as_bytes()).bytes(), false);
+}
+
+/// Time stamps among other options: an answer carries them where they can be found.
+fn options() -> Vec<Case> {
+    vec![
+        case("time stamps behind blocks of bytes that came out of order", |talk| {
+            talk.open();
+            let mut options = vec![1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+            options.extend([8, 10, 0, 0, 2, 188, 0, 0, 1, 44, 1, 1]);
+            optional(talk, &options);
+        }),
+        case("options that end before the time stamps", |talk| {
+            talk.open();
+            optional(talk, &[1, 0, 8, 10, 0, 0, 2, 188, 0, 0, 1, 44]);
+        }),
+        case("an option without a length", |talk| {
+            talk.open();
+            optional(talk, &[30, 0, 8, 10, 0, 0, 2, 188, 0, 0, 1, 44]);
+        }),
+        case("nothing but padding", |talk| {
+            talk.open();
+            optional(talk, &[1, 1, 1, 1]);
+        }),
+    ]
 }
 
 fn later() -> Vec<Case> {
@@ -306,6 +339,22 @@ fn bodies() -> Vec<Case> {
     ]
 }
 
+fn interim() -> Vec<Case> {
+    vec![
+        case("two interim answers and the answer in one segment", |talk| {
+            let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n";
+            talk.open().asks(&get("/free")).answers(&format!("{interim}{}", ok(1, 1)));
+            talk.note("nobody looked for where it ends").asks(&get("/busy"));
+        }),
+        case("an interim answer, then the answer", |talk| {
+            talk.open().asks(&get("/free"));
+            let hints = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
+            talk.answers(hints).answers(&ok(1, 1)).asks(&get("/free"));
+            talk.answers(&(hints.to_owned() + &ok(1, 1))).asks(&get("/busy"));
+        }),
+    ]
+}
+
 fn answers() -> Vec<Case> {
     vec![
         case("an answer in several segments", |talk| {
@@ -333,12 +382,6 @@ fn answers() -> Vec<Case> {
             talk.asks(&get("/free"));
             talk.answers("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n");
             talk.asks(&get("/busy"));
-        }),
-        case("an interim answer, then the answer", |talk| {
-            talk.open().asks(&get("/free"));
-            let hints = "HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
-            talk.answers(hints).answers(&ok(1, 1)).asks(&get("/free"));
-            talk.answers(&(hints.to_owned() + &ok(1, 1))).asks(&get("/busy"));
         }),
         case("an answer that ends with the connection", |talk| {
             talk.open().asks(&get("/free")).answers("HTTP/1.1 200 OK\r\n\r\nabc").answers("def");
@@ -491,6 +534,23 @@ fn strangers() -> Vec<Case> {
         case("the rest of a cut request looks like a request", |talk| {
             talk.open().asks("POST /close HTTP/1.1\r\nHost: sh").ack();
             talk.note("of its body").asks(&get("/busy"));
+        }),
+        case("a stranger speaks before the server has accepted", |talk| {
+            talk.open().wait(61).sweep().note("a stranger");
+            let request = talk.client_segment(ACK | PSH, get("/busy").as_bytes());
+            talk.client_says(Segment { ack: Seq(99_000), ..request });
+        })
+        .style(Style { defer: true, ..PLAIN }),
+        case("a port is used again, and nobody saw the end of the connection before", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(1, 1));
+            (talk.client, talk.server) = (Seq(5_000), Seq(9_000));
+            talk.open().asks(&get("/busy"));
+        })
+        .style(router),
+        case("the end of the handshake and a first request went another way", |talk| {
+            talk.syn().note("the server has both");
+            talk.client += get("/free").len() as u32;
+            talk.asks(&get("/busy"));
         }),
         case("a RST that guesses, on a router", |talk| {
             talk.open();
@@ -687,6 +747,17 @@ fn unjudged() -> Vec<Case> {
             fill(talk);
             talk.open().asks(&get("/busy"));
         }),
+        case("a tunnel", |talk| {
+            let connect = "CONNECT shop.example:443 HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+            talk.open().asks(connect).answers("HTTP/1.1 200 OK\r\n\r\n").asks(&get("/busy"));
+        }),
+        case("a port, and an address, that no service has", |talk| {
+            let data = get("/busy");
+            let to = |packet: Packet, port| packet.tcp(40_000, port).flags(ACK | PSH).ack(9);
+            let port = to(eth().ipv4(), 81).data(data.as_bytes()).bytes();
+            let address = to(eth().ipv4().to4([192, 0, 2, 99]), 80).data(data.as_bytes()).bytes();
+            talk.give(&port, false).give(&address, false);
+        }),
     ]
 }
 
@@ -700,6 +771,11 @@ fn verdicts() -> Vec<Case> {
         case("in shadow nothing is refused", twice).rules(Rules { shadow: true, ..rules() }),
         case("the kill switch", twice).rules(Rules { released: true, ..rules() }),
         case("a client that is never shed", twice).rules(Rules { never: true, ..rules() }),
+        case("a client comes onto the list while it is connected", |talk| {
+            talk.open();
+            talk.host().never();
+            talk.asks(&get("/busy")).answers(&ok(1, 1)).asks(&get("/busy"));
+        }),
         case("no daemon for ten seconds", twice).rules(Rules { lease: 10, ..rules() }),
         case("no daemon for five seconds, and the dice are kind", twice).rules(Rules {
             lease: 5,

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "each test is a crate of its own")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub mod canary;
 pub mod cases;
 pub mod checksum;
 pub mod connection;
@@ -13,6 +14,7 @@ pub mod engine;
 pub mod events;
 pub mod exact;
 pub mod frames;
+pub mod gcov;
 pub mod golden;
 pub mod harness;
 pub mod heads;

@@ -206,7 +206,7 @@ impl Native {
 
     /// The same for coverage, and without sanitizers, which would be counted as branches.
     pub fn start_covered(program: Program, dir: &Path) -> Self {
-        Self::launch(program, &build(program, root(), (dir, &COVERED)))
+        Self::launch(program, &build(program, root(), (dir, &super::gcov::FLAGS)))
     }
 
     /// The same with sources that stand below another root, which may hold bugs: it is quick to
@@ -544,8 +544,6 @@ fn push_prefix(out: &mut Vec<u8>, service: u8, prefix: &Prefix, class: u8) {
 const SANITIZED: [&str; 4] =
     ["-O1", "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"];
 const QUICK: [&str; 2] = ["-O0", "-w"];
-/// What is always inlined would be counted once for each place that it is inlined into.
-const COVERED: [&str; 3] = ["-O0", "--coverage", "-Dalways_inline="];
 
 /// The C compiler; `CC` chooses another. `sources`: where bpf/ and policy/ are.
 fn build(program: Program, sources: &Path, (dir, flags): (&Path, &[&str])) -> PathBuf {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The native build of all hooks together (tests/native/requests.c), over pipes.
 
+use super::super::gcov::FLAGS;
 use super::super::native::NOW;
 use super::super::packet::{CLIENT4, SERVER4, SERVER6};
 use super::super::place::root;
@@ -164,7 +165,22 @@ impl Host {
     /// Compiles it with sanitizers, once a process, and starts it.
     pub fn start() -> Self {
         static BINARY: OnceLock<PathBuf> = OnceLock::new();
-        let mut command = Command::new(BINARY.get_or_init(build));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        Self::launch(BINARY.get_or_init(|| build(root(), dir, &SANITIZED)))
+    }
+
+    /// The same with sources below another root, which may hold bugs: quick to build.
+    pub fn start_from(sources: &Path, dir: &Path) -> Self {
+        Self::launch(&build(sources, dir, &QUICK))
+    }
+
+    /// The same for coverage, whose data it writes into this folder when it ends.
+    pub fn start_covered(dir: &Path) -> Self {
+        Self::launch(&build(root(), dir, &FLAGS))
+    }
+
+    fn launch(binary: &Path) -> Self {
+        let mut command = Command::new(binary);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
@@ -191,6 +207,11 @@ impl Host {
         self.pending.push(b'K');
         let Socket { state, next, written, received, client_isn, server_isn } = socket;
         push(&mut self.pending, &[state, next, written, received, client_isn, server_isn]);
+    }
+
+    /// The client is never shed from now on.
+    pub fn never(&mut self) {
+        never(&mut self.pending);
     }
 
     /// Tokens of bucket 0 that are used from now on.
@@ -230,6 +251,15 @@ impl Host {
         reply.unwrap_or_else(|error| {
             panic!("the native build died ({error}): {:?}", self.child.wait())
         })
+    }
+}
+
+impl Host {
+    /// Ends it, which writes its coverage.
+    pub fn finish(mut self) {
+        self.stdin = None;
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the native build of the request hooks: {status}");
     }
 }
 
@@ -299,9 +329,7 @@ fn commands(rules: &Rules) -> Vec<u8> {
         out.extend_from_slice(&[0, 0, 0]);
     }
     if rules.never {
-        out.extend_from_slice(&[b'p', 32, 128]);
-        out.extend_from_slice(&CLIENT4.to_ipv6_mapped().octets());
-        out.push(1);
+        never(&mut out);
     }
     out.push(b'R');
     push(&mut out, &[1]);
@@ -310,6 +338,12 @@ fn commands(rules: &Rules) -> Vec<u8> {
     bucket(&mut out, 0, rules);
     bucket(&mut out, 1, rules);
     out
+}
+
+fn never(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[b'p', 32, 128]);
+    out.extend_from_slice(&CLIENT4.to_ipv6_mapped().octets());
+    out.push(1);
 }
 
 /// See [`Rules`].
@@ -358,19 +392,24 @@ fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
     }
 }
 
-fn build() -> PathBuf {
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("native-requests");
-    let native = root().join("bpf/tests/native");
+const SANITIZED: [&str; 4] =
+    ["-O1", "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"];
+const QUICK: [&str; 2] = ["-O0", "-w"];
+
+/// `sources`: where bpf/ and policy/ are.
+fn build(sources: &Path, dir: &Path, flags: &[&str]) -> PathBuf {
+    let binary = dir.join("native-requests");
+    let native = sources.join("bpf/tests/native");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
-    cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+    cc.args(["-std=gnu11", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
         .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
-        .args(["-fsanitize=address,undefined", "-fno-sanitize=alignment"])
-        .arg("-fno-sanitize-recover=all")
+        .args(flags)
         .arg(format!("-I{}", native.display()))
-        .arg(format!("-I{}", root().join("bpf").display()))
+        .arg(format!("-I{}", sources.join("bpf").display()))
         .arg(native.join("requests.c"))
         .arg("-o")
-        .arg(&binary);
+        .arg(&binary)
+        .current_dir(dir);
     let built = cc.output();
     let built = built.unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A gate that finds nothing proves nothing: each of these bugs is planted into a copy of the request
+//! hooks, and the conversations must go otherwise, or the program must die.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+#[path = "requests/talks.rs"]
+mod talks;
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::OnceLock;
+use support::canary::{Canary, Copy, plant};
+use support::talk::Talk;
+use support::talk::host::Host;
+use talks::{Case, all};
+
+const CONNECTION: [Canary; 8] = [
+    ("bpf/lib/conn.h", "step->lacks = p->ack != conn->server_next;", "step->lacks = 0;"),
+    ("bpf/lib/conn.h", "if (fresh > conn->request_left) {", "if (0) {"),
+    ("bpf/lib/conn.h", "} else if (conn->phase != TG_CONN_IDLE) {", "} else if (0) {"),
+    ("bpf/lib/conn.h", "conn->flags = TG_CONN_FIRST;", "conn->flags = 0;"),
+    ("bpf/lib/conn.h", "if (step->first && p->payload > 1)", "if (step->first)"),
+    ("bpf/lib/conn.h", "conn->flags = begin->flags;", "conn->flags = 0;"),
+    ("bpf/lib/conn.h", "rule->cell[TG_RULE_ENDED]++;", ""),
+    ("bpf/abi/request.h", "#define TG_CONN_EXPIRE_NS (60 *", "#define TG_CONN_EXPIRE_NS (90 *"),
+];
+
+const ANSWER: [Canary; 4] = [
+    ("bpf/lib/exchange.h", "#define TG_REPLY_HEADS 2", "#define TG_REPLY_HEADS 3"),
+    ("bpf/lib/exchange.h", "head->reply.flags & TG_REPLY_TUNNEL ||", ""),
+    ("bpf/hook/request_out.bpf.c", "if (p->flags & TG_TCP_ACK && !same)", "if (0)"),
+    (
+        "bpf/lib/exchange.h",
+        "found->interim = head->reply.flags",
+        "found->interim = 0 & head->reply.flags",
+    ),
+];
+
+const REQUEST: [Canary; 10] = [
+    ("bpf/lib/request.h", "if (step->lacks)", "if (0)"),
+    ("bpf/lib/request.h", "if (v->view.released)", "if (0)"),
+    ("bpf/lib/request.h", "return !first && rule->flags", "return rule->flags"),
+    ("bpf/lib/request.h", "if (!found->at.plain)", "if (0)"),
+    ("bpf/lib/request.h", "if (found->at.fragment) {", "if (0) {"),
+    ("bpf/lib/request.h", "limits->reserve[rank]", "0"),
+    (
+        "bpf/hook/request_in.bpf.c",
+        "return tg_socket_agrees(skb, &v->p, 1) == TG_SOCKET_HERE;",
+        "return 1;",
+    ),
+    ("bpf/hook/request_in.bpf.c", "tg_flow_spoke(&flow);", ";"),
+    ("bpf/hook/request_in.bpf.c", "if (reason == TG_UNJUDGED_UNVERIFIED &&", "if (0 &&"),
+    ("bpf/hook/request_in.bpf.c", "if (verdict == TG_RULE_REFUSED) {", "if (0) {"),
+];
+
+const REFUSAL: [Canary; 7] = [
+    ("bpf/lib/refusal.h", "v->p.flags & TG_TCP_FIN ?", "0 ?"),
+    ("bpf/lib/refuse.h", "s->stamp[0] = stamp[1];", "s->stamp[0] = stamp[0];"),
+    ("bpf/lib/refuse.h", "o->at += length;", "o->at += 2;"),
+    ("bpf/lib/socket.h", "tcp->write_seq == p->ack &&", ""),
+    ("bpf/lib/socket.h", "!(first && tcp->bytes_received)", "1"),
+    ("bpf/lib/socket.h", "p->ack == request->snt_isn + 1", "1"),
+    ("bpf/lib/refusal.h", "tg_refusal_flow(v->key);", ";"),
+];
+
+/// All that is seen of a conversation: what is told of it, and what was counted.
+fn seen(host: &mut Host, case: &Case) -> String {
+    host.set(&case.rules);
+    let mut talk = Talk::new(host, case.style);
+    (case.play)(&mut talk);
+    let rules: Vec<_> = talk.heard.iter().map(|(_, heard)| heard.rules.clone()).collect();
+    format!(
+        "{}{rules:?}{:?} {} {}",
+        talk.told, talk.last.buckets, talk.last.waiting, talk.last.open
+    )
+}
+
+/// The first conversation that goes otherwise than with the sources as they are.
+fn found(sources: &Path) -> Option<String> {
+    static EXPECTED: OnceLock<Vec<String>> = OnceLock::new();
+    let expected = EXPECTED.get_or_init(|| {
+        let mut host = Host::start();
+        all().iter().map(|case| seen(&mut host, case)).collect()
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let mut host = Host::start_from(sources, directory.path());
+    all().iter().zip(expected).find_map(|(case, expected)| {
+        // A program that died answers nothing.
+        match catch_unwind(AssertUnwindSafe(|| seen(&mut host, case))) {
+            Ok(seen) if seen == *expected => None,
+            Ok(_) => Some(case.name.to_owned()),
+            Err(_) => Some(format!("{}: it died", case.name)),
+        }
+    })
+}
+
+#[test]
+fn untouched_sources_have_none() {
+    assert_eq!(found(Copy::new().path()), None);
+}
+
+#[test]
+fn bugs_in_what_is_kept_of_a_connection_are_found() {
+    plant(&CONNECTION, found);
+}
+
+#[test]
+fn bugs_in_following_answers_are_found() {
+    plant(&ANSWER, found);
+}
+
+#[test]
+fn bugs_in_judging_requests_are_found() {
+    plant(&REQUEST, found);
+}
+
+#[test]
+fn bugs_in_refusing_are_found() {
+    plant(&REFUSAL, found);
+}

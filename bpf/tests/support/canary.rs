@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bugs planted into a copy of the sources.
+
+use super::place::root;
+use std::path::Path;
+use std::process::Command;
+
+/// What is planted: a file, what it says, what it says then.
+pub type Canary = (&'static str, &'static str, &'static str);
+
+/// The sources that a native build needs, in a directory of their own.
+pub struct Copy(tempfile::TempDir);
+
+impl Copy {
+    #[allow(clippy::new_without_default, reason = "it costs a copy")]
+    pub fn new() -> Self {
+        let copy = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(copy.path().join("bpf/tests")).unwrap();
+        for folder in
+            ["policy", "bpf/abi", "bpf/hook", "bpf/lib", "bpf/vmlinux", "bpf/tests/native"]
+        {
+            let to = copy.path().join(folder);
+            // links are followed: what is changed below must be a copy
+            let copied = Command::new("cp").arg("-rL").arg(root().join(folder)).arg(to).status();
+            assert!(copied.unwrap().success(), "{folder}");
+        }
+        Self(copy)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Replaces the only place where a file says this.
+    pub fn replace(&self, (file, from, to): Canary) {
+        let path = self.0.path().join(file).canonicalize().unwrap();
+        assert!(path.starts_with(self.0.path().canonicalize().unwrap()), "{}", path.display());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches(from).count(), 1, "{file} must say once: {from}");
+        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+    }
+}
+
+/// Plants one after the other; each must be found.
+pub fn plant(canaries: &[Canary], found: impl Fn(&Path) -> Option<String>) {
+    let missed: Vec<&Canary> = canaries
+        .iter()
+        .filter(|canary| {
+            let copy = Copy::new();
+            copy.replace(**canary);
+            let found = found(copy.path());
+            println!("{canary:?}: {}", found.as_deref().unwrap_or("not found"));
+            found.is_none()
+        })
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+}

@@ -14,13 +14,18 @@ use tidegate_model::signals::{
 };
 use tidegate_units::{Nanos, Rate, Share};
 
-const GAUGES: [Gauge; 6] = [
+const GAUGES: [Gauge; 11] = [
     Gauge::Cpu,
     Gauge::Bandwidth,
     Gauge::Memory,
     Gauge::Disk,
     Gauge::AcceptQueue,
     Gauge::InFlight(20),
+    Gauge::CpuPressure,
+    Gauge::FirstByte(Nanos::SECOND),
+    Gauge::ResponseTime(Nanos::from_millis(50)),
+    Gauge::Waiting(100),
+    Gauge::BytesSent(1_000),
 ];
 
 fn spec(start: Option<f64>) -> BucketSpec {
@@ -75,11 +80,16 @@ fn bucket() -> impl Strategy<Value = BucketSignals> {
             ended,
         },
     );
-    (reading(counts), reading(number())).prop_map(|(counts, in_flight)| BucketSignals {
-        counts,
-        in_flight,
-        ..BucketSignals::default()
-    })
+    let times = || {
+        let times = (number(), any::<u64>(), any::<u64>());
+        reading(times.prop_map(|(count, sum, p99)| {
+            let (sum, p99) = (Nanos(sum), Nanos(p99));
+            Times { count, sum, p50: p99, p99 }
+        }))
+    };
+    (reading(counts), reading(number()), times(), times()).prop_map(
+        |(counts, in_flight, first_byte, end)| BucketSignals { counts, in_flight, first_byte, end },
+    )
 }
 
 fn signals() -> impl Strategy<Value = Signals> {
@@ -105,6 +115,7 @@ fn signals() -> impl Strategy<Value = Signals> {
             let mut s = Signals { now: Nanos(now), period: Nanos(period), ..Signals::default() };
             (s.resource.cpu, s.resource.memory_pressure) = (shares.0, shares.1);
             (s.resource.io_pressure, s.resource.bandwidth) = (shares.2, shares.3);
+            s.resource.cpu_pressure = shares.2;
             s.balance.counts = counts;
             s.time.waiting = waiting;
             s.time.first_byte = Some(Reading::fresh(Times::default()));

@@ -255,7 +255,7 @@ fn sent(signals: &Signals) -> Option<Reading<f64>> {
 impl BucketController for DefaultBucket {
     fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
         let level = self.gauge.level(signals, bucket);
-        self.core.see(signals, bucket, level.map(|l| l.age));
+        self.core.see(signals, bucket, self.gauge.age(signals, bucket));
         let others = self.see(signals);
         let seen = self.core.also(others);
         let link = self.gauge.is_link();

@@ -81,6 +81,17 @@ impl Gauge {
         }
     }
 
+    /// How old what it reads is, also where that tells no level: of a server that answers nobody for
+    /// a while the times are not lost.
+    pub(crate) fn age(self, signals: &Signals, bucket: usize) -> Option<Nanos> {
+        let own = signals.buckets.get(bucket);
+        match self {
+            Self::FirstByte(_) => own?.first_byte.map(|times| times.age),
+            Self::ResponseTime(_) => own?.end.map(|times| times.age),
+            _ => self.level(signals, bucket).map(|level| level.age),
+        }
+    }
+
     /// Whether it is about the outgoing interface's queue, which has laws of its own.
     pub(crate) const fn is_link(self) -> bool {
         matches!(self, Self::Bandwidth)

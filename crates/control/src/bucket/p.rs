@@ -108,7 +108,7 @@ impl BucketController for P {
     fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
         let level = self.spec.gauge.level(signals, bucket);
         let name = self.spec.gauge.name();
-        let seen = self.core.see(signals, bucket, level.map(|l| l.age));
+        let seen = self.core.see(signals, bucket, self.spec.gauge.age(signals, bucket));
         let text = match (level, seen) {
             (Some(level), Freshness::Fresh) => {
                 let level = self.step(period_s(signals), level.value);
@@ -140,6 +140,7 @@ impl BucketController for P {
 mod tests {
     use super::super::tests::second;
     use super::*;
+    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading, Times};
     use tidegate_units::Nanos;
 
     fn at(rate: f64, variant: Variant) -> P {
@@ -224,5 +225,35 @@ mod tests {
             let rate = p.tick(&second(60, 0, 1.0), 0, Mode::Shadow).rate.unwrap().get();
             assert!(rate >= 60.0, "{rate}");
         }
+    }
+
+    /// A server that answers nobody is not a fast one, and its times are not lost: the rate stands.
+    /// It is let go when the times cannot be read.
+    #[test]
+    fn a_server_that_answers_nobody_keeps_its_limit() {
+        let gauge = Gauge::FirstByte(Nanos::SECOND);
+        let bucket = BucketSpec { start: Some(Rate::per_second(50.0)), ..BucketSpec::default() };
+        let mut p = P::new(PSpec { bucket, ..PSpec::of(gauge) });
+        let mut rate = |answered: Option<u64>, in_flight| {
+            let sum = Nanos::from_secs(answered.unwrap_or(0));
+            let times = answered.map(|count| Times { count, sum, ..Times::default() });
+            let counts = BucketCounts { offered: [0, 60, 0], ..BucketCounts::default() };
+            let bucket = BucketSignals {
+                counts: Some(Reading::fresh(counts)),
+                in_flight: Some(Reading::fresh(in_flight)),
+                first_byte: times.map(Reading::fresh),
+                ..BucketSignals::default()
+            };
+            let buckets = vec![bucket];
+            let signals = Signals { period: Nanos::SECOND, buckets, ..Signals::default() };
+            p.tick(&signals, 0, Mode::Enforce).rate.map(Rate::get)
+        };
+        let slow = (0..3).map(|_| rate(Some(20), 20)).last().flatten();
+        assert!(slow.is_some_and(|rate| rate < 50.0), "{slow:?}");
+        for second in 0..60 {
+            assert_eq!(rate(Some(0), 500), slow, "{second} s without an answer");
+        }
+        let lost = (0..60).map(|_| rate(None, 500)).last().flatten();
+        assert_eq!(lost, None);
     }
 }

@@ -197,12 +197,25 @@ impl World {
                  control: {{name: syn, rate: {RATE_START}, accept_queue: 10}}{rules}}}\n"
             )
         };
+        self.front(&(service("b1") + &service("b2")))
+    }
+
+    /// The front-end with one service, `shop`, which both back-ends share.
+    fn start_shared(&self) -> Daemon {
+        let [b1, b2] = ["b1", "b2"].map(server_of);
+        self.front(&format!(
+            "  shop: {{mode: enforce, listen: [\"{b1}\", \"{b2}\"], \
+             backends: [{{peer: b1, service: shop}}, {{peer: b2, service: shop}}], \
+             control: {{name: syn, rate: {RATE_START}, accept_queue: 10}}}}\n"
+        ))
+    }
+
+    fn front(&self, services: &str) -> Daemon {
         let peer = |host: &str| {
             format!("    {host}: {{identity: spiffe://example.org/{host}, services: [shop]}}\n")
         };
-        let services = service("b1") + &service("b2");
         let cluster = format!("  listen: 0.0.0.0:7416\n  peers:\n{}{}", peer("b1"), peer("b2"));
-        self.start("f", &services, &cluster, "certificates")
+        self.start("f", services, &cluster, "certificates")
     }
 
     /// A back-end with the services `shop` and `api`, of which only the first may be reported.
@@ -511,6 +524,30 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     world.inside("b2", &["nft", "delete table inet cut"]);
     wait_for("the partition heals", || valid(&front.service("b2")).then_some(()));
     drop(back1);
+}
+
+/// A service on two back-ends has the sum of what they can take: the part of one that is stuck goes,
+/// the other's stays, and without a report of the one its part is open again.
+#[test]
+fn the_rate_of_a_service_is_the_sum_over_its_back_ends() {
+    let world = World::new();
+    let front = world.start_shared();
+    let shop = || front.snapshot().unwrap().services.swap_remove(0);
+    let rate = || shop().limits.rate.map(Rate::get);
+    let back1 = world.start_back("b1", "certificates");
+    let _back2 = world.start_back("b2", "certificates");
+    wait_for("the rates of both add up", || {
+        rate().is_some_and(|rate| (rate - 2.0 * RATE_START).abs() < 1.0).then_some(())
+    });
+    let loads = ["b1", "b2"].map(|host| Load::start(&world, host));
+    world.servers[0].stuck.store(true, Ordering::Relaxed);
+    // 60 connections above the aim of ten take 4/s a second and 15/s when they come.
+    let less = wait_for("the part of b1 goes", || rate().filter(|rate| *rate < 1.6 * RATE_START));
+    assert!(less >= RATE_START, "that of b2 stays: {less}/s");
+    wait_for("SYNs are refused", || (refused(&shop()) > 0).then_some(()));
+    back1.kill();
+    wait_for("nobody knows what b1 can take", || rate().is_none().then_some(()));
+    drop(loads);
 }
 
 /// Sends requests to one back-end, [`OFFERED`] a second, and counts the answers that begin so.

@@ -18,7 +18,7 @@ use tidegate_lab::{Helper, LoadReport, Product};
 const TRIES: u32 = 3;
 
 /// Said with every result of them.
-const AS_SHIPPED: &str = "the paper's controllers run as shipped, P and SYN policing: both raise a \
+const AS_SHIPPED: &str = "the paper's controllers as we ship them, P and SYN policing: both raise a \
     rate that refuses while its resource is calm, where the printed ones hold it, and SYN policing \
     sleeps while header rules suffice";
 
@@ -62,8 +62,9 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     watch.step("making the lab");
     let bench = Bench::new(section, options)?;
     let mut runner = Runner { scenario, bench, watch, notes: Vec::new() };
-    if runner.runs_shipped()? {
-        runner.notes.push(AS_SHIPPED.to_owned());
+    let shipped = runner.shipped()?;
+    if !shipped.is_empty() {
+        runner.notes.push(format!("{}: {AS_SHIPPED}", shipped.join(", ")));
     }
     let mut table = Table::default();
     for round in 0..section.rounds(options.quick) {
@@ -109,12 +110,17 @@ impl Runner<'_> {
         if own.is_empty() { self.scenario.points(self.quick()).to_vec() } else { own.clone() }
     }
 
-    /// Whether a variant has the paper's controllers, but not to the letter.
-    fn runs_shipped(&self) -> Result<bool> {
+    /// The variants that have the paper's controllers, but not to the letter.
+    fn shipped(&self) -> Result<Vec<String>> {
         let x = self.points().first().copied().unwrap_or_default();
-        let settings = self.variants(0).into_iter().map(|v| self.scenario.setting(v, x));
-        let settings = settings.collect::<Result<Vec<Setting>>>()?;
-        Ok(settings.iter().any(|s| s.control == Control::Paper && !s.published_hold))
+        let mut names = Vec::new();
+        for variant in self.variants(0) {
+            let setting = self.scenario.setting(variant, x)?;
+            if setting.control == Control::Paper && !setting.published_hold {
+                names.push(variant.name.clone());
+            }
+        }
+        Ok(names)
     }
 
     /// The variants that are run, each round another one first.

@@ -59,6 +59,9 @@ const STANDING_TICKS: u32 = 3;
 const TAU_DEPARTURES: f64 = 64.0;
 /// See [`TAU_DEPARTURES`].
 const TAU_SECONDS_MIN: f64 = 0.5;
+/// Jobs in flight above the target for which the law is enough, in what is worked off in τ: the rate
+/// is e^−½ of the steady part there.
+const LAW_TAUS: f64 = 0.5;
 /// One over the gain of the steady part, in τ².
 const STEADY: f64 = 8.0;
 /// Bounds of the exponent z/τ: to a twentieth, and to double.
@@ -205,10 +208,19 @@ impl DefaultBucket {
         }
     }
 
+    /// Whether the jobs in flight are so near their target that the law takes them there.
+    fn law_is_enough(&self) -> bool {
+        let near = |overload: &Overload| {
+            let Overload { mu, target } = *overload;
+            self.detector.waiting() - target < LAW_TAUS * tau_s(mu) * mu
+        };
+        !self.gauge.is_link() && self.overload.as_ref().is_some_and(near)
+    }
+
     fn hold(&mut self, seconds: f64, overload: &Overload) {
         let Overload { mu, target } = *overload;
         let waiting = self.detector.waiting();
-        let tau = (TAU_DEPARTURES / mu).max(TAU_SECONDS_MIN);
+        let tau = tau_s(mu);
         let room_s = (target - waiting) / mu;
         let short = waiting < target / 2.0;
         let unused = short && !self.core.refusing();
@@ -245,6 +257,11 @@ impl DefaultBucket {
             self.set(LINK_STEADY * room * seconds, LINK_PUSH * room);
         }
     }
+}
+
+/// τ, in seconds.
+fn tau_s(mu: f64) -> f64 {
+    (TAU_DEPARTURES / mu).max(TAU_SECONDS_MIN)
 }
 
 /// What is sent, if that is a number.
@@ -289,9 +306,11 @@ impl BucketController for DefaultBucket {
         self.core.room()
     }
 
-    /// Only while it acts: otherwise its resource is not what the service is short of.
+    /// Only while it acts: otherwise its resource is not what the service is short of. And only
+    /// where its own law is not enough: SYN policing holds the same N*, so what is in flight by
+    /// chance, or came as a burst, would have both of them take it back.
     fn squeeze(&mut self, seconds: f64) {
-        if self.core.seen != Freshness::Fresh {
+        if self.core.seen != Freshness::Fresh || self.law_is_enough() {
             return;
         }
         let spec = self.core.spec;

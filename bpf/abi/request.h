@@ -50,13 +50,13 @@ TG_ASSERT(sizeof(struct tg_request_control) == 24);
  * Rules are found by the longest prefix of the path; those of TLS by the empty
  * one. From the rule found, `next` names the one to look at if it does not
  * match: those of the same prefix in the order of the file, then those of the
- * next shorter prefix (of HTTP: never those of TLS); 0: there is none. At most
- * TG_RULE_STEPS rules are looked at; the loader checks it.
+ * next shorter prefix (of HTTP: never those of TLS); 0: there is none. They may
+ * all stand in one such row: a step takes some ns (docs/reports/packets.md).
  *
  * A rule, and a bucket, has the same number for as long as it is the same, in
  * both slots and through reloads: what is counted by number goes on.
  */
-#define TG_RULE_STEPS 64
+#define TG_RULE_STEPS 1023
 
 struct tg_path_key {
 	__u32 bits;		/* 16 + 8 * bytes of the prefix */

@@ -7,12 +7,14 @@
 use anyhow::Context;
 use tidegate_bpf::testing::{TestHook, TestPlane};
 use tidegate_bpf::{
-    BucketParams, HeaderRule, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests, Service,
-    Subject,
+    BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
+    Service, Subject,
 };
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Rate;
 
+/// Rules that stand at one path, each for a host of its own.
+const TENANTS: usize = 1000;
 /// Connections; each packet of a kind is of another.
 const CONNECTIONS: u32 = 20_000;
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
@@ -65,9 +67,21 @@ fn plan() -> Plan {
         refuse: Refuse::Answer503,
         close_persistent: false,
     };
+    let tenant = |n: usize| {
+        let host = Some(Host::Exact(format!("tenant{n}.example")));
+        HeaderRule {
+            subject: Subject::Http(HttpMatch {
+                path: "/tenants".into(),
+                host,
+                ..HttpMatch::default()
+            }),
+            ..rule("/", 0)
+        }
+    };
+    let rules = [rule("/free", 0), rule("/busy", 1)];
     let requests = Requests {
         buckets: vec!["full".into(), "empty".into()],
-        rules: vec![rule("/free", 0), rule("/busy", 1)],
+        rules: rules.into_iter().chain((0..TENANTS).map(tenant)).collect(),
         ..Requests::default()
     };
     let service = Service {
@@ -112,6 +126,33 @@ fn hot(plane: &TestPlane, segment: &Segment<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A handshake of every connection.
+fn establish(plane: &mut TestPlane) -> anyhow::Result<()> {
+    let client = |flags, seq, ack| Segment { client: true, flags, seq, ack, data: b"" };
+    let server = Segment { client: false, flags: SYN | ACK, seq: ISN, ack: 1, data: b"" };
+    give(plane, ("", TestHook::Tc), &client(SYN, 0, 0))?;
+    give(plane, ("", TestHook::Egress), &server)?;
+    give(plane, ("", TestHook::Tc), &client(ACK, 1, ISN + 1))
+}
+
+/// What it costs to look for a rule among many at one path.
+fn tenants() -> anyhow::Result<()> {
+    for (about, n) in [
+        ("the same, for the first of 1000 hosts at one path", 0),
+        ("the same, for the last of them", TENANTS - 1),
+    ] {
+        let mut plane = plane()?;
+        establish(&mut plane)?;
+        let bare = Segment { client: true, flags: ACK, seq: 1, ack: ISN + 1, data: b"" };
+        give(&mut plane, ("", TestHook::RequestIn), &bare)?;
+        let text =
+            format!("GET /tenants HTTP/1.1\r\nHost: tenant{n}.example\r\nAccept: */*\r\n\r\n");
+        let request = Segment { data: text.as_bytes(), ..bare };
+        give(&mut plane, (about, TestHook::RequestIn), &request)?;
+    }
+    Ok(())
+}
+
 fn measure(plane: &mut TestPlane) -> anyhow::Result<()> {
     let free = b"GET /free/page HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: bench\r\n\
         Accept: text/html,*/*\r\nAccept-Encoding: gzip\r\nCookie: session=1234567890\r\n\r\n";
@@ -123,9 +164,7 @@ fn measure(plane: &mut TestPlane) -> anyhow::Result<()> {
     let at = 1 + free.len() as u32;
     let said = ISN + 1 + answer.len() as u32;
     let all = at + busy.len() as u32;
-    give(plane, ("", TestHook::Tc), &client(SYN, 0, 0, b""))?;
-    give(plane, ("", TestHook::Egress), &server(SYN | ACK, ISN, 1, b""))?;
-    give(plane, ("", TestHook::Tc), &client(ACK, 1, ISN + 1, b""))?;
+    establish(plane)?;
     give(plane, ("the end of a handshake", inward), &client(ACK, 1, ISN + 1, b""))?;
     let bare = client(ACK, 1, ISN + 1, b"");
     give(plane, ("the SYN hook: established", TestHook::Tc), &bare)?;
@@ -144,7 +183,8 @@ fn measure(plane: &mut TestPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn main() -> anyhow::Result<()> {
+/// The hooks; a bucket that is full, and one that is empty but for its first token.
+fn plane() -> anyhow::Result<TestPlane> {
     let mut plane = TestPlane::load(&plan())?;
     let bucket = |bucket, rate, burst| BucketParams {
         service: 0,
@@ -154,9 +194,14 @@ fn main() -> anyhow::Result<()> {
         reserve: [0; 3],
     };
     plane.set_bucket_limits(&[bucket(0, 1e6, 1_000_000), bucket(1, 0.001, 1)], 2)?;
+    Ok(plane)
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut plane = plane()?;
     std::fs::write(STATS, "1").context(STATS)?;
-    let measured = measure(&mut plane);
-    for count in plane.rule_counts()? {
+    let measured = measure(&mut plane).and_then(|()| tenants());
+    for count in plane.rule_counts()?.iter().take(2) {
         println!("{count:?}");
     }
     std::fs::write(STATS, "0").context(STATS)?;

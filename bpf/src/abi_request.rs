@@ -16,7 +16,8 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 1200;
 pub(crate) const CONNS_MAX: usize = 65536;
 pub(crate) const METHOD_OTHER: u8 = 128;
 pub(crate) const METHOD_ANY: u8 = 255;
-pub(crate) const RULE_STEPS: usize = 64;
+#[cfg(test)]
+pub(crate) const RULE_STEPS: usize = RULES_MAX - 1;
 pub(crate) const RULE_TLS: u8 = 2;
 pub(crate) const RULE_CLOSE: u8 = 4;
 pub(crate) const BUCKET_SHADOW: u32 = 1;

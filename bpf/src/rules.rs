@@ -27,13 +27,6 @@ pub(crate) struct Chain<'a> {
     pub(crate) rules: Vec<usize>,
 }
 
-impl Chain<'_> {
-    /// For messages.
-    pub(crate) fn shown(&self) -> String {
-        self.path.map_or("TLS".into(), |path| format!("{:?}", String::from_utf8_lossy(path)))
-    }
-}
-
 /// One chain for each path that a rule names, and one for TLS.
 pub(crate) fn chains(rules: &[HeaderRule]) -> Vec<Chain<'_>> {
     let mut own: BTreeMap<Option<&[u8]>, Vec<usize>> = BTreeMap::new();

@@ -6,8 +6,8 @@
 
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{
-    BucketParams, HeaderRule, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests, Service,
-    Subject,
+    BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
+    Service, Subject,
 };
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Rate;
@@ -193,6 +193,42 @@ fn connections_of_a_port_that_comes_to_a_service_with_rules_pass() {
     assert!(clients.get(81, "/"));
     assert!(clients.ask(early, "/"), "older than the rules");
     assert!(!clients.get(81, "/"));
+}
+
+/// A table of rules that stand at one path, each for a host of its own: the last is found as the first
+/// is, and a host that none names meets none.
+#[test]
+fn a_thousand_hosts_at_one_path() {
+    let host = |n: usize| HeaderRule {
+        subject: Subject::Http(HttpMatch {
+            path: "/".into(),
+            host: Some(Host::Exact(format!("tenant{n}.example"))),
+            ..HttpMatch::default()
+        }),
+        bucket: Some(0),
+        refuse: Refuse::Drop,
+        close_persistent: false,
+    };
+    let requests = Requests {
+        buckets: vec!["all".into()],
+        rules: (0..1000).map(host).collect(),
+        ..Requests::default()
+    };
+    let mut clients = Clients::new(&plan(vec![service("shop", 80, Some(requests))]));
+    clients.one_token(0, 0);
+    let mut passes = |name: &str| {
+        let ports = clients.open(80);
+        let request = format!("GET /a HTTP/1.1\r\nHost: {name}\r\n\r\n");
+        let (flags, numbers, payload) = (0x18, (11, 78), request.as_bytes());
+        clients.give(CLIENT, &Segment { ports, flags, numbers, payload }.frame(false))
+    };
+    assert!(passes("tenant999.example"), "the token");
+    assert!(!passes("TENANT999.example:80") && !passes("tenant0.example"));
+    assert!(!passes("tenant500.example"));
+    assert!(passes("tenant1000.example"), "no rule");
+    let counts = |rule| clients.counts(0, rule);
+    assert_eq!((counts(0), counts(500), counts(999)), ([0, 1, 0], [0, 1, 0], [1, 1, 0]));
+    assert_eq!(counts(1), [0, 0, 0]);
 }
 
 #[test]

@@ -236,12 +236,13 @@ fn a_request_is_refused_on_a_connection_that_served_others() {
 fn checksums_that_are_complete_are_right_in_the_answer_and_in_the_rst() {
     for offload in ["rx off", "rx on"] {
         let net = Net::new();
-        let _dataplane = start(net.interface(AttachMode::Tcx));
+        let mut dataplane = start(net.interface(AttachMode::Tcx));
         let client = net.client.display();
         sh(&format!("nsenter --net={client} ethtool -K c0 tx off {offload}"));
         net.server_sh(&format!("ethtool -K s0 tx off {offload}"));
         for (at, address) in ADDRESSES.iter().enumerate() {
             let address: SocketAddr = address.parse().unwrap();
+            dataplane.heartbeat().unwrap(); // on a slow machine this takes longer than the lease
             beside_server(&net.server, address, || {
                 if at == 0 {
                     use_token(&net.client, address);
@@ -316,7 +317,7 @@ fn a_large_body_does_not_hide_the_503() {
 #[test]
 fn a_503_that_was_lost_is_sent_again() {
     let net = Net::new();
-    let dataplane = start(net.interface(AttachMode::Tcx));
+    let mut dataplane = start(net.interface(AttachMode::Tcx));
     let address: SocketAddr = ADDRESSES[0].parse().unwrap();
     beside_server(&net.server, address, || {
         use_token(&net.client, address);
@@ -325,6 +326,7 @@ fn a_503_that_was_lost_is_sent_again() {
              tcp sport 80 meta length > 100 quota until 250 bytes drop; }}; }}'",
             net.client.display()
         ));
+        dataplane.heartbeat().unwrap(); // nft may have taken longer than the lease
         let mut client = connect(&net.client, address);
         client.write_all(get("/busy").as_bytes()).unwrap();
         assert!(is_whole_503(&rest(&mut client).unwrap()));
@@ -489,7 +491,7 @@ impl Drop for Nginx {
 #[test]
 fn a_server_that_defers_accept_never_wakes() {
     let net = Net::new();
-    let dataplane = start(net.interface(AttachMode::Tcx));
+    let mut dataplane = start(net.interface(AttachMode::Tcx));
     let address: SocketAddr = ADDRESSES[0].parse().unwrap();
     let nginx = Nginx::start(&net);
     wait_for("nginx listens", || {
@@ -504,7 +506,10 @@ fn a_server_that_defers_accept_never_wakes() {
         (before, wakes) = (wakes, nginx.wakes());
         before == wakes
     });
-    for _ in 0..200 {
+    for n in 0..200 {
+        if n % 20 == 0 {
+            dataplane.heartbeat().unwrap(); // the lease
+        }
         let mut client = connect(&net.client, address);
         client.write_all(get("/busy").as_bytes()).unwrap();
         assert!(is_whole_503(&rest(&mut client).unwrap()));

@@ -195,7 +195,7 @@ TG_INLINE tg_u32 tg_exact_print(tg_u64 key)
 
 /* Periods since its time: 0 on time; TG_EXACT_EARLY or more: before it. */
 TG_INLINE tg_u32 tg_exact_late(const struct tg_abacus_exact_state *s,
-			       const struct tg_exact_client *c)
+			       const volatile struct tg_exact_client *c)
 {
 	return s->now - c->due;
 }
@@ -232,8 +232,8 @@ TG_INLINE tg_u32 tg_exact_victim(const struct tg_abacus_exact_state *s,
 {
 	tg_u32 victim = 0, least = ~0U;
 
-	for (tg_u32 i = 0; i < TG_EXACT_WAYS; i++) {
-		const struct tg_exact_client *c = &set->way[i];
+	for (tg_u32 i = 0; i < TG_EXACT_WAYS; i++) { /* volatile: clang 14 */
+		const volatile struct tg_exact_client *c = &set->way[i];
 		tg_u32 late = tg_exact_late(s, c);
 		tg_u32 worth = c->attempts + 2;
 

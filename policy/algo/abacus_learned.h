@@ -316,7 +316,7 @@ TG_INLINE tg_u32 tg_learned_find(const struct tg_learned_set *set, tg_u32 print)
 
 /* Slots since its time; TG_LEARNED_EARLY or more: before it. */
 TG_INLINE tg_u16 tg_learned_late(const struct tg_abacus_learned_state *s,
-				 const struct tg_learned_client *c)
+				 const volatile struct tg_learned_client *c)
 {
 	return s->now - c->due;
 }
@@ -327,8 +327,8 @@ TG_INLINE tg_u32 tg_learned_victim(const struct tg_abacus_learned_state *s,
 {
 	tg_u32 victim = 0, least = ~0U;
 
-	for (tg_u32 i = 0; i < TG_LEARNED_WAYS; i++) {
-		const struct tg_learned_client *c = &set->way[i];
+	for (tg_u32 i = 0; i < TG_LEARNED_WAYS; i++) { /* volatile: clang 14 */
+		const volatile struct tg_learned_client *c = &set->way[i];
 		tg_u16 late = tg_learned_late(s, c);
 		tg_u32 worth = c->attempt + 2;
 

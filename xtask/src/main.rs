@@ -9,6 +9,7 @@ mod build;
 mod check;
 mod demo;
 mod golden;
+mod guest;
 mod process;
 mod registers;
 mod setup;
@@ -60,6 +61,8 @@ enum Task {
         #[arg(long)]
         pages: bool,
     },
+    /// Run the dataplane's tests on another kernel, under software emulation (needs root)
+    Guest(guest::Options),
     /// Measure packets and refusals, side by side (needs root)
     Bench(bench::Options),
     /// Remove build results and outputs
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Task::Check => check::run(),
         Task::Tidy { ratchet } => tidy::run(ratchet),
         Task::Golden { bless, pages } => golden::run(bless, pages),
+        Task::Guest(options) => guest::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Clean => build::clean(),
     };

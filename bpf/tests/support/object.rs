@@ -52,6 +52,35 @@ pub fn objects(compiler: &str) -> Objects {
     }
 }
 
+/// An instruction as the kernel was given it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Insn {
+    /// Class, operation and source.
+    pub code: u8,
+    /// Registers.
+    pub dst: u8,
+    /// See [`Insn::dst`].
+    pub src: u8,
+    /// Of a jump, or into memory.
+    pub off: i16,
+    /// Constant.
+    pub imm: i32,
+}
+
+/// Loads an object; the instructions of its programs, those of the functions that they call behind them.
+pub fn instructions(object: &[u8]) -> Vec<Vec<Insn>> {
+    let open = ObjectBuilder::default().open_memory(object).unwrap();
+    let loaded = open.load().unwrap();
+    let insn = |insn: &libbpf_rs::libbpf_sys::bpf_insn| Insn {
+        code: insn.code,
+        dst: insn.dst_reg(),
+        src: insn.src_reg(),
+        off: insn.off,
+        imm: insn.imm,
+    };
+    loaded.progs().map(|program| program.insns().iter().map(insn).collect()).collect()
+}
+
 /// A loaded object, its maps and programs by name.
 pub struct Loaded(Object);
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use packages::{CLIENTS, PACKAGES, Package, RIVALS};
+use packages::{CLIENTS, GUEST, PACKAGES, Package, RIVALS};
 
 /// Installs what is missing; with `rivals`, also the proxy that the comparison runs against; with
 /// `clients`, also the large ones among the real clients.
@@ -27,6 +27,11 @@ pub(crate) fn run(rivals: bool, clients: bool) -> Result<()> {
         rivals::install()?;
     }
     Ok(())
+}
+
+/// Installs what boots another kernel.
+pub(crate) fn install_for_guest() -> Result<()> {
+    install_packages(GUEST)
 }
 
 fn install_packages(packages: &[Package]) -> Result<()> {
@@ -113,7 +118,7 @@ mod tests {
     #[test]
     fn every_package_stands_once_with_a_reason() {
         let mut names = BTreeSet::new();
-        for package in PACKAGES.iter().chain(RIVALS).chain(CLIENTS) {
+        for package in PACKAGES.iter().chain(RIVALS).chain(CLIENTS).chain(GUEST) {
             assert!(names.insert(package.name), "{} stands twice", package.name);
             assert!(package.reason.len() > 10, "{}: why?", package.name);
         }

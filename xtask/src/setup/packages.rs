@@ -54,6 +54,13 @@ pub(super) const CLIENTS: &[Package] = &[
     package("chromium", "a real client: a browser, without a screen"),
 ];
 
+/// Only `cargo xtask guest` installs these.
+pub(super) const GUEST: &[Package] = &[
+    package("qemu-system-x86", "boots another kernel, in software"),
+    package("busybox-static", "the first program in there"),
+    package("kmod", "lists what a module needs; loads the others in there"),
+];
+
 /// Only `setup --rivals` installs these.
 pub(super) const RIVALS: &[Package] = &[
     package("g++", "compiles the simulator's speed model for ns-3"),

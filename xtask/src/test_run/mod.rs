@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::{build, process};
-use tally::Tally;
+pub(crate) use tally::Tally;
 
 /// Crates that touch neither network, processes nor kernel.
 const PURE: [&str; 10] = [
@@ -129,11 +129,11 @@ fn cargo_test(group: &Group) -> Command {
 }
 
 /// Runs it, shows what it prints, counts; kills it and all its descendants after `limit`.
-fn watch(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()> {
+pub(crate) fn watch(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()> {
     // One pipe for both streams keeps headings (stderr) and results (stdout) in order.
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn().context("cannot start cargo")?;
+    let mut child = command.spawn().context("cannot start the tests")?;
     drop(command); // and with it our ends of the pipe
     let (send, lines) = mpsc::sync_channel(LINES_MAX);
     std::thread::spawn(move || {
@@ -161,7 +161,7 @@ fn watch(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()>
         bail!("killed: not finished within {} minutes", limit.as_secs() / 60);
     }
     if !status.success() {
-        bail!("cargo test ended with {status}");
+        bail!("the tests ended with {status}");
     }
     Ok(())
 }
@@ -192,7 +192,8 @@ impl Alarm {
     }
 }
 
-fn report(tally: &Tally) -> Result<()> {
+/// Says what was counted; an error if something failed or nothing ran.
+pub(crate) fn report(tally: &Tally) -> Result<()> {
     println!("\ntest: the runners' closing lines");
     for line in tally.closing_lines() {
         println!("  {line}");

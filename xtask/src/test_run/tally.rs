@@ -7,7 +7,7 @@
 
 /// The sum of all closing lines so far.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     passed: u64,
     failed: u64,
     closing: Vec<String>,
@@ -17,7 +17,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Takes one line of output.
-    pub(super) fn line(&mut self, line: &str) {
+    pub(crate) fn line(&mut self, line: &str) {
         if let Some(program) = heading(line) {
             self.end_of_programs();
             self.awaited = Some(program);
@@ -34,28 +34,28 @@ impl Tally {
     }
 
     /// No further line belongs to what was announced.
-    pub(super) fn end_of_programs(&mut self) {
+    pub(crate) fn end_of_programs(&mut self) {
         if let Some(program) = self.awaited.take() {
             self.broken(&format!("{program}: ended without a closing line: counted as 1 failed"));
         }
     }
 
     /// Something other than a test failed: counts as one.
-    pub(super) fn broken(&mut self, what: &str) {
+    pub(crate) fn broken(&mut self, what: &str) {
         self.failed += 1;
         self.closing.push(what.to_owned());
     }
 
-    pub(super) fn passed(&self) -> u64 {
+    pub(crate) fn passed(&self) -> u64 {
         self.passed
     }
 
-    pub(super) fn failed(&self) -> u64 {
+    pub(crate) fn failed(&self) -> u64 {
         self.failed
     }
 
     /// Each with the program it belongs to.
-    pub(super) fn closing_lines(&self) -> &[String] {
+    pub(crate) fn closing_lines(&self) -> &[String] {
         &self.closing
     }
 }

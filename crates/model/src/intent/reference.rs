@@ -70,11 +70,6 @@ fn of_services() -> Vec<(&'static str, String)> {
 fn of_requests() -> Vec<(&'static str, String)> {
     vec![
         ("header rules", format!("{RULES_MAX} in all services")),
-        (
-            "rules that one request is compared with",
-            format!("{RULE_STEPS_MAX}: those at all paths with which a path begins"),
-        ),
-        ("`tls` rules", format!("{RULE_STEPS_MAX} a service")),
         ("buckets", format!("{RULE_BUCKETS_MAX} in all services")),
         (
             "different cookies, with their values",

@@ -61,7 +61,6 @@ impl Check<'_> {
             }
         }
         self.never_reached(&path, &requests.rules);
-        self.steps(&path, &requests.rules);
         self.answers(&path, requests);
     }
 
@@ -271,34 +270,6 @@ impl Check<'_> {
                 )
             };
             self.fault(&format!("{path}.rules[{i}]"), message);
-        }
-    }
-
-    /// The dataplane compares one request with a bounded number of rules.
-    fn steps(&mut self, path: &str, rules: &[RuleConfig]) {
-        let tls = rules.iter().filter(|rule| rule.tls.is_some()).count();
-        if tls > RULE_STEPS_MAX {
-            self.fault(
-                &format!("{path}.rules"),
-                format!("found {tls} rules for TLS; one connection is compared with at most {RULE_STEPS_MAX}"),
-            );
-        }
-        // How many rules a path has, and the last of them.
-        let mut by_path: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for (i, rule) in rules.iter().enumerate() {
-            let Some(path) = &rule.path else { continue };
-            let entry = by_path.entry(path.as_str()).or_insert((0, i));
-            *entry = (entry.0 + 1, i);
-        }
-        for (text, (_, last)) in &by_path {
-            let shorter = (1..=text.len()).filter_map(|end| by_path.get(text.get(..end)?));
-            let steps: usize = shorter.map(|(count, _)| count).sum();
-            if steps > RULE_STEPS_MAX {
-                self.fault(
-                    &format!("{path}.rules[{last}]"),
-                    format!("a request below {text} is compared with {steps} rules, those of shorter paths included; at most {RULE_STEPS_MAX}"),
-                );
-            }
         }
     }
 

@@ -28,8 +28,6 @@ pub const RULE_BUCKETS_MAX: usize = 128;
 pub const COOKIE_TESTS_MAX: usize = 32;
 /// Most different texts of a 503 (TG_ANSWERS_MAX / TG_ANSWER_VARIANTS).
 pub const ANSWER_TEXTS_MAX: usize = 16;
-/// Most rules that one request may have to be compared with (TG_RULE_STEPS).
-pub const RULE_STEPS_MAX: usize = 64;
 /// Longest path of a rule, in bytes (TG_PATH_MAX).
 pub const PATH_MAX: usize = 120;
 /// Longest 503, headers and body together, in bytes (TG_ANSWER_BYTES_MAX): less than one segment.

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rules for TLS with real clients and a real server: their hellos, as they are on the wire, short and
+//! longer than a segment.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod netns;
+
+use netns::{Net, plan, sh, wait_for, within};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use tidegate_bpf::{
+    AttachMode, BucketParams, Dataplane, HeaderRule, Host, Refuse, Requests, Subject,
+};
+use tidegate_policy::Action;
+use tidegate_units::Rate;
+
+const ADDRESS: &str = "10.77.0.1:80";
+
+/// One token for `busy.example`, and for what is below `busy.test` no more than that.
+fn start(net: &Net, refuse: Refuse) -> Dataplane {
+    let rule = |host| HeaderRule {
+        subject: Subject::Tls(host),
+        bucket: Some(0),
+        refuse,
+        close_persistent: false,
+    };
+    let mut plan = plan(vec![net.interface(AttachMode::Auto)], Action::Drop);
+    plan.services[0].requests = Some(Requests {
+        buckets: vec!["all".into()],
+        rules: vec![
+            rule(Host::Exact("busy.example".into())),
+            rule(Host::Below("busy.test".into())),
+        ],
+        ..Requests::default()
+    });
+    let mut dataplane = Dataplane::start(&plan).unwrap();
+    let rate = Some(Rate::per_second(0.001));
+    let one = BucketParams { service: 0, bucket: 0, rate, burst: 1, reserve: [0; 3] };
+    dataplane.set_bucket_limits(&[one], 2).unwrap();
+    dataplane
+}
+
+/// A TLS server that answers every request with a page; ended when dropped.
+struct Server(Child);
+
+impl Server {
+    fn new(net: &Net, place: &Path) -> Self {
+        let (key, cert) = (place.join("key.pem"), place.join("cert.pem"));
+        sh(&format!(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 \
+             -subj /CN=any.example -keyout {} -out {}",
+            key.display(),
+            cert.display()
+        ));
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", net.server.display()));
+        command.args(["openssl", "s_server", "-accept", ADDRESS, "-www", "-quiet", "-key"]);
+        command.arg(&key).arg("-cert").arg(&cert);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self(child.spawn().unwrap());
+        let address: SocketAddr = ADDRESS.parse().unwrap();
+        wait_for("the server listens", || {
+            within(&net.server, || TcpStream::connect(address)).is_ok()
+        });
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a client in its namespace.
+fn client(net: &Net, words: &[&str]) -> Output {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", net.client.display())).args(["timeout", "10"]).args(words);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// curl's exit code and what it got.
+fn curl(net: &Net, host: &str) -> (i32, String) {
+    let (to, url) = (format!("{host}:80:10.77.0.1"), format!("https://{host}:80/"));
+    let output = client(net, &["curl", "-sk", "--max-time", "8", "--resolve", &to, &url]);
+    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `got`, or the name of the exception; with so many bytes of ALPN beside the server's name.
+fn python(net: &Net, host: &str, padding: usize) -> String {
+    let script = format!(
+        "import socket, ssl\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         if {padding}: context.set_alpn_protocols(['x' * 200] * ({padding} // 201) + ['http/1.1'])\n\
+         try:\n    \
+             plain = socket.create_connection(('10.77.0.1', 80), timeout=8)\n    \
+             tls = context.wrap_socket(plain, server_hostname='{host}')\n    \
+             tls.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n    \
+             print('got' if tls.recv(12).startswith(b'HTTP/1.0 200') else 'nonsense')\n\
+         except Exception as error:\n    \
+             print(type(error).__name__)\n"
+    );
+    let output = client(net, &["python3", "-c", &script]);
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(!text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// Admitted and refused, of the rule.
+fn counts(dataplane: &Dataplane, rule: usize) -> (u64, u64) {
+    let counts = dataplane.rule_counts().unwrap();
+    let found = counts.into_iter().find(|count| count.rule == rule).unwrap();
+    (found.admitted, found.refused)
+}
+
+/// Exit codes of curl: the handshake failed, or data could not be received.
+const RESET: [i32; 2] = [35, 56];
+
+#[test]
+fn real_clients_are_reset_by_the_name_that_they_ask_for() {
+    let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
+    let _server = Server::new(&net, place.path());
+    let mut dataplane = start(&net, Refuse::Reset);
+    let (code, page) = curl(&net, "busy.example");
+    assert!(code == 0 && page.contains("s_server"), "the token: {code} {page}");
+    assert_eq!(counts(&dataplane, 0), (1, 0));
+    dataplane.heartbeat().unwrap();
+    let (code, _) = curl(&net, "busy.example");
+    assert!(RESET.contains(&code), "{code}");
+    assert_eq!(python(&net, "BUSY.example", 0), "ConnectionResetError");
+    assert_eq!(python(&net, "www.busy.test", 0), "ConnectionResetError");
+    assert_eq!((counts(&dataplane, 0), counts(&dataplane, 1)), ((1, 2), (0, 1)));
+    dataplane.heartbeat().unwrap();
+    // Others, and those who ask for no name, are not concerned.
+    let (code, page) = curl(&net, "calm.example");
+    assert!(code == 0 && page.contains("s_server"), "{code} {page}");
+    assert_eq!(python(&net, "busy.test", 0), "got", "not below it");
+    let unnamed = curl(&net, "10.77.0.1");
+    assert_eq!(unnamed.0, 0, "{unnamed:?}");
+    assert_eq!((counts(&dataplane, 0), counts(&dataplane, 1)), ((1, 2), (0, 1)));
+}
+
+/// Some browsers' hellos do not fit into a segment. The name is judged where it is in the first.
+#[test]
+fn a_hello_longer_than_a_segment_is_judged_by_what_is_in_the_first() {
+    let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
+    let _server = Server::new(&net, place.path());
+    // Nothing merges what is sent in two segments.
+    let namespace = net.client.display();
+    sh(&format!("nsenter --net={namespace} ethtool -K c0 tso off gso off"));
+    net.server_sh("ethtool -K s0 gro off");
+    let mut dataplane = start(&net, Refuse::Reset);
+    assert_eq!(python(&net, "busy.example", 2000), "got", "the token");
+    assert_eq!(counts(&dataplane, 0), (1, 0));
+    dataplane.heartbeat().unwrap();
+    assert_eq!(python(&net, "busy.example", 2000), "ConnectionResetError");
+    assert_eq!(counts(&dataplane, 0), (1, 1));
+}
+
+#[test]
+fn a_dropped_hello_leaves_the_client_waiting_and_the_server_without_a_socket() {
+    let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
+    let _server = Server::new(&net, place.path());
+    let mut dataplane = start(&net, Refuse::Drop);
+    assert_eq!(curl(&net, "busy.example").0, 0, "the token");
+    dataplane.heartbeat().unwrap();
+    let url = "https://busy.example:80/";
+    let resolve = ["--resolve", "busy.example:80:10.77.0.1"];
+    let output =
+        client(&net, &[&["curl", "-sk", "--max-time", "1"], &resolve[..], &[url]].concat());
+    assert_eq!(output.status.code(), Some(28), "curl gives up by its own clock");
+    wait_for("the server's socket goes", || {
+        let output = Command::new("nsenter")
+            .arg(format!("--net={}", net.server.display()))
+            .args(["ss", "-Htan", "state", "connected", "exclude", "time-wait"])
+            .output()
+            .unwrap();
+        output.stdout.is_empty()
+    });
+    assert_eq!(counts(&dataplane, 0), (1, 1));
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask guest`: the dataplane's tests on another kernel, under software emulation.
+//!
+//! A kernel of the distribution boots in QEMU without KVM, with the machine's own files below it
+//! (9p, read only, memory above), no network card and a time limit. It runs the test programs that
+//! were built here, so what passes there is what was built. Numbers from there say nothing about
+//! speed.
+
+mod kernel;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+
+use crate::test_run::Tally;
+use crate::{build, process, setup, test_run};
+use kernel::Kernel;
+
+/// What runs where nobody names anything: all that loads, attaches, answers and survives.
+const TESTS: [&str; 14] = [
+    "budget",
+    "hooks",
+    "attach",
+    "request_hooks",
+    "requests_live",
+    "tls_live",
+    "request_reload",
+    "reload",
+    "takeover",
+    "signals",
+    "sockets",
+    "lost",
+    "live",
+    "interface",
+];
+/// Linux has tcx since then; before, the loader takes clsact.
+const TCX_SINCE: (u32, u32) = (6, 6);
+/// Tests that look at tcx itself, left out where there is none.
+const NEED_TCX: [&str; 13] = [
+    "a_foreign_xdp_program_is_never_replaced",
+    "a_new_process_adopts_links_limits_and_counters_and_uninstall_leaves_nothing",
+    "an_interface_that_is_no_longer_planned_is_let_go",
+    "a_new_process_adopts_hooks_rules_and_limits",
+    "after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_judge",
+    "hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay",
+    "requests_are_judged_behind_syns_also_where_they_were_there_first",
+    "rules_that_break_a_bound_change_nothing",
+    "a_start_that_fails_or_is_given_up_leaves_the_hooks_of_whoever_is_in_charge",
+    "every_syn_is_judged_once_while_an_interface_moves_to_another_hook",
+    "what_a_successor_left_that_died_is_put_back_without_privileges",
+    "with_the_capabilities_of_the_unit_everything_is_adopted",
+    "an_interface_that_is_made_anew_is_told_and_its_hooks_come_back",
+];
+/// Crates whose tests may be named.
+const CRATES: [&str; 4] = ["tidegate-bpf", "tidegate-sense", "tidegate-daemon", "tidegate"];
+const PLACE: &str = "target/guest";
+const MEMORY: &str = "6144";
+
+/// Options of the command.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Series of the kernel; the newest that the distribution has of it
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// Minutes after which the guest is switched off
+    #[arg(long, default_value_t = 40)]
+    minutes: u64,
+    /// Names of test programs, as `cargo test --test` takes them; none: those of the dataplane
+    tests: Vec<String>,
+}
+
+/// A test program.
+#[derive(Debug)]
+struct Program {
+    folder: PathBuf,
+    name: String,
+    source: PathBuf,
+    executable: PathBuf,
+}
+
+/// Errors: no root, nothing to boot, a test that failed there, or none that ran.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    process::need_root("apt, and the machine's files as root of the guest")?;
+    setup::install_for_guest()?;
+    let place = process::root().join(PLACE);
+    std::fs::create_dir_all(&place)?;
+    let kernel = Kernel::of_series(&options.kernel, &place)?;
+    build::run()?;
+    let wanted: Vec<&str> = match &options.tests[..] {
+        [] => TESTS.to_vec(),
+        some => some.iter().map(String::as_str).collect(),
+    };
+    let programs = programs(&wanted)?;
+    let left_out = left_out(&options.kernel)?;
+    let share = share(&place, &programs, left_out)?;
+    let initramfs = initramfs(&place, &kernel)?;
+    println!("guest: {} under software emulation, {} programs", kernel.release(), programs.len());
+    for test in left_out {
+        println!("guest: this kernel has no tcx, left out: {test}");
+    }
+    let mut tally = Tally::default();
+    let qemu = qemu(&kernel, &initramfs, &share, &place.join("console"));
+    let limit = Duration::from_secs(60 * options.minutes);
+    let ran = test_run::watch(qemu, limit, &mut tally);
+    tally.end_of_programs();
+    if let Err(error) = ran {
+        tally.broken(&format!("guest: {error:#}"));
+    }
+    test_run::report(&tally)
+}
+
+/// A line of `cargo --message-format=json`, as far as it matters here.
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    #[serde(default)]
+    manifest_path: PathBuf,
+    executable: Option<PathBuf>,
+    target: Option<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    src_path: PathBuf,
+    kind: Vec<String>,
+}
+
+/// Builds the test programs of these names.
+fn programs(wanted: &[&str]) -> Result<Vec<Program>> {
+    let mut cargo = process::cargo();
+    cargo.args(["test", "--locked", "--no-run", "--message-format=json"]);
+    cargo.args(CRATES.iter().flat_map(|name| ["--package", name]));
+    let found = parse(&process::output(&mut cargo)?)?;
+    for name in wanted {
+        ensure!(found.iter().any(|program| program.name == *name), "no test program `{name}`");
+    }
+    let mut programs: Vec<Program> =
+        found.into_iter().filter(|program| wanted.contains(&program.name.as_str())).collect();
+    programs.sort_by_key(|program| wanted.iter().position(|name| *name == program.name));
+    Ok(programs)
+}
+
+fn parse(messages: &str) -> Result<Vec<Program>> {
+    let mut found = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Message = serde_json::from_str(line).context("a message of cargo")?;
+        let (Some(executable), Some(target)) = (message.executable, message.target) else {
+            continue;
+        };
+        if message.reason != "compiler-artifact" || !target.kind.iter().any(|kind| kind == "test") {
+            continue;
+        }
+        let Some(folder) = message.manifest_path.parent() else { continue };
+        found.push(Program {
+            folder: folder.to_path_buf(),
+            name: target.name,
+            source: target.src_path,
+            executable,
+        });
+    }
+    Ok(found)
+}
+
+/// Tests that a kernel of this series cannot pass.
+fn left_out(series: &str) -> Result<&'static [&'static str]> {
+    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok());
+    let mut parts = series.split('.');
+    let (Some(major), Some(minor)) = (number(parts.next()), number(parts.next())) else {
+        bail!("--kernel {series}: a series as 6.1");
+    };
+    Ok(if (major, minor) < TCX_SINCE { &NEED_TCX } else { &[] })
+}
+
+/// What the guest reads: what to run, and how.
+fn share(place: &Path, programs: &[Program], left_out: &[&str]) -> Result<PathBuf> {
+    let share = place.join("share");
+    std::fs::create_dir_all(&share)?;
+    let mut list = String::new();
+    for program in programs {
+        let source = program.source.strip_prefix(&program.folder).unwrap_or(&program.source);
+        let (folder, executable) = (program.folder.display(), program.executable.display());
+        writeln!(list, "{folder}\t{} ({executable})\t{executable}", source.display())?;
+    }
+    std::fs::write(share.join("list"), list)?;
+    let skip: Vec<String> = left_out.iter().map(|test| format!("--skip={test}")).collect();
+    std::fs::write(share.join("skip"), skip.join(" "))?;
+    std::fs::write(share.join("tests.sh"), include_str!("tests.sh"))?;
+    Ok(share)
+}
+
+/// Busybox, the early modules, and what mounts the rest.
+fn initramfs(place: &Path, kernel: &Kernel) -> Result<PathBuf> {
+    let (folder, packed) = (place.join("initramfs"), place.join("initramfs.gz"));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(folder.join("bin"))?;
+    std::fs::create_dir_all(folder.join("modules"))?;
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| Path::new(path).exists());
+    std::fs::copy(busybox.context("no busybox")?, folder.join("bin/busybox"))?;
+    let mut order = String::new();
+    for module in kernel.early()? {
+        let name = module.file_name().context("a module has a name")?;
+        std::fs::copy(&module, folder.join("modules").join(name))?;
+        writeln!(order, "{}", name.to_string_lossy())?;
+    }
+    std::fs::write(folder.join("modules/order"), order)?;
+    std::fs::write(folder.join("init"), include_str!("init.sh"))?;
+    let script = "chmod 755 init && find . | busybox cpio -o -H newc | gzip -1 > \"$1\"";
+    let mut pack = process::command("sh");
+    let ended = pack.args(["-ec", script, "pack"]).arg(&packed).current_dir(&folder).output()?;
+    if !ended.status.success() {
+        bail!("packing the guest's first files: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+    Ok(packed)
+}
+
+/// Kernel messages go to `console`, what the tests say to our output.
+fn qemu(kernel: &Kernel, initramfs: &Path, share: &Path, console: &Path) -> std::process::Command {
+    let folder = |tag: &str, path: &Path| {
+        let path = path.display();
+        format!("local,path={path},mount_tag={tag},security_model=none,readonly=on,multidevs=remap")
+    };
+    let mut qemu = process::command("qemu-system-x86_64");
+    // Software only: KVM may be missing, or be for other kernels than these.
+    qemu.args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", MEMORY]);
+    qemu.args(["-display", "none", "-no-reboot", "-nic", "none", "-monitor", "none"]);
+    qemu.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initramfs);
+    qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
+    qemu.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
+    for (tag, path) in [("host", Path::new("/")), ("modules", &kernel.modules()), ("guest", share)]
+    {
+        qemu.arg("-virtfs").arg(folder(tag, path));
+    }
+    qemu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_6_6_the_tests_of_tcx_are_left_out() {
+        assert_eq!(left_out("6.1").expect("a series").len(), NEED_TCX.len());
+        assert!(left_out("6.12").expect("a series").is_empty());
+        assert!(left_out("six").is_err());
+    }
+
+    #[test]
+    fn only_test_programs_are_taken_from_what_cargo_says() {
+        let line = |kind: &str, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/r/bpf/Cargo.toml","executable":{executable},"target":{{"name":"hooks","src_path":"/r/bpf/tests/hooks.rs","kind":["{kind}"]}}}}"#
+            )
+        };
+        let text = [
+            "   Compiling x".to_owned(),
+            line("lib", "null"),
+            line("bin", "\"/r/t/tidegate\""),
+            line("test", "\"/r/t/hooks-1\""),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ]
+        .join("\n");
+        let found = parse(&text).expect("good messages");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].executable, Path::new("/r/t/hooks-1"));
+        assert_eq!(found[0].folder, Path::new("/r/bpf"));
+    }
+}

@@ -5,8 +5,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "recognise/exercise.rs"]
+mod exercise;
 mod support;
 
+use exercise::{body_expected, cuts, expected_rule, key, rule};
 use support::cases::heads::{HEADS, HELLOS, REPLIES, RULES, Says, describe, describe_reply};
 use support::heads;
 use support::object::{COMPILER_DEFAULT, COMPILERS, Loaded, require_root};
@@ -15,8 +18,8 @@ use support::recogniser::{
     CHUNKED, FOLLOW_END, FOLLOW_FAILED, FOLLOW_MORE, Follow, HEAD_MAX, Key, Named, Native, Reader,
     Recognised, Replied, TO_CLOSE, Tables, named, reason, to_bits,
 };
-use support::reference::http::{self, Stop, To};
-use support::reference::rules::{self, CookieTest, Found, HostTest, Rule};
+use support::reference::http::{self, To};
+use support::reference::rules::{Found, HostTest, Rule};
 
 /// Heads by the dice; `TIDEGATE_HEADS` makes it more.
 const HEADS_COUNT: usize = 20_000;
@@ -33,11 +36,6 @@ const RULE_HEADS: usize = 100;
 const KERNEL_RULE_SETS: usize = 6;
 /// Instructions that the recogniser may take of a hook's 250,000.
 const INSTRUCTIONS_MAX: u32 = 80_000;
-
-fn key() -> Key {
-    let mut dice = Dice::new(1);
-    Key(std::array::from_fn(|_| dice.u64()))
-}
 
 fn native() -> Native {
     Native::start(key())
@@ -98,11 +96,6 @@ fn heads_by_the_dice() {
     native.finish();
 }
 
-/// All beginnings of a head, the empty one excepted.
-fn cuts(head: &[u8]) -> Vec<&[u8]> {
-    (1..=head.len()).map(|length| &head[..length]).collect()
-}
-
 /// Cut anywhere: what was seen counts, what was not is not guessed.
 #[test]
 fn heads_cut_at_every_byte() {
@@ -151,15 +144,6 @@ fn bombs_are_cut_and_take_no_harm() {
         assert_eq!(found, Recognised::expected(seen, &key()));
     }
     native.finish();
-}
-
-/// How much of a body the reference sees in these bytes, as the C counts it.
-fn body_expected(bytes: &[u8]) -> (u32, Option<usize>) {
-    match http::chunked(bytes) {
-        Ok(used) => (FOLLOW_END, Some(used)),
-        Err(Stop::Cut) => (FOLLOW_MORE, Some(bytes.len())),
-        Err(_) => (FOLLOW_FAILED, None),
-    }
 }
 
 /// Chunked bodies end where they end, wherever packets cut them.
@@ -275,49 +259,6 @@ fn the_hash_of_a_text() {
         assert_eq!(native.hash(&text), key().hash(&text), "{length} bytes");
     }
     native.finish();
-}
-
-fn cookie_tests(dice: &mut Dice) -> Vec<CookieTest> {
-    const TESTS: [(&[u8], Option<&[u8]>); 6] = [
-        (b"session", None),
-        (b"premium", Some(b"gold")),
-        (b"a", Some(b"1")),
-        (b"b", Some(b"\"2\"")),
-        (b"d", Some(b"")),
-        (b"z", None),
-    ];
-    let count = *dice.pick(&[0, 0, 0, 1, 2]);
-    (0..count)
-        .map(|_| {
-            let (name, value) = *dice.pick(&TESTS);
-            CookieTest { name: name.to_vec(), value: value.map(<[u8]>::to_vec) }
-        })
-        .collect()
-}
-
-fn rule(dice: &mut Dice) -> Rule {
-    const PATHS: [&[u8]; 6] = [b"/", b"/c", b"/cgi-bin/", b"/cart", b"/cgi-bin/search", b"/ppp"];
-    const HOSTS: [&[u8]; 3] = [b"shop.example", b"[2001:db8::a]", b"localhost"];
-    let host = match dice.below(6) {
-        0 => Some(HostTest::Exact(dice.pick(&HOSTS).to_vec())),
-        1 => Some(HostTest::Below(b".example".to_vec())),
-        _ => None,
-    };
-    Rule {
-        path: dice.pick(&PATHS).to_vec(),
-        methods: *dice.pick(&[255, 255, 1, 5, 128]),
-        host,
-        all: cookie_tests(dice),
-        none: cookie_tests(dice),
-        protect: cookie_tests(dice),
-    }
-}
-
-/// The rule that a request meets, if its line was seen.
-fn expected_rule(rules: &[Rule], head: &[u8]) -> Option<Found> {
-    let expected = Recognised::expected(head, &key());
-    let judged = expected.reason == reason::NONE;
-    judged.then(|| rules::find(rules, &http::request(head).0, expected.method))
 }
 
 #[test]

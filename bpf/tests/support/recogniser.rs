@@ -2,6 +2,7 @@
 //! The recogniser of requests (bpf/lib/http.h and its neighbours) as an ordinary program
 //! (tests/native/recognise.c), and what the reference expects of it.
 
+use super::gcov::FLAGS;
 use super::place::root;
 use super::reference::http::{self, Answer, Body, Request, Stop, To};
 use super::reference::rules::{self, Found, HostTest, Rule};
@@ -283,10 +284,26 @@ pub struct Native {
 }
 
 impl Native {
-    /// Starts it, compiled with sanitizers.
+    /// Starts it, compiled with sanitizers, once a process.
     pub fn start(key: Key) -> Self {
+        static BUILT: OnceLock<PathBuf> = OnceLock::new();
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        Self::launch(BUILT.get_or_init(|| build(root(), dir, &SANITIZED)), key)
+    }
+
+    /// The same with sources below another root, which may hold bugs.
+    pub fn start_from(sources: &Path, dir: &Path, key: Key) -> Self {
+        Self::launch(&build(sources, dir, &SANITIZED), key)
+    }
+
+    /// The same for coverage, whose data it writes into this folder when it ends.
+    pub fn start_covered(dir: &Path, key: Key) -> Self {
+        Self::launch(&build(root(), dir, &FLAGS), key)
+    }
+
+    fn launch(binary: &Path, key: Key) -> Self {
         let mut child =
-            Command::new(built()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            Command::new(binary).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         let mut native = Self { child, stdin, stdout, key };
         let words = key.0.iter().flat_map(|word| word.to_le_bytes());
@@ -388,25 +405,25 @@ fn command(letter: u8, arguments: &[u8], bytes: &[u8]) -> Vec<u8> {
     [&[letter], arguments, &length[..], bytes].concat()
 }
 
-/// The program, compiled once for all tests of a run.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recognise");
-        let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
-            .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
-            .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"])
-            .arg(format!("-I{}", root().join("bpf/tests/native").display()))
-            .arg(format!("-I{}", root().join("bpf").display()))
-            .arg(root().join("bpf/tests/native/recognise.c"))
-            .arg("-o")
-            .arg(&binary)
-            .output()
-            .unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        binary
-    })
+const SANITIZED: [&str; 3] = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// The program, from the sources below a root.
+fn build(sources: &Path, dir: &Path, flags: &[&str]) -> PathBuf {
+    let binary = dir.join("recognise");
+    let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .current_dir(dir)
+        .args(["-std=gnu11", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+        .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
+        .args(flags)
+        .arg(format!("-I{}", sources.join("bpf/tests/native").display()))
+        .arg(format!("-I{}", sources.join("bpf").display()))
+        .arg(sources.join("bpf/tests/native/recognise.c"))
+        .arg("-o")
+        .arg(&binary)
+        .output()
+        .unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    binary
 }
 
 /// `TG_RULES_MAX`, `TG_COOKIE_TESTS_MAX`, `TG_PATH_MAX`.

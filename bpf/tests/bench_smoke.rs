@@ -8,7 +8,7 @@
 mod bench_support;
 
 use bench_support::worker::{Subjects, serve};
-use bench_support::{idle::IdleLoops, packets, refusals, tables};
+use bench_support::{idle::IdleLoops, packets, refusals, requests, tables};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -78,6 +78,11 @@ fn every_path_of_a_packet_is_measured_and_counted_as_what_it_is() {
         "admitted-abacus-exact",
     ];
     assert_measured(&answers, &claimed);
+}
+
+#[test]
+fn every_packet_of_a_request_is_measured_and_counted_as_what_it_is() {
+    assert_measured(&measure_all(requests::subjects(&requests::Scale::SMOKE)), &[]);
 }
 
 #[test]

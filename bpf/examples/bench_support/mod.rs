@@ -12,6 +12,7 @@ pub mod idle;
 pub mod packets;
 pub mod random;
 pub mod refusals;
+pub mod requests;
 pub mod space;
 pub mod tables;
 pub mod worker;

@@ -52,6 +52,10 @@ pub(super) const PACKETS: &[Claim] = &[
     adds("admitted-abacus-learned", 400.0),
 ];
 
+/// Nothing is promised about them but what a refusal costs in all, which the lab measures
+/// (`dual-admission/refusal-cost`).
+pub(super) const REQUESTS: &[Claim] = &[];
+
 /// `socket-floor` is measured beside them: no program that asks the kernel for the socket of a SYN,
 /// as ours must, can do better.
 pub(super) const REFUSALS: &[Claim] = &[

@@ -45,6 +45,8 @@ pub(crate) struct Options {
 enum Bench {
     /// Cost of one packet on each path, in nanoseconds
     Packets,
+    /// Cost of one packet in the hooks that judge requests, in nanoseconds
+    Requests,
     /// Cost of one refusal, ours and what else an operator could take, in nanoseconds
     Refusals,
     /// Cost of one SYN in the simulator, beside the same model in SimPy and on ns-3
@@ -52,11 +54,12 @@ enum Bench {
 }
 
 impl Bench {
-    const ALL: [Self; 3] = [Self::Packets, Self::Refusals, Self::Simulator];
+    const ALL: [Self; 4] = [Self::Packets, Self::Requests, Self::Refusals, Self::Simulator];
 
     fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
+            Self::Requests => "requests",
             Self::Refusals => "refusals",
             Self::Simulator => "simulator",
         }
@@ -65,7 +68,7 @@ impl Bench {
     /// The crate whose example is the worker.
     fn package(self) -> &'static str {
         match self {
-            Self::Packets | Self::Refusals => "tidegate-bpf",
+            Self::Packets | Self::Requests | Self::Refusals => "tidegate-bpf",
             Self::Simulator => "tidegate-sim",
         }
     }
@@ -81,6 +84,7 @@ impl Bench {
     fn claims(self) -> &'static [claims::Claim] {
         match self {
             Self::Packets => claims::PACKETS,
+            Self::Requests => claims::REQUESTS,
             Self::Refusals => claims::REFUSALS,
             Self::Simulator => claims::SIMULATOR,
         }

@@ -108,6 +108,9 @@ impl std::fmt::Display for Report {
                 "{name:<width$}  {median:>10.1}  {min:>10.1}  {max:>10.1}  {percent:>6.1}%  {about}"
             )?;
         }
+        if self.claims.is_empty() {
+            return Ok(());
+        }
         let width = self.claims.iter().map(|judged| judged.claim.len()).max().unwrap_or(0);
         writeln!(f, "\n{:<width$}  {:>9}  {:>17}  holds", "claim", "measured", "min … max")?;
         for Judged { claim, measured, holds } in &self.claims {

@@ -124,17 +124,14 @@ impl Sense {
         }
     }
 
-    /// Other services from now on; the state of those that stay the same is kept if they also keep
-    /// their place.
+    /// Other services from now on; those that stay the same keep their state, wherever they stand now.
     pub fn reconfigure(&mut self, services: Vec<ServiceSource>) {
-        let mut old = std::mem::take(&mut self.services).into_iter();
-        self.services = services
-            .into_iter()
-            .map(|source| match old.next() {
-                Some(service) if service.source == source => service,
-                _ => Service::new(source),
-            })
-            .collect();
+        let mut old = std::mem::take(&mut self.services);
+        let kept = |source: ServiceSource| {
+            let place = old.iter().position(|service| service.source == source);
+            place.map_or_else(|| Service::new(source), |place| old.swap_remove(place))
+        };
+        self.services = services.into_iter().map(kept).collect();
     }
 
     /// From now on also the queues of these interfaces, by which the answers leave, and what they
@@ -295,6 +292,22 @@ mod tests {
 
     fn knows_its_place(sensed: &[Sensed]) -> bool {
         !sensed[0].troubles.iter().any(|trouble| trouble.signal == "cpu")
+    }
+
+    #[test]
+    fn a_service_that_moves_in_the_configuration_keeps_what_is_known_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sense = sense(dir.path());
+        sense.warm_up(Nanos::ZERO);
+        assert!(knows_its_place(&sense.tick(Nanos::from_millis(100), &Nothing)));
+        let source = |listen: &str| ServiceSource {
+            listen: vec![listen.parse().unwrap()],
+            ..ServiceSource::default()
+        };
+        sense.reconfigure(vec![source("*:81"), source("*:80")]);
+        let sensed = sense.tick(Nanos::from_millis(200), &Nothing);
+        assert!(!knows_its_place(&sensed), "a new one");
+        assert!(knows_its_place(&sensed[1..]), "{:?}", sensed[1].troubles);
     }
 
     #[test]

@@ -39,7 +39,7 @@ mod needed;
 
 use self::fits::Fits;
 use self::needed::{Load, Needed, fresh, jobs};
-use crate::bucket::BucketController;
+use crate::bucket::{BucketController, Ground};
 use crate::{Controller, Freshness, Mode, Watch, period_s, view};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
@@ -231,9 +231,14 @@ impl Dual {
         self.bring_back(seconds);
         let queue_share = queue_share(signals);
         let wants = wants && self.syn.grounded();
-        if (wants || queue_share >= QUEUE_LONG) && !self.spent() {
-            let pressed = |bucket: &&mut Box<dyn BucketController>| bucket.room().pressed;
-            self.buckets.iter_mut().filter(pressed).for_each(|bucket| bucket.squeeze(seconds));
+        let ground = match (queue_share >= QUEUE_LONG, wants) {
+            (true, _) => Some(Ground::Queue),
+            (false, true) => Some(Ground::Limits),
+            (false, false) => None,
+        };
+        if let Some(ground) = ground.filter(|_| !self.spent()) {
+            let pressed = self.buckets.iter_mut().filter(|bucket| bucket.room().pressed);
+            pressed.for_each(|bucket| bucket.squeeze(seconds, ground));
         }
         let load = Load {
             jobs: jobs(signals),

@@ -17,8 +17,8 @@ mod view;
 mod window;
 
 pub use bucket::{
-    BucketController, BucketSpec, DefaultBucket, FixedBucket, Gauge, P, PSpec, Pd, PdSpec, Room,
-    Variant,
+    BucketController, BucketSpec, DefaultBucket, FixedBucket, Gauge, Ground, P, PSpec, Pd, PdSpec,
+    Room, Variant,
 };
 pub use default::{DefaultController, DefaultSpec};
 pub use dual::{Dual, Interaction};

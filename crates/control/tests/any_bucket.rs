@@ -6,7 +6,8 @@
 use proptest::prelude::*;
 use tidegate_control::{
     BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
-    Fixed, FixedBucket, Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, Variant,
+    Fixed, FixedBucket, Gauge, Ground, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec,
+    Variant,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::signals::{
@@ -172,8 +173,8 @@ proptest! {
                 prop_assert_eq!(limits, other.tick(signals, 1, *mode));
                 match order {
                     0 => {
-                        one.squeeze(0.1);
-                        other.squeeze(0.1);
+                        one.squeeze(0.1, Ground::Limits);
+                        other.squeeze(0.1, Ground::Limits);
                     }
                     1 => prop_assert_eq!(one.lowest(), other.lowest()),
                     _ => {}

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use tidegate_control::{
-    BucketController, BucketSpec, DefaultBucket, DefaultSpec, Gauge, Mode, Pd, PdSpec,
+    BucketController, BucketSpec, DefaultBucket, DefaultSpec, Gauge, Ground, Mode, Pd, PdSpec,
 };
 use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Signals};
 use tidegate_units::{Nanos, Rate};
@@ -202,7 +202,7 @@ impl BucketController for Nobody {
     fn room(&self) -> tidegate_control::Room {
         tidegate_control::Room { pressed: false, spent: true }
     }
-    fn squeeze(&mut self, _: f64) {}
+    fn squeeze(&mut self, _: f64, _: Ground) {}
     fn lowest(&mut self) -> Option<Rate> {
         None
     }

@@ -132,6 +132,19 @@ fn sessions_do_not_make_a_bucket_swing() {
     }
 }
 
+/// Where the accept queue is short, it overflows before the jobs in flight are many: that the bucket's
+/// own law sees nothing to lower there is no reason not to lower it.
+#[test]
+fn a_bucket_is_lowered_for_an_accept_queue_that_its_law_does_not_see() {
+    let mut scenario = WebScenario { period: Nanos::from_millis(100), ..scenario(900.0, 60) };
+    (scenario.server.workers, scenario.server.accept_limit) = (8, 16);
+    let shipped = shipped(cgi(), Rate::per_second(10.0), 5);
+    let surge = run(scenario, Some(shipped)).unwrap().surge;
+    // Nearly all dynamic requests are refused, and others answered in their place.
+    let (refused, answered) = (surge.refused_header, surge.answered as f64 / 40.0);
+    assert!(refused > 4000 && answered > 1.3 * 375.0, "{refused}, {answered}/s");
+}
+
 fn bottleneck(large: f64) -> WebScenario {
     let base = scenario(150.0, 45);
     let rate = 2.0 * 150.0 * base.files.mean_size();

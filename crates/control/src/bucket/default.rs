@@ -36,7 +36,7 @@
 //! nobody renews stay above the target for ever: the bucket's counts and its resource; for a service
 //! its jobs in flight and counts as well, for an interface what is sent.
 
-use super::{BucketController, BucketSpec, Core, Gauge, Room, squeezed};
+use super::{BucketController, BucketSpec, Core, Gauge, Ground, Room, squeezed};
 use crate::default::{DefaultController, DefaultSpec, Overload};
 use crate::{Controller, Freshness, Mode, RATE_CEILING, Watch, period_s, view};
 use tidegate_model::limits::BucketLimits;
@@ -309,8 +309,9 @@ impl BucketController for DefaultBucket {
     /// Only while it acts: otherwise its resource is not what the service is short of. And only
     /// where its own law is not enough: SYN policing holds the same N*, so what is in flight by
     /// chance, or came as a burst, would have both of them take it back.
-    fn squeeze(&mut self, seconds: f64) {
-        if self.core.seen != Freshness::Fresh || self.law_is_enough() {
+    fn squeeze(&mut self, seconds: f64, ground: Ground) {
+        let enough = ground == Ground::Limits && self.law_is_enough();
+        if self.core.seen != Freshness::Fresh || enough {
             return;
         }
         let spec = self.core.spec;

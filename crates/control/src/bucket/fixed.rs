@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A bucket with a rate that an operator set by hand.
 
-use super::{BucketController, BucketSpec, Core, Room};
+use super::{BucketController, BucketSpec, Core, Ground, Room};
 use crate::Mode;
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -32,7 +32,7 @@ impl BucketController for FixedBucket {
         Room { pressed: false, spent: true }
     }
 
-    fn squeeze(&mut self, _: f64) {}
+    fn squeeze(&mut self, _: f64, _: Ground) {}
 
     fn lowest(&mut self) -> Option<Rate> {
         self.core.rate.map(Rate::per_second)
@@ -64,7 +64,7 @@ mod tests {
                 (second(0, 0, 0.0), Mode::Shadow),
                 (Signals::default(), Mode::Enforce),
             ] {
-                bucket.squeeze(1.0);
+                bucket.squeeze(1.0, Ground::Limits);
                 bucket.lowest();
                 let limits = bucket.tick(&signals, 0, mode);
                 assert_eq!(limits.rate.map(Rate::get), Some(expected));

@@ -55,6 +55,15 @@ pub struct Room {
     pub spent: bool,
 }
 
+/// Why SYN policing would refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// Its limits are below what comes.
+    Limits,
+    /// The accept queue is long, which shows in no law that goes by jobs in flight.
+    Queue,
+}
+
 /// Turns what was sensed into what the rules of one bucket admit, once a tick.
 pub trait BucketController: Send {
     /// The limits until the next tick, of the bucket with this index in [`Signals::buckets`].
@@ -66,7 +75,7 @@ pub trait BucketController: Send {
 
     /// SYN policing would refuse now: lower the rate faster than the law does. Called once in a
     /// tick of `seconds`, before the bucket's own.
-    fn squeeze(&mut self, seconds: f64);
+    fn squeeze(&mut self, seconds: f64, ground: Ground);
 
     /// SYN policing refuses now: the rate goes to its minimum, which is returned; `None` where
     /// nothing is known of the requests, or what they use up is lost. Called after the bucket's own

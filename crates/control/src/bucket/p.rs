@@ -18,7 +18,7 @@
 //! which it was neither used nor needed the limit ends.
 
 use super::hits::Mean;
-use super::{BucketController, BucketSpec, Core, Gauge, Room, Variant};
+use super::{BucketController, BucketSpec, Core, Gauge, Ground, Room, Variant};
 use crate::{Freshness, Mode, period_s};
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -127,7 +127,7 @@ impl BucketController for P {
         self.core.room()
     }
 
-    fn squeeze(&mut self, seconds: f64) {
+    fn squeeze(&mut self, seconds: f64, _: Ground) {
         self.core.squeeze(seconds);
     }
 

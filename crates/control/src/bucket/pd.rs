@@ -14,7 +14,7 @@
 //! [`Variant::Released`] differs as in p.rs, and once more: changes of a queue that is short say
 //! nothing, so a rate that nobody uses is not moved by them.
 
-use super::{BucketController, BucketSpec, Core, Gauge, Room, Variant};
+use super::{BucketController, BucketSpec, Core, Gauge, Ground, Room, Variant};
 use crate::{Freshness, Mode, period_s};
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -111,7 +111,7 @@ impl BucketController for Pd {
         self.core.room()
     }
 
-    fn squeeze(&mut self, seconds: f64) {
+    fn squeeze(&mut self, seconds: f64, _: Ground) {
         self.core.squeeze(seconds);
     }
 

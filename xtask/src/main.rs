@@ -63,7 +63,7 @@ enum Task {
     },
     /// Run the dataplane's tests on another kernel, under software emulation (needs root)
     Guest(guest::Options),
-    /// Measure packets and refusals, side by side (needs root)
+    /// Measure packets, requests and refusals, side by side (needs root)
     Bench(bench::Options),
     /// Remove build results and outputs
     Clean,

@@ -49,6 +49,9 @@ use tidegate_units::{Nanos, Rate};
 /// that agree, so that rules need not wait for the SYN rate to come down to what arrives. The paper's
 /// reference.
 const QUEUE_LONG: f64 = 100.0 / 1024.0;
+/// At half of its limit the accept queue is about to lose what comes. (Of a queue of 16 places, what
+/// is long by [`QUEUE_LONG`] is two connections.)
+const QUEUE_FULL: f64 = 0.5;
 /// A CPU that was short within this many seconds before it woke is what woke it.
 const SHORT_SECONDS: f64 = 3.0;
 /// Seconds in which no SYN was refused, or none had to be, after which it falls asleep; doubles up to
@@ -211,6 +214,12 @@ impl Dual {
         }
     }
 
+    /// Whether SYNs are refused by the fence, asleep as it is.
+    fn fence_is_reached(&self, signals: &Signals) -> bool {
+        let waiting = fresh(signals.time.waiting, signals);
+        self.fence.zip(waiting).is_some_and(|(fence, waiting)| waiting >= fence)
+    }
+
     /// One step of the state machine.
     fn step(&mut self, signals: &Signals, limits: &ServiceLimits) {
         let seconds = period_s(signals);
@@ -231,10 +240,10 @@ impl Dual {
         self.bring_back(seconds);
         let queue_share = queue_share(signals);
         let wants = wants && self.syn.grounded();
-        let ground = match (queue_share >= QUEUE_LONG, wants) {
-            (true, _) => Some(Ground::Queue),
-            (false, true) => Some(Ground::Limits),
-            (false, false) => None,
+        let ground = if queue_share >= QUEUE_FULL || self.fence_is_reached(signals) {
+            Some(Ground::Full)
+        } else {
+            (wants || queue_share >= QUEUE_LONG).then_some(Ground::Limits)
         };
         if let Some(ground) = ground.filter(|_| !self.spent()) {
             let pressed = self.buckets.iter_mut().filter(|bucket| bucket.room().pressed);

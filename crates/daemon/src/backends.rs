@@ -285,7 +285,7 @@ fn join(why: &mut Why, name: &str, more: &Why) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_control::{BucketController, Fixed, Interaction, Room};
+    use tidegate_control::{BucketController, Fixed, Ground, Interaction, Room};
     use tidegate_model::intent::{Registry, parse};
     use tidegate_model::signals::{AcceptQueue, BucketSignals};
     use tidegate_units::Share;
@@ -424,7 +424,7 @@ mod tests {
             Room { pressed: true, spent: true }
         }
 
-        fn squeeze(&mut self, _: f64) {}
+        fn squeeze(&mut self, _: f64, _: Ground) {}
 
         fn lowest(&mut self) -> Option<Rate> {
             None

@@ -6,6 +6,7 @@ use crate::finder::Finder;
 use crate::groups::Groups;
 use crate::interfaces::Interfaces;
 use crate::listeners::{Listener, ListenerSource, serving};
+use crate::passive::Passive;
 use crate::qdisc::InterfaceSource;
 use crate::service::{Service, Tick};
 use crate::stat::Stat;
@@ -124,14 +125,22 @@ impl Sense {
         }
     }
 
-    /// Other services from now on; those that stay the same keep their state, wherever they stand now.
+    /// Other services from now on; those that stay the same keep their state, wherever they stand
+    /// now. But where one stands elsewhere, what was counted of it begins anew: the dataplane's totals
+    /// go by names, which are not known here.
     pub fn reconfigure(&mut self, services: Vec<ServiceSource>) {
-        let mut old = std::mem::take(&mut self.services);
-        let kept = |source: ServiceSource| {
-            let place = old.iter().position(|service| service.source == source);
-            place.map_or_else(|| Service::new(source), |place| old.swap_remove(place))
+        let mut old: Vec<(usize, Service)> =
+            std::mem::take(&mut self.services).into_iter().enumerate().collect();
+        let kept = |(now, source): (usize, ServiceSource)| {
+            let place = old.iter().position(|(_, service)| service.source == source);
+            let Some(place) = place else { return Service::new(source) };
+            let (then, mut service) = old.swap_remove(place);
+            if then != now {
+                service.passive = Passive::default();
+            }
+            service
         };
-        self.services = services.into_iter().map(kept).collect();
+        self.services = services.into_iter().enumerate().map(kept).collect();
     }
 
     /// From now on also the queues of these interfaces, by which the answers leave, and what they

@@ -110,6 +110,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Err(error) = ran {
         tally.broken(&format!("guest: {error:#}"));
     }
+    let ended = tally.closing_lines().len();
+    if ended < programs.len() {
+        tally.broken(&format!("guest: {ended} of {} programs ran", programs.len()));
+    }
     test_run::report(&tally)
 }
 

@@ -60,8 +60,10 @@ const TAU_DEPARTURES: f64 = 64.0;
 /// See [`TAU_DEPARTURES`].
 const TAU_SECONDS_MIN: f64 = 0.5;
 /// Jobs in flight above the target for which the law is enough, in what is worked off in τ: the rate
-/// is e^−½ of the steady part there.
+/// is e^−½ of the steady part there; and in what is worked off in the objective.
 const LAW_TAUS: f64 = 0.5;
+/// See [`LAW_TAUS`].
+const LAW_OBJECTIVE: f64 = 0.25;
 /// One over the gain of the steady part, in τ².
 const STEADY: f64 = 8.0;
 /// Bounds of the exponent z/τ: to a twentieth, and to double.
@@ -108,6 +110,7 @@ pub struct DefaultBucket {
     counts: Watch,
     sent: Watch,
     detector: DefaultController,
+    objective_s: f64,
     /// The steady part of the rate while it acts.
     steady: Option<f64>,
     /// The service's overload, as it was last known.
@@ -129,6 +132,7 @@ impl DefaultBucket {
             counts: Watch::default(),
             sent: Watch::default(),
             detector: DefaultController::detector(spec),
+            objective_s: spec.objective.as_secs_f64(),
             steady: None,
             overload: None,
             standing: 0,
@@ -208,17 +212,17 @@ impl DefaultBucket {
         }
     }
 
-    /// Whether the jobs in flight are so near their target that the law takes them there.
+    /// Whether the jobs in flight are so near their target that the law takes them there. Not by what
+    /// is over, and whatever a trial adds.
     fn law_is_enough(&self) -> bool {
-        let near = |overload: &Overload| {
-            let Overload { mu, target } = *overload;
-            self.detector.waiting() - target < LAW_TAUS * tau_s(mu) * mu
+        let near = |Overload { mu, target, tried }: Overload| {
+            self.detector.waiting() - (target - tried) < law_jobs(mu, self.objective_s)
         };
-        !self.gauge.is_link() && self.overload.as_ref().is_some_and(near)
+        !self.gauge.is_link() && self.detector.overload().is_some_and(near)
     }
 
     fn hold(&mut self, seconds: f64, overload: &Overload) {
-        let Overload { mu, target } = *overload;
+        let Overload { mu, target, .. } = *overload;
         let waiting = self.detector.waiting();
         let tau = tau_s(mu);
         let room_s = (target - waiting) / mu;
@@ -262,6 +266,11 @@ impl DefaultBucket {
 /// τ, in seconds.
 fn tau_s(mu: f64) -> f64 {
     (TAU_DEPARTURES / mu).max(TAU_SECONDS_MIN)
+}
+
+/// Jobs in flight above the target for which the law is enough.
+fn law_jobs(mu: f64, objective_s: f64) -> f64 {
+    (LAW_TAUS * tau_s(mu)).min(LAW_OBJECTIVE * objective_s) * mu
 }
 
 /// What is sent, if that is a number.
@@ -351,6 +360,60 @@ mod tests {
         let ticks = 0..ticks;
         let last = ticks.map(|_| bucket.tick(signals, 0, Mode::Enforce)).last();
         last.and_then(|limits| limits.rate).map(Rate::get)
+    }
+
+    #[test]
+    fn the_law_is_enough_for_half_of_tau_and_a_quarter_of_the_objective() {
+        let table =
+            [(375.0, 1.0, 93.75), (375.0, 10.0, 93.75), (375.0, 0.1, 9.375), (10.0, 1.0, 2.5)];
+        for (mu, objective_s, jobs) in table {
+            assert_eq!(law_jobs(mu, objective_s), jobs, "{mu}/s, {objective_s} s");
+        }
+    }
+
+    /// A service of 400/s that is offered twice that, all of it by one bucket, with so many in flight.
+    fn overloaded(waiting: u64) -> Signals {
+        let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };
+        s.resource.cpu = Some(Reading::fresh(tidegate_units::Share::new(1.0)));
+        s.time.waiting = Some(Reading::fresh(waiting));
+        let counts = tidegate_model::signals::Counts {
+            offered: 80,
+            admitted: 80,
+            completed: 40,
+            ..Default::default()
+        };
+        s.balance.counts = Some(Reading::fresh(counts));
+        let offered = BucketCounts { offered: [0, 80, 0], ended: 40, ..BucketCounts::default() };
+        let counts = Some(Reading::fresh(offered));
+        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        s
+    }
+
+    /// Near the target only an accept queue that is full lowers it beyond its law, far above it both.
+    #[test]
+    fn a_squeeze_counts_beyond_what_the_law_takes_back() {
+        let spec = BucketSpec::default();
+        let mut bucket = DefaultBucket::new(Gauge::Cpu, spec, DefaultSpec::default());
+        let mut waiting = 0;
+        while bucket.steady.is_none() {
+            waiting += 40;
+            bucket.tick(&overloaded(waiting), 0, Mode::Enforce);
+            assert!(waiting < 40 * 100, "no overload was seen");
+        }
+        let Overload { mu, target, tried } = bucket.detector.overload().unwrap();
+        let edge = (target - tried + law_jobs(mu, 1.0)) as u64;
+        for (waiting, ground, lowered) in [
+            (edge / 2, Ground::Limits, false),
+            (edge / 2, Ground::Full, true),
+            (4 * edge, Ground::Limits, true),
+            (4 * edge, Ground::Full, true),
+        ] {
+            let mut bucket = bucket.clone();
+            bucket.tick(&overloaded(waiting), 0, Mode::Enforce);
+            let before = bucket.steady;
+            bucket.squeeze(0.1, ground);
+            assert_eq!(bucket.steady < before, lowered, "{waiting} in flight, {ground:?}");
+        }
     }
 
     #[test]

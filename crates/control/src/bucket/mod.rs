@@ -60,8 +60,9 @@ pub struct Room {
 pub enum Ground {
     /// Its limits are below what comes.
     Limits,
-    /// The accept queue is long, which shows in no law that goes by jobs in flight.
-    Queue,
+    /// The accept queue is half full or more, or as many jobs wait as the fence lets in: that shows in
+    /// no law, or it does not wait for one.
+    Full,
 }
 
 /// Turns what was sensed into what the rules of one bucket admit, once a tick.

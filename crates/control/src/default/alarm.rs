@@ -25,6 +25,8 @@ pub(crate) struct Overload {
     pub(crate) mu: f64,
     /// Jobs in flight to hold.
     pub(crate) target: f64,
+    /// Of them, those that a trial adds.
+    pub(crate) tried: f64,
 }
 
 impl DefaultController {
@@ -36,7 +38,8 @@ impl DefaultController {
     /// The overload, as long as there is one.
     pub(crate) fn overload(&self) -> Option<Overload> {
         let shed = self.shed.as_ref()?;
-        Some(Overload { mu: shed.mu, target: shed.target(self.objective_s) })
+        let tried = shed.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        Some(Overload { mu: shed.mu, target: shed.target(self.objective_s), tried })
     }
 
     /// Jobs in flight, as of the last tick.

@@ -2,8 +2,8 @@
 //! From the words of a bucket's configuration to its controller.
 
 use tidegate_control::{
-    BucketController, BucketSpec, DefaultBucket, DefaultSpec, FixedBucket, Gauge, Mode, P, PSpec,
-    Pd, PdSpec, Room, Variant,
+    BucketController, BucketSpec, DefaultBucket, DefaultSpec, FixedBucket, Gauge, Ground, Mode, P,
+    PSpec, Pd, PdSpec, Room, Variant,
 };
 use tidegate_model::intent::{
     BucketConfig, BucketController as Name, ControlVariant, ControlledResource, ServiceConfig,
@@ -137,8 +137,8 @@ impl BucketController for Capped {
         self.inner.room()
     }
 
-    fn squeeze(&mut self, seconds: f64) {
-        self.inner.squeeze(seconds);
+    fn squeeze(&mut self, seconds: f64, ground: Ground) {
+        self.inner.squeeze(seconds, ground);
     }
 
     fn lowest(&mut self) -> Option<Rate> {

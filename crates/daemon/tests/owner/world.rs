@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use tidegate_control::{BucketController, Controller, Mode as ControlMode, Room};
+use tidegate_control::{BucketController, Controller, Ground, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
 use tidegate_daemon::owner::{Legacy, Owner, Parts};
 use tidegate_daemon::plane::{Kept, Plane, PlaneError, RequestCounts, Senses};
@@ -294,7 +294,7 @@ impl BucketController for EchoBucket {
         Room { pressed: false, spent: true }
     }
 
-    fn squeeze(&mut self, _: f64) {}
+    fn squeeze(&mut self, _: f64, _: Ground) {}
 
     fn lowest(&mut self) -> Option<Rate> {
         None

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A kernel of the distribution, unpacked below `target/guest` and never installed.
+//! A kernel of the distribution, and what else boots, unpacked below `target/guest` and never installed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ impl Kernel {
     pub(super) fn of_series(series: &str, place: &Path) -> Result<Self> {
         let package = newest(series)?;
         let root = place.join(&package);
-        if !root.join("boot").is_dir() {
-            fetch(&package, &root)?;
-        }
         let release = package.trim_start_matches("linux-image-").to_owned();
+        fetch(&package, &root, |half| {
+            process::run(process::command("depmod").arg("--basedir").arg(half).arg(&release))
+        })?;
         Ok(Self { root, release })
     }
 
@@ -84,29 +84,34 @@ fn is_backport(version: &str) -> bool {
     })
 }
 
-fn fetch(package: &str, root: &Path) -> Result<()> {
+/// A package of the distribution, unpacked into a folder unless it is there; `finish` is done to it
+/// before.
+pub(super) fn fetch(
+    package: &str,
+    root: &Path,
+    finish: impl Fn(&Path) -> Result<()>,
+) -> Result<()> {
+    if root.is_dir() {
+        return Ok(());
+    }
     let place = root.parent().context("a folder above")?;
     std::fs::create_dir_all(place)?;
     let mut download = process::command("apt-get");
     process::run(download.current_dir(place).args(["download", "-q", package]))?;
-    let archives: Vec<PathBuf> = std::fs::read_dir(place)?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .filter(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with(&format!("{package}_"))
-        })
-        .collect();
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&format!("{package}_")) && name.ends_with(".deb")
+    };
+    let entries = std::fs::read_dir(place)?.flatten().map(|entry| entry.path());
+    let archives: Vec<PathBuf> = entries.filter(is_it).collect();
     let [archive] = &archives[..] else {
         bail!("{} archives of {package} in {}", archives.len(), place.display());
     };
     // Unpacked beside and moved there: a run that is interrupted leaves no half of it.
-    let half = root.with_extension("half");
+    let half = place.join(format!("{package}.half"));
     let _ = std::fs::remove_dir_all(&half);
     process::run(process::command("dpkg-deb").arg("--extract").arg(archive).arg(&half))?;
-    let release = package.trim_start_matches("linux-image-");
-    process::run(process::command("depmod").arg("--basedir").arg(&half).arg(release))?;
+    finish(&half)?;
     std::fs::rename(&half, root)?;
     std::fs::remove_file(archive)?;
     Ok(())

@@ -58,6 +58,8 @@ const NEED_TCX: [&str; 13] = [
 /// Crates whose tests may be named.
 const CRATES: [&str; 4] = ["tidegate-bpf", "tidegate-sense", "tidegate-daemon", "tidegate"];
 const PLACE: &str = "target/guest";
+/// The package with the first program in there.
+const BUSYBOX: &str = "busybox-static";
 const MEMORY: &str = "6144";
 
 /// Options of the command.
@@ -205,8 +207,12 @@ fn initramfs(place: &Path, kernel: &Kernel) -> Result<PathBuf> {
     }
     std::fs::create_dir_all(folder.join("bin"))?;
     std::fs::create_dir_all(folder.join("modules"))?;
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| Path::new(path).exists());
-    std::fs::copy(busybox.context("no busybox")?, folder.join("bin/busybox"))?;
+    // Not installed: it would take the place of the machine's own busybox.
+    let unpacked = place.join(BUSYBOX);
+    kernel::fetch(BUSYBOX, &unpacked, |_| Ok(()))?;
+    let busybox = ["bin/busybox", "usr/bin/busybox"].map(|path| unpacked.join(path));
+    let busybox = busybox.iter().find(|path| path.exists()).context("busybox in its package")?;
+    std::fs::copy(busybox, folder.join("bin/busybox"))?;
     let mut order = String::new();
     for module in kernel.early()? {
         let name = module.file_name().context("a module has a name")?;
@@ -215,7 +221,7 @@ fn initramfs(place: &Path, kernel: &Kernel) -> Result<PathBuf> {
     }
     std::fs::write(folder.join("modules/order"), order)?;
     std::fs::write(folder.join("init"), include_str!("init.sh"))?;
-    let script = "chmod 755 init && find . | busybox cpio -o -H newc | gzip -1 > \"$1\"";
+    let script = "chmod 755 init && find . | bin/busybox cpio -o -H newc | gzip -1 > \"$1\"";
     let mut pack = process::command("sh");
     let ended = pack.args(["-ec", script, "pack"]).arg(&packed).current_dir(&folder).output()?;
     if !ended.status.success() {

@@ -58,7 +58,6 @@ pub(super) const CLIENTS: &[Package] = &[
 /// Only `cargo xtask guest` installs these.
 pub(super) const GUEST: &[Package] = &[
     package("qemu-system-x86", "boots another kernel, in software"),
-    package("busybox-static", "the first program in there"),
     package("kmod", "lists what a module needs; loads the others in there"),
 ];
 

@@ -48,15 +48,15 @@ impl Scale {
 
 /// A segment of a connection: who, flags, sequence and acknowledgement number, data.
 #[derive(Clone, Debug)]
-struct Segment<T> {
+struct Segment {
     client: bool,
     flags: u8,
     seq: u32,
     ack: u32,
-    data: T,
+    data: String,
 }
 
-fn frame(connection: u32, segment: &Segment<String>) -> Vec<u8> {
+fn frame(connection: u32, segment: &Segment) -> Vec<u8> {
     let port = (1024 + connection % 50_000) as u16;
     let (client, server) = ([198, 51, 100, 1], [192, 0, 2, 10]);
     let ends = if segment.client {
@@ -157,7 +157,7 @@ impl Kind {
     }
 
     /// The hook that sees it, and the segment.
-    fn segment(self) -> (TestHook, Segment<String>) {
+    fn segment(self) -> (TestHook, Segment) {
         let free = format!("GET /free/page HTTP/1.1\r\n{FIELDS}");
         let busy = format!("GET /busy/page HTTP/1.1\r\n{FIELDS}");
         let at = 1 + free.len() as u32;
@@ -235,12 +235,7 @@ struct Packet {
 
 impl Packet {
     /// Gives a hook one packet of every connection; the mean of its runs, ns.
-    fn give(
-        &self,
-        plane: &mut TestPlane,
-        hook: TestHook,
-        segment: &Segment<String>,
-    ) -> Result<f64> {
+    fn give(&self, plane: &mut TestPlane, hook: TestHook, segment: &Segment) -> Result<f64> {
         plane.heartbeat()?;
         let before = plane.runs(hook)?;
         for connection in 0..self.scale.connections {

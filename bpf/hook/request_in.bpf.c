@@ -176,6 +176,22 @@ static __always_inline void tg_bare(const struct tg_visit *v,
 		tg_step_count(step, bpf_ktime_get_ns());
 }
 
+/*
+ * What is left of a refusal holds for as long as refusals do: no longer than the
+ * lease, nor under the kill switch; and no longer than the sweep keeps it, for
+ * the daemon that runs the sweep may be gone. Then it is the server's stack that
+ * answers: it knows no such connection.
+ */
+static __always_inline int tg_remnant_holds(const struct tg_visit *v,
+					    const struct tg_conn *conn)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+
+	return !v->view.released && tg_lease_strength(now_ns) &&
+	       tg_elapsed_ns(now_ns, READ_ONCE(conn->seen_ns)) <=
+		       TG_CONN_REFUSED_EXPIRE_NS;
+}
+
 static __always_inline int tg_known(struct __sk_buff *skb,
 				    const struct tg_visit *v,
 				    struct tg_conn *conn)
@@ -184,8 +200,12 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 
 	if (!w)
 		return TG_TC_NEXT;
-	if (READ_ONCE(conn->phase) == TG_CONN_REFUSED)
-		return tg_remnant(skb, v, conn, w);
+	if (READ_ONCE(conn->phase) == TG_CONN_REFUSED) {
+		if (tg_remnant_holds(v, conn))
+			return tg_remnant(skb, v, conn, w);
+		tg_conn_forget(conn, v->key);
+		return TG_TC_NEXT;
+	}
 	if (v->p.flags & TG_TCP_SYN)
 		return TG_TC_NEXT;	/* the server's answer will tell */
 	if (v->p.flags & TG_TCP_RST) {

@@ -14,8 +14,9 @@
  *					RST, in case that one was lost
  *	RST, SYN			passed; the connection is forgotten
  *
- * After its FIN was acknowledged nothing is left of a connection, else 30 s
- * after its last packet. One packet goes out for one that came in, and only to
+ * After its FIN was acknowledged nothing is left of a connection, nor 30 s after
+ * its last packet, nor when nothing is refused any more (kill switch, end of the
+ * lease). One packet goes out for one that came in, and only to
  * peers whose address the handshake has verified.
  */
 #ifndef TG_REFUSAL_H

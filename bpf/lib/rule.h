@@ -139,8 +139,10 @@ static long tg_cookie_step(__u32 i, struct tg_rule_loop *loop)
 	pair = tg_bound(pair, TG_COOKIES_MAX - 1);
 	test = tg_at(&tg_cookie_tests,
 		     (a->slot & (TG_SLOTS - 1)) * TG_COOKIE_TESTS_MAX + at);
-	if (!test)
+	if (!test) {
+		s->reason = TG_UNJUDGED_LOOKUP_FAILED;
 		return 1;
+	}
 	if (test->name == h->pair[pair].name &&
 	    (!test->value || test->value == h->pair[pair].value))
 		s->cookies |= 1U << at;
@@ -194,6 +196,9 @@ __noinline int tg_rule_find(struct tg_head *head, struct tg_asked *asked)
 	if (asked->tests && head->http.pairs)
 		bpf_loop(TG_COOKIES_MAX * TG_COOKIE_TESTS_MAX, tg_cookie_step,
 			 &loop, 0);
+	/* without its cookies a request must not be refused */
+	if (s->reason == TG_UNJUDGED_LOOKUP_FAILED)
+		return s->reason;
 	bpf_loop(TG_RULE_STEPS, tg_rule_step, &loop, 0);
 	return s->reason;
 }

@@ -16,15 +16,16 @@ use support::golden::{Golden, report};
 use support::packet::RST;
 use support::random::{Dice, seed};
 use support::talk::host::{Host, NEXT, Rules, Run};
-use support::talk::{Style, Talk};
+use support::talk::{Style, Talk, tags};
 use talks::{Case, all, get};
 
 const ABOUT: &str = "Conversations of a client with a server behind the request hooks, and what becomes of each packet.
 Written by `cargo xtask golden --bless` from bpf/tests/requests/talks.rs; reviewed by people.
 
 rules     /busy 1: 503. /reset 2: reset. /drop 3: drop. /free 4: admitted, no bucket.
-          TLS 5: reset. /close 6: 503, persistent connections first. Bucket 0, of rules 1, 2, 3
-          and 5, is empty unless said otherwise, bucket 1, of rule 6, is full.
+          TLS 5: reset. /close 6: 503, persistent connections first. /shop 7: 503, the cookie
+          `session` last. Bucket 0, of rules 1, 2, 3 and 5, is empty unless said otherwise,
+          bucket 1, of rules 6 and 7, is full.
 numbers   c+1 is the client's first byte, s+1 the server's
 →         what the hooks send; a line without one says that the packet goes on as it is
 […]       where the connection stands afterwards, if it is followed";
@@ -57,6 +58,17 @@ fn what_is_sent_is_well_formed() {
     for case in &all() {
         let talk = play(&mut host, case);
         assert!(!talk.told.contains("SUMS"), "{}\n{}", case.name, talk.told);
+        for (before, heard) in &talk.heard {
+            for sent in &heard.sent {
+                assert_eq!(sent[..6], before[6..12], "{}: to whom it came from", case.name);
+                assert_eq!(sent[6..12], before[..6], "{}: from whom it was for", case.name);
+                assert_eq!(tags(sent), tags(before), "{}: in the same VLAN", case.name);
+            }
+            if let Some(passed) = heard.passed(before) {
+                assert_eq!(passed[..12], before[..12], "{}", case.name);
+                assert_eq!(tags(&passed), tags(before), "{}", case.name);
+            }
+        }
     }
 }
 

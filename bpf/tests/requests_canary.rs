@@ -39,10 +39,12 @@ const ANSWER: [Canary; 4] = [
     ),
 ];
 
-const REQUEST: [Canary; 10] = [
+const REQUEST: [Canary; 12] = [
     ("bpf/lib/request.h", "if (step->lacks)", "if (0)"),
     ("bpf/lib/request.h", "if (v->view.released)", "if (0)"),
     ("bpf/lib/request.h", "return !first && rule->flags", "return rule->flags"),
+    ("bpf/lib/request.h", "return TG_RANK_PROTECTED;", "return TG_RANK_NEW;"),
+    ("bpf/lib/rule.h", "s->cookies & rule->protect", "1"),
     ("bpf/lib/request.h", "if (!found->at.plain)", "if (0)"),
     ("bpf/lib/request.h", "if (found->at.fragment) {", "if (0) {"),
     ("bpf/lib/request.h", "limits->reserve[rank]", "0"),
@@ -56,7 +58,7 @@ const REQUEST: [Canary; 10] = [
     ("bpf/hook/request_in.bpf.c", "if (verdict == TG_RULE_REFUSED) {", "if (0) {"),
 ];
 
-const REFUSAL: [Canary; 7] = [
+const REFUSAL: [Canary; 10] = [
     ("bpf/lib/refusal.h", "v->p.flags & TG_TCP_FIN ?", "0 ?"),
     ("bpf/lib/refuse.h", "s->stamp[0] = stamp[1];", "s->stamp[0] = stamp[0];"),
     ("bpf/lib/refuse.h", "o->at += length;", "o->at += 2;"),
@@ -64,6 +66,9 @@ const REFUSAL: [Canary; 7] = [
     ("bpf/lib/socket.h", "!(first && tcp->bytes_received)", "1"),
     ("bpf/lib/socket.h", "p->ack == request->snt_isn + 1", "1"),
     ("bpf/lib/refusal.h", "tg_refusal_flow(v->key);", ";"),
+    ("bpf/hook/request_in.bpf.c", "return !v->view.released && tg_lease", "return tg_lease"),
+    ("bpf/hook/request_in.bpf.c", "tg_lease_strength(now_ns) &&", ""),
+    ("bpf/abi/request.h", "_REFUSED_EXPIRE_NS (30 *", "_REFUSED_EXPIRE_NS (90 *"),
 ];
 
 /// All that is seen of a conversation: what is told of it, and what was counted.

@@ -83,13 +83,29 @@ static void host_bucket(struct host_bytes *b)
 	state->bucket.then_ns = native.now_ns;
 }
 
-/* R: which services have rules. */
+/* R: which services have rules, and how many tests of cookies. */
 static void host_rules(struct host_bytes *b)
 {
 	struct tg_request_control *control =
 		native_entry(&tg_request_control, 0);
 
 	control->services = host_u32(b);
+	control->cookies = host_u32(b);
+}
+
+/* C: a test of a cookie by its name; any value. */
+static void host_cookie(struct host_bytes *b)
+{
+	struct tg_cookie_test *test = native_entry(&tg_cookie_tests,
+						   host_u8(b));
+	struct tg_text text;
+	__u32 bytes = host_u8(b);
+
+	tg_text_begin(&text);
+	while (bytes--)
+		tg_text_byte(&text, host_u8(b));
+	test->name = tg_text_end(&text);
+	test->value = 0;
 }
 
 /* K: the socket that the tuple meets. */
@@ -261,6 +277,7 @@ static void host_request_command(struct host_bytes *b, struct host_bytes *out)
 	case 'T': b->at++; return host_text(b);
 	case 'B': b->at++; return host_bucket(b);
 	case 'R': b->at++; return host_rules(b);
+	case 'C': b->at++; return host_cookie(b);
 	case 'K': b->at++; return host_full_socket(b);
 	case 'i': b->at++; return host_packet(b, out, 0);
 	case 'o': b->at++; return host_packet(b, out, 1);

@@ -22,7 +22,7 @@ pub mod learned;
 pub mod namespace;
 pub mod native;
 #[path = "../netns/mod.rs"]
-mod netns;
+pub mod netns;
 pub mod object;
 pub mod packet;
 pub mod place;

@@ -147,12 +147,16 @@ fn dual(interaction: Interaction, syn: bool) -> Dual {
         Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) })),
         Box::new(DefaultBucket::new(Gauge::Bandwidth, spec(None), DefaultSpec::default())),
     ];
-    let syn: Box<dyn Controller> = if syn {
+    Dual::new(buckets, policing(syn), interaction)
+}
+
+/// SYN policing by the paper's controller, or by ours.
+fn policing(syn: bool) -> Box<dyn Controller> {
+    if syn {
         Box::new(Syn::new(SynSpec::default()))
     } else {
         Box::new(DefaultController::new(DefaultSpec::default()))
-    };
-    Dual::new(buckets, syn, interaction)
+    }
 }
 
 proptest! {
@@ -195,7 +199,8 @@ proptest! {
                 prop_assert!(limits.rate.is_none() && limits.accept_queue_max_q10 == 0);
                 prop_assert!(limits.waiting_max.is_none_or(|most| most >= 3 * 128));
             } else if *mode == Mode::Enforce {
-                // Those that say that their resource is pressed, in `alarmed`, are at their minimum.
+                // Those that say that their resource is pressed, in `alarmed`, are at their minimum;
+                // without a limit are only those of whose requests too little is known.
                 for bucket in limits.buckets.iter().filter(|b| !b.why.alarmed.is_empty()) {
                     prop_assert!(bucket.rate.is_none_or(|rate| rate.get() == 10.0), "{bucket:?}");
                 }
@@ -312,6 +317,53 @@ fn a_default_bucket_that_loses_any_input_freezes_and_then_releases() {
                     (now..now + 60).map(|now| bucket.tick(&overloaded(now), 0, Mode::Enforce).rate);
                 assert!(back.last().flatten().is_some(), "{told}: acts again");
             }
+        }
+    }
+}
+
+/// Two buckets of any kinds on a server that is short of everything, and of which all is known: while
+/// SYN policing is awake, whoever says that its resource is pressed refuses all that it may.
+#[test]
+fn awake_all_that_are_pressed_are_at_their_minimum() {
+    type Make = fn() -> Box<dyn BucketController>;
+    fn pd(gauge: Gauge) -> Box<dyn BucketController> {
+        Box::new(Pd::new(PdSpec { bucket: spec(None), gauge, ..PdSpec::default() }))
+    }
+    fn default(gauge: Gauge) -> Box<dyn BucketController> {
+        Box::new(DefaultBucket::new(gauge, spec(None), DefaultSpec::default()))
+    }
+    let kinds: [(&str, Make); 5] = [
+        ("P of the CPU", || {
+            Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) }))
+        }),
+        ("PD of the interface", || pd(Gauge::Bandwidth)),
+        ("PD of the accept queue", || pd(Gauge::AcceptQueue)),
+        ("default of the CPU", || default(Gauge::Cpu)),
+        ("default of the interface", || default(Gauge::Bandwidth)),
+    ];
+    for ((one, first), (other, second)) in
+        kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b)))
+    {
+        for syn in [false, true] {
+            let mut dual = Dual::new(vec![first(), second()], policing(syn), Interaction::Released);
+            let (mut awake, mut pressed) = (0, 0);
+            for tick in 0..600 {
+                let mut signals = overloaded(tick);
+                signals.buckets.push(signals.buckets[0].clone());
+                signals.queue.accept =
+                    Some(Reading::fresh(AcceptQueue { length: 1024, limit: 1024 }));
+                let limits = dual.tick(&signals, Mode::Enforce);
+                if !dual.awake() {
+                    continue;
+                }
+                awake += 1;
+                for bucket in limits.buckets.iter().filter(|b| !b.why.alarmed.is_empty()) {
+                    let rate = bucket.rate.map(Rate::get);
+                    assert_eq!(rate, Some(10.0), "{one} and {other}, {tick}: {bucket:?}");
+                    pressed += 1;
+                }
+            }
+            assert!(awake > 100 && pressed >= awake, "{one}, {other}, {syn}: {awake}, {pressed}");
         }
     }
 }

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use tidegate_control::{BucketController, Fixed, Ground, Interaction, Room};
     use tidegate_model::intent::{Registry, parse};
-    use tidegate_model::signals::{AcceptQueue, BucketSignals};
+    use tidegate_model::signals::{AcceptQueue, BucketSignals, InterfaceQueue};
     use tidegate_units::Share;
 
     fn service(backends: &str, control: &str) -> ServiceConfig {
@@ -409,6 +409,32 @@ mod tests {
         let counts = Some(Reading::fresh(counts));
         signals.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
         signals
+    }
+
+    /// Each bucket goes by what the back-end reports of the resource of that bucket, and of no other.
+    #[test]
+    fn a_bucket_falls_when_its_own_resource_is_reported_short() {
+        let requests = "requests: {buckets: {\
+             cpu: {resource: cpu, control: {name: p, rate: 500}}, \
+             line: {resource: bandwidth, control: {name: pd, rate: 500}}}, \
+             rules: [{path: /cgi/, bucket: cpu}, {path: /large/, bucket: line}]}";
+        let config = service(ONE, &format!("{{name: default}}, {requests}"));
+        for (cpu, length, short) in [(0.99, 0.0, 0), (0.5, 80.0, 1)] {
+            let mut backends = backends(&config, as_shipped);
+            let mut told = reported(0, 0);
+            told.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
+            told.queue.interface = Some(Reading::fresh(InterfaceQueue { length, limit: 100.0 }));
+            let mut rates = Vec::new();
+            for tick in 0..300 {
+                let mut now = asking(100 * tick, vec![told.clone()], (50, 0));
+                now.buckets.push(now.buckets[0].clone());
+                let limits = backends.tick(&now, Mode::Enforce);
+                rates = limits.buckets.iter().map(|bucket| bucket.rate.map(Rate::get)).collect();
+            }
+            let other = rates[1 - short];
+            assert!(rates[short].is_some_and(|rate| rate < 460.0), "{short}: {rates:?}");
+            assert!(other.is_none_or(|rate| rate >= 500.0), "{short}: {rates:?}");
+        }
     }
 
     /// What a back-end that lies can make of a bucket's controller.

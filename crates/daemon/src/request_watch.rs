@@ -224,8 +224,8 @@ pub(crate) fn advice(
     if refuses && defer_accept == Some(false) {
         said.push((
             format!("{name}: TCP_DEFER_ACCEPT"),
-            "is off on a listener: the server still accepts a connection whose request is refused \
-             (docs/requests.md says how to turn it on)",
+            "is off, as its handshakes show: the server accepts a connection whose request is then \
+             refused (docs/requests.md says how to turn it on)",
         ));
     }
     said

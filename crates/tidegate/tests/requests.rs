@@ -55,9 +55,15 @@ fn config(rate: f64, mode: &str, more: &Value) -> ProductConfig {
 
 impl World {
     fn new(config: &ProductConfig) -> Self {
+        Self::with(config, |_| {})
+    }
+
+    /// With an Apache that is set up otherwise.
+    fn with(config: &ProductConfig, change: impl Fn(&mut ApacheOptions)) -> Self {
         let helper = Helper { program: program().into(), args: vec!["lab-helper".into()] };
         let lab = Lab::new(LabOptions::new(helper)).unwrap();
-        let cgi = ApacheOptions::cgi(Mpm::Event, Cost::busy(Nanos::from_micros(10)));
+        let mut cgi = ApacheOptions::cgi(Mpm::Event, Cost::busy(Nanos::from_micros(10)));
+        change(&mut cgi);
         let server = lab.start_apache(&cgi).unwrap();
         let product = lab.start_product(program(), config).unwrap();
         Self { lab, server, product: RefCell::new(Some(product)) }
@@ -187,6 +193,27 @@ fn a_reload_changes_rules_and_loses_no_request() {
         .unwrap();
     wait_for("the new rule", || (world.status(STATIC) == 503).then_some(()));
     assert!((0..10).all(|_| world.status(SCRIPT) == 200), "the old rule is gone");
+}
+
+/// A server that accepts before there are data pays for every refusal: that is seen in its handshakes,
+/// and told for as long as rules may refuse.
+#[test]
+fn a_server_that_does_not_defer_accept_is_warned_of() {
+    let world = World::with(&config(1000.0, "enforce", &json!({})), |apache| {
+        apache.defer_accept = false;
+    });
+    let warned = || {
+        let status = world.product.borrow().as_ref().unwrap().status().unwrap();
+        let warnings = status["warnings"].as_array().unwrap();
+        warnings.iter().any(|text| text.as_str().unwrap().contains("TCP_DEFER_ACCEPT"))
+    };
+    wait_for("it is seen", || {
+        assert_eq!(world.status(STATIC), 200);
+        (world.requests()["defer_accept"] == false).then_some(())
+    });
+    wait_for("it is told", || warned().then_some(()));
+    world.reload(|requests| requests["mode"] = "shadow".into()).unwrap();
+    wait_for("it is not told in shadow", || (!warned()).then_some(()));
 }
 
 /// Rules need hooks, and a running daemon gave up the privilege to put them on: it says so and

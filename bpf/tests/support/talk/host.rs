@@ -42,13 +42,14 @@ pub enum Refuse {
 ///  /busy    1  503     bucket 0        /reset  2  reset   bucket 0
 ///  /drop    3  drop    bucket 0        /free   4  no bucket
 ///  TLS      5  reset   bucket 0        /close  6  503, persistent first, bucket 1
+///  /shop    7  503, the cookie `session` last, bucket 1
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Tokens of bucket 0 and 1 that are used, of 5; a thousand seconds a token.
     pub used: [u64; 2],
-    /// Tokens that persistent requests must leave, of bucket 1.
-    pub reserve: u64,
+    /// Tokens that new and persistent requests must leave, of bucket 1.
+    pub reserve: [u64; 2],
     pub shadow: bool,
     pub released: bool,
     pub never: bool,
@@ -62,7 +63,7 @@ impl Default for Rules {
     fn default() -> Self {
         Self {
             used: [5, 0],
-            reserve: 0,
+            reserve: [0, 0],
             shadow: false,
             released: false,
             never: false,
@@ -214,6 +215,17 @@ impl Host {
         never(&mut self.pending);
     }
 
+    /// The kill switch is on from now on.
+    pub fn release(&mut self) {
+        time(&mut self.pending, (self.now, self.lease), true);
+    }
+
+    /// The last heartbeat was so long ago.
+    pub fn silence(&mut self, seconds: u64) {
+        self.lease = seconds * SECOND;
+        self.wait(0);
+    }
+
     /// Tokens of bucket 0 that are used from now on.
     pub fn used(&mut self, rules: &Rules) {
         bucket(&mut self.pending, 0, rules);
@@ -317,11 +329,8 @@ fn heard(reply: &[u8]) -> Heard {
 }
 
 fn commands(rules: &Rules) -> Vec<u8> {
-    let mut out = vec![b'r', b't'];
-    out.extend_from_slice(&NOW.to_le_bytes());
-    out.extend_from_slice(&(NOW - rules.lease * SECOND).to_le_bytes());
-    out.extend_from_slice(&[rules.released.into(), 0, 0]);
-    push(&mut out, &[0]);
+    let mut out = vec![b'r'];
+    time(&mut out, (NOW, rules.lease * SECOND), rules.released);
     for address in [SERVER4.to_ipv6_mapped(), SERVER6] {
         out.push(b'l');
         out.extend_from_slice(&address.octets());
@@ -332,12 +341,23 @@ fn commands(rules: &Rules) -> Vec<u8> {
         never(&mut out);
     }
     out.push(b'R');
-    push(&mut out, &[1]);
+    push(&mut out, &[1, 1]);
+    out.extend_from_slice(b"C\x00\x07session");
     rule_set(&mut out);
     text(&mut out);
     bucket(&mut out, 0, rules);
     bucket(&mut out, 1, rules);
     out
+}
+
+/// The clock, how long ago the last heartbeat was, and the kill switch.
+fn time(out: &mut Vec<u8>, (now, lease): (u64, u64), released: bool) {
+    out.push(b't');
+    for word in [now, now - lease] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    out.extend_from_slice(&[released.into(), 0, 0]);
+    push(out, &[0]);
 }
 
 fn never(out: &mut Vec<u8>) {
@@ -348,19 +368,21 @@ fn never(out: &mut Vec<u8>) {
 
 /// See [`Rules`].
 fn rule_set(out: &mut Vec<u8>) {
-    let paths: [(&str, Refuse, u8, u8); 6] = [
+    let paths: [(&str, Refuse, u8, u8); 7] = [
         ("/busy", Refuse::Answer, 0, 0),
         ("/reset", Refuse::Reset, 0, 0),
         ("/drop", Refuse::Drop, 0, 0),
         ("/free", Refuse::Answer, 128, 0),
         ("", Refuse::Reset, 0, 2),
         ("/close", Refuse::Answer, 1, 4),
+        ("/shop", Refuse::Answer, 1, 0),
     ];
     for ((path, refuse, bucket, flags), number) in paths.into_iter().zip(1_u8..) {
         out.extend_from_slice(&[b'P', 0, number, path.len() as u8]);
         out.extend_from_slice(path.as_bytes());
         out.extend_from_slice(&[b'Q', number, 0, 0, flags, refuse as u8, 255, bucket, 0, 0]);
-        out.extend_from_slice(&[0; 16]);
+        let protect = u32::from(path == "/shop");
+        push(out, &[0, 0, 0, protect]);
     }
 }
 
@@ -384,9 +406,9 @@ fn text(out: &mut Vec<u8>) {
 }
 
 fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
-    let reserve = if index == 1 { rules.reserve * TOKEN } else { 0 };
+    let [new, persistent] = if index == 1 { rules.reserve.map(|n| n * TOKEN) } else { [0, 0] };
     out.extend_from_slice(&[b'B', index]);
-    let limits = [1, rules.shadow.into(), 1, 5 * TOKEN, 5_000 * SECOND, 0, 0, reserve];
+    let limits = [1, rules.shadow.into(), 1, 5 * TOKEN, 5_000 * SECOND, 0, new, persistent];
     for word in limits.into_iter().chain([rules.used[usize::from(index)] * TOKEN]) {
         out.extend_from_slice(&word.to_le_bytes());
     }

@@ -7,7 +7,7 @@ pub mod host;
 mod show;
 
 #[allow(unused_imports, reason = "one test reads segments")]
-pub use show::read as read_segment;
+pub use show::{read as read_segment, tags};
 
 use super::packet::{ACK, CLIENT4, CLIENT6, FIN, PSH, Packet, RST, SERVER4, SERVER6, SYN, eth};
 use host::{Heard, Host, Run, Socket};
@@ -46,7 +46,8 @@ pub const SERVER_ISN: Seq = Seq(0xffff_ffc0);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     pub ipv6: bool,
-    pub vlan: bool,
+    /// VLAN tags: none, a customer's, or behind a provider's.
+    pub tags: u8,
     /// Time stamps: the client's value and what it echoes.
     pub stamps: Option<(u32, u32)>,
     /// The device completes the checksums.
@@ -199,7 +200,11 @@ impl<'a> Talk<'a> {
     }
 
     fn dress(&self, client: bool, segment: &Segment) -> Packet {
-        let packet = if self.style.vlan { eth().vlan(10) } else { eth() };
+        let packet = match self.style.tags {
+            0 => eth(),
+            1 => eth().vlan(10),
+            _ => eth().svlan(20).vlan(10),
+        };
         let ports = if client { (self.port, 80) } else { (80, self.port) };
         let options = client && self.style.ip_options;
         let ip = match (self.style.ipv6, client) {

@@ -20,7 +20,7 @@ pub struct Said {
 
 /// Reads a frame that the tests made, or that must be as regular as theirs.
 pub fn read(frame: &[u8]) -> Said {
-    let ip = if frame[12..14] == [0x81, 0] { 18 } else { 14 };
+    let ip = 14 + tags(frame).len();
     let short = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let (mut tcp, end) = if frame[ip] >> 4 == 4 {
         (ip + usize::from(frame[ip] & 15) * 4, ip + short(ip + 2))
@@ -44,6 +44,14 @@ pub fn read(frame: &[u8]) -> Said {
     }
 }
 
+/// The VLAN tags of a frame.
+pub fn tags(frame: &[u8]) -> &[u8] {
+    let at = 12;
+    let is_tag = |tag: &&[u8]| matches!(tag[..2], [0x81, 0] | [0x88, 0xa8]);
+    let count = frame[at..].chunks_exact(4).take_while(is_tag).count();
+    &frame[at..at + 4 * count]
+}
+
 fn flags(flags: u8) -> String {
     const FLAGS: [&str; 6] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG"];
     let set: Vec<&str> = (0..6).filter(|bit| flags >> bit & 1 == 1).map(|bit| FLAGS[bit]).collect();
@@ -60,7 +68,9 @@ fn distance(number: Seq, from_client: bool) -> String {
 pub fn segment(frame: &[u8]) -> String {
     let said = read(frame);
     let client = said.ports.1 == 80;
-    let mut text = format!("{} {}", flags(said.flags), distance(said.seq, client));
+    let tags = tags(frame).chunks_exact(4);
+    let mut text: String = tags.map(|tag| format!("vlan {} ", tag[3])).collect();
+    let _ = write!(text, "{} {}", flags(said.flags), distance(said.seq, client));
     if said.flags & 0x10 != 0 {
         let _ = write!(text, " ack {}", distance(said.ack, !client));
     }

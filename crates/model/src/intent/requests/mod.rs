@@ -136,7 +136,7 @@ pub struct BucketConfig {
     pub name: String,
     /// What its requests consume.
     pub resource: ControlledResource,
-    /// The rate never falls below this: no kind of request is starved. (`fixed` keeps its own.)
+    /// The rate never falls below this, for all rules of the bucket together. (`fixed` keeps its own.)
     #[serde(default = "BucketConfig::minimum_default", with = "forms::rate")]
     #[schemars(with = "forms::RateText")]
     pub minimum: Rate,

@@ -194,8 +194,11 @@ fn section(text: &mut String, parts: &[Part]) {
         shown(text, show, parts);
     }
     for run in parts.iter().map(|part| &part.read.run) {
-        let of = if run.program.is_empty() { "a version that was not noted" } else { &run.program };
-        let _ = writeln!(text, "Note ({}): measured with tidegate {of}\n", run.world);
+        let of = match run.program.as_str() {
+            "" => "a version of tidegate that was not noted, older than those that are".to_owned(),
+            program => format!("tidegate {program}"),
+        };
+        let _ = writeln!(text, "Note ({}): measured with {of}\n", run.world);
         for note in &run.notes {
             let _ = writeln!(text, "Note ({}): {note}\n", run.world);
         }

@@ -17,6 +17,9 @@ use tidegate_sim::web::{self, WebReport, WebTrace};
 /// Seeds of one experiment's runs are this far apart.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// What is kept of every load of a search for an onset.
+const KEPT: [&str; 4] = ["refused_syn", "refused_header", "throughput", "response_time"];
+
 /// Name, unit, value.
 type Metric = (&'static str, &'static str, f64);
 
@@ -117,7 +120,7 @@ impl Bench<'_> {
                     if metric == "refused_syn" && value <= onset.refused_above {
                         last_calm[*run as usize] = last_calm[*run as usize].max(Some(*load));
                     }
-                    if matches!(metric, "refused_syn" | "refused_header" | "throughput") {
+                    if KEPT.contains(&metric) {
                         let name = format!("{}-{}", variant.name, (x * 100.0).round());
                         let x_name = "load".to_owned();
                         let place =

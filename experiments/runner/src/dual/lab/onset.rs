@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 const STEPS_MAX: usize = 1_000;
 
 /// What is kept of every load of the search, by variant and x.
-const KEPT: [&str; 5] = ["refused_syn", "refused_header", "throughput", "capacity", "drift"];
+const KEPT: [&str; 6] =
+    ["refused_syn", "refused_header", "throughput", "response_time", "capacity", "drift"];
 
 /// How a search ended, in multiples of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]

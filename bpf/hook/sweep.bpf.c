@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Forgets connections of services with header rules that were idle too long.
- * Run by the daemon every few seconds, never attached. Its result travels as a
+ * Run by the daemon about once a second, never attached. Its result travels as a
  * packet, behind 16 bytes that look like a header: before Linux 6.2, programs
  * of type syscall may use no map that has a spin lock.
  */

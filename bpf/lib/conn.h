@@ -7,7 +7,8 @@
  *	              refused     ├──────────► BODY ──► WAIT ──► ANSWER
  *	     REFUSED ◄────────────┘   client's last byte  first   last byte of both
  *	        │
- *	        └── FIN, RST, SYN of the client, or 30 s: forgotten
+ *	        └── FIN, RST, SYN of the client, 30 s, or
+ *	            nothing is refused any more: forgotten
  *
  * Whatever does not fit (a second request before the answer has ended, bytes of
  * the server that nobody asked for, an answer whose end cannot be told) makes a

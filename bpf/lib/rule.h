@@ -140,7 +140,9 @@ static long tg_cookie_step(__u32 i, struct tg_rule_loop *loop)
 	test = tg_at(&tg_cookie_tests,
 		     (a->slot & (TG_SLOTS - 1)) * TG_COOKIE_TESTS_MAX + at);
 	if (!test) {
+		/* without its cookies a request must not be refused */
 		s->reason = TG_UNJUDGED_LOOKUP_FAILED;
+		s->at = 0;
 		return 1;
 	}
 	if (test->name == h->pair[pair].name &&
@@ -196,9 +198,6 @@ __noinline int tg_rule_find(struct tg_head *head, struct tg_asked *asked)
 	if (asked->tests && head->http.pairs)
 		bpf_loop(TG_COOKIES_MAX * TG_COOKIE_TESTS_MAX, tg_cookie_step,
 			 &loop, 0);
-	/* without its cookies a request must not be refused */
-	if (s->reason == TG_UNJUDGED_LOOKUP_FAILED)
-		return s->reason;
 	bpf_loop(TG_RULE_STEPS, tg_rule_step, &loop, 0);
 	return s->reason;
 }

@@ -29,7 +29,7 @@ const FILES: [Wanted; 9] = [
     ("rule.h", 91.0),      // the verifier wants pointers checked
 ];
 const VERIFIER: &str = "the verifier wants a pointer, or a bound, checked";
-const UNREACHABLE: [Unreachable; 10] = [
+const UNREACHABLE: [Unreachable; 11] = [
     ("http.h", "return TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
     ("http_fields.h", "return tg_scan_fail(s);", "states that only a request has"),
     ("http_body.h", "return TG_CHUNK_FAILED;", "states that read no byte"),
@@ -38,6 +38,7 @@ const UNREACHABLE: [Unreachable; 10] = [
     ("http_answer.h", "return -1;", VERIFIER),
     ("tls_hello.h", "return TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
     ("rule.h", "s->reason = TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
+    ("rule.h", "s->at = 0;", VERIFIER),
     ("rule.h", "return 1;", VERIFIER),
     ("rule.h", "return TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
 ];

@@ -26,7 +26,7 @@ const ADDRESS: &str = "10.77.0.1:80";
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// One rule for all requests, which asks for a cookie; one token.
-fn start(net: &Net) -> Dataplane {
+fn start(net: &Net, mode: AttachMode) -> Dataplane {
     let protect = vec![CookieTest { name: "session".into(), value: None }];
     let rule = HeaderRule {
         subject: Subject::Http(HttpMatch { protect, ..HttpMatch::default() }),
@@ -34,7 +34,7 @@ fn start(net: &Net) -> Dataplane {
         refuse: Refuse::Answer503,
         close_persistent: false,
     };
-    let mut plan = plan(vec![net.interface(AttachMode::Tcx)], Action::Drop);
+    let mut plan = plan(vec![net.interface(mode)], Action::Drop);
     let (buckets, rules) = (vec!["all".into()], vec![rule]);
     plan.services[0].requests = Some(Requests { buckets, rules, ..Requests::default() });
     let mut dataplane = Dataplane::start(&plan).unwrap();
@@ -126,7 +126,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, &'static str)> {
 #[test]
 fn what_is_no_request_that_can_be_judged_passes() {
     let net = Net::new();
-    let mut dataplane = start(&net);
+    let mut dataplane = start(&net, AttachMode::Tcx);
     let listener = within(&net.server, || TcpListener::bind(ADDRESS).unwrap());
     let plain = vec![b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()];
     let (seen, answer) = exchange(&net, &listener, &plain);
@@ -230,9 +230,15 @@ impl Drop for Raw {
 /// too, and well formed. (Nothing on this host is in the VLAN, as on a router that only forwards.)
 #[test]
 fn an_answer_stays_in_the_vlan_of_its_request() {
+    for mode in [AttachMode::Auto, AttachMode::Tcx, AttachMode::Clsact] {
+        stays_in_its_vlan(mode);
+    }
+}
+
+fn stays_in_its_vlan(mode: AttachMode) {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let net = Net::new();
-    let mut dataplane = start(&net);
+    let mut dataplane = start(&net, mode);
     let (mut client, mut server) = (Raw::new(&net.client, "c0"), Raw::new(&net.server, "s0"));
     // The first takes the token.
     for (port, refused_then) in [(40_000, 0), (40_001, 1)] {

@@ -109,8 +109,8 @@ pub struct RequestsState {
     pub rules: Vec<RuleState>,
     /// Segments with data that passed without being judged, by reason, since the state was created.
     pub unjudged: Vec<UnjudgedCount>,
-    /// Whether all listeners of the service have TCP_DEFER_ACCEPT, so that a refused request costs
-    /// the server nothing; `None`: not known.
+    /// Whether the service's handshakes show TCP_DEFER_ACCEPT (an empty ACK is held back for at least
+    /// half of them, or for none), so that a refused request costs the server nothing; `None`: not known.
     pub defer_accept: Option<bool>,
     /// Connections whose requests are followed, and how many have room, of all services together;
     /// `None`: not known.

@@ -21,12 +21,13 @@ use crate::{build, process, setup, test_run};
 use kernel::Kernel;
 
 /// What runs where nobody names anything: all that loads, attaches, answers and survives.
-const TESTS: [&str; 14] = [
+const TESTS: [&str; 15] = [
     "budget",
     "hooks",
     "attach",
     "request_hooks",
     "requests_live",
+    "requests_odd_live",
     "tls_live",
     "request_reload",
     "reload",

@@ -87,7 +87,7 @@ pub trait BucketController: Send {
 /// What all buckets have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketSpec {
-    /// The rate never goes below this, so that no kind of request is starved: 10/s.
+    /// The rate never goes below this, so that no bucket is starved: 10/s.
     pub minimum: Rate,
     /// The rate never goes above this.
     pub maximum: Rate,

@@ -209,7 +209,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "requests_defer_accept",
         "",
-        "1 where handshakes show TCP_DEFER_ACCEPT (at least half of them held back), so that a refused request costs the server nothing; 0 where none does; absent if not known.",
+        "1 where the kernel held an empty ACK back for at least half of the handshakes, nearly all of them the service's: with TCP_DEFER_ACCEPT a refused request costs the server nothing. 0 where for none; absent if not known.",
         &["service"],
         |s, out| {
             each(s, |service, r| {

@@ -42,7 +42,7 @@ pub const COOKIE_VALUE_MAX: usize = 256;
 pub const PROTECT_MAX: usize = 8;
 /// Shortest and longest Retry-After.
 pub const RETRY_AFTER_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_secs(86_400));
-/// The least that a bucket admits where nothing is said: no kind of request is starved.
+/// The least that a bucket admits where nothing is said.
 pub const BUCKET_MINIMUM: f64 = 10.0;
 /// Depth of a bucket where nothing is said: the header bucket of the dual admission paper.
 pub const BUCKET_BURST: u32 = 5;

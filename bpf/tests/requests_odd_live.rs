@@ -54,8 +54,12 @@ fn refused(dataplane: &Dataplane) -> u64 {
 }
 
 /// Sends a request in these pieces and ends its side; what a server beside it read, and what the
-/// client did.
+/// client did. The client connects before anybody accepts: where it cannot, nobody waits for it.
 fn exchange(net: &Net, listener: &TcpListener, pieces: &[Vec<u8>]) -> (Vec<u8>, String) {
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    let mut client = within(&net.client, || TcpStream::connect_timeout(&address, LIMIT).unwrap());
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.set_nodelay(true).unwrap();
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
@@ -67,11 +71,6 @@ fn exchange(net: &Net, listener: &TcpListener, pieces: &[Vec<u8>]) -> (Vec<u8>, 
             }
             seen
         });
-        let address: SocketAddr = ADDRESS.parse().unwrap();
-        let mut client =
-            within(&net.client, || TcpStream::connect_timeout(&address, LIMIT).unwrap());
-        client.set_read_timeout(Some(LIMIT)).unwrap();
-        client.set_nodelay(true).unwrap();
         for piece in pieces {
             client.write_all(piece).unwrap();
             if pieces.len() > 1 {
@@ -122,7 +121,8 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, &'static str)> {
 }
 
 /// Nothing of it is refused or changed, whatever the bucket says, and each is counted by its reason;
-/// a request that is one is refused before and after it.
+/// the bucket is empty from the first request on, so that a request that is one is refused, as the last
+/// one shows.
 #[test]
 fn what_is_no_request_that_can_be_judged_passes() {
     let net = Net::new();

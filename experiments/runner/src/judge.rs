@@ -85,6 +85,9 @@ pub struct Claim {
     /// What we aim at; shown, not judged.
     #[serde(default)]
     pub aim: Option<f64>,
+    /// Counts only where the 95 % interval of every point lies in the band with its whole width.
+    #[serde(default)]
+    pub with_interval: bool,
     /// Not judged in a quick run, for which it has too few arrivals.
     #[serde(default)]
     pub full_only: bool,
@@ -150,6 +153,9 @@ pub enum Outcome {
     Holds(f64),
     /// The same, but here half of the 95 % interval, the second, reaches beyond the band.
     Narrowly(f64, f64),
+    /// The worst value lies in the band, but the claim is about the interval, half of which is the
+    /// second, and that reaches beyond it.
+    TooWide(f64, f64),
     /// There is no band: the least and the largest value, and where that is.
     Reported(f64, f64, String),
     /// It does, also with the drift of the capacity put on it: at this point, by this share.
@@ -225,7 +231,7 @@ fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
     let outcome = match &claim.world {
         Some(world) if elsewhere(world) => Outcome::OtherWorld,
         _ if quick && claim.full_only => Outcome::NotJudged,
-        _ => outcome(claim, rows),
+        _ => whole(claim, rows),
     };
     Line {
         id: claim.id.clone(),
@@ -244,6 +250,21 @@ fn band(claim: &Claim) -> String {
         (Some(low), None) => format!(">= {}", short(low)),
         (None, Some(high)) => format!("<= {}", short(high)),
         (None, None) => "reported".into(),
+    }
+}
+
+/// The outcome, of a claim about intervals by these.
+fn whole(claim: &Claim, rows: &[Row]) -> Outcome {
+    let outcome = outcome(claim, rows);
+    if !claim.with_interval {
+        return outcome;
+    }
+    match (outcome, half_over_rounds(claim, rows)) {
+        (Outcome::Narrowly(value, half), _) => Outcome::TooWide(value, half),
+        (Outcome::Holds(_) | Outcome::Despite(..), None) => {
+            Outcome::Missing(format!("{ROUNDS_MIN} rounds, of which an interval is made"))
+        }
+        (outcome, _) => outcome,
     }
 }
 
@@ -612,6 +633,29 @@ mod tests {
         rows[2].value = 0.26;
         let far = Outcome::Unsteady(1.05, "reject at 2".into(), 0.26);
         assert_eq!(outcome(&claim, &rows), far);
+    }
+
+    /// A claim about the interval needs one, of rounds enough, and all of it in the band.
+    #[test]
+    fn a_claim_about_intervals_holds_with_the_whole_of_it() {
+        let mut claim = Claim { with_interval: true, ..claim(Some(0.001), None) };
+        (claim.over, claim.of.at) = (None, vec![2.0]);
+        let missing = Outcome::Missing("3 rounds, of which an interval is made".into());
+        let cases = [
+            (Some(0.04), 6, Outcome::Holds(0.05)),
+            (Some(0.06), 6, Outcome::TooWide(0.05, 0.06)),
+            (Some(0.04), 2, missing.clone()),
+            (None, 1, missing),
+        ];
+        let mut rows = vec![row("reject", 2.0, "goodput", 0.05)];
+        for (ci95, runs, wanted) in cases {
+            (rows[0].ci95, rows[0].runs) = (ci95, runs);
+            let line = line(&claim, &rows, false);
+            assert_eq!(
+                (line.holds(), &line.outcome),
+                (matches!(wanted, Outcome::Holds(_)), &wanted)
+            );
+        }
     }
 
     /// The reason of the first world is not said of the lab, whose own is.

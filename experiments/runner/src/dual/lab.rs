@@ -16,6 +16,7 @@
 
 mod bench;
 mod onset;
+mod pairs;
 mod plan;
 mod product;
 mod rows;
@@ -46,6 +47,9 @@ pub struct Lab {
     pub onset: Option<super::Onset>,
     /// The same in a quick run.
     pub quick_onset: Option<super::Onset>,
+    /// Loads at which all x are compared in pairs instead of a search for the onset; empty for the
+    /// search. A quick run makes the first.
+    pub pairs: Vec<f64>,
     /// How long the load grows before everything else (seconds), instead of the setting's.
     pub ramp_s: Option<f64>,
     /// Seconds before the measured part, and its length, instead of the setting's.
@@ -123,6 +127,7 @@ impl Default for Lab {
             variants: Vec::new(),
             onset: None,
             quick_onset: None,
+            pairs: Vec::new(),
             ramp_s: None,
             warm_s: None,
             seconds: None,

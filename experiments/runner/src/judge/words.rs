@@ -47,6 +47,10 @@ pub fn words(outcome: &Outcome) -> (String, String) {
             let (value, half) = (short(*value), short(*half));
             (value, format!("yes, but the interval (± {half}) reaches beyond the band"))
         }
+        Outcome::TooWide(value, half) => (
+            short(*value),
+            format!("NO: the interval (± {}) reaches beyond the band", short(*half)),
+        ),
         Outcome::Reported(least, most, place) => {
             let (least, most) = (short(*least), short(*most));
             let text = if least == most { most } else { format!("{least} to {most} ({place})") };

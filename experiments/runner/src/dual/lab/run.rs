@@ -3,7 +3,7 @@
 
 use super::bench::{Bench, Scales};
 use super::rows::{self, Metric, Seen, Table};
-use super::{onset, plan};
+use super::{onset, pairs, plan};
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::course::{self, Crowd, Tick};
 use crate::dual::{Control, Scenario, Setting, Unit, derive, figures};
@@ -44,6 +44,14 @@ pub(super) struct Made {
     course: Vec<Tick>,
 }
 
+#[cfg(test)]
+impl Made {
+    /// A run without a course.
+    pub(super) fn of(variant: &str, metrics: Vec<Metric>) -> Self {
+        Self { variant: variant.to_owned(), metrics, course: Vec::new() }
+    }
+}
+
 /// Everything that a run needs.
 pub(super) struct Runner<'a> {
     pub(super) scenario: &'a Scenario,
@@ -70,6 +78,9 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     for round in 0..section.rounds(options.quick) {
         let own = if options.quick { &section.quick_onset } else { &section.onset };
         match own.as_ref().or(scenario.onset.as_ref()) {
+            _ if !section.pairs.is_empty() => {
+                pairs::round(&mut runner, &section.pairs, round, &mut table)?;
+            }
             Some(search) => onset::round(&mut runner, search, round, &mut table)?,
             None => runner.round(round, &mut table)?,
         }
@@ -323,7 +334,7 @@ pub(super) fn unit_dynamic(setting: &Setting) -> f64 {
     }
 }
 
-fn turned<T>(mut all: Vec<T>, by: usize) -> Vec<T> {
+pub(super) fn turned<T>(mut all: Vec<T>, by: usize) -> Vec<T> {
     let by = by % all.len().max(1);
     all.rotate_left(by);
     all

@@ -142,6 +142,11 @@ mod tests {
             assert!(!expect.claims.is_empty(), "{} claims nothing", experiment.name);
             let judged = expect.claims.iter().any(|c| c.at_least.is_some() || c.at_most.is_some());
             assert!(judged, "{} cannot fail", experiment.name);
+            for claim in expect.claims.iter().filter(|claim| claim.with_interval) {
+                let banded = claim.at_least.is_some() || claim.at_most.is_some();
+                let measured = claim.over.is_none() && claim.per.is_none();
+                assert!(banded && measured, "{}: {} has no interval", experiment.name, claim.id);
+            }
             assert!(!experiment.title().is_empty(), "{} has no title", experiment.name);
             crate::start::scenario(&experiment).unwrap();
         }

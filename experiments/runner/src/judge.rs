@@ -5,7 +5,8 @@
 //! relates each to a reference (another metric or point, or nothing), and compares the worst with
 //! a band. A point that is missing or no finite number makes the claim fail: nothing holds that was
 //! not measured. A claim without a band is a report: its least and its largest value are shown, and
-//! it counts neither as held nor as missed.
+//! it counts neither as held nor as missed. One whose interval reaches beyond the band holds and is said
+//! to, unless the claim is `with_interval`.
 
 mod words;
 
@@ -245,26 +246,27 @@ fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
 }
 
 fn band(claim: &Claim) -> String {
-    match (claim.at_least, claim.at_most) {
+    let whole = if claim.with_interval { ", the whole interval" } else { "" };
+    let band = match (claim.at_least, claim.at_most) {
         (Some(low), Some(high)) => format!("{} to {}", short(low), short(high)),
         (Some(low), None) => format!(">= {}", short(low)),
         (None, Some(high)) => format!("<= {}", short(high)),
         (None, None) => "reported".into(),
-    }
+    };
+    band + whole
 }
 
-/// The outcome, of a claim about intervals by these.
+/// The outcome; of a claim about intervals, by these.
 fn whole(claim: &Claim, rows: &[Row]) -> Outcome {
     let outcome = outcome(claim, rows);
-    if !claim.with_interval {
-        return outcome;
-    }
-    match (outcome, half_over_rounds(claim, rows)) {
-        (Outcome::Narrowly(value, half), _) => Outcome::TooWide(value, half),
-        (Outcome::Holds(_) | Outcome::Despite(..), None) => {
+    match outcome {
+        Outcome::Fails(..) | Outcome::Missing(_) => outcome,
+        _ if !claim.with_interval => outcome,
+        _ if half_over_rounds(claim, rows).is_none() => {
             Outcome::Missing(format!("{ROUNDS_MIN} rounds, of which an interval is made"))
         }
-        (outcome, _) => outcome,
+        Outcome::Narrowly(value, half) => Outcome::TooWide(value, half),
+        _ => outcome,
     }
 }
 
@@ -525,6 +527,7 @@ mod tests {
             at_most,
             aim: None,
             full_only: false,
+            with_interval: false,
             world: None,
             why: String::new(),
             why_lab: String::new(),
@@ -645,6 +648,7 @@ mod tests {
             (Some(0.04), 6, Outcome::Holds(0.05)),
             (Some(0.06), 6, Outcome::TooWide(0.05, 0.06)),
             (Some(0.04), 2, missing.clone()),
+            (Some(0.06), 2, missing.clone()),
             (None, 1, missing),
         ];
         let mut rows = vec![row("reject", 2.0, "goodput", 0.05)];

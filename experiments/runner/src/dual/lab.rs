@@ -22,6 +22,7 @@ mod product;
 mod rows;
 mod run;
 
+pub(super) use pairs::check;
 pub use run::{Options, run};
 
 use super::setting::Changes;
@@ -31,7 +32,8 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lab {
-    /// Rounds of a full run: each makes every point of every variant once.
+    /// Rounds of a full run: each makes every point of every variant once, or one search for the onset,
+    /// or one pair at each load.
     pub rounds: u32,
     /// Rounds of a quick one.
     pub quick_rounds: u32,
@@ -47,8 +49,8 @@ pub struct Lab {
     pub onset: Option<super::Onset>,
     /// The same in a quick run.
     pub quick_onset: Option<super::Onset>,
-    /// Loads at which all x are compared in pairs instead of a search for the onset; empty for the
-    /// search. A quick run makes the first.
+    /// Loads at which two x are compared in pairs of runs instead of a search for the onset; empty for
+    /// the search.
     pub pairs: Vec<f64>,
     /// How long the load grows before everything else (seconds), instead of the setting's.
     pub ramp_s: Option<f64>,

@@ -135,13 +135,8 @@ impl Scenario {
             let steps = (onset.to - onset.from) / onset.step;
             ensure!((1.0..=EACH_MAX as f64).contains(&steps), "onset: 1 to {EACH_MAX} steps");
         }
-        if let Some(lab) = self.lab.as_ref().filter(|lab| !lab.pairs.is_empty()) {
-            ensure!(
-                self.onset.is_some(),
-                "lab.pairs: what is begun stands in onset, which is missing"
-            );
-            let fits = |load: &f64| load.is_finite() && *load > 0.0;
-            ensure!(lab.pairs.iter().all(fits), "lab.pairs: loads above 0");
+        if let Some(lab) = &self.lab {
+            super::lab::check(&self.of_lab(), lab)?;
         }
         let more = self.sim.iter().flat_map(|sim| &sim.at);
         let all: Vec<f64> = self.x.at.iter().chain(&self.x.quick).chain(more).copied().collect();

@@ -12,7 +12,7 @@
 //! it decides a search, so the largest drift of the capacity beside these is the search's. Each onset
 //! is also related to that of the x before it in the same round: the pair saw the same machine.
 
-use super::rows::Table;
+use super::rows::{Table, of_share};
 use super::run::Runner;
 use crate::dual::{Control, Onset, Setting};
 use anyhow::Result;
@@ -156,7 +156,7 @@ pub(super) fn round(
             for (variant, _) in &jobs {
                 let made = all.iter().find(|made| made.variant == *variant);
                 let metrics = made.map_or(&[][..], |made| &made.metrics);
-                let name = format!("{variant}-{}", (x * 100.0).round());
+                let name = of_share(variant, x);
                 for metric in metrics.iter().filter(|metric| KEPT.contains(&metric.0)) {
                     table.add(&name, ("load", load), *metric);
                 }

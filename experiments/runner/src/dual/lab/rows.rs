@@ -96,6 +96,11 @@ pub(super) fn metrics(seen: &Seen<'_>) -> Vec<Metric> {
     found
 }
 
+/// Name of a variant at one share of dynamic requests, where rows are by load: `control-10`.
+pub(super) fn of_share(variant: &str, share: f64) -> String {
+    format!("{variant}-{}", (share * 100.0).round())
+}
+
 /// Executed refusals of SYNs in a snapshot, since the dataplane's state was made.
 pub(super) fn syn_refused(snapshot: &Value) -> u64 {
     let counts = snapshot["services"][0]["counts"].as_array();

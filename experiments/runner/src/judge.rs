@@ -659,6 +659,12 @@ mod tests {
                 (line.holds(), &line.outcome),
                 (matches!(wanted, Outcome::Holds(_)), &wanted)
             );
+            assert_eq!(line.band, ">= 0.001, the whole interval");
+        }
+        rows.push(row("reject", 2.0, "drift", 0.05));
+        for (ci95, holds) in [(Some(0.04), true), (Some(0.06), false), (None, false)] {
+            (rows[0].ci95, rows[0].runs) = (ci95, 6);
+            assert_eq!(line(&claim, &rows, false).holds(), holds, "with a drift, {ci95:?}");
         }
     }
 

@@ -26,6 +26,7 @@ pub(super) use pairs::check;
 pub use run::{Options, run};
 
 use super::setting::Changes;
+use crate::abacus::Variant;
 use serde::Deserialize;
 
 /// The `lab` section of a scenario.
@@ -159,6 +160,11 @@ impl Lab {
     #[must_use]
     pub fn rounds(&self, quick: bool) -> u32 {
         if quick { self.quick_rounds.max(1) } else { self.rounds.max(1) }
+    }
+
+    /// Whether a variant of the scenario is run.
+    fn runs(&self, variant: &Variant) -> bool {
+        self.variants.is_empty() || self.variants.contains(&variant.name)
     }
 
     /// The part of a run that is measured: from and to, in seconds since its start.

@@ -54,18 +54,13 @@ pub(crate) fn check(scenario: &Scenario, lab: &Lab) -> Result<()> {
         ensure!(differ, "lab.pairs: x needs two values, in steps of 0.01");
     }
     let mut protected = 0;
-    for variant in variants(scenario, lab) {
+    for variant in scenario.variants.iter().filter(|variant| lab.runs(variant)) {
         let setting = scenario.setting(variant, scenario.x.at[0])?;
         ensure!(setting.unit == Unit::Static, "lab.pairs: unit: static, or the rates differ");
         protected += usize::from(setting.control != Control::None);
     }
     ensure!(protected == 1, "lab.pairs: one variant with control, or a pair is not together");
     Ok(())
-}
-
-fn variants<'a>(scenario: &'a Scenario, lab: &'a Lab) -> impl Iterator<Item = &'a Variant> {
-    let wanted = |v: &&Variant| lab.variants.is_empty() || lab.variants.contains(&v.name);
-    scenario.variants.iter().filter(wanted)
 }
 
 /// One pair at each of the loads.

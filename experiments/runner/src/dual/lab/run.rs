@@ -136,8 +136,7 @@ impl Runner<'_> {
 
     /// The variants that are run, each round another one first.
     pub(super) fn variants(&self, by: usize) -> Vec<&Variant> {
-        let wanted = &self.bench.section.variants;
-        let run = |v: &&Variant| wanted.is_empty() || wanted.contains(&v.name);
+        let run = |v: &&Variant| self.bench.section.runs(v);
         turned(self.scenario.variants.iter().filter(run).collect(), by)
     }
 

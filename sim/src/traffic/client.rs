@@ -214,10 +214,8 @@ impl World {
     fn next_turn(&mut self, read: Nanos, id: Id) {
         let conn = &mut self.conns[id];
         let session = &self.spec.streams[conn.stream].session;
-        let at_once = match (session.transport, session.think) {
-            (Transport::Http2, None) => HTTP2_AT_ONCE,
-            _ => 1,
-        };
+        let http2 = session.transport == Transport::Http2;
+        let at_once = if http2 { HTTP2_AT_ONCE } else { 1 };
         conn.index += if conn.turn == 0 { 1 } else { at_once };
         conn.turn += 1;
         conn.pending = at_once.min(conn.left);

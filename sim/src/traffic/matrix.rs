@@ -19,12 +19,14 @@ use tidegate_units::Nanos;
 pub const LOADS: [f64; 4] = [1.0, 2.0, 3.0, 10.0];
 /// The calm load, before and after each of them.
 pub const CALM: f64 = 0.9;
-/// Users of the closed loops that look for the capacity: doubled from the first to the last.
+/// Users of the closed loops that look for the capacity, from the first to the last.
 const USERS: (usize, usize) = (8, 2048);
+/// Each closed loop has this many times the users of the one before.
+const USERS_GROWTH: f64 = 1.3;
 /// A closed loop whose goodput is below this share of the best is past it.
 const PAST: f64 = 0.98;
 /// Closed loops past the best after which nobody looks further.
-const PAST_MAX: u32 = 2;
+const PAST_MAX: u32 = 4;
 /// Seconds of a session's own pauses in one phase of a load, at least: so that its requests, and not
 /// the growth of their number, are measured.
 const SESSIONS_IN_PHASE: f64 = 6.0;
@@ -197,7 +199,7 @@ impl Cell {
             let good = only(run(world)?).report.phases[1].goodput();
             past = if good < PAST * best { past + 1 } else { 0 };
             best = best.max(good);
-            users *= 2;
+            users = (users as f64 * USERS_GROWTH).ceil() as usize;
         }
         Ok(best)
     }

@@ -19,7 +19,7 @@ mod sense;
 mod serve;
 pub mod spec;
 mod track;
-// pub mod worlds;
+pub mod worlds;
 
 pub use conn::CONNECTIONS_MAX;
 pub use sense::Accounting;

@@ -9,6 +9,8 @@ use tidegate_units::Nanos;
 
 /// Jobs that one connection may have: the requests of a turn.
 const PARTS: usize = HTTP2_AT_ONCE as usize;
+/// Share of a page's CPU time that the response to a long poll takes.
+const POLL_SHARE: f64 = 0.02;
 /// What draws are for.
 const PURPOSE_WAIT: u32 = 0;
 /// See [`PURPOSE_WAIT`].
@@ -272,7 +274,9 @@ impl World {
     fn compute(&mut self, now: Nanos, id: Id, part: u32) {
         let service = self.conns[id].service;
         let work = self.servers[service].spec.cpu;
-        let amount = self.draw(id, part, (work, PURPOSE_CPU));
+        let habit = self.spec.streams[self.conns[id].stream].session.habit;
+        let share = if matches!(habit, Habit::Polls(_)) { POLL_SHARE } else { 1.0 };
+        let amount = share * self.draw(id, part, (work, PURPOSE_CPU));
         self.task(now, service, Task::Job(job(id, part), amount));
     }
 

@@ -16,8 +16,7 @@ pub enum Transport {
     Cleartext,
     /// A handshake of one round trip goes before the first request.
     Tls,
-    /// TLS, and after the first request up to [`HTTP2_AT_ONCE`] at once where the client does not
-    /// think between them.
+    /// TLS, and after the first request up to [`HTTP2_AT_ONCE`] at once: the dataplane sees one turn.
     Http2,
 }
 

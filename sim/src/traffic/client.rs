@@ -204,10 +204,14 @@ impl World {
         if conn.pending > 0 {
             return;
         }
-        if conn.left == 0 {
+        if conn.left > 0 {
+            self.next_turn(read, id);
+        } else if session.requests <= 1 && session.transport != Transport::Http2 {
+            // It asked the server to close.
             self.over(now, id);
         } else {
-            self.next_turn(read, id);
+            let (turn, rtt) = (conn.turn, session.rtt);
+            self.engine.after(rtt, Happening::GiveUp(id, turn));
         }
     }
 

@@ -25,16 +25,15 @@ const USERS: (usize, usize) = (8, 2048);
 const USERS_GROWTH: f64 = 1.3;
 /// A closed loop whose goodput is below this share of the best is past it.
 const PAST: f64 = 0.98;
+/// Seconds of calm after a load on top of half of it: what drop's repeated SYNs and a backlog take.
+const AFTER_S: f64 = 10.0;
 /// Closed loops past the best after which nobody looks further.
 const PAST_MAX: u32 = 4;
-/// Seconds of a session's own pauses in one phase of a load, at least: so that its requests, and not
-/// the growth of their number, are measured.
-const SESSIONS_IN_PHASE: f64 = 6.0;
 
 /// One cell.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Server, transport, requests and think time, for choosing and printing.
+    /// `prefork-tls-5x0.5`: server, transport, requests and think time in seconds.
     pub name: String,
     /// The server.
     pub server: ServerSpec,
@@ -124,10 +123,10 @@ pub fn node() -> ServerSpec {
     }
 }
 
-/// A session of so many requests.
+/// A session of so many requests, with so many seconds between a response and the next of them.
 #[must_use]
-pub fn session(transport: Transport, requests: u32, think_ms: f64) -> Session {
-    let think = (think_ms > 0.0).then(|| constant(think_ms));
+pub fn session(transport: Transport, requests: u32, think_s: f64) -> Session {
+    let think = (think_s > 0.0).then(|| constant(think_s * 1e3));
     Session { transport, requests, think, rtt: Nanos::from_millis(10), ..Session::one() }
 }
 
@@ -138,20 +137,19 @@ pub fn cells() -> Vec<Cell> {
     let servers = servers.into_iter().chain([("node", node(), 4)]);
     let transports =
         [("clear", Transport::Cleartext), ("tls", Transport::Tls), ("h2", Transport::Http2)];
-    let kinds = [(1, 0.0), (5, 0.0), (5, 500.0), (20, 0.0), (20, 500.0)];
+    let kinds = [(1, 0.0), (5, 0.0), (5, 0.5), (20, 0.0), (20, 0.5)];
     let mut cells = Vec::new();
     for (name, server, cpus) in servers {
         for (word, transport) in transports {
             if name == "prefork" && transport == Transport::Http2 {
                 continue;
             }
-            for (requests, think_ms) in kinds {
-                let pause = if think_ms > 0.0 { "-think" } else { "" };
+            for (requests, think_s) in kinds {
                 cells.push(Cell {
-                    name: format!("{name}-{word}-{requests}{pause}"),
+                    name: format!("{name}-{word}-{requests}x{think_s}"),
                     server: server.clone(),
                     cpus,
-                    session: session(transport, requests, think_ms),
+                    session: session(transport, requests, think_s),
                 });
             }
         }
@@ -204,19 +202,21 @@ impl Cell {
         Ok(best)
     }
 
-    /// Phases of the judged run: calm for as long as it takes to begin `sessions` connections, then
-    /// each load and calm again.
+    /// Phases of the judged run: calm for as long as it takes to begin so many connections, then
+    /// each load and calm again. A load counts once it has risen: where clients think, as many
+    /// sessions as belong to it are under way only when the first of them are over.
     fn phases(&self, capacity: f64, effort: &Effort) -> Vec<Phase> {
         let sessions_s = |multiple: f64| multiple * capacity / f64::from(self.session.requests);
-        let load_s = effort.load_s.max(SESSIONS_IN_PHASE * self.session.thinks_s());
-        let calm_s = (effort.calm_sessions / sessions_s(CALM)).max(load_s);
+        let rise_s = self.session.thinks_s();
         let phase = |multiple: f64, seconds: f64| Phase {
             rate: sessions_s(multiple),
             lasts: Nanos::from_secs_f64(seconds),
         };
+        let calm_s = (effort.calm_sessions / sessions_s(CALM)).max(effort.load_s + rise_s);
+        let after_s = rise_s + effort.load_s / 2.0 + AFTER_S;
         let mut phases = vec![phase(CALM, calm_s)];
         for load in LOADS {
-            phases.extend([phase(load, load_s), phase(CALM, load_s / 2.0 + 10.0)]);
+            phases.extend([phase(load, rise_s), phase(load, effort.load_s), phase(CALM, after_s)]);
         }
         phases
     }
@@ -283,16 +283,16 @@ pub fn judge(
     let normal_s = normal_s.unwrap_or(p99_calm_s);
     let mut at = [At::default(); LOADS.len()];
     for (index, at) in at.iter_mut().enumerate() {
-        *at = told(&report, 1 + 2 * index, (capacity, normal_s));
+        *at = told(&report, 1 + 3 * index, (capacity, normal_s));
     }
     Ok(Outcome { capacity, calm: (calm.began, calm.refused), p99_calm_s, at, report })
 }
 
-/// What happened in a phase of the load and after it.
+/// What happened while a load rose, lasted, and after it: three phases from `index` on.
 fn told(report: &Report, index: usize, (capacity, normal_s): (f64, f64)) -> At {
-    let (phase, after): (&PhaseReport, &PhaseReport) =
-        (&report.phases[index], &report.phases[index + 1]);
-    let inside = |at: Nanos| at >= phase.from && at < phase.to;
+    let (rise, phase, after): (&PhaseReport, &PhaseReport, &PhaseReport) =
+        (&report.phases[index], &report.phases[index + 1], &report.phases[index + 2]);
+    let inside = |at: Nanos| at >= rise.from && at < phase.to;
     let first = report.traces.iter().find(|trace| inside(trace.at) && trace.refused > 0);
     let turns = |to: bool| {
         let pairs = report.traces.windows(2);
@@ -300,12 +300,12 @@ fn told(report: &Report, index: usize, (capacity, normal_s): (f64, f64)) -> At {
     };
     let span = Nanos::from_secs_f64((200.0 / capacity).max(2.0));
     let recovery = report.recovery_s(after.from, after.to, span, normal_s);
-    let refusals = report.last_refused[index + 1].since(after.from).as_secs_f64();
+    let refusals = report.last_refused[index + 2].since(after.from).as_secs_f64();
     At {
         goodput: phase.goodput() / capacity,
         p99_s: phase.took(0.99),
         refused: phase.refused_share(),
-        first_s: first.map(|trace| trace.at.since(phase.from).as_secs_f64()),
+        first_s: first.map(|trace| trace.at.since(rise.from).as_secs_f64()),
         alarms: turns(true) as u32,
         releases: turns(false) as u32,
         recovery_s: [recovery, refusals],

@@ -3,7 +3,7 @@
 //! dependencies, other capacities, an old backlog, a stopped daemon, idle connections, long polls,
 //! slow uploads, several services on one machine, very slow and very fast servers.
 
-use super::matrix::{Variant, event, nginx, node, prefork, session};
+use super::matrix::{self, Variant, session, shaped};
 use super::sense::Accounting;
 use super::spec::{
     Change, Habit, Load, PacketCost, ServerSpec, Service, Session, Spec, Stream, Transport,
@@ -13,6 +13,7 @@ use crate::survival::shipped;
 use crate::world::Phase;
 use tidegate_control::Mode;
 use tidegate_units::Nanos;
+use tidegate_workload::Shape;
 
 /// A world with a name.
 #[derive(Clone)]
@@ -118,6 +119,23 @@ fn one() -> Session {
 fn others(habit: Habit, rates: &[(f64, f64)]) -> Stream {
     let session = Session { habit, ..one() };
     Stream { service: 0, session, load: load(1.0, rates) }
+}
+
+/// The servers of the matrix, with requests that differ.
+fn prefork() -> ServerSpec {
+    shaped(matrix::prefork(), Shape::Exponential)
+}
+
+fn event() -> ServerSpec {
+    shaped(matrix::event(), Shape::Exponential)
+}
+
+fn nginx() -> ServerSpec {
+    shaped(matrix::nginx(), Shape::Exponential)
+}
+
+fn node() -> ServerSpec {
+    shaped(matrix::node(), Shape::Exponential)
 }
 
 /// Seconds as a time.

@@ -203,7 +203,11 @@ fn capacities() -> Vec<Row> {
     vec![
         Row::new(("capacity-event", asks), (event(), 500.0), one(), &loads).changed(&changes),
         Row::new(("capacity-event-tls-5", asks), (event(), 465.0), five, &loads).changed(&changes),
-        Row::new(("capacity-nginx", asks), (nginx(), 400.0), one(), &loads).changed(&changes),
+        Row::new(("capacity-nginx", asks), (nginx(), 400.0), one(), &loads).changed(&[
+            (50, Change::Upstream(0, 0.02)),
+            (80, Change::Upstream(0, 0.04)),
+            (110, Change::Upstream(0, 0.08)),
+        ]),
     ]
 }
 

@@ -26,11 +26,11 @@
 #include "classify.h"
 #include "count.h"
 #include "emit.h"
-#include "flow.h"
 #include "lease.h"
 #include "limits.h"
 #include "packet.h"
 #include "queue.h"
+#include "turn.h"
 
 enum tg_action {
 	TG_ACTION_PASS,
@@ -112,6 +112,16 @@ static __always_inline void tg_tell(const struct tg_case *c,
 		tg_emit(p, &c->ask.queue, &e);
 }
 
+/* The SYN passes: its handshake is followed. */
+static __always_inline void tg_note_syn(const struct tg_packet *p,
+					const struct tg_case *c)
+{
+	__u32 service = c->service & (TG_SERVICES_MAX - 1);
+
+	tg_flow_syn(p, c->fingerprint, c->view.table->service[service].gauge,
+		    c->ask.event.now_ns);
+}
+
 static __always_inline enum tg_action
 tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 {
@@ -119,7 +129,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	int shadow = 0;
 
 	if (tg_limits_admit(&c->ask)) {
-		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
+		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
 	v = c->ask.verdict;
@@ -132,7 +142,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	}
 	tg_tell(c, p, v, shadow);
 	if (v.kind == TG_ADMIT || shadow) {
-		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
+		tg_note_syn(p, c);
 		return TG_ACTION_PASS;
 	}
 	return c->refusal;
@@ -180,8 +190,7 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		return tg_pass(TG_REASON_SOCKET_REQUEST);
 	if (reason) {
 		if (reason == TG_REASON_SOCKET_TIME_WAIT)
-			tg_flow_syn(p, c->fingerprint,
-				    c->ask.event.now_ns);
+			tg_note_syn(p, c);
 		return tg_pass(reason);
 	}
 	c->strength = tg_lease_strength(c->ask.event.now_ns);
@@ -192,14 +201,14 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	else
 		reason = unprepared;
 	if (reason) {
-		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
+		tg_note_syn(p, c);
 		return tg_pass(reason);
 	}
 	return tg_verdict_on(ctx, c, p);
 }
 
 static __always_inline enum tg_action
-tg_judge_other(void *ctx, const struct tg_packet *p,
+tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 	       const struct tg_class_view *view, int kinds)
 {
 	const struct tg_service *services = view->table->service;
@@ -207,16 +216,18 @@ tg_judge_other(void *ctx, const struct tg_packet *p,
 	int listen;
 
 	if (likely(tg_flow_find(&flow))) {
-		tg_flow_ingress(&flow, p, p->flags & TG_TCP_RST &&
+		tg_flow_ingress(ctx, &flow, p, p->flags & TG_TCP_RST &&
 				!tg_queue_outside(ctx, p));
 		return tg_pass(TG_REASON_NOT_NEW);
 	}
 	listen = tg_listen_of(view, p, kinds);
 	if (listen < 0)
 		return tg_pass(TG_REASON_NOT_SERVICE);
-	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK)
-		tg_flow_ack(p, flow.fingerprint,
-			    services[tg_listen_service(listen)].gauge);
+	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK &&
+	    tg_flow_ack(p, flow.fingerprint,
+			services[tg_listen_service(listen)].gauge) &&
+	    p->payload && tg_flow_find(&flow))
+		tg_flow_ingress(ctx, &flow, p, 0);
 	return tg_pass(TG_REASON_NOT_NEW);
 }
 

@@ -148,6 +148,13 @@ struct {
 } tg_times SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_GAUGES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_flights);
+} tg_flights SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 262144);
 } tg_samples SEC(".maps");

@@ -26,6 +26,7 @@ struct tg_packet {
 	__u8 dscp;
 	__u8 flags;		/* of TCP */
 	__u8 group;		/* 1: sent to, or from, a link-layer group address */
+	__u16 data;		/* offset of the payload in the frame */
 };
 
 /* New work opens with a SYN and nothing that contradicts it. */

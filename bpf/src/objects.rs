@@ -50,7 +50,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 18] = [
+pub(crate) const SHARED: [&str; 19] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -68,6 +68,7 @@ pub(crate) const SHARED: [&str; 18] = [
     "tg_pending",
     "tg_flows",
     "tg_times",
+    "tg_flights",
     "tg_samples",
 ];
 

@@ -262,6 +262,15 @@ static void host_put_signals(struct host_bytes *out)
 	host_put_u32(out, totals->end.count);
 	host_put_u32(out, gauges->untracked);
 	host_put_u32(out, gauges->evicted);
+	host_put_u32(out, gauges->silent);
+	host_put_u32(out, totals->replied);
+	host_put_u32(out, totals->proved);
+	host_put_u32(out, totals->asked);
+	host_put_u32(out, totals->answered);
+	host_put_u32(out, totals->ended);
+	host_put_u32(out, totals->ended_exchanges);
+	host_put_u32(out, totals->unknown);
+	host_put_u32(out, totals->first_byte.sum_ns / 1000000);
 }
 
 /* x: runs the hook over a frame; y: the egress hook. */
@@ -368,6 +377,7 @@ static void host_maps(void)
 	HOST_MAP(tg_origins, 1);
 	HOST_MAP(tg_times, HOST_TABLE);
 	HOST_MAP(tg_doors, 1);
+	HOST_MAP(tg_flights, TG_GAUGES_MAX);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

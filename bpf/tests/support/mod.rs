@@ -9,6 +9,7 @@ pub mod canary;
 pub mod cases;
 pub mod checksum;
 pub mod connection;
+pub mod dialog;
 pub mod decode;
 pub mod engine;
 pub mod events;

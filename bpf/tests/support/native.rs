@@ -72,6 +72,7 @@ pub enum Call {
     Origins,
     Times,
     Doors,
+    Flights,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -85,11 +86,11 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Counts, Doors, Flows, Gauges, Lease, Limits, LimitsOfService,
+            Answers, Control, Counts, Doors, Flights, Flows, Gauges, Lease, Limits, LimitsOfService,
             Listens, Load, Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store,
             Tables, Tail, Times, ToTcp, Totals,
         };
-        const MAPS: [Call; 18] = [
+        const MAPS: [Call; 19] = [
             Control,
             Lease,
             Tables,
@@ -107,6 +108,7 @@ impl Call {
             Origins,
             Times,
             Doors,
+            Flights,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
@@ -167,6 +169,23 @@ pub struct Signals {
     /// Connections that found no place in the table, and those that were idle and lost theirs.
     pub untracked: u32,
     pub evicted: u32,
+    /// Open connections without a request to which nothing is owed.
+    pub silent: i32,
+    pub connections: Connections,
+    /// Exchanges that could not be timed, and the sum of the times of the others.
+    pub unknown: u32,
+    pub first_bytes_ms: u32,
+}
+
+/// What became of the first service's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    pub replied: u32,
+    pub proved: u32,
+    pub asked: u32,
+    pub answered: u32,
+    pub ended: u32,
+    pub ended_exchanges: u32,
 }
 
 /// What the hook did and called.
@@ -345,6 +364,17 @@ impl Native {
             ends: word(),
             untracked: word(),
             evicted: word(),
+            silent: word() as i32,
+            connections: Connections {
+                replied: word(),
+                proved: word(),
+                asked: word(),
+                answered: word(),
+                ended: word(),
+                ended_exchanges: word(),
+            },
+            unknown: word(),
+            first_bytes_ms: word(),
         };
         let sample = take(SAMPLE).to_vec();
         let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;

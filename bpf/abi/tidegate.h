@@ -204,7 +204,7 @@ struct tg_totals {
 	__u64 ended;		/* of the answered */
 	__u64 ended_exchanges;	/* that these had */
 	__u64 unknown;		/* exchanges that could not be timed */
-	__u64 pad;
+	__u64 lost;		/* connections that asked and got nothing */
 	struct tg_histogram first_byte;
 	struct tg_histogram end;
 };

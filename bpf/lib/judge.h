@@ -213,21 +213,22 @@ tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 {
 	const struct tg_service *services = view->table->service;
 	struct tg_flow flow = { .fingerprint = tg_hash_flow(p, 0) };
-	int listen;
+	int listen, reset = 0;
 
 	if (likely(tg_flow_find(&flow))) {
-		tg_flow_ingress(ctx, &flow, p, p->flags & TG_TCP_RST &&
-				!tg_queue_outside(ctx, p));
-		return tg_pass(TG_REASON_NOT_NEW);
+		reset = p->flags & TG_TCP_RST && !tg_queue_outside(ctx, p);
+	} else {
+		listen = tg_listen_of(view, p, kinds);
+		if (listen < 0)
+			return tg_pass(TG_REASON_NOT_SERVICE);
+		if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) !=
+			    TG_TCP_ACK ||
+		    !tg_flow_ack(p, flow.fingerprint,
+				 services[tg_listen_service(listen)].gauge) ||
+		    !p->payload || !tg_flow_find(&flow))
+			return tg_pass(TG_REASON_NOT_NEW);
 	}
-	listen = tg_listen_of(view, p, kinds);
-	if (listen < 0)
-		return tg_pass(TG_REASON_NOT_SERVICE);
-	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK &&
-	    tg_flow_ack(p, flow.fingerprint,
-			services[tg_listen_service(listen)].gauge) &&
-	    p->payload && tg_flow_find(&flow))
-		tg_flow_ingress(ctx, &flow, p, 0);
+	tg_flow_ingress(ctx, &flow, p, reset);
 	return tg_pass(TG_REASON_NOT_NEW);
 }
 

@@ -84,14 +84,17 @@ tg_turn_ask(const struct tg_flow_way *way, __u64 meta)
 
 /* ---- flights of tickets ---- */
 
-/* One more, or one fewer, for records of this size at the head of a response. */
-static __always_inline void tg_flight_vote(struct tg_flights *flights,
-					   __u16 bytes, __u8 records, int up)
+/*
+ * One more, or fewer, for records of this size at the head of a response. Not
+ * static, as what follows: the verifier looks at it once.
+ */
+__noinline int tg_flight_vote(struct tg_flights *flights, __u16 bytes,
+			      __u8 records, int up)
 {
 	struct tg_flight *least;
 
 	if (!flights)
-		return;
+		return 0;
 	least = &flights->flight[0];
 	for (__u32 i = 0; i < TG_FLIGHTS_EACH; i++) {
 		struct tg_flight *f = &flights->flight[i];
@@ -103,28 +106,27 @@ static __always_inline void tg_flight_vote(struct tg_flights *flights,
 				f->votes -= f->votes > 1 ? 2 : 1;
 			if (up && f->records < records)
 				f->records = records;
-			return;
+			return 0;
 		}
 		if (f->votes < least->votes)
 			least = f;
 	}
 	if (!up)
-		return;
+		return 0;
 	if (least->votes) {	/* another size must come more often to take it */
 		least->votes--;
-		return;
+		return 0;
 	}
 	least->bytes = bytes;
 	least->records = records;
 	least->votes = 1;
+	return 0;
 }
 
 /* How many records of this size are known to come first. */
 static __always_inline __u32 tg_flight_known(const struct tg_flights *flights,
 					     __u16 bytes)
 {
-	if (!flights)
-		return 0;
 	for (__u32 i = 0; i < TG_FLIGHTS_EACH; i++)
 		if (flights->flight[i].bytes == bytes &&
 		    flights->flight[i].votes >= TG_FLIGHT_KNOWN)
@@ -180,7 +182,7 @@ static __always_inline void tg_turn_chosen(struct tg_flow_way *way,
 					   struct tg_flights *flights, int h2)
 {
 	way->server |= TG_SERVER_PREAMBLE;
-	if (!flights)
+	if (!flights)	/* which one it is is known all the same */
 		return;
 	if (h2)
 		flights->h2++;
@@ -211,16 +213,16 @@ static __always_inline __u32 tg_turn_preamble(struct tg_said_ask *ask,
 }
 
 /* What a segment of the server's says, where it is made of records. */
-static __always_inline void tg_turn_records(struct tg_said_ask *ask,
-					    struct tg_flow_way *way,
-					    __u64 meta)
+__noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
+			       struct tg_flights *flights, __u64 meta)
 {
-	struct tg_flights *flights = tg_flights_of(meta);
-	__u32 alike = tg_flight_alike(ask), known, at = 0;
-	__u16 bytes = ask->record[0].length;
+	__u32 alike, known, at = 0;
+	__u16 bytes;
 
-	if (!ask->count)
-		return;		/* more of a record: of a response */
+	if (!ask || !way || !flights || !ask->count)
+		return 0;	/* more of a record: of a response */
+	alike = tg_flight_alike(ask);
+	bytes = ask->record[0].length;
 	if (ask->talk == TG_TALK_TLS13 && !(way->server & TG_SERVER_ANSWERED)) {
 		known = tg_flight_known(flights, bytes);
 		if (way->flight_records && way->flight != bytes)
@@ -238,16 +240,17 @@ static __always_inline void tg_turn_records(struct tg_said_ask *ask,
 				/* nobody asked: it can be nothing else */
 				tg_flight_vote(flights, bytes, alike, 1);
 				ask->said = TG_SAID_CONTROL;
-				return;
+				return 0;
 			}
 			way->flight = bytes;
 			way->flight_records = alike;
 			way->server |= TG_SERVER_CANDIDATE;
-			return;
+			return 0;
 		}
 	}
 	at = tg_turn_preamble(ask, way, flights, at);
 	ask->said = tg_turn_rest(ask, at);
+	return 0;
 }
 
 /* ---- the server speaks ---- */
@@ -380,7 +383,7 @@ static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 		return meta;
 	}
 	if (ask.talk == TG_TALK_TLS12 || ask.talk == TG_TALK_TLS13)
-		tg_turn_records(&ask, way, meta);
+		tg_turn_records(&ask, way, tg_flights_of(meta), meta);
 	if (!ask.h2 && meta & TG_FLOW_H2)
 		tg_turn_change(flow, &meta, TG_FLOW_H2, 0);
 	if (!(meta & TG_FLOW_TURN)) {
@@ -538,6 +541,8 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 	if (last.exchanges) {
 		totals->ended++;
 		totals->ended_exchanges += last.exchanges;
+	} else if (meta & TG_FLOW_ASKED && !(last.server & TG_SERVER_ANSWERED)) {
+		totals->lost++;
 	}
 }
 

@@ -127,7 +127,7 @@ plain! {
     struct TotalsHead {
         offered: u64, repeated: u64, admitted: u64, refused: u64,
         replied: u64, proved: u64, asked: u64, answered: u64, ended: u64, ended_exchanges: u64,
-        unknown: u64, pad: u64,
+        unknown: u64, lost: u64,
     } = 96;
     /// A histogram.
     struct HistogramRaw { count: u64, sum_ns: u64, bucket: [u64; HISTOGRAM_BUCKETS] } = 16 + 8 * HISTOGRAM_BUCKETS;

@@ -144,6 +144,7 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
         connections.asked += cpu.head.asked;
         connections.answered += cpu.head.answered;
         connections.ended += cpu.head.ended;
+        connections.lost += cpu.head.lost;
         connections.ended_exchanges += cpu.head.ended_exchanges;
         add(&mut totals.first_byte, &cpu.first_byte);
         add(&mut totals.end, &cpu.end);

@@ -105,6 +105,7 @@ fn a_client_that_leaves_waits_no_more_and_its_late_response_is_counted() {
         d.ask(GET);
         let s = d.client_reset();
         assert_eq!((s.waiting, s.open, s.connections.ended), (0, 0, 0), "it had no exchange");
+        assert_eq!(s.connections.lost, 1, "and what it asked for is lost");
     });
 }
 

@@ -269,6 +269,7 @@ static void host_put_signals(struct host_bytes *out)
 	host_put_u32(out, totals->answered);
 	host_put_u32(out, totals->ended);
 	host_put_u32(out, totals->ended_exchanges);
+	host_put_u32(out, totals->lost);
 	host_put_u32(out, totals->unknown);
 	host_put_u32(out, totals->first_byte.sum_ns / 1000000);
 }

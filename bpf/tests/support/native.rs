@@ -186,6 +186,7 @@ pub struct Connections {
     pub answered: u32,
     pub ended: u32,
     pub ended_exchanges: u32,
+    pub lost: u32,
 }
 
 /// What the hook did and called.
@@ -372,6 +373,7 @@ impl Native {
                 answered: word(),
                 ended: word(),
                 ended_exchanges: word(),
+                lost: word(),
             },
             unknown: word(),
             first_bytes_ms: word(),

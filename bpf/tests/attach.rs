@@ -154,8 +154,7 @@ fn a_foreign_xdp_program_is_never_replaced() {
     let id = xdp_id(&net).unwrap();
     assert_eq!(foreign_program(id).unwrap().as_deref(), Some("stranger"), "a check finds it");
 
-    let dataplane =
-        Dataplane::start(&without_replies(net.interface(AttachMode::Auto))).unwrap();
+    let dataplane = Dataplane::start(&without_replies(net.interface(AttachMode::Auto))).unwrap();
     let hooks = dataplane.hooks();
     assert_eq!(hooks[0].ingress, Some(Hook::Tcx));
     assert!(hooks[0].notes.iter().any(|note| note.contains("stranger")), "{hooks:?}");

@@ -54,8 +54,7 @@ impl Foreign {
                 let interface = interface.shown();
                 Error::Attach { interface, hook: "tcx", source }
             };
-            let program =
-                syscall::load_verdict(Pass::Tcx(side), NAME, verdict).map_err(failed)?;
+            let program = syscall::load_verdict(Pass::Tcx(side), NAME, verdict).map_err(failed)?;
             let link = syscall::link_create(program.as_fd(), &place).map_err(failed)?;
             Ok(Neighbour { _link: link })
         })

@@ -257,6 +257,10 @@ impl Owner {
         if !lost.is_empty() {
             self.warnings.raise(now, "hooks", lost.join("; "));
         }
+        let doubts = self.plane.doubts();
+        if !doubts.is_empty() {
+            self.warnings.raise(now, "interfaces", doubts.join("; "));
+        }
         self.take_samples(now);
         self.note_lost_lines(now);
         if self.intent.released {

@@ -20,7 +20,7 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
         let line = page.lines().find(|line| line.starts_with("tidegate_dataplane_attached{"));
         line.unwrap().to_owned()
     };
-    assert!(attached().ends_with("layer=\"xdp\"} 1"), "{}", attached());
+    assert!(attached().ends_with("layer=\"tcx\"} 1"), "{}", attached());
 
     ip(&format!("-n {} link del v0", world.name()));
     world.plug();
@@ -34,7 +34,7 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     assert!(!refused.status.success() && text.contains("start it anew"), "{text}");
     let status = world.status();
     let warning =
-        "hooks: interface v0: xdp (in) is not there any more: the interface was made anew";
+        "hooks: interface v0: tcx (in) is not there any more: the interface was made anew";
     assert!(status.contains(warning) && status.contains("gave up its privileges"), "{status}");
 }
 

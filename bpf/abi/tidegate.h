@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 6
+#define TG_ABI_VERSION 7
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -228,6 +228,11 @@ struct tg_pending {
 	__u32 copies;		/* that passed after it */
 };
 TG_ASSERT(sizeof(struct tg_pending) == 32);
+
+/* Of all services, per CPU. */
+struct tg_notes {
+	__u64 lost;		/* young notes of SYNs that others took the place of */
+};
 
 #define TG_FLOW_WAYS 4
 

@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 

@@ -35,3 +35,4 @@ pub mod scene;
 pub mod setup;
 pub mod setups;
 pub mod talk;
+pub mod time_wait;

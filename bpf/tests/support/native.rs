@@ -72,9 +72,11 @@ pub enum Call {
     Origins,
     Times,
     Doors,
+    Notes,
     LimitsOfService,
     Socket,
     ToTcp,
+    ToTimeWait,
     Ring,
     Tail,
     Pull,
@@ -86,10 +88,10 @@ impl Call {
     fn of(code: u8) -> Self {
         use Call::{
             Answers, Control, Counts, Doors, Flows, Gauges, Lease, Limits, LimitsOfService,
-            Listens, Load, Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store,
-            Tables, Tail, Times, ToTcp, Totals,
+            Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States,
+            Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
         };
-        const MAPS: [Call; 18] = [
+        const MAPS: [Call; 19] = [
             Control,
             Lease,
             Tables,
@@ -107,10 +109,15 @@ impl Call {
             Origins,
             Times,
             Doors,
+            Notes,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
         let at = usize::from(code);
+        const TO_TIME_WAIT: usize = 42;
+        if at == TO_TIME_WAIT {
+            return ToTimeWait;
+        }
         MAPS.get(at).or_else(|| OTHERS.get(at - 32)).copied().unwrap()
     }
 }
@@ -167,6 +174,8 @@ pub struct Signals {
     /// Connections that found no place in the table, and those that were idle and lost theirs.
     pub untracked: u32,
     pub evicted: u32,
+    /// Notes of SYNs that were overwritten while they were young.
+    pub lost: u32,
 }
 
 /// What the hook did and called.
@@ -290,7 +299,10 @@ impl Native {
         let (state, length, limit) = match arrival.socket {
             Socket::Nothing => (0, 0, 0),
             Socket::Established => (1, 0, 0),
-            Socket::TimeWait => (6, 0, 0),
+            Socket::TimeWait(waits) => {
+                let (length, limit) = waits.listener.unwrap_or_default();
+                (6, length, limit)
+            }
             Socket::Listener { length, limit } => (10, length, limit),
             Socket::Request => (12, 0, 0),
         };
@@ -299,6 +311,13 @@ impl Native {
         let mut message = std::mem::take(&mut self.pending);
         message.push(b'k');
         push(&mut message, &[state, length, limit]);
+        if let Socket::TimeWait(waits) = arrival.socket {
+            message.push(b'v');
+            let substate = if waits.closing { 5 } else { 6 };
+            let listener = if waits.listener.is_some() { 10 } else { 0 };
+            let (stamp, stamped) = (waits.stamp.unwrap_or(0), u32::from(waits.stamp.is_some()));
+            push(&mut message, &[waits.next, stamp, stamped, substate, listener]);
+        }
         message.push(command);
         push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at]);
         push(&mut message, &[how.dice[0], how.dice[1], size]);
@@ -345,6 +364,7 @@ impl Native {
             ends: word(),
             untracked: word(),
             evicted: word(),
+            lost: word(),
         };
         let sample = take(SAMPLE).to_vec();
         let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;

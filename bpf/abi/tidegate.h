@@ -241,6 +241,11 @@ struct tg_pending {
 };
 TG_ASSERT(sizeof(struct tg_pending) == 32);
 
+/* Of all services, per CPU. */
+struct tg_notes {
+	__u64 lost;		/* young notes of SYNs that others took the place of */
+};
+
 #define TG_FLOW_WAYS 4
 
 /*

@@ -4,8 +4,8 @@
  * the server owes a response. This is the table; lib/turn.h says what moves a
  * connection in it.
  *
- * A SYN that passes leaves a note in `pending`, a fixed array that strangers
- * may overwrite as they like. The server's SYN-ACK adds its ISN. An ACK that
+ * A SYN that passes leaves a note in `pending`, a fixed array that any sender
+ * may overwrite; the loss of a young note is counted (tg_notes). The server's SYN-ACK adds its ISN. An ACK that
  * names this ISN proves that the client receives what is sent to its address:
  * only then a connection gets a place in the flow table.
  *
@@ -234,10 +234,59 @@ static __always_inline __u32 tg_flow_claim(struct tg_flow_set *set,
 	return TG_FLOW_WAYS;
 }
 
+/*
+ * The note of a connection, or the place of another one. Two places that share
+ * a cache line are tried: with one, a seventh of the SYNs would find it taken
+ * while a table is filled to a seventh.
+ */
 static __always_inline struct tg_pending *tg_pending_of(__u64 fingerprint)
 {
-	return tg_at(&tg_pending,
-		     (__u32)(fingerprint >> 8) & settings.pending_mask);
+	__u32 at = (__u32)(fingerprint >> 8) & settings.pending_mask;
+	__u32 print = fingerprint >> 32;
+	struct tg_pending *first = tg_at(&tg_pending, at), *second;
+
+	if (!first || first->fingerprint == print)
+		return first;
+	second = tg_at(&tg_pending, at ^ 1);
+	return second && second->fingerprint == print ? second : first;
+}
+
+/*
+ * A note is young for as long as the first three repetitions of a SYN may come
+ * (1, 3 and 7 s after it). One that is overwritten before that is counted.
+ */
+#define TG_NOTE_YOUNG_NS (7 * TG_NS_PER_S)
+
+/* Of two places of other connections, the free one or the older. */
+static __always_inline struct tg_pending *
+tg_pending_older(struct tg_pending *a, struct tg_pending *b)
+{
+	if (!a->fingerprint)
+		return a;
+	return !b->fingerprint || b->syn_ns < a->syn_ns ? b : a;
+}
+
+/* Where a connection's note is written; a young one that goes is counted. */
+static __always_inline struct tg_pending *tg_pending_take(__u64 fingerprint,
+							  __u64 now_ns)
+{
+	__u32 at = (__u32)(fingerprint >> 8) & settings.pending_mask;
+	struct tg_pending *pending = tg_pending_of(fingerprint), *other;
+	__u32 print = fingerprint >> 32;
+	struct tg_notes *notes;
+
+	if (!pending || pending->fingerprint == print)
+		return pending;
+	other = tg_at(&tg_pending, at ^ 1);
+	if (other)
+		pending = tg_pending_older(pending, other);
+	if (!pending->fingerprint ||
+	    tg_elapsed_ns(now_ns, pending->syn_ns) >= TG_NOTE_YOUNG_NS)
+		return pending;
+	notes = tg_at(&tg_notes, 0);
+	if (notes)
+		notes->lost++;
+	return pending;
 }
 
 /* Reads the note of a SYN, without using it: as tg_limits_fetch(). */
@@ -259,7 +308,7 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 					__u64 now_ns)
 {
 	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
-	struct tg_pending *pending = tg_pending_of(fingerprint);
+	struct tg_pending *pending = tg_pending_take(fingerprint, now_ns);
 	__u32 print = fingerprint >> 32;
 
 	if (!pending)

@@ -5,7 +5,9 @@
  *	not understood, not TCP to a service	pass, with the parser's reason
  *	no SYN					pass (not-new), passive signals
  *	never-shed port or source		pass
- *	a socket exists for the tuple		pass (socket-…)
+ *	a socket exists for the tuple		pass (socket-…), but for one in
+ *						TIME_WAIT whose tuple the SYN
+ *						opens anew (lib/queue.h)
  *	a copy of a SYN that passed		pass (socket-request)
  *	kill switch				pass (released)
  *	lease ended				pass (lease-expired)
@@ -188,11 +190,9 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	if (!reason &&
 	    tg_flow_is_copy(p, c->fingerprint, c->ask.event.now_ns))
 		return tg_pass(TG_REASON_SOCKET_REQUEST);
-	if (reason) {
-		if (reason == TG_REASON_SOCKET_TIME_WAIT)
-			tg_note_syn(p, c);
+	/* the stack opens no connection for it: nothing to note, either */
+	if (reason)
 		return tg_pass(reason);
-	}
 	c->strength = tg_lease_strength(c->ask.event.now_ns);
 	if (c->view.released)
 		reason = TG_REASON_RELEASED;

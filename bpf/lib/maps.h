@@ -132,6 +132,13 @@ struct {
 } tg_pending SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_notes);
+} tg_notes SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 16384);

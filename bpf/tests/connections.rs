@@ -34,7 +34,12 @@ fn a_connection_is_followed() {
         let life = life(ipv6, end);
         let normal = play(&mut native, &setup, (&life, None));
         for (step, ran) in life.iter().zip(&normal) {
-            assert_eq!(Said::of(&ran.signals), step.signals, "{end:?}, IPv6 {ipv6}: after {}", step.about);
+            assert_eq!(
+                Said::of(&ran.signals),
+                step.signals,
+                "{end:?}, IPv6 {ipv6}: after {}",
+                step.about
+            );
             assert_eq!(ran.frame, step.frame, "{}", step.about);
         }
         let calls = |at: usize| 1..=normal[at].calls.len() as u32;
@@ -93,7 +98,12 @@ fn a_word_that_another_cpu_changed_is_changed_all_the_same() {
         for lost in (0..life.len()).flat_map(|at| (1..=SWAPS).map(move |swap| (at, swap))) {
             let seen = play_losing(&mut native, &base(), (&life, lost));
             for (step, signals) in life.iter().zip(seen) {
-                assert_eq!(Said::of(&signals), step.signals, "{end:?}: {lost:?} lost, after {}", step.about);
+                assert_eq!(
+                    Said::of(&signals),
+                    step.signals,
+                    "{end:?}: {lost:?} lost, after {}",
+                    step.about
+                );
             }
         }
     }

@@ -4,7 +4,7 @@
 use super::engine::Arrival;
 use super::native::{How, NOW, Native, Ran, Signals};
 use super::packet::{ACK, CLIENT4, CLIENT6, FIN, PSH, Packet, RST, SERVER4, SERVER6, eth};
-use super::reference::Socket;
+use super::reference::{Socket, TimeWait};
 use super::setup::{SECOND, Setup};
 
 /// One packet of it.
@@ -66,6 +66,9 @@ pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
     ]
 }
 
+/// Nothing of it matters to a RST.
+const WAITS: TimeWait = TimeWait { next: 0, stamp: None, closing: false, listener: None };
+
 /// A client's RST for an open connection: what the stack knows of the tuple, the sequence number,
 /// and whether the connection is over then. The window of the socket is 1000 … 1500.
 pub const RESETS: [(&str, Socket, u32, bool); 10] = [
@@ -78,7 +81,7 @@ pub const RESETS: [(&str, Socket, u32, bool); 10] = [
     ("no socket to ask: a router", Socket::Nothing, 77, true),
     ("a listener, which has no window", Socket::Listener { length: 0, limit: 1 }, 77, true),
     ("a request, which has none", Socket::Request, 1000, true),
-    ("TIME_WAIT", Socket::TimeWait, 1000, true),
+    ("TIME_WAIT", Socket::TimeWait(WAITS), 1000, true),
 ];
 
 /// Opens a connection, gives it one of [`RESETS`]; how many are open then. `fail_at`: of the RST.

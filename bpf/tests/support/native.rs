@@ -73,9 +73,11 @@ pub enum Call {
     Times,
     Doors,
     Flights,
+    Notes,
     LimitsOfService,
     Socket,
     ToTcp,
+    ToTimeWait,
     Ring,
     Tail,
     Pull,
@@ -86,11 +88,11 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Counts, Doors, Flights, Flows, Gauges, Lease, Limits, LimitsOfService,
-            Listens, Load, Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store,
-            Tables, Tail, Times, ToTcp, Totals,
+            Answers, Control, Counts, Doors, Flights, Flows, Gauges, Lease, Limits,
+            LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring,
+            Socket, States, Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
         };
-        const MAPS: [Call; 19] = [
+        const MAPS: [Call; 20] = [
             Control,
             Lease,
             Tables,
@@ -109,10 +111,15 @@ impl Call {
             Times,
             Doors,
             Flights,
+            Notes,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
         let at = usize::from(code);
+        const TO_TIME_WAIT: usize = 42;
+        if at == TO_TIME_WAIT {
+            return ToTimeWait;
+        }
         MAPS.get(at).or_else(|| OTHERS.get(at - 32)).copied().unwrap()
     }
 }
@@ -175,6 +182,8 @@ pub struct Signals {
     /// Exchanges that could not be timed, and the sum of the times of the others.
     pub unknown: u32,
     pub first_bytes_ms: u32,
+    /// Notes of SYNs that were overwritten while they were young.
+    pub notes_lost: u32,
 }
 
 /// What became of the first service's connections.
@@ -310,7 +319,10 @@ impl Native {
         let (state, length, limit) = match arrival.socket {
             Socket::Nothing => (0, 0, 0),
             Socket::Established => (1, 0, 0),
-            Socket::TimeWait => (6, 0, 0),
+            Socket::TimeWait(waits) => {
+                let (length, limit) = waits.listener.unwrap_or_default();
+                (6, length, limit)
+            }
             Socket::Listener { length, limit } => (10, length, limit),
             Socket::Request => (12, 0, 0),
         };
@@ -319,6 +331,13 @@ impl Native {
         let mut message = std::mem::take(&mut self.pending);
         message.push(b'k');
         push(&mut message, &[state, length, limit]);
+        if let Socket::TimeWait(waits) = arrival.socket {
+            message.push(b'v');
+            let substate = if waits.closing { 5 } else { 6 };
+            let listener = if waits.listener.is_some() { 10 } else { 0 };
+            let (stamp, stamped) = (waits.stamp.unwrap_or(0), u32::from(waits.stamp.is_some()));
+            push(&mut message, &[waits.next, stamp, stamped, substate, listener]);
+        }
         message.push(command);
         push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at]);
         push(&mut message, &[how.dice[0], how.dice[1], size]);
@@ -377,6 +396,7 @@ impl Native {
             },
             unknown: word(),
             first_bytes_ms: word(),
+            notes_lost: word(),
         };
         let sample = take(SAMPLE).to_vec();
         let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;

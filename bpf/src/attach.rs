@@ -11,7 +11,7 @@ mod watch;
 pub(crate) use left::remove_filters;
 
 use crate::core::Core;
-use crate::mount::{Attempt, pin_link};
+use crate::mount::{Attempt, Told, pin_link};
 use crate::namespace::{self, Device};
 use crate::syscall::{self, Filter, Side};
 use crate::{Error, Interface};
@@ -103,6 +103,8 @@ pub struct Attached {
     pub lost: Vec<String>,
     /// What the operator should know about it.
     pub notes: Vec<String>,
+    /// What the operator should doubt, for as long as it is attached so.
+    pub warnings: Vec<String>,
 }
 
 /// A hook in place.
@@ -120,11 +122,22 @@ pub(crate) struct Mounted {
     pub(crate) program: OwnedFd,
     /// Another hook of ours is at work in this role until the commit.
     pub(crate) waits: bool,
+    /// The link at tcx that is at work until then, behind a program that is not ours.
+    pub(crate) replaces: Option<OwnedFd>,
     /// Why it is not there any more, as of the last look; `None`: it is.
     pub(crate) lost: Option<String>,
 }
 
 impl Mounted {
+    /// Whoever looks for the link that was to be replaced finds it again.
+    pub(crate) fn restore_pin(&self) {
+        if let (Some(link), Some(pin)) = (&self.replaces, &self.pin)
+            && let Err(error) = pin_link(link, pin)
+        {
+            tracing::warn!("{error}");
+        }
+    }
+
     /// Puts our program back where another process has put its own, and the pin; both need no
     /// privileges with a link.
     fn reassert(&self, device: Device) -> io::Result<()> {
@@ -159,7 +172,7 @@ pub(crate) struct Bound {
     device: Device,
     /// One for each role that is in place.
     mounted: Vec<Mounted>,
-    notes: Vec<String>,
+    told: Told,
     /// Whether there is an interface of this name, as of the last look.
     present: bool,
 }
@@ -173,7 +186,8 @@ impl Bound {
             egress: self.works(Role::Watch),
             requests: self.works(Role::Requests),
             lost: self.lost().collect(),
-            notes: self.notes.clone(),
+            notes: self.told.notes.clone(),
+            warnings: self.told.warnings.clone(),
         }
     }
 
@@ -259,6 +273,7 @@ impl Bound {
     pub(crate) fn undo(&self) {
         for mounted in self.mounted.iter().filter(|mounted| mounted.new) {
             let _ = self.unmount(mounted);
+            mounted.restore_pin();
         }
     }
 
@@ -345,8 +360,8 @@ pub(crate) fn attach(
         let device = namespace::device(interface)?;
         let earlier = earlier.filter(|bound| bound.device == device);
         let attempt = Attempt { core, interface, device, earlier };
-        let (mounted, notes) = attempt.all()?;
-        Ok(Bound { interface: interface.clone(), device, mounted, notes, present: true })
+        let (mounted, told) = attempt.all()?;
+        Ok(Bound { interface: interface.clone(), device, mounted, told, present: true })
     })
 }
 

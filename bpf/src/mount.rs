@@ -27,10 +27,24 @@ pub(crate) const OUR_PREFIX: &str = "tg_";
 /// Hooks that are links.
 const LINKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
 
-/// What holds for answers from XDP on veth.
-const VETH_NOTE: &str = "veth: answers (RST) from XDP reach the peer only if it has GRO on or an \
-    XDP program; otherwise they are lost, and a reject acts as a drop (attach: tcx has no such \
-    condition)";
+/// What holds for RSTs from native XDP on veth. The peer is in another namespace, and its settings
+/// may change at any time: nobody here can look.
+const VETH_WARNING: &str = "attach: xdp on veth: a RST reaches the peer only if the peer has GRO on or \
+    an XDP program; otherwise it is lost, and a reject acts as a drop (`attach: auto` and \
+    `attach: tcx` have no such condition)";
+
+/// Why `auto` does not take XDP there.
+const VETH_NOTE: &str = "veth: attached at tcx, because a RST from native XDP is lost where the peer has \
+    neither GRO nor an XDP program";
+
+/// What an operator is told of how an interface is attached.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Worth to know.
+    pub(crate) notes: Vec<String>,
+    /// Doubts that last as long as it is attached so.
+    pub(crate) warnings: Vec<String>,
+}
 
 /// What an attempt to attach needs to know.
 pub(crate) struct Attempt<'a> {
@@ -44,20 +58,22 @@ pub(crate) struct Attempt<'a> {
 impl Attempt<'_> {
     /// Every hook that the plan needs, and what the operator should know. If one cannot be put on,
     /// what was put on before goes again.
-    pub(crate) fn all(&self) -> Result<(Vec<Mounted>, Vec<String>), Error> {
-        let mut notes = Vec::new();
-        let mut mounted = vec![self.ingress(&mut notes)?];
-        mounted.extend(self.egress(&mut notes));
+    pub(crate) fn all(&self) -> Result<(Vec<Mounted>, Told), Error> {
+        let mut told = Told::default();
+        // First those of requests: what comes later goes to the head of the chain, before them.
+        let mut mounted = Vec::new();
         if self.core.plan.has_rules() {
-            match self.requests() {
-                Ok(requests) => mounted.extend(requests),
-                Err(error) => {
-                    mounted.iter().filter(|mounted| mounted.new).for_each(|m| self.take_off(m));
-                    return Err(error);
-                }
+            mounted.extend(self.requests()?);
+        }
+        match self.ingress(&mut told) {
+            Ok(ingress) => mounted.push(ingress),
+            Err(error) => {
+                mounted.iter().for_each(|mounted| self.take_back(mounted));
+                return Err(error);
             }
         }
-        Ok((mounted, notes))
+        mounted.extend(self.egress(&mut told.notes));
+        Ok((mounted, told))
     }
 
     /// Takes our hooks off that are not used any more, then wakes those that waited. Returns what
@@ -69,6 +85,10 @@ impl Attempt<'_> {
     }
 
     fn wake(&self, mounted: &mut Mounted) -> Result<(), Error> {
+        if let Some(replaced) = mounted.replaces.take() {
+            // One that is gone already needs no detaching.
+            let _ = syscall::link_detach(replaced.as_fd());
+        }
         let woken = match &mounted.link {
             Some(link) => syscall::link_update(link.as_fd(), mounted.program.as_fd()),
             None => {
@@ -87,15 +107,17 @@ impl Attempt<'_> {
         match self.tc(Role::Requests) {
             Ok(requests) => Ok([answers, requests]),
             Err(error) => {
-                if answers.new {
-                    self.take_off(&answers);
-                }
+                self.take_back(&answers);
                 Err(error)
             }
         }
     }
 
-    fn take_off(&self, mounted: &Mounted) {
+    /// Detaches what was not there before.
+    fn take_back(&self, mounted: &Mounted) {
+        if !mounted.new {
+            return;
+        }
         if let Some(pin) = &mounted.pin {
             remove_pin(pin);
         }
@@ -103,11 +125,15 @@ impl Attempt<'_> {
             Some(link) => syscall::link_detach(link.as_fd()),
             None => syscall::clsact_detach(self.device.ifindex, mounted.role.filter()),
         };
+        mounted.restore_pin();
     }
 
     /// The first of the candidates that works.
-    fn ingress(&self, notes: &mut Vec<String>) -> Result<Mounted, Error> {
+    fn ingress(&self, told: &mut Told) -> Result<Mounted, Error> {
+        let replies = self.core.plan.settings.rst_per_second > 0;
+        let loses_replies = self.device.veth && replies;
         let candidates: &[Hook] = match self.interface.attach {
+            AttachMode::Auto if loses_replies => &[Hook::Tcx, Hook::Clsact],
             AttachMode::Auto => &[Hook::Xdp, Hook::Tcx, Hook::Clsact],
             AttachMode::Xdp => &[Hook::Xdp],
             AttachMode::XdpGeneric => &[Hook::XdpGeneric],
@@ -117,17 +143,22 @@ impl Attempt<'_> {
         for (place, hook) in candidates.iter().enumerate() {
             match self.mount(*hook, Role::Judge) {
                 Ok(mounted) => {
-                    if *hook == Hook::Xdp && self.device.veth {
-                        notes.push(VETH_NOTE.to_string());
+                    match (hook, self.interface.attach) {
+                        (Hook::Xdp, _) if loses_replies => {
+                            told.warnings.push(VETH_WARNING.to_string());
+                        }
+                        (_, AttachMode::Auto) if loses_replies => {
+                            told.notes.push(VETH_NOTE.to_string());
+                        }
+                        _ => {}
                     }
                     if matches!(hook, Hook::Xdp | Hook::XdpGeneric) {
-                        let answers = self.core.plan.settings.rst_per_second > 0;
-                        notes.extend(namespace::offload_notes(self.interface, answers));
+                        told.notes.extend(namespace::offload_notes(self.interface, replies));
                     }
                     return Ok(mounted);
                 }
                 Err(error) if place + 1 == candidates.len() => return Err(error),
-                Err(error) => notes.push(format!("{error}; trying the next hook")),
+                Err(error) => told.notes.push(format!("{error}; trying the next hook")),
             }
         }
         Err(self.failed("ingress", io::ErrorKind::Unsupported.into()))
@@ -197,8 +228,12 @@ impl Attempt<'_> {
         }
         let pin = self.pin(hook, role);
         let own = self.own_link(hook, role);
+        // A link cannot be moved: one behind a program of somebody else gets a successor.
+        let hidden = |link: &OwnedFd| hook == Hook::Tcx && self.is_hidden(link, role.side());
+        let (own, replaces) =
+            if own.as_ref().is_some_and(hidden) { (None, own) } else { (own, None) };
         let new = own.is_none();
-        let waits = self.is_elsewhere(hook, role);
+        let waits = replaces.is_some() || self.is_elsewhere(hook, role);
         let link = match own {
             Some(link) => {
                 if !waits {
@@ -213,7 +248,36 @@ impl Attempt<'_> {
         if let Some(pin) = &pin {
             pin_link(&link, pin)?;
         }
-        Ok(Mounted { hook, role, link: Some(link), pin, new, program, waits, lost: None })
+        let link = Some(link);
+        Ok(Mounted { hook, role, link, pin, new, program, waits, replaces, lost: None })
+    }
+
+    /// Whether a program that is not ours runs before a link of ours at tcx: if it ends the chain,
+    /// nothing comes to us. Without the privileges to look nothing could be moved, either.
+    fn is_hidden(&self, link: &OwnedFd, side: Side) -> bool {
+        let program = |link: &OwnedFd| Some(syscall::link_info(link.as_fd()).ok()?.program);
+        let (Ok(chain), Some(own)) =
+            (syscall::tcx_programs(self.device.ifindex, side), program(link))
+        else {
+            return false;
+        };
+        let ours = Role::ALL.into_iter().filter(|role| role.side() == side);
+        let ours: Vec<u32> = ours
+            .filter_map(|role| self.own_link(Hook::Tcx, role))
+            .filter_map(|link| program(&link))
+            .collect();
+        chain.iter().take_while(|id| **id != own).any(|id| !ours.contains(id))
+    }
+
+    /// At the head of the chain, so that no program of somebody else that ends it hides traffic
+    /// from us; requests right behind SYNs.
+    fn order<'l>(&self, before: Option<&'l OwnedFd>, role: Role) -> syscall::Order<'l> {
+        match before {
+            Some(link) if !self.is_hidden(link, role.side()) => {
+                syscall::Order::Behind(link.as_fd())
+            }
+            _ => syscall::Order::First,
+        }
     }
 
     /// Whether another hook of ours is in place in this role: then this one waits.
@@ -270,17 +334,22 @@ impl Attempt<'_> {
         let (kind, flags) = match (hook, role.side()) {
             (Hook::Xdp, _) => (sys::BPF_XDP, syscall::XDP_NATIVE),
             (Hook::XdpGeneric, _) => (sys::BPF_XDP, syscall::XDP_GENERIC),
-            (_, Side::Ingress) => (sys::BPF_TCX_INGRESS, 0),
-            (_, Side::Egress) => (sys::BPF_TCX_EGRESS, 0),
+            (_, side) => (side.tcx(), 0),
         };
         let ifindex = self.device.ifindex;
         if kind == sys::BPF_XDP {
             self.refuse_foreign(syscall::xdp_program(ifindex).ok().flatten())?;
         }
-        // SYNs are judged before requests, also where requests were there first.
-        let judge = hook == Hook::Tcx && role == Role::Judge;
-        let next = if judge { self.own_link(Hook::Tcx, Role::Requests) } else { None };
-        let place = syscall::Place { ifindex, kind, flags, before: next.as_ref().map(AsFd::as_fd) };
+        let first = match role {
+            Role::Judge | Role::Watch => None,
+            Role::Requests => self.own_link(Hook::Tcx, Role::Judge),
+            Role::Answers => self.own_link(Hook::Tcx, Role::Watch),
+        };
+        let order = match hook {
+            Hook::Tcx => self.order(first.as_ref(), role),
+            Hook::Xdp | Hook::XdpGeneric | Hook::Clsact => syscall::Order::None,
+        };
+        let place = syscall::Place { ifindex, kind, flags, order };
         syscall::link_create(program.as_fd(), &place).map_err(|source| {
             // Somebody may have come in between.
             let busy = matches!(source.raw_os_error(), Some(16 | 17));
@@ -316,7 +385,8 @@ impl Attempt<'_> {
             let asleep = self.asleep(hook, role)?;
             syscall::clsact_attach(asleep.as_fd(), ifindex, filter).map_err(failed)?;
         }
-        Ok(Mounted { hook, role, link: None, pin: None, new, program, waits, lost: None })
+        let (link, pin, replaces) = (None, None, None);
+        Ok(Mounted { hook, role, link, pin, new, program, waits, replaces, lost: None })
     }
 
     /// Hooks of ours that this interface had before and does not need any more.

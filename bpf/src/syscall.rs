@@ -4,7 +4,7 @@
 
 use crate::abi::Plain;
 use libbpf_sys as sys;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -48,8 +48,19 @@ pub(crate) struct Place<'a> {
     pub(crate) ifindex: u32,
     pub(crate) kind: sys::bpf_attach_type,
     pub(crate) flags: u32,
-    /// The link before which it goes (tcx); last where there is none.
-    pub(crate) before: Option<BorrowedFd<'a>>,
+    /// Where in the chain of tcx.
+    pub(crate) order: Order<'a>,
+}
+
+/// A place in the chain of tcx.
+#[derive(Clone, Copy)]
+pub(crate) enum Order<'a> {
+    /// XDP has no chain; at tcx, behind all that are there.
+    None,
+    /// Before all that are there.
+    First,
+    /// Right behind this link.
+    Behind(BorrowedFd<'a>),
 }
 
 /// Attaches a program.
@@ -59,9 +70,14 @@ pub(crate) fn link_create(program: BorrowedFd<'_>, place: &Place<'_>) -> io::Res
         flags: place.flags,
         ..Default::default()
     };
-    if let Some(next) = place.before {
-        options.flags |= sys::BPF_F_BEFORE | sys::BPF_F_LINK;
-        options.__bindgen_anon_1.tcx.relative_fd = next.as_raw_fd() as u32;
+    match place.order {
+        Order::None => {}
+        // Relative to nothing: the head of the chain.
+        Order::First => options.flags |= sys::BPF_F_BEFORE,
+        Order::Behind(link) => {
+            options.flags |= sys::BPF_F_AFTER | sys::BPF_F_LINK;
+            options.__bindgen_anon_1.tcx.relative_fd = link.as_raw_fd() as u32;
+        }
     }
     let (program, ifindex) = (program.as_raw_fd(), place.ifindex as i32);
     // SAFETY: live descriptors and options that outlive the call.
@@ -100,13 +116,16 @@ const TC_NEXT: i32 = -1;
 /// Loads a program that lets everything pass. A program of ours can take its place in a link: the
 /// kernel compares types, attach types and (for large frames) that both take fragments.
 pub(crate) fn load_pass(place: Pass) -> io::Result<OwnedFd> {
-    let (kind, expected_attach_type, prog_flags, verdict) = match place {
-        Pass::Xdp => (sys::BPF_PROG_TYPE_XDP, sys::BPF_XDP, sys::BPF_F_XDP_HAS_FRAGS, XDP_PASS),
-        Pass::Tcx(Side::Ingress) => {
-            (sys::BPF_PROG_TYPE_SCHED_CLS, sys::BPF_TCX_INGRESS, 0, TC_NEXT)
-        }
-        Pass::Tcx(Side::Egress) => (sys::BPF_PROG_TYPE_SCHED_CLS, sys::BPF_TCX_EGRESS, 0, TC_NEXT),
-        Pass::Clsact => (sys::BPF_PROG_TYPE_SCHED_CLS, 0, 0, TC_NEXT),
+    let verdict = if place == Pass::Xdp { XDP_PASS } else { TC_NEXT };
+    load_verdict(place, c"tg_asleep", verdict)
+}
+
+/// Loads a program that has the same verdict for every packet.
+pub(crate) fn load_verdict(place: Pass, name: &CStr, verdict: i32) -> io::Result<OwnedFd> {
+    let (kind, expected_attach_type, prog_flags) = match place {
+        Pass::Xdp => (sys::BPF_PROG_TYPE_XDP, sys::BPF_XDP, sys::BPF_F_XDP_HAS_FRAGS),
+        Pass::Tcx(side) => (sys::BPF_PROG_TYPE_SCHED_CLS, side.tcx(), 0),
+        Pass::Clsact => (sys::BPF_PROG_TYPE_SCHED_CLS, 0, 0),
     };
     let code = [
         sys::bpf_insn { code: MOV64_K, imm: verdict, ..Default::default() },
@@ -118,7 +137,7 @@ pub(crate) fn load_pass(place: Pass) -> io::Result<OwnedFd> {
         prog_flags,
         ..Default::default()
     };
-    let (name, licence) = (c"tg_asleep".as_ptr(), c"Dual BSD/GPL".as_ptr());
+    let (name, licence) = (name.as_ptr(), c"Dual BSD/GPL".as_ptr());
     let length = code.len() as sys::size_t;
     // SAFETY: terminated strings, instructions of the length that is told, and options with their
     // size; all outlive the call.
@@ -134,6 +153,8 @@ pub(crate) struct LinkInfo {
     pub(crate) kind: u32,
     /// Interface; 0: it is gone.
     pub(crate) ifindex: u32,
+    /// Id of the program that it runs.
+    pub(crate) program: u32,
 }
 
 /// Reads what a link is.
@@ -144,7 +165,7 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     check(unsafe { sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) })?;
     // SAFETY: plain integers at the same place in both variants (ifindex is first in xdp and tcx).
     let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
-    Ok(LinkInfo { id: info.id, kind: info.type_, ifindex })
+    Ok(LinkInfo { id: info.id, kind: info.type_, ifindex, program: info.prog_id })
 }
 
 /// The XDP program on an interface, if there is one.
@@ -164,10 +185,7 @@ const TCX_MAX: usize = 64;
 
 /// The programs at tcx, in the order in which they run.
 pub(crate) fn tcx_programs(ifindex: u32, side: Side) -> io::Result<Vec<u32>> {
-    let kind = match side {
-        Side::Ingress => sys::BPF_TCX_INGRESS,
-        Side::Egress => sys::BPF_TCX_EGRESS,
-    };
+    let kind = side.tcx();
     let mut ids = [0; TCX_MAX];
     let mut options = sys::bpf_prog_query_opts {
         sz: size_of::<sys::bpf_prog_query_opts>() as sys::size_t,
@@ -237,6 +255,16 @@ pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
 pub(crate) enum Side {
     Ingress,
     Egress,
+}
+
+impl Side {
+    /// Its attach type at tcx.
+    pub(crate) const fn tcx(self) -> sys::bpf_attach_type {
+        match self {
+            Self::Ingress => sys::BPF_TCX_INGRESS,
+            Self::Egress => sys::BPF_TCX_EGRESS,
+        }
+    }
 }
 
 /// Handle and first priority of our clsact filters: fixed places, so that we find and replace our

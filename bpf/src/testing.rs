@@ -3,6 +3,9 @@
 //! tests and benchmarks; nothing is attached or pinned.
 
 pub mod bench;
+mod foreign;
+
+pub use foreign::{Foreign, Neighbour, Verdict as ForeignVerdict};
 
 use crate::abi::{Plain, Replay, SettingsRaw, XdpMd};
 use crate::core::Core;

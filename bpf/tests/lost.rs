@@ -58,7 +58,7 @@ fn is_limited(net: &Net, dataplane: &mut Dataplane, generation: u64) -> bool {
 #[test]
 fn an_interface_that_is_made_anew_is_told_and_its_hooks_come_back() {
     for (attach, name) in
-        [(AttachMode::Auto, "xdp"), (AttachMode::Tcx, "tcx"), (AttachMode::Clsact, "clsact")]
+        [(AttachMode::Xdp, "xdp"), (AttachMode::Tcx, "tcx"), (AttachMode::Clsact, "clsact")]
     {
         let (net, fs) = (Net::new(), BpfFs::new());
         let _listener = within(&net.server, || TcpListener::bind("0.0.0.0:80").unwrap());

@@ -171,7 +171,7 @@ fn a_daemon_without_privileges_changes_rules_and_limits() {
 #[test]
 fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
     let (net, fs) = (Net::new(), BpfFs::new());
-    let mut with = plan_with(&net, AttachMode::Auto, &["/a"]);
+    let mut with = plan_with(&net, AttachMode::Xdp, &["/a"]);
     with.settings.pins = Some(fs.pins());
     let without = without(&with);
     let mut dataplane = Dataplane::start(&without).unwrap();
@@ -204,7 +204,7 @@ fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
 
 #[test]
 fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_judge() {
-    for mode in [AttachMode::Tcx, AttachMode::Auto] {
+    for mode in [AttachMode::Tcx, AttachMode::Xdp] {
         let (net, fs) = (Net::new(), BpfFs::new());
         let mut plan = plan_with(&net, mode, &["/a"]);
         plan.settings.pins = Some(fs.pins());
@@ -266,7 +266,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
 #[test]
 fn requests_are_judged_behind_syns_also_where_they_were_there_first() {
     let net = Net::new();
-    let plan = plan_with(&net, AttachMode::Auto, &["/"]);
+    let plan = plan_with(&net, AttachMode::Xdp, &["/"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let at = |place: usize| tcx_programs(&plan.interfaces[0]).unwrap()[place].clone();
     assert_eq!(at(0), ["tg_request_in"], "SYNs are judged at XDP");

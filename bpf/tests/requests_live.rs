@@ -22,7 +22,7 @@ use tidegate_policy::Action;
 use tidegate_units::Rate;
 
 const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
-const MODES: [AttachMode; 3] = [AttachMode::Auto, AttachMode::Tcx, AttachMode::Clsact];
+const MODES: [AttachMode; 3] = [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact];
 const LIMIT: Duration = Duration::from_secs(5);
 
 fn rule(path: &str, refuse: Refuse) -> HeaderRule {

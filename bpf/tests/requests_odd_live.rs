@@ -230,7 +230,7 @@ impl Drop for Raw {
 /// too, and well formed. (Nothing on this host is in the VLAN, as on a router that only forwards.)
 #[test]
 fn an_answer_stays_in_the_vlan_of_its_request() {
-    for mode in [AttachMode::Auto, AttachMode::Tcx, AttachMode::Clsact] {
+    for mode in [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact] {
         stays_in_its_vlan(mode);
     }
 }

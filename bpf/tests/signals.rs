@@ -14,7 +14,7 @@ use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_policy::{Action, Reason, VerdictKind};
 
 const MODES: [(AttachMode, Hook); 4] = [
-    (AttachMode::Auto, Hook::Xdp),
+    (AttachMode::Xdp, Hook::Xdp),
     (AttachMode::XdpGeneric, Hook::XdpGeneric),
     (AttachMode::Tcx, Hook::Tcx),
     (AttachMode::Clsact, Hook::Clsact),
@@ -105,7 +105,7 @@ fn a_rejected_client_is_told_at_once_at_every_attach_point() {
 fn a_dropped_syn_times_out_and_shadow_lets_it_pass() {
     let net = Net::new();
     let mut dataplane =
-        Dataplane::start(&plan(vec![net.interface(AttachMode::Auto)], Action::Drop)).unwrap();
+        Dataplane::start(&plan(vec![net.interface(AttachMode::Xdp)], Action::Drop)).unwrap();
     dataplane.set_limits(&[one_token(Action::Drop)], 2).unwrap();
     let address: SocketAddr = ADDRESSES[0].parse().unwrap();
     let _listener = within(&net.server, || TcpListener::bind(address).unwrap());

@@ -193,7 +193,7 @@ fn what_a_successor_left_that_died_is_put_back_without_privileges() {
 
 #[test]
 fn with_the_capabilities_of_the_unit_everything_is_adopted() {
-    for attach in [AttachMode::Auto, AttachMode::Tcx, AttachMode::Clsact] {
+    for attach in [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact] {
         let (net, fs) = (Net::new(), BpfFs::new());
         let _listener = listen(&net);
         let plan = at_home(attach, &fs);

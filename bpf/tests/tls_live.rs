@@ -26,7 +26,7 @@ fn start(net: &Net, refuse: Refuse) -> Dataplane {
         refuse,
         close_persistent: false,
     };
-    let mut plan = plan(vec![net.interface(AttachMode::Auto)], Action::Drop);
+    let mut plan = plan(vec![net.interface(AttachMode::Xdp)], Action::Drop);
     plan.services[0].requests = Some(Requests {
         buckets: vec!["all".into()],
         rules: vec![

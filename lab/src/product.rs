@@ -35,11 +35,12 @@ pub struct ProductConfig {
 }
 
 impl ProductConfig {
-    /// One enforced service with the product's defaults, on these listen addresses.
+    /// One enforced service with the product's defaults, on these listen addresses. At native XDP:
+    /// `auto` takes tcx on veth, because it cannot know that the peer has GRO on, as in the lab.
     #[must_use]
     pub fn one(name: &str, listen: &[String]) -> Self {
         let services = json!({name: {"mode": "enforce", "listen": listen}});
-        Self { services, attach: "auto".to_owned(), others: json!({}) }
+        Self { services, attach: "xdp".to_owned(), others: json!({}) }
     }
 
     fn text(&self, lab: &Lab, socket: &Path) -> String {

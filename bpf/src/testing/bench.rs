@@ -156,7 +156,7 @@ impl Bench {
                 ifindex: device.ifindex,
                 kind: sys::BPF_XDP,
                 flags: syscall::XDP_NATIVE,
-                before: None,
+                order: syscall::Order::None,
             };
             let link = syscall::link_create(program, &place);
             link.map(|link| Attachment { _link: link }).map_err(|source| Error::Attach {

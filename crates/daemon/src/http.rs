@@ -1,34 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! /metrics, /healthz, /readyz: the pure function of `tidegate-api` behind axum, bounded in
+//! /metrics, /healthz, /readyz: the pure function of `tidegate-api` behind hyper, bounded in
 //! connections and in their life, so that a slow or greedy client costs a scrape and nothing else.
 //! It runs in a thread of its own, without the daemon's raised priority: the control loop goes first.
+//!
+//! Connections that say nothing must not keep a health probe out, however many there are. So every
+//! connection is accepted at once, and where all seats are taken one is closed for it: of the source
+//! that holds most of them, the one that was quiet for longest. One whose page is being made is never
+//! closed. A flood of half-open requests closes its own; a probe is served meanwhile.
 
 use crate::warnings::Warnings;
-use axum::Router;
-use axum::body::Bytes;
-use axum::http::{Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
-use axum::serve::Listener;
-use std::future::Future;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_api::http;
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::{Clock, Nanos};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Most connections at once; the next ones wait in the listener's queue.
-const CONNECTIONS_MAX: usize = 32;
+/// Most connections at once; for the next one, another is closed.
+const CONNECTIONS_MAX: usize = 128;
+/// Most that wait in the listener's queue; one that finds no room there would have to try again
+/// after a second.
+const BACKLOG: u32 = 4096;
 /// A connection ends after so long, whatever it does.
 const LIFE_MAX: Duration = Duration::from_secs(60);
+/// The head of a request has to be there after so long, and a connection without one ends.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// Most bytes of a head.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Time from one page to the next, whoever asks: so many that each connection has its turn in time,
 /// and so few that they cost next to nothing.
 const PAGE_EVERY: Duration = Duration::from_millis(5);
@@ -48,27 +61,30 @@ pub(crate) struct Pages {
     pub(crate) clock: Arc<dyn Clock + Send + Sync>,
 }
 
-impl Pages {
-    /// The router that gives them, one after the other; what one client was given, the next one
-    /// need not wait for.
-    fn router(self) -> Router {
+/// Makes the pages, one after the other; what one client was given, the next one need not wait for.
+struct Desk {
+    pages: Pages,
+    made: tokio::sync::Mutex<(Interval, http::Pages)>,
+}
+
+impl Desk {
+    fn new(pages: Pages) -> Self {
         let mut pace = interval(PAGE_EVERY);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let made = Arc::new(tokio::sync::Mutex::new((pace, http::Pages::default())));
-        Router::new().fallback(async move |method: Method, uri: Uri| {
-            let (pace, made) = &mut *made.lock().await;
-            pace.tick().await;
-            self.page(&method, &uri, made)
-        })
+        Self { pages, made: tokio::sync::Mutex::new((pace, http::Pages::default())) }
     }
 
-    fn page(&self, method: &Method, uri: &Uri, made: &mut http::Pages) -> Response {
-        let snapshot = self.snapshots.borrow().clone();
-        let answer = made.respond(method.as_str(), uri.path(), snapshot, self.clock.now());
-        let status =
+    async fn page(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let (pace, made) = &mut *self.made.lock().await;
+        pace.tick().await;
+        let snapshot = self.pages.snapshots.borrow().clone();
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        let answer = made.respond(method, path, snapshot, self.pages.clock.now());
+        let mut response = Response::new(Full::new(Bytes::from_owner(Body(answer.body))));
+        *response.status_mut() =
             StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = Bytes::from_owner(Body(answer.body));
-        (status, [(header::CONTENT_TYPE, answer.content_type)], body).into_response()
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        response
     }
 }
 
@@ -160,9 +176,144 @@ fn spawn(
 async fn serve(address: SocketAddr, pages: Pages, trouble: &Trouble) {
     let listener = bind(address, trouble).await;
     tracing::info!(%address, "serving /metrics, /healthz and /readyz");
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    if let Err(error) = axum::serve(Bounded { listener, places }, pages.router()).await {
-        trouble.set(Some(format!("ended: {error}")));
+    let (desk, seats) = (Arc::new(Desk::new(pages)), Seats::default());
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            // Out of descriptors, most likely: some will be given back.
+            Err(_) => {
+                tokio::time::sleep(BIND_PAUSE).await;
+                continue;
+            }
+        };
+        // All of them wait for their pages, and have them soon.
+        while !seats.make_room() {
+            tokio::time::sleep(PAGE_EVERY).await;
+        }
+        let seat = seats.take(peer.ip());
+        let (id, desk) = (seat.id, Arc::clone(&desk));
+        let task = tokio::spawn(attend(stream, seat, desk));
+        seats.occupied(id, task.abort_handle());
+        // What was closed lets its descriptor go before the next one is accepted.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Serves one connection to its end.
+async fn attend(stream: TcpStream, seat: Seat, desk: Arc<Desk>) {
+    let (seat, desk) = (&seat, &*desk);
+    let service = service_fn(async move |request: Request<Incoming>| {
+        seat.busy(true);
+        let page = desk.page(&request).await;
+        seat.busy(false);
+        Ok::<_, Infallible>(page)
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
+    let served = builder.serve_connection(TokioIo::new(stream), service);
+    // However it ends, it has ended.
+    let _ = tokio::time::timeout(LIFE_MAX, served).await;
+}
+
+/// Who is served now.
+#[derive(Clone, Default)]
+struct Seats(Arc<Mutex<Taken>>);
+
+#[derive(Default)]
+struct Taken {
+    /// Grows with everything that happens: an order in time.
+    now: u64,
+    by_id: BTreeMap<u64, Guest>,
+}
+
+struct Guest {
+    source: IpAddr,
+    /// Its page is being made.
+    busy: bool,
+    /// When it came, or was last served.
+    active: u64,
+    task: Option<AbortHandle>,
+}
+
+impl Taken {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// Whose seat is given to the next one: of the source that has most, the one that was quiet for
+    /// longest. `None`: all are busy.
+    fn quietest(&self) -> Option<u64> {
+        let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for guest in self.by_id.values() {
+            *held.entry(guest.source).or_default() += 1;
+        }
+        let idle = self.by_id.iter().filter(|(_, guest)| !guest.busy);
+        let rank = |guest: &Guest| (std::cmp::Reverse(held[&guest.source]), guest.active);
+        idle.min_by_key(|(_, guest)| rank(guest)).map(|(id, _)| *id)
+    }
+}
+
+impl Seats {
+    /// Closes a connection where all seats are taken; false: none can be closed now.
+    fn make_room(&self) -> bool {
+        let mut taken = lock(&self.0);
+        if taken.by_id.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let Some(guest) = taken.quietest().and_then(|id| taken.by_id.remove(&id)) else {
+            return false;
+        };
+        if let Some(task) = guest.task {
+            task.abort();
+        }
+        true
+    }
+
+    fn take(&self, peer: IpAddr) -> Seat {
+        let mut taken = lock(&self.0);
+        let id = taken.tick();
+        let guest = Guest { source: source(peer), busy: false, active: id, task: None };
+        taken.by_id.insert(id, guest);
+        Seat { id, seats: self.clone() }
+    }
+
+    fn occupied(&self, id: u64, task: AbortHandle) {
+        if let Some(guest) = lock(&self.0).by_id.get_mut(&id) {
+            guest.task = Some(task);
+        }
+    }
+}
+
+/// A seat, given back when it is dropped.
+struct Seat {
+    id: u64,
+    seats: Seats,
+}
+
+impl Seat {
+    fn busy(&self, busy: bool) {
+        let mut taken = lock(&self.seats.0);
+        let active = taken.tick();
+        if let Some(guest) = taken.by_id.get_mut(&self.id) {
+            (guest.busy, guest.active) = (busy, active);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        lock(&self.seats.0).by_id.remove(&self.id);
+    }
+}
+
+/// Bits of an IPv6 address that one host may choose: they are one source.
+const HOST_BITS: u32 = 64;
+
+fn source(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> HOST_BITS << HOST_BITS).into()),
+        v4 => v4,
     }
 }
 
@@ -171,7 +322,7 @@ async fn serve(address: SocketAddr, pages: Pages, trouble: &Trouble) {
 async fn bind(address: SocketAddr, trouble: &Trouble) -> TcpListener {
     let mut tries = 0_u32;
     loop {
-        match TcpListener::bind(address).await {
+        match listen(address) {
             Ok(listener) => {
                 trouble.set(None);
                 return listener;
@@ -189,83 +340,12 @@ async fn bind(address: SocketAddr, trouble: &Trouble) -> TcpListener {
     }
 }
 
-struct Bounded {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-}
-
-impl Listener for Bounded {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        loop {
-            // The semaphore is never closed; if it were, nobody would be let in.
-            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
-                std::future::pending::<()>().await;
-                continue;
-            };
-            match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    let end = Box::pin(tokio::time::sleep(LIFE_MAX));
-                    return (Connection { stream, end, _place: place }, peer);
-                }
-                // Out of descriptors, most likely: some will be given back.
-                Err(_) => tokio::time::sleep(BIND_PAUSE).await,
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection with an end.
-struct Connection {
-    stream: TcpStream,
-    end: Pin<Box<tokio::time::Sleep>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Connection {
-    fn ended(&mut self, cx: &mut Context<'_>) -> bool {
-        self.end.as_mut().poll(cx).is_ready()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.ended(cx) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.ended(cx) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As std does: the address of a predecessor's connections that have just ended is free.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 #[cfg(test)]
@@ -350,6 +430,89 @@ mod tests {
         assert_eq!(text.matches("# EOF").count(), REQUESTS + 1, "each has its answer");
         // the first of them may have come as long after /healthz
         assert!(took >= PAGE_EVERY * u32::try_from(REQUESTS - 1).unwrap(), "{took:?}");
+    }
+
+    fn serving() -> (SocketAddr, Server) {
+        let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = place.local_addr().unwrap();
+        drop(place);
+        let server = Server::start(Some(address), pages());
+        wait_for("pages", || is_healthy(get(address, "/healthz")));
+        (address, server)
+    }
+
+    /// Connections that send half a head, or nothing, hold no seat that a probe needs: many more of
+    /// them than there are seats, and more come while the probes are served.
+    #[test]
+    fn half_open_requests_keep_no_probe_out() {
+        const HALF_OPEN: usize = 10_000;
+        const AT_ONCE: usize = 500;
+        const PROBE_MAX: Duration = Duration::from_secs(2);
+        let (address, _server) = serving();
+        let mut held = std::collections::VecDeque::new();
+        let mut slowest = Duration::ZERO;
+        for i in 0..HALF_OPEN {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            if i % 2 == 0 {
+                // One that was closed meanwhile is one more that is half open.
+                let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ");
+            }
+            held.push_back(stream);
+            // The test may have no more descriptors; the server has closed the oldest long ago.
+            if held.len() > AT_ONCE {
+                held.pop_front();
+            }
+            if i % 1000 == 999 {
+                let begin = MonotonicClock.now();
+                assert!(is_healthy(get(address, "/healthz")), "after {i}");
+                // Nothing is attached here.
+                let ready = get(address, "/readyz");
+                assert!(ready.is_ok_and(|text| text.starts_with("HTTP/1.1 503 ")), "after {i}");
+                slowest = slowest.max(MonotonicClock.now().since(begin).into());
+            }
+        }
+        assert!(slowest < PROBE_MAX, "{slowest:?}");
+    }
+
+    /// Clients that ask for the largest page and read nothing of it are closed like others.
+    #[test]
+    fn clients_that_do_not_read_keep_no_probe_out() {
+        let (address, _server) = serving();
+        let one = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        let greedy: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| {
+                let mut stream = std::net::TcpStream::connect(address).unwrap();
+                stream.write_all(one.repeat(4).as_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        wait_for("a probe", || is_healthy(get(address, "/healthz")));
+        drop(greedy);
+    }
+
+    #[test]
+    fn the_seat_of_the_source_that_has_most_and_was_quiet_for_longest_is_given_away() {
+        let seats = Seats::default();
+        let from = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let probe = seats.take(from(1));
+        let flood: Vec<Seat> = (1..CONNECTIONS_MAX).map(|_| seats.take(from(2))).collect();
+        flood[0].busy(true);
+        flood[1].busy(true);
+        flood[1].busy(false);
+        let quietest = || lock(&seats.0).quietest();
+        assert_eq!(quietest(), Some(flood[2].id), "one is busy, one was just served");
+        assert!(seats.make_room());
+        assert!(!lock(&seats.0).by_id.contains_key(&flood[2].id));
+        let _next = seats.take(from(2));
+        assert_eq!(quietest(), Some(flood[3].id), "the probe came first and stays");
+        lock(&seats.0).by_id.values_mut().for_each(|guest| guest.busy = true);
+        assert!(!seats.make_room(), "nobody whose page is made is closed");
+        drop(probe);
+        assert!(seats.make_room());
+        let six = |text: &str| source(text.parse().unwrap());
+        assert_eq!(six("2001:db8::1:1"), six("2001:db8::2:2"), "one host has many addresses");
+        assert_ne!(six("2001:db8:0:1::1"), six("2001:db8:0:2::1"));
+        assert_eq!(six("::ffff:192.0.2.1"), from(1));
     }
 
     #[test]

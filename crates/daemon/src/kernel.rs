@@ -167,6 +167,15 @@ impl Plane for Kernel {
         self.watch.mend(self.may_attach(), &mut self.dataplane)
     }
 
+    fn doubts(&self) -> Vec<String> {
+        let hooks = self.dataplane.hooks().into_iter();
+        let of = |hook: Attached| {
+            let Attached { interface, warnings, .. } = hook;
+            warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
+        };
+        hooks.flat_map(of).collect()
+    }
+
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
         self.dataplane.release(on).map_err(failed)
     }

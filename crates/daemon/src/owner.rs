@@ -5,6 +5,7 @@
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
 use crate::governor::{Governor, Makers, released, same};
+use crate::log::lines_lost;
 use crate::plane::{Kept, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
 use crate::warnings::Warnings;
@@ -113,6 +114,8 @@ pub struct Owner {
     heartbeat: Option<Nanos>,
     last_tick: Option<Nanos>,
     late: u64,
+    /// Lines of the log that were lost when it was looked at last.
+    lines_lost: u64,
     started: Nanos,
     version: String,
     out: watch::Sender<Option<Arc<Snapshot>>>,
@@ -161,6 +164,7 @@ impl Owner {
             heartbeat: None,
             last_tick: None,
             late: 0,
+            lines_lost: 0,
             started,
             version: parts.version,
             out,
@@ -253,7 +257,12 @@ impl Owner {
         if !lost.is_empty() {
             self.warnings.raise(now, "hooks", lost.join("; "));
         }
+        let doubts = self.plane.doubts();
+        if !doubts.is_empty() {
+            self.warnings.raise(now, "interfaces", doubts.join("; "));
+        }
         self.take_samples(now);
+        self.note_lost_lines(now);
         if self.intent.released {
             self.warnings.raise(now, "kill switch", "released: everything passes");
         } else {
@@ -298,6 +307,15 @@ impl Owner {
                 "tick",
                 format!("came {took} after the one before instead of {tick}; {late} late so far"),
             );
+        }
+    }
+
+    /// A log that cannot be written costs its lines, and is told where it can be.
+    fn note_lost_lines(&mut self, now: Nanos) {
+        let lost = lines_lost();
+        if lost > std::mem::replace(&mut self.lines_lost, lost) {
+            let text = format!("cannot be written (full disk, closed pipe?); {lost} lines lost");
+            self.warnings.raise(now, "log", text);
         }
     }
 

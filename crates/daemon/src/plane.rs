@@ -97,6 +97,12 @@ pub trait Plane: Totals {
         Vec::new()
     }
 
+    /// What an operator should doubt of how interfaces are attached, one sentence each, for as long
+    /// as it is so.
+    fn doubts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether hooks can be changed; not any more when the privileges were given up.
     fn may_attach(&self) -> bool;
 

@@ -161,6 +161,9 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
     };
     let state = if link.up { "up" } else { "down" };
     let what = match attach {
+        Attach::Auto if link.kind.as_deref() == Some("veth") => {
+            "tcx (clsact before Linux 6.6); native XDP only with answers.rst_per_second: 0"
+        }
         Attach::Auto => "native XDP if the driver can, else tcx (clsact before Linux 6.6)",
         Attach::Xdp => "native XDP or an error",
         Attach::XdpGeneric => "generic XDP, as asked for: slower",
@@ -177,6 +180,9 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
         || link.kind.as_deref().is_some_and(|kind| NATIVE_KINDS.contains(&kind));
     if attach == Attach::Xdp && !native {
         note += "; this link has probably no native XDP";
+    }
+    if attach == Attach::Xdp && link.kind.as_deref() == Some("veth") {
+        note += "; a RST from native XDP on veth is lost where the peer has neither GRO nor an XDP program";
     }
     if link.mtu > MTU_OF_ONE_PAGE && attach != Attach::Tcx {
         note += "; large frames arrive in fragments, which the program takes";

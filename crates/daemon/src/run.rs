@@ -152,7 +152,13 @@ struct Told {
     term: Signal,
     int: Signal,
     hup: Signal,
+    /// A log that has reached the largest size of a file (`LimitFSIZE`): as with a full disk, the
+    /// line is lost, and not the daemon.
+    _file_size: Signal,
 }
+
+/// `SIGXFSZ`, whose default ends the process.
+const FILE_SIZE: i32 = 25;
 
 impl Told {
     fn listen() -> io::Result<Self> {
@@ -160,6 +166,7 @@ impl Told {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
             hup: signal(SignalKind::hangup())?,
+            _file_size: signal(SignalKind::from_raw(FILE_SIZE))?,
         })
     }
 

@@ -113,7 +113,7 @@ fn without_privileges_lost_hooks_stay_lost_and_it_is_said_what_to_do() {
         assert_eq!(until(&mut kernel, "a first look", |_, _| true), "");
         world.unplug();
         let lost = until(&mut kernel, "gone", |_, lost| !lost.is_empty());
-        assert!(lost.contains("interface s0: xdp (in)") && lost.contains("(out)"), "{lost}");
+        assert!(lost.contains("interface s0: tcx (in)") && lost.contains("(out)"), "{lost}");
         assert!(!is_attached(&kernel));
         world.plug();
         let lost = until(&mut kernel, "back", |kernel, _| kernel.needs_attach(&config));

@@ -198,6 +198,8 @@ pub struct ConnectionCounts {
     pub asked: u64,
     /// Connections that got the first byte of their first response.
     pub answered: u64,
+    /// Connections that asked and ended without a response.
+    pub lost: u64,
     /// Of the answered, those that ended.
     pub ended: u64,
     /// Exchanges that these had.

@@ -62,6 +62,8 @@ pub struct ConnectionTotals {
     pub asked: u64,
     /// Connections that got the first byte of their first response.
     pub answered: u64,
+    /// Connections that asked and ended without a response: their client left, or was cut off.
+    pub lost: u64,
     /// Of the answered, those that have ended.
     pub ended: u64,
     /// Exchanges that these had.

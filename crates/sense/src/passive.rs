@@ -126,6 +126,7 @@ fn connections(now: &ConnectionTotals, before: &ConnectionTotals) -> Option<Conn
         proved: now.proved.checked_sub(before.proved)?,
         asked: now.asked.checked_sub(before.asked)?,
         answered: now.answered.checked_sub(before.answered)?,
+        lost: now.lost.checked_sub(before.lost)?,
         ended: now.ended.checked_sub(before.ended)?,
         ended_exchanges: now.ended_exchanges.checked_sub(before.ended_exchanges)?,
     })

@@ -11,6 +11,7 @@ use host::Machine;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tidegate_cli::Extension;
+use tidegate_daemon::Log;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
+        .with_writer(|| Log)
+        // The subscriber would tell of a failed write on standard error, and panic where that fails.
+        .log_internal_errors(false)
         .init();
     let extensions: [&dyn Extension; 3] = [&experiment::Experiments, &lab::Labs, &replay::Replay];
     let (mut out, mut err) = (io::stdout(), io::stderr());

@@ -231,6 +231,7 @@ impl Gate {
 
     /// The client has closed without an answer.
     pub fn left(&mut self) {
+        self.totals.connections.lost += 1;
         self.totals.waiting -= 1;
         self.totals.open -= 1;
     }
@@ -256,6 +257,7 @@ pub const fn connections(now: &ConnectionTotals, then: &ConnectionTotals) -> Con
         proved: now.proved - then.proved,
         asked: now.asked - then.asked,
         answered: now.answered - then.answered,
+        lost: now.lost - then.lost,
         ended: now.ended - then.ended,
         ended_exchanges: now.ended_exchanges - then.ended_exchanges,
     }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
+pub(crate) mod world;
+
 use std::process::Command;
 use std::time::Duration;
 use tidegate_units::{Clock, MonotonicClock, Nanos};

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A daemon in a namespace of its own, as an operator runs it (needs root).
+
+use super::{ip, wait_for};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use tidegate_sense::in_namespace;
+
+const HTTP: &str = "127.0.0.1:9911";
+
+/// A namespace with one end of a veth pair and a daemon; gone when it is dropped.
+pub(crate) struct World {
+    name: String,
+    directory: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+impl World {
+    pub(crate) fn new(number: u32) -> Self {
+        let name = format!("tgl{}-{number}", std::process::id());
+        let world = Self { name, directory: tempfile::tempdir().unwrap(), daemon: None };
+        std::fs::create_dir(world.file("bpf")).unwrap();
+        let mount =
+            Command::new("mount").args(["-t", "bpf", "bpf"]).arg(world.file("bpf")).status();
+        assert!(mount.unwrap().success());
+        ip(&format!("netns add {}", world.name));
+        ip(&format!("-n {} link set lo up", world.name));
+        world.plug();
+        world
+    }
+
+    /// Makes the interface; anew, where it was deleted.
+    pub(crate) fn plug(&self) {
+        ip(&format!("-n {} link add v0 type veth peer name v1", self.name));
+    }
+
+    pub(crate) fn namespace(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs the daemon until it is ready; its log goes nowhere.
+    pub(crate) fn run(&mut self, more: &[&str]) {
+        self.run_with(more, Stdio::null());
+        self.ready();
+    }
+
+    pub(crate) fn ready(&self) {
+        wait_for("ready", || self.get("/readyz").filter(|page| page.contains(" 200 ")));
+    }
+
+    /// Starts the daemon, with its log where `log` says.
+    pub(crate) fn run_with(&mut self, more: &[&str], log: Stdio) {
+        let text = format!(
+            "interfaces: [{{name: v0}}]\n\
+             services:\n  shop: {{mode: enforce, listen: [\"*:8000\"]}}\n\
+             daemon: {{socket: {}, http: \"{HTTP}\", pins: {}}}\n",
+            self.file("socket").display(),
+            self.file("bpf/tidegate").display()
+        );
+        std::fs::write(self.file("config"), text).unwrap();
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}", self.namespace().display()))
+            .arg(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["run", "--config"])
+            .arg(self.file("config"))
+            .args(more)
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.daemon = Some(command.spawn().unwrap());
+    }
+
+    /// The daemon, while there is one.
+    pub(crate) fn daemon(&mut self) -> &mut Child {
+        self.daemon.as_mut().unwrap()
+    }
+
+    /// A page of the daemon, with its head.
+    pub(crate) fn get(&self, path: &str) -> Option<String> {
+        let asked = in_namespace(Some(&self.namespace()), || {
+            let mut stream = TcpStream::connect(HTTP)?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+            let mut page = String::new();
+            stream.read_to_string(&mut page)?;
+            Ok(page)
+        });
+        asked.ok()
+    }
+
+    /// The program as an operator calls it.
+    pub(crate) fn tidegate(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(arguments).arg("--socket").arg(self.file("socket")).output().unwrap()
+    }
+
+    pub(crate) fn status(&self) -> String {
+        String::from_utf8(self.tidegate(&["status"]).stdout).unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+        let _ = Command::new("umount").arg(self.file("bpf")).status();
+    }
+}

@@ -7,7 +7,8 @@ use crate::guard::Guard;
 use crate::helper::Helper;
 use crate::idle::IdleMeter;
 use crate::load::{
-    self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script,
+    self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script, Stream,
+    Transport,
 };
 use crate::os;
 use crate::process::{Launch, Managed};
@@ -15,8 +16,8 @@ use crate::product::{self, Product, ProductConfig};
 use crate::registry;
 use crate::server::tiny::TinyOptions;
 use crate::server::{
-    ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, Server, apache, front,
-    listens, nft, nginx, tiny,
+    ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, NodeOptions, Server, apache,
+    front, listens, nft, nginx, node, tiny,
 };
 use crate::shape::{self, Shaped, Shaping};
 use crate::topology::{self, NetworkOptions, Role};
@@ -245,6 +246,14 @@ impl Lab {
         nginx::start(self, options)
     }
 
+    /// Starts Node.js and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its log; or without Node.
+    pub fn start_node(&self, options: &NodeOptions) -> Result<Server> {
+        node::start(self, options)
+    }
+
     /// Starts the small server and waits until it listens.
     ///
     /// # Errors
@@ -259,7 +268,8 @@ impl Lab {
         })?;
         let path = "/".to_owned();
         let (behind, port) = (Vec::new(), options.port);
-        Ok(Server { process, behind, port, path, access_log: None, mix: None })
+        let transport = Transport::Clear;
+        Ok(Server { process, behind, port, path, access_log: None, mix: None, transport })
     }
 
     /// Starts a proxy on `port` in front of a server (which then listens on another port).
@@ -380,7 +390,16 @@ impl Lab {
     pub fn capacity(&self, server: &Server, options: &CapacityOptions) -> Result<Capacity> {
         // Only the kind of request counts: the closed loop replaces the arrivals.
         let stream = server.stream("capacity", Arrive::Closed { clients: 1 });
-        load::measure(&stream, options, |plan| self.run_load(plan, &mut |_| {}))
+        self.capacity_of(&stream, options)
+    }
+
+    /// Measures a server's capacity with the requests or sessions of a stream, whatever its
+    /// arrivals: clients of a closed loop begin the next session as soon as one is over.
+    ///
+    /// # Errors
+    /// As [`Lab::capacity`].
+    pub fn capacity_of(&self, stream: &Stream, options: &CapacityOptions) -> Result<Capacity> {
+        load::measure(stream, options, |plan| self.run_load(plan, &mut |_| {}))
     }
 }
 

@@ -12,6 +12,7 @@ use super::report::Progress;
 use super::source::{Follow, Source};
 use super::table::{Key, Table};
 use super::tally::{Done, Outcome, ShardResult, StreamTally};
+use super::wire::Wires;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -42,6 +43,7 @@ pub(crate) struct Engine<'a, C> {
     start: Nanos,
     poll: OwnedFd,
     timer: OwnedFd,
+    wires: Wires,
     wake: Nanos,
     table: Table,
     sources: Vec<Source>,
@@ -75,6 +77,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             start,
             poll,
             timer,
+            wires: Wires::new()?,
             wake: Nanos(u64::MAX),
             table: Table::default(),
             sources: sources.collect(),
@@ -140,19 +143,21 @@ impl<'a, C: Clock> Engine<'a, C> {
             return;
         }
         let opened = if self.table.has_room() {
-            conn::open(&self.sources[stream].spec, request.number)
+            let spec = &self.sources[stream].spec;
+            conn::open(spec, request.number)
+                .and_then(|socket| Ok((socket, self.wires.open(spec.transport, &spec.host)?)))
         } else {
             Err(io::Error::other("all descriptors of this process are in use"))
         };
-        let socket = match opened {
-            Ok(socket) => socket,
+        let (socket, wire) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 self.error.get_or_insert_with(|| error.to_string());
                 self.done(stream, request, None, Outcome::Error);
                 return;
             }
         };
-        let key = self.table.insert(Conn::new(socket, stream, request));
+        let key = self.table.insert(Conn::new(socket, wire, stream, request));
         self.give_up_at(stream, request, key);
         if self.plan.connect_timeout > Nanos::ZERO {
             let at = request.started + self.plan.connect_timeout;
@@ -316,7 +321,9 @@ impl<'a, C: Clock> Engine<'a, C> {
             if more.is_none() {
                 self.sources[stream].idle.push(key);
             }
-        } else if conn.drained(&mut self.buffer) {
+        } else if open || conn.drained(&mut self.buffer) {
+            // The server would keep it: the client has no more use for it and closes.
+            conn.farewell();
             self.table.remove(key);
         } else {
             let at = self.now() + DRAIN_LIMIT;
@@ -354,11 +361,11 @@ impl<'a, C: Clock> Engine<'a, C> {
             kind: request.asked.map(|asked| asked.kind),
         };
         self.tallies[stream].done(self.plan, &done);
-        self.follow(stream, request, outcome);
+        let over = self.follow(stream, request, outcome);
         let source = &mut self.sources[stream];
         source.in_flight -= 1;
         source.progress.done(&done, self.plan.objective);
-        if matches!(source.spec.arrive, Arrive::Closed { .. }) {
+        if over && matches!(source.spec.arrive, Arrive::Closed { .. }) {
             let failed = !matches!(outcome, Outcome::Answer(200));
             let next = if failed { ended + RETRY_WAIT } else { ended };
             if next < self.plan.closed_until {
@@ -368,13 +375,18 @@ impl<'a, C: Clock> Engine<'a, C> {
     }
 
     /// What follows in the request's session: the next one after the client's pause, or its end.
-    fn follow(&mut self, stream: usize, request: Request, outcome: Outcome) {
+    /// `true` if the client has no more to ask.
+    fn follow(&mut self, stream: usize, request: Request, outcome: Outcome) -> bool {
         let now = self.now();
         let source = &mut self.sources[stream];
-        let Some(session) = &source.spec.session else { return };
+        let Some(session) = &source.spec.session else { return true };
         let ok = outcome == Outcome::Answer(200);
         let place = request.place + 1;
-        if ok && place < session.requests {
+        // Whoever measures a capacity stops in the middle of sessions: they would take as long as
+        // they last, and nobody looks at them.
+        let closing = matches!(source.spec.arrive, Arrive::Closed { .. })
+            && now + session.think >= self.plan.closed_until;
+        if ok && place < session.requests && !closing {
             source.follow.push(Reverse(Follow {
                 at: now + session.think,
                 number: request.number,
@@ -382,12 +394,13 @@ impl<'a, C: Clock> Engine<'a, C> {
                 session_start: request.session_start,
                 kept: request.kept,
             }));
-            return;
+            return false;
         }
         if let Some(conn) = request.kept {
             self.table.remove(conn);
         }
         self.tallies[stream].session(self.plan, request.session_start, ok);
+        true
     }
 
     fn report_due(&self, now: Nanos) -> bool {

@@ -17,6 +17,7 @@ mod capacity;
 mod conn;
 mod coordinate;
 mod engine;
+mod h2;
 mod hist;
 mod http;
 mod plan;
@@ -25,6 +26,7 @@ mod shard;
 mod source;
 mod table;
 mod tally;
+mod wire;
 
 pub use ask::{Mix, Session};
 pub use capacity::{Capacity, CapacityOptions, Probe};
@@ -35,6 +37,7 @@ pub use report::{
     Counts, EventDone, LoadReport, PhaseReport, Progress, Sessions, SlotPart, SlotReport,
     StreamProgress, StreamReport, Totals,
 };
+pub use wire::Transport;
 
 pub(crate) use capacity::measure;
 pub(crate) use coordinate::{Place, run};

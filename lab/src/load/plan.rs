@@ -2,6 +2,7 @@
 //! What a load consists of.
 
 use super::ask::{self, Mix, Session};
+use super::wire::Transport;
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -96,6 +97,9 @@ pub struct Stream {
     /// Differentiated services code point, 0…63.
     #[serde(default)]
     pub dscp: u8,
+    /// How requests are carried.
+    #[serde(default)]
+    pub transport: Transport,
     /// Several requests a connection; without it each asks for `Connection: close`.
     #[serde(default)]
     pub keep_alive: Option<KeepAlive>,
@@ -248,9 +252,6 @@ impl Stream {
         }
         ask::check(self)?;
         match &self.arrive {
-            Arrive::Closed { .. } if self.session.is_some() => {
-                wrong("a closed loop has no sessions")
-            }
             Arrive::Closed { clients: 0 } => wrong("a closed loop needs clients"),
             Arrive::Closed { .. } if plan.closed_until == Nanos::ZERO => {
                 wrong("a closed loop needs closed_until")
@@ -327,6 +328,7 @@ mod tests {
             host: default_host(),
             dscp: 0,
             keep_alive: None,
+            transport: Transport::Clear,
             abortive: false,
             mix: None,
             session: None,

@@ -400,6 +400,7 @@ fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
         host: "lab.test".into(),
         dscp: 0,
         keep_alive: None,
+        transport: tidegate_lab::Transport::Clear,
         abortive: false,
         mix: None,
         session: None,

@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
-use tidegate_units::{Clock, Nanos};
+use tidegate_units::{Clock, Nanos, ThreadCpuClock};
 
 /// Arrivals started between two looks at the sockets.
 const BATCH_MAX: usize = 32;
@@ -51,6 +51,8 @@ pub(crate) struct Engine<'a, C> {
     tallies: Vec<StreamTally>,
     lag: Hist,
     error: Option<String>,
+    cpu: Vec<Nanos>,
+    cpu_mark: Nanos,
     second: u64,
     shard: (u64, u64),
     buffer: Vec<u8>,
@@ -85,6 +87,8 @@ impl<'a, C: Clock> Engine<'a, C> {
             tallies: plan.streams.iter().map(|s| StreamTally::new(plan, s.mix.is_some())).collect(),
             lag: Hist::fine(),
             error: None,
+            cpu: Vec::new(),
+            cpu_mark: Nanos::ZERO,
             second: 0,
             shard,
             buffer: vec![0; BUFFER_BYTES],
@@ -98,6 +102,7 @@ impl<'a, C: Clock> Engine<'a, C> {
     /// Runs to the end: all arrivals have started and ended. Bounded by the plan's end.
     pub(crate) fn run(mut self, report: &mut dyn FnMut(&Progress)) -> io::Result<ShardResult> {
         std::thread::sleep((self.start - self.clock.now()).into());
+        self.cpu_mark = ThreadCpuClock.now();
         loop {
             let now = self.now();
             let more = self.start_due(now);
@@ -111,7 +116,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.wait(more)?;
         }
         report(&self.progress());
-        Ok(ShardResult { streams: self.tallies, lag: self.lag, error: self.error })
+        Ok(ShardResult { streams: self.tallies, lag: self.lag, cpu: self.cpu, error: self.error })
     }
 
     fn finished(&mut self) -> bool {
@@ -410,6 +415,10 @@ impl<'a, C: Clock> Engine<'a, C> {
     fn progress(&mut self) -> Progress {
         let second = self.second;
         self.second += 1;
+        // One thread does it all.
+        let used = ThreadCpuClock.now();
+        self.cpu.push(used - self.cpu_mark);
+        self.cpu_mark = used;
         let streams = self.sources.iter_mut().map(Source::take_progress).collect();
         Progress { second, streams }
     }

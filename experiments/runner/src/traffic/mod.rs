@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Today's traffic in the lab: sessions of several requests, TLS 1.3 and HTTP/2, on four servers,
+//! judged as survival is.
+
+mod alarms;
+mod cell;
+mod stage;
+
+pub use cell::{Cell, REQUESTS, SERVERS, THINKS, TRANSPORTS, all};
+pub use stage::{Lengths, Run, Seen, Stage, StageOptions};

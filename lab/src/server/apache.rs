@@ -134,6 +134,23 @@ impl ApacheOptions {
         )
     }
 
+    fn transport_config(&self, text: &mut String, dir: &str) {
+        if self.transport != Transport::Clear {
+            let _ = writeln!(
+                text,
+                "SSLEngine on\nSSLProtocol TLSv1.3\nSSLSessionCache none\n\
+                 SSLCertificateFile {dir}/cert.pem\nSSLCertificateKeyFile {dir}/key.pem"
+            );
+        }
+        if self.transport == Transport::H2 {
+            let _ = writeln!(text, "Protocols h2 http/1.1");
+        }
+        if self.request_timeout {
+            let limits = "header=20-40,minrate=500 body=10,minrate=500";
+            let _ = writeln!(text, "RequestReadTimeout {limits}");
+        }
+    }
+
     fn config(&self, dir: &str) -> String {
         let Self { port, workers, .. } = self;
         let (module, sizes) = match self.mpm {
@@ -174,20 +191,7 @@ impl ApacheOptions {
         if !self.defer_accept {
             let _ = writeln!(text, "AcceptFilter http none\nAcceptFilter https none");
         }
-        if ssl.is_some() {
-            let _ = writeln!(
-                text,
-                "SSLEngine on\nSSLProtocol TLSv1.3\nSSLSessionCache none\n\
-                 SSLCertificateFile {dir}/cert.pem\nSSLCertificateKeyFile {dir}/key.pem"
-            );
-        }
-        if http2.is_some() {
-            let _ = writeln!(text, "Protocols h2 http/1.1");
-        }
-        if timeout.is_some() {
-            let _ =
-                writeln!(text, "RequestReadTimeout header=20-40,minrate=500 body=10,minrate=500");
-        }
+        self.transport_config(&mut text, dir);
         if self.busy {
             let _ = writeln!(text, "RewriteEngine On\nRewriteRule ^ - [R=503,L]");
         }

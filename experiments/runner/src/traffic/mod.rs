@@ -4,7 +4,14 @@
 
 mod alarms;
 mod cell;
+mod cover;
+mod run;
+mod scenario;
 mod stage;
+mod summary;
 
 pub use cell::{Cell, REQUESTS, SERVERS, THINKS, TRANSPORTS, all};
+pub use cover::Choice;
+pub use run::{Part, run};
+pub use scenario::{Extent, Scenario};
 pub use stage::{Lengths, Run, Seen, Stage, StageOptions};

@@ -3,6 +3,7 @@
 
 use crate::cgroup::{Cgroups, Group};
 use crate::error::{LabError, Result};
+use crate::flood::{Flood, SPOOFED};
 use crate::guard::Guard;
 use crate::helper::Helper;
 use crate::idle::IdleMeter;
@@ -278,6 +279,23 @@ impl Lab {
     /// When it does not listen in time, or the program is missing.
     pub fn start_front(&self, kind: &FrontKind, behind: &Server, port: u16) -> Result<Front> {
         front::start(self, kind, behind, port)
+    }
+
+    /// Floods with SYNs of spoofed senders, until what it gives is dropped. The senders' prefix leads
+    /// back to the client's namespace and ends there.
+    ///
+    /// # Errors
+    /// What ip says of the routes; or a rate that cannot be sent.
+    pub fn flood(&self, flood: &Flood) -> Result<Managed> {
+        let prefix = format!("{}/{}", SPOOFED.0, SPOOFED.1);
+        let back = ["ip", "route", "replace", &prefix, "via", topology::CLIENT_V4];
+        self.run_in(Role::Router, &back, "")?;
+        let end = ["ip", "route", "replace", "blackhole", &prefix];
+        self.run_in(Role::Client, &end, "")?;
+        let mut command = self.helper().command("flood");
+        command.push(flood.json()?);
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        self.start_in(Role::Client, self.options.load_cpu, "flood", &words)
     }
 
     /// Limits new connections by nftables in the server's namespace.

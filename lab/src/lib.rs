@@ -27,6 +27,7 @@
 
 mod cgroup;
 mod error;
+mod flood;
 mod guard;
 pub mod helper;
 mod idle;
@@ -42,11 +43,12 @@ mod topology;
 
 pub use cgroup::Group;
 pub use error::{LabError, Result};
+pub use flood::Flood;
 pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
 pub use load::{
-    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Mix,
+    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Manner, Mix,
     Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart, SlotReport,
     Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
 };

@@ -131,7 +131,7 @@ pub(crate) fn check(stream: &Stream) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Arrive, Sources, Transport};
+    use crate::load::{Arrive, Manner, Sources, Transport};
     use tidegate_workload::Profile;
 
     fn asker(session: Option<Session>) -> Asker {
@@ -146,6 +146,8 @@ mod tests {
             dscp: 0,
             keep_alive: None,
             transport: Transport::Clear,
+            manner: Manner::Plain,
+            ports: None,
             abortive: false,
             mix: Some(Mix { files, query: "&mean_us=7".into() }),
             session,

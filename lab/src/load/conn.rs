@@ -12,6 +12,7 @@
 //! TIME_WAIT stays with the server, as with real clients, and the client's ports stay free.
 
 use super::http::Progress;
+use super::manner::Drip;
 use super::plan::Stream;
 use super::table::Key;
 use super::tally::Outcome;
@@ -62,6 +63,8 @@ pub(crate) struct Conn {
     pub(crate) first_byte: Option<Nanos>,
     /// Requests served before the present one.
     pub(crate) served: u32,
+    /// What the client sends later.
+    pub(crate) drip: Option<Drip>,
     wire: Wire,
 }
 
@@ -86,7 +89,10 @@ pub(crate) fn open(stream: &Stream, number: u64) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // The port is chosen by connect, among those free towards this very target.
     setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-    socket.bind(&SocketAddr::new(stream.sources.get(number), 0).into())?;
+    // Whoever chooses its ports meets those that the kernel keeps for a while.
+    socket.set_reuse_address(stream.ports.is_some())?;
+    let port = stream.ports.map_or(0, |(first, count)| first + (number % u64::from(count)) as u16);
+    socket.bind(&SocketAddr::new(stream.sources.get(number), port).into())?;
     let traffic_class = u32::from(stream.dscp) << 2;
     match (traffic_class, domain) {
         (0, _) => {}
@@ -115,6 +121,7 @@ impl Conn {
             established: None,
             first_byte: None,
             served: 0,
+            drip: None,
             wire,
         }
     }
@@ -166,6 +173,14 @@ impl Conn {
 
     fn send(&mut self, bytes: &[u8]) -> Step {
         if self.wire.send(&self.socket, bytes) { Step::Sent } else { Step::Failed(Outcome::Broken) }
+    }
+
+    /// Sends the next part of what drips; `false` when there is nothing more to come, or the
+    /// connection does not take it (its end comes as an event).
+    pub(crate) fn drip(&mut self) -> bool {
+        let Some((bytes, rest)) = self.drip.take().map(Drip::next) else { return false };
+        self.drip = rest;
+        self.wire.send_more(&self.socket, &bytes) && self.drip.is_some()
     }
 
     fn on_answer(&mut self, now: Nanos, buffer: &mut [u8]) -> Step {

@@ -7,6 +7,7 @@
 
 use super::conn::{self, BUFFER_BYTES, Conn, Request, State, Step};
 use super::hist::Hist;
+use super::manner::Drip;
 use super::plan::{Arrive, LoadPlan};
 use super::report::Progress;
 use super::source::{Follow, Source};
@@ -20,8 +21,8 @@ use rustix::time::{
 };
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::VecDeque;
-use std::io;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::{self, ErrorKind};
 use tidegate_units::{Clock, Nanos, ThreadCpuClock};
 
 /// Arrivals started between two looks at the sockets.
@@ -48,6 +49,7 @@ pub(crate) struct Engine<'a, C> {
     table: Table,
     sources: Vec<Source>,
     draining: VecDeque<(Nanos, Key)>,
+    dripping: BinaryHeap<Reverse<(Nanos, Key)>>,
     tallies: Vec<StreamTally>,
     lag: Hist,
     error: Option<String>,
@@ -84,6 +86,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             table: Table::default(),
             sources: sources.collect(),
             draining: VecDeque::new(),
+            dripping: BinaryHeap::new(),
             tallies: plan.streams.iter().map(|s| StreamTally::new(plan, s.mix.is_some())).collect(),
             lag: Hist::fine(),
             error: None,
@@ -107,6 +110,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             let now = self.now();
             let more = self.start_due(now);
             self.give_up(now);
+            self.drip(now);
             if self.report_due(now) {
                 report(&self.progress());
             }
@@ -149,13 +153,16 @@ impl<'a, C: Clock> Engine<'a, C> {
         }
         let opened = if self.table.has_room() {
             let spec = &self.sources[stream].spec;
-            conn::open(spec, request.number)
-                .and_then(|socket| Ok((socket, self.wires.open(spec.transport, &spec.host)?)))
+            conn::open(spec, request.number).and_then(|socket| Ok((socket, self.wires.open(spec)?)))
         } else {
             Err(io::Error::other("all descriptors of this process are in use"))
         };
         let (socket, wire) = match opened {
             Ok(opened) => opened,
+            Err(error) if self.is_own_port(stream, &error) => {
+                self.done(stream, request, None, Outcome::Broken);
+                return;
+            }
             Err(error) => {
                 self.error.get_or_insert_with(|| error.to_string());
                 self.done(stream, request, None, Outcome::Error);
@@ -176,6 +183,12 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.table.remove(key);
             self.done(stream, request, None, Outcome::Error);
         }
+    }
+
+    /// A client that chooses its ports finds the one in turn still in use: it does not come.
+    fn is_own_port(&self, stream: usize, error: &io::Error) -> bool {
+        let in_use = matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable);
+        in_use && self.sources[stream].spec.ports.is_some()
     }
 
     /// A session has its own connection; else any that is idle will do.
@@ -230,6 +243,23 @@ impl<'a, C: Clock> Engine<'a, C> {
         }
     }
 
+    /// Sends what drips.
+    fn drip(&mut self, now: Nanos) {
+        while let Some(Reverse((at, key))) = self.dripping.peek().copied()
+            && at <= now
+        {
+            self.dripping.pop();
+            if let Some(conn) = self.table.get(key).filter(|c| c.state == State::Waiting) {
+                let pause = conn.drip.as_ref().map(Drip::pause);
+                if conn.drip()
+                    && let Some(pause) = pause
+                {
+                    self.dripping.push(Reverse((now + pause, key)));
+                }
+            }
+        }
+    }
+
     /// Ends connections that were not made in time.
     fn give_up_connecting(&mut self, stream: usize, now: Nanos) {
         while let Some(&(at, key)) = self.sources[stream].connecting.front()
@@ -270,6 +300,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             next = next.min(starts).min(ends);
         }
         next = self.draining.front().map_or(next, |(at, _)| next.min(*at));
+        next = self.dripping.peek().map_or(next, |Reverse((at, _))| next.min(*at));
         if next <= self.now() {
             return Ok(Some(Timespec { tv_sec: 0, tv_nsec: 0 }));
         }
@@ -292,10 +323,16 @@ impl<'a, C: Clock> Engine<'a, C> {
         let Some(conn) = self.table.get(key) else { return };
         let stream = conn.stream;
         // Only a new connection has something to send.
-        let bytes = match conn.state {
-            State::Connecting => self.sources[stream].asker.bytes(&conn.request),
-            _ => Cow::Borrowed(&[][..]),
+        let source = &self.sources[stream];
+        let manner = source.spec.manner;
+        let (bytes, drip) = match conn.state {
+            State::Connecting => manner.bytes(&source.spec, source.asker.bytes(&conn.request)),
+            _ => (Cow::Borrowed(&[][..]), None),
         };
+        if let Some(drip) = drip {
+            self.dripping.push(Reverse((now + drip.pause(), key)));
+            conn.drip = Some(drip);
+        }
         let step = conn.on_event(now, &bytes, &mut self.buffer);
         match step {
             Step::Wait => {}

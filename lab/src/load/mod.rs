@@ -20,6 +20,7 @@ mod engine;
 mod h2;
 mod hist;
 mod http;
+mod manner;
 mod plan;
 mod report;
 mod shard;
@@ -32,6 +33,7 @@ pub use ask::{Mix, Session};
 pub use capacity::{Capacity, CapacityOptions, Probe};
 pub use coordinate::{Script, run_here};
 pub use hist::{Hist, Percentiles};
+pub use manner::Manner;
 pub use plan::{Arrive, KeepAlive, LoadPlan, Phase, Sources, Stream};
 pub use report::{
     Counts, EventDone, LoadReport, PhaseReport, Progress, Sessions, SlotPart, SlotReport,

@@ -5,6 +5,7 @@
 
 use super::h2::{self, H2};
 use super::http::{Answer, Progress};
+use super::plan::Stream;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConnection, Resumption};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -46,15 +47,17 @@ impl Wires {
     }
 
     /// The wire of a new connection.
-    pub(crate) fn open(&self, transport: Transport, host: &str) -> io::Result<Wire> {
+    pub(crate) fn open(&self, spec: &Stream) -> io::Result<Wire> {
+        let (transport, headless) = (spec.transport, spec.manner.is_headless());
+        let wire = |tls| Wire { tls, reader: Reader::new(transport), headless };
         let config = match transport {
-            Transport::Clear => return Ok(Wire { tls: None, reader: Reader::new(transport) }),
+            Transport::Clear => return Ok(wire(None)),
             Transport::Tls => &self.configs[0],
             Transport::H2 => &self.configs[1],
         };
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let name = ServerName::try_from(spec.host.clone()).map_err(io::Error::other)?;
         let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-        Ok(Wire { tls: Some(Box::new(tls)), reader: Reader::new(transport) })
+        Ok(wire(Some(Box::new(tls))))
     }
 }
 
@@ -142,6 +145,8 @@ pub(crate) struct Heard {
 pub(crate) struct Wire {
     tls: Option<Box<ClientConnection>>,
     reader: Reader,
+    /// Responses have no head, as in HTTP/0.9.
+    headless: bool,
 }
 
 impl Wire {
@@ -150,7 +155,7 @@ impl Wire {
     pub(crate) fn send(&mut self, socket: &Socket, request: &[u8]) -> bool {
         match &mut self.reader {
             Reader::Http(answer) => {
-                *answer = Answer::default();
+                *answer = if self.headless { Answer::headless() } else { Answer::default() };
                 self.write(socket, request)
             }
             Reader::H2(h2) => {
@@ -158,6 +163,11 @@ impl Wire {
                 self.flush_h2(socket)
             }
         }
+    }
+
+    /// Sends more of the present request.
+    pub(crate) fn send_more(&mut self, socket: &Socket, bytes: &[u8]) -> bool {
+        self.write(socket, bytes)
     }
 
     fn flush_h2(&mut self, socket: &Socket) -> bool {
@@ -306,11 +316,7 @@ fn flush(tls: &mut ClientConnection, mut socket: &Socket) -> bool {
 }
 
 /// The bytes of a request, or in HTTP/2 its header block.
-pub(crate) fn request_bytes(
-    stream: &super::plan::Stream,
-    path: &str,
-    cookie: Option<&str>,
-) -> Vec<u8> {
+pub(crate) fn request_bytes(stream: &Stream, path: &str, cookie: Option<&str>) -> Vec<u8> {
     let host = &stream.host;
     if stream.transport == Transport::H2 {
         return h2::request_block(host, path, cookie);
@@ -332,10 +338,15 @@ mod tests {
     #[test]
     fn each_wire_speaks_its_protocol() {
         let wires = Wires::new().unwrap();
-        let alpn = |t| wires.open(t, "lab.test").map(|w| (w.tls.is_some(), w.reader.alpn()));
+        let mut spec = crate::load::plan::tests::plan(1.0).streams.remove(0);
+        let mut alpn = |transport| {
+            spec.transport = transport;
+            wires.open(&spec).map(|w| (w.tls.is_some(), w.reader.alpn()))
+        };
         assert_eq!(alpn(Transport::Clear).unwrap(), (false, &b"http/1.1"[..]));
         assert_eq!(alpn(Transport::Tls).unwrap(), (true, &b"http/1.1"[..]));
         assert_eq!(alpn(Transport::H2).unwrap(), (true, &b"h2"[..]));
-        assert!(wires.open(Transport::Tls, "a b").is_err());
+        spec.host = "a b".into();
+        assert!(wires.open(&spec).is_err());
     }
 }

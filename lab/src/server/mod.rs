@@ -17,7 +17,7 @@ pub use node::NodeOptions;
 
 use crate::cgroup::Group;
 use crate::error::{LabError, Result};
-use crate::load::{Arrive, KeepAlive, Mix, Session, Sources, Stream, Transport};
+use crate::load::{Arrive, KeepAlive, Manner, Mix, Session, Sources, Stream, Transport};
 use crate::process::Managed;
 use crate::topology::{CLIENTS_V4, CLIENTS_V6, SERVER_V4, SERVER_V6};
 use serde::{Deserialize, Serialize};
@@ -153,6 +153,8 @@ impl Server {
             host: "lab.test".to_owned(),
             dscp: 0,
             transport: self.transport,
+            manner: Manner::Plain,
+            ports: None,
             keep_alive: None,
             abortive: false,
             mix: self.mix.clone(),

@@ -401,6 +401,8 @@ pub(crate) fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> Loa
         dscp: 0,
         keep_alive: None,
         transport: tidegate_lab::Transport::Clear,
+        manner: tidegate_lab::Manner::Plain,
+        ports: None,
         abortive: false,
         mix: None,
         session: None,

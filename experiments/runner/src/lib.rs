@@ -13,3 +13,4 @@ pub mod servers;
 pub mod start;
 pub mod summary;
 pub mod survival;
+pub mod traffic;

@@ -81,6 +81,11 @@ impl Arm {
         self.front.as_ref().map_or(&self.server, |front| &front.server)
     }
 
+    /// The product, where it runs.
+    pub(crate) const fn product(&self) -> Option<&Product> {
+        self.product.as_ref()
+    }
+
     /// Ends it in good order.
     pub(crate) fn end(mut self) -> Result<()> {
         self.product.take().map_or(Ok(()), Product::stop).context("tidegate does not end")

@@ -381,7 +381,7 @@ impl Bench for Survival<'_> {
 }
 
 /// Pieces (name, load, seconds) as a plan; those of no length are left out.
-fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
+pub(crate) fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
     let (mut segments, mut phases, mut from) = (Vec::new(), Vec::new(), Nanos::ZERO);
     for (name, load, seconds) in pieces.iter().filter(|piece| piece.2 > 0.0) {
         let lasts = Nanos::from_secs_f64(*seconds);
@@ -400,6 +400,9 @@ fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
         host: "lab.test".into(),
         dscp: 0,
         keep_alive: None,
+        transport: tidegate_lab::Transport::Clear,
+        manner: tidegate_lab::Manner::Plain,
+        ports: None,
         abortive: false,
         mix: None,
         session: None,

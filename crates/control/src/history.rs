@@ -153,11 +153,6 @@ impl History {
         self.last(ticks)
     }
 
-    /// Sums of the shortest window with so many first responses, or of `ticks_max` ticks.
-    pub(crate) fn answering(&self, answered: f64, ticks_max: usize) -> Sums {
-        self.shortest(ticks_max, |sums| sums.answered >= answered)
-    }
-
     /// Sums of the shortest window with so many SYN-ACKs, or of `ticks_max` ticks.
     pub(crate) fn replying(&self, replied: f64, ticks_max: usize) -> Sums {
         self.shortest(ticks_max, |sums| sums.replied >= replied)

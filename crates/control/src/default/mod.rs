@@ -90,6 +90,8 @@ const USUAL_SECONDS: f64 = 2.0;
 const TAU_DEPARTURES: f64 = 64.0;
 /// Seconds of that time constant at least: three ticks, so that the delay of one keeps it stable.
 const TAU_SECONDS_MIN: f64 = 0.3;
+/// The same in cycles of a connection, from one request to the next.
+const TAU_CYCLES: f64 = 2.0;
 /// Departures over which μ is averaged, and seconds at least.
 const MU_DEPARTURES: f64 = 64.0;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
@@ -262,7 +264,8 @@ impl DefaultController {
             unused: 0.0,
             families,
             watched: self.watched,
-            each: self.exchanges.each(&self.history),
+            each: self.exchanges.each(),
+            cycle_s: 0.0,
             life_s: 0.0,
         });
         self.since = tick.now;
@@ -320,7 +323,8 @@ impl DefaultController {
         let target = shed.target(self.objective_s);
         // A connection brings its exchanges with it: what it adds in flight is one.
         let departures = shed.mu / shed.each;
-        let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
+        // Those who think come back: nobody new is let in for them meanwhile.
+        let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN).max(TAU_CYCLES * shed.cycle_s);
         let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
         let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
         let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
@@ -367,7 +371,7 @@ impl Controller for DefaultController {
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
-        let each = self.exchanges.each(&self.history);
+        let each = self.exchanges.each();
         let open = signals.time.open.zip(signals.time.silent);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();

@@ -2,6 +2,7 @@
 //! From an experiment's name to a finished folder.
 
 use crate::abacus;
+use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
 use crate::servers;
@@ -53,6 +54,8 @@ pub enum Scenario {
     Survival(Box<survival::Scenario>),
     /// See [`traffic`].
     Traffic(Box<traffic::Scenario>),
+    /// See [`attacks`].
+    Attacks(Box<attacks::Scenario>),
     /// See [`servers`].
     Servers(servers::Scenario),
     /// See [`abacus`].
@@ -86,6 +89,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             let scenario = serde_saphyr::from_str(text).with_context(place)?;
             Ok(Scenario::Traffic(Box::new(scenario)))
         }
+        "attacks" => {
+            let scenario: attacks::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Attacks(Box::new(scenario)))
+        }
         "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
         "syn" => {
             let scenario: abacus::Scenario = serde_saphyr::from_str(text).with_context(place)?;
@@ -114,7 +122,7 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
     let scenario = scenario(experiment)?;
     let worlds: &[&str] = match &scenario {
-        Scenario::Survival(_) | Scenario::Refusal(_) => &["lab"],
+        Scenario::Survival(_) | Scenario::Attacks(_) | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
         Scenario::Servers(_) | Scenario::Syn(_) => &["sim"],
         Scenario::Dual(scenario) => scenario.worlds(),
@@ -142,6 +150,10 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
                 return traffic::sim::run(&scenario, &part, (experiment.name, options.seed), watch);
             }
             traffic::run(&scenario, &part, &survivors(experiment, options), watch)
+        }
+        Scenario::Attacks(scenario) => {
+            let part = (options.effort != Effort::Full, options.cell.as_deref());
+            attacks::run(&scenario, part, &survivors(experiment, options), watch)
         }
         Scenario::Servers(scenario) => {
             let effort = (options.effort != Effort::Full, options.seed);

@@ -11,6 +11,8 @@ use tidegate_model::signals::{AcceptQueue, Counts, Reading, Signals};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_units::{Nanos, Share};
 
+/// For so long a new daemon keeps the limits in force until its controllers shed, as in the product.
+const INHERIT: Nanos = Nanos::from_secs(3);
 /// From the tick to the limits in the kernel.
 const APPLY_DELAY: Nanos = Nanos::from_millis(2);
 
@@ -22,15 +24,37 @@ pub(super) struct Loop {
     /// What the tick before saw; `None` before the first.
     before: Option<(Nanos, ServiceTotals)>,
     stalled_s: f64,
+    accounting: Accounting,
+    successor: Option<Box<dyn Controller>>,
+    /// Until then the limits in force stay, unless the controller sheds.
+    inherits_until: Nanos,
 }
 
 impl Loop {
     pub(super) fn new(
-        controller: Option<(Box<dyn Controller>, Mode)>,
+        (controller, successor): (Option<(Box<dyn Controller>, Mode)>, Option<Box<dyn Controller>>),
         accounting: Accounting,
     ) -> Self {
-        let window = Window::new(accounting);
-        Self { controller, window, decided: None, before: None, stalled_s: 0.0 }
+        Self {
+            controller,
+            window: Window::new(accounting),
+            decided: None,
+            before: None,
+            stalled_s: 0.0,
+            accounting,
+            successor,
+            inherits_until: Nanos::ZERO,
+        }
+    }
+
+    /// A new daemon begins: it has seen nothing, and the limits in force stay for a while.
+    pub(super) fn succeed(&mut self, now: Nanos) {
+        if let (Some((controller, _)), Some(next)) = (&mut self.controller, self.successor.take()) {
+            *controller = next;
+        }
+        self.window = Window::new(self.accounting);
+        (self.decided, self.before) = (None, None);
+        self.inherits_until = now + INHERIT;
     }
 }
 
@@ -53,7 +77,9 @@ impl World {
             if let Some(stream) = stream {
                 self.flows[stream].report.trace(Trace::of(&signals, &limits));
             }
-            own.decided = Some(limits);
+            if limits.why.shedding || now >= own.inherits_until {
+                own.decided = Some(limits);
+            }
         }
         self.engine.after(APPLY_DELAY, Happening::Apply);
         if now < self.until + self.spec.patience {

@@ -186,7 +186,12 @@ impl Cell {
         Spec {
             cpus: self.cpus,
             packets: PacketCost::default(),
-            services: vec![Service { server: self.server.clone(), protection, accounting }],
+            services: vec![Service {
+                server: self.server.clone(),
+                protection,
+                successor: None,
+                accounting,
+            }],
             streams: vec![Stream { service: 0, session: self.session.clone(), load }],
             changes: Vec::new(),
             patience: Nanos::from_secs(10),

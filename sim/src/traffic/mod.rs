@@ -150,7 +150,8 @@ impl World {
                 None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
             };
             gates.push(Gate::new(gate));
-            loops.push(Loop::new(controller, service.accounting));
+            let successor = service.successor.take();
+            loops.push(Loop::new((controller, successor), service.accounting));
         }
         let servers: Vec<Server> =
             spec.services.iter().map(|service| Server::new(service.server.clone())).collect();
@@ -230,6 +231,12 @@ impl World {
                 self.engine.schedule(now, Happening::Tick);
             }
             Change::Daemon(false) => self.silent_since = Some(now),
+            Change::Restart => {
+                self.loops.iter_mut().for_each(|own| own.succeed(now));
+                if self.silent_since.take().is_some() {
+                    self.engine.schedule(now, Happening::Tick);
+                }
+            }
         }
     }
 

@@ -122,6 +122,8 @@ pub struct Service {
     pub server: ServerSpec,
     /// Who decides, and what executes it.
     pub protection: Option<(Box<dyn Controller>, GateSpec)>,
+    /// Who decides after [`Change::Restart`].
+    pub successor: Option<Box<dyn Controller>>,
     /// Where its CPU signal comes from.
     pub accounting: Accounting,
 }
@@ -137,6 +139,8 @@ pub enum Change {
     Upstream(usize, f64),
     /// The daemon is stopped or continued.
     Daemon(bool),
+    /// A new daemon takes over from one that was killed: with the successors of the controllers.
+    Restart,
 }
 
 /// What the kernel takes for packets, in CPU seconds.

@@ -18,7 +18,12 @@ fn world((server, cpus): (ServerSpec, u32), session: Session, (rate, s): (f64, u
     Spec {
         cpus,
         packets: FREE,
-        services: vec![Service { server, protection: None, accounting: Accounting::Group }],
+        services: vec![Service {
+            server,
+            protection: None,
+            successor: None,
+            accounting: Accounting::Group,
+        }],
         streams: vec![Stream { service: 0, session, load: Load::Open(phases) }],
         changes: Vec::new(),
         patience: Nanos::from_secs(10),

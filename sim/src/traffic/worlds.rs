@@ -44,6 +44,7 @@ impl Row {
                 let shipped = shipped(action, Mode::Enforce);
                 (shipped.controller, shipped.gate)
             }),
+            successor: variant.map(|action| shipped(action, Mode::Enforce).controller),
             accounting: *accounting,
         };
         Spec {
@@ -219,7 +220,14 @@ fn backlogs() -> Vec<Row> {
     let stopped = [(0.5, 20.0), (3.0, 20.0), (3.0, 15.0), (3.0, 5.0), (3.0, 30.0), (0.5, 20.0)];
     let stop = [(40, Change::Daemon(false)), (55, Change::Daemon(true))];
     let back = "from 5 s on good at .9 (fifth)";
+    let killed = [(0.5, 20.0), (3.0, 20.0), (3.0, 1.0), (3.0, 10.0), (3.0, 20.0), (0.5, 10.0)];
+    let kill = [(40, Change::Daemon(false)), (41, Change::Restart)];
+    let next = "for 10 s good at .95, drop .9 (fourth)";
     vec![
+        Row::new(("kill-prefork", next), (prefork(), 500.0), one(), &killed).changed(&kill),
+        Row::new(("kill-event-tls-5", next), (event(), 465.0), tls5(), &killed).changed(&kill),
+        Row::new(("kill-nginx", next), (nginx(), 400.0), one(), &killed).changed(&kill),
+        Row::new(("kill-node", next), (node(), 250.0), one(), &killed).on(4).changed(&kill),
         Row::new(("old-prefork", asks), (prefork(), 500.0), one(), &old).old_backlog(),
         Row::new(("old-event-tls-5", asks), (event(), 465.0), tls5(), &old).old_backlog(),
         Row::new(("old-nginx", asks), (nginx(), 400.0), one(), &old).old_backlog(),

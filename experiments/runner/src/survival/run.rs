@@ -342,7 +342,12 @@ impl Survival<'_> {
     fn arm(&self, variant: &str) -> Result<Arm> {
         let capacity = self.latest.context("the capacity is not measured yet")?;
         let server = &self.scenario.server;
-        let place = Place { lab: &self.lab, server, program: &self.options.program };
+        let place = Place {
+            lab: &self.lab,
+            server,
+            program: &self.options.program,
+            requests: serde_json::Value::Null,
+        };
         Arm::start(&place, variant, Known { capacity, clients: self.clients })
     }
 }

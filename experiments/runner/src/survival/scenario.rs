@@ -108,6 +108,13 @@ pub struct ServerSpec {
     /// How requests are carried; the server with workers of its own speaks cleartext only.
     #[serde(default)]
     pub transport: Transport,
+    /// Whether Apache sees connections only once they have sent something, its own default.
+    #[serde(default = "deferred")]
+    pub defer_accept: bool,
+}
+
+const fn deferred() -> bool {
+    true
 }
 
 /// The servers that the lab starts.
@@ -149,8 +156,15 @@ impl ServerSpec {
         };
         let apache = |mpm| {
             let options = ApacheOptions::cgi(mpm, self.cost());
-            let transport = self.transport;
-            lab.start_apache(&ApacheOptions { port, listen_backlog: backlog, transport, ..options })
+            let Self { transport, defer_accept, .. } = *self;
+            let listen_backlog = backlog;
+            lab.start_apache(&ApacheOptions {
+                port,
+                listen_backlog,
+                transport,
+                defer_accept,
+                ..options
+            })
         };
         match self.kind {
             ServerKind::ApachePrefork => apache(Mpm::Prefork),

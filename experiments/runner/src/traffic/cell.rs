@@ -86,6 +86,7 @@ impl Cell {
             workers: None,
             exponential: false,
             transport: self.transport,
+            defer_accept: true,
         }
     }
 

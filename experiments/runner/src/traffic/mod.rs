@@ -2,7 +2,7 @@
 //! Today's traffic in the lab: sessions of several requests, TLS 1.3 and HTTP/2, on four servers,
 //! judged as survival is.
 
-mod alarms;
+pub(crate) mod alarms;
 mod cell;
 mod cover;
 mod run;

@@ -10,7 +10,7 @@ use crate::survival::{Watch, plan};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use tidegate_lab::{
-    Arrive, Capacity, CapacityOptions, Counts, Helper, Lab, LabOptions, LoadReport,
+    Arrive, Capacity, CapacityOptions, Counts, Helper, Lab, LabOptions, LoadReport, Server,
 };
 use tidegate_units::Nanos;
 
@@ -163,7 +163,12 @@ impl<'a> Stage<'a> {
         let Run { cell, arm, load, .. } = *run;
         let what = format!("{}, {arm}: {load} x C", cell.name());
         let spec = cell.spec(self.options.busy_ms);
-        let place = Place { lab: &self.lab, server: &spec, program: &self.options.program };
+        let place = Place {
+            lab: &self.lab,
+            server: &spec,
+            program: &self.options.program,
+            requests: serde_json::Value::Null,
+        };
         let known = Known { capacity: run.capacity, clients: 1 };
         let arm = Arm::start(&place, arm, known)?;
         self.watch.step(&what);
@@ -172,11 +177,11 @@ impl<'a> Stage<'a> {
         let mut plan = plan(&pieces, sessions, self.options.seed);
         plan.streams = vec![cell.stream(arm.server(), "crowd", plan.streams[0].arrive.clone())];
         let (lab, watch) = (&self.lab, &mut *self.watch);
-        let before = arm.server().group().cpu_used();
+        let before = cpu_used(arm.server());
         let (report, alarms) =
             alarms::during(arm.product(), || lab.run_load(&plan, &mut |p| watch.second(p)));
         let report = report?;
-        let server_cpu = before.zip(arm.server().group().cpu_used()).map(|(a, b)| b - a);
+        let server_cpu = before.zip(cpu_used(arm.server())).map(|(a, b)| b - a);
         let log = arm.product().map(|p| std::fs::read_to_string(p.process().log()));
         arm.end()?;
         let mut seen = self.seen(run, &report, spans)?;
@@ -229,6 +234,13 @@ impl<'a> Stage<'a> {
     pub const fn lab(&self) -> &Lab {
         &self.lab
     }
+}
+
+/// CPU time of a server and of what is behind it.
+fn cpu_used(server: &Server) -> Option<Nanos> {
+    let behind = server.groups_behind().map(tidegate_lab::Group::cpu_used);
+    let all: Option<Vec<Nanos>> = behind.chain([server.group().cpu_used()]).collect();
+    all.map(|all| all.into_iter().fold(Nanos::ZERO, |sum, used| sum + used))
 }
 
 /// New connections and those of them that met a refusal: a kept connection is refused nothing.

@@ -56,7 +56,7 @@ proptest! {
             (at(stop), Change::Daemon(false)),
             (at(stop), Change::Speed(0.0)),
             (at(stop + 1), Change::Speed(1.0)),
-            (at(stop + 5), Change::Daemon(true)),
+            (at(stop + 5), if seed % 2 == 0 { Change::Daemon(true) } else { Change::Restart }),
         ];
         prop_assert!(run(world).is_ok_and(|courses| courses.len() == 2));
     }

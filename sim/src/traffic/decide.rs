@@ -16,9 +16,12 @@ const INHERIT: Nanos = Nanos::from_secs(3);
 /// From the tick to the limits in the kernel.
 const APPLY_DELAY: Nanos = Nanos::from_millis(2);
 
+/// Who decides, and whether it is executed.
+type Deciding = (Box<dyn Controller>, Mode);
+
 /// The control loop of one service.
 pub(super) struct Loop {
-    controller: Option<(Box<dyn Controller>, Mode)>,
+    controller: Option<Deciding>,
     window: Window,
     decided: Option<ServiceLimits>,
     /// What the tick before saw; `None` before the first.
@@ -32,7 +35,7 @@ pub(super) struct Loop {
 
 impl Loop {
     pub(super) fn new(
-        (controller, successor): (Option<(Box<dyn Controller>, Mode)>, Option<Box<dyn Controller>>),
+        (controller, successor): (Option<Deciding>, Option<Box<dyn Controller>>),
         accounting: Accounting,
     ) -> Self {
         Self {

@@ -122,10 +122,8 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
     let scenario = scenario(experiment)?;
     let worlds: &[&str] = match &scenario {
-        Scenario::Survival(_)
-        | Scenario::Traffic(_)
-        | Scenario::Attacks(_)
-        | Scenario::Refusal(_) => &["lab"],
+        Scenario::Survival(_) | Scenario::Attacks(_) | Scenario::Refusal(_) => &["lab"],
+        Scenario::Traffic(_) => &["lab", "sim"],
         Scenario::Servers(_) | Scenario::Syn(_) => &["sim"],
         Scenario::Dual(scenario) => scenario.worlds(),
     };
@@ -148,6 +146,9 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
                 all: options.all,
                 filter: options.cell.clone(),
             };
+            if world == "sim" {
+                return traffic::sim::run(&scenario, &part, (experiment.name, options.seed), watch);
+            }
             traffic::run(&scenario, &part, &survivors(experiment, options), watch)
         }
         Scenario::Attacks(scenario) => {

@@ -7,6 +7,7 @@ mod cell;
 mod cover;
 mod run;
 mod scenario;
+pub mod sim;
 mod stage;
 mod summary;
 

@@ -51,9 +51,8 @@ pub(super) const PACKAGES: &[Package] = &[
 ];
 
 /// Only `setup --clients` installs this: some 300 MB.
-pub(super) const CLIENTS: &[Package] = &[
-    package("chromium", "a real client: a browser, without a screen"),
-];
+pub(super) const CLIENTS: &[Package] =
+    &[package("chromium", "a real client: a browser, without a screen")];
 
 /// Only `cargo xtask guest` installs these.
 pub(super) const GUEST: &[Package] = &[

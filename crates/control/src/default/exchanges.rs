@@ -53,13 +53,15 @@ impl Exchanges {
         let keep = libm::exp(-tick.seconds / RATIO_SECONDS);
         self.answered = keep * self.answered + float(connections.answered);
         self.completed = keep * self.completed + tick.completed;
-        let turned_away = tick.turned_away * proved_share(history);
+        let share = proved_share(history);
+        let turned_away = tick.turned_away * share;
         Sums {
             offered: float(connections.asked) + turned_away,
             turned_away,
             answered: float(connections.answered),
             lost: float(connections.lost),
             ignored: float(counts.admitted) - float(connections.replied),
+            coming: float(counts.admitted) * share - float(connections.asked),
             replied: float(connections.replied),
             proved: float(connections.proved),
             ..tick

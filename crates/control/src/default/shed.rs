@@ -135,6 +135,12 @@ impl Shed {
         jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
     }
 
+    /// What was counted towards a release or a trial was counted of another time.
+    pub(super) fn fresh_start(&mut self) {
+        (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
+        (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+    }
+
     /// Takes what is known of connections: exchanges each, those that are open and those that are
     /// silent.
     pub(super) fn connections(&mut self, each: f64, levels: Option<(u64, u64)>) {

@@ -10,6 +10,9 @@ const X_NAME: &str = "overload";
 /// From this load on there is an overload; at C itself nobody is wrong.
 const OVERLOAD: f64 = 1.5;
 
+/// More than so many times the unprotected server's goodput says no more.
+const BESIDE_MAX: f64 = 100.0;
+
 /// One run, as far as a summary needs it.
 #[derive(Clone, Debug)]
 pub(super) struct Ran {
@@ -99,7 +102,8 @@ fn of_cell(runs: &[Ran], of: &Ran) -> Vec<Row> {
     let normal = normal_p99(runs, &of.cell);
     let share = |ran: &Ran| Some(ran.value("goodput")? / ran.value("capacity")?);
     let slower = |ran: &Ran| Some(ran.value("p99")? / normal?);
-    let beside = |ran: &Ran| Some(ran.value("goodput")? / partner(runs, ran)?.value("goodput")?);
+    let beside =
+        |ran: &Ran| Some(times(ran.value("goodput")?, partner(runs, ran)?.value("goodput")?));
     let metrics: [(&str, &str, Option<f64>); 7] = [
         ("goodput_share", "share", worst(&share, f64::min)),
         ("p99_ratio", "ratio", worst(&slower, f64::max)),
@@ -111,6 +115,14 @@ fn of_cell(runs: &[Ran], of: &Ran) -> Vec<Row> {
     ];
     let values = metrics.into_iter().filter_map(|(m, unit, v)| Some(row(m, unit, v?, over.len())));
     values.collect()
+}
+
+/// How many times the unprotected server's goodput; that may be nothing at all.
+fn times(ours: f64, none: f64) -> f64 {
+    if none > 0.0 {
+        return (ours / none).min(BESIDE_MAX);
+    }
+    if ours > 0.0 { BESIDE_MAX } else { 1.0 }
 }
 
 /// The unprotected server's run of the same load and round.
@@ -238,5 +250,15 @@ mod tests {
     fn a_load_of_one_is_no_overload() {
         let rows = rows(&[ran("drop", (1.0, 0), 50.0)]);
         assert!(rows.iter().all(|row| row.x_name != X_NAME));
+    }
+
+    /// An unprotected server without any goodput is no division by zero, and no reason to fail.
+    #[test]
+    fn nothing_is_easily_surpassed() {
+        let of = |ours, none| times(ours, none);
+        assert!((of(50.0, 40.0) - 1.25).abs() < 1e-9);
+        assert!((of(50.0, 0.0) - BESIDE_MAX).abs() < 1e-9);
+        assert!((of(50.0, 1e-6) - BESIDE_MAX).abs() < 1e-9);
+        assert!((of(0.0, 0.0) - 1.0).abs() < 1e-9);
     }
 }

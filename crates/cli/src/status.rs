@@ -10,7 +10,7 @@ use std::io::Write;
 use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
-use tidegate_model::snapshot::{ServiceState, Snapshot};
+use tidegate_model::snapshot::{Restored, ServiceState, Snapshot};
 use tidegate_telemetry::{buckets_table, peers_table, rules_table, services_table, unjudged_lines};
 
 pub(crate) fn status(remote: &Remote, format: Format, out: &mut dyn Write) -> anyhow::Result<Exit> {
@@ -84,12 +84,27 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
             writeln!(text, "{gap}{}: {}", plain(&service.name), plain(&service.limits.why.text));
         bucket_reasons(service, &mut text);
     }
+    for service in &snapshot.services {
+        if let Some(restored) = service.restored {
+            let _ = writeln!(text, "{}: started with {}", plain(&service.name), kept(restored));
+        }
+    }
     if snapshot.services.iter().any(in_shadow) {
         text.push_str(
             "\nIn shadow mode nothing is refused; <= marks an upper bound of what would be.\n",
         );
     }
     text
+}
+
+/// What a service took over from a process that has ended.
+fn kept(restored: Restored) -> String {
+    let what = match (restored.limits, restored.learned) {
+        (true, true) => "the limits and the controller state",
+        (true, false) => "the limits",
+        (false, _) => "the controller state",
+    };
+    format!("{what} of the process before, {} old", restored.age)
 }
 
 /// Why each bucket has the limit that it has.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tidegate_model::intent::{ControlledResource, CpuList, Listen, ServiceConfig};
 use tidegate_model::signals::Signals;
+use tidegate_model::snapshot::Bypassed;
 use tidegate_model::totals::Totals;
 use tidegate_units::Nanos;
 
@@ -86,6 +87,8 @@ pub struct Sensed {
     pub troubles: Vec<Trouble>,
     /// Whether the listener has TCP_DEFER_ACCEPT on, where that could be inferred.
     pub defer_accept: Option<bool>,
+    /// Connections that the listeners accepted and that no hook saw.
+    pub bypassed: Option<Bypassed>,
 }
 
 /// All sources of all services.

@@ -80,6 +80,11 @@ impl World {
         self.daemon = Some(command.spawn().unwrap());
     }
 
+    /// Makes room for another daemon beside the one that runs.
+    pub(crate) fn replace_daemon(&mut self) -> Child {
+        self.daemon.take().unwrap()
+    }
+
     /// The daemon, while there is one.
     pub(crate) fn daemon(&mut self) -> &mut Child {
         self.daemon.as_mut().unwrap()

@@ -16,7 +16,7 @@ use tidegate_control::Mode as ControlMode;
 use tidegate_model::intent::{Config, ControlledResource, Intent, Mode, Refusal, ServiceConfig};
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{
-    ReasonCount, Restored, Sample, ServiceState, Snapshot, VerdictCount,
+    Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot, VerdictCount,
 };
 use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
@@ -39,6 +39,9 @@ const SAMPLES_PER_TICK: usize = 512;
 const LATE_TICKS: u64 = 2;
 /// What stands before the words of a controller whose service keeps what was adopted.
 const ADOPTED: &str = "keeps for now what was in force before the start";
+/// After the kill switch was on it takes so long until SYNs that were not seen say anything: at least
+/// as long as what was found of them counts.
+const UNCOUNTED: Nanos = Nanos::from_secs(70);
 /// How often the counters for people are read: a read per class, service and CPU.
 const COUNT_EVERY: Nanos = Nanos::from_millis(500);
 /// How long limits of a predecessor, or those that were adopted after a crash, are kept while a new
@@ -126,6 +129,8 @@ pub struct Owner {
     keeper: Option<Keeper>,
     /// What services took over from the process before, by name.
     restored: BTreeMap<String, Restored>,
+    /// The kill switch was on, so that no SYN was counted.
+    uncounted_until: Option<Nanos>,
     /// Lines of the log that were lost when it was looked at last.
     lines_lost: u64,
     started: Nanos,
@@ -195,6 +200,7 @@ impl Owner {
             late: 0,
             keeper,
             restored,
+            uncounted_until: None,
             lines_lost: 0,
             started,
             version: parts.version,
@@ -278,6 +284,7 @@ impl Owner {
         }
         self.note_lateness(now);
         self.sensed = self.senses.tick(now, &*self.plane);
+        self.note_bypassed(now);
         for (subject, text) in self.senses.troubles(now) {
             self.warnings.raise(now, &subject, text);
         }
@@ -342,6 +349,26 @@ impl Owner {
                 "tick",
                 format!("came {took} after the one before instead of {tick}; {late} late so far"),
             );
+        }
+    }
+
+    /// Connections that came past the hooks: the service is not protected. While the kill switch is
+    /// on no SYN is counted, and for a while after that nothing can be said.
+    fn note_bypassed(&mut self, now: Nanos) {
+        if self.intent.released {
+            self.uncounted_until = Some(now + UNCOUNTED);
+        }
+        let uncounted = self.uncounted_until.is_some_and(|until| now < until);
+        let Self { sensed, intent, warnings, .. } = self;
+        for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
+            sensed.bypassed = sensed.bypassed.take().filter(|_| !uncounted);
+            let Some(Bypassed { connections, span }) = sensed.bypassed else { continue };
+            let text = format!(
+                "{connections} connections were accepted in the last {span} and the hooks saw none: \
+                 the service is not protected. Is it reached by another interface (`interfaces`), or \
+                 does another program end the chain before ours?"
+            );
+            warnings.raise(now, &format!("{}: hooks", service.name), text);
         }
     }
 

@@ -33,7 +33,9 @@ use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request}
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
-use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
+use tidegate_sense::{
+    Listener, Roots, RouteSource, Sense, ServiceSource, SockDiag, ssh_listeners, ssh_ports,
+};
 use tidegate_units::{Clock, MonotonicClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -295,7 +297,7 @@ fn build(
     };
     let plane = Kernel::start(&config)?;
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
-    let sources = config.services.iter().map(Into::into).collect();
+    let sources = ServiceSource::all(&config);
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
     sense.warm_up(clock.now());
     watch_interfaces(&mut sense, &config);

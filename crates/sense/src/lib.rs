@@ -10,7 +10,9 @@
 //!
 //! Nothing here reads a clock: the time of the tick is an argument.
 
+mod bypass;
 mod cgroup;
+mod connections;
 mod cpu;
 mod defer;
 mod file;

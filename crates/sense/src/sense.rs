@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All sources together: one tick, one [`Signals`] a service.
 
-use crate::file::FILE_MAX;
+use crate::bypass::LOOK_EVERY;
+use crate::defer::counter;
+use crate::file::{FILE_MAX, Probe};
 use crate::finder::Finder;
 use crate::groups::Groups;
 use crate::interfaces::Interfaces;
@@ -10,9 +12,10 @@ use crate::passive::Passive;
 use crate::qdisc::InterfaceSource;
 use crate::service::{Service, Tick};
 use crate::stat::Stat;
+use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use tidegate_model::intent::{ControlledResource, CpuList, Listen, ServiceConfig};
+use std::path::{Path, PathBuf};
+use tidegate_model::intent::{Config, ControlledResource, CpuList, Listen, ServiceConfig};
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::Bypassed;
 use tidegate_model::totals::Totals;
@@ -53,6 +56,18 @@ pub struct ServiceSource {
     pub cpus: Option<CpuList>,
     /// Whether something is decided by the queue of the interfaces: then its absence is a trouble.
     pub needs_interface: bool,
+    /// Sources whose SYNs no service counts.
+    pub exempt: Vec<IpNet>,
+}
+
+impl ServiceSource {
+    /// All services of a configuration.
+    #[must_use]
+    pub fn all(config: &Config) -> Vec<Self> {
+        let exempt = &config.never_shed.sources;
+        let source = |service| Self { exempt: exempt.clone(), ..Self::from(service) };
+        config.services.iter().map(source).collect()
+    }
 }
 
 impl From<&ServiceConfig> for ServiceSource {
@@ -65,6 +80,7 @@ impl From<&ServiceConfig> for ServiceSource {
                 let resources = requests.buckets.iter().map(|bucket| bucket.resource);
                 resources.into_iter().any(ControlledResource::is_of_interface)
             }),
+            exempt: Vec::new(),
         }
     }
 }
@@ -104,6 +120,32 @@ pub struct Sense {
     all: Vec<Listener>,
     buffer: Vec<u8>,
     last: Option<Nanos>,
+    opened: Opened,
+}
+
+/// Connections that the kernel has opened for the listeners of this network namespace.
+struct Opened {
+    probe: Probe,
+    looked: Option<Nanos>,
+    count: Option<u64>,
+}
+
+impl Opened {
+    fn new(proc: &Path) -> Self {
+        Self { probe: Probe::new(proc.join("net/snmp")), looked: None, count: None }
+    }
+
+    /// Whether it is time to look, and there are more than at the last look.
+    fn grew(&mut self, now: Nanos, buffer: &mut [u8]) -> bool {
+        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
+            return false;
+        }
+        self.looked = Some(now);
+        let text = self.probe.read(buffer).ok();
+        let count = text.and_then(|text| counter(text, "Tcp:", "PassiveOpens"));
+        let before = std::mem::replace(&mut self.count, count);
+        matches!((before, count), (Some(before), Some(now)) if now > before)
+    }
 }
 
 impl Sense {
@@ -123,6 +165,7 @@ impl Sense {
             all: Vec::new(),
             buffer: vec![0; FILE_MAX],
             last: None,
+            opened: Opened::new(&roots.proc),
             roots,
             listeners,
         }
@@ -193,6 +236,7 @@ impl Sense {
         let stat = self.stat.refresh(&mut self.buffer);
         self.interfaces.tick(now);
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
+        let opened = self.opened.grew(now, &mut self.buffer);
         let Self { services, stat: cpus, buffer, interfaces, .. } = self;
         let mut sensed = Vec::with_capacity(services.len());
         for (index, service) in services.iter_mut().enumerate() {
@@ -226,6 +270,8 @@ impl Sense {
             out.signals.buckets = service.passive.buckets(now);
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
+            let offered = out.signals.balance.counts.map(|counts| counts.value.offered);
+            out.bypassed = service.bypassed(now, offered, opened);
             sensed.push(out);
         }
         sensed

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sources of one service: its accept queue, its CPUs and pressure, its counters.
 
+use crate::bypass::{Bypass, Look};
 use crate::cgroup::{Group, Usage};
+use crate::connections::Diag;
 use crate::cpu::{Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
@@ -14,6 +16,7 @@ use crate::stat::Stat;
 use std::io;
 use std::path::{Path, PathBuf};
 use tidegate_model::signals::{AcceptQueue, Queue, Reading, Resource};
+use tidegate_model::snapshot::Bypassed;
 use tidegate_units::{Nanos, Share};
 
 /// What a service needs from the tick to read its resources.
@@ -38,6 +41,7 @@ pub(crate) struct Service {
     pub(crate) located: Option<Nanos>,
     pub(crate) passive: Passive,
     pub(crate) defer: Defer,
+    bypass: Bypass,
     place: Place,
     quota: Option<f64>,
     usages: Vec<Usage>,
@@ -69,6 +73,7 @@ impl Service {
             cpu_held: None,
             passive: Passive::default(),
             defer: Defer::default(),
+            bypass: Bypass::default(),
         }
     }
 
@@ -163,6 +168,25 @@ impl Service {
             io_pressure: shown(io, tick.now),
             ..Resource::default()
         }
+    }
+
+    /// Connections that came past the hooks of late. `offered`: SYNs that they have seen since the
+    /// tick before; `None`: not known. `opened`: connections were opened, and it is time to look.
+    pub(crate) fn bypassed(
+        &mut self,
+        now: Nanos,
+        offered: Option<u64>,
+        opened: bool,
+    ) -> Option<Bypassed> {
+        // What is not known is no evidence.
+        if offered.is_none_or(|offered| offered > 0) {
+            self.bypass.saw(now);
+        } else if opened {
+            let ports = self.listeners.iter().map(|listener| listener.port).collect();
+            let exempt = &self.source.exempt;
+            self.bypass.look(&mut Look { now, ports: &ports, exempt, source: &mut Diag });
+        }
+        self.bypass.found(now)
     }
 
     fn cpu(&mut self, tick: &mut Tick<'_>) -> Result<Option<Share>, String> {

@@ -30,6 +30,7 @@ mod sense;
 mod service;
 mod ssh;
 mod stat;
+mod threads;
 
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};

@@ -306,6 +306,7 @@ mod tests {
     use std::io;
     use std::os::unix::fs::MetadataExt;
     use tidegate_model::totals::ServiceTotals;
+    use tidegate_units::Share;
 
     struct Nothing;
     impl Totals for Nothing {
@@ -346,6 +347,51 @@ mod tests {
         let source =
             ServiceSource { listen: vec!["*:80".parse().unwrap()], ..ServiceSource::default() };
         Sense::new(vec![source], Box::new(hidden), roots)
+    }
+
+    /// Version 1 counts CPU time and has no pressure; a kernel with psi=0 has none, either.
+    #[test]
+    fn without_version_2_and_without_pressure_the_cpu_is_known_and_nothing_is_a_trouble() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { proc: dir.path().join("proc"), cgroup: dir.path().join("cgroup") };
+        let group = roots.cgroup.join("cpu,cpuacct/shop");
+        fs::create_dir_all(&group).unwrap();
+        fs::create_dir_all(roots.proc.join("7/task/7")).unwrap();
+        fs::write(group.join("cgroup.procs"), "7\n").unwrap();
+        let status = "Name:\tnode\nPPid:\t1\nCpus_allowed_list:\t0-1\n";
+        fs::write(roots.proc.join("7/status"), status).unwrap();
+        let source = ServiceSource {
+            listen: vec!["*:80".parse().unwrap()],
+            cgroup: Some(group.clone()),
+            ..ServiceSource::default()
+        };
+        let mut sense = Sense::new(vec![source], Box::new(Hidden(0)), roots.clone());
+        let mut now = Nanos::SECOND;
+        let mut sensed = Vec::new();
+        // Two CPUs, of which the service's one thread uses one, and nobody the other.
+        for step in 0..20_u64 {
+            let ticks = step * 10;
+            let stat = format!("cpu\ncpu0 {ticks} 0 0 0 0 0 0 0\ncpu1 0 0 0 {ticks} 0 0 0 0\n");
+            fs::write(roots.proc.join("stat"), stat).unwrap();
+            let used = step * 100_000_000;
+            fs::write(group.join("cpuacct.usage"), format!("{used}\n")).unwrap();
+            fs::write(roots.proc.join("7/task/7/schedstat"), format!("{used} 0 1\n")).unwrap();
+            let stat = format!("7 (node) R 1 7 7 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 0\n");
+            fs::write(roots.proc.join("7/stat"), stat).unwrap();
+            if step == 0 {
+                sense.warm_up(now);
+            }
+            sensed = sense.tick(now, &Nothing);
+            now += Nanos::from_millis(100);
+        }
+        let resource = &sensed[0].signals.resource;
+        let share = |reading: Option<tidegate_model::signals::Reading<Share>>| {
+            reading.map(|reading| (reading.value.get() * 100.0).round())
+        };
+        assert_eq!(share(resource.cpu), Some(50.0), "{:?}", sensed[0].troubles);
+        assert_eq!(share(resource.busiest_thread), Some(100.0), "its thread is at its end");
+        assert_eq!(resource.cpu_pressure, None);
+        assert!(sensed[0].troubles.is_empty(), "{:?}", sensed[0].troubles);
     }
 
     fn knows_its_place(sensed: &[Sensed]) -> bool {

@@ -250,9 +250,7 @@ const SERVICES: &[Metric] = &[
         "connections",
         "Connections of the last minute that the service's listeners accepted while no hook saw a SYN of it: it is not protected. Absent while there are none.",
         SERVICE,
-        |s, out| {
-            each(s, |v| optional(v, v.bypassed.map(|b| b.connections as f64), out))
-        },
+        |s, out| each(s, |v| optional(v, v.bypassed.map(|b| b.connections as f64), out)),
     ),
     gauge(
         "service_waiting",
@@ -348,9 +346,7 @@ const SERVICES: &[Metric] = &[
         "Share of a CPU that the thread used in which the service works, where it works in one: a mean over its processes; absent where it works in several.",
         SERVICE,
         |s, out| {
-            each(s, |v| {
-                optional(v, v.signals.resource.busiest_thread.map(|r| r.value.get()), out)
-            })
+            each(s, |v| optional(v, v.signals.resource.busiest_thread.map(|r| r.value.get()), out))
         },
     ),
     gauge(

@@ -21,6 +21,8 @@ use tidegate_bpf::{AttachMode, Interface};
 use tidegate_sense::in_namespace;
 
 const SERVER: &str = "10.79.0.1:8000";
+/// Between two connections of a client.
+const PAUSE: Duration = Duration::from_millis(100);
 
 struct Client(String);
 
@@ -48,6 +50,13 @@ impl Client {
     }
 }
 
+/// A server that accepts all and says nothing; it ends with the test's process.
+fn serve(world: &World) {
+    let listener =
+        in_namespace(Some(&world.namespace()), || TcpListener::bind("0.0.0.0:8000")).unwrap();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
@@ -58,11 +67,9 @@ impl Drop for Client {
 fn a_hook_that_sees_nothing_of_a_busy_service_is_warned_of_and_not_ready() {
     let mut world = World::new(0);
     let client = Client::new(&world);
-    let listener =
-        in_namespace(Some(&world.namespace()), || TcpListener::bind("0.0.0.0:8000")).unwrap();
+    serve(&world);
     world.run(&[]);
     let mut held = vec![client.connect()];
-    let accepted = listener.accept().unwrap();
     let interface = Interface {
         name: "v0".into(),
         namespace: Some(world.namespace()),
@@ -72,6 +79,7 @@ fn a_hook_that_sees_nothing_of_a_busy_service_is_warned_of_and_not_ready() {
     let foreign = Foreign { verdict: ForeignVerdict::Pass, egress: false, first: true };
     let stranger = foreign.attach(&interface).unwrap();
     let page = wait_for("not ready", || {
+        std::thread::park_timeout(PAUSE);
         held.push(client.connect());
         world.get("/readyz").filter(|page| page.contains(" 503 "))
     });
@@ -86,22 +94,21 @@ fn a_hook_that_sees_nothing_of_a_busy_service_is_warned_of_and_not_ready() {
     drop(stranger);
     held.push(client.connect());
     wait_for("ready", || world.get("/readyz").filter(|page| page.contains(" 200 ")));
-    drop((accepted, held));
+    drop(held);
 }
 
 /// What the host says to itself goes by no hook, and is no reason to warn.
 #[test]
 fn connections_of_the_host_to_itself_are_no_reason_to_warn() {
-    const SECONDS: u32 = 16;
-    const PER_SECOND: u32 = 10;
+    /// Longer than it takes until a hook that sees nothing is warned of.
+    const CONNECTIONS: usize = 160;
     let mut world = World::new(1);
     let _client = Client::new(&world);
-    let _listener =
-        in_namespace(Some(&world.namespace()), || TcpListener::bind("0.0.0.0:8000")).unwrap();
+    serve(&world);
     world.run(&[]);
-    let held: Vec<TcpStream> = (0..SECONDS * PER_SECOND)
+    let held: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|i| {
-            std::thread::park_timeout(Duration::from_secs(1) / PER_SECOND);
+            std::thread::park_timeout(PAUSE);
             let address = if i % 2 == 0 { SERVER } else { "127.0.0.1:8000" };
             in_namespace(Some(&world.namespace()), || TcpStream::connect(address)).unwrap()
         })

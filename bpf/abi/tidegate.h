@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 6
+#define TG_ABI_VERSION 7
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -196,6 +196,15 @@ struct tg_totals {
 	__u64 repeated;
 	__u64 admitted;
 	__u64 refused;
+	/* connections, each once: */
+	__u64 replied;		/* by a SYN-ACK */
+	__u64 proved;		/* completed the handshake */
+	__u64 asked;		/* sent a first request */
+	__u64 answered;		/* got the first byte of its response */
+	__u64 ended;		/* of the answered */
+	__u64 ended_exchanges;	/* that these had */
+	__u64 unknown;		/* exchanges that could not be timed */
+	__u64 lost;		/* connections that asked and got nothing */
 	struct tg_histogram first_byte;
 	struct tg_histogram end;
 };
@@ -214,7 +223,8 @@ struct tg_gauges {
 	__u64 untracked;	/* verified, but the table had no room */
 	__u64 evicted;		/* idle too long */
 	__u64 forgotten;	/* of these, those that waited for an answer */
-	__u64 pad[3];
+	__s64 silent;		/* open, no request yet, nothing owed */
+	__u64 pad[2];
 };
 TG_ASSERT(sizeof(struct tg_gauges) == 64);
 
@@ -225,9 +235,16 @@ struct tg_pending {
 	__u64 syn_ns;		/* bit 0: the client has sent data */
 	__u64 copy_ns;		/* when it passed last */
 	__u32 seq;		/* of the client's */
-	__u32 copies;		/* that passed after it */
+	__u8 copies;		/* that passed after it */
+	__u8 gauge;		/* of its service */
+	__u8 pad[2];
 };
 TG_ASSERT(sizeof(struct tg_pending) == 32);
+
+/* Of all services, per CPU. */
+struct tg_notes {
+	__u64 lost;		/* young notes of SYNs that others took the place of */
+};
 
 #define TG_FLOW_WAYS 4
 
@@ -240,14 +257,53 @@ struct tg_flow_set {
 };
 TG_ASSERT(sizeof(struct tg_flow_set) == 32);
 
-/* Of the same connections, in the same order, what few packets need. */
-struct tg_flow_times {
-	struct {
-		__u64 syn_ns;
-		__u64 request_ns;	/* bit 0: the client has sent data */
-	} way[TG_FLOW_WAYS];
+/* Of one connection, what few packets need. */
+struct tg_flow_way {
+	__u64 syn_ns;		/* bit 0: the client has sent data */
+	/*
+	 * While the server owes something: since when, moved back by what it had
+	 * owed before in this exchange. Otherwise: what it has owed so far.
+	 */
+	__u64 request_ns;
+	__u32 client_next;	/* after the first segment of the last turn */
+	__u32 reply;		/* after the first byte that the server said */
+	__u16 exchanges;	/* that it had; no more than fit */
+	__u16 flight;		/* bytes of a record that may be a ticket */
+	__u8 flight_records;	/* of that size that were seen */
+	__u8 client;		/* TG_CLIENT_… */
+	__u8 server;		/* TG_SERVER_… */
+	__u8 pad;
 };
-TG_ASSERT(sizeof(struct tg_flow_times) == 64);
+TG_ASSERT(sizeof(struct tg_flow_way) == 32);
+
+/* In the same order; each has half a cache line. */
+struct tg_flow_times {
+	struct tg_flow_way way[TG_FLOW_WAYS];
+};
+TG_ASSERT(sizeof(struct tg_flow_times) == 128);
+
+/*
+ * What the responses of a service's TLS listeners begin with that is none:
+ * session tickets, which a server of TLS 1.3 sends after the handshake. Learned
+ * from connections on which more followed.
+ */
+#define TG_FLIGHTS_EACH 4
+#define TG_FLIGHT_KNOWN 8	/* votes */
+#define TG_FLIGHT_VOTES_MAX 32
+
+struct tg_flight {
+	__u16 bytes;		/* of one record */
+	__u8 records;
+	__u8 votes;
+};
+
+struct tg_flights {
+	struct tg_flight flight[TG_FLIGHTS_EACH];
+	__u32 h2;		/* connections that offered HTTP/2 and got it */
+	__u32 h1;		/* and those that did not */
+	__u32 pad[2];
+};
+TG_ASSERT(sizeof(struct tg_flights) == 32);
 
 struct tg_sample {
 	__u64 now_ns;

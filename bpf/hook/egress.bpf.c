@@ -2,11 +2,13 @@
 /*
  * Egress at tc: watches what the server sends, for the passive signals. It
  * never drops, never changes a packet. It may see packets that segmentation
- * will cut later: first bytes and ends are all it looks for.
+ * will cut later: what a response begins with and ends are all it looks for.
  */
+#define TG_CONTEXT struct __sk_buff
+
 #include "../lib/tc.h"
 #include "../lib/classify.h"
-#include "../lib/flow.h"
+#include "../lib/turn.h"
 
 SEC("tc")
 int tg_egress(struct __sk_buff *skb)
@@ -25,7 +27,7 @@ int tg_egress(struct __sk_buff *skb)
 	}
 	flow.fingerprint = tg_hash_flow(&p, 1);
 	if (tg_flow_find(&flow))
-		tg_flow_egress(&flow, &p);
+		tg_flow_egress(skb, &flow, &p);
 	return TG_TC_NEXT;
 }
 

@@ -3,8 +3,6 @@
  * Ingress at tc: tcx from Linux 6.6 on, clsact below (the loader says which
  * before it loads). The good neighbour where another program owns XDP.
  */
-#define TG_CONTEXT struct __sk_buff
-
 #include "../lib/tc.h"
 #include "../lib/judge.h"
 

@@ -29,14 +29,12 @@ static __always_inline int tg_flow_acks(const struct tg_packet *p,
 static __always_inline int tg_flow_is_silent(const struct tg_flow *flow,
 					     __u64 since_ns)
 {
-	const struct tg_flow_times *times = tg_flow_times(flow);
-	__u64 meta = tg_flow_read(flow);
-	__u32 way = flow->way & TG_FLOW_WAY_MASK;
+	const struct tg_flow_way *way = tg_flow_way(flow);
 
-	if (meta == TG_FLOW_NONE || !(meta & TG_FLOW_WAITING) || !times)
+	if (tg_flow_read(flow) == TG_FLOW_NONE || !way)
 		return 0;
-	return times->way[way].syn_ns > since_ns &&
-	       !(times->way[way].request_ns & TG_FLOW_SPOKE);
+	return way->syn_ns > since_ns && !(way->syn_ns & TG_FLOW_SPOKE) &&
+	       !(way->server & TG_SERVER_SPOKE);
 }
 
 /*
@@ -45,11 +43,10 @@ static __always_inline int tg_flow_is_silent(const struct tg_flow *flow,
  */
 static __always_inline void tg_flow_spoke(const struct tg_flow *flow)
 {
-	struct tg_flow_times *times = tg_flow_times(flow);
-	__u32 way = flow->way & TG_FLOW_WAY_MASK;
+	struct tg_flow_way *way = tg_flow_way(flow);
 
-	if (times && !(times->way[way].request_ns & TG_FLOW_SPOKE))
-		times->way[way].request_ns |= TG_FLOW_SPOKE;
+	if (way && !(way->syn_ns & TG_FLOW_SPOKE))
+		way->syn_ns |= TG_FLOW_SPOKE;
 }
 
 #endif

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Passive signals: how many connections wait for an answer, and how long.
+ * Passive signals: the connections of a service that are open, and which of them
+ * the server owes a response. This is the table; lib/turn.h says what moves a
+ * connection in it.
  *
- * A SYN that passes leaves a note in `pending`, a fixed array that strangers
- * may overwrite as they like. The server's SYN-ACK adds its ISN. An ACK that
+ * A SYN that passes leaves a note in `pending`, a fixed array that any sender
+ * may overwrite; the loss of a young note is counted (tg_notes). The server's SYN-ACK adds its ISN. An ACK that
  * names this ISN proves that the client receives what is sent to its address:
  * only then a connection gets a place in the flow table.
  *
- *	SYN ──► pending ──ISN, ACK──► waiting ──first byte──► answered
- *	                                 ▲                       │
- *	                                 └──── client's data ────┘
+ *	SYN ──► pending ──ISN, ACK──► open, silent ──► … (lib/turn.h)
  *	FIN of the server, RST of either, idle too long ──► free
  *
  * A flow is one word; each transition is one compare-and-swap, and who wins it
  * moves the gauges: they stay exact, also when both directions run on two CPUs.
- *	bit 0		waiting
+ *	bit 0		waiting: the server owes something
  *	bits 1…7	part of the fingerprint, bit 1 always set
  *	bits 8…15	index of the service's gauges
- *	bits 16…39	last seen, in units of 2^27 ns (134 ms), wrapping
+ *	bits 16…31	last seen, in units of 2^27 ns (134 ms), wrapping
+ *	bits 32…34	what it talks: enum tg_talk
+ *	bits 35…39	asked, behind, turn, h2, watch: see below
  *	bits 40…63	part of the fingerprint
  * A connection is known by its set and these 30 bits of its fingerprint: of 2^30
  * packets that belong to no flow, about four are taken for one of a set's four.
@@ -29,6 +31,7 @@
 #include "count.h"
 #include "hash.h"
 #include "maps.h"
+#include "talk.h"
 
 #define TG_FLOW_FREE 0ULL
 #define TG_FLOW_BUSY 1ULL	/* no part of a fingerprint: being filled */
@@ -36,16 +39,23 @@
 #define TG_FLOW_WAY_MASK (TG_FLOW_WAYS - 1)
 #define TG_FLOW_GAUGE_SHIFT 8
 #define TG_FLOW_SEEN_SHIFT 16
-#define TG_FLOW_SEEN_BITS 0xffffffULL
+#define TG_FLOW_SEEN_BITS 0xffffULL
 #define TG_FLOW_SEEN_MASK (TG_FLOW_SEEN_BITS << TG_FLOW_SEEN_SHIFT)
 #define TG_FLOW_TICK_SHIFT 27	/* ns to units of last seen */
 #define TG_FLOW_TOUCH 8		/* units: touch about once a second */
 #define TG_FLOW_TAG_MASK (0xffffffULL << 40 | 0xfe)
+#define TG_FLOW_TALK_SHIFT 32
+#define TG_FLOW_TALK_MASK (7ULL << TG_FLOW_TALK_SHIFT)
+#define TG_FLOW_ASKED (1ULL << 35)	/* it has sent a first request */
+#define TG_FLOW_BEHIND (1ULL << 36)	/* waits behind a flight of tickets */
+#define TG_FLOW_TURN (1ULL << 37)	/* a request has no response yet */
+#define TG_FLOW_H2 (1ULL << 38)		/* offered, or chosen */
+#define TG_FLOW_WATCH (1ULL << 39)	/* what the server says is looked at */
 
 /*
- * The lowest bit of a note's syn_ns and of a flow's request_ns: the client has
- * sent data, so what comes is not the first request of its connection any more.
- * A nanosecond, more or less, changes no measure.
+ * The lowest bit of a note's and of a flow's syn_ns: the client has sent data, so
+ * what comes is not the first request of its connection any more. A nanosecond,
+ * more or less, changes no measure.
  */
 #define TG_FLOW_SPOKE 1ULL
 
@@ -125,10 +135,14 @@ static __always_inline int tg_flow_find(struct tg_flow *flow)
 	return 0;
 }
 
-static __always_inline struct tg_flow_times *
-tg_flow_times(const struct tg_flow *flow)
+/* What few packets need of it; zero if the table cannot be read. */
+static __always_inline struct tg_flow_way *
+tg_flow_way(const struct tg_flow *flow)
 {
-	return tg_at(&tg_times, tg_flow_index(flow->fingerprint));
+	struct tg_flow_times *times =
+		tg_at(&tg_times, tg_flow_index(flow->fingerprint));
+
+	return times ? &times->way[flow->way & TG_FLOW_WAY_MASK] : 0;
 }
 
 /* What no live flow has: its gauge would be 255. */
@@ -140,6 +154,25 @@ static __always_inline __u64 tg_flow_read(const struct tg_flow *flow)
 	__u64 meta = READ_ONCE(*flow->at);
 
 	return tg_flow_is(meta, flow->fingerprint) ? meta : TG_FLOW_NONE;
+}
+
+/* 1: its client has sent no request, and waits for nothing. */
+static __always_inline int tg_flow_silent(__u64 meta)
+{
+	return !(meta & (TG_FLOW_ASKED | TG_FLOW_WAITING));
+}
+
+/* Moves the gauges as a word has changed. */
+static __always_inline void tg_flow_moved(struct tg_gauges *gauges, __u64 from,
+					  __u64 to)
+{
+	int waits = !!(to & TG_FLOW_WAITING) - !!(from & TG_FLOW_WAITING);
+	int silent = tg_flow_silent(to) - tg_flow_silent(from);
+
+	if (waits)
+		__sync_fetch_and_add(&gauges->waiting, waits);
+	if (silent)
+		__sync_fetch_and_add(&gauges->silent, silent);
 }
 
 /* Ends a flow whose word was read as `meta`; 1 for who won it. */
@@ -155,6 +188,8 @@ static __always_inline int tg_flow_free(__u64 *at, __u64 meta)
 		__sync_fetch_and_add(&gauges->open, -1);
 		if (meta & TG_FLOW_WAITING)
 			__sync_fetch_and_add(&gauges->waiting, -1);
+		if (tg_flow_silent(meta))
+			__sync_fetch_and_add(&gauges->silent, -1);
 	}
 	return 1;
 }
@@ -199,10 +234,59 @@ static __always_inline __u32 tg_flow_claim(struct tg_flow_set *set,
 	return TG_FLOW_WAYS;
 }
 
+/*
+ * The note of a connection, or the place of another one. Two places that share
+ * a cache line are tried: with one, a seventh of the SYNs would find it taken
+ * while a table is filled to a seventh.
+ */
 static __always_inline struct tg_pending *tg_pending_of(__u64 fingerprint)
 {
-	return tg_at(&tg_pending,
-		     (__u32)(fingerprint >> 8) & settings.pending_mask);
+	__u32 at = (__u32)(fingerprint >> 8) & settings.pending_mask;
+	__u32 print = fingerprint >> 32;
+	struct tg_pending *first = tg_at(&tg_pending, at), *second;
+
+	if (!first || first->fingerprint == print)
+		return first;
+	second = tg_at(&tg_pending, at ^ 1);
+	return second && second->fingerprint == print ? second : first;
+}
+
+/*
+ * A note is young for as long as the first three repetitions of a SYN may come
+ * (1, 3 and 7 s after it). One that is overwritten before that is counted.
+ */
+#define TG_NOTE_YOUNG_NS (7 * TG_NS_PER_S)
+
+/* Of two places of other connections, the free one or the older. */
+static __always_inline struct tg_pending *
+tg_pending_older(struct tg_pending *a, struct tg_pending *b)
+{
+	if (!a->fingerprint)
+		return a;
+	return !b->fingerprint || b->syn_ns < a->syn_ns ? b : a;
+}
+
+/* Where a connection's note is written; a young one that goes is counted. */
+static __always_inline struct tg_pending *tg_pending_take(__u64 fingerprint,
+							  __u64 now_ns)
+{
+	__u32 at = (__u32)(fingerprint >> 8) & settings.pending_mask;
+	struct tg_pending *pending = tg_pending_of(fingerprint), *other;
+	__u32 print = fingerprint >> 32;
+	struct tg_notes *notes;
+
+	if (!pending || pending->fingerprint == print)
+		return pending;
+	other = tg_at(&tg_pending, at ^ 1);
+	if (other)
+		pending = tg_pending_older(pending, other);
+	if (!pending->fingerprint ||
+	    tg_elapsed_ns(now_ns, pending->syn_ns) >= TG_NOTE_YOUNG_NS)
+		return pending;
+	notes = tg_at(&tg_notes, 0);
+	if (notes)
+		notes->lost++;
+	return pending;
 }
 
 /* Reads the note of a SYN, without using it: as tg_limits_fetch(). */
@@ -220,10 +304,11 @@ static __always_inline void tg_flow_fetch(__u64 fingerprint)
  * make that forgotten.
  */
 static __always_inline void tg_flow_syn(const struct tg_packet *p,
-					__u64 fingerprint, __u64 now_ns)
+					__u64 fingerprint, __u32 gauge,
+					__u64 now_ns)
 {
 	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
-	struct tg_pending *pending = tg_pending_of(fingerprint);
+	struct tg_pending *pending = tg_pending_take(fingerprint, now_ns);
 	__u32 print = fingerprint >> 32;
 
 	if (!pending)
@@ -235,6 +320,7 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 	pending->copy_ns = now_ns;
 	pending->seq = p->seq;
 	pending->copies = 0;
+	pending->gauge = gauge;
 	pending->fingerprint = print;
 }
 
@@ -275,62 +361,87 @@ static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 {
 	struct tg_flow stale = { .fingerprint = tg_hash_flow(p, 1) };
 	struct tg_pending *pending = tg_pending_of(stale.fingerprint);
+	struct tg_totals *totals;
 
 	if (!pending ||
 	    pending->fingerprint != (__u32)(stale.fingerprint >> 32))
 		return;
+	totals = tg_at(&tg_totals, pending->gauge / TG_GAUGES_EACH);
+	if (totals && !pending->isn)
+		totals->replied++;
 	pending->isn = p->seq;
 	if (tg_flow_find(&stale))
 		tg_flow_free(stale.at, tg_flow_read(&stale));
 }
 
+/*
+ * A connection whose client receives what is sent to it. Where its request came
+ * before this was known (TCP Fast Open, a SYN-ACK that was not seen) nobody has
+ * looked into it: any payload of the server's is the response.
+ */
 static __always_inline void tg_flow_open(__u64 fingerprint, __u32 gauge,
 					 __u64 syn_ns, __u64 now_ns)
 {
-	__u64 meta = tg_flow_meta(fingerprint, gauge, now_ns) | TG_FLOW_WAITING;
-	struct tg_flow_set *set = tg_flow_set(fingerprint);
+	__u64 asked = TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_TURN |
+		      (__u64)TG_TALK_OTHER << TG_FLOW_TALK_SHIFT;
+	__u64 meta = tg_flow_meta(fingerprint, gauge, now_ns) | TG_FLOW_WATCH |
+		     (syn_ns & TG_FLOW_SPOKE ? asked : 0);
 	struct tg_flow_times *times = tg_at(&tg_times,
 					    tg_flow_index(fingerprint));
+	struct tg_flow_set *set = tg_flow_set(fingerprint);
+	struct tg_totals *totals = tg_flow_totals(meta);
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
+	struct tg_flow_way fresh = { .syn_ns = syn_ns };
 	__u32 way;
 
-	if (!set || !times || !gauges)
+	if (!set || !times || !gauges || !totals)
 		return;
+	totals->proved++;
+	if (meta & TG_FLOW_ASKED)
+		totals->asked++;
 	way = tg_flow_claim(set, now_ns);
 	if (way >= TG_FLOW_WAYS) {
 		__sync_fetch_and_add(&gauges->untracked, 1);
 		return;
 	}
 	__sync_fetch_and_add(&gauges->open, 1);
-	__sync_fetch_and_add(&gauges->waiting, 1);
-	times->way[way & TG_FLOW_WAY_MASK].syn_ns = syn_ns;
-	times->way[way & TG_FLOW_WAY_MASK].request_ns = syn_ns;
+	if (meta & TG_FLOW_ASKED)
+		__sync_fetch_and_add(&gauges->waiting, 1);
+	else
+		__sync_fetch_and_add(&gauges->silent, 1);
+	if (meta & TG_FLOW_WAITING)
+		fresh.request_ns = syn_ns;
+	times->way[way & TG_FLOW_WAY_MASK] = fresh;
 	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
 }
 
-/* An ACK to a service without a flow: the end of a handshake, perhaps. */
-static __always_inline void tg_flow_ack(const struct tg_packet *p,
-					__u64 fingerprint, __u32 gauge)
+/*
+ * An ACK to a service without a flow: the end of a handshake, perhaps. 1: it
+ * opened one.
+ */
+static __always_inline int tg_flow_ack(const struct tg_packet *p,
+				       __u64 fingerprint, __u32 gauge)
 {
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
 	__u64 now_ns, syn_ns;
 
 	if (!pending || pending->fingerprint != print)
-		return;
+		return 0;
 	if (!pending->isn || p->ack != pending->isn + 1) {
 		/* the SYN-ACK may still be seen, when it is sent again */
 		if (p->payload)
 			pending->syn_ns |= TG_FLOW_SPOKE;
-		return;
+		return 0;
 	}
 	syn_ns = pending->syn_ns;
 	/* Whoever clears the note opens the flow: once. */
 	if (__sync_val_compare_and_swap(&pending->fingerprint, print,
 					0) != print)
-		return;
+		return 0;
 	now_ns = bpf_ktime_get_ns();
 	tg_flow_open(fingerprint, gauge, syn_ns, now_ns);
+	return 1;
 }
 
 static __always_inline void tg_flow_touch(const struct tg_flow *flow,
@@ -372,93 +483,6 @@ static __always_inline int tg_flow_over(const struct tg_flow *flow, __u64 meta)
 		return 0;
 	return tg_flow_free(flow->at, meta) ||
 	       tg_flow_free(flow->at, tg_flow_read(flow));
-}
-
-static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
-{
-	struct tg_flow_times *times = tg_flow_times(flow);
-	struct tg_totals *totals = tg_flow_totals(meta);
-	__u64 syn_ns = times ? times->way[flow->way & TG_FLOW_WAY_MASK].syn_ns : 0;
-
-	if (tg_flow_over(flow, meta) && totals && times)
-		tg_record(&totals->end,
-			  tg_elapsed_ns(bpf_ktime_get_ns(), syn_ns));
-}
-
-/* A packet of the client; `reset`: a RST that the stack would believe. */
-static __always_inline void tg_flow_ingress(const struct tg_flow *flow,
-					    const struct tg_packet *p,
-					    int reset)
-{
-	__u64 meta = tg_flow_read(flow);
-	struct tg_flow_times *times;
-	struct tg_gauges *gauges;
-
-	if (unlikely(meta == TG_FLOW_NONE))
-		return;
-	if (reset) {
-		tg_flow_end(flow, meta);
-		return;
-	}
-	if (p->flags & TG_TCP_RST)
-		return;
-	/* one byte asks whether the peer is there (RFC 1122, 4.2.3.6) or whether
-	 * its window is open: no request is as short */
-	if (p->payload <= 1 || meta & TG_FLOW_WAITING) {
-		tg_flow_touch(flow, meta);
-		return;
-	}
-	gauges = tg_flow_gauges(meta);
-	times = tg_flow_times(flow);
-	if (!gauges || !times)
-		return;
-	times->way[flow->way & TG_FLOW_WAY_MASK].request_ns =
-		bpf_ktime_get_ns() | TG_FLOW_SPOKE;
-	/* a word that is read anew may wait already, or be nobody's */
-	if (tg_flow_change(flow, &meta, 0, TG_FLOW_WAITING) ||
-	    (!(meta & TG_FLOW_WAITING) &&
-	     tg_flow_change(flow, &meta, 0, TG_FLOW_WAITING)))
-		__sync_fetch_and_add(&gauges->waiting, 1);
-}
-
-/* The first byte of an answer; returns the word that now holds. */
-static __always_inline __u64 tg_flow_answer(const struct tg_flow *flow,
-					    __u64 meta)
-{
-	struct tg_totals *totals = tg_flow_totals(meta);
-	struct tg_gauges *gauges = tg_flow_gauges(meta);
-	struct tg_flow_times *times = tg_flow_times(flow);
-	__u64 now_ns = bpf_ktime_get_ns(), request_ns;
-	__u64 seen = (now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS)
-		     << TG_FLOW_SEEN_SHIFT;
-	__u64 clear = TG_FLOW_WAITING | TG_FLOW_SEEN_MASK;
-
-	if (!gauges || !totals || !times)
-		return meta;
-	request_ns = times->way[flow->way & TG_FLOW_WAY_MASK].request_ns;
-	if (!tg_flow_change(flow, &meta, clear, seen) &&
-	    (meta == TG_FLOW_NONE || !(meta & TG_FLOW_WAITING) ||
-	     !tg_flow_change(flow, &meta, clear, seen)))
-		return meta;
-	__sync_fetch_and_add(&gauges->waiting, -1);
-	tg_record(&totals->first_byte, tg_elapsed_ns(now_ns, request_ns));
-	return meta;
-}
-
-/* A packet of the server. */
-static __always_inline void tg_flow_egress(const struct tg_flow *flow,
-					   const struct tg_packet *p)
-{
-	__u64 meta = tg_flow_read(flow);
-
-	if (unlikely(meta == TG_FLOW_NONE))
-		return;
-	if (p->payload && meta & TG_FLOW_WAITING)
-		meta = tg_flow_answer(flow, meta);
-	if (p->flags & (TG_TCP_FIN | TG_TCP_RST))
-		tg_flow_end(flow, meta);
-	else if (meta != TG_FLOW_NONE)
-		tg_flow_touch(flow, meta);
 }
 
 #endif

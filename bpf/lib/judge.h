@@ -5,7 +5,9 @@
  *	not understood, not TCP to a service	pass, with the parser's reason
  *	no SYN					pass (not-new), passive signals
  *	never-shed port or source		pass
- *	a socket exists for the tuple		pass (socket-…)
+ *	a socket exists for the tuple		pass (socket-…), but for one in
+ *						TIME_WAIT whose tuple the SYN
+ *						opens anew (lib/queue.h)
  *	a copy of a SYN that passed		pass (socket-request)
  *	kill switch				pass (released)
  *	lease ended				pass (lease-expired)
@@ -26,11 +28,11 @@
 #include "classify.h"
 #include "count.h"
 #include "emit.h"
-#include "flow.h"
 #include "lease.h"
 #include "limits.h"
 #include "packet.h"
 #include "queue.h"
+#include "turn.h"
 
 enum tg_action {
 	TG_ACTION_PASS,
@@ -112,6 +114,16 @@ static __always_inline void tg_tell(const struct tg_case *c,
 		tg_emit(p, &c->ask.queue, &e);
 }
 
+/* The SYN passes: its handshake is followed. */
+static __always_inline void tg_note_syn(const struct tg_packet *p,
+					const struct tg_case *c)
+{
+	__u32 service = c->service & (TG_SERVICES_MAX - 1);
+
+	tg_flow_syn(p, c->fingerprint, c->view.table->service[service].gauge,
+		    c->ask.event.now_ns);
+}
+
 static __always_inline enum tg_action
 tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 {
@@ -119,7 +131,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	int shadow = 0;
 
 	if (tg_limits_admit(&c->ask)) {
-		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
+		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
 	v = c->ask.verdict;
@@ -132,7 +144,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	}
 	tg_tell(c, p, v, shadow);
 	if (v.kind == TG_ADMIT || shadow) {
-		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
+		tg_note_syn(p, c);
 		return TG_ACTION_PASS;
 	}
 	return c->refusal;
@@ -178,12 +190,9 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	if (!reason &&
 	    tg_flow_is_copy(p, c->fingerprint, c->ask.event.now_ns))
 		return tg_pass(TG_REASON_SOCKET_REQUEST);
-	if (reason) {
-		if (reason == TG_REASON_SOCKET_TIME_WAIT)
-			tg_flow_syn(p, c->fingerprint,
-				    c->ask.event.now_ns);
+	/* the stack opens no connection for it: nothing to note, either */
+	if (reason)
 		return tg_pass(reason);
-	}
 	c->strength = tg_lease_strength(c->ask.event.now_ns);
 	if (c->view.released)
 		reason = TG_REASON_RELEASED;
@@ -192,31 +201,34 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	else
 		reason = unprepared;
 	if (reason) {
-		tg_flow_syn(p, c->fingerprint, c->ask.event.now_ns);
+		tg_note_syn(p, c);
 		return tg_pass(reason);
 	}
 	return tg_verdict_on(ctx, c, p);
 }
 
 static __always_inline enum tg_action
-tg_judge_other(void *ctx, const struct tg_packet *p,
+tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 	       const struct tg_class_view *view, int kinds)
 {
 	const struct tg_service *services = view->table->service;
 	struct tg_flow flow = { .fingerprint = tg_hash_flow(p, 0) };
-	int listen;
+	int listen, reset = 0;
 
 	if (likely(tg_flow_find(&flow))) {
-		tg_flow_ingress(&flow, p, p->flags & TG_TCP_RST &&
-				!tg_queue_outside(ctx, p));
-		return tg_pass(TG_REASON_NOT_NEW);
+		reset = p->flags & TG_TCP_RST && !tg_queue_outside(ctx, p);
+	} else {
+		listen = tg_listen_of(view, p, kinds);
+		if (listen < 0)
+			return tg_pass(TG_REASON_NOT_SERVICE);
+		if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) !=
+			    TG_TCP_ACK ||
+		    !tg_flow_ack(p, flow.fingerprint,
+				 services[tg_listen_service(listen)].gauge) ||
+		    !p->payload || !tg_flow_find(&flow))
+			return tg_pass(TG_REASON_NOT_NEW);
 	}
-	listen = tg_listen_of(view, p, kinds);
-	if (listen < 0)
-		return tg_pass(TG_REASON_NOT_SERVICE);
-	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) == TG_TCP_ACK)
-		tg_flow_ack(p, flow.fingerprint,
-			    services[tg_listen_service(listen)].gauge);
+	tg_flow_ingress(ctx, &flow, p, reset);
 	return tg_pass(TG_REASON_NOT_NEW);
 }
 

@@ -8,7 +8,7 @@
 #define TG_LIMITS_H
 
 #include "maps.h"
-#include "queue.h"
+#include "packet.h"
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {

@@ -132,6 +132,13 @@ struct {
 } tg_pending SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_notes);
+} tg_notes SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 16384);
@@ -146,6 +153,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tg_flow_times);
 } tg_times SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_GAUGES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_flights);
+} tg_flights SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -26,6 +26,7 @@ struct tg_packet {
 	__u8 dscp;
 	__u8 flags;		/* of TCP */
 	__u8 group;		/* 1: sent to, or from, a link-layer group address */
+	__u16 data;		/* offset of the payload in the frame */
 };
 
 /* New work opens with a SYN and nothing that contradicts it. */
@@ -34,5 +35,12 @@ static __always_inline int tg_is_syn(const struct tg_packet *p)
 	return (p->flags & (TG_TCP_SYN | TG_TCP_ACK | TG_TCP_RST |
 			    TG_TCP_FIN)) == TG_TCP_SYN;
 }
+
+/* The accept queue of the listener that a packet goes to (lib/queue.h). */
+struct tg_queue {
+	__u32 length;
+	__u32 limit;
+	__u32 known;	/* 1: there is a listener, and it was read */
+};
 
 #endif

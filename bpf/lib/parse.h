@@ -79,6 +79,7 @@ static __always_inline int tg_read_tcp(const struct tg_tcp *tcp, __u32 left,
 	p->ack = bpf_ntohl(tcp->ack);
 	p->flags = tcp->flags;
 	p->payload = left - header;
+	p->data += header;	/* from where IP ends */
 	return 0;
 }
 
@@ -139,6 +140,7 @@ static __always_inline int tg_parse_ipv4(struct tg_cursor *c,
 	p->dst[3] = ip->dst;
 	c->left -= header;
 	c->at += header;
+	p->data = p->l3 + header;
 	return tg_parse_tcp(c, p, frag & 0x2000);
 }
 
@@ -229,6 +231,7 @@ static __always_inline int tg_walk_tcp(struct tg_walk *w, struct tg_packet *p)
 		return tg_walk_short(w);
 	if (TG_LOAD_BYTES(w->ctx, w->at, &tcp, sizeof(tcp)))
 		return TG_REASON_TRUNCATED;
+	p->data = w->at;
 	return tg_read_tcp(&tcp, w->left, p, w->fragment);
 }
 
@@ -268,6 +271,7 @@ static __always_inline int tg_parse_ipv6(struct tg_cursor *c, void *ctx,
 	walk.next = ip->next;
 	if (likely(walk.next == TG_PROTO_TCP)) {
 		c->at = ip + 1;
+		p->data = p->l3 + sizeof(*ip);
 		return tg_parse_tcp(c, p, 0);
 	}
 	if (!tg_is_extension(walk.next))

@@ -14,14 +14,10 @@
 #define TG_REFUSE_H
 
 #include "answer.h"
+#include "options.h"
 #include "request_maps.h"
 
 #define TG_TCP_CHECK_OFFSET 16	/* of the checksum in the TCP header */
-#define TG_TCP_OPTIONS_MAX 40	/* bytes */
-#define TG_OPTION_END 0
-#define TG_OPTION_NOP 1
-#define TG_OPTION_STAMPS 8
-#define TG_OPTION_STAMPS_BYTES 10
 #define TG_STAMPS_BYTES 12	/* as we send them, with two NOPs before */
 #define TG_REPLY_WINDOW 0xffff	/* a client may send the rest of its body */
 
@@ -95,38 +91,6 @@ struct tg_send {
 	__u8 partial;		/* 1: the checksum is that of a pseudo header */
 	__u8 eth[12];		/* both addresses, as they came */
 };
-
-struct tg_options {
-	__u32 at;
-	__u32 bytes;
-	__u32 stamps;		/* offset of what follows kind and length */
-	__u8 option[TG_TCP_OPTIONS_MAX + 24];	/* a power of two */
-};
-
-static long tg_option(__u32 i, struct tg_options *o)
-{
-	__u8 kind, length;
-
-	if (o->at + 1 >= o->bytes)
-		return 1;
-	kind = o->option[o->at & 63];
-	if (kind == TG_OPTION_END)
-		return 1;
-	if (kind == TG_OPTION_NOP) {
-		o->at++;
-		return 0;
-	}
-	length = o->option[(o->at + 1) & 63];
-	if (length < 2)
-		return 1;
-	if (kind == TG_OPTION_STAMPS && length == TG_OPTION_STAMPS_BYTES &&
-	    o->at + length <= o->bytes) {
-		o->stamps = o->at + 2;
-		return 1;
-	}
-	o->at += length;
-	return 0;
-}
 
 /*
  * The time stamps that an answer carries (RFC 7323): its value is what the

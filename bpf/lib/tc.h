@@ -4,6 +4,7 @@
 #define TG_TC_H
 
 #define TG_LOAD_BYTES bpf_skb_load_bytes
+#define TG_CONTEXT struct __sk_buff
 
 #include "parse.h"
 

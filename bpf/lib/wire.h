@@ -84,4 +84,7 @@ struct tg_tcp {
 	__be16 urgent;
 };
 
+#define TG_TCP_OFFSET_AT 12	/* of `offset` in the header */
+#define TG_IPV6_NEXT_AT 6	/* of `next` in the header */
+
 #endif

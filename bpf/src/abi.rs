@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -124,14 +124,19 @@ plain! {
         generation: u64, flags: u32, accept_queue_max_q10: u32, waiting_max: u64,
     } = 24;
     /// Totals of a service on one CPU, without its histograms.
-    struct TotalsHead { offered: u64, repeated: u64, admitted: u64, refused: u64 } = 32;
+    struct TotalsHead {
+        offered: u64, repeated: u64, admitted: u64, refused: u64,
+        replied: u64, proved: u64, asked: u64, answered: u64, ended: u64, ended_exchanges: u64,
+        unknown: u64, lost: u64,
+    } = 96;
     /// A histogram.
     struct HistogramRaw { count: u64, sum_ns: u64, bucket: [u64; HISTOGRAM_BUCKETS] } = 16 + 8 * HISTOGRAM_BUCKETS;
     /// Totals of a service on one CPU.
-    struct TotalsRaw { head: TotalsHead, first_byte: HistogramRaw, end: HistogramRaw } = 32 + 2 * (16 + 8 * HISTOGRAM_BUCKETS);
+    struct TotalsRaw { head: TotalsHead, first_byte: HistogramRaw, end: HistogramRaw } = 96 + 2 * (16 + 8 * HISTOGRAM_BUCKETS);
     /// Gauges of a service.
     struct GaugesRaw {
-        waiting: i64, open: i64, untracked: u64, evicted: u64, forgotten: u64, pad: [u64; 3],
+        waiting: i64, open: i64, untracked: u64, evicted: u64, forgotten: u64, silent: i64,
+        pad: [u64; 2],
     } = 64;
     /// A sampled verdict.
     struct SampleRaw {

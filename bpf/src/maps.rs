@@ -16,7 +16,7 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 13] = [
+const VALUE_SIZES: [(&str, usize); 15] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::ListenValue>()),
@@ -28,8 +28,10 @@ const VALUE_SIZES: [(&str, usize); 13] = [
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
     ("tg_pending", 32),
+    ("tg_notes", 8),
     ("tg_flows", 8 * abi::FLOW_WAYS),
-    ("tg_times", 16 * abi::FLOW_WAYS),
+    ("tg_times", 32 * abi::FLOW_WAYS),
+    ("tg_flights", 32),
 ];
 
 impl Maps {

@@ -50,7 +50,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 18] = [
+pub(crate) const SHARED: [&str; 20] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -66,8 +66,10 @@ pub(crate) const SHARED: [&str; 18] = [
     "tg_gauges",
     "tg_answers",
     "tg_pending",
+    "tg_notes",
     "tg_flows",
     "tg_times",
+    "tg_flights",
     "tg_samples",
 ];
 

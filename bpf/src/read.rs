@@ -127,6 +127,7 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
     let mut totals = ServiceTotals {
         waiting: gauges.waiting.max(0).unsigned_abs(),
         open: gauges.open.max(0).unsigned_abs(),
+        silent: gauges.silent.max(0).unsigned_abs(),
         unseen: gauges.untracked.saturating_add(gauges.forgotten),
         ..ServiceTotals::default()
     };
@@ -136,6 +137,15 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
         totals.repeated += cpu.head.repeated;
         totals.admitted += cpu.head.admitted;
         totals.refused += cpu.head.refused;
+        totals.unknown += cpu.head.unknown;
+        let connections = &mut totals.connections;
+        connections.replied += cpu.head.replied;
+        connections.proved += cpu.head.proved;
+        connections.asked += cpu.head.asked;
+        connections.answered += cpu.head.answered;
+        connections.ended += cpu.head.ended;
+        connections.lost += cpu.head.lost;
+        connections.ended_exchanges += cpu.head.ended_exchanges;
         add(&mut totals.first_byte, &cpu.first_byte);
         add(&mut totals.end, &cpu.end);
     }

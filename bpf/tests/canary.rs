@@ -13,7 +13,9 @@ use support::canary::{Canary, Copy, plant};
 use support::cases::{Case, all};
 use support::engine::{Hook, Seen};
 use support::native::{How, Native, Program};
+use support::reference::Action;
 use support::setup::rejecting;
+use support::time_wait;
 
 /// Bytes of a frame that are made unreadable one by one.
 const READ_MAX: usize = 100;
@@ -47,7 +49,17 @@ const CLASSIFIER: [Canary; 14] = [
     ("bpf/lib/classify.h", "return tg_origin_class(view->slot, origin, index);", "return 0;"),
     ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_REQUEST;", "reason = 0;"),
     ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_ESTABLISHED;", "reason = 0;"),
-    ("bpf/lib/queue.h", "reason = TG_REASON_SOCKET_TIME_WAIT;", "reason = 0;"),
+    ("bpf/lib/queue.h", "return TG_REASON_SOCKET_TIME_WAIT;", "return 0;"),
+];
+
+const TIME_WAIT: [Canary; 7] = [
+    ("bpf/lib/queue.h", "(tw->next - p->seq) < 0", "(tw->next - p->seq) <= 0"),
+    ("bpf/lib/queue.h", "if (tw->closing)", "if (0)"),
+    ("bpf/lib/queue.h", "if (older > 0 && tw->stamp)", "if (older > 0)"),
+    ("bpf/lib/queue.h", "return later || older < 0;", "return later;"),
+    ("bpf/lib/queue.h", "if (p->ipv6 && byte != TG_PROTO_TCP)", "if (0)"),
+    ("bpf/lib/queue.h", "tg_socket_from(ctx, p, 0);", "0;"),
+    ("bpf/lib/options.h", "o->at += length;", "o->at++;"),
 ];
 
 const CHAIN: [Canary; 12] = [
@@ -92,6 +104,7 @@ fn found(sources: &Path) -> Option<String> {
     });
     let mut all = cases.iter().map(|case| (case, whole(case))).chain(parts);
     all.find_map(|(case, frame)| difference(&mut native, case, &frame))
+        .or_else(|| time_wait::ROWS.iter().find_map(|row| mistaken(&mut native, row)))
         .or_else(|| cases.iter().find_map(|case| death(&mut native, case)))
 }
 
@@ -104,6 +117,16 @@ fn death(native: &mut Native, case: &Case) -> Option<String> {
         let died = native.try_run(&case.arrival(&frame), how).err();
         died.map(|died| format!("{}, {linear} bytes can be read: {died}", case.name))
     })
+}
+
+/// A SYN for a tuple in TIME_WAIT of which something else is said than the table says.
+fn mistaken(native: &mut Native, row: &time_wait::Row) -> Option<String> {
+    let of = |frame: Vec<u8>| {
+        let run = time_wait::run(native, (&frame, time_wait::socket(row)), How::default());
+        run.seen.unwrap().action != Action::Pass
+    };
+    let taken = time_wait::frames(row).map(of);
+    (taken != [row.5; 2]).then(|| format!("{}: {taken:?}", row.0))
 }
 
 fn difference(native: &mut Native, case: &Case, frame: &[u8]) -> Option<String> {
@@ -130,6 +153,11 @@ fn bugs_in_the_parser_are_found() {
 #[test]
 fn bugs_in_the_classifier_are_found() {
     plant(&CLASSIFIER, found);
+}
+
+#[test]
+fn bugs_about_time_wait_are_found() {
+    plant(&TIME_WAIT, found);
 }
 
 #[test]

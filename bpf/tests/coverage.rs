@@ -19,13 +19,14 @@ use support::random::{Dice, seed};
 use support::scene;
 use support::setup::base;
 use support::setups::{answering, setup};
+use support::time_wait;
 
 /// Set-ups by the dice, and frames for each.
 const SETUPS: usize = 150;
 const FRAMES: usize = 200;
 /// The files that are measured, and the share of their branches that must be taken, in percent.
 /// What is missing there is said beside it; policies have their own tests (policy/tests).
-const FILES: [Wanted; 14] = [
+const FILES: [Wanted; 15] = [
     ("answer.h", 100.0),
     ("classify.h", 97.0), // the verifier wants a pointer checked
     ("emit.h", 100.0),
@@ -34,6 +35,7 @@ const FILES: [Wanted; 14] = [
     ("judge.h", 96.0), // no policy delays yet; what fails only after a look-up that fails
     ("lease.h", 100.0),
     ("limits.h", 95.0), // the verifier wants a pointer checked
+    ("options.h", 95.0),
     ("packet.h", 100.0),
     ("parse.h", 99.0),
     ("queue.h", 100.0),
@@ -62,6 +64,16 @@ fn exercise(native: &mut Native) {
         for fail_at in 1..=native.run(&arrival, how).calls.len() as u32 {
             native.set(&case.setup);
             native.run(&arrival, How { fail_at, ..how });
+        }
+    }
+    for row in &time_wait::ROWS {
+        let (frames, socket) = (time_wait::frames(row), time_wait::socket(row));
+        for frame in &frames {
+            let ran = time_wait::run(native, (frame, socket), How::default());
+            for fail_at in 1..=ran.calls.len() as u32 {
+                let how = How { fail_at, ..How::default() };
+                time_wait::run(native, (frame, socket), how);
+            }
         }
     }
     let mut dice = Dice::new(seed());

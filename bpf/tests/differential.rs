@@ -18,7 +18,7 @@ use support::object::{COMPILER_DEFAULT, COMPILERS, objects, require_root};
 use support::plane::Kernel;
 use support::random::{Dice, from_env, seed};
 use support::reference::parse::{Segment, parse};
-use support::reference::{Action, Counted, Decision, Scene, decide};
+use support::reference::{Action, Counted, Decision, Scene, Socket, TimeWait, decide};
 use support::scene;
 use support::setup::{Heartbeat, SECOND, Setup};
 use support::setups::{answering, setup};
@@ -50,18 +50,42 @@ struct Model {
 /// One frame and how it arrives.
 struct Throw {
     frame: Vec<u8>,
+    socket: Socket,
     loopback: bool,
     dice: u16,
 }
 
 impl Throw {
     fn new(dice: &mut Dice) -> Self {
-        Self { frame: frame(dice), loopback: dice.one_in(8), dice: dice.u32() as u16 }
+        let frame = frame(dice);
+        let socket = scene::listener(&frame);
+        Self { frame, socket, loopback: dice.one_in(8), dice: dice.u32() as u16 }
+    }
+
+    /// Meets a socket in TIME_WAIT whose memory is close to what the frame says.
+    fn waiting(mut self, dice: &mut Dice) -> Self {
+        let listener = match self.socket {
+            Socket::Listener { length, limit } => Some((length, limit)),
+            _ => None,
+        };
+        let segment = parse(&self.frame).ok();
+        let mut near = |at: Option<u32>| {
+            let offset = *dice.pick(&[0, 1, 2, 1 << 31, (1 << 31) + 1, u32::MAX, u32::MAX - 1]);
+            at.unwrap_or(0).wrapping_sub(offset)
+        };
+        let next = near(segment.as_ref().map(|segment| segment.seq));
+        let last = near(segment.as_ref().and_then(|segment| segment.stamp));
+        let stamp = match dice.below(4) {
+            0 => None,
+            1 => Some(*dice.pick(&[0, 1, u32::MAX])),
+            _ => Some(last),
+        };
+        self.socket = Socket::TimeWait(TimeWait { next, stamp, closing: dice.one_in(8), listener });
+        self
     }
 
     fn arrival(&self) -> Arrival<'_> {
-        let socket = scene::listener(&self.frame);
-        Arrival { frame: &self.frame, socket, loopback: self.loopback }
+        Arrival { frame: &self.frame, socket: self.socket, loopback: self.loopback }
     }
 }
 
@@ -204,6 +228,9 @@ fn the_native_build_and_the_reference_agree() {
                     native.use_tokens(service, used);
                 }
                 let mut throw = Throw::new(&mut dice);
+                if dice.one_in(4) {
+                    throw = throw.waiting(&mut dice);
+                }
                 throw.dice = off_the_line(throw.dice, setup.heartbeat);
                 let decided = model.judge(&throw, how != Answering::Never);
                 let ran = native.run(&throw.arrival(), run_how(&mut dice, &throw, hook));
@@ -218,6 +245,8 @@ fn the_native_build_and_the_reference_agree() {
             }
         }
         native.finish();
+        let reused = tally.0.get("socket-time-wait").copied().unwrap_or_default();
+        assert!(reused >= EACH_REASON_MIN, "socket-time-wait: {reused} times");
         tally.check(&[]);
     }
 }

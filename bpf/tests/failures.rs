@@ -13,7 +13,7 @@ use support::native::{Call, FAIL_ALL, How, Native, Program, Ran};
 use support::object::require_root;
 use support::plane::Kernel;
 use support::reference::parse::parse;
-use support::reference::{Action, Counted, Judged, Socket};
+use support::reference::{Action, Counted, Judged, Socket, TimeWait};
 use support::scene;
 use support::setup::{Setup, rejecting};
 use tidegate_bpf::Plan;
@@ -51,6 +51,13 @@ impl Subject<'_> {
         let mut arrival = self.arrival();
         arrival.socket = socket.unwrap_or(arrival.socket);
         Seen::expected(&setup, &arrival)
+    }
+
+    /// The socket in TIME_WAIT that the case meets, changed.
+    fn waiting(&self, change: impl Fn(&mut TimeWait)) -> Option<Socket> {
+        let Socket::TimeWait(mut waits) = self.arrival().socket else { return None };
+        change(&mut waits);
+        Some(Socket::TimeWait(waits))
     }
 
     fn passes(reason: Reason) -> Seen {
@@ -117,9 +124,29 @@ impl Subject<'_> {
                 setup.services.iter_mut().for_each(|service| service.limit = None);
             })],
             Call::Answers => vec![without(&|setup| setup.answers = 0)],
-            Call::Socket | Call::ToTcp => vec![self.if_only(|_| {}, Some(Socket::Nothing))],
+            // in TIME_WAIT the listener is looked up after that, and only its queue is lost
+            Call::Socket | Call::ToTcp => vec![
+                self.if_only(|_| {}, Some(Socket::Nothing)),
+                self.if_only(|_| {}, self.waiting(|waits| waits.listener = None)),
+            ],
+            // what cannot be read is new work
+            Call::ToTimeWait => {
+                vec![self.if_only(
+                    |_| {},
+                    self.waiting(|waits| {
+                        *waits =
+                            TimeWait { next: waits.next.wrapping_sub(1), closing: false, ..*waits };
+                    }),
+                )]
+            }
             // memory for signals, for counters, for people: what happens is the same
-            Call::Pending | Call::Flows | Call::Times | Call::Ring | Call::Totals => {
+            Call::Pending
+            | Call::Notes
+            | Call::Flights
+            | Call::Flows
+            | Call::Times
+            | Call::Ring
+            | Call::Totals => {
                 vec![normal.clone()]
             }
             Call::Counts | Call::Passed => {
@@ -169,7 +196,12 @@ fn fetches(call: Call, before: &[Call]) -> bool {
 fn stays_open(failing: Call, normal: &Seen, seen: &Seen) -> bool {
     let spared = matches!(
         failing,
-        Call::Origins | Call::Prefixes | Call::Socket | Call::ToTcp | Call::Listens
+        Call::Origins
+            | Call::Prefixes
+            | Call::Socket
+            | Call::ToTcp
+            | Call::ToTimeWait
+            | Call::Listens
     );
     spared || normal.action != Action::Pass || seen.action == Action::Pass
 }

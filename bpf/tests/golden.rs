@@ -30,7 +30,8 @@ services  shop at 192.0.2.10:80, [2001:db8::10]:80 and 192.0.2.10:81; any at *:4
 never     10.0.0.0/8, 2001:db8:aaaa::/48, port 22
 sockets   port 80 has a listener with an empty queue of 128, port 81 one with 3 of 4 waiting;
           from port 40001 the client has an established connection, from 40002 one in
-          TIME_WAIT, from 40003 a request
+          TIME_WAIT, from 40003 a request, from 40004 one in FIN_WAIT2 without a process;
+          those two expect the sequence number that frames have by default
 frames    arrive on an interface that is not the loopback device, unless said otherwise";
 
 fn natives() -> Vec<(Hook, Native)> {

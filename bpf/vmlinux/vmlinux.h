@@ -158,6 +158,21 @@ struct tcp_request_sock {
 	u32 snt_isn;
 };
 
+struct sock_common {
+	u32 skc_tw_rcv_nxt;
+};
+
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+	unsigned char tw_substate;
+};
+
+struct tcp_timewait_sock {
+	struct inet_timewait_sock tw_sk;
+	u32 tw_ts_recent;
+	int tw_ts_recent_stamp;
+};
+
 #pragma clang attribute pop
 
 #endif

@@ -12,6 +12,7 @@ pub mod servers;
 mod sharing;
 pub mod survival;
 pub mod syn;
+pub mod traffic;
 pub mod web;
 pub mod whatif;
 pub mod world;

@@ -51,7 +51,8 @@ static void host_reset(void)
 		if (native.maps[i].map != &tg_origins)	/* see origins.h */
 			native_clear(&native.maps[i]);
 	native.fail_at = native.lose_at = 0;
-	native.socket.state = 0;
+	native.socket.state = native.listener.state = 0;
+	memset(&native.time_wait, 0, sizeof(native.time_wait));
 	native.tail_min = 0;
 }
 
@@ -166,6 +167,19 @@ static void host_socket(struct host_bytes *b)
 	native.socket.state = host_u32(b);
 	sk->sk_ack_backlog = host_u32(b);
 	sk->sk_max_ack_backlog = host_u32(b);
+	native.listener.state = 0;
+}
+
+/* v: what is in TIME_WAIT, and the state of the socket behind it. */
+static void host_time_wait(struct host_bytes *b)
+{
+	struct tcp_timewait_sock *tw = &native.time_wait;
+
+	tw->tw_sk.__tw_common.skc_tw_rcv_nxt = host_u32(b);
+	tw->tw_ts_recent = host_u32(b);
+	tw->tw_ts_recent_stamp = host_u32(b);
+	tw->tw_sk.tw_substate = host_u32(b);
+	native.listener.state = host_u32(b);
 }
 
 /* w: where the window of that socket begins, and its size. */
@@ -262,6 +276,17 @@ static void host_put_signals(struct host_bytes *out)
 	host_put_u32(out, totals->end.count);
 	host_put_u32(out, gauges->untracked);
 	host_put_u32(out, gauges->evicted);
+	host_put_u32(out, gauges->silent);
+	host_put_u32(out, totals->replied);
+	host_put_u32(out, totals->proved);
+	host_put_u32(out, totals->asked);
+	host_put_u32(out, totals->answered);
+	host_put_u32(out, totals->ended);
+	host_put_u32(out, totals->ended_exchanges);
+	host_put_u32(out, totals->lost);
+	host_put_u32(out, totals->unknown);
+	host_put_u32(out, totals->first_byte.sum_ns / 1000000);
+	host_put_u32(out, ((struct tg_notes *)native_entry(&tg_notes, 0))->lost);
 }
 
 /* x: runs the hook over a frame; y: the egress hook. */
@@ -311,6 +336,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'a': return host_answers(b);
 	case 't': return host_time(b);
 	case 'k': return host_socket(b);
+	case 'v': return host_time_wait(b);
 	case 'u': return host_used(b);
 	case 'w': return host_window(b);
 	case 'n': return host_now(b);
@@ -368,6 +394,8 @@ static void host_maps(void)
 	HOST_MAP(tg_origins, 1);
 	HOST_MAP(tg_times, HOST_TABLE);
 	HOST_MAP(tg_doors, 1);
+	HOST_MAP(tg_flights, TG_GAUGES_MAX);
+	HOST_MAP(tg_notes, 1);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

@@ -18,7 +18,7 @@
 #define NATIVE_PAGE 4096
 #define NATIVE_CALLS_MAX 64	/* fallible helper calls in one run */
 #ifndef NATIVE_MAPS
-#define NATIVE_MAPS 18
+#define NATIVE_MAPS 20
 #endif
 #define NATIVE_FREE 0xff	/* all of the key of an entry that was deleted */
 #define NATIVE_ENOMEM (-12)
@@ -38,6 +38,7 @@ enum native_call {
 	NATIVE_CALL_UPDATE,
 	NATIVE_CALL_CLONE,
 	NATIVE_CALL_TO_REQUEST,
+	NATIVE_CALL_TO_TIME_WAIT,
 };
 
 struct native_map {
@@ -67,6 +68,8 @@ static struct native {
 	__u32 lose_at;		/* number of the one that is lost; 0: none */
 	__u8 trace[NATIVE_CALLS_MAX];
 	struct bpf_sock socket;	/* state 0: none */
+	struct bpf_sock listener;	/* behind one in TIME_WAIT; as above */
+	struct tcp_timewait_sock time_wait;
 	struct tcp_sock tcp;
 	struct tcp_request_sock request;
 	void (*sent)(void);	/* told of a clone that goes out; may be NULL */
@@ -318,15 +321,21 @@ void bpf_ringbuf_submit(void *data, __u64 flags)
 struct bpf_sock *bpf_skc_lookup_tcp(void *ctx, struct bpf_sock_tuple *tuple,
 				    __u32 size, __u64 netns, __u64 flags)
 {
+	__u16 port = size == sizeof(tuple->ipv4) ? tuple->ipv4.sport :
+						    tuple->ipv6.sport;
+	struct bpf_sock *sk = &native.socket;
+
 	(void)ctx;
 	(void)netns;
 	(void)flags;
 	if (size != sizeof(tuple->ipv4) && size != sizeof(tuple->ipv6))
 		abort();
-	if (native_fails(NATIVE_CALL_SOCKET) || !native.socket.state)
+	if (!port && sk->state == 6 /* TIME_WAIT */)
+		sk = &native.listener;
+	if (native_fails(NATIVE_CALL_SOCKET) || !sk->state)
 		return NULL;
 	native.held++;
-	return &native.socket;
+	return sk;
 }
 
 struct tcp_sock *bpf_skc_to_tcp_sock(void *sk)
@@ -341,9 +350,16 @@ struct tcp_request_sock *bpf_skc_to_tcp_request_sock(void *sk)
 	return native_fails(NATIVE_CALL_TO_REQUEST) ? NULL : &native.request;
 }
 
+struct tcp_timewait_sock *bpf_skc_to_tcp_timewait_sock(void *sk)
+{
+	(void)sk;
+	return native_fails(NATIVE_CALL_TO_TIME_WAIT) ? NULL :
+							&native.time_wait;
+}
+
 long bpf_sk_release(void *sk)
 {
-	if (sk != &native.socket)
+	if (sk != &native.socket && sk != &native.listener)
 		abort();
 	native.held--;
 	return 0;

@@ -4,7 +4,7 @@
 use super::engine::Arrival;
 use super::native::{How, NOW, Native, Ran, Signals};
 use super::packet::{ACK, CLIENT4, CLIENT6, FIN, PSH, Packet, RST, SERVER4, SERVER6, eth};
-use super::reference::Socket;
+use super::reference::{Socket, TimeWait};
 use super::setup::{SECOND, Setup};
 
 /// One packet of it.
@@ -14,7 +14,7 @@ pub struct Step {
     /// What the server sends.
     pub egress: bool,
     /// What the signals are afterwards.
-    pub signals: Signals,
+    pub signals: Said,
 }
 
 /// How a connection ends.
@@ -32,8 +32,14 @@ impl End {
         [Self::ServerFin, Self::ServerReset, Self::ClientReset, Self::FinWithData];
 }
 
-const fn signals(waiting: i32, open: i32, first_bytes: u32, ends: u32) -> Signals {
-    Signals { waiting, open, first_bytes, ends, untracked: 0, evicted: 0 }
+/// What is said of a step: waiting, open, first bytes and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said(pub i32, pub i32, pub u32, pub u32);
+
+impl Said {
+    pub const fn of(s: &Signals) -> Self {
+        Self(s.waiting, s.open, s.first_bytes, s.ends)
+    }
 }
 
 /// The client's end: its address of this family, its port.
@@ -60,6 +66,9 @@ pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
     ]
 }
 
+/// Nothing of it matters to a RST.
+const WAITS: TimeWait = TimeWait { next: 0, stamp: None, closing: false, listener: None };
+
 /// A client's RST for an open connection: what the stack knows of the tuple, the sequence number,
 /// and whether the connection is over then. The window of the socket is 1000 … 1500.
 pub const RESETS: [(&str, Socket, u32, bool); 10] = [
@@ -72,7 +81,7 @@ pub const RESETS: [(&str, Socket, u32, bool); 10] = [
     ("no socket to ask: a router", Socket::Nothing, 77, true),
     ("a listener, which has no window", Socket::Listener { length: 0, limit: 1 }, 77, true),
     ("a request, which has none", Socket::Request, 1000, true),
-    ("TIME_WAIT", Socket::TimeWait, 1000, true),
+    ("TIME_WAIT", Socket::TimeWait(WAITS), 1000, true),
 ];
 
 /// Opens a connection, gives it one of [`RESETS`]; how many are open then. `fail_at`: of the RST.
@@ -127,48 +136,52 @@ pub fn copy(native: &mut Native, (at, seq): (u64, u32)) -> String {
     say(at, seq, 1)
 }
 
-/// Handshake, two requests with their answers, the end.
+/// Handshake, two requests with their responses, the end.
 pub fn life(ipv6: bool, end: End) -> Vec<Step> {
     let (client, server) = (|| client(ipv6, 40_000), || server(ipv6, 40_000));
     let mut life = Vec::new();
-    let mut step = |about, (packet, egress): (Packet, bool), signals| {
-        life.push(Step { about, frame: packet.bytes(), egress, signals });
+    let mut step = |about, (packet, egress): (Packet, bool), said| {
+        life.push(Step { about, frame: packet.bytes(), egress, signals: said });
     };
-    step("a SYN", (client().syn(), false), signals(0, 0, 0, 0));
-    step("the SYN again", (client().syn(), false), signals(0, 0, 0, 0));
-    step("an ACK too early", (client().ack(501), false), signals(0, 0, 0, 0));
-    step("data too early", (client().ack(501).data(b"GET /"), false), signals(0, 0, 0, 0));
-    step("the SYN-ACK", (server().syn().seq(500).ack(1), true), signals(0, 0, 0, 0));
-    step("an ACK that guesses", (client().ack(77), false), signals(0, 0, 0, 0));
-    step("the ACK", (client().ack(501), false), signals(1, 1, 0, 0));
-    step("the ACK again", (client().ack(501), false), signals(1, 1, 0, 0));
-    step("a request", (client().flags(PSH).ack(501).data(b"GET /"), false), signals(1, 1, 0, 0));
-    step("its ACK", (server().ack(6), true), signals(1, 1, 0, 0));
-    step("an answer", (server().ack(6).data(b"200"), true), signals(0, 1, 1, 0));
-    step("the rest of it", (server().ack(6).data(b"OK"), true), signals(0, 1, 1, 0));
-    step("its ACK", (client().ack(506), false), signals(0, 1, 1, 0));
-    step("a probe", (client().ack(506).data(b"\0"), false), signals(0, 1, 1, 0));
-    step("a second request", (client().ack(506).data(b"GET /"), false), signals(1, 1, 1, 0));
+    let first = || client().flags(PSH).seq(1).ack(501).data(b"GET / HTTP/1.1");
+    let second = || client().flags(PSH).seq(15).ack(506).data(b"GET / HTTP/1.1");
+    step("a SYN", (client().syn().seq(0), false), Said(0, 0, 0, 0));
+    step("the SYN again", (client().syn().seq(0), false), Said(0, 0, 0, 0));
+    step("an ACK too early", (client().seq(1).ack(501), false), Said(0, 0, 0, 0));
+    step("the SYN-ACK", (server().syn().seq(500).ack(1), true), Said(0, 0, 0, 0));
+    step("an ACK that guesses", (client().seq(1).ack(77), false), Said(0, 0, 0, 0));
+    step("the ACK", (client().seq(1).ack(501), false), Said(0, 1, 0, 0));
+    step("the ACK again", (client().seq(1).ack(501), false), Said(0, 1, 0, 0));
+    step("a request", (first(), false), Said(1, 1, 0, 0));
+    step("the request again", (first(), false), Said(1, 1, 0, 0));
+    step("its ACK", (server().seq(501).ack(15), true), Said(1, 1, 0, 0));
+    step("a response", (server().seq(501).ack(15).data(b"200"), true), Said(0, 1, 1, 0));
+    step("the rest of it", (server().seq(504).ack(15).data(b"OK"), true), Said(0, 1, 1, 0));
+    step("its ACK", (client().seq(15).ack(506), false), Said(0, 1, 1, 0));
+    step("a probe", (client().seq(14).ack(506).data(b"\0"), false), Said(0, 1, 1, 0));
+    step("a second request", (second(), false), Said(1, 1, 1, 0));
     match end {
         End::FinWithData => {
-            let last = server().ack(11).flags(FIN).data(b"200");
-            step("an answer with FIN", (last, true), signals(0, 0, 2, 1));
+            let last = server().seq(506).ack(29).flags(FIN).data(b"200");
+            step("a response with FIN", (last, true), Said(0, 0, 2, 1));
         }
         End::ServerFin => {
-            step("an answer", (server().ack(11).data(b"200"), true), signals(0, 1, 2, 0));
-            step("FIN", (server().ack(11).flags(FIN), true), signals(0, 0, 2, 1));
+            step("a response", (server().seq(506).ack(29).data(b"200"), true), Said(0, 1, 2, 0));
+            step("FIN", (server().seq(509).ack(29).flags(FIN), true), Said(0, 0, 2, 1));
         }
-        End::ServerReset => step("RST", (server().flags(RST | ACK), true), signals(0, 0, 1, 1)),
-        End::ClientReset => step("RST", (client().flags(RST), false), signals(0, 0, 1, 1)),
+        End::ServerReset => {
+            step("RST", (server().seq(506).flags(RST | ACK), true), Said(0, 0, 1, 1));
+        }
+        End::ClientReset => step("RST", (client().seq(29).flags(RST), false), Said(0, 0, 1, 1)),
     }
-    step("an ACK after the end", (client().ack(509), false), life_end(end));
+    step("an ACK after the end", (client().seq(29).ack(509), false), life_end(end));
     life
 }
 
-const fn life_end(end: End) -> Signals {
+const fn life_end(end: End) -> Said {
     match end {
-        End::ServerFin | End::FinWithData => signals(0, 0, 2, 1),
-        End::ServerReset | End::ClientReset => signals(0, 0, 1, 1),
+        End::ServerFin | End::FinWithData => Said(0, 0, 2, 1),
+        End::ServerReset | End::ClientReset => Said(0, 0, 1, 1),
     }
 }
 

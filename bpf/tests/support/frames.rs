@@ -185,8 +185,7 @@ fn tcp(packet: Packet, dice: &mut Dice) -> Packet {
     let flags = if dice.one_in(3) { *dice.pick(&FLAGS) } else { SYN };
     let mut packet = packet.tcp(from, to).flags(flags).seq(seq);
     if dice.one_in(4) {
-        let length = 1 + dice.below(40);
-        packet = packet.options(&dice.bytes(length));
+        packet = packet.options(&tcp_options(dice));
     }
     match dice.below(20) {
         0 => packet.doff(dice.u8() & 15),
@@ -194,6 +193,25 @@ fn tcp(packet: Packet, dice: &mut Dice) -> Packet {
         2 => packet.nonce(dice.u8() & 15),
         _ => packet,
     }
+}
+
+/// Noise, or a time stamp behind some options, sometimes cut.
+fn tcp_options(dice: &mut Dice) -> Vec<u8> {
+    let length = 1 + dice.below(40);
+    if dice.one_in(2) {
+        return dice.bytes(length);
+    }
+    let mut options = Vec::new();
+    for _ in 0..dice.below(4) {
+        let known: [&[u8]; 4] = [&[1], &[2, 4, 5, 180], &[4, 2], &[3, 3, 7]];
+        let option: &[u8] = *dice.pick(&known);
+        options.extend_from_slice(option);
+    }
+    options.extend_from_slice(&[8, if dice.one_in(8) { dice.u8() } else { 10 }]);
+    options.extend(dice.bytes(8));
+    let kept = if dice.one_in(8) { dice.below(options.len()) + 1 } else { options.len() };
+    options.truncate(kept);
+    options
 }
 
 fn other(packet: Packet, dice: &mut Dice) -> Packet {

@@ -6,6 +6,7 @@
 //!  c0 198.51.100.7, 2001:db8:c::7 ──────── s0 192.0.2.10, 2001:db8::10
 //!     :40001 ─────────────────────────────── :80 established
 //!     :40002 ─────────────────────────────── :80 TIME_WAIT
+//!     :40004 ──────────────────────────────  :80 FIN_WAIT2, its process gone
 //!     :40003 ──SYN──► ◄──SYN-ACK, lost────── :80 request
 //!     three that nobody accepts ──────────── :81, a queue for four
 //! ```
@@ -13,31 +14,37 @@
 use super::netns::{Net, wait_for, within};
 use super::packet::{CLIENT4, CLIENT6, SERVER4, SERVER6};
 use super::scene::{
-    BACKLOG, BACKLOG_CROWDED, CROWD, ESTABLISHED, PORT, PORT_CROWDED, REQUEST, TIME_WAIT,
+    BACKLOG, BACKLOG_CROWDED, CLOSING, CROWD, ESTABLISHED, PORT, PORT_CROWDED, REQUEST, TIME_WAIT,
+    TIME_WAIT_NEXT,
 };
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::io::Read;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
 
 /// Both namespaces and what is open in them.
 pub struct Namespace {
     net: Net,
     listener: OwnedFd,
     open: Vec<OwnedFd>,
+    numbered: Vec<Numbered>,
 }
 
 impl Namespace {
     /// All sockets of the scene.
     pub fn new() -> Self {
         let mut namespace = Self::listeners();
-        let Self { net, listener, open } = &mut namespace;
+        let Self { net, listener, open, numbered } = &mut namespace;
         for (from, to) in [(CLIENT4.into(), SERVER4.into()), (CLIENT6.into(), IpAddr::V6(SERVER6))]
         {
             open.extend(established(net, listener, from, to));
             time_wait(net, listener, from, to);
+        }
+        for (from, to) in [(CLIENT4.into(), SERVER4.into()), (CLIENT6.into(), IpAddr::V6(SERVER6))]
+        {
+            numbered.push(closing(net, listener, from, to));
         }
         open.push(request(net));
         namespace
@@ -56,12 +63,13 @@ impl Namespace {
              ip addr add {CLIENT6}/128 dev c0 nodad; ip route add {SERVER4} dev c0 src {CLIENT4}; \
              ip route add {SERVER6} dev c0 src {CLIENT6}\""
         ));
+        net.server_sh("sysctl -qw net.ipv4.tcp_timestamps=0");
         let listener = listen(&net, PORT, BACKLOG);
         let mut open = vec![listen(&net, PORT_CROWDED, BACKLOG_CROWDED)];
         for n in 0..CROWD as u16 {
             open.push(connect(&net, (CLIENT4.into(), 41_000 + n), (SERVER4.into(), PORT_CROWDED)));
         }
-        Self { net, listener, open }
+        Self { net, listener, open, numbered: Vec::new() }
     }
 
     /// Runs `work` in the server's namespace; it is given the number of the interface s0.
@@ -97,6 +105,59 @@ fn connect(net: &Net, from: (IpAddr, u16), to: (IpAddr, u16)) -> OwnedFd {
     })
 }
 
+/// A client that begins with a sequence number of its choice, which only TCP_REPAIR allows.
+const NUMBERED: &str = "
+import socket, sys
+source, port, to, at, number = sys.argv[1:]
+REPAIR, QUEUE, SEQUENCE, SEND = 19, 20, 21, 2
+s = socket.socket(socket.AF_INET6 if ':' in to else socket.AF_INET)
+s.setsockopt(socket.IPPROTO_TCP, REPAIR, 1)
+s.setsockopt(socket.IPPROTO_TCP, QUEUE, SEND)
+s.setsockopt(socket.IPPROTO_TCP, SEQUENCE, int(number))
+s.setsockopt(socket.IPPROTO_TCP, REPAIR, 0)
+s.bind((source, int(port)))
+s.connect((to, int(at)))
+print('connected', flush=True)
+sys.stdin.readline()
+";
+
+/// See [`NUMBERED`]: after its SYN and FIN, the server expects [`TIME_WAIT_NEXT`].
+struct Numbered(Child);
+
+impl Numbered {
+    fn connect(net: &Net, from: (IpAddr, u16), to: (IpAddr, u16)) -> Self {
+        let child = Command::new("nsenter")
+            .arg(format!("--net={}", net.client.display()))
+            .args(["python3", "-c", NUMBERED])
+            .args([from.0.to_string(), from.1.to_string(), to.0.to_string(), to.1.to_string()])
+            .arg(TIME_WAIT_NEXT.wrapping_sub(2).to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "connected\n");
+        Self(child)
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// The server has closed and its process is gone; the client may still send.
+fn closing(net: &Net, listener: &OwnedFd, from: IpAddr, to: IpAddr) -> Numbered {
+    let before = in_state(net, "fin-wait-2");
+    let client = Numbered::connect(net, (from, CLOSING), (to, PORT));
+    drop(rustix::net::accept(listener).unwrap());
+    wait_for("FIN_WAIT2", || in_state(net, "fin-wait-2") == before + 1);
+    client
+}
+
 fn established(net: &Net, listener: &OwnedFd, from: IpAddr, to: IpAddr) -> [OwnedFd; 2] {
     let client = connect(net, (from, ESTABLISHED), (to, PORT));
     [client, rustix::net::accept(listener).unwrap()]
@@ -104,9 +165,9 @@ fn established(net: &Net, listener: &OwnedFd, from: IpAddr, to: IpAddr) -> [Owne
 
 fn time_wait(net: &Net, listener: &OwnedFd, from: IpAddr, to: IpAddr) {
     let before = in_state(net, "time-wait");
-    let mut client = TcpStream::from(connect(net, (from, TIME_WAIT), (to, PORT)));
+    let client = Numbered::connect(net, (from, TIME_WAIT), (to, PORT));
     drop(rustix::net::accept(listener).unwrap());
-    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    wait_for("the FIN", || in_state(net, "fin-wait-2") == 1);
     drop(client);
     wait_for("TIME_WAIT", || in_state(net, "time-wait") == before + 1);
 }

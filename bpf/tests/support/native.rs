@@ -72,9 +72,12 @@ pub enum Call {
     Origins,
     Times,
     Doors,
+    Flights,
+    Notes,
     LimitsOfService,
     Socket,
     ToTcp,
+    ToTimeWait,
     Ring,
     Tail,
     Pull,
@@ -85,11 +88,11 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Counts, Doors, Flows, Gauges, Lease, Limits, LimitsOfService,
-            Listens, Load, Origins, Passed, Pending, Prefixes, Pull, Ring, Socket, States, Store,
-            Tables, Tail, Times, ToTcp, Totals,
+            Answers, Control, Counts, Doors, Flights, Flows, Gauges, Lease, Limits,
+            LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring,
+            Socket, States, Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
         };
-        const MAPS: [Call; 18] = [
+        const MAPS: [Call; 20] = [
             Control,
             Lease,
             Tables,
@@ -107,10 +110,16 @@ impl Call {
             Origins,
             Times,
             Doors,
+            Flights,
+            Notes,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
         let at = usize::from(code);
+        const TO_TIME_WAIT: usize = 42;
+        if at == TO_TIME_WAIT {
+            return ToTimeWait;
+        }
         MAPS.get(at).or_else(|| OTHERS.get(at - 32)).copied().unwrap()
     }
 }
@@ -167,6 +176,26 @@ pub struct Signals {
     /// Connections that found no place in the table, and those that were idle and lost theirs.
     pub untracked: u32,
     pub evicted: u32,
+    /// Open connections without a request to which nothing is owed.
+    pub silent: i32,
+    pub connections: Connections,
+    /// Exchanges that could not be timed, and the sum of the times of the others.
+    pub unknown: u32,
+    pub first_bytes_ms: u32,
+    /// Notes of SYNs that were overwritten while they were young.
+    pub notes_lost: u32,
+}
+
+/// What became of the first service's connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    pub replied: u32,
+    pub proved: u32,
+    pub asked: u32,
+    pub answered: u32,
+    pub ended: u32,
+    pub ended_exchanges: u32,
+    pub lost: u32,
 }
 
 /// What the hook did and called.
@@ -290,7 +319,10 @@ impl Native {
         let (state, length, limit) = match arrival.socket {
             Socket::Nothing => (0, 0, 0),
             Socket::Established => (1, 0, 0),
-            Socket::TimeWait => (6, 0, 0),
+            Socket::TimeWait(waits) => {
+                let (length, limit) = waits.listener.unwrap_or_default();
+                (6, length, limit)
+            }
             Socket::Listener { length, limit } => (10, length, limit),
             Socket::Request => (12, 0, 0),
         };
@@ -299,6 +331,13 @@ impl Native {
         let mut message = std::mem::take(&mut self.pending);
         message.push(b'k');
         push(&mut message, &[state, length, limit]);
+        if let Socket::TimeWait(waits) = arrival.socket {
+            message.push(b'v');
+            let substate = if waits.closing { 5 } else { 6 };
+            let listener = if waits.listener.is_some() { 10 } else { 0 };
+            let (stamp, stamped) = (waits.stamp.unwrap_or(0), u32::from(waits.stamp.is_some()));
+            push(&mut message, &[waits.next, stamp, stamped, substate, listener]);
+        }
         message.push(command);
         push(&mut message, &[interface, how.linear, how.tail_min, how.fail_at]);
         push(&mut message, &[how.dice[0], how.dice[1], size]);
@@ -345,6 +384,19 @@ impl Native {
             ends: word(),
             untracked: word(),
             evicted: word(),
+            silent: word() as i32,
+            connections: Connections {
+                replied: word(),
+                proved: word(),
+                asked: word(),
+                answered: word(),
+                ended: word(),
+                ended_exchanges: word(),
+                lost: word(),
+            },
+            unknown: word(),
+            first_bytes_ms: word(),
+            notes_lost: word(),
         };
         let sample = take(SAMPLE).to_vec();
         let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;

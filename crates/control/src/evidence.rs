@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What speaks for an overload, family by family.
 //!
-//! **Balance.** More arrives than is completed, and not by chance, not for a moment, and not
-//! because answers merely take longer than before. A window of the last ticks is cut into up to 8
+//! **Balance.** More comes than is worked off, and not by chance, not for a moment, and not
+//! because responses merely take longer than before. What is not worked off is what is in flight
+//! since, turned away, or lost: the same as arrivals less completions where a connection has one
+//! request, and right where it has many. A window of the last ticks is cut into up to 8
 //! blocks and must show all of
-//! 1. an excess of arrivals over completions of at least 4 standard deviations. The deviation is
-//!    the larger of what Poisson arrivals and departures would have, and of what the blocks really
+//! 1. an excess of at least 4 standard deviations. The deviation is the larger of what Poisson
+//!    arrivals and departures of connections would have, and of what the blocks really
 //!    show: bursts and heavy tails raise the bar by themselves;
 //! 2. the excess is lasting: the later half of the window has at least 0.4 of it, the earlier 0.2
 //!    (a burst is all in one half, and after it completions exceed arrivals);
@@ -77,7 +79,8 @@ fn lasting(history: &History, window: usize) -> bool {
     if all.completed < COMPLETED_MIN || excess <= 0.0 {
         return false;
     }
-    let poisson = all.offered + all.completed;
+    // Connections that came, and those that went.
+    let poisson = all.offered + (all.offered - excess).max(0.0);
     if excess * excess < Z_ALARM * Z_ALARM * poisson {
         return false;
     }
@@ -192,6 +195,7 @@ mod tests {
                 seconds: 0.1,
                 offered: *offered,
                 completed: *completed,
+                growth: *offered - *completed,
                 ..Sums::default()
             });
         }

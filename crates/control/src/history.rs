@@ -11,15 +11,26 @@ pub(crate) const TICKS_MAX: usize = 512;
 pub(crate) struct Sums {
     /// Seconds.
     pub(crate) seconds: f64,
-    /// New work offered.
+    /// Connections that came with a request: those that sent one, and those that were refused, as
+    /// far as their like is known to complete handshakes.
     pub(crate) offered: f64,
-    /// New work refused.
+    /// SYNs refused; in shadow: what would have been.
     pub(crate) refused: f64,
-    /// Answers completed.
+    /// Of them, those that were really turned away.
+    pub(crate) turned_away: f64,
+    /// Exchanges completed.
     pub(crate) completed: f64,
-    /// Arrivals that went out of sight before their answer.
-    pub(crate) unseen: f64,
-    /// Growth of the jobs in flight.
+    /// Connections that got their first response.
+    pub(crate) answered: f64,
+    /// Connections that sent a request, and ended without a response.
+    pub(crate) lost: f64,
+    /// SYNs that were admitted, less those that the server replied to.
+    pub(crate) ignored: f64,
+    /// SYNs that the server replied to, and handshakes that their clients completed.
+    pub(crate) replied: f64,
+    /// See `replied`.
+    pub(crate) proved: f64,
+    /// Growth of the exchanges in flight.
     pub(crate) growth: f64,
     /// Response times of those with one, in seconds, and their number.
     pub(crate) response_s: f64,
@@ -33,8 +44,13 @@ impl Sums {
             seconds: self.seconds + o.seconds,
             offered: self.offered + o.offered,
             refused: self.refused + o.refused,
+            turned_away: self.turned_away + o.turned_away,
             completed: self.completed + o.completed,
-            unseen: self.unseen + o.unseen,
+            answered: self.answered + o.answered,
+            lost: self.lost + o.lost,
+            ignored: self.ignored + o.ignored,
+            replied: self.replied + o.replied,
+            proved: self.proved + o.proved,
             growth: self.growth + o.growth,
             response_s: self.response_s + o.response_s,
             responses: self.responses + o.responses,
@@ -46,8 +62,13 @@ impl Sums {
             seconds: self.seconds - o.seconds,
             offered: self.offered - o.offered,
             refused: self.refused - o.refused,
+            turned_away: self.turned_away - o.turned_away,
             completed: self.completed - o.completed,
-            unseen: self.unseen - o.unseen,
+            answered: self.answered - o.answered,
+            lost: self.lost - o.lost,
+            ignored: self.ignored - o.ignored,
+            replied: self.replied - o.replied,
+            proved: self.proved - o.proved,
             growth: self.growth - o.growth,
             response_s: self.response_s - o.response_s,
             responses: self.responses - o.responses,
@@ -59,15 +80,17 @@ impl Sums {
         if self.seconds > 0.0 { self.completed / self.seconds } else { 0.0 }
     }
 
-    /// Arrivals beyond completions, without those whose completion would not be seen.
+    /// What came and was not worked off: what is in flight since, what was turned away, and what
+    /// was lost. With one request a connection this is arrivals less completions; with more, each
+    /// connection still counts once.
     pub(crate) fn excess(&self) -> f64 {
-        self.offered - self.completed - self.unseen
+        self.growth + self.turned_away + self.lost()
     }
 
-    /// Arrivals that were neither completed nor refused, and are not in flight either: SYNs that
-    /// the server's full queue ignored, clients that left without an answer.
+    /// Connections that were neither answered nor refused, and do not wait either: SYNs that the
+    /// server's full queue ignored, clients that left without a response.
     pub(crate) fn lost(&self) -> f64 {
-        self.offered - self.refused - self.completed - self.unseen - self.growth
+        self.lost + self.ignored.max(0.0)
     }
 }
 
@@ -128,6 +151,24 @@ impl History {
             ticks += 1;
         }
         self.last(ticks)
+    }
+
+    /// Sums of the shortest window with so many first responses, or of `ticks_max` ticks.
+    pub(crate) fn answering(&self, answered: f64, ticks_max: usize) -> Sums {
+        self.shortest(ticks_max, |sums| sums.answered >= answered)
+    }
+
+    /// Sums of the shortest window with so many SYN-ACKs, or of `ticks_max` ticks.
+    pub(crate) fn replying(&self, replied: f64, ticks_max: usize) -> Sums {
+        self.shortest(ticks_max, |sums| sums.replied >= replied)
+    }
+
+    fn shortest(&self, ticks_max: usize, enough: impl Fn(&Sums) -> bool) -> Sums {
+        let longest = ticks_max.min(self.len());
+        (1..longest)
+            .map(|ticks| self.last(ticks))
+            .find(enough)
+            .unwrap_or_else(|| self.last(longest))
     }
 
     /// Keeps the sums small, so that differences stay exact for ever: once an hour is enough, and

@@ -44,6 +44,7 @@ fn signals() -> impl Strategy<Value = Signals> {
             refused,
             completed,
             unseen,
+            connections: None,
         },
     );
     let times = (number(), number(), number()).prop_map(|(count, sum, p50)| Times {

@@ -170,6 +170,8 @@ impl Part {
             refused: self.of(counts.refused),
             completed: self.of(counts.completed),
             unseen: self.of(counts.unseen),
+            // back-ends report exchanges only
+            connections: None,
         }
     }
 

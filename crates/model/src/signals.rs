@@ -128,11 +128,15 @@ pub struct InterfaceQueue {
 /// Family 3, read passively from the packets of both directions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Time {
-    /// Connections whose last word is the client's: the service owes them an answer.
+    /// Exchanges in flight: the service owes these connections a response. One at most for each
+    /// connection; silent ones are not among them.
     pub waiting: Option<Reading<u64>>,
     /// Connections that are open (verified by their handshake).
     pub open: Option<Reading<u64>>,
-    /// First bytes of answers seen in this period, and their response times.
+    /// Open connections whose client has sent no request yet, and waits for nothing.
+    #[serde(default)]
+    pub silent: Option<Reading<u64>>,
+    /// First bytes of responses seen in this period, and their response times: of exchanges.
     pub first_byte: Option<Reading<Times>>,
     /// Connections that ended in this period, and their durations.
     pub end: Option<Reading<Times>>,
@@ -177,11 +181,34 @@ pub struct Counts {
     pub admitted: u64,
     /// Refused, by drop or reject (in shadow mode: what would have been).
     pub refused: u64,
-    /// Answers completed: first bytes of answers to admitted work.
+    /// Exchanges completed: first bytes of responses to admitted work.
     pub completed: u64,
-    /// Connections that went out of sight before their answer: not seen is not lost.
+    /// Connections that went out of sight before their response: not seen is not lost.
     #[serde(default)]
     pub unseen: u64,
+    /// What became of connections; `None` where the source cannot tell them from exchanges: then
+    /// each exchange is taken for a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<ConnectionCounts>,
+}
+
+/// What became of connections in one period; each is counted once in each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionCounts {
+    /// SYNs that the server replied to by a SYN-ACK.
+    pub replied: u64,
+    /// Handshakes that the client completed.
+    pub proved: u64,
+    /// Connections that sent a first request.
+    pub asked: u64,
+    /// Connections that got the first byte of their first response.
+    pub answered: u64,
+    /// Connections that asked and ended without a response.
+    pub lost: u64,
+    /// Of the answered, those that ended.
+    pub ended: u64,
+    /// Exchanges that these had.
+    pub ended_exchanges: u64,
 }
 
 /// What was sensed of the requests of one bucket.

@@ -22,21 +22,52 @@ pub struct ServiceTotals {
     pub admitted: u64,
     /// Verdict drop or reject, executed or (in shadow) not.
     pub refused: u64,
-    /// Connections that wait for an answer now.
+    /// Exchanges in flight now: connections whose client has sent something that the server has not
+    /// responded to yet. A connection whose client is silent is not among them.
     pub waiting: u64,
     /// Verified connections that are open now.
     pub open: u64,
+    /// Of them, those whose client has sent no request yet, and waits for nothing.
+    #[serde(default)]
+    pub silent: u64,
+    /// What became of connections, each counted once.
+    #[serde(default)]
+    pub connections: ConnectionTotals,
     /// Connections whose answer will not be seen: the table had no room for them, or they waited in
     /// silence for so long that they were forgotten.
     #[serde(default)]
     pub unseen: u64,
-    /// Times from request (or SYN) to first byte of the answer.
+    /// Exchanges: how long the server had the request (and, before the first one, the handshake of
+    /// TLS) until the first byte of the response.
     pub first_byte: Histogram,
+    /// Exchanges whose beginning or end cannot be told from the packets: left out above.
+    #[serde(default)]
+    pub unknown: u64,
     /// Times from SYN to the end of the connection.
     pub end: Histogram,
     /// Totals of the request buckets, in the order of the configuration; empty without rules.
     #[serde(default)]
     pub buckets: Vec<BucketTotals>,
+}
+
+/// What became of the connections of one service; all of it only grows, and each connection is
+/// counted once in each. An exchange is one request and its response, a connection has many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionTotals {
+    /// SYNs that the server replied to by a SYN-ACK, repetitions left out.
+    pub replied: u64,
+    /// Handshakes that the client completed: it receives what is sent to its address.
+    pub proved: u64,
+    /// Connections that sent a first request.
+    pub asked: u64,
+    /// Connections that got the first byte of their first response.
+    pub answered: u64,
+    /// Connections that asked and ended without a response: their client left, or was cut off.
+    pub lost: u64,
+    /// Of the answered, those that have ended.
+    pub ended: u64,
+    /// Exchanges that these had.
+    pub ended_exchanges: u64,
 }
 
 /// Totals of one request bucket; all of them only grow.

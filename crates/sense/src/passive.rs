@@ -2,15 +2,25 @@
 //! Differences of the dataplane's totals: the families Time and Balance.
 
 use std::io;
-use tidegate_model::signals::{Balance, BucketCounts, BucketSignals, Counts, Reading, Time, Times};
-use tidegate_model::totals::{BucketTotals, Histogram, ServiceTotals, Totals};
+use tidegate_model::signals::{
+    Balance, BucketCounts, BucketSignals, ConnectionCounts, Counts, Reading, Time, Times,
+};
+use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals, Totals};
 use tidegate_units::Nanos;
+
+/// What is there at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Levels {
+    waiting: u64,
+    open: u64,
+    silent: u64,
+}
 
 /// The totals of one service at the tick before.
 #[derive(Debug, Default)]
 pub(crate) struct Passive {
     last: Option<ServiceTotals>,
-    levels: Option<(Nanos, u64, u64)>,
+    levels: Option<(Nanos, Levels)>,
     buckets: Vec<BucketSignals>,
     read: Nanos,
 }
@@ -33,7 +43,8 @@ impl Passive {
         if !source.sees_answers() {
             return Ok(self.unanswered(totals, before.as_ref()));
         }
-        self.levels = Some((now, totals.waiting, totals.open));
+        let ServiceTotals { waiting, open, silent, .. } = totals;
+        self.levels = Some((now, Levels { waiting, open, silent }));
         let mut time = self.levels(now);
         let mut balance = Balance::default();
         if let Some(before) = before
@@ -57,7 +68,8 @@ impl Passive {
     ) -> (Time, Balance) {
         self.levels = None;
         let counts = before.and_then(|before| counts(&totals, before));
-        let counts = counts.map(|counts| Reading::fresh(Counts { completed: 0, ..counts }));
+        let counts = counts
+            .map(|counts| Reading::fresh(Counts { completed: 0, connections: None, ..counts }));
         self.last = Some(totals);
         (Time::default(), Balance { counts })
     }
@@ -82,10 +94,14 @@ impl Passive {
 
     /// The levels as they were last read, with their age.
     pub(crate) fn levels(&self, now: Nanos) -> Time {
-        let held = self.levels.filter(|(at, ..)| now.since(*at) <= crate::HOLD_MAX);
+        let held = self.levels.filter(|(at, _)| now.since(*at) <= crate::HOLD_MAX);
+        let level = |of: fn(&Levels) -> u64| {
+            held.as_ref().map(|(at, levels)| Reading { value: of(levels), age: now.since(*at) })
+        };
         Time {
-            waiting: held.map(|(at, waiting, _)| Reading { value: waiting, age: now.since(at) }),
-            open: held.map(|(at, _, open)| Reading { value: open, age: now.since(at) }),
+            waiting: level(|levels| levels.waiting),
+            open: level(|levels| levels.open),
+            silent: level(|levels| levels.silent),
             ..Time::default()
         }
     }
@@ -100,6 +116,19 @@ fn counts(now: &ServiceTotals, before: &ServiceTotals) -> Option<Counts> {
         completed: now.first_byte.count.checked_sub(before.first_byte.count)?,
         // a reload may count on from elsewhere
         unseen: now.unseen.saturating_sub(before.unseen),
+        connections: Some(connections(&now.connections, &before.connections)?),
+    })
+}
+
+fn connections(now: &ConnectionTotals, before: &ConnectionTotals) -> Option<ConnectionCounts> {
+    Some(ConnectionCounts {
+        replied: now.replied.checked_sub(before.replied)?,
+        proved: now.proved.checked_sub(before.proved)?,
+        asked: now.asked.checked_sub(before.asked)?,
+        answered: now.answered.checked_sub(before.answered)?,
+        lost: now.lost.checked_sub(before.lost)?,
+        ended: now.ended.checked_sub(before.ended)?,
+        ended_exchanges: now.ended_exchanges.checked_sub(before.ended_exchanges)?,
     })
 }
 

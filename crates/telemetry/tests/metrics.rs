@@ -59,6 +59,7 @@ fn signals() -> Signals {
         time: Time {
             waiting: Some(Reading::fresh(140)),
             open: Some(Reading::fresh(300)),
+            silent: None,
             first_byte: Some(Reading::fresh(times)),
             end: None,
         },
@@ -70,6 +71,7 @@ fn signals() -> Signals {
                 refused: 42,
                 completed: 18,
                 unseen: 2,
+                connections: None,
             })),
         },
         ..Signals::default()

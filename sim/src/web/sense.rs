@@ -3,7 +3,7 @@
 //! over a tick, CPU over a tick, the accept queue now, the interface's queue over the last second.
 
 use super::link::Link;
-use crate::world::gate::times;
+use crate::world::gate::{connections, times};
 use tidegate_model::RANKS;
 use tidegate_model::signals::{
     AcceptQueue, BucketCounts, BucketSignals, Counts, InterfaceQueue, Reading, Signals,
@@ -62,6 +62,7 @@ impl Sense {
         let before = &self.totals;
         s.time.waiting = Some(Reading::fresh(totals.waiting));
         s.time.open = Some(Reading::fresh(totals.open));
+        s.time.silent = Some(Reading::fresh(totals.silent));
         let first = times(&totals.first_byte, &before.first_byte);
         s.time.first_byte = Some(Reading::fresh(first));
         s.time.end = Some(Reading::fresh(times(&totals.end, &before.end)));
@@ -72,6 +73,7 @@ impl Sense {
             refused: totals.refused - before.refused,
             completed: first.count,
             unseen: 0,
+            connections: Some(connections(&totals.connections, &before.connections)),
         }));
         let fresh = BucketTotals::default();
         s.buckets = totals

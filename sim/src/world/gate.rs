@@ -4,7 +4,8 @@
 
 use tidegate_control::Mode;
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::totals::{Histogram, ServiceTotals};
+use tidegate_model::signals::ConnectionCounts;
+use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_policy::{Action, BucketSpec, Event, Params, Policy, State, VerdictKind, admit};
 use tidegate_units::{Nanos, Rate};
 
@@ -182,38 +183,55 @@ impl Gate {
         if allowed { Gated::Reset } else { Gated::Dropped }
     }
 
-    /// A connection was established: the server owes it an answer.
+    /// What a connection's tracking writes: a world of sessions counts by itself.
+    pub(crate) const fn tracked(&mut self) -> &mut ServiceTotals {
+        &mut self.totals
+    }
+
+    /// Lets a SYN pass without a look at the limits, as the dataplane does when its lease has run out.
+    pub fn pass(&mut self) {
+        self.totals.offered += 1;
+        self.totals.admitted += 1;
+    }
+
+    /// A connection was established, and its request came with the end of the handshake.
     pub fn established(&mut self) {
         self.totals.waiting += 1;
         self.totals.open += 1;
+        self.totals.connections.replied += 1;
+        self.totals.connections.proved += 1;
+        self.totals.connections.asked += 1;
     }
 
     /// The answer's first byte, and the end: what answers here is short.
     pub fn answered(&mut self, took: Nanos) {
-        self.left();
-        self.totals.first_byte.record(took);
-        self.totals.end.record(took);
+        self.answering(took);
+        self.ended(took);
     }
 
     /// The answer's first byte; its end comes later.
     pub fn answering(&mut self, took: Nanos) {
         self.totals.waiting -= 1;
         self.totals.first_byte.record(took);
+        self.totals.connections.answered += 1;
     }
 
     /// The end of an answer whose first byte was seen.
     pub fn ended(&mut self, took: Nanos) {
-        self.totals.open -= 1;
+        self.broken_off();
         self.totals.end.record(took);
     }
 
     /// The client has closed in the middle of an answer.
     pub fn broken_off(&mut self) {
         self.totals.open -= 1;
+        self.totals.connections.ended += 1;
+        self.totals.connections.ended_exchanges += 1;
     }
 
     /// The client has closed without an answer.
     pub fn left(&mut self) {
+        self.totals.connections.lost += 1;
         self.totals.waiting -= 1;
         self.totals.open -= 1;
     }
@@ -228,6 +246,20 @@ impl Gate {
     #[must_use]
     pub const fn limits(&self) -> &ServiceLimits {
         &self.limits
+    }
+}
+
+/// What became of connections since then.
+#[must_use]
+pub const fn connections(now: &ConnectionTotals, then: &ConnectionTotals) -> ConnectionCounts {
+    ConnectionCounts {
+        replied: now.replied - then.replied,
+        proved: now.proved - then.proved,
+        asked: now.asked - then.asked,
+        answered: now.answered - then.answered,
+        lost: now.lost - then.lost,
+        ended: now.ended - then.ended,
+        ended_exchanges: now.ended_exchanges - then.ended_exchanges,
     }
 }
 

@@ -476,6 +476,7 @@ impl<O: Observer> World<O> {
         }));
         s.time.waiting = Some(Reading::fresh(totals.waiting));
         s.time.open = Some(Reading::fresh(totals.open));
+        s.time.silent = Some(Reading::fresh(totals.silent));
         let first = gate::times(&totals.first_byte, &before.totals.first_byte);
         s.time.first_byte = Some(Reading::fresh(first));
         s.time.end = Some(Reading::fresh(gate::times(&totals.end, &before.totals.end)));
@@ -486,10 +487,15 @@ impl<O: Observer> World<O> {
             refused: totals.refused - before.totals.refused,
             completed: first.count,
             unseen: 0,
+            connections: Some(gate::connections(&totals.connections, &before.totals.connections)),
         }));
         (before.at, before.used_s, before.pressed_s) = (now, used, pressed);
         // Idle ticks are many in a long load, and copy nothing.
-        if totals.offered != before.totals.offered || first.count > 0 {
+        let connections = &totals.connections;
+        if totals.offered != before.totals.offered
+            || first.count > 0
+            || *connections != before.totals.connections
+        {
             before.totals.clone_from(totals);
         }
         s

@@ -158,7 +158,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(phases: &[Phase]) -> Self {
+    pub(crate) fn new(phases: &[Phase]) -> Self {
         let mut all = Vec::new();
         let mut from = Nanos::ZERO;
         for phase in phases {

@@ -39,6 +39,7 @@ struct bpf_sock *bpf_skc_lookup_tcp(void *ctx, struct bpf_sock_tuple *tuple,
 struct tcp_sock *bpf_skc_to_tcp_sock(void *sk);
 struct tcp_request_sock;
 struct tcp_request_sock *bpf_skc_to_tcp_request_sock(void *sk);
+struct tcp_timewait_sock *bpf_skc_to_tcp_timewait_sock(void *sk);
 long bpf_sk_release(void *sk);
 
 /* A word of 64 bits is about to be exchanged; kernel.h may change it first. */

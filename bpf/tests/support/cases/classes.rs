@@ -2,11 +2,11 @@
 //! Which service, which class, and who is never refused.
 
 use super::{Case, admit, cases, drop, pass, reject};
-use crate::support::packet::{eth, syn4, syn6};
+use crate::support::packet::{SEQ, eth, syn4, syn6};
 use crate::support::setup::{Setup, base, dropping, rejecting};
 use tidegate_policy::Reason::{
-    NeverShed, NoLimit, NotNew, NotService, Rate, Reserved, SocketEstablished, SocketRequest,
-    SocketTimeWait, Token,
+    NeverShed, NoLimit, NotNew, NotService, Rate, Released, Reserved, SocketEstablished,
+    SocketRequest, SocketTimeWait, Token,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -253,14 +253,9 @@ fn sockets(v: &mut Vec<Case>) {
         "socket-established" "a SYN again, the connection is established" =>
             eth().ipv4().tcp(40001, 80).syn();
     }
-    cases! { v, rejecting(), pass(SocketTimeWait);
-        "socket-time-wait" "a SYN for a tuple in TIME_WAIT" => eth().ipv4().tcp(40002, 80).syn();
-    }
+    time_wait(v);
     cases! { v, rejecting(), pass(SocketEstablished);
         "socket-established-ipv6" "a SYN again, IPv6" => eth().ipv6().tcp(40001, 80).syn();
-    }
-    cases! { v, rejecting(), pass(SocketTimeWait);
-        "socket-time-wait-ipv6" "TIME_WAIT, IPv6" => eth().ipv6().tcp(40002, 80).syn();
     }
     cases! { v, rejecting(), reject(Rate);
         "socket-other-client" "the same port of another client" =>
@@ -273,5 +268,42 @@ fn sockets(v: &mut Vec<Case>) {
     cases! { v, rejecting().listening(0, "192.0.2.10:22"), pass(NeverShed);
         "socket-never" "the never-shed list comes before the sockets" =>
             eth().ipv4().tcp(40001, 22).syn();
+    }
+}
+
+/// The socket expects [`SEQ`](crate::support::packet::SEQ), and knows no time stamps.
+fn time_wait(v: &mut Vec<Case>) {
+    cases! { v, rejecting(), pass(SocketTimeWait);
+        "socket-time-wait" "a SYN for a tuple in TIME_WAIT that the stack does not take" =>
+            eth().ipv4().tcp(40002, 80).syn();
+        "socket-time-wait-ipv6" "the same, IPv6" => eth().ipv6().tcp(40002, 80).syn();
+        "socket-time-wait-older" "an older sequence number" =>
+            eth().ipv4().tcp(40002, 80).syn().seq(SEQ - 1);
+        "socket-time-wait-half" "just less than half of the numbers behind it" =>
+            eth().ipv4().tcp(40002, 80).syn().seq(SEQ.wrapping_add((1 << 31) + 1));
+        "socket-time-wait-stamp" "a time stamp, where the connection had none" =>
+            eth().ipv4().tcp(40002, 80).syn().options(&[1, 1, 8, 10, 255, 0, 0, 0, 0, 0, 0, 0]);
+        "socket-closing" "FIN_WAIT2: the client may still send" =>
+            eth().ipv4().tcp(40004, 80).syn().seq(SEQ + 1);
+        "socket-closing-ipv6" "the same, IPv6" =>
+            eth().ipv6().tcp(40004, 80).syn().seq(SEQ + 1);
+    }
+    cases! { v, rejecting(), reject(Rate);
+        "reuse" "a SYN that reuses a tuple in TIME_WAIT is a new connection" =>
+            eth().ipv4().tcp(40002, 80).syn().seq(SEQ + 1);
+        "reuse-ipv6" "the same, IPv6" => eth().ipv6().tcp(40002, 80).syn().seq(SEQ + 1);
+        "reuse-half" "half of the numbers ahead" =>
+            eth().ipv4().tcp(40002, 80).syn().seq(SEQ.wrapping_add(1 << 31));
+    }
+    cases! { v, base().bucket(5, 4), admit(Token);
+        "reuse-admitted" "it takes a token" => eth().ipv4().tcp(40002, 80).syn().seq(SEQ + 1);
+    }
+    cases! { v, rejecting().released(), pass(Released);
+        "reuse-released" "under the kill switch it passes as others do" =>
+            eth().ipv4().tcp(40002, 80).syn().seq(SEQ + 1);
+    }
+    cases! { v, base().accept_queue_max(1), admit(NoLimit);
+        "reuse-queue" "the accept queue of the listener behind it is empty" =>
+            eth().ipv4().tcp(40002, 80).syn().seq(SEQ + 1);
     }
 }

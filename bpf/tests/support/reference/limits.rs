@@ -43,7 +43,12 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
     let service = &setup.services[service];
     let kind = kind_of(service.action);
     let share = u64::from(service.accept_queue_max_q10);
-    if let Socket::Listener { length, limit } = socket
+    let queue = match socket {
+        Socket::Listener { length, limit } => Some((length, limit)),
+        Socket::TimeWait(waits) => waits.listener,
+        _ => None,
+    };
+    if let Some((length, limit)) = queue
         && share > 0
         && u64::from(length) * 1024 >= share * u64::from(limit.max(1))
     {

@@ -4,7 +4,7 @@
 //! slow, obvious, and without any state of its own. Tests compare it with the kernel.
 //!
 //! The order of what applies (first one wins): not understood · no service · no SYN · never shed ·
-//! a socket of its own · released · lease over · limits: accept queue, waiting, policy. A refusal
+//! a socket of its own, unless in TIME_WAIT the stack opens another · released · lease over · limits: accept queue, waiting, policy. A refusal
 //! is then executed, unless shadow or a relaxing lease says no; an answer that nobody could get,
 //! or that is one too many, is not sent.
 
@@ -31,7 +31,37 @@ pub enum Socket {
     },
     Request,
     Established,
-    TimeWait,
+    TimeWait(TimeWait),
+}
+
+/// What a socket in TIME_WAIT remembers, and who listens behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeWait {
+    /// The sequence number that it expects.
+    pub next: u32,
+    /// The client's last time stamp, if it sent any.
+    pub stamp: Option<u32>,
+    /// In FIN_WAIT2: the client may still send.
+    pub closing: bool,
+    /// Length and limit of the accept queue.
+    pub listener: Option<(u32, u32)>,
+}
+
+impl TimeWait {
+    /// Whether the stack opens a connection for a SYN (RFC 6191, as Linux has it).
+    fn takes(&self, syn: &Segment) -> bool {
+        // modulo 2^32, the half that lies behind counts as later
+        let later = |a: u32, b: u32| (1..=1 << 31).contains(&a.wrapping_sub(b));
+        let behind = later(syn.seq, self.next);
+        let stamps = self.stamp.and_then(|last| Some((last, syn.stamp?)));
+        let fits = match stamps {
+            // of a connection that never had a stamp but zero, every stamp is good
+            Some((0, _)) | None => true,
+            Some((last, stamp)) => stamp == last || later(stamp, last),
+        };
+        let newer = stamps.is_some_and(|(last, stamp)| later(stamp, last));
+        !self.closing && fits && (behind || newer)
+    }
 }
 
 /// Everything but the frame.
@@ -128,8 +158,10 @@ fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason>
     match scene.socket {
         Socket::Request => return Err(Reason::SocketRequest),
         Socket::Established => return Err(Reason::SocketEstablished),
-        Socket::TimeWait => return Err(Reason::SocketTimeWait),
-        Socket::Nothing | Socket::Listener { .. } => {}
+        Socket::TimeWait(waits) if !waits.takes(&segment) => {
+            return Err(Reason::SocketTimeWait);
+        }
+        Socket::TimeWait(_) | Socket::Nothing | Socket::Listener { .. } => {}
     }
     if scene.setup.released {
         return Err(Reason::Released);

@@ -21,6 +21,8 @@ pub struct Segment {
     pub dport: u16,
     pub seq: u32,
     pub flags: u8,
+    /// The time stamp that it carries; not looked for behind IPv6 extension headers.
+    pub stamp: Option<u32>,
     pub dscp: u8,
     /// Bytes behind the TCP header.
     pub payload: u32,
@@ -162,6 +164,7 @@ fn ipv6(mut cursor: Cursor<'_>) -> Result<Segment, Reason> {
         _ => return Err(Reason::NotService),
     }
     let mut segment = tcp(cursor)?;
+    segment.stamp = segment.stamp.filter(|_| header[6] == 6);
     segment.src = header[8..24].try_into().unwrap();
     segment.dst = header[24..40].try_into().unwrap();
     segment.dscp = (u16_at(header, 0) >> 6 & 0x3f) as u8;
@@ -192,7 +195,7 @@ fn tcp(mut cursor: Cursor<'_>) -> Result<Segment, Reason> {
     if length < 20 {
         return Err(Reason::Malformed);
     }
-    cursor.take(length)?;
+    let options = &cursor.take(length)?[20..];
     Ok(Segment {
         src: [0; 16],
         dst: [0; 16],
@@ -200,10 +203,24 @@ fn tcp(mut cursor: Cursor<'_>) -> Result<Segment, Reason> {
         dport: u16_at(header, 2),
         seq: u32_at(header, 4),
         flags: header[13],
+        stamp: stamp(options),
         dscp: 0,
         payload: cursor.announced.unwrap_or(0) as u32,
         ipv6: false,
         ip_at: 0,
         group: false,
     })
+}
+
+/// The value of the first time stamps among TCP options (RFC 7323, 3.2).
+fn stamp(mut options: &[u8]) -> Option<u32> {
+    loop {
+        options = match options {
+            [] | [0, ..] => return None,
+            [1, rest @ ..] => rest,
+            [8, 10, rest @ ..] if rest.len() >= 8 => return Some(u32_at(rest, 0)),
+            [_, length @ 2..=255, ..] => options.get(usize::from(*length)..)?,
+            _ => return None,
+        };
+    }
 }

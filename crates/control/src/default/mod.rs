@@ -51,10 +51,12 @@
 
 mod alarm;
 mod baseline;
+mod exchanges;
 mod shed;
 
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
+use self::exchanges::Exchanges;
 use self::shed::{Search, Shed, Trial};
 use crate::evidence::Standing;
 use crate::history::{History, Sums, TICKS_MAX};
@@ -104,6 +106,8 @@ const RETURN_SECONDS: f64 = 30.0;
 const UNUSED_SECONDS: f64 = 1.0;
 /// See [`UNUSED_SECONDS`].
 const UNUSED_ARRIVALS: f64 = 32.0;
+/// The same in lives of a connection: the clients that are in now think, and come back.
+const UNUSED_LIVES: f64 = 2.0;
 /// Completions in a window of the peak (its largest errs by 3/√512 = 13 %), and ticks at least.
 const PEAK_COMPLETIONS: f64 = 512.0;
 /// See [`PEAK_COMPLETIONS`].
@@ -144,6 +148,7 @@ pub struct DefaultController {
     release_arrivals: f64,
     since: Nanos,
     waiting_before: Option<f64>,
+    exchanges: Exchanges,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -204,6 +209,7 @@ impl DefaultController {
             release_arrivals: RELEASE_ARRIVALS,
             since: Nanos::ZERO,
             waiting_before: None,
+            exchanges: Exchanges::default(),
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -256,6 +262,8 @@ impl DefaultController {
             unused: 0.0,
             families,
             watched: self.watched,
+            each: self.exchanges.each(&self.history),
+            life_s: 0.0,
         });
         self.since = tick.now;
     }
@@ -263,8 +271,9 @@ impl DefaultController {
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
         let over = self.shed.as_ref().is_some_and(|shed| {
+            let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * shed.life_s);
             shed.missing >= self.release_arrivals
-                || shed.unused_s >= UNUSED_SECONDS && shed.unused >= UNUSED_ARRIVALS
+                || shed.unused_s >= unused_s && shed.unused >= UNUSED_ARRIVALS
         });
         if !over {
             return;
@@ -309,14 +318,17 @@ impl DefaultController {
     fn shedding(&self, shed: &Shed, waiting: f64, mode: Mode) -> ServiceLimits {
         let queue = shed.queue(self.objective_s);
         let target = shed.target(self.objective_s);
+        // A connection brings its exchanges with it: what it adds in flight is one.
+        let departures = shed.mu / shed.each;
         let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
         let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
-        let rate = bounded((shed.mu + correction).max(RATE_SHARE_MIN * shed.mu));
+        let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
         let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
         let text = format!(
-            "shedding: capacity {:.1}/s, {waiting:.0} in flight, target {target:.0} \
-             (baseline {:.1} ms), rate {rate}",
+            "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {waiting:.0} in flight, \
+             target {target:.0} (baseline {:.1} ms), rate {rate}",
             shed.mu,
+            shed.each,
             shed.r0_s * 1e3,
         );
         ServiceLimits {
@@ -342,9 +354,10 @@ impl Controller for DefaultController {
         let (Freshness::Fresh, Some(counts), Some(waiting)) = (self.seen, counts, waiting) else {
             return self.blind(signals.now);
         };
-        let waiting = waiting.value.min(1 << 40) as f64;
+        let waiting = float(waiting.value);
         let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(0.0);
-        let sums = Sums { growth, ..sums(signals, &counts.value) };
+        let sums =
+            self.exchanges.see(sums(signals, &counts.value, growth), &counts.value, &self.history);
         let tick = Tick { now: signals.now, sums, waiting };
         self.history.push(tick.sums);
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
@@ -354,8 +367,11 @@ impl Controller for DefaultController {
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
+        let each = self.exchanges.each(&self.history);
+        let open = signals.time.open.zip(signals.time.silent);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
+            shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
             shed.observe(&tick, self.peak, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {
@@ -396,17 +412,21 @@ impl DefaultController {
 }
 
 /// A tick's counts as floats, bounded so that sums stay exact.
-fn sums(signals: &Signals, counts: &Counts) -> Sums {
-    let float = |n: u64| n.min(1 << 40) as f64;
+fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
     let times = signals.time.first_byte.map(|t| t.value).unwrap_or_default();
     Sums {
         seconds: period_s(signals),
         offered: float(counts.offered),
         refused: float(counts.refused),
+        turned_away: float(counts.offered.saturating_sub(counts.admitted)),
         completed: float(counts.completed),
-        unseen: float(counts.unseen),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),
-        growth: 0.0,
+        growth,
+        ..Sums::default()
     }
+}
+
+fn float(n: u64) -> f64 {
+    n.min(1 << 40) as f64
 }

@@ -38,6 +38,8 @@ const TRIAL_SHARE: f64 = 0.8;
 const TRIAL_RAISE: f64 = 1.0;
 /// Completions must follow by this share: 2.4 deviations.
 const TRIAL_FOLLOW: f64 = 0.15;
+/// A connection counts as living at most so long.
+const LIFE_SECONDS_MAX: f64 = 30.0;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 /// See [`TRIAL_PAUSE`].
@@ -73,6 +75,10 @@ pub(super) struct Shed {
     pub(super) families: Vec<Family>,
     /// Somebody else refuses, by this knowledge: completions are not what the rate lets in.
     pub(super) watched: bool,
+    /// Exchanges that a connection brings.
+    pub(super) each: f64,
+    /// Seconds that a connection lives.
+    pub(super) life_s: f64,
 }
 
 /// The search for a baseline: halve r0 while completions hold.
@@ -125,6 +131,14 @@ impl Shed {
         jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
     }
 
+    /// Takes what is known of connections: exchanges each, those that are open and those that are
+    /// silent.
+    pub(super) fn connections(&mut self, each: f64, levels: Option<(u64, u64)>) {
+        self.each = each;
+        let alive = levels.map_or(0, |(open, silent)| open.saturating_sub(silent)) as f64;
+        self.life_s = (alive * self.each / self.mu).min(LIFE_SECONDS_MAX);
+    }
+
     pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         let short = tick.waiting < self.target(objective_s) / 2.0;
@@ -136,7 +150,8 @@ impl Shed {
             let weight = 1.0 - libm::exp(-seconds / span);
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
-        self.missing = (self.missing + RELEASE_SHARE * self.mu * seconds - offered).max(0.0);
+        let departures = self.mu / self.each;
+        self.missing = (self.missing + RELEASE_SHARE * departures * seconds - offered).max(0.0);
         if self.watched {
             // What is refused is another kind of work than what is completed: no comparison.
             self.missing = 0.0;

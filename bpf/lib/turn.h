@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Exchanges: one request and its response, as a turn of payload in both
+ * directions. What the server owes a client, and since when.
+ *
+ *	           client's first data            request
+ *	silent ──────────────────────► handshake ◄──┐
+ *	  │ request                        │ server's part of it: nothing owed
+ *	  ▼                                ▼        │
+ *	waiting ◄──────────────────── (nothing owed)┘
+ *	  │ first byte of the response: the exchange is complete and timed
+ *	  ▼
+ *	responding ──── request with new bytes that acknowledge it ──► waiting
+ *
+ * - The handshake of TLS is owed by the server, too, and a queue that stands there
+ *   is felt there: the first exchange takes the sum of both, so that what is in
+ *   flight is arrivals times times (Little's law). A Finished alone owes nothing.
+ * - Retransmitted bytes, and data that do not acknowledge the last response, open
+ *   no turn: they are more of a body.
+ * - A client's FIN ends waiting; a response that comes all the same is counted. A
+ *   client that still sends after a second is slow: the server owes it nothing
+ *   that could be told, and its exchange is counted as unknown.
+ * - A server of TLS 1.3 sends session tickets before its first response. Their
+ *   number and size are learned for each service (struct tg_flights): records
+ *   that were seen alone in a segment, and after which more came.
+ */
+#ifndef TG_TURN_H
+#define TG_TURN_H
+
+#include "flow.h"
+#include "said.h"
+
+#define TG_FLIGHT_BYTES_MAX 2048	/* of a ticket */
+#define TG_FLIGHT_RECORDS_MAX 4
+#define TG_PREAMBLE_VOTES (1U << 16)
+
+static __always_inline struct tg_flights *tg_flights_of(__u64 meta)
+{
+	return tg_at(&tg_flights,
+		     meta >> TG_FLOW_GAUGE_SHIFT & (TG_GAUGES_MAX - 1));
+}
+
+static __always_inline __u8 tg_flow_talk(__u64 meta)
+{
+	return (meta & TG_FLOW_TALK_MASK) >> TG_FLOW_TALK_SHIFT;
+}
+
+/* Changes a word and moves the gauges; a lost race is tried once more. */
+static __always_inline int tg_turn_change(const struct tg_flow *flow,
+					  __u64 *meta, __u64 clear, __u64 set)
+{
+	struct tg_gauges *gauges = tg_flow_gauges(*meta);
+
+	for (int i = 0; i < 2; i++) {
+		__u64 from = *meta, to = (from & ~clear) | set;
+
+		if (from == TG_FLOW_NONE || !gauges)
+			return 0;
+		if (from == to)
+			return 1;
+		if (tg_flow_change(flow, meta, clear, set)) {
+			tg_flow_moved(gauges, from, to);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static __always_inline struct tg_said_ask
+tg_turn_ask(const struct tg_flow_way *way, __u64 meta)
+{
+	const struct tg_flights *flights = tg_flights_of(meta);
+	struct tg_said_ask ask = {
+		.talk = tg_flow_talk(meta),
+		.client = way->client,
+		.h2 = !!(meta & TG_FLOW_H2),
+		.preamble = !!(way->server & TG_SERVER_PREAMBLE),
+		.likely_h2 = !flights || flights->h2 >= flights->h1,
+		.unasked = !(meta & TG_FLOW_ASKED),
+	};
+
+	return ask;
+}
+
+/* ---- flights of tickets ---- */
+
+/*
+ * One more, or fewer, for records of this size at the head of a response. Not
+ * static, as what follows: the verifier looks at it once.
+ */
+__noinline int tg_flight_vote(struct tg_flights *flights, __u16 bytes,
+			      __u8 records, int up)
+{
+	struct tg_flight *least;
+
+	if (!flights)
+		return 0;
+	least = &flights->flight[0];
+	for (__u32 i = 0; i < TG_FLIGHTS_EACH; i++) {
+		struct tg_flight *f = &flights->flight[i];
+
+		if (f->bytes == bytes && f->votes) {
+			if (up && f->votes < TG_FLIGHT_VOTES_MAX)
+				f->votes++;
+			else if (!up)
+				f->votes -= f->votes > 1 ? 2 : 1;
+			if (up && f->records < records)
+				f->records = records;
+			return 0;
+		}
+		if (f->votes < least->votes)
+			least = f;
+	}
+	if (!up)
+		return 0;
+	if (least->votes) {	/* another size must come more often to take it */
+		least->votes--;
+		return 0;
+	}
+	least->bytes = bytes;
+	least->records = records;
+	least->votes = 1;
+	return 0;
+}
+
+/* How many records of this size are known to come first. */
+static __always_inline __u32 tg_flight_known(const struct tg_flights *flights,
+					     __u16 bytes)
+{
+	for (__u32 i = 0; i < TG_FLIGHTS_EACH; i++)
+		if (flights->flight[i].bytes == bytes &&
+		    flights->flight[i].votes >= TG_FLIGHT_KNOWN)
+			return flights->flight[i].records;
+	return 0;
+}
+
+/* How many records at the head of a segment have the size of its first. */
+static __always_inline __u32 tg_flight_alike(const struct tg_said_ask *ask)
+{
+	__u32 alike = 0;
+
+	for (__u32 i = 0; i < TG_RECORDS_MAX; i++) {
+		if (i >= ask->count || ask->record[i].length !=
+					       ask->record[0].length)
+			break;
+		alike = i + 1;
+	}
+	return alike;
+}
+
+/* 1: a segment of nothing but a few small records of one size. */
+static __always_inline int tg_flight_possible(const struct tg_said_ask *ask,
+					      __u32 alike)
+{
+	return ask->exact && alike == ask->count &&
+	       alike <= TG_FLIGHT_RECORDS_MAX &&
+	       ask->record[0].length > TG_PREAMBLE_MAX &&
+	       ask->record[0].length <= TG_FLIGHT_BYTES_MAX;
+}
+
+/* ---- the server's records ---- */
+
+/* What is left of a segment of the server's in TLS, from record `at` on. */
+static __always_inline __u8 tg_turn_rest(struct tg_said_ask *ask, __u32 at)
+{
+	for (__u32 i = 0; i < TG_RECORDS_MAX; i++) {
+		__u32 length = ask->record[i].length;
+
+		if (i < at || i >= ask->count)
+			continue;
+		if (ask->record[i].type != TG_RECORD_DATA || length <= TG_ALERT)
+			continue;
+		if (ask->h2 ? tg_is_control(length) : length == TG_CONTINUE)
+			continue;
+		return TG_SAID_RESPONSE;
+	}
+	return TG_SAID_CONTROL;
+}
+
+/* One more connection that offered HTTP/2, and got it or not. */
+static __always_inline void tg_turn_chosen(struct tg_flow_way *way,
+					   struct tg_flights *flights, int h2)
+{
+	way->server |= TG_SERVER_PREAMBLE;
+	if (!flights)	/* which one it is is known all the same */
+		return;
+	if (h2)
+		flights->h2++;
+	else
+		flights->h1++;
+	if (flights->h2 + flights->h1 > TG_PREAMBLE_VOTES) {
+		flights->h2 >>= 1;
+		flights->h1 >>= 1;
+	}
+}
+
+/* The first record after handshake and tickets says whether this is HTTP/2. */
+static __always_inline __u32 tg_turn_preamble(struct tg_said_ask *ask,
+					      struct tg_flow_way *way,
+					      struct tg_flights *flights,
+					      __u32 at)
+{
+	__u32 length = 0;
+
+	for (__u32 i = 0; i < TG_RECORDS_MAX; i++)
+		if (i == at && i < ask->count)
+			length = ask->record[i].length;
+	if (!ask->h2 || way->server & TG_SERVER_PREAMBLE || !length)
+		return at;
+	ask->h2 = length <= TG_PREAMBLE_MAX;
+	tg_turn_chosen(way, flights, ask->h2);
+	return ask->h2 ? at + 1 : at;
+}
+
+/* What a segment of the server's says, where it is made of records. */
+__noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
+			       struct tg_flights *flights, __u64 meta)
+{
+	__u32 alike, known, at = 0;
+	__u16 bytes;
+
+	if (!ask || !way || !flights || !ask->count)
+		return 0;	/* more of a record: of a response */
+	alike = tg_flight_alike(ask);
+	bytes = ask->record[0].length;
+	if (ask->talk == TG_TALK_TLS13 && !(way->server & TG_SERVER_ANSWERED)) {
+		known = tg_flight_known(flights, bytes);
+		if (way->flight_records && way->flight != bytes)
+			known = 0;	/* one size a flight */
+		if (known > way->flight_records) {
+			at = known - way->flight_records;
+			at = at < alike ? at : alike;
+			way->flight = bytes;
+			way->flight_records += at;
+		} else if (!known && !way->flight_records &&
+			   !(way->server & TG_SERVER_PREAMBLE) &&
+			   !(way->client & TG_CLIENT_EARLY) &&
+			   tg_flight_possible(ask, alike)) {
+			if (!(meta & TG_FLOW_TURN)) {
+				/* nobody asked: it can be nothing else */
+				tg_flight_vote(flights, bytes, alike, 1);
+				ask->said = TG_SAID_CONTROL;
+				return 0;
+			}
+			way->flight = bytes;
+			way->flight_records = alike;
+			way->server |= TG_SERVER_CANDIDATE;
+			return 0;
+		}
+	}
+	at = tg_turn_preamble(ask, way, flights, at);
+	ask->said = tg_turn_rest(ask, at);
+	return 0;
+}
+
+/* ---- the server speaks ---- */
+
+static __always_inline void tg_turn_first(struct tg_flow_way *way,
+					  struct tg_totals *totals)
+{
+	if (way->server & TG_SERVER_ANSWERED)
+		return;
+	way->server |= TG_SERVER_ANSWERED;
+	totals->answered++;
+}
+
+/* The first byte of a response. */
+static __always_inline void tg_turn_complete(const struct tg_flow *flow,
+					     struct tg_flow_way *way,
+					     __u64 *meta, __u8 said)
+{
+	__u64 clear = TG_FLOW_WAITING | TG_FLOW_TURN | TG_FLOW_BEHIND |
+		      TG_FLOW_SEEN_MASK | TG_FLOW_WATCH | TG_FLOW_H2 |
+		      TG_FLOW_TALK_MASK;
+	struct tg_totals *totals = tg_flow_totals(*meta);
+	__u64 now_ns = bpf_ktime_get_ns(), since_ns = way->request_ns;
+	__u64 set = (now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS)
+		    << TG_FLOW_SEEN_SHIFT;
+
+	set |= *meta & (TG_FLOW_H2 | TG_FLOW_TALK_MASK);
+	if (said == TG_SAID_UPGRADE)
+		set |= TG_FLOW_TALK_MASK;	/* TG_TALK_LONG */
+	if (way->server & TG_SERVER_CANDIDATE)
+		set |= TG_FLOW_WATCH;	/* whether more follows */
+	if (!totals || !tg_turn_change(flow, meta, clear, set))
+		return;
+	way->request_ns = 0;
+	tg_turn_first(way, totals);
+	if (way->exchanges < 0xffff)
+		way->exchanges++;
+	if (way->client & TG_CLIENT_SLOW)
+		totals->unknown++;
+	else
+		tg_record(&totals->first_byte,
+			  tg_elapsed_ns(now_ns, since_ns));
+	way->client &= ~TG_CLIENT_SLOW;
+}
+
+/* The server has done its part of a handshake: it owes nothing until more comes. */
+static __always_inline void tg_turn_handshake(const struct tg_flow *flow,
+					      struct tg_flow_way *way,
+					      __u64 *meta)
+{
+	__u64 now_ns = bpf_ktime_get_ns();
+	__u64 owed_ns = tg_elapsed_ns(now_ns, way->request_ns);
+
+	if (tg_turn_change(flow, meta, TG_FLOW_WAITING, 0))
+		way->request_ns = owed_ns;
+}
+
+/*
+ * The server speaks, and nobody is known to have asked: a greeting; what it says
+ * behind its handshake; or a response to what was not recognised as a request.
+ * That is counted, and not timed.
+ */
+static __always_inline void tg_turn_unasked(const struct tg_flow *flow,
+					    struct tg_flow_way *way,
+					    __u64 *meta, __u8 said)
+{
+	struct tg_totals *totals = tg_flow_totals(*meta);
+	__u64 clear = TG_FLOW_WATCH, set = TG_FLOW_ASKED;
+
+	if (*meta & TG_FLOW_ASKED)
+		tg_turn_change(flow, meta, clear, 0);
+	if (said == TG_SAID_CONTROL || *meta & TG_FLOW_ASKED || !totals)
+		return;
+	if (tg_flow_talk(*meta) == TG_TALK_NEW)
+		set |= (__u64)TG_TALK_OTHER << TG_FLOW_TALK_SHIFT;
+	way->client |= TG_CLIENT_FINISHED;
+	if (!tg_turn_change(flow, meta, clear, set))
+		return;
+	totals->asked++;
+	totals->unknown++;
+	tg_turn_first(way, totals);
+}
+
+/*
+ * Something follows what looked like a flight of tickets, and was taken for the
+ * response: more of the flight, the end of the connection, or what was asked for.
+ */
+static __always_inline void tg_turn_follows(const struct tg_flow *flow,
+					    struct tg_flow_way *way,
+					    __u64 *meta,
+					    const struct tg_said_ask *ask)
+{
+	__u32 alike = tg_flight_alike(ask);
+
+	if (ask->count && ask->record[0].length <= TG_ALERT)
+		return;
+	if (ask->exact && alike == ask->count &&
+	    ask->record[0].length == way->flight &&
+	    way->flight_records + alike <= TG_FLIGHT_RECORDS_MAX) {
+		way->flight_records += alike;
+		return;
+	}
+	tg_flight_vote(tg_flights_of(*meta), way->flight, way->flight_records,
+		       1);
+	way->server &= ~TG_SERVER_CANDIDATE;
+	tg_turn_change(flow, meta, TG_FLOW_WATCH, 0);
+}
+
+/* A payload of the server's that is looked at; returns the word that now holds. */
+static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
+					    const struct tg_flow *flow,
+					    const struct tg_packet *p,
+					    __u64 meta)
+{
+	struct tg_flow_way *way = tg_flow_way(flow);
+	struct tg_said_ask ask;
+
+	if (!way)
+		return meta;
+	way->reply = p->seq + 1;
+	way->server |= TG_SERVER_SPOKE;
+	if (meta & TG_FLOW_WAITING && !(meta & TG_FLOW_TURN)) {
+		tg_turn_handshake(flow, way, &meta);
+		return meta;
+	}
+	ask = tg_turn_ask(way, meta);
+	tg_said_server(ctx, p, &ask);
+	if (way->server & TG_SERVER_CANDIDATE) {
+		tg_turn_follows(flow, way, &meta, &ask);
+		return meta;
+	}
+	if (ask.talk == TG_TALK_TLS12 || ask.talk == TG_TALK_TLS13)
+		tg_turn_records(&ask, way, tg_flights_of(meta), meta);
+	if (!ask.h2 && meta & TG_FLOW_H2)
+		tg_turn_change(flow, &meta, TG_FLOW_H2, 0);
+	if (!(meta & TG_FLOW_TURN)) {
+		if (ask.talk != TG_TALK_HELLO)
+			tg_turn_unasked(flow, way, &meta, ask.said);
+	} else if (ask.said != TG_SAID_CONTROL) {
+		if (way->flight_records &&
+		    !(way->server & (TG_SERVER_ANSWERED | TG_SERVER_CANDIDATE)))
+			tg_flight_vote(tg_flights_of(meta), way->flight,
+				       way->flight_records, 1);
+		tg_turn_complete(flow, way, &meta, ask.said);
+	} else if (way->flight_records) {
+		tg_turn_change(flow, &meta, 0, TG_FLOW_BEHIND);
+	}
+	return meta;
+}
+
+/* ---- the client speaks ---- */
+
+/*
+ * A request, while the last one waits behind a flight: that was its response, of
+ * the size of a ticket. When it came is not known any more.
+ */
+static __always_inline void tg_turn_mistaken(const struct tg_flow *flow,
+					     struct tg_flow_way *way,
+					     __u64 *meta)
+{
+	struct tg_totals *totals = tg_flow_totals(*meta);
+
+	tg_flight_vote(tg_flights_of(*meta), way->flight, way->flight_records,
+		       0);
+	if (!totals ||
+	    !tg_turn_change(flow, meta, TG_FLOW_WAITING | TG_FLOW_TURN |
+					TG_FLOW_BEHIND, 0))
+		return;
+	way->request_ns = 0;
+	totals->unknown++;
+	if (way->exchanges < 0xffff)
+		way->exchanges++;
+	tg_turn_first(way, totals);
+}
+
+/* 1: bytes that are new, and that acknowledge what the server said last. */
+static __always_inline int tg_turn_fresh(const struct tg_flow_way *way,
+					 const struct tg_packet *p)
+{
+	if (way->client & TG_CLIENT_SPOKE &&
+	    (__s32)(p->seq - way->client_next) < 0)
+		return 0;
+	return !(way->server & TG_SERVER_SPOKE) ||
+	       (__s32)(p->ack - way->reply) >= 0;
+}
+
+/* What was said changes what is owed. */
+static __always_inline void tg_turn_begin(const struct tg_flow *flow,
+					  struct tg_flow_way *way,
+					  const struct tg_packet *p,
+					  __u64 *meta,
+					  const struct tg_said_ask *ask)
+{
+	__u64 now_ns = bpf_ktime_get_ns(), before = *meta;
+	__u64 clear = TG_FLOW_TALK_MASK | TG_FLOW_H2 | TG_FLOW_SEEN_MASK;
+	__u64 set = (__u64)(ask->talk & TG_TALK_LONG) << TG_FLOW_TALK_SHIFT |
+		    (ask->h2 ? TG_FLOW_H2 : 0) |
+		    (now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS)
+			    << TG_FLOW_SEEN_SHIFT;
+	struct tg_totals *totals = tg_flow_totals(before);
+	__u64 owed_ns = way->request_ns;
+
+	way->client = ask->client | TG_CLIENT_SPOKE;
+	way->client_next = p->seq + p->payload;
+	if (ask->said != TG_SAID_NOTHING) {
+		set |= TG_FLOW_WAITING;
+		/* before the word says so: the other direction reads it */
+		way->request_ns = now_ns - owed_ns;
+	}
+	if (ask->said == TG_SAID_REQUEST)
+		set |= TG_FLOW_TURN | TG_FLOW_ASKED;
+	if (ask->said != TG_SAID_NOTHING || ask->unasked)
+		set |= TG_FLOW_WATCH;
+	if (!tg_turn_change(flow, meta, clear, set)) {
+		way->request_ns = owed_ns;
+		return;
+	}
+	if (totals && set & TG_FLOW_ASKED && !(before & TG_FLOW_ASKED))
+		totals->asked++;
+}
+
+/* A payload at a turn, perhaps. */
+static __always_inline void tg_turn_client(TG_CONTEXT *ctx,
+					   const struct tg_flow *flow,
+					   const struct tg_packet *p,
+					   __u64 *meta)
+{
+	struct tg_flow_way *way = tg_flow_way(flow);
+	struct tg_said_ask ask;
+
+	if (tg_flow_talk(*meta) == TG_TALK_LONG || !way ||
+	    !tg_turn_fresh(way, p))
+		return;
+	ask = tg_turn_ask(way, *meta);
+	if (way->server & TG_SERVER_CANDIDATE) {
+		/* nothing followed: it was the response, and too long for h2 */
+		way->server &= ~TG_SERVER_CANDIDATE;
+		if (ask.h2 && !ask.preamble) {
+			tg_turn_chosen(way, tg_flights_of(*meta), 0);
+			ask.h2 = 0;
+		}
+	}
+	tg_said_client(ctx, p, &ask);
+	if (*meta & TG_FLOW_BEHIND) {
+		if (ask.said != TG_SAID_REQUEST)
+			return;
+		tg_turn_mistaken(flow, way, meta);
+	}
+	tg_turn_begin(flow, way, p, meta, &ask);
+}
+
+/*
+ * A payload while a request waits. A client that still sends it after a second is
+ * slow, unless it only sends again what the server has not taken.
+ */
+static __always_inline void tg_turn_more(const struct tg_flow *flow,
+					 const struct tg_packet *p,
+					 __u64 *meta)
+{
+	struct tg_flow_way *way;
+
+	/* HTTP/2 says other things meanwhile */
+	if (tg_flow_idle(*meta, bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH ||
+	    *meta & TG_FLOW_H2 || tg_flow_talk(*meta) == TG_TALK_HTTP2)
+		return;
+	way = tg_flow_way(flow);
+	if (!way || (__s32)(p->seq - way->client_next) < 0)
+		return;
+	way->client |= TG_CLIENT_SLOW;
+	tg_turn_change(flow, meta, TG_FLOW_WAITING, 0);
+}
+
+/* ---- packets ---- */
+
+static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
+{
+	struct tg_totals *totals = tg_flow_totals(meta);
+	struct tg_flow_way *way = tg_flow_way(flow);
+	struct tg_flow_way last;
+
+	if (!way)
+		return;
+	last = *way;
+	if (!tg_flow_over(flow, meta) || !totals)
+		return;
+	tg_record(&totals->end,
+		  tg_elapsed_ns(bpf_ktime_get_ns(), last.syn_ns));
+	if (last.exchanges) {
+		totals->ended++;
+		totals->ended_exchanges += last.exchanges;
+	} else if (meta & TG_FLOW_ASKED && !(last.server & TG_SERVER_ANSWERED)) {
+		totals->lost++;
+	}
+}
+
+/* A packet of the client; `reset`: a RST that the stack would believe. */
+static __always_inline void tg_flow_ingress(TG_CONTEXT *ctx,
+					    const struct tg_flow *flow,
+					    const struct tg_packet *p,
+					    int reset)
+{
+	__u64 meta = tg_flow_read(flow);
+	struct tg_flow_way *way;
+
+	if (unlikely(meta == TG_FLOW_NONE))
+		return;
+	if (reset) {
+		tg_flow_end(flow, meta);
+		return;
+	}
+	if (p->flags & TG_TCP_RST)
+		return;
+	/* one byte asks whether the peer is there (RFC 1122, 4.2.3.6) or whether
+	 * its window is open: no request is as short */
+	if (p->payload > 1) {
+		if (meta & TG_FLOW_TURN && !(meta & TG_FLOW_BEHIND))
+			tg_turn_more(flow, p, &meta);
+		else if (!(meta & TG_FLOW_WAITING) || meta & TG_FLOW_BEHIND)
+			tg_turn_client(ctx, flow, p, &meta);
+	}
+	if (unlikely(p->flags & TG_TCP_FIN)) {
+		way = tg_flow_way(flow);
+		if (way)
+			way->client |= TG_CLIENT_GONE;
+		tg_turn_change(flow, &meta, TG_FLOW_WAITING, 0);
+	}
+	if (meta != TG_FLOW_NONE)
+		tg_flow_touch(flow, meta);
+}
+
+/* A packet of the server. */
+static __always_inline void tg_flow_egress(TG_CONTEXT *ctx,
+					   const struct tg_flow *flow,
+					   const struct tg_packet *p)
+{
+	__u64 meta = tg_flow_read(flow);
+
+	if (unlikely(meta == TG_FLOW_NONE))
+		return;
+	if (p->payload && meta & TG_FLOW_WATCH)
+		meta = tg_turn_server(ctx, flow, p, meta);
+	if (p->flags & (TG_TCP_FIN | TG_TCP_RST)) {
+		struct tg_flow_way *way = tg_flow_way(flow);
+
+		if (way && meta != TG_FLOW_NONE && meta & TG_FLOW_BEHIND &&
+		    !(p->flags & TG_TCP_RST))
+			tg_turn_mistaken(flow, way, &meta);
+		tg_flow_end(flow, meta);
+	} else if (meta != TG_FLOW_NONE) {
+		tg_flow_touch(flow, meta);
+	}
+}
+
+#endif

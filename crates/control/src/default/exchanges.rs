@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Connections and exchanges: one unit for what is compared, and how many of one make the other.
+//!
+//! Capacity, what is in flight and response times are of exchanges; what can be refused are
+//! connections. A connection that comes brings some exchanges with it. How many is seen in two ways:
+//! in those that have ended, which is right but late, and in what completes beside what gets its
+//! first response, which is right once the connections that are in are of all ages. An overload makes
+//! the second too small (its connections are young), long ones that never end the first; so the
+//! larger of the two counts.
+
+use super::float;
+use crate::history::{History, Sums};
+use tidegate_model::signals::Counts;
+
+/// Ends after which older ones have lost most of their weight.
+const ENDS: f64 = 64.0;
+/// Fewest ends that say something.
+const ENDS_MIN: f64 = 8.0;
+/// First responses in a window that is compared with its exchanges, and ticks at most.
+const ANSWERED: f64 = 64.0;
+/// See [`ANSWERED`].
+const TICKS: usize = 100;
+/// A connection counts as at most this many exchanges: from there on, none need be admitted for those
+/// that are in to be enough.
+const EACH_MAX: f64 = 10_000.0;
+/// SYN-ACKs in a window whose share of completed handshakes is known, and ticks at most.
+const REPLIED: f64 = 64.0;
+
+/// What was seen of connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Exchanges {
+    ends: f64,
+    ended_exchanges: f64,
+}
+
+impl Exchanges {
+    /// Puts the counts of a tick, behind `history`, into one unit.
+    pub(super) fn see(&mut self, tick: Sums, counts: &Counts, history: &History) -> Sums {
+        let Some(connections) = counts.connections else {
+            // Each exchange is a connection; what is nowhere was lost.
+            let known = tick.turned_away + tick.completed + float(counts.unseen) + tick.growth;
+            return Sums { answered: tick.completed, lost: tick.offered - known, ..tick };
+        };
+        let ended = float(connections.ended);
+        let keep = libm::exp(-ended / ENDS);
+        self.ends = keep * self.ends + ended;
+        self.ended_exchanges = keep * self.ended_exchanges + float(connections.ended_exchanges);
+        let turned_away = tick.turned_away * proved_share(history);
+        Sums {
+            offered: float(connections.asked) + turned_away,
+            turned_away,
+            answered: float(connections.answered),
+            lost: float(connections.lost),
+            ignored: float(counts.admitted) - float(connections.replied),
+            replied: float(connections.replied),
+            proved: float(connections.proved),
+            ..tick
+        }
+    }
+
+    /// Exchanges that a connection brings, at least one.
+    pub(super) fn each(&self, history: &History) -> f64 {
+        let lately = history.answering(ANSWERED, TICKS);
+        let ratio =
+            if lately.answered >= ANSWERED { lately.completed / lately.answered } else { 1.0 };
+        let ended = if self.ends >= ENDS_MIN { self.ended_exchanges / self.ends } else { 1.0 };
+        ratio.max(ended).clamp(1.0, EACH_MAX)
+    }
+}
+
+/// Share of those that the server replied to who complete their handshake: what of the refused would
+/// have been work. Spoofed SYNs do not.
+fn proved_share(history: &History) -> f64 {
+    let lately = history.replying(REPLIED, TICKS);
+    if lately.replied < REPLIED { 1.0 } else { (lately.proved / lately.replied).clamp(0.0, 1.0) }
+}

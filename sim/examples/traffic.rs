@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Prints the matrix of traffic: `cargo run -p tidegate-sim --example traffic --release -- [--quick]
+//! [--trace] [--seed=N] [drop|reject|none] [part of a cell's name …]`.
+
+use tidegate_policy::Action;
+use tidegate_sim::syn::parallel;
+use tidegate_sim::traffic::matrix::{At, Effort, LOADS, Outcome, cells, compare};
+
+fn each(outcome: &Outcome, of: impl Fn(&At) -> String) -> String {
+    outcome.at.iter().map(of).collect::<Vec<_>>().join(" ")
+}
+
+fn seconds(s: Option<f64>) -> String {
+    s.map_or("-".into(), |s| format!("{s:.1}"))
+}
+
+fn print(variant: &str, o: &Outcome, none: &Outcome) {
+    let refused = o.calm.1 as f64 / o.calm.0.max(1) as f64;
+    println!(
+        "  {variant:7} good {} | refused .9 {refused:.5} | p99 {:.0} ms x {} | first {} | alarms {} ends {} | recovery {} last {}",
+        each(o, |at| format!("{:.3}", at.goodput)),
+        none.p99_calm_s * 1e3,
+        each(o, |at| format!("{:.1}", at.p99_s / none.p99_calm_s)),
+        each(o, |at| seconds(at.first_s)),
+        each(o, |at| at.alarms.to_string()),
+        each(o, |at| at.releases.to_string()),
+        each(o, |at| format!("{:.1}", at.recovery_s[0])),
+        each(o, |at| format!("{:.1}", at.recovery_s[1])),
+    );
+}
+
+fn trace(o: &Outcome) {
+    for t in &o.report.traces {
+        println!(
+            "{:8.1} offered {:4} ({:4}) refused {:4} completed {:4} waiting {:4} rate {:7.1} max {:5} {}",
+            t.at.as_secs_f64(),
+            t.offered,
+            t.repeated,
+            t.refused,
+            t.completed,
+            t.waiting,
+            t.rate.unwrap_or(0.0),
+            t.waiting_max.unwrap_or(0),
+            t.why
+        );
+    }
+}
+
+fn main() -> Result<(), String> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| args.iter().any(|a| a == flag);
+    let mut effort = if has("--quick") { Effort::QUICK } else { Effort::FULL };
+    if let Some(seed) = args.iter().find_map(|a| a.strip_prefix("--seed=")) {
+        effort.seed = seed.parse().map_err(|e| format!("--seed={seed}: {e}"))?;
+    }
+    let mut actions = Vec::new();
+    let all = !has("drop") && !has("reject") && !has("none");
+    if all || has("reject") {
+        actions.push(Action::Reject);
+    }
+    if all || has("drop") {
+        actions.push(Action::Drop);
+    }
+    let flags = ["--quick", "--trace", "drop", "reject", "none"];
+    let names: Vec<&String> =
+        args.iter().filter(|a| !flags.contains(&a.as_str()) && !a.starts_with("--seed=")).collect();
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
+    let cells: Vec<_> = cells().into_iter().filter(|cell| wanted(&cell.name)).collect();
+    println!("loads {LOADS:?}, each after 0.9");
+    let run = |cell: &_| compare(cell, &actions, &effort);
+    for compared in parallel::map(&cells, 0, run, |_| {}).map_err(|e| e.to_string())? {
+        let compared = compared?;
+        println!("{} C {:.0}", compared.name, compared.none.capacity);
+        print("none", &compared.none, &compared.none);
+        for (action, outcome) in &compared.actions {
+            print(if *action == Action::Drop { "drop" } else { "reject" }, outcome, &compared.none);
+            if has("--trace") {
+                trace(outcome);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control loop: totals become signals, as `tidegate-sense` makes them, and signals limits.
+
+use super::sense::{Accounting, Sample, Window};
+use super::{Happening, World};
+use crate::world::gate;
+use crate::world::report::{Observer, Trace};
+use tidegate_control::{Controller, Mode};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::{AcceptQueue, Counts, Reading, Signals};
+use tidegate_model::totals::ServiceTotals;
+use tidegate_units::{Nanos, Share};
+
+/// From the tick to the limits in the kernel.
+const APPLY_DELAY: Nanos = Nanos::from_millis(2);
+
+/// The control loop of one service.
+pub(super) struct Loop {
+    controller: Option<(Box<dyn Controller>, Mode)>,
+    window: Window,
+    decided: Option<ServiceLimits>,
+    /// What the tick before saw; `None` before the first.
+    before: Option<(Nanos, ServiceTotals)>,
+    stalled_s: f64,
+}
+
+impl Loop {
+    pub(super) fn new(
+        controller: Option<(Box<dyn Controller>, Mode)>,
+        accounting: Accounting,
+    ) -> Self {
+        let window = Window::new(accounting);
+        Self { controller, window, decided: None, before: None, stalled_s: 0.0 }
+    }
+}
+
+impl World {
+    pub(super) fn tick(&mut self, now: Nanos) {
+        if self.silent_since.is_some() {
+            return;
+        }
+        for service in 0..self.loops.len() {
+            if self.loops[service].controller.is_none() {
+                continue;
+            }
+            let signals = self.signals(now, service);
+            let own = &mut self.loops[service];
+            let (Some(signals), Some((controller, mode))) = (signals, &mut own.controller) else {
+                continue;
+            };
+            let limits = controller.tick(&signals, *mode);
+            let stream = self.spec.streams.iter().position(|stream| stream.service == service);
+            if let Some(stream) = stream {
+                self.flows[stream].report.trace(Trace::of(&signals, &limits));
+            }
+            own.decided = Some(limits);
+        }
+        self.engine.after(APPLY_DELAY, Happening::Apply);
+        if now < self.until + self.spec.patience {
+            self.engine.after(self.spec.period, Happening::Tick);
+        }
+    }
+
+    pub(super) fn apply(&mut self) -> Result<(), String> {
+        for (own, gate) in self.loops.iter_mut().zip(&mut self.gates) {
+            let Some(limits) = own.decided.take() else { continue };
+            gate.set(limits).map_err(|e| format!("limits not accepted: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// What happened since the tick before; the first look gives totals only.
+    fn signals(&mut self, now: Nanos, service: usize) -> Option<Signals> {
+        let totals = self.gates[service].totals().clone();
+        let (used, all_s) = self.cpu.used(now, service);
+        let own = &mut self.loops[service];
+        let before = own.before.replace((now, totals));
+        let stalled = used.stalled_s - std::mem::replace(&mut own.stalled_s, used.stalled_s);
+        let period = before.as_ref().map_or(Nanos::ZERO, |(at, _)| now.since(*at));
+        let pressure = Share::new(stalled / period.as_secs_f64().max(1e-9));
+        let sample = Sample { at: now, own_s: used.used_s, irq_s: self.cpu.irq_s(), all_s };
+        let cpu = own.window.tick(sample, self.cpu.cores(), pressure);
+        let ((_, before), (_, totals)) = (before?, own.before.as_ref()?);
+        let mut s = Signals { now, period, ..Signals::default() };
+        s.resource.cpu = cpu.map(Reading::fresh);
+        s.resource.cpu_pressure = Some(Reading::fresh(pressure));
+        let server = &self.servers[service];
+        s.queue.accept = Some(Reading::fresh(AcceptQueue {
+            length: server.accept_length() as u64,
+            limit: server.accept_limit() as u64,
+        }));
+        s.time.waiting = Some(Reading::fresh(totals.waiting));
+        s.time.open = Some(Reading::fresh(totals.open));
+        s.time.silent = Some(Reading::fresh(totals.silent));
+        let first = gate::times(&totals.first_byte, &before.first_byte);
+        s.time.first_byte = Some(Reading::fresh(first));
+        s.time.end = Some(Reading::fresh(gate::times(&totals.end, &before.end)));
+        s.balance.counts = Some(Reading::fresh(Counts {
+            offered: totals.offered - before.offered,
+            repeated: totals.repeated - before.repeated,
+            admitted: totals.admitted - before.admitted,
+            refused: totals.refused - before.refused,
+            completed: first.count,
+            unseen: 0,
+            connections: Some(gate::connections(&totals.connections, &before.connections)),
+        }));
+        Some(s)
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Worlds in which a controller must do no harm, and those in which it must come back: pauses,
+//! dependencies, other capacities, an old backlog, a stopped daemon, idle connections, long polls,
+//! slow uploads, several services on one machine, very slow and very fast servers.
+
+use super::matrix::{Variant, event, nginx, node, prefork, session};
+use super::sense::Accounting;
+use super::spec::{
+    Change, Habit, Load, PacketCost, ServerSpec, Service, Session, Spec, Stream, Transport,
+    constant, exponential,
+};
+use crate::survival::shipped;
+use crate::world::Phase;
+use tidegate_control::Mode;
+use tidegate_units::Nanos;
+
+/// A world with a name.
+#[derive(Clone)]
+pub struct Row {
+    /// Name, for choosing and printing.
+    pub name: &'static str,
+    /// What must hold, in words.
+    pub asks: &'static str,
+    /// Requests per second that the first service can complete.
+    pub capacity: f64,
+    cpus: u32,
+    /// Servers and the CPU signal of each.
+    servers: Vec<(ServerSpec, Accounting)>,
+    /// Streams; the first is that of the honest clients.
+    streams: Vec<Stream>,
+    changes: Vec<(Nanos, Change)>,
+    control_from: Nanos,
+    objective: Nanos,
+}
+
+impl Row {
+    /// The world, protected or not; each seed is another course of the same story.
+    #[must_use]
+    pub fn world(&self, variant: Variant, seed: u64) -> Spec {
+        let service = |(server, accounting): &(ServerSpec, Accounting)| Service {
+            server: server.clone(),
+            protection: variant.map(|action| {
+                let shipped = shipped(action, Mode::Enforce);
+                (shipped.controller, shipped.gate)
+            }),
+            accounting: *accounting,
+        };
+        Spec {
+            cpus: self.cpus,
+            packets: PacketCost::default(),
+            services: self.servers.iter().map(service).collect(),
+            streams: self.streams.clone(),
+            changes: self.changes.clone(),
+            patience: Nanos::from_secs(10).max(self.objective),
+            objective: self.objective,
+            period: Nanos::from_millis(100),
+            control_from: self.control_from,
+            seed,
+        }
+    }
+
+    /// A server of this capacity on two processors under loads (multiples, seconds) of a session.
+    fn new(
+        (name, asks): (&'static str, &'static str),
+        (server, capacity): (ServerSpec, f64),
+        session: Session,
+        loads: &[(f64, f64)],
+    ) -> Self {
+        let load = load(capacity / f64::from(session.requests.max(1)), loads);
+        Self {
+            name,
+            asks,
+            capacity,
+            cpus: 2,
+            servers: vec![(server, Accounting::Group)],
+            streams: vec![Stream { service: 0, session, load }],
+            changes: Vec::new(),
+            control_from: Nanos::ZERO,
+            objective: Nanos::SECOND,
+        }
+    }
+
+    fn on(self, cpus: u32) -> Self {
+        Self { cpus, ..self }
+    }
+
+    fn changed(mut self, changes: &[(u64, Change)]) -> Self {
+        self.changes.extend(changes.iter().map(|(s, change)| (Nanos::from_secs(*s), *change)));
+        self
+    }
+
+    fn beside(mut self, stream: Stream) -> Self {
+        self.streams.push(stream);
+        self
+    }
+
+    /// Without a CPU signal, and in an overload that is 15 s old.
+    fn old_backlog(mut self) -> Self {
+        self.servers[0].1 = Accounting::Absent;
+        self.control_from = Nanos::from_secs(15);
+        self
+    }
+}
+
+fn load(rate: f64, loads: &[(f64, f64)]) -> Load {
+    let phase = |(multiple, seconds): &(f64, f64)| Phase {
+        rate: multiple * rate,
+        lasts: Nanos::from_secs_f64(*seconds),
+    };
+    Load::Open(loads.iter().map(phase).collect())
+}
+
+fn one() -> Session {
+    session(Transport::Cleartext, 1, 0.0)
+}
+
+/// So many connections of a habit per second, one after the other piece of time.
+fn others(habit: Habit, rates: &[(f64, f64)]) -> Stream {
+    let session = Session { habit, ..one() };
+    Stream { service: 0, session, load: load(1.0, rates) }
+}
+
+/// Seconds as a time.
+const fn s(seconds: u64) -> Nanos {
+    Nanos::from_secs(seconds)
+}
+
+/// All worlds.
+#[must_use]
+pub fn table() -> Vec<Row> {
+    [pauses(), dependencies(), capacities(), backlogs(), holders(), machines(), distances()]
+        .concat()
+}
+
+/// Two seconds without progress at half the load.
+fn pauses() -> Vec<Row> {
+    let asks = "nobody refused; as good as none";
+    let loads = [(0.5, 30.0), (0.5, 10.0), (0.5, 30.0), (0.5, 10.0), (0.5, 30.0)];
+    let changes = [
+        (30, Change::Speed(0.0)),
+        (32, Change::Speed(1.0)),
+        (70, Change::Speed(0.0)),
+        (72, Change::Speed(1.0)),
+    ];
+    let five = || session(Transport::Tls, 5, 0.0);
+    vec![
+        Row::new(("pause-node", asks), (node(), 250.0), one(), &loads).on(4).changed(&changes),
+        Row::new(("pause-node-tls-5", asks), (node(), 250.0), five(), &loads)
+            .on(4)
+            .changed(&changes),
+        Row::new(("pause-event", asks), (event(), 500.0), one(), &loads).changed(&changes),
+        Row::new(("pause-prefork-tls-5", asks), (prefork(), 460.0), five(), &loads)
+            .changed(&changes),
+    ]
+}
+
+/// A dependency that becomes five times slower and stays so: with room for it, and without.
+fn dependencies() -> Vec<Row> {
+    let waits = |ms| ServerSpec { wait: Some(exponential(ms)), cpu: exponential(3.0), ..event() };
+    let upstream = |places, ms| ServerSpec { upstream: Some((places, exponential(ms))), ..nginx() };
+    let loads = [(0.5, 60.0), (0.5, 20.0), (0.5, 60.0)];
+    let asks = "nobody refused; as good as none";
+    let full = "after it good at .2";
+    vec![
+        Row::new(("slow-wait-event", asks), (waits(50.0), 660.0), one(), &loads)
+            .changed(&[(60, Change::Wait(0, 0.25))]),
+        Row::new(
+            ("slow-upstream-nginx", asks),
+            (upstream(200, 20.0), 1000.0),
+            session(Transport::Tls, 5, 0.0),
+            &loads,
+        )
+        .changed(&[(60, Change::Upstream(0, 0.1))]),
+        Row::new(("slow-upstream-full", full), (upstream(16, 40.0), 400.0), one(), &loads)
+            .changed(&[(60, Change::Upstream(0, 0.2))]),
+    ]
+}
+
+/// Capacity that doubles and halves under twice the load.
+fn capacities() -> Vec<Row> {
+    let loads = [(0.5, 20.0), (2.0, 30.0), (2.0, 30.0), (2.0, 30.0), (2.0, 30.0)];
+    let changes = [(50, Change::Speed(2.0)), (80, Change::Speed(1.0)), (110, Change::Speed(0.5))];
+    let asks = "good near .5 1 2 1 .5";
+    let five = session(Transport::Tls, 5, 0.0);
+    vec![
+        Row::new(("capacity-event", asks), (event(), 500.0), one(), &loads).changed(&changes),
+        Row::new(("capacity-event-tls-5", asks), (event(), 465.0), five, &loads).changed(&changes),
+        Row::new(("capacity-nginx", asks), (nginx(), 400.0), one(), &loads).changed(&changes),
+    ]
+}
+
+/// Started into an old backlog without a CPU signal; stopped for 15 s at three times the capacity.
+fn backlogs() -> Vec<Row> {
+    let old = [(3.0, 15.0), (3.0, 5.0), (3.0, 40.0), (0.5, 20.0)];
+    let asks = "from 5 s on good at .9 (third)";
+    let tls5 = || session(Transport::Tls, 5, 0.0);
+    let stopped = [(0.5, 20.0), (3.0, 20.0), (3.0, 15.0), (3.0, 5.0), (3.0, 30.0), (0.5, 20.0)];
+    let stop = [(40, Change::Daemon(false)), (55, Change::Daemon(true))];
+    let back = "from 5 s on good at .9 (fifth)";
+    vec![
+        Row::new(("old-prefork", asks), (prefork(), 500.0), one(), &old).old_backlog(),
+        Row::new(("old-event-tls-5", asks), (event(), 465.0), tls5(), &old).old_backlog(),
+        Row::new(("old-nginx", asks), (nginx(), 400.0), one(), &old).old_backlog(),
+        Row::new(("old-node", asks), (node(), 250.0), one(), &old).on(4).old_backlog(),
+        Row::new(("stop-prefork", back), (prefork(), 500.0), one(), &stopped).changed(&stop),
+        Row::new(("stop-event-tls-5", back), (event(), 465.0), tls5(), &stopped).changed(&stop),
+        Row::new(("stop-nginx", back), (nginx(), 400.0), one(), &stopped).changed(&stop),
+        Row::new(("stop-node", back), (node(), 250.0), one(), &stopped).on(4).changed(&stop),
+    ]
+}
+
+/// Connections that only hold something.
+fn holders() -> Vec<Row> {
+    let asks = "as good as none; refused <= .001";
+    let bare = |server: ServerSpec| ServerSpec { defer: None, ..server };
+    let light = [(0.3, 20.0), (0.3, 120.0), (0.3, 30.0)];
+    let idle = |rate, held| others(Habit::Silent(s(held)), &[(0.0, 20.0), (rate, 120.0)]);
+    let uploads = |rates: &[(f64, f64)]| others(Habit::Uploads(s(10)), rates);
+    let steady = |rate| uploads(&[(0.0, 20.0), (rate, 120.0)]);
+    let at_once = || uploads(&[(0.0, 20.0), (1000.0, 0.1), (0.0, 40.0), (1000.0, 0.1)]);
+    let polls = others(Habit::Polls(s(60)), &[(0.0, 20.0), (10_000.0 / 60.0, 120.0)]);
+    let row = |name, server, capacity: f64, stream| {
+        Row::new((name, asks), (server, capacity), one(), &light).beside(stream)
+    };
+    vec![
+        // Closed before the kernel gives them to the server.
+        row("idle-prefork-defer", prefork(), 500.0, idle(50.0, 25)),
+        // Held for 20 s each, so that 100 of 150 workers are.
+        row("idle-prefork-5", bare(prefork()), 500.0, idle(5.0, 60)),
+        row("idle-prefork-50", bare(prefork()), 500.0, idle(50.0, 60)),
+        row("idle-event-15", bare(event()), 500.0, idle(15.0, 60)),
+        row("idle-event-640", bare(event()), 500.0, idle(640.0, 60)),
+        row("idle-nginx-20", nginx(), 400.0, idle(20.0, 60)),
+        row("upload-prefork-10", prefork(), 500.0, steady(10.0)),
+        row("upload-event-20", event(), 500.0, steady(20.0)),
+        row("upload-event-100", event(), 500.0, at_once()),
+        row("polls-node", node(), 250.0, polls).on(4),
+    ]
+}
+
+/// Several services on one machine, very slow and very fast servers.
+fn machines() -> Vec<Row> {
+    let calm = "the first: nobody refused; as good as none";
+    let light = [(0.3, 20.0), (0.3, 40.0), (0.3, 20.0)];
+    let neighbour = Stream {
+        service: 1,
+        session: one(),
+        load: load(500.0, &[(0.3, 20.0), (3.0, 40.0), (0.3, 20.0)]),
+    };
+    let mut two = Row::new(("two-services", calm), (event(), 500.0), one(), &light);
+    two.servers.push((prefork(), Accounting::Group));
+    let slow = ServerSpec { cpu: constant(1000.0), threads: Some(1), ..node() };
+    let steps = [(0.5, 600.0), (0.9, 2000.0), (3.0, 600.0), (0.5, 600.0)];
+    let mut slow = Row::new(("one-a-second", "good at 1 in the third"), (slow, 1.0), one(), &steps);
+    slow.objective = s(20);
+    let fast = ServerSpec { cpu: exponential(0.16), connections: 40_000, ..nginx() };
+    let fast = ServerSpec {
+        upstream: None,
+        accept_s: 0.0,
+        threads: Some(16),
+        accept_limit: 65_535,
+        ..fast
+    };
+    let steps = [(0.9, 5.0), (3.0, 5.0), (0.9, 5.0)];
+    let mut quick = Row::new(("100000-a-second", "good at 1"), (fast, 100_000.0), one(), &steps);
+    // What a kernel that takes 300,000 SYNs/s can give to them.
+    quick.cpus = 24;
+    vec![two.beside(neighbour), slow, quick]
+}
+
+/// Far clients, and pools of connections.
+fn distances() -> Vec<Row> {
+    let steps = [(0.9, 40.0), (3.0, 40.0), (0.9, 20.0)];
+    let far = Session { rtt: Nanos::from_millis(150), ..session(Transport::Tls, 1, 0.0) };
+    let pooled = Session { think: Some(exponential(200.0)), ..session(Transport::Tls, 300, 0.0) };
+    let pools = [(0.9, 240.0), (2.0, 240.0), (0.9, 120.0)];
+    vec![
+        Row::new(("far-prefork-tls", "good at 1"), (prefork(), 360.0), far.clone(), &steps),
+        Row::new(("far-nginx-tls", "good at 1"), (nginx(), 400.0), far, &steps),
+        Row::new(("pooled-event-tls-300", "as good as none"), (event(), 495.0), pooled, &pools),
+    ]
+}

@@ -24,6 +24,7 @@ mod request_watch;
 mod rule_signals;
 mod run;
 mod server;
+mod silent;
 pub mod state;
 mod warnings;
 

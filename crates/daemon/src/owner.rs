@@ -8,6 +8,7 @@ use crate::governor::{Governor, Makers, released, same};
 use crate::log::lines_lost;
 use crate::plane::{Kept, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
+use crate::silent::remedy;
 use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -420,6 +421,9 @@ impl Owner {
             };
             for (subject, text) in advice(config, plane.sees_answers(), sensed.defer_accept) {
                 warnings.raise(now, &subject, text);
+            }
+            if let Some(text) = remedy(&sensed.signals, sensed.defer_accept) {
+                warnings.raise(now, &format!("{name}: silent connections"), text);
             }
             for trouble in &sensed.troubles {
                 warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());

@@ -223,7 +223,7 @@ impl Levels {
 /// The CPU, or the thread that the service works in where that is nearer to its end: to whoever is
 /// told, a service at the end of its thread is at the end of its CPU.
 fn pressed(resource: &Resource) -> Option<Reading<Share>> {
-    let Some(cpu) = resource.cpu else { return None };
+    let cpu = resource.cpu?;
     let thread = resource.busiest_thread.filter(|thread| thread.value > cpu.value);
     Some(thread.unwrap_or(cpu))
 }

@@ -79,12 +79,12 @@ fn request(family: u8, port: u16) -> Vec<u8> {
 fn connection(message: &[u8]) -> Option<Connection> {
     let address = |at: usize| -> Option<IpAddr> {
         let bytes: [u8; 16] = message.get(at..at + 16)?.try_into().ok()?;
-        match message.first()? {
-            &AF_INET => {
+        match *message.first()? {
+            AF_INET => {
                 let [a, b, c, d, ..] = bytes;
                 Some(Ipv4Addr::new(a, b, c, d).into())
             }
-            &AF_INET6 => Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()),
+            AF_INET6 => Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()),
             _ => None,
         }
     };

@@ -141,10 +141,10 @@ fn the_thread_of_a_service_that_works_in_one_is_found() {
     let thread = |signals: &Signals| {
         signals.resource.busiest_thread.map_or(-1.0, |reading| reading.value.get())
     };
-    // Whatever else runs on that CPU takes its part.
-    tick_until(&mut sense, |signals| thread(signals) > 0.4);
+    // Whatever else runs on that CPU takes its part: other tests burn it, too.
+    tick_until(&mut sense, |signals| thread(signals) > 0.1);
     drop(burner);
-    tick_until(&mut sense, |signals| thread(signals) < 0.2);
+    tick_until(&mut sense, |signals| thread(signals) < 0.05);
 }
 
 #[test]

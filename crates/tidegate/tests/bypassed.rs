@@ -79,7 +79,7 @@ fn a_hook_that_sees_nothing_of_a_busy_service_is_warned_of_and_not_ready() {
     let foreign = Foreign { verdict: ForeignVerdict::Pass, egress: false, first: true };
     let stranger = foreign.attach(&interface).unwrap();
     let page = wait_for("not ready", || {
-        std::thread::park_timeout(PAUSE);
+        std::thread::sleep(PAUSE);
         held.push(client.connect());
         world.get("/readyz").filter(|page| page.contains(" 503 "))
     });
@@ -108,7 +108,7 @@ fn connections_of_the_host_to_itself_are_no_reason_to_warn() {
     world.run(&[]);
     let held: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|i| {
-            std::thread::park_timeout(PAUSE);
+            std::thread::sleep(PAUSE);
             let address = if i % 2 == 0 { SERVER } else { "127.0.0.1:8000" };
             in_namespace(Some(&world.namespace()), || TcpStream::connect(address)).unwrap()
         })

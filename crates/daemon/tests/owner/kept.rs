@@ -59,7 +59,7 @@ impl FakeStore {
 
     fn age_by(&self, by: Nanos) {
         let mut shelf = self.0.lock().unwrap();
-        shelf.here.now = shelf.here.now + by;
+        shelf.here.now += by;
     }
 
     /// Changes what lies there, with a good checksum.

@@ -151,14 +151,7 @@ impl Owner {
         let adopts = parts.inherited.is_none() && parts.plane.adopted();
         let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
         let mut keeper = parts.keeper;
-        let found = keeper.as_mut().map(Keeper::take).unwrap_or_default();
-        let mut restored = BTreeMap::new();
-        let mut kept = found.services;
-        for (service, governor) in parts.config.services.iter().zip(&mut governors) {
-            let kept = kept.remove(&service.name);
-            let got = kept.and_then(|kept| restore(service, governor, kept, found.age));
-            restored.extend(got.map(|got| (service.name.clone(), got)));
-        }
+        let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
         let mut legacy = parts.inherited.unwrap_or_default();
         let mut inherited = BTreeSet::new();
         for (index, (service, governor)) in
@@ -208,7 +201,7 @@ impl Owner {
             out,
         };
         owner.adopt_kill_switch(owner.started);
-        if let Some(fault) = found.fault {
+        if let Some(fault) = fault {
             owner.warnings.raise(owner.started, STATE, format!("{fault}; started afresh"));
         }
         (owner, snapshots)
@@ -600,6 +593,22 @@ impl Owner {
         }
         self.plane.detach()
     }
+}
+
+/// Gives the services what is kept of them: what each got, and what was wrong.
+fn take(
+    keeper: Option<&mut Keeper>,
+    config: &Config,
+    governors: &mut [Governor],
+) -> (BTreeMap<String, Restored>, Option<String>) {
+    let mut found = keeper.map(Keeper::take).unwrap_or_default();
+    let mut restored = BTreeMap::new();
+    for (service, governor) in config.services.iter().zip(governors) {
+        let kept = found.services.remove(&service.name);
+        let got = kept.and_then(|kept| restore(service, governor, kept, found.age));
+        restored.extend(got.map(|got| (service.name.clone(), got)));
+    }
+    (restored, found.fault)
 }
 
 /// While nothing is really shed, a controller must not believe that its limits had an effect.

@@ -3,11 +3,13 @@
 
 use crate::cgroup::{Cgroups, Group};
 use crate::error::{LabError, Result};
+use crate::flood::{Flood, SPOOFED};
 use crate::guard::Guard;
 use crate::helper::Helper;
 use crate::idle::IdleMeter;
 use crate::load::{
-    self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script,
+    self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script, Stream,
+    Transport,
 };
 use crate::os;
 use crate::process::{Launch, Managed};
@@ -15,8 +17,8 @@ use crate::product::{self, Product, ProductConfig};
 use crate::registry;
 use crate::server::tiny::TinyOptions;
 use crate::server::{
-    ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, Server, apache, front,
-    listens, nft, nginx, tiny,
+    ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, NodeOptions, Server, apache,
+    front, listens, nft, nginx, node, tiny,
 };
 use crate::shape::{self, Shaped, Shaping};
 use crate::topology::{self, NetworkOptions, Role};
@@ -245,6 +247,14 @@ impl Lab {
         nginx::start(self, options)
     }
 
+    /// Starts Node.js and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its log; or without Node.
+    pub fn start_node(&self, options: &NodeOptions) -> Result<Server> {
+        node::start(self, options)
+    }
+
     /// Starts the small server and waits until it listens.
     ///
     /// # Errors
@@ -259,7 +269,8 @@ impl Lab {
         })?;
         let path = "/".to_owned();
         let (behind, port) = (Vec::new(), options.port);
-        Ok(Server { process, behind, port, path, access_log: None, mix: None })
+        let transport = Transport::Clear;
+        Ok(Server { process, behind, port, path, access_log: None, mix: None, transport })
     }
 
     /// Starts a proxy on `port` in front of a server (which then listens on another port).
@@ -268,6 +279,23 @@ impl Lab {
     /// When it does not listen in time, or the program is missing.
     pub fn start_front(&self, kind: &FrontKind, behind: &Server, port: u16) -> Result<Front> {
         front::start(self, kind, behind, port)
+    }
+
+    /// Floods with SYNs of spoofed senders, until what it gives is dropped. The senders' prefix leads
+    /// back to the client's namespace and ends there.
+    ///
+    /// # Errors
+    /// What ip says of the routes; or a rate that cannot be sent.
+    pub fn flood(&self, flood: &Flood) -> Result<Managed> {
+        let prefix = format!("{}/{}", SPOOFED.0, SPOOFED.1);
+        let back = ["ip", "route", "replace", &prefix, "via", topology::CLIENT_V4];
+        self.run_in(Role::Router, &back, "")?;
+        let end = ["ip", "route", "replace", "blackhole", &prefix];
+        self.run_in(Role::Client, &end, "")?;
+        let mut command = self.helper().command("flood");
+        command.push(flood.json()?);
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        self.start_in(Role::Client, self.options.load_cpu, "flood", &words)
     }
 
     /// Limits new connections by nftables in the server's namespace.
@@ -380,7 +408,16 @@ impl Lab {
     pub fn capacity(&self, server: &Server, options: &CapacityOptions) -> Result<Capacity> {
         // Only the kind of request counts: the closed loop replaces the arrivals.
         let stream = server.stream("capacity", Arrive::Closed { clients: 1 });
-        load::measure(&stream, options, |plan| self.run_load(plan, &mut |_| {}))
+        self.capacity_of(&stream, options)
+    }
+
+    /// Measures a server's capacity with the requests or sessions of a stream, whatever its
+    /// arrivals: clients of a closed loop begin the next session as soon as one is over.
+    ///
+    /// # Errors
+    /// As [`Lab::capacity`].
+    pub fn capacity_of(&self, stream: &Stream, options: &CapacityOptions) -> Result<Capacity> {
+        load::measure(stream, options, |plan| self.run_load(plan, &mut |_| {}))
     }
 }
 

@@ -27,6 +27,7 @@
 
 mod cgroup;
 mod error;
+mod flood;
 mod guard;
 pub mod helper;
 mod idle;
@@ -42,13 +43,14 @@ mod topology;
 
 pub use cgroup::Group;
 pub use error::{LabError, Result};
+pub use flood::Flood;
 pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
 pub use load::{
-    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Mix,
+    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Manner, Mix,
     Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart, SlotReport,
-    Sources, Stream, StreamProgress, StreamReport, Totals,
+    Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
 };
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
@@ -56,7 +58,7 @@ pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
 pub use server::tiny::TinyOptions;
 pub use server::{
     ApacheOptions, Cgi, Cost, CostKind, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule,
-    NginxOptions, Server,
+    NginxOptions, NodeOptions, Server,
 };
 pub use shape::{Shaped, Shaping};
 pub use topology::{

@@ -105,6 +105,11 @@ impl Managed {
         if !self.running() {
             return Ok(());
         }
+        self.signal_now(signal)
+    }
+
+    /// Sends a signal to a process that is known to run.
+    pub(crate) fn signal_now(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).map_err(|e| LabError::io(format!("kill {pid:?}"))(e.into()))
     }

@@ -143,6 +143,23 @@ impl Product {
         }
     }
 
+    /// The kill switch: on lets everything pass.
+    ///
+    /// # Errors
+    /// When the daemon does not do it.
+    pub fn release(&self, on: bool) -> Result<()> {
+        self.ask(&Request::Release { on }).map(drop)
+    }
+
+    /// Stops the daemon's process in its tracks (SIGSTOP), or lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pause(&self, on: bool) -> Result<()> {
+        let signal = if on { Signal::STOP } else { Signal::CONT };
+        self.process.signal_now(signal)
+    }
+
     /// Ends the daemon by SIGTERM and waits for it.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub const SERVER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0,
 pub const CLIENTS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 16, 0, 0));
 /// First address of the clients' prefix fd00:16::/64.
 pub const CLIENTS_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0x16, 0, 0, 0, 0, 0, 0));
+/// The client's own address, by which the router reaches it.
+pub(crate) const CLIENT_V4: &str = "10.1.0.2";
 /// The server's interface: where the product attaches.
 pub const SERVER_INTERFACE: &str = "s0";
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Prints the matrix of traffic: `cargo run -p tidegate-sim --example traffic --release -- [--quick]
-//! [--trace] [--seed=N] [drop|reject|none] [part of a cell's name …]`.
+//! [--trace] [--exponential] [--seed=N] [drop|reject|none] [part of a cell's name …]`.
 
 use tidegate_policy::Action;
 use tidegate_sim::syn::parallel;
-use tidegate_sim::traffic::matrix::{At, Effort, LOADS, Outcome, cells, compare};
+use tidegate_sim::traffic::matrix::{At, Effort, LOADS, NATURAL, Outcome, cells, compare};
+use tidegate_workload::Shape;
 
 fn each(outcome: &Outcome, of: impl Fn(&At) -> String) -> String {
     outcome.at.iter().map(of).collect::<Vec<_>>().join(" ")
@@ -61,11 +62,12 @@ fn main() -> Result<(), String> {
     if all || has("drop") {
         actions.push(Action::Drop);
     }
-    let flags = ["--quick", "--trace", "drop", "reject", "none"];
+    let flags = ["--quick", "--trace", "--exponential", "drop", "reject", "none"];
     let names: Vec<&String> =
         args.iter().filter(|a| !flags.contains(&a.as_str()) && !a.starts_with("--seed=")).collect();
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
-    let cells: Vec<_> = cells().into_iter().filter(|cell| wanted(&cell.name)).collect();
+    let shape = if has("--exponential") { Shape::Exponential } else { NATURAL };
+    let cells: Vec<_> = cells(shape).into_iter().filter(|cell| wanted(&cell.name)).collect();
     println!("loads {LOADS:?}, each after 0.9");
     let run = |cell: &_| compare(cell, &actions, &effort);
     for compared in parallel::map(&cells, 0, run, |_| {}).map_err(|e| e.to_string())? {

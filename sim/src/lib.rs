@@ -3,7 +3,8 @@
 //!
 //! [`engine`] orders events; [`world`] is a protected server with its clients, judged by the
 //! shipped policies and the shipped controllers; [`servers`] is the table of servers that the
-//! default controller must hold for; [`web`] is a web server with several bottlenecks behind header
+//! default controller must hold for; [`traffic`] is sessions of several requests in front of servers
+//! that keep connections; [`web`] is a web server with several bottlenecks behind header
 //! rules and SYN policing. No I/O, no clock, no std transcendental functions: one seed,
 //! one result.
 

@@ -26,6 +26,9 @@ pub(crate) struct Sums {
     pub(crate) lost: f64,
     /// SYNs that were admitted, less those that the server replied to.
     pub(crate) ignored: f64,
+    /// Connections that were admitted, less those that sent their first request: the growth of what
+    /// is on its way.
+    pub(crate) coming: f64,
     /// SYNs that the server replied to, and handshakes that their clients completed.
     pub(crate) replied: f64,
     /// See `replied`.
@@ -36,6 +39,8 @@ pub(crate) struct Sums {
     pub(crate) response_s: f64,
     /// Number of response times.
     pub(crate) responses: f64,
+    /// Medians of single ticks, times that number.
+    pub(crate) medians_s: f64,
 }
 
 impl Sums {
@@ -49,11 +54,13 @@ impl Sums {
             answered: self.answered + o.answered,
             lost: self.lost + o.lost,
             ignored: self.ignored + o.ignored,
+            coming: self.coming + o.coming,
             replied: self.replied + o.replied,
             proved: self.proved + o.proved,
             growth: self.growth + o.growth,
             response_s: self.response_s + o.response_s,
             responses: self.responses + o.responses,
+            medians_s: self.medians_s + o.medians_s,
         }
     }
 
@@ -67,11 +74,13 @@ impl Sums {
             answered: self.answered - o.answered,
             lost: self.lost - o.lost,
             ignored: self.ignored - o.ignored,
+            coming: self.coming - o.coming,
             replied: self.replied - o.replied,
             proved: self.proved - o.proved,
             growth: self.growth - o.growth,
             response_s: self.response_s - o.response_s,
             responses: self.responses - o.responses,
+            medians_s: self.medians_s - o.medians_s,
         }
     }
 
@@ -151,11 +160,6 @@ impl History {
             ticks += 1;
         }
         self.last(ticks)
-    }
-
-    /// Sums of the shortest window with so many first responses, or of `ticks_max` ticks.
-    pub(crate) fn answering(&self, answered: f64, ticks_max: usize) -> Sums {
-        self.shortest(ticks_max, |sums| sums.answered >= answered)
     }
 
     /// Sums of the shortest window with so many SYN-ACKs, or of `ticks_max` ticks.

@@ -29,6 +29,13 @@ impl Extension for Experiments {
             .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]))
             .arg(flag("quick", "fewer points and arrivals"))
             .arg(flag("demo", "what fits in a few minutes").conflicts_with("quick"))
+            .arg(flag("all", "every point of an experiment that runs a subset of them"))
+            .arg(
+                Arg::new("cell")
+                    .long("cell")
+                    .conflicts_with("all")
+                    .help("only the cells of this name, * for anything, where there are cells"),
+            )
             .arg(
                 Arg::new("seed")
                     .long("seed")
@@ -119,13 +126,16 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         seed: matches.get_one::<u64>("seed").copied().unwrap_or(1),
         program: std::env::current_exe()?,
         helper: crate::lab::helper(),
+        all: matches.get_flag("all"),
+        cell: matches.get_one::<String>("cell").cloned(),
     };
     if matches.contains_id("data") && matches.get_one::<PathBuf>("data").is_some() {
         writeln!(out, "note: {} takes no traces; --data is not used", experiment.name)?;
     }
     let run = Run {
         experiment: experiment.name.to_string(),
-        quick: options.effort != Effort::Full,
+        // A part of the cells is judged as a quick run is.
+        quick: options.effort != Effort::Full || options.cell.is_some(),
         seed: options.seed,
         machine: folder::machine(),
         program: folder::program(),

@@ -2,6 +2,7 @@
 //! Runs, judges and draws the experiments.
 
 pub mod abacus;
+pub mod attacks;
 pub mod catalog;
 pub mod dual;
 pub mod folder;
@@ -13,3 +14,4 @@ pub mod servers;
 pub mod start;
 pub mod summary;
 pub mod survival;
+pub mod traffic;

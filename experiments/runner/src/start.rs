@@ -2,10 +2,12 @@
 //! From an experiment's name to a finished folder.
 
 use crate::abacus;
+use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
 use crate::servers;
 use crate::survival::{self, Watch};
+use crate::traffic;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -36,6 +38,10 @@ pub struct Options {
     pub program: PathBuf,
     /// What the lab starts its own processes with.
     pub helper: Helper,
+    /// Every point of an experiment that runs a subset by default.
+    pub all: bool,
+    /// Cells by name, `*` standing for anything, of an experiment that has cells.
+    pub cell: Option<String>,
 }
 
 /// Rows, figures and remarks.
@@ -46,6 +52,10 @@ pub type Outcome = survival::Outcome;
 pub enum Scenario {
     /// See [`survival`].
     Survival(Box<survival::Scenario>),
+    /// See [`traffic`].
+    Traffic(Box<traffic::Scenario>),
+    /// See [`attacks`].
+    Attacks(Box<attacks::Scenario>),
     /// See [`servers`].
     Servers(servers::Scenario),
     /// See [`abacus`].
@@ -75,6 +85,15 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             let scenario = serde_saphyr::from_str(text).with_context(place)?;
             Ok(Scenario::Survival(Box::new(scenario)))
         }
+        "traffic" => {
+            let scenario = serde_saphyr::from_str(text).with_context(place)?;
+            Ok(Scenario::Traffic(Box::new(scenario)))
+        }
+        "attacks" => {
+            let scenario: attacks::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Attacks(Box::new(scenario)))
+        }
         "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
         "syn" => {
             let scenario: abacus::Scenario = serde_saphyr::from_str(text).with_context(place)?;
@@ -103,7 +122,8 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
     let scenario = scenario(experiment)?;
     let worlds: &[&str] = match &scenario {
-        Scenario::Survival(_) | Scenario::Refusal(_) => &["lab"],
+        Scenario::Survival(_) | Scenario::Attacks(_) | Scenario::Refusal(_) => &["lab"],
+        Scenario::Traffic(_) => &["lab", "sim"],
         Scenario::Servers(_) | Scenario::Syn(_) => &["sim"],
         Scenario::Dual(scenario) => scenario.worlds(),
     };
@@ -120,6 +140,21 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
     };
     match scenario {
         Scenario::Survival(scenario) => survive(experiment, &scenario, options, watch),
+        Scenario::Traffic(scenario) => {
+            let part = traffic::Part {
+                quick: options.effort != Effort::Full,
+                all: options.all,
+                filter: options.cell.clone(),
+            };
+            if world == "sim" {
+                return traffic::sim::run(&scenario, &part, (experiment.name, options.seed), watch);
+            }
+            traffic::run(&scenario, &part, &survivors(experiment, options), watch)
+        }
+        Scenario::Attacks(scenario) => {
+            let part = (options.effort != Effort::Full, options.cell.as_deref());
+            attacks::run(&scenario, part, &survivors(experiment, options), watch)
+        }
         Scenario::Servers(scenario) => {
             let effort = (options.effort != Effort::Full, options.seed);
             servers::run(&scenario, experiment.name, effort, watch)
@@ -160,11 +195,14 @@ fn survive(
         Effort::Quick => &scenario.quick,
         Effort::Demo => &scenario.demo,
     };
-    let options = survival::Options {
+    survival::run(scenario, extent, &survivors(experiment, options), watch)
+}
+
+fn survivors(experiment: &Experiment, options: &Options) -> survival::Options {
+    survival::Options {
         experiment: experiment.name.to_string(),
         program: options.program.clone(),
         helper: options.helper.clone(),
         seed: options.seed,
-    };
-    survival::run(scenario, extent, &options, watch)
+    }
 }

@@ -2,8 +2,9 @@
 //! What requests ask for where it is not always the same: files and programs drawn as SURGE does,
 //! and sessions of several requests.
 
-use super::conn::{self, Request};
+use super::conn::Request;
 use super::plan::{LoadPlan, Stream};
+use super::wire::request_bytes;
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -45,6 +46,8 @@ pub struct Session {
     /// From an answer to the next request.
     pub think: Nanos,
     /// Name of the cookie that all requests but the first carry; its value is the client's number.
+    /// Empty for none.
+    #[serde(default)]
     pub cookie: String,
 }
 
@@ -64,7 +67,7 @@ impl Session {
             return Err("session.requests must be 1 to 100");
         }
         let token = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-        if self.cookie.is_empty() || !self.cookie.bytes().all(token) {
+        if !self.cookie.bytes().all(token) {
             return Err("session.cookie must be a name of letters, digits, '_' and '-'");
         }
         Ok(())
@@ -88,7 +91,7 @@ pub(crate) struct Asker {
 impl Asker {
     pub(crate) fn new(plan: &LoadPlan, index: usize, spec: &Stream) -> Self {
         let files = spec.mix.as_ref().map(|mix| (Surge::new(&mix.files), mix.query.clone()));
-        let same = conn::request_bytes(spec, &spec.path, None);
+        let same = request_bytes(spec, &spec.path, None);
         let seed = plan.seed ^ ASK_SEED ^ ((index as u64) << 32);
         Self { spec: spec.clone(), same, files, seed }
     }
@@ -103,7 +106,8 @@ impl Asker {
 
     /// The bytes of a request.
     pub(crate) fn bytes(&self, request: &Request) -> Cow<'_, [u8]> {
-        let session = self.spec.session.as_ref().filter(|_| request.place > 0);
+        let session =
+            self.spec.session.as_ref().filter(|s| request.place > 0 && !s.cookie.is_empty());
         let cookie = session.map(|s| format!("{}={}", s.cookie, request.number));
         let path = match (&self.files, request.asked) {
             (Some((surge, query)), Some(asked)) => {
@@ -113,7 +117,7 @@ impl Asker {
             _ if cookie.is_none() => return Cow::Borrowed(&self.same),
             _ => self.spec.path.clone(),
         };
-        Cow::Owned(conn::request_bytes(&self.spec, &path, cookie.as_deref()))
+        Cow::Owned(request_bytes(&self.spec, &path, cookie.as_deref()))
     }
 }
 
@@ -127,7 +131,7 @@ pub(crate) fn check(stream: &Stream) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Arrive, Sources};
+    use crate::load::{Arrive, Manner, Sources, Transport};
     use tidegate_workload::Profile;
 
     fn asker(session: Option<Session>) -> Asker {
@@ -141,6 +145,9 @@ mod tests {
             host: "lab.test".into(),
             dscp: 0,
             keep_alive: None,
+            transport: Transport::Clear,
+            manner: Manner::Plain,
+            ports: None,
             abortive: false,
             mix: Some(Mix { files, query: "&mean_us=7".into() }),
             session,

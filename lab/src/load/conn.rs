@@ -11,20 +11,20 @@
 //! Draining: the client has its answer and waits for the server's FIN before it closes, so that the
 //! TIME_WAIT stays with the server, as with real clients, and the client's ports stay free.
 
-use super::http::{Answer, Progress};
+use super::http::Progress;
+use super::manner::Drip;
 use super::plan::Stream;
 use super::table::Key;
 use super::tally::Outcome;
+use super::wire::{Heard, Wire};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tidegate_units::Nanos;
 use tidegate_workload::SurgeRequest;
 
-/// Most reads for one wake-up; the rest comes with the next one.
-const READS_MAX: usize = 16;
 /// Bytes a read takes at most.
 pub(crate) const BUFFER_BYTES: usize = 16_384;
 
@@ -63,7 +63,9 @@ pub(crate) struct Conn {
     pub(crate) first_byte: Option<Nanos>,
     /// Requests served before the present one.
     pub(crate) served: u32,
-    answer: Answer,
+    /// What the client sends later.
+    pub(crate) drip: Option<Drip>,
+    wire: Wire,
 }
 
 /// What an event led to.
@@ -73,7 +75,7 @@ pub(crate) enum Step {
     Wait,
     /// The handshake is complete and the request sent: from now on only input matters.
     Sent,
-    /// The answer is complete; `open` if the connection may carry another request.
+    /// The answer is complete; `open` if the server leaves the connection open.
     Answered { status: u16, open: bool },
     /// A connection without a request has ended.
     Closed,
@@ -87,7 +89,10 @@ pub(crate) fn open(stream: &Stream, number: u64) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // The port is chosen by connect, among those free towards this very target.
     setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-    socket.bind(&SocketAddr::new(stream.sources.get(number), 0).into())?;
+    // Whoever chooses its ports meets those that the kernel keeps for a while.
+    socket.set_reuse_address(stream.ports.is_some())?;
+    let port = stream.ports.map_or(0, |(first, count)| first + (number % u64::from(count)) as u16);
+    socket.bind(&SocketAddr::new(stream.sources.get(number), port).into())?;
     let traffic_class = u32::from(stream.dscp) << 2;
     match (traffic_class, domain) {
         (0, _) => {}
@@ -106,20 +111,8 @@ pub(crate) fn open(stream: &Stream, number: u64) -> io::Result<Socket> {
     }
 }
 
-/// The bytes of a request.
-pub(crate) fn request_bytes(stream: &Stream, path: &str, cookie: Option<&str>) -> Vec<u8> {
-    let close = if stream.keep_alive.is_some() { "" } else { "Connection: close\r\n" };
-    let cookie = cookie.map(|c| format!("Cookie: {c}\r\n")).unwrap_or_default();
-    let host = &stream.host;
-    format!(
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tidegate-load\r\nAccept: */*\r\n\
-         {cookie}{close}\r\n"
-    )
-    .into_bytes()
-}
-
 impl Conn {
-    pub(crate) fn new(socket: Socket, stream: usize, request: Request) -> Self {
+    pub(crate) fn new(socket: Socket, wire: Wire, stream: usize, request: Request) -> Self {
         Self {
             socket,
             state: State::Connecting,
@@ -128,7 +121,8 @@ impl Conn {
             established: None,
             first_byte: None,
             served: 0,
-            answer: Answer::default(),
+            drip: None,
+            wire,
         }
     }
 
@@ -137,7 +131,6 @@ impl Conn {
         self.request = request;
         self.first_byte = None;
         self.served += 1;
-        self.answer = Answer::default();
         self.state = State::Waiting;
         self.send(bytes) == Step::Sent
     }
@@ -147,7 +140,8 @@ impl Conn {
         match self.state {
             State::Connecting => self.on_connect(now, bytes),
             State::Waiting => self.on_answer(now, buffer),
-            State::Idle | State::Draining => self.on_rest(buffer),
+            State::Idle => self.on_idle(buffer),
+            State::Draining => self.on_rest(buffer),
         }
     }
 
@@ -178,45 +172,54 @@ impl Conn {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Step {
-        // A request is far smaller than the smallest send buffer: it goes whole or not at all.
-        match (&self.socket).write(bytes) {
-            Ok(n) if n == bytes.len() => Step::Sent,
-            _ => Step::Failed(Outcome::Broken),
-        }
+        if self.wire.send(&self.socket, bytes) { Step::Sent } else { Step::Failed(Outcome::Broken) }
+    }
+
+    /// Sends the next part of what drips; `false` when there is nothing more to come, or the
+    /// connection does not take it (its end comes as an event).
+    pub(crate) fn drip(&mut self) -> bool {
+        let Some((bytes, rest)) = self.drip.take().map(Drip::next) else { return false };
+        self.drip = rest;
+        self.wire.send_more(&self.socket, &bytes) && self.drip.is_some()
     }
 
     fn on_answer(&mut self, now: Nanos, buffer: &mut [u8]) -> Step {
-        for _ in 0..READS_MAX {
-            let progress = match (&self.socket).read(buffer) {
-                Ok(0) => self.answer.end(),
-                Ok(n) => {
-                    self.first_byte.get_or_insert(now);
-                    self.answer.feed(&buffer[..n])
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Step::Wait,
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => Progress::Broken,
-            };
-            match progress {
-                Progress::Partial => {}
-                Progress::Broken => return Step::Failed(Outcome::Broken),
-                Progress::Complete => {
-                    let (status, open) = (self.answer.status(), self.answer.keeps_open());
-                    return Step::Answered { status, open };
-                }
+        let Heard { progress, any, ended } = self.wire.hear(&self.socket, buffer);
+        if any {
+            self.first_byte.get_or_insert(now);
+        }
+        match progress {
+            Progress::Partial => Step::Wait,
+            Progress::Broken => Step::Failed(Outcome::Broken),
+            Progress::Complete => {
+                let open = !ended && self.wire.keeps_open();
+                Step::Answered { status: self.wire.status(), open }
             }
+        }
+    }
+
+    /// Between two requests: control frames of HTTP/2 and TLS are taken, anything else ends it.
+    fn on_idle(&mut self, buffer: &mut [u8]) -> Step {
+        let heard = self.wire.hear(&self.socket, buffer);
+        if heard.ended || heard.progress != Progress::Partial || !self.wire.stays_idle(heard) {
+            return Step::Closed;
         }
         Step::Wait
     }
 
     fn on_rest(&mut self, buffer: &mut [u8]) -> Step {
         match (&self.socket).read(buffer) {
-            Ok(n) if n > 0 && self.state == State::Draining => Step::Wait,
+            Ok(n) if n > 0 => Step::Wait,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 Step::Wait
             }
             _ => Step::Closed,
         }
+    }
+
+    /// The client itself closes a connection that the server would have kept.
+    pub(crate) fn farewell(&mut self) {
+        self.wire.farewell(&self.socket);
     }
 
     /// Looks whether the server's FIN is there already: spares a wake-up.

@@ -7,11 +7,13 @@
 
 use super::conn::{self, BUFFER_BYTES, Conn, Request, State, Step};
 use super::hist::Hist;
+use super::manner::Drip;
 use super::plan::{Arrive, LoadPlan};
 use super::report::Progress;
 use super::source::{Follow, Source};
 use super::table::{Key, Table};
 use super::tally::{Done, Outcome, ShardResult, StreamTally};
+use super::wire::Wires;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -19,9 +21,9 @@ use rustix::time::{
 };
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::VecDeque;
-use std::io;
-use tidegate_units::{Clock, Nanos};
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::{self, ErrorKind};
+use tidegate_units::{Clock, Nanos, ThreadCpuClock};
 
 /// Arrivals started between two looks at the sockets.
 const BATCH_MAX: usize = 32;
@@ -42,13 +44,17 @@ pub(crate) struct Engine<'a, C> {
     start: Nanos,
     poll: OwnedFd,
     timer: OwnedFd,
+    wires: Wires,
     wake: Nanos,
     table: Table,
     sources: Vec<Source>,
     draining: VecDeque<(Nanos, Key)>,
+    dripping: BinaryHeap<Reverse<(Nanos, Key)>>,
     tallies: Vec<StreamTally>,
     lag: Hist,
     error: Option<String>,
+    cpu: Vec<Nanos>,
+    cpu_mark: Nanos,
     second: u64,
     shard: (u64, u64),
     buffer: Vec<u8>,
@@ -75,13 +81,17 @@ impl<'a, C: Clock> Engine<'a, C> {
             start,
             poll,
             timer,
+            wires: Wires::new()?,
             wake: Nanos(u64::MAX),
             table: Table::default(),
             sources: sources.collect(),
             draining: VecDeque::new(),
+            dripping: BinaryHeap::new(),
             tallies: plan.streams.iter().map(|s| StreamTally::new(plan, s.mix.is_some())).collect(),
             lag: Hist::fine(),
             error: None,
+            cpu: Vec::new(),
+            cpu_mark: Nanos::ZERO,
             second: 0,
             shard,
             buffer: vec![0; BUFFER_BYTES],
@@ -95,10 +105,12 @@ impl<'a, C: Clock> Engine<'a, C> {
     /// Runs to the end: all arrivals have started and ended. Bounded by the plan's end.
     pub(crate) fn run(mut self, report: &mut dyn FnMut(&Progress)) -> io::Result<ShardResult> {
         std::thread::sleep((self.start - self.clock.now()).into());
+        self.cpu_mark = ThreadCpuClock.now();
         loop {
             let now = self.now();
             let more = self.start_due(now);
             self.give_up(now);
+            self.drip(now);
             if self.report_due(now) {
                 report(&self.progress());
             }
@@ -108,7 +120,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.wait(more)?;
         }
         report(&self.progress());
-        Ok(ShardResult { streams: self.tallies, lag: self.lag, error: self.error })
+        Ok(ShardResult { streams: self.tallies, lag: self.lag, cpu: self.cpu, error: self.error })
     }
 
     fn finished(&mut self) -> bool {
@@ -140,19 +152,24 @@ impl<'a, C: Clock> Engine<'a, C> {
             return;
         }
         let opened = if self.table.has_room() {
-            conn::open(&self.sources[stream].spec, request.number)
+            let spec = &self.sources[stream].spec;
+            conn::open(spec, request.number).and_then(|socket| Ok((socket, self.wires.open(spec)?)))
         } else {
             Err(io::Error::other("all descriptors of this process are in use"))
         };
-        let socket = match opened {
-            Ok(socket) => socket,
+        let (socket, wire) = match opened {
+            Ok(opened) => opened,
+            Err(error) if self.is_own_port(stream, &error) => {
+                self.done(stream, request, None, Outcome::Broken);
+                return;
+            }
             Err(error) => {
                 self.error.get_or_insert_with(|| error.to_string());
                 self.done(stream, request, None, Outcome::Error);
                 return;
             }
         };
-        let key = self.table.insert(Conn::new(socket, stream, request));
+        let key = self.table.insert(Conn::new(socket, wire, stream, request));
         self.give_up_at(stream, request, key);
         if self.plan.connect_timeout > Nanos::ZERO {
             let at = request.started + self.plan.connect_timeout;
@@ -166,6 +183,12 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.table.remove(key);
             self.done(stream, request, None, Outcome::Error);
         }
+    }
+
+    /// A client that chooses its ports finds the one in turn still in use: it does not come.
+    fn is_own_port(&self, stream: usize, error: &io::Error) -> bool {
+        let in_use = matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable);
+        in_use && self.sources[stream].spec.ports.is_some()
     }
 
     /// A session has its own connection; else any that is idle will do.
@@ -220,6 +243,23 @@ impl<'a, C: Clock> Engine<'a, C> {
         }
     }
 
+    /// Sends what drips.
+    fn drip(&mut self, now: Nanos) {
+        while let Some(Reverse((at, key))) = self.dripping.peek().copied()
+            && at <= now
+        {
+            self.dripping.pop();
+            if let Some(conn) = self.table.get(key).filter(|c| c.state == State::Waiting) {
+                let pause = conn.drip.as_ref().map(Drip::pause);
+                if conn.drip()
+                    && let Some(pause) = pause
+                {
+                    self.dripping.push(Reverse((now + pause, key)));
+                }
+            }
+        }
+    }
+
     /// Ends connections that were not made in time.
     fn give_up_connecting(&mut self, stream: usize, now: Nanos) {
         while let Some(&(at, key)) = self.sources[stream].connecting.front()
@@ -260,6 +300,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             next = next.min(starts).min(ends);
         }
         next = self.draining.front().map_or(next, |(at, _)| next.min(*at));
+        next = self.dripping.peek().map_or(next, |Reverse((at, _))| next.min(*at));
         if next <= self.now() {
             return Ok(Some(Timespec { tv_sec: 0, tv_nsec: 0 }));
         }
@@ -282,10 +323,16 @@ impl<'a, C: Clock> Engine<'a, C> {
         let Some(conn) = self.table.get(key) else { return };
         let stream = conn.stream;
         // Only a new connection has something to send.
-        let bytes = match conn.state {
-            State::Connecting => self.sources[stream].asker.bytes(&conn.request),
-            _ => Cow::Borrowed(&[][..]),
+        let source = &self.sources[stream];
+        let manner = source.spec.manner;
+        let (bytes, drip) = match conn.state {
+            State::Connecting => manner.bytes(&source.spec, source.asker.bytes(&conn.request)),
+            _ => (Cow::Borrowed(&[][..]), None),
         };
+        if let Some(drip) = drip {
+            self.dripping.push(Reverse((now + drip.pause(), key)));
+            conn.drip = Some(drip);
+        }
         let step = conn.on_event(now, &bytes, &mut self.buffer);
         match step {
             Step::Wait => {}
@@ -316,7 +363,9 @@ impl<'a, C: Clock> Engine<'a, C> {
             if more.is_none() {
                 self.sources[stream].idle.push(key);
             }
-        } else if conn.drained(&mut self.buffer) {
+        } else if open || conn.drained(&mut self.buffer) {
+            // The server would keep it: the client has no more use for it and closes.
+            conn.farewell();
             self.table.remove(key);
         } else {
             let at = self.now() + DRAIN_LIMIT;
@@ -354,11 +403,11 @@ impl<'a, C: Clock> Engine<'a, C> {
             kind: request.asked.map(|asked| asked.kind),
         };
         self.tallies[stream].done(self.plan, &done);
-        self.follow(stream, request, outcome);
+        let over = self.follow(stream, request, outcome);
         let source = &mut self.sources[stream];
         source.in_flight -= 1;
         source.progress.done(&done, self.plan.objective);
-        if matches!(source.spec.arrive, Arrive::Closed { .. }) {
+        if over && matches!(source.spec.arrive, Arrive::Closed { .. }) {
             let failed = !matches!(outcome, Outcome::Answer(200));
             let next = if failed { ended + RETRY_WAIT } else { ended };
             if next < self.plan.closed_until {
@@ -368,13 +417,18 @@ impl<'a, C: Clock> Engine<'a, C> {
     }
 
     /// What follows in the request's session: the next one after the client's pause, or its end.
-    fn follow(&mut self, stream: usize, request: Request, outcome: Outcome) {
+    /// `true` if the client has no more to ask.
+    fn follow(&mut self, stream: usize, request: Request, outcome: Outcome) -> bool {
         let now = self.now();
         let source = &mut self.sources[stream];
-        let Some(session) = &source.spec.session else { return };
+        let Some(session) = &source.spec.session else { return true };
         let ok = outcome == Outcome::Answer(200);
         let place = request.place + 1;
-        if ok && place < session.requests {
+        // Whoever measures a capacity stops in the middle of sessions: they would take as long as
+        // they last, and nobody looks at them.
+        let closing = matches!(source.spec.arrive, Arrive::Closed { .. })
+            && now + session.think >= self.plan.closed_until;
+        if ok && place < session.requests && !closing {
             source.follow.push(Reverse(Follow {
                 at: now + session.think,
                 number: request.number,
@@ -382,12 +436,13 @@ impl<'a, C: Clock> Engine<'a, C> {
                 session_start: request.session_start,
                 kept: request.kept,
             }));
-            return;
+            return false;
         }
         if let Some(conn) = request.kept {
             self.table.remove(conn);
         }
         self.tallies[stream].session(self.plan, request.session_start, ok);
+        true
     }
 
     fn report_due(&self, now: Nanos) -> bool {
@@ -397,6 +452,10 @@ impl<'a, C: Clock> Engine<'a, C> {
     fn progress(&mut self) -> Progress {
         let second = self.second;
         self.second += 1;
+        // One thread does it all.
+        let used = ThreadCpuClock.now();
+        self.cpu.push(used - self.cpu_mark);
+        self.cpu_mark = used;
         let streams = self.sources.iter_mut().map(Source::take_progress).collect();
         Progress { second, streams }
     }

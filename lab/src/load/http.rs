@@ -45,6 +45,11 @@ impl Default for Answer {
 }
 
 impl Answer {
+    /// One of HTTP/0.9: no head, a body to the end of the connection; its bytes count as a 200.
+    pub(crate) const fn headless() -> Self {
+        Self { line: Vec::new(), body: Body::ToEnd, status: 200, keep: false }
+    }
+
     /// The status; 0 before the head is complete.
     pub(crate) const fn status(&self) -> u16 {
         self.status

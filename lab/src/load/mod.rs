@@ -17,24 +17,29 @@ mod capacity;
 mod conn;
 mod coordinate;
 mod engine;
+mod h2;
 mod hist;
 mod http;
+mod manner;
 mod plan;
 mod report;
 mod shard;
 mod source;
 mod table;
 mod tally;
+mod wire;
 
 pub use ask::{Mix, Session};
 pub use capacity::{Capacity, CapacityOptions, Probe};
 pub use coordinate::{Script, run_here};
 pub use hist::{Hist, Percentiles};
+pub use manner::Manner;
 pub use plan::{Arrive, KeepAlive, LoadPlan, Phase, Sources, Stream};
 pub use report::{
     Counts, EventDone, LoadReport, PhaseReport, Progress, Sessions, SlotPart, SlotReport,
     StreamProgress, StreamReport, Totals,
 };
+pub use wire::Transport;
 
 pub(crate) use capacity::measure;
 pub(crate) use coordinate::{Place, run};

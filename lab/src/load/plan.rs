@@ -2,6 +2,8 @@
 //! What a load consists of.
 
 use super::ask::{self, Mix, Session};
+use super::manner::Manner;
+use super::wire::Transport;
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -96,9 +98,20 @@ pub struct Stream {
     /// Differentiated services code point, 0…63.
     #[serde(default)]
     pub dscp: u8,
+    /// How requests are carried.
+    #[serde(default)]
+    pub transport: Transport,
     /// Several requests a connection; without it each asks for `Connection: close`.
     #[serde(default)]
     pub keep_alive: Option<KeepAlive>,
+    /// How requests are sent, where clients do not behave.
+    #[serde(default)]
+    pub manner: Manner,
+    /// Source ports in turn, first and count; without them the kernel chooses. With few of them an
+    /// address uses a tuple again that the server still has in TIME_WAIT. A client that
+    /// finds its port still in use does not come; it counts as broken.
+    #[serde(default)]
+    pub ports: Option<(u16, u16)>,
     /// Ends a connection whose answer is complete by RST (linger 0) instead of FIN. It spares the
     /// server its TIME_WAIT, which no real client does: only for measuring the generator itself.
     #[serde(default)]
@@ -247,10 +260,14 @@ impl Stream {
             return wrong("path must begin with '/'; path and host hold no blanks");
         }
         ask::check(self)?;
+        if let Err(what) = self.manner.check(self) {
+            return wrong(what);
+        }
+        if self.ports.is_some_and(|(first, count)| count == 0 || first.checked_add(count).is_none())
+        {
+            return wrong("ports are a first one and how many, up to 65,535");
+        }
         match &self.arrive {
-            Arrive::Closed { .. } if self.session.is_some() => {
-                wrong("a closed loop has no sessions")
-            }
             Arrive::Closed { clients: 0 } => wrong("a closed loop needs clients"),
             Arrive::Closed { .. } if plan.closed_until == Nanos::ZERO => {
                 wrong("a closed loop needs closed_until")
@@ -314,10 +331,10 @@ impl Arrive {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn plan(rate: f64) -> LoadPlan {
+    pub(crate) fn plan(rate: f64) -> LoadPlan {
         let stream = Stream {
             name: "all".into(),
             arrive: Arrive::poisson(Profile::constant(Nanos::from_secs(100), rate)),
@@ -327,6 +344,9 @@ mod tests {
             host: default_host(),
             dscp: 0,
             keep_alive: None,
+            transport: Transport::Clear,
+            manner: Manner::Plain,
+            ports: None,
             abortive: false,
             mix: None,
             session: None,

@@ -257,6 +257,10 @@ pub struct LoadReport {
     pub shards: u32,
     /// How late arrivals started after their intended time.
     pub lag: Percentiles,
+    /// CPU time of all load processes in each second of the run: near 1 s on their one CPU the
+    /// generator is the bottleneck.
+    #[serde(default)]
+    pub cpu: Vec<Nanos>,
     /// Why the run must not be judged; empty when it may.
     pub void: Vec<String>,
     /// The streams, in the order of the plan.
@@ -291,8 +295,24 @@ impl LoadReport {
             results.iter().find_map(|r| r.error.as_ref().map(|e| format!("not tried: {e}"))),
         );
         let shards = results.len() as u32;
-        Self { started, shards, lag: lag.percentiles(), void, streams, events: Vec::new() }
+        let (lag, cpu) = (lag.percentiles(), cpu_sum(results));
+        Self { started, shards, lag, cpu, void, streams, events: Vec::new() }
     }
+
+    /// The largest share of one CPU that the generator took in a second.
+    #[must_use]
+    pub fn cpu_peak(&self) -> f64 {
+        self.cpu.iter().map(|used| used.as_secs_f64()).fold(0.0, f64::max)
+    }
+}
+
+/// Second by second over all processes.
+fn cpu_sum(results: &[ShardResult]) -> Vec<Nanos> {
+    let seconds = results.iter().map(|r| r.cpu.len()).max().unwrap_or(0);
+    let at = |second: usize| {
+        results.iter().filter_map(|r| r.cpu.get(second)).fold(Nanos::ZERO, |sum, cpu| sum + *cpu)
+    };
+    (0..seconds).map(at).collect()
 }
 
 fn stream_report(plan: &LoadPlan, name: &str, sum: &StreamTally) -> StreamReport {

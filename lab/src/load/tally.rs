@@ -260,6 +260,8 @@ impl StreamTally {
 pub(crate) struct ShardResult {
     pub(crate) streams: Vec<StreamTally>,
     pub(crate) lag: Hist,
+    /// CPU time by second of the run; the last one has what came after the plan's end, too.
+    pub(crate) cpu: Vec<Nanos>,
     /// Why the first arrival that counts as an error could not be tried.
     pub(crate) error: Option<String>,
 }

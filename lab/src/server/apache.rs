@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Apache httpd with the multi-processing modules that Debian ships, at Debian's defaults.
 
-use super::{Cost, Server, listens};
+use super::{Cost, Server, listens, tls};
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
-use crate::load::Mix;
+use crate::load::{Mix, Transport};
 use crate::os;
 use std::fmt::Write;
 use std::path::Path;
@@ -71,6 +71,11 @@ pub struct ApacheOptions {
     /// count of instructions: a machine whose speed goes up and down serves about as many. For
     /// prefork: threads share that clock.
     pub work: Nanos,
+    /// How requests are carried; HTTP/2 needs threads (mod_http2).
+    pub transport: Transport,
+    /// Whether mod_reqtimeout bounds how long a request's head may take, as Debian has it
+    /// (default: it does not, and a silent connection waits for `Timeout`).
+    pub request_timeout: bool,
 }
 
 impl ApacheOptions {
@@ -89,6 +94,8 @@ impl ApacheOptions {
             busy: false,
             checks: 0,
             work: Nanos::ZERO,
+            transport: Transport::Clear,
+            request_timeout: false,
         }
     }
 
@@ -127,6 +134,23 @@ impl ApacheOptions {
         )
     }
 
+    fn transport_config(&self, text: &mut String, dir: &str) {
+        if self.transport != Transport::Clear {
+            let _ = writeln!(
+                text,
+                "SSLEngine on\nSSLProtocol TLSv1.3\nSSLSessionCache none\n\
+                 SSLCertificateFile {dir}/cert.pem\nSSLCertificateKeyFile {dir}/key.pem"
+            );
+        }
+        if self.transport == Transport::H2 {
+            let _ = writeln!(text, "Protocols h2 http/1.1");
+        }
+        if self.request_timeout {
+            let limits = "header=20-40,minrate=500 body=10,minrate=500";
+            let _ = writeln!(text, "RequestReadTimeout {limits}");
+        }
+    }
+
     fn config(&self, dir: &str) -> String {
         let Self { port, workers, .. } = self;
         let (module, sizes) = match self.mpm {
@@ -141,15 +165,20 @@ impl ApacheOptions {
         };
         let daemon = self.mpm == Mpm::Event || self.start == Cgi::Daemon;
         let modules = [module, if daemon { "cgid" } else { "cgi" }];
+        let listen = if self.transport == Transport::Clear { "" } else { " https" };
         let mut text = format!(
             "ServerRoot {dir}\nDefaultRuntimeDir {dir}\nPidFile {dir}/httpd.pid\n\
-             ServerName lab.test\nListen {port}\nUser www-data\nGroup www-data\n"
+             ServerName lab.test\nListen {port}{listen}\nUser www-data\nGroup www-data\n"
         );
         let rewrite = self.busy.then_some("rewrite");
         let checks = (self.checks > 0).then_some("setenvif");
         let work = self.works().then_some("lua");
+        let http2 = (self.transport == Transport::H2).then_some("http2");
+        let ssl = (self.transport != Transport::Clear).then_some("ssl");
+        let timeout = self.request_timeout.then_some("reqtimeout");
         let always = ["authz_core", "alias"];
-        for name in modules.into_iter().chain(always).chain(rewrite).chain(checks).chain(work) {
+        let chosen = [rewrite, checks, work, ssl, http2, timeout].into_iter().flatten();
+        for name in modules.into_iter().chain(always).chain(chosen) {
             let _ = writeln!(text, "LoadModule {name}_module {MODULES}/mod_{name}.so");
         }
         let _ = writeln!(text, "{sizes}\nMaxRequestWorkers {workers}\nMaxConnectionsPerChild 0");
@@ -160,8 +189,9 @@ impl ApacheOptions {
             let _ = writeln!(text, "ScriptSock {dir}/cgisock");
         }
         if !self.defer_accept {
-            let _ = writeln!(text, "AcceptFilter http none");
+            let _ = writeln!(text, "AcceptFilter http none\nAcceptFilter https none");
         }
+        self.transport_config(&mut text, dir);
         if self.busy {
             let _ = writeln!(text, "RewriteEngine On\nRewriteRule ^ - [R=503,L]");
         }
@@ -220,6 +250,9 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
         os::make_dir(&dir.join(sub))?;
     }
     os::write(&dir.join("www/index.html"), "ok\n")?;
+    if options.transport != Transport::Clear {
+        tls::make(&dir)?;
+    }
     if options.cgi.is_some() || options.files.is_some() {
         build_cgi(&dir)?;
     }
@@ -244,5 +277,6 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
         return Err(LabError::Timeout { what, limit_s: START_LIMIT.as_secs_f64(), said });
     }
     let access_log = Some(dir.join("access.log"));
-    Ok(Server { process, behind: Vec::new(), port: options.port, path, access_log, mix })
+    let (behind, port, transport) = (Vec::new(), options.port, options.transport);
+    Ok(Server { process, behind, port, path, access_log, mix, transport })
 }

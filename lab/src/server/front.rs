@@ -4,6 +4,7 @@
 use super::{Server, count_lines, listens, nginx};
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
+use crate::load::Transport;
 use crate::os;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -70,7 +71,8 @@ pub(crate) fn start(lab: &Lab, kind: &FrontKind, behind: &Server, port: u16) -> 
     };
     let path = behind.path.clone();
     let mix = behind.mix.clone();
-    let server = Server { process, behind: Vec::new(), port, path, access_log: None, mix };
+    let (behind, transport) = (Vec::new(), Transport::Clear);
+    let server = Server { process, behind, port, path, access_log: None, mix, transport };
     Ok(Front { server, kind: kind.clone(), dir })
 }
 

@@ -5,16 +5,19 @@ pub(crate) mod apache;
 pub(crate) mod front;
 pub(crate) mod nft;
 pub(crate) mod nginx;
+pub(crate) mod node;
 pub mod tiny;
+pub(crate) mod tls;
 
 pub use apache::{ApacheOptions, Cgi, Mpm};
 pub use front::{Front, FrontKind};
 pub use nft::{NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
+pub use node::NodeOptions;
 
 use crate::cgroup::Group;
 use crate::error::{LabError, Result};
-use crate::load::{Arrive, Mix, Sources, Stream};
+use crate::load::{Arrive, KeepAlive, Manner, Mix, Session, Sources, Stream, Transport};
 use crate::process::Managed;
 use crate::topology::{CLIENTS_V4, CLIENTS_V6, SERVER_V4, SERVER_V6};
 use serde::{Deserialize, Serialize};
@@ -98,6 +101,8 @@ pub struct Server {
     pub(crate) access_log: Option<PathBuf>,
     /// What its usual requests are, where they are not all for `path`.
     pub(crate) mix: Option<Mix>,
+    /// How requests to it are carried.
+    pub(crate) transport: Transport,
 }
 
 impl Server {
@@ -147,10 +152,26 @@ impl Server {
             path: self.path.clone(),
             host: "lab.test".to_owned(),
             dscp: 0,
+            transport: self.transport,
+            manner: Manner::Plain,
+            ports: None,
             keep_alive: None,
             abortive: false,
             mix: self.mix.clone(),
             session: None,
+        }
+    }
+
+    /// The same as sessions: so many requests on one connection, with `think` from a response to
+    /// the next request. The client closes after the last; a single one in HTTP/1.1 asks the server
+    /// to close.
+    #[must_use]
+    pub fn sessions(&self, name: &str, arrive: Arrive, requests: u32, think: Nanos) -> Stream {
+        let keep = requests > 1 || self.transport == Transport::H2;
+        Stream {
+            keep_alive: keep.then_some(KeepAlive { requests }),
+            session: Some(Session { requests, think, cookie: String::new() }),
+            ..self.stream(name, arrive)
         }
     }
 

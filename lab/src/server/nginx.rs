@@ -2,9 +2,10 @@
 //! nginx: static files, or in front of a slow upstream of bounded concurrency.
 
 use super::tiny::{TinyOptions, command as tiny_command};
-use super::{Server, listens};
+use super::{Server, listens, tls};
 use crate::error::Result;
 use crate::lab::{Lab, START_LIMIT};
+use crate::load::Transport;
 use crate::os;
 use std::path::Path;
 
@@ -17,11 +18,14 @@ pub struct NginxOptions {
     pub connections: u32,
     /// What it passes requests on to; `None` serves a static file.
     pub upstream: Option<TinyOptions>,
+    /// How requests to it are carried (default: in cleartext); to the upstream they are in
+    /// cleartext, one a connection.
+    pub transport: Transport,
 }
 
 impl Default for NginxOptions {
     fn default() -> Self {
-        Self { port: 80, connections: 768, upstream: None }
+        Self { port: 80, connections: 768, upstream: None, transport: Transport::Clear }
     }
 }
 
@@ -83,9 +87,24 @@ pub(crate) fn start(lab: &Lab, options: &NginxOptions) -> Result<Server> {
         }
     };
     let port = options.port;
-    let http =
-        format!("server {{ listen {port}; listen [::]:{port}; server_name lab.test; {place} }}\n");
+    let (listen, ssl) = match options.transport {
+        Transport::Clear => ("", String::new()),
+        Transport::Tls => (" ssl", secured(&dir)?),
+        Transport::H2 => (" ssl http2", secured(&dir)?),
+    };
+    let http = format!(
+        "server {{ listen {port}{listen}; listen [::]:{port}{listen}; server_name lab.test; \
+         {ssl}{place} }}\n"
+    );
     let process = start_with(lab, &dir, &frame(&dir, options.connections, &http), port)?;
     let (access_log, path) = (Some(dir.join("access.log")), "/index.html".to_owned());
-    Ok(Server { process, behind, port, path, access_log, mix: None })
+    let transport = options.transport;
+    Ok(Server { process, behind, port, path, access_log, mix: None, transport })
+}
+
+/// Makes a certificate; gives what the configuration says of it.
+fn secured(dir: &Path) -> Result<String> {
+    let files = tls::make(dir)?;
+    let (certificate, key) = (os::text(&files.certificate), os::text(&files.key));
+    Ok(format!("ssl_certificate {certificate}; ssl_certificate_key {key}; ssl_protocols TLSv1.3; "))
 }

@@ -9,7 +9,7 @@ use crate::world::gate::{Gated, Queue, Syn};
 use crate::world::report::Observer;
 use tidegate_model::PRIORITIES;
 use tidegate_units::{Clock, Nanos, Random};
-use tidegate_workload::OnReset;
+use tidegate_workload::{OnReset, exponential};
 
 /// First wait before the ACK and the first payload are sent again; doubles (Linux' least
 /// retransmission time-out).
@@ -18,6 +18,12 @@ const RETRY: Nanos = Nanos::from_millis(200);
 const RETRY_DOUBLINGS_MAX: u32 = 9;
 /// The lease holds this long after the last tick, and has run out after the second time.
 const LEASE_S: (f64, f64) = (3.0, 10.0);
+/// Mean pause of a closed loop's user between two sessions, at least; half of what a session thinks
+/// where that is more. Without it users with constant times fall into step, and the server idles
+/// while all of them think.
+const CLOSED_PAUSE_S: f64 = 0.5;
+/// What a pause's draw is for.
+const PURPOSE_PAUSE: u32 = 17;
 /// What a think time's draw is for; stages of the server have lower numbers.
 const PURPOSE_THINK: u32 = 16;
 
@@ -266,9 +272,12 @@ impl World {
         let conn = &mut self.conns[id];
         conn.client = Client::Over;
         conn.track.closed(now, self.gates[conn.service].tracked());
-        let stream = conn.stream;
+        let (stream, number) = (conn.stream, conn.number);
         if matches!(self.spec.streams[stream].load, Load::Closed(..)) {
-            self.engine.schedule(now, Happening::Arrive(stream));
+            let thinks_s = self.spec.streams[stream].session.thinks_s();
+            let mut draws = Draws::new(self.spec.seed, number, (0, PURPOSE_PAUSE));
+            let pause = CLOSED_PAUSE_S.max(thinks_s / 2.0) * exponential(&mut draws);
+            self.engine.schedule(now + Nanos::from_secs_f64(pause), Happening::Arrive(stream));
         }
     }
 }

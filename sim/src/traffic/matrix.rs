@@ -4,8 +4,7 @@
 
 use super::sense::Accounting;
 use super::spec::{
-    Held, Load, PacketCost, ServerSpec, Service, Session, Spec, Stream, Transport, constant,
-    exponential,
+    Held, Load, PacketCost, ServerSpec, Service, Session, Spec, Stream, Transport, Work, constant,
 };
 use super::{Course, run};
 use crate::survival::shipped;
@@ -14,21 +13,28 @@ use crate::world::report::{PhaseReport, Report};
 use tidegate_control::Mode;
 use tidegate_policy::Action;
 use tidegate_units::Nanos;
+use tidegate_workload::Shape;
 
 /// Loads above the calm one, in the order in which they come.
 pub const LOADS: [f64; 4] = [1.0, 2.0, 3.0, 10.0];
-/// The calm load, before and after each of them.
+/// The calm load, before all of them.
 pub const CALM: f64 = 0.9;
+/// The load before and after each of them.
+const AROUND: f64 = 0.5;
 /// Users of the closed loops that look for the capacity, from the first to the last.
 const USERS: (usize, usize) = (8, 2048);
 /// Each closed loop has this many times the users of the one before.
-const USERS_GROWTH: f64 = 1.3;
+const USERS_GROWTH: f64 = 1.25;
 /// A closed loop whose goodput is below this share of the best is past it.
 const PAST: f64 = 0.98;
-/// Seconds of calm after a load on top of half of it: what drop's repeated SYNs and a backlog take.
-const AFTER_S: f64 = 10.0;
+/// Seconds after a load: what drop's repeated SYNs and a backlog take, and some calm.
+const AFTER_S: f64 = 15.0;
 /// Closed loops past the best after which nobody looks further.
 const PAST_MAX: u32 = 4;
+
+/// How requests of the same kind differ. With constant ones clients with constant pauses fall into
+/// step under processor sharing, which no real server does.
+pub const NATURAL: Shape = Shape::Lognormal { cv: 0.5 };
 
 /// One cell.
 #[derive(Clone, Debug)]
@@ -78,7 +84,7 @@ pub fn prefork() -> ServerSpec {
         keep_alive: Nanos::from_secs(5),
         handshake_s: 1.5e-3,
         wait: None,
-        cpu: exponential(4.0),
+        cpu: constant(4.0),
         upstream: None,
     }
 }
@@ -103,7 +109,7 @@ pub fn nginx() -> ServerSpec {
         keep_alive: Nanos::from_secs(75),
         handshake_s: 0.3e-3,
         cpu: constant(0.2),
-        upstream: Some((16, exponential(40.0))),
+        upstream: Some((16, constant(40.0))),
         ..prefork()
     }
 }
@@ -117,7 +123,7 @@ pub fn node() -> ServerSpec {
         accept_s: 100e-6,
         keep_alive: Nanos::from_secs(5),
         handshake_s: 0.6e-3,
-        cpu: exponential(4.0),
+        cpu: constant(4.0),
         upstream: None,
         ..nginx()
     }
@@ -130,9 +136,17 @@ pub fn session(transport: Transport, requests: u32, think_s: f64) -> Session {
     Session { transport, requests, think, rtt: Nanos::from_millis(10), ..Session::one() }
 }
 
+/// A server whose requests differ: the means stay.
+#[must_use]
+pub fn shaped(server: ServerSpec, shape: Shape) -> ServerSpec {
+    let cpu = Work { shape, ..server.cpu };
+    let upstream = server.upstream.map(|(places, work)| (places, Work { shape, ..work }));
+    ServerSpec { cpu, upstream, ..server }
+}
+
 /// All cells: HTTP/2 has no prefork, and one request has nothing to think about.
 #[must_use]
-pub fn cells() -> Vec<Cell> {
+pub fn cells(shape: Shape) -> Vec<Cell> {
     let servers = [("prefork", prefork(), 2), ("event", event(), 2), ("nginx", nginx(), 2)];
     let servers = servers.into_iter().chain([("node", node(), 4)]);
     let transports =
@@ -147,7 +161,7 @@ pub fn cells() -> Vec<Cell> {
             for (requests, think_s) in kinds {
                 cells.push(Cell {
                     name: format!("{name}-{word}-{requests}x{think_s}"),
-                    server: server.clone(),
+                    server: shaped(server.clone(), shape),
                     cpus,
                     session: session(transport, requests, think_s),
                 });
@@ -203,7 +217,7 @@ impl Cell {
     }
 
     /// Phases of the judged run: calm for as long as it takes to begin so many connections, then
-    /// each load and calm again. A load counts once it has risen: where clients think, as many
+    /// each load between lighter ones. A load counts once it has risen: where clients think, as many
     /// sessions as belong to it are under way only when the first of them are over.
     fn phases(&self, capacity: f64, effort: &Effort) -> Vec<Phase> {
         let sessions_s = |multiple: f64| multiple * capacity / f64::from(self.session.requests);
@@ -213,10 +227,14 @@ impl Cell {
             lasts: Nanos::from_secs_f64(seconds),
         };
         let calm_s = (effort.calm_sessions / sessions_s(CALM)).max(effort.load_s + rise_s);
-        let after_s = rise_s + effort.load_s / 2.0 + AFTER_S;
-        let mut phases = vec![phase(CALM, calm_s)];
+        let after_s = rise_s + AFTER_S;
+        let mut phases = vec![phase(CALM, calm_s), phase(AROUND, after_s)];
         for load in LOADS {
-            phases.extend([phase(load, rise_s), phase(load, effort.load_s), phase(CALM, after_s)]);
+            phases.extend([
+                phase(load, rise_s),
+                phase(load, effort.load_s),
+                phase(AROUND, after_s),
+            ]);
         }
         phases
     }
@@ -283,7 +301,7 @@ pub fn judge(
     let normal_s = normal_s.unwrap_or(p99_calm_s);
     let mut at = [At::default(); LOADS.len()];
     for (index, at) in at.iter_mut().enumerate() {
-        *at = told(&report, 1 + 3 * index, (capacity, normal_s));
+        *at = told(&report, 2 + 3 * index, (capacity, normal_s));
     }
     Ok(Outcome { capacity, calm: (calm.began, calm.refused), p99_calm_s, at, report })
 }

@@ -18,6 +18,8 @@ pub mod matrix;
 mod sense;
 mod serve;
 pub mod spec;
+#[cfg(test)]
+mod tests;
 mod track;
 pub mod worlds;
 
@@ -219,9 +221,6 @@ impl World {
         match self.spec.changes[index].1 {
             Change::Speed(speed) => {
                 self.cpu.set_speed(now, speed);
-                for server in &mut self.servers {
-                    server.speed = speed;
-                }
                 self.replan = true;
             }
             Change::Wait(service, mean_s) => self.servers[service].set_wait(mean_s),

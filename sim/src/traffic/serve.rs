@@ -29,7 +29,6 @@ enum Task {
 #[derive(Debug)]
 pub(super) struct Server {
     spec: ServerSpec,
-    pub(super) speed: f64,
     accept: VecDeque<Id>,
     ready: VecDeque<Id>,
     busy: usize,
@@ -47,7 +46,6 @@ impl Server {
     pub(super) fn new(spec: ServerSpec) -> Self {
         Self {
             spec,
-            speed: 1.0,
             accept: VecDeque::new(),
             ready: VecDeque::new(),
             busy: 0,
@@ -367,8 +365,7 @@ impl World {
                 continue;
             }
             server.upstream_busy += 1;
-            let speed = server.speed;
-            let amount = self.draw(id, part, (work, PURPOSE_UPSTREAM)) / speed;
+            let amount = self.draw(id, part, (work, PURPOSE_UPSTREAM));
             let at = now + Nanos::from_secs_f64(amount);
             self.engine.schedule(at, Happening::Upstream(id, part));
         }

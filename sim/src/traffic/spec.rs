@@ -129,7 +129,7 @@ pub struct Service {
 /// Something that changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// Speed of processors and upstreams; 1 is full.
+    /// Speed of the machine's processors; 1 is full.
     Speed(f64),
     /// Mean of the wait of a service's requests, in seconds.
     Wait(usize, f64),

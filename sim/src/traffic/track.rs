@@ -97,6 +97,8 @@ impl Track {
             totals.connections.ended += 1;
             totals.connections.ended_exchanges += self.exchanges;
             totals.end.record(now.since(self.proved_at));
+        } else if self.asked {
+            totals.connections.lost += 1;
         }
     }
 
@@ -150,6 +152,6 @@ mod tests {
         track.closed(Nanos(3), &mut totals);
         track.response(Nanos(4), &mut totals);
         assert_eq!((totals.open, totals.waiting, totals.first_byte.count), (0, 0, 0));
-        assert_eq!(totals.connections.ended, 0);
+        assert_eq!((totals.connections.ended, totals.connections.lost), (0, 1));
     }
 }

@@ -3,7 +3,7 @@
 //! dependencies, other capacities, an old backlog, a stopped daemon, idle connections, long polls,
 //! slow uploads, several services on one machine, very slow and very fast servers.
 
-use super::matrix::{Variant, event, nginx, node, prefork, session};
+use super::matrix::{self, Variant, session, shaped};
 use super::sense::Accounting;
 use super::spec::{
     Change, Habit, Load, PacketCost, ServerSpec, Service, Session, Spec, Stream, Transport,
@@ -13,6 +13,7 @@ use crate::survival::shipped;
 use crate::world::Phase;
 use tidegate_control::Mode;
 use tidegate_units::Nanos;
+use tidegate_workload::Shape;
 
 /// A world with a name.
 #[derive(Clone)]
@@ -120,6 +121,23 @@ fn others(habit: Habit, rates: &[(f64, f64)]) -> Stream {
     Stream { service: 0, session, load: load(1.0, rates) }
 }
 
+/// The servers of the matrix, with requests that differ.
+fn prefork() -> ServerSpec {
+    shaped(matrix::prefork(), Shape::Exponential)
+}
+
+fn event() -> ServerSpec {
+    shaped(matrix::event(), Shape::Exponential)
+}
+
+fn nginx() -> ServerSpec {
+    shaped(matrix::nginx(), Shape::Exponential)
+}
+
+fn node() -> ServerSpec {
+    shaped(matrix::node(), Shape::Exponential)
+}
+
 /// Seconds as a time.
 const fn s(seconds: u64) -> Nanos {
     Nanos::from_secs(seconds)
@@ -185,7 +203,11 @@ fn capacities() -> Vec<Row> {
     vec![
         Row::new(("capacity-event", asks), (event(), 500.0), one(), &loads).changed(&changes),
         Row::new(("capacity-event-tls-5", asks), (event(), 465.0), five, &loads).changed(&changes),
-        Row::new(("capacity-nginx", asks), (nginx(), 400.0), one(), &loads).changed(&changes),
+        Row::new(("capacity-nginx", asks), (nginx(), 400.0), one(), &loads).changed(&[
+            (50, Change::Upstream(0, 0.02)),
+            (80, Change::Upstream(0, 0.04)),
+            (110, Change::Upstream(0, 0.08)),
+        ]),
     ]
 }
 

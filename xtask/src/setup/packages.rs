@@ -29,6 +29,7 @@ pub(super) const PACKAGES: &[Package] = &[
     // To test and to show: real servers, unmodified
     package("apache2", "the protected server of the lab and the demo, prefork and event"),
     package("nginx", "a protected server of the lab; limit_conn in the comparison"),
+    package("nodejs", "a protected server of the lab: http, https, http2; a client of the tests"),
     package("haproxy", "comparison: what a refusal in a proxy costs"),
     package("nftables", "comparison: what a refusal in the packet filter costs"),
     // To see how refusals look to those who get them
@@ -49,11 +50,9 @@ pub(super) const PACKAGES: &[Package] = &[
     package("python3-venv", "`setup --rivals` unpacks a proxy that comes as a Python package"),
 ];
 
-/// Only `setup --clients` installs these: some 400 MB.
-pub(super) const CLIENTS: &[Package] = &[
-    package("nodejs", "a real client: Node's http with a keep-alive agent"),
-    package("chromium", "a real client: a browser, without a screen"),
-];
+/// Only `setup --clients` installs this: some 300 MB.
+pub(super) const CLIENTS: &[Package] =
+    &[package("chromium", "a real client: a browser, without a screen")];
 
 /// Only `cargo xtask guest` installs these.
 pub(super) const GUEST: &[Package] = &[

@@ -60,7 +60,7 @@ impl DefaultController {
     pub(super) fn alarm(&self, tick: &Tick) -> (Vec<Family>, bool) {
         let waiting = tick.waiting;
         let (excess, alarm) = self.excess(waiting);
-        let time = excess > alarm;
+        let time = excess > alarm && !self.harmless;
         let (resource, queue) = (self.standing.resource(), self.standing.queue());
         let beyond_chance = excess > EXCESS_LARGE * alarm;
         let losing = lossy(&self.history);

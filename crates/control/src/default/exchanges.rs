@@ -16,21 +16,26 @@ use tidegate_model::signals::Counts;
 const ENDS: f64 = 64.0;
 /// Fewest ends that say something.
 const ENDS_MIN: f64 = 8.0;
-/// First responses in a window that is compared with its exchanges, and ticks at most.
-const ANSWERED: f64 = 64.0;
-/// See [`ANSWERED`].
-const TICKS: usize = 100;
+/// Seconds in which exchanges and first responses are averaged before they are compared: longer than
+/// connections live, or each wave of them would look like another kind.
+const RATIO_SECONDS: f64 = 20.0;
+/// Fewest first responses in it that say something.
+const ANSWERED_MIN: f64 = 16.0;
 /// A connection counts as at most this many exchanges: from there on, none need be admitted for those
 /// that are in to be enough.
 const EACH_MAX: f64 = 10_000.0;
 /// SYN-ACKs in a window whose share of completed handshakes is known, and ticks at most.
 const REPLIED: f64 = 64.0;
+/// See [`REPLIED`].
+const TICKS: usize = 100;
 
 /// What was seen of connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Exchanges {
     ends: f64,
     ended_exchanges: f64,
+    answered: f64,
+    completed: f64,
 }
 
 impl Exchanges {
@@ -45,13 +50,18 @@ impl Exchanges {
         let keep = libm::exp(-ended / ENDS);
         self.ends = keep * self.ends + ended;
         self.ended_exchanges = keep * self.ended_exchanges + float(connections.ended_exchanges);
-        let turned_away = tick.turned_away * proved_share(history);
+        let keep = libm::exp(-tick.seconds / RATIO_SECONDS);
+        self.answered = keep * self.answered + float(connections.answered);
+        self.completed = keep * self.completed + tick.completed;
+        let share = proved_share(history);
+        let turned_away = tick.turned_away * share;
         Sums {
             offered: float(connections.asked) + turned_away,
             turned_away,
             answered: float(connections.answered),
             lost: float(connections.lost),
             ignored: float(counts.admitted) - float(connections.replied),
+            coming: float(counts.admitted) * share - float(connections.asked),
             replied: float(connections.replied),
             proved: float(connections.proved),
             ..tick
@@ -59,10 +69,9 @@ impl Exchanges {
     }
 
     /// Exchanges that a connection brings, at least one.
-    pub(super) fn each(&self, history: &History) -> f64 {
-        let lately = history.answering(ANSWERED, TICKS);
-        let ratio =
-            if lately.answered >= ANSWERED { lately.completed / lately.answered } else { 1.0 };
+    pub(super) fn each(&self) -> f64 {
+        let known = self.answered >= ANSWERED_MIN;
+        let ratio = if known { self.completed / self.answered } else { 1.0 };
         let ended = if self.ends >= ENDS_MIN { self.ended_exchanges / self.ends } else { 1.0 };
         ratio.max(ended).clamp(1.0, EACH_MAX)
     }

@@ -69,7 +69,7 @@ use tidegate_units::{Nanos, Share};
 const SHED_BURST_MAX: f64 = 1024.0;
 /// The guard while calm: at least this many jobs above the usual, whatever the server: what a
 /// healthy burst may bring before its server has shown how fast it is.
-const GUARD_MIN: f64 = 256.0;
+const GUARD_MIN: f64 = 96.0;
 /// The guard in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
 /// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
@@ -78,7 +78,7 @@ const GUARD_OBJECTIVE: f64 = 0.8;
 const GUARD_REACH_OBJECTIVE: f64 = 0.33;
 /// The guard there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
 /// one in a million.
-const GUARD_REACH_MIN: f64 = 128.0;
+const GUARD_REACH_MIN: f64 = 96.0;
 /// Below this share of CPU used, completions over it are no estimate of what could be reached.
 const REACH_CPU_MIN: f64 = 0.1;
 /// Seconds in which it is averaged.
@@ -90,6 +90,10 @@ const USUAL_SECONDS: f64 = 2.0;
 const TAU_DEPARTURES: f64 = 64.0;
 /// Seconds of that time constant at least: three ticks, so that the delay of one keeps it stable.
 const TAU_SECONDS_MIN: f64 = 0.3;
+/// The same in cycles of a connection, from one request to the next.
+const TAU_CYCLES: f64 = 2.0;
+/// Ticks in which who was admitted is expected to ask.
+const COMING_TICKS: usize = 10;
 /// Departures over which μ is averaged, and seconds at least.
 const MU_DEPARTURES: f64 = 64.0;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
@@ -112,6 +116,18 @@ const UNUSED_LIVES: f64 = 2.0;
 const PEAK_COMPLETIONS: f64 = 512.0;
 /// See [`PEAK_COMPLETIONS`].
 const PEAK_TICKS_MIN: usize = 10;
+/// A tick longer than this follows a gap.
+const GAP_MIN: Nanos = Nanos::from_millis(1500);
+/// Where no more of the CPU is used, what is in flight may be harmless,
+const HARMLESS_CPU: f64 = 0.8;
+/// if so many responses in so many ticks took no longer than this many times the baseline.
+const HARMLESS_RESPONSES: f64 = 8.0;
+/// See [`HARMLESS_RESPONSES`].
+const HARMLESS_TICKS: usize = 10;
+/// See [`HARMLESS_RESPONSES`].
+const HARMLESS_TIMES: f64 = 2.0;
+/// So many ceilings in flight that are harmless show that the ceiling holds nothing off.
+const HARMLESS_CEILINGS: f64 = 2.0;
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
 const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 /// Seconds in which the peak of completions fades to half.
@@ -149,6 +165,9 @@ pub struct DefaultController {
     since: Nanos,
     waiting_before: Option<f64>,
     exchanges: Exchanges,
+    /// Whether what is in flight costs the server nothing: see [`Self::is_harmless`].
+    harmless: bool,
+    harmless_s: f64,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -210,6 +229,8 @@ impl DefaultController {
             since: Nanos::ZERO,
             waiting_before: None,
             exchanges: Exchanges::default(),
+            harmless: false,
+            harmless_s: 0.0,
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -225,6 +246,10 @@ impl DefaultController {
         let dt = tick.sums.seconds;
         let keep = libm::exp(-dt / USUAL_SECONDS);
         self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
+        self.harmless_s = if self.harmless { self.harmless_s + dt } else { 0.0 };
+        if self.harmless {
+            self.usual = self.usual.max(tick.waiting);
+        }
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= PEAK_TICKS_MIN {
             let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
@@ -262,17 +287,57 @@ impl DefaultController {
             unused: 0.0,
             families,
             watched: self.watched,
-            each: self.exchanges.each(&self.history),
+            each: self.exchanges.each(),
+            cycle_s: 0.0,
             life_s: 0.0,
         });
         self.since = tick.now;
     }
 
+    /// Whether what is in flight costs the server nothing, as long polls do: CPU and accept queue
+    /// are free, and most of what completes is as fast as ever.
+    fn is_harmless(&self, signals: &Signals, age_max: Nanos) -> bool {
+        let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
+        let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
+        let lately = self.history.last(HARMLESS_TICKS);
+        let (Some(cpu), Some(queue), Some(r0_s)) = (cpu, queue, self.baseline.r0_s) else {
+            return false;
+        };
+        cpu.get() < HARMLESS_CPU
+            && queue.length == 0
+            && lately.responses >= HARMLESS_RESPONSES
+            && lately.medians_s <= HARMLESS_TIMES * r0_s * lately.responses
+    }
+
+    /// The daemon stood still, or the machine did: limits go on from what is in flight now.
+    fn after_gap(&mut self, signals: &Signals, waiting: f64, mode: Mode) -> ServiceLimits {
+        self.history = History::default();
+        self.standing = Standing::default();
+        self.waiting_before = Some(waiting);
+        self.last = match &mut self.shed {
+            Some(shed) => {
+                shed.fresh_start();
+                let shed = shed.clone();
+                self.shedding(&shed, waiting, mode)
+            }
+            None => self.calm(Vec::new()),
+        };
+        self.last.why.text.push_str(", after a gap");
+        self.since = self.since.max(signals.now);
+        self.last.clone()
+    }
+
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
+        let above = |shed: &Shed| {
+            self.waiting() > HARMLESS_CEILINGS * shed.ceiling(self.objective_s)
+                && self.harmless_s >= UNUSED_SECONDS
+        };
+        let in_vain = self.shed.as_ref().is_some_and(above);
         let over = self.shed.as_ref().is_some_and(|shed| {
             let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * shed.life_s);
-            shed.missing >= self.release_arrivals
+            in_vain
+                || shed.missing >= self.release_arrivals
                 || shed.unused_s >= unused_s && shed.unused >= UNUSED_ARRIVALS
         });
         if !over {
@@ -320,8 +385,12 @@ impl DefaultController {
         let target = shed.target(self.objective_s);
         // A connection brings its exchanges with it: what it adds in flight is one.
         let departures = shed.mu / shed.each;
-        let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN);
-        let correction = if mode == Mode::Shadow { 0.0 } else { (target - waiting) / tau };
+        // Those who think come back: nobody new is let in for them meanwhile.
+        let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN).max(TAU_CYCLES * shed.cycle_s);
+        // What was let in and has not asked yet will: where handshakes take long, it is many.
+        let coming = self.history.last(COMING_TICKS).coming;
+        let ahead = (waiting + coming).max(0.0);
+        let correction = if mode == Mode::Shadow { 0.0 } else { (target - ahead) / tau };
         let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
         let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
         let text = format!(
@@ -355,6 +424,10 @@ impl Controller for DefaultController {
             return self.blind(signals.now);
         };
         let waiting = float(waiting.value);
+        if signals.period > GAP_MIN {
+            // The daemon stood still: what came meanwhile says nothing of a second.
+            return self.after_gap(signals, waiting, mode);
+        }
         let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(0.0);
         let sums =
             self.exchanges.see(sums(signals, &counts.value, growth), &counts.value, &self.history);
@@ -363,11 +436,12 @@ impl Controller for DefaultController {
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
         self.standing.see(signals, age_max);
         self.learn(&tick);
+        self.harmless = self.is_harmless(signals, age_max);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
-        let each = self.exchanges.each(&self.history);
+        let each = self.exchanges.each();
         let open = signals.time.open.zip(signals.time.silent);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
@@ -422,6 +496,7 @@ fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
         completed: float(counts.completed),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),
+        medians_s: times.p50.as_secs_f64() * float(times.count),
         growth,
         ..Sums::default()
     }

@@ -38,6 +38,8 @@ const TRIAL_SHARE: f64 = 0.8;
 const TRIAL_RAISE: f64 = 1.0;
 /// Completions must follow by this share: 2.4 deviations.
 const TRIAL_FOLLOW: f64 = 0.15;
+/// From one request of a connection to its next counts as at most so long.
+const CYCLE_SECONDS_MAX: f64 = 5.0;
 /// A connection counts as living at most so long.
 const LIFE_SECONDS_MAX: f64 = 30.0;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
@@ -77,6 +79,8 @@ pub(super) struct Shed {
     pub(super) watched: bool,
     /// Exchanges that a connection brings.
     pub(super) each: f64,
+    /// Seconds from one request of a connection to its next.
+    pub(super) cycle_s: f64,
     /// Seconds that a connection lives.
     pub(super) life_s: f64,
 }
@@ -131,12 +135,19 @@ impl Shed {
         jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
     }
 
+    /// What was counted towards a release or a trial was counted of another time.
+    pub(super) fn fresh_start(&mut self) {
+        (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
+        (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+    }
+
     /// Takes what is known of connections: exchanges each, those that are open and those that are
     /// silent.
     pub(super) fn connections(&mut self, each: f64, levels: Option<(u64, u64)>) {
         self.each = each;
         let alive = levels.map_or(0, |(open, silent)| open.saturating_sub(silent)) as f64;
-        self.life_s = (alive * self.each / self.mu).min(LIFE_SECONDS_MAX);
+        self.cycle_s = if each > 1.0 { (alive / self.mu).min(CYCLE_SECONDS_MAX) } else { 0.0 };
+        self.life_s = (self.cycle_s * self.each).min(LIFE_SECONDS_MAX);
     }
 
     pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
@@ -144,7 +155,8 @@ impl Shed {
         let short = tick.waiting < self.target(objective_s) / 2.0;
         if short && refused > 0.0 && !self.watched {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured.
-            self.mu = (self.mu * libm::exp2(seconds / MU_DOUBLING_SECONDS)).min(RATE_CEILING);
+            let doubling_s = MU_DOUBLING_SECONDS.max(self.life_s);
+            self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(RATE_CEILING);
         } else if !short {
             let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
             let weight = 1.0 - libm::exp(-seconds / span);

@@ -35,6 +35,8 @@ pub(crate) struct Place<'a> {
     pub(crate) lab: &'a Lab,
     pub(crate) server: &'a ServerSpec,
     pub(crate) program: &'a Path,
+    /// The request rules of the service; null for none.
+    pub(crate) requests: serde_json::Value,
 }
 
 /// What runs; ended by [`Arm::end`], or by drop.
@@ -81,6 +83,11 @@ impl Arm {
         self.front.as_ref().map_or(&self.server, |front| &front.server)
     }
 
+    /// The product, where it runs.
+    pub(crate) const fn product(&self) -> Option<&Product> {
+        self.product.as_ref()
+    }
+
     /// Ends it in good order.
     pub(crate) fn end(mut self) -> Result<()> {
         self.product.take().map_or(Ok(()), Product::stop).context("tidegate does not end")
@@ -88,8 +95,11 @@ impl Arm {
 }
 
 fn product(place: &Place<'_>, action: &str) -> Result<Product> {
-    let services =
-        json!({"web": {"mode": "enforce", "listen": ["*:80"], "policy": {"action": action}}});
+    let mut web = json!({"mode": "enforce", "listen": ["*:80"], "policy": {"action": action}});
+    if !place.requests.is_null() {
+        web["requests"] = place.requests.clone();
+    }
+    let services = json!({"web": web});
     let config = ProductConfig { services, ..ProductConfig::one("web", &[]) };
     place.lab.start_product(place.program, &config).context("tidegate")
 }

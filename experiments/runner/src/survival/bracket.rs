@@ -7,20 +7,20 @@ use anyhow::Result;
 use std::fmt;
 
 /// What is void is run so often.
-pub(super) const TRIES: u32 = 3;
+pub(crate) const TRIES: u32 = 3;
 
 /// One run of one variant.
 #[derive(Clone, Debug)]
-pub(super) struct Job {
-    pub(super) variant: String,
-    pub(super) how: How,
+pub(crate) struct Job {
+    pub(crate) variant: String,
+    pub(crate) how: How,
     /// Loads are multiples of this, in answers per second.
-    pub(super) base: f64,
+    pub(crate) base: f64,
 }
 
 /// What is offered.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum How {
+pub(crate) enum How {
     /// This load after a lower one.
     Load(f64),
     /// This load from the first second on.
@@ -41,22 +41,22 @@ impl fmt::Display for Job {
 
 /// What `none` at 0.9 has shown: p99 over all, and of its worst slot. In seconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Normal {
-    pub(super) p99: f64,
-    pub(super) slot_p99: f64,
+pub(crate) struct Normal {
+    pub(crate) p99: f64,
+    pub(crate) slot_p99: f64,
     /// Nothing has been seen yet.
-    pub(super) is_assumed: bool,
+    pub(crate) is_assumed: bool,
 }
 
 /// What came out of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Made {
-    pub(super) rows: Vec<Row>,
-    pub(super) normal: Option<Normal>,
+pub(crate) struct Made {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) normal: Option<Normal>,
 }
 
 /// Where runs are made.
-pub(super) trait Bench {
+pub(crate) trait Bench {
     /// Measures the capacity, in answers per second.
     fn capacity(&mut self) -> Result<f64>;
     /// Makes a run; nothing, with a note, if it stays void by itself.
@@ -67,13 +67,13 @@ pub(super) trait Bench {
 
 /// When the drift of the capacity makes runs void.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     /// Largest drift, as a share.
-    pub(super) drift_max: f64,
+    pub(crate) drift_max: f64,
     /// They are kept nevertheless.
-    pub(super) keep_void: bool,
+    pub(crate) keep_void: bool,
     /// The capacity before them.
-    pub(super) before: f64,
+    pub(crate) before: f64,
 }
 
 /// Makes the runs and measures the capacity after them, again while it drifts; the rows come with
@@ -81,7 +81,7 @@ pub(super) struct Rule {
 ///
 /// # Errors
 /// What the bench says.
-pub(super) fn bracket(bench: &mut impl Bench, jobs: &[Job], rule: Rule) -> Result<Vec<Made>> {
+pub(crate) fn bracket(bench: &mut impl Bench, jobs: &[Job], rule: Rule) -> Result<Vec<Made>> {
     let names: Vec<String> = jobs.iter().map(ToString::to_string).collect();
     let names = names.join("; ");
     let mut before = rule.before;

@@ -2,12 +2,13 @@
 //! The survival experiment in the lab: a real server under loads below, at and far above its
 //! capacity, without tidegate and with it.
 
-mod arm;
-mod bracket;
+pub(crate) mod arm;
+pub(crate) mod bracket;
 mod figures;
-mod measure;
+pub(crate) mod measure;
 mod run;
 mod scenario;
 
+pub(crate) use run::plan;
 pub use run::{Options, Outcome, Watch, run};
-pub use scenario::{Beside, Extent, Scenario};
+pub use scenario::{Beside, Extent, Scenario, ServerKind, ServerSpec};

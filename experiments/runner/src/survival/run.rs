@@ -342,7 +342,12 @@ impl Survival<'_> {
     fn arm(&self, variant: &str) -> Result<Arm> {
         let capacity = self.latest.context("the capacity is not measured yet")?;
         let server = &self.scenario.server;
-        let place = Place { lab: &self.lab, server, program: &self.options.program };
+        let place = Place {
+            lab: &self.lab,
+            server,
+            program: &self.options.program,
+            requests: serde_json::Value::Null,
+        };
         Arm::start(&place, variant, Known { capacity, clients: self.clients })
     }
 }
@@ -381,7 +386,7 @@ impl Bench for Survival<'_> {
 }
 
 /// Pieces (name, load, seconds) as a plan; those of no length are left out.
-fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
+pub(crate) fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
     let (mut segments, mut phases, mut from) = (Vec::new(), Vec::new(), Nanos::ZERO);
     for (name, load, seconds) in pieces.iter().filter(|piece| piece.2 > 0.0) {
         let lasts = Nanos::from_secs_f64(*seconds);
@@ -400,6 +405,9 @@ fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> LoadPlan {
         host: "lab.test".into(),
         dscp: 0,
         keep_alive: None,
+        transport: tidegate_lab::Transport::Clear,
+        manner: tidegate_lab::Manner::Plain,
+        ports: None,
         abortive: false,
         mix: None,
         session: None,

@@ -2,7 +2,10 @@
 //! scenario.yaml of a survival experiment.
 
 use serde::Deserialize;
-use tidegate_lab::{ApacheOptions, Cost, Lab, LabError, Mpm, NginxOptions, Server, TinyOptions};
+use tidegate_lab::{
+    ApacheOptions, Cost, Lab, LabError, Mpm, NginxOptions, NodeOptions, Server, TinyOptions,
+    Transport,
+};
 use tidegate_units::Nanos;
 
 /// Port of an upstream.
@@ -102,6 +105,16 @@ pub struct ServerSpec {
     /// Whether times are exponential instead of constant.
     #[serde(default)]
     pub exponential: bool,
+    /// How requests are carried; the server with workers of its own speaks cleartext only.
+    #[serde(default)]
+    pub transport: Transport,
+    /// Whether Apache sees connections only once they have sent something, its own default.
+    #[serde(default = "deferred")]
+    pub defer_accept: bool,
+}
+
+const fn deferred() -> bool {
+    true
 }
 
 /// The servers that the lab starts.
@@ -114,6 +127,8 @@ pub enum ServerKind {
     ApacheEvent,
     /// nginx in front of an upstream of bounded concurrency.
     NginxUpstream,
+    /// Node.js by its own modules.
+    Node,
     /// A server with a fixed number of workers.
     Workers,
 }
@@ -141,7 +156,15 @@ impl ServerSpec {
         };
         let apache = |mpm| {
             let options = ApacheOptions::cgi(mpm, self.cost());
-            lab.start_apache(&ApacheOptions { port, listen_backlog: backlog, ..options })
+            let Self { transport, defer_accept, .. } = *self;
+            let listen_backlog = backlog;
+            lab.start_apache(&ApacheOptions {
+                port,
+                listen_backlog,
+                transport,
+                defer_accept,
+                ..options
+            })
         };
         match self.kind {
             ServerKind::ApachePrefork => apache(Mpm::Prefork),
@@ -149,7 +172,14 @@ impl ServerSpec {
             ServerKind::NginxUpstream => lab.start_nginx(&NginxOptions {
                 port,
                 upstream: Some(TinyOptions { port: UPSTREAM, ..tiny }),
+                transport: self.transport,
                 ..NginxOptions::default()
+            }),
+            ServerKind::Node => lab.start_node(&NodeOptions {
+                port,
+                transport: self.transport,
+                cost: self.cost(),
+                ..NodeOptions::default()
             }),
             ServerKind::Workers => lab.start_tiny(&tiny),
         }

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs the attacks: round by round, the arms next to each other, each on a fresh server.
+
+use super::scenario::{Attack, Extent, FaultKind, Hostile, Scenario};
+use super::summary::{self, Ran};
+use crate::survival::arm::{Arm, Known, Place};
+use crate::survival::{Options, Outcome, Watch};
+use crate::traffic::alarms;
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+use tidegate_lab::{
+    Arrive, CLIENTS_V4, CapacityOptions, Flood, KeepAlive, Lab, LabError, LabOptions, LoadPlan,
+    LoadReport, Phase, Product, Script, Server, Sources, Stream,
+};
+use tidegate_units::Nanos;
+use tidegate_workload::{Profile, Segment};
+
+/// Windows of a measurement of the capacity.
+const WINDOWS: u32 = 6;
+/// The ranges of addresses lie so far apart: known, new and hostile clients.
+const RANGE: u64 = 1 << 17;
+/// First of the source ports of who uses few.
+const PORT_FIRST: u16 = 1_024;
+/// Requests on a connection of who hammers.
+const HAMMERED: u32 = 1_000_000;
+/// Streams of the honest, and the phase that counts.
+const KNOWN: &str = "known";
+const NEW: &str = "new";
+const COUNTS: &str = "counts";
+
+struct Attacks<'a> {
+    scenario: &'a Scenario,
+    extent: &'a Extent,
+    options: &'a Options,
+    watch: &'a mut dyn Watch,
+    lab: Lab,
+    runs: Vec<Ran>,
+    notes: Vec<String>,
+}
+
+/// One run.
+#[derive(Clone, Copy)]
+struct Now<'a> {
+    attack: &'a Attack,
+    arm: &'a str,
+    round: u32,
+    /// Responses per second.
+    capacity: f64,
+}
+
+/// Runs it; `filter` chooses attacks by name.
+///
+/// # Errors
+/// When lab, server, product or load fail, or what is done cannot be kept.
+pub fn run(
+    scenario: &Scenario,
+    (quick, filter): (bool, Option<&str>),
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
+    watch.step("making the lab");
+    let lab = Lab::new(LabOptions::new(options.helper.clone())).context("the lab")?;
+    let extent = if quick { &scenario.quick } else { &scenario.full };
+    let chosen = scenario.chosen(extent, filter)?;
+    let (runs, notes) = (Vec::new(), Vec::new());
+    let mut attacks = Attacks { scenario, extent, options, watch, lab, runs, notes };
+    for attack in chosen {
+        attacks.attack(attack).with_context(|| attack.name.clone())?;
+        let so_far = attacks.outcome();
+        attacks.watch.kept(&so_far)?;
+    }
+    Ok(attacks.outcome())
+}
+
+impl Attacks<'_> {
+    fn outcome(&self) -> Outcome {
+        let rows = summary::rows(&self.options.experiment, &self.runs);
+        Outcome { rows, figures: Vec::new(), notes: self.notes.clone() }
+    }
+
+    fn attack(&mut self, attack: &Attack) -> Result<()> {
+        let capacity = self.capacity(attack)?;
+        for round in 0..self.extent.rounds {
+            for arm in attack.arms(self.scenario) {
+                let ran = self.run(&Now { attack, arm, round, capacity })?;
+                self.runs.push(ran);
+            }
+        }
+        Ok(())
+    }
+
+    fn capacity(&mut self, attack: &Attack) -> Result<f64> {
+        self.watch.step(&format!("{}: measuring the capacity", attack.name));
+        let server = attack.server.start(&self.lab, 80, None)?;
+        let options = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
+        Ok(self.lab.capacity(&server, &options).context("the capacity")?.rate.get())
+    }
+
+    fn run(&mut self, now: &Now<'_>) -> Result<Ran> {
+        let Now { attack, arm, round, capacity } = *now;
+        let place = Place {
+            lab: &self.lab,
+            server: &attack.server,
+            program: &self.options.program,
+            requests: attack.requests.clone(),
+        };
+        let arm = Arm::start(&place, arm, Known { capacity, clients: 1 })?;
+        let what = format!("{}, {}, round {}", attack.name, now.arm, round + 1);
+        self.watch.step(&what);
+        let plan = self.plan(now, arm.server());
+        let (report, alarms) = {
+            let flooded = self.flood(attack, arm.server())?;
+            let mut script = self.script(attack, arm.product());
+            let (lab, watch) = (&self.lab, &mut *self.watch);
+            // A paused daemon does not answer, so nobody looks at its alarms.
+            let looked_at = arm.product().filter(|_| attack.fault.is_none());
+            let done = alarms::during(looked_at, || {
+                lab.run_script(&plan, &mut script, &mut |p| watch.second(p))
+            });
+            drop(flooded);
+            done
+        };
+        let report = report?;
+        arm.end()?;
+        if let Some(failed) = report.events.iter().find_map(|event| event.error.as_ref()) {
+            bail!("{what}: {failed}");
+        }
+        // A generator that was late is told; whoever attacks is not judged by its punctuality.
+        self.notes.extend(report.void.iter().map(|why| format!("{what}: {why}")));
+        ran(now, &report, alarms)
+    }
+
+    /// SYNs of spoofed senders, from the run's beginning on.
+    fn flood(&self, attack: &Attack, server: &Server) -> Result<Option<tidegate_lab::Managed>> {
+        let SocketAddr::V4(target) = server.target() else { return Ok(None) };
+        if attack.flood <= 0.0 {
+            return Ok(None);
+        }
+        let flood = Flood { target, rate: attack.flood, seed: self.options.seed };
+        self.lab.flood(&flood).map(Some).context("the flood")
+    }
+
+    /// What happens to the product.
+    fn script<'s>(&self, attack: &Attack, product: Option<&'s Product>) -> Script<'s> {
+        let (Some(fault), Some(product)) = (attack.fault, product) else { return Script::new() };
+        let set = move |on: bool| -> Result<(), LabError> {
+            match fault.kind {
+                FaultKind::Pause => product.pause(on),
+                FaultKind::Release => product.release(on),
+            }
+        };
+        let begin = self.extent.before_s + fault.at_s;
+        let end = begin + fault.lasts_s;
+        Script::new().at(Nanos::from_secs_f64(begin), "begins", move || set(true)).at(
+            Nanos::from_secs_f64(end),
+            "ends",
+            move || set(false),
+        )
+    }
+
+    fn plan(&self, now: &Now<'_>, server: &Server) -> LoadPlan {
+        let Now { attack, capacity, .. } = *now;
+        let before = self.extent.before_s;
+        let attacked = attack.attack_s(self.extent);
+        let calm = self.scenario.load * capacity;
+        let honest = attack.load.unwrap_or(self.scenario.load) * capacity / 2.0;
+        let addresses = self.scenario.addresses;
+        let steps = |rates: [f64; 2]| {
+            let length = [before, attacked].map(Nanos::from_secs_f64);
+            let pieces = [0, 1].map(|i| Segment::constant(length[i], rates[i]));
+            Arrive::poisson(Profile::new(&pieces))
+        };
+        let from = |stream: Stream, range: u64, count: u32| {
+            let first = Sources { first: CLIENTS_V4, count: u32::MAX }.get(range * RANGE);
+            Stream { sources: Sources { first, count }, ..stream }
+        };
+        let mut streams = vec![
+            from(server.stream(KNOWN, steps([calm, honest])), 0, addresses),
+            from(server.stream(NEW, steps([0.0, honest])), 1, addresses),
+        ];
+        for (index, hostile) in attack.hostile.iter().enumerate() {
+            let name = format!("hostile{index}");
+            let arrive = arrivals(hostile, capacity, (before, attacked));
+            let stream = from(server.stream(&name, arrive), 2 + index as u64, hostile.addresses);
+            streams.push(Stream {
+                manner: hostile.manner,
+                path: hostile.path.clone().unwrap_or(stream.path.clone()),
+                ports: (hostile.ports > 0).then_some((PORT_FIRST, hostile.ports)),
+                keep_alive: (hostile.hammering > 0).then_some(KeepAlive { requests: HAMMERED }),
+                ..stream
+            });
+        }
+        let seconds = Nanos::from_secs_f64;
+        let counts = Phase {
+            name: COUNTS.into(),
+            start: seconds(before + attack.counts_from_s()),
+            end: seconds(before + attacked),
+        };
+        LoadPlan {
+            seed: self.options.seed + u64::from(now.round),
+            streams,
+            phases: vec![counts],
+            timeout: seconds(self.scenario.patience_s),
+            connect_timeout: seconds(attack.connect_s),
+            closed_until: seconds(before + attacked),
+            ..LoadPlan::default()
+        }
+    }
+}
+
+/// When hostile clients come: nobody before the attack, but for those who hammer.
+fn arrivals(hostile: &Hostile, capacity: f64, (before, attacked): (f64, f64)) -> Arrive {
+    if hostile.hammering > 0 {
+        return Arrive::Closed { clients: hostile.hammering };
+    }
+    let piece = |seconds: f64, rate: f64| Segment::constant(Nanos::from_secs_f64(seconds), rate);
+    let pieces = if hostile.at_once > 0.0 {
+        vec![piece(before, 0.0), piece(1.0, hostile.at_once), piece(attacked - 1.0, 0.0)]
+    } else {
+        let rate = hostile.rate.max(hostile.of_capacity * capacity);
+        vec![piece(before, 0.0), piece(attacked, rate)]
+    };
+    Arrive::constant(Profile::new(&pieces))
+}
+
+fn ran(now: &Now<'_>, report: &LoadReport, alarms: u32) -> Result<Ran> {
+    let phase = |name: &str| {
+        let found = report.stream(name).and_then(|stream| stream.phase(COUNTS));
+        found.map(|phase| &phase.totals).with_context(|| format!("the report lacks {name}"))
+    };
+    let (known, new) = (phase(KNOWN)?, phase(NEW)?);
+    let hostile = report.streams.iter().filter(|s| s.name.starts_with("hostile"));
+    Ok(Ran {
+        attack: now.attack.name.clone(),
+        arm: now.arm.to_owned(),
+        round: now.round,
+        offered: known.counts.offered + new.counts.offered,
+        refused: known.counts.refused + new.counts.refused,
+        goodput: known.goodput + new.goodput,
+        fresh: (new.counts.offered, new.counts.refused),
+        p99: known.service.p99.max(new.service.p99),
+        hostile: hostile.filter_map(|s| s.phase(COUNTS)).map(|p| p.totals.goodput).sum(),
+        capacity: now.capacity,
+        alarms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hostile(rate: f64, at_once: f64) -> Hostile {
+        Hostile {
+            manner: tidegate_lab::Manner::Silent,
+            path: None,
+            rate,
+            of_capacity: 0.0,
+            at_once,
+            hammering: 0,
+            addresses: 1,
+            ports: 0,
+        }
+    }
+
+    /// Expected arrivals before the attack, in its first second and in all of it.
+    fn expected(hostile: &Hostile) -> [f64; 3] {
+        let Arrive::Open { profile, .. } = arrivals(hostile, 100.0, (4.0, 15.0)) else {
+            return [0.0; 3];
+        };
+        let rate = |i: usize| profile.segments[i].from;
+        [rate(0), rate(1), profile.expected()]
+    }
+
+    #[test]
+    fn hostile_clients_come_with_the_attack() {
+        assert_eq!(expected(&hostile(50.0, 0.0)), [0.0, 50.0, 750.0]);
+        assert_eq!(expected(&hostile(0.0, 100.0)), [0.0, 100.0, 100.0]);
+        let crowd = Hostile { of_capacity: 3.0, ..hostile(0.0, 0.0) };
+        assert_eq!(expected(&crowd)[1], 300.0);
+    }
+}

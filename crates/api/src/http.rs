@@ -2,12 +2,13 @@
 //! HTTP as a pure function: `/metrics`, `/healthz`, `/readyz`; and [`Pages`], which makes the one
 //! page that is dear once a snapshot, however often it is asked for.
 //!
-//! `/healthz`: 200 while the owner task ticks. `/readyz`: 200 while every hook is attached and the
-//! lease is fresh – that is, while the limits that it shows really hold. Both say why not (503).
+//! `/healthz`: 200 while the owner task ticks. `/readyz`: 200 while every hook is attached, sees the
+//! connections of its services, and the lease is fresh – that is, while the limits that it shows
+//! really hold. Both say why not (503).
 
 use std::ops::Deref;
 use std::sync::Arc;
-use tidegate_model::snapshot::Snapshot;
+use tidegate_model::snapshot::{Bypassed, Snapshot};
 use tidegate_units::Nanos;
 
 /// The paths that are served.
@@ -133,6 +134,15 @@ fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
     }
     if let Some(i) = snapshot.interfaces.iter().find(|i| i.attached.is_empty()) {
         return Some(format!("interface {} is not attached", i.name));
+    }
+    if let Some((name, bypassed)) =
+        snapshot.services.iter().find_map(|s| Some((&s.name, s.bypassed?)))
+    {
+        let Bypassed { connections, span } = bypassed;
+        return Some(format!(
+            "service {name}: {connections} connections were accepted in the last {span} and the hooks \
+             saw none"
+        ));
     }
     match snapshot.heartbeat.map(|at| now.since(at)) {
         None => Some("the lease was never renewed".into()),

@@ -13,7 +13,7 @@ use tidegate_model::intent::{Config, Mode, Registry, parse};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
-    BucketState, InterfaceState, RequestsState, RuleState, Sample, ServiceState, Snapshot,
+    BucketState, Bypassed, InterfaceState, RequestsState, RuleState, Sample, ServiceState, Snapshot,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -151,6 +151,11 @@ fn ready_means_attached_and_the_lease_fresh() {
         ..good.clone()
     };
     assert_eq!(&*get("/readyz", Some(&detached), now).body, "interface eth0 is not attached\n");
+    let mut passed_by = good.clone();
+    passed_by.services[0].bypassed = Some(Bypassed { connections: 12, span: Nanos::from_secs(14) });
+    let page = get("/readyz", Some(&passed_by), now);
+    assert_eq!((page.status, page.body.starts_with("service shop: 12 connections")), (503, true));
+    assert_eq!(get("/healthz", Some(&passed_by), now).status, 200, "alive, though not ready");
     let bare = Snapshot { interfaces: vec![], ..good };
     assert_eq!(get("/readyz", Some(&bare), now).status, 503);
     assert_eq!(get("/healthz", Some(&bare), now).status, 200, "alive, though not ready");

@@ -10,8 +10,12 @@ use std::io::Write;
 use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
-use tidegate_model::snapshot::{ServiceState, Snapshot};
+use tidegate_model::snapshot::{Restored, ServiceState, Snapshot};
 use tidegate_telemetry::{buckets_table, peers_table, rules_table, services_table, unjudged_lines};
+use tidegate_units::Share;
+
+/// From this share of a CPU on the thread that a service works in is worth a line.
+const BUSY_THREAD: f64 = 0.8;
 
 pub(crate) fn status(remote: &Remote, format: Format, out: &mut dyn Write) -> anyhow::Result<Exit> {
     let snapshot = fetch(&mut remote.connect()?)?;
@@ -84,12 +88,42 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
             writeln!(text, "{gap}{}: {}", plain(&service.name), plain(&service.limits.why.text));
         bucket_reasons(service, &mut text);
     }
+    for service in &snapshot.services {
+        if let Some(thread) = busy_thread(service) {
+            let percent = thread.get() * 100.0;
+            let name = plain(&service.name);
+            let _ =
+                writeln!(text, "{name}: works in one thread, which uses {percent:.0} % of a CPU");
+        }
+        if let Some(restored) = service.restored {
+            let _ = writeln!(text, "{}: started with {}", plain(&service.name), kept(restored));
+        }
+    }
     if snapshot.services.iter().any(in_shadow) {
         text.push_str(
             "\nIn shadow mode nothing is refused; <= marks an upper bound of what would be.\n",
         );
     }
     text
+}
+
+/// The share of the thread that a service works in, where it is worth a line: nearer to its end than
+/// the CPUs.
+fn busy_thread(service: &ServiceState) -> Option<Share> {
+    let resource = &service.signals.resource;
+    let cpu = resource.cpu.map_or(0.0, |reading| reading.value.get());
+    let thread = resource.busiest_thread?.value;
+    (thread.get() >= BUSY_THREAD && thread.get() > cpu).then_some(thread)
+}
+
+/// What a service took over from a process that has ended.
+fn kept(restored: Restored) -> String {
+    let what = match (restored.limits, restored.learned) {
+        (true, true) => "the limits and the controller state",
+        (true, false) => "the limits",
+        (false, _) => "the controller state",
+    };
+    format!("{what} of the process before, {} old", restored.age)
 }
 
 /// Why each bucket has the limit that it has.
@@ -119,6 +153,27 @@ fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_model::signals::Reading;
+    use tidegate_units::Nanos;
+
+    #[test]
+    fn a_service_at_the_end_of_its_thread_says_so() {
+        let shown = |cpu: f64, thread: Option<f64>| {
+            let mut service = ServiceState { name: "node".into(), ..ServiceState::default() };
+            let reading = |share| Reading::fresh(Share::new(share));
+            service.signals.resource.cpu = Some(reading(cpu));
+            service.signals.resource.busiest_thread = thread.map(reading);
+            service.restored = Some(Restored { age: Nanos::SECOND, limits: false, learned: true });
+            text(&Snapshot { services: vec![service], ..Snapshot::default() })
+        };
+        let line = "node: works in one thread, which uses 99 % of a CPU\n";
+        assert!(shown(0.06, Some(0.99)).contains(line), "{}", shown(0.06, Some(0.99)));
+        for (cpu, thread) in [(0.06, None), (0.06, Some(0.79)), (0.99, Some(0.95))] {
+            assert!(!shown(cpu, thread).contains("works in"), "{cpu} {thread:?}");
+        }
+        let kept = "node: started with the controller state of the process before, 1.00 s old\n";
+        assert!(shown(0.0, None).contains(kept), "{}", shown(0.0, None));
+    }
 
     #[test]
     fn a_span_shows_its_two_largest_units() {

@@ -35,6 +35,7 @@
 //! in force always and simply stays above what comes.
 
 mod fits;
+mod kept;
 mod needed;
 
 use self::fits::Fits;

@@ -74,6 +74,18 @@ pub trait Controller: Send {
     fn idle_below(&self) -> Option<Share> {
         None
     }
+
+    /// What it has learned, in a form that [`Self::restore`] of a later version can read or refuse;
+    /// `None` if it keeps nothing. At most some kilobytes.
+    fn save(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// Goes on from what another process has saved `age` ago; to be called before the first tick.
+    /// False: it is of no use, and nothing of it was taken.
+    fn restore(&mut self, _value: serde_json::Value, _age: Nanos) -> bool {
+        false
+    }
 }
 
 /// A rate inside [`RATE_FLOOR`] … [`RATE_CEILING`]; NaN becomes the ceiling, because a number that

@@ -222,8 +222,9 @@ fn as_told(backend: &Backend) -> (Resource, Queue, Option<Reading<u64>>) {
     }
     let since = backend.age.unwrap_or_default();
     let (mut resource, mut queue) = (backend.resource.clone(), backend.queue.clone());
-    let Resource { cpu, cpu_pressure, memory_pressure, io_pressure, bandwidth } = &mut resource;
-    for share in [cpu, cpu_pressure, memory_pressure, io_pressure] {
+    let Resource { cpu, busiest_thread, cpu_pressure, memory_pressure, io_pressure, bandwidth } =
+        &mut resource;
+    for share in [cpu, busiest_thread, cpu_pressure, memory_pressure, io_pressure] {
         told(share, since);
     }
     told(bandwidth, since);

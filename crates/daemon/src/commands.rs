@@ -11,6 +11,7 @@ use std::path::Path;
 use tidegate_api::explain::{Explanation, Known, explain};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
 use tidegate_model::intent::{self, Change, Command, Config, Mode, Registry, UnknownService};
+use tidegate_sense::ServiceSource;
 
 impl Owner {
     /// The kill switch. On works at once and without a tick.
@@ -107,7 +108,7 @@ impl Owner {
         }
         self.followed();
         self.keep_governors(&config);
-        self.senses.reconfigure(config.services.iter().map(Into::into).collect());
+        self.senses.reconfigure(ServiceSource::all(&config));
         self.senses.rename_interfaces(cluster::interfaces_read(&config));
         self.senses.join(&config);
         self.requests.begin_anew();

@@ -170,6 +170,33 @@ impl Governor {
         self.limits = limits;
     }
 
+    /// What its controller has learned. Where back-ends report there is nothing to keep: they go on
+    /// and report again.
+    pub(crate) fn save(&self) -> Option<serde_json::Value> {
+        if self.backends.is_some() {
+            return None;
+        }
+        catch_unwind(AssertUnwindSafe(|| self.dual.save())).unwrap_or_default()
+    }
+
+    /// Gives it to the controller; false: it begins afresh.
+    pub(crate) fn restore(
+        &mut self,
+        config: &ServiceConfig,
+        value: serde_json::Value,
+        age: Nanos,
+    ) -> bool {
+        if self.backends.is_some() {
+            return false;
+        }
+        let restored = catch_unwind(AssertUnwindSafe(|| self.dual.restore(value, age)));
+        restored.unwrap_or_else(|_| {
+            // Half of it may have been taken.
+            self.dual = self.make.dual(config);
+            false
+        })
+    }
+
     /// Whether it has no word yet against what was in force before the start: it sees and does not
     /// shed, and the rate is not one that an operator set.
     pub(crate) fn is_undecided(&self, config: &ServiceConfig, signals: &Signals) -> bool {

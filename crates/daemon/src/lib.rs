@@ -24,6 +24,8 @@ mod request_watch;
 mod rule_signals;
 mod run;
 mod server;
+mod silent;
+pub mod state;
 mod warnings;
 
 pub use governor::{Makers, SIGNAL_AGE_MAX};

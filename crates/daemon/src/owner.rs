@@ -8,17 +8,23 @@ use crate::governor::{Governor, Makers, released, same};
 use crate::log::lines_lost;
 use crate::plane::{Kept, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
+use crate::silent::remedy;
+use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tidegate_control::Mode as ControlMode;
 use tidegate_model::intent::{Config, ControlledResource, Intent, Mode, Refusal, ServiceConfig};
 use tidegate_model::limits::{Limits, ServiceLimits};
-use tidegate_model::snapshot::{ReasonCount, Sample, ServiceState, Snapshot, VerdictCount};
+use tidegate_model::snapshot::{
+    Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot, VerdictCount,
+};
 use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
 use tokio::sync::watch;
 
+/// Subject of warnings about what is kept for the next process.
+const STATE: &str = "state";
 /// Subject of warnings about what a take-over left.
 const TAKE_OVER: &str = "take-over";
 /// Subject of the warning that the dataplane does not follow the configuration in force.
@@ -34,6 +40,9 @@ const SAMPLES_PER_TICK: usize = 512;
 const LATE_TICKS: u64 = 2;
 /// What stands before the words of a controller whose service keeps what was adopted.
 const ADOPTED: &str = "keeps for now what was in force before the start";
+/// After the kill switch was on it takes so long until SYNs that were not seen say anything: at least
+/// as long as what was found of them counts.
+const UNCOUNTED: Nanos = Nanos::from_secs(70);
 /// How often the counters for people are read: a read per class, service and CPU.
 const COUNT_EVERY: Nanos = Nanos::from_millis(500);
 /// How long limits of a predecessor, or those that were adopted after a crash, are kept while a new
@@ -83,6 +92,8 @@ pub struct Parts {
     pub version: String,
     /// What the predecessor had decided, if there was one.
     pub inherited: Option<Legacy>,
+    /// Where controllers keep what they have learned; `None`: nowhere.
+    pub keeper: Option<Keeper>,
 }
 
 /// The owner of all state.
@@ -109,11 +120,18 @@ pub struct Owner {
     passed: Vec<ReasonCount>,
     generation: u64,
     inherited_until: Option<Nanos>,
+    /// Services that began with limits of a process before.
+    inherited: BTreeSet<usize>,
     /// What is in force and nobody said why, until its controller has a word of its own.
     adopted: Kept,
     heartbeat: Option<Nanos>,
     last_tick: Option<Nanos>,
     late: u64,
+    keeper: Option<Keeper>,
+    /// What services took over from the process before, by name.
+    restored: BTreeMap<String, Restored>,
+    /// The kill switch was on, so that no SYN was counted.
+    uncounted_until: Option<Nanos>,
     /// Lines of the log that were lost when it was looked at last.
     lines_lost: u64,
     started: Nanos,
@@ -132,13 +150,22 @@ impl Owner {
             parts.config.services.iter().map(|service| Governor::new(service, make)).collect();
         let adopts = parts.inherited.is_none() && parts.plane.adopted();
         let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
-        let inherited_until = parts.inherited.as_ref().map(|_| started + INHERIT);
+        let mut keeper = parts.keeper;
+        let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
         let mut legacy = parts.inherited.unwrap_or_default();
-        for (service, governor) in parts.config.services.iter().zip(&mut governors) {
-            if let Some(limits) = legacy.limits.remove(&service.name) {
+        let mut inherited = BTreeSet::new();
+        for (index, (service, governor)) in
+            parts.config.services.iter().zip(&mut governors).enumerate()
+        {
+            let handed_over = legacy.limits.remove(&service.name);
+            if handed_over.is_some() || restored.get(&service.name).is_some_and(|r| r.limits) {
+                inherited.insert(index);
+            }
+            if let Some(limits) = handed_over {
                 governor.inherit(service, limits);
             }
         }
+        let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
         let generation = legacy.generation;
         let mut owner = Self {
             clock: parts.clock,
@@ -160,16 +187,23 @@ impl Owner {
             passed: Vec::new(),
             generation,
             inherited_until,
+            inherited,
             adopted,
             heartbeat: None,
             last_tick: None,
             late: 0,
+            keeper,
+            restored,
+            uncounted_until: None,
             lines_lost: 0,
             started,
             version: parts.version,
             out,
         };
         owner.adopt_kill_switch(owner.started);
+        if let Some(fault) = fault {
+            owner.warnings.raise(owner.started, STATE, format!("{fault}; started afresh"));
+        }
         (owner, snapshots)
     }
 
@@ -244,6 +278,7 @@ impl Owner {
         }
         self.note_lateness(now);
         self.sensed = self.senses.tick(now, &*self.plane);
+        self.note_bypassed(now);
         for (subject, text) in self.senses.troubles(now) {
             self.warnings.raise(now, &subject, text);
         }
@@ -262,6 +297,7 @@ impl Owner {
             self.warnings.raise(now, "interfaces", doubts.join("; "));
         }
         self.take_samples(now);
+        self.keep(now, false);
         self.note_lost_lines(now);
         if self.intent.released {
             self.warnings.raise(now, "kill switch", "released: everything passes");
@@ -310,6 +346,45 @@ impl Owner {
         }
     }
 
+    /// Connections that came past the hooks: the service is not protected. While the kill switch is
+    /// on no SYN is counted, and for a while after that nothing can be said.
+    fn note_bypassed(&mut self, now: Nanos) {
+        if self.intent.released {
+            self.uncounted_until = Some(now + UNCOUNTED);
+        }
+        let uncounted = self.uncounted_until.is_some_and(|until| now < until);
+        let Self { sensed, intent, warnings, .. } = self;
+        for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
+            sensed.bypassed = sensed.bypassed.take().filter(|_| !uncounted);
+            let Some(Bypassed { connections, span }) = sensed.bypassed else { continue };
+            let text = format!(
+                "{connections} connections were accepted in the last {span} and the hooks saw none: \
+                 the service is not protected. Is it reached by another interface (`interfaces`), or \
+                 does another program end the chain before ours?"
+            );
+            warnings.raise(now, &format!("{}: hooks", service.name), text);
+        }
+    }
+
+    /// Keeps what was learned for the process that comes next: when it is time to, or now.
+    fn keep(&mut self, now: Nanos, at_once: bool) {
+        let Self { keeper, intent, governors, warnings, .. } = self;
+        let Some(keeper) = keeper else { return };
+        let services = &intent.config.services;
+        let kept = match at_once {
+            true => keeper.save(services, governors),
+            false => keeper.tick(now, services, governors),
+        };
+        if let Err(why) = kept {
+            warnings.raise(now, STATE, format!("cannot be kept for the next process: {why}"));
+        }
+    }
+
+    /// What was learned is for a successor now: the last word before it begins, or before the end.
+    pub fn keep_for_successor(&mut self) {
+        self.keep(self.clock.now(), true);
+    }
+
     /// A log that cannot be written costs its lines, and is told where it can be.
     fn note_lost_lines(&mut self, now: Nanos) {
         let lost = lines_lost();
@@ -321,7 +396,10 @@ impl Owner {
 
     /// Returns what keeps the limits that were adopted.
     fn decide(&mut self, now: Nanos) -> Kept {
-        let inheriting = self.inherited_until.is_some_and(|until| now < until);
+        if self.inherited_until.is_some_and(|until| now >= until) {
+            self.inherited.clear();
+        }
+        let inheriting = std::mem::take(&mut self.inherited);
         let adopting = !self.adopted.is_empty() && now < self.started + INHERIT;
         let mut undecided = Kept::default();
         let Self { governors, sensed, intent, warnings, plane, .. } = self;
@@ -336,6 +414,9 @@ impl Owner {
             };
             for (subject, text) in advice(config, plane.sees_answers(), sensed.defer_accept) {
                 warnings.raise(now, &subject, text);
+            }
+            if let Some(text) = remedy(&sensed.signals, sensed.defer_accept) {
+                warnings.raise(now, &format!("{name}: silent connections"), text);
             }
             for trouble in &sensed.troubles {
                 warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());
@@ -353,13 +434,16 @@ impl Owner {
                         undecided.services.insert(index);
                     }
                 }
-                Ok(()) if inheriting && !governor.limits.why.shedding => governor.keep(before),
+                Ok(()) if inheriting.contains(&index) && !governor.limits.why.shedding => {
+                    governor.keep(before);
+                }
                 Ok(()) => {}
                 Err(why) => {
                     warnings.raise(now, &format!("{name}: control"), why);
                 }
             }
         }
+        self.inherited = inheriting;
         self.adopted.retain(&undecided);
         self.adopted.clone()
     }
@@ -393,6 +477,7 @@ impl Owner {
     pub(crate) fn rewrite(&mut self) {
         self.written = None;
         self.adopted = Kept::default();
+        self.inherited.clear();
     }
 
     /// The dataplane may follow something else, in part: it is made to follow the configuration in
@@ -492,16 +577,38 @@ impl Owner {
             limits,
             counts: self.counts.get(index).cloned().unwrap_or_default(),
             requests,
+            restored: self.restored.get(&service.name).copied(),
+            bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),
         }
     }
 
-    /// A clean stop: takes everything off, so that everything passes at once.
+    /// A clean stop: takes everything off, so that everything passes at once, and forgets what was
+    /// learned.
     ///
     /// # Errors
     /// When something could not be taken off; the lease opens within 10 s then.
-    pub fn detach(self) -> Result<(), PlaneError> {
+    pub fn detach(mut self) -> Result<(), PlaneError> {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.forget();
+        }
         self.plane.detach()
     }
+}
+
+/// Gives the services what is kept of them: what each got, and what was wrong.
+fn take(
+    keeper: Option<&mut Keeper>,
+    config: &Config,
+    governors: &mut [Governor],
+) -> (BTreeMap<String, Restored>, Option<String>) {
+    let mut found = keeper.map(Keeper::take).unwrap_or_default();
+    let mut restored = BTreeMap::new();
+    for (service, governor) in config.services.iter().zip(governors) {
+        let kept = found.services.remove(&service.name);
+        let got = kept.and_then(|kept| restore(service, governor, kept, found.age));
+        restored.extend(got.map(|got| (service.name.clone(), got)));
+    }
+    (restored, found.fault)
 }
 
 /// While nothing is really shed, a controller must not believe that its limits had an effect.

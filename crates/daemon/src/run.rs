@@ -4,6 +4,8 @@
 //! # Signals
 //! - SIGTERM, SIGINT: a clean stop. Everything is taken off, so everything passes at once; with
 //!   `keep` it stays attached instead, and the lease opens within 10 s unless another daemon comes.
+//! - SIGUSR2: the end before a restart (systemd: `RestartKillSignal=`). Everything stays attached, and
+//!   what was learned is kept for the daemon that comes.
 //! - SIGHUP: reload.
 //! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
 //!   that starts in the meantime adopts all of it.
@@ -20,6 +22,7 @@ use crate::owner::{Legacy, Owner, Parts};
 use crate::plane::PlaneError;
 use crate::preflight::{self, Preflight, Trees};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
+use crate::state::{Directory, Keeper};
 use crate::{controllers, http, privileges};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +33,9 @@ use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request}
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
-use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
+use tidegate_sense::{
+    Listener, Roots, RouteSource, Sense, ServiceSource, SockDiag, ssh_listeners, ssh_ports,
+};
 use tidegate_units::{Clock, MonotonicClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -152,6 +157,8 @@ struct Told {
     term: Signal,
     int: Signal,
     hup: Signal,
+    /// Another daemon is started next.
+    restart: Signal,
     /// A log that has reached the largest size of a file (`LimitFSIZE`): as with a full disk, the
     /// line is lost, and not the daemon.
     _file_size: Signal,
@@ -166,6 +173,7 @@ impl Told {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
             hup: signal(SignalKind::hangup())?,
+            restart: signal(SignalKind::user_defined2())?,
             _file_size: signal(SignalKind::from_raw(FILE_SIZE))?,
         })
     }
@@ -174,6 +182,7 @@ impl Told {
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
+            _ = self.restart.recv() => {}
         }
     }
 
@@ -288,7 +297,7 @@ fn build(
     };
     let plane = Kernel::start(&config)?;
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
-    let sources = config.services.iter().map(Into::into).collect();
+    let sources = ServiceSource::all(&config);
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
     sense.warm_up(clock.now());
     watch_interfaces(&mut sense, &config);
@@ -302,6 +311,8 @@ fn build(
         old.waits(clock.now())?;
     }
     let socket = bind(&config.daemon.socket)?;
+    let store = Directory::beside(&config.daemon.socket);
+    let keeper = Keeper::new(Box::new(store), options.version.clone());
     let (owner, snapshots) = Owner::new(Parts {
         clock: Arc::clone(&clock),
         plane: Box::new(plane),
@@ -310,6 +321,7 @@ fn build(
         controllers: Makers { service: controllers::make, bucket: controllers::make_bucket },
         version: options.version.clone(),
         inherited: legacy,
+        keeper: Some(keeper),
     });
     Ok(Started { owner, snapshots, socket, clock, ssh, lock: None })
 }
@@ -356,10 +368,11 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     drop(life.pages);
     tokio::time::sleep(LAST_WORDS).await;
     drop(life.door);
-    let Life { owner, options, .. } = life;
+    let Life { mut owner, options, .. } = life;
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
         End::Stopped if options.keep => {
+            owner.keep_for_successor();
             tracing::info!("stopped; everything stays attached, the lease opens within 10 s");
         }
         End::Stopped => match owner.detach() {
@@ -473,6 +486,10 @@ impl Life {
                 biased;
                 _ = told.term.recv() => return Ok(self.stopped()),
                 _ = told.int.recv() => return Ok(self.stopped()),
+                _ = told.restart.recv() => {
+                    self.options.keep = true;
+                    return Ok(self.stopped());
+                }
                 error = &mut locking => return Err(error),
                 _ = ticks.tick() => self.tick(),
                 _ = samples.tick(), if !self.leaving.begun() && self.owner.wants_samples() => {
@@ -561,7 +578,11 @@ impl Life {
     fn hand_over(&mut self, phase: HandoverPhase) -> Result<(Reply, bool), ApiError> {
         let step = self.leaving.hear(phase, self.clock.now());
         match &step {
-            Ok(Step::Wait) => tracing::info!("another daemon begins to take over"),
+            Ok(Step::Wait) => {
+                tracing::info!("another daemon begins to take over");
+                // It reads this before it decides anything.
+                self.owner.keep_for_successor();
+            }
             Ok(Step::End) => {}
             Ok(Step::Stay) => {
                 tracing::info!("the other daemon could not start; going on");

@@ -79,6 +79,11 @@ pub struct Backend {
 pub struct Resource {
     /// CPU time used, softirq included, over CPU time allowed.
     pub cpu: Option<Reading<Share>>,
+    /// Share of one CPU that the thread used in which the service works, where it works in one; the
+    /// mean over its processes (docs/decisions/0011-busiest-thread.md). `None`: it works in several
+    /// threads of a process, or is not known.
+    #[serde(default)]
+    pub busiest_thread: Option<Reading<Share>>,
     /// PSI `some` of the service's cgroup (or the machine): share of time that a task waited for CPU.
     pub cpu_pressure: Option<Reading<Share>>,
     /// PSI `some` for memory.

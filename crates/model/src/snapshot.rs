@@ -96,6 +96,32 @@ pub struct ServiceState {
     /// Its header rules; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestsState>,
+    /// What it had at the start of the process that ran before; `None`: it started afresh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
+    /// Connections that its listeners accepted and that no hook saw; `None`: none of late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bypassed: Option<Bypassed>,
+}
+
+/// What a service took over from a process that has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// How old it was at the start.
+    pub age: Nanos,
+    /// The limits that were in force.
+    pub limits: bool,
+    /// What the controller had learned.
+    pub learned: bool,
+}
+
+/// Connections that came to a service past our hooks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bypassed {
+    /// How many.
+    pub connections: u64,
+    /// In how long.
+    pub span: Nanos,
 }
 
 /// The header rules of one service.

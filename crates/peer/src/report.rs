@@ -176,7 +176,7 @@ impl Levels {
         };
         let Signals { resource, queue, time, .. } = signals;
         Self {
-            cpu: share(&resource.cpu),
+            cpu: share(&pressed(resource)),
             cpu_pressure: share(&resource.cpu_pressure),
             memory_pressure: share(&resource.memory_pressure),
             io_pressure: share(&resource.io_pressure),
@@ -206,6 +206,8 @@ impl Levels {
             memory_pressure: reading(self.memory_pressure, since, share),
             io_pressure: reading(self.io_pressure, since, share),
             bandwidth: reading(self.bandwidth, since, |bytes| bytes as f64),
+            // Whoever reported has taken it for its CPU where it was more.
+            busiest_thread: None,
         };
         backend.queue = Queue {
             accept: reading(self.accept, since, |(length, limit)| AcceptQueue { length, limit }),
@@ -216,6 +218,14 @@ impl Levels {
         };
         backend.waiting = reading(self.waiting, since, |waiting| waiting);
     }
+}
+
+/// The CPU, or the thread that the service works in where that is nearer to its end: to whoever is
+/// told, a service at the end of its thread is at the end of its CPU.
+fn pressed(resource: &Resource) -> Option<Reading<Share>> {
+    let cpu = resource.cpu?;
+    let thread = resource.busiest_thread.filter(|thread| thread.value > cpu.value);
+    Some(thread.unwrap_or(cpu))
 }
 
 fn thousandths(packets: f64) -> u64 {

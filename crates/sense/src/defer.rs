@@ -108,7 +108,7 @@ impl Defer {
 }
 
 /// A value of the two-line form: names after their group, values after the same.
-fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
+pub(crate) fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (names, values) = (lines.next()?, lines.next()?);
     let place = names.split_whitespace().position(|word| word == name)?;

@@ -143,6 +143,8 @@ pub(crate) struct Place {
     pub(crate) groups: Vec<cgroup::Group>,
     /// How many processes this is known from.
     pub(crate) processes: usize,
+    /// Of these, those that serve: no masters, and no helpers that only are in the same group.
+    pub(crate) serving: Vec<u32>,
 }
 
 /// Most groups of one service.
@@ -186,15 +188,29 @@ pub(crate) fn place(
             .unwrap_or_default();
     }
     let groups = outermost(groups);
-    Place { cpus: union(workers.iter().map(|w| &w.cpus)), groups, processes: workers.len() }
+    Place {
+        cpus: union(workers.iter().map(|w| &w.cpus)),
+        groups,
+        processes: workers.len(),
+        serving: workers.iter().map(|worker| worker.pid).collect(),
+    }
 }
 
 /// The place of a service whose cgroup is configured.
-pub(crate) fn place_in(group: cgroup::Group, proc: &Path) -> Place {
+pub(crate) fn place_in(
+    group: cgroup::Group,
+    (listeners, holders): (&[Listener], &Holders),
+    proc: &Path,
+) -> Place {
     let pids = cgroup::processes(&group, PROCESSES_MAX);
     let members: Vec<Member> = pids.iter().filter_map(|pid| member(proc, *pid)).collect();
     let cpus = union(members.iter().map(|member| &member.cpus));
-    Place { cpus, groups: vec![group], processes: members.len() }
+    let held = listeners.iter().filter_map(|listener| holders.get(&listener.inode)).flatten();
+    let held: BTreeSet<u32> = held.copied().collect();
+    // Without a look at who holds the listeners (privileges were given up) all may serve.
+    let serves = |worker: &&Member| held.is_empty() || held.contains(&worker.pid);
+    let serving = workers(&members).into_iter().filter(serves).map(|worker| worker.pid).collect();
+    Place { cpus, groups: vec![group], processes: members.len(), serving }
 }
 
 #[derive(Debug)]

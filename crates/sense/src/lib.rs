@@ -10,7 +10,9 @@
 //!
 //! Nothing here reads a clock: the time of the tick is an argument.
 
+mod bypass;
 mod cgroup;
+mod connections;
 mod cpu;
 mod defer;
 mod file;
@@ -28,6 +30,7 @@ mod sense;
 mod service;
 mod ssh;
 mod stat;
+mod threads;
 
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All sources together: one tick, one [`Signals`] a service.
 
-use crate::file::FILE_MAX;
+use crate::bypass::LOOK_EVERY;
+use crate::defer::counter;
+use crate::file::{FILE_MAX, Probe};
 use crate::finder::Finder;
 use crate::groups::Groups;
 use crate::interfaces::Interfaces;
@@ -10,10 +12,12 @@ use crate::passive::Passive;
 use crate::qdisc::InterfaceSource;
 use crate::service::{Service, Tick};
 use crate::stat::Stat;
+use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use tidegate_model::intent::{ControlledResource, CpuList, Listen, ServiceConfig};
+use std::path::{Path, PathBuf};
+use tidegate_model::intent::{Config, ControlledResource, CpuList, Listen, ServiceConfig};
 use tidegate_model::signals::Signals;
+use tidegate_model::snapshot::Bypassed;
 use tidegate_model::totals::Totals;
 use tidegate_units::Nanos;
 
@@ -52,6 +56,18 @@ pub struct ServiceSource {
     pub cpus: Option<CpuList>,
     /// Whether something is decided by the queue of the interfaces: then its absence is a trouble.
     pub needs_interface: bool,
+    /// Sources whose SYNs no service counts.
+    pub exempt: Vec<IpNet>,
+}
+
+impl ServiceSource {
+    /// All services of a configuration.
+    #[must_use]
+    pub fn all(config: &Config) -> Vec<Self> {
+        let exempt = &config.never_shed.sources;
+        let source = |service| Self { exempt: exempt.clone(), ..Self::from(service) };
+        config.services.iter().map(source).collect()
+    }
 }
 
 impl From<&ServiceConfig> for ServiceSource {
@@ -64,6 +80,7 @@ impl From<&ServiceConfig> for ServiceSource {
                 let resources = requests.buckets.iter().map(|bucket| bucket.resource);
                 resources.into_iter().any(ControlledResource::is_of_interface)
             }),
+            exempt: Vec::new(),
         }
     }
 }
@@ -86,6 +103,8 @@ pub struct Sensed {
     pub troubles: Vec<Trouble>,
     /// Whether the listener has TCP_DEFER_ACCEPT on, where that could be inferred.
     pub defer_accept: Option<bool>,
+    /// Connections that the listeners accepted and that no hook saw.
+    pub bypassed: Option<Bypassed>,
 }
 
 /// All sources of all services.
@@ -101,6 +120,32 @@ pub struct Sense {
     all: Vec<Listener>,
     buffer: Vec<u8>,
     last: Option<Nanos>,
+    opened: Opened,
+}
+
+/// Connections that the kernel has opened for the listeners of this network namespace.
+struct Opened {
+    probe: Probe,
+    looked: Option<Nanos>,
+    count: Option<u64>,
+}
+
+impl Opened {
+    fn new(proc: &Path) -> Self {
+        Self { probe: Probe::new(proc.join("net/snmp")), looked: None, count: None }
+    }
+
+    /// Whether it is time to look, and there are more than at the last look.
+    fn grew(&mut self, now: Nanos, buffer: &mut [u8]) -> bool {
+        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
+            return false;
+        }
+        self.looked = Some(now);
+        let text = self.probe.read(buffer).ok();
+        let count = text.and_then(|text| counter(text, "Tcp:", "PassiveOpens"));
+        let before = std::mem::replace(&mut self.count, count);
+        matches!((before, count), (Some(before), Some(now)) if now > before)
+    }
 }
 
 impl Sense {
@@ -120,6 +165,7 @@ impl Sense {
             all: Vec::new(),
             buffer: vec![0; FILE_MAX],
             last: None,
+            opened: Opened::new(&roots.proc),
             roots,
             listeners,
         }
@@ -190,6 +236,7 @@ impl Sense {
         let stat = self.stat.refresh(&mut self.buffer);
         self.interfaces.tick(now);
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
+        let opened = self.opened.grew(now, &mut self.buffer);
         let Self { services, stat: cpus, buffer, interfaces, .. } = self;
         let mut sensed = Vec::with_capacity(services.len());
         for (index, service) in services.iter_mut().enumerate() {
@@ -223,6 +270,8 @@ impl Sense {
             out.signals.buckets = service.passive.buckets(now);
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
+            let offered = out.signals.balance.counts.map(|counts| counts.value.offered);
+            out.bypassed = service.bypassed(now, offered, opened);
             sensed.push(out);
         }
         sensed
@@ -257,6 +306,7 @@ mod tests {
     use std::io;
     use std::os::unix::fs::MetadataExt;
     use tidegate_model::totals::ServiceTotals;
+    use tidegate_units::Share;
 
     struct Nothing;
     impl Totals for Nothing {
@@ -297,6 +347,51 @@ mod tests {
         let source =
             ServiceSource { listen: vec!["*:80".parse().unwrap()], ..ServiceSource::default() };
         Sense::new(vec![source], Box::new(hidden), roots)
+    }
+
+    /// Version 1 counts CPU time and has no pressure; a kernel with psi=0 has none, either.
+    #[test]
+    fn without_version_2_and_without_pressure_the_cpu_is_known_and_nothing_is_a_trouble() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { proc: dir.path().join("proc"), cgroup: dir.path().join("cgroup") };
+        let group = roots.cgroup.join("cpu,cpuacct/shop");
+        fs::create_dir_all(&group).unwrap();
+        fs::create_dir_all(roots.proc.join("7/task/7")).unwrap();
+        fs::write(group.join("cgroup.procs"), "7\n").unwrap();
+        let status = "Name:\tnode\nPPid:\t1\nCpus_allowed_list:\t0-1\n";
+        fs::write(roots.proc.join("7/status"), status).unwrap();
+        let source = ServiceSource {
+            listen: vec!["*:80".parse().unwrap()],
+            cgroup: Some(group.clone()),
+            ..ServiceSource::default()
+        };
+        let mut sense = Sense::new(vec![source], Box::new(Hidden(0)), roots.clone());
+        let mut now = Nanos::SECOND;
+        let mut sensed = Vec::new();
+        // Two CPUs, of which the service's one thread uses one, and nobody the other.
+        for step in 0..20_u64 {
+            let ticks = step * 10;
+            let stat = format!("cpu\ncpu0 {ticks} 0 0 0 0 0 0 0\ncpu1 0 0 0 {ticks} 0 0 0 0\n");
+            fs::write(roots.proc.join("stat"), stat).unwrap();
+            let used = step * 100_000_000;
+            fs::write(group.join("cpuacct.usage"), format!("{used}\n")).unwrap();
+            fs::write(roots.proc.join("7/task/7/schedstat"), format!("{used} 0 1\n")).unwrap();
+            let stat = format!("7 (node) R 1 7 7 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 0\n");
+            fs::write(roots.proc.join("7/stat"), stat).unwrap();
+            if step == 0 {
+                sense.warm_up(now);
+            }
+            sensed = sense.tick(now, &Nothing);
+            now += Nanos::from_millis(100);
+        }
+        let resource = &sensed[0].signals.resource;
+        let share = |reading: Option<tidegate_model::signals::Reading<Share>>| {
+            reading.map(|reading| (reading.value.get() * 100.0).round())
+        };
+        assert_eq!(share(resource.cpu), Some(50.0), "{:?}", sensed[0].troubles);
+        assert_eq!(share(resource.busiest_thread), Some(100.0), "its thread is at its end");
+        assert_eq!(resource.cpu_pressure, None);
+        assert!(sensed[0].troubles.is_empty(), "{:?}", sensed[0].troubles);
     }
 
     fn knows_its_place(sensed: &[Sensed]) -> bool {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sources of one service: its accept queue, its CPUs and pressure, its counters.
 
+use crate::bypass::{Bypass, Look};
 use crate::cgroup::{Group, Usage};
-use crate::cpu::{Cpu, Sample};
+use crate::connections::Diag;
+use crate::cpu::{Beside, Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
 use crate::groups::Groups;
@@ -11,9 +13,11 @@ use crate::passive::Passive;
 use crate::pressure::Pressure;
 use crate::sense::{HOLD_MAX, Roots, ServiceSource, Trouble};
 use crate::stat::Stat;
+use crate::threads::Watch;
 use std::io;
 use std::path::{Path, PathBuf};
 use tidegate_model::signals::{AcceptQueue, Queue, Reading, Resource};
+use tidegate_model::snapshot::Bypassed;
 use tidegate_units::{Nanos, Share};
 
 /// What a service needs from the tick to read its resources.
@@ -38,6 +42,9 @@ pub(crate) struct Service {
     pub(crate) located: Option<Nanos>,
     pub(crate) passive: Passive,
     pub(crate) defer: Defer,
+    bypass: Bypass,
+    threads: Watch,
+    thread_held: Held<Share>,
     place: Place,
     quota: Option<f64>,
     usages: Vec<Usage>,
@@ -69,6 +76,9 @@ impl Service {
             cpu_held: None,
             passive: Passive::default(),
             defer: Defer::default(),
+            bypass: Bypass::default(),
+            threads: Watch::default(),
+            thread_held: None,
         }
     }
 
@@ -79,7 +89,7 @@ impl Service {
         }
         let configured = self.source.cgroup.as_deref().and_then(Group::at);
         let mut place = match configured {
-            Some(group) => finder::place_in(group, &roots.proc),
+            Some(group) => finder::place_in(group, (&self.listeners, holders), &roots.proc),
             None => finder::place(&self.listeners, holders, &roots.proc, groups),
         };
         if place.processes == 0 && !self.listeners.is_empty() {
@@ -106,6 +116,7 @@ impl Service {
             self.usages = place.groups.iter().map(Usage::new).collect();
             self.pressures = Some(pressures(&place, roots));
         }
+        self.threads.locate(&place.serving, &roots.proc);
         self.place = place;
     }
 
@@ -144,13 +155,18 @@ impl Service {
             match pressures[kind].tick(tick.now, tick.buffer) {
                 Ok(Some(reading)) => self.pressure_held[kind] = Some((tick.now, reading.value)),
                 Ok(None) => {}
+                // A kernel that does not count it (before 4.20, or psi=0) has nothing to be mended:
+                // every use of it has another way.
+                Err(error) if is_absent(&error) => {}
                 Err(error) => {
                     let signal = PRESSURES[kind].1;
                     troubles.push(Trouble { signal, why: error.to_string() });
                 }
             }
         }
-        match self.cpu(tick) {
+        let threads = self.threads.tick(tick.now);
+        self.thread_held = threads.busiest.map(|share| (tick.now, share));
+        match self.cpu(tick, threads.waited) {
             Ok(Some(share)) => self.cpu_held = Some((tick.now, share)),
             Ok(None) => {}
             Err(why) => troubles.push(Trouble { signal: "cpu", why }),
@@ -158,6 +174,7 @@ impl Service {
         let [cpu, memory, io] = &self.pressure_held;
         Resource {
             cpu: shown(&self.cpu_held, tick.now),
+            busiest_thread: shown(&self.thread_held, tick.now),
             cpu_pressure: shown(cpu, tick.now),
             memory_pressure: shown(memory, tick.now),
             io_pressure: shown(io, tick.now),
@@ -165,7 +182,26 @@ impl Service {
         }
     }
 
-    fn cpu(&mut self, tick: &mut Tick<'_>) -> Result<Option<Share>, String> {
+    /// Connections that came past the hooks of late. `offered`: SYNs that they have seen since the
+    /// tick before; `None`: not known. `opened`: connections were opened, and it is time to look.
+    pub(crate) fn bypassed(
+        &mut self,
+        now: Nanos,
+        offered: Option<u64>,
+        opened: bool,
+    ) -> Option<Bypassed> {
+        // What is not known is no evidence.
+        if offered.is_none_or(|offered| offered > 0) {
+            self.bypass.saw(now);
+        } else if opened {
+            let ports = self.listeners.iter().map(|listener| listener.port).collect();
+            let exempt = &self.source.exempt;
+            self.bypass.look(&mut Look { now, ports: &ports, exempt, source: &mut Diag });
+        }
+        self.bypass.found(now)
+    }
+
+    fn cpu(&mut self, tick: &mut Tick<'_>, waited: Option<Share>) -> Result<Option<Share>, String> {
         if let Some(error) = tick.stat_error {
             return Err(error.to_string());
         }
@@ -185,8 +221,13 @@ impl Service {
         // Only the group's own pressure tells what the service waited for.
         let own = self.place.groups.iter().any(|group| group.pressure().is_some());
         let pressure = shown(&self.pressure_held[0], tick.now).filter(|_| own).map(|r| r.value);
-        Ok(self.cpu.tick(Sample { at: tick.now, sum, used_ns }, self.quota, pressure))
+        let beside = Beside { quota: self.quota, pressure, waited };
+        Ok(self.cpu.tick(Sample { at: tick.now, sum, used_ns }, beside))
     }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported)
 }
 
 /// The pressure files of the service's first group that has them, or of the machine.

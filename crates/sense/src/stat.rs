@@ -18,6 +18,8 @@ pub(crate) struct CpuTimes {
     pub(crate) idle_ns: u64,
     /// Interrupts and softirqs, sampled.
     pub(crate) irq_ns: u64,
+    /// Tasks that yield to others (a nice value above 0), sampled.
+    pub(crate) nice_ns: u64,
 }
 
 /// The CPUs that are online and their times; kept and refilled to allocate nothing per tick.
@@ -54,6 +56,7 @@ impl Stat {
                 sum.cpus += 1;
                 sum.idle_ns += times.idle_ns;
                 sum.irq_ns += times.irq_ns;
+                sum.nice_ns += times.nice_ns;
             }
         }
         sum
@@ -66,6 +69,7 @@ pub(crate) struct CpuSum {
     pub(crate) cpus: u32,
     pub(crate) idle_ns: u64,
     pub(crate) irq_ns: u64,
+    pub(crate) nice_ns: u64,
 }
 
 /// `cpuN user nice system idle iowait irq softirq …`
@@ -76,11 +80,12 @@ fn times(line: &str) -> Option<CpuTimes> {
     for value in &mut values {
         *value = columns.next()?.parse().ok()?;
     }
-    let [_, _, _, idle, iowait, irq, softirq] = values;
+    let [_, nice, _, idle, iowait, irq, softirq] = values;
     Some(CpuTimes {
         cpu,
         idle_ns: idle.saturating_add(iowait).saturating_mul(TICK_NS),
         irq_ns: irq.saturating_add(softirq).saturating_mul(TICK_NS),
+        nice_ns: nice.saturating_mul(TICK_NS),
     })
 }
 
@@ -91,7 +96,13 @@ mod tests {
     #[test]
     fn a_line_gives_idle_with_iowait_and_both_kinds_of_interrupts() {
         let got = times("cpu3 10 20 30 400 5 6 7 8 0 0");
-        assert_eq!(got, Some(CpuTimes { cpu: 3, idle_ns: 405 * TICK_NS, irq_ns: 13 * TICK_NS }));
+        let expected = CpuTimes {
+            cpu: 3,
+            idle_ns: 405 * TICK_NS,
+            irq_ns: 13 * TICK_NS,
+            nice_ns: 20 * TICK_NS,
+        };
+        assert_eq!(got, Some(expected));
         for cut in ["cpu3 10 20 30 400", "cpu 1 2 3 4 5 6 x", "intr 7"] {
             assert_eq!(times(cut), None, "{cut:?}");
         }

@@ -127,6 +127,26 @@ fn a_service_pinned_to_one_cpu_of_several_is_seen_at_100_percent_of_it() {
     assert_eq!(signals.balance.counts, None, "a missing source is none, never zero");
 }
 
+/// A child that holds the listener and works in one thread, as Node does.
+#[test]
+fn the_thread_of_a_service_that_works_in_one_is_found() {
+    let listener = listener();
+    let burner = Burner::start(some_cpu());
+    let mut sense = Sense::new(
+        vec![source(&listener)],
+        Box::new(SockDiag::open(None).unwrap()),
+        Roots::default(),
+    );
+    sense.warm_up(MonotonicClock.now());
+    let thread = |signals: &Signals| {
+        signals.resource.busiest_thread.map_or(-1.0, |reading| reading.value.get())
+    };
+    // Whatever else runs on that CPU takes its part: other tests burn it, too.
+    tick_until(&mut sense, |signals| thread(signals) > 0.1);
+    drop(burner);
+    tick_until(&mut sense, |signals| thread(signals) < 0.05);
+}
+
 #[test]
 fn the_group_of_a_service_is_found_and_its_pressure_is_its_own() {
     let listener = listener();

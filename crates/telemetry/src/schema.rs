@@ -246,6 +246,13 @@ const SERVICES: &[Metric] = &[
         |s, out| each(s, |v| optional(v, figures(v).unseen, out)),
     ),
     gauge(
+        "service_bypassed",
+        "connections",
+        "Connections of the last minute that the service's listeners accepted while no hook saw a SYN of it: it is not protected. Absent while there are none.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.bypassed.map(|b| b.connections as f64), out)),
+    ),
+    gauge(
         "service_waiting",
         "connections",
         "Connections to which the service owes an answer.",
@@ -332,6 +339,15 @@ const SERVICES: &[Metric] = &[
         "CPU time used over CPU time that the service may use.",
         SERVICE,
         |s, out| each(s, |v| optional(v, share(v.signals.resource.cpu), out)),
+    ),
+    gauge(
+        "service_busiest_thread",
+        "ratio",
+        "Share of a CPU that the thread used in which the service works, where it works in one: a mean over its processes; absent where it works in several.",
+        SERVICE,
+        |s, out| {
+            each(s, |v| optional(v, v.signals.resource.busiest_thread.map(|r| r.value.get()), out))
+        },
     ),
     gauge(
         "service_pressure",

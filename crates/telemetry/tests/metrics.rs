@@ -12,8 +12,9 @@ use tidegate_model::signals::{
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Followed, InterfaceState, PeerState, ReasonCount, RequestsState, RuleCounts,
-    RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, UnjudgedCount, VerdictCount,
+    BucketState, Bypassed, Followed, InterfaceState, PeerState, ReasonCount, RequestsState,
+    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, UnjudgedCount,
+    VerdictCount,
 };
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
@@ -46,6 +47,7 @@ fn signals() -> Signals {
         period: Nanos::from_millis(100),
         resource: Resource {
             cpu: Some(Reading { value: Share::new(0.97), age: Nanos::from_millis(100) }),
+            busiest_thread: Some(Reading::fresh(Share::new(0.99))),
             cpu_pressure: Some(Reading::fresh(Share::new(0.5))),
             bandwidth: Some(Reading::fresh(1.25e6)),
             ..Resource::default()
@@ -192,6 +194,8 @@ fn shop() -> ServiceState {
             count("default", "reject", "rate", false, 400),
         ],
         requests: Some(requests()),
+        restored: None,
+        bypassed: Some(Bypassed { connections: 12, span: Nanos::from_secs(14) }),
     }
 }
 

@@ -56,6 +56,18 @@ fn the_unit_is_restarted_and_keeps_the_directory_of_the_socket() {
     }
 }
 
+/// Limits hold for 3 s without a daemon: a crash and a restart must be over by then, and a restart
+/// must not take the dataplane off.
+#[test]
+fn the_unit_keeps_limits_in_force_through_a_crash_and_a_restart() {
+    let unit = include_str!("../../../packaging/tidegate.service");
+    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let pause: u32 = value("RestartSec").unwrap().strip_suffix("ms").unwrap().parse().unwrap();
+    assert!(pause < 1000, "{pause} ms");
+    assert_eq!(value("RestartKillSignal"), Some("SIGUSR2"));
+    assert_eq!(value("KillSignal"), None, "a stop is SIGTERM, and takes everything off");
+}
+
 /// The example passes its own check (without a look at this system).
 #[test]
 fn the_example_is_a_sound_configuration() {

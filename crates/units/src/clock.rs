@@ -33,6 +33,18 @@ impl Clock for MonotonicClock {
     }
 }
 
+/// The time since the machine was booted, sleep included (`CLOCK_BOOTTIME`): for what is kept from
+/// one process to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> Nanos {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+}
+
 /// CPU time used by the present thread: for programs that have to spend a certain amount of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadCpuClock;

@@ -8,6 +8,7 @@ use tidegate_control::{BucketController, Controller, Ground, Mode as ControlMode
 use tidegate_daemon::Makers;
 use tidegate_daemon::owner::{Legacy, Owner, Parts};
 use tidegate_daemon::plane::{Kept, Plane, PlaneError, RequestCounts, Senses};
+use tidegate_daemon::state::Keeper;
 use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{BucketCounts, BucketSignals, Counts, Reading, Signals};
@@ -262,8 +263,35 @@ impl Controller for Panics {
     }
 }
 
+/// Counts its ticks, and shows them as its burst; keeps them. It cannot bear to be told of 666.
+#[derive(Default)]
+pub(crate) struct Learner(u32);
+
+impl Controller for Learner {
+    fn tick(&mut self, signals: &Signals, mode: ControlMode) -> ServiceLimits {
+        self.0 += 1;
+        ServiceLimits { burst: self.0, ..Echo.tick(signals, mode) }
+    }
+
+    fn save(&self) -> Option<serde_json::Value> {
+        Some(serde_json::json!({ "ticks": self.0 }))
+    }
+
+    fn restore(&mut self, value: serde_json::Value, _: Nanos) -> bool {
+        let ticks = value.get("ticks").and_then(serde_json::Value::as_u64);
+        let Some(ticks) = ticks.and_then(|ticks| u32::try_from(ticks).ok()) else { return false };
+        self.0 = ticks;
+        assert_ne!(ticks, 666, "a controller that fails half-way, on purpose");
+        true
+    }
+}
+
 pub(crate) fn make(service: &ServiceConfig) -> Box<dyn Controller> {
-    if service.name == "bad" { Box::new(Panics) } else { Box::new(Echo) }
+    match service.name.as_str() {
+        "bad" => Box::new(Panics),
+        "learner" => Box::new(Learner::default()),
+        _ => Box::new(Echo),
+    }
 }
 
 /// Takes the most that its bucket was ever asked for in one tick for the rate.
@@ -337,6 +365,15 @@ impl World {
     }
 
     pub(crate) fn with(text: &str, inherited: Option<Legacy>, plane: FakePlane) -> Self {
+        Self::with_keeper(text, inherited, plane, None)
+    }
+
+    pub(crate) fn with_keeper(
+        text: &str,
+        inherited: Option<Legacy>,
+        plane: FakePlane,
+        keeper: Option<Keeper>,
+    ) -> Self {
         let clock = Arc::new(ManualClock::default());
         clock.advance(Nanos::from_secs(1000));
         let config = config(text);
@@ -357,6 +394,7 @@ impl World {
             controllers: Makers { service: make, bucket: make_bucket },
             version: "test".into(),
             inherited,
+            keeper,
         });
         Self { owner, snapshots, clock, memory, offered, defer_accept }
     }

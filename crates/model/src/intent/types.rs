@@ -83,7 +83,7 @@ pub struct Config {
 pub struct InterfaceConfig {
     /// Name of the interface, as `ip link` shows it.
     pub name: String,
-    /// Where to attach: `auto` takes native XDP, or tcx where XDP is taken or not possible.
+    /// Where to attach: `auto` takes native XDP, or tcx where XDP is taken or not possible, and on veth.
     #[serde(default)]
     pub attach: Attach,
     /// Whether the DSCP of packets that arrive here may choose a class. Anyone can set a DSCP:

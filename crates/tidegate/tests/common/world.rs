@@ -2,6 +2,7 @@
 //! A daemon in a namespace of its own, as an operator runs it (needs root).
 
 use super::{ip, wait_for};
+use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -48,9 +49,10 @@ impl World {
         &self.name
     }
 
-    /// Runs the daemon until it is ready; its log goes nowhere.
+    /// Runs the daemon until it is ready; its log is shown if the test fails.
     pub(crate) fn run(&mut self, more: &[&str]) {
-        self.run_with(more, Stdio::null());
+        let log = OpenOptions::new().append(true).create(true).open(self.file("log"));
+        self.run_with(more, log.unwrap().into());
         self.ready();
     }
 
@@ -78,6 +80,11 @@ impl World {
             .stdout(Stdio::null())
             .stderr(log);
         self.daemon = Some(command.spawn().unwrap());
+    }
+
+    /// Makes room for another daemon beside the one that runs.
+    pub(crate) fn replace_daemon(&mut self) -> Child {
+        self.daemon.take().unwrap()
     }
 
     /// The daemon, while there is one.
@@ -110,6 +117,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.file("log")).unwrap_or_default());
+        }
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();
             let _ = daemon.wait();

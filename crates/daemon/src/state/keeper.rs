@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! When a state is read and written.
+//!
+//! It is read once, at the start, and removed before anything of it is used: a state that brings a
+//! process down does so once. It is written again once the process has run for [`SAVE_EVERY`], then
+//! at most that often, and at once when shedding begins or ends; and for a successor.
+
+use super::{
+    BYTES_MAX, CONTROLLER_BYTES_MAX, Kept, LIMITS_AGE_MAX, State, StateError, Store, decode,
+    encode, identity,
+};
+use crate::governor::Governor;
+use std::collections::BTreeMap;
+use tidegate_model::intent::ServiceConfig;
+use tidegate_model::snapshot::Restored;
+use tidegate_units::Nanos;
+
+/// Time between two writes while nothing happens.
+const SAVE_EVERY: Nanos = Nanos::SECOND;
+
+/// What became of a state that was to be saved; for tests.
+pub type StateSaved = Result<usize, String>;
+
+/// Reads and writes the state of one daemon.
+pub struct Keeper {
+    store: Box<dyn Store>,
+    version: String,
+    saved: Option<Nanos>,
+    /// Which services shed when it was written last.
+    shedding: Vec<bool>,
+}
+
+/// What a start found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// By name of the service.
+    pub(crate) services: BTreeMap<String, Kept>,
+    pub(crate) age: Nanos,
+    /// Why there is nothing, where something was there.
+    pub(crate) fault: Option<String>,
+}
+
+impl Keeper {
+    /// One that has read nothing yet.
+    #[must_use]
+    pub fn new(store: Box<dyn Store>, version: String) -> Self {
+        Self { store, version, saved: None, shedding: Vec::new() }
+    }
+
+    /// Takes what is there.
+    pub(crate) fn take(&mut self) -> Found {
+        let failed = |text: String| Found { fault: Some(text), ..Found::default() };
+        let bytes = match self.store.read() {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Found::default(),
+            Err(error) => return failed(format!("cannot be read: {error}")),
+        };
+        if let Err(error) = self.store.remove() {
+            return failed(format!("cannot be removed, and is not used: {error}"));
+        }
+        match decode(&bytes, &self.store.here()) {
+            Ok((state, age)) => {
+                let State { version, services, .. } = state;
+                tracing::info!(%age, version, services = services.len(), "found a state");
+                Found { services, age, fault: None }
+            }
+            // As it should be after a boot, or a long stop.
+            Err(error @ (StateError::OtherBoot | StateError::Old(_))) => {
+                tracing::info!("the state that was found is not used: {error}");
+                Found::default()
+            }
+            Err(error) => failed(format!("not used: {error}")),
+        }
+    }
+
+    /// Writes, if it is time to.
+    ///
+    /// # Errors
+    /// Why it could not be written; it is tried again after [`SAVE_EVERY`].
+    pub(crate) fn tick(
+        &mut self,
+        now: Nanos,
+        services: &[ServiceConfig],
+        governors: &[Governor],
+    ) -> StateSaved {
+        let saved = *self.saved.get_or_insert(now);
+        let shedding = governors.iter().map(|governor| governor.limits.why.shedding);
+        let changed = self.shedding.iter().copied().ne(shedding);
+        // A start is no end of shedding, and what it brought has to prove itself first.
+        let begun = !self.shedding.is_empty() || now.since(saved) >= SAVE_EVERY;
+        let due = begun && (changed || now.since(saved) >= SAVE_EVERY);
+        if !due {
+            return Ok(0);
+        }
+        self.saved = Some(now);
+        self.save(services, governors)
+    }
+
+    /// Writes now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn save(
+        &mut self,
+        services: &[ServiceConfig],
+        governors: &[Governor],
+    ) -> StateSaved {
+        self.shedding = governors.iter().map(|governor| governor.limits.why.shedding).collect();
+        let here = self.store.here();
+        let kept = services.iter().zip(governors).map(|(service, governor)| {
+            let controller = governor.save().filter(|value| fits(&service.name, value));
+            let limits = governor.limits.clone();
+            (service.name.clone(), Kept { identity: identity(service), limits, controller })
+        });
+        let state = State {
+            boot: here.boot,
+            at: here.now,
+            version: self.version.clone(),
+            services: kept.collect(),
+        };
+        let bytes = encode(&state).map_err(|error| error.to_string())?;
+        debug_assert!(bytes.len() <= BYTES_MAX);
+        self.store.write(&bytes).map_err(|error| error.to_string())?;
+        Ok(bytes.len())
+    }
+
+    /// Forgets what is there: whoever stops the daemon on purpose begins anew.
+    pub(crate) fn forget(&mut self) {
+        if let Err(error) = self.store.remove() {
+            tracing::warn!(%error, "the state could not be removed");
+        }
+    }
+}
+
+fn fits(service: &str, value: &serde_json::Value) -> bool {
+    let length = serde_json::to_vec(value).map_or(usize::MAX, |bytes| bytes.len());
+    if length > CONTROLLER_BYTES_MAX {
+        tracing::debug!(service, length, "what its controller keeps is too large");
+    }
+    length <= CONTROLLER_BYTES_MAX
+}
+
+/// Gives a service what is kept of it.
+pub(crate) fn restore(
+    service: &ServiceConfig,
+    governor: &mut Governor,
+    kept: Kept,
+    age: Nanos,
+) -> Option<Restored> {
+    if kept.identity != identity(service) {
+        tracing::info!(service = service.name, "is configured otherwise; starts afresh");
+        return None;
+    }
+    let learned = kept.controller.is_some_and(|value| governor.restore(service, value, age));
+    let limits = age <= LIMITS_AGE_MAX;
+    if limits {
+        governor.inherit(service, kept.limits);
+    }
+    (learned || limits).then_some(Restored { age, limits, learned })
+}

@@ -53,14 +53,14 @@ impl DefaultController {
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
         let alarm = (EXCESS_MIN * self.baseline.variability() + EXCESS_DEVIATIONS * held.sqrt())
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
-        (waiting - self.baseline.idle() - held, alarm)
+        (waiting - self.baseline.idle().max(self.harmless) - held, alarm)
     }
 
     /// The families that report trouble, and whether they are enough to shed.
     pub(super) fn alarm(&self, tick: &Tick) -> (Vec<Family>, bool) {
         let waiting = tick.waiting;
         let (excess, alarm) = self.excess(waiting);
-        let time = excess > alarm && !self.harmless;
+        let time = excess > alarm;
         let (resource, queue) = (self.standing.resource(), self.standing.queue());
         let beyond_chance = excess > EXCESS_LARGE * alarm;
         let losing = lossy(&self.history);

@@ -126,8 +126,13 @@ const HARMLESS_RESPONSES: f64 = 8.0;
 const HARMLESS_TICKS: usize = 10;
 /// See [`HARMLESS_RESPONSES`].
 const HARMLESS_TIMES: f64 = 2.0;
-/// So many ceilings in flight that are harmless show that the ceiling holds nothing off.
+/// So many ceilings in flight, for so long, while the server is free and fast, show that the ceiling
+/// holds nothing off. Not at once: the first ticks of a flash crowd look like it, too.
 const HARMLESS_CEILINGS: f64 = 2.0;
+/// See [`HARMLESS_CEILINGS`].
+const HARMLESS_SECONDS: f64 = 1.0;
+/// For so long after it more of the same is harmless, too; and on, while it is.
+const FOLLOW_SECONDS: f64 = 0.5;
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
 const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 /// Seconds in which the peak of completions fades to half.
@@ -165,9 +170,10 @@ pub struct DefaultController {
     since: Nanos,
     waiting_before: Option<f64>,
     exchanges: Exchanges,
-    /// Whether what is in flight costs the server nothing: see [`Self::is_harmless`].
-    harmless: bool,
-    harmless_s: f64,
+    /// Exchanges in flight that are known to cost the server nothing.
+    harmless: f64,
+    /// Seconds for which more of them may be so: see [`Self::follow`].
+    follow_s: f64,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -229,8 +235,8 @@ impl DefaultController {
             since: Nanos::ZERO,
             waiting_before: None,
             exchanges: Exchanges::default(),
-            harmless: false,
-            harmless_s: 0.0,
+            harmless: 0.0,
+            follow_s: 0.0,
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -246,10 +252,7 @@ impl DefaultController {
         let dt = tick.sums.seconds;
         let keep = libm::exp(-dt / USUAL_SECONDS);
         self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
-        self.harmless_s = if self.harmless { self.harmless_s + dt } else { 0.0 };
-        if self.harmless {
-            self.usual = self.usual.max(tick.waiting);
-        }
+        self.harmless = self.harmless.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= PEAK_TICKS_MIN {
             let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
@@ -278,7 +281,7 @@ impl DefaultController {
             mu,
             r0_s: r0_s.unwrap_or((tick.waiting / mu).min(self.objective_s) / 2.0),
             variability: self.baseline.variability(),
-            idle: self.baseline.idle(),
+            idle: self.baseline.idle().max(self.harmless),
             best: 0.0,
             search: r0_s.is_none().then_some(Search::default()),
             trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
@@ -288,25 +291,32 @@ impl DefaultController {
             families,
             watched: self.watched,
             each: self.exchanges.each(),
+            in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
         });
         self.since = tick.now;
     }
 
-    /// Whether what is in flight costs the server nothing, as long polls do: CPU and accept queue
-    /// are free, and most of what completes is as fast as ever.
-    fn is_harmless(&self, signals: &Signals, age_max: Nanos) -> bool {
-        let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
-        let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
+    /// Whether what completes says nothing of a queue: most of it is as fast as ever, or hardly
+    /// anything completes.
+    fn is_fast(&self) -> bool {
         let lately = self.history.last(HARMLESS_TICKS);
-        let (Some(cpu), Some(queue), Some(r0_s)) = (cpu, queue, self.baseline.r0_s) else {
-            return false;
-        };
-        cpu.get() < HARMLESS_CPU
-            && queue.length == 0
-            && lately.responses >= HARMLESS_RESPONSES
-            && lately.medians_s <= HARMLESS_TIMES * r0_s * lately.responses
+        let Some(r0_s) = self.baseline.r0_s else { return false };
+        lately.responses < HARMLESS_RESPONSES
+            || lately.medians_s <= HARMLESS_TIMES * r0_s * lately.responses
+    }
+
+    /// Once refusals have shown to be in vain, as with long polls, more of the same is no overload
+    /// either, for as long as the server is free and fast.
+    fn follow(&mut self, tick: &Tick, harmless: bool) {
+        if harmless && self.follow_s > 0.0 {
+            self.follow_s = FOLLOW_SECONDS;
+            self.harmless = tick.waiting;
+            self.usual = self.usual.max(tick.waiting);
+        } else {
+            self.follow_s = (self.follow_s - tick.sums.seconds).max(0.0);
+        }
     }
 
     /// The daemon stood still, or the machine did: limits go on from what is in flight now.
@@ -329,11 +339,8 @@ impl DefaultController {
 
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
-        let above = |shed: &Shed| {
-            self.waiting() > HARMLESS_CEILINGS * shed.ceiling(self.objective_s)
-                && self.harmless_s >= UNUSED_SECONDS
-        };
-        let in_vain = self.shed.as_ref().is_some_and(above);
+        let in_vain =
+            self.shed.as_ref().is_some_and(|shed| shed.in_vain_s >= HARMLESS_SECONDS);
         let over = self.shed.as_ref().is_some_and(|shed| {
             let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * shed.life_s);
             in_vain
@@ -342,6 +349,11 @@ impl DefaultController {
         });
         if !over {
             return;
+        }
+        if in_vain {
+            self.harmless = self.waiting();
+            self.usual = self.usual.max(self.harmless);
+            self.follow_s = FOLLOW_SECONDS;
         }
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
             self.baseline.r0_s.get_or_insert(r0_s);
@@ -388,8 +400,7 @@ impl DefaultController {
         // Those who think come back: nobody new is let in for them meanwhile.
         let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN).max(TAU_CYCLES * shed.cycle_s);
         // What was let in and has not asked yet will: where handshakes take long, it is many.
-        let coming = self.history.last(COMING_TICKS).coming;
-        let ahead = (waiting + coming).max(0.0);
+        let ahead = (waiting + self.history.last(COMING_TICKS).coming).max(0.0);
         let correction = if mode == Mode::Shadow { 0.0 } else { (target - ahead) / tau };
         let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
         let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
@@ -436,7 +447,8 @@ impl Controller for DefaultController {
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
         self.standing.see(signals, age_max);
         self.learn(&tick);
-        self.harmless = self.is_harmless(signals, age_max);
+        let harmless = is_free(signals, age_max) && self.is_fast();
+        self.follow(&tick, harmless);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
@@ -446,6 +458,7 @@ impl Controller for DefaultController {
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
+            shed.effect(&tick, harmless, self.objective_s);
             shed.observe(&tick, self.peak, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {
@@ -483,6 +496,16 @@ impl DefaultController {
         }
         self.last.clone()
     }
+}
+
+/// Whether CPU and accept queue are known, and neither is short.
+fn is_free(signals: &Signals, age_max: Nanos) -> bool {
+    let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
+    let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
+    let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
+    cpu.is_some_and(|cpu| cpu.get() < HARMLESS_CPU)
+        && thread.is_none_or(|share| share.get() < HARMLESS_CPU)
+        && queue.is_some_and(|queue| queue.length == 0)
 }
 
 /// A tick's counts as floats, bounded so that sums stay exact.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state while shedding: capacity, target, and the trials that correct them.
 
-use super::{MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
+use super::{HARMLESS_CEILINGS, MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
 use crate::RATE_CEILING;
 use crate::history::Sums;
 use tidegate_model::signals::Family;
@@ -36,6 +36,8 @@ const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
 const TRIAL_SHARE: f64 = 0.8;
 /// A trial raises the target by this share.
 const TRIAL_RAISE: f64 = 1.0;
+/// No more in flight than this many targets, or there is no trial.
+const TRIAL_STEADY: f64 = 1.5;
 /// Completions must follow by this share: 2.4 deviations.
 const TRIAL_FOLLOW: f64 = 0.15;
 /// From one request of a connection to its next counts as at most so long.
@@ -79,6 +81,8 @@ pub(super) struct Shed {
     pub(super) watched: bool,
     /// Exchanges that a connection brings.
     pub(super) each: f64,
+    /// Seconds in which the ceiling held nothing off: see [`Self::effect`].
+    pub(super) in_vain_s: f64,
     /// Seconds from one request of a connection to its next.
     pub(super) cycle_s: f64,
     /// Seconds that a connection lives.
@@ -139,6 +143,13 @@ impl Shed {
     pub(super) fn fresh_start(&mut self) {
         (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
         (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+    }
+
+    /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
+    /// free and fast, is no queue that refusals shorten.
+    pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
+        let in_vain = harmless && tick.waiting > HARMLESS_CEILINGS * self.ceiling(objective_s);
+        self.in_vain_s = if in_vain { self.in_vain_s + tick.sums.seconds } else { 0.0 };
     }
 
     /// Takes what is known of connections: exchanges each, those that are open and those that are
@@ -223,6 +234,8 @@ impl Shed {
         let rate = self.trial.completed / self.trial.seconds;
         match self.trial.on {
             None if self.trial.seconds < self.trial.pause_s.max(span) => return,
+            // What drains, or grows, tells nothing about one queue or the other.
+            _ if waiting > TRIAL_STEADY * self.target(objective_s) => self.trial.on = None,
             None => {
                 let used_up = self.families.contains(&Family::Resource);
                 if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {

@@ -73,7 +73,7 @@ pub(crate) const SHARED: [&str; 19] = [
 ];
 
 /// Names of the maps of header rules, which are there when a plan has some; all or none of them.
-pub(crate) const REQUESTS: [&str; 13] = [
+pub(crate) const REQUESTS: [&str; 14] = [
     "tg_request_control",
     "tg_paths",
     "tg_rules",
@@ -82,6 +82,7 @@ pub(crate) const REQUESTS: [&str; 13] = [
     "tg_answer_texts",
     "tg_bucket_limits",
     "tg_buckets",
+    "tg_unevaluable",
     "tg_bucket_totals",
     "tg_rule_counts",
     "tg_unjudged",

@@ -60,6 +60,12 @@ impl Subject<'_> {
         Some(Socket::TimeWait(waits))
     }
 
+    /// The listener behind the socket in TIME_WAIT that the case meets.
+    fn behind(&self) -> Option<Socket> {
+        let Socket::TimeWait(waits) = self.arrival().socket else { return None };
+        waits.listener.map(|(length, limit)| Socket::Listener { length, limit })
+    }
+
     fn passes(reason: Reason) -> Seen {
         Seen { action: Action::Pass, counted: Counted::Passed(reason) }
     }
@@ -130,11 +136,7 @@ impl Subject<'_> {
                 self.if_only(|_| {}, self.waiting(|waits| waits.listener = None)),
             ],
             // what cannot be read is new work
-            Call::ToTimeWait => {
-                vec![self.if_only(|_| {}, self.waiting(|waits| {
-                    *waits = TimeWait { next: waits.next.wrapping_sub(1), closing: false, ..*waits };
-                }))]
-            }
+            Call::ToTimeWait => vec![self.if_only(|_| {}, self.behind())],
             // memory for signals, for counters, for people: what happens is the same
             Call::Pending
             | Call::Notes

@@ -30,8 +30,9 @@ pub const COOKIE_TESTS_MAX: usize = 32;
 pub const ANSWER_TEXTS_MAX: usize = 16;
 /// Longest path of a rule, in bytes (TG_PATH_MAX).
 pub const PATH_MAX: usize = 120;
-/// Longest 503, headers and body together, in bytes (TG_ANSWER_BYTES_MAX): less than one segment.
-pub const ANSWER_BYTES_MAX: usize = 1200;
+/// Longest 503, headers and body together, in bytes (TG_ANSWER_BYTES_MAX): one segment, however small the
+/// MSS of the client is (536 bytes are the least, 12 are time stamps).
+pub const ANSWER_BYTES_MAX: usize = 524;
 /// Into how many values Retry-After is spread (TG_ANSWER_VARIANTS).
 pub const ANSWER_VARIANTS: usize = 8;
 /// Longest name of a cookie, in bytes.
@@ -71,7 +72,7 @@ pub struct RequestsConfig {
     /// How long a 503 asks its client to stay away.
     #[serde(default)]
     pub retry_after: RetryAfter,
-    /// Body of the 503. With its headers it has at most 1200 bytes.
+    /// Body of the 503. With its headers it has at most 524 bytes.
     #[serde(default = "RequestsConfig::body_default")]
     pub body: String,
     /// Type of the body.

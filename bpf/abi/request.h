@@ -25,7 +25,6 @@
  */
 #define TG_ANSWER_BYTES_MAX 524
 #define TG_HEAD_MAX 4096	/* bytes of a segment that are looked at */
-#define TG_CONNS_MAX 65536
 #define TG_CONN_EXPIRE_NS (60 * TG_NS_PER_S)	/* idle for longer: forgotten */
 
 /* One entry. */

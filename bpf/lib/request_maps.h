@@ -115,11 +115,11 @@ struct {
  * Connections of services with rules, from their first request on. Preallocated,
  * and never an LRU: what is in flight is counted by who is in here, and a place
  * is given back by who ends it or by the sweep (hook/sweep.bpf.c), never by
- * somebody else's need. By the fingerprint of lib/hash.h.
+ * somebody else's need. By the fingerprint of lib/hash.h. The loader sizes it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_CONNS_MAX);
+	__uint(max_entries, 65536);
 	__type(key, __u64);
 	__type(value, struct tg_conn);
 } tg_conns SEC(".maps");

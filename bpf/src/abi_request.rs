@@ -13,7 +13,6 @@ pub(crate) const COOKIE_TESTS_MAX: usize = 32;
 pub(crate) const ANSWERS_MAX: usize = 128;
 pub(crate) const ANSWER_VARIANTS: usize = 8;
 pub(crate) const ANSWER_BYTES_MAX: usize = 524;
-pub(crate) const CONNS_MAX: usize = 65536;
 pub(crate) const METHOD_OTHER: u8 = 128;
 pub(crate) const METHOD_ANY: u8 = 255;
 #[cfg(test)]
@@ -128,7 +127,6 @@ mod tests {
             ("TG_ANSWERS_MAX", ANSWERS_MAX),
             ("TG_ANSWER_VARIANTS", ANSWER_VARIANTS),
             ("TG_ANSWER_BYTES_MAX", ANSWER_BYTES_MAX),
-            ("TG_CONNS_MAX", CONNS_MAX),
             ("TG_METHOD_OTHER", METHOD_OTHER.into()),
             ("TG_METHOD_ANY", METHOD_ANY.into()),
             ("TG_RULE_STEPS", RULE_STEPS),

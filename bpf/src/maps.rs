@@ -27,10 +27,10 @@ const VALUE_SIZES: [(&str, usize); 14] = [
     ("tg_passed", abi::REASONS_MAX * 8),
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
-    ("tg_pending", 32),
+    ("tg_pending", abi::PENDING_SIZE),
     ("tg_notes", 8),
-    ("tg_flows", 8 * abi::FLOW_WAYS),
-    ("tg_times", 16 * abi::FLOW_WAYS),
+    ("tg_flows", abi::FLOW_SIZE * abi::FLOW_WAYS),
+    ("tg_times", abi::FLOW_TIMES_SIZE * abi::FLOW_WAYS),
 ];
 
 impl Maps {
@@ -64,6 +64,14 @@ impl Maps {
         if more.check_sizes(sizes).is_ok() {
             self.by_name.extend(more.by_name);
         }
+    }
+
+    /// A table that has another size than this, in words.
+    pub(crate) fn resized(&self, sizes: &[(&str, u32)]) -> Option<String> {
+        sizes.iter().find_map(|(name, size)| {
+            let now = self.find(name)?.max_entries();
+            (now != *size).then(|| format!("the table {name} has {now} entries, not {size}"))
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -141,17 +141,26 @@ pub(crate) struct Load<'a> {
     pub(crate) attach_type: Option<ProgramAttachType>,
 }
 
+/// The maps whose size the plan says, and that size.
+pub(crate) fn sized(plan: &Plan) -> [(&'static str, u32); 4] {
+    let flows = plan.settings.flows / abi::FLOW_WAYS as u32;
+    [
+        ("tg_flows", flows),
+        ("tg_times", flows),
+        ("tg_pending", plan.settings.pending),
+        ("tg_conns", plan.settings.conns),
+    ]
+}
+
 /// Creates the shared maps, sized by the plan, without loading a program.
 pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error> {
     let failed = |source| Error::Load { object: "maps".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.xdp).map_err(failed)?;
     for mut map in open.maps_mut() {
-        let flows = plan.settings.flows / abi::FLOW_WAYS as u32;
-        match map.name().to_str() {
-            Some("tg_flows" | "tg_times") => map.set_max_entries(flows).map_err(failed)?,
-            Some("tg_pending") => map.set_max_entries(plan.settings.pending).map_err(failed)?,
-            _ => {}
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some((_, size)) = sized(plan).into_iter().find(|(sized, _)| *sized == name) {
+            map.set_max_entries(size).map_err(failed)?;
         }
     }
     for mut program in open.progs_mut() {
@@ -170,7 +179,11 @@ pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error>
 }
 
 /// Creates the maps of header rules beside the shared ones, without loading a program.
-pub(crate) fn create_request_maps(objects: &Objects, maps: &mut Maps) -> Result<(), Error> {
+pub(crate) fn create_request_maps(
+    objects: &Objects,
+    maps: &mut Maps,
+    plan: &Plan,
+) -> Result<(), Error> {
     let failed = |source| Error::Load { object: "maps of header rules".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.request_in).map_err(failed)?;
@@ -178,6 +191,8 @@ pub(crate) fn create_request_maps(objects: &Objects, maps: &mut Maps) -> Result<
         let name = map.name().to_string_lossy().into_owned();
         if let Some(shared) = maps.find(&name) {
             map.reuse_fd(shared.as_fd()).map_err(failed)?;
+        } else if name == "tg_conns" {
+            map.set_max_entries(plan.settings.conns).map_err(failed)?;
         }
     }
     for mut program in open.progs_mut() {

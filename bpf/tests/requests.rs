@@ -246,7 +246,7 @@ fn a_frame_cut_at_every_byte_passes() {
 /// flight has ended exactly once.
 #[test]
 fn conversations_by_the_dice() {
-    const TALKS: u64 = 300;
+    const TALKS: u64 = 600;
     const PACKETS: usize = 40;
     let (mut host, seed, mut answered, mut begun) = (Host::start(), seed(), 0, 0);
     for n in 0..TALKS {

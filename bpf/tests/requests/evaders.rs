@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no rule can evaluate: how its sender wrote or sent it takes from a bucket of its own.
 
+use super::super::support::heads::hello;
 use super::super::support::packet::{ACK, PSH};
 use super::super::support::talk::host::Rules;
 use super::super::support::talk::{Segment, Style, Talk};
@@ -54,6 +55,11 @@ fn refused() -> Vec<Case> {
         each("evader: the preface of HTTP/2 gets a RST", |talk| {
             talk.open().asks("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         }),
+        each("evader: TLS without a name gets a RST, where a rule asks for names", |talk| {
+            talk.open();
+            let hello = talk.client_segment(ACK | PSH, &hello(b"", 32));
+            talk.client_says(hello);
+        }),
         each("evader: a cookie that a rule asks for is in the second segment", |talk| {
             talk.open().asks("GET /shop HTTP/1.1\r\nHost: a\r\n").asks("Cookie: session=1\r\n\r\n");
         }),
@@ -71,9 +77,14 @@ fn admitted() -> Vec<Case> {
         }),
         each("a long head in three segments takes one token", |talk| {
             talk.open().asks("GET /free HTTP/1.1\r\nCookie: a=").asks("bbbb").asks("\r\n\r\n");
-            talk.answers(&ok(5, 5)).asks(&get("/free")).answers(&ok(5, 5));
+            talk.answers(&ok(5, 5));
+            talk.asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
         })
         .fails(),
+        each("an answer that is longer than it says ends the judging, and nobody evades", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(9, 3)).answers("more than six");
+            talk.asks(&get("/busy"));
+        }),
         each("a cut head that a rule evaluates; later turns are unevaluable", |talk| {
             talk.open().asks("GET /free HTTP/1.1\r\nX: a").asks("\r\n\r\n").answers(&ok(5, 5));
             talk.asks(&get("/busy")).answers(&ok(5, 5));
@@ -160,6 +171,15 @@ fn outside() -> Vec<Case> {
         .style(options)
         .rules(EMPTY),
         case("evader: on a router", |talk| first(talk, &get("/a%2Fb"))).style(router).rules(EMPTY),
+        case("evader: a second request before the answer, on a router", |talk| {
+            talk.open().asks(&get("/free"));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+            let again = super::again(talk, "/busy");
+            talk.note("dropped: it comes again").client_says(again);
+        })
+        .style(router)
+        .rules(FULL),
         case("evader: a turn on a router is dropped", |talk| {
             talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
             then_empty(talk);

@@ -270,6 +270,9 @@ pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
             pins: Some(config.daemon.pins.clone()),
             sample_admitted: SAMPLES.0,
             sample_refused: SAMPLES.1,
+            flows: config.tables.connections,
+            pending: config.tables.handshakes,
+            conns: config.tables.requests,
             ..Settings::default()
         },
     })

@@ -48,6 +48,7 @@ fn rule(config: &RequestsConfig, rule: &RuleConfig) -> Result<HeaderRule, PlaneE
             protect: rule.protect.iter().map(cookie).collect(),
         }),
         (None, Some(name)) => Subject::Tls(host(name)),
+        (None, None) if rule.unevaluable => Subject::Unevaluable,
         _ => return Err(PlaneError(format!("rule {rule}: it has either a path or a TLS name"))),
     };
     let bucket = match &rule.bucket {

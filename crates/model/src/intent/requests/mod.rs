@@ -2,6 +2,7 @@
 //! `requests`: which requests consume which resource, and what happens to those that are too many.
 
 mod head;
+mod path;
 mod select;
 mod text;
 mod words;
@@ -47,6 +48,8 @@ pub const RETRY_AFTER_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_secs(8
 pub const BUCKET_MINIMUM: f64 = 10.0;
 /// Depth of a bucket where nothing is said: the header bucket of the dual admission paper.
 pub const BUCKET_BURST: u32 = 5;
+/// The bucket of requests that no rule can evaluate, where no rule says another.
+pub const UNEVALUABLE_BUCKET: &str = "unevaluable";
 
 /// Admission of requests by their header, before the server sees them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -97,6 +100,24 @@ impl RequestsConfig {
             (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
             (Mode::Enforce, _) => Mode::Enforce,
         }
+    }
+
+    /// Adds what is there unless it is written: the rule for unevaluable requests, and its bucket.
+    pub(in crate::intent) fn complete(&mut self) {
+        if self.rules.iter().any(|rule| rule.unevaluable) {
+            return;
+        }
+        if self.bucket(UNEVALUABLE_BUCKET).is_none() {
+            self.buckets.push(BucketConfig {
+                name: UNEVALUABLE_BUCKET.into(),
+                resource: ControlledResource::Cpu,
+                minimum: BucketConfig::minimum_default(),
+                burst: BUCKET_BURST,
+                control: BucketControl::default(),
+            });
+        }
+        let bucket = Some(UNEVALUABLE_BUCKET.into());
+        self.rules.push(RuleConfig { unevaluable: true, bucket, ..RuleConfig::default() });
     }
 
     /// The place of a bucket.
@@ -355,8 +376,8 @@ impl BucketController {
     }
 }
 
-/// One rule: which requests, which bucket, which answer. It has either `path` or `tls`, and either
-/// `bucket` or `admit`.
+/// One rule: which requests, which bucket, which answer. It has one of `path`, `tls` and
+/// `unevaluable`, and either `bucket` or `admit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
@@ -372,6 +393,11 @@ pub struct RuleConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostText")]
     pub tls: Option<HostPattern>,
+    /// What no other rule can evaluate because of how its sender wrote or sent it: an ambiguous path,
+    /// a head in several segments, pipelining, HTTP/2. Without such a rule there is one with the bucket
+    /// `unevaluable`, which limits by the CPU unless it is configured.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unevaluable: bool,
     /// Only these methods; none given: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = Method::ALL.len()))]

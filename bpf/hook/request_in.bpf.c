@@ -179,9 +179,7 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 		flight = TG_FLIGHT(number, rule->bucket);
 	}
 	framed = found->framed && found->reason != TG_UNJUDGED_PIPELINED;
-	if (w->step.turn)
-		tg_conn_paid(conn, v->key, v->p.ack);
-	else if (head && framed)
+	if (head && framed)
 		tg_follow_request(skb, v, conn, head, found, flight);
 	else
 		tg_unfollow(v, conn, w->step.first,

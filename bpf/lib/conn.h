@@ -162,17 +162,6 @@ static __always_inline __u32 tg_conn_evades(struct tg_conn *conn, __u32 paid)
 	return tg_conn_blind(conn);
 }
 
-/* A turn passes: what the client sends until it acknowledges more belongs to it. */
-static __always_inline void tg_conn_paid(struct tg_conn *conn, __u64 key,
-					 __u32 ack)
-{
-	if (!tg_conn_lock(conn, key))
-		return;
-	if (conn->phase == TG_CONN_OPAQUE)
-		conn->server_next = ack;
-	bpf_spin_unlock(&conn->lock);
-}
-
 /* Forgets a connection, if it is still this one. */
 static __always_inline void tg_conn_forget(struct tg_conn *conn, __u64 key)
 {
@@ -198,7 +187,10 @@ static __always_inline void tg_conn_opaque(struct tg_conn *conn, __u64 key)
 	tg_flight_end(flight, 0, 0);
 }
 
-/* The same by what its client sent, in a turn that passes. */
+/*
+ * The same by what its client sent: this turn passes, and what the client sends
+ * until it acknowledges more belongs to it.
+ */
 static __always_inline void tg_conn_evading(struct tg_conn *conn, __u64 key,
 					    __u32 ack)
 {

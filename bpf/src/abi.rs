@@ -47,6 +47,8 @@ pub(crate) const ANSWER_REDIRECT: u32 = 1;
 pub(crate) const FLOW_WAYS: usize = 4;
 /// Bytes of `struct tg_pending`.
 pub(crate) const PENDING_SIZE: usize = 32;
+/// Words of `struct tg_notes`.
+pub(crate) const NOTES_WORDS: usize = 1;
 /// Bytes that one connection takes in `struct tg_flow_set`, and in `struct tg_flow_times`.
 pub(crate) const FLOW_SIZE: usize = 8;
 /// See [`FLOW_SIZE`].

@@ -111,7 +111,7 @@ impl Core {
     pub(crate) fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         plan.validate()?;
         if let Some(text) = self.maps.resized(&objects::sized(plan)) {
-            return Err(Error::Plan(format!("{text}: this needs a restart")));
+            return Err(Error::Plan(format!("{text}: its size changes by a restart only")));
         }
         if plan.has_rules() && self.requests.is_none() {
             self.requests = Some(RequestState::open(&mut self.maps, &self.objects, plan)?);

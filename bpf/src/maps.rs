@@ -2,6 +2,7 @@
 //! The maps that all hooks share: created by the first object that names them, pinned, adopted.
 
 use crate::abi::{self, ABI_VERSION, Plain};
+use crate::objects::Sized;
 use crate::{Error, syscall};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ const VALUE_SIZES: [(&str, usize); 14] = [
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
     ("tg_pending", abi::PENDING_SIZE),
-    ("tg_notes", 8),
+    ("tg_notes", 8 * abi::NOTES_WORDS),
     ("tg_flows", abi::FLOW_SIZE * abi::FLOW_WAYS),
     ("tg_times", abi::FLOW_TIMES_SIZE * abi::FLOW_WAYS),
 ];
@@ -67,10 +68,13 @@ impl Maps {
     }
 
     /// A table that has another size than this, in words.
-    pub(crate) fn resized(&self, sizes: &[(&str, u32)]) -> Option<String> {
-        sizes.iter().find_map(|(name, size)| {
-            let now = self.find(name)?.max_entries();
-            (now != *size).then(|| format!("the table {name} has {now} entries, not {size}"))
+    pub(crate) fn resized(&self, sizes: &[Sized]) -> Option<String> {
+        sizes.iter().find_map(|Sized { map, table, entries, each }| {
+            let now = self.find(map)?.max_entries();
+            (now != *entries).then(|| {
+                let (now, wanted) = (now * each, entries * each);
+                format!("the table of {table} has room for {now}, not for {wanted}")
+            })
         })
     }
 

@@ -141,14 +141,28 @@ pub(crate) struct Load<'a> {
     pub(crate) attach_type: Option<ProgramAttachType>,
 }
 
-/// The maps whose size the plan says, and that size.
-pub(crate) fn sized(plan: &Plan) -> [(&'static str, u32); 4] {
-    let flows = plan.settings.flows / abi::FLOW_WAYS as u32;
+/// A map whose size the plan says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sized {
+    /// Its name.
+    pub(crate) map: &'static str,
+    /// What people call the table.
+    pub(crate) table: &'static str,
+    /// Entries of the map.
+    pub(crate) entries: u32,
+    /// Connections that share an entry.
+    pub(crate) each: u32,
+}
+
+/// See [`Sized`].
+pub(crate) fn sized(plan: &Plan) -> [Sized; 4] {
+    let (each, flows) = (abi::FLOW_WAYS as u32, plan.settings.flows);
+    let of = |map, table, size, each| Sized { map, table, entries: size / each, each };
     [
-        ("tg_flows", flows),
-        ("tg_times", flows),
-        ("tg_pending", plan.settings.pending),
-        ("tg_conns", plan.settings.conns),
+        of("tg_flows", "connections", flows, each),
+        of("tg_times", "connections", flows, each),
+        of("tg_pending", "handshakes", plan.settings.pending, 1),
+        of("tg_conns", "requests", plan.settings.conns, 1),
     ]
 }
 
@@ -159,8 +173,8 @@ pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error>
     let mut open = builder.open_memory(&objects.xdp).map_err(failed)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if let Some((_, size)) = sized(plan).into_iter().find(|(sized, _)| *sized == name) {
-            map.set_max_entries(size).map_err(failed)?;
+        if let Some(sized) = sized(plan).into_iter().find(|sized| sized.map == name) {
+            map.set_max_entries(sized.entries).map_err(failed)?;
         }
     }
     for mut program in open.progs_mut() {

@@ -77,7 +77,7 @@ const EVADER: [Canary; 15] = [
     ("bpf/lib/refusal.h", "if (tg_ahead(upto, conn->client_next) > 0 ||", "if ("),
     ("bpf/lib/refusal.h", "done & TG_CONN_OWED ||", "0 ||"),
     ("bpf/hook/request_in.bpf.c", "return spared ? 0 : w->found.asked.rule;", "return w->found.asked.rule;"),
-    ("bpf/hook/request_in.bpf.c", "if (w->step.turn)\n\t\ttg_conn_paid", "if (0)\n\t\ttg_conn_paid"),
+    ("bpf/lib/conn.h", "conn->server_next = paid;", ""),
 ];
 
 const REFUSAL: [Canary; 10] = [

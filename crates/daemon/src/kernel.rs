@@ -208,6 +208,12 @@ impl Plane for Kernel {
         Ok(named.collect())
     }
 
+    fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        let losses = self.dataplane.table_losses().map_err(failed)?;
+        let named = [("handshakes", losses.handshakes), ("connections", losses.connections)];
+        Ok(named.map(|(table, count)| ReasonCount { reason: table.into(), count }).to_vec())
+    }
+
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
         let samples = self.dataplane.samples(most).map_err(failed)?;
         let named = samples.into_iter().filter_map(|sample| {

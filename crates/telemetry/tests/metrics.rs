@@ -219,6 +219,7 @@ fn snapshot() -> Snapshot {
         }],
         services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
+        table_losses: vec![ReasonCount { reason: "handshakes".into(), count: 3 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
         peers: vec![
             PeerState {

@@ -80,8 +80,7 @@ impl Throw {
             1 => Some(*dice.pick(&[0, 1, u32::MAX])),
             _ => Some(last),
         };
-        self.socket =
-            Socket::TimeWait(TimeWait { next, stamp, closing: dice.one_in(8), listener });
+        self.socket = Socket::TimeWait(TimeWait { next, stamp, closing: dice.one_in(8), listener });
         self
     }
 

@@ -138,12 +138,7 @@ impl Subject<'_> {
             // what cannot be read is new work
             Call::ToTimeWait => vec![self.if_only(|_| {}, self.behind())],
             // memory for signals, for counters, for people: what happens is the same
-            Call::Pending
-            | Call::Notes
-            | Call::Flows
-            | Call::Times
-            | Call::Ring
-            | Call::Totals => {
+            Call::Pending | Call::Notes | Call::Flows | Call::Times | Call::Ring | Call::Totals => {
                 vec![normal.clone()]
             }
             Call::Counts | Call::Passed => {

@@ -69,14 +69,14 @@ const EVADER: [Canary; 15] = [
     ("bpf/lib/refusal.h", "agrees == TG_SOCKET_BUSY || !found->at.plain ||", "0 ||"),
     ("bpf/lib/refusal.h", "reason == TG_UNJUDGED_HTTP2 ||", ""),
     ("bpf/lib/refusal.h", "reason == TG_UNJUDGED_OPAQUE ||", ""),
-    (
-        "bpf/lib/refusal.h",
-        "tg_elapsed_ns(now_ns, conn->repeated_ns) < TG_REPEAT_SPACING_NS",
-        "0",
-    ),
+    ("bpf/lib/refusal.h", "tg_elapsed_ns(now_ns, conn->repeated_ns) < TG_REPEAT_SPACING_NS", "0"),
     ("bpf/lib/refusal.h", "if (tg_ahead(upto, conn->client_next) > 0 ||", "if ("),
     ("bpf/lib/refusal.h", "done & TG_CONN_OWED ||", "0 ||"),
-    ("bpf/hook/request_in.bpf.c", "return spared ? 0 : w->found.asked.rule;", "return w->found.asked.rule;"),
+    (
+        "bpf/hook/request_in.bpf.c",
+        "return spared ? 0 : w->found.asked.rule;",
+        "return w->found.asked.rule;",
+    ),
     ("bpf/lib/conn.h", "conn->server_next = paid;", ""),
 ];
 

@@ -36,8 +36,7 @@ fn native_build_and_reference_say_what_the_table_says() {
             for frame in time_wait::frames(row) {
                 let seen = time_wait::run(&mut native, (&frame, socket), How::default()).seen;
                 let seen = seen.unwrap();
-                let arrival =
-                    support::engine::Arrival { frame: &frame, socket, loopback: false };
+                let arrival = support::engine::Arrival { frame: &frame, socket, loopback: false };
                 assert_eq!(seen, Seen::expected(&rejecting(), &arrival), "{hook:?}: {}", row.0);
                 assert_eq!(seen.action != Action::Pass, row.5, "{hook:?}: {}", row.0);
             }
@@ -158,11 +157,8 @@ fn one_address_that_comes_again_through_time_wait_is_policed_like_any_other() {
         assert!(totals.admitted as f64 >= 0.8 * RATE * SECONDS, "{mode:?}: {totals:?}");
         assert!(done <= totals.admitted, "{mode:?}: {done} of {}", totals.admitted);
         let passed = dataplane.passed().unwrap();
-        let unevaluated: u64 = passed
-            .iter()
-            .filter(|p| p.reason == Reason::SocketTimeWait)
-            .map(|p| p.count)
-            .sum();
+        let unevaluated: u64 =
+            passed.iter().filter(|p| p.reason == Reason::SocketTimeWait).map(|p| p.count).sum();
         assert_eq!(unevaluated, 0, "{mode:?}: {passed:?}");
     }
 }
@@ -227,11 +223,8 @@ fn the_time_stamps_of_the_stack_are_read() {
 
 /// The number of s0, in the server's namespace.
 fn interface() -> u32 {
-    let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        None,
-    );
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
     rustix::net::netdevice::name_to_index(&socket.unwrap(), "s0").unwrap()
 }
 

@@ -129,15 +129,15 @@ fn turns() -> Vec<Case> {
             then_empty(talk);
             let data = format!("\n{}", get("/busy"));
             let seq = talk.client - 1;
-            let overlap =
-                Segment { seq, data: data.into(), ..talk.client_segment(ACK | PSH, b"") };
+            let overlap = Segment { seq, data: data.into(), ..talk.client_segment(ACK | PSH, b"") };
             talk.client_says(overlap);
         }),
         each("evader: bytes of the answer are not acknowledged", |talk| {
             talk.open().asks(&get("/free")).says(&ok(5, 5));
             then_empty(talk);
             let data = get("/busy").into_bytes();
-            let lacks = Segment { ack: talk.server - 1, data, ..talk.client_segment(ACK | PSH, b"") };
+            let lacks =
+                Segment { ack: talk.server - 1, data, ..talk.client_segment(ACK | PSH, b"") };
             talk.client_says(lacks.clone());
             talk.note("dropped: it comes again").client_says(lacks);
         }),

@@ -271,18 +271,17 @@ impl<'a> Reader<'a> {
         let (head, body) = (self.u32(), self.u64());
         let host = [self.u64(), self.u64()];
         let (pairs, path) = (self.u32() as usize, self.u32() as usize);
-        let found =
-            Recognised {
-                reason,
-                flags,
-                method,
-                minor,
-                head,
-                body,
-                host,
-                ambiguous,
-                ..Recognised::default()
-            };
+        let found = Recognised {
+            reason,
+            flags,
+            method,
+            minor,
+            head,
+            body,
+            host,
+            ambiguous,
+            ..Recognised::default()
+        };
         (found, path, pairs)
     }
 

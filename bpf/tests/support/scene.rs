@@ -2,8 +2,8 @@
 //! The host in which all cases play: which sockets there are. `namespace` makes them for real.
 
 use super::packet::{CLIENT4, CLIENT6, SEQ, SERVER4, SERVER6};
-use super::reference::{Socket, TimeWait};
 use super::reference::parse::{mapped, parse};
+use super::reference::{Socket, TimeWait};
 
 /// Listens on every address, nobody waits.
 pub const PORT: u16 = 80;

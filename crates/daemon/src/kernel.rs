@@ -284,6 +284,19 @@ pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
     })
 }
 
+/// The tables of a configuration by their keys, and about how many bytes each takes; that of
+/// requests is there once a service has rules.
+#[must_use]
+pub fn table_memory(config: &Config) -> Vec<(&'static str, u64)> {
+    plan(config).map_or_else(
+        |_| Vec::new(),
+        |plan| {
+            let rules = plan.has_rules();
+            plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests").collect()
+        },
+    )
+}
+
 fn interface(config: &intent::InterfaceConfig) -> Interface {
     Interface {
         name: config.name.clone(),

@@ -27,5 +27,5 @@ mod warnings;
 
 pub use governor::{Makers, SIGNAL_AGE_MAX};
 pub use handover::HandoverError;
-pub use kernel::release_pinned;
+pub use kernel::{release_pinned, table_memory};
 pub use run::{Options, RunError, examine, run};

@@ -212,7 +212,8 @@ impl Check<'_> {
             ("close_persistent", rule.close_persistent),
         ];
         for (key, _) in given.iter().filter(|(_, given)| *given) {
-            let message = format!("the rule is for what no rule can evaluate; {key} is unknown of it");
+            let message =
+                format!("the rule is for what no rule can evaluate; {key} is unknown of it");
             self.fault(&format!("{path}.{key}"), message);
         }
         self.tls_bucket(path, rule, requests);

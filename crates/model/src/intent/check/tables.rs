@@ -13,7 +13,10 @@ impl Check<'_> {
                 let near = (size.next_power_of_two() / 2, size.next_power_of_two());
                 self.fault(
                     &format!("tables.{key}"),
-                    format!("found {size}; allowed: a power of two, such as {} or {}", near.0, near.1),
+                    format!(
+                        "found {size}; allowed: a power of two, such as {} or {}",
+                        near.0, near.1
+                    ),
                 );
             }
         }

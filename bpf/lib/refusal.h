@@ -170,7 +170,7 @@ static __always_inline __u8 tg_refuse_how(const struct tg_rule *rule,
 	__u32 reason = found->reason;
 
 	if (rule->refuse == TG_REFUSE_503 && found->evades &&
-	    (reason == TG_UNJUDGED_TLS || reason == TG_UNJUDGED_HTTP2 ||
+	    (found->asked.tls || reason == TG_UNJUDGED_HTTP2 ||
 	     reason == TG_UNJUDGED_OPAQUE ||
 	     reason == TG_UNJUDGED_OUTSTANDING))
 		return TG_REFUSE_RESET;

@@ -117,8 +117,11 @@ static __always_inline __u32 tg_recognise(struct tg_head *head,
 	if (head->bytes[0] == TG_TLS_HANDSHAKE) {
 		found->asked.tls = 1;
 		reason = tg_tls_hello(head, length);
-		found->nameless = reason == TG_UNJUDGED_TLS &&
+		found->nameless = reason &&
 				  tg_rule_first(head, &found->asked);
+		/* nobody asks what is in the rest of it */
+		if (reason == TG_UNJUDGED_SPLIT && !found->nameless)
+			reason = TG_UNJUDGED_TLS;
 	} else {
 		reason = tg_http_request(head, length);
 		if (!reason) {

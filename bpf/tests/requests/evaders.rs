@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no rule can evaluate: how its sender wrote or sent it takes from a bucket of its own.
 
-use super::super::support::heads::hello;
+use super::super::support::heads::{hello, server_name};
 use super::super::support::packet::{ACK, PSH};
 use super::super::support::talk::host::Rules;
 use super::super::support::talk::{Segment, Style, Talk};
@@ -59,6 +59,12 @@ fn refused() -> Vec<Case> {
             talk.open();
             let hello = talk.client_segment(ACK | PSH, &hello(b"", 32));
             talk.client_says(hello);
+        }),
+        each("evader: TLS that is not whole gets a RST, too", |talk| {
+            talk.open();
+            let hello = hello(&server_name(b"shop.example"), 32);
+            let cut = talk.client_segment(ACK | PSH, &hello[..hello.len() - 4]);
+            talk.client_says(cut);
         }),
         each("evader: a cookie that a rule asks for is in the second segment", |talk| {
             talk.open().asks("GET /shop HTTP/1.1\r\nHost: a\r\n").asks("Cookie: session=1\r\n\r\n");

@@ -31,8 +31,7 @@ fn start(net: &Net, busy: Busy) -> Dataplane {
         refuse: Refuse::Answer503,
         close_persistent: false,
     };
-    let rules =
-        vec![rule(Subject::Http(HttpMatch::default()), 0), rule(Subject::Unevaluable, 1)];
+    let rules = vec![rule(Subject::Http(HttpMatch::default()), 0), rule(Subject::Unevaluable, 1)];
     let buckets = vec!["all".into(), "unevaluable".into()];
     let mut plan = plan(vec![net.interface(AttachMode::Tcx)], Action::Drop);
     plan.services[0].requests = Some(Requests { buckets, rules, busy, ..Requests::default() });
@@ -139,8 +138,7 @@ fn an_upload_that_is_refused_gets_one_503_within_a_small_mss() {
     assert_eq!(ask(&net, EVASIONS[0]), "200", "the one token");
     let mut client = connect(&net);
     let body = 300_000;
-    let request =
-        format!("POST /a%2Fb HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
+    let request = format!("POST /a%2Fb HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
     let mut sent = request.into_bytes();
     sent.extend(vec![b'x'; body]);
     let _ = client.write_all(&sent);

@@ -314,6 +314,7 @@ fn names_follow_the_rule_and_are_unique() {
             "outcome",
             "peer",
             "role",
+            "table",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

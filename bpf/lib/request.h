@@ -130,7 +130,7 @@ static __always_inline __u32 tg_recognise(struct tg_head *head,
 			if (tg_is_pipelined(head, p))
 				reason = TG_UNJUDGED_PIPELINED;
 			else if (head->http.ambiguous)
-				reason = TG_UNJUDGED_AMBIGUOUS;
+				reason = TG_UNJUDGED_AMBIGUOUS_PATH;
 		}
 	}
 	return reason ? reason : tg_rule_find(head, &found->asked);
@@ -179,7 +179,7 @@ static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 	 TG_EVADED(OUTSTANDING) | TG_EVADED(SEQUENCE) |                  \
 	 TG_EVADED(PIPELINED) | TG_EVADED(OPAQUE) |                      \
 	 TG_EVADED(IP_OPTIONS) | TG_EVADED(FRAGMENT) |                   \
-	 TG_EVADED(AMBIGUOUS))
+	 TG_EVADED(AMBIGUOUS_PATH))
 
 /*
  * Whether a sender may choose that there is no rule for this reason. A TLS hello

@@ -84,6 +84,19 @@ impl Subject<'_> {
         seen
     }
 
+    /// What may happen if what the stack knows of the tuple cannot be had.
+    fn without_socket(&self, failing: Call) -> Vec<Seen> {
+        // what cannot be read is new work
+        if failing == Call::ToTimeWait {
+            return vec![self.if_only(|_| {}, self.behind())];
+        }
+        // in TIME_WAIT the listener is looked up after that, and only its queue is lost
+        vec![
+            self.if_only(|_| {}, Some(Socket::Nothing)),
+            self.if_only(|_| {}, self.waiting(|waits| waits.listener = None)),
+        ]
+    }
+
     /// What may happen if this call fails.
     fn allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
@@ -130,13 +143,7 @@ impl Subject<'_> {
                 setup.services.iter_mut().for_each(|service| service.limit = None);
             })],
             Call::Answers => vec![without(&|setup| setup.answers = 0)],
-            // in TIME_WAIT the listener is looked up after that, and only its queue is lost
-            Call::Socket | Call::ToTcp => vec![
-                self.if_only(|_| {}, Some(Socket::Nothing)),
-                self.if_only(|_| {}, self.waiting(|waits| waits.listener = None)),
-            ],
-            // what cannot be read is new work
-            Call::ToTimeWait => vec![self.if_only(|_| {}, self.behind())],
+            Call::Socket | Call::ToTcp | Call::ToTimeWait => self.without_socket(failing),
             // memory for signals, for counters, for people: what happens is the same
             Call::Pending | Call::Notes | Call::Flows | Call::Times | Call::Ring | Call::Totals => {
                 vec![normal.clone()]

@@ -62,7 +62,7 @@ const EVADER: [Canary; 15] = [
     ("bpf/lib/conn.h", "tg_ahead(p->ack, conn->server_next) > 0;", "1;"),
     ("bpf/lib/conn.h", "tg_conn_evades(conn, p->ack - 1)", "tg_conn_evades(conn, p->ack)"),
     ("bpf/lib/conn.h", "conn->flags |= TG_CONN_EVADES;", ""),
-    ("bpf/lib/request.h", "TG_EVADED(AMBIGUOUS))", "0)"),
+    ("bpf/lib/request.h", "TG_EVADED(AMBIGUOUS_PATH))", "0)"),
     ("bpf/lib/request.h", "TG_EVADED(SPLIT) |", ""),
     ("bpf/lib/request.h", "TG_EVADED(IP_OPTIONS) |", ""),
     ("bpf/lib/request.h", "else if (head->http.ambiguous)", "else if (0)"),

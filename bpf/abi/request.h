@@ -19,9 +19,12 @@
 #define TG_COOKIE_TESTS_MAX 32	/* (name, value) pairs, all services */
 #define TG_ANSWERS_MAX 128	/* of all services, their variants included */
 #define TG_ANSWER_VARIANTS 8	/* of one answer: they spread Retry-After */
-#define TG_ANSWER_BYTES_MAX 1200	/* below one segment on any path */
+/*
+ * A response is one segment whatever MSS its client has, and nobody remembers
+ * which: 536 bytes (RFC 9293, 3.7.1) without 12 of time stamps.
+ */
+#define TG_ANSWER_BYTES_MAX 524
 #define TG_HEAD_MAX 4096	/* bytes of a segment that are looked at */
-#define TG_CONNS_MAX 65536
 #define TG_CONN_EXPIRE_NS (60 * TG_NS_PER_S)	/* idle for longer: forgotten */
 
 /* One entry. */
@@ -57,6 +60,12 @@ TG_ASSERT(sizeof(struct tg_request_control) == 24);
  * both slots and through reloads: what is counted by number goes on.
  */
 #define TG_RULE_STEPS 1023
+
+/*
+ * A request that has no rule of its own because of how its sender wrote or sent
+ * it has the rule that tg_unevaluable names for its service (0: none, it passes):
+ * so that evading costs who evades.
+ */
 
 struct tg_path_key {
 	__u32 bits;		/* 16 + 8 * bytes of the prefix */
@@ -162,6 +171,11 @@ TG_ASSERT(sizeof(struct tg_bucket_locked) == 64);
 #define TG_CONN_LOCAL 8		/* refused: its socket was on this host */
 #define TG_CONN_CLIENT_DONE 16	/* the client has sent its FIN */
 #define TG_CONN_UNFRAMED 32	/* opaque: where an answer ends was not told */
+#define TG_CONN_EVADES 64	/* opaque by what its client sent: each turn is
+				 * evaluated; server_next is how far the client
+				 * had acknowledged when the last one passed */
+#define TG_CONN_OWED 128	/* refused: its FIN was dropped, and is to be
+				 * acknowledged once the client has the answer */
 
 #define TG_CONN_REFUSED_EXPIRE_NS (30 * TG_NS_PER_S)	/* idle and refused */
 
@@ -195,7 +209,8 @@ struct tg_conn {
 	__u64 seen_ns;
 	__u32 refused_seq;	/* refused: of the request, to reset with */
 	__u32 refused_end;	/* refused: what acknowledges all of the answer */
-	__u64 pad[2];
+	__u64 repeated_ns;	/* refused: when the answer was sent last */
+	__u64 pad;
 };
 TG_ASSERT(sizeof(struct tg_conn) == 96);
 

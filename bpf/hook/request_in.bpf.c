@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Requests of services with header rules, at tc ingress, behind the hook that
- * judges SYNs: tcx from Linux 6.6 on, clsact below. Every packet of such a
+ * evaluates SYNs: tcx from Linux 6.6 on, clsact below. Every packet of such a
  * service is looked up; the first bytes of a connection, and what comes when an
  * answer is complete, are recognised and judged.
  */
@@ -102,37 +102,90 @@ static __always_inline int tg_ruled(struct __sk_buff *skb,
 	return TG_REFUSAL_FAILED;
 }
 
-/* A segment that begins a request, perhaps. */
+/* What a turn of a connection has, of which no request can be told. */
+static __always_inline void tg_look_turn(struct __sk_buff *skb,
+					 const struct tg_visit *v,
+					 struct tg_work *w)
+{
+	struct tg_found *found = &w->found;
+
+	__builtin_memset(found, 0, sizeof(*found));
+	found->reason = tg_layout_of(skb, &v->p, &found->at) ?
+				TG_UNJUDGED_LOOKUP_FAILED :
+				w->step.reason;
+}
+
+/* Why no rule of its own evaluates what was found; NONE: one does. */
+static __always_inline __u32 tg_unevaluated(const struct tg_work *w)
+{
+	if (w->found.reason)
+		return w->found.reason;
+	if (w->step.lacks)
+		return TG_UNJUDGED_SEQUENCE;
+	return w->found.at.plain ? TG_UNJUDGED_NONE : TG_UNJUDGED_IP_OPTIONS;
+}
+
+/*
+ * Chooses the rule that evaluates it, by its number; 0: none, it passes. Counts
+ * why that is not a rule of its own.
+ */
+static __always_inline __u32 tg_choose(const struct tg_visit *v,
+				       struct tg_work *w)
+{
+	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
+	__u32 reason = tg_unevaluated(w), spared;
+
+	w->found.evades = reason ? tg_is_evaded(&w->found, reason) : 0;
+	if (reason && !w->found.evades) {
+		tg_unjudge(v->service, reason);
+		return 0;
+	}
+	if (w->found.evades)
+		w->found.asked.rule = tg_unevaluable_of(v);
+	spared = tg_spared(v, strength);
+	/* what the packet says is told before what spares it, but for options */
+	if (spared && (!reason || reason == TG_UNJUDGED_IP_OPTIONS))
+		reason = spared;
+	if (reason)
+		tg_unjudge(v->service, reason);
+	return spared ? 0 : w->found.asked.rule;
+}
+
+/* A segment that begins a request, perhaps, or a turn. */
 static __always_inline int tg_request(struct __sk_buff *skb,
 				      const struct tg_visit *v,
 				      struct tg_conn *conn, struct tg_work *w)
 {
-	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
-	struct tg_head *head = tg_look(skb, v, &w->found);
-	__u32 reason = w->found.reason, flight = 0;
+	struct tg_found *found = &w->found;
+	__u32 flight = 0, number, framed;
 	const struct tg_rule *rule;
+	struct tg_head *head = 0;
 	int action, bare;
 
-	if (!reason)
-		reason = tg_spared(v, &w->step, &w->found, strength);
-	rule = tg_at(&tg_rules,
-		     v->slot * TG_RULES_MAX + w->found.asked.rule);
-	if (reason || !head || !rule) {
-		tg_unjudge(v->service,
-			   reason ? reason : TG_UNJUDGED_LOOKUP_FAILED);
-	} else {
-		bare = !w->found.asked.tls &&
+	if (w->step.turn)
+		tg_look_turn(skb, v, w);
+	else
+		head = tg_look(skb, v, found);
+	number = tg_choose(v, w);
+	rule = tg_at(&tg_rules, v->slot * TG_RULES_MAX + number);
+	if (number && !rule)
+		tg_unjudge(v->service, TG_UNJUDGED_LOOKUP_FAILED);
+	if (number && rule) {
+		bare = head && !found->asked.tls &&
 		       head->http.method == TG_METHOD_HEAD;
 		action = tg_ruled(skb, v, conn, rule, w, bare);
 		if (action != TG_REFUSAL_FAILED)
 			return action;
-		flight = TG_FLIGHT(w->found.asked.rule, rule->bucket);
+		flight = TG_FLIGHT(number, rule->bucket);
 	}
-	if (head && w->found.framed &&
-	    w->found.reason != TG_UNJUDGED_PIPELINED)
-		tg_follow_request(skb, v, conn, head, &w->found, flight);
+	framed = found->framed && found->reason != TG_UNJUDGED_PIPELINED;
+	if (head && framed)
+		tg_follow_request(skb, v, conn, head, found, flight);
 	else
-		tg_unfollow(v, conn, w->step.first);
+		tg_unfollow(v, conn, w->step.first,
+			    !found->asked.tls &&
+			    found->reason != TG_UNJUDGED_LOOKUP_FAILED &&
+			    tg_unevaluable_of(v));
 	return TG_TC_NEXT;
 }
 
@@ -155,7 +208,7 @@ static __always_inline int tg_data(struct __sk_buff *skb,
 		tg_spoke(v);
 	if (step->chunks)
 		tg_chunks(skb, v, conn, w);
-	if (!step->reason)
+	if (!step->reason || step->turn)
 		return tg_request(skb, v, conn, w);
 	tg_unjudge(v->service, step->reason);
 	return TG_TC_NEXT;

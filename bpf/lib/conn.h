@@ -12,7 +12,9 @@
  *
  * Whatever does not fit (a second request before the answer has ended, bytes of
  * the server that nobody asked for, an answer whose end cannot be told) makes a
- * connection OPAQUE: it is never judged again. A FIN or RST of the server, a RST
+ * connection OPAQUE: its requests cannot be told any more. Where that is the
+ * client's doing (EVADES), each turn is evaluated as one: data from a client
+ * that has acknowledged more of the server than at its last turn. A FIN or RST of the server, a RST
  * of the client that the stack would believe, or 60 s without a packet end it.
  *
  * Both directions may run at once on two CPUs, and each must call helpers to
@@ -149,6 +151,17 @@ static __always_inline __u32 tg_conn_blind(struct tg_conn *conn)
 	return tg_conn_take(conn);
 }
 
+/*
+ * Under the lock: the same, by what its client sent; `paid`: how much of the server
+ * it had acknowledged when a turn of it passed last.
+ */
+static __always_inline __u32 tg_conn_evades(struct tg_conn *conn, __u32 paid)
+{
+	conn->flags |= TG_CONN_EVADES;
+	conn->server_next = paid;
+	return tg_conn_blind(conn);
+}
+
 /* Forgets a connection, if it is still this one. */
 static __always_inline void tg_conn_forget(struct tg_conn *conn, __u64 key)
 {
@@ -170,6 +183,22 @@ static __always_inline void tg_conn_opaque(struct tg_conn *conn, __u64 key)
 	if (!tg_conn_lock(conn, key))
 		return;
 	flight = tg_conn_blind(conn);
+	bpf_spin_unlock(&conn->lock);
+	tg_flight_end(flight, 0, 0);
+}
+
+/*
+ * The same by what its client sent: this turn passes, and what the client sends
+ * until it acknowledges more belongs to it.
+ */
+static __always_inline void tg_conn_evading(struct tg_conn *conn, __u64 key,
+					    __u32 ack)
+{
+	__u32 flight;
+
+	if (!tg_conn_lock(conn, key))
+		return;
+	flight = tg_conn_evades(conn, ack);
 	bpf_spin_unlock(&conn->lock);
 	tg_flight_end(flight, 0, 0);
 }
@@ -249,6 +278,7 @@ struct tg_step {
 	__u32 chunks;		/* 1: of a chunked body; must be walked */
 	__u32 lacks;		/* 1: its sender lacks bytes of the server */
 	__u32 first;		/* 1: no request of the connection before it */
+	__u32 turn;		/* 1: evaluated, though no request can be told */
 	__u64 since_ns;		/* when the request in flight came */
 	struct tg_follow follow;
 };
@@ -281,6 +311,15 @@ static __always_inline void tg_conn_client_has(struct tg_conn *conn, __u32 ack,
 		tg_conn_answered(conn, step);
 }
 
+/* Under the lock: the client sends what does not fit, and this begins a turn. */
+static __always_inline void tg_conn_turn(struct tg_conn *conn,
+					 const struct tg_packet *p,
+					 struct tg_step *step)
+{
+	step->turn = 1;
+	step->flight |= tg_conn_evades(conn, p->ack - 1);
+}
+
 /* Under the lock: data of the client's, while the request's body is to come. */
 static __always_inline void tg_conn_body(struct tg_conn *conn,
 					 const struct tg_packet *p,
@@ -292,7 +331,7 @@ static __always_inline void tg_conn_body(struct tg_conn *conn,
 	step->reason = TG_UNJUDGED_BODY;
 	if (conn->request_left == TG_CHUNKED) {
 		if (ahead > 0) {
-			step->flight |= tg_conn_blind(conn);
+			step->flight |= tg_conn_evades(conn, p->ack);
 			return;
 		}
 		step->chunks = 1;
@@ -305,7 +344,7 @@ static __always_inline void tg_conn_body(struct tg_conn *conn,
 		return;
 	if (fresh > conn->request_left) {
 		step->reason = TG_UNJUDGED_PIPELINED;
-		step->flight |= tg_conn_blind(conn);
+		tg_conn_turn(conn, p, step);
 		return;
 	}
 	conn->client_next += fresh;
@@ -323,12 +362,15 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 	step->reason = TG_UNJUDGED_SEQUENCE;
 	step->first = conn->phase == TG_CONN_IDLE &&
 		      conn->flags & TG_CONN_FIRST;
-	if (conn->phase == TG_CONN_OPAQUE)
+	if (conn->phase == TG_CONN_OPAQUE) {
 		step->reason = conn->flags & TG_CONN_UNFRAMED ?
 				       TG_UNJUDGED_UNFRAMED :
 				       TG_UNJUDGED_OPAQUE;
-	else if (ahead < 0 &&
-		 tg_ahead(p->seq + p->payload, conn->client_next) <= 0) {
+		/* one byte asks whether the peer is there */
+		step->turn = conn->flags & TG_CONN_EVADES && p->payload > 1 &&
+			     tg_ahead(p->ack, conn->server_next) > 0;
+	} else if (ahead < 0 &&
+		   tg_ahead(p->seq + p->payload, conn->client_next) <= 0) {
 		/* all of it was here before; or the place was opened by an ACK
 		 * behind a first request that nobody saw */
 		if (step->first && p->payload > 1)	/* no probe */
@@ -337,9 +379,9 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 		tg_conn_body(conn, p, step);
 	} else if (conn->phase != TG_CONN_IDLE) {
 		step->reason = TG_UNJUDGED_OUTSTANDING;
-		step->flight |= tg_conn_blind(conn);
+		tg_conn_turn(conn, p, step);
 	} else if (ahead < 0) {
-		step->flight |= tg_conn_blind(conn);
+		tg_conn_turn(conn, p, step);
 	} else if (!ahead) {
 		step->reason = TG_UNJUDGED_NONE;
 		step->lacks = p->ack != conn->server_next;
@@ -362,7 +404,7 @@ static __always_inline void tg_conn_walked(struct tg_conn *conn, __u64 key,
 		conn->client_next += bytes;
 		conn->request_chunk = f->chunk;
 		if (followed == TG_FOLLOW_FAILED || f->used != bytes)
-			flight = tg_conn_blind(conn);
+			flight = tg_conn_evades(conn, p->ack);
 		else if (followed == TG_FOLLOW_END)
 			conn->request_left = 0;
 		tg_conn_settle(conn);

@@ -52,7 +52,7 @@ struct tg_http {
 	__u8 flags;		/* TG_HTTP_… */
 	__u8 method;		/* one of TG_METHOD_… */
 	__u8 minor;		/* of the version: 1.0, 1.1 */
-	__u8 pad;
+	__u8 ambiguous;		/* 1: servers differ in what the path is */
 	__u32 head;		/* bytes up to the body; 0: not whole */
 	__u64 body;		/* bytes, or TG_CHUNKED */
 	struct tg_name host;
@@ -74,6 +74,20 @@ struct tg_reply {
 	__u8 minor;
 	__u64 body;		/* bytes that follow, TG_CHUNKED, TG_TO_CLOSE; 0
 				 * where the method or the code forbids any */
+};
+
+#define TG_SEGMENTS_MAX 64	/* of a path of TG_PATH_MAX bytes; a power of two */
+
+/* Of the path that is being normalised (lib/http_path.h). */
+struct tg_segments {
+	__u8 escape;		/* digits of an escape that are still to come */
+	__u8 value;		/* of those that have come */
+	__u8 dots;		/* the segment is so many dots; TG_DOTS_NONE: not */
+	__u8 full;		/* 1: the path is longer than what is kept */
+	__u8 begin;		/* where it begins in the key */
+	__u8 pad[3];
+	__u32 depth;		/* segments before this one */
+	__u8 start[TG_SEGMENTS_MAX];	/* where they begin in the key */
 };
 
 /* Of the scan; nobody else's business. */
@@ -113,6 +127,7 @@ struct tg_head {
 	struct tg_reply reply;
 	struct tg_path_key key;	/* of the request; its path is kept here */
 	struct tg_cookie_pair pair[TG_COOKIES_MAX];
+	struct tg_segments path;
 	/* the caller loads them; a word at a time is read where nothing stops */
 	__u8 bytes[TG_HEAD_MAX] __attribute__((aligned(8)));
 };

@@ -7,11 +7,9 @@
  *	target	"/path?query", or "http://example/path?query", also with https;
  *		of any other form (authority, "*") the path is none of a rule
  *
- * Of a path, the first TG_PATH_MAX bytes are kept, up to '?' or '#', as they
- * stand there: percent-encoding, "//" and "/../" are not resolved. Servers
- * differ in what they make of these, and a rule must not hit a request that
- * its server takes for another. What is written in another way than the rule
- * says is found by the rule of a shorter path, if there is one, down to "/".
+ * Of a path, the first TG_PATH_MAX bytes are kept, up to '?' or '#', in the
+ * normal form of lib/http_path.h. A path that servers read in different ways is
+ * `ambiguous`: a rule must not meet a request that its server takes for another.
  *
  * What a server may read in another way than we do is not judged: see
  * lib/http_fields.h for what is refused in fields.
@@ -20,6 +18,7 @@
 #define TG_HTTP_H
 
 #include "http_fields.h"
+#include "http_path.h"
 
 #define TG_BLANKS_MAX 2
 
@@ -77,21 +76,13 @@ static __always_inline __u32 tg_line_blank(struct tg_head *h, __u8 c)
 	return tg_line_method(h, c);
 }
 
-static __always_inline void tg_path_add(struct tg_head *h, __u8 c)
-{
-	__u32 at = h->http.path;
-
-	if (at >= TG_PATH_MAX)
-		return;
-	h->key.path[tg_bound(at, 127)] = c;
-	h->http.path = at + 1;
-}
-
 /* A space ends a target of any form. */
-static __always_inline void tg_target_end(struct tg_scan *s)
+static __always_inline void tg_target_end(struct tg_head *h)
 {
-	tg_word_begin(s);
-	s->state = TG_SCAN_VERSION;
+	if (h->scan.state == TG_SCAN_PATH)
+		tg_path_end(h);
+	tg_word_begin(&h->scan);
+	h->scan.state = TG_SCAN_VERSION;
 }
 
 /* "http" or "https", then ':'; an authority begins in the same way. */
@@ -127,9 +118,9 @@ static __always_inline __u32 tg_target_host(struct tg_head *h, __u8 c)
 	if (s->part == TG_HOST_FIRST || !tg_host_end(h))
 		return tg_scan_fail(s);
 	s->seen |= TG_SEEN_TARGET;
-	tg_path_add(h, '/');
+	tg_path_begin(h);
 	if (c == ' ')
-		tg_target_end(s);
+		tg_target_end(h);
 	else if (c == '/')
 		s->state = TG_SCAN_PATH;
 	else if (c == '?' || c == '#')
@@ -146,14 +137,24 @@ static __always_inline __u32 tg_target_first(struct tg_head *h, __u8 c)
 	tg_word_begin(s);
 	if (c != '*')
 		s->seen &= (__u8)~TG_SEEN_PREFACE;
-	if (c == '/' || c == '*') {
+	if (c == '/') {
 		s->state = TG_SCAN_PATH;
-		tg_path_add(h, c);
+		tg_path_begin(h);
+		return 0;
+	}
+	if (c == '*') {		/* no path: of no rule */
+		s->state = TG_SCAN_QUERY;
 		return 0;
 	}
 	s->state = TG_SCAN_SCHEME;
 	tg_word_add(s, tg_lower(c));
 	return 0;
+}
+
+static __always_inline void tg_target_query(struct tg_head *h)
+{
+	tg_path_end(h);
+	h->scan.state = TG_SCAN_QUERY;
 }
 
 static __always_inline __u32 tg_line_target(struct tg_head *h, __u8 c)
@@ -169,7 +170,7 @@ static __always_inline __u32 tg_line_target(struct tg_head *h, __u8 c)
 		return tg_target_host(h, c);
 	}
 	if (c == ' ') {
-		tg_target_end(s);
+		tg_target_end(h);
 		return 0;
 	}
 	if (s->state == TG_SCAN_SCHEME)
@@ -177,9 +178,9 @@ static __always_inline __u32 tg_line_target(struct tg_head *h, __u8 c)
 	else if (s->state == TG_SCAN_SLASHES)
 		tg_target_slash(s, c);
 	else if (s->state == TG_SCAN_PATH && (c == '?' || c == '#'))
-		s->state = TG_SCAN_QUERY;
+		tg_target_query(h);
 	else if (s->state == TG_SCAN_PATH)
-		tg_path_add(h, c);
+		tg_path_byte(h, c);
 	return 0;
 }
 
@@ -276,7 +277,7 @@ __noinline int tg_http_request(struct tg_head *head, __u32 length)
 		return TG_UNJUDGED_LOOKUP_FAILED;
 	http = &head->http;
 	tg_scan_begin(head, length, TG_SCAN_BLANK);
-	http->flags = http->method = http->minor = http->pad = 0;
+	http->flags = http->method = http->minor = http->ambiguous = 0;
 	http->head = http->pairs = http->path = 0;
 	http->body = http->host.whole = http->host.rest = 0;
 	bpf_loop(TG_HEAD_MAX, tg_http_step, &loop, 0);

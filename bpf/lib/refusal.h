@@ -7,8 +7,10 @@
  * answered here, and does not reach the server's stack, which would answer with
  * a RST that could overtake the 503:
  *
- *	it lacks the 503 (its request again, more of its body, FIN)
- *				the 503 again, and the RST
+ *	it lacks the 503, and sends again what was here before
+ *				the 503 again, and the RST; once in 100 ms
+ *	it lacks the 503; more of its body, or its FIN, for the first time
+ *				dropped: the 503 is on its way
  *	it has the 503; data or FIN	acknowledged
  *	a bare acknowledgement		dropped; on a router turned into the
  *					RST, in case that one was lost
@@ -64,7 +66,7 @@ struct tg_refusal {
 	__u8 refuse;		/* TG_REFUSE_… */
 	__u8 head;		/* 1: without body */
 	__u8 local;
-	__u8 pad;
+	__u8 asks;		/* 1: the answer is sent again */
 };
 
 /*
@@ -97,7 +99,8 @@ static __always_inline int tg_refusal_mark(const struct tg_visit *v,
 
 	if (!tg_conn_lock(conn, v->key))
 		return -1;
-	if (conn->phase == TG_CONN_IDLE && conn->client_next == v->p.seq) {
+	if ((conn->phase == TG_CONN_IDLE && conn->client_next == v->p.seq) ||
+	    (conn->phase == TG_CONN_OPAQUE && conn->flags & TG_CONN_EVADES)) {
 		marked = 1;
 		conn->phase = TG_CONN_REFUSED;
 		conn->flags = (r->head ? TG_CONN_HEAD : 0) |
@@ -111,7 +114,7 @@ static __always_inline int tg_refusal_mark(const struct tg_visit *v,
 		conn->refused_end = r->end;
 		conn->client_next = r->next;
 		conn->server_next = r->reply;
-		conn->seen_ns = now_ns;
+		conn->seen_ns = conn->repeated_ns = now_ns;
 	}
 	bpf_spin_unlock(&conn->lock);
 	return marked ? 0 : -1;
@@ -157,6 +160,40 @@ static __always_inline void tg_send_503(struct tg_send *s,
 	s->flags = TG_TCP_FIN | TG_TCP_ACK | TG_TCP_PSH;
 }
 
+/*
+ * Where no HTTP/1 request was seen, a 503 would be no response to anything; and
+ * before the answer to another request, to that one.
+ */
+static __always_inline __u8 tg_refuse_how(const struct tg_rule *rule,
+					  const struct tg_found *found)
+{
+	__u32 reason = found->reason;
+
+	if (rule->refuse == TG_REFUSE_503 && found->evades &&
+	    (found->asked.tls || reason == TG_UNJUDGED_HTTP2 ||
+	     reason == TG_UNJUDGED_OPAQUE ||
+	     reason == TG_UNJUDGED_OUTSTANDING))
+		return TG_REFUSE_RESET;
+	return rule->refuse;
+}
+
+/*
+ * 1: neither side can be told that an unevaluable request is refused: something of
+ * the connection is outstanding, or the frame cannot be turned round. It is dropped
+ * then, and evaluated again when it is sent again.
+ */
+static __always_inline int tg_refuse_silently(const struct tg_found *found,
+					      const struct tg_conn *conn,
+					      int agrees)
+{
+	if (!found->evades)
+		return 0;
+	return agrees == TG_SOCKET_BUSY || !found->at.plain ||
+	       found->at.fragment ||
+	       (agrees == TG_SOCKET_NONE &&
+		READ_ONCE(conn->phase) == TG_CONN_OPAQUE);
+}
+
 /* Fills in how a request is refused; -1: its answer is not there. */
 static __always_inline int tg_refusal_choose(const struct tg_visit *v,
 					     const struct tg_rule *rule,
@@ -171,17 +208,17 @@ static __always_inline int tg_refusal_choose(const struct tg_visit *v,
 	r->reply = v->p.ack;
 	r->next = v->p.seq + tg_extent(&v->p);
 	r->rule = w->found.asked.rule;
-	r->refuse = rule->refuse;
+	r->refuse = tg_refuse_how(rule, &w->found);
 	r->head = head;
 	tg_send_503(s, r);
-	if (rule->refuse == TG_REFUSE_503) {
+	if (r->refuse == TG_REFUSE_503) {
 		r->answer = rule->answer +
 			    (bpf_get_prandom_u32() & (TG_ANSWER_VARIANTS - 1));
 		text = tg_text_of(v->slot, r->answer);
 		if (!text)
 			return -1;
 		tg_send_choose(s, text, head);
-	} else if (rule->refuse == TG_REFUSE_RESET) {
+	} else if (r->refuse == TG_REFUSE_RESET) {
 		s->flags = TG_TCP_RST | TG_TCP_ACK;
 		s->stamped = 0;
 	}
@@ -200,6 +237,11 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
 	int agrees, action, failed = 0;
 
 	agrees = tg_socket_agrees(skb, &v->p, 0);
+	if (tg_refuse_silently(&w->found, conn, agrees)) {
+		tg_count_refused(rule, &w->found, w->step.first);
+		tg_count_rule(v->slot, w->found.asked.rule, TG_RULE_REFUSED);
+		return TG_TC_SHOT;
+	}
 	if (agrees == TG_SOCKET_BUSY)
 		return TG_REFUSAL_BUSY;
 	if (tg_send_prepare(skb, &w->found.at, &w->send) ||
@@ -223,6 +265,23 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
 	return action;
 }
 
+/* Retransmissions come no closer (Linux: TCP_RTO_MIN is 200 ms). */
+#define TG_REPEAT_SPACING_NS (TG_NS_PER_S / 10)
+
+/*
+ * Under the lock: 1, if a segment asks for the 503 once more: all of it was here
+ * before, so its sender has heard nothing for as long as it waits.
+ */
+static __always_inline int tg_remnant_asks(struct tg_conn *conn, __u32 upto,
+					   __u64 now_ns)
+{
+	if (tg_ahead(upto, conn->client_next) > 0 ||
+	    tg_elapsed_ns(now_ns, conn->repeated_ns) < TG_REPEAT_SPACING_NS)
+		return 0;
+	conn->repeated_ns = now_ns;
+	return 1;
+}
+
 /* What a connection was refused with, and that its client still sends. */
 static __always_inline int tg_remnant_read(const struct tg_visit *v,
 					   struct tg_conn *conn,
@@ -234,10 +293,15 @@ static __always_inline int tg_remnant_read(const struct tg_visit *v,
 	if (!tg_conn_lock(conn, v->key))
 		return -1;
 	conn->seen_ns = now_ns;
+	/* who has the 503 asks for nothing */
+	r->asks = tg_extent(&v->p) && v->p.ack != conn->refused_end &&
+		  tg_remnant_asks(conn, upto, now_ns);
 	if (tg_ahead(upto, conn->client_next) > 0)
 		conn->client_next = upto;
 	if (v->p.flags & TG_TCP_FIN)
-		conn->flags |= TG_CONN_CLIENT_DONE;
+		conn->flags |= TG_CONN_CLIENT_DONE |
+			       (v->p.ack == conn->refused_end ? 0 :
+								TG_CONN_OWED);
 	r->seq = conn->refused_seq;
 	r->reply = conn->server_next;
 	r->next = conn->client_next;
@@ -247,7 +311,7 @@ static __always_inline int tg_remnant_read(const struct tg_visit *v,
 	r->refuse = conn->refuse;
 	r->head = conn->flags & TG_CONN_HEAD;
 	r->local = conn->flags & TG_CONN_LOCAL ? 1 : 0;
-	*done = conn->flags & TG_CONN_CLIENT_DONE;
+	*done = conn->flags & (TG_CONN_CLIENT_DONE | TG_CONN_OWED);
 	bpf_spin_unlock(&conn->lock);
 	return 0;
 }
@@ -326,11 +390,12 @@ static __always_inline int tg_remnant(struct __sk_buff *skb,
 	    w->at.fragment || tg_send_prepare(skb, &w->at, &w->send))
 		return TG_TC_SHOT;
 	has = v->p.ack == r->end;
-	if (r->refuse == TG_REFUSE_503 && !has && tg_extent(&v->p))
+	if (r->refuse == TG_REFUSE_503 && r->asks)
 		return tg_remnant_again(skb, v, conn, w);
 	if (r->refuse == TG_REFUSE_503 && has && done)
 		tg_conn_forget(conn, v->key);
-	if (r->refuse == TG_REFUSE_503 && has && tg_extent(&v->p))
+	if (r->refuse == TG_REFUSE_503 && has &&
+	    (done & TG_CONN_OWED || tg_extent(&v->p)))
 		return tg_remnant_ack(skb, v, w);
 	if (r->local)
 		return TG_TC_SHOT;

@@ -2,17 +2,18 @@
 /*
  * Judging a request. In this order, the first that applies:
  *
- *	not recognised, or its extent is unknown	pass, by reason
- *	more than one in the segment			pass (pipelined)
- *	no rule						pass (no-rule)
- *	the client lacks bytes of the server		pass (sequence)
+ *	no rule, or TLS that no rule asks for		pass (no-rule, tls)
+ *	a table has no answer				pass (lookup-failed)
  *	never-shed port or source			pass (never-shed)
  *	kill switch, lease ended			pass (released …)
- *	IP options or extension headers			pass (ip-options)
  *	bucket of the rule admits			pass, counted by rule
  *	shadow, or lease relaxing			pass, counted by rule
- *	the server's socket does not agree		pass (sequence)
  *	else						refused, lib/refusal.h
+ *
+ * The rule is the request's own; or that for unevaluable requests, where the
+ * sender chose that none can be told: not recognised, cut, pipelined, an
+ * ambiguous path, IP options, and what else tg_is_evaded() names. If the service
+ * has no such rule, these pass, counted by reason.
  *
  * What passes is followed (lib/conn.h) where its extent is known.
  */
@@ -88,6 +89,8 @@ struct tg_found {
 	__u32 reason;		/* enum tg_unjudged */
 	__u32 framed;		/* 1: its extent is known */
 	__u32 rank;
+	__u32 evades;		/* 1: the rule is that for unevaluable requests */
+	__u32 nameless;		/* 1: TLS without a name that rules ask for */
 };
 
 /* Bytes of the segment behind the head. */
@@ -114,6 +117,11 @@ static __always_inline __u32 tg_recognise(struct tg_head *head,
 	if (head->bytes[0] == TG_TLS_HANDSHAKE) {
 		found->asked.tls = 1;
 		reason = tg_tls_hello(head, length);
+		found->nameless = reason &&
+				  tg_rule_first(head, &found->asked);
+		/* nobody asks what is in the rest of it */
+		if (reason == TG_UNJUDGED_SPLIT && !found->nameless)
+			reason = TG_UNJUDGED_TLS;
 	} else {
 		reason = tg_http_request(head, length);
 		if (!reason) {
@@ -121,6 +129,8 @@ static __always_inline __u32 tg_recognise(struct tg_head *head,
 					head->http.head <= p->payload;
 			if (tg_is_pipelined(head, p))
 				reason = TG_UNJUDGED_PIPELINED;
+			else if (head->http.ambiguous)
+				reason = TG_UNJUDGED_AMBIGUOUS_PATH;
 		}
 	}
 	return reason ? reason : tg_rule_find(head, &found->asked);
@@ -152,24 +162,44 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 	return head;
 }
 
-/* Why this request passes unjudged, whatever its rule says; or NONE. */
-static __always_inline __u32 tg_spared(const struct tg_visit *v,
-				       const struct tg_step *step,
-				       const struct tg_found *found,
-				       __u32 strength)
+/* Why this request passes, whatever its rule says; or NONE. */
+static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 {
-	if (step->lacks)
-		return TG_UNJUDGED_SEQUENCE;
 	if (tg_never_shed(&v->view, &v->p, v->listen,
 			  tg_origin(&v->view, &v->p)))
 		return TG_UNJUDGED_NEVER_SHED;
 	if (v->view.released)
 		return TG_UNJUDGED_RELEASED;
-	if (!strength)
-		return TG_UNJUDGED_LEASE_EXPIRED;
-	if (!found->at.plain)
-		return TG_UNJUDGED_IP_OPTIONS;
-	return TG_UNJUDGED_NONE;
+	return strength ? TG_UNJUDGED_NONE : TG_UNJUDGED_LEASE_EXPIRED;
+}
+
+#define TG_EVADED(name) (1U << TG_UNJUDGED_##name)
+#define TG_EVADED_SET                                                    \
+	(TG_EVADED(HTTP2) | TG_EVADED(SPLIT) | TG_EVADED(NOT_HTTP) |     \
+	 TG_EVADED(OUTSTANDING) | TG_EVADED(SEQUENCE) |                  \
+	 TG_EVADED(PIPELINED) | TG_EVADED(OPAQUE) |                      \
+	 TG_EVADED(IP_OPTIONS) | TG_EVADED(FRAGMENT) |                   \
+	 TG_EVADED(AMBIGUOUS_PATH))
+
+/*
+ * Whether a sender may choose that there is no rule for this reason. A TLS hello
+ * without a readable name does, where rules ask for names.
+ */
+static __always_inline int tg_is_evaded(const struct tg_found *found,
+					__u32 reason)
+{
+	if (reason == TG_UNJUDGED_TLS)
+		return found->nameless;
+	return reason < 32 && TG_EVADED_SET >> reason & 1;
+}
+
+/* The rule for unevaluable requests; 0: there is none. */
+static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
+{
+	const __u32 *rule = tg_at(&tg_unevaluable,
+				  v->slot * TG_SERVICES_MAX + v->service);
+
+	return rule ? *rule & (TG_RULES_MAX - 1) : 0;
 }
 
 /* Asks a bucket for a token; 1: it has none for this rank. */
@@ -259,13 +289,16 @@ static __always_inline void tg_spoke(const struct tg_visit *v)
 
 /*
  * A connection whose next request could not be told from its body, or of which
- * a part was not seen.
+ * a part was not seen. `evades`: by what its client sent.
  */
 static __always_inline void tg_unfollow(const struct tg_visit *v,
-					struct tg_conn *conn, int first)
+					struct tg_conn *conn, int first,
+					int evades)
 {
+	if (evades)
+		tg_conn_evading(conn, v->key, v->p.ack);
 	/* it leaves its place to others, and does not come back (tg_spoke) */
-	if (first)
+	else if (first)
 		tg_conn_forget(conn, v->key);
 	else
 		tg_conn_opaque(conn, v->key);
@@ -292,7 +325,7 @@ static __always_inline void tg_follow_request(struct __sk_buff *skb,
 		ended = tg_follow_at(skb, found->at.data + head->http.head,
 				     behind, &f);
 		if (ended == TG_FOLLOW_FAILED || f.used != behind) {
-			tg_conn_opaque(conn, v->key);
+			tg_conn_evading(conn, v->key, v->p.ack);
 			return;
 		}
 	}

@@ -84,6 +84,14 @@ struct {
 	__type(value, struct tg_bucket_totals);
 } tg_bucket_totals SEC(".maps");
 
+/* By slot and service: the rule of what no other can evaluate; 0: none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_SLOTS * TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} tg_unevaluable SEC(".maps");
+
 /*
  * By rule, as tg_rules. A rule keeps its number while it is the same: its count
  * is the sum over the slots, and begins at zero where a number changes hands.
@@ -107,11 +115,11 @@ struct {
  * Connections of services with rules, from their first request on. Preallocated,
  * and never an LRU: what is in flight is counted by who is in here, and a place
  * is given back by who ends it or by the sweep (hook/sweep.bpf.c), never by
- * somebody else's need. By the fingerprint of lib/hash.h.
+ * somebody else's need. By the fingerprint of lib/hash.h. The loader sizes it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_CONNS_MAX);
+	__uint(max_entries, 65536);
 	__type(key, __u64);
 	__type(value, struct tg_conn);
 } tg_conns SEC(".maps");

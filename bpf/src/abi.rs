@@ -45,6 +45,16 @@ pub(crate) const COUNTS: usize = COUNT_ADMIT + 6 * COUNT_REFUSE;
 pub(crate) const ANSWER_TX: u32 = 0;
 pub(crate) const ANSWER_REDIRECT: u32 = 1;
 pub(crate) const FLOW_WAYS: usize = 4;
+/// Bytes of `struct tg_pending`.
+pub(crate) const PENDING_SIZE: usize = 32;
+/// Words of `struct tg_notes`.
+pub(crate) const NOTES_WORDS: usize = 1;
+/// Bytes that one connection takes in `struct tg_flow_set`, and in `struct tg_flow_times`.
+pub(crate) const FLOW_SIZE: usize = 8;
+/// See [`FLOW_SIZE`].
+pub(crate) const FLOW_TIMES_SIZE: usize = 32;
+/// Of what a gauge's listeners send before a response (`struct tg_flights`).
+pub(crate) const FLIGHTS_SIZE: usize = 32;
 /// Bytes of `struct tg_locked_state` before the state of the policy.
 pub(crate) const STATE_AT: usize = 16;
 pub(crate) const LIMITS_SIZE: usize = 24 + 144;

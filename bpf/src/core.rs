@@ -58,6 +58,16 @@ impl Core {
             Some(pins) => Maps::adopt(pins, &objects::SHARED),
             None => Maps::default(),
         };
+        let mut resized = None;
+        if let Some(pins) = plan.settings.pins.as_deref().filter(|_| !maps.is_empty()) {
+            maps.adopt_more(pins, &objects::REQUESTS, &REQUEST_SIZES);
+            resized = maps.resized(&objects::sized(plan));
+        }
+        // State is adopted whole or not at all: connections are counted by who is in the tables.
+        if let Some(text) = &resized {
+            tracing::warn!("{text}: begins with fresh state (connections, counters, limits)");
+            maps = Maps::default();
+        }
         if maps.is_empty() {
             maps = objects::create_maps(&objects, plan)?;
             // An operator's switch outlives the layout of what it was thrown in.
@@ -65,8 +75,6 @@ impl Core {
             let control =
                 Control { seed: seed()?, released: released.into(), ..Control::default() };
             maps.write("tg_control", &0_u32.to_ne_bytes(), control.bytes())?;
-        } else if let Some(pins) = &plan.settings.pins {
-            maps.adopt_more(pins, &objects::REQUESTS, &REQUEST_SIZES);
         }
         let left = maps.find(objects::REQUESTS[0]).is_some();
         let requests =
@@ -102,6 +110,9 @@ impl Core {
     /// classification is swapped as a whole.
     pub(crate) fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         plan.validate()?;
+        if let Some(text) = self.maps.resized(&objects::sized(plan)) {
+            return Err(Error::Plan(format!("{text}: its size changes by a restart only")));
+        }
         if plan.has_rules() && self.requests.is_none() {
             self.requests = Some(RequestState::open(&mut self.maps, &self.objects, plan)?);
         }

@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::objects::Objects;
 use crate::{
     BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
-    ServiceParams, Unjudged, maps, pins, read,
+    ServiceParams, TableLosses, Unjudged, maps, pins, read, tables,
 };
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
@@ -349,6 +349,14 @@ impl Dataplane {
     /// When a map cannot be read.
     pub fn passed(&self) -> Result<Vec<Passed>, Error> {
         read::passed(&self.core.maps)
+    }
+
+    /// What found no room in the tables of connections since the state was made.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn table_losses(&self) -> Result<TableLosses, Error> {
+        tables::losses(&self.core.maps)
     }
 
     /// Up to `max` sampled verdicts, oldest first.

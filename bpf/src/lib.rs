@@ -39,6 +39,7 @@ mod rules;
 mod swapped;
 mod switch;
 mod syscall;
+mod tables;
 #[doc(hidden)]
 pub mod testing;
 mod text_hash;
@@ -60,5 +61,6 @@ pub use requests::{
     Requests, RuleCount, Subject, Unjudged,
 };
 pub use switch::release;
+pub use tables::TableLosses;
 /// The types that plans and limits are made of.
 pub use tidegate_policy as policy;

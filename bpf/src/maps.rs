@@ -2,6 +2,7 @@
 //! The maps that all hooks share: created by the first object that names them, pinned, adopted.
 
 use crate::abi::{self, ABI_VERSION, Plain};
+use crate::objects::Sized;
 use crate::{Error, syscall};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
@@ -27,11 +28,11 @@ const VALUE_SIZES: [(&str, usize); 15] = [
     ("tg_passed", abi::REASONS_MAX * 8),
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
-    ("tg_pending", 32),
-    ("tg_notes", 8),
-    ("tg_flows", 8 * abi::FLOW_WAYS),
-    ("tg_times", 32 * abi::FLOW_WAYS),
-    ("tg_flights", 32),
+    ("tg_pending", abi::PENDING_SIZE),
+    ("tg_notes", 8 * abi::NOTES_WORDS),
+    ("tg_flows", abi::FLOW_SIZE * abi::FLOW_WAYS),
+    ("tg_times", abi::FLOW_TIMES_SIZE * abi::FLOW_WAYS),
+    ("tg_flights", abi::FLIGHTS_SIZE),
 ];
 
 impl Maps {
@@ -65,6 +66,17 @@ impl Maps {
         if more.check_sizes(sizes).is_ok() {
             self.by_name.extend(more.by_name);
         }
+    }
+
+    /// A table that has another size than this, in words.
+    pub(crate) fn resized(&self, sizes: &[Sized]) -> Option<String> {
+        sizes.iter().find_map(|Sized { map, table, entries, each }| {
+            let now = self.find(map)?.max_entries();
+            (now != *entries).then(|| {
+                let (now, wanted) = (now * each, entries * each);
+                format!("the table of {table} has room for {now}, not for {wanted}")
+            })
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -74,7 +74,7 @@ pub(crate) const SHARED: [&str; 20] = [
 ];
 
 /// Names of the maps of header rules, which are there when a plan has some; all or none of them.
-pub(crate) const REQUESTS: [&str; 13] = [
+pub(crate) const REQUESTS: [&str; 14] = [
     "tg_request_control",
     "tg_paths",
     "tg_rules",
@@ -83,6 +83,7 @@ pub(crate) const REQUESTS: [&str; 13] = [
     "tg_answer_texts",
     "tg_bucket_limits",
     "tg_buckets",
+    "tg_unevaluable",
     "tg_bucket_totals",
     "tg_rule_counts",
     "tg_unjudged",
@@ -141,17 +142,40 @@ pub(crate) struct Load<'a> {
     pub(crate) attach_type: Option<ProgramAttachType>,
 }
 
+/// A map whose size the plan says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sized {
+    /// Its name.
+    pub(crate) map: &'static str,
+    /// What people call the table.
+    pub(crate) table: &'static str,
+    /// Entries of the map.
+    pub(crate) entries: u32,
+    /// Connections that share an entry.
+    pub(crate) each: u32,
+}
+
+/// See [`Sized`].
+pub(crate) fn sized(plan: &Plan) -> [Sized; 4] {
+    let (each, flows) = (abi::FLOW_WAYS as u32, plan.settings.flows);
+    let of = |map, table, size, each| Sized { map, table, entries: size / each, each };
+    [
+        of("tg_flows", "connections", flows, each),
+        of("tg_times", "connections", flows, each),
+        of("tg_pending", "handshakes", plan.settings.pending, 1),
+        of("tg_conns", "requests", plan.settings.conns, 1),
+    ]
+}
+
 /// Creates the shared maps, sized by the plan, without loading a program.
 pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error> {
     let failed = |source| Error::Load { object: "maps".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.xdp).map_err(failed)?;
     for mut map in open.maps_mut() {
-        let flows = plan.settings.flows / abi::FLOW_WAYS as u32;
-        match map.name().to_str() {
-            Some("tg_flows" | "tg_times") => map.set_max_entries(flows).map_err(failed)?,
-            Some("tg_pending") => map.set_max_entries(plan.settings.pending).map_err(failed)?,
-            _ => {}
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(sized) = sized(plan).into_iter().find(|sized| sized.map == name) {
+            map.set_max_entries(sized.entries).map_err(failed)?;
         }
     }
     for mut program in open.progs_mut() {
@@ -170,7 +194,11 @@ pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error>
 }
 
 /// Creates the maps of header rules beside the shared ones, without loading a program.
-pub(crate) fn create_request_maps(objects: &Objects, maps: &mut Maps) -> Result<(), Error> {
+pub(crate) fn create_request_maps(
+    objects: &Objects,
+    maps: &mut Maps,
+    plan: &Plan,
+) -> Result<(), Error> {
     let failed = |source| Error::Load { object: "maps of header rules".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.request_in).map_err(failed)?;
@@ -178,6 +206,8 @@ pub(crate) fn create_request_maps(objects: &Objects, maps: &mut Maps) -> Result<
         let name = map.name().to_string_lossy().into_owned();
         if let Some(shared) = maps.find(&name) {
             map.reuse_fd(shared.as_fd()).map_err(failed)?;
+        } else if name == "tg_conns" {
+            map.set_max_entries(plan.settings.conns).map_err(failed)?;
         }
     }
     for mut program in open.progs_mut() {

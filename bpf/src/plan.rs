@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the daemon compiles from the configuration: plain data.
 
-use crate::{Error, Requests, request_checks};
+use crate::{Error, Requests, abi, abi_request, request_checks};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,6 +9,10 @@ use std::path::PathBuf;
 use tidegate_model::{CLASSES_MAX, LISTENS_MAX, PREFIXES_MAX, PRIORITIES, SERVICES_MAX};
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Nanos;
+
+/// Bytes that a hash of the kernel takes for an entry beside its value: the element's head and key,
+/// a bucket, its place in the list of free ones (Linux 6.1 to 6.18, x86-64).
+const HASH_BYTES: usize = 48 + 8 + 16;
 
 /// What is protected, where, and how.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +144,8 @@ pub struct Settings {
     pub flows: u32,
     /// Unverified SYNs that are remembered; a power of two from 1024 to 4 Mi.
     pub pending: u32,
+    /// Connections of services with rules that are followed; a power of two from 1024 to 4 Mi.
+    pub conns: u32,
     /// A connection idle for longer is forgotten.
     pub flow_timeout: Nanos,
     /// Directory on a BPF filesystem; `None`: nothing is pinned, all ends with the process.
@@ -152,8 +158,9 @@ impl Default for Settings {
             rst_per_second: 1000,
             sample_admitted: 256,
             sample_refused: 64,
-            flows: 65_536,
-            pending: 65_536,
+            flows: 1 << 18,
+            pending: 1 << 18,
+            conns: 1 << 17,
             flow_timeout: Nanos::from_secs(60),
             pins: None,
         }
@@ -198,12 +205,26 @@ impl Plan {
         if sources + self.never_shed.sources.len() > PREFIXES_MAX {
             return wrong(format!("more than {PREFIXES_MAX} source prefixes"));
         }
-        for (what, size) in [("flows", self.settings.flows), ("pending", self.settings.pending)] {
+        let Settings { flows, pending, conns, .. } = self.settings;
+        for (what, size) in [("flows", flows), ("pending", pending), ("conns", conns)] {
             if !size.is_power_of_two() || !(1024..=1 << 22).contains(&size) {
                 return wrong(format!("{what}: {size} is no power of two from 1024 to 4194304"));
             }
         }
         Ok(())
+    }
+
+    /// The tables whose size is configured: the key of the configuration, and about how many bytes
+    /// of kernel memory each takes. That of requests is there once a service has rules.
+    #[must_use]
+    pub fn memory(&self) -> [(&'static str, u64); 3] {
+        let Settings { flows, pending, conns, .. } = self.settings;
+        let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
+        [
+            ("handshakes", of(pending, abi::PENDING_SIZE)),
+            ("connections", of(flows, abi::FLOW_SIZE + abi::FLOW_TIMES_SIZE)),
+            ("requests", of(conns, abi_request::CONN_SIZE + HASH_BYTES)),
+        ]
     }
 
     /// Whether a service has header rules: then there are hooks for them.

@@ -41,13 +41,15 @@ pub(crate) struct RequestState {
     sweep: OwnedFd,
     swept: Option<Nanos>,
     followed: u64,
+    /// Connections that can be followed at once.
+    room: u64,
 }
 
 impl RequestState {
     /// Takes over the maps of header rules that are among `maps`, or creates them there.
     pub(crate) fn open(maps: &mut Maps, objects: &Objects, plan: &Plan) -> Result<Self, Error> {
         if maps.find(numbers::MAP).is_none() {
-            objects::create_request_maps(objects, maps)?;
+            objects::create_request_maps(objects, maps, plan)?;
             maps.insert(numbers::MAP, numbers::create_map(NUMBERS as u32)?);
         }
         let settings = objects::settings(maps, plan, Variant { answer: 0, trust_dscp: false })?;
@@ -63,6 +65,7 @@ impl RequestState {
             sweep: objects::load(maps, &load)?,
             swept: None,
             followed: 0,
+            room: maps.get("tg_conns")?.max_entries().into(),
         })
     }
 
@@ -221,7 +224,7 @@ impl RequestState {
     }
 
     pub(crate) const fn followed(&self) -> Followed {
-        Followed { connections: self.followed, limit: abi::CONNS_MAX as u64 }
+        Followed { connections: self.followed, limit: self.room }
     }
 }
 

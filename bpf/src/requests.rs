@@ -37,12 +37,15 @@ pub enum Subject {
     Http(HttpMatch),
     /// TLS connections by the server name that they ask for; a 503 is impossible.
     Tls(Host),
+    /// What no rule of its own can evaluate because of how its sender wrote or sent it; at most one
+    /// rule of a service.
+    Unevaluable,
 }
 
 /// Which HTTP requests; all that is said must hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpMatch {
-    /// What the path begins with, as it stands in the request line: at least `/`, at most 120
+    /// What the path begins with, in the normal form of lib/http_path.h: at least `/`, at most 120
     /// bytes.
     pub path: Vec<u8>,
     /// With which methods.
@@ -131,7 +134,7 @@ pub struct Busy {
     pub retry_after: (u32, u32),
     /// Content-Type of the body.
     pub content_type: String,
-    /// The body; with the headers at most 1200 bytes.
+    /// The body; with the headers at most 524 bytes.
     pub body: String,
 }
 

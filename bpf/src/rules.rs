@@ -16,6 +16,7 @@ use crate::numbers::Identity;
 use crate::{Busy, CookieTest, Error, HeaderRule, Host, Plan, Refuse, Requests, Subject};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use tidegate_model::SERVICES_MAX;
 use tidegate_units::Nanos;
 
 /// The rules that a look-up passes, in its order.
@@ -30,7 +31,8 @@ pub(crate) struct Chain<'a> {
 /// One chain for each path that a rule names, and one for TLS.
 pub(crate) fn chains(rules: &[HeaderRule]) -> Vec<Chain<'_>> {
     let mut own: BTreeMap<Option<&[u8]>, Vec<usize>> = BTreeMap::new();
-    for (place, rule) in rules.iter().enumerate() {
+    let chained = |rule: &&HeaderRule| rule.subject != Subject::Unevaluable;
+    for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| chained(rule)) {
         own.entry(rule.http().map(|http| &http.path[..])).or_default().push(place);
     }
     // Shorter paths come before those that they begin: what follows is there already.
@@ -106,6 +108,8 @@ pub(crate) struct RuleSet {
     hosts: BTreeMap<u64, u32>,
     cookies: Vec<CookieTestRaw>,
     texts: Vec<(u32, Box<AnswerText>)>,
+    /// By service: the rule of what no other evaluates.
+    unevaluable: Vec<(u32, u32)>,
     /// Bit n: service n has rules.
     services: u32,
 }
@@ -144,6 +148,9 @@ impl Compiler<'_> {
         for (place, rule) in requests.rules.iter().enumerate() {
             let raw = self.rule(rule, seats);
             let raw = RuleRaw { next: next[place] as u16, ..raw };
+            if rule.subject == Subject::Unevaluable {
+                self.set.unevaluable.push((index.into(), seats.rules[place]));
+            }
             self.set.rules.push((seats.rules[place], raw));
         }
         if let Some(number) = seats.answer
@@ -171,6 +178,7 @@ impl Compiler<'_> {
                 host: self.host(host),
                 ..raw
             },
+            Subject::Unevaluable => raw,
             Subject::Http(http) => RuleRaw {
                 methods: http.methods.0,
                 host: http.host.as_ref().map_or(0, |host| self.host(host)),
@@ -338,6 +346,12 @@ fn fill(tables: &mut impl Tables, set: &RuleSet, slot: u8) -> Result<(), Error> 
         let test = set.cookies.get(number).unwrap_or(&none);
         let place = place(abi::COOKIE_TESTS_MAX, number as u32);
         tables.write("tg_cookie_tests", &place, test.bytes())?;
+    }
+    for service in 0..SERVICES_MAX as u32 {
+        let rule = set.unevaluable.iter().find(|(of, _)| *of == service);
+        let number = rule.map_or(0, |(_, number)| *number);
+        let place = place(SERVICES_MAX, service);
+        tables.write("tg_unevaluable", &place, &number.to_ne_bytes())?;
     }
     for (number, text) in &set.texts {
         tables.write("tg_answer_texts", &place(abi::ANSWERS_MAX, *number), text.bytes())?;

@@ -454,6 +454,14 @@ impl TestPlane {
         read::passed(&self.core.maps)
     }
 
+    /// See [`crate::Dataplane::table_losses`].
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn table_losses(&self) -> Result<crate::TableLosses, Error> {
+        crate::tables::losses(&self.core.maps)
+    }
+
     /// Totals of a service.
     ///
     /// # Errors

@@ -52,12 +52,11 @@ const CLASSIFIER: [Canary; 14] = [
     ("bpf/lib/queue.h", "return TG_REASON_SOCKET_TIME_WAIT;", "return 0;"),
 ];
 
-const TIME_WAIT: [Canary; 7] = [
+const TIME_WAIT: [Canary; 6] = [
     ("bpf/lib/queue.h", "(tw->next - p->seq) < 0", "(tw->next - p->seq) <= 0"),
     ("bpf/lib/queue.h", "if (tw->closing)", "if (0)"),
     ("bpf/lib/queue.h", "if (older > 0 && tw->stamp)", "if (older > 0)"),
     ("bpf/lib/queue.h", "return later || older < 0;", "return later;"),
-    ("bpf/lib/queue.h", "if (p->ipv6 && byte != TG_PROTO_TCP)", "if (0)"),
     ("bpf/lib/queue.h", "tg_socket_from(ctx, p, 0);", "0;"),
     ("bpf/lib/options.h", "o->at += length;", "o->at++;"),
 ];
@@ -104,6 +103,17 @@ fn found(sources: &Path) -> Option<String> {
     });
     let mut all = cases.iter().map(|case| (case, whole(case))).chain(parts);
     all.find_map(|(case, frame)| difference(&mut native, case, &frame))
+        .or_else(|| {
+            time_wait::OPTIONS.iter().find_map(|(about, options, taken)| {
+                let (frame, socket) = time_wait::with_options(options);
+                let seen = time_wait::run(&mut native, (&frame, socket), How::default()).seen;
+                (seen.unwrap().action != Action::Pass).ne(taken).then(|| (*about).to_owned())
+            })
+        })
+        .or_else(|| {
+            let refuses = time_wait::full_queue_refuses(&mut native);
+            (!refuses).then(|| "a full accept queue behind TIME_WAIT".to_owned())
+        })
         .or_else(|| time_wait::ROWS.iter().find_map(|row| mistaken(&mut native, row)))
         .or_else(|| cases.iter().find_map(|case| death(&mut native, case)))
 }

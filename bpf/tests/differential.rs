@@ -30,7 +30,7 @@ const FRAMES_KERNEL: usize = 80_000;
 /// Frames for each hook as each other compiler makes it.
 const FRAMES_OTHER: usize = 12_000;
 /// Frames for each hook of the native build.
-const FRAMES_NATIVE: usize = 200_000;
+const FRAMES_NATIVE: usize = 400_000;
 /// Frames that one set-up meets: few enough that no two keys look alike by chance.
 const BATCH: usize = 400;
 /// How often every reason must occur, or the dice prove nothing.

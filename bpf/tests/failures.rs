@@ -60,6 +60,12 @@ impl Subject<'_> {
         Some(Socket::TimeWait(waits))
     }
 
+    /// The listener behind the socket in TIME_WAIT that the case meets.
+    fn behind(&self) -> Option<Socket> {
+        let Socket::TimeWait(waits) = self.arrival().socket else { return None };
+        waits.listener.map(|(length, limit)| Socket::Listener { length, limit })
+    }
+
     fn passes(reason: Reason) -> Seen {
         Seen { action: Action::Pass, counted: Counted::Passed(reason) }
     }
@@ -76,6 +82,19 @@ impl Subject<'_> {
             (judged.kind, judged.reason) = (VerdictKind::Drop, Reason::AnswerImpossible);
         }
         seen
+    }
+
+    /// What may happen if what the stack knows of the tuple cannot be had.
+    fn without_socket(&self, failing: Call) -> Vec<Seen> {
+        // what cannot be read is new work
+        if failing == Call::ToTimeWait {
+            return vec![self.if_only(|_| {}, self.behind())];
+        }
+        // in TIME_WAIT the listener is looked up after that, and only its queue is lost
+        vec![
+            self.if_only(|_| {}, Some(Socket::Nothing)),
+            self.if_only(|_| {}, self.waiting(|waits| waits.listener = None)),
+        ]
     }
 
     /// What may happen if this call fails.
@@ -124,21 +143,7 @@ impl Subject<'_> {
                 setup.services.iter_mut().for_each(|service| service.limit = None);
             })],
             Call::Answers => vec![without(&|setup| setup.answers = 0)],
-            // in TIME_WAIT the listener is looked up after that, and only its queue is lost
-            Call::Socket | Call::ToTcp => vec![
-                self.if_only(|_| {}, Some(Socket::Nothing)),
-                self.if_only(|_| {}, self.waiting(|waits| waits.listener = None)),
-            ],
-            // what cannot be read is new work
-            Call::ToTimeWait => {
-                vec![self.if_only(
-                    |_| {},
-                    self.waiting(|waits| {
-                        *waits =
-                            TimeWait { next: waits.next.wrapping_sub(1), closing: false, ..*waits };
-                    }),
-                )]
-            }
+            Call::Socket | Call::ToTcp | Call::ToTimeWait => self.without_socket(failing),
             // memory for signals, for counters, for people: what happens is the same
             Call::Pending
             | Call::Notes

@@ -25,7 +25,8 @@ Written by `cargo xtask golden --bless` from bpf/tests/requests/talks.rs; review
 rules     /busy 1: 503. /reset 2: reset. /drop 3: drop. /free 4: admitted, no bucket.
           TLS 5: reset. /close 6: 503, persistent connections first. /shop 7: 503, the cookie
           `session` last. Bucket 0, of rules 1, 2, 3 and 5, is empty unless said otherwise,
-          bucket 1, of rules 6 and 7, is full.
+          bucket 1, of rules 6 and 7, is full. Rule 8 is that of unevaluable requests (503,
+          bucket 2), in the conversations with evaders.
 numbers   c+1 is the client's first byte, s+1 the server's
 →         what the hooks send; a line without one says that the packet goes on as it is
 […]       where the connection stands afterwards, if it is followed";
@@ -245,12 +246,13 @@ fn a_frame_cut_at_every_byte_passes() {
 /// flight has ended exactly once.
 #[test]
 fn conversations_by_the_dice() {
-    const TALKS: u64 = 300;
+    const TALKS: u64 = 600;
     const PACKETS: usize = 40;
     let (mut host, seed, mut answered, mut begun) = (Host::start(), seed(), 0, 0);
     for n in 0..TALKS {
         let mut dice = Dice::new(seed ^ n);
-        host.set(&Rules { used: [5, dice.below(6) as u64], ..Rules::default() });
+        let unevaluable = dice.one_in(2).then(|| dice.below(6) as u64);
+        host.set(&Rules { used: [5, dice.below(6) as u64], unevaluable, ..Rules::default() });
         let style = *dice.pick(&talks::styles());
         let mut talk = Talk::new(&mut host, Style { router: dice.one_in(2), ..style });
         talk.open();

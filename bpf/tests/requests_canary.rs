@@ -40,12 +40,12 @@ const ANSWER: [Canary; 4] = [
 ];
 
 const REQUEST: [Canary; 12] = [
-    ("bpf/lib/request.h", "if (step->lacks)", "if (0)"),
+    ("bpf/hook/request_in.bpf.c", "if (w->step.lacks)", "if (0)"),
     ("bpf/lib/request.h", "if (v->view.released)", "if (0)"),
     ("bpf/lib/request.h", "return !first && rule->flags", "return rule->flags"),
     ("bpf/lib/request.h", "return TG_RANK_PROTECTED;", "return TG_RANK_NEW;"),
     ("bpf/lib/rule.h", "s->cookies & rule->protect", "1"),
-    ("bpf/lib/request.h", "if (!found->at.plain)", "if (0)"),
+    ("bpf/hook/request_in.bpf.c", "return w->found.at.plain ?", "return 1 ?"),
     ("bpf/lib/request.h", "if (found->at.fragment) {", "if (0) {"),
     ("bpf/lib/request.h", "limits->reserve[rank]", "0"),
     (
@@ -58,10 +58,32 @@ const REQUEST: [Canary; 12] = [
     ("bpf/hook/request_in.bpf.c", "if (verdict == TG_RULE_REFUSED) {", "if (0) {"),
 ];
 
+const EVADER: [Canary; 15] = [
+    ("bpf/lib/conn.h", "tg_ahead(p->ack, conn->server_next) > 0;", "1;"),
+    ("bpf/lib/conn.h", "tg_conn_evades(conn, p->ack - 1)", "tg_conn_evades(conn, p->ack)"),
+    ("bpf/lib/conn.h", "conn->flags |= TG_CONN_EVADES;", ""),
+    ("bpf/lib/request.h", "TG_EVADED(AMBIGUOUS_PATH))", "0)"),
+    ("bpf/lib/request.h", "TG_EVADED(SPLIT) |", ""),
+    ("bpf/lib/request.h", "TG_EVADED(IP_OPTIONS) |", ""),
+    ("bpf/lib/request.h", "else if (head->http.ambiguous)", "else if (0)"),
+    ("bpf/lib/refusal.h", "agrees == TG_SOCKET_BUSY || !found->at.plain ||", "0 ||"),
+    ("bpf/lib/refusal.h", "reason == TG_UNJUDGED_HTTP2 ||", ""),
+    ("bpf/lib/refusal.h", "reason == TG_UNJUDGED_OPAQUE ||", ""),
+    ("bpf/lib/refusal.h", "tg_elapsed_ns(now_ns, conn->repeated_ns) < TG_REPEAT_SPACING_NS", "0"),
+    ("bpf/lib/refusal.h", "if (tg_ahead(upto, conn->client_next) > 0 ||", "if ("),
+    ("bpf/lib/refusal.h", "done & TG_CONN_OWED ||", "0 ||"),
+    (
+        "bpf/hook/request_in.bpf.c",
+        "return spared ? 0 : w->found.asked.rule;",
+        "return w->found.asked.rule;",
+    ),
+    ("bpf/lib/conn.h", "conn->server_next = paid;", ""),
+];
+
 const REFUSAL: [Canary; 10] = [
     ("bpf/lib/refusal.h", "v->p.flags & TG_TCP_FIN ?", "0 ?"),
     ("bpf/lib/refuse.h", "s->stamp[0] = stamp[1];", "s->stamp[0] = stamp[0];"),
-    ("bpf/lib/refuse.h", "o->at += length;", "o->at += 2;"),
+    ("bpf/lib/options.h", "o->at += length;", "o->at += 2;"),
     ("bpf/lib/socket.h", "tcp->write_seq == p->ack &&", ""),
     ("bpf/lib/socket.h", "!(first && tcp->bytes_received)", "1"),
     ("bpf/lib/socket.h", "p->ack == request->snt_isn + 1", "1"),
@@ -120,6 +142,11 @@ fn bugs_in_following_answers_are_found() {
 #[test]
 fn bugs_in_judging_requests_are_found() {
     plant(&REQUEST, found);
+}
+
+#[test]
+fn bugs_about_evaders_are_found() {
+    plant(&EVADER, found);
 }
 
 #[test]

@@ -78,7 +78,8 @@ fn exercise(host: &mut Host) {
     let seed = seed();
     for n in 0..TALKS {
         let mut dice = Dice::new(seed ^ n);
-        host.set(&Rules { used: [5, dice.below(6) as u64], ..Rules::default() });
+        let unevaluable = dice.one_in(2).then(|| dice.below(6) as u64);
+        host.set(&Rules { used: [5, dice.below(6) as u64], unevaluable, ..Rules::default() });
         let style = *dice.pick(&talks::styles());
         let mut talk = Talk::new(host, Style { router: dice.one_in(2), ..style });
         talk.open();

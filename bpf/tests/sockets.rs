@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A SYN whose tuple has a socket is a retransmission of one that was admitted: it passes, however
-//! tight the limit. One test for each state, with the stack's real sockets.
+//! tight the limit. One test for each state, with the stack's real sockets (TIME_WAIT: time_wait.rs).
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -8,7 +8,6 @@ mod netns;
 
 use netns::{Net, one_token, plan, wait_for, within};
 use rustix::net::{AddressFamily, SocketType};
-use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::process::Command;
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
@@ -119,19 +118,6 @@ fn a_syn_of_an_established_connection_passes() {
     let (_client, port) = connect(&net);
     let _server = listener.accept().unwrap();
     assert_eq!(judge(&net, &plane, port), passes_by(Reason::SocketEstablished));
-}
-
-#[test]
-fn a_syn_of_a_tuple_in_time_wait_passes() {
-    let (net, plane) = (Net::new(), tight());
-    let listener = listen(&net);
-    let (mut client, port) = connect(&net);
-    let (server, _) = listener.accept().unwrap();
-    drop(server);
-    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
-    drop(client);
-    wait_for("TIME_WAIT", || in_state(&net, "time-wait") == 1);
-    assert_eq!(judge(&net, &plane, port), passes_by(Reason::SocketTimeWait));
 }
 
 #[test]

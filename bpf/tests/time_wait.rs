@@ -41,6 +41,17 @@ fn native_build_and_reference_say_what_the_table_says() {
                 assert_eq!(seen.action != Action::Pass, row.5, "{hook:?}: {}", row.0);
             }
         }
+        for (about, options, taken) in time_wait::OPTIONS {
+            let (frame, socket) = time_wait::with_options(options);
+            let seen = time_wait::run(&mut native, (&frame, socket), How::default()).seen.unwrap();
+            let arrival = support::engine::Arrival { frame: &frame, socket, loopback: false };
+            assert_eq!(seen, Seen::expected(&rejecting(), &arrival), "{hook:?}: {about}");
+            assert_eq!(seen.action != Action::Pass, taken, "{hook:?}: {about}");
+        }
+        assert!(time_wait::full_queue_refuses(&mut native), "{hook:?}");
+        let (frame, socket) = time_wait::behind_an_extension();
+        let seen = time_wait::run(&mut native, (&frame, socket), How::default()).seen.unwrap();
+        assert_eq!(seen.counted, Counted::Passed(Reason::SocketTimeWait), "{hook:?}");
         native.finish();
     }
 }

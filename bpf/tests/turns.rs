@@ -20,7 +20,7 @@ const FINISHED: usize = 36;
 const TICKET: usize = 233;
 
 /// One native build for all tests: it takes longer to build than all that they say.
-fn with(test: impl FnOnce(Dialog)) {
+fn with(test: impl FnOnce(Dialog<'_>)) {
     static NATIVE: Mutex<Option<(tempfile::TempDir, Native)>> = Mutex::new(None);
     let mut native = NATIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, native) = native.get_or_insert_with(|| {
@@ -42,7 +42,7 @@ const fn who(s: Signals) -> (u32, u32) {
 }
 
 /// ClientHello and the server's flight of TLS 1.3.
-fn handshake13(d: &mut Dialog, alpn: &[&str]) {
+fn handshake13(d: &mut Dialog<'_>, alpn: &[&str]) {
     assert_eq!(d.ask(&hello(alpn)).waiting, 1, "the server owes its part");
     let flight = [record(22, 122), record(20, 1), sealed(40), sealed(900), sealed(300)].concat();
     assert_eq!(what(d.wait_ms(10).say(&flight)).0, 0, "and has given it");

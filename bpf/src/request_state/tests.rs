@@ -207,7 +207,7 @@ fn a_plan_without_rules_needs_no_tables_for_them() {
     assert!(core.requests().is_some());
     assert_eq!(core.totals(0).unwrap().buckets.len(), 1);
     core.heartbeat().unwrap();
-    assert_eq!((core.followed().connections, core.followed().limit), (0, 65_536));
+    assert_eq!((core.followed().connections, core.followed().limit), (0, 1 << 17));
 }
 
 /// Reloads while requests flow: how often.

@@ -24,7 +24,7 @@
 #include "host.c"
 
 #define HOST_SENT_MAX 4		/* frames that go out in one run */
-#define HOST_RULES 8		/* that the tests use */
+#define HOST_RULES 9		/* that the tests use */
 #define HOST_BUCKETS 4
 #define HOST_TEXTS 16
 #define HOST_CONNS 64
@@ -55,6 +55,14 @@ static void host_rule(struct host_bytes *b)
 	struct tg_rule *rule = native_entry(&tg_rules, host_u8(b));
 
 	host_get(b, rule, sizeof(*rule));
+}
+
+/* U: the rule of a service for what no other evaluates. */
+static void host_unevaluable(struct host_bytes *b)
+{
+	__u32 *rule = native_entry(&tg_unevaluable, host_u8(b));
+
+	*rule = host_u8(b);
 }
 
 /* T: a text, in all of its variants. */
@@ -275,6 +283,7 @@ static void host_request_command(struct host_bytes *b, struct host_bytes *out)
 	case 'P': b->at++; return host_path(b);
 	case 'Q': b->at++; return host_rule(b);
 	case 'T': b->at++; return host_text(b);
+	case 'U': b->at++; return host_unevaluable(b);
 	case 'B': b->at++; return host_bucket(b);
 	case 'R': b->at++; return host_rules(b);
 	case 'C': b->at++; return host_cookie(b);
@@ -316,6 +325,7 @@ static void host_request_maps(void)
 	});
 	HOST_MAP(tg_buckets, HOST_BUCKETS);
 	HOST_MAP(tg_bucket_totals, HOST_BUCKETS);
+	HOST_MAP(tg_unevaluable, HOST_SERVICES);
 	HOST_MAP(tg_rule_counts, HOST_RULES);
 	HOST_MAP(tg_unjudged, HOST_SERVICES);
 	HOST_MAP(tg_conns, HOST_CONNS);

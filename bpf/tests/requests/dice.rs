@@ -6,7 +6,7 @@ use super::support::random::Dice;
 use super::support::talk::{Segment, Talk};
 
 /// What either side may say, sensible or not.
-const CLIENT_SAYS: [&str; 9] = [
+const CLIENT_SAYS: [&str; 11] = [
     "",
     "GET /busy HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET /close HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -15,6 +15,8 @@ const CLIENT_SAYS: [&str; 9] = [
     "HEAD /close HTTP/1.1\r\nHost: a\r\n\r\n",
     "cde\r\n0\r\n\r\n",
     "body2",
+    "GET /a;b HTTP/1.1\r\nHost: a\r\n\r\n",
+    "GET /bu",
     "\x16\x03\x01",
 ];
 const SERVER_SAYS: [&str; 8] = [
@@ -30,6 +32,9 @@ const SERVER_SAYS: [&str; 8] = [
 
 /// One packet by the dice: mostly the next of its side, sometimes from somewhere near.
 pub(crate) fn throw(talk: &mut Talk<'_>, dice: &mut Dice) {
+    if dice.one_in(8) {
+        talk.wait(1);
+    }
     let client = !dice.one_in(3);
     let data = *dice.pick(if client { &CLIENT_SAYS[..] } else { &SERVER_SAYS[..] });
     let odd = dice.one_in(16);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The conversations.
 
+#[path = "evaders.rs"] // said, as this file is named by its path
+mod evaders;
 #[path = "ranks.rs"] // said, as this file is named by its path
 mod ranks;
 #[path = "verdicts.rs"]
@@ -98,6 +100,7 @@ pub(crate) fn all() -> Vec<Case> {
         unjudged(),
         fragments(),
         verdicts::all(),
+        evaders::all(),
     ]
     .into_iter()
     .flatten()
@@ -324,7 +327,8 @@ fn bodies() -> Vec<Case> {
         }),
         case("a body comes after the 503", |talk| {
             talk.open().asks(&(request("POST", "/busy", "Content-Length: 9\r\n") + "bod"));
-            talk.asks("y bo").note("before the client has the 503");
+            talk.asks("y ").wait(1).asks("bo");
+            talk.note("the 503 is on its way: it is not sent for each segment");
             talk.takes_answer().asks("dy").note("after it").fin();
         }),
         case("an answer before the end of the body", |talk| {
@@ -430,7 +434,9 @@ fn losses() -> Vec<Case> {
         case("the 503 is lost", |talk| {
             talk.open().asks(&get("/busy")).note("lost");
             let request = again(talk, "/busy");
-            talk.client_says(request).takes_answer().ack().fin();
+            talk.client_says(request.clone()).note("sooner than anybody repeats");
+            talk.wait(1).client_says(request.clone()).client_says(request);
+            talk.takes_answer().ack().fin();
         })
         .fails(),
         case("the RST of a reset is lost", |talk| {
@@ -459,7 +465,7 @@ fn losses() -> Vec<Case> {
             talk.open().asks(&get("/busy")).note("lost");
             let again = again(talk, "/busy");
             talk.host().silence(9);
-            talk.client_says(again.clone()).host().silence(10);
+            talk.wait(1).client_says(again.clone()).host().silence(10);
             talk.client_says(again);
         }),
         case("nor after 30 s without a packet, when nobody sweeps", |talk| {

@@ -204,7 +204,7 @@ fn tcp_options(dice: &mut Dice) -> Vec<u8> {
     let mut options = Vec::new();
     for _ in 0..dice.below(4) {
         let known: [&[u8]; 4] = [&[1], &[2, 4, 5, 180], &[4, 2], &[3, 3, 7]];
-        let option: &[u8] = *dice.pick(&known);
+        let option: &&[u8] = dice.pick(&known);
         options.extend_from_slice(option);
     }
     options.extend_from_slice(&[8, if dice.one_in(8) { dice.u8() } else { 10 }]);

@@ -17,12 +17,16 @@ const METHODS: [&str; 12] = [
     "get",
     "M!#$%&'*+-.^_`|~9",
 ];
-const TARGETS: [&str; 22] = [
+const TARGETS: [&str; 26] = [
     "/",
     "/cgi-bin/search?q=1",
     "/cgi-bin/",
     "/cart#top",
     "/a%2fb/../c//d",
+    "/x/../cgi-bin/%73earch",
+    "//cgi-bin/./search/..",
+    "/a;b/c",
+    "/..%2e/../%2e%2E/c",
     "/\u{e9}",
     "*",
     "http://Shop.example:8080/cart?x",
@@ -160,16 +164,35 @@ fn damage(out: &mut [u8], dice: &mut Dice) {
     }
 }
 
+/// A path put together from what means more than it says, at times as long as what is kept.
+fn path(dice: &mut Dice) -> String {
+    const PIECES: [&str; 24] = [
+        "/", "/", "/", "/", "/./", "/../", "/..", "/.", ".", "..", "...", "a", "cgi-bin", "%61",
+        "%2e", "%2E", "%7E", "%40", "%20", "%c3", "\u{e9}", "~", "+", "%25",
+    ];
+    const ODD: [&str; 8] = ["%2F", "%2f", ";", "\\", "%5C", "%3b", "%", "%4x"];
+    let mut path = "/".to_owned();
+    if dice.one_in(3) {
+        path += &"p".repeat(100 + dice.below(20));
+    }
+    for _ in 0..dice.below(16) {
+        let pieces: &[&str] = if dice.one_in(30) { &ODD } else { &PIECES };
+        let piece: &&str = dice.pick(pieces);
+        path += piece;
+    }
+    path
+}
+
 /// A request, perhaps with the beginning of its body behind it.
 pub fn request(dice: &mut Dice) -> Vec<u8> {
     let mut out = Vec::new();
     if dice.one_in(20) {
         out.extend(*dice.pick(&[b"\r\n".as_slice(), b"\r\n\r\n", b"\r\n\r\n\r\n", b"\n"]));
     }
-    let target = if dice.one_in(10) {
-        format!("/{}", "p".repeat(112 + dice.below(16)))
-    } else {
-        (*dice.pick(&TARGETS)).to_owned()
+    let target = match dice.below(10) {
+        0 => format!("/{}", "p".repeat(112 + dice.below(16))),
+        1..4 => path(dice),
+        _ => (*dice.pick(&TARGETS)).to_owned(),
     };
     let start = format!("{} {target} {}", dice.pick(&METHODS), dice.pick(&VERSIONS));
     line(&mut out, &start, dice);

@@ -76,6 +76,7 @@ pub struct Recognised {
     pub body: u64,
     pub host: [u64; 2],
     pub path: Vec<u8>,
+    pub ambiguous: bool,
     /// Hashes of names and values.
     pub cookies: Vec<(u64, u64)>,
 }
@@ -85,6 +86,9 @@ impl Recognised {
     pub fn settled(mut self) -> Self {
         if self.reason != reason::NONE {
             return Self { reason: self.reason, ..Self::default() };
+        }
+        if self.ambiguous {
+            self.path.clear();
         }
         if self.flags & flag::WHOLE == 0 {
             self.flags &= flag::HOST;
@@ -134,6 +138,7 @@ impl Recognised {
             body,
             host: [name, host.rest().map_or(0, |rest| key.hash(rest))],
             path: request.path.clone(),
+            ambiguous: request.ambiguous,
             cookies: cookies.collect(),
         }
     }
@@ -261,12 +266,22 @@ impl<'a> Reader<'a> {
 
     /// `struct tg_http`, path and pairs being elsewhere: how many there are.
     pub fn http(&mut self, reason: u32) -> (Recognised, usize, usize) {
-        let (flags, method, minor, _) = (self.u8(), self.u8(), self.u8(), self.u8());
+        let (flags, method, minor) = (self.u8(), self.u8(), self.u8());
+        let ambiguous = self.u8() != 0;
         let (head, body) = (self.u32(), self.u64());
         let host = [self.u64(), self.u64()];
         let (pairs, path) = (self.u32() as usize, self.u32() as usize);
-        let found =
-            Recognised { reason, flags, method, minor, head, body, host, ..Recognised::default() };
+        let found = Recognised {
+            reason,
+            flags,
+            method,
+            minor,
+            head,
+            body,
+            host,
+            ambiguous,
+            ..Recognised::default()
+        };
         (found, path, pairs)
     }
 

@@ -40,8 +40,22 @@ pub(crate) fn check(
         return Ok(Exit::Config);
     }
     summary(&config, out)?;
+    tables(&host.table_memory(&config), out)?;
     writeln!(out, "{file}: right")?;
     Ok(Exit::Ok)
+}
+
+/// What the tables of connections take of the kernel's memory.
+fn tables(memory: &[(&str, u64)], out: &mut dyn Write) -> anyhow::Result<()> {
+    const MIB: f64 = 1_048_576.0;
+    if memory.is_empty() {
+        return Ok(());
+    }
+    let shown: Vec<String> =
+        memory.iter().map(|(key, bytes)| format!("{key} {:.1}", *bytes as f64 / MIB)).collect();
+    let all = memory.iter().map(|(_, bytes)| *bytes).sum::<u64>() as f64 / MIB;
+    writeln!(out, "tables: {} MiB, {all:.1} in all", shown.join(", "))?;
+    Ok(())
 }
 
 /// The header rules of a service: a line for them all, and one a bucket.

@@ -20,6 +20,11 @@ pub trait Host {
     /// [`tidegate_model::intent::LoadError`] ends with [`Exit::Config`].
     fn run(&self, args: &RunArgs) -> anyhow::Result<()>;
 
+    /// The tables of a configuration by their keys, and about how many bytes each takes.
+    fn table_memory(&self, _config: &Config) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// How a configuration fits this system.
     ///
     /// # Errors

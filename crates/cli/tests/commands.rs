@@ -484,12 +484,13 @@ fn check_names_header_rules_and_their_buckets() {
     assert_eq!(exit, Exit::Ok);
     assert!(
         out.contains(
-            "  header rules: enforce, 4 rule(s)\n  bucket cgi: cpu, controller p, 2 rule(s)\n  \
-             bucket api: in-flight, controller fixed, 1 rule(s)\nservice blog"
+            "  header rules: enforce, 5 rule(s)\n  bucket cgi: cpu, controller p, 2 rule(s)\n  \
+             bucket api: in-flight, controller fixed, 1 rule(s)\n  \
+             bucket unevaluable: cpu, controller default, 1 rule(s)\nservice blog"
         ),
         "{out}"
     );
-    assert!(out.contains("  header rules: shadow, 1 rule(s)\n"), "{out}");
+    assert!(out.contains("  header rules: shadow, 2 rule(s)\n"), "{out}");
 }
 
 fn golden(name: &str, found: &str) {

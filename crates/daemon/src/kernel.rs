@@ -217,6 +217,12 @@ impl Plane for Kernel {
         Ok(named.collect())
     }
 
+    fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        let losses = self.dataplane.table_losses().map_err(failed)?;
+        let named = [("handshakes", losses.handshakes), ("connections", losses.connections)];
+        Ok(named.map(|(table, count)| ReasonCount { reason: table.into(), count }).to_vec())
+    }
+
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
         let samples = self.dataplane.samples(most).map_err(failed)?;
         let named = samples.into_iter().filter_map(|sample| {
@@ -279,9 +285,25 @@ pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
             pins: Some(config.daemon.pins.clone()),
             sample_admitted: SAMPLES.0,
             sample_refused: SAMPLES.1,
+            flows: config.tables.connections,
+            pending: config.tables.handshakes,
+            conns: config.tables.requests,
             ..Settings::default()
         },
     })
+}
+
+/// The tables of a configuration by their keys, and about how many bytes each takes; that of
+/// requests is there once a service has rules.
+#[must_use]
+pub fn table_memory(config: &Config) -> Vec<(&'static str, u64)> {
+    plan(config).map_or_else(
+        |_| Vec::new(),
+        |plan| {
+            let rules = plan.has_rules();
+            plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests").collect()
+        },
+    )
 }
 
 fn interface(config: &intent::InterfaceConfig) -> Interface {

@@ -30,6 +30,6 @@ mod warnings;
 
 pub use governor::{Makers, SIGNAL_AGE_MAX};
 pub use handover::HandoverError;
-pub use kernel::release_pinned;
+pub use kernel::{release_pinned, table_memory};
 pub use log::{Log, lines_lost};
 pub use run::{Options, RunError, examine, run};

@@ -118,6 +118,7 @@ pub struct Owner {
     counted: Option<Nanos>,
     counts: Vec<Vec<VerdictCount>>,
     passed: Vec<ReasonCount>,
+    table_losses: Vec<ReasonCount>,
     generation: u64,
     inherited_until: Option<Nanos>,
     /// Services that began with limits of a process before.
@@ -185,6 +186,7 @@ impl Owner {
             counted: None,
             counts: Vec::new(),
             passed: Vec::new(),
+            table_losses: Vec::new(),
             generation,
             inherited_until,
             inherited,
@@ -537,6 +539,7 @@ impl Owner {
                 .map(|(index, config)| self.service_state(now, config, index))
                 .collect(),
             passed: self.passed.clone(),
+            table_losses: self.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers: self.senses.peers(now),
         };
@@ -557,8 +560,31 @@ impl Owner {
             Ok(passed) => self.passed = passed,
             Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
         }
+        match self.plane.table_losses() {
+            Ok(losses) => self.full_tables(now, losses),
+            Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
+        }
         let Self { requests, intent, plane, warnings, .. } = self;
         requests.look(now, (&intent.config, &**plane), warnings);
+    }
+
+    /// A table that turned something away since the last look is full.
+    fn full_tables(&mut self, now: Nanos, losses: Vec<ReasonCount>) {
+        for loss in &losses {
+            let before = self.table_losses.iter().find(|before| before.reason == loss.reason);
+            let Some(more) = before.and_then(|before| loss.count.checked_sub(before.count)) else {
+                continue;
+            };
+            if more > 0 {
+                let text = format!(
+                    "tables.{} is full: {more} since the last look found no room or lost it; they \
+                     pass, and are missing in the signals",
+                    loss.reason
+                );
+                self.warnings.raise(now, &format!("table {}", loss.reason), text);
+            }
+        }
+        self.table_losses = losses;
     }
 
     fn service_state(&self, now: Nanos, service: &ServiceConfig, index: usize) -> ServiceState {

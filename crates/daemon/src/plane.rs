@@ -176,6 +176,14 @@ pub trait Plane: Totals {
     /// When they could not be read.
     fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError>;
 
+    /// What found no room in the tables of connections, by the key of its table in the configuration.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        Ok(Vec::new())
+    }
+
     /// Sampled verdicts since the last call, oldest first, at most `most`.
     ///
     /// # Errors

@@ -31,6 +31,9 @@ pub struct Snapshot {
     pub services: Vec<ServiceState>,
     /// Packets that passed untouched, by reason.
     pub passed: Vec<ReasonCount>,
+    /// What found no room in the dataplane's tables, by table, since its state was made.
+    #[serde(default)]
+    pub table_losses: Vec<ReasonCount>,
     /// What went wrong lately and is not over (signals missing, maps full …), one sentence each.
     pub warnings: Vec<String>,
     /// Hosts that report to this one, and hosts to which it reports.

@@ -384,6 +384,7 @@ fn any_request() -> impl Strategy<Value = RequestHead> {
     (method, target, host, cookies).prop_map(|(method, target, host, cookies)| RequestHead {
         method: method.into(),
         target: target.into(),
+        path: target.into(),
         host: host.map(Into::into),
         cookies: cookies.into_iter().map(|(n, v)| (n.into(), Some(v.into()))).collect(),
     })

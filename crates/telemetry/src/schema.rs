@@ -173,6 +173,17 @@ const SERVICES: &[Metric] = &[
         },
     ),
     counter(
+        "dataplane_table_losses",
+        "connections",
+        "Connections that found no room in a table, or lost it (handshakes: young notes of SYNs that were overwritten). They pass, and are missing in the signals; make the table larger.",
+        &["table"],
+        |s, out| {
+            for l in &s.table_losses {
+                out(&[&l.reason], l.count.into())
+            }
+        },
+    ),
+    counter(
         "service_offered",
         "syns",
         "Demand: new work that was judged, what was refused included. SYNs of never-shed sources are not in it, and none while the kill switch is on or the lease has run out. Feed the autoscaler with this.",

@@ -225,6 +225,7 @@ fn snapshot() -> Snapshot {
         }],
         services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
+        table_losses: vec![ReasonCount { reason: "handshakes".into(), count: 3 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
         peers: vec![
             PeerState {
@@ -319,6 +320,7 @@ fn names_follow_the_rule_and_are_unique() {
             "outcome",
             "peer",
             "role",
+            "table",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

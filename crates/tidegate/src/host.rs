@@ -48,6 +48,10 @@ impl Host for Machine {
         Ok(SystemReport { notes: found.notes, findings })
     }
 
+    fn table_memory(&self, config: &Config) -> Vec<(&'static str, u64)> {
+        tidegate_daemon::table_memory(config)
+    }
+
     fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()> {
         Ok(release_pinned(pins, on)?)
     }

@@ -34,9 +34,48 @@ pub const HEADS: &[(&str, &str, &str)] = &[
     // targets
     ("query", "GET /a?b=/c HTTP/1.1\n\n", "GET /a 1.1 head=24"),
     ("fragment", "GET /a#b?c HTTP/1.1\n\n", "GET /a 1.1 head=23"),
-    ("as it stands", "GET //a/../%2f HTTP/1.1\n\n", "GET //a/../%2f 1.1 head=27"),
-    ("not ASCII", "GET /\u{fc} HTTP/1.1\n\n", "GET /\\xc3\\xbc 1.1 head=20"),
-    ("asterisk", "OPTIONS * HTTP/1.1\n\n", "OPTIONS * 1.1 head=22"),
+    ("two slashes", "GET //a//b/// HTTP/1.1\n\n", "GET /a/b/ 1.1 head=26"),
+    ("dots", "GET /./a/./b/../c HTTP/1.1\n\n", "GET /a/c 1.1 head=30"),
+    ("a dot at the end", "GET /a/. HTTP/1.1\n\n", "GET /a/ 1.1 head=21"),
+    ("two dots at the end", "GET /a/b/..?c HTTP/1.1\n\n", "GET /a/ 1.1 head=26"),
+    ("up to the root", "GET /a/../b HTTP/1.1\n\n", "GET /b 1.1 head=24"),
+    (
+        "dots that belong to a name",
+        "GET /.../.a/..b/c. HTTP/1.1\n\n",
+        "GET /.../.a/..b/c. 1.1 head=31",
+    ),
+    ("escaped dots", "GET /a/%2e%2E/%2e/b HTTP/1.1\n\n", "GET /b 1.1 head=32"),
+    ("escaped letters", "GET /%63gi%2dbin/%7E HTTP/1.1\n\n", "GET /cgi-bin/~ 1.1 head=33"),
+    ("escaped delimiters", "GET /a%21%40%3a%2C HTTP/1.1\n\n", "GET /a!@:, 1.1 head=31"),
+    (
+        "what must be escaped",
+        "GET /%20%c3%bc%25%3f HTTP/1.1\n\n",
+        "GET /%20%C3%BC%25%3F 1.1 head=33",
+    ),
+    (
+        "not escaped, though it must be",
+        "GET /\u{fc}|\"^ HTTP/1.1\n\n",
+        "GET /%C3%BC%7C%22%5E 1.1 head=23",
+    ),
+    ("above the root", "GET /../a HTTP/1.1\n\n", "GET ambiguous 1.1 head=22"),
+    ("above the root, later", "GET /a/../../b HTTP/1.1\n\n", "GET ambiguous 1.1 head=27"),
+    ("an escaped slash", "GET /a%2Fb HTTP/1.1\n\n", "GET ambiguous 1.1 head=23"),
+    ("an escaped backslash", "GET /a%5cb HTTP/1.1\n\n", "GET ambiguous 1.1 head=23"),
+    ("a backslash", "GET /a\\b HTTP/1.1\n\n", "GET ambiguous 1.1 head=21"),
+    ("a semicolon", "GET /a;b=c/d HTTP/1.1\n\n", "GET ambiguous 1.1 head=25"),
+    ("an escaped semicolon", "GET /a%3bb HTTP/1.1\n\n", "GET ambiguous 1.1 head=23"),
+    ("an escaped NUL", "GET /a%00 HTTP/1.1\n\n", "GET ambiguous 1.1 head=22"),
+    ("an escaped DEL", "GET /a%7f HTTP/1.1\n\n", "GET ambiguous 1.1 head=22"),
+    ("no escape", "GET /a%6x HTTP/1.1\n\n", "GET ambiguous 1.1 head=22"),
+    ("half an escape", "GET /a%6 HTTP/1.1\n\n", "GET ambiguous 1.1 head=21"),
+    ("half an escape before a query", "GET /a%?b HTTP/1.1\n\n", "GET ambiguous 1.1 head=22"),
+    ("in a query nothing matters", "GET /a?b=%2F;\\../ HTTP/1.1\n\n", "GET /a 1.1 head=30"),
+    ("asterisk", "OPTIONS * HTTP/1.1\n\n", "OPTIONS - 1.1 head=22"),
+    (
+        "absolute, normalised",
+        "GET http://test//b/./%63 HTTP/1.1\n\n",
+        "GET /b/c 1.1 host=test head=37",
+    ),
     (
         "absolute",
         "GET http://A.test:80/c?d HTTP/1.1\nHost: e\n\n",
@@ -156,8 +195,11 @@ pub fn describe(bytes: &[u8]) -> String {
         Err(Stop::Cut) if !http::has_line(bytes) => return "split".into(),
         _ => {}
     }
-    let path =
-        if request.path.is_empty() { "-".into() } else { request.path.escape_ascii().to_string() };
+    let path = match &request.path[..] {
+        _ if request.ambiguous => "ambiguous".into(),
+        [] => "-".into(),
+        path => path.escape_ascii().to_string(),
+    };
     let method = String::from_utf8_lossy(&request.method);
     let mut words = vec![format!("{method} {path} 1.{}", request.minor)];
     if let Some(host) = request.host.as_ref().filter(|host| !host.0.is_empty()) {
@@ -323,7 +365,9 @@ pub const RULES: &[(&str, Rules, &str, Found)] = &[
     ("longest path", rules, "GET /cgi-bin/x HTTP/1.1\n\n", Found::Rule(1, false)),
     ("another method", rules, "POST /cgi-bin/x HTTP/1.1\n\n", Found::Rule(0, false)),
     ("not quite the path", rules, "GET /cgi-bin HTTP/1.1\n\n", Found::Rule(0, false)),
-    ("encoded", rules, "GET /cgi%2dbin/ HTTP/1.1\n\n", Found::Rule(0, false)),
+    ("encoded", rules, "GET /%63gi%2dbin/ HTTP/1.1\n\n", Found::Rule(1, false)),
+    ("round about", rules, "GET //x/../cgi-bin/./ HTTP/1.1\n\n", Found::Rule(1, false)),
+    ("out of it again", rules, "GET /cgi-bin/../x HTTP/1.1\n\n", Found::Rule(0, false)),
     ("host", rules, "GET /cart HTTP/1.1\nHost: Shop.example:80\n\n", Found::Rule(2, false)),
     ("host below", rules, "GET /cart HTTP/1.1\nHost: a.example\n\n", Found::Rule(3, false)),
     ("two labels below", rules, "GET /cart HTTP/1.1\nHost: a.b.example\n\n", Found::Rule(0, false)),

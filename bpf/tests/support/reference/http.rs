@@ -55,8 +55,10 @@ pub type Cookie = (Vec<u8>, Option<Vec<u8>>);
 pub struct Request {
     pub method: Vec<u8>,
     pub minor: u8,
-    /// The first bytes; empty: the target has none.
+    /// The first bytes, in normal form; empty: the target has none, or it is ambiguous.
     pub path: Vec<u8>,
+    /// Servers differ in which path it is.
+    pub ambiguous: bool,
     /// `None`: not seen yet; an empty one: there is none.
     pub host: Option<Host>,
     /// As many as are kept.
@@ -262,9 +264,11 @@ fn read_target(c: &mut Cursor<'_>, request: &mut Request) -> Result<bool, Stop> 
     if !is_target(first) {
         return Err(Stop::Bad);
     }
-    if matches!(first, b'/' | b'*') {
-        read_path(c, &mut request.path)?;
-        return Ok(first == b'*');
+    if first == b'/' {
+        return read_path(c, request).map(|()| false);
+    }
+    if first == b'*' {
+        return finish_target(c).map(|()| true);
     }
     let from = c.at;
     // `http://` or `https://`, or something else that has no path
@@ -307,17 +311,76 @@ fn read_absolute(c: &mut Cursor<'_>, request: &mut Request) -> Result<(), Stop> 
     }
     request.host = Some(host);
     if end == b'/' {
-        return read_path(c, &mut request.path);
+        return read_path(c, request);
     }
     request.path = b"/".to_vec();
     finish_target(c)
 }
 
 /// A path up to `?`, `#` or the space; then the rest up to the space.
-fn read_path(c: &mut Cursor<'_>, path: &mut Vec<u8>) -> Result<(), Stop> {
+fn read_path(c: &mut Cursor<'_>, request: &mut Request) -> Result<(), Stop> {
     let (found, end) = c.run(|byte| is_target(byte) && !b"?#".contains(&byte))?;
-    path.extend(&found[..found.len().min(PATH_MAX)]);
+    match normal(found) {
+        Some(path) => request.path = path,
+        None => request.ambiguous = true,
+    }
     if end == b' ' { Ok(()) } else { finish_target(c) }
+}
+
+/// What may stand in a segment and means itself (RFC 3986, 3.3), but for the semicolon.
+fn is_segment(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
+}
+
+/// The characters that a segment means, each as it is kept; `None`: servers differ.
+fn meant(segment: &[u8]) -> Option<Vec<u8>> {
+    let mut kept = Vec::new();
+    let mut rest = segment;
+    while let [byte, after @ ..] = rest {
+        let (byte, escaped) = match (*byte, after) {
+            (b'%', [high, low, ..]) => {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16);
+                (u8::try_from(digit(high)? * 16 + digit(low)?).unwrap(), true)
+            }
+            (b'%', _) => return None,
+            (byte, _) => (byte, false),
+        };
+        rest = if escaped { &after[2..] } else { after };
+        match byte {
+            b'/' | b';' | b'\\' | 0..b' ' | 0x7f => return None,
+            _ if is_segment(byte) => kept.push(byte),
+            _ => kept.extend(format!("%{byte:02X}").into_bytes()),
+        }
+    }
+    Some(kept)
+}
+
+/// The first bytes of a path that begins with a slash, in its normal form.
+fn normal(path: &[u8]) -> Option<Vec<u8>> {
+    let mut out = b"/".to_vec();
+    let mut starts = Vec::new();
+    // there was more than is kept
+    let mut full = false;
+    let mut segments = path[1..].split(|byte| *byte == b'/').peekable();
+    while let Some(segment) = segments.next() {
+        let segment = meant(segment)?;
+        full |= out.len() + segment.len() > PATH_MAX;
+        match segment.as_slice() {
+            b"" | b"." => continue,
+            b".." if full => return None,
+            b".." => out.truncate(starts.pop()?),
+            _ => {
+                starts.push(out.len());
+                out.extend(&segment);
+                if segments.peek().is_some() {
+                    out.push(b'/');
+                    full |= out.len() > PATH_MAX;
+                }
+            }
+        }
+    }
+    out.truncate(PATH_MAX);
+    Some(out)
 }
 
 /// A host with or without a port, and the byte behind it.

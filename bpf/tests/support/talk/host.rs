@@ -14,7 +14,7 @@ const TOKEN: u64 = 1_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 const CALLS_MAX: usize = 64;
 const UNJUDGED: usize = 32;
-const RULES: usize = 8;
+const RULES: usize = 9;
 const CELLS: usize = 12;
 const BUCKETS: usize = 4;
 const BUCKET_CELLS: usize = 11;
@@ -43,6 +43,7 @@ pub enum Refuse {
 ///  /drop    3  drop    bucket 0        /free   4  no bucket
 ///  TLS      5  reset   bucket 0        /close  6  503, persistent first, bucket 1
 ///  /shop    7  503, the cookie `session` last, bucket 1
+///  what no rule can evaluate 8  503, bucket 2, where `unevaluable` says so
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -50,6 +51,8 @@ pub struct Rules {
     pub used: [u64; 2],
     /// Tokens that new and persistent requests must leave, of bucket 1.
     pub reserve: [u64; 2],
+    /// Tokens of bucket 2 that are used, of 5; `None`: there is no rule 8.
+    pub unevaluable: Option<u64>,
     pub shadow: bool,
     pub released: bool,
     pub never: bool,
@@ -64,6 +67,7 @@ impl Default for Rules {
         Self {
             used: [5, 0],
             reserve: [0, 0],
+            unevaluable: None,
             shadow: false,
             released: false,
             never: false,
@@ -226,9 +230,10 @@ impl Host {
         self.wait(0);
     }
 
-    /// Tokens of bucket 0 that are used from now on.
+    /// Tokens of bucket 0 and 2 that are used from now on.
     pub fn used(&mut self, rules: &Rules) {
         bucket(&mut self.pending, 0, rules);
+        bucket(&mut self.pending, 2, rules);
     }
 
     pub fn packet(&mut self, frame: &[u8], egress: bool, run: Run) -> Heard {
@@ -347,6 +352,12 @@ fn commands(rules: &Rules) -> Vec<u8> {
     text(&mut out);
     bucket(&mut out, 0, rules);
     bucket(&mut out, 1, rules);
+    if rules.unevaluable.is_some() {
+        out.extend_from_slice(&[b'Q', 8, 0, 0, 0, Refuse::Answer as u8, 0, 2, 0, 0]);
+        push(&mut out, &[0, 0, 0, 0]);
+        out.extend_from_slice(b"U\x00\x08");
+        bucket(&mut out, 2, rules);
+    }
     out
 }
 
@@ -409,7 +420,8 @@ fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
     let [new, persistent] = if index == 1 { rules.reserve.map(|n| n * TOKEN) } else { [0, 0] };
     out.extend_from_slice(&[b'B', index]);
     let limits = [1, rules.shadow.into(), 1, 5 * TOKEN, 5_000 * SECOND, 0, new, persistent];
-    for word in limits.into_iter().chain([rules.used[usize::from(index)] * TOKEN]) {
+    let used = rules.used.get(usize::from(index)).copied().or(rules.unevaluable).unwrap_or(0);
+    for word in limits.into_iter().chain([used * TOKEN]) {
         out.extend_from_slice(&word.to_le_bytes());
     }
 }

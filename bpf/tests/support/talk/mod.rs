@@ -168,7 +168,8 @@ impl<'a> Talk<'a> {
 
     /// The client has received the hook's answer: all bytes and its FIN.
     pub fn takes_answer(&mut self) -> &mut Self {
-        let Some(answer) = self.last.sent.first().map(|frame| show::read(frame)) else {
+        let sent = self.heard.iter().rev().find_map(|(_, heard)| heard.sent.first());
+        let Some(answer) = sent.map(|frame| show::read(frame)) else {
             return self; // a call was made to fail
         };
         self.server = answer.seq + (answer.data.len() as u32 + 1);

@@ -339,8 +339,7 @@ impl DefaultController {
 
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
-        let in_vain =
-            self.shed.as_ref().is_some_and(|shed| shed.in_vain_s >= HARMLESS_SECONDS);
+        let in_vain = self.shed.as_ref().is_some_and(|shed| shed.in_vain_s >= HARMLESS_SECONDS);
         let over = self.shed.as_ref().is_some_and(|shed| {
             let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * shed.life_s);
             in_vain

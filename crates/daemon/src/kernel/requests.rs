@@ -48,6 +48,7 @@ fn rule(config: &RequestsConfig, rule: &RuleConfig) -> Result<HeaderRule, PlaneE
             protect: rule.protect.iter().map(cookie).collect(),
         }),
         (None, Some(name)) => Subject::Tls(host(name)),
+        (None, None) if rule.unevaluable => Subject::Unevaluable,
         _ => return Err(PlaneError(format!("rule {rule}: it has either a path or a TLS name"))),
     };
     let bucket = match &rule.bucket {
@@ -182,6 +183,7 @@ mod tests {
         - {path: /a, cookie: {name: s, value: v, absent: true}, admit: true}
         - {tls: y.example, bucket: a}
         - {path: /b, bucket: a, answer: drop}
+        - {unevaluable: true, admit: true}
 ";
 
     #[test]
@@ -209,6 +211,7 @@ mod tests {
         assert_eq!(plan.rules[2].subject, Subject::Tls(Host::Exact("y.example".into())));
         assert_eq!(plan.rules[2].refuse, Refuse::Reset, "no 503 can be put into TLS");
         assert_eq!(plan.rules[3].refuse, Refuse::Drop);
+        assert_eq!((&plan.rules[4].subject, plan.rules[4].bucket), (&Subject::Unevaluable, None));
     }
 
     #[test]
@@ -240,7 +243,7 @@ mod tests {
         let values = |i: usize| format!("path: /p, cookie: {{name: c{i}, absent: true}}");
         let last = "        - {tls: \"*.last.example\", bucket: b}\n";
         for rules in
-            [rules(1022, &spread), rules(64, &hosts), rules(32, &cookies), rules(32, &values)]
+            [rules(1021, &spread), rules(64, &hosts), rules(32, &cookies), rules(32, &values)]
         {
             let config = config(&format!("      rules:\n{rules}{last}"));
             super::super::plan(&config).unwrap().validate().unwrap();
@@ -248,6 +251,17 @@ mod tests {
         let everything = include_str!("../../../model/tests/config/good/requests.yaml");
         let config = parse(everything, &Registry::new(["fresh_first"], ["default"])).unwrap();
         super::super::plan(&config).unwrap().validate().unwrap();
+    }
+
+    /// What is there unless it is written.
+    #[test]
+    fn what_no_rule_can_evaluate_has_a_bucket_of_its_own() {
+        let config = config("      rules: [{path: /a, bucket: a}, {path: /b, bucket: b}]\n");
+        let plan = plan(config.services[0].requests.as_ref().unwrap()).unwrap();
+        assert_eq!(plan.buckets, ["a", "b", "unevaluable"]);
+        let last = plan.rules.last().unwrap();
+        assert_eq!((&last.subject, last.bucket), (&Subject::Unevaluable, Some(2)));
+        assert_eq!(last.refuse, Refuse::Answer503);
     }
 
     #[test]

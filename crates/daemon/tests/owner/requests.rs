@@ -17,7 +17,7 @@ services:
     listen: ['*:80']
     requests:
       buckets: {a: {resource: cpu}, b: {resource: bandwidth}}
-      rules: [{path: /a, bucket: a}, {name: rest, path: /, methods: [GET], bucket: b, answer: reset}]
+      rules: [{path: /a, bucket: a}, {name: rest, path: /, methods: [GET], bucket: b, answer: reset}, {unevaluable: true, admit: true}]
 ";
 
 impl World {
@@ -133,7 +133,8 @@ fn the_snapshot_shows_rules_buckets_and_what_was_not_judged() {
     let requests = world.tick(Some(50)).services[0].requests.clone().unwrap();
     let rules: Vec<_> =
         requests.rules.iter().map(|r| (r.name.as_str(), r.answer.as_str())).collect();
-    assert_eq!(rules, [("/a", "503"), ("rest", "reset")]);
+    assert_eq!(rules[..2], [("/a", "503"), ("rest", "reset")]);
+    assert_eq!((rules.len(), rules[2].0), (3, "unevaluable"));
     assert_eq!(requests.rules[1].rule, "GET /");
     assert_eq!((requests.rules[0].counts, requests.rules[0].counts.met()), (counted, 10));
     let bucket = &requests.buckets[0];

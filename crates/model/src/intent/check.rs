@@ -50,6 +50,7 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     }
     check.request_tables();
     check.listeners();
+    check.table_sizes();
     check.listen_table();
     check.never_shed();
     check.prefix_table();

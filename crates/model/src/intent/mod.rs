@@ -159,8 +159,9 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Config, ConfigErrors> {
 pub fn parse_located(text: &str, registry: &Registry) -> Result<(Config, Places), ConfigErrors> {
     let tree = tree::read(text)?;
     let (json, places) = shape::check(&tree, &schema())?;
-    let config: Config = serde_json::from_str(&json)
+    let mut config: Config = serde_json::from_str(&json)
         .map_err(|e| ConfigError::new(Place::default(), "", e.to_string()))?;
+    config.services.iter_mut().flat_map(|s| &mut s.requests).for_each(RequestsConfig::complete);
     let errors = check::check(&config, &places, registry);
     if errors.is_empty() { Ok((config, places)) } else { Err(ConfigErrors::new(errors)) }
 }

@@ -69,6 +69,9 @@ pub struct Config {
     /// The answers that the dataplane itself sends.
     #[serde(default)]
     pub answers: Answers,
+    /// The sizes of the dataplane's tables. They change by a restart only.
+    #[serde(default)]
+    pub tables: Tables,
     /// The daemon.
     #[serde(default)]
     pub daemon: DaemonConfig,
@@ -456,6 +459,44 @@ pub struct Answers {
 impl Default for Answers {
     fn default() -> Self {
         Self { rst_per_second: 1000 }
+    }
+}
+
+/// The sizes of the dataplane's tables of connections, each a power of two; `tidegate check` shows
+/// their memory. The defaults hold 100,000 connections a second of 100 ms each. What finds no room
+/// passes, and is counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tables {
+    /// SYNs that passed and whose handshake is not finished.
+    #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
+    pub handshakes: u32,
+    /// Connections of all services.
+    #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
+    pub connections: u32,
+    /// Connections of services with `requests`, whose requests are followed.
+    #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
+    pub requests: u32,
+}
+
+/// Smallest and largest size of a table of connections.
+pub const TABLE_RANGE: (u32, u32) = (1024, 1 << 22);
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self { handshakes: 1 << 18, connections: 1 << 18, requests: 1 << 17 }
+    }
+}
+
+impl Tables {
+    /// The keys and their values.
+    #[must_use]
+    pub const fn sizes(&self) -> [(&'static str, u32); 3] {
+        [
+            ("handshakes", self.handshakes),
+            ("connections", self.connections),
+            ("requests", self.requests),
+        ]
     }
 }
 

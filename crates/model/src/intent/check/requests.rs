@@ -146,7 +146,14 @@ impl Check<'_> {
 
     fn rule(&mut self, path: &str, rule: &RuleConfig, requests: &RequestsConfig) {
         match (&rule.path, &rule.tls) {
-            (None, None) => self.fault(path, "the rule has neither path nor tls; it needs one"),
+            (None, None) if rule.unevaluable => self.unevaluable_rule(path, rule, requests),
+            (None, None) => {
+                self.fault(path, "the rule has neither path nor tls nor unevaluable; it needs one");
+            }
+            _ if rule.unevaluable => self.fault(
+                &format!("{path}.unevaluable"),
+                "the rule is for what no rule can evaluate, so path and tls have no meaning",
+            ),
             (Some(_), Some(_)) => self.fault(
                 &format!("{path}.tls"),
                 "the rule has path and tls; what is inside TLS is invisible here: write two rules",
@@ -195,6 +202,23 @@ impl Check<'_> {
         }
     }
 
+    /// Nothing of such a request is known.
+    fn unevaluable_rule(&mut self, path: &str, rule: &RuleConfig, requests: &RequestsConfig) {
+        let given = [
+            ("methods", !rule.methods.is_empty()),
+            ("host", rule.host.is_some()),
+            ("cookie", rule.cookie.is_some()),
+            ("protect", !rule.protect.is_empty()),
+            ("close_persistent", rule.close_persistent),
+        ];
+        for (key, _) in given.iter().filter(|(_, given)| *given) {
+            let message =
+                format!("the rule is for what no rule can evaluate; {key} is unknown of it");
+            self.fault(&format!("{path}.{key}"), message);
+        }
+        self.tls_bucket(path, rule, requests);
+    }
+
     fn tls_rule(&mut self, path: &str, rule: &RuleConfig) {
         let given = [
             ("methods", !rule.methods.is_empty()),
@@ -229,8 +253,9 @@ impl Check<'_> {
                 ControlledResource::InFlight => (&bucket.name, "requests in flight"),
                 _ => (&bucket.name, "the times of answers"),
             };
+            let where_ = if rule.unevaluable { "of this rule" } else { "inside TLS" };
             let message = format!(
-                "found {found:?}, a bucket by {what}, and those inside TLS are invisible here; name a bucket of another resource, or one with control: fixed"
+                "found {found:?}, a bucket by {what}, and those {where_} are invisible here; name a bucket of another resource, or one with control: fixed"
             );
             self.fault(&format!("{path}.bucket"), message);
         }

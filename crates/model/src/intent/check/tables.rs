@@ -6,6 +6,22 @@ use super::step;
 use crate::{LISTENS_MAX, PREFIXES_MAX};
 
 impl Check<'_> {
+    /// The dataplane finds a place by the bits of a hash.
+    pub(super) fn table_sizes(&mut self) {
+        for (key, size) in self.config.tables.sizes() {
+            if !size.is_power_of_two() {
+                let near = (size.next_power_of_two() / 2, size.next_power_of_two());
+                self.fault(
+                    &format!("tables.{key}"),
+                    format!(
+                        "found {size}; allowed: a power of two, such as {} or {}",
+                        near.0, near.1
+                    ),
+                );
+            }
+        }
+    }
+
     /// `*` is two listen addresses, one of each family.
     pub(super) fn listen_table(&mut self) {
         let lists = self.config.services.iter().map(|service| {

@@ -2,7 +2,7 @@
 //! A request as a client would send it, recognised as strictly as the dataplane does (bpf/lib/http.h
 //! and http_fields.h): what servers could read in different ways is not judged.
 
-use super::{Cookie, Method};
+use super::{Cookie, Method, path};
 
 /// What a rule can see of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct RequestHead {
     pub method: String,
     /// Path and query, as they were sent.
     pub target: String,
+    /// The path in its normal form; empty: the target has none.
+    pub path: String,
     /// Host, without its port.
     pub host: Option<String>,
     /// Cookies in their order; without a value where there is no `=`.
@@ -57,7 +59,9 @@ impl RequestHead {
             return Err(format!("{target:?} is no target"));
         }
         let (authority, target) = split_target(target);
-        let mut head = Self { method: method.to_owned(), target, host: None, cookies: Vec::new() };
+        let path = path_of(&target)?;
+        let method = method.to_owned();
+        let mut head = Self { method, target, path, host: None, cookies: Vec::new() };
         let mut seen = Seen::default();
         for header in headers.iter().take(HEADERS_MAX) {
             head.header(header, (authority.is_some(), &mut seen))?;
@@ -128,6 +132,20 @@ impl RequestHead {
         let known = Method::ALL.into_iter().find(|m| m.name() == self.method);
         known.unwrap_or(Method::Other)
     }
+}
+
+/// The path of a target in its normal form; empty where it has none (`*`, an authority).
+fn path_of(target: &str) -> Result<String, String> {
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    if !path.starts_with('/') {
+        return Ok(String::new());
+    }
+    path::normal(path).ok_or_else(|| {
+        format!(
+            "{path:?}: servers differ in which path this is; it takes from the bucket of the rule \
+             with unevaluable: true"
+        )
+    })
 }
 
 /// The authority of an absolute target, and the path. Of any other form (`*`, an authority) it

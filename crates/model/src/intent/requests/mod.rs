@@ -2,6 +2,7 @@
 //! `requests`: which requests consume which resource, and what happens to those that are too many.
 
 mod head;
+mod path;
 mod select;
 mod text;
 mod words;
@@ -30,8 +31,9 @@ pub const COOKIE_TESTS_MAX: usize = 32;
 pub const ANSWER_TEXTS_MAX: usize = 16;
 /// Longest path of a rule, in bytes (TG_PATH_MAX).
 pub const PATH_MAX: usize = 120;
-/// Longest 503, headers and body together, in bytes (TG_ANSWER_BYTES_MAX): less than one segment.
-pub const ANSWER_BYTES_MAX: usize = 1200;
+/// Longest 503, headers and body together, in bytes (TG_ANSWER_BYTES_MAX): one segment, however small the
+/// MSS of the client is (536 bytes are the least, 12 are time stamps).
+pub const ANSWER_BYTES_MAX: usize = 524;
 /// Into how many values Retry-After is spread (TG_ANSWER_VARIANTS).
 pub const ANSWER_VARIANTS: usize = 8;
 /// Longest name of a cookie, in bytes.
@@ -46,6 +48,8 @@ pub const RETRY_AFTER_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_secs(8
 pub const BUCKET_MINIMUM: f64 = 10.0;
 /// Depth of a bucket where nothing is said: the header bucket of the dual admission paper.
 pub const BUCKET_BURST: u32 = 5;
+/// The bucket of requests that no rule can evaluate, where no rule says another.
+pub const UNEVALUABLE_BUCKET: &str = "unevaluable";
 
 /// Admission of requests by their header, before the server sees them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,7 +75,7 @@ pub struct RequestsConfig {
     /// How long a 503 asks its client to stay away.
     #[serde(default)]
     pub retry_after: RetryAfter,
-    /// Body of the 503. With its headers it has at most 1200 bytes.
+    /// Body of the 503. With its headers it has at most 524 bytes.
     #[serde(default = "RequestsConfig::body_default")]
     pub body: String,
     /// Type of the body.
@@ -96,6 +100,24 @@ impl RequestsConfig {
             (Mode::Shadow, _) | (_, Some(Mode::Shadow)) => Mode::Shadow,
             (Mode::Enforce, _) => Mode::Enforce,
         }
+    }
+
+    /// Adds what is there unless it is written: the rule for unevaluable requests, and its bucket.
+    pub(in crate::intent) fn complete(&mut self) {
+        if self.rules.iter().any(|rule| rule.unevaluable) {
+            return;
+        }
+        if self.bucket(UNEVALUABLE_BUCKET).is_none() {
+            self.buckets.push(BucketConfig {
+                name: UNEVALUABLE_BUCKET.into(),
+                resource: ControlledResource::Cpu,
+                minimum: BucketConfig::minimum_default(),
+                burst: BUCKET_BURST,
+                control: BucketControl::default(),
+            });
+        }
+        let bucket = Some(UNEVALUABLE_BUCKET.into());
+        self.rules.push(RuleConfig { unevaluable: true, bucket, ..RuleConfig::default() });
     }
 
     /// The place of a bucket.
@@ -354,8 +376,8 @@ impl BucketController {
     }
 }
 
-/// One rule: which requests, which bucket, which answer. It has either `path` or `tls`, and either
-/// `bucket` or `admit`.
+/// One rule: which requests, which bucket, which answer. It has one of `path`, `tls` and
+/// `unevaluable`, and either `bucket` or `admit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
@@ -371,6 +393,11 @@ pub struct RuleConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostText")]
     pub tls: Option<HostPattern>,
+    /// What no other rule can evaluate because of how its sender wrote or sent it: an ambiguous path,
+    /// a head in several segments, pipelining, HTTP/2. Without such a rule there is one with the bucket
+    /// `unevaluable`, which limits by the CPU unless it is configured.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unevaluable: bool,
     /// Only these methods; none given: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = Method::ALL.len()))]

@@ -31,7 +31,7 @@ impl RequestsConfig {
     pub fn select(&self, head: &RequestHead) -> Selection {
         let mut candidates: Vec<(usize, &RuleConfig, usize)> = Vec::new();
         for (index, rule) in self.rules.iter().enumerate() {
-            let path = rule.path.as_ref().filter(|path| path.begins(&head.target));
+            let path = rule.path.as_ref().filter(|path| path.begins(&head.path));
             candidates.extend(path.map(|path| (index, rule, path.as_str().len())));
         }
         // A stable sort: within a length, that is within a path, the order of the file stays.
@@ -95,6 +95,9 @@ impl RuleConfig {
     /// path (or both TLS) only, for else the longer path decides.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
+        if self.unevaluable || other.unevaluable {
+            return self.unevaluable && other.unevaluable;
+        }
         match (&self.tls, &other.tls) {
             (Some(mine), Some(theirs)) => return mine.covers(theirs),
             (None, None) => {}

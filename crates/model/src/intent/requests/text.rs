@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Values of `requests` with a notation of their own: paths, hosts, cookies.
 
-use super::{COOKIE_NAME_MAX, COOKIE_VALUE_MAX, PATH_MAX};
+use super::{COOKIE_NAME_MAX, COOKIE_VALUE_MAX, PATH_MAX, path};
 use crate::intent::text::{serde_by_text, text_schema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -37,7 +37,7 @@ text_schema!(
     ContentTypeText, "content-type", "type": "string", "minLength": 3, "maxLength": 100
 );
 
-/// The beginning of a path, as it stands in a request line; never empty.
+/// The beginning of a path in its normal form; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathPrefix(String);
 
@@ -48,7 +48,7 @@ impl PathPrefix {
         &self.0
     }
 
-    /// Whether this path begins with it; compared byte by byte.
+    /// Whether this path, in its normal form, begins with it.
     #[must_use]
     pub fn begins(&self, path: &str) -> bool {
         path.starts_with(&self.0)
@@ -95,33 +95,37 @@ fn check_path(text: &str) -> Result<(), String> {
             _ => {}
         }
     }
-    check_percent(text)
+    check_normal(text)
 }
 
-/// What clients never send would never match: an escape that is none, or one that nobody needs.
-fn check_percent(text: &str) -> Result<(), String> {
-    for (at, _) in text.match_indices('%') {
-        let escape = text.get(at..at + 3).unwrap_or(&text[at..]);
-        let code = escape
-            .get(1..)
-            .filter(|hex| hex.len() == 2 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
-        let Some(byte) = code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) else {
-            return Err(format!("{escape:?} is no percent-encoded byte"));
+/// Requests are compared in the normal form of their paths: what is written otherwise in a rule would
+/// never match.
+fn check_normal(text: &str) -> Result<(), String> {
+    for (at, c) in text.char_indices().filter(|(_, c)| *c != '/') {
+        let written = match c {
+            '%' => text.get(at..at + 3).unwrap_or(&text[at..]).to_owned(),
+            c => c.to_string(),
         };
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            let plain = char::from(byte);
+        let byte = if c == '%' { path::escaped(&written) } else { u8::try_from(c).ok() };
+        let Some(byte) = byte else {
+            return Err(format!("{written:?} is no percent-encoded byte"));
+        };
+        let Some(kept) = path::kept(byte) else {
             return Err(format!(
-                "clients send {plain:?} as it is, and the bytes are compared as they are sent; write {plain} for {escape}"
+                "servers differ in what {written} means in a path: such requests meet the rule with \
+                 unevaluable: true"
             ));
-        }
-        if escape.bytes().any(|b| b.is_ascii_lowercase()) {
+        };
+        if kept != written {
             return Err(format!(
-                "clients write escapes in capitals, and the bytes are compared as they are sent; write {} for {escape}",
-                escape.to_uppercase()
+                "paths are compared in their normal form; write {kept} for {written}"
             ));
         }
     }
-    Ok(())
+    let odd = ["//", "/./", "/../"].into_iter().find(|odd| text.contains(odd));
+    odd.map_or(Ok(()), |odd| {
+        Err(format!("paths are compared in their normal form, which has no {odd}; leave it out"))
+    })
 }
 
 /// A host name in lower case, or all names with one more label, as in certificates.

@@ -17,6 +17,9 @@ impl fmt::Display for Cookie {
 /// What the rule matches, in one line.
 impl fmt::Display for RuleConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.unevaluable {
+            return f.write_str("unevaluable");
+        }
         if let Some(name) = &self.tls {
             return write!(f, "tls {name}");
         }

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What no rule can evaluate: how its sender wrote or sent it takes from a bucket of its own.
+
+use super::super::support::heads::{hello, server_name};
+use super::super::support::packet::{ACK, PSH};
+use super::super::support::talk::host::Rules;
+use super::super::support::talk::{Segment, Style, Talk};
+use super::{Case, PLAIN, case, get, ok, request};
+
+/// The bucket for unevaluable requests is empty, or full.
+const EMPTY: Rules = rules(5);
+const FULL: Rules = rules(0);
+
+const fn rules(used: u64) -> Rules {
+    Rules {
+        used: [5, 0],
+        reserve: [0, 0],
+        unevaluable: Some(used),
+        shadow: false,
+        released: false,
+        never: false,
+        lease: 0,
+        dice: 0,
+    }
+}
+
+/// A first segment that no rule can evaluate, and its client closes as clients do.
+fn first(talk: &mut Talk<'_>, data: &str) {
+    talk.open().asks(data);
+    talk.takes_answer().ack().fin();
+}
+
+pub(super) fn all() -> Vec<Case> {
+    [refused(), admitted(), turns(), spared(), outside()].into_iter().flatten().collect()
+}
+
+fn refused() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(EMPTY);
+    vec![
+        each("evader: a path with an escaped slash", |talk| first(talk, &get("/busy%2Fx"))).fails(),
+        each("evader: a path with a semicolon", |talk| first(talk, &get("/free;/../busy"))),
+        each("evader: HEAD of such a path gets the head of the 503", |talk| {
+            first(talk, &request("HEAD", "/a%2Fb", ""));
+        }),
+        each("evader: a request line in two segments", |talk| {
+            talk.open().asks("GET /bu").asks("sy HTTP/1.1\r\nHost: a\r\n\r\n");
+            talk.ack().fin();
+        })
+        .fails(),
+        each("evader: two requests in a segment", |talk| {
+            first(talk, &format!("{}{}", get("/free"), get("/busy")));
+        }),
+        each("evader: HTTP/0.9", |talk| first(talk, "GET /busy\r\n")),
+        each("evader: no HTTP at all", |talk| first(talk, "HELO mail.example\r\n")),
+        each("evader: the preface of HTTP/2 gets a RST", |talk| {
+            talk.open().asks("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        }),
+        each("evader: TLS without a name gets a RST, where a rule asks for names", |talk| {
+            talk.open();
+            let hello = talk.client_segment(ACK | PSH, &hello(b"", 32));
+            talk.client_says(hello);
+        }),
+        each("evader: TLS that is not whole gets a RST, too", |talk| {
+            talk.open();
+            let hello = hello(&server_name(b"shop.example"), 32);
+            let cut = talk.client_segment(ACK | PSH, &hello[..hello.len() - 4]);
+            talk.client_says(cut);
+        }),
+        each("evader: a cookie that a rule asks for is in the second segment", |talk| {
+            talk.open().asks("GET /shop HTTP/1.1\r\nHost: a\r\n").asks("Cookie: session=1\r\n\r\n");
+        }),
+        each("normal forms of a path meet the rule of the path", |talk| {
+            first(talk, &get("//x/.././%62us%79?a=b"));
+        }),
+    ]
+}
+
+fn admitted() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(FULL);
+    vec![
+        each("an ambiguous path is followed while the bucket admits", |talk| {
+            talk.open().asks(&get("/a;b")).answers(&ok(5, 5)).asks(&get("/busy"));
+        }),
+        each("a long head in three segments takes one token", |talk| {
+            talk.open().asks("GET /free HTTP/1.1\r\nCookie: a=").asks("bbbb").asks("\r\n\r\n");
+            talk.answers(&ok(5, 5));
+            talk.asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+        })
+        .fails(),
+        each("an answer that is longer than it says ends the judging, and nobody evades", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(9, 3)).answers("more than six");
+            talk.asks(&get("/busy"));
+        }),
+        each("a cut head that a rule evaluates; later turns are unevaluable", |talk| {
+            talk.open().asks("GET /free HTTP/1.1\r\nX: a").asks("\r\n\r\n").answers(&ok(5, 5));
+            talk.asks(&get("/busy")).answers(&ok(5, 5));
+        }),
+        each("in shadow it is only counted", |talk| {
+            talk.open().asks(&get("/a;b")).answers(&ok(5, 5));
+        })
+        .rules(Rules { shadow: true, ..EMPTY }),
+    ]
+}
+
+/// Admits the first request, then takes the tokens away.
+fn then_empty(talk: &mut Talk<'_>) {
+    talk.host().used(&EMPTY);
+    talk.note("the bucket is empty from now on");
+}
+
+fn turns() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(FULL);
+    vec![
+        each("evader: the next turn of a connection that was split", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+            let again = super::again(talk, "/busy");
+            talk.note("both sides are reset; a copy goes on to the stack").client_says(again);
+        })
+        .fails(),
+        each("evader: a second request before the answer", |talk| {
+            talk.open().asks(&get("/free"));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("evader: a request that begins in the body before it", |talk| {
+            talk.open().asks(&request("POST", "/free", "Content-Length: 9\r\n"));
+            then_empty(talk);
+            let data = format!("123456789{}", get("/busy"));
+            talk.asks(&data);
+        }),
+        each("evader: a byte of the request before it, once more", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(5, 5));
+            then_empty(talk);
+            let data = format!("\n{}", get("/busy"));
+            let seq = talk.client - 1;
+            let overlap = Segment { seq, data: data.into(), ..talk.client_segment(ACK | PSH, b"") };
+            talk.client_says(overlap);
+        }),
+        each("evader: bytes of the answer are not acknowledged", |talk| {
+            talk.open().asks(&get("/free")).says(&ok(5, 5));
+            then_empty(talk);
+            let data = get("/busy").into_bytes();
+            let lacks =
+                Segment { ack: talk.server - 1, data, ..talk.client_segment(ACK | PSH, b"") };
+            talk.client_says(lacks.clone());
+            talk.note("dropped: it comes again").client_says(lacks);
+        }),
+    ]
+}
+
+fn spared() -> Vec<Case> {
+    let each = |name, rules| {
+        case(name, |talk| {
+            talk.open().asks(&get("/a%2Fb")).answers(&ok(5, 5));
+            talk.asks("GET /bu").asks("sy HTTP/1.1\r\nHost: a\r\n\r\n");
+        })
+        .rules(rules)
+    };
+    vec![
+        each("evader: never shed", Rules { never: true, ..EMPTY }),
+        each("evader: under the kill switch", Rules { released: true, ..EMPTY }),
+        each("evader: without a lease", Rules { lease: 11, ..EMPTY }),
+        each("without a rule for them they pass", Rules { unevaluable: None, ..EMPTY }),
+    ]
+}
+
+/// What cannot be turned round is dropped.
+fn outside() -> Vec<Case> {
+    let options = Style { ip_options: true, ..PLAIN };
+    let router = Style { router: true, ..PLAIN };
+    vec![
+        case("evader: IP options", |talk| {
+            talk.open().asks(&get("/free"));
+        })
+        .style(options)
+        .rules(EMPTY),
+        case("evader: on a router", |talk| first(talk, &get("/a%2Fb"))).style(router).rules(EMPTY),
+        case("evader: a second request before the answer, on a router", |talk| {
+            talk.open().asks(&get("/free"));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+            let again = super::again(talk, "/busy");
+            talk.note("dropped: it comes again").client_says(again);
+        })
+        .style(router)
+        .rules(FULL),
+        case("evader: a turn on a router is dropped", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        })
+        .style(router)
+        .rules(FULL),
+    ]
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tables of connections: as large as the plan says, harmless and visible when they are full,
+//! and never resized behind anybody's back.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use support::netns::{BpfFs, plan};
+use support::object::require_root;
+use support::packet::{ACK, PSH, Packet, SERVER4, SYN, eth};
+use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
+use tidegate_bpf::{Dataplane, HeaderRule, HttpMatch, Plan, Refuse, Requests, Settings, Subject};
+use tidegate_policy::Action;
+
+/// The smallest table.
+const SIZE: u32 = 1024;
+const CLIENT_ISN: u32 = 100;
+const SERVER_ISN: u32 = 500;
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn small() -> Plan {
+    let mut plan = plan(vec![], Action::Drop);
+    plan.settings = Settings { flows: SIZE, pending: SIZE, conns: SIZE, ..plan.settings };
+    let rule = HeaderRule {
+        subject: Subject::Http(HttpMatch::default()),
+        bucket: None,
+        refuse: Refuse::Reset,
+        close_persistent: false,
+    };
+    plan.services[0].requests = Some(Requests { rules: vec![rule], ..Requests::default() });
+    plan
+}
+
+/// A packet of the client with this number.
+fn client(n: u32) -> Packet {
+    let [_, _, high, low] = n.to_be_bytes();
+    eth().ipv4().from4([198, 18, high, low]).tcp(40_000, 80)
+}
+
+/// A packet to it.
+fn server(n: u32) -> Packet {
+    let [_, _, high, low] = n.to_be_bytes();
+    eth().ipv4().from4(SERVER4.octets()).to4([198, 18, high, low]).tcp(80, 40_000)
+}
+
+fn passes(plane: &TestPlane, hooks: &[TestHook], packet: &Packet) {
+    for hook in hooks {
+        let outcome = plane.run(*hook, &packet.bytes()).unwrap().outcome;
+        assert_eq!(outcome, Outcome::Pass, "{hook:?}");
+    }
+}
+
+const IN: [TestHook; 2] = [TestHook::Tc, TestHook::RequestIn];
+const OUT: [TestHook; 2] = [TestHook::Egress, TestHook::RequestOut];
+
+fn open(plane: &TestPlane, n: u32) {
+    passes(plane, &IN, &client(n).syn().seq(CLIENT_ISN));
+    passes(plane, &OUT, &server(n).flags(SYN).seq(SERVER_ISN).ack(CLIENT_ISN + 1));
+    passes(plane, &IN, &client(n).seq(CLIENT_ISN + 1).ack(SERVER_ISN + 1));
+}
+
+fn asks(plane: &TestPlane, n: u32) {
+    let request = client(n).seq(CLIENT_ISN + 1).flags(PSH | ACK).ack(SERVER_ISN + 1);
+    passes(plane, &IN, &request.data(REQUEST));
+}
+
+/// Requests that passed because their connection has no place; without a socket of the server's to
+/// ask, as here, they count as `opaque`.
+fn unfollowed(plane: &TestPlane) -> u64 {
+    let unjudged = plane.unjudged().unwrap();
+    let full = |name: &str| ["table-full", "opaque"].contains(&name);
+    unjudged.iter().filter(|u| full(u.name)).map(|u| u.count).sum()
+}
+
+#[test]
+fn at_101_percent_everything_passes_and_what_found_no_room_is_counted() {
+    require_root();
+    let plane = TestPlane::load(&small()).unwrap();
+    let more = SIZE + SIZE / 100 + 1;
+    let mut full_at = None;
+    for n in 0..more {
+        open(&plane, n);
+        let lost = plane.table_losses().unwrap().connections;
+        if lost > 0 && full_at.is_none() {
+            full_at = Some(n);
+        }
+    }
+    let (totals, losses) = (plane.totals(0).unwrap(), plane.table_losses().unwrap());
+    println!("{totals:?}, {losses:?}, full at {full_at:?}");
+    // sets of four: some are full before the table is
+    assert_eq!(totals.open + losses.connections, u64::from(more));
+    assert!(losses.connections >= u64::from(more - SIZE), "{losses:?}");
+    assert!(totals.open > u64::from(SIZE) * 7 / 10, "{totals:?}");
+    assert!(full_at.unwrap() > SIZE / 8, "{full_at:?}");
+    assert_eq!(losses.handshakes, 0, "each note is given back when its handshake ends");
+    // a connection that has no place has its requests passed, and told
+    (0..more).for_each(|n| asks(&plane, n));
+    let counts = plane.rule_counts().unwrap();
+    let unjudged: u64 = plane.unjudged().unwrap().iter().map(|u| u.count).sum();
+    assert_eq!(counts[0].admitted, totals.open, "{counts:?}");
+    assert_eq!(counts[0].admitted + unjudged, u64::from(more));
+}
+
+#[test]
+fn the_table_of_requests_is_filled_to_its_last_place() {
+    require_root();
+    let mut plan = small();
+    plan.settings.flows = 64 * SIZE;
+    let plane = TestPlane::load(&plan).unwrap();
+    (0..SIZE).for_each(|n| open(&plane, n));
+    (0..SIZE).for_each(|n| asks(&plane, n));
+    assert_eq!(plane.rule_counts().unwrap()[0].admitted, u64::from(SIZE));
+    assert_eq!(unfollowed(&plane), 0, "at 100 %");
+    let more = SIZE / 100 + 1;
+    (SIZE..SIZE + more).for_each(|n| open(&plane, n));
+    (SIZE..SIZE + more).for_each(|n| asks(&plane, n));
+    assert_eq!(unfollowed(&plane), u64::from(more), "at 101 %");
+    assert_eq!(plane.followed().limit, u64::from(SIZE));
+}
+
+/// Handshakes that never end, as a flood of spoofed SYNs leaves them.
+#[test]
+fn notes_that_are_overwritten_while_they_are_young_are_counted() {
+    require_root();
+    let plane = TestPlane::load(&small()).unwrap();
+    let lost = |plane: &TestPlane| plane.table_losses().unwrap().handshakes;
+    let syn = |n| passes(&plane, &[TestHook::Xdp], &client(n).syn().seq(CLIENT_ISN));
+    (0..SIZE / 8).for_each(syn);
+    let at_an_eighth = lost(&plane);
+    (SIZE / 8..SIZE).for_each(syn);
+    let at_100 = lost(&plane);
+    (SIZE..SIZE + SIZE / 100 + 1).for_each(syn);
+    let at_101 = lost(&plane);
+    println!("lost: {at_an_eighth} of {}, {at_100} of {SIZE}, then {at_101}", SIZE / 8);
+    // two places each: of n SYNs in m pairs, Poisson; the bounds are six deviations away
+    assert!(at_an_eighth <= 10, "{at_an_eighth}");
+    assert!((200..400).contains(&at_100), "{at_100}");
+    assert!(at_101 > at_100, "{at_101}");
+    assert_eq!(plane.totals(0).unwrap().offered, u64::from(SIZE + SIZE / 100 + 1));
+}
+
+#[test]
+fn a_reload_does_not_resize_and_a_restart_begins_anew() {
+    require_root();
+    let fs = BpfFs::new();
+    let mut before = small();
+    before.settings.pins = Some(fs.pins());
+    let mut dataplane = Dataplane::start(&before).unwrap();
+    dataplane.release(true).unwrap();
+    for (table, change) in [
+        ("connections", (|s: &mut Settings| s.flows *= 2) as fn(&mut Settings)),
+        ("handshakes", |s| s.pending *= 2),
+        ("requests", |s| s.conns *= 2),
+    ] {
+        let mut plan = before.clone();
+        change(&mut plan.settings);
+        let said = dataplane.apply(&plan).unwrap_err().to_string();
+        let wanted = format!("the table of {table} has room for 1024, not for 2048");
+        assert!(said.contains(&wanted) && said.contains("by a restart only"), "{said}");
+    }
+    dataplane.apply(&before).unwrap();
+    drop(dataplane);
+    let same = Dataplane::start(&before).unwrap();
+    assert!(same.released().unwrap(), "the same sizes: state is adopted");
+    drop(same);
+    let mut after = before.clone();
+    after.settings.flows *= 2;
+    let anew = Dataplane::start(&after).unwrap();
+    assert_eq!(anew.table_losses().unwrap(), tidegate_bpf::TableLosses::default());
+    assert!(anew.released().unwrap(), "the operator's switch stays");
+    for left in anew.detach() {
+        panic!("{left}");
+    }
+}
+
+#[test]
+fn the_memory_of_the_tables_is_what_the_kernel_takes() {
+    require_root();
+    let memory = Plan::default().memory();
+    let all: u64 = memory.iter().map(|(_, bytes)| bytes).sum();
+    println!("{memory:?}: {} MiB", all >> 20);
+    assert_eq!(memory[0], ("handshakes", (1 << 18) * 32));
+    assert!(all < 64 << 20, "{memory:?}");
+}

@@ -192,7 +192,7 @@ impl Kernel {
         assert_eq!(verdict.reason, Reason::Token);
     }
 
-    /// Opens connections that wait for an answer: SYN, SYN-ACK, ACK.
+    /// Opens connections that wait for a response: SYN, SYN-ACK, ACK, request.
     fn wait(&mut self, index: usize, service: &Service) {
         let Some(listen) = service.listen.iter().find(|at| at.addr.is_some()) else { return };
         let Some(std::net::IpAddr::V4(to)) = listen.addr else { return };
@@ -206,6 +206,7 @@ impl Kernel {
             give(TestHook::Xdp, &client().syn().bytes());
             give(TestHook::Egress, &server.syn().seq(77).ack(0).bytes());
             give(TestHook::Xdp, &client().flags(ACK).ack(78).bytes());
+            give(TestHook::Xdp, &client().flags(ACK).ack(78).data(b"GET / HTTP/1.1").bytes());
             self.ends.push(client().flags(RST).bytes());
         }
         let waiting = self.plane.totals(index).unwrap().waiting;

@@ -8,7 +8,8 @@
 mod support;
 
 use support::connection::{
-    COPIES, End, RESETS, Said, copy, crowd, give, handshake, life, play, play_losing, reset, spent,
+    COPIES, End, RESETS, Said, copy, crowd, early, give, handshake, life, play, play_losing, reset,
+    spent, together,
 };
 use support::engine::Hook;
 use support::native::{How, NOW, Native, Program, Signals};
@@ -107,6 +108,27 @@ fn a_word_that_another_cpu_changed_is_changed_all_the_same() {
             }
         }
     }
+    native.finish();
+}
+
+/// A request that came before the SYN-ACK was seen, or with the end of the handshake, waits.
+#[test]
+fn a_request_that_comes_early_waits() {
+    let (_directory, mut native) = tc();
+    native.set(&base());
+    let last = |native: &mut Native, packets: &[(Vec<u8>, bool)]| {
+        let signals = packets
+            .iter()
+            .map(|(frame, egress)| give(native, (frame, *egress), How::default()).signals);
+        signals.last().unwrap()
+    };
+    let connection = early(40_001);
+    let waits = last(&mut native, &connection[..4]);
+    assert_eq!((waits.waiting, waits.silent, waits.connections.asked), (1, 0, 1));
+    let over = last(&mut native, &connection[4..]);
+    assert_eq!((over.waiting, over.first_bytes, over.connections.answered), (0, 1, 1));
+    let waits = last(&mut native, &together(40_002));
+    assert_eq!((waits.waiting, waits.silent, waits.connections.asked), (1, 0, 2));
     native.finish();
 }
 

@@ -9,15 +9,16 @@ mod support;
 use std::collections::BTreeMap;
 use support::cases::all;
 use support::connection::{
-    COPIES, End, RESETS, copy, crowd, give, handshake, life, play, play_losing, reset, spent,
+    COPIES, End, RESETS, copy, crowd, early, give, handshake, life, play, play_losing, reset,
+    spent, together,
 };
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
 use support::gcov::{Unreachable, Wanted, gcov, wrong};
-use support::native::{How, Mode, Native, Program};
+use support::native::{How, Mode, NOW, Native, Program};
 use support::random::{Dice, seed};
 use support::scene;
-use support::setup::base;
+use support::setup::{SECOND, base};
 use support::setups::{answering, setup};
 use support::time_wait;
 
@@ -119,7 +120,19 @@ fn exercise_connections(native: &mut Native) {
             reset(native, (socket, seq), fail_at);
         }
     }
+    for connection in [early(40_001), together(40_002)] {
+        for (frame, egress) in &connection {
+            give(native, (frame, *egress), How::default());
+        }
+    }
     crowd(native, &base(), 10_000..16_000);
+    // those that wait are forgotten when others need their place
+    for (round, ports) in [(0, 10_000..16_000), (1_u64, 20_000..26_000)] {
+        native.advance_to(NOW + (2_000 + 1_000 * round) * SECOND);
+        for (frame, egress) in ports.flat_map(together) {
+            give(native, (&frame, egress), How::default());
+        }
+    }
 }
 
 #[test]

@@ -58,12 +58,11 @@ const LINE: [Canary; 6] = [
 ];
 
 const PATH: &str = "bpf/lib/http_path.h";
-const PATHS: [Canary; 13] = [
+const PATHS: [Canary; 12] = [
     (PATH, "if (at >= TG_PATH_MAX)", "if (at >= TG_PATH_MAX - 1)"),
     (PATH, "if (c == '.' && s->dots < 2)", "if (c == '.')"),
     (PATH, "if (s->full || !s->depth)", "if (!s->depth)"),
     (PATH, "if (s->full || !s->depth)", "if (s->full)"),
-    (PATH, "if (!s->full)", "if (1)"),
     (PATH, "if (c == ';' || c == '\\\\')", "if (c == ';')"),
     (PATH, "if (c < ' ' || c == 0x7f || c == '/')", "if (c < ' ' || c == '/')"),
     (PATH, "if (c < ' ' || c == 0x7f || c == '/')", "if (c == 0x7f || c == '/')"),

@@ -186,19 +186,19 @@ fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Drop);
 }
 
-/// Opens a connection by its three packets.
+/// Opens a connection that waits for a response, by its three packets.
 fn open(plane: &TestPlane, client_port: u16) {
-    let at = |flags, numbers| Segment {
+    let at = |flags, numbers, payload| Segment {
         client: CLIENT,
         ports: (client_port, 80),
         tos: 0,
         flags,
         numbers,
-        payload: 0,
+        payload,
     };
-    plane.run(TestHook::Xdp, &segment(&at(0x02, (10, 0)), false)).unwrap();
-    plane.run(TestHook::Egress, &segment(&at(0x12, (77, 11)), true)).unwrap();
-    plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78)), false)).unwrap();
+    plane.run(TestHook::Xdp, &segment(&at(0x02, (10, 0), 0), false)).unwrap();
+    plane.run(TestHook::Egress, &segment(&at(0x12, (77, 11), 0), true)).unwrap();
+    plane.run(TestHook::Xdp, &segment(&at(0x18, (11, 78), 100), false)).unwrap();
 }
 
 #[test]
@@ -221,9 +221,12 @@ fn only_an_ack_that_names_the_servers_isn_opens_a_connection() {
     plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78), 0), false)).unwrap();
     plane.run(TestHook::Xdp, &segment(&at(0x10, (11, 78), 0), false)).unwrap();
     let totals = plane.totals(0).unwrap();
-    assert_eq!((totals.open, totals.waiting), (1, 1), "once");
+    assert_eq!((totals.open, totals.silent, totals.waiting), (1, 1, 0), "once");
+    plane.run(TestHook::Xdp, &segment(&at(0x18, (11, 78), 100), false)).unwrap();
+    let totals = plane.totals(0).unwrap();
+    assert_eq!((totals.open, totals.silent, totals.waiting), (1, 0, 1), "a request");
     // A reset in between ends it, and its wait.
-    plane.run(TestHook::Tc, &segment(&at(0x04, (11, 0), 0), false)).unwrap();
+    plane.run(TestHook::Tc, &segment(&at(0x04, (111, 0), 0), false)).unwrap();
     let totals = plane.totals(0).unwrap();
     assert_eq!((totals.open, totals.waiting, totals.end.count), (0, 0, 1));
 }

@@ -302,5 +302,5 @@ fn connections_that_are_followed_are_counted_by_the_sweep() {
         assert!(now.since(start) < tidegate_units::Nanos::from_secs(5), "never looked at");
         std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
-    assert_eq!(clients.plane.followed().limit, 65_536);
+    assert_eq!(clients.plane.followed().limit, 131_072);
 }

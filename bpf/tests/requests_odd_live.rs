@@ -107,7 +107,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, &'static str)> {
         ("another version", bytes(b"GET / HTTP/3.0\r\nHost: a\r\n\r\n"), "not-http"),
         ("noise", bytes(&[0x80, 0xff, 0, 7, 13, 10, 13, 10]), "not-http"),
         ("HTTP/2", bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "http2"),
-        ("half of a hello", bytes(&[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]), "split"),
+        ("half of a hello", bytes(&[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]), "tls"),
         ("a head of 20 KB", head(&"X-Filler: aaaaaaaaaaaaaaaa\r\n".repeat(700)), "split"),
         ("a line of 20 KB", head(&format!("X: {}\r\n", "a".repeat(20_000))), "split"),
         (

@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tidegate_bpf::{AttachMode, Dataplane, Hook};
-use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_model::totals::{ConnectionTotals, ServiceTotals, Totals};
 use tidegate_policy::{Action, Reason, VerdictKind};
 
 const MODES: [(AttachMode, Hook); 4] = [
@@ -29,15 +29,15 @@ fn connect(net: &Net, address: SocketAddr) -> std::io::Result<TcpStream> {
     within(&net.client, || TcpStream::connect_timeout(&address, Duration::from_millis(500)))
 }
 
-/// Connection, answer, second request, second answer, end.
+/// Connection, request, response, second request, second response, end.
 fn one_connection(net: &Net, dataplane: &Dataplane, address: SocketAddr) {
     let before = totals(dataplane);
     let listener = within(&net.server, || TcpListener::bind(address).unwrap());
     let mut client = connect(net, address).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     let mut buffer = [0; 5];
-    wait_for("the connection waits", || totals(dataplane).waiting == 1);
-    assert_eq!(totals(dataplane).open, 1);
+    wait_for("the connection is open", || totals(dataplane).open == 1);
+    assert_eq!((totals(dataplane).silent, totals(dataplane).waiting), (1, 0), "nobody asked");
     for answers in 1..=2 {
         client.write_all(b"hello").unwrap();
         server.read_exact(&mut buffer).unwrap();
@@ -56,6 +56,10 @@ fn one_connection(net: &Net, dataplane: &Dataplane, address: SocketAddr) {
     assert_eq!((now.waiting, now.end.count - before.end.count), (0, 1));
     assert!(now.end.sum_ns - before.end.sum_ns > 1_000, "a duration");
     assert_eq!(now.offered - before.offered, 1);
+    let since = |of: fn(&ConnectionTotals) -> u64| of(&now.connections) - of(&before.connections);
+    assert_eq!((since(|c| c.replied), since(|c| c.proved)), (1, 1));
+    assert_eq!((since(|c| c.asked), since(|c| c.answered), since(|c| c.lost)), (1, 1, 0));
+    assert_eq!((since(|c| c.ended), since(|c| c.ended_exchanges)), (1, 2));
 }
 
 #[test]

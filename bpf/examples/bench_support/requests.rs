@@ -118,6 +118,9 @@ fn plan() -> Plan {
     Plan { services: vec![service], ..Plan::default() }
 }
 
+/// Longer than the pause between two 503s of one request.
+const REPEATED_AFTER: std::time::Duration = std::time::Duration::from_millis(150);
+
 /// What a connection says, in its order. What stands before a kind has been said when it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
@@ -272,6 +275,10 @@ impl Subject for Packet {
         for (kind, ..) in KINDS.iter().filter(|(kind, ..)| kind.is_said_before(self.kind)) {
             let (hook, segment) = kind.segment();
             self.give(&mut plane, hook, &segment)?;
+        }
+        if self.kind == Kind::Repeated {
+            // the 503 goes out again after 100 ms only (lib/refusal.h)
+            std::thread::sleep(REPEATED_AFTER);
         }
         let before = self.kind.counted(&plane)?;
         let (hook, segment) = self.kind.segment();

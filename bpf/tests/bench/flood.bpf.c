@@ -4,6 +4,7 @@
  * swallows packets at the end of a path.
  */
 #define TG_LOAD_BYTES bpf_xdp_load_bytes
+#define TG_CONTEXT struct xdp_md
 
 #include "../../lib/parse.h"
 #include "../../lib/queue.h"

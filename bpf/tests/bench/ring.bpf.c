@@ -8,6 +8,7 @@
  * reading the headers, and asking the kernel for the socket of a SYN.
  */
 #define TG_LOAD_BYTES bpf_xdp_load_bytes
+#define TG_CONTEXT struct xdp_md
 
 #include "../../lib/parse.h"
 #include "../../lib/queue.h"

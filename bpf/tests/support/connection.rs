@@ -226,6 +226,21 @@ pub fn play(
     ran
 }
 
+/// A request that came before anybody knew that its client is verified, and its response.
+pub fn early(port: u16) -> Vec<(Vec<u8>, bool)> {
+    let [syn, syn_ack, ack] = handshake(port);
+    let data = client(false, port).flags(PSH).seq(1).ack(501).data(b"GET / HTTP/1.1").bytes();
+    let response = server(false, port).seq(501).ack(15).data(b"200").bytes();
+    vec![syn, (data, false), syn_ack, ack, (response, true)]
+}
+
+/// A connection whose handshake ends with its request.
+pub fn together(port: u16) -> Vec<(Vec<u8>, bool)> {
+    let [syn, syn_ack, _] = handshake(port);
+    let data = client(false, port).flags(PSH).seq(1).ack(501).data(b"GET / HTTP/1.1").bytes();
+    vec![syn, syn_ack, (data, false)]
+}
+
 /// Opens this many connections, more than the table of the native build holds, each with one more
 /// ACK; and later, when those are idle, as many again; what was seen after each.
 pub fn crowd(native: &mut Native, setup: &Setup, ports: std::ops::Range<u16>) -> [Signals; 2] {

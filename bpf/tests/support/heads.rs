@@ -56,7 +56,7 @@ const VERSIONS: [&str; 8] = [
     "HTTP/1.10",
 ];
 /// Sound ones first.
-const FIELDS: [&str; 62] = [
+const FIELDS: [&str; 63] = [
     "Accept: */*",
     "User-Agent: curl/8.5.0 (x86_64) \u{fc}",
     "Accept-Encoding:gzip, deflate",
@@ -120,6 +120,7 @@ const FIELDS: [&str; 62] = [
     "Host: a\0",
     "Connection: close\u{1}",
     "\u{fc}: x",
+    "Host: a[b",
 ];
 /// Of [`FIELDS`], how many are sound by themselves.
 const SOUND: usize = 29;

@@ -236,7 +236,7 @@ fn the_time_stamps_of_the_stack_are_read() {
 fn interface() -> u32 {
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
-    rustix::net::netdevice::name_to_index(&socket.unwrap(), "s0").unwrap()
+    rustix::net::netdevice::name_to_index(socket.unwrap(), "s0").unwrap()
 }
 
 fn syn(port: u16, seq: u32, stamp: Option<u32>) -> Vec<u8> {

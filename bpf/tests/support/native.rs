@@ -124,6 +124,14 @@ impl Call {
     }
 }
 
+impl Call {
+    /// Memory for signals, for counters, for people: without it the same happens to a packet.
+    pub fn is_memory(self) -> bool {
+        use Call::{Flights, Flows, Notes, Pending, Ring, Times, Totals};
+        matches!(self, Pending | Notes | Flights | Flows | Times | Ring | Totals)
+    }
+}
+
 /// How one run differs from an ordinary one.
 #[derive(Clone, Copy, Debug)]
 pub struct How {

@@ -69,7 +69,7 @@ use tidegate_units::{Nanos, Share};
 const SHED_BURST_MAX: f64 = 1024.0;
 /// The guard while calm: at least this many jobs above the usual, whatever the server: what a
 /// healthy burst may bring before its server has shown how fast it is.
-const GUARD_MIN: f64 = 96.0;
+const GUARD_MIN: f64 = 256.0;
 /// The guard in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
 /// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
@@ -78,7 +78,7 @@ const GUARD_OBJECTIVE: f64 = 0.8;
 const GUARD_REACH_OBJECTIVE: f64 = 0.33;
 /// The guard there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
 /// one in a million.
-const GUARD_REACH_MIN: f64 = 96.0;
+const GUARD_REACH_MIN: f64 = 128.0;
 /// Below this share of CPU used, completions over it are no estimate of what could be reached.
 const REACH_CPU_MIN: f64 = 0.1;
 /// Seconds in which it is averaged.

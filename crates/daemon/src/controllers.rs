@@ -98,6 +98,14 @@ impl Controller for Between {
     fn idle_below(&self) -> Option<Share> {
         self.inner.idle_below()
     }
+
+    fn save(&self) -> Option<serde_json::Value> {
+        self.inner.save()
+    }
+
+    fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
+        self.inner.restore(value, age)
+    }
 }
 
 /// The published controller with its reference in connections: it knows shares of the accept

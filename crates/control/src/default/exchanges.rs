@@ -77,6 +77,18 @@ impl Exchanges {
     }
 }
 
+impl Exchanges {
+    /// Exchanges that a connection brings, and how many first responses that is known from.
+    pub(super) fn kept(&self) -> (f64, f64) {
+        (self.each(), self.answered)
+    }
+
+    /// Goes on from there.
+    pub(super) fn take(&mut self, each: f64, answered: f64) {
+        (self.answered, self.completed) = (answered, answered * each);
+    }
+}
+
 /// Share of those that the server replied to who complete their handshake: what of the refused would
 /// have been work. Spoofed SYNs do not.
 fn proved_share(history: &History) -> f64 {

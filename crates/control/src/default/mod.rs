@@ -52,6 +52,7 @@
 mod alarm;
 mod baseline;
 mod exchanges;
+mod kept;
 mod shed;
 
 pub(crate) use self::alarm::Overload;
@@ -276,10 +277,15 @@ impl DefaultController {
         } else {
             RELEASE_ARRIVALS
         };
-        let r0_s = self.baseline.r0_s;
-        self.shed = Some(Shed {
+        self.shed = Some(self.shed_at(mu, self.baseline.r0_s, tick.waiting, families));
+        self.since = tick.now;
+    }
+
+    /// The beginning of an overload.
+    fn shed_at(&self, mu: f64, r0_s: Option<f64>, waiting: f64, families: Vec<Family>) -> Shed {
+        Shed {
             mu,
-            r0_s: r0_s.unwrap_or((tick.waiting / mu).min(self.objective_s) / 2.0),
+            r0_s: r0_s.unwrap_or((waiting / mu).min(self.objective_s) / 2.0),
             variability: self.baseline.variability(),
             idle: self.baseline.idle().max(self.harmless),
             best: 0.0,
@@ -294,8 +300,7 @@ impl DefaultController {
             in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
-        });
-        self.since = tick.now;
+        }
     }
 
     /// Whether what completes says nothing of a queue: most of it is as fast as ever, or hardly
@@ -438,7 +443,7 @@ impl Controller for DefaultController {
             // The daemon stood still: what came meanwhile says nothing of a second.
             return self.after_gap(signals, waiting, mode);
         }
-        let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(0.0);
+        let growth = waiting - self.waiting_before.replace(waiting).unwrap_or(waiting);
         let sums =
             self.exchanges.see(sums(signals, &counts.value, growth), &counts.value, &self.history);
         let tick = Tick { now: signals.now, sums, waiting };
@@ -476,6 +481,14 @@ impl Controller for DefaultController {
 
     fn grounded(&self) -> bool {
         self.seen == Freshness::Fresh
+    }
+
+    fn save(&self) -> Option<serde_json::Value> {
+        self.kept()
+    }
+
+    fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
+        self.take(&value, age).is_some()
     }
 }
 

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What outlives the process: the baseline, the peak, what a connection brings, and, while the limits
+//! that another process left are still in force, the capacity they were made of.
+//!
+//! Numbers that are none, or beyond what can be, are refused as a whole: a fresh start is slower to
+//! see a flash crowd, and never wrong.
+
+use super::{DefaultController, PEAK_HALF_LIFE};
+use crate::RATE_CEILING;
+use serde_json::{Value, json};
+use tidegate_units::Nanos;
+
+/// Raised whenever a number changes its meaning.
+const VERSION: u64 = 1;
+/// An overload is taken over for as long as the lease holds its limits.
+const OVERLOAD_AGE_MAX: Nanos = Nanos::from_secs(10);
+/// No response time above this is a baseline, in seconds.
+const R0_MAX: f64 = 60.0;
+/// No squared coefficient of variation is above this.
+const SPREAD_MAX: f64 = 25.0;
+/// Most jobs in flight that are believed.
+const JOBS_MAX: f64 = 1e9;
+
+/// A number of `value` within these bounds.
+fn number(value: &Value, name: &str, (least, most): (f64, f64)) -> Option<f64> {
+    value.get(name)?.as_f64().filter(|n| n.is_finite() && *n >= least && *n <= most)
+}
+
+impl DefaultController {
+    pub(super) fn kept(&self) -> Option<Value> {
+        let r0_s = self.baseline.r0_s?;
+        let overload = self.shed.as_ref().filter(|shed| shed.search.is_none());
+        let overload = overload.map(|shed| json!({"mu": shed.mu, "r0_s": shed.r0_s}));
+        let (each, answered) = self.exchanges.kept();
+        Some(json!({
+            "version": VERSION,
+            "r0_s": r0_s,
+            "spread": self.baseline.spread,
+            "peak": self.peak,
+            "usual": self.usual,
+            "each": each,
+            "answered": answered,
+            "overload": overload,
+        }))
+    }
+
+    pub(super) fn take(&mut self, value: &Value, age: Nanos) -> Option<()> {
+        if value.get("version")?.as_u64()? != VERSION {
+            return None;
+        }
+        let r0_s = number(value, "r0_s", (1e-9, R0_MAX))?;
+        let spread = number(value, "spread", (0.0, SPREAD_MAX))?;
+        let peak = number(value, "peak", (0.0, RATE_CEILING))?;
+        let usual = number(value, "usual", (0.0, JOBS_MAX))?;
+        let each = number(value, "each", (1.0, JOBS_MAX))?;
+        let answered = number(value, "answered", (0.0, JOBS_MAX))?;
+        let overload = match value.get("overload") {
+            None | Some(Value::Null) => None,
+            Some(overload) => Some((
+                number(overload, "mu", (1.0, RATE_CEILING))?,
+                number(overload, "r0_s", (1e-9, R0_MAX))?,
+            )),
+        };
+        self.baseline.r0_s = Some(r0_s);
+        self.baseline.spread = spread;
+        self.peak = peak * libm::exp2(-age.as_secs_f64() / PEAK_HALF_LIFE);
+        self.usual = usual;
+        self.exchanges.take(each, answered);
+        if let Some((mu, r0_s)) = overload.filter(|_| age <= OVERLOAD_AGE_MAX) {
+            self.shed = Some(self.shed_at(mu, Some(r0_s), 0.0, Vec::new()));
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DefaultController, DefaultSpec};
+    use super::*;
+    use crate::{Controller, Mode};
+    use tidegate_model::signals::{ConnectionCounts, Counts, Reading, Signals, Times};
+
+    fn tick(now_ms: u64, offered: u64, completed: u64, waiting: u64) -> Signals {
+        let mut s = Signals {
+            now: Nanos::from_millis(now_ms),
+            period: Nanos::from_millis(100),
+            ..Signals::default()
+        };
+        let connections = ConnectionCounts {
+            replied: offered,
+            proved: offered,
+            asked: offered,
+            answered: completed,
+            ended: completed,
+            ended_exchanges: completed,
+            ..ConnectionCounts::default()
+        };
+        s.balance.counts = Some(Reading::fresh(Counts {
+            offered,
+            admitted: offered,
+            completed,
+            connections: Some(connections),
+            ..Counts::default()
+        }));
+        s.time.waiting = Some(Reading::fresh(waiting));
+        let took = Nanos::from_millis(20);
+        let sum = Nanos(took.0 * completed);
+        s.time.first_byte =
+            Some(Reading::fresh(Times { count: completed, sum, p50: took, p99: took }));
+        s
+    }
+
+    /// Calm, then twice the capacity until it sheds.
+    fn shedding() -> DefaultController {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        for n in 0..400 {
+            controller.tick(&tick(n * 100, 20, 20, 1), Mode::Enforce);
+        }
+        let mut waiting = 1;
+        for n in 400..440 {
+            waiting += 26;
+            controller.tick(&tick(n * 100, 52, 26, waiting), Mode::Enforce);
+        }
+        assert!(controller.shed.is_some());
+        controller
+    }
+
+    #[test]
+    fn an_overload_goes_on_in_the_next_process_while_its_limits_hold() {
+        let before = shedding();
+        let kept = before.save().unwrap();
+        let mu = before.shed.as_ref().unwrap().mu;
+        for (age_s, goes_on) in [(1, true), (10, true), (11, false)] {
+            let mut after = DefaultController::new(DefaultSpec::default());
+            assert!(after.restore(kept.clone(), Nanos::from_secs(age_s)));
+            assert_eq!(after.shed.is_some(), goes_on, "{age_s} s");
+            assert_eq!(after.baseline.r0_s, before.baseline.r0_s);
+            let limits = after.tick(&tick(50_000, 52, 26, 40), Mode::Enforce);
+            assert_eq!(limits.rate.is_some(), goes_on, "{age_s} s");
+            if let Some(shed) = &after.shed {
+                assert!((shed.mu / mu - 1.0).abs() < 0.2, "{} after {mu}", shed.mu);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_nothing_of_it_is_taken() {
+        let kept = shedding().save().unwrap();
+        let bad = |name: &str, value: Value| {
+            let mut bad = kept.clone();
+            bad[name] = value;
+            let mut fresh = DefaultController::new(DefaultSpec::default());
+            assert!(!fresh.restore(bad, Nanos::ZERO), "{name}");
+            assert!(fresh.baseline.r0_s.is_none() && fresh.shed.is_none(), "{name}");
+        };
+        bad("version", json!(2));
+        for name in ["r0_s", "spread", "peak", "usual", "each", "answered"] {
+            for value in [json!(-1.0), json!(1e300), json!("1"), Value::Null] {
+                bad(name, value);
+            }
+        }
+        bad("overload", json!({"mu": 0.0, "r0_s": 0.1}));
+        bad("overload", json!({"mu": 10.0}));
+        for value in [json!([]), json!(3), Value::Null] {
+            assert!(!DefaultController::new(DefaultSpec::default()).restore(value, Nanos::ZERO));
+        }
+    }
+
+    #[test]
+    fn who_has_learned_nothing_keeps_nothing() {
+        assert!(DefaultController::new(DefaultSpec::default()).save().is_none());
+    }
+}

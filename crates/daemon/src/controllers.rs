@@ -14,7 +14,7 @@ use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ControlVariant, Servi
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_peer::clamp::Bounds;
-use tidegate_units::{Rate, Share};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// Finds the limit by itself, for a server of which nothing is known.
 pub const DEFAULT: &str = "default";

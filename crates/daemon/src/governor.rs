@@ -8,6 +8,7 @@
 
 use crate::backends::Backends;
 use crate::controllers;
+use crate::pooled::Pooled;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
@@ -50,6 +51,8 @@ pub(crate) struct Governor {
     backends: Option<Backends>,
     make: Makers,
     panics: u32,
+    /// What the service's connections carry.
+    pub(crate) pooled: Pooled,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -72,6 +75,7 @@ impl Governor {
             backends,
             make,
             panics: 0,
+            pooled: Pooled::default(),
         }
     }
 
@@ -117,6 +121,7 @@ impl Governor {
             backends: None,
             make,
             panics,
+            pooled: self.pooled,
         }
     }
 

@@ -18,6 +18,7 @@ mod lock;
 mod log;
 pub mod owner;
 pub mod plane;
+mod pooled;
 pub mod preflight;
 mod privileges;
 mod request_watch;

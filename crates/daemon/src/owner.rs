@@ -420,6 +420,11 @@ impl Owner {
             if let Some(text) = remedy(&sensed.signals, sensed.defer_accept) {
                 warnings.raise(now, &format!("{name}: silent connections"), text);
             }
+            governor.pooled.see(&sensed.signals);
+            let shedding = governor.limits.why.shedding;
+            if let Some(text) = governor.pooled.advice(shedding, config.requests.is_some()) {
+                warnings.raise(now, &format!("{name}: layer"), text);
+            }
             for trouble in &sensed.troubles {
                 warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());
             }

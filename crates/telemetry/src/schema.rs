@@ -266,7 +266,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "service_waiting",
         "connections",
-        "Connections to which the service owes an answer.",
+        "Exchanges in flight: connections to which the service owes a response. Silent ones are not among them.",
         SERVICE,
         |s, out| each(s, |v| optional(v, v.signals.time.waiting.map(|r| r.value as f64), out)),
     ),
@@ -276,6 +276,13 @@ const SERVICES: &[Metric] = &[
         "Verified connections that are open.",
         SERVICE,
         |s, out| each(s, |v| optional(v, v.signals.time.open.map(|r| r.value as f64), out)),
+    ),
+    gauge(
+        "service_silent",
+        "connections",
+        "Open connections whose client has sent no request yet, and waits for nothing.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.time.silent.map(|r| r.value as f64), out)),
     ),
     gauge(
         "service_first_byte_time",

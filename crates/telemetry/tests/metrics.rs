@@ -59,7 +59,7 @@ fn signals() -> Signals {
         time: Time {
             waiting: Some(Reading::fresh(140)),
             open: Some(Reading::fresh(300)),
-            silent: None,
+            silent: Some(Reading::fresh(60)),
             first_byte: Some(Reading::fresh(times)),
             end: None,
         },

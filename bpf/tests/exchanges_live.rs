@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Exchanges of real clients and servers (OpenSSL, Node.js): as many are seen as there are, each takes
+//! as long as the server lets it wait, and handshakes, tickets and control frames are none of them.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod netns;
+
+use netns::{Net, plan, sh, wait_for, within};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use tidegate_bpf::{AttachMode, Dataplane};
+use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_policy::Action;
+
+const ADDRESS: &str = "10.77.0.1:80";
+/// What the server lets every request wait.
+const DELAY_MS: f64 = 60.0;
+/// Connections after which tickets are known, and those that are measured then.
+const LEARN: u64 = 10;
+const MEASURED: u64 = 4;
+/// Requests of a connection.
+const REQUESTS: u64 = 3;
+
+/// A server of OpenSSL, by Python: keep-alive, a page after a pause. Arguments: key and certificate, the
+/// largest version, a curve, session tickets, whether clients need a certificate.
+const OPENSSL_SERVER: &str = r"
+import socket, ssl, sys, threading, time
+key, cert, version, curve, tickets, mutual = sys.argv[1:7]
+c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+c.load_cert_chain(cert, key)
+c.maximum_version = getattr(ssl.TLSVersion, version)
+if curve != '-': c.set_ecdh_curve(curve)
+if version == 'TLSv1_3': c.num_tickets = int(tickets)
+if mutual == 'yes':
+    c.verify_mode = ssl.CERT_REQUIRED
+    c.load_verify_locations(cert)
+def serve(plain):
+    try:
+        with c.wrap_socket(plain, server_side=True) as tls:
+            head = b''
+            while True:
+                got = tls.recv(4096)
+                if not got: return
+                head += got
+                if head.endswith(b'\r\n\r\n'):
+                    head = b''
+                    time.sleep(0.06)
+                    tls.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 700\r\n\r\n' + b'x' * 700)
+    except OSError: pass
+s = socket.create_server(('10.77.0.1', 80), backlog=64)
+while True:
+    threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+";
+
+/// Its clients, one after the other. Arguments: connections, requests, whether sessions are resumed,
+/// key and certificate, or none.
+const OPENSSL_CLIENT: &str = r"
+import socket, ssl, sys, time
+connections, requests, resume, key, cert = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
+c = ssl.create_default_context()
+c.check_hostname, c.verify_mode = False, ssl.CERT_NONE
+if key != '-': c.load_cert_chain(cert, key)
+session = None
+for n in range(connections):
+    plain = socket.create_connection(('10.77.0.1', 80), timeout=5)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tls = c.wrap_socket(plain, server_hostname='any.example', session=session)
+    for r in range(requests):
+        tls.sendall(b'GET /page HTTP/1.1\r\nHost: any.example\r\nAccept: */*\r\n\r\n')
+        got = b''
+        while len(got) < 740: got += tls.recv(4096)
+        time.sleep(0.005)
+    if resume == 'yes': session = tls.session
+    tls.close()
+";
+
+const NODE_SERVER: &str = r"
+const fs = require('fs'), [key, cert] = process.argv.slice(1, 3).map(f => fs.readFileSync(f));
+require('http2').createSecureServer({key, cert, allowHTTP1: true}, (request, response) =>
+    setTimeout(() => response.end('x'.repeat(700)), 60)).listen(80, '10.77.0.1');
+";
+
+/// Arguments: connections, requests.
+const NODE_CLIENT: &str = r"
+const http2 = require('http2'), [connections, requests] = process.argv.slice(1, 3).map(Number);
+const once = (emitter, name) => new Promise(done => emitter.once(name, done));
+(async () => {
+    for (let n = 0; n < connections; n++) {
+        const session = http2.connect('https://10.77.0.1:80', {rejectUnauthorized: false});
+        for (let r = 0; r < requests; r++) {
+            const stream = session.request({':path': '/page'});
+            stream.resume();
+            await once(stream, 'end');
+            await new Promise(done => setTimeout(done, 5));
+        }
+        session.close();
+        await once(session, 'close');
+    }
+})();
+";
+
+struct Server(Child);
+
+impl Server {
+    fn new(net: &Net, words: &[&str]) -> Self {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", net.server.display())).args(words);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self(child.spawn().unwrap());
+        let address: SocketAddr = ADDRESS.parse().unwrap();
+        wait_for("the server listens", || {
+            within(&net.server, || TcpStream::connect(address)).is_ok()
+        });
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn client(net: &Net, words: &[&str]) {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", net.client.display())).args(["timeout", "20"]).args(words);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Key and certificate.
+fn certificate(place: &Path) -> (String, String) {
+    let name = |file: &str| place.join(file).display().to_string();
+    let (key, cert) = (name("key.pem"), name("cert.pem"));
+    sh(&format!(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 \
+         -subj /CN=any.example -keyout {key} -out {cert}"
+    ));
+    (key, cert)
+}
+
+/// Lets some connections pass, and measures some more; `run` makes so many.
+fn measure(about: &str, dataplane: &Dataplane, run: impl Fn(u64)) {
+    let over = |totals: &ServiceTotals| totals.open == 0;
+    let totals = || dataplane.totals(0).unwrap();
+    run(LEARN);
+    wait_for("the first connections are over", || over(&totals()));
+    let before = totals();
+    run(MEASURED);
+    wait_for("the others are over", || over(&totals()));
+    let after = totals();
+    let (now, then) = (&after.connections, &before.connections);
+    let exchanges = after.first_byte.count - before.first_byte.count;
+    assert_eq!(exchanges, MEASURED * REQUESTS, "{about}: exchanges of {after:?}");
+    assert_eq!(after.unknown - before.unknown, 0, "{about}");
+    assert_eq!(now.asked - then.asked, MEASURED, "{about}");
+    assert_eq!(now.answered - then.answered, MEASURED, "{about}");
+    assert_eq!(now.ended_exchanges - then.ended_exchanges, exchanges, "{about}");
+    assert_eq!((now.lost - then.lost, after.waiting, after.silent), (0, 0, 0), "{about}");
+    let took = after.first_byte.sum_ns - before.first_byte.sum_ns;
+    let mean_ms = took as f64 / exchanges as f64 / 1e6;
+    // a handshake in it, and a machine that has other work
+    assert!((DELAY_MS..DELAY_MS + 150.0).contains(&mean_ms), "{about}: {mean_ms} ms");
+}
+
+#[test]
+fn exchanges_of_openssl_are_seen_as_they_are() {
+    let place = tempfile::tempdir().unwrap();
+    let (key, cert) = certificate(place.path());
+    for (about, version, curve, tickets, resume, mutual) in [
+        ("TLS 1.3", "TLSv1_3", "-", "2", "no", "no"),
+        ("TLS 1.3, one ticket", "TLSv1_3", "-", "1", "no", "no"),
+        ("TLS 1.3 without tickets", "TLSv1_3", "-", "0", "no", "no"),
+        ("TLS 1.3 resumed", "TLSv1_3", "-", "2", "yes", "no"),
+        ("TLS 1.3 after HelloRetryRequest", "TLSv1_3", "secp384r1", "2", "no", "no"),
+        ("TLS 1.3 with client certificates", "TLSv1_3", "-", "2", "no", "yes"),
+        ("TLS 1.2", "TLSv1_2", "-", "2", "no", "no"),
+        ("TLS 1.2 resumed", "TLSv1_2", "-", "2", "yes", "no"),
+        ("TLS 1.2 with client certificates", "TLSv1_2", "-", "2", "no", "yes"),
+    ] {
+        let net = Net::new();
+        let mut words = vec!["python3", "-c", OPENSSL_SERVER, &key, &cert];
+        words.extend([version, curve, tickets, mutual]);
+        let _server = Server::new(&net, &words);
+        let plan = plan(vec![net.interface(AttachMode::Xdp)], Action::Drop);
+        let dataplane = Dataplane::start(&plan).unwrap();
+        let (key, cert) = if mutual == "yes" { (&*key, &*cert) } else { ("-", "-") };
+        measure(about, &dataplane, |connections| {
+            let counts = [connections.to_string(), REQUESTS.to_string()];
+            let words = ["python3", "-c", OPENSSL_CLIENT, &counts[0], &counts[1]];
+            client(&net, &[&words[..], &[resume, key, cert]].concat());
+        });
+    }
+}
+
+#[test]
+fn exchanges_of_http2_are_seen_as_they_are() {
+    let place = tempfile::tempdir().unwrap();
+    let (key, cert) = certificate(place.path());
+    let net = Net::new();
+    let _server = Server::new(&net, &["node", "-e", NODE_SERVER, &key, &cert]);
+    let plan = plan(vec![net.interface(AttachMode::Tcx)], Action::Drop);
+    let dataplane = Dataplane::start(&plan).unwrap();
+    measure("HTTP/2 of Node.js", &dataplane, |connections| {
+        let counts = [connections.to_string(), REQUESTS.to_string()];
+        client(&net, &["node", "-e", NODE_CLIENT, &counts[0], &counts[1]]);
+    });
+}

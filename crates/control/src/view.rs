@@ -23,7 +23,12 @@ fn with(signals: &Signals, change: impl Fn(Counts, u64) -> Counts) -> Signals {
         ..Signals::default()
     };
     if let Some(counts) = &mut view.balance.counts {
-        counts.value = change(counts.value, refused_by_rules(signals));
+        let refused = refused_by_rules(signals);
+        counts.value = change(counts.value, refused);
+        if let Some(connections) = &mut counts.value.connections {
+            // Their connections asked, and no server owes them anything.
+            connections.asked = connections.asked.saturating_sub(refused);
+        }
     }
     view
 }
@@ -61,7 +66,22 @@ pub(crate) fn pretend(view: &mut Signals, rate: Option<Rate>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading};
+    use tidegate_model::signals::{BucketCounts, BucketSignals, ConnectionCounts, Reading};
+
+    #[test]
+    fn who_was_refused_by_rules_did_not_ask_the_server() {
+        let connections = Some(ConnectionCounts { asked: 80, ..ConnectionCounts::default() });
+        let counts = Counts { offered: 80, admitted: 80, connections, ..Counts::default() };
+        let refused = BucketCounts { refused_first: 30, ..BucketCounts::default() };
+        let mut s = Signals::default();
+        s.balance.counts = Some(Reading::fresh(counts));
+        let counts = Some(Reading::fresh(refused));
+        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        for view in [whole(&s), residual(&s)] {
+            let counts = view.balance.counts.unwrap().value;
+            assert_eq!((counts.admitted, counts.connections.unwrap().asked), (50, 50));
+        }
+    }
 
     #[test]
     fn rules_refusals_are_refusals_for_rules_and_nothing_for_syn_policing() {

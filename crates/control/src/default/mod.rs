@@ -2,8 +2,8 @@
 //! The default controller: for a server of which nothing is known.
 //!
 //! # What it measures
-//! Each tick: arrivals A, completions D, jobs in flight N (exact), mean response times, CPU, accept
-//! queue. From them, **while calm only** (a baseline learned under load sheds healthy users):
+//! Each tick: connections that came, exchanges completed D, exchanges in flight N (exact), mean
+//! response times, CPU, accept queue (see exchanges.rs for the units). From them, **while calm only** (a baseline learned under load sheds healthy users):
 //! - the baseline r0: mean response time of windows of some hundred answers (see history.rs and
 //!   baseline.rs). The mean, not the minimum: with many workers and a heavy tail, capacity
 //!   times the minimum is far fewer jobs than the server needs;
@@ -27,8 +27,9 @@
 //! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
 //! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
 //! queue Q that rides out chance. Two actuators, and a fence at a full accept queue:
-//! - rate = μ + (N* − N)/τ, with μ the completions per second under saturation. A rate, not only a
-//!   ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
+//! - rate = μ/k + (N* − N)/τ, with μ the exchanges completed per second under saturation and k the
+//!   exchanges that a connection brings; who was let in and has not asked yet counts into N. A rate,
+//!   not only a ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
 //!
 //! Without a baseline (started in mid-crisis) r0 begins at N/μ and is halved for as long as
@@ -38,8 +39,9 @@
 //! What is admitted is never slowed further than by that half.
 //!
 //! # When it lets go
-//! When offered load has been below 0.97·μ for long enough to be no chance (a CUSUM), or when the
-//! limits have refused nothing for a while. Coming back soon makes the next release
+//! When offered load has been below 0.97·μ/k for long enough to be no chance (a CUSUM), when the
+//! limits have refused nothing for a while, or when the ceiling holds nothing off while the server is
+//! free and fast (long polls: no queue that refusals shorten). Coming back soon makes the next release
 //! slower, so that a load around the capacity does not swing. Signals that are missing never
 //! tighten: old ones freeze the limits, lost ones release them. In shadow nothing is shed: then the
 //! rate is the measured completion rate, and no ceiling is set.

@@ -158,6 +158,26 @@ static __always_inline int tg_flight_possible(const struct tg_said_ask *ask,
 	       ask->record[0].length <= TG_FLIGHT_BYTES_MAX;
 }
 
+/*
+ * 1: such records, and a control frame behind them in the same segment. The first
+ * record of HTTP/2 is short (TG_PREAMBLE_MAX): what comes before it are tickets.
+ */
+static __always_inline int tg_flight_before(const struct tg_said_ask *ask,
+					    __u32 alike)
+{
+	__u32 next = 0;
+
+	if (!ask->h2 || !ask->likely_h2 || ask->preamble ||
+	    alike > TG_FLIGHT_RECORDS_MAX ||
+	    ask->record[0].length <= TG_PREAMBLE_MAX ||
+	    ask->record[0].length > TG_FLIGHT_BYTES_MAX)
+		return 0;
+	for (__u32 i = 0; i < TG_RECORDS_MAX; i++)
+		if (i == alike && i < ask->count)
+			next = ask->record[i].length;
+	return next && next <= TG_PREAMBLE_MAX;
+}
+
 /* ---- the server's records ---- */
 
 /* What is left of a segment of the server's in TLS, from record `at` on. */
@@ -232,6 +252,11 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 			at = at < alike ? at : alike;
 			way->flight = bytes;
 			way->flight_records += at;
+		} else if (!known && !way->flight_records &&
+			   tg_flight_before(ask, alike)) {
+			at = alike;
+			way->flight = bytes;
+			way->flight_records = alike;
 		} else if (!known && !way->flight_records &&
 			   !(way->server & TG_SERVER_PREAMBLE) &&
 			   !(way->client & TG_CLIENT_EARLY) &&
@@ -341,8 +366,9 @@ static __always_inline void tg_turn_unasked(const struct tg_flow *flow,
 static __always_inline void tg_turn_follows(const struct tg_flow *flow,
 					    struct tg_flow_way *way,
 					    __u64 *meta,
-					    const struct tg_said_ask *ask)
+					    struct tg_said_ask *ask)
 {
+	struct tg_flights *flights = tg_flights_of(*meta);
 	__u32 alike = tg_flight_alike(ask);
 
 	if (ask->count && ask->record[0].length <= TG_ALERT)
@@ -353,10 +379,11 @@ static __always_inline void tg_turn_follows(const struct tg_flow *flow,
 		way->flight_records += alike;
 		return;
 	}
-	tg_flight_vote(tg_flights_of(*meta), way->flight, way->flight_records,
-		       1);
+	tg_flight_vote(flights, way->flight, way->flight_records, 1);
 	way->server &= ~TG_SERVER_CANDIDATE;
-	tg_turn_change(flow, meta, TG_FLOW_WATCH, 0);
+	tg_turn_preamble(ask, way, flights, 0);
+	tg_turn_change(flow, meta, TG_FLOW_WATCH | (ask->h2 ? 0 : TG_FLOW_H2),
+		       0);
 }
 
 /* A payload of the server's that is looked at; returns the word that now holds. */

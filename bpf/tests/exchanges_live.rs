@@ -154,7 +154,7 @@ fn measure(about: &str, dataplane: &Dataplane, run: impl Fn(u64)) {
     let after = totals();
     let (now, then) = (&after.connections, &before.connections);
     let exchanges = after.first_byte.count - before.first_byte.count;
-    assert_eq!(exchanges, MEASURED * REQUESTS, "{about}: exchanges of {after:?}");
+    assert_eq!(exchanges, MEASURED * REQUESTS, "{about}: exchanges; {now:?}");
     assert_eq!(after.unknown - before.unknown, 0, "{about}");
     assert_eq!(now.asked - then.asked, MEASURED, "{about}");
     assert_eq!(now.answered - then.answered, MEASURED, "{about}");

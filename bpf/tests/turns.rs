@@ -437,6 +437,45 @@ fn http2_in_tls_makes_no_phantoms() {
     });
 }
 
+/// Tickets before anybody knows them, and the beginning of HTTP/2 behind them: both are told apart,
+/// whether they come in one segment or in two.
+#[test]
+fn http2_behind_unknown_tickets_is_seen_and_teaches_them() {
+    let tickets = [sealed(265), sealed(265)].concat();
+    for together in [true, false] {
+        with(|mut d| {
+            for n in 0..10 {
+                let before = d.ack();
+                handshake13(&mut d, &["h2", "http/1.1"]);
+                d.ask(&finished());
+                assert_eq!(d.ask(&sealed(61)).waiting, 1, "preface, SETTINGS and a request");
+                if together {
+                    let s = d.say(&[tickets.clone(), sealed(18)].concat());
+                    assert_eq!(s.waiting, 1, "tickets and SETTINGS, connection {n}");
+                } else {
+                    let s = d.say(&tickets);
+                    assert_eq!(s.waiting, i32::from(n >= 8), "tickets alone, connection {n}");
+                    d.say(&sealed(9));
+                }
+                d.ask(&sealed(9));
+                d.wait_ms(50).say(&sealed(700));
+                for _ in 0..2 {
+                    assert_eq!(d.wait_ms(5).ask(&sealed(18)).waiting, 1, "connection {n}");
+                    d.wait_ms(50).say(&sealed(700));
+                }
+                let s = d.server_fin();
+                let ended = |s: Signals| s.connections.ended_exchanges;
+                assert_eq!(ended(s) - ended(before), 3, "connection {n}");
+                assert_eq!(s.unknown, 0);
+                if together || n >= 8 {
+                    assert_eq!(s.first_bytes_ms - before.first_bytes_ms, 160, "with a handshake");
+                }
+                d = d.next();
+            }
+        });
+    }
+}
+
 #[test]
 fn what_a_listener_chooses_is_learned() {
     // A listener that chooses HTTP/1.1: a request of the length of a preface is one.

@@ -57,8 +57,8 @@ pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
 pub use server::tiny::TinyOptions;
 pub use server::{
-    ApacheOptions, Cgi, Cost, CostKind, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule,
-    NginxOptions, NodeOptions, Server,
+    ApacheOptions, Cgi, Cost, CostKind, FailsafePolicy, Front, FrontKind, Mpm, NftHook, NftLimit,
+    NftRule, NginxOptions, NodeOptions, Server,
 };
 pub use shape::{Shaped, Shaping};
 pub use topology::{

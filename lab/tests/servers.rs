@@ -65,7 +65,8 @@ fn every_rival_refuses_and_tells_how_often() {
     let fronts = [
         FrontKind::Haproxy { maxconn: 1, queue: millis(50) },
         FrontKind::NginxLimitConn { connections: 2 },
-        FrontKind::NginxLimitReq { rate: 60 },
+        FrontKind::NginxLimitReq { rate: 60, burst: 0 },
+        FrontKind::NginxLimitReq { rate: 60, burst: 6 },
     ];
     for kind in fronts {
         let front = lab.start_front(&kind, &server, 80).unwrap();

@@ -10,7 +10,7 @@ pub mod tiny;
 pub(crate) mod tls;
 
 pub use apache::{ApacheOptions, Cgi, Mpm};
-pub use front::{Front, FrontKind};
+pub use front::{FailsafePolicy, Front, FrontKind};
 pub use nft::{NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
 pub use node::NodeOptions;

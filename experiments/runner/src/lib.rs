@@ -10,6 +10,7 @@ pub mod judge;
 pub mod plot;
 pub mod report;
 pub mod results;
+pub mod rivals;
 pub mod servers;
 pub mod start;
 pub mod summary;

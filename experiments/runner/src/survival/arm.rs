@@ -6,7 +6,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tidegate_lab::{
-    Front, FrontKind, Lab, NftHook, NftLimit, NftRule, Product, ProductConfig, Server,
+    FailsafePolicy, Front, FrontKind, Lab, NftHook, NftLimit, NftRule, Product, ProductConfig,
+    Server,
 };
 use tidegate_units::Nanos;
 
@@ -18,8 +19,15 @@ const BACKLOG_SHORT: u32 = 5;
 const NFT_BURST: u32 = 5;
 /// How long HAProxy lets a request wait: the `timeout queue` of its examples.
 const QUEUE: Nanos = Nanos::from_secs(5);
-/// Where `cargo xtask setup --rivals` puts Envoy; the variable names another place.
+/// When a response is a failure for failsafe-go's throttler: the objective.
+const FAILED_AFTER: Nanos = Nanos::SECOND;
+/// Where `cargo xtask setup --rivals` puts Envoy and the proxy of failsafe-go; the variables name
+/// other places.
 const ENVOY: (&str, &str) = ("TIDEGATE_ENVOY", "target/rivals/envoy");
+const FAILSAFE: (&str, &str) = ("TIDEGATE_FAILSAFE", "target/rivals/failsafe");
+/// Variants with a proxy in front of the server.
+const FRONTS: [&str; 6] =
+    ["haproxy", "nginx-req", "nginx-conn", "envoy", "failsafe", "failsafe-throttler"];
 
 /// What was measured before: what an operator would set limits by.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +36,26 @@ pub(crate) struct Known {
     pub(crate) capacity: f64,
     /// The fewest clients of a closed loop that reach it.
     pub(crate) clients: u32,
+}
+
+/// The numbers of a rival that takes numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Setting {
+    /// Requests or connections per second.
+    pub(crate) rate: f64,
+    /// More that may come at once.
+    pub(crate) burst: u32,
+    /// Requests at the server at a time.
+    pub(crate) places: u32,
+    /// How long others may wait.
+    pub(crate) queue: Nanos,
+}
+
+impl Setting {
+    /// By what was measured, and defaults.
+    pub(crate) const fn of(known: Known) -> Self {
+        Self { rate: known.capacity, burst: NFT_BURST, places: known.clients, queue: QUEUE }
+    }
 }
 
 /// Where, what and by which program.
@@ -50,9 +78,14 @@ pub(crate) struct Arm {
 
 impl Arm {
     /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); or a
-    /// rival: `backlog`, `nft`, `nft-reject`, `haproxy`, `nginx`, `envoy`.
+    /// rival: `backlog`, `nft`, `nft-reject`, or one of [`FRONTS`].
     pub(crate) fn start(place: &Place<'_>, variant: &str, known: Known) -> Result<Self> {
-        let port = if matches!(variant, "haproxy" | "nginx" | "envoy") { BEHIND } else { 80 };
+        Self::start_set(place, variant, &Setting::of(known))
+    }
+
+    /// The same with the numbers of a rival.
+    pub(crate) fn start_set(place: &Place<'_>, variant: &str, set: &Setting) -> Result<Self> {
+        let port = if FRONTS.contains(&variant) { BEHIND } else { 80 };
         let backlog = (variant == "backlog").then_some(BACKLOG_SHORT);
         let server = place.server.start(place.lab, port, backlog).context("the server")?;
         let mut arm = Self { product: None, front: None, rule: None, server };
@@ -63,14 +96,14 @@ impl Arm {
                 let limit = NftLimit {
                     hook: NftHook::Input,
                     port: 80,
-                    rate: known.capacity.floor().max(1.0) as u32,
-                    burst: NFT_BURST,
+                    rate: set.rate.floor().max(1.0) as u32,
+                    burst: set.burst,
                     reject: variant == "nft-reject",
                 };
                 arm.rule = Some(place.lab.limit_by_nft(&limit).context("nftables")?);
             }
             _ => {
-                let kind = front(variant, known)?;
+                let kind = front(variant, set)?;
                 let front = place.lab.start_front(&kind, &arm.server, 80);
                 arm.front = Some(front.with_context(|| variant.to_owned())?);
             }
@@ -104,19 +137,39 @@ fn product(place: &Place<'_>, action: &str) -> Result<Product> {
     place.lab.start_product(place.program, &config).context("tidegate")
 }
 
-fn front(variant: &str, known: Known) -> Result<FrontKind> {
+fn front(variant: &str, set: &Setting) -> Result<FrontKind> {
+    let failsafe = |policy, wait| -> Result<FrontKind> {
+        Ok(FrontKind::Failsafe { program: installed(FAILSAFE)?, policy, wait })
+    };
     Ok(match variant {
-        "haproxy" => FrontKind::Haproxy { maxconn: known.clients, queue: QUEUE },
-        "nginx" => FrontKind::NginxLimitConn { connections: known.clients },
-        "envoy" => FrontKind::Envoy { program: envoy()? },
+        "haproxy" => FrontKind::Haproxy { maxconn: set.places, queue: set.queue },
+        "nginx-conn" => FrontKind::NginxLimitConn { connections: set.places },
+        "nginx-req" => {
+            let rate = set.rate.floor().max(1.0) as u32;
+            FrontKind::NginxLimitReq { rate, burst: set.burst }
+        }
+        "envoy" => FrontKind::Envoy { program: installed(ENVOY)? },
+        "failsafe" => failsafe(FailsafePolicy::Limiter, set.queue)?,
+        "failsafe-throttler" => failsafe(FailsafePolicy::Throttler, FAILED_AFTER)?,
         other => bail!("there is no variant {other:?}"),
     })
 }
 
-fn envoy() -> Result<PathBuf> {
-    let path = std::env::var_os(ENVOY.0).map_or_else(|| PathBuf::from(ENVOY.1), PathBuf::from);
+/// Why a variant cannot run here, if its program was not installed.
+pub(crate) fn lacks(variant: &str) -> Option<String> {
+    let place = match variant {
+        "envoy" => ENVOY,
+        "failsafe" | "failsafe-throttler" => FAILSAFE,
+        _ => return None,
+    };
+    installed(place).err().map(|error| error.to_string())
+}
+
+fn installed((variable, usual): (&str, &str)) -> Result<PathBuf> {
+    let path = std::env::var_os(variable).map_or_else(|| PathBuf::from(usual), PathBuf::from);
     if !path.is_file() {
-        bail!("{} is not there: cargo xtask setup --rivals, or set {}", path.display(), ENVOY.0);
+        bail!("{} is not there: cargo xtask setup --rivals, or set {variable}", path.display());
     }
-    Ok(path)
+    // A process of the lab does not start where this one does.
+    path.canonicalize().with_context(|| path.display().to_string())
 }

@@ -48,9 +48,9 @@ pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
 pub use load::{
-    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Manner, Mix,
-    Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart, SlotReport,
-    Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
+    Arrive, Capacity, CapacityOptions, Counts, EventDone, Hist, KeepAlive, LoadPlan, LoadReport,
+    Manner, Mix, Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart,
+    SlotReport, Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
 };
 pub use process::Managed;
 pub use product::{Product, ProductConfig};

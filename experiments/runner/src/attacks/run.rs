@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the attacks: round by round, the arms next to each other, each on a fresh server.
 
+use super::fault::{self, Held};
 use super::scenario::{Attack, Extent, FaultKind, Hostile, Scenario};
 use super::summary::{self, Ran};
 use crate::survival::arm::{Arm, Known, Place};
@@ -9,8 +10,8 @@ use crate::traffic::alarms;
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use tidegate_lab::{
-    Arrive, CLIENTS_V4, CapacityOptions, Flood, KeepAlive, Lab, LabError, LabOptions, LoadPlan,
-    LoadReport, Phase, Product, Script, Server, Sources, Stream,
+    Arrive, CLIENTS_V4, CapacityOptions, Flood, KeepAlive, Lab, LabOptions, LoadPlan, LoadReport,
+    Phase, Server, Sources, Stream,
 };
 use tidegate_units::Nanos;
 use tidegate_workload::{Profile, Segment};
@@ -104,19 +105,28 @@ impl Attacks<'_> {
             program: &self.options.program,
             requests: attack.requests.clone(),
         };
-        let arm = Arm::start(&place, arm, Known { capacity, clients: 1 })?;
+        // Whoever is started in the crowd is not there before it.
+        let late = attack.fault.is_some_and(|fault| fault.kind == FaultKind::Start);
+        let begins = if late { "none" } else { arm };
+        let mut arm = Arm::start(&place, begins, Known { capacity, clients: 1 })?;
         let what = format!("{}, {}, round {}", attack.name, now.arm, round + 1);
         self.watch.step(&what);
         let plan = self.plan(now, arm.server());
         let (report, alarms) = {
             let flooded = self.flood(attack, arm.server())?;
-            let mut script = self.script(attack, arm.product());
             let (lab, watch) = (&self.lab, &mut *self.watch);
-            // A paused daemon does not answer, so nobody looks at its alarms.
-            let looked_at = arm.product().filter(|_| attack.fault.is_none());
-            let done = alarms::during(looked_at, || {
-                lab.run_script(&plan, &mut script, &mut |p| watch.second(p))
-            });
+            let mut second = |progress: &tidegate_lab::Progress| watch.second(progress);
+            let done = if let Some(fault) = attack.fault {
+                // A daemon that is stopped or gone does not answer, so nobody looks at its alarms.
+                let held = Held::new(&place, now.arm, arm.take_product());
+                let mut script = held.script(fault, self.extent.before_s);
+                let report = lab.run_script(&plan, &mut script, &mut second);
+                drop(script);
+                arm.give_product(held.into_product());
+                (report, 0)
+            } else {
+                alarms::during(arm.product(), || lab.run_load(&plan, &mut second))
+            };
             drop(flooded);
             done
         };
@@ -138,24 +148,6 @@ impl Attacks<'_> {
         }
         let flood = Flood { target, rate: attack.flood, seed: self.options.seed };
         self.lab.flood(&flood).map(Some).context("the flood")
-    }
-
-    /// What happens to the product.
-    fn script<'s>(&self, attack: &Attack, product: Option<&'s Product>) -> Script<'s> {
-        let (Some(fault), Some(product)) = (attack.fault, product) else { return Script::new() };
-        let set = move |on: bool| -> Result<(), LabError> {
-            match fault.kind {
-                FaultKind::Pause => product.pause(on),
-                FaultKind::Release => product.release(on),
-            }
-        };
-        let begin = self.extent.before_s + fault.at_s;
-        let end = begin + fault.lasts_s;
-        Script::new().at(Nanos::from_secs_f64(begin), "begins", move || set(true)).at(
-            Nanos::from_secs_f64(end),
-            "ends",
-            move || set(false),
-        )
     }
 
     fn plan(&self, now: &Now<'_>, server: &Server) -> LoadPlan {
@@ -242,6 +234,7 @@ fn ran(now: &Now<'_>, report: &LoadReport, alarms: u32) -> Result<Ran> {
         hostile: hostile.filter_map(|s| s.phase(COUNTS)).map(|p| p.totals.goodput).sum(),
         capacity: now.capacity,
         alarms,
+        back_s: now.attack.fault.map(|_| fault::back_s(report)),
     })
 }
 

@@ -110,9 +110,9 @@ pub struct Fault {
     pub kind: FaultKind,
     /// How long after the attack's beginning.
     pub at_s: f64,
-    /// How long it lasts.
+    /// How long it lasts; of a kill, how long until the supervisor starts the product again.
     pub lasts_s: f64,
-    /// How long after its end the responses count.
+    /// How long after its end the responses count; 0 where they count from its beginning on.
     pub settle_s: f64,
     /// How long they count.
     pub count_s: f64,
@@ -126,6 +126,28 @@ pub enum FaultKind {
     Pause,
     /// The kill switch is on and off again.
     Release,
+    /// The daemon is killed, and started again by its supervisor.
+    Kill,
+    /// It is restarted, as by `systemctl restart`.
+    Restart,
+    /// Another one takes over from it.
+    Upgrade,
+    /// It is started only now, and finds no CPU signal.
+    Start,
+}
+
+impl FaultKind {
+    /// Whether something is done at its end, too.
+    #[must_use]
+    pub const fn has_end(self) -> bool {
+        matches!(self, Self::Pause | Self::Release | Self::Kill)
+    }
+
+    /// Whether its responses count from its beginning on: nothing may be missing meanwhile.
+    #[must_use]
+    pub const fn counts_at_once(self) -> bool {
+        matches!(self, Self::Kill | Self::Restart | Self::Upgrade)
+    }
 }
 
 impl Scenario {
@@ -138,6 +160,8 @@ impl Scenario {
         for attack in &self.attacks {
             let does = !attack.hostile.is_empty() || attack.flood > 0.0 || attack.fault.is_some();
             ensure!(does, "{}: nothing is done", attack.name);
+            let settles = |f: Fault| !f.kind.counts_at_once() || f.settle_s <= 0.0;
+            ensure!(attack.fault.is_none_or(settles), "{}: it counts at once", attack.name);
             let one = |h: &Hostile| {
                 let rates = [h.rate, h.of_capacity, h.at_once, f64::from(h.hammering)];
                 rates.iter().filter(|rate| **rate > 0.0).count() == 1
@@ -185,7 +209,8 @@ impl Attack {
 
 impl Fault {
     fn counts_from_s(self) -> f64 {
-        self.at_s + self.lasts_s + self.settle_s
+        let lasts = if self.kind.counts_at_once() { 0.0 } else { self.lasts_s };
+        self.at_s + lasts + self.settle_s
     }
 }
 
@@ -229,7 +254,12 @@ mod tests {
     #[test]
     fn an_attack_that_contradicts_itself_is_named() {
         type Break = fn(&mut Scenario);
-        let cases: [(Break, &str); 3] = [
+        let settle = |s: &mut Scenario| {
+            let all = s.attacks.iter_mut().filter_map(|attack| attack.fault.as_mut());
+            all.for_each(|fault| fault.settle_s = 5.0);
+        };
+        let cases: [(Break, &str); 4] = [
+            (settle, "at once"),
             (|s| s.addresses = 10, "1,000 addresses"),
             (|s| s.attacks[0].hostile.clear(), "nothing is done"),
             (|s| s.attacks[0].hostile[0].at_once = 5.0, "one rate"),
@@ -249,6 +279,9 @@ mod tests {
         let fault =
             Fault { kind: FaultKind::Pause, at_s: 4.0, lasts_s: 15.0, settle_s: 5.0, count_s: 8.0 };
         assert!((fault.counts_from_s() - 24.0).abs() < 1e-9);
+        // Of a kill every response counts.
+        let kill = Fault { kind: FaultKind::Kill, lasts_s: 0.2, settle_s: 0.0, ..fault };
+        assert!((kill.counts_from_s() - 4.0).abs() < 1e-9);
         let all = scenario();
         let paused = all.attacks.iter().find(|attack| attack.fault.is_some()).unwrap();
         assert!(!paused.arms(&all).contains(&"none"));

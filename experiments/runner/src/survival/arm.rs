@@ -25,6 +25,8 @@ const FAILED_AFTER: Nanos = Nanos::SECOND;
 /// other places.
 const ENVOY: (&str, &str) = ("TIDEGATE_ENVOY", "target/rivals/envoy");
 const FAILSAFE: (&str, &str) = ("TIDEGATE_FAILSAFE", "target/rivals/failsafe");
+/// A cgroup that is not there: without it there is no CPU signal.
+const NO_CGROUP: &str = "/sys/fs/cgroup/tidegate-no-such-group";
 /// Variants with a proxy in front of the server.
 const FRONTS: [&str; 6] =
     ["haproxy", "nginx-req", "nginx-conn", "envoy", "failsafe", "failsafe-throttler"];
@@ -121,16 +123,38 @@ impl Arm {
         self.product.as_ref()
     }
 
+    /// Takes the product out: whoever has it ends and starts it.
+    pub(crate) const fn take_product(&mut self) -> Option<Product> {
+        self.product.take()
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_product(&mut self, product: Option<Product>) {
+        self.product = product;
+    }
+
     /// Ends it in good order.
     pub(crate) fn end(mut self) -> Result<()> {
         self.product.take().map_or(Ok(()), Product::stop).context("tidegate does not end")
     }
 }
 
+/// tidegate beside a server whose CPU time it cannot see: its cgroup is not there.
+pub(crate) fn product_without_cpu(place: &Place<'_>, action: &str) -> Result<Product> {
+    product_with(place, action, json!({"cgroup": NO_CGROUP}))
+}
+
 fn product(place: &Place<'_>, action: &str) -> Result<Product> {
+    product_with(place, action, serde_json::Value::Null)
+}
+
+fn product_with(place: &Place<'_>, action: &str, process: serde_json::Value) -> Result<Product> {
     let mut web = json!({"mode": "enforce", "listen": ["*:80"], "policy": {"action": action}});
     if !place.requests.is_null() {
         web["requests"] = place.requests.clone();
+    }
+    if !process.is_null() {
+        web["process"] = process;
     }
     let services = json!({"web": web});
     let config = ProductConfig { services, ..ProductConfig::one("web", &[]) };

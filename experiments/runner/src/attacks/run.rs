@@ -112,7 +112,7 @@ impl Attacks<'_> {
         let what = format!("{}, {}, round {}", attack.name, now.arm, round + 1);
         self.watch.step(&what);
         let plan = self.plan(now, arm.server());
-        let (report, alarms) = {
+        let (report, looked) = {
             let flooded = self.flood(attack, arm.server())?;
             let (lab, watch) = (&self.lab, &mut *self.watch);
             let mut second = |progress: &tidegate_lab::Progress| watch.second(progress);
@@ -123,7 +123,7 @@ impl Attacks<'_> {
                 let report = lab.run_script(&plan, &mut script, &mut second);
                 drop(script);
                 arm.give_product(held.into_product());
-                (report, 0)
+                (report, alarms::Looked::default())
             } else {
                 alarms::during(arm.product(), || lab.run_load(&plan, &mut second))
             };
@@ -137,7 +137,7 @@ impl Attacks<'_> {
         }
         // A generator that was late is told; whoever attacks is not judged by its punctuality.
         self.notes.extend(report.void.iter().map(|why| format!("{what}: {why}")));
-        ran(now, &report, alarms)
+        ran(now, &report, looked.alarms)
     }
 
     /// SYNs of spoofed senders, from the run's beginning on.

@@ -43,7 +43,8 @@ pub struct LabOptions {
     /// to the server.
     pub product_cpu: Option<usize>,
     /// Servers, rivals and the product may use every CPU, that of the load included (default
-    /// `false`). Then whatever a packet costs in the kernel is taken from the server, too.
+    /// `false`). Then whatever a packet costs in the kernel is taken from the server, too. The load
+    /// has priority on its CPU (SCHED_FIFO), so that arrivals stay punctual.
     pub shared: bool,
     /// The network.
     pub network: NetworkOptions,
@@ -459,7 +460,12 @@ impl Place for Inside<'_> {
     type Process = Managed;
 
     fn start(&mut self, shard: u32) -> Result<Managed> {
-        let command = self.0.options.helper.command("shard");
+        let mut command = self.0.options.helper.command("shard");
+        if self.0.options.shared {
+            // Beside a server that takes every CPU, arrivals would wait for their turn. The load
+            // runs as soon as it has something to do; its CPU time is in its report.
+            command.splice(0..0, ["chrt", "--fifo", "1"].map(str::to_owned));
+        }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = format!("load{shard}");
         self.0.launch(Role::Client, self.0.options.load_cpu.to_string(), &name, (&words, true))

@@ -170,7 +170,7 @@ impl Server {
         let keep = requests > 1 || self.transport == Transport::H2;
         Stream {
             keep_alive: keep.then_some(KeepAlive { requests }),
-            session: Some(Session { requests, think, cookie: String::new() }),
+            session: Some(Session { requests, think, streams: 1, cookie: String::new() }),
             ..self.stream(name, arrive)
         }
     }

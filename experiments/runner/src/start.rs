@@ -149,6 +149,7 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         quick: options.effort != Effort::Full,
         seed: options.seed,
     };
+    let part = (options.effort != Effort::Full, options.cell.as_deref());
     match scenario {
         Scenario::Survival(scenario) => survive(experiment, &scenario, options, watch),
         Scenario::Traffic(scenario) => {
@@ -163,11 +164,9 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             traffic::run(&scenario, &part, &survivors(experiment, options), watch)
         }
         Scenario::Attacks(scenario) => {
-            let part = (options.effort != Effort::Full, options.cell.as_deref());
             attacks::run(&scenario, part, &survivors(experiment, options), watch)
         }
         Scenario::Rivals(scenario) => {
-            let part = (options.effort != Effort::Full, options.cell.as_deref());
             rivals::run(&scenario, part, &survivors(experiment, options), watch)
         }
         Scenario::Servers(scenario) => {

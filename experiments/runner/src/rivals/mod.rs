@@ -2,6 +2,7 @@
 //! What an operator could do today, beside tidegate: each peer with the settings that its own
 //! documentation advises, its numbers swept for the best, in rounds on every CPU.
 
+mod figures;
 mod run;
 mod scenario;
 mod summary;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the comparison: the capacity, the sweep, then round by round every load on every arm.
 
+use super::figures;
 use super::scenario::{Extent, Scenario, Shape};
 use super::summary::{self, Ran};
 use super::sweep::{self, Tried, settings};
@@ -89,7 +90,9 @@ pub fn run(
             rivals.keep()?;
         }
     }
-    Ok(rivals.outcome())
+    let mut outcome = rivals.outcome();
+    outcome.figures = figures::all(&outcome.rows)?;
+    Ok(outcome)
 }
 
 impl Rivals<'_> {

@@ -11,6 +11,7 @@ pub mod plot;
 pub mod report;
 pub mod results;
 pub mod rivals;
+mod schedule;
 pub mod servers;
 pub mod start;
 pub mod summary;

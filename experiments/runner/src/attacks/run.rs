@@ -4,6 +4,7 @@
 use super::fault::{self, Held};
 use super::scenario::{Attack, Extent, FaultKind, Hostile, Scenario};
 use super::summary::{self, Ran};
+use crate::schedule::{LIMIT, Schedule};
 use crate::survival::arm::{Arm, Known, Place};
 use crate::survival::{Options, Outcome, Watch};
 use crate::traffic::alarms;
@@ -65,7 +66,12 @@ pub fn run(
     let chosen = scenario.chosen(extent, filter)?;
     let (runs, notes) = (Vec::new(), Vec::new());
     let mut attacks = Attacks { scenario, extent, options, watch, lab, runs, notes };
+    let schedule = Schedule::begin(Some(LIMIT), chosen.len());
     for attack in chosen {
+        if schedule.is_over() {
+            attacks.notes.push(format!("{}: no time was left", attack.name));
+            continue;
+        }
         attacks.attack(attack).with_context(|| attack.name.clone())?;
         let so_far = attacks.outcome();
         attacks.watch.kept(&so_far)?;

@@ -6,6 +6,7 @@ use super::scenario::{Extent, Scenario, Shape};
 use super::summary::{self, Ran};
 use super::sweep::{self, Tried, settings};
 use crate::results::Row;
+use crate::schedule::{LIMIT, Schedule};
 use crate::survival::arm::{self, Arm, Known, Place, Setting};
 use crate::survival::measure::{Metric, Point, Span, of_load, recovery};
 use crate::survival::measure::{Normal, worst};
@@ -19,10 +20,8 @@ use tidegate_workload::{Profile, Segment};
 
 /// Windows of a measurement of the capacity.
 const WINDOWS: u32 = 6;
-/// A run whose generator was late is made so often, and so many are repeated in all: a machine that
-/// is busy with something else must not make the whole endless.
+/// A run whose generator was late is made so often, while there is time.
 const TRIES: u32 = 2;
-const REPEATS_MAX: u32 = 8;
 /// Length of the slots of the time series.
 const SLOT: Nanos = Nanos::from_millis(500);
 /// The stream of all clients, and the part that counts.
@@ -43,8 +42,8 @@ struct Rivals<'a> {
     /// Rows of the sweep.
     swept: Vec<Row>,
     notes: Vec<String>,
-    /// Runs that were repeated.
-    repeats: u32,
+    /// The sweep, and the loads of all rounds.
+    schedule: Schedule,
 }
 
 /// One load.
@@ -78,16 +77,23 @@ pub fn run(
     let extent = if quick { &scenario.quick } else { &scenario.full };
     let arms = scenario.chosen(extent, filter)?;
     let (runs, swept, notes) = (Vec::new(), Vec::new(), Vec::new());
-    let mut rivals =
-        Rivals { scenario, extent, options, watch, lab, runs, swept, notes, repeats: 0 };
+    let groups = scenario.shapes(extent).len() * extent.rounds as usize;
+    let schedule = Schedule::begin(Some(LIMIT), 1 + groups);
+    let mut rivals = Rivals { scenario, extent, options, watch, lab, runs, swept, notes, schedule };
     let known = rivals.capacity(0)?;
     let chosen = rivals.sweep(&arms, known)?;
     rivals.keep()?;
+    rivals.schedule.step();
     let mut known = known;
     for round in 0..extent.rounds {
         for shape in scenario.shapes(extent) {
+            if rivals.schedule.is_over() {
+                rivals.notes.push(format!("round {}, {shape}: no time was left", round + 1));
+                continue;
+            }
             known = rivals.group(&chosen, (shape, round), known)?;
             rivals.keep()?;
+            rivals.schedule.step();
         }
     }
     let mut outcome = rivals.outcome();
@@ -234,10 +240,9 @@ impl Rivals<'_> {
             }
             let why = report.void.join("; ");
             self.notes.push(format!("{what}, try {attempt}: void, {why}"));
-            if self.repeats >= REPEATS_MAX {
+            if !self.schedule.may_repeat() {
                 break;
             }
-            self.repeats += u32::from(attempt < TRIES);
         }
         self.notes.push(format!("{what}: void, left out"));
         Ok(None)

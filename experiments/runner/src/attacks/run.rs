@@ -86,21 +86,39 @@ impl Attacks<'_> {
     }
 
     fn attack(&mut self, attack: &Attack) -> Result<()> {
-        let capacity = self.capacity(attack)?;
+        let before = self.capacity(attack, 0)?;
+        let capacity = before.capacity;
+        let mut made = Vec::new();
         for round in 0..self.extent.rounds {
             for arm in attack.arms(self.scenario) {
-                let ran = self.run(&Now { attack, arm, round, capacity })?;
-                self.runs.push(ran);
+                made.push(self.run(&Now { attack, arm, round, capacity })?);
             }
         }
+        // Pairs of one round do not need it.
+        if attack.is_beside_capacity() {
+            let after = self.capacity(attack, before.clients)?.capacity;
+            for ran in &mut made {
+                ran.capacity = f64::midpoint(capacity, after);
+                ran.drift = Some((after / capacity - 1.0).abs());
+            }
+        }
+        self.runs.extend(made);
         Ok(())
     }
 
-    fn capacity(&mut self, attack: &Attack) -> Result<f64> {
+    /// Measures the bare server; `clients` as found before, 0 to look for them.
+    fn capacity(&mut self, attack: &Attack, clients: u32) -> Result<Known> {
         self.watch.step(&format!("{}: measuring the capacity", attack.name));
         let server = attack.server.start(&self.lab, 80, None)?;
-        let options = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
-        Ok(self.lab.capacity(&server, &options).context("the capacity")?.rate.get())
+        let search = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
+        let options = match clients {
+            0 => search,
+            known => {
+                CapacityOptions { clients_from: known, clients_max: known, patience: 1, ..search }
+            }
+        };
+        let found = self.lab.capacity(&server, &options).context("the capacity")?;
+        Ok(Known { capacity: found.rate.get(), clients: found.clients })
     }
 
     fn run(&mut self, now: &Now<'_>) -> Result<Ran> {
@@ -241,6 +259,7 @@ fn ran(now: &Now<'_>, report: &LoadReport, alarms: u32) -> Result<Ran> {
         capacity: now.capacity,
         alarms,
         back_s: now.attack.fault.map(|_| fault::back_s(report)),
+        drift: None,
     })
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Ran {
     pub(super) alarms: u32,
     /// Seconds from a fault until the product answers again.
     pub(super) back_s: Option<f64>,
+    /// Of the capacity, over all rounds, where it was measured after them.
+    pub(super) drift: Option<f64>,
 }
 
 /// All rows.
@@ -63,6 +65,8 @@ fn of_arm(experiment: &str, runs: &[Ran], (attack, arm): (&str, &str)) -> Vec<Ro
     // The supervisor's promise is of each time, not of the usual one.
     let back = mine.iter().filter_map(|ran| ran.back_s).reduce(f64::max);
     metrics.extend(back.map(|seconds| ("back", "s", seconds)));
+    let drift = mine.iter().filter_map(|ran| ran.drift).reduce(f64::max);
+    metrics.extend(drift.map(|share| ("drift", "share", share)));
     let pairs: Vec<f64> = mine
         .iter()
         .filter_map(|ran| {
@@ -117,6 +121,7 @@ mod tests {
             capacity: 100.0,
             alarms: 1,
             back_s: (arm == "drop").then_some(f64::from(round)),
+            drift: (arm == "drop").then_some(0.02),
         }
     }
 
@@ -143,6 +148,7 @@ mod tests {
         assert!(value(&rows, "idle-none", "beside_none").is_none());
         assert!((value(&rows, "idle-drop", "back").unwrap() - 2.0).abs() < 1e-9, "the longest");
         assert!(value(&rows, "idle-none", "back").is_none());
+        assert!((value(&rows, "idle-drop", "drift").unwrap() - 0.02).abs() < 1e-9);
     }
 
     /// Where the kernel alone serves nobody, a ratio says nothing, and no claim holds by it.

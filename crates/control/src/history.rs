@@ -162,6 +162,11 @@ impl History {
         self.last(ticks)
     }
 
+    /// Sums of the shortest window with so many response times, or of `ticks_max` ticks.
+    pub(crate) fn responding(&self, responses: f64, ticks_max: usize) -> Sums {
+        self.shortest(ticks_max, |sums| sums.responses >= responses)
+    }
+
     /// Sums of the shortest window with so many SYN-ACKs, or of `ticks_max` ticks.
     pub(crate) fn replying(&self, replied: f64, ticks_max: usize) -> Sums {
         self.shortest(ticks_max, |sums| sums.replied >= replied)

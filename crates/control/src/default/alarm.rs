@@ -53,7 +53,7 @@ impl DefaultController {
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
         let alarm = (EXCESS_MIN * self.baseline.variability() + EXCESS_DEVIATIONS * held.sqrt())
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
-        (waiting - self.baseline.idle().max(self.harmless) - held, alarm)
+        (waiting - self.baseline.idle().max(self.harmless.jobs) - held, alarm)
     }
 
     /// The families that report trouble, and whether they are enough to shed.
@@ -78,8 +78,10 @@ impl DefaultController {
         ];
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
         let standing = excess > QUEUE_MAX;
+        // What grows beside a free server that is as fast as ever is no queue.
+        let grows = time && unbalanced && !self.harmless.spares();
         let shed = guarded
-            || time && unbalanced
+            || grows
             || queue && standing && unbalanced
             || time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);

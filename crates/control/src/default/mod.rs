@@ -54,12 +54,14 @@
 mod alarm;
 mod baseline;
 mod exchanges;
+mod harmless;
 mod kept;
 mod shed;
 
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
 use self::exchanges::Exchanges;
+use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::shed::{Search, Shed, Trial};
 use crate::evidence::Standing;
 use crate::history::{History, Sums, TICKS_MAX};
@@ -121,21 +123,6 @@ const PEAK_COMPLETIONS: f64 = 512.0;
 const PEAK_TICKS_MIN: usize = 10;
 /// A tick longer than this follows a gap.
 const GAP_MIN: Nanos = Nanos::from_millis(1500);
-/// Where no more of the CPU is used, what is in flight may be harmless,
-const HARMLESS_CPU: f64 = 0.8;
-/// if so many responses in so many ticks took no longer than this many times the baseline.
-const HARMLESS_RESPONSES: f64 = 8.0;
-/// See [`HARMLESS_RESPONSES`].
-const HARMLESS_TICKS: usize = 10;
-/// See [`HARMLESS_RESPONSES`].
-const HARMLESS_TIMES: f64 = 2.0;
-/// So many ceilings in flight, for so long, while the server is free and fast, show that the ceiling
-/// holds nothing off. Not at once: the first ticks of a flash crowd look like it, too.
-const HARMLESS_CEILINGS: f64 = 2.0;
-/// See [`HARMLESS_CEILINGS`].
-const HARMLESS_SECONDS: f64 = 1.0;
-/// For so long after it more of the same is harmless, too; and on, while it is.
-const FOLLOW_SECONDS: f64 = 0.5;
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
 const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 /// Seconds in which the peak of completions fades to half.
@@ -173,10 +160,7 @@ pub struct DefaultController {
     since: Nanos,
     waiting_before: Option<f64>,
     exchanges: Exchanges,
-    /// Exchanges in flight that are known to cost the server nothing.
-    harmless: f64,
-    /// Seconds for which more of them may be so: see [`Self::follow`].
-    follow_s: f64,
+    harmless: Harmless,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -238,8 +222,7 @@ impl DefaultController {
             since: Nanos::ZERO,
             waiting_before: None,
             exchanges: Exchanges::default(),
-            harmless: 0.0,
-            follow_s: 0.0,
+            harmless: Harmless::default(),
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -255,7 +238,7 @@ impl DefaultController {
         let dt = tick.sums.seconds;
         let keep = libm::exp(-dt / USUAL_SECONDS);
         self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
-        self.harmless = self.harmless.min(tick.waiting);
+        self.harmless.jobs = self.harmless.jobs.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= PEAK_TICKS_MIN {
             let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
@@ -289,7 +272,7 @@ impl DefaultController {
             mu,
             r0_s: r0_s.unwrap_or((waiting / mu).min(self.objective_s) / 2.0),
             variability: self.baseline.variability(),
-            idle: self.baseline.idle().max(self.harmless),
+            idle: self.baseline.idle().max(self.harmless.jobs),
             best: 0.0,
             search: r0_s.is_none().then_some(Search::default()),
             trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
@@ -302,27 +285,6 @@ impl DefaultController {
             in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
-        }
-    }
-
-    /// Whether what completes says nothing of a queue: most of it is as fast as ever, or hardly
-    /// anything completes.
-    fn is_fast(&self) -> bool {
-        let lately = self.history.last(HARMLESS_TICKS);
-        let Some(r0_s) = self.baseline.r0_s else { return false };
-        lately.responses < HARMLESS_RESPONSES
-            || lately.medians_s <= HARMLESS_TIMES * r0_s * lately.responses
-    }
-
-    /// Once refusals have shown to be in vain, as with long polls, more of the same is no overload
-    /// either, for as long as the server is free and fast.
-    fn follow(&mut self, tick: &Tick, harmless: bool) {
-        if harmless && self.follow_s > 0.0 {
-            self.follow_s = FOLLOW_SECONDS;
-            self.harmless = tick.waiting;
-            self.usual = self.usual.max(tick.waiting);
-        } else {
-            self.follow_s = (self.follow_s - tick.sums.seconds).max(0.0);
         }
     }
 
@@ -357,9 +319,8 @@ impl DefaultController {
             return;
         }
         if in_vain {
-            self.harmless = self.waiting();
-            self.usual = self.usual.max(self.harmless);
-            self.follow_s = FOLLOW_SECONDS;
+            self.harmless.found(self.waiting());
+            self.usual = self.usual.max(self.harmless.jobs);
         }
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
             self.baseline.r0_s.get_or_insert(r0_s);
@@ -453,8 +414,7 @@ impl Controller for DefaultController {
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
         self.standing.see(signals, age_max);
         self.learn(&tick);
-        let harmless = is_free(signals, age_max) && self.is_fast();
-        self.follow(&tick, harmless);
+        let harmless = self.see_harmless(&tick, signals, age_max);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
@@ -510,16 +470,6 @@ impl DefaultController {
         }
         self.last.clone()
     }
-}
-
-/// Whether CPU and accept queue are known, and neither is short.
-fn is_free(signals: &Signals, age_max: Nanos) -> bool {
-    let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
-    let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
-    let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
-    cpu.is_some_and(|cpu| cpu.get() < HARMLESS_CPU)
-        && thread.is_none_or(|share| share.get() < HARMLESS_CPU)
-        && queue.is_some_and(|queue| queue.length == 0)
 }
 
 /// A tick's counts as floats, bounded so that sums stay exact.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state while shedding: capacity, target, and the trials that correct them.
 
-use super::{HARMLESS_CEILINGS, MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
+use super::harmless::HARMLESS_CEILINGS;
+use super::{MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
 use crate::RATE_CEILING;
 use crate::history::Sums;
 use tidegate_model::signals::Family;

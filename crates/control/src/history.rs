@@ -162,6 +162,11 @@ impl History {
         self.last(ticks)
     }
 
+    /// Sums of the shortest window of at least so many seconds, or of all ticks.
+    pub(crate) fn lasting(&self, seconds: f64) -> Sums {
+        self.shortest(TICKS_MAX, |sums| sums.seconds >= seconds)
+    }
+
     /// Sums of the shortest window with so many response times, or of `ticks_max` ticks.
     pub(crate) fn responding(&self, responses: f64, ticks_max: usize) -> Sums {
         self.shortest(ticks_max, |sums| sums.responses >= responses)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Exchanges in flight that cost the server nothing: long polls, and what waits for a slow dependency.
 //!
-//! An overload fills the CPU or the accept queue, or what completes becomes slower. While none of
-//! that is so, a growing number in flight is no queue, and refusing shortens nothing: an alarm that
-//! only says "more comes than completes" is spared. The limit in flight of calm stays, and bounds what
-//! can pile up meanwhile. After [`HARMLESS_SECONDS`] what is in flight counts as harmless, and more
-//! of the same with it, for as long as the server is free and fast.
+//! An overload fills the CPU or the accept queue, or what completes has stood in the queue of those in
+//! flight. While none of that is so, a growing number in flight is no queue, and refusing shortens
+//! nothing: an alarm that only says "more comes than completes" is spared. The limit in flight of calm stays, and bounds what
+//! can pile up meanwhile. After [`HARMLESS_SECONDS`] those that stay while others complete that came later count
+//! as harmless, and more of the same with them, for as long as the server is free and fast.
 
 use super::{DefaultController, Tick};
 use crate::evidence::lossy;
@@ -31,6 +31,17 @@ const FOLLOW_SECONDS: f64 = 0.5;
 /// they look twice as slow is below 1 in 1,000.
 const SPARE_RESPONSES: f64 = 32.0;
 
+/// Share of those in flight that stays, above which what completes is no part of the same queue.
+const STAYING_MOST: f64 = 0.5;
+
+/// Who stays in flight while others complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staying {
+    pub(super) jobs: f64,
+    /// Whether most do.
+    pub(super) most: bool,
+}
+
 /// What is known of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Harmless {
@@ -40,7 +51,7 @@ pub(super) struct Harmless {
     follow_s: f64,
     /// Whether the server is free and fast now, and for how many seconds it has been so while more
     /// was in flight than an alarm needs.
-    spares: bool,
+    fast: bool,
     spared_s: f64,
 }
 
@@ -53,16 +64,16 @@ impl Harmless {
 
     /// Whether growth in flight is no reason to shed now.
     pub(super) const fn spares(&self) -> bool {
-        self.spares
+        self.fast || self.follow_s > 0.0
     }
 
-    /// Takes a tick: whether what is in flight may be harmless, and whether it is more than an alarm
-    /// needs. Whether all of it is known to be harmless.
-    fn see(&mut self, (waiting, seconds): (f64, f64), harmless: bool, excessive: bool) -> bool {
-        self.spared_s = if self.spares && excessive { self.spared_s + seconds } else { 0.0 };
+    /// Takes a tick: whether what is `staying` may be harmless, and whether more is in flight than
+    /// an alarm needs. Whether it is known to be harmless.
+    fn see(&mut self, (staying, seconds): (f64, f64), harmless: bool, excessive: bool) -> bool {
+        self.spared_s = if self.fast && excessive { self.spared_s + seconds } else { 0.0 };
         let known = harmless && self.follow_s > 0.0 || self.spared_s >= HARMLESS_SECONDS;
         if known {
-            self.found(waiting);
+            self.found(staying);
         } else {
             self.follow_s = (self.follow_s - seconds).max(0.0);
         }
@@ -74,14 +85,29 @@ impl DefaultController {
     /// Whether the server is free, and what completes says nothing of a queue.
     pub(super) fn see_harmless(&mut self, tick: &Tick, signals: &Signals, age_max: Nanos) -> bool {
         let free = is_free(signals, age_max) && self.standing.queue_passes();
-        self.harmless.spares = free && self.completes_fast() && !lossy(&self.history);
+        let lossy = lossy(&self.history);
+        let stay = self.staying(tick.waiting);
+        self.harmless.fast = free && stay.most && self.completes_fast() && !lossy;
         let (excess, alarm) = self.excess(tick.waiting);
         let harmless = free && self.is_fast();
-        let now = (tick.waiting, tick.sums.seconds);
+        let now = (stay.jobs, tick.sums.seconds);
         if self.harmless.see(now, harmless, excess > alarm) {
-            self.usual = self.usual.max(tick.waiting);
+            self.usual = self.usual.max(self.harmless.jobs);
         }
         harmless
+    }
+
+    /// Exchanges in flight that stay while others complete. What completes now was in flight a
+    /// response time ago, in a queue together with all that came before it; so of those that were in
+    /// flight then, what completes (Little's law) is taken off.
+    pub(super) fn staying(&self, waiting: f64) -> Staying {
+        let lately = self.history.responding(HARMLESS_RESPONSES, HARMLESS_TICKS);
+        let seconds = lately.seconds.max(f64::MIN_POSITIVE);
+        let took_s = lately.response_s / lately.responses.max(1.0);
+        let then = waiting - self.history.lasting(seconds + took_s).growth;
+        let then = then.clamp(0.0, waiting);
+        let jobs = (then - lately.response_s / seconds).max(0.0);
+        Staying { jobs, most: jobs > STAYING_MOST * then }
     }
 
     /// Whether what completes says nothing of a queue: most of it is as fast as ever, or hardly

@@ -319,7 +319,7 @@ impl DefaultController {
             return;
         }
         if in_vain {
-            self.harmless.found(self.waiting());
+            self.harmless.found(self.staying(self.waiting()).jobs);
             self.usual = self.usual.max(self.harmless.jobs);
         }
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {

@@ -8,7 +8,8 @@ use tidegate_model::signals::Family;
 
 /// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
 const EXCESS_MIN: f64 = 40.0;
-/// Deviations of the number in service (Poisson: √(μ·r0)) that the excess must exceed as well.
+/// Deviations of the number in flight (Poisson: √(μ·r0), and of those that cost nothing likewise) that
+/// the excess must exceed as well.
 const EXCESS_DEVIATIONS: f64 = 4.0;
 /// For a fast server this share of the objective is no trouble yet.
 const EXCESS_OBJECTIVE: f64 = 0.1;
@@ -51,9 +52,11 @@ impl DefaultController {
     pub(super) fn excess(&self, waiting: f64) -> (f64, f64) {
         let throughput = self.throughput();
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
-        let alarm = (EXCESS_MIN * self.baseline.variability() + EXCESS_DEVIATIONS * held.sqrt())
+        let idle = self.baseline.idle().max(self.harmless.jobs);
+        let chance = EXCESS_DEVIATIONS * (held + idle).sqrt();
+        let alarm = (EXCESS_MIN * self.baseline.variability() + chance)
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
-        (waiting - self.baseline.idle().max(self.harmless.jobs) - held, alarm)
+        (waiting - idle - held, alarm)
     }
 
     /// The families that report trouble, and whether they are enough to shed.

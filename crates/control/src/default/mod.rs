@@ -53,6 +53,7 @@
 
 mod alarm;
 mod baseline;
+mod coming;
 mod exchanges;
 mod harmless;
 mod kept;
@@ -60,6 +61,7 @@ mod shed;
 
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
+use self::coming::Coming;
 use self::exchanges::Exchanges;
 use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::shed::{Search, Shed, Trial};
@@ -97,7 +99,7 @@ const TAU_DEPARTURES: f64 = 64.0;
 const TAU_SECONDS_MIN: f64 = 0.3;
 /// The same in cycles of a connection, from one request to the next.
 const TAU_CYCLES: f64 = 2.0;
-/// Ticks in which who was admitted is expected to ask.
+/// Ticks in which who was admitted is expected to ask, where the delay is not longer than a tick.
 const COMING_TICKS: usize = 10;
 /// Departures over which μ is averaged, and seconds at least.
 const MU_DEPARTURES: f64 = 64.0;
@@ -160,6 +162,7 @@ pub struct DefaultController {
     since: Nanos,
     waiting_before: Option<f64>,
     exchanges: Exchanges,
+    coming: Coming,
     harmless: Harmless,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
@@ -222,6 +225,7 @@ impl DefaultController {
             since: Nanos::ZERO,
             waiting_before: None,
             exchanges: Exchanges::default(),
+            coming: Coming::default(),
             harmless: Harmless::default(),
             excess_max: 0.0,
             last: ServiceLimits::default(),
@@ -285,6 +289,8 @@ impl DefaultController {
             in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
+            coming: self.coming.jobs(&self.history, COMING_TICKS),
+            delay_s: self.coming.delay_s(&self.history),
         }
     }
 
@@ -366,11 +372,15 @@ impl DefaultController {
         let departures = shed.mu / shed.each;
         // Those who think come back: nobody new is let in for them meanwhile.
         let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN).max(TAU_CYCLES * shed.cycle_s);
-        // What was let in and has not asked yet will: where handshakes take long, it is many.
-        let ahead = (waiting + self.history.last(COMING_TICKS).coming).max(0.0);
-        let correction = if mode == Mode::Shadow { 0.0 } else { (target - ahead) / tau };
+        // What was let in and has not asked yet will: where handshakes take long, it is many, and as
+        // many as come during one delay have to be on their way.
+        let ahead = (waiting + shed.coming).max(0.0);
+        let wanted = target + shed.on_their_way();
+        let correction = if mode == Mode::Shadow { 0.0 } else { (wanted - ahead) / tau };
         let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
-        let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
+        // Who is refused now would have asked only when so many more have been answered.
+        let ceiling = shed.ceiling(self.objective_s) + shed.on_their_way();
+        let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {waiting:.0} in flight, \
              target {target:.0} (baseline {:.1} ms), rate {rate}",
@@ -424,6 +434,8 @@ impl Controller for DefaultController {
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
+            shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
+            shed.delay_s = self.coming.delay_s(&self.history);
             shed.effect(&tick, harmless, self.objective_s);
             shed.observe(&tick, self.peak, self.objective_s);
             self.end_if_over(tick.now);
@@ -433,6 +445,7 @@ impl Controller for DefaultController {
             self.reach.learn(&tick.sums, signals.resource.cpu.and_then(|cpu| cpu.within(age_max)));
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
+            self.coming.learn(&self.history);
         }
         self.last = match &self.shed {
             Some(shed) => self.shedding(shed, tick.waiting, mode),

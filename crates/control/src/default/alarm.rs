@@ -70,7 +70,9 @@ impl DefaultController {
         let unbalanced = losing || balance(&self.history, waiting);
         // The guard already refuses and the CPU is used up: whatever this is, the queue that stands
         // there is worked off sooner without more behind it, and a burst ends the shedding itself.
-        let guarded = time && tick.sums.refused > 0.0 && self.standing.cpu_full();
+        // Not where nothing completes at all: see guard.rs.
+        let moves = !self.stall.holds();
+        let guarded = moves && time && tick.sums.refused > 0.0 && self.standing.cpu_full();
         // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
         let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         let families = [
@@ -86,7 +88,7 @@ impl DefaultController {
         let shed = guarded
             || grows
             || queue && standing && unbalanced
-            || time && resource && beyond_chance && overdue
+            || moves && time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);
         (on, shed)
     }

@@ -55,6 +55,7 @@ mod alarm;
 mod baseline;
 mod coming;
 mod exchanges;
+mod guard;
 mod harmless;
 mod kept;
 mod shed;
@@ -63,6 +64,7 @@ pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
 use self::coming::Coming;
 use self::exchanges::Exchanges;
+use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::shed::{Search, Shed, Trial};
 use crate::evidence::Standing;
@@ -70,26 +72,10 @@ use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
-use tidegate_units::{Nanos, Share};
+use tidegate_units::Nanos;
 
 /// Largest bucket while shedding, in tokens.
 const SHED_BURST_MAX: f64 = 1024.0;
-/// The guard while calm: at least this many jobs above the usual, whatever the server: what a
-/// healthy burst may bring before its server has shown how fast it is.
-const GUARD_MIN: f64 = 256.0;
-/// The guard in objectives of capacity.
-const GUARD_OBJECTIVE: f64 = 0.8;
-/// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
-/// has seen it is slow for everybody in it: a third of the objective leaves room for a burst and
-/// keeps that second short.
-const GUARD_REACH_OBJECTIVE: f64 = 0.33;
-/// The guard there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
-/// one in a million.
-const GUARD_REACH_MIN: f64 = 128.0;
-/// Below this share of CPU used, completions over it are no estimate of what could be reached.
-const REACH_CPU_MIN: f64 = 0.1;
-/// Seconds in which it is averaged.
-const REACH_SECONDS: f64 = 3.0;
 /// Seconds in which "the usual" follows.
 const USUAL_SECONDS: f64 = 2.0;
 /// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 %,
@@ -99,6 +85,8 @@ const TAU_DEPARTURES: f64 = 64.0;
 const TAU_SECONDS_MIN: f64 = 0.3;
 /// The same in cycles of a connection, from one request to the next.
 const TAU_CYCLES: f64 = 2.0;
+/// Ticks that tell what completions were before a stall.
+const BEFORE_TICKS: usize = 11;
 /// Ticks in which who was admitted is expected to ask, where the delay is not longer than a tick.
 const COMING_TICKS: usize = 10;
 /// Departures over which μ is averaged, and seconds at least.
@@ -156,6 +144,7 @@ pub struct DefaultController {
     usual: f64,
     peak: f64,
     reach: Reach,
+    stall: Stall,
     shed: Option<Shed>,
     released_at: Option<Nanos>,
     release_arrivals: f64,
@@ -169,32 +158,6 @@ pub struct DefaultController {
     last: ServiceLimits,
     /// Its knowledge serves another actuator: see alarm.rs.
     watched: bool,
-}
-
-/// What the server would complete with all of its CPU: completions over the share in use (the
-/// utilization law). Too much where something else is the bottleneck, so it only ever narrows.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reach {
-    /// Averages of completions per second and of the share of CPU.
-    completed: f64,
-    cpu: f64,
-}
-
-impl Reach {
-    /// Takes a tick; without the CPU's share what was learned is gone: it must not narrow for ever.
-    fn learn(&mut self, sums: &Sums, cpu: Option<Share>) {
-        let Some(cpu) = cpu.map(Share::get) else {
-            *self = Self::default();
-            return;
-        };
-        let keep = libm::exp(-sums.seconds / REACH_SECONDS);
-        self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
-        self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
-    }
-
-    fn rate(&self) -> Option<f64> {
-        (self.cpu >= REACH_CPU_MIN).then(|| self.completed / self.cpu)
-    }
 }
 
 /// One tick's numbers.
@@ -219,6 +182,7 @@ impl DefaultController {
             usual: 0.0,
             peak: 0.0,
             reach: Reach::default(),
+            stall: Stall::default(),
             shed: None,
             released_at: None,
             release_arrivals: RELEASE_ARRIVALS,
@@ -238,10 +202,19 @@ impl DefaultController {
         self.history.recent(MU_DEPARTURES, 3, 64).rate()
     }
 
+    /// The same without the last tick.
+    fn throughput_before(&self) -> f64 {
+        self.history.between(BEFORE_TICKS, 1).rate()
+    }
+
     fn learn(&mut self, tick: &Tick) {
         let dt = tick.sums.seconds;
-        let keep = libm::exp(-dt / USUAL_SECONDS);
-        self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
+        let before = self.throughput_before();
+        self.stall.see(&tick.sums, before);
+        if !self.stall.is_on() {
+            let keep = libm::exp(-dt / USUAL_SECONDS);
+            self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
+        }
         self.harmless.jobs = self.harmless.jobs.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= PEAK_TICKS_MIN {
@@ -334,16 +307,6 @@ impl DefaultController {
         self.released_at = Some(now);
         self.since = now;
         self.history = History::default();
-    }
-
-    /// Jobs above the usual that are let pile up before the loop has seen them.
-    fn guard(&self) -> f64 {
-        let variability = self.baseline.variability();
-        let blind = (GUARD_MIN * variability).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
-        let reach = |reach| {
-            (GUARD_REACH_MIN * variability).max(GUARD_REACH_OBJECTIVE * self.objective_s * reach)
-        };
-        self.reach.rate().map_or(blind, |rate| blind.min(reach(rate)))
     }
 
     /// Limits while calm: the guard alone.
@@ -442,7 +405,10 @@ impl Controller for DefaultController {
         } else if alarm {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
-            self.reach.learn(&tick.sums, signals.resource.cpu.and_then(|cpu| cpu.within(age_max)));
+            let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
+            if !self.stall.is_silent() {
+                self.reach.learn(&tick.sums, cpu);
+            }
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
             self.coming.learn(&self.history);

@@ -44,7 +44,7 @@ pub struct LabOptions {
     pub product_cpu: Option<usize>,
     /// Servers, rivals and the product may use every CPU, that of the load included (default
     /// `false`). Then whatever a packet costs in the kernel is taken from the server, too. The load
-    /// has priority on its CPU (SCHED_FIFO), so that arrivals stay punctual.
+    /// goes first on its CPU, so that arrivals stay punctual.
     pub shared: bool,
     /// The network.
     pub network: NetworkOptions,
@@ -462,13 +462,19 @@ impl Place for Inside<'_> {
     fn start(&mut self, shard: u32) -> Result<Managed> {
         let mut command = self.0.options.helper.command("shard");
         if self.0.options.shared {
-            // Beside a server that takes every CPU, arrivals would wait for their turn. The load
-            // runs as soon as it has something to do; its CPU time is in its report.
-            command.splice(0..0, ["chrt", "--fifo", "1"].map(str::to_owned));
+            command.splice(0..0, ["nice", "-n", "-20"].map(str::to_owned));
         }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = format!("load{shard}");
-        self.0.launch(Role::Client, self.0.options.load_cpu.to_string(), &name, (&words, true))
+        let cpu = self.0.options.load_cpu.to_string();
+        let process = self.0.launch(Role::Client, cpu, &name, (&words, true))?;
+        if self.0.options.shared {
+            // Beside a server that takes every CPU, arrivals would wait for their turn: the load
+            // goes first, and its CPU time is in its report. By weight, since in a cgroup of
+            // version 1 there is no real-time priority without a budget.
+            process.group().prefer()?;
+        }
+        Ok(process)
     }
 
     fn child(process: &mut Managed) -> &mut Child {

@@ -25,8 +25,9 @@ const FAILED_AFTER: Nanos = Nanos::SECOND;
 /// other places.
 const ENVOY: (&str, &str) = ("TIDEGATE_ENVOY", "target/rivals/envoy");
 const FAILSAFE: (&str, &str) = ("TIDEGATE_FAILSAFE", "target/rivals/failsafe");
-/// A cgroup that is not there: without it there is no CPU signal.
-const NO_CGROUP: &str = "/sys/fs/cgroup/tidegate-no-such-group";
+/// A CPU that no machine of ours has: the product, told that the server runs on it, has no CPU
+/// signal. Without a cgroup alone it would take how busy the machine is.
+const NO_CPU: &str = "511";
 /// Variants with a proxy in front of the server.
 const FRONTS: [&str; 6] =
     ["haproxy", "nginx-req", "nginx-conn", "envoy", "failsafe", "failsafe-throttler"];
@@ -139,9 +140,9 @@ impl Arm {
     }
 }
 
-/// tidegate beside a server whose CPU time it cannot see: its cgroup is not there.
+/// tidegate beside a server whose CPU time it cannot see.
 pub(crate) fn product_without_cpu(place: &Place<'_>, action: &str) -> Result<Product> {
-    product_with(place, action, json!({"cgroup": NO_CGROUP}))
+    product_with(place, action, json!({"cpus": NO_CPU}))
 }
 
 fn product(place: &Place<'_>, action: &str) -> Result<Product> {

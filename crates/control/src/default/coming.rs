@@ -13,7 +13,7 @@
 use crate::history::{History, Sums};
 
 /// Longest lag that is looked for, in ticks.
-const LAGS: usize = 20;
+pub(super) const LAGS: usize = 20;
 /// Connections after which older ones have lost most of their weight.
 const MEMORY: f64 = 2048.0;
 /// Fewest connections that say something.
@@ -44,9 +44,22 @@ impl Coming {
             let off = asked - history.between(lag + 1, lag).entering;
             *difference = keep * *difference + off * off;
         }
+        if self.seen < SEEN_MIN {
+            return;
+        }
         let least = (0..=LAGS).min_by(|a, b| self.differences[*a].total_cmp(&self.differences[*b]));
         let clear = |lag: &usize| self.differences[*lag] < CLEARLY * self.differences[0];
-        self.lag = least.filter(|lag| self.seen >= SEEN_MIN && clear(lag)).unwrap_or(0);
+        self.lag = least.filter(clear).unwrap_or(0);
+    }
+
+    /// The lag in ticks, for the process that comes next.
+    pub(super) const fn kept(&self) -> usize {
+        self.lag
+    }
+
+    /// Goes on from there, until enough was seen.
+    pub(super) const fn take(&mut self, lag: usize) {
+        self.lag = lag;
     }
 
     /// Seconds from admission to the first request, where that is longer than a tick.
@@ -112,6 +125,10 @@ mod tests {
     fn little_seen_and_a_lag_beyond_all_tell_nothing() {
         let (coming, history) = learned(3, 0.0, LAGS + 4);
         assert!(coming.delay_s(&history) <= 0.0);
+        let mut goes_on = Coming::default();
+        goes_on.take(4);
+        goes_on.learn(&history);
+        assert_eq!(goes_on.kept(), 4, "what was taken over stands until enough was seen");
         let (coming, history) = learned(LAGS + 5, 0.0, 400);
         assert!(coming.delay_s(&history) <= 0.0, "{}", coming.delay_s(&history));
     }

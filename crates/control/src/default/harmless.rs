@@ -138,3 +138,74 @@ fn is_free(signals: &Signals, age_max: Nanos) -> bool {
         && thread.is_none_or(|share| share.get() < HARMLESS_CPU)
         && queue.is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DefaultController, DefaultSpec};
+    use crate::{Controller, Mode};
+    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Reading, Signals, Times};
+    use tidegate_units::{Nanos, Share};
+
+    /// A tick of 100 ms: so many came, completed and are in flight, and took so many milliseconds.
+    fn tick(n: u64, (came, completed, waiting): (u64, u64, u64), took_ms: u64) -> Signals {
+        let period = Nanos::from_millis(100);
+        let mut s = Signals { now: Nanos(period.0 * n), period, ..Signals::default() };
+        let connections = ConnectionCounts {
+            replied: came,
+            proved: came,
+            asked: came,
+            answered: completed,
+            ended: completed,
+            ended_exchanges: completed,
+            ..ConnectionCounts::default()
+        };
+        s.balance.counts = Some(Reading::fresh(Counts {
+            offered: came,
+            admitted: came,
+            completed,
+            connections: Some(connections),
+            ..Counts::default()
+        }));
+        let took = Nanos::from_millis(took_ms);
+        let times =
+            Times { count: completed, sum: Nanos(took.0 * completed), p50: took, p99: took };
+        s.time.waiting = Some(Reading::fresh(waiting));
+        s.time.first_byte = Some(Reading::fresh(times));
+        s.resource.cpu = Some(Reading::fresh(Share::new(0.3)));
+        s.queue.accept = Some(Reading::fresh(AcceptQueue { length: 0, limit: 511 }));
+        s
+    }
+
+    /// 20 of 10 ms complete in each tick.
+    fn calm() -> DefaultController {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        (0..400).for_each(|n| drop(controller.tick(&tick(n, (20, 20, 2), 10), Mode::Enforce)));
+        controller
+    }
+
+    #[test]
+    fn long_polls_beside_a_free_and_fast_server_are_no_overload() {
+        let mut controller = calm();
+        for n in 0..600 {
+            let waiting = 2 + 20 * (n + 1);
+            let limits = controller.tick(&tick(400 + n, (40, 20, waiting), 10), Mode::Enforce);
+            assert!(!limits.why.shedding, "tick {n}: {}", limits.why.text);
+            let most = limits.waiting_max.expect("a limit in flight");
+            assert!(most > waiting + 100, "tick {n}: {most} for {waiting}");
+        }
+    }
+
+    /// A queue behind places that are neither CPU nor accept queue: whoever completes has stood in it.
+    #[test]
+    fn a_queue_is_an_overload_although_cpu_and_accept_queue_are_free() {
+        let mut controller = calm();
+        let sheds = (0..20).position(|n| {
+            let waiting = 2 + 20 * (n + 1);
+            // At 2 times the capacity it grows by half a second each second until it is served.
+            let took_ms = 10 + 50 * n;
+            let signals = tick(400 + n, (40, 20, waiting), took_ms);
+            controller.tick(&signals, Mode::Enforce).why.shedding
+        });
+        assert!(sheds.is_some_and(|ticks| ticks <= 8), "{sheds:?}");
+    }
+}

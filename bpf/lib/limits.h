@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The chain of limits: accept queue, connections that wait for an answer,
- * policy. The first refusal gives the reason; the policy, which takes tokens,
- * is asked last, so tokens are taken only if all admit.
+ * The chain of limits: silent connections of the source, accept queue,
+ * connections that wait for an answer, policy. The first refusal gives the
+ * reason; the policy, which takes tokens, is asked last, so tokens are taken only
+ * if all admit.
  */
 #ifndef TG_LIMITS_H
 #define TG_LIMITS_H
 
 #include "maps.h"
 #include "packet.h"
+#include "source.h"
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {
@@ -67,6 +69,7 @@ struct tg_ask {
 	struct tg_queue queue;
 	__u32 service;
 	__s64 waiting;		/* connections that wait for an answer */
+	__u64 source;		/* key of the source (lib/source.h) */
 	/* answer: */
 	struct tg_verdict verdict;
 	__u32 flags;		/* of the limits: shadow */
@@ -78,6 +81,10 @@ tg_limits_chain(const struct tg_limits *limits, const struct tg_ask *ask)
 {
 	__u8 refuse = limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP;
 
+	/* first: where its connections hold the server, they fill the queue, too */
+	if (unlikely(limits->source_max) &&
+	    tg_source_over(ask->source, limits->source_max))
+		return tg_verdict(refuse, TG_REASON_SOURCE);
 	if (tg_limits_queue(limits, &ask->queue))
 		return tg_verdict(refuse, TG_REASON_ACCEPT_QUEUE);
 	if (limits->waiting_max && ask->waiting >= (__s64)limits->waiting_max)

@@ -121,6 +121,7 @@ static void host_limits(struct host_bytes *b)
 	limits->flags = host_u32(b);
 	limits->accept_queue_max_q10 = host_u32(b);
 	limits->waiting_max = host_u64(b);
+	limits->source_max = host_u32(b);
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
 	/* every policy's state begins with its bucket */
@@ -157,6 +158,7 @@ static void host_time(struct host_bytes *b)
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
 	set->flow_mask = HOST_TABLE - 1;
 	set->pending_mask = HOST_TABLE - 1;
+	set->source_mask = HOST_TABLE / TG_SOURCE_WAYS - 1;
 }
 
 /* k: the socket that the tuple meets, and its accept queue. */
@@ -396,6 +398,9 @@ static void host_maps(void)
 	HOST_MAP(tg_doors, 1);
 	HOST_MAP(tg_flights, TG_GAUGES_MAX);
 	HOST_MAP(tg_notes, 1);
+	HOST_MAP(tg_flow_sources, HOST_TABLE);
+	HOST_MAP(tg_source_sets, HOST_TABLE / TG_SOURCE_WAYS);
+	HOST_MAP(tg_sources, HOST_TABLE);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

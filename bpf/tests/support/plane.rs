@@ -320,6 +320,7 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
             sample_refused: 1,
             flows: 1024,
             pending: 1024,
+            sources: 1024,
             ..Settings::default()
         },
     }

@@ -62,6 +62,8 @@ pub(crate) const SOURCE_WAYS: usize = 4;
 pub(crate) const SOURCE_WORD_SIZE: usize = 8;
 /// Bits of a source's word that say how many of its connections are open.
 pub(crate) const SOURCE_OPEN_BITS: u32 = 24;
+/// Those bits.
+pub(crate) const SOURCE_OPEN: u64 = (1 << SOURCE_OPEN_BITS) - 1;
 /// Of what a gauge's listeners send before a response (`struct tg_flights`).
 pub(crate) const FLIGHTS_SIZE: usize = 32;
 /// Bytes of `struct tg_locked_state` before the state of the policy.

@@ -89,8 +89,12 @@ impl Limits {
     /// Takes shadow and action from the plan.
     pub(crate) fn follow(&mut self, plan: &Plan) {
         for (service, entry) in plan.services.iter().zip(&mut self.entries) {
-            let reject = if service.action == Action::Reject { abi::LIMITS_REJECT } else { 0 };
-            entry.head.flags = if service.shadow { abi::LIMITS_SHADOW } else { 0 } | reject;
+            let action = match service.action {
+                Action::Drop => 0,
+                Action::Reject => abi::LIMITS_REJECT,
+                Action::Auto => abi::LIMITS_REJECT | abi::LIMITS_AUTO,
+            };
+            entry.head.flags = if service.shadow { abi::LIMITS_SHADOW } else { 0 } | action;
         }
     }
 

@@ -230,6 +230,6 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         Policy::AbacusLearned => Params::abacus_learned(&AbacusLearnedSpec::classic(bucket))?,
     };
     let limit =
-        |service| ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0 };
+        |service| ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0, source_max: None };
     Ok((0..SERVICES_MAX).map(limit).collect())
 }

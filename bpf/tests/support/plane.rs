@@ -133,6 +133,7 @@ impl Kernel {
                 params: params(said),
                 waiting_max: (said.waiting_max > 0).then_some(said.waiting_max),
                 accept_queue_max_q10: said.accept_queue_max_q10,
+                source_max: (said.source_max > 0).then_some(said.source_max),
             })
             .collect();
         self.plane.set_limits(&limits, 1).unwrap();

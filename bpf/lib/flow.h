@@ -199,9 +199,9 @@ static __always_inline __u32 *tg_flow_source(__u32 number)
  * Moves the gauges as a word has changed. Not static: the verifier looks at it
  * once.
  */
-__noinline int tg_flow_gauge(__u32 number, __u64 from, __u64 to)
+__noinline int tg_flow_gauge(struct tg_gauges *gauges, __u32 number,
+			     __u64 from, __u64 to)
 {
-	struct tg_gauges *gauges = tg_flow_gauges(from);
 	int waits = !!(to & TG_FLOW_WAITING) - !!(from & TG_FLOW_WAITING);
 	int slow = !!(to & TG_FLOW_SLOW) - !!(from & TG_FLOW_SLOW);
 	int silent = tg_flow_silent(to) - tg_flow_silent(from);
@@ -223,10 +223,11 @@ __noinline int tg_flow_gauge(__u32 number, __u64 from, __u64 to)
 	return 0;
 }
 
-static __always_inline void tg_flow_moved(__u32 number, __u64 from, __u64 to)
+static __always_inline void tg_flow_moved(struct tg_gauges *gauges,
+					  __u32 number, __u64 from, __u64 to)
 {
 	if ((from ^ to) & TG_FLOW_GAUGED)
-		tg_flow_gauge(number, from, to);
+		tg_flow_gauge(gauges, number, from, to);
 }
 
 /* A connection ended that had this word, and this source. */
@@ -450,21 +451,21 @@ static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 }
 
 /* A connection begins with this word, and this source. */
-__noinline int tg_flow_opened(__u32 number, __u64 meta, __u32 place)
+static __always_inline void tg_flow_opened(struct tg_gauges *gauges,
+					   __u32 number, __u64 meta,
+					   __u32 place)
 {
 	/* neither waiting nor silent */
 	__u64 before = (meta & ~TG_FLOW_WAITING) | TG_FLOW_ASKED;
-	struct tg_gauges *gauges = tg_flow_gauges(meta);
 	__u32 *source = tg_flow_source(number);
 
 	if (source)
 		*source = place;
 	else
 		tg_source_close(place);
-	if (gauges && (!source || !place))
+	if (!source || !place)
 		__sync_fetch_and_add(&gauges->sourceless, 1);
-	tg_flow_gauge(number, before, meta);
-	return 0;
+	tg_flow_gauge(gauges, number, before, meta);
 }
 
 /*
@@ -486,7 +487,7 @@ static __always_inline void tg_flow_open(const struct tg_packet *p,
 	struct tg_flow_set *set = tg_flow_set(fingerprint);
 	struct tg_totals *totals = tg_flow_totals(meta);
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
-	struct tg_flow_way fresh = { .syn_ns = syn_ns };
+	struct tg_flow_way *fresh;
 
 	if (!set || !times || !gauges || !totals)
 		return;
@@ -501,25 +502,28 @@ static __always_inline void tg_flow_open(const struct tg_packet *p,
 		return;
 	}
 	__sync_fetch_and_add(&gauges->open, 1);
+	/* in its place: the stack of what leads here is deep */
+	fresh = &times->way[way & TG_FLOW_WAY_MASK];
+	__builtin_memset(fresh, 0, sizeof(*fresh));
+	fresh->syn_ns = syn_ns;
 	if (meta & TG_FLOW_WAITING)
-		fresh.request_ns = syn_ns;
-	times->way[way & TG_FLOW_WAY_MASK] = fresh;
-	tg_flow_opened(tg_flow_number(index, way), meta, place);
+		fresh->request_ns = syn_ns;
+	tg_flow_opened(gauges, tg_flow_number(index, way), meta, place);
 	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
 }
 
 /*
  * An ACK to a service without a flow: the end of a handshake, perhaps. 1: it
- * opened one.
+ * opened one. Not static: the verifier looks at it once.
  */
-static __always_inline int tg_flow_ack(const struct tg_packet *p,
-				       __u64 fingerprint, __u32 gauge)
+__noinline int tg_flow_ack(const struct tg_packet *p, __u64 fingerprint,
+			   __u32 gauge)
 {
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
 	__u64 syn_ns;
 
-	if (!pending || pending->fingerprint != print)
+	if (!p || !pending || pending->fingerprint != print)
 		return 0;
 	if (!pending->isn || p->ack != pending->isn + 1) {
 		/* the SYN-ACK may still be seen, when it is sent again */

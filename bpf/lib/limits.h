@@ -70,10 +70,10 @@ struct tg_ask {
 	__u32 service;
 	__s64 waiting;		/* connections that wait for an answer */
 	__u64 source;		/* key of the source (lib/source.h) */
+	__u32 over;		/* 1: that holds too many connections */
 	/* answer: */
 	struct tg_verdict verdict;
-	__u32 flags;		/* of the limits: shadow */
-	__u32 pad;
+	__u32 flags;		/* of the limits: shadow, action */
 };
 
 static __always_inline struct tg_verdict
@@ -82,14 +82,25 @@ tg_limits_chain(const struct tg_limits *limits, const struct tg_ask *ask)
 	__u8 refuse = limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP;
 
 	/* first: where its connections hold the server, they fill the queue, too */
-	if (unlikely(limits->source_max) &&
-	    tg_source_over(ask->source, limits->source_max))
+	if (ask->over)
 		return tg_verdict(refuse, TG_REASON_SOURCE);
 	if (tg_limits_queue(limits, &ask->queue))
 		return tg_verdict(refuse, TG_REASON_ACCEPT_QUEUE);
 	if (limits->waiting_max && ask->waiting >= (__s64)limits->waiting_max)
 		return tg_verdict(refuse, TG_REASON_WAITING);
 	return tg_limits_policy(limits, ask->service, &ask->event);
+}
+
+/*
+ * 1: the source may open no more connections. Asked before the others, and not
+ * by them: their stack is deep.
+ */
+__noinline int tg_limits_source(__u32 service, __u64 source)
+{
+	const struct tg_limits *limits = tg_limits_of(service);
+
+	return limits && unlikely(limits->source_max) &&
+	       tg_source_over(source, limits->source_max);
 }
 
 /*

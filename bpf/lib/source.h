@@ -76,17 +76,14 @@ static __always_inline int tg_source_is(__u64 word, __u64 key)
 }
 
 /*
- * The place of a source, as 1 + it; TG_SOURCE_NONE if it has none. `open` (may
- * not be 0) is how many connections of it are open. Not static: the verifier looks at
- * it once.
+ * The place of a source, as 1 + it; TG_SOURCE_NONE if it has none. `open` is how
+ * many connections of it are open then.
  */
-__noinline int tg_source_find(__u64 key, __u32 *open)
+static __always_inline __u32 tg_source_search(const struct tg_source_set *set,
+					      __u64 key, __u32 *open)
 {
 	__u32 index = tg_source_index(key);
-	struct tg_source_set *set = tg_at(&tg_source_sets, index);
 
-	if (!set || !open)
-		return TG_SOURCE_NONE;
 	for (__u32 way = 0; way < TG_SOURCE_WAYS; way++) {
 		__u64 word = READ_ONCE(set->word[way]);
 
@@ -96,6 +93,15 @@ __noinline int tg_source_find(__u64 key, __u32 *open)
 		}
 	}
 	return TG_SOURCE_NONE;
+}
+
+/* The same by the key alone. Not static: the verifier looks at it once. */
+__noinline int tg_source_find(__u64 key, __u32 *open)
+{
+	const struct tg_source_set *set =
+		tg_at(&tg_source_sets, tg_source_index(key));
+
+	return set && open ? tg_source_search(set, key, open) : TG_SOURCE_NONE;
 }
 
 /* Since when a place that nobody holds was last used. */
@@ -150,7 +156,7 @@ static __always_inline __u32 tg_source_hold(__u64 key, __u32 *open)
 	if (!set)
 		return TG_SOURCE_NONE;
 	for (int i = 0; i < TG_SOURCE_TRIES; i++) {
-		place = tg_source_find(key, open);
+		place = tg_source_search(set, key, open);
 		way = place ? (place - 1) & TG_SOURCE_WAY_MASK :
 			      tg_source_room(set, index);
 		if (way >= TG_SOURCE_WAYS)
@@ -248,9 +254,9 @@ static __always_inline int tg_source_completes(const struct tg_source *source,
 
 /*
  * 1: a source holds so many silent or slow connections that it may open no more,
- * and its exchanges do not complete. Not static: the verifier looks at it once.
+ * and its exchanges do not complete.
  */
-__noinline int tg_source_over(__u64 key, __u32 max)
+static __always_inline int tg_source_over(__u64 key, __u32 max)
 {
 	const struct tg_source *source;
 	__u32 open = 0;
@@ -262,7 +268,7 @@ __noinline int tg_source_over(__u64 key, __u32 max)
 
 /*
  * 1: a source that has had a response, and that looks like one client: what is
- * not known is taken for a proxy. Not static for the same reason.
+ * not known is taken for a proxy. Not static: the verifier looks at it once.
  */
 __noinline int tg_source_single(__u64 key)
 {

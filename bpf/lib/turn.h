@@ -49,15 +49,18 @@ static __always_inline __u8 tg_flow_talk(__u64 meta)
 static __always_inline int tg_turn_change(const struct tg_flow *flow,
 					  __u64 *meta, __u64 clear, __u64 set)
 {
+	struct tg_gauges *gauges = tg_flow_gauges(*meta);
+
 	for (int i = 0; i < 2; i++) {
 		__u64 from = *meta, to = (from & ~clear) | set;
 
-		if (from == TG_FLOW_NONE)
+		if (from == TG_FLOW_NONE || !gauges)
 			return 0;
 		if (from == to)
 			return 1;
 		if (tg_flow_change(flow, meta, clear, set)) {
-			tg_flow_moved(tg_flow_number_of(flow), from, to);
+			tg_flow_moved(gauges, tg_flow_number_of(flow), from,
+				      to);
 			return 1;
 		}
 	}

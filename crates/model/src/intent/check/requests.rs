@@ -235,7 +235,7 @@ impl Check<'_> {
         if rule.answer == Some(RuleAnswer::Busy) {
             self.fault(
                 &format!("{path}.answer"),
-                "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop",
+                "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop, auto",
             );
         }
     }
@@ -363,7 +363,7 @@ impl Tables {
             self.cookies.extend(rule.protect.iter().cloned());
         }
         let busy = |rule: &RuleConfig| {
-            rule.bucket.is_some() && rule.answer_or_default() == RuleAnswer::Busy
+            rule.bucket.is_some() && rule.sends_503()
         };
         if requests.rules.iter().any(busy) {
             let RetryAfter { from, to } = requests.retry_after;

@@ -45,12 +45,16 @@
 /* A client has no more requests on a connection, on average. */
 #define TG_SOURCE_SINGLE_EXCHANGES 8
 
-/* The key of a source of the service that has this gauge. Never zero. */
-static __always_inline __u64 tg_source_key(const struct tg_packet *p,
-					   __u32 gauge)
+/*
+ * The key of a source of the service that has this gauge. Never zero. Not static:
+ * the verifier looks at it once.
+ */
+__noinline __u64 tg_source_key(const struct tg_packet *p, __u32 gauge)
 {
 	__u64 h;
 
+	if (!p)
+		return 1ULL << TG_SOURCE_OPEN_BITS;
 	if (p->ipv6)
 		h = tg_nh(p->src[0], p->src[1], settings.key[1]) +
 		    tg_nh(gauge, TG_SOURCE_WAYS, settings.key[2]);

@@ -131,7 +131,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	int shadow = 0;
 
 	c->ask.over = tg_limits_source(c->ask.service, c->ask.source);
-	if (tg_limits_admit(&c->ask)) {
+	if (c->ask.over < 0 || tg_limits_admit(&c->ask)) {
 		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}

@@ -70,7 +70,7 @@ struct tg_ask {
 	__u32 service;
 	__s64 waiting;		/* connections that wait for an answer */
 	__u64 source;		/* key of the source (lib/source.h) */
-	__u32 over;		/* 1: that holds too many connections */
+	int over;		/* tg_limits_source() */
 	/* answer: */
 	struct tg_verdict verdict;
 	__u32 flags;		/* of the limits: shadow, action */
@@ -92,14 +92,16 @@ tg_limits_chain(const struct tg_limits *limits, const struct tg_ask *ask)
 }
 
 /*
- * 1: the source may open no more connections. Asked before the others, and not
- * by them: their stack is deep.
+ * 1: the source may open no more connections; -1: there are no limits to look
+ * at. Asked before the others, and not by them: their stack is deep.
  */
 __noinline int tg_limits_source(__u32 service, __u64 source)
 {
 	const struct tg_limits *limits = tg_limits_of(service);
 
-	return limits && unlikely(limits->source_max) &&
+	if (!limits)
+		return -1;
+	return unlikely(limits->source_max) &&
 	       tg_source_over(source, limits->source_max);
 }
 

@@ -2,9 +2,9 @@
 //! The table of sources (lib/source.h), as people and the control loop read it: mapped, so that a
 //! look at all places takes no system call each.
 
+use crate::Error;
 use crate::abi::{self, Plain, SourceRaw};
 use crate::core::Core;
-use crate::Error;
 use libbpf_rs::{MapCore, MapHandle};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -75,7 +75,9 @@ pub(crate) fn open(core: &Core) -> Result<Vec<SourceUse>, Error> {
             if open == 0 {
                 continue;
             }
-            let Some(raw) = sources.read::<SourceRaw>(set * abi::SOURCE_WAYS + way) else { continue };
+            let Some(raw) = sources.read::<SourceRaw>(set * abi::SOURCE_WAYS + way) else {
+                continue;
+            };
             let Some(service) = service_of.iter().position(|gauge| *gauge == raw.gauge) else {
                 continue;
             };

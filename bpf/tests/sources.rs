@@ -156,7 +156,12 @@ fn a_source_is_counted_while_its_connections_are_open_and_remembered_after() {
         let mut conn = w.open(v4(1));
         let silent = w.give(conn, false, |p| p);
         let of = |open, held, good, bad, exchanges| Sources {
-            open, held, good, bad, exchanges, none: 0,
+            open,
+            held,
+            good,
+            bad,
+            exchanges,
+            none: 0,
         };
         assert_eq!(silent.sources, of(1, 1, 0, 0, 0));
         assert_eq!(w.ask(&mut conn, GET).sources, of(1, 0, 0, 0, 0), "it waits for the server");

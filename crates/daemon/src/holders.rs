@@ -194,7 +194,11 @@ mod tests {
         holders.look(seconds(190), false, &[source(1, LIMIT_MIN - 1, 0, 0)]);
         assert_eq!(holders.limit(), Some(LIMIT_MIN));
         holders.look(seconds(191), false, &[source(1, LIMIT_MIN, 9, 9)]);
-        assert_eq!((holders.limit(), holders.words()), (None, None), "a minute later, and it completes");
+        assert_eq!(
+            (holders.limit(), holders.words()),
+            (None, None),
+            "a minute later, and it completes"
+        );
     }
 
     #[test]

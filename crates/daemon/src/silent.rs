@@ -72,9 +72,7 @@ mod tests {
 
     #[test]
     fn the_remedy_is_named_where_silent_connections_hold_workers_and_only_there() {
-        let says = |silent, open, length, cpu| {
-            cause(&signals(silent, open, length, cpu)).is_some()
-        };
+        let says = |silent, open, length, cpu| cause(&signals(silent, open, length, cpu)).is_some();
         assert!(says(60, 64, 40, 0.02));
         assert!(says(1, 2, 10, 0.69), "a small server has few workers");
         assert!(!says(0, 0, 40, 0.02), "nobody is silent");

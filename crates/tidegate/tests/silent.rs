@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   127.0.0.66 silent ──┐
-//!   127.0.0.9  honest ──┼─ lo ── server: 8 workers, each waits 2 s for a request
+//!   127.0.0.9  honest ──┼─ lo ── server: 16 workers, each waits 2 s for a request
 //!   127.0.0.50 a NAT ───┘
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test may")]
@@ -33,7 +33,7 @@ def work():
                 c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok')
         except OSError: pass
         c.close()
-for _ in range(8): threading.Thread(target=work).start()
+for _ in range(16): threading.Thread(target=work).start()
 ";
 
 /// Connections on which nothing is said, 30 a second. Says how many were refused so far.
@@ -59,7 +59,7 @@ while True:
     print(refused, flush=True)
 ";
 
-/// Requests from 127.0.0.LAST, 20 a second; at each fourth one more connection that says nothing, if
+/// Requests from 127.0.0.LAST, 20 a second; at each tenth one more connection that says nothing, if
 /// told to. Says of each whether it was served, and whether it was refused.
 const ASKING: &str = r"
 import socket, sys, threading, time
@@ -89,7 +89,7 @@ def silent():
 n = 0
 while True:
     threading.Thread(target=one, daemon=True).start()
-    if idle and n % 4 == 0: threading.Thread(target=silent, daemon=True).start()
+    if idle and n % 10 == 0: threading.Thread(target=silent, daemon=True).start()
     n += 1
     time.sleep(1 / 20)
 ";
@@ -123,7 +123,8 @@ impl Talker {
     fn outcome(&self, requests: usize) -> (usize, usize) {
         self.said();
         let said = wait_for("requests end", || {
-            (self.lines.lock().unwrap().len() >= requests).then(|| self.said())
+            let ended = self.lines.lock().unwrap().len();
+            (ended >= requests).then(|| self.said())
         });
         let count = |word: &str| said.iter().filter(|line| *line == word).count();
         (count("served") * requests / said.len(), count("refused"))
@@ -161,7 +162,8 @@ impl Drop for Cgroup {
 fn limit(world: &World) -> Option<u64> {
     let output = world.tidegate(&["status", "-o", "json"]);
     let snapshot: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-    let service = snapshot.pointer("/services/0").or_else(|| snapshot.pointer("/snapshot/services/0"));
+    let service =
+        snapshot.pointer("/services/0").or_else(|| snapshot.pointer("/snapshot/services/0"));
     service?.pointer("/limits/source_max")?.as_u64()
 }
 

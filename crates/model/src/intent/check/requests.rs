@@ -362,9 +362,7 @@ impl Tables {
             self.cookies.extend(rule.cookie.iter().map(CookieMatch::cookie));
             self.cookies.extend(rule.protect.iter().cloned());
         }
-        let busy = |rule: &RuleConfig| {
-            rule.bucket.is_some() && rule.sends_503()
-        };
+        let busy = |rule: &RuleConfig| rule.bucket.is_some() && rule.sends_503();
         if requests.rules.iter().any(busy) {
             let RetryAfter { from, to } = requests.retry_after;
             self.texts.insert((requests.body.clone(), requests.content_type.clone(), from, to));

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The chain of limits: accept queue, connections that wait for an answer,
- * policy. The first refusal gives the reason; the policy, which takes tokens,
- * is asked last, so tokens are taken only if all admit.
+ * The chain of limits: silent connections of the source, accept queue,
+ * connections that wait for an answer, policy. The first refusal gives the
+ * reason; the policy, which takes tokens, is asked last, so tokens are taken only
+ * if all admit.
  */
 #ifndef TG_LIMITS_H
 #define TG_LIMITS_H
 
 #include "maps.h"
 #include "packet.h"
+#include "source.h"
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {
@@ -67,10 +69,11 @@ struct tg_ask {
 	struct tg_queue queue;
 	__u32 service;
 	__s64 waiting;		/* connections that wait for an answer */
+	__u64 source;		/* key of the source (lib/source.h) */
+	int over;		/* tg_limits_source() */
 	/* answer: */
 	struct tg_verdict verdict;
-	__u32 flags;		/* of the limits: shadow */
-	__u32 pad;
+	__u32 flags;		/* of the limits: shadow, action */
 };
 
 static __always_inline struct tg_verdict
@@ -78,11 +81,28 @@ tg_limits_chain(const struct tg_limits *limits, const struct tg_ask *ask)
 {
 	__u8 refuse = limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP;
 
+	/* first: where its connections hold the server, they fill the queue, too */
+	if (ask->over)
+		return tg_verdict(refuse, TG_REASON_SOURCE);
 	if (tg_limits_queue(limits, &ask->queue))
 		return tg_verdict(refuse, TG_REASON_ACCEPT_QUEUE);
 	if (limits->waiting_max && ask->waiting >= (__s64)limits->waiting_max)
 		return tg_verdict(refuse, TG_REASON_WAITING);
 	return tg_limits_policy(limits, ask->service, &ask->event);
+}
+
+/*
+ * 1: the source may open no more connections; -1: there are no limits to look
+ * at. Asked before the others, and not by them: their stack is deep.
+ */
+__noinline int tg_limits_source(__u32 service, __u64 source)
+{
+	const struct tg_limits *limits = tg_limits_of(service);
+
+	if (!limits)
+		return -1;
+	return unlikely(limits->source_max) &&
+	       tg_source_over(source, limits->source_max);
 }
 
 /*

@@ -156,6 +156,30 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct tg_flow_sources);
+} tg_flow_sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct tg_source_set);
+} tg_source_sets SEC(".maps");
+
+/* One entry a place: TG_SOURCE_WAYS for each set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct tg_source);
+} tg_sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TG_GAUGES_MAX);
 	__type(key, __u32);
 	__type(value, struct tg_flights);

@@ -17,7 +17,7 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 15] = [
+const VALUE_SIZES: [(&str, usize); 18] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::ListenValue>()),
@@ -32,6 +32,9 @@ const VALUE_SIZES: [(&str, usize); 15] = [
     ("tg_notes", 8 * abi::NOTES_WORDS),
     ("tg_flows", abi::FLOW_SIZE * abi::FLOW_WAYS),
     ("tg_times", abi::FLOW_TIMES_SIZE * abi::FLOW_WAYS),
+    ("tg_flow_sources", abi::FLOW_SOURCE_SIZE * abi::FLOW_WAYS),
+    ("tg_source_sets", abi::SOURCE_WORD_SIZE * abi::SOURCE_WAYS),
+    ("tg_sources", size_of::<abi::SourceRaw>()),
     ("tg_flights", abi::FLIGHTS_SIZE),
 ];
 

@@ -140,7 +140,8 @@ impl Gate {
         let verdict = if self.full(queue) {
             match self.spec.action {
                 Action::Drop => Gated::Dropped,
-                Action::Reject => Gated::Reset,
+                // one client behind each of its sources
+                Action::Reject | Action::Auto => Gated::Reset,
             }
         } else {
             self.ask(now, syn)

@@ -35,6 +35,8 @@ fn kind_of(action: Action) -> VerdictKind {
     match action {
         Action::Drop => VerdictKind::Drop,
         Action::Reject => VerdictKind::Reject,
+        // a source of which nothing is known is never sent a RST
+        Action::Auto => VerdictKind::Drop,
     }
 }
 
@@ -58,7 +60,10 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
         return refuse(kind, Reason::Waiting);
     }
     let priority = class.checked_sub(1).map_or(PRIORITY_DEFAULT, |at| service.classes[at].priority);
-    policy(service, usize::from(priority))
+    let asked = policy(service, usize::from(priority));
+    let rejects = asked.kind == VerdictKind::Reject;
+    let kind = if rejects && service.action == Action::Auto { kind } else { asked.kind };
+    Asked { kind, ..asked }
 }
 
 fn policy(service: &Service, priority: usize) -> Asked {

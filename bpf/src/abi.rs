@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -47,6 +47,8 @@ pub(crate) const ANSWER_REDIRECT: u32 = 1;
 pub(crate) const FLOW_WAYS: usize = 4;
 /// Bytes of `struct tg_pending`.
 pub(crate) const PENDING_SIZE: usize = 32;
+/// Bytes of `struct tg_senders`.
+pub(crate) const SENDERS_SIZE: usize = 64 + 128;
 /// Words of `struct tg_notes`.
 pub(crate) const NOTES_WORDS: usize = 1;
 /// Bytes that one connection takes in `struct tg_flow_set`, and in `struct tg_flow_times`.
@@ -164,7 +166,7 @@ plain! {
     struct Heartbeat { now_ns: u64, reap_from: u32, reap_sets: u32 } = 16;
     /// In and out of the replay program.
     struct Replay {
-        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: [u8; 3],
+        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: u8, spared: u16,
         kind: u8, reason: u8, repeated: u8, verdict_pad: u8, delay_us: u32,
         service: u32, found: u32,
     } = 40;

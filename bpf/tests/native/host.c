@@ -396,6 +396,7 @@ static void host_maps(void)
 	HOST_MAP(tg_doors, 1);
 	HOST_MAP(tg_flights, TG_GAUGES_MAX);
 	HOST_MAP(tg_notes, 1);
+	HOST_MAP(tg_senders, HOST_SERVICES);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

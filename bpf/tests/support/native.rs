@@ -74,6 +74,7 @@ pub enum Call {
     Doors,
     Flights,
     Notes,
+    Senders,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -90,9 +91,9 @@ impl Call {
         use Call::{
             Answers, Control, Counts, Doors, Flights, Flows, Gauges, Lease, Limits,
             LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring,
-            Socket, States, Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
+            Senders, Socket, States, Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
         };
-        const MAPS: [Call; 20] = [
+        const MAPS: [Call; 21] = [
             Control,
             Lease,
             Tables,
@@ -112,6 +113,7 @@ impl Call {
             Doors,
             Flights,
             Notes,
+            Senders,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
@@ -127,8 +129,8 @@ impl Call {
 impl Call {
     /// Memory for signals, for counters, for people: without it the same happens to a packet.
     pub fn is_memory(self) -> bool {
-        use Call::{Flights, Flows, Notes, Pending, Ring, Times, Totals};
-        matches!(self, Pending | Notes | Flights | Flows | Times | Ring | Totals)
+        use Call::{Flights, Flows, Notes, Pending, Ring, Senders, Times, Totals};
+        matches!(self, Pending | Notes | Senders | Flights | Flows | Times | Ring | Totals)
     }
 }
 

@@ -13,7 +13,7 @@ use tidegate_lab::Manner;
 pub struct Scenario {
     /// Always `attacks`.
     pub kind: String,
-    /// `none`, `drop`, `reject`.
+    /// `none`, `drop`, `reject`, and what [`crate::survival`] knows beside: for all attacks.
     pub arms: Vec<String>,
     /// Load of honest clients, where an attack does not say otherwise.
     pub load: f64,
@@ -52,6 +52,9 @@ pub struct Attack {
     pub name: String,
     /// The server.
     pub server: ServerSpec,
+    /// Arms of this attack beside those of all.
+    #[serde(default)]
+    pub arms: Vec<String>,
     /// Load of honest clients during it.
     #[serde(default)]
     pub load: Option<f64>,
@@ -177,8 +180,8 @@ impl Attack {
 
     /// The arms: what happens to the product happens to nothing where there is none.
     #[must_use]
-    pub fn arms<'a>(&self, scenario: &'a Scenario) -> Vec<&'a str> {
-        let all = scenario.arms.iter().map(String::as_str);
+    pub fn arms<'a>(&'a self, scenario: &'a Scenario) -> Vec<&'a str> {
+        let all = scenario.arms.iter().chain(&self.arms).map(String::as_str);
         all.filter(|arm| self.fault.is_none() || *arm != "none").collect()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::scenario::ServerSpec;
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tidegate_lab::{
     Front, FrontKind, Lab, NftHook, NftLimit, NftRule, Product, ProductConfig, Server,
@@ -16,6 +16,8 @@ const BEHIND: u16 = 8080;
 const BACKLOG_SHORT: u32 = 5;
 /// nftables' default burst of a limit, in packets.
 const NFT_BURST: u32 = 5;
+/// Arms of tidegate with a rate set by hand.
+const FIXED: &str = "fixed-";
 /// How long HAProxy lets a request wait: the `timeout queue` of its examples.
 const QUEUE: Nanos = Nanos::from_secs(5);
 /// Where `cargo xtask setup --rivals` puts Envoy; the variable names another place.
@@ -36,7 +38,7 @@ pub(crate) struct Place<'a> {
     pub(crate) server: &'a ServerSpec,
     pub(crate) program: &'a Path,
     /// The request rules of the service; null for none.
-    pub(crate) requests: serde_json::Value,
+    pub(crate) requests: Value,
 }
 
 /// What runs; ended by [`Arm::end`], or by drop.
@@ -49,8 +51,9 @@ pub(crate) struct Arm {
 }
 
 impl Arm {
-    /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); or a
-    /// rival: `backlog`, `nft`, `nft-reject`, `haproxy`, `nginx`, `envoy`.
+    /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); `fixed-` and
+    /// a policy (tidegate with the capacity as its rate, and `drop`); or a rival: `backlog`, `nft`,
+    /// `nft-reject`, `haproxy`, `nginx`, `envoy`.
     pub(crate) fn start(place: &Place<'_>, variant: &str, known: Known) -> Result<Self> {
         let port = if matches!(variant, "haproxy" | "nginx" | "envoy") { BEHIND } else { 80 };
         let backlog = (variant == "backlog").then_some(BACKLOG_SHORT);
@@ -58,7 +61,14 @@ impl Arm {
         let mut arm = Self { product: None, front: None, rule: None, server };
         match variant {
             "none" | "backlog" => {}
-            "drop" | "reject" => arm.product = Some(product(place, variant)?),
+            "drop" | "reject" => {
+                arm.product = Some(product(place, &json!({"action": variant}), &json!({}))?);
+            }
+            _ if variant.starts_with(FIXED) => {
+                let policy = json!({"name": &variant[FIXED.len()..], "action": "drop"});
+                let control = json!({"name": "fixed", "rate": known.capacity.max(1.0)});
+                arm.product = Some(product(place, &policy, &control)?);
+            }
             "nft" | "nft-reject" => {
                 let limit = NftLimit {
                     hook: NftHook::Input,
@@ -94,8 +104,11 @@ impl Arm {
     }
 }
 
-fn product(place: &Place<'_>, action: &str) -> Result<Product> {
-    let mut web = json!({"mode": "enforce", "listen": ["*:80"], "policy": {"action": action}});
+fn product(place: &Place<'_>, policy: &Value, control: &Value) -> Result<Product> {
+    let mut web = json!({"mode": "enforce", "listen": ["*:80"], "policy": policy});
+    if control.as_object().is_some_and(|keys| !keys.is_empty()) {
+        web["control"] = control.clone();
+    }
     if !place.requests.is_null() {
         web["requests"] = place.requests.clone();
     }

@@ -81,7 +81,7 @@ impl Attacks<'_> {
     fn attack(&mut self, attack: &Attack) -> Result<()> {
         let capacity = self.capacity(attack)?;
         for round in 0..self.extent.rounds {
-            for arm in attack.arms(self.scenario) {
+            for arm in attack.arms(self.scenario, self.extent) {
                 let ran = self.run(&Now { attack, arm, round, capacity })?;
                 self.runs.push(ran);
             }

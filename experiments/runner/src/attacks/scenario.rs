@@ -42,6 +42,9 @@ pub struct Extent {
     pub attack_s: f64,
     /// Rounds.
     pub rounds: u32,
+    /// Whether the arms of single attacks are run, too.
+    #[serde(default)]
+    pub own_arms: bool,
 }
 
 /// One attack.
@@ -180,8 +183,9 @@ impl Attack {
 
     /// The arms: what happens to the product happens to nothing where there is none.
     #[must_use]
-    pub fn arms<'a>(&'a self, scenario: &'a Scenario) -> Vec<&'a str> {
-        let all = scenario.arms.iter().chain(&self.arms).map(String::as_str);
+    pub fn arms<'a>(&'a self, scenario: &'a Scenario, extent: &Extent) -> Vec<&'a str> {
+        let own = if extent.own_arms { &*self.arms } else { &[] };
+        let all = scenario.arms.iter().chain(own).map(String::as_str);
         all.filter(|arm| self.fault.is_none() || *arm != "none").collect()
     }
 }
@@ -208,7 +212,7 @@ mod tests {
 
     fn minutes(scenario: &Scenario, extent: &Extent) -> f64 {
         let of = |attack: &&Attack| {
-            let runs = attack.arms(scenario).len() as f64 * f64::from(extent.rounds);
+            let runs = attack.arms(scenario, extent).len() as f64 * f64::from(extent.rounds);
             // The load runs on for a client's patience at most, where clients wait.
             let waits =
                 if attack.hostile.iter().any(|h| h.manner != Manner::Plain) { 0.5 } else { 0.2 };
@@ -254,6 +258,6 @@ mod tests {
         assert!((fault.counts_from_s() - 24.0).abs() < 1e-9);
         let all = scenario();
         let paused = all.attacks.iter().find(|attack| attack.fault.is_some()).unwrap();
-        assert!(!paused.arms(&all).contains(&"none"));
+        assert!(!paused.arms(&all, &all.full).contains(&"none"));
     }
 }

@@ -91,9 +91,12 @@ static __always_inline __u8 tg_limits_first(const struct tg_limits *limits,
  * The three steps of the chain are not static: the verifier looks at each once,
  * and at all policies not once for each way that leads there.
  *
- * What an event costs, and whether a limit before the policy refuses it: 1. The
- * policy hears of that: who comes back after it is no first attempt.
+ * What an event costs, and whether a limit before the policy refuses it. The
+ * policy hears of that: who comes back after it is no first attempt. Zero,
+ * TG_LIMITS_REFUSED, or the reason why there is no answer.
  */
+#define TG_LIMITS_REFUSED 1
+
 __noinline int tg_limits_before(struct tg_ask *ask)
 {
 	const struct tg_limits *limits;
@@ -102,13 +105,12 @@ __noinline int tg_limits_before(struct tg_ask *ask)
 	__u8 reason;
 
 	if (!ask)
-		return 0;
+		return TG_REASON_LOOKUP_FAILED;
 	limits = tg_limits_of(ask->service);
-	state = tg_at(&tg_states, ask->service);
-	senders = tg_at(&tg_senders, ask->service);
-	if (!limits || !state)
-		return 0;
+	if (!limits)
+		return TG_REASON_LOOKUP_FAILED;
 	ask->flags = limits->flags;
+	senders = tg_at(&tg_senders, ask->service);
 	if (senders)
 		tg_senders_weigh(senders, &ask->event);
 	reason = tg_limits_first(limits, ask);
@@ -116,11 +118,14 @@ __noinline int tg_limits_before(struct tg_ask *ask)
 		return 0;
 	ask->verdict = tg_verdict(limits->flags & TG_LIMITS_REJECT ?
 				  TG_REJECT : TG_DROP, reason);
+	state = tg_at(&tg_states, ask->service);
+	if (!state)
+		return TG_LIMITS_REFUSED;
 	bpf_spin_lock(&state->lock);
 	ask->verdict.repeated = tg_policy_refused(&limits->params,
 						  &state->state, &ask->event);
 	bpf_spin_unlock(&state->lock);
-	return 1;
+	return TG_LIMITS_REFUSED;
 }
 
 /* What the policy says; zero, or the reason why there is no answer. */
@@ -151,8 +156,10 @@ __noinline int tg_limits_settle(struct tg_ask *ask)
 /* Zero, or the reason why there is no answer. */
 static __always_inline int tg_limits_admit(struct tg_ask *ask)
 {
-	if (tg_limits_before(ask))
-		return 0;
+	int reason = tg_limits_before(ask);
+
+	if (reason)
+		return reason == TG_LIMITS_REFUSED ? 0 : reason;
 	if (tg_limits_decide(ask))
 		return TG_REASON_LOOKUP_FAILED;
 	return tg_limits_settle(ask);

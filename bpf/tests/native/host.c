@@ -197,6 +197,14 @@ static void host_used(struct host_bytes *b)
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 }
 
+/* g: how many connections of a service wait from now on. */
+static void host_waiting(struct host_bytes *b)
+{
+	struct tg_gauges *gauges = native_entry(&tg_gauges, host_u8(b) * 4);
+
+	gauges->waiting = host_u64(b);
+}
+
 /* n: what the clock says, and when the daemon last said that it lives. */
 static void host_now(struct host_bytes *b)
 {
@@ -339,6 +347,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'v': return host_time_wait(b);
 	case 'u': return host_used(b);
 	case 'w': return host_window(b);
+	case 'g': return host_waiting(b);
 	case 'n': return host_now(b);
 	case 'z': return host_lose(b);
 	case 'x': return host_run(b, out, 0);

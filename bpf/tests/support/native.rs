@@ -309,6 +309,12 @@ impl Native {
         self.pending.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
     }
 
+    /// So many connections of a service wait for a response from now on.
+    pub fn waiting(&mut self, service: usize, waiting: u64) {
+        self.pending.extend_from_slice(&[b'g', service as u8]);
+        self.pending.extend_from_slice(&waiting.to_le_bytes());
+    }
+
     /// One run of the egress hook, where it was built into the ingress hook's program (tc).
     pub fn run_egress(&mut self, frame: &[u8], how: How) -> Ran {
         let arrival = Arrival { frame, socket: Socket::Nothing, loopback: false };

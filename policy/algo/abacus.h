@@ -36,8 +36,6 @@
 
 #define TG_ABACUS_PERIODS 128	/* ring size; the window is below it */
 #define TG_ABACUS_STEPS_MAX 12	/* retransmissions in a schedule */
-/* Of a period, in thousandths of a SYN: the unit of A and lambda, too. */
-#define TG_ARRIVALS_MAX (1ULL << 31)
 
 struct tg_abacus_params {
 	struct tg_bucket_params bucket;
@@ -172,15 +170,12 @@ TG_INLINE struct tg_verdict
 tg_abacus_admit(const struct tg_abacus_params *p, struct tg_abacus_state *s,
 		struct tg_abacus_stats *stats, const struct tg_event *e)
 {
-	tg_u32 milli = tg_event_milli(e);
-
 	if (!p->bucket.rate_milli || !p->period_ns) {
 		stats->admitted++;
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	}
 	tg_abacus_tick(p, s, e->now_ns);
-	s->arrivals_milli = tg_min((tg_u64)s->arrivals_milli + milli,
-				   TG_ARRIVALS_MAX);
+	s->arrivals_milli = tg_arrivals(s->arrivals_milli, e);
 	tg_bucket_refill(&p->bucket, &s->bucket, e->now_ns);
 	if (tg_bucket_take_for(&p->bucket, &s->bucket,
 			       p->reserve[e->priority & (TG_PRIORITIES - 1)],
@@ -193,7 +188,7 @@ tg_abacus_admit(const struct tg_abacus_params *p, struct tg_abacus_state *s,
 		stats->expected_again++;
 		return tg_verdict(TG_DROP, TG_REASON_EXPECTED_AGAIN);
 	}
-	if (tg_abacus_borrow(p, s, milli)) {
+	if (tg_abacus_borrow(p, s, tg_event_milli(e))) {
 		stats->borrowed++;
 		return tg_verdict(TG_DROP, TG_REASON_BORROWED);
 	}

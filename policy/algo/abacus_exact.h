@@ -49,7 +49,6 @@
 #define TG_EXACT_AVERAGES 8	/* over 1, 2, 4 … 128 periods */
 #define TG_EXACT_CATCH_UP 32	/* periods at once; longer than usual gaps */
 #define TG_EXACT_MILLI 1000	/* of a SYN: the unit of room and averages */
-#define TG_EXACT_ARRIVALS_MAX (1ULL << 31)	/* of a period, in thousandths */
 #define TG_EXACT_SHALLOW 8	/* held back of a shallow bucket: an eighth */
 #define TG_EXACT_SETS 4096
 #define TG_EXACT_WAYS 8
@@ -407,9 +406,7 @@ tg_abacus_exact_admit(const struct tg_abacus_exact_params *p,
 	v.repeated = way < TG_EXACT_WAYS;
 	c = &set->way[way & (TG_EXACT_WAYS - 1)];
 	if (!v.repeated)
-		s->arrivals_milli = tg_min((tg_u64)s->arrivals_milli +
-					   tg_event_milli(e),
-					   TG_EXACT_ARRIVALS_MAX);
+		s->arrivals_milli = tg_arrivals(s->arrivals_milli, e);
 	if (!tg_exact_take(p, s, e, v.repeated ? c->attempts + 1U : 0))
 		return v.repeated ? tg_exact_refuse_known(p, s, stats, c) :
 		       tg_exact_refuse_new(p, s, stats, set, e);

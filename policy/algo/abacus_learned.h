@@ -48,7 +48,6 @@
 #define TG_LEARNED_CROWDS 32
 #define TG_LEARNED_CALM 5		/* crowd that the bucket just serves */
 #define TG_LEARNED_MILLI 1000		/* of a SYN, of a slot */
-#define TG_LEARNED_ARRIVALS_MAX (1ULL << 31)	/* of a period, thousandths */
 #define TG_LEARNED_FINE 4		/* bits of an average below 1/1000 */
 #define TG_LEARNED_SETS 4096
 #define TG_LEARNED_WAYS 8
@@ -490,9 +489,7 @@ tg_abacus_learned_admit(const struct tg_abacus_learned_params *p,
 	way = tg_learned_find(set, tg_learned_print(e->key));
 	c = way < TG_LEARNED_WAYS ? &set->way[way] : 0;
 	if (!c)
-		s->arrivals_milli = tg_min((tg_u64)s->arrivals_milli +
-					   tg_event_milli(e),
-					   TG_LEARNED_ARRIVALS_MAX);
+		s->arrivals_milli = tg_arrivals(s->arrivals_milli, e);
 	if (tg_bucket_take_for(&p->bucket, &s->bucket,
 			       tg_learned_held(p, s, e, !!c), e))
 		return tg_learned_admitted(p, s, stats, c);

@@ -157,6 +157,14 @@ TG_INLINE tg_u32 tg_event_milli(const struct tg_event *e)
 	return 1000 - (e->spared * 1000U >> 16);
 }
 
+#define TG_ARRIVALS_MAX (1ULL << 31)	/* of a period, in thousandths */
+
+/* The arrivals of a period, in thousandths of a SYN, with this one. */
+TG_INLINE tg_u32 tg_arrivals(tg_u32 milli, const struct tg_event *e)
+{
+	return tg_min((tg_u64)milli + tg_event_milli(e), TG_ARRIVALS_MAX);
+}
+
 /* Whether a whole token is there, reserved or not. */
 TG_INLINE int tg_bucket_has(const struct tg_bucket_params *p,
 			    const struct tg_bucket *b)

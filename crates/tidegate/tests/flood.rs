@@ -55,17 +55,21 @@ fn stream(server: &Server, name: &str, rates: [f64; 2], range: u64) -> Stream {
 /// Honest clients beside a flood, which begins with the new ones.
 fn beside_a_flood(lab: &Lab, server: &Server) -> Got {
     let seconds = Nanos::from_secs_f64;
-    let phase = |name: &str, start: f64| Phase {
+    let phase = |name: &str, start: f64, end: f64| Phase {
         name: name.into(),
         start: seconds(start),
-        end: seconds(BEFORE_S + FLOODED_S),
+        end: seconds(end),
     };
+    let known_from = BEFORE_S + ONSET_S;
     let plan = LoadPlan {
         streams: vec![
             stream(server, "known", [HONEST, HONEST / 2.0], 0),
             stream(server, "new", [0.0, HONEST / 2.0], 1),
         ],
-        phases: vec![phase("all", BEFORE_S), phase("later", BEFORE_S + ONSET_S)],
+        phases: vec![
+            phase("onset", BEFORE_S, known_from),
+            phase("later", known_from, BEFORE_S + FLOODED_S),
+        ],
         timeout: seconds(PATIENCE_S),
         lag_bound: seconds(5.0),
         ..LoadPlan::default()
@@ -84,19 +88,22 @@ fn beside_a_flood(lab: &Lab, server: &Server) -> Got {
 }
 
 fn got(report: &LoadReport) -> Got {
-    let of = |streams: &[&str], phase: &str, seconds: f64| {
-        let totals =
-            streams.iter().map(|s| &report.stream(s).unwrap().phase(phase).unwrap().totals);
-        let sum = totals.fold((0.0, 0.0), |(good, offered), t| {
-            (good + t.goodput * seconds, offered + t.counts.offered as f64)
-        });
-        sum.0 / sum.1
+    let of = |streams: &[&str], phases: &[(&str, f64)]| {
+        let (mut good, mut offered) = (0.0, 0.0);
+        for stream in streams {
+            for (phase, seconds) in phases {
+                let totals = &report.stream(stream).unwrap().phase(phase).unwrap().totals;
+                good += totals.goodput * seconds;
+                offered += totals.counts.offered as f64;
+            }
+        }
+        good / offered
     };
-    let later = FLOODED_S - ONSET_S;
+    let later = ("later", FLOODED_S - ONSET_S);
     Got {
-        all: of(&["known", "new"], "all", FLOODED_S),
-        known: of(&["known"], "later", later),
-        new: of(&["new"], "later", later),
+        all: of(&["known", "new"], &[("onset", ONSET_S), later]),
+        known: of(&["known"], &[later]),
+        new: of(&["new"], &[later]),
     }
 }
 

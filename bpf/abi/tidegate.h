@@ -241,7 +241,8 @@ struct tg_pending {
 	__u32 seq;		/* of the client's */
 	__u8 copies;		/* that passed after it */
 	__u8 gauge;		/* of its service */
-	__u8 pad[2];
+	__u8 noted;		/* TG_SENDER_… of policy/chain/senders.h */
+	__u8 pad;
 };
 TG_ASSERT(sizeof(struct tg_pending) == 32);
 

@@ -380,7 +380,7 @@ static __always_inline void tg_flow_fetch(__u64 fingerprint)
  */
 static __always_inline void tg_flow_syn(const struct tg_packet *p,
 					__u64 fingerprint, __u32 gauge,
-					__u64 now_ns)
+					__u8 noted, __u64 now_ns)
 {
 	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
 	struct tg_pending *pending = tg_pending_take(fingerprint, now_ns);
@@ -396,6 +396,7 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 	pending->seq = p->seq;
 	pending->copies = 0;
 	pending->gauge = gauge;
+	pending->noted = noted;
 	pending->fingerprint = print;
 }
 
@@ -428,6 +429,25 @@ static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
 	return 1;
 }
 
+/* What is known of a service's senders moves: not static, as tg_limits_fetch(). */
+__noinline int tg_flow_replied(__u32 service, __u64 syn_ns, __u8 noted)
+{
+	struct tg_senders *senders = tg_at(&tg_senders, service);
+
+	if (senders)
+		tg_senders_replied(senders, syn_ns, noted);
+	return 0;
+}
+
+__noinline int tg_flow_proved(__u32 service, __u64 syn_ns, __u8 noted)
+{
+	struct tg_senders *senders = tg_at(&tg_senders, service);
+
+	if (senders)
+		tg_senders_proved(senders, syn_ns, noted);
+	return 0;
+}
+
 /*
  * The server's SYN-ACK. A flow that is still here under the same tuple is an
  * earlier connection whose end was not seen.
@@ -442,8 +462,11 @@ static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 	    pending->fingerprint != (__u32)(stale.fingerprint >> 32))
 		return;
 	totals = tg_at(&tg_totals, pending->gauge / TG_GAUGES_EACH);
-	if (totals && !pending->isn)
+	if (totals && !pending->isn) {
 		totals->replied++;
+		tg_flow_replied(pending->gauge / TG_GAUGES_EACH,
+				pending->syn_ns, pending->noted);
+	}
 	pending->isn = p->seq;
 	if (tg_flow_find(&stale))
 		tg_flow_free(stale.at, tg_flow_number_of(&stale),
@@ -522,6 +545,7 @@ __noinline int tg_flow_ack(const struct tg_packet *p, __u64 fingerprint,
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
 	__u64 syn_ns;
+	__u8 noted, of;
 
 	if (!p || !pending || pending->fingerprint != print)
 		return 0;
@@ -532,10 +556,13 @@ __noinline int tg_flow_ack(const struct tg_packet *p, __u64 fingerprint,
 		return 0;
 	}
 	syn_ns = pending->syn_ns;
+	noted = pending->noted;
+	of = pending->gauge;
 	/* Whoever clears the note opens the flow: once. */
 	if (__sync_val_compare_and_swap(&pending->fingerprint, print,
 					0) != print)
 		return 0;
+	tg_flow_proved(of / TG_GAUGES_EACH, syn_ns, noted);
 	tg_flow_open(p, fingerprint, gauge, syn_ns);
 	return 1;
 }

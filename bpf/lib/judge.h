@@ -121,7 +121,7 @@ static __always_inline void tg_note_syn(const struct tg_packet *p,
 	__u32 service = c->service & (TG_SERVICES_MAX - 1);
 
 	tg_flow_syn(p, c->fingerprint, c->view.table->service[service].gauge,
-		    c->ask.event.now_ns);
+		    c->ask.noted, c->ask.event.now_ns);
 }
 
 static __always_inline enum tg_action

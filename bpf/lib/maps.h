@@ -115,6 +115,15 @@ struct {
 	__type(value, struct tg_gauges);
 } tg_gauges SEC(".maps");
 
+/* By service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_senders);
+} tg_senders SEC(".maps");
+
 /* Tokens for answers; per CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

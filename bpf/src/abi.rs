@@ -48,6 +48,8 @@ pub(crate) const ANSWER_REDIRECT: u32 = 1;
 pub(crate) const FLOW_WAYS: usize = 4;
 /// Bytes of `struct tg_pending`.
 pub(crate) const PENDING_SIZE: usize = 32;
+/// Bytes of `struct tg_senders`.
+pub(crate) const SENDERS_SIZE: usize = 64 + 128;
 /// Words of `struct tg_notes`.
 pub(crate) const NOTES_WORDS: usize = 1;
 /// Bytes that one connection takes in `struct tg_flow_set`, and in `struct tg_flow_times`.
@@ -181,7 +183,7 @@ plain! {
     struct Heartbeat { now_ns: u64, reap_from: u32, reap_sets: u32 } = 16;
     /// In and out of the replay program.
     struct Replay {
-        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: [u8; 3],
+        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: u8, spared: u16,
         kind: u8, reason: u8, repeated: u8, verdict_pad: u8, delay_us: u32,
         service: u32, found: u32,
     } = 40;

@@ -50,7 +50,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 23] = [
+pub(crate) const SHARED: [&str; 24] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -66,6 +66,7 @@ pub(crate) const SHARED: [&str; 23] = [
     "tg_gauges",
     "tg_answers",
     "tg_pending",
+    "tg_senders",
     "tg_notes",
     "tg_flows",
     "tg_times",

@@ -199,6 +199,14 @@ static void host_used(struct host_bytes *b)
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 }
 
+/* g: how many connections of a service wait from now on. */
+static void host_waiting(struct host_bytes *b)
+{
+	struct tg_gauges *gauges = native_entry(&tg_gauges, host_u8(b) * 4);
+
+	gauges->waiting = host_u64(b);
+}
+
 /* n: what the clock says, and when the daemon last said that it lives. */
 static void host_now(struct host_bytes *b)
 {
@@ -369,6 +377,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'v': return host_time_wait(b);
 	case 'u': return host_used(b);
 	case 'w': return host_window(b);
+	case 'g': return host_waiting(b);
 	case 'n': return host_now(b);
 	case 'z': return host_lose(b);
 	case 'x': return host_run(b, out, 0);
@@ -429,6 +438,7 @@ static void host_maps(void)
 	HOST_MAP(tg_flow_sources, HOST_TABLE);
 	HOST_MAP(tg_source_sets, HOST_TABLE / TG_SOURCE_WAYS);
 	HOST_MAP(tg_sources, HOST_TABLE);
+	HOST_MAP(tg_senders, HOST_SERVICES);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

@@ -77,6 +77,7 @@ pub enum Call {
     FlowSources,
     SourceSets,
     Sources,
+    Senders,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -93,10 +94,10 @@ impl Call {
         use Call::{
             Answers, Control, Counts, Doors, Flights, FlowSources, Flows, Gauges, Lease, Limits,
             LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring,
-            Socket, SourceSets, Sources, States, Store, Tables, Tail, Times, ToTcp, ToTimeWait,
-            Totals,
+            Senders, Socket, SourceSets, Sources, States, Store, Tables, Tail, Times, ToTcp,
+            ToTimeWait, Totals,
         };
-        const MAPS: [Call; 23] = [
+        const MAPS: [Call; 24] = [
             Control,
             Lease,
             Tables,
@@ -119,6 +120,7 @@ impl Call {
             FlowSources,
             SourceSets,
             Sources,
+            Senders,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
@@ -135,9 +137,10 @@ impl Call {
     /// Memory for signals, for counters, for people: without it the same happens to a packet.
     pub fn is_memory(self) -> bool {
         use Call::{
-            Flights, FlowSources, Flows, Notes, Pending, Ring, SourceSets, Sources, Times, Totals,
+            Flights, FlowSources, Flows, Notes, Pending, Ring, Senders, SourceSets, Sources, Times,
+            Totals,
         };
-        matches!(self, Pending | Notes | Flights | Flows | Times | Ring | Totals)
+        matches!(self, Pending | Notes | Senders | Flights | Flows | Times | Ring | Totals)
             || matches!(self, FlowSources | SourceSets | Sources)
     }
 }
@@ -332,6 +335,12 @@ impl Native {
     pub fn use_tokens(&mut self, service: usize, used: u32) {
         self.pending.extend_from_slice(&[b'u', service as u8]);
         self.pending.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
+    }
+
+    /// So many connections of a service wait for a response from now on.
+    pub fn waiting(&mut self, service: usize, waiting: u64) {
+        self.pending.extend_from_slice(&[b'g', service as u8]);
+        self.pending.extend_from_slice(&waiting.to_le_bytes());
     }
 
     /// One run of the egress hook, where it was built into the ingress hook's program (tc).

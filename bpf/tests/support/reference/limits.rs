@@ -19,14 +19,6 @@ pub struct Asked {
     pub took_token: bool,
 }
 
-impl Asked {
-    /// A refusal, and the policy's own.
-    pub fn is_of_policy(&self) -> bool {
-        let before = matches!(self.reason, Reason::AcceptQueue | Reason::Waiting);
-        self.kind != VerdictKind::Admit && !before
-    }
-}
-
 fn refuse(kind: VerdictKind, reason: Reason) -> Asked {
     Asked { kind, reason, took_token: false }
 }

@@ -90,7 +90,7 @@ impl Attacks<'_> {
         let capacity = before.capacity;
         let mut made = Vec::new();
         for round in 0..self.extent.rounds {
-            for arm in attack.arms(self.scenario) {
+            for arm in attack.arms(self.scenario, self.extent) {
                 made.push(self.run(&Now { attack, arm, round, capacity })?);
             }
         }

@@ -13,7 +13,7 @@ use tidegate_lab::Manner;
 pub struct Scenario {
     /// Always `attacks`.
     pub kind: String,
-    /// `none`, `drop`, `reject`.
+    /// `none`, `drop`, `reject`, and what [`crate::survival`] knows beside: for all attacks.
     pub arms: Vec<String>,
     /// Load of honest clients, where an attack does not say otherwise.
     pub load: f64,
@@ -42,6 +42,9 @@ pub struct Extent {
     pub attack_s: f64,
     /// Rounds.
     pub rounds: u32,
+    /// Whether the arms of single attacks are run, too.
+    #[serde(default)]
+    pub own_arms: bool,
 }
 
 /// One attack.
@@ -52,6 +55,9 @@ pub struct Attack {
     pub name: String,
     /// The server.
     pub server: ServerSpec,
+    /// Arms of this attack beside those of all.
+    #[serde(default)]
+    pub arms: Vec<String>,
     /// Load of honest clients during it.
     #[serde(default)]
     pub load: Option<f64>,
@@ -207,8 +213,9 @@ impl Attack {
 
     /// The arms: what happens to the product happens to nothing where there is none.
     #[must_use]
-    pub fn arms<'a>(&self, scenario: &'a Scenario) -> Vec<&'a str> {
-        let all = scenario.arms.iter().map(String::as_str);
+    pub fn arms<'a>(&'a self, scenario: &'a Scenario, extent: &Extent) -> Vec<&'a str> {
+        let own = if extent.own_arms { &*self.arms } else { &[] };
+        let all = scenario.arms.iter().chain(own).map(String::as_str);
         all.filter(|arm| self.fault.is_none() || *arm != "none").collect()
     }
 }
@@ -237,7 +244,7 @@ mod tests {
 
     fn minutes(scenario: &Scenario, extent: &Extent) -> f64 {
         let of = |attack: &&Attack| {
-            let runs = attack.arms(scenario).len() as f64 * f64::from(extent.rounds);
+            let runs = attack.arms(scenario, extent).len() as f64 * f64::from(extent.rounds);
             // The load runs on for a client's patience at most, where clients wait.
             let waits =
                 if attack.hostile.iter().any(|h| h.manner != Manner::Plain) { 0.5 } else { 0.2 };
@@ -294,7 +301,7 @@ mod tests {
         assert!((kill.counts_from_s() - 4.0).abs() < 1e-9);
         let all = scenario();
         let paused = all.attacks.iter().find(|attack| attack.fault.is_some()).unwrap();
-        assert!(!paused.arms(&all).contains(&"none"));
+        assert!(!paused.arms(&all, &all.full).contains(&"none"));
         let beside = all.attacks.iter().filter(|attack| attack.is_beside_capacity());
         let names: Vec<&str> = beside.map(|attack| attack.name.as_str()).collect();
         assert_eq!(names, ["time-wait", "pause", "release", "start", "kill", "restart", "upgrade"]);

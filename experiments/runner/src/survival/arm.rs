@@ -3,7 +3,7 @@
 
 use super::scenario::ServerSpec;
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tidegate_lab::{
     FailsafePolicy, Front, FrontKind, Lab, NftHook, NftLimit, NftRule, Product, ProductConfig,
@@ -17,6 +17,8 @@ const BEHIND: u16 = 8080;
 const BACKLOG_SHORT: u32 = 5;
 /// nftables' default burst of a limit, in packets.
 const NFT_BURST: u32 = 5;
+/// Arms of tidegate with a rate set by hand.
+const FIXED: &str = "fixed-";
 /// How long HAProxy lets a request wait: the `timeout queue` of its examples.
 const QUEUE: Nanos = Nanos::from_secs(5);
 /// When a response is a failure for failsafe-go's throttler: the objective.
@@ -67,7 +69,7 @@ pub(crate) struct Place<'a> {
     pub(crate) server: &'a ServerSpec,
     pub(crate) program: &'a Path,
     /// The request rules of the service; null for none.
-    pub(crate) requests: serde_json::Value,
+    pub(crate) requests: Value,
 }
 
 /// What runs; ended by [`Arm::end`], or by drop.
@@ -80,8 +82,9 @@ pub(crate) struct Arm {
 }
 
 impl Arm {
-    /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); or a
-    /// rival: `backlog`, `nft`, `nft-reject`, or one of [`FRONTS`].
+    /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); `fixed-` and
+    /// a policy (tidegate with the capacity as its rate, and `drop`); or a rival: `backlog`, `nft`,
+    /// `nft-reject`, or one of [`FRONTS`].
     pub(crate) fn start(place: &Place<'_>, variant: &str, known: Known) -> Result<Self> {
         Self::start_set(place, variant, &Setting::of(known))
     }
@@ -94,7 +97,14 @@ impl Arm {
         let mut arm = Self { product: None, front: None, rule: None, server };
         match variant {
             "none" | "backlog" => {}
-            "drop" | "reject" => arm.product = Some(product(place, variant)?),
+            "drop" | "reject" => {
+                arm.product = Some(product(place, &json!({"action": variant}), &json!({}))?);
+            }
+            _ if variant.starts_with(FIXED) => {
+                let policy = json!({"name": &variant[FIXED.len()..], "action": "drop"});
+                let control = json!({"name": "fixed", "rate": set.rate.max(1.0)});
+                arm.product = Some(product(place, &policy, &json!({"control": control}))?);
+            }
             "nft" | "nft-reject" => {
                 let limit = NftLimit {
                     hook: NftHook::Input,
@@ -142,20 +152,17 @@ impl Arm {
 
 /// tidegate beside a server whose CPU time it cannot see.
 pub(crate) fn product_without_cpu(place: &Place<'_>, action: &str) -> Result<Product> {
-    product_with(place, action, json!({"cpus": NO_CPU}))
+    product(place, &json!({"action": action}), &json!({"process": {"cpus": NO_CPU}}))
 }
 
-fn product(place: &Place<'_>, action: &str) -> Result<Product> {
-    product_with(place, action, serde_json::Value::Null)
-}
-
-fn product_with(place: &Place<'_>, action: &str, process: serde_json::Value) -> Result<Product> {
-    let mut web = json!({"mode": "enforce", "listen": ["*:80"], "policy": {"action": action}});
+/// tidegate with this policy, and with these keys beside the defaults of its service.
+fn product(place: &Place<'_>, policy: &Value, keys: &Value) -> Result<Product> {
+    let mut web = json!({"mode": "enforce", "listen": ["*:80"], "policy": policy});
+    for (key, value) in keys.as_object().into_iter().flatten() {
+        web[key] = value.clone();
+    }
     if !place.requests.is_null() {
         web["requests"] = place.requests.clone();
-    }
-    if !process.is_null() {
-        web["process"] = process;
     }
     let services = json!({"web": web});
     let config = ProductConfig { services, ..ProductConfig::one("web", &[]) };

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 /// Target, harness, and what the harness is told: the hook's file, its function, its context.
-const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 4] = [
+const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 5] = [
     (
         "hook_xdp",
         "hook.c",
@@ -18,6 +18,15 @@ const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 4] = [
         "hook_tc",
         "hook.c",
         &[("TG_HOOK", Some("\"hook/tc.bpf.c\"")), ("TG_HOOK_FN", Some("tg_ingress"))],
+    ),
+    (
+        "turns",
+        "turns.c",
+        &[
+            ("TG_HOOK", Some("\"hook/tc.bpf.c\"")),
+            ("TG_HOOK_FN", Some("tg_ingress")),
+            ("TG_HOOK_EGRESS", Some("\"hook/egress.bpf.c\"")),
+        ],
     ),
     ("policy", "policy.c", &[]),
     ("request", "request.c", &[]),

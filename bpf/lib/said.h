@@ -147,8 +147,8 @@ static long tg_hello_alpn(__u32 i, struct tg_hello_walk *w)
 		return 1;
 	if (((__u32)b[0] << 8 | b[1]) == TG_EXTENSION_ALPN) {
 		/* browsers and libraries name it first: 02 "h2" */
-		w->h2 = !TG_LOAD_BYTES(w->ctx, w->at, b, sizeof(b)) &&
-			b[6] == 2 && b[7] == 'h' && b[8] == '2';
+		if (!TG_LOAD_BYTES(w->ctx, w->at, b, sizeof(b)))
+			w->h2 = b[6] == 2 && b[7] == 'h' && b[8] == '2';
 		return 1;
 	}
 	w->at += 4 + ((__u32)b[2] << 8 | b[3]);
@@ -322,8 +322,6 @@ static __always_inline void tg_said_end(struct tg_said_ask *ask, __u32 length)
 			ask->said = TG_SAID_REQUEST;
 	} else if (length > TG_FINISHED_SHA384) {
 		ask->client |= TG_CLIENT_CERT;
-	} else if (length == TG_END_OF_EARLY_DATA) {
-		ask->client |= TG_CLIENT_EARLY;
 	}
 }
 
@@ -353,6 +351,11 @@ static __always_inline void tg_said_record(struct tg_said_ask *ask,
 	if (ask->talk != TG_TALK_TLS13) {
 		if (tg_is_request12(ask, r->length))
 			ask->said = TG_SAID_REQUEST;
+	} else if (r->length == TG_END_OF_EARLY_DATA) {
+		/* its Finished follows, also where the server has replied to
+		 * early data before it */
+		ask->client |= TG_CLIENT_EARLY;
+		ask->client &= ~TG_CLIENT_FINISHED;
 	} else if (!(ask->client & TG_CLIENT_FINISHED)) {
 		tg_said_end(ask, r->length);
 	} else if (tg_is_request(ask, r->length)) {

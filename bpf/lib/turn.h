@@ -250,6 +250,11 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 			known = 0;	/* one size a flight */
 		if (known > way->flight_records) {
 			at = known - way->flight_records;
+			/* nothing but tickets: more of them than were seen so far */
+			if (way->flight_records + alike <=
+				    TG_FLIGHT_RECORDS_MAX &&
+			    tg_flight_possible(ask, alike))
+				at = alike;
 			at = at < alike ? at : alike;
 			way->flight = bytes;
 			way->flight_records += at;
@@ -575,6 +580,22 @@ static __always_inline void tg_turn_more(const struct tg_flow *flow,
 
 /* ---- packets ---- */
 
+/*
+ * 1: the client says something. One byte asks whether the peer is there (RFC 1122,
+ * 4.2.3.6) or whether its window is open: no request is as short.
+ */
+static __always_inline int tg_turn_says(const struct tg_packet *p)
+{
+	return p->payload > 1;
+}
+
+/* 1: what a client says is more of what the server owes a response to. */
+static __always_inline int tg_turn_owed(__u64 meta)
+{
+	return meta & (TG_FLOW_TURN | TG_FLOW_WAITING) &&
+	       !(meta & TG_FLOW_BEHIND);
+}
+
 static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 {
 	struct tg_totals *totals = tg_flow_totals(meta);
@@ -596,30 +617,28 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 	}
 }
 
-/* A packet of the client; `reset`: a RST that the stack would believe. */
-static __always_inline void tg_flow_ingress(TG_CONTEXT *ctx,
-					    const struct tg_flow *flow,
-					    const struct tg_packet *p,
-					    int reset)
+/*
+ * A packet of the client that may change something; `reset`: a RST that the stack
+ * would believe. Not inlined, as what follows: most packets need nothing of it,
+ * and what they run should lie together.
+ */
+static __noinline void tg_turn_in(TG_CONTEXT *ctx, const struct tg_flow *flow,
+				  const struct tg_packet *p, __u64 meta,
+				  int reset)
 {
-	__u64 meta = tg_flow_read(flow);
 	struct tg_flow_way *way;
 
-	if (unlikely(meta == TG_FLOW_NONE))
-		return;
 	if (reset) {
 		tg_flow_end(flow, meta);
 		return;
 	}
 	if (p->flags & TG_TCP_RST)
 		return;
-	/* one byte asks whether the peer is there (RFC 1122, 4.2.3.6) or whether
-	 * its window is open: no request is as short */
-	if (p->payload > 1) {
-		if (meta & TG_FLOW_TURN && !(meta & TG_FLOW_BEHIND))
-			tg_turn_more(flow, p, &meta);
-		else if (!(meta & TG_FLOW_WAITING) || meta & TG_FLOW_BEHIND)
+	if (tg_turn_says(p)) {
+		if (!tg_turn_owed(meta))
 			tg_turn_client(ctx, flow, p, &meta);
+		else if (meta & TG_FLOW_TURN)
+			tg_turn_more(flow, p, &meta);
 	}
 	if (unlikely(p->flags & TG_TCP_FIN)) {
 		way = tg_flow_way(flow);
@@ -631,6 +650,44 @@ static __always_inline void tg_flow_ingress(TG_CONTEXT *ctx,
 		tg_flow_touch(flow, meta);
 }
 
+/* A packet of the server's that may change something. */
+static __noinline void tg_turn_out(TG_CONTEXT *ctx, const struct tg_flow *flow,
+				   const struct tg_packet *p, __u64 meta)
+{
+	struct tg_flow_way *way;
+
+	if (p->payload && meta & TG_FLOW_WATCH)
+		meta = tg_turn_server(ctx, flow, p, meta);
+	if (p->flags & (TG_TCP_FIN | TG_TCP_RST)) {
+		way = tg_flow_way(flow);
+		if (way && meta != TG_FLOW_NONE && meta & TG_FLOW_BEHIND &&
+		    !(p->flags & TG_TCP_RST))
+			tg_turn_mistaken(flow, way, &meta);
+		tg_flow_end(flow, meta);
+	} else if (meta != TG_FLOW_NONE) {
+		tg_flow_touch(flow, meta);
+	}
+}
+
+/* A packet of the client; `reset` as above. */
+static __always_inline void tg_flow_ingress(TG_CONTEXT *ctx,
+					    const struct tg_flow *flow,
+					    const struct tg_packet *p,
+					    int reset)
+{
+	__u64 meta = tg_flow_read(flow), now_ns;
+
+	if (unlikely(meta == TG_FLOW_NONE))
+		return;
+	if (likely(!(p->flags & (TG_TCP_FIN | TG_TCP_RST)))) {
+		now_ns = bpf_ktime_get_coarse_ns();
+		if (likely(tg_flow_idle(meta, now_ns) < TG_FLOW_TOUCH) &&
+		    (!tg_turn_says(p) || tg_turn_owed(meta)))
+			return;
+	}
+	tg_turn_in(ctx, flow, p, meta, reset);
+}
+
 /* A packet of the server. */
 static __always_inline void tg_flow_egress(TG_CONTEXT *ctx,
 					   const struct tg_flow *flow,
@@ -640,18 +697,11 @@ static __always_inline void tg_flow_egress(TG_CONTEXT *ctx,
 
 	if (unlikely(meta == TG_FLOW_NONE))
 		return;
-	if (p->payload && meta & TG_FLOW_WATCH)
-		meta = tg_turn_server(ctx, flow, p, meta);
-	if (p->flags & (TG_TCP_FIN | TG_TCP_RST)) {
-		struct tg_flow_way *way = tg_flow_way(flow);
-
-		if (way && meta != TG_FLOW_NONE && meta & TG_FLOW_BEHIND &&
-		    !(p->flags & TG_TCP_RST))
-			tg_turn_mistaken(flow, way, &meta);
-		tg_flow_end(flow, meta);
-	} else if (meta != TG_FLOW_NONE) {
+	if (likely(!(p->payload && meta & TG_FLOW_WATCH) &&
+		   !(p->flags & (TG_TCP_FIN | TG_TCP_RST))))
 		tg_flow_touch(flow, meta);
-	}
+	else
+		tg_turn_out(ctx, flow, p, meta);
 }
 
 #endif

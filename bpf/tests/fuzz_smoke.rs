@@ -12,6 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::cases::all;
+use support::dialog::{hello, record, sealed};
 use support::engine::Hook;
 use support::harness::{HEAD, differential};
 use support::heads;
@@ -29,8 +30,13 @@ const HOOK_HEAD: usize = 12;
 const SEED_MAX: usize = 600;
 /// Seeds of the policies: each a whole life of random bytes, some with sane parameters.
 const POLICY_SEEDS: usize = 400;
+/// Conversations by the dice among the seeds of exchanges, and segments in each.
+const TURNS_SEEDS: usize = 120;
+const TURNS_STEPS: usize = 24;
 /// Seeds of the recogniser, of each kind: requests, answers, hellos, bodies.
 const REQUEST_SEEDS: usize = 150;
+/// The longest input of a harness (harness/smoke.c).
+const SMOKE_INPUT_MAX: usize = 8192;
 /// The environment variable that names a directory for the seeds.
 const CORPUS: &str = "TIDEGATE_CORPUS";
 
@@ -143,6 +149,63 @@ fn the_recogniser() {
     let count = run(&binary, &seeds);
     println!("request: {count} inputs");
     assert!(count > 100_000, "{count} inputs");
+}
+
+/// What clients and servers say, by the dice: both as input of harness/turns.c.
+fn said(dice: &mut Dice) -> Vec<u8> {
+    let h2 = |kind: u8, length: usize| {
+        let mut bytes = vec![0, 0, length as u8, kind, 0, 0, 0, 0, 1];
+        bytes.resize(9 + length, 0);
+        bytes
+    };
+    let length = *dice.pick(&[2, 9, 13, 17, 18, 36, 52, 61, 90, 120, 233, 700]);
+    match dice.below(12) {
+        0 => b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n".to_vec(),
+        1 => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(),
+        2 => b"HTTP/1.1 101 Switching Protocols\r\n\r\n".to_vec(),
+        3 => [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*h2(4, 18)].concat(),
+        4 => [h2(8, 4), h2(1, 40)].concat(),
+        5 => hello(&["h2", "http/1.1"][dice.below(3)..]),
+        6 => [record(22, 122), record(20, 1), sealed(40), sealed(900)].concat(),
+        7 => [record(20, 1), sealed(36), sealed(length)].concat(),
+        8 => [record(22, 70), record(20, 1), record(22, 40)].concat(),
+        9 => [sealed(233), sealed(233), sealed(length)].concat(),
+        10 => vec![0xaa; length],
+        _ => sealed(length),
+    }
+}
+
+/// A segment: eight bytes (`struct fuzz_step`) and its payload.
+fn step(flags: u8, who: u8, pause: u8, payload: &[u8]) -> Vec<u8> {
+    let [low, high] = (payload.len() as u16).to_le_bytes();
+    [&[flags, who, pause, 0, 0, 0, low, high], payload].concat()
+}
+
+#[test]
+fn exchanges() {
+    let directory = tempfile::tempdir().unwrap();
+    let hooks = ["-DTG_HOOK=\"hook/tc.bpf.c\"", "-DTG_HOOK_EGRESS=\"hook/egress.bpf.c\""];
+    let binary =
+        build("turns.c", &[hooks[0], hooks[1], "-DTG_HOOK_FN=tg_ingress"], directory.path());
+    let mut dice = Dice::new(seed());
+    let mut seeds = Vec::new();
+    for _ in 0..TURNS_SEEDS {
+        let who = (dice.below(4) as u8) << 1;
+        let mut input = [step(2, who, 0, &[]), step(18, who | 1, 0, &[])].concat();
+        input.extend(step(16, who, 0, &[]));
+        for _ in 0..TURNS_STEPS {
+            let server = u8::from(dice.one_in(2));
+            let flags = if dice.one_in(12) { 17 } else { 24 };
+            let pause = if dice.one_in(6) { 80 } else { 1 };
+            input.extend(step(flags, who | server, pause, &said(&mut dice)));
+        }
+        input.truncate(SMOKE_INPUT_MAX);
+        seeds.push(input);
+    }
+    write_corpus("turns", &seeds);
+    let count = run(&binary, &seeds);
+    println!("turns: {count} inputs");
+    assert!(count > 30_000, "{count} inputs");
 }
 
 #[test]

@@ -15,4 +15,5 @@ pub mod refusals;
 pub mod requests;
 pub mod space;
 pub mod tables;
+pub mod turns;
 pub mod worker;

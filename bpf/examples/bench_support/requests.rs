@@ -212,10 +212,10 @@ impl Kind {
 
 /// The kernel counts while this lives.
 #[derive(Debug)]
-struct Counting(String);
+pub struct Counting(String);
 
 impl Counting {
-    fn start() -> Result<Self> {
+    pub fn start() -> Result<Self> {
         let before = std::fs::read_to_string(STATS).context(STATS)?;
         std::fs::write(STATS, "1").context(STATS)?;
         Ok(Self(before))

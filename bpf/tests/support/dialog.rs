@@ -2,13 +2,27 @@
 //! A connection as both sides tell it, with sequence numbers that follow from what was said.
 
 use super::connection::give;
+use super::engine::Arrival;
 use super::native::{How, NOW, Native, Signals};
 use super::packet::{CLIENT4, FIN, PSH, Packet, RST, SERVER4, eth};
+use super::reference::Socket;
 use super::setup::{SECOND, Setup};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A packet of a conversation: when, of the server's, its bytes.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub at_ns: u64,
+    pub egress: bool,
+    pub frame: Vec<u8>,
+}
 
 /// A connection in the native tc program.
 pub struct Dialog<'a> {
     pub native: &'a mut Native,
+    /// What was said, for who wants to say it again.
+    told: Rc<RefCell<Vec<Told>>>,
     port: u16,
     client: u32,
     server: u32,
@@ -20,8 +34,13 @@ const MS: u64 = SECOND / 1000;
 impl<'a> Dialog<'a> {
     /// A fresh table, and a connection whose handshake has ended.
     pub fn new(native: &'a mut Native, setup: &Setup) -> Self {
+        Self::told(native, setup, Rc::default())
+    }
+
+    /// The same, and everything that is said is written down.
+    pub fn told(native: &'a mut Native, setup: &Setup, told: Rc<RefCell<Vec<Told>>>) -> Self {
         native.set(setup);
-        Self { native, port: 9_999, client: 0, server: 0, now: NOW }.next()
+        Self { native, told, port: 9_999, client: 0, server: 0, now: NOW }.next()
     }
 
     /// Another connection; what was learned from the ones before stays.
@@ -48,7 +67,9 @@ impl<'a> Dialog<'a> {
     fn give(&mut self, egress: bool, change: impl FnOnce(Packet) -> Packet) -> Signals {
         self.native.advance_to(self.now);
         let frame = change(self.packet(egress)).bytes();
-        give(self.native, (&frame, egress), How::default()).signals
+        let signals = give(self.native, (&frame, egress), How::default()).signals;
+        self.told.borrow_mut().push(Told { at_ns: self.now, egress, frame });
+        signals
     }
 
     pub fn wait_ms(&mut self, ms: u64) -> &mut Self {
@@ -94,6 +115,19 @@ impl<'a> Dialog<'a> {
 
     pub fn server_fin(&mut self) -> Signals {
         self.give(true, |p| p.flags(FIN))
+    }
+
+    pub fn server_reset(&mut self) -> Signals {
+        self.give(true, |p| p.flags(RST))
+    }
+
+    /// A RST whose number is outside of the window of the socket.
+    pub fn client_reset_outside(&mut self) -> Signals {
+        self.native.advance_to(self.now);
+        self.native.window(self.client + 5_000, 1_000);
+        let frame = self.packet(false).flags(RST).bytes();
+        let arrival = Arrival { frame: &frame, socket: Socket::Established, loopback: false };
+        self.native.run(&arrival, How::default()).signals
     }
 
     pub fn client_reset(&mut self) -> Signals {

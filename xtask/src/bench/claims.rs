@@ -56,6 +56,37 @@ pub(super) const PACKETS: &[Claim] = &[
 /// (`dual-admission/refusal-cost`).
 pub(super) const REQUESTS: &[Claim] = &[];
 
+/// Budgets of decision 5: what the first payload of a turn may add to a packet without payload of a
+/// connection that is as far, and a ClientHello, whose extensions are walked.
+const FIRST_PAYLOAD_NS: f64 = 400.0;
+const HELLO_NS: f64 = 1500.0;
+
+const fn first_payload(subject: &'static str, beside: &'static str) -> Claim {
+    Claim { subject, beside, bound: Bound::AddsAtMost(FIRST_PAYLOAD_NS) }
+}
+
+const fn hello(subject: &'static str) -> Claim {
+    Claim { subject, beside: "silent-ack", bound: Bound::AddsAtMost(HELLO_NS) }
+}
+
+/// Of the client's side and of the server's, each beside a packet without payload of the same hook.
+pub(super) const TURNS: &[Claim] = &[
+    first_payload("http1-request", "silent-ack"),
+    first_payload("http1-next-request", "idle-ack"),
+    first_payload("http1-response", "waiting-ack"),
+    hello("tls-hello"),
+    hello("tls-hello-long"),
+    first_payload("tls13-flight", "waiting-ack"),
+    first_payload("tls13-request", "idle-ack"),
+    first_payload("tls13-tickets", "waiting-ack"),
+    first_payload("tls13-response", "waiting-ack"),
+    first_payload("tls13-window", "idle-ack"),
+    first_payload("tls13-next-request", "idle-ack"),
+    first_payload("h2-request", "silent-ack"),
+    first_payload("h2-control", "waiting-ack"),
+    first_payload("h2-response", "waiting-ack"),
+];
+
 /// `socket-floor` is measured beside them: no program that asks the kernel for the socket of a SYN,
 /// as ours must, can do better.
 pub(super) const REFUSALS: &[Claim] = &[

@@ -9,6 +9,7 @@
 //! tidegate-sim, or a program on somebody else's simulator): they keep what they loaded between
 //! rounds, and this crate builds without them. [`worker`] describes the protocol.
 
+mod beside;
 mod claims;
 mod machine;
 mod peers;
@@ -19,7 +20,7 @@ mod worker;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::process;
@@ -39,6 +40,9 @@ pub(crate) struct Options {
     /// Only subjects whose name contains this
     #[arg(long, global = true)]
     only: Option<String>,
+    /// A worker of another build: each of its subjects is measured beside ours of that name
+    #[arg(long, global = true, value_name = "PROGRAM")]
+    beside: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand, ValueEnum)]
@@ -47,6 +51,8 @@ enum Bench {
     Packets,
     /// Cost of one packet in the hooks that judge requests, in nanoseconds
     Requests,
+    /// Cost of one packet by its place in an exchange, in nanoseconds
+    Turns,
     /// Cost of one refusal, ours and what else an operator could take, in nanoseconds
     Refusals,
     /// Cost of one SYN in the simulator, beside the same model in SimPy and on ns-3
@@ -54,12 +60,14 @@ enum Bench {
 }
 
 impl Bench {
-    const ALL: [Self; 4] = [Self::Packets, Self::Requests, Self::Refusals, Self::Simulator];
+    const ALL: [Self; 5] =
+        [Self::Packets, Self::Requests, Self::Turns, Self::Refusals, Self::Simulator];
 
     fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
             Self::Requests => "requests",
+            Self::Turns => "turns",
             Self::Refusals => "refusals",
             Self::Simulator => "simulator",
         }
@@ -68,7 +76,7 @@ impl Bench {
     /// The crate whose example is the worker.
     fn package(self) -> &'static str {
         match self {
-            Self::Packets | Self::Requests | Self::Refusals => "tidegate-bpf",
+            Self::Packets | Self::Requests | Self::Turns | Self::Refusals => "tidegate-bpf",
             Self::Simulator => "tidegate-sim",
         }
     }
@@ -85,6 +93,7 @@ impl Bench {
         match self {
             Self::Packets => claims::PACKETS,
             Self::Requests => claims::REQUESTS,
+            Self::Turns => claims::TURNS,
             Self::Refusals => claims::REFUSALS,
             Self::Simulator => claims::SIMULATOR,
         }
@@ -109,6 +118,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.what != Some(Bench::Simulator) {
         process::need_root("it loads BPF programs and makes network namespaces")?;
     }
+    if options.beside.is_some() && options.what.is_none() {
+        bail!("--beside needs the bench that the program is a worker of");
+    }
     let out = process::root().join(&options.out);
     std::fs::create_dir_all(&out).with_context(|| format!("making {}", options.out.display()))?;
     let machine = machine::Machine::read();
@@ -118,14 +130,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if let Some(only) = &options.only {
             subjects.retain(|subject| subject.name().contains(only.as_str()));
         }
-        let mut subjects: Vec<Box<dyn Subject>> =
-            subjects.into_iter().map(|subject| Box::new(subject) as Box<dyn Subject>).collect();
+        let mut subjects: Vec<Box<dyn Subject>> = match &options.beside {
+            Some(program) => {
+                let others = worker::connect(&mut process::command(program))?;
+                beside::pairs(subjects, others)
+            }
+            None => subjects.into_iter().map(|subject| Box::new(subject) as _).collect(),
+        };
         let rounds = usize::try_from(options.rounds)?;
         let samples = plan::interleave(&mut subjects, rounds, &mut |done, all| {
             eprint!("\rbench {}: {done} of {all}", bench.name());
         })?;
         eprintln!();
         let result = report::Report::new(bench.name(), &machine, samples, bench.claims());
+        let result = if options.beside.is_some() { result.compared() } else { result };
         print!("{result}");
         let path = out.join(format!("{}.json", bench.name()));
         std::fs::write(&path, serde_json::to_string_pretty(&result)?)

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use super::beside::BESIDE;
 use super::claims::{Bound, Claim};
 use super::machine::Machine;
 use super::plan::Samples;
@@ -17,6 +18,18 @@ pub(super) struct Report {
     rounds: usize,
     subjects: Vec<Row>,
     claims: Vec<Judged>,
+    /// Ours over those of another build.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ratios: Vec<Ratio>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ratio {
+    name: String,
+    /// Nanoseconds, medians.
+    ours: f64,
+    beside: f64,
+    ratio: Summary,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,7 +64,42 @@ impl Report {
             rounds: samples.first().map_or(0, |samples| samples.values.len()),
             subjects: samples.into_iter().filter_map(row).collect(),
             claims: judged,
+            ratios: Vec::new(),
         }
+    }
+
+    /// With the ratio of each subject to that of another build ([`BESIDE`]), round by round.
+    pub(super) fn compared(mut self) -> Self {
+        self.ratios = self.subjects.iter().filter_map(|row| self.ratio(row)).collect();
+        self
+    }
+
+    fn ratio(&self, ours: &Row) -> Option<Ratio> {
+        let name = format!("{BESIDE}{}", ours.name);
+        let beside = self.subjects.iter().find(|row| row.name == name)?;
+        // A cost that is not measurable is no infinite ratio: at least a tenth of a ns.
+        let pairs = ours.values.iter().zip(&beside.values);
+        let ratios: Vec<f64> = pairs.map(|(ours, beside)| ours / beside.max(0.1)).collect();
+        Some(Ratio {
+            name: ours.name.clone(),
+            ours: ours.summary.median,
+            beside: beside.summary.median,
+            ratio: summary(&ratios)?,
+        })
+    }
+
+    fn write_ratios(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let width = self.ratios.iter().map(|ratio| ratio.name.len()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "\n{:<width$}  {:>10}  {:>10}  {:>6}  {:>15}",
+            "against another build", "ours, ns", "beside, ns", "ratio", "quartiles apart"
+        )?;
+        for Ratio { name, ours, beside, ratio } in &self.ratios {
+            let (median, apart) = (ratio.median, ratio.spread * ratio.median);
+            writeln!(f, "{name:<width$}  {ours:>10.1}  {beside:>10.1}  {median:>6.3}  {apart:>15.3}")?;
+        }
+        Ok(())
     }
 }
 
@@ -108,6 +156,9 @@ impl std::fmt::Display for Report {
                 "{name:<width$}  {median:>10.1}  {min:>10.1}  {max:>10.1}  {percent:>6.1}%  {about}"
             )?;
         }
+        if !self.ratios.is_empty() {
+            self.write_ratios(f)?;
+        }
         if self.claims.is_empty() {
             return Ok(());
         }
@@ -162,6 +213,22 @@ mod tests {
         ] {
             assert_eq!(judge(&claim(bound), &samples).holds, Some(holds), "{bound:?}");
         }
+    }
+
+    #[test]
+    fn builds_are_compared_round_by_round() {
+        // The machine became ten times slower in the last round: the ratio does not see it.
+        let list = vec![
+            samples("ours", &[10.0, 11.0, 100.0]),
+            samples("beside-ours", &[20.0, 22.0, 200.0]),
+            samples("new", &[1.0, 1.0, 1.0]),
+        ];
+        let report = Report::new("test", &Machine::read(), list, &[]);
+        assert!(!report.to_string().contains("against"));
+        let report = report.compared();
+        assert_eq!(report.ratios.len(), 1);
+        assert_eq!((report.ratios[0].ratio.median, report.ratios[0].ratio.max), (0.5, 0.5));
+        assert!(report.to_string().contains("against another build"));
     }
 
     #[test]

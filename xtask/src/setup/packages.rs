@@ -36,6 +36,7 @@ pub(super) const PACKAGES: &[Package] = &[
     package("curl", "a real client of the tests"),
     package("wget", "a real client of the tests"),
     package("python3-requests", "a real client of the tests: Python requests on urllib3"),
+    package("golang-go", "a real client and server of the tests: TLS and HTTP/2 of Go"),
     package("openssl", "a server with TLS for the tests of rules by server name"),
     // To build networks to test in
     package("iproute2", "namespaces, links and addresses of the lab"),

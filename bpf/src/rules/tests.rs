@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::examples::{http, service};
-use crate::{HttpMatch, Methods};
+use crate::{HttpMatch, Methods, Refuse};
 
 /// The tables, and what a packet must find in them after every write.
 struct Model<'a> {

@@ -52,7 +52,7 @@ pub(crate) struct Arm {
 
 impl Arm {
     /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); `fixed-` and
-    /// a policy (tidegate with the capacity as its rate, and `drop`); or a rival: `backlog`, `nft`,
+    /// a policy (tidegate with the capacity as its rate, and `drop` where it has an action); or a rival: `backlog`, `nft`,
     /// `nft-reject`, `haproxy`, `nginx`, `envoy`.
     pub(crate) fn start(place: &Place<'_>, variant: &str, known: Known) -> Result<Self> {
         let port = if matches!(variant, "haproxy" | "nginx" | "envoy") { BEHIND } else { 80 };
@@ -65,7 +65,13 @@ impl Arm {
                 arm.product = Some(product(place, &json!({"action": variant}), &json!({}))?);
             }
             _ if variant.starts_with(FIXED) => {
-                let policy = json!({"name": &variant[FIXED.len()..], "action": "drop"});
+                let name = &variant[FIXED.len()..];
+                // The Abacus filters choose between drop and reject by themselves.
+                let policy = if name.starts_with("abacus") {
+                    json!({"name": name})
+                } else {
+                    json!({"name": name, "action": "drop"})
+                };
                 let control = json!({"name": "fixed", "rate": known.capacity.max(1.0)});
                 arm.product = Some(product(place, &policy, &control)?);
             }

@@ -7,7 +7,7 @@
  *	- the same memory and the same event give the same verdict and memory
  *	- without a rate everything is admitted
  *	- with parameters as the loader makes them, a bucket never holds more
- *	  than its depth, and an admitted event used a token
+ *	  than its depth, and an admitted event used what it costs
  *
  * Input: one byte of switches, the parameters, a number of words to put into
  * the memory, those words (offset, value), and events to the end.
@@ -151,8 +151,9 @@ static void fuzz_event(const struct tg_params *p, const struct tg_event *e,
 	if (!sane || !limit->rate_milli)
 		return;
 	fuzz_must(bucket->used <= limit->depth, "no more than the bucket");
-	fuzz_must(v.kind != TG_ADMIT || bucket->used >= TG_TOKEN,
-		  "an admission used a token");
+	fuzz_must(v.kind != TG_ADMIT || bucket->used >= TG_TOKEN -
+		  e->spared * (TG_TOKEN / TG_SHARE_ONE),
+		  "an admission used what of a token it costs");
 }
 
 int fuzz_one(const unsigned char *data, unsigned long size)

@@ -129,7 +129,10 @@ fn measure(lab: &Lab, by: &By<'_>) -> Got {
         lab.limit_by_nft(&limit).unwrap()
     });
     let By::Tidegate(policy, control) = by else { return beside_a_flood(lab, &server) };
-    let policy = json!({"name": policy, "action": "drop"});
+    let mut policy = json!({"name": policy});
+    if !policy["name"].as_str().is_some_and(|name| name.starts_with("abacus")) {
+        policy["action"] = "drop".into();
+    }
     let web = json!({"mode": "enforce", "listen": ["*:80"], "policy": policy, "control": control});
     let config = ProductConfig { services: json!({"web": web}), ..ProductConfig::one("web", &[]) };
     let product = lab.start_product(Path::new(PROGRAM), &config).unwrap();
@@ -148,11 +151,12 @@ fn honest_clients_are_served_beside_a_flood_whatever_the_policy() {
         ("default".to_owned(), By::Tidegate("fresh_first", json!({"name": "default"}))),
     ];
     arms.extend(POLICIES.iter().map(|p| (format!("fixed, {p}"), By::Tidegate(p, fixed.clone()))));
-    let table: Vec<(String, Got)> =
-        arms.iter().map(|(name, by)| (name.clone(), measure(&lab, by))).collect();
     println!("served within 1 s beside {FLOOD} spoofed SYNs/s   all    known  new");
-    for (name, got) in &table {
+    let mut table = Vec::new();
+    for (name, by) in &arms {
+        let got = measure(&lab, by);
         println!("{name:46} {:.3}  {:.3}  {:.3}", got.all, got.known, got.new);
+        table.push((name.clone(), got));
     }
     let kernel = &table[0].1;
     assert!(kernel.known > 0.9 && kernel.new > 0.9, "the server itself has no room");

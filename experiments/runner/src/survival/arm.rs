@@ -83,8 +83,8 @@ pub(crate) struct Arm {
 
 impl Arm {
     /// Starts one: `none`; `drop` or `reject` (tidegate with its default configuration); `fixed-` and
-    /// a policy (tidegate with the capacity as its rate, and `drop`); or a rival: `backlog`, `nft`,
-    /// `nft-reject`, or one of [`FRONTS`].
+    /// a policy (tidegate with the capacity as its rate, and `drop` where it has an action); or a
+    /// rival: `backlog`, `nft`, `nft-reject`, or one of [`FRONTS`].
     pub(crate) fn start(place: &Place<'_>, variant: &str, known: Known) -> Result<Self> {
         Self::start_set(place, variant, &Setting::of(known))
     }
@@ -101,7 +101,13 @@ impl Arm {
                 arm.product = Some(product(place, &json!({"action": variant}), &json!({}))?);
             }
             _ if variant.starts_with(FIXED) => {
-                let policy = json!({"name": &variant[FIXED.len()..], "action": "drop"});
+                let name = &variant[FIXED.len()..];
+                // The Abacus filters choose between drop and reject by themselves.
+                let policy = if name.starts_with("abacus") {
+                    json!({"name": name})
+                } else {
+                    json!({"name": name, "action": "drop"})
+                };
                 let control = json!({"name": "fixed", "rate": set.rate.max(1.0)});
                 arm.product = Some(product(place, &policy, &json!({"control": control}))?);
             }

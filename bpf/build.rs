@@ -17,6 +17,7 @@ fn main() -> Result<(), String> {
         "vmlinux",
         "builder.rs",
         "../policy/contract",
+        "../policy/chain",
         "../policy/algo",
         "../policy/policies.h",
         "../policy/policies.def",

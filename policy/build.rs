@@ -14,7 +14,9 @@ struct Row {
 
 fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    for file in ["contract", "algo", "policies.h", "policies.def", "reasons.def", "src/shim.c"] {
+    for file in
+        ["contract", "algo", "chain", "policies.h", "policies.def", "reasons.def", "src/shim.c"]
+    {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()

@@ -12,6 +12,7 @@
 #include "algo/abacus_learned.h"
 #include "algo/fresh_first.h"
 #include "algo/token_bucket.h"
+#include "chain/senders.h"
 
 #define TG_POLICY(number, name, text) TG_POLICY_##name = number,
 enum tg_policy {
@@ -58,6 +59,19 @@ TG_INLINE struct tg_verdict tg_policy_admit(const struct tg_params *p,
 #undef TG_POLICY
 	}
 	return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+}
+
+/*
+ * A limit before the policy has refused this event. 1: it is known to be a copy
+ * of one that was refused. A policy that serves first attempts first remembers
+ * it; to the others it is nothing.
+ */
+TG_INLINE int tg_policy_refused(const struct tg_params *p, struct tg_state *s,
+				const struct tg_event *e)
+{
+	if (p->policy == TG_POLICY_fresh_first)
+		return tg_fresh_first_refused(&s->u.fresh_first, e);
+	return 0;
 }
 
 /*

@@ -100,6 +100,7 @@ struct tg_cookie_test {
 #define TG_REFUSE_503 1
 #define TG_REFUSE_RESET 2
 #define TG_REFUSE_DROP 3
+#define TG_REFUSE_AUTO 4	/* one of the three, by request and source */
 
 struct tg_rule {
 	__u16 next;

@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 7
+#define TG_ABI_VERSION 8
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -144,6 +144,7 @@ struct tg_origins {
 
 #define TG_LIMITS_SHADOW 1	/* computed and counted, not executed */
 #define TG_LIMITS_REJECT 2	/* what accept-queue and waiting do */
+#define TG_LIMITS_AUTO 4	/* a reject of some sources becomes a drop */
 
 /* The limits of one service. Zero limits nothing. */
 struct tg_limits {
@@ -151,9 +152,11 @@ struct tg_limits {
 	__u32 flags;
 	__u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
 	__u64 waiting_max;		/* 0: no limit */
+	__u32 source_max;		/* of held connections; 0: no limit */
+	__u32 pad;
 	struct tg_params params;
 };
-TG_ASSERT(sizeof(struct tg_limits) == 168);
+TG_ASSERT(sizeof(struct tg_limits) == 176);
 
 /* Lock, counts and bucket share one cache line; what follows has its own. */
 struct tg_locked_state {
@@ -224,7 +227,8 @@ struct tg_gauges {
 	__u64 evicted;		/* idle too long */
 	__u64 forgotten;	/* of these, those that waited for an answer */
 	__s64 silent;		/* open, no request yet, nothing owed */
-	__u64 pad[2];
+	__s64 slow;		/* that send a request slowly */
+	__u64 sourceless;	/* verified, and no room for their source */
 };
 TG_ASSERT(sizeof(struct tg_gauges) == 64);
 
@@ -237,7 +241,8 @@ struct tg_pending {
 	__u32 seq;		/* of the client's */
 	__u8 copies;		/* that passed after it */
 	__u8 gauge;		/* of its service */
-	__u8 pad[2];
+	__u8 noted;		/* TG_SENDER_… of policy/chain/senders.h */
+	__u8 pad;
 };
 TG_ASSERT(sizeof(struct tg_pending) == 32);
 
@@ -305,6 +310,43 @@ struct tg_flights {
 };
 TG_ASSERT(sizeof(struct tg_flights) == 32);
 
+/*
+ * The place of a source in tg_sources, for each connection in the same order as
+ * tg_flows: 1 + it; 0: its source found no room.
+ */
+struct tg_flow_sources {
+	__u32 place[TG_FLOW_WAYS];
+};
+TG_ASSERT(sizeof(struct tg_flow_sources) == 16);
+
+/*
+ * Sources of a service: an address, of IPv6 a /64. Only one whose client has
+ * completed a handshake gets a place (lib/source.h). A word each: 40 bits of the
+ * key, and below them how many of its connections are open; 0: free.
+ */
+#define TG_SOURCE_WAYS 4
+#define TG_SOURCE_OPEN_BITS 24
+
+struct tg_source_set {
+	__u64 word[TG_SOURCE_WAYS];
+};
+TG_ASSERT(sizeof(struct tg_source_set) == 32);
+
+struct tg_source {
+	__u8 addr[16];		/* as sent; of IPv6 the last 64 bits are zero */
+	__u64 proved_ns;	/* when a handshake was completed last */
+	__s32 held;		/* connections that are open and silent, or slow */
+	__u32 peak;		/* most that were open at once, lately */
+	/* of its last connections; halved together (lib/source.h): */
+	__u32 good;		/* that got a response */
+	__u32 bad;		/* that ended silent or slow */
+	__u32 exchanges;	/* that were completed */
+	__u8 gauge;		/* of the service */
+	__u8 pad[3];
+	__u64 spare[2];
+};
+TG_ASSERT(sizeof(struct tg_source) == 64);
+
 struct tg_sample {
 	__u64 now_ns;
 	__u32 src[4];
@@ -341,6 +383,8 @@ struct tg_settings {
 	__u32 pending_mask;	/* slots - 1 */
 	__u32 answer;
 	__u32 trust_dscp;
+	__u32 source_mask;	/* sets - 1 */
+	__u32 pad;
 };
 
 /* In and out of the heartbeat program. */

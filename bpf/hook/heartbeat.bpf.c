@@ -13,13 +13,14 @@ struct tg_reap {
 
 static long tg_reap_set(__u32 i, struct tg_reap *reap)
 {
-	struct tg_flow_set *set;
+	__u32 index = (reap->from + i) & settings.flow_mask;
+	struct tg_flow_set *set = tg_at(&tg_flows, index);
 
-	set = tg_at(&tg_flows, (reap->from + i) & settings.flow_mask);
 	if (!set)
 		return 1;
-	for (int way = 0; way < TG_FLOW_WAYS; way++)
-		tg_flow_evict(&set->meta[way], reap->now_ns);
+	for (__u32 way = 0; way < TG_FLOW_WAYS; way++)
+		tg_flow_evict(&set->meta[way], tg_flow_number(index, way),
+			      reap->now_ns);
 	return 0;
 }
 

@@ -19,11 +19,13 @@
  *	bits 8…15	index of the service's gauges
  *	bits 16…31	last seen, in units of 2^27 ns (134 ms), wrapping
  *	bits 32…34	what it talks: enum tg_talk
- *	bits 35…39	asked, behind, turn, h2, watch: see below
- *	bits 40…63	part of the fingerprint
- * A connection is known by its set and these 30 bits of its fingerprint: of 2^30
+ *	bits 35…40	asked, behind, turn, h2, watch, slow: see below
+ *	bits 41…63	part of the fingerprint
+ * A connection is known by its set and these 29 bits of its fingerprint: of 2^29
  * packets that belong to no flow, about four are taken for one of a set's four.
  * Each moves a gauge by one.
+ *
+ * Each connection holds the place of its source (lib/source.h) while it is open.
  */
 #ifndef TG_FLOW_H
 #define TG_FLOW_H
@@ -31,6 +33,7 @@
 #include "count.h"
 #include "hash.h"
 #include "maps.h"
+#include "source.h"
 #include "talk.h"
 
 #define TG_FLOW_FREE 0ULL
@@ -43,7 +46,7 @@
 #define TG_FLOW_SEEN_MASK (TG_FLOW_SEEN_BITS << TG_FLOW_SEEN_SHIFT)
 #define TG_FLOW_TICK_SHIFT 27	/* ns to units of last seen */
 #define TG_FLOW_TOUCH 8		/* units: touch about once a second */
-#define TG_FLOW_TAG_MASK (0xffffffULL << 40 | 0xfe)
+#define TG_FLOW_TAG_MASK (0x7fffffULL << 41 | 0xfe)
 #define TG_FLOW_TALK_SHIFT 32
 #define TG_FLOW_TALK_MASK (7ULL << TG_FLOW_TALK_SHIFT)
 #define TG_FLOW_ASKED (1ULL << 35)	/* it has sent a first request */
@@ -51,6 +54,7 @@
 #define TG_FLOW_TURN (1ULL << 37)	/* a request has no response yet */
 #define TG_FLOW_H2 (1ULL << 38)		/* offered, or chosen */
 #define TG_FLOW_WATCH (1ULL << 39)	/* what the server says is looked at */
+#define TG_FLOW_SLOW (1ULL << 40)	/* its client is slow to send a request */
 
 /*
  * The lowest bit of a note's and of a flow's syn_ns: the client has sent data, so
@@ -111,6 +115,12 @@ static __always_inline int tg_flow_is(__u64 meta, __u64 fingerprint)
 	return !((meta ^ fingerprint) & TG_FLOW_TAG_MASK);
 }
 
+/* The number of a way among all: what its source is noted under. */
+static __always_inline __u32 tg_flow_number(__u32 index, __u32 way)
+{
+	return index * TG_FLOW_WAYS + (way & TG_FLOW_WAY_MASK);
+}
+
 /* A connection and the word that holds it. */
 struct tg_flow {
 	__u64 *at;
@@ -133,6 +143,11 @@ static __always_inline int tg_flow_find(struct tg_flow *flow)
 			return 1;
 		}
 	return 0;
+}
+
+static __always_inline __u32 tg_flow_number_of(const struct tg_flow *flow)
+{
+	return tg_flow_number(tg_flow_index(flow->fingerprint), flow->way);
 }
 
 /* What few packets need of it; zero if the table cannot be read. */
@@ -162,40 +177,99 @@ static __always_inline int tg_flow_silent(__u64 meta)
 	return !(meta & (TG_FLOW_ASKED | TG_FLOW_WAITING));
 }
 
-/* Moves the gauges as a word has changed. */
-static __always_inline void tg_flow_moved(struct tg_gauges *gauges, __u64 from,
-					  __u64 to)
+/* 1: it may hold a worker of the server, which waits for its client. */
+static __always_inline int tg_flow_held(__u64 meta)
+{
+	return tg_flow_silent(meta) || meta & TG_FLOW_SLOW;
+}
+
+/* Where the place of a flow's source is noted; zero if it cannot be read. */
+static __always_inline __u32 *tg_flow_source(__u32 number)
+{
+	struct tg_flow_sources *sources =
+		tg_at(&tg_flow_sources, number / TG_FLOW_WAYS);
+
+	return sources ? &sources->place[number & TG_FLOW_WAY_MASK] : 0;
+}
+
+/* What moves the gauges, and the counts of sources. */
+#define TG_FLOW_GAUGED (TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_SLOW)
+
+/*
+ * Moves the gauges as a word has changed. Not static: the verifier looks at it
+ * once.
+ */
+__noinline int tg_flow_gauge(struct tg_gauges *gauges, __u32 number,
+			     __u64 from, __u64 to)
 {
 	int waits = !!(to & TG_FLOW_WAITING) - !!(from & TG_FLOW_WAITING);
+	int slow = !!(to & TG_FLOW_SLOW) - !!(from & TG_FLOW_SLOW);
 	int silent = tg_flow_silent(to) - tg_flow_silent(from);
+	__u32 *source;
 
+	if (!gauges)
+		return 0;
 	if (waits)
 		__sync_fetch_and_add(&gauges->waiting, waits);
 	if (silent)
 		__sync_fetch_and_add(&gauges->silent, silent);
+	if (slow)
+		__sync_fetch_and_add(&gauges->slow, slow);
+	if (!(silent + slow))
+		return 0;
+	source = tg_flow_source(number);
+	if (source)
+		tg_source_held(READ_ONCE(*source), silent + slow);
+	return 0;
 }
 
-/* Ends a flow whose word was read as `meta`; 1 for who won it. */
-static __always_inline int tg_flow_free(__u64 *at, __u64 meta)
+static __always_inline void tg_flow_moved(struct tg_gauges *gauges,
+					  __u32 number, __u64 from, __u64 to)
 {
-	struct tg_gauges *gauges;
+	if ((from ^ to) & TG_FLOW_GAUGED)
+		tg_flow_gauge(gauges, number, from, to);
+}
 
-	if (meta == TG_FLOW_NONE ||
-	    tg_swap(at, meta, TG_FLOW_FREE) != meta)
-		return 0;
-	gauges = tg_flow_gauges(meta);
+/* A connection ended that had this word, and this source. */
+__noinline int tg_flow_left(__u64 meta, __u32 place)
+{
+	struct tg_gauges *gauges = tg_flow_gauges(meta);
+	struct tg_source *source = tg_source_at(place);
+
 	if (gauges) {
 		__sync_fetch_and_add(&gauges->open, -1);
 		if (meta & TG_FLOW_WAITING)
 			__sync_fetch_and_add(&gauges->waiting, -1);
 		if (tg_flow_silent(meta))
 			__sync_fetch_and_add(&gauges->silent, -1);
+		if (meta & TG_FLOW_SLOW)
+			__sync_fetch_and_add(&gauges->slow, -1);
 	}
+	if (source && tg_flow_held(meta)) {
+		tg_source_held(place, -1);
+		source->bad++;
+		tg_source_forget(source);
+	}
+	tg_source_close(place);
+	return 0;
+}
+
+/* Ends a flow whose word was read as `meta`; 1 for who won it. */
+static __always_inline int tg_flow_free(__u64 *at, __u32 number, __u64 meta)
+{
+	/* before it is free: then it is another connection's */
+	__u32 *source = tg_flow_source(number);
+	__u32 place = source ? READ_ONCE(*source) : TG_SOURCE_NONE;
+
+	if (meta == TG_FLOW_NONE ||
+	    tg_swap(at, meta, TG_FLOW_FREE) != meta)
+		return 0;
+	tg_flow_left(meta, place);
 	return 1;
 }
 
 /* Frees a flow that was idle too long; 1 if it did. */
-static __always_inline int tg_flow_evict(__u64 *at, __u64 now_ns)
+static __always_inline int tg_flow_evict(__u64 *at, __u32 number, __u64 now_ns)
 {
 	__u64 meta = READ_ONCE(*at);
 	struct tg_gauges *gauges;
@@ -204,7 +278,7 @@ static __always_inline int tg_flow_evict(__u64 *at, __u64 now_ns)
 	    tg_flow_idle(meta, now_ns) <=
 	    settings.flow_timeout_ns >> TG_FLOW_TICK_SHIFT)
 		return 0;
-	if (!tg_flow_free(at, meta))
+	if (!tg_flow_free(at, number, meta))
 		return 0;
 	gauges = tg_flow_gauges(meta);
 	if (gauges) {
@@ -222,13 +296,14 @@ static __always_inline int tg_flow_take(__u64 *at)
 
 /* A way for a new flow: a free one, else one that was idle too long. */
 static __always_inline __u32 tg_flow_claim(struct tg_flow_set *set,
-					   __u64 now_ns)
+					   __u32 index, __u64 now_ns)
 {
 	for (__u32 way = 0; way < TG_FLOW_WAYS; way++)
 		if (tg_flow_take(&set->meta[way]))
 			return way;
 	for (__u32 way = 0; way < TG_FLOW_WAYS; way++)
-		if (tg_flow_evict(&set->meta[way], now_ns) &&
+		if (tg_flow_evict(&set->meta[way], tg_flow_number(index, way),
+				  now_ns) &&
 		    tg_flow_take(&set->meta[way]))
 			return way;
 	return TG_FLOW_WAYS;
@@ -305,7 +380,7 @@ static __always_inline void tg_flow_fetch(__u64 fingerprint)
  */
 static __always_inline void tg_flow_syn(const struct tg_packet *p,
 					__u64 fingerprint, __u32 gauge,
-					__u64 now_ns)
+					__u8 noted, __u64 now_ns)
 {
 	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
 	struct tg_pending *pending = tg_pending_take(fingerprint, now_ns);
@@ -321,6 +396,7 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 	pending->seq = p->seq;
 	pending->copies = 0;
 	pending->gauge = gauge;
+	pending->noted = noted;
 	pending->fingerprint = print;
 }
 
@@ -353,6 +429,25 @@ static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
 	return 1;
 }
 
+/* What is known of a service's senders moves: not static, as tg_limits_fetch(). */
+__noinline int tg_flow_replied(__u32 service, __u64 syn_ns, __u8 noted)
+{
+	struct tg_senders *senders = tg_at(&tg_senders, service);
+
+	if (senders)
+		tg_senders_replied(senders, syn_ns, noted);
+	return 0;
+}
+
+__noinline int tg_flow_proved(__u32 service, __u64 syn_ns, __u8 noted)
+{
+	struct tg_senders *senders = tg_at(&tg_senders, service);
+
+	if (senders)
+		tg_senders_proved(senders, syn_ns, noted);
+	return 0;
+}
+
 /*
  * The server's SYN-ACK. A flow that is still here under the same tuple is an
  * earlier connection whose end was not seen.
@@ -367,11 +462,33 @@ static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 	    pending->fingerprint != (__u32)(stale.fingerprint >> 32))
 		return;
 	totals = tg_at(&tg_totals, pending->gauge / TG_GAUGES_EACH);
-	if (totals && !pending->isn)
+	if (totals && !pending->isn) {
 		totals->replied++;
+		tg_flow_replied(pending->gauge / TG_GAUGES_EACH,
+				pending->syn_ns, pending->noted);
+	}
 	pending->isn = p->seq;
 	if (tg_flow_find(&stale))
-		tg_flow_free(stale.at, tg_flow_read(&stale));
+		tg_flow_free(stale.at, tg_flow_number_of(&stale),
+			     tg_flow_read(&stale));
+}
+
+/* A connection begins with this word, and this source. */
+static __always_inline void tg_flow_opened(struct tg_gauges *gauges,
+					   __u32 number, __u64 meta,
+					   __u32 place)
+{
+	/* neither waiting nor silent */
+	__u64 before = (meta & ~TG_FLOW_WAITING) | TG_FLOW_ASKED;
+	__u32 *source = tg_flow_source(number);
+
+	if (source)
+		*source = place;
+	else
+		tg_source_close(place);
+	if (!source || !place)
+		__sync_fetch_and_add(&gauges->sourceless, 1);
+	tg_flow_gauge(gauges, number, before, meta);
 }
 
 /*
@@ -379,54 +496,58 @@ static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
  * before this was known (TCP Fast Open, a SYN-ACK that was not seen) nobody has
  * looked into it: any payload of the server's is the response.
  */
-static __always_inline void tg_flow_open(__u64 fingerprint, __u32 gauge,
-					 __u64 syn_ns, __u64 now_ns)
+static __always_inline void tg_flow_open(const struct tg_packet *p,
+					 __u64 fingerprint, __u32 gauge,
+					 __u64 syn_ns)
 {
 	__u64 asked = TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_TURN |
 		      (__u64)TG_TALK_OTHER << TG_FLOW_TALK_SHIFT;
+	__u64 now_ns = bpf_ktime_get_ns();
 	__u64 meta = tg_flow_meta(fingerprint, gauge, now_ns) | TG_FLOW_WATCH |
 		     (syn_ns & TG_FLOW_SPOKE ? asked : 0);
-	struct tg_flow_times *times = tg_at(&tg_times,
-					    tg_flow_index(fingerprint));
+	__u32 index = tg_flow_index(fingerprint), way, place;
+	struct tg_flow_times *times = tg_at(&tg_times, index);
 	struct tg_flow_set *set = tg_flow_set(fingerprint);
 	struct tg_totals *totals = tg_flow_totals(meta);
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
-	struct tg_flow_way fresh = { .syn_ns = syn_ns };
-	__u32 way;
+	struct tg_flow_way *fresh;
 
 	if (!set || !times || !gauges || !totals)
 		return;
 	totals->proved++;
 	if (meta & TG_FLOW_ASKED)
 		totals->asked++;
-	way = tg_flow_claim(set, now_ns);
+	place = tg_source_open(p, gauge, now_ns);
+	way = tg_flow_claim(set, index, now_ns);
 	if (way >= TG_FLOW_WAYS) {
+		tg_source_close(place);
 		__sync_fetch_and_add(&gauges->untracked, 1);
 		return;
 	}
 	__sync_fetch_and_add(&gauges->open, 1);
-	if (meta & TG_FLOW_ASKED)
-		__sync_fetch_and_add(&gauges->waiting, 1);
-	else
-		__sync_fetch_and_add(&gauges->silent, 1);
+	/* in its place: the stack of what leads here is deep */
+	fresh = &times->way[way & TG_FLOW_WAY_MASK];
+	__builtin_memset(fresh, 0, sizeof(*fresh));
+	fresh->syn_ns = syn_ns;
 	if (meta & TG_FLOW_WAITING)
-		fresh.request_ns = syn_ns;
-	times->way[way & TG_FLOW_WAY_MASK] = fresh;
+		fresh->request_ns = syn_ns;
+	tg_flow_opened(gauges, tg_flow_number(index, way), meta, place);
 	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
 }
 
 /*
  * An ACK to a service without a flow: the end of a handshake, perhaps. 1: it
- * opened one.
+ * opened one. Not static: the verifier looks at it once.
  */
-static __always_inline int tg_flow_ack(const struct tg_packet *p,
-				       __u64 fingerprint, __u32 gauge)
+__noinline int tg_flow_ack(const struct tg_packet *p, __u64 fingerprint,
+			   __u32 gauge)
 {
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
-	__u64 now_ns, syn_ns;
+	__u64 syn_ns;
+	__u8 noted, of;
 
-	if (!pending || pending->fingerprint != print)
+	if (!p || !pending || pending->fingerprint != print)
 		return 0;
 	if (!pending->isn || p->ack != pending->isn + 1) {
 		/* the SYN-ACK may still be seen, when it is sent again */
@@ -435,12 +556,14 @@ static __always_inline int tg_flow_ack(const struct tg_packet *p,
 		return 0;
 	}
 	syn_ns = pending->syn_ns;
+	noted = pending->noted;
+	of = pending->gauge;
 	/* Whoever clears the note opens the flow: once. */
 	if (__sync_val_compare_and_swap(&pending->fingerprint, print,
 					0) != print)
 		return 0;
-	now_ns = bpf_ktime_get_ns();
-	tg_flow_open(fingerprint, gauge, syn_ns, now_ns);
+	tg_flow_proved(of / TG_GAUGES_EACH, syn_ns, noted);
+	tg_flow_open(p, fingerprint, gauge, syn_ns);
 	return 1;
 }
 
@@ -481,8 +604,9 @@ static __always_inline int tg_flow_over(const struct tg_flow *flow, __u64 meta)
 {
 	if (meta == TG_FLOW_NONE)
 		return 0;
-	return tg_flow_free(flow->at, meta) ||
-	       tg_flow_free(flow->at, tg_flow_read(flow));
+	return tg_flow_free(flow->at, tg_flow_number_of(flow), meta) ||
+	       tg_flow_free(flow->at, tg_flow_number_of(flow),
+			    tg_flow_read(flow));
 }
 
 #endif

@@ -121,7 +121,7 @@ static __always_inline void tg_note_syn(const struct tg_packet *p,
 	__u32 service = c->service & (TG_SERVICES_MAX - 1);
 
 	tg_flow_syn(p, c->fingerprint, c->view.table->service[service].gauge,
-		    c->ask.event.now_ns);
+		    c->ask.noted, c->ask.event.now_ns);
 }
 
 static __always_inline enum tg_action
@@ -130,13 +130,18 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	struct tg_verdict v;
 	int shadow = 0;
 
-	if (tg_limits_admit(&c->ask)) {
+	c->ask.over = tg_limits_source(c->ask.service, c->ask.source);
+	if (c->ask.over < 0 || tg_limits_admit(&c->ask)) {
 		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
 	v = c->ask.verdict;
 	if (v.kind == TG_DELAY)		/* a SYN cannot be delayed here */
 		v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	/* a RST may make a proxy take its server for dead */
+	if (v.kind == TG_REJECT && c->ask.flags & TG_LIMITS_AUTO &&
+	    !tg_source_single(c->ask.source))
+		v.kind = TG_DROP;
 	if (v.kind != TG_ADMIT) {
 		shadow = tg_is_shadow(c);
 		if (!shadow)
@@ -165,6 +170,7 @@ static __always_inline int tg_prepare(struct tg_case *c,
 		return TG_REASON_LOOKUP_FAILED;
 	c->ask.service = c->service;
 	c->ask.waiting = READ_ONCE(gauges->waiting);
+	c->ask.source = tg_source_key(p, service->gauge);
 	c->ask.event.priority =
 		service->priority[c->class & (TG_CLASSES_MAX - 1)] &
 		(TG_PRIORITIES - 1);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The chain of limits: accept queue, connections that wait for an answer,
- * policy. The first refusal gives the reason; the policy, which takes tokens,
- * is asked last, so tokens are taken only if all admit.
+ * The chain of limits: silent connections of the source, accept queue,
+ * connections that wait for an answer, policy. The first refusal gives the
+ * reason; the policy, which takes tokens, is asked last, so tokens are taken only
+ * if all admit. What a token costs in a flood of spoofed senders is said before
+ * it, and charged after it (policy/chain/senders.h).
  */
 #ifndef TG_LIMITS_H
 #define TG_LIMITS_H
 
 #include "maps.h"
 #include "packet.h"
+#include "source.h"
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {
@@ -67,29 +70,86 @@ struct tg_ask {
 	struct tg_queue queue;
 	__u32 service;
 	__s64 waiting;		/* connections that wait for an answer */
+	__u64 source;		/* key of the source (lib/source.h) */
+	int over;		/* tg_limits_source() */
 	/* answer: */
 	struct tg_verdict verdict;
-	__u32 flags;		/* of the limits: shadow */
-	__u32 pad;
+	__u32 flags;		/* of the limits: shadow, action */
+	__u8 noted;		/* TG_SENDER_…, should it pass */
+	__u8 pad[3];
 };
 
-static __always_inline struct tg_verdict
-tg_limits_chain(const struct tg_limits *limits, const struct tg_ask *ask)
+/* The reason of the first limit before the policy that refuses; 0: none does. */
+static __always_inline __u8 tg_limits_first(const struct tg_limits *limits,
+					    const struct tg_ask *ask)
 {
-	__u8 refuse = limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP;
-
+	/* first: where its connections hold the server, they fill the queue, too */
+	if (ask->over)
+		return TG_REASON_SOURCE;
 	if (tg_limits_queue(limits, &ask->queue))
-		return tg_verdict(refuse, TG_REASON_ACCEPT_QUEUE);
+		return TG_REASON_ACCEPT_QUEUE;
 	if (limits->waiting_max && ask->waiting >= (__s64)limits->waiting_max)
-		return tg_verdict(refuse, TG_REASON_WAITING);
-	return tg_limits_policy(limits, ask->service, &ask->event);
+		return TG_REASON_WAITING;
+	return 0;
 }
 
 /*
- * Not static: the verifier then looks at all policies once, and not once for
- * each way that leads here. Zero, or the reason why there is no answer.
+ * 1: the source may open no more connections; -1: there are no limits to look
+ * at. Asked before the others, and not by them: their stack is deep.
  */
-__noinline int tg_limits_admit(struct tg_ask *ask)
+__noinline int tg_limits_source(__u32 service, __u64 source)
+{
+	const struct tg_limits *limits = tg_limits_of(service);
+
+	if (!limits)
+		return -1;
+	return unlikely(limits->source_max) &&
+	       tg_source_over(source, limits->source_max);
+}
+
+/*
+ * The three steps of the chain are not static: the verifier looks at each once,
+ * and at all policies not once for each way that leads there.
+ *
+ * What an event costs, and whether a limit before the policy refuses it. The
+ * policy hears of that: who comes back after it is no first attempt. Zero,
+ * TG_LIMITS_REFUSED, or the reason why there is no answer.
+ */
+#define TG_LIMITS_REFUSED 1
+
+__noinline int tg_limits_before(struct tg_ask *ask)
+{
+	const struct tg_limits *limits;
+	struct tg_locked_state *state;
+	struct tg_senders *senders;
+	__u8 reason;
+
+	if (!ask)
+		return TG_REASON_LOOKUP_FAILED;
+	limits = tg_limits_of(ask->service);
+	if (!limits)
+		return TG_REASON_LOOKUP_FAILED;
+	ask->flags = limits->flags;
+	senders = tg_at(&tg_senders, ask->service);
+	if (senders)
+		tg_senders_weigh(senders, &ask->event);
+	reason = tg_limits_first(limits, ask);
+	if (!reason)
+		return 0;
+	ask->verdict = tg_verdict(limits->flags & TG_LIMITS_REJECT ?
+				  TG_REJECT : TG_DROP, reason);
+	state = tg_at(&tg_states, ask->service);
+	if (!state)
+		return TG_LIMITS_REFUSED;
+	bpf_spin_lock(&state->lock);
+	ask->verdict.repeated = tg_policy_refused(&limits->params,
+						  &state->state, &ask->event);
+	bpf_spin_unlock(&state->lock);
+	return TG_LIMITS_REFUSED;
+}
+
+/* What the policy says; zero, or the reason why there is no answer. */
+__noinline int tg_limits_decide(struct tg_ask *ask)
 {
 	const struct tg_limits *limits;
 
@@ -98,9 +158,31 @@ __noinline int tg_limits_admit(struct tg_ask *ask)
 	limits = tg_limits_of(ask->service);
 	if (!limits)
 		return TG_REASON_LOOKUP_FAILED;
-	ask->flags = limits->flags;
-	ask->verdict = tg_limits_chain(limits, ask);
+	ask->verdict = tg_limits_policy(limits, ask->service, &ask->event);
 	return 0;
+}
+
+/* It is charged, if it was admitted. */
+__noinline int tg_limits_settle(struct tg_ask *ask)
+{
+	struct tg_senders *senders = ask ? tg_at(&tg_senders, ask->service) : 0;
+
+	if (senders)
+		ask->noted = tg_senders_settle(senders, &ask->event,
+					       ask->verdict);
+	return 0;
+}
+
+/* Zero, or the reason why there is no answer. */
+static __always_inline int tg_limits_admit(struct tg_ask *ask)
+{
+	int reason = tg_limits_before(ask);
+
+	if (reason)
+		return reason == TG_LIMITS_REFUSED ? 0 : reason;
+	if (tg_limits_decide(ask))
+		return TG_REASON_LOOKUP_FAILED;
+	return tg_limits_settle(ask);
 }
 
 #endif

@@ -115,6 +115,15 @@ struct {
 	__type(value, struct tg_gauges);
 } tg_gauges SEC(".maps");
 
+/* By service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_senders);
+} tg_senders SEC(".maps");
+
 /* Tokens for answers; per CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -153,6 +162,30 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tg_flow_times);
 } tg_times SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct tg_flow_sources);
+} tg_flow_sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct tg_source_set);
+} tg_source_sets SEC(".maps");
+
+/* One entry a place: TG_SOURCE_WAYS for each set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct tg_source);
+} tg_sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -161,18 +161,39 @@ static __always_inline void tg_send_503(struct tg_send *s,
 }
 
 /*
- * Where no HTTP/1 request was seen, a 503 would be no response to anything; and
+ * 1: where no HTTP/1 request was seen, a 503 would be no response to anything; and
  * before the answer to another request, to that one.
  */
-static __always_inline __u8 tg_refuse_how(const struct tg_rule *rule,
-					  const struct tg_found *found)
+static __always_inline int tg_refuse_unheard(const struct tg_found *found)
 {
 	__u32 reason = found->reason;
 
-	if (rule->refuse == TG_REFUSE_503 && found->evades &&
-	    (found->asked.tls || reason == TG_UNJUDGED_HTTP2 ||
-	     reason == TG_UNJUDGED_OPAQUE ||
-	     reason == TG_UNJUDGED_OUTSTANDING))
+	if (found->asked.tls)
+		return 1;
+	return found->evades && (reason == TG_UNJUDGED_HTTP2 ||
+				 reason == TG_UNJUDGED_OPAQUE ||
+				 reason == TG_UNJUDGED_OUTSTANDING);
+}
+
+/* A RST only to a single client: a proxy may take its server for dead. */
+static __always_inline __u8 tg_refuse_auto(const struct tg_visit *v)
+{
+	__u32 service = v->service & (TG_SERVICES_MAX - 1);
+	__u32 gauge = v->view.table->service[service].gauge;
+
+	return tg_source_single(tg_source_key(&v->p, gauge)) ? TG_REFUSE_RESET :
+							       TG_REFUSE_DROP;
+}
+
+static __always_inline __u8 tg_refuse_how(const struct tg_visit *v,
+					  const struct tg_rule *rule,
+					  const struct tg_found *found)
+{
+	int unheard = tg_refuse_unheard(found);
+
+	if (rule->refuse == TG_REFUSE_AUTO)
+		return unheard ? tg_refuse_auto(v) : TG_REFUSE_503;
+	if (rule->refuse == TG_REFUSE_503 && unheard)
 		return TG_REFUSE_RESET;
 	return rule->refuse;
 }
@@ -208,7 +229,7 @@ static __always_inline int tg_refusal_choose(const struct tg_visit *v,
 	r->reply = v->p.ack;
 	r->next = v->p.seq + tg_extent(&v->p);
 	r->rule = w->found.asked.rule;
-	r->refuse = tg_refuse_how(rule, &w->found);
+	r->refuse = tg_refuse_how(v, rule, &w->found);
 	r->head = head;
 	tg_send_503(s, r);
 	if (r->refuse == TG_REFUSE_503) {

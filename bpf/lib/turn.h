@@ -59,7 +59,8 @@ static __always_inline int tg_turn_change(const struct tg_flow *flow,
 		if (from == to)
 			return 1;
 		if (tg_flow_change(flow, meta, clear, set)) {
-			tg_flow_moved(gauges, from, to);
+			tg_flow_moved(gauges, tg_flow_number_of(flow), from,
+				      to);
 			return 1;
 		}
 	}
@@ -285,10 +286,31 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 
 /* ---- the server speaks ---- */
 
-static __always_inline void tg_turn_first(struct tg_flow_way *way,
-					  struct tg_totals *totals)
+/* One more exchange of a source; `first`: of its connection. */
+__noinline int tg_turn_source(__u32 number, int first)
 {
-	if (way->server & TG_SERVER_ANSWERED)
+	__u32 *place = tg_flow_source(number);
+	struct tg_source *source = place ? tg_source_at(READ_ONCE(*place)) : 0;
+
+	if (!source)
+		return 0;
+	source->exchanges++;
+	if (first) {
+		source->good++;
+		tg_source_forget(source);
+	}
+	return 0;
+}
+
+/* The server has responded; once for each exchange. */
+static __always_inline void tg_turn_responded(const struct tg_flow *flow,
+					      struct tg_flow_way *way,
+					      struct tg_totals *totals)
+{
+	int first = !(way->server & TG_SERVER_ANSWERED);
+
+	tg_turn_source(tg_flow_number_of(flow), first);
+	if (!first)
 		return;
 	way->server |= TG_SERVER_ANSWERED;
 	totals->answered++;
@@ -301,7 +323,7 @@ static __always_inline void tg_turn_complete(const struct tg_flow *flow,
 {
 	__u64 clear = TG_FLOW_WAITING | TG_FLOW_TURN | TG_FLOW_BEHIND |
 		      TG_FLOW_SEEN_MASK | TG_FLOW_WATCH | TG_FLOW_H2 |
-		      TG_FLOW_TALK_MASK;
+		      TG_FLOW_TALK_MASK | TG_FLOW_SLOW;
 	struct tg_totals *totals = tg_flow_totals(*meta);
 	__u64 now_ns = bpf_ktime_get_ns(), since_ns = way->request_ns;
 	__u64 set = (now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS)
@@ -315,7 +337,7 @@ static __always_inline void tg_turn_complete(const struct tg_flow *flow,
 	if (!totals || !tg_turn_change(flow, meta, clear, set))
 		return;
 	way->request_ns = 0;
-	tg_turn_first(way, totals);
+	tg_turn_responded(flow, way, totals);
 	if (way->exchanges < 0xffff)
 		way->exchanges++;
 	if (way->client & TG_CLIENT_SLOW)
@@ -361,7 +383,7 @@ static __always_inline void tg_turn_unasked(const struct tg_flow *flow,
 		return;
 	totals->asked++;
 	totals->unknown++;
-	tg_turn_first(way, totals);
+	tg_turn_responded(flow, way, totals);
 }
 
 /*
@@ -449,13 +471,13 @@ static __always_inline void tg_turn_mistaken(const struct tg_flow *flow,
 		       0);
 	if (!totals ||
 	    !tg_turn_change(flow, meta, TG_FLOW_WAITING | TG_FLOW_TURN |
-					TG_FLOW_BEHIND, 0))
+					TG_FLOW_BEHIND | TG_FLOW_SLOW, 0))
 		return;
 	way->request_ns = 0;
 	totals->unknown++;
 	if (way->exchanges < 0xffff)
 		way->exchanges++;
-	tg_turn_first(way, totals);
+	tg_turn_responded(flow, way, totals);
 }
 
 /* 1: bytes that are new, and that acknowledge what the server said last. */
@@ -477,7 +499,8 @@ static __always_inline void tg_turn_begin(const struct tg_flow *flow,
 					  const struct tg_said_ask *ask)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), before = *meta;
-	__u64 clear = TG_FLOW_TALK_MASK | TG_FLOW_H2 | TG_FLOW_SEEN_MASK;
+	__u64 clear = TG_FLOW_TALK_MASK | TG_FLOW_H2 | TG_FLOW_SEEN_MASK |
+		      TG_FLOW_SLOW;
 	__u64 set = (__u64)(ask->talk & TG_TALK_LONG) << TG_FLOW_TALK_SHIFT |
 		    (ask->h2 ? TG_FLOW_H2 : 0) |
 		    (now_ns >> TG_FLOW_TICK_SHIFT & TG_FLOW_SEEN_BITS)
@@ -552,7 +575,7 @@ static __always_inline void tg_turn_more(const struct tg_flow *flow,
 	if (!way || (__s32)(p->seq - way->client_next) < 0)
 		return;
 	way->client |= TG_CLIENT_SLOW;
-	tg_turn_change(flow, meta, TG_FLOW_WAITING, 0);
+	tg_turn_change(flow, meta, TG_FLOW_WAITING, TG_FLOW_SLOW);
 }
 
 /* ---- packets ---- */

@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -35,6 +35,7 @@ pub(crate) const SERVICE_DSCP: u8 = 2;
 pub(crate) const LISTEN_NEVER: u8 = 1;
 pub(crate) const LIMITS_SHADOW: u32 = 1;
 pub(crate) const LIMITS_REJECT: u32 = 2;
+pub(crate) const LIMITS_AUTO: u32 = 4;
 pub(crate) const PREFIX_BITS: u32 = 16;
 pub(crate) const REASONS_MAX: usize = 48;
 pub(crate) const REASON_FIRST: usize = 20;
@@ -47,17 +48,29 @@ pub(crate) const ANSWER_REDIRECT: u32 = 1;
 pub(crate) const FLOW_WAYS: usize = 4;
 /// Bytes of `struct tg_pending`.
 pub(crate) const PENDING_SIZE: usize = 32;
+/// Bytes of `struct tg_senders`.
+pub(crate) const SENDERS_SIZE: usize = 64 + 128;
 /// Words of `struct tg_notes`.
 pub(crate) const NOTES_WORDS: usize = 1;
 /// Bytes that one connection takes in `struct tg_flow_set`, and in `struct tg_flow_times`.
 pub(crate) const FLOW_SIZE: usize = 8;
 /// See [`FLOW_SIZE`].
 pub(crate) const FLOW_TIMES_SIZE: usize = 32;
+/// See [`FLOW_SIZE`]: the place of its source.
+pub(crate) const FLOW_SOURCE_SIZE: usize = 4;
+/// Sources that share a set, and the bytes that one takes there.
+pub(crate) const SOURCE_WAYS: usize = 4;
+/// See [`SOURCE_WAYS`].
+pub(crate) const SOURCE_WORD_SIZE: usize = 8;
+/// Bits of a source's word that say how many of its connections are open.
+pub(crate) const SOURCE_OPEN_BITS: u32 = 24;
+/// Those bits.
+pub(crate) const SOURCE_OPEN: u64 = (1 << SOURCE_OPEN_BITS) - 1;
 /// Of what a gauge's listeners send before a response (`struct tg_flights`).
 pub(crate) const FLIGHTS_SIZE: usize = 32;
 /// Bytes of `struct tg_locked_state` before the state of the policy.
 pub(crate) const STATE_AT: usize = 16;
-pub(crate) const LIMITS_SIZE: usize = 24 + 144;
+pub(crate) const LIMITS_SIZE: usize = 32 + 144;
 
 /// Plain data that the kernel shares.
 ///
@@ -132,7 +145,8 @@ plain! {
     /// Head of `struct tg_limits`; the policy's parameters follow.
     struct LimitsHead {
         generation: u64, flags: u32, accept_queue_max_q10: u32, waiting_max: u64,
-    } = 24;
+        source_max: u32, pad: u32,
+    } = 32;
     /// Totals of a service on one CPU, without its histograms.
     struct TotalsHead {
         offered: u64, repeated: u64, admitted: u64, refused: u64,
@@ -146,7 +160,12 @@ plain! {
     /// Gauges of a service.
     struct GaugesRaw {
         waiting: i64, open: i64, untracked: u64, evicted: u64, forgotten: u64, silent: i64,
-        pad: [u64; 2],
+        slow: i64, sourceless: u64,
+    } = 64;
+    /// What is known of one source.
+    struct SourceRaw {
+        addr: [u8; 16], proved_ns: u64, held: i32, peak: u32, good: u32, bad: u32, exchanges: u32,
+        gauge: u8, pad: [u8; 3], spare: [u64; 2],
     } = 64;
     /// A sampled verdict.
     struct SampleRaw {
@@ -158,13 +177,13 @@ plain! {
     /// Read-only settings of one hook.
     struct SettingsRaw {
         key: [u64; KEYS], flow_timeout_ns: u64, flow_mask: u32, pending_mask: u32,
-        answer: u32, trust_dscp: u32,
-    } = 72;
+        answer: u32, trust_dscp: u32, source_mask: u32, pad: u32,
+    } = 80;
     /// In and out of the heartbeat program.
     struct Heartbeat { now_ns: u64, reap_from: u32, reap_sets: u32 } = 16;
     /// In and out of the replay program.
     struct Replay {
-        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: [u8; 3],
+        now_ns: u64, key: u64, random: u32, priority: u8, event_pad: u8, spared: u16,
         kind: u8, reason: u8, repeated: u8, verdict_pad: u8, delay_us: u32,
         service: u32, found: u32,
     } = 40;
@@ -213,6 +232,9 @@ mod tests {
             ("TG_LISTEN_NEVER", u64::from(LISTEN_NEVER)),
             ("TG_LIMITS_SHADOW", u64::from(LIMITS_SHADOW)),
             ("TG_LIMITS_REJECT", u64::from(LIMITS_REJECT)),
+            ("TG_LIMITS_AUTO", u64::from(LIMITS_AUTO)),
+            ("TG_SOURCE_WAYS", SOURCE_WAYS as u64),
+            ("TG_SOURCE_OPEN_BITS", u64::from(SOURCE_OPEN_BITS)),
             ("TG_REASON_FIRST", REASON_FIRST as u64),
             ("TG_REASON_REFUSED", REASON_REFUSED as u64),
             ("TG_HISTOGRAM_BUCKETS", HISTOGRAM_BUCKETS as u64),

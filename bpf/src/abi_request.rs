@@ -135,6 +135,7 @@ mod tests {
             ("TG_REFUSE_503", Refuse::Answer503 as usize),
             ("TG_REFUSE_RESET", Refuse::Reset as usize),
             ("TG_REFUSE_DROP", Refuse::Drop as usize),
+            ("TG_REFUSE_AUTO", Refuse::Auto as usize),
             ("TG_RANKS", RANKS),
             ("TG_BUCKET_SHADOW", BUCKET_SHADOW as usize),
             ("TG_RULE_COUNTS", RULE_COUNTS),

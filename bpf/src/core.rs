@@ -173,6 +173,7 @@ impl Core {
         if same {
             return Ok(());
         }
+        self.maps.write("tg_senders", &key, &[0; abi::SENDERS_SIZE])?;
         self.maps.write("tg_gauges", &u32::from(gauge).to_ne_bytes(), &[0; 64])?;
         self.maps.clear_percpu("tg_totals", index as u32)?;
         for class in 0..tidegate_model::CLASSES_MAX {

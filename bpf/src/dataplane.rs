@@ -6,11 +6,12 @@ use crate::core::Core;
 use crate::objects::Objects;
 use crate::{
     BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
-    ServiceParams, TableLosses, Unjudged, maps, pins, read, tables,
+    ServiceParams, TableLosses, Unjudged, maps, pins, read, sources, tables,
 };
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use std::path::PathBuf;
+use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_policy::Params;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -359,6 +360,14 @@ impl Dataplane {
         tables::losses(&self.core.maps)
     }
 
+    /// The sources that have connections open now, of all services.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn sources(&self) -> Result<Vec<SourceUse>, Error> {
+        sources::open(&self.core)
+    }
+
     /// Up to `max` sampled verdicts, oldest first.
     ///
     /// # Errors
@@ -433,6 +442,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
                 params: Params::no_limit(planned.policy),
                 waiting_max: None,
                 accept_queue_max_q10: 0,
+                source_max: None,
             })
             .collect();
         core.set_limits(&none, core.generation() + 1)?;
@@ -482,6 +492,7 @@ mod tests {
             params: tight,
             waiting_max: Some(7),
             accept_queue_max_q10: 0,
+            source_max: Some(9),
         };
         core.set_limits(&[limits], 40).unwrap();
         let clock = ManualClock::default();

@@ -36,6 +36,7 @@ mod request_read;
 mod request_state;
 mod requests;
 mod rules;
+mod sources;
 mod swapped;
 mod switch;
 mod syscall;

@@ -19,6 +19,9 @@ pub struct ServiceParams {
     pub waiting_max: Option<u64>,
     /// Refuse while the accept queue is at this share of its limit or above, in 1/1024; 0: never.
     pub accept_queue_max_q10: u32,
+    /// Connections that a source may hold, silent or slow, before it opens no more; `None`: no
+    /// limit.
+    pub source_max: Option<u32>,
 }
 
 /// One entry as the kernel has it.
@@ -33,6 +36,7 @@ struct LimitsHeadFields {
     flags: u32,
     accept_queue_max_q10: u32,
     waiting_max: u64,
+    source_max: u32,
 }
 
 /// What is in force.
@@ -56,6 +60,7 @@ impl Limits {
                 flags: head.flags,
                 accept_queue_max_q10: head.accept_queue_max_q10,
                 waiting_max: head.waiting_max,
+                source_max: head.source_max,
             };
             entry.params = value[size_of::<LimitsHead>()..].to_vec();
         }
@@ -84,8 +89,12 @@ impl Limits {
     /// Takes shadow and action from the plan.
     pub(crate) fn follow(&mut self, plan: &Plan) {
         for (service, entry) in plan.services.iter().zip(&mut self.entries) {
-            let reject = if service.action == Action::Reject { abi::LIMITS_REJECT } else { 0 };
-            entry.head.flags = if service.shadow { abi::LIMITS_SHADOW } else { 0 } | reject;
+            let action = match service.action {
+                Action::Drop => 0,
+                Action::Reject => abi::LIMITS_REJECT,
+                Action::Auto => abi::LIMITS_REJECT | abi::LIMITS_AUTO,
+            };
+            entry.head.flags = if service.shadow { abi::LIMITS_SHADOW } else { 0 } | action;
         }
     }
 
@@ -104,6 +113,7 @@ impl Limits {
             entry.head.accept_queue_max_q10 = service.accept_queue_max_q10;
             entry.head.waiting_max =
                 service.waiting_max.map_or(0, |max| max.clamp(1, i64::MAX as u64));
+            entry.head.source_max = service.source_max.map_or(0, |max| max.max(1));
         }
     }
 
@@ -115,6 +125,8 @@ impl Limits {
                 flags: entry.head.flags,
                 accept_queue_max_q10: entry.head.accept_queue_max_q10,
                 waiting_max: entry.head.waiting_max,
+                source_max: entry.head.source_max,
+                pad: 0,
             };
             let mut value = head.bytes().to_vec();
             value.extend_from_slice(&entry.params);

@@ -17,7 +17,7 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 15] = [
+const VALUE_SIZES: [(&str, usize); 19] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::ListenValue>()),
@@ -29,9 +29,13 @@ const VALUE_SIZES: [(&str, usize); 15] = [
     ("tg_totals", size_of::<abi::TotalsRaw>()),
     ("tg_gauges", size_of::<abi::GaugesRaw>()),
     ("tg_pending", abi::PENDING_SIZE),
+    ("tg_senders", abi::SENDERS_SIZE),
     ("tg_notes", 8 * abi::NOTES_WORDS),
     ("tg_flows", abi::FLOW_SIZE * abi::FLOW_WAYS),
     ("tg_times", abi::FLOW_TIMES_SIZE * abi::FLOW_WAYS),
+    ("tg_flow_sources", abi::FLOW_SOURCE_SIZE * abi::FLOW_WAYS),
+    ("tg_source_sets", abi::SOURCE_WORD_SIZE * abi::SOURCE_WAYS),
+    ("tg_sources", size_of::<abi::SourceRaw>()),
     ("tg_flights", abi::FLIGHTS_SIZE),
 ];
 

@@ -50,7 +50,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 20] = [
+pub(crate) const SHARED: [&str; 24] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -66,9 +66,13 @@ pub(crate) const SHARED: [&str; 20] = [
     "tg_gauges",
     "tg_answers",
     "tg_pending",
+    "tg_senders",
     "tg_notes",
     "tg_flows",
     "tg_times",
+    "tg_flow_sources",
+    "tg_source_sets",
+    "tg_sources",
     "tg_flights",
     "tg_samples",
 ];
@@ -116,6 +120,8 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         pending_mask: maps.get("tg_pending")?.max_entries() - 1,
         answer: variant.answer,
         trust_dscp: variant.trust_dscp.into(),
+        source_mask: maps.get("tg_source_sets")?.max_entries() - 1,
+        pad: 0,
     })
 }
 
@@ -151,17 +157,21 @@ pub(crate) struct Sized {
     pub(crate) table: &'static str,
     /// Entries of the map.
     pub(crate) entries: u32,
-    /// Connections that share an entry.
+    /// Connections, or sources, that share an entry.
     pub(crate) each: u32,
 }
 
 /// See [`Sized`].
-pub(crate) fn sized(plan: &Plan) -> [Sized; 4] {
+pub(crate) fn sized(plan: &Plan) -> [Sized; 7] {
     let (each, flows) = (abi::FLOW_WAYS as u32, plan.settings.flows);
+    let (ways, sources) = (abi::SOURCE_WAYS as u32, plan.settings.sources);
     let of = |map, table, size, each| Sized { map, table, entries: size / each, each };
     [
         of("tg_flows", "connections", flows, each),
         of("tg_times", "connections", flows, each),
+        of("tg_flow_sources", "connections", flows, each),
+        of("tg_source_sets", "sources", sources, ways),
+        of("tg_sources", "sources", sources, 1),
         of("tg_pending", "handshakes", plan.settings.pending, 1),
         of("tg_conns", "requests", plan.settings.conns, 1),
     ]

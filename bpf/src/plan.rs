@@ -146,6 +146,8 @@ pub struct Settings {
     pub pending: u32,
     /// Connections of services with rules that are followed; a power of two from 1024 to 4 Mi.
     pub conns: u32,
+    /// Sources of all services; a power of two from 1024 to 4 Mi.
+    pub sources: u32,
     /// A connection idle for longer is forgotten.
     pub flow_timeout: Nanos,
     /// Directory on a BPF filesystem; `None`: nothing is pinned, all ends with the process.
@@ -161,6 +163,7 @@ impl Default for Settings {
             flows: 1 << 18,
             pending: 1 << 18,
             conns: 1 << 17,
+            sources: 1 << 16,
             flow_timeout: Nanos::from_secs(60),
             pins: None,
         }
@@ -205,8 +208,10 @@ impl Plan {
         if sources + self.never_shed.sources.len() > PREFIXES_MAX {
             return wrong(format!("more than {PREFIXES_MAX} source prefixes"));
         }
-        let Settings { flows, pending, conns, .. } = self.settings;
-        for (what, size) in [("flows", flows), ("pending", pending), ("conns", conns)] {
+        let Settings { flows, pending, conns, sources, .. } = self.settings;
+        for (what, size) in
+            [("flows", flows), ("pending", pending), ("conns", conns), ("sources", sources)]
+        {
             if !size.is_power_of_two() || !(1024..=1 << 22).contains(&size) {
                 return wrong(format!("{what}: {size} is no power of two from 1024 to 4194304"));
             }
@@ -217,12 +222,16 @@ impl Plan {
     /// The tables whose size is configured: the key of the configuration, and about how many bytes
     /// of kernel memory each takes. That of requests is there once a service has rules.
     #[must_use]
-    pub fn memory(&self) -> [(&'static str, u64); 3] {
-        let Settings { flows, pending, conns, .. } = self.settings;
+    pub fn memory(&self) -> [(&'static str, u64); 4] {
+        let Settings { flows, pending, conns, sources, .. } = self.settings;
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
         [
             ("handshakes", of(pending, abi::PENDING_SIZE)),
-            ("connections", of(flows, abi::FLOW_SIZE + abi::FLOW_TIMES_SIZE)),
+            (
+                "connections",
+                of(flows, abi::FLOW_SIZE + abi::FLOW_TIMES_SIZE + abi::FLOW_SOURCE_SIZE),
+            ),
+            ("sources", of(sources, abi::SOURCE_WORD_SIZE + size_of::<abi::SourceRaw>())),
             ("requests", of(conns, abi_request::CONN_SIZE + HASH_BYTES)),
         ]
     }

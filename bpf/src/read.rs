@@ -128,6 +128,7 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
         waiting: gauges.waiting.max(0).unsigned_abs(),
         open: gauges.open.max(0).unsigned_abs(),
         silent: gauges.silent.max(0).unsigned_abs(),
+        slow: gauges.slow.max(0).unsigned_abs(),
         unseen: gauges.untracked.saturating_add(gauges.forgotten),
         ..ServiceTotals::default()
     };

@@ -48,7 +48,10 @@ fn bound(what: &str, number: usize, most: usize) -> Result<(), Error> {
 impl Requests {
     /// Whether a request of these rules may be answered with a 503.
     pub(crate) fn answers(&self) -> bool {
-        self.rules.iter().any(|rule| rule.bucket.is_some() && rule.refuse == Refuse::Answer503)
+        self.rules.iter().any(|rule| {
+            let tls = matches!(rule.subject, Subject::Tls(_));
+            rule.bucket.is_some() && rule.refuse.answers() && !tls
+        })
     }
 
     fn check(&self) -> Result<(), String> {

@@ -125,6 +125,16 @@ pub enum Refuse {
     Reset = 2,
     /// The client hears nothing; the server's socket is reset.
     Drop = 3,
+    /// 503 to a request that can be answered; else a reset for a source that looks like one client,
+    /// and nothing for any other.
+    Auto = 4,
+}
+
+impl Refuse {
+    /// Whether a 503 may be sent.
+    pub(crate) const fn answers(self) -> bool {
+        matches!(self, Self::Answer503 | Self::Auto)
+    }
 }
 
 /// The text of a 503.

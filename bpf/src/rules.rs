@@ -13,7 +13,7 @@ use crate::abi_request::{
     self as abi, AnswerText, CookieTestRaw, HostKey, PathKey, RequestControl, RuleRaw,
 };
 use crate::numbers::Identity;
-use crate::{Busy, CookieTest, Error, HeaderRule, Host, Plan, Refuse, Requests, Subject};
+use crate::{Busy, CookieTest, Error, HeaderRule, Host, Plan, Requests, Subject};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use tidegate_model::SERVICES_MAX;
@@ -162,7 +162,8 @@ impl Compiler<'_> {
 
     fn rule(&mut self, rule: &HeaderRule, seats: &Seats) -> RuleRaw {
         let bucket = rule.bucket.map_or(abi::BUCKETS_MAX as u32, |bucket| seats.buckets[bucket]);
-        let answers = rule.refuse == Refuse::Answer503 && rule.bucket.is_some();
+        let tls = matches!(rule.subject, Subject::Tls(_));
+        let answers = rule.refuse.answers() && rule.bucket.is_some() && !tls;
         let answer = seats.answer.filter(|_| answers).map_or(0, first_text);
         let raw = RuleRaw {
             flags: if rule.close_persistent { abi::RULE_CLOSE } else { 0 },

@@ -15,14 +15,17 @@ pub struct TableLosses {
     pub handshakes: u64,
     /// Connections that no service's passive signals have.
     pub connections: u64,
+    /// Connections whose source found no room: no limit on sources applies to them.
+    pub sources: u64,
 }
 
 pub(crate) fn losses(maps: &Maps) -> Result<TableLosses, Error> {
     let handshakes = sum(&maps.read_percpu("tg_notes", 0)?, abi::NOTES_WORDS)[0];
-    let mut connections = 0_u64;
+    let (mut connections, mut sources) = (0_u64, 0_u64);
     for gauge in 0..SERVICES_MAX as u32 * u32::from(GAUGES_EACH) {
         let gauges: GaugesRaw = maps.read("tg_gauges", gauge)?;
         connections = connections.saturating_add(gauges.untracked);
+        sources = sources.saturating_add(gauges.sourceless);
     }
-    Ok(TableLosses { handshakes, connections })
+    Ok(TableLosses { handshakes, connections, sources })
 }

@@ -462,6 +462,14 @@ impl TestPlane {
         crate::tables::losses(&self.core.maps)
     }
 
+    /// See [`crate::Dataplane::sources`].
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn sources(&self) -> Result<Vec<tidegate_model::sources::SourceUse>, Error> {
+        crate::sources::open(&self.core)
+    }
+
     /// Totals of a service.
     ///
     /// # Errors

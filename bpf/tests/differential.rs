@@ -142,9 +142,8 @@ impl Model {
         {
             *left -= 1;
         }
-        // the policy remembers what it refused itself, executed or not
-        let by_policy = decision.refused_by_policy;
-        if by_policy && service.policy == Policy::FreshFirst {
+        // the policy remembers what it or a limit refused, executed or not
+        if decision.refused && service.policy == Policy::FreshFirst {
             self.refused.extend(segment.map(|s| Self::key(judged.service, s)));
         }
     }

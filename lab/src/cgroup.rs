@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use tidegate_units::{Nanos, Share};
 
 /// Period of the CPU quota. Short, so that a halved CPU looks like a slower CPU and not like one
+/// The largest weight of a group, of version 2 and of version 1.
+const WEIGHT_MAX: u32 = 10_000;
+const SHARES_MAX: u32 = 262_144;
 /// that stops for 50 ms at a time.
 const QUOTA_PERIOD_US: u64 = 10_000;
 /// The default period, written back when the quota is lifted.
@@ -213,6 +216,20 @@ impl Group {
         os::write(&dir.join("cpu.cfs_quota_us"), "-1")?;
         os::write(&dir.join("cpu.cfs_period_us"), period.to_string())?;
         quota.map_or(Ok(()), |q| os::write(&dir.join("cpu.cfs_quota_us"), q.to_string()))
+    }
+
+    /// Gives the group nearly all of a CPU that others want, too, for as much as it needs: by weight,
+    /// which the kernel takes into account when somebody wakes. Without a cpu controller nothing is
+    /// changed.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn prefer(&self) -> Result<()> {
+        match &self.cpu {
+            Some((dir, true)) => os::write(&dir.join("cpu.weight"), WEIGHT_MAX.to_string()),
+            Some((dir, false)) => os::write(&dir.join("cpu.shares"), SHARES_MAX.to_string()),
+            None => Ok(()),
+        }
     }
 
     /// Whether groups of equal weight share a CPU fairly here (a cpu controller is within reach).

@@ -26,7 +26,13 @@ impl Helper {
     #[must_use]
     pub fn this_program(args: &[&str]) -> Self {
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
-        Self { program, args: args.iter().map(|a| (*a).to_owned()).collect() }
+        Self::program_with(program, args)
+    }
+
+    /// Another program that takes the subcommands after these arguments.
+    #[must_use]
+    pub fn program_with(program: impl Into<PathBuf>, args: &[&str]) -> Self {
+        Self { program: program.into(), args: args.iter().map(|a| (*a).to_owned()).collect() }
     }
 
     /// A program such as `tidegate-load` that takes the subcommands directly.

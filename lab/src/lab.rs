@@ -42,6 +42,10 @@ pub struct LabOptions {
     /// CPU of the product's daemon; `None` (default) is the server's, so that its cost is charged
     /// to the server.
     pub product_cpu: Option<usize>,
+    /// Servers, rivals and the product may use every CPU, that of the load included (default
+    /// `false`). Then whatever a packet costs in the kernel is taken from the server, too. The load
+    /// goes first on its CPU, so that arrivals stay punctual.
+    pub shared: bool,
     /// The network.
     pub network: NetworkOptions,
 }
@@ -50,15 +54,20 @@ impl LabOptions {
     /// The defaults with this helper.
     #[must_use]
     pub fn new(helper: Helper) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             helper,
             server_cpu: 0,
-            load_cpu: usize::from(cpus > 1),
+            load_cpu: usize::from(all_cpus() > 1),
             product_cpu: None,
+            shared: false,
             network: NetworkOptions::default(),
         }
     }
+}
+
+/// How many CPUs there are.
+fn all_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// How a server's CPU is taken away.
@@ -201,20 +210,20 @@ impl Lab {
         name: &str,
         command: &[&str],
     ) -> Result<Managed> {
-        self.launch(role, cpu, name, (command, false))
+        self.launch(role, cpu.to_string(), name, (command, false))
     }
 
     fn launch(
         &self,
         role: Role,
-        cpu: usize,
+        cpus: String,
         name: &str,
         (command, piped): (&[&str], bool),
     ) -> Result<Managed> {
         let name = self.unique(name);
         Managed::start(Launch {
             net: role.path(&self.id),
-            cpu,
+            cpus,
             group: self.cgroups.group(&name)?,
             command: command.iter().map(|w| (*w).to_owned()).collect(),
             log: self.dir().join(format!("{name}.log")),
@@ -223,12 +232,23 @@ impl Lab {
     }
 
     pub(crate) fn start_on_server(&self, name: &str, command: &[&str]) -> Result<Managed> {
-        self.start_in(Role::Server, self.options.server_cpu, name, command)
+        let cpus = self.cpus_of(self.options.server_cpu);
+        self.launch(Role::Server, cpus, name, (command, false))
+    }
+
+    /// Threads of a proxy: one for each CPU that it may use, as their documentation has it.
+    pub(crate) fn front_threads(&self) -> usize {
+        if self.options.shared { all_cpus() } else { 1 }
+    }
+
+    /// The CPUs of what usually stays on one.
+    fn cpus_of(&self, cpu: usize) -> String {
+        if self.options.shared { format!("0-{}", all_cpus() - 1) } else { cpu.to_string() }
     }
 
     pub(crate) fn start_product_process(&self, command: &[&str]) -> Result<Managed> {
         let cpu = self.options.product_cpu.unwrap_or(self.options.server_cpu);
-        self.start_in(Role::Server, cpu, "daemon", command)
+        self.launch(Role::Server, self.cpus_of(cpu), "daemon", (command, false))
     }
 
     /// Starts Apache and waits until it listens.
@@ -440,10 +460,21 @@ impl Place for Inside<'_> {
     type Process = Managed;
 
     fn start(&mut self, shard: u32) -> Result<Managed> {
-        let command = self.0.options.helper.command("shard");
+        let mut command = self.0.options.helper.command("shard");
+        if self.0.options.shared {
+            command.splice(0..0, ["nice", "-n", "-20"].map(str::to_owned));
+        }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = format!("load{shard}");
-        self.0.launch(Role::Client, self.0.options.load_cpu, &name, (&words, true))
+        let cpu = self.0.options.load_cpu.to_string();
+        let process = self.0.launch(Role::Client, cpu, &name, (&words, true))?;
+        if self.0.options.shared {
+            // Beside a server that takes every CPU, arrivals would wait for their turn: the load
+            // goes first, and its CPU time is in its report. By weight, since in a cgroup of
+            // version 1 there is no real-time priority without a budget.
+            process.group().prefer()?;
+        }
+        Ok(process)
     }
 
     fn child(process: &mut Managed) -> &mut Child {

@@ -48,17 +48,17 @@ pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
 pub use load::{
-    Arrive, Capacity, CapacityOptions, Counts, Hist, KeepAlive, LoadPlan, LoadReport, Manner, Mix,
-    Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart, SlotReport,
-    Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
+    Arrive, Capacity, CapacityOptions, Counts, EventDone, Hist, KeepAlive, LoadPlan, LoadReport,
+    Manner, Mix, Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart,
+    SlotReport, Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
 };
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
 pub use server::tiny::TinyOptions;
 pub use server::{
-    ApacheOptions, Cgi, Cost, CostKind, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule,
-    NginxOptions, NodeOptions, Server,
+    ApacheOptions, Cgi, Cost, CostKind, FailsafePolicy, Front, FrontKind, Mpm, NftHook, NftLimit,
+    NftRule, NginxOptions, NodeOptions, Server,
 };
 pub use shape::{Shaped, Shaping};
 pub use topology::{

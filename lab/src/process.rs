@@ -17,8 +17,8 @@ const KILL_LIMIT: Nanos = Nanos::from_secs(10);
 pub(crate) struct Launch {
     /// Namespace to enter.
     pub(crate) net: String,
-    /// CPU to stay on.
-    pub(crate) cpu: usize,
+    /// CPUs to stay on, as `taskset` takes them.
+    pub(crate) cpus: String,
     /// Its cgroup.
     pub(crate) group: Group,
     /// Program and arguments.
@@ -51,7 +51,7 @@ impl Managed {
         let mut command = Command::new("sh");
         command.args(["-c", script, "sh"]).args(launch.group.joins()).arg("--");
         command.arg("nsenter").arg(format!("--net={}", launch.net));
-        command.args(["taskset", "-c", &launch.cpu.to_string()]).args(&launch.command);
+        command.args(["taskset", "-c", &launch.cpus]).args(&launch.command);
         if launch.piped {
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         } else {

@@ -176,6 +176,23 @@ impl Product {
         self.process.stop(Signal::KILL, STOP_LIMIT)
     }
 
+    /// The same, and what is known of it stays, so that another can be started in its place.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the process outlives it.
+    pub fn crash(&mut self) -> Result<()> {
+        self.process.stop(Signal::KILL, STOP_LIMIT)
+    }
+
+    /// Ends the daemon as a supervisor does that is about to start it again (SIGUSR2): what is
+    /// attached stays.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn end_for_restart(&mut self) -> Result<()> {
+        self.process.stop(Signal::USR2, STOP_LIMIT)
+    }
+
     /// Waits for the daemon to end by itself, as after a take-over.
     ///
     /// # Errors

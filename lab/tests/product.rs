@@ -104,7 +104,16 @@ fn the_daemon_is_started_asked_replaced_and_ended() {
     assert_ne!(third.config(), config);
     let text = std::fs::read_to_string(third.config()).expect("its configuration");
     assert!(text.contains(&*lab.pins().to_string_lossy()), "{text}");
-    third.stop().expect("ends by SIGTERM");
+    // What a supervisor does: what has crashed or ended is started again as it was.
+    let mut third = third;
+    third.crash().expect("dies");
+    third.status().expect_err("nobody answers");
+    let mut fourth = lab.start_product_like(&this(), &third).expect("one starts after a crash");
+    assert_eq!(fourth.config(), third.config());
+    fourth.end_for_restart().expect("ends by SIGUSR2");
+    let fifth = lab.start_product_like(&this(), &fourth).expect("one starts after that");
+    fifth.status().expect("it answers");
+    fifth.stop().expect("ends by SIGTERM");
     let id = lab.id().to_owned();
     drop(lab);
     assert_eq!(remains(&id), Vec::<String>::new());

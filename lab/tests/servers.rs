@@ -9,8 +9,8 @@ mod common;
 
 use common::{answers, lab, one_at_a_time, run, steady};
 use tidegate_lab::{
-    ApacheOptions, CapacityOptions, Cost, CpuCut, FrontKind, LabError, Mpm, NftHook, NftLimit,
-    NginxOptions, TinyOptions,
+    ApacheOptions, CapacityOptions, Cost, CpuCut, FailsafePolicy, FrontKind, LabError, Mpm,
+    NftHook, NftLimit, NginxOptions, TinyOptions,
 };
 use tidegate_units::{Nanos, Share};
 use tidegate_workload::Shape;
@@ -65,7 +65,8 @@ fn every_rival_refuses_and_tells_how_often() {
     let fronts = [
         FrontKind::Haproxy { maxconn: 1, queue: millis(50) },
         FrontKind::NginxLimitConn { connections: 2 },
-        FrontKind::NginxLimitReq { rate: 60 },
+        FrontKind::NginxLimitReq { rate: 60, burst: 0 },
+        FrontKind::NginxLimitReq { rate: 60, burst: 6 },
     ];
     for kind in fronts {
         let front = lab.start_front(&kind, &server, 80).unwrap();
@@ -80,8 +81,15 @@ fn every_rival_refuses_and_tells_how_often() {
     assert_eq!(deny.refused().unwrap(), 50);
     drop(deny);
     let envoy = FrontKind::Envoy { program: "/nowhere/envoy".into() };
-    let missing = lab.start_front(&envoy, &server, 80).unwrap_err();
-    assert!(matches!(missing, LabError::Missing(_)), "{missing}");
+    let failsafe = FrontKind::Failsafe {
+        program: "/nowhere/failsafe".into(),
+        policy: FailsafePolicy::Limiter,
+        wait: millis(50),
+    };
+    for kind in [envoy, failsafe] {
+        let missing = lab.start_front(&kind, &server, 80).unwrap_err();
+        assert!(matches!(missing, LabError::Missing(_)), "{missing}");
+    }
     for (hook, reject) in [(NftHook::Input, true), (NftHook::Netdev, true), (NftHook::Input, false)]
     {
         let limit = NftLimit { hook, port: 8_080, rate: 20, burst: 5, reject };

@@ -65,6 +65,57 @@ fn sessions_are_served_over_every_transport_by_every_server() {
     }
 }
 
+/// Sessions that open eight streams at once after their first request: every server answers all of
+/// them on one connection.
+#[test]
+fn streams_at_once_are_served_by_every_server() {
+    let _one = one_at_a_time();
+    let lab = lab();
+    let servers = servers(&lab, Transport::H2);
+    let several = |(name, server): &(&str, Server)| {
+        let mut stream = server.sessions(name, steady(5.0, 1_000), 20, Nanos::ZERO);
+        stream.session.as_mut().expect("sessions").streams = 8;
+        stream
+    };
+    let report = run(&lab, servers.iter().map(several).collect(), 8_000);
+    for stream in &report.streams {
+        let (counts, of) = (stream.total.counts, stream.total.sessions);
+        assert_eq!((of.ended, of.completed), (5, 5), "{}: {counts:?}", stream.name);
+        assert_eq!((counts.answered, counts.reused), (100, 95), "{}: {counts:?}", stream.name);
+    }
+}
+
+/// They are really at once: one client gets more than it could one after the other, and what a
+/// server refuses of them ends the session.
+#[test]
+fn streams_at_once_overlap() {
+    let _one = one_at_a_time();
+    let lab = lab();
+    let wait = Nanos::from_millis(50);
+    let upstream = TinyOptions { workers: 32, cost: Cost::wait(wait), ..TinyOptions::default() };
+    let upstream = Some(TinyOptions { port: 9_000, ..upstream });
+    let options = NginxOptions { upstream, transport: Transport::H2, ..NginxOptions::default() };
+    let server = lab.start_nginx(&options).unwrap();
+    let answered = |streams: u32, path: Option<&str>| {
+        let closed = Arrive::Closed { clients: 1 };
+        let mut stream = server.sessions("all", closed, 17, Nanos::ZERO);
+        stream.session.as_mut().expect("sessions").streams = streams;
+        stream.path = path.map_or(stream.path.clone(), str::to_owned);
+        let plan = LoadPlan {
+            streams: vec![stream],
+            closed_until: Nanos::from_secs(2),
+            lag_bound: Nanos::from_secs(5),
+            ..LoadPlan::default()
+        };
+        lab.run_load(&plan, &mut |_| {}).unwrap().streams[0].total.clone()
+    };
+    let (alone, together) = (answered(1, None), answered(16, None));
+    // 2 s hold 40 waits of 50 ms.
+    assert!((10..=42).contains(&alone.counts.answered), "{:?}", alone.counts);
+    assert!(together.counts.answered > 84, "{:?}", together.counts);
+    assert_eq!(together.counts.failed, 0, "{:?}", together.counts);
+}
+
 /// A client that expects another protocol than the server speaks is told as broken, not as served.
 #[test]
 fn a_wrong_transport_is_no_success() {

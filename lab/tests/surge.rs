@@ -91,7 +91,7 @@ fn sessions_make_all_their_requests() {
     for keep_alive in [None, Some(KeepAlive { requests: 3 })] {
         let mut stream = server.stream("sessions", steady(20.0, 1_000));
         let think = Nanos::from_millis(100);
-        stream.session = Some(Session { requests: 5, think, cookie: "session".into() });
+        stream.session = Some(Session { requests: 5, think, streams: 1, cookie: "session".into() });
         stream.keep_alive = keep_alive;
         let mut strangers = server.stream("strangers", steady(20.0, 1_000));
         strangers.path = "/nothing".into();

@@ -23,6 +23,9 @@
  * look, not after it, so that S < T_1 rejects all excess; what is left of B[0]
  * when its period ends is dropped; tokens arrive continuously.
  *
+ * In a flood of spoofed senders a SYN counts as the share of one that it costs
+ * (chain/senders.h), here as in the bucket.
+ *
  * State: the ring stores what is used of r_t * T0 (lambda's share included),
  * so that zero is fresh, an idle service whose every period is free.
  */
@@ -33,7 +36,6 @@
 
 #define TG_ABACUS_PERIODS 128	/* ring size; the window is below it */
 #define TG_ABACUS_STEPS_MAX 12	/* retransmissions in a schedule */
-#define TG_MILLI 1000		/* of a SYN: the unit of A and lambda */
 
 struct tg_abacus_params {
 	struct tg_bucket_params bucket;
@@ -58,7 +60,7 @@ struct tg_abacus_state {
 	struct tg_bucket bucket;
 	tg_u64 period_end_ns;	/* 0: no SYN seen yet */
 	tg_u32 lambda_milli;	/* arrivals per T0, weighted average */
-	tg_u32 arrivals;	/* in the current period */
+	tg_u32 arrivals_milli;	/* in the current period */
 	tg_u32 now;		/* index of the current period */
 	tg_u32 pad;
 	struct tg_abacus_period period[TG_ABACUS_PERIODS];
@@ -98,7 +100,7 @@ TG_INLINE void tg_abacus_start(const struct tg_abacus_params *p,
 TG_INLINE void tg_abacus_shift(const struct tg_abacus_params *p,
 			       struct tg_abacus_state *s)
 {
-	tg_u64 seen_milli = tg_min((tg_u64)s->arrivals * TG_MILLI, 1U << 31);
+	tg_u64 seen_milli = s->arrivals_milli;
 	tg_u32 shift = p->ewma_shift & 15;
 	struct tg_abacus_period fresh = {};
 
@@ -107,7 +109,7 @@ TG_INLINE void tg_abacus_shift(const struct tg_abacus_params *p,
 	else	/* rounded up: silence ends at zero, not just above it */
 		s->lambda_milli -= (s->lambda_milli - seen_milli +
 				    (1U << shift) - 1) >> shift;
-	s->arrivals = 0;
+	s->arrivals_milli = 0;
 	*tg_abacus_at(s, 0) = fresh;
 	s->now = (s->now + 1) & (TG_ABACUS_PERIODS - 1);
 	fresh.used_milli = tg_abacus_taken(p, s);
@@ -140,7 +142,7 @@ TG_INLINE void tg_abacus_observe(const struct tg_abacus_params *p,
 
 /* Figure 7, BORROW_TOKEN: 1 if a period with room was found. */
 TG_INLINE int tg_abacus_borrow(const struct tg_abacus_params *p,
-			       struct tg_abacus_state *s)
+			       struct tg_abacus_state *s, tg_u32 milli)
 {
 	tg_u32 found = TG_ABACUS_STEPS_MAX;
 
@@ -150,8 +152,8 @@ TG_INLINE int tg_abacus_borrow(const struct tg_abacus_params *p,
 		if (k >= p->steps || p->schedule[k] > p->window)
 			return 0;
 		at = tg_abacus_at(s, p->schedule[k]);
-		if (at->used_milli + (tg_u64)TG_MILLI <= p->room_milli) {
-			at->used_milli += TG_MILLI;
+		if (at->used_milli + (tg_u64)milli <= p->room_milli) {
+			at->used_milli += milli;
 			found = k;
 			break;
 		}
@@ -173,10 +175,11 @@ tg_abacus_admit(const struct tg_abacus_params *p, struct tg_abacus_state *s,
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	}
 	tg_abacus_tick(p, s, e->now_ns);
-	s->arrivals++;
+	s->arrivals_milli = tg_arrivals(s->arrivals_milli, e);
 	tg_bucket_refill(&p->bucket, &s->bucket, e->now_ns);
-	if (tg_bucket_take(&p->bucket, &s->bucket,
-			   p->reserve[e->priority & (TG_PRIORITIES - 1)])) {
+	if (tg_bucket_take_for(&p->bucket, &s->bucket,
+			       p->reserve[e->priority & (TG_PRIORITIES - 1)],
+			       e)) {
 		stats->admitted++;
 		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
 	}
@@ -185,7 +188,7 @@ tg_abacus_admit(const struct tg_abacus_params *p, struct tg_abacus_state *s,
 		stats->expected_again++;
 		return tg_verdict(TG_DROP, TG_REASON_EXPECTED_AGAIN);
 	}
-	if (tg_abacus_borrow(p, s)) {
+	if (tg_abacus_borrow(p, s, tg_event_milli(e))) {
 		stats->borrowed++;
 		return tg_verdict(TG_DROP, TG_REASON_BORROWED);
 	}

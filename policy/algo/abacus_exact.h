@@ -66,7 +66,7 @@ struct tg_abacus_exact_params {
 TG_ASSERT(sizeof(struct tg_abacus_exact_params) == 136);
 
 struct tg_exact_period {
-	tg_u32 booked;			/* places given to new arrivals */
+	tg_u32 booked_milli;		/* places given to new arrivals */
 	tg_u16 due[TG_EXACT_AGES];	/* [k]: who comes here for the k-th time */
 };
 
@@ -86,7 +86,7 @@ struct tg_abacus_exact_state {
 	struct tg_bucket bucket;
 	tg_u64 period_end_ns;	/* 0: no SYN seen yet */
 	tg_u32 now;		/* number of the current period */
-	tg_u32 arrivals;	/* new ones in the current period */
+	tg_u32 arrivals_milli;	/* new ones in the current period */
 	tg_u32 average_milli[TG_EXACT_AVERAGES];	/* [k]: over 2^k periods */
 	tg_u32 way;		/* see tg_exact_any */
 	tg_u32 pad;
@@ -135,8 +135,7 @@ TG_INLINE tg_u32 tg_exact_horizon(tg_u32 n)
 TG_INLINE void tg_exact_shift(const struct tg_abacus_exact_params *p,
 			      struct tg_abacus_exact_state *s)
 {
-	tg_u32 taken_milli = tg_min((tg_u64)s->arrivals * TG_EXACT_MILLI,
-				    p->room_milli);
+	tg_u32 taken_milli = tg_min(s->arrivals_milli, p->room_milli);
 	struct tg_exact_period fresh = {};
 
 	for (tg_u32 k = 0; k < TG_EXACT_AVERAGES; k++) {
@@ -145,7 +144,7 @@ TG_INLINE void tg_exact_shift(const struct tg_abacus_exact_params *p,
 		/* downwards it is rounded up: silence ends at zero */
 		s->average_milli[k] += change >> k;
 	}
-	s->arrivals = 0;
+	s->arrivals_milli = 0;
 	*tg_exact_at(s, 0) = fresh;
 	s->now++;
 }
@@ -292,7 +291,7 @@ TG_INLINE tg_u32 tg_exact_gap(const struct tg_abacus_exact_params *p, tg_u32 k)
 
 /* Figure 7, BORROW_TOKEN, for new arrivals: 1 if a place was booked. */
 TG_INLINE int tg_exact_book(const struct tg_abacus_exact_params *p,
-			    struct tg_abacus_exact_state *s)
+			    struct tg_abacus_exact_state *s, tg_u32 milli)
 {
 	for (tg_u32 k = 0; k < TG_EXACT_STEPS_MAX; k++) {
 		tg_u32 ahead = p->schedule[k];
@@ -302,10 +301,10 @@ TG_INLINE int tg_exact_book(const struct tg_abacus_exact_params *p,
 		if (k >= p->steps || ahead > p->window)
 			return 0;
 		at = tg_exact_at(s, ahead);
-		used_milli = (tg_u64)at->booked * TG_EXACT_MILLI +
+		used_milli = (tg_u64)at->booked_milli +
 			     s->average_milli[tg_exact_horizon(ahead)];
-		if (used_milli + TG_EXACT_MILLI <= p->room_milli) {
-			at->booked++;
+		if (used_milli + milli <= p->room_milli) {
+			at->booked_milli += milli;
 			return 1;
 		}
 	}
@@ -330,18 +329,18 @@ TG_INLINE int tg_exact_take(const struct tg_abacus_exact_params *p,
 	/* a full bucket serves anybody: what overflows helps nobody */
 	if (held + TG_TOKEN > p->bucket.depth)
 		held = p->bucket.depth - tg_min(p->bucket.depth, TG_TOKEN);
-	return tg_bucket_take(&p->bucket, &s->bucket, held);
+	return tg_bucket_take_for(&p->bucket, &s->bucket, held, e);
 }
 
 TG_INLINE struct tg_verdict
 tg_exact_refuse_new(const struct tg_abacus_exact_params *p,
 		    struct tg_abacus_exact_state *s,
 		    struct tg_abacus_exact_stats *stats,
-		    struct tg_exact_set *set, tg_u32 print)
+		    struct tg_exact_set *set, const struct tg_event *e)
 {
 	struct tg_exact_client *c;
 
-	if (!tg_exact_book(p, s)) {
+	if (!tg_exact_book(p, s, tg_event_milli(e))) {
 		stats->rejected++;
 		return tg_verdict(TG_REJECT, TG_REASON_NO_ROOM);
 	}
@@ -349,7 +348,7 @@ tg_exact_refuse_new(const struct tg_abacus_exact_params *p,
 		      (TG_EXACT_WAYS - 1)];
 	if (c->print)
 		tg_exact_uncount(s, c);
-	c->print = print;
+	c->print = tg_exact_print(e->key);
 	c->attempts = 0;
 	tg_exact_expect(s, c, p->schedule[0]);
 	stats->borrowed++;
@@ -393,7 +392,7 @@ tg_abacus_exact_admit(const struct tg_abacus_exact_params *p,
 		      const struct tg_event *e)
 {
 	struct tg_exact_set *set = &s->set[e->key & (TG_EXACT_SETS - 1)];
-	tg_u32 print = tg_exact_print(e->key), way;
+	tg_u32 way;
 	struct tg_verdict v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	struct tg_exact_client *c;
 
@@ -403,13 +402,14 @@ tg_abacus_exact_admit(const struct tg_abacus_exact_params *p,
 	}
 	tg_abacus_exact_tick(p, s, e->now_ns);
 	tg_bucket_refill(&p->bucket, &s->bucket, e->now_ns);
-	way = tg_exact_find(set, print);
+	way = tg_exact_find(set, tg_exact_print(e->key));
 	v.repeated = way < TG_EXACT_WAYS;
 	c = &set->way[way & (TG_EXACT_WAYS - 1)];
-	s->arrivals += !v.repeated;
+	if (!v.repeated)
+		s->arrivals_milli = tg_arrivals(s->arrivals_milli, e);
 	if (!tg_exact_take(p, s, e, v.repeated ? c->attempts + 1U : 0))
 		return v.repeated ? tg_exact_refuse_known(p, s, stats, c) :
-		       tg_exact_refuse_new(p, s, stats, set, print);
+		       tg_exact_refuse_new(p, s, stats, set, e);
 	if (v.repeated) {
 		tg_exact_uncount(s, c);
 		c->print = 0;

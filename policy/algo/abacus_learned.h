@@ -93,7 +93,7 @@ struct tg_abacus_learned_state {
 	tg_u64 slot_end_ns;	/* 0: no SYN seen yet */
 	tg_u32 now;		/* number of the current slot */
 	tg_u32 waiting;		/* sum of the ring: who is to come back */
-	tg_u32 arrivals;	/* new ones in the current period */
+	tg_u32 arrivals_milli;	/* new ones in the current period */
 	tg_u32 soon_milli;	/* average of new arrivals a period, 1/8 */
 	tg_u32 long_milli;	/* the same, 1/64 */
 	tg_u32 averaged;	/* 1: a period was seen */
@@ -125,15 +125,14 @@ TG_INLINE tg_u32 tg_learned_averaged(tg_u32 average, tg_u32 seen, tg_u32 shift)
 
 TG_INLINE void tg_learned_average(struct tg_abacus_learned_state *s)
 {
-	tg_u32 seen_milli = tg_min((tg_u64)s->arrivals * TG_LEARNED_MILLI,
-				   1U << 31);
+	tg_u32 seen_milli = s->arrivals_milli;
 
 	if (!s->averaged)
 		s->soon_milli = s->long_milli = seen_milli;
 	s->averaged = 1;
 	s->soon_milli = tg_learned_averaged(s->soon_milli, seen_milli, 3);
 	s->long_milli = tg_learned_averaged(s->long_milli, seen_milli, 6);
-	s->arrivals = 0;
+	s->arrivals_milli = 0;
 }
 
 TG_INLINE void tg_learned_step(const struct tg_abacus_learned_params *p,
@@ -489,9 +488,10 @@ tg_abacus_learned_admit(const struct tg_abacus_learned_params *p,
 	tg_bucket_refill(&p->bucket, &s->bucket, e->now_ns);
 	way = tg_learned_find(set, tg_learned_print(e->key));
 	c = way < TG_LEARNED_WAYS ? &set->way[way] : 0;
-	s->arrivals += !c;
-	if (tg_bucket_take(&p->bucket, &s->bucket,
-			   tg_learned_held(p, s, e, !!c)))
+	if (!c)
+		s->arrivals_milli = tg_arrivals(s->arrivals_milli, e);
+	if (tg_bucket_take_for(&p->bucket, &s->bucket,
+			       tg_learned_held(p, s, e, !!c), e))
 		return tg_learned_admitted(p, s, stats, c);
 	return c ? tg_learned_refuse_known(p, s, stats, e, c) :
 	       tg_learned_refuse_new(p, s, stats, e, set);

@@ -8,7 +8,12 @@
  * everybody waits. Here an event that is known to have been refused before
  * takes a token only if fresh_reserve tokens stay for first attempts. Under
  * overload those who come first are served at once; what is left when demand
- * falls serves the repetitions.
+ * falls serves the repetitions. An event that a limit before the policy refused
+ * is remembered as well.
+ *
+ * In a flood of spoofed senders a first attempt costs what its like are worth
+ * (chain/senders.h): the flood leaves nearly all tokens to honest clients, their
+ * repetitions among them.
  *
  * Memory: the keys of refused SYNs, as 16-bit fingerprints in a fixed table of
  * 8-way sets, the latest first. Nothing is ever allocated; a set that is full
@@ -110,6 +115,21 @@ TG_INLINE void tg_fresh_first_observe(const struct tg_fresh_first_params *p,
 	(void)p; (void)s; (void)e;	/* completions do not matter here */
 }
 
+/*
+ * A limit before the policy has refused this event: it is a repetition when it
+ * comes back, whoever refused it. 1: it was one already.
+ */
+TG_INLINE int tg_fresh_first_refused(struct tg_fresh_first_state *s,
+				     const struct tg_event *e)
+{
+	struct tg_fresh_set *set = tg_fresh_set(s, e->key);
+	tg_u16 print = tg_fresh_print(e->key);
+	int repeated = tg_fresh_known(set, print);
+
+	tg_fresh_remember(set, print);
+	return repeated;
+}
+
 TG_INLINE struct tg_verdict
 tg_fresh_first_refuse(const struct tg_fresh_first_params *p,
 		      const struct tg_fresh_first_state *s,
@@ -142,8 +162,8 @@ tg_fresh_first_admit(const struct tg_fresh_first_params *p,
 	v.repeated = repeated;
 	if (p->bucket.rate_milli) {
 		tg_fresh_first_tick(p, s, e->now_ns);
-		if (!tg_bucket_take(&p->bucket, &s->bucket, reserve +
-				    (repeated ? p->fresh_reserve : 0))) {
+		if (!tg_bucket_take_for(&p->bucket, &s->bucket, reserve +
+					(repeated ? p->fresh_reserve : 0), e)) {
 			tg_fresh_remember(set, print);
 			stats->refused++;
 			stats->refused_repeated += repeated;

@@ -55,8 +55,9 @@ tg_token_bucket_admit(const struct tg_token_bucket_params *p,
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	}
 	tg_token_bucket_tick(p, s, e->now_ns);
-	if (tg_bucket_take(&p->bucket, &s->bucket,
-			   p->reserve[e->priority & (TG_PRIORITIES - 1)])) {
+	if (tg_bucket_take_for(&p->bucket, &s->bucket,
+			       p->reserve[e->priority & (TG_PRIORITIES - 1)],
+			       e)) {
 		stats->admitted++;
 		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
 	}

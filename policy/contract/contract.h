@@ -37,6 +37,7 @@ typedef unsigned long long tg_u64;
 #define TG_PRIORITIES 8			/* 0 is the highest */
 #define TG_BURST_MAX 1000000		/* tokens: bounds every product below */
 #define TG_RATE_MILLI_MAX 1000000000000ULL	/* 1e9 tokens per second */
+#define TG_SHARE_ONE 65536	/* a whole token, in the unit of shares */
 
 enum tg_verdict_kind {
 	TG_ADMIT = 0,
@@ -59,7 +60,9 @@ struct tg_event {
 			 * number: all copies of one SYN have the same */
 	tg_u32 random;	/* 32 random bits */
 	tg_u8 priority;	/* 0 … TG_PRIORITIES - 1 */
-	tg_u8 pad[3];
+	tg_u8 pad;
+	tg_u16 spared;	/* what is not charged of a token, 1/TG_SHARE_ONE: 0,
+			 * but in a flood (chain/senders.h) */
 };
 TG_ASSERT(sizeof(struct tg_event) == 24);
 
@@ -132,6 +135,34 @@ TG_INLINE int tg_bucket_take(const struct tg_bucket_params *p,
 		return 0;
 	b->used += TG_TOKEN;
 	return 1;
+}
+
+/*
+ * The same for what an event costs. A whole token must be there for any: else
+ * those who cost little would take the pieces of which a token is made.
+ */
+TG_INLINE int tg_bucket_take_for(const struct tg_bucket_params *p,
+				 struct tg_bucket *b, tg_u64 reserve,
+				 const struct tg_event *e)
+{
+	if (b->used + reserve + TG_TOKEN > p->depth)
+		return 0;
+	b->used += TG_TOKEN - e->spared * (TG_TOKEN / TG_SHARE_ONE);
+	return 1;
+}
+
+/* What it counts for, in thousandths of a SYN. */
+TG_INLINE tg_u32 tg_event_milli(const struct tg_event *e)
+{
+	return 1000 - (e->spared * 1000U >> 16);
+}
+
+#define TG_ARRIVALS_MAX (1ULL << 31)	/* of a period, in thousandths */
+
+/* The arrivals of a period, in thousandths of a SYN, with this one. */
+TG_INLINE tg_u32 tg_arrivals(tg_u32 milli, const struct tg_event *e)
+{
+	return tg_min((tg_u64)milli + tg_event_milli(e), TG_ARRIVALS_MAX);
 }
 
 /* Whether a whole token is there, reserved or not. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C structures as Rust sees them, and the one call. The only unsafe code of this crate.
+//! The C structures as Rust sees them, and the one call. With senders.rs the only unsafe code here.
 #![allow(unsafe_code, reason = "the policies are C")]
 
 use crate::{Policy, Reason};
@@ -133,6 +133,10 @@ impl State {
         Self { words: vec![0; STATE_SIZE / 8].into_boxed_slice() }
     }
 
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u64 {
+        self.words.as_mut_ptr()
+    }
+
     /// As it lies in the kernel's map.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -169,7 +173,10 @@ pub struct Event {
     /// 0 (highest) to 7; other values count modulo 8.
     pub priority: u8,
     /// Always zero.
-    pub pad: [u8; 3],
+    pub pad: u8,
+    /// What is not charged of a token, in 1/65536 of it: 0, but in a flood of spoofed senders
+    /// ([`crate::Senders::weigh`]).
+    pub spared: u16,
 }
 
 impl Event {
@@ -177,7 +184,7 @@ impl Event {
     #[must_use]
     pub const fn at(now_ns: u64) -> Self {
         let key = now_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { now_ns, key, random: 0, priority: 0, pad: [0; 3] }
+        Self { now_ns, key, random: 0, priority: 0, pad: 0, spared: 0 }
     }
 
     /// The same with this time.
@@ -302,6 +309,7 @@ mod tests {
             offset_of!(AbacusLearned, gap),
             offset_of!(Event, random),
             offset_of!(Event, priority),
+            offset_of!(Event, spared),
         ];
         // SAFETY: reads a constant table; any index is allowed.
         let theirs: Vec<usize> = (0..ours.len()).map(|i| unsafe { tg_native_layout(i) }).collect();

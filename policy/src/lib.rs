@@ -17,9 +17,11 @@
 
 mod ffi;
 mod params;
+mod senders;
 
 pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
+pub use senders::{Noted, Senders, refused};
 
 include!(concat!(env!("OUT_DIR"), "/policies.rs"));
 include!(concat!(env!("OUT_DIR"), "/reasons.rs"));

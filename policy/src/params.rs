@@ -31,6 +31,8 @@ pub enum Action {
     Drop,
     /// Refuse with an answer: most clients give up at once.
     Reject,
+    /// One of the two for each source, as the host program knows it; the policy rejects.
+    Auto,
 }
 
 /// A bucket: rate, depth, what happens to the rest.
@@ -77,7 +79,7 @@ impl BucketSpec {
     const fn action(&self) -> u32 {
         match self.action {
             Action::Drop => 1,
-            Action::Reject => 2,
+            Action::Reject | Action::Auto => 2,
         }
     }
 }

@@ -9,12 +9,52 @@
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v);
+int tg_native_weigh(struct tg_senders *s, struct tg_event *e);
+tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,
+		       const struct tg_verdict *v);
+void tg_native_replied(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
+void tg_native_proved(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
+int tg_native_refused(const struct tg_params *p, struct tg_state *s,
+		      const struct tg_event *e);
+size_t tg_native_senders_size(void);
 size_t tg_native_layout(size_t index);
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v)
 {
 	*v = tg_policy_admit(p, s, e);
+}
+
+int tg_native_weigh(struct tg_senders *s, struct tg_event *e)
+{
+	return tg_senders_weigh(s, e);
+}
+
+tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,
+		       const struct tg_verdict *v)
+{
+	return tg_senders_settle(s, e, *v);
+}
+
+void tg_native_replied(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted)
+{
+	tg_senders_replied(s, syn_ns, noted);
+}
+
+void tg_native_proved(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted)
+{
+	tg_senders_proved(s, syn_ns, noted);
+}
+
+int tg_native_refused(const struct tg_params *p, struct tg_state *s,
+		      const struct tg_event *e)
+{
+	return tg_policy_refused(p, s, e);
+}
+
+size_t tg_native_senders_size(void)
+{
+	return sizeof(struct tg_senders);
 }
 
 size_t tg_native_layout(size_t index)
@@ -44,6 +84,7 @@ size_t tg_native_layout(size_t index)
 		offsetof(struct tg_abacus_learned_params, gap),
 		offsetof(struct tg_event, random),
 		offsetof(struct tg_event, priority),
+		offsetof(struct tg_event, spared),
 	};
 
 	return index < sizeof(layout) / sizeof(layout[0]) ? layout[index] : 0;

@@ -24,12 +24,12 @@ fn word(state: &State, at: usize) -> u32 {
     u32::from_ne_bytes(state.as_bytes()[at..at + 4].try_into().unwrap())
 }
 
-/// (booked, due for the first time) of the period that lies `ahead` of the current one.
+/// (booked, due for the first time), in whole SYNs, of the period that lies `ahead` of the current one.
 fn period(state: &State, ahead: u32) -> (u32, u16) {
     let index = ((word(state, NOW_AT) + ahead) & 127) as usize;
     let at = PERIODS_AT + index * PERIOD_SIZE;
     let due = &state.as_bytes()[at + 4 + 2..at + 4 + 4];
-    (word(state, at), u16::from_ne_bytes(due.try_into().unwrap()))
+    (word(state, at) / 1000, u16::from_ne_bytes(due.try_into().unwrap()))
 }
 
 fn average(state: &State, exponent: usize) -> u32 {

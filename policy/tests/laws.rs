@@ -66,7 +66,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             .map(|(step, key, random, priority)| {
                 now = now.saturating_add_signed(step);
                 let key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                Event { now_ns: now, key, random, priority, pad: [0; 3] }
+                Event { now_ns: now, key, random, priority, ..Event::default() }
             })
             .collect()
     })
@@ -99,7 +99,7 @@ proptest! {
             let usable = bucket.burst - bucket.reserve[usize::from(priority)];
             for n in 0..usable {
                 let key = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let event = Event { now_ns: now, key, random: n, priority, pad: [0; 3] };
+                let event = Event { now_ns: now, key, random: n, priority, ..Event::default() };
                 prop_assert_eq!(admit(&params, &mut state, &event).kind, VerdictKind::Admit);
             }
         }
@@ -175,7 +175,7 @@ proptest! {
             let full_s = f64::from(bucket.burst) / bucket.rate.get() + 1.0;
             let now_ns = latest.saturating_add(Nanos::from_secs_f64(full_s).0);
             // a key that no event had
-            let event = Event { now_ns, key: 77 << 32, random: 0, priority: 7, pad: [0; 3] };
+            let event = Event { now_ns, key: 77 << 32, random: 0, priority: 7, ..Event::default() };
             let kind = admit(&params, &mut state, &event).kind;
             prop_assert_eq!(kind, VerdictKind::Admit, "{:?}", params.policy());
         }

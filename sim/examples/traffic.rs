@@ -16,10 +16,12 @@ fn seconds(s: Option<f64>) -> String {
 }
 
 fn print(variant: &str, o: &Outcome, none: &Outcome) {
-    let refused = o.calm.1 as f64 / o.calm.0.max(1) as f64;
+    let share = |refused: u64| refused as f64 / o.calm.0.max(1) as f64;
+    let (refused, falsely) = (share(o.calm.1), share(o.calm_falsely));
     println!(
-        "  {variant:7} good {} | refused .9 {refused:.5} | p99 {:.0} ms x {} | first {} | alarms {} ends {} | recovery {} last {}",
+        "  {variant:7} good {} | refused .9 {refused:.5} | falsely .9 {falsely:.5} {} | p99 {:.0} ms x {} | first {} | alarms {} ends {} | recovery {} last {}",
         each(o, |at| format!("{:.3}", at.goodput)),
+        each(o, |at| format!("{:.4}", at.falsely)),
         none.p99_calm_s * 1e3,
         each(o, |at| format!("{:.1}", at.p99_s / none.p99_calm_s)),
         each(o, |at| seconds(at.first_s)),
@@ -31,7 +33,7 @@ fn print(variant: &str, o: &Outcome, none: &Outcome) {
 }
 
 fn trace(o: &Outcome) {
-    for t in &o.report.traces {
+    for t in &o.course.report.traces {
         println!(
             "{:8.1} offered {:4} ({:4}) refused {:4} completed {:4} waiting {:4} rate {:7.1} max {:5} {}",
             t.at.as_secs_f64(),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Prints the worlds that a controller must do no harm in, or come back in: `cargo run -p
 //! tidegate-sim --example worlds --release -- [--trace] [--seed=N] [drop|reject] [part of a name …]`.
-//! By phase of the honest clients: goodput over capacity, share refused, p99 in ms.
+//! By phase of the honest clients: goodput over capacity, share refused, share refused although the
+//! unprotected server would have served them well (with the same seed), p99 in ms.
 
 use tidegate_policy::Action;
 use tidegate_sim::syn::parallel;
@@ -14,14 +15,23 @@ fn phases(course: &Course, of: impl Fn(&PhaseReport) -> String) -> String {
     phases[..phases.len() - 1].iter().map(of).collect::<Vec<_>>().join(" ")
 }
 
-fn print(row: &Row, variant: &str, courses: &[Course]) {
+/// Shares of sessions by phase that were refused and would have been served well without protection.
+fn falsely(course: &Course, bare: &Course) -> String {
+    let phases = &course.report.phases;
+    let counts = course.refused_falsely(bare).into_iter().zip(&phases[..phases.len() - 1]);
+    let shares = counts.map(|(n, p)| format!("{:.4}", n as f64 / p.began.max(1) as f64));
+    shares.collect::<Vec<_>>().join(" ")
+}
+
+fn print(row: &Row, variant: &str, (courses, bare): (&[Course], &[Course])) {
     let Some(course) = courses.first() else { return };
     let traces = &course.report.traces;
     let alarms = traces.windows(2).filter(|w| !w[0].shedding && w[1].shedding).count();
     println!(
-        "  {variant:7} good {} | refused {} | p99 {} | alarms {alarms} cut {}",
+        "  {variant:7} good {} | refused {} | falsely {} | p99 {} | alarms {alarms} cut {}",
         phases(course, |p| format!("{:.3}", p.goodput() / row.capacity)),
         phases(course, |p| format!("{:.4}", p.refused_share())),
+        falsely(course, &bare[0]),
         phases(course, |p| format!("{:.0}", p.took(0.99) * 1e3)),
         course.cut,
     );
@@ -75,12 +85,14 @@ fn main() -> Result<(), String> {
         rows.iter().flat_map(|row| variants.iter().map(move |variant| (row, *variant))).collect();
     let one = |job: &(&Row, (&str, Option<Action>))| run(job.0.world(job.1.1, seed));
     let courses = parallel::map(&jobs, 0, one, |_| {}).map_err(|e| e.to_string())?;
+    let mut bare = Vec::new();
     for ((row, (variant, action)), courses) in jobs.iter().zip(courses) {
         let courses = courses.map_err(|error| format!("{}, {variant}: {error}", row.name))?;
         if action.is_none() {
             println!("{} C {:.0}: {}", row.name, row.capacity, row.asks);
+            bare.clone_from(&courses);
         }
-        print(row, variant, &courses);
+        print(row, variant, (&courses, &bare));
         if has("--trace") && action.is_some() {
             courses.first().into_iter().for_each(trace);
         }

@@ -121,6 +121,7 @@ static void host_limits(struct host_bytes *b)
 	limits->flags = host_u32(b);
 	limits->accept_queue_max_q10 = host_u32(b);
 	limits->waiting_max = host_u64(b);
+	limits->source_max = host_u32(b);
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
 	/* every policy's state begins with its bucket */
@@ -157,6 +158,7 @@ static void host_time(struct host_bytes *b)
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
 	set->flow_mask = HOST_TABLE - 1;
 	set->pending_mask = HOST_TABLE - 1;
+	set->source_mask = HOST_TABLE / TG_SOURCE_WAYS - 1;
 }
 
 /* k: the socket that the tuple meets, and its accept queue. */
@@ -195,6 +197,14 @@ static void host_used(struct host_bytes *b)
 	struct tg_locked_state *state = native_entry(&tg_states, host_u8(b));
 
 	state->state.u.token_bucket.bucket.used = host_u64(b);
+}
+
+/* g: how many connections of a service wait from now on. */
+static void host_waiting(struct host_bytes *b)
+{
+	struct tg_gauges *gauges = native_entry(&tg_gauges, host_u8(b) * 4);
+
+	gauges->waiting = host_u64(b);
 }
 
 /* n: what the clock says, and when the daemon last said that it lives. */
@@ -264,6 +274,31 @@ static void host_put_counts(struct host_bytes *out)
 	host_put_u32(out, times);
 }
 
+/* What all sources do together; only what was looked at can be other than zero. */
+static void host_put_sources(struct host_bytes *out)
+{
+	const struct native_map *sets = native_map(&tg_source_sets);
+	const struct native_map *sources = native_map(&tg_sources);
+	const struct tg_source_set *set = (void *)sets->values;
+	const struct tg_source *source = (void *)sources->values;
+	__u32 open = 0, held = 0, good = 0, bad = 0, exchanges = 0;
+
+	for (__u32 i = sets->from; i < sets->before; i++)
+		for (__u32 way = 0; way < TG_SOURCE_WAYS; way++)
+			open += set[i].word[way] & TG_SOURCE_OPEN;
+	for (__u32 i = sources->from; i < sources->before; i++) {
+		held += source[i].held;
+		good += source[i].good;
+		bad += source[i].bad;
+		exchanges += source[i].exchanges;
+	}
+	host_put_u32(out, open);
+	host_put_u32(out, held);
+	host_put_u32(out, good);
+	host_put_u32(out, bad);
+	host_put_u32(out, exchanges);
+}
+
 /* What waits at the gauges of the first service, and what it measured. */
 static void host_put_signals(struct host_bytes *out)
 {
@@ -287,6 +322,9 @@ static void host_put_signals(struct host_bytes *out)
 	host_put_u32(out, totals->unknown);
 	host_put_u32(out, totals->first_byte.sum_ns / 1000000);
 	host_put_u32(out, ((struct tg_notes *)native_entry(&tg_notes, 0))->lost);
+	host_put_u32(out, gauges->slow);
+	host_put_u32(out, gauges->sourceless);
+	host_put_sources(out);
 }
 
 /* x: runs the hook over a frame; y: the egress hook. */
@@ -339,6 +377,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'v': return host_time_wait(b);
 	case 'u': return host_used(b);
 	case 'w': return host_window(b);
+	case 'g': return host_waiting(b);
 	case 'n': return host_now(b);
 	case 'z': return host_lose(b);
 	case 'x': return host_run(b, out, 0);
@@ -396,6 +435,10 @@ static void host_maps(void)
 	HOST_MAP(tg_doors, 1);
 	HOST_MAP(tg_flights, TG_GAUGES_MAX);
 	HOST_MAP(tg_notes, 1);
+	HOST_MAP(tg_flow_sources, HOST_TABLE);
+	HOST_MAP(tg_source_sets, HOST_TABLE / TG_SOURCE_WAYS);
+	HOST_MAP(tg_sources, HOST_TABLE);
+	HOST_MAP(tg_senders, HOST_SERVICES);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "limits of a service",
 		.type = BPF_MAP_TYPE_ARRAY,

@@ -141,7 +141,7 @@ impl Events {
         self.pass(mix);
         let key = self.key();
         let priority = if self.dice.one_in(50) { self.dice.u8() } else { self.dice.u8() & 7 };
-        Event { now_ns: self.now, key, random: self.dice.u32(), priority, pad: [0; 3] }
+        Event { now_ns: self.now, key, random: self.dice.u32(), priority, ..Event::default() }
     }
 
     fn pass(&mut self, mix: Mix) {

@@ -74,6 +74,10 @@ pub enum Call {
     Doors,
     Flights,
     Notes,
+    FlowSources,
+    SourceSets,
+    Sources,
+    Senders,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -88,11 +92,12 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Counts, Doors, Flights, Flows, Gauges, Lease, Limits,
+            Answers, Control, Counts, Doors, Flights, FlowSources, Flows, Gauges, Lease, Limits,
             LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring,
-            Socket, States, Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
+            Senders, Socket, SourceSets, Sources, States, Store, Tables, Tail, Times, ToTcp,
+            ToTimeWait, Totals,
         };
-        const MAPS: [Call; 20] = [
+        const MAPS: [Call; 24] = [
             Control,
             Lease,
             Tables,
@@ -112,6 +117,10 @@ impl Call {
             Doors,
             Flights,
             Notes,
+            FlowSources,
+            SourceSets,
+            Sources,
+            Senders,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
@@ -127,8 +136,12 @@ impl Call {
 impl Call {
     /// Memory for signals, for counters, for people: without it the same happens to a packet.
     pub fn is_memory(self) -> bool {
-        use Call::{Flights, Flows, Notes, Pending, Ring, Times, Totals};
-        matches!(self, Pending | Notes | Flights | Flows | Times | Ring | Totals)
+        use Call::{
+            Flights, FlowSources, Flows, Notes, Pending, Ring, Senders, SourceSets, Sources, Times,
+            Totals,
+        };
+        matches!(self, Pending | Notes | Senders | Flights | Flows | Times | Ring | Totals)
+            || matches!(self, FlowSources | SourceSets | Sources)
     }
 }
 
@@ -192,6 +205,23 @@ pub struct Signals {
     pub first_bytes_ms: u32,
     /// Notes of SYNs that were overwritten while they were young.
     pub notes_lost: u32,
+    /// Open connections whose client is slow to send a request.
+    pub slow: i32,
+    pub sources: Sources,
+}
+
+/// What is known of all sources together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Connections that are open, and those of them that are silent or slow.
+    pub open: i32,
+    pub held: i32,
+    /// Connections that got a response, and those that ended silent or slow.
+    pub good: u32,
+    pub bad: u32,
+    pub exchanges: u32,
+    /// Connections without a source.
+    pub none: u32,
 }
 
 /// What became of the first service's connections.
@@ -307,6 +337,12 @@ impl Native {
         self.pending.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
     }
 
+    /// So many connections of a service wait for a response from now on.
+    pub fn waiting(&mut self, service: usize, waiting: u64) {
+        self.pending.extend_from_slice(&[b'g', service as u8]);
+        self.pending.extend_from_slice(&waiting.to_le_bytes());
+    }
+
     /// One run of the egress hook, where it was built into the ingress hook's program (tc).
     pub fn run_egress(&mut self, frame: &[u8], how: How) -> Ran {
         let arrival = Arrival { frame, socket: Socket::Nothing, loopback: false };
@@ -405,6 +441,15 @@ impl Native {
             unknown: word(),
             first_bytes_ms: word(),
             notes_lost: word(),
+            slow: word() as i32,
+            sources: Sources {
+                none: word(),
+                open: word() as i32,
+                held: word() as i32,
+                good: word(),
+                bad: word(),
+                exchanges: word(),
+            },
         };
         let sample = take(SAMPLE).to_vec();
         let calls = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
@@ -563,10 +608,15 @@ fn classes(out: &mut Vec<u8>, index: u8, service: &Service) {
 }
 
 fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
-    let reject = if service.action == Refusal::Reject { 2 } else { 0 };
+    let action = match service.action {
+        Refusal::Drop => 0,
+        Refusal::Reject => 2,
+        Refusal::Auto => 2 | 4,
+    };
     out.extend_from_slice(&[b'm', index]);
-    push(out, &[u32::from(service.shadow) | reject, service.accept_queue_max_q10]);
+    push(out, &[u32::from(service.shadow) | action, service.accept_queue_max_q10]);
     out.extend_from_slice(&service.waiting_max.to_le_bytes());
+    push(out, &[service.source_max]);
     out.extend_from_slice(params(service).as_bytes());
     out.extend_from_slice(&service.waiting.to_le_bytes());
     let used = service.limit.as_ref().map_or(0, |limit| limit.used);

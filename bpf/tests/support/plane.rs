@@ -133,6 +133,7 @@ impl Kernel {
                 params: params(said),
                 waiting_max: (said.waiting_max > 0).then_some(said.waiting_max),
                 accept_queue_max_q10: said.accept_queue_max_q10,
+                source_max: (said.source_max > 0).then_some(said.source_max),
             })
             .collect();
         self.plane.set_limits(&limits, 1).unwrap();
@@ -320,6 +321,7 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
             sample_refused: 1,
             flows: 1024,
             pending: 1024,
+            sources: 1024,
             ..Settings::default()
         },
     }

@@ -84,7 +84,7 @@ fn reserve(spec: &BucketSpec, event: &Event) -> u128 {
 fn refusal(action: Action) -> VerdictKind {
     match action {
         Action::Drop => VerdictKind::Drop,
-        Action::Reject => VerdictKind::Reject,
+        Action::Reject | Action::Auto => VerdictKind::Reject,
     }
 }
 

@@ -82,6 +82,8 @@ pub struct Service {
     /// Connections that may wait for an answer (0: any number), and those that do.
     pub waiting_max: u64,
     pub waiting: u64,
+    /// Silent or slow connections that one source may have before it opens no more; 0: any number.
+    pub source_max: u32,
     /// In 1/1024 of the backlog; 0: never.
     pub accept_queue_max_q10: u32,
     /// How far ahead abacus may borrow, in seconds.
@@ -131,6 +133,7 @@ fn service(name: &'static str, at: &[&str]) -> Service {
         limit: None,
         waiting_max: 0,
         waiting: 0,
+        source_max: 0,
         accept_queue_max_q10: 0,
         abacus_window: 45,
         refused_before: false,
@@ -315,6 +318,7 @@ impl Service {
         let action = match self.action {
             Action::Drop => "drops",
             Action::Reject => "rejects",
+            Action::Auto => "drops or rejects",
         };
         match &self.limit {
             None => words.push(format!("{} {action}, no limit", self.policy.name())),

@@ -48,7 +48,7 @@ fn limits(service: &mut Service, dice: &mut Dice) {
     service.policy = *dice.pick(Policy::ALL);
     // a window would need a model of the ring: that is what the replay is for
     service.abacus_window = 0;
-    service.action = *dice.pick(&[Action::Drop, Action::Reject, Action::Reject]);
+    service.action = *dice.pick(&[Action::Drop, Action::Reject, Action::Reject, Action::Auto]);
     service.shadow = dice.one_in(6);
     if dice.one_in(6) {
         service.waiting_max = 1 + dice.below(3) as u64;

@@ -54,7 +54,7 @@ const BEGINS: [Canary; 9] = [
 
 /// Bugs about what ends one, and how it is counted.
 const ENDS: [Canary; 8] = [
-    ("bpf/lib/turn.h", "if (way->server & TG_SERVER_ANSWERED)\n\t\treturn;", ""),
+    ("bpf/lib/turn.h", "!(way->server & TG_SERVER_ANSWERED);", "1;"),
     ("bpf/lib/turn.h", "set |= TG_FLOW_TALK_MASK;\t/* TG_TALK_LONG */", ";"),
     ("bpf/lib/turn.h", "if (way->client & TG_CLIENT_SLOW)", "if (0)"),
     ("bpf/lib/turn.h", "totals->lost++;", ""),

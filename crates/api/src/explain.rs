@@ -215,6 +215,12 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
     if let Some(most) = limits.waiting_max {
         words.push(format!("{name}: at most {most} connections may wait for an answer."));
     }
+    if let Some(most) = limits.source_max {
+        words.push(format!(
+            "{name}: a source with {most} silent or slow connections opens no more, unless its \
+             exchanges complete."
+        ));
+    }
     if !limits.why.text.is_empty() {
         words.push(format!("{name}: {}", limits.why.text));
     }

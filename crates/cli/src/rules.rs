@@ -195,14 +195,18 @@ fn described(bucket: &BucketConfig) -> String {
     format!("{name}: {resource}, controller {}, {rate}, bursts of {burst}", control.name.name())
 }
 
+fn busy(rules: &RequestsConfig) -> String {
+    let seconds = rules.retry_after_seconds();
+    let (from, to) = (seconds[0], seconds[seconds.len() - 1]);
+    let (text, _) = rules.busy_text(Nanos::from_secs(to));
+    format!("a 503 of {} bytes with Retry-After {from} to {to} s", text.len())
+}
+
 fn refused(rules: &RequestsConfig, rule: &RuleConfig, mode: Mode) -> String {
     let how = match rule.answer_or_default() {
-        RuleAnswer::Busy => {
-            let seconds = rules.retry_after_seconds();
-            let (from, to) = (seconds[0], seconds[seconds.len() - 1]);
-            let (text, _) = rules.busy_text(Nanos::from_secs(to));
-            format!("a 503 of {} bytes with Retry-After {from} to {to} s", text.len())
-        }
+        RuleAnswer::Busy => busy(rules),
+        RuleAnswer::Auto if rule.sends_503() => busy(rules),
+        RuleAnswer::Auto => "a reset for a source that looks like one client, else nothing".into(),
         RuleAnswer::Reset => "a reset of the connection".into(),
         RuleAnswer::Drop => "nothing: it is dropped".into(),
     };

@@ -53,6 +53,9 @@ const EARLY_MIN: f64 = 0.4;
 pub(crate) const CPU_USED_UP: f64 = 0.97;
 /// Ticks over which CPU and accept queue must stand: five times 100 ms.
 const STANDING_TICKS: u32 = 5;
+/// Ticks in which an accept queue that is found waiting is no passing one: an event loop that is at
+/// work leaves it for a moment, and three moments in a row are no chance.
+const PASSING_TICKS: u32 = 3;
 
 /// Whether the last ticks show a lasting excess of arrivals over completions of [`Z_ALARM`] deviations.
 /// `waiting` jobs are in flight.
@@ -176,6 +179,11 @@ impl Standing {
     /// For how many seconds the CPU has been used up.
     pub(crate) const fn resource_s(&self) -> f64 {
         self.cpu_s
+    }
+
+    /// Whether the accept queue was empty lately.
+    pub(crate) const fn queue_passes(&self) -> bool {
+        self.queue < PASSING_TICKS
     }
 
     /// Whether the accept queue has not been empty for the whole interval.

@@ -26,9 +26,11 @@ pub(crate) struct Sums {
     pub(crate) lost: f64,
     /// SYNs that were admitted, less those that the server replied to.
     pub(crate) ignored: f64,
-    /// Connections that were admitted, less those that sent their first request: the growth of what
-    /// is on its way.
-    pub(crate) coming: f64,
+    /// Connections that were admitted, as far as their like is known to complete handshakes, and those
+    /// that sent their first request.
+    pub(crate) entering: f64,
+    /// See `entering`.
+    pub(crate) asked: f64,
     /// SYNs that the server replied to, and handshakes that their clients completed.
     pub(crate) replied: f64,
     /// See `replied`.
@@ -54,7 +56,8 @@ impl Sums {
             answered: self.answered + o.answered,
             lost: self.lost + o.lost,
             ignored: self.ignored + o.ignored,
-            coming: self.coming + o.coming,
+            entering: self.entering + o.entering,
+            asked: self.asked + o.asked,
             replied: self.replied + o.replied,
             proved: self.proved + o.proved,
             growth: self.growth + o.growth,
@@ -74,7 +77,8 @@ impl Sums {
             answered: self.answered - o.answered,
             lost: self.lost - o.lost,
             ignored: self.ignored - o.ignored,
-            coming: self.coming - o.coming,
+            entering: self.entering - o.entering,
+            asked: self.asked - o.asked,
             replied: self.replied - o.replied,
             proved: self.proved - o.proved,
             growth: self.growth - o.growth,
@@ -160,6 +164,16 @@ impl History {
             ticks += 1;
         }
         self.last(ticks)
+    }
+
+    /// Sums of the shortest window of at least so many seconds, or of all ticks.
+    pub(crate) fn lasting(&self, seconds: f64) -> Sums {
+        self.shortest(TICKS_MAX, |sums| sums.seconds >= seconds)
+    }
+
+    /// Sums of the shortest window with so many response times, or of `ticks_max` ticks.
+    pub(crate) fn responding(&self, responses: f64, ticks_max: usize) -> Sums {
+        self.shortest(ticks_max, |sums| sums.responses >= responses)
     }
 
     /// Sums of the shortest window with so many SYN-ACKs, or of `ticks_max` ticks.

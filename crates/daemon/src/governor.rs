@@ -8,6 +8,7 @@
 
 use crate::backends::Backends;
 use crate::controllers;
+use crate::holders::Holders;
 use crate::pooled::Pooled;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
@@ -53,6 +54,8 @@ pub(crate) struct Governor {
     panics: u32,
     /// What the service's connections carry.
     pub(crate) pooled: Pooled,
+    /// Who holds its workers with silent connections.
+    pub(crate) holders: Holders,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -76,6 +79,7 @@ impl Governor {
             make,
             panics: 0,
             pooled: Pooled::default(),
+            holders: Holders::default(),
         }
     }
 
@@ -122,6 +126,7 @@ impl Governor {
             make,
             panics,
             pooled: self.pooled,
+            holders: self.holders,
         }
     }
 
@@ -286,6 +291,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
         && a.burst == b.burst
         && a.waiting_max == b.waiting_max
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
+        && a.source_max == b.source_max
         && a.reserve == b.reserve
         && a.buckets.len() == b.buckets.len()
         && a.buckets.iter().zip(&b.buckets).all(bucket)

@@ -23,6 +23,7 @@ use tidegate_model::intent::{
 };
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::Nanos;
 use watch::Watch;
@@ -219,8 +220,16 @@ impl Plane for Kernel {
 
     fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
         let losses = self.dataplane.table_losses().map_err(failed)?;
-        let named = [("handshakes", losses.handshakes), ("connections", losses.connections)];
+        let named = [
+            ("handshakes", losses.handshakes),
+            ("connections", losses.connections),
+            ("sources", losses.sources),
+        ];
         Ok(named.map(|(table, count)| ReasonCount { reason: table.into(), count }).to_vec())
+    }
+
+    fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
+        self.dataplane.sources().map_err(failed)
     }
 
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
@@ -286,6 +295,7 @@ pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
             sample_admitted: SAMPLES.0,
             sample_refused: SAMPLES.1,
             flows: config.tables.connections,
+            sources: config.tables.sources,
             pending: config.tables.handshakes,
             conns: config.tables.requests,
             ..Settings::default()
@@ -360,6 +370,7 @@ fn action(config: &PolicyConfig) -> Action {
     match config.action.unwrap_or_default() {
         Refusal::Drop => Action::Drop,
         Refusal::Reject => Action::Reject,
+        Refusal::Auto => Action::Auto,
     }
 }
 
@@ -376,6 +387,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                 params,
                 waiting_max: limits.waiting_max,
                 accept_queue_max_q10: limits.accept_queue_max_q10,
+                source_max: limits.source_max,
             },
             Err(error) => {
                 refused.push((config.name.clone(), error.0));
@@ -384,6 +396,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                     params: Params::no_limit(policy(&config.policy)?),
                     waiting_max: None,
                     accept_queue_max_q10: 0,
+                    source_max: None,
                 }
             }
         };
@@ -462,6 +475,7 @@ mod tests {
             params: Params::no_limit(Policy::Abacus),
             waiting_max: None,
             accept_queue_max_q10: 0,
+            source_max: None,
         };
         assert_eq!(all[0], nothing, "everything passes");
         assert_eq!(all[1].params, params(&config.services[1], &limits.services[1]).unwrap());

@@ -12,6 +12,7 @@ mod commands;
 pub mod controllers;
 mod governor;
 mod handover;
+mod holders;
 mod http;
 pub mod kernel;
 mod lock;

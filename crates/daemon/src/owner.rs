@@ -8,7 +8,7 @@ use crate::governor::{Governor, Makers, released, same};
 use crate::log::lines_lost;
 use crate::plane::{Kept, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
-use crate::silent::remedy;
+use crate::silent::{cause, remedy};
 use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,6 +19,7 @@ use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{
     Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot, VerdictCount,
 };
+use tidegate_model::sources::SourceUse;
 use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
 use tokio::sync::watch;
@@ -45,6 +46,11 @@ const ADOPTED: &str = "keeps for now what was in force before the start";
 const UNCOUNTED: Nanos = Nanos::from_secs(70);
 /// How often the counters for people are read: a read per class, service and CPU.
 const COUNT_EVERY: Nanos = Nanos::from_millis(500);
+/// How often the table of sources is read; and how often while silent connections hold a service's
+/// workers. It takes about a millisecond for 65,536 places.
+const SOURCES_EVERY: Nanos = Nanos::SECOND;
+/// See [`SOURCES_EVERY`].
+const SOURCES_URGENT: Nanos = Nanos::from_millis(250);
 /// How long limits of a predecessor, or those that were adopted after a crash, are kept while a new
 /// controller does not shed yet: it needs a while to see what its predecessor saw.
 const INHERIT: Nanos = Nanos::from_secs(3);
@@ -120,6 +126,8 @@ pub struct Owner {
     passed: Vec<ReasonCount>,
     table_losses: Vec<ReasonCount>,
     generation: u64,
+    /// When the table of sources was read.
+    looked: Option<Nanos>,
     inherited_until: Option<Nanos>,
     /// Services that began with limits of a process before.
     inherited: BTreeSet<usize>,
@@ -188,6 +196,7 @@ impl Owner {
             passed: Vec::new(),
             table_losses: Vec::new(),
             generation,
+            looked: None,
             inherited_until,
             inherited,
             adopted,
@@ -404,6 +413,7 @@ impl Owner {
         let inheriting = std::mem::take(&mut self.inherited);
         let adopting = !self.adopted.is_empty() && now < self.started + INHERIT;
         let mut undecided = Kept::default();
+        let sources = self.look_at_sources(now);
         let Self { governors, sensed, intent, warnings, plane, .. } = self;
         let services = governors.iter_mut().zip(&intent.config.services).enumerate();
         for (index, (governor, config)) in services {
@@ -417,8 +427,20 @@ impl Owner {
             for (subject, text) in advice(config, plane.sees_answers(), sensed.defer_accept) {
                 warnings.raise(now, &subject, text);
             }
-            if let Some(text) = remedy(&sensed.signals, sensed.defer_accept) {
+            let cause = cause(&sensed.signals);
+            let lasting = governor.holders.see(now, cause.is_some());
+            if let Some(sources) = &sources {
+                let of = |source: &&SourceUse| source.service == index;
+                let own: Vec<SourceUse> = sources.iter().filter(of).cloned().collect();
+                governor.holders.look(now, lasting, &own);
+                governor.pooled.look(&own);
+            }
+            if let Some(cause) = cause.filter(|_| lasting) {
+                let text = remedy(cause, sensed.defer_accept);
                 warnings.raise(now, &format!("{name}: silent connections"), text);
+            }
+            if let Some(text) = governor.holders.words() {
+                warnings.raise(now, &format!("{name}: sources"), text);
             }
             governor.pooled.see(&sensed.signals);
             let shedding = governor.limits.why.shedding;
@@ -449,10 +471,28 @@ impl Owner {
                     warnings.raise(now, &format!("{name}: control"), why);
                 }
             }
+            governor.limits.source_max = governor.holders.limit();
         }
         self.inherited = inheriting;
         self.adopted.retain(&undecided);
         self.adopted.clone()
+    }
+
+    /// The sources of all services, when it is time to look at them.
+    fn look_at_sources(&mut self, now: Nanos) -> Option<Vec<SourceUse>> {
+        let urgent = self.governors.iter().any(|governor| governor.holders.urgent());
+        let every = if urgent { SOURCES_URGENT } else { SOURCES_EVERY };
+        if self.looked.is_some_and(|at| now.since(at) < every) {
+            return None;
+        }
+        self.looked = Some(now);
+        match self.plane.sources() {
+            Ok(sources) => Some(sources),
+            Err(error) => {
+                self.warnings.raise(now, "sources", format!("cannot be read: {error}"));
+                None
+            }
+        }
     }
 
     /// Writes what changed, under a new number; what could not be written is written again.

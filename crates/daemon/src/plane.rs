@@ -9,6 +9,7 @@ use tidegate_model::snapshot::{
     Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnjudgedCount,
     VerdictCount,
 };
+use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
@@ -181,6 +182,14 @@ pub trait Plane: Totals {
     /// # Errors
     /// When it could not be read.
     fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        Ok(Vec::new())
+    }
+
+    /// The sources that have connections open, of all services.
+    ///
+    /// # Errors
+    /// When the table could not be read.
+    fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
         Ok(Vec::new())
     }
 

@@ -2,7 +2,9 @@
 //! Connections that carry many exchanges: refusing new ones comes late, or meets the wrong clients.
 //! Which layer would help is for the operator to know.
 
+use ipnet::IpNet;
 use tidegate_model::signals::Signals;
+use tidegate_model::sources::SourceUse;
 
 /// Seconds in which exchanges and first responses are averaged.
 const SECONDS: f64 = 20.0;
@@ -10,12 +12,18 @@ const SECONDS: f64 = 20.0;
 const ANSWERED_MIN: f64 = 16.0;
 /// From so many exchanges a connection on, refusing connections is the wrong layer.
 const EXCHANGES_MIN: f64 = 8.0;
+/// One client has no more connections at once (lib/source.h).
+const SINGLE_OPEN_MAX: u32 = 6;
+/// A source with this part of the connections is most of the traffic.
+const SHARED_PART_MIN: f64 = 0.5;
 
 /// What a service's connections carry, lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pooled {
     answered: f64,
     completed: f64,
+    /// At the last look.
+    shared: Option<Shared>,
 }
 
 impl Pooled {
@@ -28,11 +36,26 @@ impl Pooled {
         self.completed = keep * self.completed + counts.completed as f64;
     }
 
+    /// Takes a look at the service's sources.
+    pub(crate) fn look(&mut self, sources: &[SourceUse]) {
+        let all: u64 = sources.iter().map(|source| u64::from(source.open)).sum();
+        let most = sources.iter().max_by_key(|source| (source.open, source.source));
+        let many = |source: &&SourceUse| source.completes() && source.peak > SINGLE_OPEN_MAX;
+        self.shared = most.filter(many).and_then(|source| {
+            let part = f64::from(source.open) / all as f64;
+            let each = f64::from(source.exchanges) / f64::from(source.good.max(1));
+            (part >= SHARED_PART_MIN).then_some(Shared { source: source.source, part, each })
+        });
+    }
+
     /// What would help a service that sheds by its SYNs; `None`: that is the right layer.
     pub(crate) fn advice(&self, shedding: bool, has_rules: bool) -> Option<String> {
         let each = self.completed / self.answered.max(1.0);
-        if !shedding || self.answered < ANSWERED_MIN || each < EXCHANGES_MIN {
+        if !shedding {
             return None;
+        }
+        if self.answered < ANSWERED_MIN || each < EXCHANGES_MIN {
+            return self.shared.map(|shared| shared.advice(has_rules));
         }
         let layer = if has_rules {
             "the request rules, with lower limits"
@@ -41,8 +64,39 @@ impl Pooled {
         };
         Some(format!(
             "connections carry {each:.0} requests each: refusing new connections acts late, and does \
-             not reach those that are open. The layer that helps: {layer}"
+             not reach those that are open. The layer that helps: {layer}{}",
+            self.shared.map(|shared| format!("; {}", shared.words())).unwrap_or_default()
         ))
+    }
+}
+
+/// A source behind which many clients sit, and that has most of the connections.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    source: IpNet,
+    part: f64,
+    each: f64,
+}
+
+impl Shared {
+    fn words(self) -> String {
+        let (source, percent, each) = (self.source, self.part * 100.0, self.each);
+        format!(
+            "{source} has {percent:.0} % of the connections, with {each:.0} requests each: a proxy or \
+             a NAT"
+        )
+    }
+
+    fn advice(self, has_rules: bool) -> String {
+        let layer = if has_rules {
+            "the request rules, with lower limits"
+        } else {
+            "that proxy, or request rules (docs/requests.md)"
+        };
+        format!(
+            "{}. A refused connection there hits any of its clients. The layer that helps: {layer}",
+            self.words()
+        )
     }
 }
 
@@ -73,6 +127,42 @@ mod tests {
             assert!(pooled.advice(false, false).is_none());
             assert!(text.is_none_or(|text| text.contains("request rules")));
         }
+    }
+
+    fn source(last: u8, open: u32, held: u32, exchanges: u32) -> SourceUse {
+        SourceUse {
+            service: 0,
+            source: SourceUse::of([192, 0, 2, last].into()),
+            open,
+            held,
+            peak: open,
+            good: 100,
+            bad: 0,
+            exchanges,
+        }
+    }
+
+    #[test]
+    fn a_source_with_most_of_the_connections_is_named_as_a_proxy() {
+        for (sources, named) in [
+            (vec![source(1, 60, 0, 100), source(2, 60, 0, 100)], true),
+            (vec![source(1, 60, 0, 100), source(2, 61, 0, 100)], true),
+            (vec![source(1, 60, 0, 100), source(2, 30, 0, 100), source(3, 31, 0, 100)], false),
+            (vec![source(1, SINGLE_OPEN_MAX, 0, 100)], false),
+            (vec![source(1, SINGLE_OPEN_MAX + 1, 0, 100)], true),
+            (vec![source(1, 300, 300, 0)], false),
+            (vec![], false),
+        ] {
+            let mut pooled = seen(2, 2, 100);
+            pooled.look(&sources);
+            let text = pooled.advice(true, false);
+            assert_eq!(text.is_some(), named, "{sources:?}: {text:?}");
+            assert!(pooled.advice(false, false).is_none(), "it sheds nothing");
+        }
+        let mut pooled = seen(2, 40, 100);
+        pooled.look(&[source(7, 60, 0, 2_000)]);
+        let text = pooled.advice(true, false).unwrap();
+        assert!(text.contains("192.0.2.7/32 has 100 %") && text.contains("20 requests"), "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ const OVER_AFTER: Nanos = Nanos::from_secs(10);
 /// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
 const WARNINGS_MAX: usize = 128;
 /// What concerns the daemon as a whole always finds room.
-const OWN: [&str; 20] = [
+const OWN: [&str; 21] = [
     "cluster",
     "connections",
     "control socket",
@@ -27,6 +27,7 @@ const OWN: [&str; 20] = [
     "reload",
     "rules",
     "samples",
+    "sources",
     "state",
     "take-over",
     "tick",

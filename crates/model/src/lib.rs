@@ -9,6 +9,7 @@ pub mod intent;
 pub mod limits;
 pub mod signals;
 pub mod snapshot;
+pub mod sources;
 pub mod totals;
 
 /// Most services that one dataplane protects (the dataplane's tables have this size).

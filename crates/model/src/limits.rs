@@ -26,6 +26,10 @@ pub struct ServiceLimits {
     pub waiting_max: Option<u64>,
     /// Refuse while the accept queue is at this share of its limit or above, in 1/1024; 0 never.
     pub accept_queue_max_q10: u32,
+    /// Connections that a source may hold, silent or slow, before it opens no more; `None` for no
+    /// limit. Sources whose exchanges complete have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_max: Option<u32>,
     /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
     pub reserve: [u32; PRIORITIES],
     /// Why: what `explain` and `status` show.

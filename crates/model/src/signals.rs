@@ -136,6 +136,9 @@ pub struct Time {
     /// Open connections whose client has sent no request yet, and waits for nothing.
     #[serde(default)]
     pub silent: Option<Reading<u64>>,
+    /// Open connections whose client is slow to send a request.
+    #[serde(default)]
+    pub slow: Option<Reading<u64>>,
     /// First bytes of responses seen in this period, and their response times: of exchanges.
     pub first_byte: Option<Reading<Times>>,
     /// Connections that ended in this period, and their durations.

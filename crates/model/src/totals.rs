@@ -30,6 +30,9 @@ pub struct ServiceTotals {
     /// Of them, those whose client has sent no request yet, and waits for nothing.
     #[serde(default)]
     pub silent: u64,
+    /// Open connections whose client is slow to send a request.
+    #[serde(default)]
+    pub slow: u64,
     /// What became of connections, each counted once.
     #[serde(default)]
     pub connections: ConnectionTotals,

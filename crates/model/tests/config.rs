@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_model::intent::{
     CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Method,
-    Mode, PathPrefix, Registry, RequestHead, RuleConfig, ServiceConfig, bounds, diff, load, parse,
-    parse_bytes, reference, schema,
+    Mode, PathPrefix, Refusal, Registry, RequestHead, RuleConfig, ServiceConfig, bounds, diff,
+    load, parse, parse_bytes, reference, schema,
 };
 use tidegate_units::Nanos;
 
@@ -113,6 +113,42 @@ fn shop(keys: &str) -> Result<ServiceConfig, ConfigErrors> {
          listen: ['*:80']\n    {keys}\n"
     );
     parse(&text, &registry()).map(|mut config| config.services.remove(0))
+}
+
+#[test]
+fn auto_is_an_action_of_services_and_of_rules() {
+    let service = shop("policy: {action: auto}").unwrap();
+    assert_eq!(service.policy.action.map(Refusal::name), Some("auto"));
+    let service = shop(
+        "requests: {buckets: {a: {}}, rules: [{path: /a, bucket: a, answer: auto}, \
+         {tls: a.example, bucket: a, answer: auto}, {tls: b.example, bucket: a}]}",
+    )
+    .unwrap();
+    let rules = service.requests.unwrap().rules;
+    let sends: Vec<(&str, bool)> =
+        rules.iter().map(|rule| (rule.answer_or_default().name(), rule.sends_503())).collect();
+    assert_eq!(sends, [("auto", true), ("auto", false), ("reset", false)], "none inside TLS");
+    for wrong in ["policy: {action: Auto}", "policy: {action: automatic}"] {
+        let error = shop(wrong).unwrap_err().to_string();
+        assert!(error.contains("auto"), "{error}");
+    }
+}
+
+#[test]
+fn the_table_of_sources_has_a_size() {
+    let sized = |size: &str| {
+        let text = format!(
+            "interfaces: [{{name: lo}}]\nservices:\n  shop: {{mode: enforce, listen: ['*:80']}}\n\
+             tables: {{sources: {size}}}\n"
+        );
+        parse(&text, &registry()).map(|config| config.tables.sources)
+    };
+    assert_eq!(sized("1024").unwrap(), 1024);
+    assert_eq!(sized("4194304").unwrap(), 1 << 22);
+    for wrong in ["1023", "4194305", "65535"] {
+        let error = sized(wrong).unwrap_err().to_string();
+        assert!(error.contains("tables.sources"), "{error}");
+    }
 }
 
 #[test]

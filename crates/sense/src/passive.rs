@@ -14,6 +14,7 @@ struct Levels {
     waiting: u64,
     open: u64,
     silent: u64,
+    slow: u64,
 }
 
 /// The totals of one service at the tick before.
@@ -43,8 +44,8 @@ impl Passive {
         if !source.sees_answers() {
             return Ok(self.unanswered(totals, before.as_ref()));
         }
-        let ServiceTotals { waiting, open, silent, .. } = totals;
-        self.levels = Some((now, Levels { waiting, open, silent }));
+        let ServiceTotals { waiting, open, silent, slow, .. } = totals;
+        self.levels = Some((now, Levels { waiting, open, silent, slow }));
         let mut time = self.levels(now);
         let mut balance = Balance::default();
         if let Some(before) = before
@@ -102,6 +103,7 @@ impl Passive {
             waiting: level(|levels| levels.waiting),
             open: level(|levels| levels.open),
             silent: level(|levels| levels.silent),
+            slow: level(|levels| levels.slow),
             ..Time::default()
         }
     }

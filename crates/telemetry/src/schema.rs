@@ -285,6 +285,13 @@ const SERVICES: &[Metric] = &[
         |s, out| each(s, |v| optional(v, v.signals.time.silent.map(|r| r.value as f64), out)),
     ),
     gauge(
+        "service_slow",
+        "connections",
+        "Open connections whose client is slow to send a request.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, v.signals.time.slow.map(|r| r.value as f64), out)),
+    ),
+    gauge(
         "service_first_byte_time",
         "seconds",
         "Time from SYN or request to the first byte of the answer, in the last tick with answers.",

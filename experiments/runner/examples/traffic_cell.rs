@@ -6,7 +6,7 @@
 //!
 //! `--program FILE` is the product (target/release/tidegate), `--arm none,reject` runs several arms,
 //! `--seconds`, `--before-s` and `--after-s` are lengths, `--capacity C` spares the measurement,
-//! `--course yes` prints each second, `--log DIR` keeps the daemon's logs.
+//! `--streams N` sends so many requests at once in HTTP/2, `--course yes` prints each second, `--log DIR` keeps the daemon's logs.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -82,6 +82,7 @@ fn run(args: &[String]) -> Result<()> {
         transport: word(get("transport", "clear"))?,
         requests: number("requests", "1")? as u32,
         think: number("think", "0")?,
+        streams: number("streams", "1")? as u32,
     };
     if !cell.exists() {
         bail!("there is no such traffic: {}", cell.name());

@@ -10,6 +10,8 @@ pub mod judge;
 pub mod plot;
 pub mod report;
 pub mod results;
+pub mod rivals;
+mod schedule;
 pub mod servers;
 pub mod start;
 pub mod summary;

@@ -16,13 +16,14 @@ const MARKER: i32 = 3;
 /// Half the width of the feet of an error bar, as a share of the width of the axis.
 const FOOT: f64 = 0.006;
 /// Colours that are told apart by the colour-blind too (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0xcc, 0x79, 0xa7),
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x55, 0x55, 0x55),
 ];
 
 /// A figure.

@@ -349,7 +349,7 @@ mod tests {
         folder::write(&results, &run, &rows, &[("a.svg".into(), "<svg/>".into())]).unwrap();
         // Another experiment, whose figure has the same name.
         let rivals = dir.join("rivals");
-        let run = folder::Run { experiment: "product/rivals".into(), ..run };
+        let run = folder::Run { experiment: "product/rivals".into(), quick: false, ..run };
         folder::write(&rivals, &run, &rows, &[("a.svg".into(), "<svg></svg>".into())]).unwrap();
         let page = dir.join("page.md");
         let failed = write(&[results.clone(), rivals], &page, false).unwrap();

@@ -5,6 +5,7 @@ use crate::abacus;
 use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
+use crate::rivals;
 use crate::servers;
 use crate::survival::{self, Watch};
 use crate::traffic;
@@ -56,6 +57,8 @@ pub enum Scenario {
     Traffic(Box<traffic::Scenario>),
     /// See [`attacks`].
     Attacks(Box<attacks::Scenario>),
+    /// See [`rivals`].
+    Rivals(Box<rivals::Scenario>),
     /// See [`servers`].
     Servers(servers::Scenario),
     /// See [`abacus`].
@@ -94,6 +97,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::Attacks(Box::new(scenario)))
         }
+        "rivals" => {
+            let scenario: rivals::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Rivals(Box::new(scenario)))
+        }
         "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
         "syn" => {
             let scenario: abacus::Scenario = serde_saphyr::from_str(text).with_context(place)?;
@@ -122,7 +130,10 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
     let scenario = scenario(experiment)?;
     let worlds: &[&str] = match &scenario {
-        Scenario::Survival(_) | Scenario::Attacks(_) | Scenario::Refusal(_) => &["lab"],
+        Scenario::Survival(_)
+        | Scenario::Attacks(_)
+        | Scenario::Rivals(_)
+        | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
         Scenario::Servers(_) | Scenario::Syn(_) => &["sim"],
         Scenario::Dual(scenario) => scenario.worlds(),
@@ -138,6 +149,7 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         quick: options.effort != Effort::Full,
         seed: options.seed,
     };
+    let part = (options.effort != Effort::Full, options.cell.as_deref());
     match scenario {
         Scenario::Survival(scenario) => survive(experiment, &scenario, options, watch),
         Scenario::Traffic(scenario) => {
@@ -152,8 +164,10 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             traffic::run(&scenario, &part, &survivors(experiment, options), watch)
         }
         Scenario::Attacks(scenario) => {
-            let part = (options.effort != Effort::Full, options.cell.as_deref());
             attacks::run(&scenario, part, &survivors(experiment, options), watch)
+        }
+        Scenario::Rivals(scenario) => {
+            rivals::run(&scenario, part, &survivors(experiment, options), watch)
         }
         Scenario::Servers(scenario) => {
             let effort = (options.effort != Effort::Full, options.seed);

@@ -4,7 +4,7 @@
 
 use super::conn::Request;
 use super::plan::{LoadPlan, Stream};
-use super::wire::request_bytes;
+use super::wire::{Transport, request_bytes};
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -36,19 +36,26 @@ pub struct Mix {
     pub query: String,
 }
 
-/// Several requests of one client, one after the other. The session ends with the first that is
-/// not answered by 200.
+/// Several requests of one client, one after the other, or in HTTP/2 several at once after the
+/// first, as browsers do. The session ends with the first that is not answered by 200.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Session {
     /// How many, 1 to 100.
     pub requests: u32,
-    /// From an answer to the next request.
+    /// From an answer to the next request; from the last of several.
     pub think: Nanos,
+    /// How many requests go out at once after the first, in HTTP/2; 1 (default) to 100.
+    #[serde(default = "one")]
+    pub streams: u32,
     /// Name of the cookie that all requests but the first carry; its value is the client's number.
     /// Empty for none.
     #[serde(default)]
     pub cookie: String,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 impl Mix {
@@ -66,11 +73,20 @@ impl Session {
         if !(1..=SESSION_REQUESTS_MAX).contains(&self.requests) {
             return Err("session.requests must be 1 to 100");
         }
+        if !(1..=SESSION_REQUESTS_MAX).contains(&self.streams) {
+            return Err("session.streams must be 1 to 100");
+        }
         let token = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         if !self.cookie.bytes().all(token) {
             return Err("session.cookie must be a name of letters, digits, '_' and '-'");
         }
         Ok(())
+    }
+
+    /// How many requests go out beside the one of this place.
+    pub(crate) fn beside(&self, place: u32) -> u32 {
+        let most = if place == 0 { 1 } else { self.streams };
+        most.min(self.requests.saturating_sub(place)).saturating_sub(1)
     }
 
     /// How long a session takes at most, if each request takes as long as a client waits.
@@ -125,13 +141,20 @@ impl Asker {
 pub(crate) fn check(stream: &Stream) -> Result<()> {
     let mix = stream.mix.as_ref().map_or(Ok(()), Mix::check);
     let session = stream.session.as_ref().map_or(Ok(()), Session::check);
-    mix.and(session).map_err(|what| LabError::Plan(format!("stream {}: {what}", stream.name)))
+    let several = stream.session.as_ref().is_some_and(|s| s.streams > 1);
+    let alone = stream.transport == Transport::H2 && stream.mix.is_none();
+    let streams =
+        if several && !alone { Err("session.streams needs HTTP/2, and no mix") } else { Ok(()) };
+    mix.and(session)
+        .and(streams)
+        .map_err(|what| LabError::Plan(format!("stream {}: {what}", stream.name)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Arrive, Manner, Sources, Transport};
+    use crate::load::plan::tests::plan;
+    use crate::load::{Arrive, Manner, Sources};
     use tidegate_workload::Profile;
 
     fn asker(session: Option<Session>) -> Asker {
@@ -179,12 +202,34 @@ mod tests {
     /// All but the first request of a session carry its cookie.
     #[test]
     fn a_session_has_a_cookie_from_its_second_request_on() {
-        let session = Session { requests: 3, think: Nanos::SECOND, cookie: "session".into() };
+        let session =
+            Session { requests: 3, think: Nanos::SECOND, streams: 1, cookie: "session".into() };
         let asker = asker(Some(session.clone()));
         assert!(!text(&asker, 7, 0).contains("Cookie"));
         assert!(text(&asker, 7, 1).contains("\r\nCookie: session=7\r\n"));
         assert_ne!(asker.draw(7, 0), asker.draw(7, 1));
         assert!(Session { requests: 0, ..session.clone() }.check().is_err());
         assert!(Session { cookie: "a b".into(), ..session }.check().is_err());
+    }
+
+    /// The first request goes alone, then as many at once as allowed, at last what is left.
+    #[test]
+    fn several_requests_go_out_together_after_the_first() {
+        let think = Nanos::ZERO;
+        let session = Session { requests: 20, think, streams: 8, cookie: String::new() };
+        let mut sizes = Vec::new();
+        let mut place = 0;
+        while place < session.requests {
+            sizes.push(1 + session.beside(place));
+            place += 1 + session.beside(place);
+        }
+        assert_eq!(sizes, [1, 8, 8, 3]);
+        assert_eq!(Session { streams: 1, ..session.clone() }.beside(5), 0);
+        assert!(Session { streams: 0, ..session.clone() }.check().is_err());
+        let mut spec = plan(1.0).streams.remove(0);
+        spec.session = Some(session);
+        assert!(check(&spec).is_err(), "HTTP/1.1 has one request at a time");
+        spec.transport = Transport::H2;
+        assert!(check(&spec).is_ok());
     }
 }

@@ -42,6 +42,10 @@ pub(crate) struct Request {
     pub(crate) number: u64,
     /// Its place in its session, from 0.
     pub(crate) place: u32,
+    /// How many of the next places go out with it and have not ended.
+    pub(crate) beside: u32,
+    /// One of those that went out with it ended without a 200.
+    pub(crate) spoiled: bool,
     /// What it asks for, where that is drawn.
     pub(crate) asked: Option<SurgeRequest>,
     /// When its session began.
@@ -172,7 +176,12 @@ impl Conn {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Step {
-        if self.wire.send(&self.socket, bytes) { Step::Sent } else { Step::Failed(Outcome::Broken) }
+        let times = 1 + self.request.beside;
+        if self.wire.send(&self.socket, (bytes, times)) {
+            Step::Sent
+        } else {
+            Step::Failed(Outcome::Broken)
+        }
     }
 
     /// Sends the next part of what drips; `false` when there is nothing more to come, or the
@@ -196,6 +205,11 @@ impl Conn {
                 Step::Answered { status: self.wire.status(), open }
             }
         }
+    }
+
+    /// The statuses of those that have ended while others that went out with them are under way.
+    pub(crate) fn take_early(&mut self) -> Vec<u16> {
+        self.wire.take_early()
     }
 
     /// Between two requests: control frames of HTTP/2 and TLS are taken, anything else ends it.

@@ -137,7 +137,7 @@ impl<'a, C: Clock> Engine<'a, C> {
                 let request = self.sources[stream].take_start(self.shard.1);
                 let started = self.now();
                 self.lag.record(started - at);
-                self.sources[stream].progress.started += 1;
+                self.sources[stream].progress.started += u64::from(1 + request.beside);
                 self.begin(stream, Request { started, ..request });
                 left -= 1;
             }
@@ -147,7 +147,7 @@ impl<'a, C: Clock> Engine<'a, C> {
 
     /// Puts a request on an idle connection or on a new one.
     fn begin(&mut self, stream: usize, request: Request) {
-        self.sources[stream].in_flight += 1;
+        self.sources[stream].in_flight += u64::from(1 + request.beside);
         if !request.again && self.begin_on_idle(stream, request) {
             return;
         }
@@ -334,6 +334,8 @@ impl<'a, C: Clock> Engine<'a, C> {
             conn.drip = Some(drip);
         }
         let step = conn.on_event(now, &bytes, &mut self.buffer);
+        self.ended_early(key);
+        let Some(conn) = self.table.get(key) else { return };
         match step {
             Step::Wait => {}
             Step::Sent => {
@@ -347,6 +349,21 @@ impl<'a, C: Clock> Engine<'a, C> {
             Step::Answered { status, open } => self.answered(key, status, open),
             Step::Closed => drop(self.table.remove(key)),
             Step::Failed(outcome) => self.fail(key, outcome),
+        }
+    }
+
+    /// Counts those that have ended while others that went out with them are under way.
+    fn ended_early(&mut self, key: Key) {
+        let Some(conn) = self.table.get(key) else { return };
+        for status in conn.take_early() {
+            let Some(conn) = self.table.get(key).filter(|c| c.request.beside > 0) else { return };
+            let (stream, request, times) = (conn.stream, conn.request, Times::of(conn));
+            let outcome = Outcome::Answer(status);
+            conn.served += 1;
+            conn.request.place += 1;
+            conn.request.beside -= 1;
+            conn.request.spoiled |= outcome != Outcome::Answer(200);
+            self.tally(stream, &request, times, outcome);
         }
     }
 
@@ -379,7 +396,7 @@ impl<'a, C: Clock> Engine<'a, C> {
         let Some(conn) = self.table.remove(key) else { return };
         // The server closed a kept connection just as the request set out: clients try again.
         if conn.served > 0 && conn.first_byte.is_none() && !conn.request.again {
-            self.sources[conn.stream].in_flight -= 1;
+            self.sources[conn.stream].in_flight -= u64::from(1 + conn.request.beside);
             self.begin(conn.stream, Request { again: true, kept: None, ..conn.request });
             return;
         }
@@ -390,7 +407,24 @@ impl<'a, C: Clock> Engine<'a, C> {
         self.count(stream, request, conn.map(Times::of).unwrap_or_default(), outcome);
     }
 
+    /// Counts a request, and all that are under way with it: they end as it does.
     fn count(&mut self, stream: usize, request: Request, times: Times, outcome: Outcome) {
+        for _ in 0..=request.beside {
+            self.tally(stream, &request, times, outcome);
+        }
+        let over = self.follow(stream, request, outcome);
+        let ended = self.now();
+        let source = &mut self.sources[stream];
+        if over && matches!(source.spec.arrive, Arrive::Closed { .. }) {
+            let failed = !matches!(outcome, Outcome::Answer(200));
+            let next = if failed { ended + RETRY_WAIT } else { ended };
+            if next < self.plan.closed_until {
+                source.between.push(Reverse(next));
+            }
+        }
+    }
+
+    fn tally(&mut self, stream: usize, request: &Request, times: Times, outcome: Outcome) {
         let ended = self.now();
         let done = Done {
             intended: request.intended,
@@ -403,17 +437,9 @@ impl<'a, C: Clock> Engine<'a, C> {
             kind: request.asked.map(|asked| asked.kind),
         };
         self.tallies[stream].done(self.plan, &done);
-        let over = self.follow(stream, request, outcome);
         let source = &mut self.sources[stream];
         source.in_flight -= 1;
         source.progress.done(&done, self.plan.objective);
-        if over && matches!(source.spec.arrive, Arrive::Closed { .. }) {
-            let failed = !matches!(outcome, Outcome::Answer(200));
-            let next = if failed { ended + RETRY_WAIT } else { ended };
-            if next < self.plan.closed_until {
-                source.between.push(Reverse(next));
-            }
-        }
     }
 
     /// What follows in the request's session: the next one after the client's pause, or its end.
@@ -422,8 +448,8 @@ impl<'a, C: Clock> Engine<'a, C> {
         let now = self.now();
         let source = &mut self.sources[stream];
         let Some(session) = &source.spec.session else { return true };
-        let ok = outcome == Outcome::Answer(200);
-        let place = request.place + 1;
+        let ok = outcome == Outcome::Answer(200) && !request.spoiled;
+        let place = request.place + 1 + request.beside;
         // Whoever measures a capacity stops in the middle of sessions: they would take as long as
         // they last, and nobody looks at them.
         let closing = matches!(source.spec.arrive, Arrive::Closed { .. })
@@ -433,6 +459,7 @@ impl<'a, C: Clock> Engine<'a, C> {
                 at: now + session.think,
                 number: request.number,
                 place,
+                beside: session.beside(place),
                 session_start: request.session_start,
                 kept: request.kept,
             }));

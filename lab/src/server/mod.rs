@@ -10,7 +10,7 @@ pub mod tiny;
 pub(crate) mod tls;
 
 pub use apache::{ApacheOptions, Cgi, Mpm};
-pub use front::{Front, FrontKind};
+pub use front::{FailsafePolicy, Front, FrontKind};
 pub use nft::{NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
 pub use node::NodeOptions;
@@ -170,7 +170,7 @@ impl Server {
         let keep = requests > 1 || self.transport == Transport::H2;
         Stream {
             keep_alive: keep.then_some(KeepAlive { requests }),
-            session: Some(Session { requests, think, cookie: String::new() }),
+            session: Some(Session { requests, think, streams: 1, cookie: String::new() }),
             ..self.stream(name, arrive)
         }
     }

@@ -29,15 +29,16 @@ impl Default for NginxOptions {
     }
 }
 
-/// The frame of a configuration: one worker, all files in `dir`. `http` goes into the http block.
-pub(crate) fn frame(dir: &Path, connections: u32, http: &str) -> String {
+/// The frame of a configuration: so many workers with so many connections each, all files in
+/// `dir`. `http` goes into the http block.
+pub(crate) fn frame(dir: &Path, (workers, connections): (usize, u32), http: &str) -> String {
     let dir = os::text(dir);
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
         .collect();
     format!(
-        "daemon off;\nworker_processes 1;\nuser www-data;\npid {dir}/nginx.pid;\n\
+        "daemon off;\nworker_processes {workers};\nuser www-data;\npid {dir}/nginx.pid;\n\
          error_log {dir}/error.log;\nevents {{ worker_connections {connections}; }}\n\
          http {{\n{temporary}log_format lab '$remote_addr $status $request_time';\n\
          access_log {dir}/access.log lab;\n{http}}}\n"
@@ -96,7 +97,7 @@ pub(crate) fn start(lab: &Lab, options: &NginxOptions) -> Result<Server> {
         "server {{ listen {port}{listen}; listen [::]:{port}{listen}; server_name lab.test; \
          {ssl}{place} }}\n"
     );
-    let process = start_with(lab, &dir, &frame(&dir, options.connections, &http), port)?;
+    let process = start_with(lab, &dir, &frame(&dir, (1, options.connections), &http), port)?;
     let (access_log, path) = (Some(dir.join("access.log")), "/index.html".to_owned());
     let transport = options.transport;
     Ok(Server { process, behind, port, path, access_log, mix: None, transport })

@@ -59,6 +59,8 @@ pub(super) struct Conn {
     pub(super) schedule: &'static Schedule,
     /// Counted over the whole run: what the policy's key and all draws are made of.
     pub(super) number: u64,
+    /// Place among the sessions of its stream.
+    pub(super) ordinal: u32,
     pub(super) began: Nanos,
     pub(super) syns: usize,
     pub(super) refused: bool,
@@ -88,6 +90,7 @@ pub(super) struct Conn {
 pub(super) struct Begun {
     pub(super) stream: usize,
     pub(super) service: usize,
+    pub(super) ordinal: u32,
     pub(super) schedule: &'static Schedule,
     pub(super) at: Nanos,
     pub(super) requests: u32,
@@ -114,6 +117,7 @@ impl Conns {
             service: new.service,
             schedule: new.schedule,
             number: self.begun,
+            ordinal: new.ordinal,
             began: new.at,
             syns: 0,
             refused: false,

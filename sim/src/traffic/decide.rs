@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The control loop: totals become signals, as `tidegate-sense` makes them, and signals limits.
 
+use super::kept::Kept;
 use super::sense::{Accounting, Sample, Window};
 use super::{Happening, World};
 use crate::world::gate;
@@ -29,6 +30,7 @@ pub(super) struct Loop {
     stalled_s: f64,
     accounting: Accounting,
     successor: Option<Box<dyn Controller>>,
+    kept: Kept,
     /// Until then the limits in force stay, unless the controller sheds.
     inherits_until: Nanos,
 }
@@ -46,13 +48,17 @@ impl Loop {
             stalled_s: 0.0,
             accounting,
             successor,
+            kept: Kept::default(),
             inherits_until: Nanos::ZERO,
         }
     }
 
-    /// A new daemon begins: it has seen nothing, and the limits in force stay for a while.
+    /// A new daemon begins: it has what was kept for it, and the limits in force stay for a while.
     pub(super) fn succeed(&mut self, now: Nanos) {
-        if let (Some((controller, _)), Some(next)) = (&mut self.controller, self.successor.take()) {
+        if let (Some((controller, _)), Some(mut next)) =
+            (&mut self.controller, self.successor.take())
+        {
+            self.kept.give(now, &mut *next);
             *controller = next;
         }
         self.window = Window::new(self.accounting);
@@ -76,6 +82,7 @@ impl World {
                 continue;
             };
             let limits = controller.tick(&signals, *mode);
+            own.kept.tick(now, limits.why.shedding, &**controller);
             let stream = self.spec.streams.iter().position(|stream| stream.service == service);
             if let Some(stream) = stream {
                 self.flows[stream].report.trace(Trace::of(&signals, &limits));

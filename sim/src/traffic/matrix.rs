@@ -262,6 +262,8 @@ pub struct At {
     pub p99_s: f64,
     /// Share of sessions refused.
     pub refused: f64,
+    /// Share of sessions refused that the unprotected server would have served well.
+    pub falsely: f64,
     /// Seconds from the beginning of the load to the first refusal; `None` if nobody was refused.
     pub first_s: Option<f64>,
     /// Starts of shedding, and ends of it while the load lasted.
@@ -279,36 +281,44 @@ pub struct Outcome {
     pub capacity: f64,
     /// Sessions of the first calm, and those refused in it.
     pub calm: (u64, u64),
+    /// Of the refused, those that the unprotected server would have served well.
+    pub calm_falsely: u64,
     /// p99 in the first calm, in seconds.
     pub p99_calm_s: f64,
     /// By load, as [`LOADS`].
     pub at: [At; LOADS.len()],
     /// The whole run.
-    pub report: Report,
+    pub course: Course,
 }
 
-/// Runs one cell under one variant. `normal_s` is the p99 of the unprotected server at 0.9; `None`
-/// takes this run's own.
+/// Runs one cell under one variant, beside the unprotected run with the same seed; `None` if it is
+/// that run.
 ///
 /// # Errors
 /// What the checkers found.
 pub fn judge(
     cell: &Cell,
-    (capacity, normal_s): (f64, Option<f64>),
+    (capacity, none): (f64, Option<&Outcome>),
     variant: Variant,
     effort: &Effort,
 ) -> Result<Outcome, String> {
     let phases = cell.phases(capacity, effort);
     let world = cell.world(Load::Open(phases), variant, effort.seed);
-    let report = only(run(world)?).report;
+    let course = only(run(world)?);
+    let report = &course.report;
     let calm = &report.phases[0];
     let p99_calm_s = calm.took(0.99);
-    let normal_s = normal_s.unwrap_or(p99_calm_s);
+    let normal_s = none.map_or(p99_calm_s, |none| none.p99_calm_s);
+    let falsely = none.map_or_else(Vec::new, |none| course.refused_falsely(&none.course));
+    let falsely = |phase: usize| falsely.get(phase).copied().unwrap_or(0);
     let mut at = [At::default(); LOADS.len()];
     for (index, at) in at.iter_mut().enumerate() {
-        *at = told(&report, 2 + 3 * index, (capacity, normal_s));
+        let from = 2 + 3 * index;
+        *at = told(report, from, (capacity, normal_s));
+        at.falsely = falsely(from + 1) as f64 / report.phases[from + 1].began.max(1) as f64;
     }
-    Ok(Outcome { capacity, calm: (calm.began, calm.refused), p99_calm_s, at, report })
+    let (calm, calm_falsely) = ((calm.began, calm.refused), falsely(0));
+    Ok(Outcome { capacity, calm, calm_falsely, p99_calm_s, at, course })
 }
 
 /// What happened while a load rose, lasted, and after it: three phases from `index` on.
@@ -328,6 +338,7 @@ fn told(report: &Report, index: usize, (capacity, normal_s): (f64, f64)) -> At {
         goodput: phase.goodput() / capacity,
         p99_s: phase.took(0.99),
         refused: phase.refused_share(),
+        falsely: 0.0,
         first_s: first.map(|trace| trace.at.since(rise.from).as_secs_f64()),
         alarms: turns(true) as u32,
         releases: turns(false) as u32,
@@ -354,10 +365,10 @@ pub fn compare(cell: &Cell, actions: &[Action], effort: &Effort) -> Result<Compa
     let named = |error: String| format!("{}: {error}", cell.name);
     let capacity = cell.capacity(effort).map_err(named)?;
     let none = judge(cell, (capacity, None), None, effort).map_err(named)?;
-    let normal = (capacity, Some(none.p99_calm_s));
+    let beside = (capacity, Some(&none));
     let mut compared = Vec::new();
     for action in actions {
-        compared.push((*action, judge(cell, normal, Some(*action), effort).map_err(named)?));
+        compared.push((*action, judge(cell, beside, Some(*action), effort).map_err(named)?));
     }
     Ok(Compared { name: cell.name.clone(), none, actions: compared })
 }

@@ -8,12 +8,14 @@
 //!
 //! All events are at the server; the client is half a round trip (d) away, and what it perceives is
 //! computed from that. The gate, its policies and the controllers are those of [`crate::world`].
-//! Files: `client` is the client's side, `serve` the server's, `decide` the control loop.
+//! Files: `client` is the client's side, `serve` the server's, `decide` the control loop, `kept` what
+//! one daemon leaves to the next.
 
 mod client;
 mod conn;
 mod cpu;
 mod decide;
+mod kept;
 pub mod matrix;
 mod sense;
 mod serve;
@@ -89,6 +91,18 @@ struct Flow {
     begun: u64,
     ended: u64,
     report: Report,
+    firsts: Vec<First>,
+}
+
+/// What became of one session's first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// When the session began.
+    pub at: Nanos,
+    /// Whether it was refused at least once.
+    pub refused: bool,
+    /// Whether its response was good.
+    pub good: bool,
 }
 
 /// What became of one stream's sessions.
@@ -99,6 +113,22 @@ pub struct Course {
     pub report: Report,
     /// Sessions that the server closed although the client had more to ask.
     pub cut: u64,
+    /// Session by session, in the order of their beginnings: under an open load the same sessions in
+    /// every run of one seed.
+    pub firsts: Vec<First>,
+}
+
+impl Course {
+    /// By phase: sessions that were refused although the unprotected server would have given them
+    /// a good response. Its run has the same seed, and the same open load.
+    #[must_use]
+    pub fn refused_falsely(&self, unprotected: &Self) -> Vec<u64> {
+        let mut phases = vec![0; self.report.phases.len()];
+        for (own, bare) in self.firsts.iter().zip(&unprotected.firsts) {
+            phases[self.report.index(own.at)] += u64::from(own.refused && bare.good);
+        }
+        phases
+    }
 }
 
 struct World {
@@ -134,7 +164,9 @@ pub fn run(spec: Spec) -> Result<Vec<Course>, String> {
     }
     world.check()?;
     let courses = world.flows.into_iter().zip(world.cut);
-    Ok(courses.map(|(flow, cut)| Course { report: flow.report, cut }).collect())
+    let course =
+        |(flow, cut): (Flow, u64)| Course { report: flow.report, cut, firsts: flow.firsts };
+    Ok(courses.map(course).collect())
 }
 
 impl World {
@@ -278,7 +310,8 @@ impl Flow {
         let open = matches!(load, Load::Open(_));
         let arrivals = open.then(|| Arrivals::new(Process::Poisson, Profile::new(&segments), rng));
         let until = phases.iter().fold(Nanos::ZERO, |sum, phase| sum + phase.lasts);
-        Self { arrivals, until, begun: 0, ended: 0, report: Report::new(&phases) }
+        let report = Report::new(&phases);
+        Self { arrivals, until, begun: 0, ended: 0, report, firsts: Vec::new() }
     }
 
     fn failed(&mut self, intended: Nanos) {

@@ -139,7 +139,8 @@ pub enum Change {
     Upstream(usize, f64),
     /// The daemon is stopped or continued.
     Daemon(bool),
-    /// A new daemon takes over from one that was killed: with the successors of the controllers.
+    /// A new daemon takes over from one that was killed: with the successors of the controllers, which
+    /// get what was kept of those before them.
     Restart,
 }
 

@@ -6,7 +6,9 @@ use tidegate_control::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::ConnectionCounts;
 use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
-use tidegate_policy::{Action, BucketSpec, Event, Params, Policy, State, VerdictKind, admit};
+use tidegate_policy::{
+    Action, BucketSpec, Event, Noted, Params, Policy, Senders, State, VerdictKind, admit, refused,
+};
 use tidegate_units::{Nanos, Rate};
 
 /// What the gate does with one SYN.
@@ -107,6 +109,8 @@ pub struct Gate {
     limits: ServiceLimits,
     params: Params,
     state: State,
+    senders: Senders,
+    noted: Noted,
     totals: ServiceTotals,
 }
 
@@ -119,6 +123,8 @@ impl Gate {
             limits: ServiceLimits::default(),
             params: Params::no_limit(spec.policy),
             state: State::fresh(),
+            senders: Senders::default(),
+            noted: Noted::default(),
             totals: ServiceTotals::default(),
             spec,
         }
@@ -137,14 +143,10 @@ impl Gate {
     /// Judges a SYN: accept queue, then waiting, then the policy.
     pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
         self.totals.offered += 1;
-        let verdict = if self.full(queue) {
-            match self.spec.action {
-                Action::Drop => Gated::Dropped,
-                Action::Reject => Gated::Reset,
-            }
-        } else {
-            self.ask(now, syn)
-        };
+        let Syn { key, priority } = syn;
+        let mut event = Event { now_ns: now.0, key, priority, ..Event::default() };
+        self.senders.weigh(&mut event);
+        let verdict = if self.full(queue) { self.limited(&event) } else { self.ask(&event) };
         let refused = verdict != Gated::Passed;
         self.totals.refused += u64::from(refused);
         if refused && self.spec.mode == Mode::Enforce {
@@ -161,10 +163,20 @@ impl Gate {
         queue_full || self.limits.waiting_max.is_some_and(|max| self.totals.waiting >= max)
     }
 
-    fn ask(&mut self, now: Nanos, syn: Syn) -> Gated {
-        let Syn { key, priority } = syn;
-        let event = Event { now_ns: now.0, key, random: 0, priority, pad: [0; 3] };
-        let verdict = admit(&self.params, &mut self.state, &event);
+    /// Refused by a limit before the policy, which hears of it.
+    fn limited(&mut self, event: &Event) -> Gated {
+        let repeated = refused(&self.params, &mut self.state, event);
+        self.totals.repeated += u64::from(repeated);
+        match self.spec.action {
+            Action::Drop => Gated::Dropped,
+            // one client behind each of its sources
+            Action::Reject | Action::Auto => Gated::Reset,
+        }
+    }
+
+    fn ask(&mut self, event: &Event) -> Gated {
+        let verdict = admit(&self.params, &mut self.state, event);
+        self.noted = self.senders.settle(event, &verdict);
         self.totals.repeated += u64::from(verdict.repeated);
         match verdict.kind {
             VerdictKind::Admit | VerdictKind::Delay => Gated::Passed,
@@ -192,6 +204,24 @@ impl Gate {
     pub fn pass(&mut self) {
         self.totals.offered += 1;
         self.totals.admitted += 1;
+    }
+
+    /// What is noted of the SYN that was judged last, if it passed.
+    #[must_use]
+    pub const fn noted(&self) -> Noted {
+        self.noted
+    }
+
+    /// The server has replied to a SYN of a sender that nobody has: nothing follows.
+    pub fn replied_in_vain(&mut self, noted: Noted) {
+        self.totals.connections.replied += 1;
+        self.senders.replied(noted);
+    }
+
+    /// The handshake of a SYN that passed is complete; beside [`Self::established`].
+    pub fn proved(&mut self, noted: Noted) {
+        self.senders.replied(noted);
+        self.senders.proved(noted);
     }
 
     /// A connection was established, and its request came with the end of the handshake.

@@ -21,7 +21,7 @@ use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Action, Policy};
 use tidegate_units::{Clock, Nanos, Share};
 use tidegate_workload::{
-    Arrivals, Mixture, OnReset, Process, Profile, Rng, Segment, batches, merge,
+    Arrivals, Mixture, OnReset, Process, Profile, Rng, Segment, batches, exponential, merge,
 };
 
 /// From the tick to the limits in the kernel.
@@ -52,6 +52,17 @@ pub struct Batches {
     pub size: u32,
     /// How often.
     pub every: Nanos,
+}
+
+/// SYNs of senders that nobody has, as a Poisson process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flood {
+    /// SYNs per second.
+    pub rate: f64,
+    /// From then,
+    pub from: Nanos,
+    /// to then.
+    pub to: Nanos,
 }
 
 /// A client that comes: with one request, on a connection of its own.
@@ -120,6 +131,7 @@ enum Happening {
     GiveUp(usize),
     Syn(usize),
     Arrival,
+    Spoofed,
 }
 
 impl Classed for Happening {
@@ -133,6 +145,7 @@ impl Classed for Happening {
             Self::GiveUp(_) => 4,
             Self::Syn(_) => 5,
             Self::Arrival => 6,
+            Self::Spoofed => 7,
         }
     }
 }
@@ -161,6 +174,8 @@ pub struct World<O> {
     decided: Option<tidegate_model::limits::ServiceLimits>,
     before: Before,
     until: Nanos,
+    flood: Option<(Flood, Rng)>,
+    spoofed: u64,
     observer: O,
 }
 
@@ -170,6 +185,18 @@ pub struct World<O> {
 /// When a checker finds the world wrong: a request that ended twice or never, a stage that held
 /// more than it may, an event in the past, a limit that the policy refuses.
 pub fn run(scenario: Scenario, protection: Option<Protection>) -> Result<Report, String> {
+    run_beside(scenario, protection, None)
+}
+
+/// The same beside a flood.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_beside(
+    scenario: Scenario,
+    protection: Option<Protection>,
+    flood: Option<Flood>,
+) -> Result<Report, String> {
     let mut segments = Vec::new();
     let mut until = Nanos::ZERO;
     for phase in &scenario.phases {
@@ -181,6 +208,9 @@ pub fn run(scenario: Scenario, protection: Option<Protection>) -> Result<Report,
     let burst = scenario.batches.unwrap_or(Batches { size: 0, every: Nanos::ZERO });
     let report = Report::new(&scenario.phases);
     let mut world = World::new(scenario, protection, report);
+    if let Some(flood) = flood {
+        world.flood(flood);
+    }
     for at in merge(steady, batches(burst.size, burst.every, until)) {
         world.offer(Arrival::at(at))?;
     }
@@ -209,6 +239,8 @@ impl<O: Observer> World<O> {
             decided: None,
             before: Before::default(),
             until: Nanos(u64::MAX),
+            flood: None,
+            spoofed: 0,
             observer,
             scenario,
         };
@@ -217,6 +249,12 @@ impl<O: Observer> World<O> {
         }
         world.engine.schedule(world.scenario.control_from, Happening::Tick);
         world
+    }
+
+    /// Spoofed SYNs beside the clients.
+    pub fn flood(&mut self, flood: Flood) {
+        self.engine.schedule(flood.from, Happening::Spoofed);
+        self.flood = Some((flood, Rng::new(self.scenario.seed, 3)));
     }
 
     /// Lets time run until this client has come and its first SYN is judged.
@@ -277,6 +315,7 @@ impl<O: Observer> World<O> {
                 self.clients.release(client);
             }
             Happening::Arrival => self.arrive(now)?,
+            Happening::Spoofed => self.spoof(now),
         }
         Ok(true)
     }
@@ -350,11 +389,32 @@ impl<O: Observer> World<O> {
         self.gate.judge(now, syn, queue)
     }
 
+    /// A spoofed SYN, which leaves nothing at the server but a reply; and the next.
+    fn spoof(&mut self, now: Nanos) {
+        let Some((flood, rng)) = &mut self.flood else { return };
+        let next = now + Nanos::from_secs_f64(exponential(rng) / flood.rate);
+        if next < flood.to {
+            self.engine.schedule(next, Happening::Spoofed);
+        }
+        self.spoofed += 1;
+        let queue =
+            Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
+        // No client's serial has this bit.
+        let key = (self.spoofed | 1 << 63).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1 };
+        let passed = self.gate.judge(now, syn, queue) == Gated::Passed;
+        if passed && !self.server.accept_full() {
+            self.gate.replied_in_vain(self.gate.noted());
+        }
+    }
+
     fn admit(&mut self, now: Nanos, index: usize) {
+        let noted = self.gate.noted();
         let client = &mut self.clients[index];
         client.state = State::Admitted(now);
         if !client.arrival.exempt {
             self.gate.established();
+            self.gate.proved(noted);
         }
         self.observer.admitted(now, &client.arrival);
         self.clients.hold(index);

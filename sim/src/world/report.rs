@@ -171,7 +171,7 @@ impl Report {
         Self { phases: all, last_refused, ..Self::default() }
     }
 
-    fn index(&self, at: Nanos) -> usize {
+    pub(crate) fn index(&self, at: Nanos) -> usize {
         self.phases.iter().position(|p| at < p.to).unwrap_or(self.phases.len() - 1)
     }
 

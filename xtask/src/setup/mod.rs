@@ -25,6 +25,7 @@ pub(crate) fn run(rivals: bool, clients: bool) -> Result<()> {
     if rivals {
         install_packages(RIVALS)?;
         rivals::install()?;
+        rivals::build()?;
     }
     Ok(())
 }

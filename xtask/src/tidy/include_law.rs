@@ -15,12 +15,19 @@ struct Row {
 /// Also a name that the compiler is given as a macro.
 const ANY: &str = "";
 
-const LAW: [Row; 11] = [
+const LAW: [Row; 12] = [
     Row { folder: "policy/contract", ours: &["policy/reasons.def"], system: &[] },
     Row { folder: "policy/algo", ours: &["policy/contract/"], system: &[] },
+    Row { folder: "policy/chain", ours: &["policy/contract/"], system: &[] },
     Row {
         folder: "policy",
-        ours: &["policy/contract/", "policy/algo/", "policy/policies.def", "policy/reasons.def"],
+        ours: &[
+            "policy/contract/",
+            "policy/algo/",
+            "policy/chain/",
+            "policy/policies.def",
+            "policy/reasons.def",
+        ],
         system: &[],
     },
     // What Rust calls: plain functions around the same headers.

@@ -19,14 +19,6 @@ pub struct Asked {
     pub took_token: bool,
 }
 
-impl Asked {
-    /// A refusal, and the policy's own.
-    pub fn is_of_policy(&self) -> bool {
-        let before = matches!(self.reason, Reason::AcceptQueue | Reason::Waiting);
-        self.kind != VerdictKind::Admit && !before
-    }
-}
-
 fn refuse(kind: VerdictKind, reason: Reason) -> Asked {
     Asked { kind, reason, took_token: false }
 }
@@ -35,6 +27,8 @@ fn kind_of(action: Action) -> VerdictKind {
     match action {
         Action::Drop => VerdictKind::Drop,
         Action::Reject => VerdictKind::Reject,
+        // a source of which nothing is known is never sent a RST
+        Action::Auto => VerdictKind::Drop,
     }
 }
 
@@ -58,7 +52,10 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
         return refuse(kind, Reason::Waiting);
     }
     let priority = class.checked_sub(1).map_or(PRIORITY_DEFAULT, |at| service.classes[at].priority);
-    policy(service, usize::from(priority))
+    let asked = policy(service, usize::from(priority));
+    let rejects = asked.kind == VerdictKind::Reject;
+    let kind = if rejects && service.action == Action::Auto { kind } else { asked.kind };
+    Asked { kind, ..asked }
 }
 
 fn policy(service: &Service, priority: usize) -> Asked {

@@ -121,8 +121,8 @@ pub struct Decision {
     pub counted: Counted,
     pub took_token: bool,
     pub took_answer: bool,
-    /// The policy refused, not a limit before it: only then it remembers.
-    pub refused_by_policy: bool,
+    /// Refused, by the policy or a limit before it: the policy remembers either.
+    pub refused: bool,
 }
 
 impl Decision {
@@ -132,7 +132,7 @@ impl Decision {
             counted: Counted::Passed(reason),
             took_token: false,
             took_answer: false,
-            refused_by_policy: false,
+            refused: false,
         }
     }
 }
@@ -196,7 +196,7 @@ fn judge(frame: &[u8], segment: &Segment, scene: &Scene<'_>, service: usize) -> 
         counted: Counted::Judged(judged),
         took_token: asked.took_token,
         took_answer: false,
-        refused_by_policy: asked.is_of_policy(),
+        refused: asked.kind != VerdictKind::Admit,
     };
     if judged.kind == VerdictKind::Admit {
         return decision;

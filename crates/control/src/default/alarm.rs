@@ -8,7 +8,8 @@ use tidegate_model::signals::Family;
 
 /// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
 const EXCESS_MIN: f64 = 40.0;
-/// Deviations of the number in service (Poisson: √(μ·r0)) that the excess must exceed as well.
+/// Deviations of the number in flight (Poisson: √(μ·r0), and of those that cost nothing likewise) that
+/// the excess must exceed as well.
 const EXCESS_DEVIATIONS: f64 = 4.0;
 /// For a fast server this share of the objective is no trouble yet.
 const EXCESS_OBJECTIVE: f64 = 0.1;
@@ -51,9 +52,11 @@ impl DefaultController {
     pub(super) fn excess(&self, waiting: f64) -> (f64, f64) {
         let throughput = self.throughput();
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
-        let alarm = (EXCESS_MIN * self.baseline.variability() + EXCESS_DEVIATIONS * held.sqrt())
+        let idle = self.baseline.idle().max(self.harmless.jobs);
+        let chance = EXCESS_DEVIATIONS * (held + idle).sqrt();
+        let alarm = (EXCESS_MIN * self.baseline.variability() + chance)
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
-        (waiting - self.baseline.idle().max(self.harmless) - held, alarm)
+        (waiting - idle - held, alarm)
     }
 
     /// The families that report trouble, and whether they are enough to shed.
@@ -67,7 +70,9 @@ impl DefaultController {
         let unbalanced = losing || balance(&self.history, waiting);
         // The guard already refuses and the CPU is used up: whatever this is, the queue that stands
         // there is worked off sooner without more behind it, and a burst ends the shedding itself.
-        let guarded = time && tick.sums.refused > 0.0 && self.standing.cpu_full();
+        // Not where nothing completes at all: see guard.rs.
+        let moves = !self.stall.holds();
+        let guarded = moves && time && tick.sums.refused > 0.0 && self.standing.cpu_full();
         // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
         let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         let families = [
@@ -78,10 +83,12 @@ impl DefaultController {
         ];
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
         let standing = excess > QUEUE_MAX;
+        // What grows beside a free server that is as fast as ever is no queue.
+        let grows = time && unbalanced && !self.harmless.spares();
         let shed = guarded
-            || time && unbalanced
+            || grows
             || queue && standing && unbalanced
-            || time && resource && beyond_chance && overdue
+            || moves && time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);
         (on, shed)
     }

@@ -124,6 +124,11 @@ impl Baseline {
         ((1.0 + self.spread) / 2.0).max(1.0)
     }
 
+    /// The median that goes with the baseline: see [`Window::spread`].
+    pub(super) fn median_s(&self) -> Option<f64> {
+        self.r0_s.map(|mean_s| mean_s / libm::sqrt(1.0 + self.spread))
+    }
+
     /// Jobs in flight that no throughput explains.
     pub(super) fn idle(&self) -> f64 {
         let unexplained = self.waiting - self.explained;

@@ -61,7 +61,8 @@ impl Exchanges {
             answered: float(connections.answered),
             lost: float(connections.lost),
             ignored: float(counts.admitted) - float(connections.replied),
-            coming: float(counts.admitted) * share - float(connections.asked),
+            entering: float(counts.admitted) * share,
+            asked: float(connections.asked),
             replied: float(connections.replied),
             proved: float(connections.proved),
             ..tick

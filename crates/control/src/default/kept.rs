@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What outlives the process: the baseline, the peak, what a connection brings, and, while the limits
+//! What outlives the process: the baseline, the peak, what a connection brings, its delay, and, while the limits
 //! that another process left are still in force, the capacity they were made of.
 //!
 //! Numbers that are none, or beyond what can be, are refused as a whole: a fresh start is slower to
 //! see a flash crowd, and never wrong.
 
+use super::coming::LAGS;
 use super::{DefaultController, PEAK_HALF_LIFE};
 use crate::RATE_CEILING;
 use serde_json::{Value, json};
@@ -40,6 +41,7 @@ impl DefaultController {
             "usual": self.usual,
             "each": each,
             "answered": answered,
+            "lag": self.coming.kept(),
             "overload": overload,
         }))
     }
@@ -54,6 +56,11 @@ impl DefaultController {
         let usual = number(value, "usual", (0.0, JOBS_MAX))?;
         let each = number(value, "each", (1.0, JOBS_MAX))?;
         let answered = number(value, "answered", (0.0, JOBS_MAX))?;
+        // Not there before it was learned: as if clients were near.
+        let lag = match value.get("lag") {
+            None => 0,
+            Some(lag) => lag.as_u64().filter(|lag| *lag <= LAGS as u64)? as usize,
+        };
         let overload = match value.get("overload") {
             None | Some(Value::Null) => None,
             Some(overload) => Some((
@@ -66,6 +73,7 @@ impl DefaultController {
         self.peak = peak * libm::exp2(-age.as_secs_f64() / PEAK_HALF_LIFE);
         self.usual = usual;
         self.exchanges.take(each, answered);
+        self.coming.take(lag);
         if let Some((mu, r0_s)) = overload.filter(|_| age <= OVERLOAD_AGE_MAX) {
             self.shed = Some(self.shed_at(mu, Some(r0_s), 0.0, Vec::new()));
         }
@@ -158,6 +166,9 @@ mod tests {
             for value in [json!(-1.0), json!(1e300), json!("1"), Value::Null] {
                 bad(name, value);
             }
+        }
+        for lag in [json!(-1), json!(21), json!(0.5), Value::Null] {
+            bad("lag", lag);
         }
         bad("overload", json!({"mu": 0.0, "r0_s": 0.1}));
         bad("overload", json!({"mu": 10.0}));

@@ -53,39 +53,29 @@
 
 mod alarm;
 mod baseline;
+mod coming;
 mod exchanges;
+mod guard;
+mod harmless;
 mod kept;
 mod shed;
 
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
+use self::coming::Coming;
 use self::exchanges::Exchanges;
+use self::guard::{Reach, Stall};
+use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::shed::{Search, Shed, Trial};
 use crate::evidence::Standing;
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
-use tidegate_units::{Nanos, Share};
+use tidegate_units::Nanos;
 
 /// Largest bucket while shedding, in tokens.
 const SHED_BURST_MAX: f64 = 1024.0;
-/// The guard while calm: at least this many jobs above the usual, whatever the server: what a
-/// healthy burst may bring before its server has shown how fast it is.
-const GUARD_MIN: f64 = 256.0;
-/// The guard in objectives of capacity.
-const GUARD_OBJECTIVE: f64 = 0.8;
-/// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
-/// has seen it is slow for everybody in it: a third of the objective leaves room for a burst and
-/// keeps that second short.
-const GUARD_REACH_OBJECTIVE: f64 = 0.33;
-/// The guard there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
-/// one in a million.
-const GUARD_REACH_MIN: f64 = 128.0;
-/// Below this share of CPU used, completions over it are no estimate of what could be reached.
-const REACH_CPU_MIN: f64 = 0.1;
-/// Seconds in which it is averaged.
-const REACH_SECONDS: f64 = 3.0;
 /// Seconds in which "the usual" follows.
 const USUAL_SECONDS: f64 = 2.0;
 /// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 %,
@@ -95,7 +85,9 @@ const TAU_DEPARTURES: f64 = 64.0;
 const TAU_SECONDS_MIN: f64 = 0.3;
 /// The same in cycles of a connection, from one request to the next.
 const TAU_CYCLES: f64 = 2.0;
-/// Ticks in which who was admitted is expected to ask.
+/// Ticks that tell what completions were before a stall.
+const BEFORE_TICKS: usize = 11;
+/// Ticks in which who was admitted is expected to ask, where the delay is not longer than a tick.
 const COMING_TICKS: usize = 10;
 /// Departures over which μ is averaged, and seconds at least.
 const MU_DEPARTURES: f64 = 64.0;
@@ -121,21 +113,6 @@ const PEAK_COMPLETIONS: f64 = 512.0;
 const PEAK_TICKS_MIN: usize = 10;
 /// A tick longer than this follows a gap.
 const GAP_MIN: Nanos = Nanos::from_millis(1500);
-/// Where no more of the CPU is used, what is in flight may be harmless,
-const HARMLESS_CPU: f64 = 0.8;
-/// if so many responses in so many ticks took no longer than this many times the baseline.
-const HARMLESS_RESPONSES: f64 = 8.0;
-/// See [`HARMLESS_RESPONSES`].
-const HARMLESS_TICKS: usize = 10;
-/// See [`HARMLESS_RESPONSES`].
-const HARMLESS_TIMES: f64 = 2.0;
-/// So many ceilings in flight, for so long, while the server is free and fast, show that the ceiling
-/// holds nothing off. Not at once: the first ticks of a flash crowd look like it, too.
-const HARMLESS_CEILINGS: f64 = 2.0;
-/// See [`HARMLESS_CEILINGS`].
-const HARMLESS_SECONDS: f64 = 1.0;
-/// For so long after it more of the same is harmless, too; and on, while it is.
-const FOLLOW_SECONDS: f64 = 0.5;
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
 const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 /// Seconds in which the peak of completions fades to half.
@@ -167,47 +144,20 @@ pub struct DefaultController {
     usual: f64,
     peak: f64,
     reach: Reach,
+    stall: Stall,
     shed: Option<Shed>,
     released_at: Option<Nanos>,
     release_arrivals: f64,
     since: Nanos,
     waiting_before: Option<f64>,
     exchanges: Exchanges,
-    /// Exchanges in flight that are known to cost the server nothing.
-    harmless: f64,
-    /// Seconds for which more of them may be so: see [`Self::follow`].
-    follow_s: f64,
+    coming: Coming,
+    harmless: Harmless,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
     /// Its knowledge serves another actuator: see alarm.rs.
     watched: bool,
-}
-
-/// What the server would complete with all of its CPU: completions over the share in use (the
-/// utilization law). Too much where something else is the bottleneck, so it only ever narrows.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reach {
-    /// Averages of completions per second and of the share of CPU.
-    completed: f64,
-    cpu: f64,
-}
-
-impl Reach {
-    /// Takes a tick; without the CPU's share what was learned is gone: it must not narrow for ever.
-    fn learn(&mut self, sums: &Sums, cpu: Option<Share>) {
-        let Some(cpu) = cpu.map(Share::get) else {
-            *self = Self::default();
-            return;
-        };
-        let keep = libm::exp(-sums.seconds / REACH_SECONDS);
-        self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
-        self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
-    }
-
-    fn rate(&self) -> Option<f64> {
-        (self.cpu >= REACH_CPU_MIN).then(|| self.completed / self.cpu)
-    }
 }
 
 /// One tick's numbers.
@@ -232,14 +182,15 @@ impl DefaultController {
             usual: 0.0,
             peak: 0.0,
             reach: Reach::default(),
+            stall: Stall::default(),
             shed: None,
             released_at: None,
             release_arrivals: RELEASE_ARRIVALS,
             since: Nanos::ZERO,
             waiting_before: None,
             exchanges: Exchanges::default(),
-            harmless: 0.0,
-            follow_s: 0.0,
+            coming: Coming::default(),
+            harmless: Harmless::default(),
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -251,11 +202,20 @@ impl DefaultController {
         self.history.recent(MU_DEPARTURES, 3, 64).rate()
     }
 
+    /// The same without the last tick.
+    fn throughput_before(&self) -> f64 {
+        self.history.between(BEFORE_TICKS, 1).rate()
+    }
+
     fn learn(&mut self, tick: &Tick) {
         let dt = tick.sums.seconds;
-        let keep = libm::exp(-dt / USUAL_SECONDS);
-        self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
-        self.harmless = self.harmless.min(tick.waiting);
+        let before = self.throughput_before();
+        self.stall.see(&tick.sums, before);
+        if !self.stall.is_on() {
+            let keep = libm::exp(-dt / USUAL_SECONDS);
+            self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
+        }
+        self.harmless.jobs = self.harmless.jobs.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= PEAK_TICKS_MIN {
             let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
@@ -289,7 +249,7 @@ impl DefaultController {
             mu,
             r0_s: r0_s.unwrap_or((waiting / mu).min(self.objective_s) / 2.0),
             variability: self.baseline.variability(),
-            idle: self.baseline.idle().max(self.harmless),
+            idle: self.baseline.idle().max(self.harmless.jobs),
             best: 0.0,
             search: r0_s.is_none().then_some(Search::default()),
             trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
@@ -302,27 +262,8 @@ impl DefaultController {
             in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
-        }
-    }
-
-    /// Whether what completes says nothing of a queue: most of it is as fast as ever, or hardly
-    /// anything completes.
-    fn is_fast(&self) -> bool {
-        let lately = self.history.last(HARMLESS_TICKS);
-        let Some(r0_s) = self.baseline.r0_s else { return false };
-        lately.responses < HARMLESS_RESPONSES
-            || lately.medians_s <= HARMLESS_TIMES * r0_s * lately.responses
-    }
-
-    /// Once refusals have shown to be in vain, as with long polls, more of the same is no overload
-    /// either, for as long as the server is free and fast.
-    fn follow(&mut self, tick: &Tick, harmless: bool) {
-        if harmless && self.follow_s > 0.0 {
-            self.follow_s = FOLLOW_SECONDS;
-            self.harmless = tick.waiting;
-            self.usual = self.usual.max(tick.waiting);
-        } else {
-            self.follow_s = (self.follow_s - tick.sums.seconds).max(0.0);
+            coming: self.coming.jobs(&self.history, COMING_TICKS),
+            delay_s: self.coming.delay_s(&self.history),
         }
     }
 
@@ -357,9 +298,8 @@ impl DefaultController {
             return;
         }
         if in_vain {
-            self.harmless = self.waiting();
-            self.usual = self.usual.max(self.harmless);
-            self.follow_s = FOLLOW_SECONDS;
+            self.harmless.found(self.staying(self.waiting()).jobs);
+            self.usual = self.usual.max(self.harmless.jobs);
         }
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
             self.baseline.r0_s.get_or_insert(r0_s);
@@ -367,16 +307,6 @@ impl DefaultController {
         self.released_at = Some(now);
         self.since = now;
         self.history = History::default();
-    }
-
-    /// Jobs above the usual that are let pile up before the loop has seen them.
-    fn guard(&self) -> f64 {
-        let variability = self.baseline.variability();
-        let blind = (GUARD_MIN * variability).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
-        let reach = |reach| {
-            (GUARD_REACH_MIN * variability).max(GUARD_REACH_OBJECTIVE * self.objective_s * reach)
-        };
-        self.reach.rate().map_or(blind, |rate| blind.min(reach(rate)))
     }
 
     /// Limits while calm: the guard alone.
@@ -405,11 +335,15 @@ impl DefaultController {
         let departures = shed.mu / shed.each;
         // Those who think come back: nobody new is let in for them meanwhile.
         let tau = (TAU_DEPARTURES / shed.mu).max(TAU_SECONDS_MIN).max(TAU_CYCLES * shed.cycle_s);
-        // What was let in and has not asked yet will: where handshakes take long, it is many.
-        let ahead = (waiting + self.history.last(COMING_TICKS).coming).max(0.0);
-        let correction = if mode == Mode::Shadow { 0.0 } else { (target - ahead) / tau };
+        // What was let in and has not asked yet will: where handshakes take long, it is many, and as
+        // many as come during one delay have to be on their way.
+        let ahead = (waiting + shed.coming).max(0.0);
+        let wanted = target + shed.on_their_way();
+        let correction = if mode == Mode::Shadow { 0.0 } else { (wanted - ahead) / tau };
         let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
-        let ceiling = shed.ceiling(self.objective_s).round().max(1.0) as u64;
+        // Who is refused now would have asked only when so many more have been answered.
+        let ceiling = shed.ceiling(self.objective_s) + shed.on_their_way();
+        let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {waiting:.0} in flight, \
              target {target:.0} (baseline {:.1} ms), rate {rate}",
@@ -453,8 +387,7 @@ impl Controller for DefaultController {
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
         self.standing.see(signals, age_max);
         self.learn(&tick);
-        let harmless = is_free(signals, age_max) && self.is_fast();
-        self.follow(&tick, harmless);
+        let harmless = self.see_harmless(&tick, signals, age_max);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
@@ -464,15 +397,21 @@ impl Controller for DefaultController {
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
+            shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
+            shed.delay_s = self.coming.delay_s(&self.history);
             shed.effect(&tick, harmless, self.objective_s);
             shed.observe(&tick, self.peak, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
-            self.reach.learn(&tick.sums, signals.resource.cpu.and_then(|cpu| cpu.within(age_max)));
+            let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
+            if !self.stall.is_silent() {
+                self.reach.learn(&tick.sums, cpu);
+            }
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
+            self.coming.learn(&self.history);
         }
         self.last = match &self.shed {
             Some(shed) => self.shedding(shed, tick.waiting, mode),
@@ -510,16 +449,6 @@ impl DefaultController {
         }
         self.last.clone()
     }
-}
-
-/// Whether CPU and accept queue are known, and neither is short.
-fn is_free(signals: &Signals, age_max: Nanos) -> bool {
-    let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
-    let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
-    let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
-    cpu.is_some_and(|cpu| cpu.get() < HARMLESS_CPU)
-        && thread.is_none_or(|share| share.get() < HARMLESS_CPU)
-        && queue.is_some_and(|queue| queue.length == 0)
 }
 
 /// A tick's counts as floats, bounded so that sums stay exact.

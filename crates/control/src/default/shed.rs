@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state while shedding: capacity, target, and the trials that correct them.
 
-use super::{HARMLESS_CEILINGS, MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
+use super::harmless::HARMLESS_CEILINGS;
+use super::{MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
 use crate::RATE_CEILING;
 use crate::history::Sums;
 use tidegate_model::signals::Family;
@@ -87,6 +88,10 @@ pub(super) struct Shed {
     pub(super) cycle_s: f64,
     /// Seconds that a connection lives.
     pub(super) life_s: f64,
+    /// Connections that were let in and have not asked yet, and how long that takes them.
+    pub(super) coming: f64,
+    /// See `coming`.
+    pub(super) delay_s: f64,
 }
 
 /// The search for a baseline: halve r0 while completions hold.
@@ -126,6 +131,11 @@ impl Shed {
         self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
     }
 
+    /// Connections that are on their way while as many come as are worked off.
+    pub(super) fn on_their_way(&self) -> f64 {
+        self.mu / self.each * self.delay_s
+    }
+
     /// The ceiling on the jobs in flight.
     pub(super) fn ceiling(&self, objective_s: f64) -> f64 {
         let above = self.target(objective_s) + CEILING_QUEUES * self.queue(objective_s);
@@ -163,8 +173,15 @@ impl Shed {
 
     pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
-        let short = tick.waiting < self.target(objective_s) / 2.0;
-        if short && refused > 0.0 && !self.watched {
+        let target = self.target(objective_s);
+        let short = tick.waiting < target / 2.0;
+        let coming =
+            self.delay_s > 0.0 && tick.waiting + self.coming > (target + self.on_their_way()) / 2.0;
+        if short && coming {
+            // It is short only until those on their way have asked: what it completes meanwhile can
+            // only show more.
+            self.mu = self.mu.max(completed / seconds);
+        } else if short && refused > 0.0 && !self.watched {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured.
             let doubling_s = MU_DOUBLING_SECONDS.max(self.life_s);
             self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(RATE_CEILING);

@@ -66,6 +66,7 @@ fn rule(config: &RequestsConfig, rule: &RuleConfig) -> Result<HeaderRule, PlaneE
             RuleAnswer::Busy => Refuse::Answer503,
             RuleAnswer::Reset => Refuse::Reset,
             RuleAnswer::Drop => Refuse::Drop,
+            RuleAnswer::Auto => Refuse::Auto,
         },
         close_persistent: rule.close_persistent,
     })

@@ -5,6 +5,7 @@
 mod adopted;
 mod kept;
 mod requests;
+mod sources;
 mod world;
 
 use tidegate_api::protocol::{ErrorKind, Reply};

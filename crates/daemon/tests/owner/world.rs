@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_control::{BucketController, Controller, Ground, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
@@ -11,13 +12,14 @@ use tidegate_daemon::plane::{Kept, Plane, PlaneError, RequestCounts, Senses};
 use tidegate_daemon::state::Keeper;
 use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
-use tidegate_model::signals::{BucketCounts, BucketSignals, Counts, Reading, Signals};
+use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
 use tidegate_model::snapshot::{
     Followed, InterfaceState, ReasonCount, Sample, Snapshot, VerdictCount,
 };
+use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{BucketTotals, ServiceTotals, Totals};
 use tidegate_sense::{Sensed, ServiceSource};
-use tidegate_units::{Clock, ManualClock, Nanos, Rate};
+use tidegate_units::{Clock, ManualClock, Nanos, Rate, Share};
 use tokio::sync::watch;
 
 /// What the dataplane was told, and what it shall refuse.
@@ -45,6 +47,11 @@ pub(crate) struct Memory {
     /// What the rules of every service counted.
     pub(crate) requests: RequestCounts,
     pub(crate) followed: Option<Followed>,
+    /// Who has connections open, and how often that was asked.
+    pub(crate) sources: Vec<SourceUse>,
+    pub(crate) looks: Arc<AtomicU32>,
+    /// Silent connections, of all that are open, hold the workers of every service.
+    pub(crate) silent: Option<u64>,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
@@ -177,6 +184,12 @@ impl Plane for FakePlane {
         Ok(Vec::new())
     }
 
+    fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
+        let memory = self.0.lock().unwrap();
+        memory.looks.fetch_add(1, Ordering::Relaxed);
+        Ok(memory.sources.clone())
+    }
+
     fn samples(&mut self, _: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
         let samples = &mut self.0.lock().unwrap().samples;
         let most = most.min(samples.len());
@@ -221,6 +234,13 @@ impl Senses for FakeSenses {
     fn tick(&mut self, now: Nanos, _: &dyn Totals) -> Vec<Sensed> {
         self.memory.lock().unwrap().order.push("sense");
         let mut sensed = Sensed::default();
+        if let Some(silent) = self.memory.lock().unwrap().silent {
+            let queue = AcceptQueue { length: silent, limit: 2 * silent };
+            sensed.signals.time.silent = Some(Reading::fresh(silent));
+            sensed.signals.time.open = Some(Reading::fresh(silent));
+            sensed.signals.queue.accept = Some(Reading::fresh(queue));
+            sensed.signals.resource.cpu = Some(Reading::fresh(Share::new(0.02)));
+        }
         sensed.signals.now = now;
         sensed.signals.balance.counts = self
             .offered

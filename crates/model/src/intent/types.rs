@@ -238,6 +238,8 @@ pub enum Refusal {
     #[default]
     /// A RST is sent: most clients fail at once.
     Reject,
+    /// A RST to a source that looks like one client, nothing to a proxy, a NAT or an unknown source.
+    Auto,
 }
 
 impl Refusal {
@@ -247,6 +249,7 @@ impl Refusal {
         match self {
             Self::Drop => "drop",
             Self::Reject => "reject",
+            Self::Auto => "auto",
         }
     }
 }
@@ -477,6 +480,9 @@ pub struct Tables {
     /// Connections of services with `requests`, whose requests are followed.
     #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
     pub requests: u32,
+    /// Sources (an address, of IPv6 a /64) with connections, of each service.
+    #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
+    pub sources: u32,
 }
 
 /// Smallest and largest size of a table of connections.
@@ -484,18 +490,19 @@ pub const TABLE_RANGE: (u32, u32) = (1024, 1 << 22);
 
 impl Default for Tables {
     fn default() -> Self {
-        Self { handshakes: 1 << 18, connections: 1 << 18, requests: 1 << 17 }
+        Self { handshakes: 1 << 18, connections: 1 << 18, requests: 1 << 17, sources: 1 << 16 }
     }
 }
 
 impl Tables {
     /// The keys and their values.
     #[must_use]
-    pub const fn sizes(&self) -> [(&'static str, u32); 3] {
+    pub const fn sizes(&self) -> [(&'static str, u32); 4] {
         [
             ("handshakes", self.handshakes),
             ("connections", self.connections),
             ("requests", self.requests),
+            ("sources", self.sources),
         ]
     }
 }

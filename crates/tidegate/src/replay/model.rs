@@ -52,6 +52,7 @@ pub(crate) fn protection(
     let action = match service.policy.refusal() {
         Refusal::Drop => Action::Drop,
         Refusal::Reject => Action::Reject,
+        Refusal::Auto => Action::Auto,
     };
     let owned = service.clone();
     let make = move |limits: &ServiceLimits| {

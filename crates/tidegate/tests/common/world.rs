@@ -62,9 +62,15 @@ impl World {
 
     /// Starts the daemon, with its log where `log` says.
     pub(crate) fn run_with(&mut self, more: &[&str], log: Stdio) {
+        let intent = "interfaces: [{name: v0}]\n\
+                      services:\n  shop: {mode: enforce, listen: [\"*:8000\"]}\n";
+        self.run_intent(intent, more, log);
+    }
+
+    /// The same with these interfaces and services.
+    pub(crate) fn run_intent(&mut self, intent: &str, more: &[&str], log: Stdio) {
         let text = format!(
-            "interfaces: [{{name: v0}}]\n\
-             services:\n  shop: {{mode: enforce, listen: [\"*:8000\"]}}\n\
+            "{intent}\
              daemon: {{socket: {}, http: \"{HTTP}\", pins: {}}}\n",
             self.file("socket").display(),
             self.file("bpf/tidegate").display()

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the attacks: round by round, the arms next to each other, each on a fresh server.
 
+use super::fault::{self, Held};
 use super::scenario::{Attack, Extent, FaultKind, Hostile, Scenario};
 use super::summary::{self, Ran};
+use crate::schedule::{LIMIT, Schedule};
 use crate::survival::arm::{Arm, Known, Place};
 use crate::survival::{Options, Outcome, Watch};
 use crate::traffic::alarms;
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use tidegate_lab::{
-    Arrive, CLIENTS_V4, CapacityOptions, Flood, KeepAlive, Lab, LabError, LabOptions, LoadPlan,
-    LoadReport, Phase, Product, Script, Server, Sources, Stream,
+    Arrive, CLIENTS_V4, CapacityOptions, Flood, KeepAlive, Lab, LabOptions, LoadPlan, LoadReport,
+    Phase, Server, Sources, Stream,
 };
 use tidegate_units::Nanos;
 use tidegate_workload::{Profile, Segment};
@@ -64,7 +66,12 @@ pub fn run(
     let chosen = scenario.chosen(extent, filter)?;
     let (runs, notes) = (Vec::new(), Vec::new());
     let mut attacks = Attacks { scenario, extent, options, watch, lab, runs, notes };
+    let schedule = Schedule::begin(Some(LIMIT), chosen.len());
     for attack in chosen {
+        if schedule.is_over() {
+            attacks.notes.push(format!("{}: no time was left", attack.name));
+            continue;
+        }
         attacks.attack(attack).with_context(|| attack.name.clone())?;
         let so_far = attacks.outcome();
         attacks.watch.kept(&so_far)?;
@@ -79,21 +86,39 @@ impl Attacks<'_> {
     }
 
     fn attack(&mut self, attack: &Attack) -> Result<()> {
-        let capacity = self.capacity(attack)?;
+        let before = self.capacity(attack, 0)?;
+        let capacity = before.capacity;
+        let mut made = Vec::new();
         for round in 0..self.extent.rounds {
-            for arm in attack.arms(self.scenario) {
-                let ran = self.run(&Now { attack, arm, round, capacity })?;
-                self.runs.push(ran);
+            for arm in attack.arms(self.scenario, self.extent) {
+                made.push(self.run(&Now { attack, arm, round, capacity })?);
             }
         }
+        // Pairs of one round do not need it.
+        if attack.is_beside_capacity() {
+            let after = self.capacity(attack, before.clients)?.capacity;
+            for ran in &mut made {
+                ran.capacity = f64::midpoint(capacity, after);
+                ran.drift = Some((after / capacity - 1.0).abs());
+            }
+        }
+        self.runs.extend(made);
         Ok(())
     }
 
-    fn capacity(&mut self, attack: &Attack) -> Result<f64> {
+    /// Measures the bare server; `clients` as found before, 0 to look for them.
+    fn capacity(&mut self, attack: &Attack, clients: u32) -> Result<Known> {
         self.watch.step(&format!("{}: measuring the capacity", attack.name));
         let server = attack.server.start(&self.lab, 80, None)?;
-        let options = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
-        Ok(self.lab.capacity(&server, &options).context("the capacity")?.rate.get())
+        let search = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
+        let options = match clients {
+            0 => search,
+            known => {
+                CapacityOptions { clients_from: known, clients_max: known, patience: 1, ..search }
+            }
+        };
+        let found = self.lab.capacity(&server, &options).context("the capacity")?;
+        Ok(Known { capacity: found.rate.get(), clients: found.clients })
     }
 
     fn run(&mut self, now: &Now<'_>) -> Result<Ran> {
@@ -104,19 +129,28 @@ impl Attacks<'_> {
             program: &self.options.program,
             requests: attack.requests.clone(),
         };
-        let arm = Arm::start(&place, arm, Known { capacity, clients: 1 })?;
+        // Whoever is started in the crowd is not there before it.
+        let late = attack.fault.is_some_and(|fault| fault.kind == FaultKind::Start);
+        let begins = if late { "none" } else { arm };
+        let mut arm = Arm::start(&place, begins, Known { capacity, clients: 1 })?;
         let what = format!("{}, {}, round {}", attack.name, now.arm, round + 1);
         self.watch.step(&what);
         let plan = self.plan(now, arm.server());
-        let (report, alarms) = {
+        let (report, looked) = {
             let flooded = self.flood(attack, arm.server())?;
-            let mut script = self.script(attack, arm.product());
             let (lab, watch) = (&self.lab, &mut *self.watch);
-            // A paused daemon does not answer, so nobody looks at its alarms.
-            let looked_at = arm.product().filter(|_| attack.fault.is_none());
-            let done = alarms::during(looked_at, || {
-                lab.run_script(&plan, &mut script, &mut |p| watch.second(p))
-            });
+            let mut second = |progress: &tidegate_lab::Progress| watch.second(progress);
+            let done = if let Some(fault) = attack.fault {
+                // A daemon that is stopped or gone does not answer, so nobody looks at its alarms.
+                let held = Held::new(&place, now.arm, arm.take_product());
+                let mut script = held.script(fault, self.extent.before_s);
+                let report = lab.run_script(&plan, &mut script, &mut second);
+                drop(script);
+                arm.give_product(held.into_product());
+                (report, alarms::Looked::default())
+            } else {
+                alarms::during(arm.product(), || lab.run_load(&plan, &mut second))
+            };
             drop(flooded);
             done
         };
@@ -127,7 +161,7 @@ impl Attacks<'_> {
         }
         // A generator that was late is told; whoever attacks is not judged by its punctuality.
         self.notes.extend(report.void.iter().map(|why| format!("{what}: {why}")));
-        ran(now, &report, alarms)
+        ran(now, &report, looked.alarms)
     }
 
     /// SYNs of spoofed senders, from the run's beginning on.
@@ -138,24 +172,6 @@ impl Attacks<'_> {
         }
         let flood = Flood { target, rate: attack.flood, seed: self.options.seed };
         self.lab.flood(&flood).map(Some).context("the flood")
-    }
-
-    /// What happens to the product.
-    fn script<'s>(&self, attack: &Attack, product: Option<&'s Product>) -> Script<'s> {
-        let (Some(fault), Some(product)) = (attack.fault, product) else { return Script::new() };
-        let set = move |on: bool| -> Result<(), LabError> {
-            match fault.kind {
-                FaultKind::Pause => product.pause(on),
-                FaultKind::Release => product.release(on),
-            }
-        };
-        let begin = self.extent.before_s + fault.at_s;
-        let end = begin + fault.lasts_s;
-        Script::new().at(Nanos::from_secs_f64(begin), "begins", move || set(true)).at(
-            Nanos::from_secs_f64(end),
-            "ends",
-            move || set(false),
-        )
     }
 
     fn plan(&self, now: &Now<'_>, server: &Server) -> LoadPlan {
@@ -242,6 +258,8 @@ fn ran(now: &Now<'_>, report: &LoadReport, alarms: u32) -> Result<Ran> {
         hostile: hostile.filter_map(|s| s.phase(COUNTS)).map(|p| p.totals.goodput).sum(),
         capacity: now.capacity,
         alarms,
+        back_s: now.attack.fault.map(|_| fault::back_s(report)),
+        drift: None,
     })
 }
 

@@ -13,7 +13,7 @@ use tidegate_lab::Manner;
 pub struct Scenario {
     /// Always `attacks`.
     pub kind: String,
-    /// `none`, `drop`, `reject`.
+    /// `none`, `drop`, `reject`, and what [`crate::survival`] knows beside: for all attacks.
     pub arms: Vec<String>,
     /// Load of honest clients, where an attack does not say otherwise.
     pub load: f64,
@@ -42,6 +42,9 @@ pub struct Extent {
     pub attack_s: f64,
     /// Rounds.
     pub rounds: u32,
+    /// Whether the arms of single attacks are run, too.
+    #[serde(default)]
+    pub own_arms: bool,
 }
 
 /// One attack.
@@ -52,6 +55,9 @@ pub struct Attack {
     pub name: String,
     /// The server.
     pub server: ServerSpec,
+    /// Arms of this attack beside those of all.
+    #[serde(default)]
+    pub arms: Vec<String>,
     /// Load of honest clients during it.
     #[serde(default)]
     pub load: Option<f64>,
@@ -110,9 +116,9 @@ pub struct Fault {
     pub kind: FaultKind,
     /// How long after the attack's beginning.
     pub at_s: f64,
-    /// How long it lasts.
+    /// How long it lasts; of a kill, how long until the supervisor starts the product again.
     pub lasts_s: f64,
-    /// How long after its end the responses count.
+    /// How long after its end the responses count; 0 where they count from its beginning on.
     pub settle_s: f64,
     /// How long they count.
     pub count_s: f64,
@@ -126,6 +132,28 @@ pub enum FaultKind {
     Pause,
     /// The kill switch is on and off again.
     Release,
+    /// The daemon is killed, and started again by its supervisor.
+    Kill,
+    /// It is restarted, as by `systemctl restart`.
+    Restart,
+    /// Another one takes over from it.
+    Upgrade,
+    /// It is started only now, and finds no CPU signal.
+    Start,
+}
+
+impl FaultKind {
+    /// Whether something is done at its end, too.
+    #[must_use]
+    pub const fn has_end(self) -> bool {
+        matches!(self, Self::Pause | Self::Release | Self::Kill)
+    }
+
+    /// Whether its responses count from its beginning on: nothing may be missing meanwhile.
+    #[must_use]
+    pub const fn counts_at_once(self) -> bool {
+        matches!(self, Self::Kill | Self::Restart | Self::Upgrade)
+    }
 }
 
 impl Scenario {
@@ -138,6 +166,8 @@ impl Scenario {
         for attack in &self.attacks {
             let does = !attack.hostile.is_empty() || attack.flood > 0.0 || attack.fault.is_some();
             ensure!(does, "{}: nothing is done", attack.name);
+            let settles = |f: Fault| !f.kind.counts_at_once() || f.settle_s <= 0.0;
+            ensure!(attack.fault.is_none_or(settles), "{}: it counts at once", attack.name);
             let one = |h: &Hostile| {
                 let rates = [h.rate, h.of_capacity, h.at_once, f64::from(h.hammering)];
                 rates.iter().filter(|rate| **rate > 0.0).count() == 1
@@ -163,6 +193,12 @@ impl Scenario {
 }
 
 impl Attack {
+    /// Whether all goodput is compared with the capacity: then it is measured after the runs, too.
+    #[must_use]
+    pub fn is_beside_capacity(&self) -> bool {
+        self.fault.is_some() || self.hostile.iter().any(|hostile| hostile.of_capacity >= 1.0)
+    }
+
     /// How long it lasts.
     #[must_use]
     pub fn attack_s(&self, extent: &Extent) -> f64 {
@@ -177,15 +213,17 @@ impl Attack {
 
     /// The arms: what happens to the product happens to nothing where there is none.
     #[must_use]
-    pub fn arms<'a>(&self, scenario: &'a Scenario) -> Vec<&'a str> {
-        let all = scenario.arms.iter().map(String::as_str);
+    pub fn arms<'a>(&'a self, scenario: &'a Scenario, extent: &Extent) -> Vec<&'a str> {
+        let own = if extent.own_arms { &*self.arms } else { &[] };
+        let all = scenario.arms.iter().chain(own).map(String::as_str);
         all.filter(|arm| self.fault.is_none() || *arm != "none").collect()
     }
 }
 
 impl Fault {
     fn counts_from_s(self) -> f64 {
-        self.at_s + self.lasts_s + self.settle_s
+        let lasts = if self.kind.counts_at_once() { 0.0 } else { self.lasts_s };
+        self.at_s + lasts + self.settle_s
     }
 }
 
@@ -197,6 +235,7 @@ mod tests {
     /// Seconds of a run beyond its load, and of the capacity of an attack's server.
     const START_S: f64 = 2.5;
     const CAPACITY_S: f64 = 20.0;
+    const AGAIN_S: f64 = 9.0;
 
     fn scenario() -> Scenario {
         let experiment = catalog::find("product/attacks").unwrap();
@@ -205,12 +244,14 @@ mod tests {
 
     fn minutes(scenario: &Scenario, extent: &Extent) -> f64 {
         let of = |attack: &&Attack| {
-            let runs = attack.arms(scenario).len() as f64 * f64::from(extent.rounds);
+            let runs = attack.arms(scenario, extent).len() as f64 * f64::from(extent.rounds);
             // The load runs on for a client's patience at most, where clients wait.
             let waits =
                 if attack.hostile.iter().any(|h| h.manner != Manner::Plain) { 0.5 } else { 0.2 };
             let tail = waits * scenario.patience_s;
-            runs * (extent.before_s + attack.attack_s(extent) + tail + START_S) + CAPACITY_S
+            runs * (extent.before_s + attack.attack_s(extent) + tail + START_S)
+                + CAPACITY_S
+                + if attack.is_beside_capacity() { AGAIN_S } else { 0.0 }
         };
         let chosen = scenario.chosen(extent, None).unwrap();
         chosen.iter().map(of).sum::<f64>() / 60.0
@@ -222,6 +263,7 @@ mod tests {
         scenario.check().unwrap();
         let (full, quick) =
             (minutes(&scenario, &scenario.full), minutes(&scenario, &scenario.quick));
+        println!("{full} minutes, quick {quick}");
         assert!(full > 30.0 && full <= 75.0, "{full} minutes");
         assert!(quick <= 5.0, "{quick} minutes");
     }
@@ -229,7 +271,12 @@ mod tests {
     #[test]
     fn an_attack_that_contradicts_itself_is_named() {
         type Break = fn(&mut Scenario);
-        let cases: [(Break, &str); 3] = [
+        let settle = |s: &mut Scenario| {
+            let all = s.attacks.iter_mut().filter_map(|attack| attack.fault.as_mut());
+            all.for_each(|fault| fault.settle_s = 5.0);
+        };
+        let cases: [(Break, &str); 4] = [
+            (settle, "at once"),
             (|s| s.addresses = 10, "1,000 addresses"),
             (|s| s.attacks[0].hostile.clear(), "nothing is done"),
             (|s| s.attacks[0].hostile[0].at_once = 5.0, "one rate"),
@@ -249,8 +296,14 @@ mod tests {
         let fault =
             Fault { kind: FaultKind::Pause, at_s: 4.0, lasts_s: 15.0, settle_s: 5.0, count_s: 8.0 };
         assert!((fault.counts_from_s() - 24.0).abs() < 1e-9);
+        // Of a kill every response counts.
+        let kill = Fault { kind: FaultKind::Kill, lasts_s: 0.2, settle_s: 0.0, ..fault };
+        assert!((kill.counts_from_s() - 4.0).abs() < 1e-9);
         let all = scenario();
         let paused = all.attacks.iter().find(|attack| attack.fault.is_some()).unwrap();
-        assert!(!paused.arms(&all).contains(&"none"));
+        assert!(!paused.arms(&all, &all.full).contains(&"none"));
+        let beside = all.attacks.iter().filter(|attack| attack.is_beside_capacity());
+        let names: Vec<&str> = beside.map(|attack| attack.name.as_str()).collect();
+        assert_eq!(names, ["time-wait", "pause", "release", "start", "kill", "restart", "upgrade"]);
     }
 }

@@ -20,6 +20,10 @@ pub(super) struct Ran {
     pub(super) hostile: f64,
     pub(super) capacity: f64,
     pub(super) alarms: u32,
+    /// Seconds from a fault until the product answers again.
+    pub(super) back_s: Option<f64>,
+    /// Of the capacity, over all rounds, where it was measured after them.
+    pub(super) drift: Option<f64>,
 }
 
 /// All rows.
@@ -58,6 +62,11 @@ fn of_arm(experiment: &str, runs: &[Ran], (attack, arm): (&str, &str)) -> Vec<Ro
         ("refused", "share", share(&mine)),
         ("refused_new", "share", fresh.1 as f64 / (fresh.0 as f64).max(1.0)),
     ];
+    // The supervisor's promise is of each time, not of the usual one.
+    let back = mine.iter().filter_map(|ran| ran.back_s).reduce(f64::max);
+    metrics.extend(back.map(|seconds| ("back", "s", seconds)));
+    let drift = mine.iter().filter_map(|ran| ran.drift).reduce(f64::max);
+    metrics.extend(drift.map(|share| ("drift", "share", share)));
     let pairs: Vec<f64> = mine
         .iter()
         .filter_map(|ran| {
@@ -111,6 +120,8 @@ mod tests {
             hostile: 10.0,
             capacity: 100.0,
             alarms: 1,
+            back_s: (arm == "drop").then_some(f64::from(round)),
+            drift: (arm == "drop").then_some(0.02),
         }
     }
 
@@ -135,6 +146,9 @@ mod tests {
         assert!((value(&rows, "idle-drop", "refused_new").unwrap() - 36.0 / 1_500.0).abs() < 1e-9);
         assert!((value(&rows, "idle-drop", "goodput_share").unwrap() - 0.3).abs() < 1e-9);
         assert!(value(&rows, "idle-none", "beside_none").is_none());
+        assert!((value(&rows, "idle-drop", "back").unwrap() - 2.0).abs() < 1e-9, "the longest");
+        assert!(value(&rows, "idle-none", "back").is_none());
+        assert!((value(&rows, "idle-drop", "drift").unwrap() - 0.02).abs() < 1e-9);
     }
 
     /// Where the kernel alone serves nobody, a ratio says nothing, and no claim holds by it.

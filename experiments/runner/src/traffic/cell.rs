@@ -20,6 +20,9 @@ pub const REQUESTS: [u32; 3] = [1, 5, 20];
 /// … and the seconds from a response to the next request.
 pub const THINKS: [f64; 2] = [0.0, 0.5];
 
+/// Streams that a session of [`concurrent`] opens at once after its first request, as browsers do.
+const STREAMS: u32 = 10;
+
 /// Up to so many requests a connection, SYN policing is claimed to be enough.
 pub(crate) const SHORT_REQUESTS: u32 = 5;
 
@@ -35,6 +38,13 @@ pub struct Cell {
     pub requests: u32,
     /// From a response to the next request, in seconds.
     pub think: f64,
+    /// Requests that go out at once after the first, in HTTP/2.
+    #[serde(default = "one")]
+    pub streams: u32,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 impl Cell {
@@ -46,7 +56,8 @@ impl Cell {
         speaks && (self.requests > 1 || self.think <= 0.0)
     }
 
-    /// `prefork-tls-5x0.5`: server, transport, requests and think time.
+    /// `prefork-tls-5x0.5`: server, transport, requests and think time; `s10` behind it where ten
+    /// requests go out at once.
     #[must_use]
     pub fn name(&self) -> String {
         let server = match self.server {
@@ -61,7 +72,8 @@ impl Cell {
             Transport::Tls => "tls",
             Transport::H2 => "h2",
         };
-        format!("{server}-{transport}-{}x{}", self.requests, self.think)
+        let streams = if self.streams > 1 { format!("s{}", self.streams) } else { String::new() };
+        format!("{server}-{transport}-{}x{}{streams}", self.requests, self.think)
     }
 
     /// Whether refusing SYNs is claimed to be enough.
@@ -93,18 +105,31 @@ impl Cell {
     /// Its sessions as a stream.
     #[must_use]
     pub fn stream(&self, server: &Server, name: &str, arrive: Arrive) -> Stream {
-        server.sessions(name, arrive, self.requests, Nanos::from_secs_f64(self.think))
+        let think = Nanos::from_secs_f64(self.think);
+        let mut stream = server.sessions(name, arrive, self.requests, think);
+        if let Some(session) = &mut stream.session {
+            session.streams = self.streams;
+        }
+        stream
     }
 }
 
-/// All cells that exist, in the order of names.
+/// The cells with several requests at once. One covers them: a server whose threads take them side
+/// by side, and more requests than go out at once.
+#[must_use]
+pub fn concurrent() -> Vec<Cell> {
+    let (server, transport) = (ServerKind::ApacheEvent, Transport::H2);
+    vec![Cell { server, transport, requests: 20, think: 0.0, streams: STREAMS }]
+}
+
+/// All cells that exist with one request at a time, in the order of names.
 #[must_use]
 pub fn all() -> Vec<Cell> {
     let mut cells = Vec::new();
     for server in SERVERS {
         for transport in TRANSPORTS {
             for requests in REQUESTS {
-                let cell = |think| Cell { server, transport, requests, think };
+                let cell = |think| Cell { server, transport, requests, think, streams: 1 };
                 cells.extend(THINKS.map(cell).into_iter().filter(Cell::exists));
             }
         }
@@ -127,6 +152,17 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), 55);
         assert!(!names.iter().any(|n| n.starts_with("prefork-h2") || n.ends_with("1x0.5")));
+    }
+
+    /// It speaks HTTP/2, has its own name, and sends in two steps at least.
+    #[test]
+    fn several_requests_at_once_are_cells_of_their_own() {
+        for cell in concurrent() {
+            assert!(cell.exists() && cell.transport == Transport::H2);
+            assert!((5..=20).contains(&cell.streams) && cell.requests > cell.streams);
+            assert!(!all().iter().any(|other| other.name() == cell.name()), "{}", cell.name());
+        }
+        assert_eq!(concurrent()[0].name(), "event-h2-20x0s10");
     }
 
     /// Four pauses of half a second between five requests.

@@ -11,7 +11,7 @@ pub mod sim;
 mod stage;
 mod summary;
 
-pub use cell::{Cell, REQUESTS, SERVERS, THINKS, TRANSPORTS, all};
+pub use cell::{Cell, REQUESTS, SERVERS, THINKS, TRANSPORTS, all, concurrent};
 pub use cover::Choice;
 pub use run::{Part, run};
 pub use scenario::{Extent, Scenario};

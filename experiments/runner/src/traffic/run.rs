@@ -6,6 +6,7 @@ use super::cover::Choice;
 use super::scenario::{Extent, Scenario, Step};
 use super::stage::{Run, Stage, StageOptions};
 use super::summary::{self, Ran};
+use crate::schedule::{LIMIT, Schedule};
 use crate::survival::{Options, Outcome, Watch};
 use anyhow::Result;
 
@@ -31,6 +32,8 @@ struct Traffic<'a> {
     stage: Stage<'a>,
     runs: Vec<Ran>,
     notes: Vec<String>,
+    /// The steps of all cells.
+    schedule: Schedule,
 }
 
 /// A cell while its points are run.
@@ -64,8 +67,19 @@ pub fn run(
     };
     let stage = Stage::new(stage, watch)?;
     let (runs, notes) = (Vec::new(), Vec::new());
-    let mut traffic = Traffic { scenario, extent, stage, runs, notes };
-    for (cell, loads) in by_cell(&choices) {
+    let cells = by_cell(&choices);
+    let steps = |(cell, loads): &(Cell, Vec<f64>)| {
+        let steps = extent.steps(cell, (scenario.calm, loads));
+        steps.iter().map(|step| step.rounds as usize).sum::<usize>()
+    };
+    let limit = (!part.all).then_some(LIMIT);
+    let schedule = Schedule::begin(limit, cells.iter().map(steps).sum());
+    let mut traffic = Traffic { scenario, extent, stage, runs, notes, schedule };
+    for (cell, loads) in cells {
+        if traffic.schedule.is_over() {
+            traffic.notes.push(format!("{}: no time was left", cell.name()));
+            continue;
+        }
         traffic.cell(&cell, &loads)?;
         let so_far = traffic.outcome();
         traffic.stage.keep(&so_far)?;
@@ -98,6 +112,7 @@ impl Traffic<'_> {
         for step in self.extent.steps(cell, (self.scenario.calm, loads)) {
             for round in 0..step.rounds {
                 self.step(&mut now, &step, round)?;
+                self.schedule.step();
             }
         }
         Ok(())
@@ -123,13 +138,17 @@ impl Traffic<'_> {
                 let why = void.iter().chain([&went]).cloned().collect::<Vec<_>>().join("; ");
                 self.notes.push(format!("{what}, try {attempt}: {why}"));
             }
+            let last = attempt == TRIES || !self.schedule.may_repeat();
             // The judge sees the drift of what is kept; a generator that was late is not kept.
-            if steady || self.extent.keep_void || attempt == TRIES && void.is_empty() {
+            if steady || self.extent.keep_void || last && void.is_empty() {
                 self.runs.extend(made);
                 return Ok(());
             }
+            if last {
+                break;
+            }
         }
-        self.notes.push(format!("{what}: void in {TRIES} tries, left out"));
+        self.notes.push(format!("{what}: void, left out"));
         Ok(())
     }
 

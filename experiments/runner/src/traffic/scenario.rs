@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! scenario.yaml of a traffic experiment.
 
-use super::cell::{Cell, all};
+use super::cell::{Cell, all, concurrent};
 use super::cover::{Choice, subset, whole};
 use super::stage::Lengths;
 use anyhow::{Result, bail, ensure};
@@ -19,6 +19,8 @@ pub struct Scenario {
     pub calm: f64,
     /// The loads of which each chosen point has one.
     pub loads: Vec<f64>,
+    /// The load of the cells with several requests at once, with which the subset begins.
+    pub concurrent_load: f64,
     /// Largest drift of the capacity from before to after the runs of a point.
     pub drift_max: f64,
     /// The full run, by default of a covering subset.
@@ -76,9 +78,15 @@ impl Scenario {
         every: bool,
         filter: Option<&str>,
     ) -> Result<Vec<Choice>> {
-        let chosen = match (every || filter.is_some(), extent.points.is_empty()) {
-            (true, _) => whole(&self.loads),
-            (false, true) => subset(&self.loads),
+        let several = |load: f64| concurrent().into_iter().map(move |cell| Choice { cell, load });
+        let chosen: Vec<Choice> = match (every || filter.is_some(), extent.points.is_empty()) {
+            (true, _) => {
+                let more = self.loads.iter().copied().flat_map(several);
+                whole(&self.loads).into_iter().chain(more).collect()
+            }
+            (false, true) => {
+                subset(&self.loads, &several(self.concurrent_load).collect::<Vec<_>>())
+            }
             (false, false) => extent.points.iter().map(named).collect::<Result<_>>()?,
         };
         let fits = |c: &Choice| filter.is_none_or(|f| crate::judge::fits(f, &c.cell.name()));
@@ -89,7 +97,7 @@ impl Scenario {
 }
 
 fn named((name, load): &(String, f64)) -> Result<Choice> {
-    match all().into_iter().find(|cell| cell.name() == *name) {
+    match all().into_iter().chain(concurrent()).find(|cell| cell.name() == *name) {
         Some(cell) => Ok(Choice { cell, load: *load }),
         None => bail!("there is no cell {name:?}"),
     }
@@ -171,6 +179,7 @@ mod tests {
         let scenario = scenario();
         let (full, quick) =
             (minutes(&scenario, &scenario.full), minutes(&scenario, &scenario.quick));
+        println!("{full} minutes, quick {quick}");
         assert!(full > 30.0 && full <= 75.0, "{full} minutes");
         assert!(quick <= 5.0, "{quick} minutes");
     }
@@ -179,7 +188,10 @@ mod tests {
     fn choices_are_the_subset_all_or_what_fits() {
         let scenario = scenario();
         let of = |every, filter| scenario.choices(&scenario.full, every, filter);
-        assert_eq!(of(true, None).unwrap().len(), 220);
+        assert_eq!(of(true, None).unwrap().len(), 220 + 4);
+        assert_eq!(of(false, Some("event-h2-20x0s10")).unwrap().len(), 4);
+        let several = of(false, None).unwrap().iter().filter(|c| c.cell.streams > 1).count();
+        assert_eq!(several, 1, "one covers them");
         assert_eq!(of(false, Some("node-tls-5x0")).unwrap().len(), 4);
         assert!(of(false, Some("node-tls-7x0")).is_err());
         assert!(of(false, None).unwrap().len() < 25);

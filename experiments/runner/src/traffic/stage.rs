@@ -178,7 +178,7 @@ impl<'a> Stage<'a> {
         plan.streams = vec![cell.stream(arm.server(), "crowd", plan.streams[0].arrive.clone())];
         let (lab, watch) = (&self.lab, &mut *self.watch);
         let before = cpu_used(arm.server());
-        let (report, alarms) =
+        let (report, looked) =
             alarms::during(arm.product(), || lab.run_load(&plan, &mut |p| watch.second(p)));
         let report = report?;
         let server_cpu = before.zip(cpu_used(arm.server())).map(|(a, b)| b - a);
@@ -189,11 +189,15 @@ impl<'a> Stage<'a> {
         let point = self.point(run, "load");
         let share = server_cpu.map_or(0.0, |used| used.as_secs_f64() / lasted);
         let more: [Metric; 3] = [
-            ("alarms", "alarms", f64::from(alarms)),
+            ("alarms", "alarms", f64::from(looked.alarms)),
             ("generator_cpu", "share", report.cpu_peak()),
             ("server_cpu", "share", share),
         ];
         seen.rows.extend(more.map(|metric| point.row(metric)));
+        if run.arm != "none" {
+            let named = f64::from(u8::from(looked.names_layer));
+            seen.rows.push(point.row(("layer_named", "share", named)));
+        }
         seen.log = log.and_then(Result::ok).unwrap_or_default();
         Ok(seen)
     }

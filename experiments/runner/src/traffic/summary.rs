@@ -104,13 +104,14 @@ fn of_cell(runs: &[Ran], of: &Ran) -> Vec<Row> {
     let slower = |ran: &Ran| Some(ran.value("p99")? / normal?);
     let beside =
         |ran: &Ran| Some(times(ran.value("goodput")?, partner(runs, ran)?.value("goodput")?));
-    let metrics: [(&str, &str, Option<f64>); 7] = [
+    let metrics: [(&str, &str, Option<f64>); 8] = [
         ("goodput_share", "share", worst(&share, f64::min)),
         ("p99_ratio", "ratio", worst(&slower, f64::max)),
         ("beside_none", "ratio", worst(&beside, f64::min)),
         ("recovery", "s", worst(&|ran| ran.value("recovery"), f64::max)),
         ("recovery_p99", "s", worst(&|ran| ran.value("recovery_p99"), f64::max)),
         ("alarms", "alarms", worst(&|ran| ran.value("alarms"), f64::max)),
+        ("layer_named", "share", worst(&|ran| ran.value("layer_named"), f64::min)),
         ("drift", "share", worst(&|ran| Some(ran.drift), f64::max)),
     ];
     let values = metrics.into_iter().filter_map(|(m, unit, v)| Some(row(m, unit, v?, over.len())));
@@ -203,6 +204,7 @@ mod tests {
             row("capacity", 100.0),
             row("p99", if load < 1.0 { 0.1 } else { 0.2 }),
             row("alarms", f64::from(round)),
+            row("layer_named", f64::from(u8::from(round > 0 && load < 5.0))),
         ];
         let arm = arm.to_owned();
         Ran { cell, arm, load, round, rows, connections: (1_000, round.into()), drift: 0.01 }
@@ -229,6 +231,8 @@ mod tests {
         assert!((value(&rows, name, "goodput_share").unwrap() - 0.7).abs() < 1e-9);
         assert!((value(&rows, name, "p99_ratio").unwrap() - 2.0).abs() < 1e-9);
         assert!((value(&rows, name, "alarms").unwrap() - 1.0).abs() < 1e-9);
+        // Named at 3 times C in two rounds of three, and at 10 times C in none: that is the worst.
+        assert!(value(&rows, name, "layer_named").unwrap().abs() < 1e-9);
         assert!(value(&rows, name, "recovery").is_none(), "what was not measured is no value");
         let point = |r: &&Row| r.variant.starts_with("prefork") && r.x > 2.0 && r.runs == 3;
         assert!(rows.iter().filter(point).count() > 0);

@@ -235,7 +235,7 @@ impl Check<'_> {
         if rule.answer == Some(RuleAnswer::Busy) {
             self.fault(
                 &format!("{path}.answer"),
-                "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop",
+                "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop, auto",
             );
         }
     }
@@ -362,9 +362,7 @@ impl Tables {
             self.cookies.extend(rule.cookie.iter().map(CookieMatch::cookie));
             self.cookies.extend(rule.protect.iter().cloned());
         }
-        let busy = |rule: &RuleConfig| {
-            rule.bucket.is_some() && rule.answer_or_default() == RuleAnswer::Busy
-        };
+        let busy = |rule: &RuleConfig| rule.bucket.is_some() && rule.sends_503();
         if requests.rules.iter().any(busy) {
             let RetryAfter { from, to } = requests.retry_after;
             self.texts.insert((requests.body.clone(), requests.content_type.clone(), from, to));

@@ -441,6 +441,17 @@ impl RuleConfig {
         let default = if self.tls.is_some() { RuleAnswer::Reset } else { RuleAnswer::Busy };
         self.answer.unwrap_or(default)
     }
+
+    /// Whether a refused request may get a 503.
+    #[must_use]
+    pub fn sends_503(&self) -> bool {
+        let plain = self.tls.is_none();
+        match self.answer_or_default() {
+            RuleAnswer::Busy => true,
+            RuleAnswer::Auto => plain,
+            RuleAnswer::Reset | RuleAnswer::Drop => false,
+        }
+    }
 }
 
 /// A cookie by name, and by value where one is given.
@@ -545,6 +556,10 @@ pub enum RuleAnswer {
     /// Nothing is sent: the client waits until it gives up.
     #[serde(rename = "drop")]
     Drop,
+    /// A 503 where a request can be answered. Else a reset for a source that looks like one client,
+    /// and nothing for a proxy, a NAT or an unknown source.
+    #[serde(rename = "auto")]
+    Auto,
 }
 
 impl RuleAnswer {
@@ -555,6 +570,7 @@ impl RuleAnswer {
             Self::Busy => "503",
             Self::Reset => "reset",
             Self::Drop => "drop",
+            Self::Auto => "auto",
         }
     }
 }
@@ -566,7 +582,7 @@ impl JsonSchema for RuleAnswer {
 
     /// `503` is a number to most YAML readers.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "enum": [503, "503", "reset", "drop"] })
+        json_schema!({ "enum": [503, "503", "reset", "drop", "auto"] })
     }
 }
 

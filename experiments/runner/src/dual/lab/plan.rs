@@ -88,6 +88,7 @@ fn with_sessions(mut stream: Stream, setting: &Setting, keep_alive: bool) -> Str
         stream.session = Some(Session {
             requests: setting.session_requests,
             think: Nanos::from_secs_f64(setting.think_s),
+            streams: 1,
             cookie: SESSION_COOKIE.into(),
         });
         stream.keep_alive = keep_alive.then_some(KeepAlive { requests: setting.session_requests });

@@ -102,7 +102,7 @@ impl Refuser {
 
     pub(super) fn front(self) -> Option<FrontKind> {
         match self {
-            Self::Nginx => Some(FrontKind::NginxLimitReq { rate: 1 }),
+            Self::Nginx => Some(FrontKind::NginxLimitReq { rate: 1, burst: 0 }),
             Self::Haproxy => Some(FrontKind::HaproxyDeny),
             _ => None,
         }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who was admitted and has not asked yet.
+//!
+//! Between the SYN and the first request lie one to three round trips of the client, half a second
+//! and more where clients are far. Who is on that way is work already; a controller that does not
+//! know it admits too much, then nobody, and swings.
+//!
+//! The delay is learned while calm, as the lag at which the counts of admitted and of asking
+//! connections are most alike, tick by tick: arrivals vary by chance, and who asks varies alike,
+//! later. Levels need not be known, so those that never ask, and those of before the start, do no
+//! harm.
+
+use crate::history::{History, Sums};
+
+/// Longest lag that is looked for, in ticks.
+pub(super) const LAGS: usize = 20;
+/// Connections after which older ones have lost most of their weight.
+const MEMORY: f64 = 2048.0;
+/// Fewest connections that say something.
+const SEEN_MIN: f64 = 256.0;
+/// The difference at the lag must be below this share of that at no lag; chance alone makes them
+/// alike.
+const CLEARLY: f64 = 0.7;
+
+/// The lag from admission to the first request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Coming {
+    /// Squared differences by lag, averaged.
+    differences: [f64; LAGS + 1],
+    seen: f64,
+    lag: usize,
+}
+
+impl Coming {
+    /// Takes the last tick of `history`.
+    pub(super) fn learn(&mut self, history: &History) {
+        if history.len() <= LAGS {
+            return;
+        }
+        let asked = history.last(1).asked;
+        let keep = libm::exp(-asked / MEMORY);
+        self.seen = keep * self.seen + asked;
+        for (lag, difference) in self.differences.iter_mut().enumerate() {
+            let off = asked - history.between(lag + 1, lag).entering;
+            *difference = keep * *difference + off * off;
+        }
+        if self.seen < SEEN_MIN {
+            return;
+        }
+        let least = (0..=LAGS).min_by(|a, b| self.differences[*a].total_cmp(&self.differences[*b]));
+        let clear = |lag: &usize| self.differences[*lag] < CLEARLY * self.differences[0];
+        self.lag = least.filter(clear).unwrap_or(0);
+    }
+
+    /// The lag in ticks, for the process that comes next.
+    pub(super) const fn kept(&self) -> usize {
+        self.lag
+    }
+
+    /// Goes on from there, until enough was seen.
+    pub(super) const fn take(&mut self, lag: usize) {
+        self.lag = lag;
+    }
+
+    /// Seconds from admission to the first request, where that is longer than a tick.
+    pub(super) fn delay_s(&self, history: &History) -> f64 {
+        if self.lag > 1 { history.last(self.lag).seconds } else { 0.0 }
+    }
+
+    /// Connections on their way.
+    pub(super) fn jobs(&self, history: &History, near_ticks: usize) -> f64 {
+        if self.lag > 1 {
+            history.last(self.lag).entering
+        } else {
+            // Those who ask at once differ by what a tick cuts off.
+            let Sums { entering, asked, .. } = history.last(near_ticks);
+            entering - asked
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that look like chance: a linear congruential generator (Knuth).
+    fn arrivals(ticks: usize, mean: u64) -> Vec<f64> {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state >> 33
+        };
+        (0..ticks).map(|_| (mean + next() % (mean / 2) + next() % (mean / 2)) as f64).collect()
+    }
+
+    fn learned(lag: usize, never: f64, ticks: usize) -> (Coming, History) {
+        let admitted = arrivals(ticks, 20);
+        let (mut coming, mut history) = (Coming::default(), History::default());
+        for tick in 0..ticks {
+            let asked = if tick >= lag { admitted[tick - lag] } else { 5.0 };
+            let entering = admitted[tick] + never;
+            history.push(Sums { seconds: 0.1, entering, asked, ..Sums::default() });
+            coming.learn(&history);
+        }
+        (coming, history)
+    }
+
+    #[test]
+    fn the_lag_is_found_whatever_it_is_and_whoever_never_asks() {
+        for lag in [0, 1, 2, 3, 7, LAGS] {
+            for never in [0.0, 3.0] {
+                let (coming, history) = learned(lag, never, 200);
+                let told = if lag > 1 { 0.1 * lag as f64 } else { 0.0 };
+                let delay_s = coming.delay_s(&history);
+                assert!((delay_s - told).abs() < 1e-9, "lag {lag}, {never}: {delay_s}");
+                let on_their_way = if lag > 1 { history.last(lag).entering } else { 0.0 };
+                if never <= 0.0 && lag > 1 {
+                    assert!((coming.jobs(&history, 10) - on_their_way).abs() < 1e-9);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn little_seen_and_a_lag_beyond_all_tell_nothing() {
+        let (coming, history) = learned(3, 0.0, LAGS + 4);
+        assert!(coming.delay_s(&history) <= 0.0);
+        let mut goes_on = Coming::default();
+        goes_on.take(4);
+        goes_on.learn(&history);
+        assert_eq!(goes_on.kept(), 4, "what was taken over stands until enough was seen");
+        let (coming, history) = learned(LAGS + 5, 0.0, 400);
+        assert!(coming.delay_s(&history) <= 0.0, "{}", coming.delay_s(&history));
+    }
+}

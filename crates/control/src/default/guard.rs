@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The limit in flight of calm: what may pile up before the loop has seen it.
+//!
+//! A server that completes nothing at all for a moment is not overloaded: it collects garbage, or
+//! stands still with its machine. Its CPU is full and what is in flight grows, as in a flash crowd,
+//! but a crowd's completions go on at the capacity. Refusing does not end a stall, and what has piled
+//! up is served within the objective afterwards, if it is no more than the server does in that time.
+//! So a stall widens the limit to that, and is no alarm until what it left has drained.
+
+use super::DefaultController;
+use crate::history::Sums;
+use tidegate_units::Share;
+
+/// At least this many jobs above the usual, whatever the server: what a healthy burst may bring
+/// before its server has shown how fast it is.
+const GUARD_MIN: f64 = 256.0;
+/// The limit in objectives of capacity.
+const GUARD_OBJECTIVE: f64 = 0.8;
+/// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
+/// has seen it is slow for everybody in it: a third of the objective leaves room for a burst and
+/// keeps that second short.
+const GUARD_REACH_OBJECTIVE: f64 = 0.33;
+/// The limit there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
+/// one in a million.
+const GUARD_REACH_MIN: f64 = 128.0;
+/// Below this share of CPU used, completions over it are no estimate of what could be reached.
+const REACH_CPU_MIN: f64 = 0.1;
+/// Seconds in which it is averaged.
+const REACH_SECONDS: f64 = 3.0;
+/// Completions that are missing in a stall: by chance once in e^12, 160,000 times, and with bursts of
+/// responses still once in some hundreds.
+const STALL_MISSING: f64 = 12.0;
+/// What a stall left has drained after this many times its length, at two thirds of the capacity.
+const STALL_DRAINS: f64 = 2.0;
+
+/// What the server would complete with all of its CPU: completions over the share in use (the
+/// utilization law). Too much where something else is the bottleneck, so it only ever narrows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reach {
+    /// Averages of completions per second and of the share of CPU.
+    completed: f64,
+    cpu: f64,
+}
+
+impl Reach {
+    /// Takes a tick; without the CPU's share what was learned is gone: it must not narrow for ever.
+    pub(super) fn learn(&mut self, sums: &Sums, cpu: Option<Share>) {
+        let Some(cpu) = cpu.map(Share::get) else {
+            *self = Self::default();
+            return;
+        };
+        let keep = libm::exp(-sums.seconds / REACH_SECONDS);
+        self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
+        self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
+    }
+
+    pub(super) fn rate(&self) -> Option<f64> {
+        (self.cpu >= REACH_CPU_MIN).then(|| self.completed / self.cpu)
+    }
+}
+
+/// A moment in which nothing completes, and what it leaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stall {
+    /// Completions per second before it, and seconds without any.
+    rate: f64,
+    silent_s: f64,
+    /// Seconds in which what the last stall left may still drain.
+    drains_s: f64,
+}
+
+impl Stall {
+    /// Takes a tick; `lately` completions per second were usual before it.
+    pub(super) fn see(&mut self, tick: &Sums, lately: f64) {
+        if tick.completed > 0.0 {
+            let left_s = if self.is_on() { STALL_DRAINS * self.silent_s } else { self.drains_s };
+            self.drains_s = (left_s - tick.seconds).max(0.0);
+            (self.rate, self.silent_s) = (lately, 0.0);
+        } else {
+            self.silent_s += tick.seconds;
+        }
+    }
+
+    /// Whether nothing completes.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent_s > 0.0
+    }
+
+    /// Whether nothing completes, and for so long that it is no chance.
+    pub(super) fn is_on(&self) -> bool {
+        self.rate * self.silent_s >= STALL_MISSING
+    }
+
+    /// Whether it is on, or what it left may still drain.
+    pub(super) fn holds(&self) -> bool {
+        self.is_on() || self.drains_s > 0.0
+    }
+}
+
+impl DefaultController {
+    /// Jobs above the usual that are let pile up before the loop has seen them.
+    pub(super) fn guard(&self) -> f64 {
+        let variability = self.baseline.variability();
+        let blind = (GUARD_MIN * variability).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let Some(rate) = self.reach.rate() else { return blind };
+        if self.stall.holds() {
+            return blind.max(GUARD_OBJECTIVE * self.objective_s * rate);
+        }
+        let objective = GUARD_REACH_OBJECTIVE * self.objective_s * rate;
+        blind.min((GUARD_REACH_MIN * variability).max(objective))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tick(completed: f64) -> Sums {
+        Sums { seconds: 0.1, completed, ..Sums::default() }
+    }
+
+    /// At 60/s two silent ticks are no chance; what the stall left may drain for twice its length.
+    #[test]
+    fn silence_beyond_chance_is_a_stall_and_holds_while_it_drains() {
+        let mut stall = Stall::default();
+        stall.see(&tick(6.0), 60.0);
+        stall.see(&tick(0.0), 60.0);
+        assert!(stall.is_silent() && !stall.holds(), "one tick may be chance");
+        for silent in 1..=10 {
+            stall.see(&tick(0.0), 60.0);
+            assert!(stall.is_on(), "{silent}");
+        }
+        let mut held = 0;
+        for _ in 0..100 {
+            stall.see(&tick(6.0), 60.0);
+            assert!(!stall.is_on());
+            held += u32::from(stall.holds());
+        }
+        assert!((20..=22).contains(&held), "1.1 s of stall, held for {held} ticks");
+    }
+
+    #[test]
+    fn a_slow_server_is_silent_without_a_stall() {
+        let mut stall = Stall::default();
+        stall.see(&tick(1.0), 1.0);
+        (0..100).for_each(|_| stall.see(&tick(0.0), 1.0));
+        assert!(!stall.holds());
+        (0..40).for_each(|_| stall.see(&tick(0.0), 1.0));
+        assert!(stall.holds());
+    }
+}

@@ -8,7 +8,7 @@
 mod bench_support;
 
 use bench_support::worker::{Subjects, serve};
-use bench_support::{idle::IdleLoops, packets, refusals, requests, tables};
+use bench_support::{idle::IdleLoops, packets, refusals, requests, tables, turns};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -83,6 +83,25 @@ fn every_path_of_a_packet_is_measured_and_counted_as_what_it_is() {
 #[test]
 fn every_packet_of_a_request_is_measured_and_counted_as_what_it_is() {
     assert_measured(&measure_all(requests::subjects(&requests::Scale::SMOKE)), &[]);
+}
+
+#[test]
+fn every_packet_of_an_exchange_is_measured_and_moves_what_it_should() {
+    let answers = measure_all(turns::subjects(&turns::Scale::SMOKE));
+    let claimed = [
+        "silent-ack",
+        "waiting-ack",
+        "idle-ack",
+        "http1-request",
+        "http1-response",
+        "tls-hello",
+        "tls-hello-long",
+        "tls13-request",
+        "tls13-response",
+        "h2-request",
+        "h2-response",
+    ];
+    assert_measured(&answers, &claimed);
 }
 
 #[test]

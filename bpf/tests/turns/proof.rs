@@ -2,6 +2,7 @@
 //! What the conversations of turns.rs prove: they run every line of lib/turn.h and lib/said.h, also
 //! when a helper fails or another CPU comes between, and they notice bugs that are planted there.
 
+use super::shapes;
 use super::support::canary::{Canary, Copy, plant};
 use super::support::connection::give;
 use super::support::dialog::{Dialog, Told};
@@ -53,7 +54,7 @@ const BEGINS: [Canary; 9] = [
 
 /// Bugs about what ends one, and how it is counted.
 const ENDS: [Canary; 8] = [
-    ("bpf/lib/turn.h", "if (way->server & TG_SERVER_ANSWERED)\n\t\treturn;", ""),
+    ("bpf/lib/turn.h", "!(way->server & TG_SERVER_ANSWERED);", "1;"),
     ("bpf/lib/turn.h", "set |= TG_FLOW_TALK_MASK;\t/* TG_TALK_LONG */", ";"),
     ("bpf/lib/turn.h", "if (way->client & TG_CLIENT_SLOW)", "if (0)"),
     ("bpf/lib/turn.h", "totals->lost++;", ""),
@@ -101,43 +102,43 @@ const SAYS: [Canary; 17] = [
 
 /// All conversations, by name.
 macro_rules! scenes {
-    ($($name:ident),* $(,)?) => {
-        const SCENES: &[(&str, fn())] = &[$((stringify!($name), super::$name)),*];
+    ($($scene:path),* $(,)?) => {
+        const SCENES: &[(&str, fn())] = &[$((stringify!($scene), $scene)),*];
     };
 }
 scenes![
-    a_silent_connection_waits_for_nothing_and_is_counted,
-    a_connection_counts_once_and_its_exchanges_each,
-    retransmitted_bytes_and_more_of_a_body_open_no_turn,
-    a_client_that_leaves_waits_no_more_and_its_late_response_is_counted,
-    an_interim_response_is_none,
-    after_an_upgrade_there_are_no_turns,
-    an_event_stream_is_one_exchange_and_a_long_poll_waits,
-    a_slow_upload_is_not_the_servers_debt,
-    a_server_that_greets_is_counted_and_not_timed,
-    tls13_is_timed_from_the_hello_without_what_the_client_takes,
-    a_finished_alone_is_no_request,
-    tickets_are_learned_and_then_the_request_still_waits,
-    without_tickets_a_small_response_is_one,
-    a_response_of_the_size_of_a_ticket_is_found_out,
-    hello_retry_client_certificates_and_early_data,
-    tls12_in_full_and_resumed,
-    http1_in_tls_knows_alerts_interim_responses_and_key_updates,
-    http2_in_tls_makes_no_phantoms,
-    http2_behind_unknown_tickets_is_seen_and_teaches_them,
-    what_a_listener_chooses_is_learned,
-    http2_in_the_clear,
-    the_first_bytes_say_what_a_connection_talks,
-    the_first_bytes_of_a_response_say_what_it_is,
-    what_is_no_frame_of_http2_is_more_of_a_body,
-    what_is_no_record_of_tls_is_more_of_one,
-    http2_in_tls12,
-    only_h2_first_is_an_offer_of_it,
-    the_largest_flight_is_remembered_and_the_likeliest_sizes,
-    what_a_flight_cannot_be,
-    a_reset_that_the_stack_would_not_believe_changes_nothing,
-    a_server_that_speaks_behind_its_handshake_is_counted,
-    whatever_is_said_in_pieces_moves_gauges_by_one_at_most,
+    super::a_silent_connection_waits_for_nothing_and_is_counted,
+    super::a_connection_counts_once_and_its_exchanges_each,
+    super::retransmitted_bytes_and_more_of_a_body_open_no_turn,
+    super::a_client_that_leaves_waits_no_more_and_its_late_response_is_counted,
+    super::an_interim_response_is_none,
+    super::after_an_upgrade_there_are_no_turns,
+    super::an_event_stream_is_one_exchange_and_a_long_poll_waits,
+    super::a_slow_upload_is_not_the_servers_debt,
+    super::a_server_that_greets_is_counted_and_not_timed,
+    super::tls13_is_timed_from_the_hello_without_what_the_client_takes,
+    super::a_finished_alone_is_no_request,
+    super::tickets_are_learned_and_then_the_request_still_waits,
+    super::without_tickets_a_small_response_is_one,
+    super::a_response_of_the_size_of_a_ticket_is_found_out,
+    super::hello_retry_client_certificates_and_early_data,
+    super::tls12_in_full_and_resumed,
+    super::http1_in_tls_knows_alerts_interim_responses_and_key_updates,
+    super::http2_in_tls_makes_no_phantoms,
+    super::http2_behind_unknown_tickets_is_seen_and_teaches_them,
+    super::what_a_listener_chooses_is_learned,
+    super::http2_in_the_clear,
+    shapes::the_first_bytes_say_what_a_connection_talks,
+    shapes::the_first_bytes_of_a_response_say_what_it_is,
+    shapes::what_is_no_frame_of_http2_is_more_of_a_body,
+    shapes::what_is_no_record_of_tls_is_more_of_one,
+    shapes::http2_in_tls12,
+    shapes::only_h2_first_is_an_offer_of_it,
+    shapes::the_largest_flight_is_remembered_and_the_likeliest_sizes,
+    shapes::what_a_flight_cannot_be,
+    shapes::a_reset_that_the_stack_would_not_believe_changes_nothing,
+    shapes::a_server_that_speaks_behind_its_handshake_is_counted,
+    super::whatever_is_said_in_pieces_moves_gauges_by_one_at_most,
 ];
 
 thread_local! {

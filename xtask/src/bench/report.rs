@@ -97,7 +97,10 @@ impl Report {
         )?;
         for Ratio { name, ours, beside, ratio } in &self.ratios {
             let (median, apart) = (ratio.median, ratio.spread * ratio.median);
-            writeln!(f, "{name:<width$}  {ours:>10.1}  {beside:>10.1}  {median:>6.3}  {apart:>15.3}")?;
+            writeln!(
+                f,
+                "{name:<width$}  {ours:>10.1}  {beside:>10.1}  {median:>6.3}  {apart:>15.3}"
+            )?;
         }
         Ok(())
     }

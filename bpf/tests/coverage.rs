@@ -9,7 +9,7 @@ mod support;
 use std::collections::BTreeMap;
 use support::cases::all;
 use support::connection::{
-    COPIES, End, RESETS, copy, crowd, early, give, handshake, life, play, play_losing, reset,
+    COPIES, End, RESETS, copy, crowd, early, give, handshake, life, play, play_losing, reset, slow,
     spent, together,
 };
 use support::engine::{Arrival, Hook};
@@ -99,6 +99,22 @@ fn exercise(native: &mut Native) {
     }
 }
 
+/// A source that may hold one connection: it is silent, then slow, and opens another one meanwhile.
+/// `fail_at`: of that.
+fn exercise_sources(native: &mut Native, fail_at: u32) -> u32 {
+    native.set(&base().each(|service| service.source_max = 1));
+    for (frame, egress) in &handshake(40_000) {
+        give(native, (frame, *egress), How::default());
+    }
+    let syn = handshake(40_001)[0].0.clone();
+    let ran = give(native, (&syn, false), How { fail_at, ..How::default() });
+    for (piece, (frame, egress)) in slow(40_000).iter().enumerate() {
+        native.advance_to(NOW + 3 * piece as u64 * SECOND);
+        give(native, (frame, *egress), How::default());
+    }
+    ran.calls.len() as u32
+}
+
 /// The lives of connections, and every failure in them.
 fn exercise_connections(native: &mut Native) {
     for end in End::ALL {
@@ -113,6 +129,9 @@ fn exercise_connections(native: &mut Native) {
     }
     for (frame, egress) in handshake(40_000).iter().chain(&handshake(40_000)) {
         give(native, (frame, *egress), How::default());
+    }
+    for fail_at in 0..=exercise_sources(native, 0) {
+        exercise_sources(native, fail_at);
     }
     for (_, socket, seq, _) in RESETS {
         let calls = reset(native, (socket, seq), 0).calls.len() as u32;

@@ -66,6 +66,16 @@ pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
     ]
 }
 
+/// A request that comes in two pieces, the second of them slowly, and how the server ends it.
+pub fn slow(port: u16) -> [(Vec<u8>, bool); 3] {
+    let piece = |seq, text: &[u8]| client(false, port).flags(PSH).seq(seq).ack(501).data(text);
+    [
+        (piece(1, b"POST /up HTTP/1.1").bytes(), false),
+        (piece(18, b"\r\nHost: a").bytes(), false),
+        (server(false, port).flags(FIN).seq(501).ack(27).bytes(), true),
+    ]
+}
+
 /// Nothing of it matters to a RST.
 const WAITS: TimeWait = TimeWait { next: 0, stamp: None, closing: false, listener: None };
 

@@ -10,12 +10,15 @@ use crate::backends::Backends;
 use crate::controllers;
 use crate::holders::Holders;
 use crate::pooled::Pooled;
+use crate::silent::{cause, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
+use tidegate_model::sources::SourceUse;
 use tidegate_peer::clamp::Bounds;
+use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
 /// After so many panics a controller is not started again until the next reload.
@@ -169,6 +172,26 @@ impl Governor {
         }
         self.limits = limits;
         Ok(())
+    }
+
+    /// Takes a look at the service's sources, where there was one, and says what is to be told of
+    /// silent connections: subject and sentence.
+    pub(crate) fn look_at_sources(
+        &mut self,
+        now: Nanos,
+        sensed: &Sensed,
+        sources: Option<&[SourceUse]>,
+    ) -> Vec<(&'static str, String)> {
+        let cause = cause(&sensed.signals);
+        let lasting = self.holders.see(now, cause.is_some());
+        if let Some(sources) = sources {
+            self.holders.look(now, lasting, sources);
+            self.pooled.look(sources);
+        }
+        let remedy = cause.filter(|_| lasting).map(|cause| remedy(cause, sensed.defer_accept));
+        let silent = remedy.map(|text| ("silent connections", text));
+        let limit = self.holders.words().map(|text| ("sources", text));
+        silent.into_iter().chain(limit).collect()
     }
 
     /// Where the owner begins after a take-over: with what its predecessor had decided. Buckets

@@ -8,7 +8,6 @@ use crate::governor::{Governor, Makers, released, same};
 use crate::log::lines_lost;
 use crate::plane::{Kept, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
-use crate::silent::{cause, remedy};
 use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -427,20 +426,9 @@ impl Owner {
             for (subject, text) in advice(config, plane.sees_answers(), sensed.defer_accept) {
                 warnings.raise(now, &subject, text);
             }
-            let cause = cause(&sensed.signals);
-            let lasting = governor.holders.see(now, cause.is_some());
-            if let Some(sources) = &sources {
-                let of = |source: &&SourceUse| source.service == index;
-                let own: Vec<SourceUse> = sources.iter().filter(of).cloned().collect();
-                governor.holders.look(now, lasting, &own);
-                governor.pooled.look(&own);
-            }
-            if let Some(cause) = cause.filter(|_| lasting) {
-                let text = remedy(cause, sensed.defer_accept);
-                warnings.raise(now, &format!("{name}: silent connections"), text);
-            }
-            if let Some(text) = governor.holders.words() {
-                warnings.raise(now, &format!("{name}: sources"), text);
+            let own = sources.as_deref().map(|sources| of_service(sources, index));
+            for (subject, text) in governor.look_at_sources(now, sensed, own.as_deref()) {
+                warnings.raise(now, &format!("{name}: {subject}"), text);
             }
             governor.pooled.see(&sensed.signals);
             let shedding = governor.limits.why.shedding;
@@ -680,6 +668,11 @@ fn take(
         restored.extend(got.map(|got| (service.name.clone(), got)));
     }
     (restored, found.fault)
+}
+
+/// The sources of one service.
+fn of_service(sources: &[SourceUse], index: usize) -> Vec<SourceUse> {
+    sources.iter().filter(|source| source.service == index).cloned().collect()
 }
 
 /// While nothing is really shed, a controller must not believe that its limits had an effect.

@@ -35,7 +35,7 @@ fn who_holds_the_workers_gets_a_limit_and_the_service_keeps_its_rate() {
     {
         let mut memory = world.memory.lock().unwrap();
         memory.silent = Some(300);
-        memory.sources = vec![source(0, 1, (300, 300)), source(0, 2, (9, 3))];
+        memory.sources = vec![source(0, 1, (300, 300)), source(0, 2, (4, 3))];
     }
     (0..5).for_each(|_| drop(world.tick(Some(50))));
     assert_eq!(written(&world), [None], "half a second may be one burst");

@@ -517,7 +517,8 @@ static __always_inline void tg_flow_open(const struct tg_packet *p,
 	totals->proved++;
 	if (meta & TG_FLOW_ASKED)
 		totals->asked++;
-	place = tg_source_open(p, gauge, now_ns);
+	/* the key here, and not there: stacks add up */
+	place = tg_source_open(p, tg_source_key(p, gauge), gauge, now_ns);
 	way = tg_flow_claim(set, index, now_ns);
 	if (way >= TG_FLOW_WAYS) {
 		tg_source_close(place);

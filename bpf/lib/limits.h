@@ -107,6 +107,13 @@ __noinline int tg_limits_source(__u32 service, __u64 source)
 	       tg_source_over(source, limits->source_max);
 }
 
+/* The verifier wants to see that no caller gives nothing. */
+static __always_inline const struct tg_limits *
+tg_limits_asked(const struct tg_ask *ask)
+{
+	return ask ? tg_limits_of(ask->service) : 0;
+}
+
 /*
  * The three steps of the chain are not static: the verifier looks at each once,
  * and at all policies not once for each way that leads there.
@@ -119,14 +126,11 @@ __noinline int tg_limits_source(__u32 service, __u64 source)
 
 __noinline int tg_limits_before(struct tg_ask *ask)
 {
-	const struct tg_limits *limits;
+	const struct tg_limits *limits = tg_limits_asked(ask);
 	struct tg_locked_state *state;
 	struct tg_senders *senders;
 	__u8 reason;
 
-	if (!ask)
-		return TG_REASON_LOOKUP_FAILED;
-	limits = tg_limits_of(ask->service);
 	if (!limits)
 		return TG_REASON_LOOKUP_FAILED;
 	ask->flags = limits->flags;
@@ -151,11 +155,8 @@ __noinline int tg_limits_before(struct tg_ask *ask)
 /* What the policy says; zero, or the reason why there is no answer. */
 __noinline int tg_limits_decide(struct tg_ask *ask)
 {
-	const struct tg_limits *limits;
+	const struct tg_limits *limits = tg_limits_asked(ask);
 
-	if (!ask)
-		return TG_REASON_LOOKUP_FAILED;
-	limits = tg_limits_of(ask->service);
 	if (!limits)
 		return TG_REASON_LOOKUP_FAILED;
 	ask->verdict = tg_limits_policy(limits, ask->service, &ask->event);

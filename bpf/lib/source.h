@@ -188,7 +188,7 @@ static __always_inline __u32 tg_source_hold(__u64 key, __u32 *open)
  * connection holds until tg_source_close(). Not static: the verifier looks at it
  * once.
  */
-__noinline int tg_source_open(const struct tg_packet *p, __u32 gauge,
+__noinline int tg_source_open(const struct tg_packet *p, __u64 key, __u32 gauge,
 			      __u64 now_ns)
 {
 	struct tg_source *source;
@@ -196,7 +196,7 @@ __noinline int tg_source_open(const struct tg_packet *p, __u32 gauge,
 
 	if (!p)
 		return TG_SOURCE_NONE;
-	place = tg_source_hold(tg_source_key(p, gauge), &open);
+	place = tg_source_hold(key, &open);
 	source = tg_source_at(place);
 	if (!source)
 		return TG_SOURCE_NONE;

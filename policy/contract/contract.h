@@ -127,11 +127,18 @@ TG_INLINE void tg_bucket_refill(const struct tg_bucket_params *p,
 		b->then_ns = now_ns;
 }
 
+/* 1: there is no token that leaves at least the reserve. */
+TG_INLINE int tg_bucket_lacks(const struct tg_bucket_params *p,
+			      const struct tg_bucket *b, tg_u64 reserve)
+{
+	return b->used + reserve + TG_TOKEN > p->depth;
+}
+
 /* Takes one token if it leaves at least the reserve; 1 if it did. */
 TG_INLINE int tg_bucket_take(const struct tg_bucket_params *p,
 			     struct tg_bucket *b, tg_u64 reserve)
 {
-	if (b->used + reserve + TG_TOKEN > p->depth)
+	if (tg_bucket_lacks(p, b, reserve))
 		return 0;
 	b->used += TG_TOKEN;
 	return 1;
@@ -145,7 +152,7 @@ TG_INLINE int tg_bucket_take_for(const struct tg_bucket_params *p,
 				 struct tg_bucket *b, tg_u64 reserve,
 				 const struct tg_event *e)
 {
-	if (b->used + reserve + TG_TOKEN > p->depth)
+	if (tg_bucket_lacks(p, b, reserve))
 		return 0;
 	b->used += TG_TOKEN - e->spared * (TG_TOKEN / TG_SHARE_ONE);
 	return 1;

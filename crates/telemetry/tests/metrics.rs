@@ -60,6 +60,7 @@ fn signals() -> Signals {
             waiting: Some(Reading::fresh(140)),
             open: Some(Reading::fresh(300)),
             silent: Some(Reading::fresh(60)),
+            slow: Some(Reading::fresh(7)),
             first_byte: Some(Reading::fresh(times)),
             end: None,
         },

@@ -72,7 +72,7 @@ const CHAIN: [Canary; 12] = [
     ("bpf/lib/count.h", "!!shadow", "0"),
     ("policy/contract/contract.h", "reserve + TG_TOKEN > p->depth", "TG_TOKEN > p->depth"),
     ("policy/algo/fresh_first.h", "\t\t\ttg_fresh_remember(set, print);", ""),
-    ("policy/algo/abacus_exact.h", "c->print = print;", ""),
+    ("policy/algo/abacus_exact.h", "c->print = tg_exact_print(e->key);", ""),
     ("policy/algo/abacus_learned.h", "c->print = tg_learned_print(e->key);", ""),
 ];
 

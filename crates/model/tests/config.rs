@@ -126,10 +126,8 @@ fn auto_is_an_action_of_services_and_of_rules() {
     .unwrap();
     let rules = service.requests.unwrap().rules;
     // the last one is there without being written
-    let sends: Vec<(&str, bool)> = rules[..3]
-        .iter()
-        .map(|rule| (rule.answer_or_default().name(), rule.sends_503()))
-        .collect();
+    let sends: Vec<(&str, bool)> =
+        rules[..3].iter().map(|rule| (rule.answer_or_default().name(), rule.sends_503())).collect();
     assert_eq!(sends, [("auto", true), ("auto", false), ("reset", false)], "none inside TLS");
     for wrong in ["policy: {action: Auto}", "policy: {action: automatic}"] {
         let error = shop(wrong).unwrap_err().to_string();

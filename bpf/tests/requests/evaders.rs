@@ -21,6 +21,7 @@ const fn rules(used: u64) -> Rules {
         never: false,
         lease: 0,
         dice: 0,
+        auto: false,
     }
 }
 

@@ -766,6 +766,16 @@ fn unjudged() -> Vec<Case> {
             talk.client_says(hello);
         })
         .fails(),
+        case("a rule that chooses, of HTTP", refused_and_closed)
+            .rules(Rules { auto: true, ..Rules::default() }),
+        case("a rule that chooses, of TLS, for a source that was not served", |talk| {
+            talk.open();
+            let hello = talk.client_segment(ACK | PSH, &hello(&server_name(b"shop.example"), 32));
+            talk.client += hello.data.len() as u32;
+            talk.client_says(hello);
+        })
+        .rules(Rules { auto: true, ..Rules::default() })
+        .fails(),
         case("TLS that is not whole", |talk| {
             talk.open().asks("\x16\x03\x01\x02\x00\x01\x00").asks(&get("/busy"));
         }),

@@ -34,6 +34,7 @@ pub enum Refuse {
     Answer = 1,
     Reset = 2,
     Drop = 3,
+    Auto = 4,
 }
 
 /// What is in force: a path for each way to refuse, all on one bucket (0), an admitting one.
@@ -60,6 +61,8 @@ pub struct Rules {
     pub lease: u64,
     /// What all dice say.
     pub dice: u32,
+    /// Rules 1 and 5 choose their answer.
+    pub auto: bool,
 }
 
 impl Default for Rules {
@@ -73,6 +76,7 @@ impl Default for Rules {
             never: false,
             lease: 0,
             dice: 0,
+            auto: false,
         }
     }
 }
@@ -348,7 +352,7 @@ fn commands(rules: &Rules) -> Vec<u8> {
     out.push(b'R');
     push(&mut out, &[1, 1]);
     out.extend_from_slice(b"C\x00\x07session");
-    rule_set(&mut out);
+    rule_set(&mut out, rules.auto);
     text(&mut out);
     bucket(&mut out, 0, rules);
     bucket(&mut out, 1, rules);
@@ -378,13 +382,14 @@ fn never(out: &mut Vec<u8>) {
 }
 
 /// See [`Rules`].
-fn rule_set(out: &mut Vec<u8>) {
+fn rule_set(out: &mut Vec<u8>, auto: bool) {
+    let or_auto = |refuse| if auto { Refuse::Auto } else { refuse };
     let paths: [(&str, Refuse, u8, u8); 7] = [
-        ("/busy", Refuse::Answer, 0, 0),
+        ("/busy", or_auto(Refuse::Answer), 0, 0),
         ("/reset", Refuse::Reset, 0, 0),
         ("/drop", Refuse::Drop, 0, 0),
         ("/free", Refuse::Answer, 128, 0),
-        ("", Refuse::Reset, 0, 2),
+        ("", or_auto(Refuse::Reset), 0, 2),
         ("/close", Refuse::Answer, 1, 4),
         ("/shop", Refuse::Answer, 1, 0),
     ];

@@ -88,6 +88,9 @@ fn attacks_have_a_value_for_every_claim() {
         }
     }
     for arm in ["drop", "reject"] {
-        assert!(value(&format!("pause-{arm}"), "goodput_share").is_finite());
+        for fault in ["release", "kill"] {
+            assert!(value(&format!("{fault}-{arm}"), "goodput_share").is_finite(), "{fault}");
+        }
+        assert!(value(&format!("kill-{arm}"), "back").is_finite());
     }
 }

@@ -179,6 +179,19 @@ static __always_inline int tg_flight_before(const struct tg_said_ask *ask,
 	return next && next <= TG_PREAMBLE_MAX;
 }
 
+/* 1: a segment that may begin a flight, or go on with it. */
+static __always_inline int tg_flight_goes_on(const struct tg_said_ask *ask,
+					     const struct tg_flow_way *way,
+					     __u32 alike)
+{
+	return !(way->server & TG_SERVER_PREAMBLE) &&
+	       !(way->client & TG_CLIENT_EARLY) &&
+	       tg_flight_possible(ask, alike) &&
+	       (!way->flight_records ||
+		way->flight == ask->record[0].length) &&
+	       way->flight_records + alike <= TG_FLIGHT_RECORDS_MAX;
+}
+
 /* ---- the server's records ---- */
 
 /* What is left of a segment of the server's in TLS, from record `at` on. */
@@ -248,6 +261,15 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 		known = tg_flight_known(flights, bytes);
 		if (way->flight_records && way->flight != bytes)
 			known = 0;	/* one size a flight */
+		if (!(meta & TG_FLOW_TURN) &&
+		    tg_flight_goes_on(ask, way, alike)) {
+			/* nobody asked: it can be nothing else */
+			way->flight = bytes;
+			way->flight_records += alike;
+			tg_flight_vote(flights, bytes, way->flight_records, 1);
+			ask->said = TG_SAID_CONTROL;
+			return 0;
+		}
 		if (known > way->flight_records) {
 			at = known - way->flight_records;
 			/* nothing but tickets: more of them than were seen so far */
@@ -267,12 +289,6 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 			   !(way->server & TG_SERVER_PREAMBLE) &&
 			   !(way->client & TG_CLIENT_EARLY) &&
 			   tg_flight_possible(ask, alike)) {
-			if (!(meta & TG_FLOW_TURN)) {
-				/* nobody asked: it can be nothing else */
-				tg_flight_vote(flights, bytes, alike, 1);
-				ask->said = TG_SAID_CONTROL;
-				return 0;
-			}
 			way->flight = bytes;
 			way->flight_records = alike;
 			way->server |= TG_SERVER_CANDIDATE;
@@ -396,19 +412,20 @@ static __always_inline void tg_turn_follows(const struct tg_flow *flow,
 					    struct tg_said_ask *ask)
 {
 	struct tg_flights *flights = tg_flights_of(*meta);
-	__u32 alike = tg_flight_alike(ask);
+	__u32 alike = tg_flight_alike(ask), at = 0;
 
 	if (ask->count && ask->record[0].length <= TG_ALERT)
 		return;
-	if (ask->exact && alike == ask->count &&
-	    ask->record[0].length == way->flight &&
+	if (ask->count && ask->record[0].length == way->flight &&
 	    way->flight_records + alike <= TG_FLIGHT_RECORDS_MAX) {
 		way->flight_records += alike;
-		return;
+		if (ask->exact && alike == ask->count)
+			return;
+		at = alike;
 	}
 	tg_flight_vote(flights, way->flight, way->flight_records, 1);
 	way->server &= ~TG_SERVER_CANDIDATE;
-	tg_turn_preamble(ask, way, flights, 0);
+	tg_turn_preamble(ask, way, flights, at);
 	tg_turn_change(flow, meta, TG_FLOW_WATCH | (ask->h2 ? 0 : TG_FLOW_H2),
 		       0);
 }

@@ -275,6 +275,57 @@ fn tickets_are_learned_and_then_the_request_still_waits() {
     }
 }
 
+/// Two tickets, each in a segment of its own, behind Finished messages alone: clients that connect in
+/// advance teach both, and who asks at once then waits behind both.
+#[test]
+fn tickets_apart_are_learned_from_clients_that_ask_nothing() {
+    with(|mut d| {
+        for _ in 0..10 {
+            handshake13(&mut d, &[]);
+            d.ask(&finished());
+            for _ in 0..2 {
+                let s = d.say(&sealed(TICKET));
+                assert_eq!((s.silent, s.connections.asked), (1, 0), "nobody has asked");
+            }
+            d.server_fin();
+            d = d.next();
+        }
+        handshake13(&mut d, &[]);
+        d.ask(&[finished(), sealed(120)].concat());
+        for ticket in 1..=2 {
+            assert_eq!(d.say(&sealed(TICKET)).waiting, 1, "behind ticket {ticket}");
+        }
+        assert_eq!(d.say(&sealed(700)).waiting, 0);
+    });
+}
+
+/// The second ticket shares its segment with the beginning of HTTP/2.
+#[test]
+fn a_ticket_alone_and_one_with_settings_are_a_flight_of_two() {
+    with(|mut d| {
+        for n in 0..10 {
+            let before = d.ack();
+            handshake13(&mut d, &["h2", "http/1.1"]);
+            d.ask(&[finished(), sealed(61)].concat());
+            d.say(&sealed(265));
+            d.say(&[sealed(265), sealed(9)].concat());
+            d.say(&sealed(700));
+            for _ in 0..2 {
+                assert_eq!(
+                    d.wait_ms(5).ask(&sealed(18)).waiting,
+                    1,
+                    "connection {n}: still HTTP/2"
+                );
+                d.say(&sealed(700));
+            }
+            let s = d.server_fin();
+            let ended = |s: Signals| s.connections.ended_exchanges;
+            assert_eq!((ended(s) - ended(before), s.unknown), (3, 0), "connection {n}");
+            d = d.next();
+        }
+    });
+}
+
 #[test]
 fn without_tickets_a_small_response_is_one() {
     with(|mut d| {

@@ -120,7 +120,8 @@ TG_INLINE tg_u32 tg_senders_measure(const struct tg_senders *s)
 	if (proved * 8 >= replied * (s->share ? TG_SENDERS_ENDS :
 				     TG_SENDERS_BEGINS))
 		return 0;
-	return proved * TG_SHARE_ONE / replied;
+	proved = proved * TG_SHARE_ONE / replied;
+	return proved ? proved : 1;	/* zero is no flood */
 }
 
 TG_INLINE void tg_senders_tick(struct tg_senders *s, tg_u64 now_ns)
@@ -181,8 +182,9 @@ TG_INLINE tg_u8 tg_senders_settle(struct tg_senders *s,
 {
 	if (!e->spared || v.kind != TG_ADMIT || v.reason != TG_REASON_TOKEN)
 		return TG_SENDER_COUNTED;
-	__sync_fetch_and_add(&s->prepaid,
-			     (long long)TG_SHARE_ONE - e->spared);
+	if (s->prepaid < TG_SENDERS_PREPAID_MAX)
+		__sync_fetch_and_add(&s->prepaid,
+				     (long long)TG_SHARE_ONE - e->spared);
 	return TG_SENDER_COUNTED | TG_SENDER_CHARGED;
 }
 

@@ -119,6 +119,8 @@ scenes![
     super::tls13_is_timed_from_the_hello_without_what_the_client_takes,
     super::a_finished_alone_is_no_request,
     super::tickets_are_learned_and_then_the_request_still_waits,
+    super::tickets_apart_are_learned_from_clients_that_ask_nothing,
+    super::a_ticket_alone_and_one_with_settings_are_a_flight_of_two,
     super::without_tickets_a_small_response_is_one,
     super::a_response_of_the_size_of_a_ticket_is_found_out,
     super::hello_retry_client_certificates_and_early_data,

@@ -187,6 +187,8 @@ impl Governor {
         if let Some(sources) = sources {
             self.holders.look(now, lasting, sources);
             self.pooled.look(sources);
+        } else {
+            self.holders.expire(now);
         }
         let remedy = cause.filter(|_| lasting).map(|cause| remedy(cause, sensed.defer_accept));
         let silent = remedy.map(|text| ("silent connections", text));

@@ -9,7 +9,7 @@ use tidegate_units::Nanos;
 /// For so long silent connections hold the workers before somebody is refused for it: longer than
 /// the queue of one burst.
 const LASTS: Nanos = Nanos::SECOND;
-/// A limit is lifted when for so long nobody held as many connections as it allows: longer than
+/// A limit is lifted when for so long none of those it was set for held as many as it allows: longer than
 /// servers wait for a request.
 const LIFTED_AFTER: Nanos = Nanos::from_secs(60);
 /// The least limit: one connection that is opened in advance, and one that is about to be used.
@@ -48,10 +48,18 @@ impl Holders {
             }
         }
         let Some((limit, needed)) = &mut self.limit else { return };
+        let named = |source: &SourceUse| self.named.iter().any(|it| it.source == source.source);
         let at_it = |source: &SourceUse| source.held >= *limit && !source.completes();
-        if sources.iter().any(at_it) {
+        // Others may hold as many by chance: browsers that connect in advance.
+        if sources.iter().any(|source| named(source) && at_it(source)) {
             *needed = now;
-        } else if now.since(*needed) > LIFTED_AFTER {
+        }
+        self.expire(now);
+    }
+
+    /// Lifts a limit that nobody needed for long, also while the sources cannot be looked at.
+    pub(crate) fn expire(&mut self, now: Nanos) {
+        if self.limit.is_some_and(|(_, needed)| now.since(needed) > LIFTED_AFTER) {
             self.limit = None;
             self.named.clear();
         }
@@ -199,6 +207,22 @@ mod tests {
             (None, None),
             "a minute later, and it completes"
         );
+    }
+
+    /// By day some browser always holds two connections that it opened in advance.
+    #[test]
+    fn others_at_the_limit_do_not_prolong_it() {
+        let mut holders = Holders::default();
+        holders.look(seconds(5), true, &[source(1, 300, 0, 0)]);
+        for at in 6..=65 {
+            holders.look(seconds(at), false, &[source(2, LIMIT_MIN, 0, 0)]);
+            assert_eq!(holders.limit(), Some(LIMIT_MIN), "{at} s");
+        }
+        holders.look(seconds(66), false, &[source(2, LIMIT_MIN, 0, 0)]);
+        assert_eq!(holders.limit(), None);
+        holders.look(seconds(70), true, &[source(1, 300, 0, 0)]);
+        holders.expire(seconds(131));
+        assert_eq!(holders.limit(), None, "also where nobody can look");
     }
 
     #[test]

@@ -32,6 +32,9 @@ const REACH_SECONDS: f64 = 3.0;
 const STALL_MISSING: f64 = 12.0;
 /// What a stall left has drained after this many times its length, at two thirds of the capacity.
 const STALL_DRAINS: f64 = 2.0;
+/// However long it was, the limit in flight let no more pile up than [`GUARD_OBJECTIVE`] of work: at
+/// two thirds of the capacity that has drained after so many objectives.
+const STALL_DRAINS_MAX: f64 = 3.0 * GUARD_OBJECTIVE;
 
 /// What the server would complete with all of its CPU: completions over the share in use (the
 /// utilization law). Too much where something else is the bottleneck, so it only ever narrows.
@@ -70,15 +73,21 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// Takes a tick; `lately` completions per second were usual before it.
-    pub(super) fn see(&mut self, tick: &Sums, lately: f64) {
-        if tick.completed > 0.0 {
+    /// Takes a tick; `lately` completions per second were usual before it, and `owes` says whether
+    /// the server has anything to do: without, silence is no stall.
+    pub(super) fn see(&mut self, tick: &Sums, lately: f64, owes: bool) {
+        if tick.completed > 0.0 || !owes {
             let left_s = if self.is_on() { STALL_DRAINS * self.silent_s } else { self.drains_s };
             self.drains_s = (left_s - tick.seconds).max(0.0);
             (self.rate, self.silent_s) = (lately, 0.0);
         } else {
             self.silent_s += tick.seconds;
         }
+    }
+
+    /// What it left drains within this objective's multiple, however long it was.
+    pub(super) fn bound(&mut self, objective_s: f64) {
+        self.drains_s = self.drains_s.min(STALL_DRAINS_MAX * objective_s);
     }
 
     /// Whether nothing completes.
@@ -123,29 +132,50 @@ mod tests {
     #[test]
     fn silence_beyond_chance_is_a_stall_and_holds_while_it_drains() {
         let mut stall = Stall::default();
-        stall.see(&tick(6.0), 60.0);
-        stall.see(&tick(0.0), 60.0);
+        stall.see(&tick(6.0), 60.0, true);
+        stall.see(&tick(0.0), 60.0, true);
         assert!(stall.is_silent() && !stall.holds(), "one tick may be chance");
         for silent in 1..=10 {
-            stall.see(&tick(0.0), 60.0);
+            stall.see(&tick(0.0), 60.0, true);
             assert!(stall.is_on(), "{silent}");
         }
         let mut held = 0;
         for _ in 0..100 {
-            stall.see(&tick(6.0), 60.0);
+            stall.see(&tick(6.0), 60.0, true);
             assert!(!stall.is_on());
             held += u32::from(stall.holds());
         }
         assert!((20..=22).contains(&held), "1.1 s of stall, held for {held} ticks");
     }
 
+    /// A night without clients, and the first one in the morning.
+    #[test]
+    fn silence_without_work_is_no_stall_and_a_long_one_is_bounded() {
+        let mut stall = Stall::default();
+        stall.see(&tick(20.0), 200.0, true);
+        (0..300_000).for_each(|_| stall.see(&tick(0.0), 0.0, false));
+        stall.see(&tick(1.0), 0.0, true);
+        assert!(!stall.holds());
+        stall.see(&tick(20.0), 200.0, true);
+        (0..6_000).for_each(|_| stall.see(&tick(0.0), 200.0, true));
+        assert!(stall.is_on(), "ten minutes with work");
+        stall.see(&tick(20.0), 200.0, true);
+        stall.bound(1.0);
+        let mut held = 0;
+        for _ in 0..100 {
+            stall.see(&tick(20.0), 200.0, true);
+            held += u32::from(stall.holds());
+        }
+        assert!((22..=24).contains(&held), "{held} ticks");
+    }
+
     #[test]
     fn a_slow_server_is_silent_without_a_stall() {
         let mut stall = Stall::default();
-        stall.see(&tick(1.0), 1.0);
-        (0..100).for_each(|_| stall.see(&tick(0.0), 1.0));
+        stall.see(&tick(1.0), 1.0, true);
+        (0..100).for_each(|_| stall.see(&tick(0.0), 1.0, true));
         assert!(!stall.holds());
-        (0..40).for_each(|_| stall.see(&tick(0.0), 1.0));
+        (0..40).for_each(|_| stall.see(&tick(0.0), 1.0, true));
         assert!(stall.holds());
     }
 }

@@ -210,7 +210,8 @@ impl DefaultController {
     fn learn(&mut self, tick: &Tick) {
         let dt = tick.sums.seconds;
         let before = self.throughput_before();
-        self.stall.see(&tick.sums, before);
+        self.stall.see(&tick.sums, before, tick.waiting > self.harmless.jobs);
+        self.stall.bound(self.objective_s);
         if !self.stall.is_on() {
             let keep = libm::exp(-dt / USUAL_SECONDS);
             self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;

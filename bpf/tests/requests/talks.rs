@@ -747,6 +747,14 @@ fn fragments() -> Vec<Case> {
     ]
 }
 
+/// TLS, with the name of the server.
+fn named(talk: &mut Talk<'_>) {
+    talk.open();
+    let hello = talk.client_segment(ACK | PSH, &hello(&server_name(b"shop.example"), 32));
+    talk.client += hello.data.len() as u32;
+    talk.client_says(hello);
+}
+
 fn unjudged() -> Vec<Case> {
     vec![
         case("a request line in two segments", |talk| {
@@ -759,23 +767,12 @@ fn unjudged() -> Vec<Case> {
         case("HTTP/2", |talk| {
             talk.open().asks("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").asks(&get("/busy"));
         }),
-        case("TLS by its server name", |talk| {
-            talk.open();
-            let hello = talk.client_segment(ACK | PSH, &hello(&server_name(b"shop.example"), 32));
-            talk.client += hello.data.len() as u32;
-            talk.client_says(hello);
-        })
-        .fails(),
+        case("TLS by its server name", named).fails(),
         case("a rule that chooses, of HTTP", refused_and_closed)
             .rules(Rules { auto: true, ..Rules::default() }),
-        case("a rule that chooses, of TLS, for a source that was not served", |talk| {
-            talk.open();
-            let hello = talk.client_segment(ACK | PSH, &hello(&server_name(b"shop.example"), 32));
-            talk.client += hello.data.len() as u32;
-            talk.client_says(hello);
-        })
-        .rules(Rules { auto: true, ..Rules::default() })
-        .fails(),
+        case("a rule that chooses, of TLS, for a source that was not served", named)
+            .rules(Rules { auto: true, ..Rules::default() })
+            .fails(),
         case("TLS that is not whole", |talk| {
             talk.open().asks("\x16\x03\x01\x02\x00\x01\x00").asks(&get("/busy"));
         }),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The answer to a SYN that is rejected: RST and ACK, sequence 0, acknowledging
- * what the SYN carried (RFC 9293, 3.10.7.1). One packet, never longer than the
+ * The answer to what is rejected (RFC 9293, 3.10.7.1). To a SYN: RST and ACK,
+ * sequence 0, acknowledging what the SYN carried. To a packet with an ACK: a RST
+ * with the sequence number that it expects. One packet, never longer than the
  * SYN, capped per CPU; never to a group or to an address that no host can have.
  * IP options, extension headers and payload are not echoed, VLAN tags stay.
  */
@@ -100,12 +101,18 @@ static __always_inline __u32 tg_answer_tcp(struct tg_tcp *tcp,
 	tcp->dport = bpf_htons(p->sport);
 	tcp->seq = 0;
 	tcp->ack = bpf_htonl(p->seq + 1 + p->payload);
-	tcp->offset = sizeof(*tcp) / 4 << 4;
 	tcp->flags = TG_TCP_RST | TG_TCP_ACK;
+	if (unlikely(p->flags & TG_TCP_ACK)) {
+		tcp->seq = bpf_htonl(p->ack);
+		tcp->ack = 0;
+		tcp->flags = TG_TCP_RST;
+	}
+	tcp->offset = sizeof(*tcp) / 4 << 4;
 	tcp->window = 0;
 	tcp->check = 0;
 	tcp->urgent = 0;
-	return tcp->sport + tcp->dport + tg_halves(tcp->ack) +
+	return tcp->sport + tcp->dport + tg_halves(tcp->seq) +
+	       tg_halves(tcp->ack) +
 	       bpf_htons(tcp->offset << 8 | tcp->flags);
 }
 

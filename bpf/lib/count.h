@@ -31,13 +31,19 @@ static __always_inline __u32 tg_count_cell(__u32 kind, __u32 reason,
 static __always_inline void
 tg_count_verdict(__u32 service, __u32 class, struct tg_verdict v, int shadow)
 {
-	struct tg_totals *totals = tg_at(&tg_totals, service);
 	struct tg_counts *counts = tg_at(&tg_counts, service * TG_CLASSES_MAX +
 						     class);
 	__u32 cell = tg_count_cell(v.kind, v.reason, shadow);
 
 	if (counts && cell < TG_COUNTS)
 		counts->cell[cell]++;
+}
+
+/* Of new work also how much came, and what became of it. */
+static __always_inline void tg_count_offered(__u32 service, struct tg_verdict v)
+{
+	struct tg_totals *totals = tg_at(&tg_totals, service);
+
 	if (!totals)
 		return;
 	totals->offered++;

@@ -14,16 +14,23 @@
  *
  * A flow is one word; each transition is one compare-and-swap, and who wins it
  * moves the gauges: they stay exact, also when both directions run on two CPUs.
- *	bit 0		waiting: the server owes something
+ *	bit 0		waiting: the server owes something; counted in flight where
+ *			its stack has taken the connection, too (bit 41)
  *	bits 1…7	part of the fingerprint, bit 1 always set
  *	bits 8…15	index of the service's gauges
  *	bits 16…31	last seen, in units of 2^27 ns (134 ms), wrapping
  *	bits 32…34	what it talks: enum tg_talk
- *	bits 35…40	asked, behind, turn, h2, watch, slow: see below
- *	bits 41…63	part of the fingerprint
- * A connection is known by its set and these 29 bits of its fingerprint: of 2^29
+ *	bits 35…41	asked, behind, turn, h2, watch, slow, taken: see below
+ *	bits 42…63	part of the fingerprint
+ * A connection is known by its set and these 28 bits of its fingerprint: of 2^28
  * packets that belong to no flow, about four are taken for one of a set's four.
  * Each moves a gauge by one.
+ *
+ * A full accept queue drops what ends a handshake, and the request behind it: the
+ * client takes the connection for open and sends again, for a minute and more, and
+ * gets in whenever there is a place. The server says nothing to it, not even an
+ * acknowledgement. Such a connection is open, and its client waits, but it is not
+ * in flight: the server does not know it (lib/turn.h, tg_turn_late).
  *
  * Each connection holds the place of its source (lib/source.h) while it is open.
  */
@@ -46,7 +53,7 @@
 #define TG_FLOW_SEEN_MASK (TG_FLOW_SEEN_BITS << TG_FLOW_SEEN_SHIFT)
 #define TG_FLOW_TICK_SHIFT 27	/* ns to units of last seen */
 #define TG_FLOW_TOUCH 8		/* units: touch about once a second */
-#define TG_FLOW_TAG_MASK (0x7fffffULL << 41 | 0xfe)
+#define TG_FLOW_TAG_MASK (0x3fffffULL << 42 | 0xfe)
 #define TG_FLOW_TALK_SHIFT 32
 #define TG_FLOW_TALK_MASK (7ULL << TG_FLOW_TALK_SHIFT)
 #define TG_FLOW_ASKED (1ULL << 35)	/* it has sent a first request */
@@ -55,6 +62,7 @@
 #define TG_FLOW_H2 (1ULL << 38)		/* offered, or chosen */
 #define TG_FLOW_WATCH (1ULL << 39)	/* what the server says is looked at */
 #define TG_FLOW_SLOW (1ULL << 40)	/* its client is slow to send a request */
+#define TG_FLOW_TAKEN (1ULL << 41)	/* the server's stack has said something */
 
 /*
  * The lowest bit of a note's and of a flow's syn_ns: the client has sent data, so
@@ -62,6 +70,8 @@
  * more or less, changes no measure.
  */
 #define TG_FLOW_SPOKE 1ULL
+/* The next one: it sent them in its SYN, which its SYN-ACK acknowledges. */
+#define TG_FLOW_FAST 2ULL
 
 static __always_inline __u64 tg_swap(__u64 *at, __u64 old, __u64 new)
 {
@@ -177,6 +187,12 @@ static __always_inline int tg_flow_silent(__u64 meta)
 	return !(meta & (TG_FLOW_ASKED | TG_FLOW_WAITING));
 }
 
+/* 1: the server owes it something, and knows it. */
+static __always_inline int tg_flow_in_flight(__u64 meta)
+{
+	return (meta & TG_FLOW_WAITING) && (meta & TG_FLOW_TAKEN);
+}
+
 /* 1: it may hold a worker of the server, which waits for its client. */
 static __always_inline int tg_flow_held(__u64 meta)
 {
@@ -193,7 +209,8 @@ static __always_inline __u32 *tg_flow_source(__u32 number)
 }
 
 /* What moves the gauges, and the counts of sources. */
-#define TG_FLOW_GAUGED (TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_SLOW)
+#define TG_FLOW_GAUGED \
+	(TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_SLOW | TG_FLOW_TAKEN)
 
 /*
  * Moves the gauges as a word has changed. Not static: the verifier looks at it
@@ -202,7 +219,7 @@ static __always_inline __u32 *tg_flow_source(__u32 number)
 __noinline int tg_flow_gauge(struct tg_gauges *gauges, __u32 number,
 			     __u64 from, __u64 to)
 {
-	int waits = !!(to & TG_FLOW_WAITING) - !!(from & TG_FLOW_WAITING);
+	int waits = tg_flow_in_flight(to) - tg_flow_in_flight(from);
 	int slow = !!(to & TG_FLOW_SLOW) - !!(from & TG_FLOW_SLOW);
 	int silent = tg_flow_silent(to) - tg_flow_silent(from);
 	__u32 *source;
@@ -238,7 +255,7 @@ __noinline int tg_flow_left(__u64 meta, __u32 place)
 
 	if (gauges) {
 		__sync_fetch_and_add(&gauges->open, -1);
-		if (meta & TG_FLOW_WAITING)
+		if (tg_flow_in_flight(meta))
 			__sync_fetch_and_add(&gauges->waiting, -1);
 		if (tg_flow_silent(meta))
 			__sync_fetch_and_add(&gauges->silent, -1);
@@ -283,7 +300,7 @@ static __always_inline int tg_flow_evict(__u64 *at, __u32 number, __u64 now_ns)
 	gauges = tg_flow_gauges(meta);
 	if (gauges) {
 		__sync_fetch_and_add(&gauges->evicted, 1);
-		if (meta & TG_FLOW_WAITING)
+		if (tg_flow_in_flight(meta))
 			__sync_fetch_and_add(&gauges->forgotten, 1);
 	}
 	return 1;
@@ -382,16 +399,17 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 					__u64 fingerprint, __u32 gauge,
 					__u8 noted, __u64 now_ns)
 {
-	__u64 spoke = p->payload ? TG_FLOW_SPOKE : 0;
+	const __u64 said = TG_FLOW_SPOKE | TG_FLOW_FAST;
+	__u64 spoke = p->payload ? said : 0;
 	struct tg_pending *pending = tg_pending_take(fingerprint, now_ns);
 	__u32 print = fingerprint >> 32;
 
 	if (!pending)
 		return;
 	if (pending->fingerprint == print)
-		spoke |= pending->syn_ns & TG_FLOW_SPOKE;
+		spoke |= pending->syn_ns & said;
 	pending->isn = 0;
-	pending->syn_ns = (now_ns & ~TG_FLOW_SPOKE) | spoke;
+	pending->syn_ns = (now_ns & ~said) | spoke;
 	pending->copy_ns = now_ns;
 	pending->seq = p->seq;
 	pending->copies = 0;
@@ -402,12 +420,13 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 
 /*
  * A copy of a SYN that passed, whose handshake has not ended: 1 if it passes,
- * too. Where the server's stack keeps a socket for the first one, that says it
+ * too, TG_COPY_IGNORED if the server has not replied to the first. Where the server's stack keeps a socket for the first one, that says it
  * (lib/queue.h); behind SYN cookies, and on a router, nothing but the note does.
  * No more copies than a client sends by itself (Linux: tcp_syn_linear_timeouts, 4
  * since 6.5, and tcp_syn_retries, 6; the last after 67 s), and not in quick
  * succession: one SYN that was paid for must not let a flood in.
  */
+#define TG_COPY_IGNORED 2
 #define TG_COPIES_MAX 10
 #define TG_COPY_SPACING_NS (TG_NS_PER_S / 2)
 #define TG_COPY_NS (70 * TG_NS_PER_S)	/* after the first */
@@ -426,7 +445,7 @@ static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
 		return 0;
 	pending->copy_ns = now_ns;
 	pending->copies++;
-	return 1;
+	return pending->isn ? 1 : TG_COPY_IGNORED;
 }
 
 /* What is known of a service's senders moves: not static, as tg_limits_fetch(). */
@@ -492,56 +511,59 @@ static __always_inline void tg_flow_opened(struct tg_gauges *gauges,
 }
 
 /*
- * A connection whose client receives what is sent to it. Where its request came
+ * A connection whose client receives what is sent to it, and the place of its source.
+ * Where its request came
  * before this was known (TCP Fast Open, a SYN-ACK that was not seen) nobody has
- * looked into it: any payload of the server's is the response.
+ * looked into it: any payload of the server's is the response. Not static: the
+ * verifier looks at it once. Zero.
  */
-static __always_inline void tg_flow_open(const struct tg_packet *p,
-					 __u64 fingerprint, __u32 gauge,
-					 __u64 syn_ns)
+__noinline int tg_flow_open(__u64 fingerprint, __u32 gauge, __u64 syn_ns,
+			    __u32 place)
 {
 	__u64 asked = TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_TURN |
 		      (__u64)TG_TALK_OTHER << TG_FLOW_TALK_SHIFT;
 	__u64 now_ns = bpf_ktime_get_ns();
 	__u64 meta = tg_flow_meta(fingerprint, gauge, now_ns) | TG_FLOW_WATCH |
-		     (syn_ns & TG_FLOW_SPOKE ? asked : 0);
-	__u32 index = tg_flow_index(fingerprint), way, place;
+		     (syn_ns & TG_FLOW_SPOKE ? asked : 0) |
+		     (syn_ns & TG_FLOW_FAST ? TG_FLOW_TAKEN : 0);
+	__u32 index = tg_flow_index(fingerprint), way = TG_FLOW_WAYS;
 	struct tg_flow_times *times = tg_at(&tg_times, index);
 	struct tg_flow_set *set = tg_flow_set(fingerprint);
 	struct tg_totals *totals = tg_flow_totals(meta);
 	struct tg_gauges *gauges = tg_flow_gauges(meta);
 	struct tg_flow_way *fresh;
 
-	if (!set || !times || !gauges || !totals)
-		return;
+	if (!gauges || !totals) {
+		tg_source_close(place);
+		return 0;
+	}
 	totals->proved++;
 	if (meta & TG_FLOW_ASKED)
 		totals->asked++;
-	/* the key here, and not there: stacks add up */
-	place = tg_source_open(p, tg_source_key(p, gauge), gauge, now_ns);
-	way = tg_flow_claim(set, index, now_ns);
-	if (way >= TG_FLOW_WAYS) {
+	if (set && times)
+		way = tg_flow_claim(set, index, now_ns);
+	if (way >= TG_FLOW_WAYS || !set || !times) {
 		tg_source_close(place);
 		__sync_fetch_and_add(&gauges->untracked, 1);
-		return;
+		return 0;
 	}
 	__sync_fetch_and_add(&gauges->open, 1);
 	/* in its place: the stack of what leads here is deep */
 	fresh = &times->way[way & TG_FLOW_WAY_MASK];
 	__builtin_memset(fresh, 0, sizeof(*fresh));
 	fresh->syn_ns = syn_ns;
-	if (meta & TG_FLOW_WAITING)
+	if (meta & TG_FLOW_ASKED)
 		fresh->request_ns = syn_ns;
 	tg_flow_opened(gauges, tg_flow_number(index, way), meta, place);
 	tg_swap(&set->meta[way], TG_FLOW_BUSY, meta);
+	return 0;
 }
 
 /*
- * An ACK to a service without a flow: the end of a handshake, perhaps. 1: it
- * opened one. Not static: the verifier looks at it once.
+ * An ACK to a service without a flow: the end of a handshake, perhaps. When it
+ * began, if it is; zero else. Not static, as above.
  */
-__noinline int tg_flow_ack(const struct tg_packet *p, __u64 fingerprint,
-			   __u32 gauge)
+__noinline __u64 tg_flow_ack(const struct tg_packet *p, __u64 fingerprint)
 {
 	struct tg_pending *pending = tg_pending_of(fingerprint);
 	__u32 print = fingerprint >> 32;
@@ -564,8 +586,7 @@ __noinline int tg_flow_ack(const struct tg_packet *p, __u64 fingerprint,
 					0) != print)
 		return 0;
 	tg_flow_proved(of / TG_GAUGES_EACH, syn_ns, noted);
-	tg_flow_open(p, fingerprint, gauge, syn_ns);
-	return 1;
+	return syn_ns;
 }
 
 static __always_inline void tg_flow_touch(const struct tg_flow *flow,

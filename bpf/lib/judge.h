@@ -3,7 +3,10 @@
  * The body of the ingress hooks. In this order, the first that applies:
  *
  *	not understood, not TCP to a service	pass, with the parser's reason
- *	no SYN					pass (not-new), passive signals
+ *	no SYN					pass (not-new), passive signals; but
+ *						for what is late (lib/late.h),
+ *						which goes on as a SYN without
+ *						a socket does
  *	never-shed port or source		pass
  *	a socket exists for the tuple		pass (socket-…), but for one in
  *						TIME_WAIT whose tuple the SYN
@@ -28,6 +31,7 @@
 #include "classify.h"
 #include "count.h"
 #include "emit.h"
+#include "late.h"
 #include "lease.h"
 #include "limits.h"
 #include "packet.h"
@@ -58,6 +62,7 @@ struct tg_case {
 	enum tg_action refusal;
 	__u8 service;
 	__u8 class;
+	__u8 late;		/* no SYN: see lib/late.h */
 };
 
 static __always_inline enum tg_action
@@ -109,17 +114,21 @@ static __always_inline void tg_tell(const struct tg_case *c,
 	};
 
 	tg_count_verdict(c->service, c->class, v, shadow);
+	if (!c->late)
+		tg_count_offered(c->service, v);
 	/* Not the bits that the policy decided by. */
 	if (tg_emit_chosen(every, c->ask.event.random ^ (__u32)c->ask.event.key))
 		tg_emit(p, &c->ask.queue, &e);
 }
 
-/* The SYN passes: its handshake is followed. */
+/* It passes: the handshake of a SYN is followed. */
 static __always_inline void tg_note_syn(const struct tg_packet *p,
 					const struct tg_case *c)
 {
 	__u32 service = c->service & (TG_SERVICES_MAX - 1);
 
+	if (c->late)
+		return;
 	tg_flow_syn(p, c->fingerprint, c->view.table->service[service].gauge,
 		    c->ask.noted, c->ask.event.now_ns);
 }
@@ -130,8 +139,10 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	struct tg_verdict v;
 	int shadow = 0;
 
-	c->ask.over = tg_limits_source(c->ask.service, c->ask.source);
-	if (c->ask.over < 0 || tg_limits_admit(&c->ask)) {
+	if (c->late) {
+		if (tg_late_verdict(&c->ask))
+			return tg_pass(TG_REASON_NOT_NEW);
+	} else if (tg_limits_ask(&c->ask)) {
 		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
@@ -152,6 +163,8 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 		tg_note_syn(p, c);
 		return TG_ACTION_PASS;
 	}
+	if (c->late && v.kind == TG_REJECT)
+		tg_late_over(c->fingerprint);
 	return c->refusal;
 }
 
@@ -182,23 +195,29 @@ static __always_inline enum tg_action
 tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	     int listen)
 {
-	int reason, unprepared;
+	int reason = 0, unprepared, copy;
 
 	c->origin = tg_origin(&c->view, p);
 	if (tg_never_shed(&c->view, p, listen, c->origin))
-		return tg_pass(TG_REASON_NEVER_SHED);
+		return tg_pass(c->late ? TG_REASON_NOT_NEW :
+					 TG_REASON_NEVER_SHED);
 	c->ask.event.key = tg_hash_syn(p);
 	c->fingerprint = tg_hash_flow(p, 0);
-	tg_flow_fetch(c->fingerprint);
-	tg_limits_fetch(c->service, c->ask.event.key);
+	if (!c->late) {
+		tg_flow_fetch(c->fingerprint);
+		tg_limits_fetch(c->service, c->ask.event.key);
+	}
 	unprepared = tg_prepare(c, p);
-	reason = tg_queue(ctx, p, &c->ask.queue);
-	if (!reason &&
-	    tg_flow_is_copy(p, c->fingerprint, c->ask.event.now_ns))
-		return tg_pass(TG_REASON_SOCKET_REQUEST);
-	/* the stack opens no connection for it: nothing to note, either */
-	if (reason)
-		return tg_pass(reason);
+	if (!c->late) {
+		reason = tg_queue(ctx, p, &c->ask.queue);
+		copy = reason ? 0 : tg_flow_is_copy(p, c->fingerprint,
+						    c->ask.event.now_ns);
+		if (copy && !tg_late_copy(&c->ask, copy))
+			return tg_pass(TG_REASON_SOCKET_REQUEST);
+		/* the stack opens no connection for it: nothing to note, either */
+		if (reason)
+			return tg_pass(reason);
+	}
 	c->strength = tg_lease_strength(c->ask.event.now_ns);
 	if (c->view.released)
 		reason = TG_REASON_RELEASED;
@@ -208,34 +227,62 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		reason = unprepared;
 	if (reason) {
 		tg_note_syn(p, c);
-		return tg_pass(reason);
+		return tg_pass(c->late ? TG_REASON_NOT_NEW : reason);
 	}
 	return tg_verdict_on(ctx, c, p);
 }
 
-static __always_inline enum tg_action
+/* Not a reason to pass. */
+#define TG_JUDGE_LATE TG_REASONS_MAX
+
+/*
+ * A packet of a connection that is not followed, and is no SYN: zero if it is from
+ * now on, the reason to pass, or TG_JUDGE_LATE.
+ */
+static __always_inline int
+tg_judge_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
+		 const struct tg_class_view *view, int kinds, __u64 fingerprint)
+{
+	int listen = tg_listen_of(view, p, kinds), service;
+	__u64 syn_ns;
+	__u32 gauge;
+
+	if (listen < 0)
+		return TG_REASON_NOT_SERVICE;
+	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) != TG_TCP_ACK)
+		return TG_REASON_NOT_NEW;
+	service = tg_listen_service(listen);
+	syn_ns = tg_flow_ack(p, fingerprint);
+	if (!syn_ns)
+		return p->payload && tg_late_unknown(ctx, p, service) ?
+			TG_JUDGE_LATE : TG_REASON_NOT_NEW;
+	gauge = view->table->service[service].gauge;
+	return tg_flow_open(fingerprint, gauge, syn_ns,
+			    tg_source_open(p, tg_source_key(p, gauge), gauge,
+					   bpf_ktime_get_ns()));
+}
+
+/* A packet that is no SYN: 1 if it is late; else it passes, and is counted. */
+static __always_inline int
 tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 	       const struct tg_class_view *view, int kinds)
 {
-	const struct tg_service *services = view->table->service;
 	struct tg_flow flow = { .fingerprint = tg_hash_flow(p, 0) };
-	int listen, reset = 0;
+	int reset = 0, reason = 0;
 
-	if (likely(tg_flow_find(&flow))) {
+	if (likely(tg_flow_find(&flow)))
 		reset = p->flags & TG_TCP_RST && !tg_queue_outside(ctx, p);
-	} else {
-		listen = tg_listen_of(view, p, kinds);
-		if (listen < 0)
-			return tg_pass(TG_REASON_NOT_SERVICE);
-		if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) !=
-			    TG_TCP_ACK ||
-		    !tg_flow_ack(p, flow.fingerprint,
-				 services[tg_listen_service(listen)].gauge) ||
-		    !p->payload || !tg_flow_find(&flow))
-			return tg_pass(TG_REASON_NOT_NEW);
-	}
-	tg_flow_ingress(ctx, &flow, p, reset);
-	return tg_pass(TG_REASON_NOT_NEW);
+	else
+		reason = tg_judge_unknown(ctx, p, view, kinds,
+					  flow.fingerprint);
+	if (reason == TG_JUDGE_LATE)
+		return 1;
+	if (!reason && !flow.at && (!p->payload || !tg_flow_find(&flow)))
+		reason = TG_REASON_NOT_NEW;
+	if (!reason && tg_flow_ingress(ctx, &flow, p, reset))
+		return 1;
+	tg_pass(reason ? reason : TG_REASON_NOT_NEW);
+	return 0;
 }
 
 /* Judges a frame that the parser read, or refused for a reason. */
@@ -253,8 +300,9 @@ tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 	kinds = tg_port(&view, p->dport);
 	if (likely(!kinds))
 		return tg_pass(TG_REASON_NOT_SERVICE);
-	if (likely(!tg_is_syn(p)))
-		return tg_judge_other(ctx, p, &view, kinds);
+	if (likely(!tg_is_syn(p)) &&
+	    likely(!tg_judge_other(ctx, p, &view, kinds)))
+		return TG_ACTION_PASS;
 	/* First: on x86 the clock waits for all reads that were begun before. */
 	now_ns = bpf_ktime_get_ns();
 	listen = tg_listen_of(&view, p, kinds);
@@ -265,6 +313,7 @@ tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 		.view = view,
 		.ifindex = ifindex,
 		.service = tg_listen_service(listen),
+		.late = !tg_is_syn(p),
 	};
 	return tg_judge_syn(ctx, p, &c, listen);
 }

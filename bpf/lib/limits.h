@@ -186,4 +186,10 @@ static __always_inline int tg_limits_admit(struct tg_ask *ask)
 	return tg_limits_settle(ask);
 }
 
+static __always_inline int tg_limits_ask(struct tg_ask *ask)
+{
+	ask->over = tg_limits_source(ask->service, ask->source);
+	return ask->over < 0 ? TG_REASON_LOOKUP_FAILED : tg_limits_admit(ask);
+}
+
 #endif

@@ -17,6 +17,8 @@
  *   flight is arrivals times times (Little's law). A Finished alone owes nothing.
  * - Retransmitted bytes, and data that do not acknowledge the last response, open
  *   no turn: they are more of a body.
+ * - In flight is what the server's stack has taken: it acknowledges a request at
+ *   once, and drops it in silence where its accept queue is full.
  * - A client's FIN ends waiting; a response that comes all the same is counted. A
  *   client that still sends after a second is slow: the server owes it nothing
  *   that could be told, and its exchange is counted as unknown.
@@ -575,6 +577,24 @@ static __always_inline void tg_turn_client(TG_CONTEXT *ctx,
 }
 
 /*
+ * 1: a payload that was sent before, more than a second after the first time, while
+ * the server's stack has not said anything: it had no room for the connection when
+ * its handshake ended, and has dropped what came since. To be asked only where the
+ * stack has not taken it.
+ */
+static __always_inline int tg_turn_late(const struct tg_flow *flow,
+					const struct tg_packet *p, __u64 meta)
+{
+	const struct tg_flow_way *way;
+
+	if (tg_flow_idle(meta, bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH)
+		return 0;
+	way = tg_flow_way(flow);
+	return way && (!(way->client & TG_CLIENT_SPOKE) ||
+		       (__s32)(p->seq - way->client_next) < 0);
+}
+
+/*
  * A payload while a request waits. A client that still sends it after a second is
  * slow, unless it only sends again what the server has not taken.
  */
@@ -636,24 +656,28 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 
 /*
  * A packet of the client that may change something; `reset`: a RST that the stack
- * would believe. Inlined, unlike what follows: the stack of the hook is deep, and
- * has no room for one frame more.
+ * would believe. 1: it is late. Inlined, unlike what follows: the stack of the hook
+ * is deep, and has no room for one frame more.
  */
-static __always_inline void tg_turn_in(TG_CONTEXT *ctx, const struct tg_flow *flow,
-				  const struct tg_packet *p, __u64 meta,
-				  int reset)
+static __always_inline int tg_turn_in(TG_CONTEXT *ctx,
+				      const struct tg_flow *flow,
+				      const struct tg_packet *p, __u64 meta,
+				      int reset)
 {
 	struct tg_flow_way *way;
 
 	if (reset) {
 		tg_flow_end(flow, meta);
-		return;
+		return 0;
 	}
 	if (p->flags & TG_TCP_RST)
-		return;
+		return 0;
 	if (tg_turn_says(p)) {
 		if (!tg_turn_owed(meta))
 			tg_turn_client(ctx, flow, p, &meta);
+		else if (unlikely(!(meta & TG_FLOW_TAKEN)) &&
+			 tg_turn_late(flow, p, meta))
+			return 1;
 		else if (meta & TG_FLOW_TURN)
 			tg_turn_more(flow, p, &meta);
 	}
@@ -665,6 +689,7 @@ static __always_inline void tg_turn_in(TG_CONTEXT *ctx, const struct tg_flow *fl
 	}
 	if (meta != TG_FLOW_NONE)
 		tg_flow_touch(flow, meta);
+	return 0;
 }
 
 /*
@@ -676,6 +701,8 @@ static __noinline void tg_turn_out(TG_CONTEXT *ctx, const struct tg_flow *flow,
 {
 	struct tg_flow_way *way;
 
+	if (meta != TG_FLOW_NONE && !(meta & TG_FLOW_TAKEN))
+		tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);
 	if (p->payload && meta & TG_FLOW_WATCH)
 		meta = tg_turn_server(ctx, flow, p, meta);
 	if (p->flags & (TG_TCP_FIN | TG_TCP_RST)) {
@@ -689,23 +716,23 @@ static __noinline void tg_turn_out(TG_CONTEXT *ctx, const struct tg_flow *flow,
 	}
 }
 
-/* A packet of the client; `reset` as above. */
-static __always_inline void tg_flow_ingress(TG_CONTEXT *ctx,
-					    const struct tg_flow *flow,
-					    const struct tg_packet *p,
-					    int reset)
+/* A packet of the client; `reset`, and what it says, as above. */
+static __always_inline int tg_flow_ingress(TG_CONTEXT *ctx,
+					   const struct tg_flow *flow,
+					   const struct tg_packet *p,
+					   int reset)
 {
 	__u64 meta = tg_flow_read(flow), now_ns;
 
 	if (unlikely(meta == TG_FLOW_NONE))
-		return;
+		return 0;
 	if (likely(!(p->flags & (TG_TCP_FIN | TG_TCP_RST)))) {
 		now_ns = bpf_ktime_get_coarse_ns();
 		if (likely(tg_flow_idle(meta, now_ns) < TG_FLOW_TOUCH) &&
 		    (!tg_turn_says(p) || tg_turn_owed(meta)))
-			return;
+			return 0;
 	}
-	tg_turn_in(ctx, flow, p, meta, reset);
+	return tg_turn_in(ctx, flow, p, meta, reset);
 }
 
 /* A packet of the server. */
@@ -718,6 +745,7 @@ static __always_inline void tg_flow_egress(TG_CONTEXT *ctx,
 	if (unlikely(meta == TG_FLOW_NONE))
 		return;
 	if (likely(!(p->payload && meta & TG_FLOW_WATCH) &&
+		   meta & TG_FLOW_TAKEN &&
 		   !(p->flags & (TG_TCP_FIN | TG_TCP_RST))))
 		tg_flow_touch(flow, meta);
 	else

@@ -123,9 +123,9 @@ fn a_request_that_comes_early_waits() {
         signals.last().unwrap()
     };
     let connection = early(40_001);
-    let waits = last(&mut native, &connection[..4]);
+    let waits = last(&mut native, &connection[..5]);
     assert_eq!((waits.waiting, waits.silent, waits.connections.asked), (1, 0, 1));
-    let over = last(&mut native, &connection[4..]);
+    let over = last(&mut native, &connection[5..]);
     assert_eq!((over.waiting, over.first_bytes, over.connections.answered), (0, 1, 1));
     let waits = last(&mut native, &together(40_002));
     assert_eq!((waits.waiting, waits.silent, waits.connections.asked), (1, 0, 2));

@@ -15,8 +15,10 @@ use support::connection::{
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
 use support::gcov::{Unreachable, Wanted, gcov, wrong};
+use support::late;
 use support::native::{How, Mode, NOW, Native, Program};
 use support::random::{Dice, seed};
+use support::reference::Socket;
 use support::scene;
 use support::setup::{SECOND, base};
 use support::setups::{answering, setup};
@@ -27,13 +29,14 @@ const SETUPS: usize = 150;
 const FRAMES: usize = 200;
 /// The files that are measured, and the share of their branches that must be taken, in percent.
 /// What is missing there is said beside it; policies have their own tests (policy/tests).
-const FILES: [Wanted; 15] = [
+const FILES: [Wanted; 16] = [
     ("answer.h", 100.0),
     ("classify.h", 97.0), // the verifier wants a pointer checked
     ("emit.h", 100.0),
     ("flow.h", 85.0), // two CPUs at once
     ("hash.h", 100.0),
     ("judge.h", 96.0), // no policy delays yet; what fails only after a look-up that fails
+    ("late.h", 90.0),  // the verifier wants a pointer checked
     ("lease.h", 100.0),
     ("limits.h", 95.0), // the verifier wants a pointer checked
     ("options.h", 90.0),
@@ -115,6 +118,26 @@ fn exercise_sources(native: &mut Native, fail_at: u32) -> u32 {
     ran.calls.len() as u32
 }
 
+/// Requests that the stack has dropped, come again: refused, passed, and with every failure.
+fn exercise_late(native: &mut Native) {
+    let calm = How::default();
+    for setup in [base(), late::limited().shadow(), late::limited().released(), late::rejecting()] {
+        let last = late::AGAIN_MS.len() - 1;
+        let calls = late::until(native, &setup, (last, calm)).calls.len();
+        for fail_at in 1..=calls as u32 {
+            late::until(native, &setup, (last, How { fail_at, ..calm }));
+        }
+        for (ipv6, socket) in [(false, late::FULL), (true, late::FULL), (false, Socket::Nothing)] {
+            let ran = late::unknown(native, (&setup, ipv6), (socket, calm), |p| p);
+            for fail_at in 1..=ran.calls.len() as u32 {
+                let how = How { fail_at, ..calm };
+                late::unknown(native, (&setup, ipv6), (socket, how), |p| p);
+            }
+        }
+    }
+    late::more(native, 9_000);
+}
+
 /// The lives of connections, and every failure in them.
 fn exercise_connections(native: &mut Native) {
     for end in End::ALL {
@@ -133,6 +156,7 @@ fn exercise_connections(native: &mut Native) {
     for fail_at in 0..=exercise_sources(native, 0) {
         exercise_sources(native, fail_at);
     }
+    exercise_late(native);
     for (_, socket, seq, _) in RESETS {
         let calls = reset(native, (socket, seq), 0).calls.len() as u32;
         for fail_at in 1..=calls {

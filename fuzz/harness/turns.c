@@ -133,7 +133,7 @@ static void fuzz_gauges(void)
 			if (!(meta & TG_FLOW_TAG_MASK))
 				continue;
 			open++;
-			waiting += meta & TG_FLOW_WAITING;
+			waiting += tg_flow_in_flight(meta);
 			silent += tg_flow_silent(meta);
 		}
 	}

@@ -236,14 +236,26 @@ pub struct Verdict {
     pub repeated: bool,
 }
 
+/// As C has it.
 #[derive(Default)]
 #[repr(C)]
-struct RawVerdict {
+pub(crate) struct RawVerdict {
     kind: u8,
     reason: u8,
     repeated: u8,
     pad: u8,
     delay_us: u32,
+}
+
+impl From<&Verdict> for RawVerdict {
+    fn from(verdict: &Verdict) -> Self {
+        Self {
+            kind: verdict.kind as u8,
+            reason: verdict.reason as u8,
+            repeated: verdict.repeated.into(),
+            ..Self::default()
+        }
+    }
 }
 
 // SAFETY: both functions are defined in shim.c with these signatures.

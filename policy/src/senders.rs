@@ -3,6 +3,7 @@
 //! host programs (`policy/chain/senders.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
+use crate::ffi::RawVerdict;
 use crate::{Event, Params, State, Verdict};
 
 /// Words of `struct tg_senders`.
@@ -19,16 +20,6 @@ pub struct Senders {
 pub struct Noted {
     syn_ns: u64,
     flags: u8,
-}
-
-#[derive(Default)]
-#[repr(C)]
-struct RawVerdict {
-    kind: u8,
-    reason: u8,
-    repeated: u8,
-    pad: u8,
-    delay_us: u32,
 }
 
 // SAFETY: all are defined in shim.c with these signatures.
@@ -53,12 +44,7 @@ impl Senders {
     /// should it pass.
     #[must_use]
     pub fn settle(&mut self, event: &Event, verdict: &Verdict) -> Noted {
-        let raw = RawVerdict {
-            kind: verdict.kind as u8,
-            reason: verdict.reason as u8,
-            repeated: verdict.repeated.into(),
-            ..RawVerdict::default()
-        };
+        let raw = RawVerdict::from(verdict);
         // SAFETY: as in `weigh`.
         let flags = unsafe { tg_native_settle(self.words.as_mut_ptr(), event, &raw) };
         Noted { syn_ns: event.now_ns, flags }

@@ -53,6 +53,7 @@ static void host_reset(void)
 	native.fail_at = native.lose_at = 0;
 	native.socket.state = native.listener.state = 0;
 	memset(&native.time_wait, 0, sizeof(native.time_wait));
+	memset(&native.cookie, 0, sizeof(native.cookie));
 	native.tail_min = 0;
 }
 
@@ -182,6 +183,44 @@ static void host_time_wait(struct host_bytes *b)
 	tw->tw_ts_recent_stamp = host_u32(b);
 	tw->tw_sk.tw_substate = host_u32(b);
 	native.listener.state = host_u32(b);
+}
+
+/* q: what ends a handshake by a cookie that is good. */
+static void host_syn_cookie(struct host_bytes *b)
+{
+	host_get(b, &native.cookie, sizeof(native.cookie));
+}
+
+long bpf_tcp_check_syncookie(void *sk, void *iph, __u32 iph_len,
+			     struct tcphdr *th, __u32 th_len)
+{
+	const struct tg_tcp *tcp = (const void *)th;
+	struct native_cookie shown = {
+		.sport = tcp->sport,
+		.dport = tcp->dport,
+		.seq = tcp->seq,
+		.ack = tcp->ack,
+	};
+	const struct tg_ipv4 *ipv4 = iph;
+	const struct tg_ipv6 *ipv6 = iph;
+
+	if (sk != &native.socket || native.socket.state != 10 /* LISTEN */ ||
+	    th_len != sizeof(*tcp) || tcp->flags != TG_TCP_ACK)
+		abort();
+	if (native_fails(NATIVE_CALL_COOKIE))
+		return -2;
+	if (ipv4->ver_ihl >> 4 == 6) {
+		if (iph_len != sizeof(*ipv6))
+			abort();
+		memcpy(shown.src, ipv6->src, sizeof(shown.src));
+		memcpy(shown.dst, ipv6->dst, sizeof(shown.dst));
+	} else {
+		if (iph_len != sizeof(*ipv4) || ipv4->ver_ihl != 0x45)
+			abort();
+		memcpy(shown.src + 12, &ipv4->src, sizeof(ipv4->src));
+		memcpy(shown.dst + 12, &ipv4->dst, sizeof(ipv4->dst));
+	}
+	return memcmp(&shown, &native.cookie, sizeof(shown)) ? -2 : 0;
 }
 
 /* w: where the window of that socket begins, and its size. */
@@ -376,6 +415,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'k': return host_socket(b);
 	case 'v': return host_time_wait(b);
 	case 'u': return host_used(b);
+	case 'q': return host_syn_cookie(b);
 	case 'w': return host_window(b);
 	case 'g': return host_waiting(b);
 	case 'n': return host_now(b);

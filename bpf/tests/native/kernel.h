@@ -39,6 +39,17 @@ enum native_call {
 	NATIVE_CALL_CLONE,
 	NATIVE_CALL_TO_REQUEST,
 	NATIVE_CALL_TO_TIME_WAIT,
+	NATIVE_CALL_COOKIE,
+};
+
+/* What a handshake is ended by: addresses of IPv4 in the last four bytes. */
+struct native_cookie {
+	__u8 src[16];
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__be32 seq;
+	__be32 ack;
 };
 
 struct native_map {
@@ -70,6 +81,7 @@ static struct native {
 	struct bpf_sock socket;	/* state 0: none */
 	struct bpf_sock listener;	/* behind one in TIME_WAIT; as above */
 	struct tcp_timewait_sock time_wait;
+	struct native_cookie cookie;	/* the one that is good */
 	struct tcp_sock tcp;
 	struct tcp_request_sock request;
 	void (*sent)(void);	/* told of a clone that goes out; may be NULL */

@@ -4,6 +4,9 @@
 use super::place::root;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// What is planted: a file, what it says, what it says then.
 pub type Canary = (&'static str, &'static str, &'static str);
@@ -41,17 +44,26 @@ impl Copy {
     }
 }
 
-/// Plants one after the other; each must be found.
-pub fn plant(canaries: &[Canary], found: impl Fn(&Path) -> Option<String>) {
-    let missed: Vec<&Canary> = canaries
-        .iter()
-        .filter(|canary| {
+/// Plants each alone, as many at a time as there are processors; each must be found.
+pub fn plant(canaries: &[Canary], found: impl Fn(&Path) -> Option<String> + Sync) {
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(canary) = canaries.get(next.fetch_add(1, Ordering::Relaxed)) {
             let copy = Copy::new();
-            copy.replace(**canary);
+            copy.replace(*canary);
             let found = found(copy.path());
             println!("{canary:?}: {}", found.as_deref().unwrap_or("not found"));
-            found.is_none()
-        })
-        .collect();
+            if found.is_none() {
+                missed.lock().unwrap().push(canary);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().unwrap().get().min(canaries.len()) {
+            scope.spawn(work);
+        }
+    });
+    let missed = missed.into_inner().unwrap();
     assert!(missed.is_empty(), "not found: {missed:#?}");
 }

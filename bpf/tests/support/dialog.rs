@@ -43,8 +43,16 @@ impl<'a> Dialog<'a> {
         Self { native, told, port: 9_999, client: 0, server: 0, now: NOW }.next()
     }
 
-    /// Another connection; what was learned from the ones before stays.
-    pub fn next(mut self) -> Self {
+    /// Another connection, which the server's stack has taken; what was learned from the ones before
+    /// stays.
+    pub fn next(self) -> Self {
+        let mut next = self.crowded_out();
+        next.taken();
+        next
+    }
+
+    /// Another connection, for which the server's stack had no room when its handshake ended.
+    pub fn crowded_out(mut self) -> Self {
         self.port += 1;
         (self.client, self.server) = (1_000, 5_000);
         self.give(false, |p| p.syn());
@@ -53,6 +61,11 @@ impl<'a> Dialog<'a> {
         self.server += 1;
         self.ack();
         self
+    }
+
+    /// The server's stack acknowledges what was said: it has the connection.
+    pub fn taken(&mut self) -> Signals {
+        self.give(true, |p| p)
     }
 
     fn packet(&self, egress: bool) -> Packet {

@@ -19,6 +19,7 @@ pub mod gcov;
 pub mod golden;
 pub mod harness;
 pub mod heads;
+pub mod late;
 pub mod learned;
 pub mod namespace;
 pub mod native;

@@ -82,6 +82,7 @@ pub enum Call {
     Socket,
     ToTcp,
     ToTimeWait,
+    Cookie,
     Ring,
     Tail,
     Pull,
@@ -92,10 +93,10 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Counts, Doors, Flights, FlowSources, Flows, Gauges, Lease, Limits,
-            LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes, Pull, Ring,
-            Senders, Socket, SourceSets, Sources, States, Store, Tables, Tail, Times, ToTcp,
-            ToTimeWait, Totals,
+            Answers, Control, Cookie, Counts, Doors, Flights, FlowSources, Flows, Gauges, Lease,
+            Limits, LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes,
+            Pull, Ring, Senders, Socket, SourceSets, Sources, States, Store, Tables, Tail, Times,
+            ToTcp, ToTimeWait, Totals,
         };
         const MAPS: [Call; 24] = [
             Control,
@@ -125,9 +126,10 @@ impl Call {
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
         let at = usize::from(code);
-        const TO_TIME_WAIT: usize = 42;
-        if at == TO_TIME_WAIT {
-            return ToTimeWait;
+        match at {
+            42 => return ToTimeWait,
+            43 => return Cookie,
+            _ => {}
         }
         MAPS.get(at).or_else(|| OTHERS.get(at - 32)).copied().unwrap()
     }
@@ -329,6 +331,15 @@ impl Native {
     pub fn window(&mut self, next: u32, size: u32) {
         self.pending.push(b'w');
         push(&mut self.pending, &[next, size]);
+    }
+
+    /// A packet like this ends a handshake by a cookie that is good: its addresses (of IPv4 the last
+    /// four bytes) and ports, its sequence number, what it acknowledges.
+    pub fn cookie(&mut self, addresses: [[u8; 16]; 2], ports: [u16; 2], numbers: [u32; 2]) {
+        self.pending.push(b'q');
+        addresses.iter().for_each(|address| self.pending.extend_from_slice(address));
+        ports.iter().for_each(|port| self.pending.extend_from_slice(&port.to_be_bytes()));
+        numbers.iter().for_each(|number| self.pending.extend_from_slice(&number.to_be_bytes()));
     }
 
     /// Uses up tokens of a service: so many are used from now on.

@@ -201,13 +201,14 @@ impl Kernel {
             let port = 50_000 + n as u16;
             let from = [203, 0, 113, index as u8];
             let client = || eth().ipv4().from4(from).to4(to.octets()).tcp(port, listen.port);
-            let server = eth().ipv4().from4(to.octets()).to4(from).tcp(listen.port, port);
+            let server = || eth().ipv4().from4(to.octets()).to4(from).tcp(listen.port, port);
             let give = |hook, frame: &[u8]| self.plane.run(hook, frame).unwrap();
             self.plane.release(true).unwrap();
             give(TestHook::Xdp, &client().syn().bytes());
-            give(TestHook::Egress, &server.syn().seq(77).ack(0).bytes());
+            give(TestHook::Egress, &server().syn().seq(77).ack(0).bytes());
             give(TestHook::Xdp, &client().flags(ACK).ack(78).bytes());
             give(TestHook::Xdp, &client().flags(ACK).ack(78).data(b"GET / HTTP/1.1").bytes());
+            give(TestHook::Egress, &server().flags(ACK).seq(78).bytes());
             self.ends.push(client().flags(RST).bytes());
         }
         let waiting = self.plane.totals(index).unwrap().waiting;

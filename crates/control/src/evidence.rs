@@ -151,6 +151,8 @@ fn steady(history: &History, window: usize, completed_per_tick: f64) -> bool {
 pub(crate) struct Standing {
     cpu: u32,
     queue: u32,
+    /// Ticks for which the queue has had no place.
+    full: u32,
     cpu_s: f64,
 }
 
@@ -164,6 +166,8 @@ impl Standing {
         let queue = signals.queue.accept.and_then(|q| q.within(age_max));
         let stands = queue.is_some_and(|q| q.length > 0);
         self.queue = if stands { self.queue.saturating_add(1) } else { 0 };
+        let full = queue.is_some_and(|q| q.length >= q.limit.max(1));
+        self.full = if full { self.full.saturating_add(1) } else { 0 };
     }
 
     /// Whether the CPU has been used up for the whole interval.
@@ -184,6 +188,12 @@ impl Standing {
     /// Whether the accept queue was empty lately.
     pub(crate) const fn queue_passes(&self) -> bool {
         self.queue < PASSING_TICKS
+    }
+
+    /// Whether the accept queue is found without a place again and again: what more comes is dropped,
+    /// and is not in flight.
+    pub(crate) const fn queue_full(&self) -> bool {
+        self.full >= PASSING_TICKS
     }
 
     /// Whether the accept queue has not been empty for the whole interval.

@@ -29,6 +29,11 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
+    /// Goes on with the limit of a process before: because it works, there is no cause to see.
+    pub(crate) fn inherit(&mut self, now: Nanos, limit: Option<u32>) {
+        self.limit = limit.map(|limit| (limit, now));
+    }
+
     /// Takes a tick: whether silent connections hold the service's workers now. True, if they have
     /// for long enough.
     pub(crate) fn see(&mut self, now: Nanos, cause: bool) -> bool {

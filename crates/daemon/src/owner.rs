@@ -172,6 +172,9 @@ impl Owner {
             if let Some(limits) = handed_over {
                 governor.inherit(service, limits);
             }
+            if inherited.contains(&index) {
+                governor.holders.inherit(started, governor.limits.source_max);
+            }
         }
         let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
         let generation = legacy.generation;

@@ -31,7 +31,10 @@ pub(crate) fn cause(signals: &Signals) -> Option<Cause> {
     let open = young(signals.time.open?)?;
     let queue = signals.queue.accept?.within(SIGNAL_AGE_MAX)?;
     let busy = [Some(signals.resource.cpu?), signals.resource.busiest_thread];
-    let free = busy.iter().flatten().all(|reading| reading.value < Share::new(CPU_FREE));
+    let is_free = |cpu: Reading<Share>| {
+        cpu.within(SIGNAL_AGE_MAX).is_some_and(|cpu| cpu < Share::new(CPU_FREE))
+    };
+    let free = busy.into_iter().flatten().all(is_free);
     let waits = queue.length as f64 >= QUEUE_MIN * queue.limit.max(1) as f64;
     let many = held > 0 && held as f64 >= PART_MIN * open as f64;
     (many && waits && free).then_some(Cause { held, open, queue })
@@ -89,6 +92,9 @@ mod tests {
         let mut old = signals(60, 64, 40, 0.02);
         old.time.silent = Some(Reading { value: 60, age: SIGNAL_AGE_MAX + Nanos(1) });
         assert_eq!(cause(&old), None, "what is old is no reason");
+        let mut old = signals(60, 64, 40, 0.02);
+        old.resource.cpu = Some(Reading { value: Share::ZERO, age: SIGNAL_AGE_MAX + Nanos(1) });
+        assert_eq!(cause(&old), None, "the CPU may be busy by now");
         for missing in [
             (|s: &mut Signals| s.time.silent = None) as fn(&mut Signals),
             |s| s.time.open = None,

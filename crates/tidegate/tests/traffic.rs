@@ -3,7 +3,7 @@
 //! value for whatever its claims are about.
 //!
 //! ```text
-//!   cl: sessions, TLS 1.3, HTTP/2, attacks ── rt ── sv: Apache prefork, Node; tidegate or not
+//!   cl: sessions, HTTP/2 in TLS 1.3, attacks ── rt ── sv: Node, Apache prefork; tidegate or not
 //! ```
 //!
 //! What they show is judged by `tidegate experiment judge`, not here: a busy machine must not fail
@@ -52,21 +52,20 @@ fn traffic_has_a_value_for_every_claim() {
         let key = (variant.to_owned(), x.to_owned(), metric.to_owned());
         *values.get(&key).unwrap_or_else(|| panic!("{key:?} in {values:?}"))
     };
-    for cell in ["prefork-tls-1x0", "node-h2-5x0"] {
-        for arm in ["none", "drop", "reject"] {
-            let variant = format!("{cell}-{arm}");
-            assert!(value(&variant, "0.9", "goodput") > 0.0, "{variant}");
-            assert!(value(&variant, "0.9", "connections") > 10.0, "{variant}");
-            assert!(value(&variant, "0.9", "generator_cpu") < 1.0, "{variant}");
+    let cell = "node-h2-5x0";
+    for arm in ["none", "drop", "reject"] {
+        let variant = format!("{cell}-{arm}");
+        assert!(value(&variant, "0.9", "goodput") > 0.0, "{variant}");
+        assert!(value(&variant, "0.9", "connections") > 10.0, "{variant}");
+        assert!(value(&variant, "0.9", "generator_cpu") < 1.0, "{variant}");
+    }
+    for arm in ["drop", "reject"] {
+        for metric in ["goodput_share", "p99_ratio", "recovery", "recovery_p99", "alarms"] {
+            let value = value(&format!("short-{cell}-{arm}"), "1", metric);
+            assert!(value.is_finite(), "{arm}: {metric} is {value}");
         }
-        for arm in ["drop", "reject"] {
-            for metric in ["goodput_share", "p99_ratio", "recovery", "recovery_p99", "alarms"] {
-                let value = value(&format!("short-{cell}-{arm}"), "1", metric);
-                assert!(value.is_finite(), "{cell}, {arm}: {metric} is {value}");
-            }
-            let offered = value(&format!("{cell}-{arm}"), "3", "connections");
-            assert!(offered > value(&format!("{cell}-{arm}"), "0.9", "connections"), "{cell}");
-        }
+        let offered = value(&format!("{cell}-{arm}"), "3", "connections");
+        assert!(offered > value(&format!("{cell}-{arm}"), "0.9", "connections"), "{arm}");
     }
     assert!(value("pooled-reject", "0.9", "connections") > 20.0);
 }
@@ -78,19 +77,15 @@ fn attacks_have_a_value_for_every_claim() {
         let key = (variant.to_owned(), "1".to_owned(), metric.to_owned());
         *values.get(&key).unwrap_or_else(|| panic!("{key:?} in {values:?}"))
     };
-    for attack in ["idle-prefork-50", "flood"] {
-        assert!(value(&format!("{attack}-none"), "goodput") > 0.0, "{attack}");
-        for arm in ["drop", "reject"] {
-            for metric in ["beside_none", "refused_more", "refused_new", "alarms"] {
-                let value = value(&format!("{attack}-{arm}"), metric);
-                assert!(value.is_finite(), "{attack}, {arm}: {metric} is {value}");
-            }
-        }
-    }
+    assert!(value("flood-none", "goodput") > 0.0);
     for arm in ["drop", "reject"] {
-        for fault in ["release", "kill"] {
-            assert!(value(&format!("{fault}-{arm}"), "goodput_share").is_finite(), "{fault}");
+        for metric in ["beside_none", "refused_more", "refused_new", "alarms"] {
+            let value = value(&format!("flood-{arm}"), metric);
+            assert!(value.is_finite(), "flood, {arm}: {metric} is {value}");
         }
-        assert!(value(&format!("kill-{arm}"), "back").is_finite());
+        for metric in ["goodput_share", "back"] {
+            let value = value(&format!("kill-{arm}"), metric);
+            assert!(value.is_finite(), "kill, {arm}: {metric} is {value}");
+        }
     }
 }

@@ -7,6 +7,16 @@ use std::fmt::Write as _;
 /// The head line of every results.csv.
 pub const HEADER: &str = "experiment,world,variant,x_name,x,metric,unit,value,ci95,runs";
 
+/// The median; NaN of nothing.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
 /// One value of one metric at one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {

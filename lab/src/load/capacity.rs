@@ -51,6 +51,17 @@ impl Default for CapacityOptions {
     }
 }
 
+impl CapacityOptions {
+    /// With the clients that were found before; 0 looks for them.
+    #[must_use]
+    pub const fn with_clients(self, clients: u32) -> Self {
+        match clients {
+            0 => self,
+            known => Self { clients_from: known, clients_max: known, patience: 1, ..self },
+        }
+    }
+}
+
 /// One step of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {

@@ -143,6 +143,7 @@ impl Gate {
     /// Judges a SYN: accept queue, then waiting, then the policy.
     pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
         self.totals.offered += 1;
+        self.noted = Noted::default();
         let Syn { key, priority } = syn;
         let mut event = Event { now_ns: now.0, key, priority, ..Event::default() };
         self.senders.weigh(&mut event);
@@ -204,6 +205,7 @@ impl Gate {
     pub fn pass(&mut self) {
         self.totals.offered += 1;
         self.totals.admitted += 1;
+        self.noted = Noted::default();
     }
 
     /// What is noted of the SYN that was judged last, if it passed.

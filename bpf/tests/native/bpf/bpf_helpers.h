@@ -52,6 +52,9 @@ void native_swapping(__u64 *word);
 		__sync_val_compare_and_swap(at, old, new);		\
 	})
 
+struct tcphdr;
+long bpf_tcp_check_syncookie(void *sk, void *iph, __u32 iph_len,
+			     struct tcphdr *th, __u32 th_len);
 long bpf_redirect(__u32 ifindex, __u64 flags);
 long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
 __u64 bpf_xdp_get_buff_len(struct xdp_md *ctx);

@@ -82,7 +82,8 @@ impl DefaultController {
             (unbalanced, Family::Balance),
         ];
         let on = families.iter().filter(|f| f.0).map(|f| f.1).collect();
-        let standing = excess > QUEUE_MAX;
+        // A short accept queue never holds as much: what it drops is known by its clients only.
+        let standing = excess > QUEUE_MAX || self.standing.queue_full();
         // What grows beside a free server that is as fast as ever is no queue.
         let grows = time && unbalanced && !self.harmless.spares();
         let shed = guarded
@@ -91,5 +92,55 @@ impl DefaultController {
             || moves && time && resource && beyond_chance && overdue
             || standing && losing && (resource || time);
         (on, shed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DefaultController, DefaultSpec};
+    use crate::{Controller, Mode};
+    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Reading, Signals, Times};
+    use tidegate_units::{Nanos, Share};
+
+    /// A tick of 100 ms of a server with a short accept queue: so many SYNs came, the server replied
+    /// to as many of them and completed as many.
+    fn tick(n: u64, came: u64, done: u64, length: u64) -> Signals {
+        let period = Nanos::from_millis(100);
+        let mut s = Signals { now: Nanos(period.0 * n), period, ..Signals::default() };
+        let connections = ConnectionCounts {
+            replied: done,
+            proved: done,
+            asked: done,
+            answered: done,
+            ended: done,
+            ended_exchanges: done,
+            ..ConnectionCounts::default()
+        };
+        s.balance.counts = Some(Reading::fresh(Counts {
+            offered: came,
+            admitted: came,
+            completed: done,
+            connections: Some(connections),
+            ..Counts::default()
+        }));
+        let took = Nanos::from_millis(10 + 5 * length);
+        let times = Times { count: done, sum: Nanos(took.0 * done), p50: took, p99: took };
+        s.time.waiting = Some(Reading::fresh(1 + length));
+        s.time.first_byte = Some(Reading::fresh(times));
+        s.resource.cpu = Some(Reading::fresh(Share::new(if length > 4 { 1.0 } else { 0.4 })));
+        s.queue.accept = Some(Reading::fresh(AcceptQueue { length, limit: 5 }));
+        s
+    }
+
+    #[test]
+    fn a_full_queue_is_an_overload_however_short_it_is() {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        (0..400).for_each(|n| drop(controller.tick(&tick(n, 20, 20, 0), Mode::Enforce)));
+        let mut sheds = |came, done, length| {
+            (400..430)
+                .any(|n| controller.tick(&tick(n, came, done, length), Mode::Enforce).why.shedding)
+        };
+        assert!(!sheds(25, 25, 4), "busy, and there is a place");
+        assert!(sheds(60, 26, 5));
     }
 }

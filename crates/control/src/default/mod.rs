@@ -85,6 +85,8 @@ const TAU_DEPARTURES: f64 = 64.0;
 const TAU_SECONDS_MIN: f64 = 0.3;
 /// The same in cycles of a connection, from one request to the next.
 const TAU_CYCLES: f64 = 2.0;
+/// Ticks that tell whether completions follow what is let in.
+const LATELY_TICKS: usize = 5;
 /// Ticks that tell what completions were before a stall.
 const BEFORE_TICKS: usize = 11;
 /// Ticks in which who was admitted is expected to ask, where the delay is not longer than a tick.
@@ -394,6 +396,7 @@ impl Controller for DefaultController {
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
         let each = self.exchanges.each();
+        let lately = self.history.last(LATELY_TICKS).rate();
         let open = signals.time.open.zip(signals.time.silent);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
@@ -401,7 +404,7 @@ impl Controller for DefaultController {
             shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
             shed.delay_s = self.coming.delay_s(&self.history);
             shed.effect(&tick, harmless, self.objective_s);
-            shed.observe(&tick, self.peak, self.objective_s);
+            shed.observe(&tick, (self.peak, lately), self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {
             self.begin(&tick, families.clone());

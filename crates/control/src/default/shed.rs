@@ -21,8 +21,11 @@ const QUEUE_OBJECTIVE: f64 = 0.25;
 const TARGET_OBJECTIVE: f64 = 0.8;
 /// See [`MU_DEPARTURES`].
 const MU_SECONDS_MIN: f64 = 1.0;
-/// Seconds in which μ doubles while the server is short of work that is being refused.
+/// Seconds in which μ doubles while the server is short of work that is being refused; where nothing
+/// was known of it before, half as many.
 const MU_DOUBLING_SECONDS: f64 = 0.5;
+/// How far ahead of what completes μ may be taken to be, as a multiple of it.
+const MU_AHEAD: f64 = 2.0;
 /// The ceiling in standing queues above the target: three deviations of N under the rate, so that
 /// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
 const CEILING_QUEUES: f64 = 1.5;
@@ -171,7 +174,8 @@ impl Shed {
         self.life_s = (self.cycle_s * self.each).min(LIFE_SECONDS_MAX);
     }
 
-    pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
+    /// Takes a tick; `lately` is completed per second.
+    pub(super) fn observe(&mut self, tick: &Tick, (peak, lately): (f64, f64), objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         let target = self.target(objective_s);
         let short = tick.waiting < target / 2.0;
@@ -182,9 +186,14 @@ impl Shed {
             // only show more.
             self.mu = self.mu.max(completed / seconds);
         } else if short && refused > 0.0 && !self.watched {
-            // We refuse, and the server has hardly anything to do: μ is too low, not measured.
-            let doubling_s = MU_DOUBLING_SECONDS.max(self.life_s);
-            self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(RATE_CEILING);
+            // We refuse, and the server has hardly anything to do: μ is too low, not measured. Twice
+            // what it completes is enough to see whether it can do more: else a target that rises
+            // with μ would make any number in flight look like hardly anything.
+            let most = if tick.waiting < 1.0 { RATE_CEILING } else { MU_AHEAD * lately };
+            let known = if self.search.is_some() { 0.5 } else { 1.0 };
+            let doubling_s = (known * MU_DOUBLING_SECONDS).max(self.life_s);
+            let doubled = self.mu * libm::exp2(seconds / doubling_s);
+            self.mu = self.mu.max(doubled.min(most)).min(RATE_CEILING);
         } else if !short {
             let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
             let weight = 1.0 - libm::exp(-seconds / span);

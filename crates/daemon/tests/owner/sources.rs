@@ -3,6 +3,8 @@
 
 use super::world::*;
 use std::sync::atomic::Ordering;
+use tidegate_daemon::owner::Legacy;
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::sources::SourceUse;
 
 /// A source that holds so many of its open connections.
@@ -81,4 +83,15 @@ fn the_table_is_read_once_a_second_and_more_often_in_need() {
     (0..51).for_each(|_| drop(world.tick(Some(50))));
     let urgent = looks(&world);
     assert!((15..=21).contains(&urgent), "{urgent} in five seconds");
+}
+
+#[test]
+fn a_take_over_keeps_the_limit_for_as_long_as_it_may_be_needed() {
+    let limits = ServiceLimits { source_max: Some(3), ..ServiceLimits::default() };
+    let legacy = Legacy { limits: [("shop".into(), limits)].into(), ..Legacy::default() };
+    let mut world = World::with(ONE, Some(legacy), FakePlane::default());
+    (0..590).for_each(|_| drop(world.tick(Some(50))));
+    assert_eq!(written(&world), [Some(3)], "while it works there is no cause to see");
+    (0..40).for_each(|_| drop(world.tick(Some(50))));
+    assert_eq!(written(&world), [Some(3), None], "a minute later it is lifted");
 }

@@ -111,12 +111,7 @@ impl Attacks<'_> {
         self.watch.step(&format!("{}: measuring the capacity", attack.name));
         let server = attack.server.start(&self.lab, 80, None)?;
         let search = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
-        let options = match clients {
-            0 => search,
-            known => {
-                CapacityOptions { clients_from: known, clients_max: known, patience: 1, ..search }
-            }
-        };
+        let options = search.with_clients(clients);
         let found = self.lab.capacity(&server, &options).context("the capacity")?;
         Ok(Known { capacity: found.rate.get(), clients: found.clients })
     }

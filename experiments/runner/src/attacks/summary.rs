@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the rounds of an attack to its rows: pairs of one round, and refusals over all rounds.
 
-use crate::results::Row;
+use crate::results::{Row, median};
 
 /// What honest clients, and all, got in one run.
 #[derive(Clone, Debug)]
@@ -92,15 +92,6 @@ fn of_arm(experiment: &str, runs: &[Ran], (attack, arm): (&str, &str)) -> Vec<Ro
         runs: mine.len() as u32,
     };
     metrics.into_iter().map(row).collect()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
-    }
 }
 
 #[cfg(test)]

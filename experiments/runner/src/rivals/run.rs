@@ -118,12 +118,7 @@ impl Rivals<'_> {
         self.watch.step("measuring the capacity");
         let server = self.scenario.server.start(&self.lab, 80, None).context("the server")?;
         let search = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
-        let options = match clients {
-            0 => search,
-            known => {
-                CapacityOptions { clients_from: known, clients_max: known, patience: 1, ..search }
-            }
-        };
+        let options = search.with_clients(clients);
         let found = self.lab.capacity(&server, &options).context("the capacity")?;
         self.watch.step(&format!("C is {} with {} clients", found.rate, found.clients));
         Ok(Known { capacity: found.rate.get(), clients: found.clients })

@@ -4,7 +4,7 @@
 
 use super::scenario::{NONE, OURS, Shape};
 use crate::abacus::stats::mean_ci95;
-use crate::results::Row;
+use crate::results::{Row, median};
 use crate::survival::measure::Metric;
 
 /// More than so many times a rival's goodput says no more.
@@ -91,15 +91,6 @@ fn times(ours: f64, theirs: f64) -> f64 {
         (true, false) => OVER_MAX,
         // Neither serves anybody: nothing holds by that.
         (false, false) => f64::NAN,
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
     }
 }
 

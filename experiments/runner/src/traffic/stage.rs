@@ -139,12 +139,7 @@ impl<'a> Stage<'a> {
             clients_max: CLIENTS_MAX,
             ..CapacityOptions::default()
         };
-        let options = match clients {
-            0 => search,
-            known => {
-                CapacityOptions { clients_from: known, clients_max: known, patience: 1, ..search }
-            }
-        };
+        let options = search.with_clients(clients);
         let capacity = self.lab.capacity_of(&stream, &options).context("the capacity")?;
         self.watch.step(&format!(
             "{}: C is {} with {} clients",

@@ -3,7 +3,7 @@
 //! server, and the refusals below capacity over all cells.
 
 use super::cell::Cell;
-use crate::results::Row;
+use crate::results::{Row, median};
 
 /// Where the summary of a cell stands.
 const X_NAME: &str = "overload";
@@ -169,15 +169,6 @@ fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values.dedup();
     values
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! The delay is learned while calm, as the lag at which the counts of admitted and of asking
 //! connections are most alike, tick by tick: arrivals vary by chance, and who asks varies alike,
 //! later. Levels need not be known, so those that never ask, and those of before the start, do no
-//! harm.
+//! harm. Of those on their way only the share counts that asked before.
 
 use crate::history::{History, Sums};
 
@@ -27,8 +27,12 @@ const CLEARLY: f64 = 0.7;
 pub(super) struct Coming {
     /// Squared differences by lag, averaged.
     differences: [f64; LAGS + 1],
+    /// Connections that asked, and that came: their share asks.
     seen: f64,
+    entered: f64,
     lag: usize,
+    /// What a process before has learned, in seconds, until enough was seen.
+    before_s: Option<f64>,
 }
 
 impl Coming {
@@ -37,9 +41,10 @@ impl Coming {
         if history.len() <= LAGS {
             return;
         }
-        let asked = history.last(1).asked;
+        let Sums { asked, entering, .. } = history.last(1);
         let keep = libm::exp(-asked / MEMORY);
         self.seen = keep * self.seen + asked;
+        self.entered = keep * self.entered + entering;
         for (lag, difference) in self.differences.iter_mut().enumerate() {
             let off = asked - history.between(lag + 1, lag).entering;
             *difference = keep * *difference + off * off;
@@ -50,27 +55,42 @@ impl Coming {
         let least = (0..=LAGS).min_by(|a, b| self.differences[*a].total_cmp(&self.differences[*b]));
         let clear = |lag: &usize| self.differences[*lag] < CLEARLY * self.differences[0];
         self.lag = least.filter(clear).unwrap_or(0);
+        self.before_s = None;
     }
 
-    /// The lag in ticks, for the process that comes next.
-    pub(super) const fn kept(&self) -> usize {
-        self.lag
+    /// The lag in ticks as long as those of late.
+    fn lag(&self, history: &History) -> usize {
+        let Some(before_s) = self.before_s else { return self.lag };
+        let tick_s = history.last(1).seconds;
+        if tick_s > 0.0 { ((before_s / tick_s).round() as usize).min(LAGS) } else { 0 }
+    }
+
+    /// The lag in seconds, for the process that comes next.
+    pub(super) fn kept(&self, history: &History) -> f64 {
+        self.before_s.unwrap_or_else(|| self.delay_s(history))
     }
 
     /// Goes on from there, until enough was seen.
-    pub(super) const fn take(&mut self, lag: usize) {
-        self.lag = lag;
+    pub(super) const fn take(&mut self, delay_s: f64) {
+        self.before_s = Some(delay_s);
     }
 
     /// Seconds from admission to the first request, where that is longer than a tick.
     pub(super) fn delay_s(&self, history: &History) -> f64 {
-        if self.lag > 1 { history.last(self.lag).seconds } else { 0.0 }
+        let lag = self.lag(history);
+        if lag > 1 { history.last(lag).seconds } else { 0.0 }
+    }
+
+    /// Share of those who come that ask.
+    fn asking(&self) -> f64 {
+        if self.seen < SEEN_MIN { 1.0 } else { (self.seen / self.entered).clamp(0.0, 1.0) }
     }
 
     /// Connections on their way.
     pub(super) fn jobs(&self, history: &History, near_ticks: usize) -> f64 {
-        if self.lag > 1 {
-            history.last(self.lag).entering
+        let lag = self.lag(history);
+        if lag > 1 {
+            self.asking() * history.last(lag).entering
         } else {
             // Those who ask at once differ by what a tick cuts off.
             let Sums { entering, asked, .. } = history.last(near_ticks);
@@ -113,9 +133,10 @@ mod tests {
                 let told = if lag > 1 { 0.1 * lag as f64 } else { 0.0 };
                 let delay_s = coming.delay_s(&history);
                 assert!((delay_s - told).abs() < 1e-9, "lag {lag}, {never}: {delay_s}");
-                let on_their_way = if lag > 1 { history.last(lag).entering } else { 0.0 };
-                if never <= 0.0 && lag > 1 {
-                    assert!((coming.jobs(&history, 10) - on_their_way).abs() < 1e-9);
+                if lag > 1 {
+                    let on_their_way = history.last(lag).entering - never * lag as f64;
+                    let jobs = coming.jobs(&history, 10);
+                    assert!((jobs / on_their_way - 1.0).abs() < 0.1, "{jobs} of {on_their_way}");
                 }
             }
         }
@@ -126,9 +147,15 @@ mod tests {
         let (coming, history) = learned(3, 0.0, LAGS + 4);
         assert!(coming.delay_s(&history) <= 0.0);
         let mut goes_on = Coming::default();
-        goes_on.take(4);
+        goes_on.take(0.4);
         goes_on.learn(&history);
-        assert_eq!(goes_on.kept(), 4, "what was taken over stands until enough was seen");
+        assert!((goes_on.delay_s(&history) - 0.4).abs() < 1e-9, "it stands until enough was seen");
+        assert!((goes_on.kept(&history) - 0.4).abs() < 1e-9);
+        // the next process has ticks of another length
+        let mut slower = History::default();
+        (0..10).for_each(|_| slower.push(Sums { seconds: 0.2, entering: 3.0, ..Sums::default() }));
+        assert!((goes_on.delay_s(&slower) - 0.4).abs() < 1e-9);
+        assert!((goes_on.jobs(&slower, 10) - 6.0).abs() < 1e-9);
         let (coming, history) = learned(LAGS + 5, 0.0, 400);
         assert!(coming.delay_s(&history) <= 0.0, "{}", coming.delay_s(&history));
     }

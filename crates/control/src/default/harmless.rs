@@ -72,7 +72,7 @@ impl Harmless {
     fn see(&mut self, (staying, seconds): (f64, f64), harmless: bool, excessive: bool) -> bool {
         self.spared_s = if self.fast && excessive { self.spared_s + seconds } else { 0.0 };
         let known = harmless && self.follow_s > 0.0 || self.spared_s >= HARMLESS_SECONDS;
-        if known {
+        if known && staying >= 1.0 {
             self.found(staying);
         } else {
             self.follow_s = (self.follow_s - seconds).max(0.0);
@@ -91,7 +91,9 @@ impl DefaultController {
         let (excess, alarm) = self.excess(tick.waiting);
         let harmless = free && self.is_fast();
         let now = (stay.jobs, tick.sums.seconds);
-        if self.harmless.see(now, harmless, excess > alarm) {
+        // A server that hangs, and one whose clients leave, is free and has nothing that is slow.
+        let follows = harmless && !lossy && !self.stall.is_on();
+        if self.harmless.see(now, follows, excess > alarm) {
             self.usual = self.usual.max(self.harmless.jobs);
         }
         harmless
@@ -193,6 +195,24 @@ mod tests {
             let most = limits.waiting_max.expect("a limit in flight");
             assert!(most > waiting + 20, "tick {n}: {most} for {waiting}");
         }
+    }
+
+    /// Polls come, and then nothing completes any more: what comes from then on is no poll.
+    #[test]
+    fn nothing_is_harmless_that_comes_while_the_server_hangs() {
+        let mut controller = calm();
+        let mut waiting = 2;
+        for n in 0..100 {
+            waiting += 20;
+            controller.tick(&tick(400 + n, (40, 20, waiting), 10), Mode::Enforce);
+        }
+        let polls = waiting;
+        for n in 0..100 {
+            waiting += 40;
+            controller.tick(&tick(500 + n, (40, 0, waiting), 0), Mode::Enforce);
+        }
+        let harmless = controller.harmless.jobs;
+        assert!(harmless < polls as f64 + 200.0, "{harmless} of {waiting}, of which {polls} polls");
     }
 
     /// A queue behind places that are neither CPU nor accept queue: whoever completes has stood in it.

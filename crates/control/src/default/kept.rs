@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What outlives the process: the baseline, the peak, what a connection brings, its delay, and, while the limits
-//! that another process left are still in force, the capacity they were made of.
+//! What outlives the process: the baseline, the peak, what a connection brings, its delay, who only holds
+//! a connection, and, while the limits that another process left are still in force, the capacity they
+//! were made of.
 //!
 //! Numbers that are none, or beyond what can be, are refused as a whole: a fresh start is slower to
 //! see a flash crowd, and never wrong.
 
-use super::coming::LAGS;
 use super::{DefaultController, PEAK_HALF_LIFE};
 use crate::RATE_CEILING;
 use serde_json::{Value, json};
 use tidegate_units::Nanos;
 
 /// Raised whenever a number changes its meaning.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// An overload is taken over for as long as the lease holds its limits.
 const OVERLOAD_AGE_MAX: Nanos = Nanos::from_secs(10);
 /// No response time above this is a baseline, in seconds.
 const R0_MAX: f64 = 60.0;
+/// No client is further away, in seconds.
+const DELAY_MAX: f64 = 60.0;
 /// No squared coefficient of variation is above this.
 const SPREAD_MAX: f64 = 25.0;
 /// Most jobs in flight that are believed.
@@ -41,7 +43,10 @@ impl DefaultController {
             "usual": self.usual,
             "each": each,
             "answered": answered,
-            "lag": self.coming.kept(),
+            "delay_s": self.coming.kept(&self.history),
+            "held": self.baseline.waiting,
+            "explained": self.baseline.explained,
+            "harmless": self.harmless.jobs,
             "overload": overload,
         }))
     }
@@ -56,11 +61,10 @@ impl DefaultController {
         let usual = number(value, "usual", (0.0, JOBS_MAX))?;
         let each = number(value, "each", (1.0, JOBS_MAX))?;
         let answered = number(value, "answered", (0.0, JOBS_MAX))?;
-        // Not there before it was learned: as if clients were near.
-        let lag = match value.get("lag") {
-            None => 0,
-            Some(lag) => lag.as_u64().filter(|lag| *lag <= LAGS as u64)? as usize,
-        };
+        let delay_s = number(value, "delay_s", (0.0, DELAY_MAX))?;
+        let held = number(value, "held", (0.0, JOBS_MAX))?;
+        let explained = number(value, "explained", (0.0, JOBS_MAX))?;
+        let harmless = number(value, "harmless", (0.0, JOBS_MAX))?;
         let overload = match value.get("overload") {
             None | Some(Value::Null) => None,
             Some(overload) => Some((
@@ -73,7 +77,9 @@ impl DefaultController {
         self.peak = peak * libm::exp2(-age.as_secs_f64() / PEAK_HALF_LIFE);
         self.usual = usual;
         self.exchanges.take(each, answered);
-        self.coming.take(lag);
+        self.coming.take(delay_s);
+        (self.baseline.waiting, self.baseline.explained) = (held, explained);
+        self.harmless.jobs = harmless;
         if let Some((mu, r0_s)) = overload.filter(|_| age <= OVERLOAD_AGE_MAX) {
             self.shed = Some(self.shed_at(mu, Some(r0_s), 0.0, Vec::new()));
         }
@@ -161,14 +167,12 @@ mod tests {
             assert!(!fresh.restore(bad, Nanos::ZERO), "{name}");
             assert!(fresh.baseline.r0_s.is_none() && fresh.shed.is_none(), "{name}");
         };
-        bad("version", json!(2));
-        for name in ["r0_s", "spread", "peak", "usual", "each", "answered"] {
+        bad("version", json!(1));
+        let names = ["r0_s", "spread", "peak", "usual", "each", "answered"];
+        for name in names.into_iter().chain(["delay_s", "held", "explained", "harmless"]) {
             for value in [json!(-1.0), json!(1e300), json!("1"), Value::Null] {
                 bad(name, value);
             }
-        }
-        for lag in [json!(-1), json!(21), json!(0.5), Value::Null] {
-            bad("lag", lag);
         }
         bad("overload", json!({"mu": 0.0, "r0_s": 0.1}));
         bad("overload", json!({"mu": 10.0}));

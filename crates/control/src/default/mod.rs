@@ -66,7 +66,7 @@ use self::coming::Coming;
 use self::exchanges::Exchanges;
 use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
-use self::shed::{Search, Shed, Trial};
+use self::shed::{Done, Search, Shed, Trial};
 use crate::evidence::Standing;
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
@@ -85,7 +85,9 @@ const TAU_DEPARTURES: f64 = 64.0;
 const TAU_SECONDS_MIN: f64 = 0.3;
 /// The same in cycles of a connection, from one request to the next.
 const TAU_CYCLES: f64 = 2.0;
-/// Ticks that tell whether completions follow what is let in.
+/// Departures, and ticks at least, that tell whether completions follow what is let in.
+const LATELY_DEPARTURES: f64 = 8.0;
+/// See [`LATELY_DEPARTURES`].
 const LATELY_TICKS: usize = 5;
 /// Ticks that tell what completions were before a stall.
 const BEFORE_TICKS: usize = 11;
@@ -396,7 +398,12 @@ impl Controller for DefaultController {
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
         let each = self.exchanges.each();
-        let lately = self.history.last(LATELY_TICKS).rate();
+        let done = Done {
+            peak: self.peak,
+            rate: self.throughput(),
+            lately: self.history.recent(LATELY_DEPARTURES, LATELY_TICKS, TICKS_MAX).rate(),
+        };
+        let stay = self.staying(tick.waiting).jobs;
         let open = signals.time.open.zip(signals.time.silent);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
@@ -404,7 +411,8 @@ impl Controller for DefaultController {
             shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
             shed.delay_s = self.coming.delay_s(&self.history);
             shed.effect(&tick, harmless, self.objective_s);
-            shed.observe(&tick, (self.peak, lately), self.objective_s);
+            shed.staying(tick.sums.seconds, stay);
+            shed.observe(&tick, &done, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {
             self.begin(&tick, families.clone());

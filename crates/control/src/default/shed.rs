@@ -48,6 +48,8 @@ const TRIAL_FOLLOW: f64 = 0.15;
 const CYCLE_SECONDS_MAX: f64 = 5.0;
 /// A connection counts as living at most so long.
 const LIFE_SECONDS_MAX: f64 = 30.0;
+/// Seconds in which idle jobs that have ended are counted no more.
+const IDLE_GONE_SECONDS: f64 = 2.0;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 /// See [`TRIAL_PAUSE`].
@@ -69,6 +71,7 @@ pub(super) struct Shed {
     /// Factor on the completions that a comparison takes.
     pub(super) variability: f64,
     pub(super) r0_s: f64,
+    /// Jobs in flight that cost the server nothing.
     pub(super) idle: f64,
     /// Completions per second that the search has seen.
     pub(super) best: f64,
@@ -95,6 +98,16 @@ pub(super) struct Shed {
     pub(super) coming: f64,
     /// See `coming`.
     pub(super) delay_s: f64,
+}
+
+/// Completions per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    /// As many as were ever seen for some time.
+    pub(super) peak: f64,
+    /// Over as many as make a rate, and over the last few.
+    pub(super) rate: f64,
+    pub(super) lately: f64,
 }
 
 /// The search for a baseline: halve r0 while completions hold.
@@ -158,6 +171,13 @@ impl Shed {
         (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
     }
 
+    /// Takes how many stay in flight while others complete: no more than that are idle. Slowly, as a
+    /// queue hides some of them for a moment.
+    pub(super) fn staying(&mut self, seconds: f64, jobs: f64) {
+        let gone = (self.idle - jobs).max(0.0);
+        self.idle -= gone * (1.0 - libm::exp(-seconds / IDLE_GONE_SECONDS));
+    }
+
     /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
     /// free and fast, is no queue that refusals shorten.
     pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
@@ -174,8 +194,8 @@ impl Shed {
         self.life_s = (self.cycle_s * self.each).min(LIFE_SECONDS_MAX);
     }
 
-    /// Takes a tick; `lately` is completed per second.
-    pub(super) fn observe(&mut self, tick: &Tick, (peak, lately): (f64, f64), objective_s: f64) {
+    /// Takes a tick, and what the server completed.
+    pub(super) fn observe(&mut self, tick: &Tick, done: &Done, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         let target = self.target(objective_s);
         let short = tick.waiting < target / 2.0;
@@ -184,12 +204,12 @@ impl Shed {
         if short && coming {
             // It is short only until those on their way have asked: what it completes meanwhile can
             // only show more.
-            self.mu = self.mu.max(completed / seconds);
+            self.mu = self.mu.max(done.rate);
         } else if short && refused > 0.0 && !self.watched {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured. Twice
             // what it completes is enough to see whether it can do more: else a target that rises
             // with μ would make any number in flight look like hardly anything.
-            let most = if tick.waiting < 1.0 { RATE_CEILING } else { MU_AHEAD * lately };
+            let most = if tick.waiting < 1.0 { RATE_CEILING } else { MU_AHEAD * done.lately };
             let known = if self.search.is_some() { 0.5 } else { 1.0 };
             let doubling_s = (known * MU_DOUBLING_SECONDS).max(self.life_s);
             let doubled = self.mu * libm::exp2(seconds / doubling_s);
@@ -218,7 +238,7 @@ impl Shed {
         if self.search.is_some() {
             self.search_step(tick.waiting, objective_s);
         } else {
-            self.trial_step(tick.waiting, peak, objective_s);
+            self.trial_step(tick.waiting, done.peak, objective_s);
         }
     }
 

@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 8
+#define TG_ABI_VERSION 9
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -379,6 +379,7 @@ TG_ASSERT(sizeof(struct tg_sample) == 72);
 struct tg_settings {
 	__u64 key[TG_KEYS];	/* of the hash: the seed of this boot, drawn out */
 	__u64 flow_timeout_ns;
+	__u64 loaded_ns;	/* when the hook was loaded */
 	__u32 flow_mask;	/* sets - 1 */
 	__u32 pending_mask;	/* slots - 1 */
 	__u32 answer;

@@ -39,13 +39,18 @@ tg_count_verdict(__u32 service, __u32 class, struct tg_verdict v, int shadow)
 		counts->cell[cell]++;
 }
 
-/* Of new work also how much came, and what became of it. */
-static __always_inline void tg_count_offered(__u32 service, struct tg_verdict v)
+/* How much came, and what became of it. What is late came before. */
+static __always_inline void tg_count_work(__u32 service, struct tg_verdict v,
+					  int late)
 {
 	struct tg_totals *totals = tg_at(&tg_totals, service);
 
 	if (!totals)
 		return;
+	if (late) {
+		totals->refused++;
+		return;
+	}
 	totals->offered++;
 	totals->repeated += v.repeated;
 	if (v.kind == TG_ADMIT)

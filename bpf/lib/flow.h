@@ -5,9 +5,9 @@
  * connection in it.
  *
  * A SYN that passes leaves a note in `pending`, a fixed array that any sender
- * may overwrite; the loss of a young note is counted (tg_notes). The server's SYN-ACK adds its ISN. An ACK that
- * names this ISN proves that the client receives what is sent to its address:
- * only then a connection gets a place in the flow table.
+ * may overwrite; the loss of a young note is counted (tg_notes). The server's
+ * SYN-ACK adds its ISN. An ACK that names this ISN proves that the client receives
+ * what is sent to its address: only then a connection gets a place in the flow table.
  *
  *	SYN ──► pending ──ISN, ACK──► open, silent ──► … (lib/turn.h)
  *	FIN of the server, RST of either, idle too long ──► free
@@ -30,7 +30,7 @@
  * client takes the connection for open and sends again, for a minute and more, and
  * gets in whenever there is a place. The server says nothing to it, not even an
  * acknowledgement. Such a connection is open, and its client waits, but it is not
- * in flight: the server does not know it (lib/turn.h, tg_turn_late).
+ * in flight: the server does not know it (lib/late.h).
  *
  * Each connection holds the place of its source (lib/source.h) while it is open.
  */
@@ -70,7 +70,7 @@
  * more or less, changes no measure.
  */
 #define TG_FLOW_SPOKE 1ULL
-/* The next one: it sent them in its SYN, which its SYN-ACK acknowledges. */
+/* The next one: it sent them in its SYN, and the SYN-ACK has acknowledged them. */
 #define TG_FLOW_FAST 2ULL
 
 static __always_inline __u64 tg_swap(__u64 *at, __u64 old, __u64 new)
@@ -103,11 +103,16 @@ static __always_inline struct tg_gauges *tg_flow_gauges(__u64 meta)
 		     meta >> TG_FLOW_GAUGE_SHIFT & (TG_GAUGES_MAX - 1));
 }
 
-static __always_inline struct tg_totals *tg_flow_totals(__u64 meta)
+static __always_inline __u32 tg_flow_service(__u64 meta)
 {
 	__u32 gauge = meta >> TG_FLOW_GAUGE_SHIFT & (TG_GAUGES_MAX - 1);
 
-	return tg_at(&tg_totals, gauge / TG_GAUGES_EACH);
+	return gauge / TG_GAUGES_EACH;
+}
+
+static __always_inline struct tg_totals *tg_flow_totals(__u64 meta)
+{
+	return tg_at(&tg_totals, tg_flow_service(meta));
 }
 
 static __always_inline __u32 tg_flow_index(__u64 fingerprint)
@@ -486,6 +491,8 @@ static __always_inline void tg_flow_syn_ack(const struct tg_packet *p)
 		tg_flow_replied(pending->gauge / TG_GAUGES_EACH,
 				pending->syn_ns, pending->noted);
 	}
+	if (p->ack == pending->seq + 1)	/* not the data of the SYN */
+		pending->syn_ns &= ~TG_FLOW_FAST;
 	pending->isn = p->seq;
 	if (tg_flow_find(&stale))
 		tg_flow_free(stale.at, tg_flow_number_of(&stale),
@@ -511,11 +518,10 @@ static __always_inline void tg_flow_opened(struct tg_gauges *gauges,
 }
 
 /*
- * A connection whose client receives what is sent to it, and the place of its source.
- * Where its request came
- * before this was known (TCP Fast Open, a SYN-ACK that was not seen) nobody has
- * looked into it: any payload of the server's is the response. Not static: the
- * verifier looks at it once. Zero.
+ * A connection whose client receives what is sent to it, and the place of its
+ * source. Where its request came before this was known (TCP Fast Open, a SYN-ACK
+ * that was not seen) nobody has looked into it: any payload of the server's is the
+ * response. Not static: the verifier looks at it once. Zero.
  */
 __noinline int tg_flow_open(__u64 fingerprint, __u32 gauge, __u64 syn_ns,
 			    __u32 place)

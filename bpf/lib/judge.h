@@ -114,8 +114,7 @@ static __always_inline void tg_tell(const struct tg_case *c,
 	};
 
 	tg_count_verdict(c->service, c->class, v, shadow);
-	if (!c->late)
-		tg_count_offered(c->service, v);
+	tg_count_work(c->service, v, c->late);
 	/* Not the bits that the policy decided by. */
 	if (tg_emit_chosen(every, c->ask.event.random ^ (__u32)c->ask.event.key))
 		tg_emit(p, &c->ask.queue, &e);
@@ -279,9 +278,14 @@ tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 		return 1;
 	if (!reason && !flow.at && (!p->payload || !tg_flow_find(&flow)))
 		reason = TG_REASON_NOT_NEW;
-	if (!reason && tg_flow_ingress(ctx, &flow, p, reset))
+	if (reason) {
+		tg_pass(reason);
+		return 0;
+	}
+	if (unlikely(tg_flow_ingress(ctx, &flow, p, reset)) &&
+	    tg_late_known(ctx, p, flow.fingerprint))
 		return 1;
-	tg_pass(reason ? reason : TG_REASON_NOT_NEW);
+	tg_pass(TG_REASON_NOT_NEW);
 	return 0;
 }
 

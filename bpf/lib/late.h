@@ -13,11 +13,13 @@
  * too long already. So while the accept queue is limited they are refused: `late`.
  *
  * - Of a connection that is followed it is known that the stack has said nothing to
- *   it (tg_turn_late).
- * - Of one that is not, begun before the daemon, the stack knows the cookie, if it
- *   has sent one. Whoever has neither flow nor cookie is none of them: it passes.
+ *   it. If it has no socket for it either, what comes after a second is late: the
+ *   request again, and what else would end the handshake.
+ * - Of one that is not, begun before the hooks were there, the stack knows the cookie,
+ *   if it has sent one. Whoever has neither flow nor cookie is none of them: it passes.
  * - A SYN that passed, was ignored by the stack and comes again is new work once more
  *   (tg_late_copy).
+ * Without a socket or a listener to ask (a router, DNAT) nothing is late.
  */
 #ifndef TG_LATE_H
 #define TG_LATE_H
@@ -35,9 +37,52 @@ static __always_inline int tg_late_limited(__u32 service)
 }
 
 /*
- * 1: a copy of a SYN that passed, and that the stack has ignored. Without a listener
- * to ask (a router, DNAT) it may have been answered elsewhere. Asked of copies only.
+ * 1: a packet behind a request that has waited for a second since its client was
+ * heard last, and not more of that request. To be asked where something is owed.
  */
+static __always_inline int tg_late_again(const struct tg_flow *flow,
+					 const struct tg_packet *p, __u64 meta)
+{
+	const struct tg_flow_way *way;
+
+	if ((p->flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST)) != TG_TCP_ACK ||
+	    tg_flow_idle(meta, bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH)
+		return 0;
+	way = tg_flow_way(flow);
+	return way && (!tg_turn_says(p) || !(way->client & TG_CLIENT_SPOKE) ||
+		       (__s32)(p->seq - way->client_next) < 0);
+}
+
+/*
+ * 1: a packet of a connection to which the stack has said nothing is late. Zero, too,
+ * where nothing is limited, or the stack is not here. Not static: the verifier looks
+ * at it once.
+ */
+__noinline int tg_late_known(TG_CONTEXT *ctx, const struct tg_packet *p,
+			     __u64 fingerprint)
+{
+	struct tg_flow flow = { .fingerprint = fingerprint };
+	struct bpf_sock *sk;
+	int taken;
+	__u64 meta;
+
+	if (!p || !tg_flow_find(&flow))
+		return 0;
+	meta = tg_flow_read(&flow);
+	if (meta & TG_FLOW_TAKEN || !tg_late_again(&flow, p, meta) ||
+	    !tg_late_limited(tg_flow_service(meta)))
+		return 0;
+	sk = tg_socket(ctx, p);
+	if (!sk)
+		return 0;
+	taken = sk->state != TG_STATE_LISTEN && sk->state != TG_STATE_REQUEST;
+	bpf_sk_release(sk);
+	if (taken)	/* what it said was not seen */
+		tg_turn_change(&flow, &meta, 0, TG_FLOW_TAKEN);
+	return !taken;
+}
+
+/* 1: a copy of a SYN that passed, and that the stack has ignored. */
 static __always_inline int tg_late_copy(const struct tg_ask *ask, int copy)
 {
 	return copy == TG_COPY_IGNORED && ask->queue.known &&
@@ -78,9 +123,13 @@ static __always_inline int tg_late_cookie(struct bpf_sock *sk,
 					sizeof(h.tcp));
 }
 
+/* Handshakes that nobody saw begin may end for so long: a client's last SYN. */
+#define TG_LATE_UNSEEN_NS TG_COPY_NS
+
 /*
  * 1: a payload to a service with a limit, of no connection that is followed, which
- * ends a handshake by a cookie. Not static: the verifier looks at it once.
+ * ends a handshake by a cookie. Later than some time after the hooks were loaded it is
+ * of one whose note was lost, or that found no place: it passes. Not static, as above.
  */
 __noinline int tg_late_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
 			       __u32 service)
@@ -88,7 +137,9 @@ __noinline int tg_late_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
 	struct bpf_sock *sk;
 	int late = 0;
 
-	if (!p || !tg_late_limited(service))
+	if (!p || !tg_late_limited(service) ||
+	    tg_elapsed_ns(bpf_ktime_get_coarse_ns(), settings.loaded_ns) >
+		    TG_LATE_UNSEEN_NS)
 		return 0;
 	sk = tg_socket(ctx, p);
 	if (!sk)

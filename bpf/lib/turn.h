@@ -577,24 +577,6 @@ static __always_inline void tg_turn_client(TG_CONTEXT *ctx,
 }
 
 /*
- * 1: a payload that was sent before, more than a second after the first time, while
- * the server's stack has not said anything: it had no room for the connection when
- * its handshake ended, and has dropped what came since. To be asked only where the
- * stack has not taken it.
- */
-static __always_inline int tg_turn_late(const struct tg_flow *flow,
-					const struct tg_packet *p, __u64 meta)
-{
-	const struct tg_flow_way *way;
-
-	if (tg_flow_idle(meta, bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH)
-		return 0;
-	way = tg_flow_way(flow);
-	return way && (!(way->client & TG_CLIENT_SPOKE) ||
-		       (__s32)(p->seq - way->client_next) < 0);
-}
-
-/*
  * A payload while a request waits. A client that still sends it after a second is
  * slow, unless it only sends again what the server has not taken.
  */
@@ -656,8 +638,9 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 
 /*
  * A packet of the client that may change something; `reset`: a RST that the stack
- * would believe. 1: it is late. Inlined, unlike what follows: the stack of the hook
- * is deep, and has no room for one frame more.
+ * would believe. 1: something is owed, and the stack has said nothing: it may have
+ * dropped that, and this, too (lib/late.h). Inlined, unlike what follows: the stack
+ * of the hook is deep, and has no room for one frame more.
  */
 static __always_inline int tg_turn_in(TG_CONTEXT *ctx,
 				      const struct tg_flow *flow,
@@ -672,12 +655,11 @@ static __always_inline int tg_turn_in(TG_CONTEXT *ctx,
 	}
 	if (p->flags & TG_TCP_RST)
 		return 0;
+	if (unlikely(!(meta & TG_FLOW_TAKEN)) && tg_turn_owed(meta))
+		return 1;
 	if (tg_turn_says(p)) {
 		if (!tg_turn_owed(meta))
 			tg_turn_client(ctx, flow, p, &meta);
-		else if (unlikely(!(meta & TG_FLOW_TAKEN)) &&
-			 tg_turn_late(flow, p, meta))
-			return 1;
 		else if (meta & TG_FLOW_TURN)
 			tg_turn_more(flow, p, &meta);
 	}

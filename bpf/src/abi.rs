@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -176,9 +176,9 @@ plain! {
     } = 72;
     /// Read-only settings of one hook.
     struct SettingsRaw {
-        key: [u64; KEYS], flow_timeout_ns: u64, flow_mask: u32, pending_mask: u32,
-        answer: u32, trust_dscp: u32, source_mask: u32, pad: u32,
-    } = 80;
+        key: [u64; KEYS], flow_timeout_ns: u64, loaded_ns: u64, flow_mask: u32,
+        pending_mask: u32, answer: u32, trust_dscp: u32, source_mask: u32, pad: u32,
+    } = 88;
     /// In and out of the heartbeat program.
     struct Heartbeat { now_ns: u64, reap_from: u32, reap_sets: u32 } = 16;
     /// In and out of the replay program.

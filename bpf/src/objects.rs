@@ -7,6 +7,7 @@ use crate::maps::Maps;
 use crate::{Error, Plan, abi, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
+use tidegate_units::{Clock, MonotonicClock};
 
 /// Objects, compiled. Those of the build by default; tests bring those of other compilers.
 #[derive(Clone, Debug)]
@@ -116,6 +117,7 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
     Ok(SettingsRaw {
         key: keys(control.seed),
         flow_timeout_ns: plan.settings.flow_timeout.0,
+        loaded_ns: MonotonicClock.now().0,
         flow_mask: maps.get("tg_flows")?.max_entries() - 1,
         pending_mask: maps.get("tg_pending")?.max_entries() - 1,
         answer: variant.answer,

@@ -17,6 +17,7 @@ use support::frames::frame;
 use support::gcov::{Unreachable, Wanted, gcov, wrong};
 use support::late;
 use support::native::{How, Mode, NOW, Native, Program};
+use support::packet::{ACK, FIN, SYN};
 use support::random::{Dice, seed};
 use support::reference::Socket;
 use support::scene;
@@ -36,7 +37,7 @@ const FILES: [Wanted; 16] = [
     ("flow.h", 85.0), // two CPUs at once
     ("hash.h", 100.0),
     ("judge.h", 96.0), // no policy delays yet; what fails only after a look-up that fails
-    ("late.h", 90.0),  // the verifier wants a pointer checked
+    ("late.h", 88.0),  // the verifier wants pointers checked; two CPUs at once
     ("lease.h", 100.0),
     ("limits.h", 95.0), // the verifier wants a pointer checked
     ("options.h", 90.0),
@@ -135,7 +136,25 @@ fn exercise_late(native: &mut Native) {
             }
         }
     }
+    let limited = late::limited();
+    for socket in [Socket::Established, Socket::Request, Socket::Nothing] {
+        late::until_with(native, &limited, socket);
+    }
+    for (flags, after_ms) in [(ACK, 900), (ACK, 3_000), (ACK | FIN, 3_000), (SYN | ACK, 3_000)] {
+        late::crowded_out(native, &limited);
+        late::other(native, after_ms, flags, late::FULL);
+    }
+    late::until(native, &limited, (0, calm));
     late::more(native, 9_000);
+    for (setup, replied) in [(&limited, false), (&limited, true), (&base(), false)] {
+        late::copy(native, setup, replied);
+    }
+    for taken in [0, late::ASKED] {
+        late::fast_open(native, &limited, taken);
+    }
+    late::unknown(native, (&limited, false), (late::FULL, calm), |p| p);
+    native.advance_to(NOW + 71 * SECOND);
+    late::anew(native, calm);
 }
 
 /// The lives of connections, and every failure in them.

@@ -178,8 +178,8 @@ impl Tally {
         println!("{:#?}", self.0);
         let sockets = [Reason::SocketRequest, Reason::SocketEstablished, Reason::SocketTimeWait];
         let never = [Reason::None, Reason::LookupFailed, Reason::NoListener, Reason::Borrowed];
-        // a memory of promises is what the replay is for, sources are in sources.rs
-        let elsewhere = [Reason::ExpectedAgain, Reason::LastAttempt, Reason::Source];
+        // a memory of promises is what the replay is for; sources.rs, late.rs
+        let elsewhere = [Reason::ExpectedAgain, Reason::LastAttempt, Reason::Source, Reason::Late];
         let skipped = [&sockets[..], &never[..], &elsewhere[..], not].concat();
         for reason in Reason::ALL.iter().filter(|reason| !skipped.contains(reason)) {
             let ends = |name: &&String| name.trim_end_matches(" (shadow)").ends_with(reason.name());

@@ -13,10 +13,11 @@ use std::sync::{Mutex, PoisonError};
 use support::canary::{Canary, Copy, plant};
 use support::engine::Hook;
 use support::late::{
-    AGAIN_MS, FULL, LATE, again, anew, crowded_out, limited, more, rejecting, taken, unknown, until,
+    AGAIN_MS, ASKED, FULL, LATE, again, anew, copy, crowded_out, fast_open, limited, more, other,
+    rejecting, taken, unknown, until, until_with,
 };
 use support::native::{Call, How, NOW, Native, Program, Ran};
-use support::packet::Packet;
+use support::packet::{ACK, FIN, Packet, RST, SYN};
 use support::reference::{Action, Socket};
 use support::setup::{Prefix, SECOND, Setup, base};
 use tidegate_policy::Reason;
@@ -104,6 +105,55 @@ fn what_is_not_late_passes(native: &mut Native) {
     assert_eq!(said(&more(native, 3_000), &setup), PASSES, "new bytes: a slow client");
 }
 
+fn the_stack_is_asked_whether_it_has_a_socket(native: &mut Native) {
+    let setup = limited();
+    let ran = until_with(native, &setup, Socket::Request);
+    assert_eq!(
+        said(&ran, &setup),
+        "drop: shop/default drop late",
+        "a handshake that has not ended"
+    );
+    let ran = until_with(native, &setup, Socket::Nothing);
+    assert_eq!(said(&ran, &setup), PASSES, "a router");
+    let ran = until_with(native, &setup, Socket::Established);
+    assert_eq!(said(&ran, &setup), PASSES, "what it said was not seen");
+    assert_eq!(ran.signals.waiting, 1, "and now it is known");
+}
+
+fn what_else_would_end_the_handshake_is_late(native: &mut Native) {
+    let setup = limited();
+    for flags in [ACK, ACK | FIN] {
+        crowded_out(native, &setup);
+        let early = other(native, 900, flags, FULL);
+        assert_eq!(said(&early, &setup), PASSES, "{flags}: within a second");
+        crowded_out(native, &setup);
+        let late = other(native, 3_000, flags, FULL);
+        assert_eq!(said(&late, &setup), "drop: shop/default drop late", "{flags}");
+    }
+    crowded_out(native, &setup);
+    let odd = other(native, 3_000, SYN, FULL);
+    assert_eq!(said(&odd, &setup), PASSES, "the stack knows what to say to that");
+    crowded_out(native, &setup);
+    let reset = other(native, 3_000, RST, FULL);
+    assert_eq!((said(&reset, &setup).as_str(), reset.signals.open), (PASSES, 0), "it gives up");
+}
+
+fn a_syn_that_the_stack_ignored_is_new_work_when_it_comes_again(native: &mut Native) {
+    const COPY: &str = "pass: socket-request";
+    const NEW: &str = "pass: shop/default admit no-limit";
+    for (setup, replied, expected) in
+        [(limited(), false, NEW), (limited(), true, COPY), (base(), false, COPY)]
+    {
+        let ran = copy(native, &setup, replied);
+        assert_eq!(said(&ran, &setup), expected, "replied: {replied}");
+    }
+}
+
+fn data_in_a_syn_are_in_flight_where_the_stack_has_them(native: &mut Native) {
+    assert_eq!(fast_open(native, &base(), ASKED).signals.waiting, 1);
+    assert_eq!(fast_open(native, &base(), 0).signals.waiting, 0);
+}
+
 fn of_a_connection_that_is_not_followed_the_cookie_tells(native: &mut Native) {
     for ipv6 in [false, true] {
         let setup = limited();
@@ -133,6 +183,10 @@ fn of_a_connection_that_is_not_followed_the_cookie_tells(native: &mut Native) {
         let ran = unknown(native, (&setup, false), (FULL, CALM), |p| p);
         assert_eq!(said(&ran, &setup), PASSES, "never shed");
     }
+    unknown(native, (&setup, false), (FULL, CALM), |p| p);
+    native.advance_to(NOW + 71 * SECOND);
+    let ran = anew(native, CALM);
+    assert_eq!(said(&ran, &setup), PASSES, "nobody's handshake is as old");
     let ran = unknown(native, (&base(), false), (FULL, CALM), |p| p);
     assert_eq!(said(&ran, &base()), PASSES);
     assert!(!ran.calls.contains(&Call::Socket), "without a limit nobody is asked");
@@ -160,12 +214,16 @@ fn whatever_fails_passes(native: &mut Native) {
 }
 
 type Scene = (&'static str, fn(&mut Native));
-const SCENES: [Scene; 7] = [
+const SCENES: [Scene; 11] = [
     ("in flight", a_request_is_in_flight_from_when_the_stack_has_it),
     ("after a second", it_is_refused_when_it_comes_again_after_a_second),
     ("told", its_client_is_told_and_the_connection_is_over),
     ("unlimited", where_nothing_is_limited_it_passes),
     ("not late", what_is_not_late_passes),
+    ("asked", the_stack_is_asked_whether_it_has_a_socket),
+    ("what else", what_else_would_end_the_handshake_is_late),
+    ("copies", a_syn_that_the_stack_ignored_is_new_work_when_it_comes_again),
+    ("fast open", data_in_a_syn_are_in_flight_where_the_stack_has_them),
     ("cookies", of_a_connection_that_is_not_followed_the_cookie_tells),
     ("failures", whatever_fails_passes),
 ];
@@ -176,28 +234,31 @@ fn a_request_that_the_stack_drops_is_not_in_flight_and_is_refused_when_it_comes_
 }
 
 const LATE_H: &str = "bpf/lib/late.h";
-const CANARIES: [Canary; 17] = [
+const CANARIES: [Canary; 24] = [
     (LATE_H, "return limits && limits->accept_queue_max_q10;", "return 1;"),
     (LATE_H, "h.ipv6.flow = bpf_htonl(6U << 28);", "h.ipv6.flow = bpf_htonl(4U << 28);"),
     (LATE_H, "h.ipv4.src = p->src[3];", "h.ipv4.src = p->dst[3];"),
     (LATE_H, "h.tcp.seq = bpf_htonl(p->seq);", "h.tcp.seq = 0;"),
     (LATE_H, "h.tcp.ack = bpf_htonl(p->ack);", "h.tcp.ack = 0;"),
     (LATE_H, "if (sk->state == TG_STATE_LISTEN)", "if (sk->state != TG_STATE_REQUEST)"),
-    (LATE_H, "\tbpf_sk_release(sk);", "\t(void)0;"),
+    (LATE_H, "\tbpf_sk_release(sk);\n\treturn late;", "\treturn late;"),
+    (LATE_H, "\tbpf_sk_release(sk);\n\treturn taken", "\treturn taken"),
+    (LATE_H, "sk->state != TG_STATE_LISTEN && sk->state != TG_STATE_REQUEST", "0"),
+    (LATE_H, "&& sk->state != TG_STATE_REQUEST;", ";"),
+    (LATE_H, "!= TG_TCP_ACK ||", "== 0xff ||"),
+    (LATE_H, "bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH)", "bpf_ktime_get_coarse_ns()) < 1)"),
+    (LATE_H, "return way && (!tg_turn_says(p) ||", "return way && (0 ||"),
+    (LATE_H, "(__s32)(p->seq - way->client_next) < 0);", "1);"),
+    (LATE_H, "copy == TG_COPY_IGNORED && ask->queue.known", "0 && ask->queue.known"),
+    (LATE_H, "TG_LATE_UNSEEN_NS TG_COPY_NS", "TG_LATE_UNSEEN_NS (9 * TG_COPY_NS)"),
     (LATE_H, "return tg_flow_over(&flow, tg_flow_read(&flow));", "return 0;"),
     ("bpf/lib/judge.h", "if (c->late && v.kind == TG_REJECT)", "if (0)"),
     ("bpf/lib/judge.h", ".late = !tg_is_syn(p),", ".late = 0,"),
-    ("bpf/lib/turn.h", "p, meta))\n\t\t\treturn 1;", "p, meta))\n\t\t\treturn 0;"),
-    ("bpf/lib/turn.h", "unlikely(!(meta & TG_FLOW_TAKEN)) &&", "1 &&"),
-    (
-        "bpf/lib/turn.h",
-        "return way && (!(way->client & TG_CLIENT_SPOKE) ||",
-        "return 1 || (!(way->client & TG_CLIENT_SPOKE) ||",
-    ),
+    (LATE_H, "if (taken)", "if (0)"),
     ("bpf/lib/turn.h", "tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);", ";"),
     ("bpf/lib/flow.h", "(meta & TG_FLOW_WAITING) && (meta & TG_FLOW_TAKEN);", "meta & 1;"),
+    ("bpf/lib/flow.h", "pending->syn_ns &= ~TG_FLOW_FAST;", ";"),
     ("bpf/lib/answer.h", "tcp->seq = bpf_htonl(p->ack);", ""),
-    ("bpf/lib/answer.h", "tcp->flags = TG_TCP_RST;", ""),
 ];
 
 /// The first scene that goes otherwise with these sources, or kills the program.

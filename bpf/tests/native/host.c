@@ -157,6 +157,7 @@ static void host_time(struct host_bytes *b)
 	for (int i = 0; i < TG_KEYS; i++)
 		set->key[i] = 0x9e3779b97f4a7c15 * (2 * i + 1);
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
+	set->loaded_ns = native.now_ns;
 	set->flow_mask = HOST_TABLE - 1;
 	set->pending_mask = HOST_TABLE - 1;
 	set->source_mask = HOST_TABLE / TG_SOURCE_WAYS - 1;

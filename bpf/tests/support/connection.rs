@@ -67,10 +67,11 @@ pub fn handshake(port: u16) -> [(Vec<u8>, bool); 3] {
 }
 
 /// A request that comes in two pieces, the second of them slowly, and how the server ends it.
-pub fn slow(port: u16) -> [(Vec<u8>, bool); 3] {
+pub fn slow(port: u16) -> [(Vec<u8>, bool); 4] {
     let piece = |seq, text: &[u8]| client(false, port).flags(PSH).seq(seq).ack(501).data(text);
     [
         (piece(1, b"POST /up HTTP/1.1").bytes(), false),
+        (server(false, port).seq(501).ack(18).bytes(), true),
         (piece(18, b"\r\nHost: a").bytes(), false),
         (server(false, port).flags(FIN).seq(501).ack(27).bytes(), true),
     ]

@@ -69,6 +69,50 @@ pub fn until(native: &mut Native, setup: &Setup, (n, how): (usize, How)) -> Ran 
     again(native, n, how)
 }
 
+/// The same, and the stack has this for the connection.
+pub fn until_with(native: &mut Native, setup: &Setup, socket: Socket) -> Ran {
+    until(native, setup, (LATE - 1, How::default()));
+    native.advance_to(NOW + AGAIN_MS[LATE] * MS);
+    run(native, &request(1), (socket, How::default()))
+}
+
+/// Something else than its request, `after_ms` its first one; the stack has this for it.
+pub fn other(native: &mut Native, after_ms: u64, flags: u8, socket: Socket) -> Ran {
+    native.advance_to(NOW + after_ms * MS);
+    let packet = eth().ipv4().tcp(PORT, 80).flags(flags).seq(1 + GET.len() as u32).ack(ISN + 1);
+    run(native, &packet, (socket, How::default()))
+}
+
+/// A SYN, and the same a second later; what became of that. `replied`: the server replied to the
+/// first, and acknowledged so many bytes of it.
+pub fn copy(native: &mut Native, setup: &Setup, replied: bool) -> Ran {
+    let [(syn, _), (syn_ack, _), _] = handshake(PORT);
+    let free = Socket::Listener { length: 0, limit: 8 };
+    native.set(setup);
+    let arrival = Arrival { frame: &syn, socket: free, loopback: false };
+    native.run(&arrival, How::default());
+    if replied {
+        give(native, (&syn_ack, true), How::default());
+    }
+    native.advance_to(NOW + SECOND);
+    native.run(&arrival, How::default())
+}
+
+/// A client with data in its SYN, of which the server acknowledges so many bytes.
+pub fn fast_open(native: &mut Native, setup: &Setup, taken: u32) -> Ran {
+    native.set(setup);
+    let syn = eth().ipv4().tcp(PORT, 80).syn().seq(0).data(GET);
+    let server = eth().ipv4().from4(SERVER4.octets()).to4(CLIENT4.octets());
+    let syn_ack = server.tcp(80, PORT).syn().seq(ISN).ack(1 + taken);
+    run(native, &syn, (Socket::Listener { length: 0, limit: 8 }, How::default()));
+    give(native, (&syn_ack.bytes(), true), How::default());
+    let ack = eth().ipv4().tcp(PORT, 80).seq(1 + taken).ack(ISN + 1);
+    run(native, &ack, (FULL, How::default()))
+}
+
+/// Bytes of a request.
+pub const ASKED: u32 = GET.len() as u32;
+
 /// The server's stack acknowledges the request.
 pub fn taken(native: &mut Native) -> Ran {
     let server = eth().ipv4().from4(SERVER4.octets()).to4(CLIENT4.octets());

@@ -27,9 +27,9 @@ const CLEARLY: f64 = 0.7;
 pub(super) struct Coming {
     /// Squared differences by lag, averaged.
     differences: [f64; LAGS + 1],
-    /// Connections that asked, and that came: their share asks.
+    /// Connections that asked, and whose handshake was completed: of them this share asks.
     seen: f64,
-    entered: f64,
+    proved: f64,
     lag: usize,
     /// What a process before has learned, in seconds, until enough was seen.
     before_s: Option<f64>,
@@ -41,10 +41,10 @@ impl Coming {
         if history.len() <= LAGS {
             return;
         }
-        let Sums { asked, entering, .. } = history.last(1);
+        let Sums { asked, proved, .. } = history.last(1);
         let keep = libm::exp(-asked / MEMORY);
         self.seen = keep * self.seen + asked;
-        self.entered = keep * self.entered + entering;
+        self.proved = keep * self.proved + proved;
         for (lag, difference) in self.differences.iter_mut().enumerate() {
             let off = asked - history.between(lag + 1, lag).entering;
             *difference = keep * *difference + off * off;
@@ -81,9 +81,9 @@ impl Coming {
         if lag > 1 { history.last(lag).seconds } else { 0.0 }
     }
 
-    /// Share of those who come that ask.
+    /// Share of those who complete their handshake that ask.
     fn asking(&self) -> f64 {
-        if self.seen < SEEN_MIN { 1.0 } else { (self.seen / self.entered).clamp(0.0, 1.0) }
+        if self.seen < SEEN_MIN { 1.0 } else { self.seen / self.proved.max(self.seen) }
     }
 
     /// Connections on their way.
@@ -119,7 +119,8 @@ mod tests {
         for tick in 0..ticks {
             let asked = if tick >= lag { admitted[tick - lag] } else { 5.0 };
             let entering = admitted[tick] + never;
-            history.push(Sums { seconds: 0.1, entering, asked, ..Sums::default() });
+            let proved = entering;
+            history.push(Sums { seconds: 0.1, entering, asked, proved, ..Sums::default() });
             coming.learn(&history);
         }
         (coming, history)

@@ -403,7 +403,6 @@ impl Controller for DefaultController {
             rate: self.throughput(),
             lately: self.history.recent(LATELY_DEPARTURES, LATELY_TICKS, TICKS_MAX).rate(),
         };
-        let stay = self.staying(tick.waiting).jobs;
         let open = signals.time.open.zip(signals.time.silent);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
@@ -411,7 +410,6 @@ impl Controller for DefaultController {
             shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
             shed.delay_s = self.coming.delay_s(&self.history);
             shed.effect(&tick, harmless, self.objective_s);
-            shed.staying(tick.sums.seconds, stay);
             shed.observe(&tick, &done, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm {

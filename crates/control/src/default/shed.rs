@@ -48,8 +48,6 @@ const TRIAL_FOLLOW: f64 = 0.15;
 const CYCLE_SECONDS_MAX: f64 = 5.0;
 /// A connection counts as living at most so long.
 const LIFE_SECONDS_MAX: f64 = 30.0;
-/// Seconds in which idle jobs that have ended are counted no more.
-const IDLE_GONE_SECONDS: f64 = 2.0;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 /// See [`TRIAL_PAUSE`].
@@ -171,13 +169,6 @@ impl Shed {
         (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
     }
 
-    /// Takes how many stay in flight while others complete: no more than that are idle. Slowly, as a
-    /// queue hides some of them for a moment.
-    pub(super) fn staying(&mut self, seconds: f64, jobs: f64) {
-        let gone = (self.idle - jobs).max(0.0);
-        self.idle -= gone * (1.0 - libm::exp(-seconds / IDLE_GONE_SECONDS));
-    }
-
     /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
     /// free and fast, is no queue that refusals shorten.
     pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
@@ -197,6 +188,7 @@ impl Shed {
     /// Takes a tick, and what the server completed.
     pub(super) fn observe(&mut self, tick: &Tick, done: &Done, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
+        self.idle = self.idle.min(tick.waiting);
         let target = self.target(objective_s);
         let short = tick.waiting < target / 2.0;
         let coming =

@@ -10,7 +10,7 @@ use crate::backends::Backends;
 use crate::controllers;
 use crate::holders::Holders;
 use crate::pooled::Pooled;
-use crate::silent::{cause, remedy};
+use crate::silent::{cause, is_known, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
@@ -183,6 +183,7 @@ impl Governor {
         sources: Option<&[SourceUse]>,
     ) -> Vec<(&'static str, String)> {
         let cause = cause(&sensed.signals);
+        self.holders.known(now, is_known(&sensed.signals));
         let lasting = self.holders.see(now, cause.is_some());
         if let Some(sources) = sources {
             self.holders.look(now, lasting, sources);

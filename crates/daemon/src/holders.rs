@@ -12,6 +12,8 @@ const LASTS: Nanos = Nanos::SECOND;
 /// A limit is lifted when for so long none of those it was set for held as many as it allows: longer than
 /// servers wait for a request.
 const LIFTED_AFTER: Nanos = Nanos::from_secs(60);
+/// A limit is let go when for so long it has not been known whether it is needed: with the others.
+const LOST_AFTER: Nanos = Nanos::from_secs(3);
 /// The least limit: one connection that is opened in advance, and one that is about to be used.
 const LIMIT_MIN: u32 = 2;
 /// Sources that a warning names.
@@ -26,12 +28,23 @@ pub(crate) struct Holders {
     limit: Option<(u32, Nanos)>,
     /// Those that hold most, at the last look.
     named: Vec<SourceUse>,
+    /// Since when it is not known whether there is a cause.
+    unknown: Option<Nanos>,
 }
 
 impl Holders {
     /// Goes on with the limit of a process before: because it works, there is no cause to see.
     pub(crate) fn inherit(&mut self, now: Nanos, limit: Option<u32>) {
         self.limit = limit.map(|limit| (limit, now));
+    }
+
+    /// Takes whether what a cause is made of is known: silence for long keeps no limit.
+    pub(crate) fn known(&mut self, now: Nanos, known: bool) {
+        if known {
+            self.unknown = None;
+        } else if now.since(*self.unknown.get_or_insert(now)) >= LOST_AFTER {
+            *self = Self::default();
+        }
     }
 
     /// Takes a tick: whether silent connections hold the service's workers now. True, if they have
@@ -228,6 +241,22 @@ mod tests {
         holders.look(seconds(70), true, &[source(1, 300, 0, 0)]);
         holders.expire(seconds(131));
         assert_eq!(holders.limit(), None, "also where nobody can look");
+    }
+
+    #[test]
+    fn silence_keeps_no_limit() {
+        let mut holders = Holders::default();
+        holders.look(seconds(5), true, &[source(1, 300, 0, 0)]);
+        for (at, known, limited) in [
+            (5, false, true),
+            (7, false, true),
+            (8, true, true),
+            (9, false, true),
+            (12, false, false),
+        ] {
+            holders.known(seconds(at), known);
+            assert_eq!(holders.limit().is_some(), limited, "{at} s");
+        }
     }
 
     #[test]

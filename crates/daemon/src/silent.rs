@@ -40,6 +40,11 @@ pub(crate) fn cause(signals: &Signals) -> Option<Cause> {
     (many && waits && free).then_some(Cause { held, open, queue })
 }
 
+/// Whether the accept queue is known, without which there is no cause.
+pub(crate) fn is_known(signals: &Signals) -> bool {
+    signals.queue.accept.is_some_and(|queue| queue.within(SIGNAL_AGE_MAX).is_some())
+}
+
 /// What an operator can do about it.
 pub(crate) fn remedy(cause: Cause, defer_accept: Option<bool>) -> String {
     let Cause { held, open, queue } = cause;

@@ -47,7 +47,7 @@ fn who_holds_the_workers_gets_a_limit_and_the_service_keeps_its_rate() {
     assert!(world.warns("192.0.2.1/32 (300)") && world.warns("TCP_DEFER_ACCEPT"));
     {
         let mut memory = world.memory.lock().unwrap();
-        memory.silent = None;
+        memory.silent = Some(0);
         memory.sources.clear();
     }
     (0..590).for_each(|_| drop(world.tick(Some(50))));
@@ -90,8 +90,26 @@ fn a_take_over_keeps_the_limit_for_as_long_as_it_may_be_needed() {
     let limits = ServiceLimits { source_max: Some(3), ..ServiceLimits::default() };
     let legacy = Legacy { limits: [("shop".into(), limits)].into(), ..Legacy::default() };
     let mut world = World::with(ONE, Some(legacy), FakePlane::default());
+    world.memory.lock().unwrap().silent = Some(0);
     (0..590).for_each(|_| drop(world.tick(Some(50))));
     assert_eq!(written(&world), [Some(3)], "while it works there is no cause to see");
     (0..40).for_each(|_| drop(world.tick(Some(50))));
     assert_eq!(written(&world), [Some(3), None], "a minute later it is lifted");
+}
+
+#[test]
+fn a_limit_on_sources_is_let_go_where_nobody_can_tell_whether_it_is_needed() {
+    let mut world = World::new(ONE);
+    {
+        let mut memory = world.memory.lock().unwrap();
+        memory.silent = Some(300);
+        memory.sources = vec![source(0, 1, (300, 300))];
+    }
+    (0..20).for_each(|_| drop(world.tick(Some(50))));
+    assert_eq!(written(&world), [None, Some(2)]);
+    world.memory.lock().unwrap().silent = None;
+    (0..29).for_each(|_| drop(world.tick(Some(50))));
+    assert_eq!(written(&world), [None, Some(2)], "as long as the others");
+    (0..5).for_each(|_| drop(world.tick(Some(50))));
+    assert_eq!(written(&world), [None, Some(2), None]);
 }

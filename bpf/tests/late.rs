@@ -242,7 +242,7 @@ const CANARIES: [Canary; 24] = [
     (LATE_H, "h.tcp.ack = bpf_htonl(p->ack);", "h.tcp.ack = 0;"),
     (LATE_H, "if (sk->state == TG_STATE_LISTEN)", "if (sk->state != TG_STATE_REQUEST)"),
     (LATE_H, "\tbpf_sk_release(sk);\n\treturn late;", "\treturn late;"),
-    (LATE_H, "\tbpf_sk_release(sk);\n\treturn taken", "\treturn taken"),
+    (LATE_H, "\tbpf_sk_release(sk);\n\tif (taken)", "\tif (taken)"),
     (LATE_H, "sk->state != TG_STATE_LISTEN && sk->state != TG_STATE_REQUEST", "0"),
     (LATE_H, "&& sk->state != TG_STATE_REQUEST;", ";"),
     (LATE_H, "!= TG_TCP_ACK ||", "== 0xff ||"),

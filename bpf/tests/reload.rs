@@ -186,7 +186,7 @@ fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Drop);
 }
 
-/// Opens a connection that waits for a response, by its three packets.
+/// Opens a connection that waits for a response: handshake, request, and the server's ACK of it.
 fn open(plane: &TestPlane, client_port: u16) {
     let at = |flags, numbers, payload| Segment {
         client: CLIENT,
@@ -199,6 +199,7 @@ fn open(plane: &TestPlane, client_port: u16) {
     plane.run(TestHook::Xdp, &segment(&at(0x02, (10, 0), 0), false)).unwrap();
     plane.run(TestHook::Egress, &segment(&at(0x12, (77, 11), 0), true)).unwrap();
     plane.run(TestHook::Xdp, &segment(&at(0x18, (11, 78), 100), false)).unwrap();
+    plane.run(TestHook::Egress, &segment(&at(0x10, (78, 111), 0), true)).unwrap();
 }
 
 #[test]
@@ -224,7 +225,9 @@ fn only_an_ack_that_names_the_servers_isn_opens_a_connection() {
     assert_eq!((totals.open, totals.silent, totals.waiting), (1, 1, 0), "once");
     plane.run(TestHook::Xdp, &segment(&at(0x18, (11, 78), 100), false)).unwrap();
     let totals = plane.totals(0).unwrap();
-    assert_eq!((totals.open, totals.silent, totals.waiting), (1, 0, 1), "a request");
+    assert_eq!((totals.open, totals.silent, totals.waiting), (1, 0, 0), "a request");
+    plane.run(TestHook::Egress, &segment(&at(0x10, (78, 111), 0), true)).unwrap();
+    assert_eq!(plane.totals(0).unwrap().waiting, 1, "and the server has it");
     // A reset in between ends it, and its wait.
     plane.run(TestHook::Tc, &segment(&at(0x04, (111, 0), 0), false)).unwrap();
     let totals = plane.totals(0).unwrap();

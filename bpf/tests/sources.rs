@@ -114,6 +114,7 @@ impl World<'_> {
         self.give(conn, true, |p| p.syn());
         conn.server += 1;
         self.give(conn, false, |p| p);
+        self.give(conn, true, |p| p); // the stack has the connection
         conn
     }
 

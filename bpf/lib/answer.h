@@ -2,8 +2,9 @@
 /*
  * The answer to what is rejected (RFC 9293, 3.10.7.1). To a SYN: RST and ACK,
  * sequence 0, acknowledging what the SYN carried. To a packet with an ACK: a RST
- * with the sequence number that it expects. One packet, never longer than the
- * SYN, capped per CPU; never to a group or to an address that no host can have.
+ * with the sequence number that it expects. One packet, never longer than what
+ * it answers, capped per CPU; never to a group or to an address that no host can
+ * have.
  * IP options, extension headers and payload are not echoed, VLAN tags stay.
  */
 #ifndef TG_ANSWER_H

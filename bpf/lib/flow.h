@@ -424,9 +424,10 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 }
 
 /*
- * A copy of a SYN that passed, whose handshake has not ended: 1 if it passes,
- * too, TG_COPY_IGNORED if the server has not replied to the first. Where the server's stack keeps a socket for the first one, that says it
- * (lib/queue.h); behind SYN cookies, and on a router, nothing but the note does.
+ * A copy of a SYN that passed, whose handshake has not ended: 1 if it passes, too,
+ * TG_COPY_IGNORED if the server has not replied to the first. Where the server's
+ * stack keeps a socket for the first one, that says it (lib/queue.h); behind SYN
+ * cookies, and on a router, nothing but the note does.
  * No more copies than a client sends by itself (Linux: tcp_syn_linear_timeouts, 4
  * since 6.5, and tcp_syn_retries, 6; the last after 67 s), and not in quick
  * succession: one SYN that was paid for must not let a flood in.

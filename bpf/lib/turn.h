@@ -432,6 +432,17 @@ static __always_inline void tg_turn_follows(const struct tg_flow *flow,
 		       0);
 }
 
+/*
+ * What the next request has to acknowledge. Tickets and control frames are not of
+ * it: a client asks behind its Finished, while they are on the way to it.
+ */
+static __always_inline void tg_turn_spoke(struct tg_flow_way *way,
+					  const struct tg_packet *p)
+{
+	way->reply = p->seq + 1;
+	way->server |= TG_SERVER_SPOKE;
+}
+
 /* A payload of the server's that is looked at; returns the word that now holds. */
 static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 					    const struct tg_flow *flow,
@@ -443,20 +454,22 @@ static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 
 	if (!way)
 		return meta;
-	way->reply = p->seq + 1;
-	way->server |= TG_SERVER_SPOKE;
 	if (meta & TG_FLOW_WAITING && !(meta & TG_FLOW_TURN)) {
+		tg_turn_spoke(way, p);
 		tg_turn_handshake(flow, way, &meta);
 		return meta;
 	}
 	ask = tg_turn_ask(way, meta);
 	tg_said_server(ctx, p, &ask);
 	if (way->server & TG_SERVER_CANDIDATE) {
+		tg_turn_spoke(way, p);
 		tg_turn_follows(flow, way, &meta, &ask);
 		return meta;
 	}
 	if (ask.talk == TG_TALK_TLS12 || ask.talk == TG_TALK_TLS13)
 		tg_turn_records(&ask, way, tg_flights_of(meta), meta);
+	if (ask.said != TG_SAID_CONTROL)
+		tg_turn_spoke(way, p);
 	if (!ask.h2 && meta & TG_FLOW_H2)
 		tg_turn_change(flow, &meta, TG_FLOW_H2, 0);
 	if (!(meta & TG_FLOW_TURN)) {

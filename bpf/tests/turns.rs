@@ -299,6 +299,39 @@ fn tickets_apart_are_learned_from_clients_that_ask_nothing() {
     });
 }
 
+/// Tickets, and control frames of HTTP/2, are on their way to the client while its request is on the way to
+/// the server: on any line that is longer than this machine.
+#[test]
+fn a_request_may_cross_tickets_and_control_frames() {
+    let both = [sealed(TICKET), sealed(TICKET)].concat();
+    let apart = [sealed(TICKET), sealed(TICKET)];
+    for tickets in [&[both][..], &apart[..]] {
+        with(|d| {
+            let mut d = learn(d, tickets, &sealed(700));
+            let before = d.ack();
+            handshake13(&mut d, &[]);
+            d.ask(&finished());
+            let mut unseen = 0;
+            for segment in tickets {
+                d.say(segment);
+                unseen += segment.len() as u32;
+            }
+            assert_eq!(d.ask_behind(&sealed(120), unseen).waiting, 1, "it has no ticket yet");
+            let s = d.wait_ms(20).say(&sealed(700));
+            assert_eq!((s.waiting, s.unknown), (0, before.unknown));
+            assert_eq!(s.first_bytes - before.first_bytes, 1);
+            assert_eq!(d.ask_behind(&sealed(500), 722).waiting, 0, "during the response");
+        });
+    }
+    with(|mut d| {
+        handshake13(&mut d, &["h2", "http/1.1"]);
+        d.ask(&[finished(), sealed(PREFACE)].concat());
+        d.say(&sealed(24)); // SETTINGS
+        assert_eq!(d.ask_behind(&sealed(61), 46).waiting, 1, "it has no settings yet");
+        assert_eq!(what(d.say(&sealed(700))), (0, 0, 1, 0));
+    });
+}
+
 /// The second ticket shares its segment with the beginning of HTTP/2.
 #[test]
 fn a_ticket_alone_and_one_with_settings_are_a_flight_of_two() {

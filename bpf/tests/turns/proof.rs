@@ -36,13 +36,14 @@ const UNREACHABLE: [Unreachable; 5] = [
 ];
 
 /// Bugs about what begins an exchange, and when.
-const BEGINS: [Canary; 9] = [
+const BEGINS: [Canary; 10] = [
     (
         "bpf/lib/turn.h",
         "    (__s32)(p->seq - way->client_next) < 0)\n\t\treturn 0;",
         "    0)\n\t\treturn 0;",
     ),
     ("bpf/lib/turn.h", "(__s32)(p->ack - way->reply) >= 0;", "1;"),
+    ("bpf/lib/turn.h", "if (ask.said != TG_SAID_CONTROL)\n\t\ttg_turn_spoke", "tg_turn_spoke"),
     ("bpf/lib/turn.h", "&meta, TG_FLOW_WAITING, 0);", "&meta, 0, 0);"),
     ("bpf/lib/turn.h", "way->client |= TG_CLIENT_SLOW;", ""),
     ("bpf/lib/turn.h", "if (!way || (__s32)(p->seq - way->client_next) < 0)", "if (!way)"),
@@ -119,6 +120,7 @@ scenes![
     super::tls13_is_timed_from_the_hello_without_what_the_client_takes,
     super::a_finished_alone_is_no_request,
     super::tickets_are_learned_and_then_the_request_still_waits,
+    super::a_request_may_cross_tickets_and_control_frames,
     super::tickets_apart_are_learned_from_clients_that_ask_nothing,
     super::a_ticket_alone_and_one_with_settings_are_a_flight_of_two,
     super::without_tickets_a_small_response_is_one,

@@ -200,7 +200,7 @@ const SERVICES: &[Metric] = &[
     counter(
         "service_verdicts",
         "syns",
-        "Verdicts on new work. With shadow=\"true\" a refusal was only computed and the SYN passed: its count is an upper bound of what enforcing would refuse, because refused clients would have tried again elsewhere or given up.",
+        "Verdicts on new work, and refusals of late requests (reason late). With shadow=\"true\" a refusal was only computed and the SYN passed: its count is an upper bound of what enforcing would refuse, because refused clients would have tried again elsewhere or given up.",
         &["service", "class", "verdict", "reason", "shadow"],
         |s, out| {
             each(s, |v| {

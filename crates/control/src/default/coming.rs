@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn the_lag_is_found_whatever_it_is_and_whoever_never_asks() {
         for lag in [0, 1, 2, 3, 7, LAGS] {
-            for never in [0.0, 3.0] {
+            for never in [0.0, 6.0] {
                 let (coming, history) = learned(lag, never, 200);
                 let told = if lag > 1 { 0.1 * lag as f64 } else { 0.0 };
                 let delay_s = coming.delay_s(&history);

@@ -287,12 +287,10 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 			at = alike;
 			way->flight = bytes;
 			way->flight_records = alike;
-		} else if (!known && !way->flight_records &&
-			   !(way->server & TG_SERVER_PREAMBLE) &&
-			   !(way->client & TG_CLIENT_EARLY) &&
-			   tg_flight_possible(ask, alike)) {
+		} else if (tg_flight_goes_on(ask, way, alike)) {
+			/* more of them than are known, perhaps */
 			way->flight = bytes;
-			way->flight_records = alike;
+			way->flight_records += alike;
 			way->server |= TG_SERVER_CANDIDATE;
 			return 0;
 		}

@@ -25,6 +25,8 @@ const LEARN: u64 = 10;
 const MEASURED: u64 = 4;
 /// Requests of a connection.
 const REQUESTS: u64 = 3;
+/// How far clients are on a line, one way: what both sides say at once crosses.
+const LINE_MS: u32 = 10;
 
 /// A server of OpenSSL, by Python: keep-alive, a page after a pause. Arguments: key and certificate, the
 /// largest version, a curve, session tickets, whether clients need a certificate.
@@ -175,33 +177,69 @@ fn measure_but(about: &str, dataplane: &Dataplane, unseen: u64, run: impl Fn(u64
     assert!((DELAY_MS..DELAY_MS + 150.0).contains(&mean_ms), "{about}: {mean_ms} ms");
 }
 
+/// A pair of peers of OpenSSL: the words of [`OPENSSL_SERVER`], whether sessions are resumed.
+struct Openssl {
+    about: &'static str,
+    version: &'static str,
+    curve: &'static str,
+    tickets: &'static str,
+    mutual: bool,
+    resume: &'static str,
+}
+
+impl Openssl {
+    const fn new(about: &'static str, version: &'static str) -> Self {
+        Self { about, version, curve: "-", tickets: "2", mutual: false, resume: "no" }
+    }
+
+    fn measure(&self, net: &Net, (key, cert): &(String, String)) {
+        let mut words = vec!["python3", "-c", OPENSSL_SERVER, key, cert];
+        let mutual = if self.mutual { "yes" } else { "no" };
+        words.extend([self.version, self.curve, self.tickets, mutual]);
+        let _server = Server::new(net, &words);
+        let dataplane = dataplane(net, AttachMode::Xdp);
+        let (key, cert) = if self.mutual { (&**key, &**cert) } else { ("-", "-") };
+        measure(self.about, &dataplane, |connections| {
+            let counts = [connections.to_string(), REQUESTS.to_string()];
+            let words = ["python3", "-c", OPENSSL_CLIENT, &counts[0], &counts[1]];
+            client(net, &[&words[..], &[self.resume, key, cert]].concat());
+        });
+    }
+}
+
+const TLS13: Openssl = Openssl::new("TLS 1.3", "TLSv1_3");
+const TLS12: Openssl = Openssl::new("TLS 1.2", "TLSv1_2");
+const OPENSSL: [Openssl; 9] = [
+    TLS13,
+    Openssl { about: "TLS 1.3, one ticket", tickets: "1", ..TLS13 },
+    Openssl { about: "TLS 1.3 without tickets", tickets: "0", ..TLS13 },
+    Openssl { about: "TLS 1.3 resumed", resume: "yes", ..TLS13 },
+    Openssl { about: "TLS 1.3 after HelloRetryRequest", curve: "secp384r1", ..TLS13 },
+    Openssl { about: "TLS 1.3 with client certificates", mutual: true, ..TLS13 },
+    TLS12,
+    Openssl { about: "TLS 1.2 resumed", resume: "yes", ..TLS12 },
+    Openssl { about: "TLS 1.2 with client certificates", mutual: true, ..TLS12 },
+];
+
+fn dataplane(net: &Net, attach: AttachMode) -> Dataplane {
+    Dataplane::start(&plan(vec![net.interface(attach)], Action::Drop)).unwrap()
+}
+
 #[test]
 fn exchanges_of_openssl_are_seen_as_they_are() {
     let place = tempfile::tempdir().unwrap();
-    let (key, cert) = certificate(place.path());
-    for (about, version, curve, tickets, resume, mutual) in [
-        ("TLS 1.3", "TLSv1_3", "-", "2", "no", "no"),
-        ("TLS 1.3, one ticket", "TLSv1_3", "-", "1", "no", "no"),
-        ("TLS 1.3 without tickets", "TLSv1_3", "-", "0", "no", "no"),
-        ("TLS 1.3 resumed", "TLSv1_3", "-", "2", "yes", "no"),
-        ("TLS 1.3 after HelloRetryRequest", "TLSv1_3", "secp384r1", "2", "no", "no"),
-        ("TLS 1.3 with client certificates", "TLSv1_3", "-", "2", "no", "yes"),
-        ("TLS 1.2", "TLSv1_2", "-", "2", "no", "no"),
-        ("TLS 1.2 resumed", "TLSv1_2", "-", "2", "yes", "no"),
-        ("TLS 1.2 with client certificates", "TLSv1_2", "-", "2", "no", "yes"),
-    ] {
-        let net = Net::new();
-        let mut words = vec!["python3", "-c", OPENSSL_SERVER, &key, &cert];
-        words.extend([version, curve, tickets, mutual]);
-        let _server = Server::new(&net, &words);
-        let plan = plan(vec![net.interface(AttachMode::Xdp)], Action::Drop);
-        let dataplane = Dataplane::start(&plan).unwrap();
-        let (key, cert) = if mutual == "yes" { (&*key, &*cert) } else { ("-", "-") };
-        measure(about, &dataplane, |connections| {
-            let counts = [connections.to_string(), REQUESTS.to_string()];
-            let words = ["python3", "-c", OPENSSL_CLIENT, &counts[0], &counts[1]];
-            client(&net, &[&words[..], &[resume, key, cert]].concat());
-        });
+    let certificate = certificate(place.path());
+    for peers in OPENSSL {
+        peers.measure(&Net::new(), &certificate);
+    }
+}
+
+#[test]
+fn exchanges_of_openssl_over_a_line_are_seen_as_they_are() {
+    let place = tempfile::tempdir().unwrap();
+    let certificate = certificate(place.path());
+    for peers in OPENSSL {
+        peers.measure(&Net::far(LINE_MS), &certificate);
     }
 }
 
@@ -209,14 +247,13 @@ fn exchanges_of_openssl_are_seen_as_they_are() {
 fn exchanges_of_http2_are_seen_as_they_are() {
     let place = tempfile::tempdir().unwrap();
     let (key, cert) = certificate(place.path());
-    let net = Net::new();
-    let _server = Server::new(&net, &["node", "-e", NODE_SERVER, &key, &cert]);
-    let plan = plan(vec![net.interface(AttachMode::Tcx)], Action::Drop);
-    let dataplane = Dataplane::start(&plan).unwrap();
-    measure("HTTP/2 of Node.js", &dataplane, |connections| {
-        let counts = [connections.to_string(), REQUESTS.to_string()];
-        client(&net, &["node", "-e", NODE_CLIENT, &counts[0], &counts[1]]);
-    });
+    for net in [Net::new(), Net::far(LINE_MS)] {
+        let _server = Server::new(&net, &["node", "-e", NODE_SERVER, &key, &cert]);
+        measure("HTTP/2 of Node.js", &dataplane(&net, AttachMode::Tcx), |connections| {
+            let counts = [connections.to_string(), REQUESTS.to_string()];
+            client(&net, &["node", "-e", NODE_CLIENT, &counts[0], &counts[1]]);
+        });
+    }
 }
 
 /// Builds the peers of Go; `None` would be a test that proves nothing: `make setup` installs Go.
@@ -245,14 +282,13 @@ fn exchanges_of_go_are_seen_as_they_are() {
     let (key, cert) = certificate(place.path());
     let peer = go_peer(place.path());
     for (about, major) in [("HTTP/1.1 of Go", "1"), ("HTTP/2 of Go", "2")] {
-        let net = Net::new();
-        let _server = Server::new(&net, &[&peer, "server", &key, &cert]);
-        let plan = plan(vec![net.interface(AttachMode::Xdp)], Action::Drop);
-        let dataplane = Dataplane::start(&plan).unwrap();
-        measure(about, &dataplane, |connections| {
-            let counts = [connections.to_string(), REQUESTS.to_string()];
-            client(&net, &[&peer, "client", major, &counts[0], &counts[1]]);
-        });
+        for net in [Net::new(), Net::far(LINE_MS)] {
+            let _server = Server::new(&net, &[&peer, "server", &key, &cert]);
+            measure(about, &dataplane(&net, AttachMode::Xdp), |connections| {
+                let counts = [connections.to_string(), REQUESTS.to_string()];
+                client(&net, &[&peer, "client", major, &counts[0], &counts[1]]);
+            });
+        }
     }
 }
 
@@ -265,13 +301,12 @@ fn exchanges_of_rustls_are_seen_as_they_are() {
         // early data look like a part of the handshake
         ("early data of rustls", Talk::Early, 1),
     ] {
-        let net = Net::new();
-        rustls_peer::Server::start(&net, place.path(), talk);
-        let plan = plan(vec![net.interface(AttachMode::Xdp)], Action::Drop);
-        let dataplane = Dataplane::start(&plan).unwrap();
-        let client = rustls_peer::Client::new(talk);
-        measure_but(about, &dataplane, unseen, |connections| {
-            client.run(&net, connections, REQUESTS);
-        });
+        for net in [Net::new(), Net::far(LINE_MS)] {
+            rustls_peer::Server::start(&net, place.path(), talk);
+            let client = rustls_peer::Client::new(talk);
+            measure_but(about, &dataplane(&net, AttachMode::Xdp), unseen, |connections| {
+                client.run(&net, connections, REQUESTS);
+            });
+        }
     }
 }

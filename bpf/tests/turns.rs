@@ -299,6 +299,32 @@ fn tickets_apart_are_learned_from_clients_that_ask_nothing() {
     });
 }
 
+/// A server that waits for an acknowledgement of its first ticket (Nagle) sends the second behind the request.
+#[test]
+fn tickets_on_both_sides_of_a_request_are_learned() {
+    for known in [false, true] {
+        with(|mut d| {
+            if known {
+                d = learn(d, &[sealed(TICKET)], &sealed(700));
+            }
+            for n in 0..12 {
+                handshake13(&mut d, &[]);
+                d.ask(&finished());
+                d.say(&sealed(TICKET));
+                assert_eq!(d.ask(&sealed(120)).waiting, 1);
+                let s = d.say(&sealed(TICKET));
+                // two votes a connection
+                let learned = if known { 1 } else { 4 };
+                assert_eq!(s.waiting, i32::from(n >= learned), "connection {n}");
+                let s = d.wait_ms(20).say(&sealed(700));
+                assert_eq!((s.waiting, s.unknown), (0, 0));
+                d.server_fin();
+                d = d.next();
+            }
+        });
+    }
+}
+
 /// Tickets, and control frames of HTTP/2, are on their way to the client while its request is on the way to
 /// the server: on any line that is longer than this machine.
 #[test]

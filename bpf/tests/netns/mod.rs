@@ -5,10 +5,12 @@
 //!  client namespace              server namespace
 //!  c0 10.77.0.2, fd77::2 ─────── s0 10.77.0.1, fd77::1   (the hooks go here)
 //! ```
+//!
+//! Or two TAP devices, and a process between them that keeps each frame back for a while: a line.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_bpf::{
@@ -23,7 +25,38 @@ pub(crate) struct Net {
     pub(crate) client: PathBuf,
     pub(crate) server: PathBuf,
     names: [String; 2],
+    line: Option<Child>,
 }
+
+/// A line between two namespaces (the files of both, and how far apart they are in milliseconds): what
+/// comes from one end is given to the other so much later. Every kernel has TAP, few have netem.
+const LINE: &str = r"
+import ctypes, fcntl, os, select, struct, sys, time
+from collections import deque
+TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454ca, 0x0002, 0x1000
+libc = ctypes.CDLL(None, use_errno=True)
+def tap(space, name):
+    with open(space) as file:
+        if libc.setns(file.fileno(), 0): raise OSError(ctypes.get_errno(), 'setns')
+    device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, TUNSETIFF, struct.pack('16sH22x', name, IFF_TAP | IFF_NO_PI))
+    return device
+far = float(sys.argv[3]) / 1000
+ends = [tap(sys.argv[1], b'c0'), tap(sys.argv[2], b's0')]
+other = {ends[0]: ends[1], ends[1]: ends[0]}
+on_the_way = {end: deque() for end in ends}
+while True:
+    dues = [frames[0][0] for frames in on_the_way.values() if frames]
+    patience = max(0, min(dues) - time.monotonic()) if dues else None
+    for end in select.select(ends, [], [], patience)[0]:
+        try:
+            while True: on_the_way[other[end]].append((time.monotonic() + far, os.read(end, 65536)))
+        except OSError: pass
+    for end, frames in on_the_way.items():
+        while frames and frames[0][0] <= time.monotonic():
+            try: os.write(end, frames.popleft()[1])
+            except OSError: pass
+";
 
 pub(crate) fn sh(command: &str) {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
@@ -32,16 +65,42 @@ pub(crate) fn sh(command: &str) {
 
 impl Net {
     pub(crate) fn new() -> Self {
+        let net = Self::spaces();
+        net.plug();
+        net
+    }
+
+    /// Both ends of a line that takes so long one way.
+    pub(crate) fn far(ms: u32) -> Self {
+        let mut net = Self::spaces();
+        let line = Command::new("python3")
+            .args(["-c", LINE])
+            .args([&net.client, &net.server])
+            .arg(ms.to_string())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        net.line = Some(line);
+        let [c, s] = &net.names;
+        let has = |space: &str, device: &str| {
+            let words = ["-n", space, "link", "show", device];
+            Command::new("ip").args(words).output().unwrap().status.success()
+        };
+        wait_for("the line is there", || has(c, "c0") && has(s, "s0"));
+        net.address();
+        net
+    }
+
+    fn spaces() -> Self {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("tgbpf{}x{n}", std::process::id());
         let names = [format!("{id}c"), format!("{id}s")];
         let path = |name: &String| Path::new("/run/netns").join(name);
-        let net = Self { client: path(&names[0]), server: path(&names[1]), names };
+        let net = Self { client: path(&names[0]), server: path(&names[1]), names, line: None };
         let [c, s] = &net.names;
         sh(&format!(
             "ip netns add {c}; ip netns add {s}; ip -n {s} link set lo up; ip -n {c} link set lo up"
         ));
-        net.plug();
         net
     }
 
@@ -50,10 +109,17 @@ impl Net {
         let [c, s] = &self.names;
         sh(&format!(
             "ip -n {s} link add s0 type veth peer name c0 netns {c}
-             ip -n {s} addr add 10.77.0.1/24 dev s0; ip -n {s} addr add fd77::1/64 dev s0 nodad
-             ip -n {c} addr add 10.77.0.2/24 dev c0; ip -n {c} addr add fd77::2/64 dev c0 nodad
-             ip -n {s} link set s0 up; ip -n {c} link set c0 up
              nsenter --net=/run/netns/{c} ethtool -K c0 gro on"
+        ));
+        self.address();
+    }
+
+    fn address(&self) {
+        let [c, s] = &self.names;
+        sh(&format!(
+            "ip -n {s} addr add 10.77.0.1/24 dev s0; ip -n {s} addr add fd77::1/64 dev s0 nodad
+             ip -n {c} addr add 10.77.0.2/24 dev c0; ip -n {c} addr add fd77::2/64 dev c0 nodad
+             ip -n {s} link set s0 up; ip -n {c} link set c0 up"
         ));
     }
 
@@ -74,6 +140,10 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
+        if let Some(line) = &mut self.line {
+            let _ = line.kill();
+            let _ = line.wait();
+        }
         for name in &self.names {
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }

@@ -121,6 +121,7 @@ scenes![
     super::a_finished_alone_is_no_request,
     super::tickets_are_learned_and_then_the_request_still_waits,
     super::a_request_may_cross_tickets_and_control_frames,
+    super::tickets_on_both_sides_of_a_request_are_learned,
     super::tickets_apart_are_learned_from_clients_that_ask_nothing,
     super::a_ticket_alone_and_one_with_settings_are_a_flight_of_two,
     super::without_tickets_a_small_response_is_one,

@@ -9,11 +9,17 @@
 //! connections are most alike, tick by tick: arrivals vary by chance, and who asks varies alike,
 //! later. Levels need not be known, so those that never ask, and those of before the start, do no
 //! harm. Of those on their way only the share counts that asked before.
+//!
+//! A server that is pressed lets them wait for the handshake of TLS before they can ask. That is a
+//! queue of its own, in which they are in flight, and no way. So a tick teaches only when nothing was
+//! alarmed for some time, before it and after: an overload shows in the counts before it is alarmed.
 
 use crate::history::{History, Sums};
 
 /// Longest lag that is looked for, in ticks.
 pub(super) const LAGS: usize = 20;
+/// Ticks after which one without an alarm was calm.
+const SETTLED: usize = 10;
 /// Connections after which older ones have lost most of their weight.
 const MEMORY: f64 = 2048.0;
 /// Fewest connections that say something.
@@ -31,22 +37,26 @@ pub(super) struct Coming {
     seen: f64,
     proved: f64,
     lag: usize,
+    /// Ticks without an alarm, up to now.
+    calm: usize,
     /// What a process before has learned, in seconds, until enough was seen.
     before_s: Option<f64>,
 }
 
 impl Coming {
-    /// Takes the last tick of `history`.
-    pub(super) fn learn(&mut self, history: &History) {
-        if history.len() <= LAGS {
+    /// Takes a tick of `history`, whose last one was calm, or was not.
+    pub(super) fn learn(&mut self, history: &History, calm: bool) {
+        self.calm = if calm { self.calm.saturating_add(1) } else { 0 };
+        if self.calm.min(history.len()) <= SETTLED + LAGS {
             return;
         }
-        let Sums { asked, proved, .. } = history.last(1);
+        let tick = |back: usize| history.between(SETTLED + back + 1, SETTLED + back);
+        let Sums { asked, proved, .. } = tick(0);
         let keep = libm::exp(-asked / MEMORY);
         self.seen = keep * self.seen + asked;
         self.proved = keep * self.proved + proved;
         for (lag, difference) in self.differences.iter_mut().enumerate() {
-            let off = asked - history.between(lag + 1, lag).entering;
+            let off = asked - tick(lag).entering;
             *difference = keep * *difference + off * off;
         }
         if self.seen < SEEN_MIN {
@@ -92,9 +102,10 @@ impl Coming {
         if lag > 1 {
             self.asking() * history.last(lag).entering
         } else {
-            // Those who ask at once differ by what a tick cuts off.
-            let Sums { entering, asked, .. } = history.last(near_ticks);
-            entering - asked
+            // Those who ask at once differ by what a tick cuts off. How many of the admitted are real
+            // is an estimate beside a flood; who has completed the handshake is counted.
+            let Sums { proved, asked, .. } = history.last(near_ticks);
+            proved - asked
         }
     }
 }
@@ -121,7 +132,7 @@ mod tests {
             let entering = admitted[tick] + never;
             let proved = entering;
             history.push(Sums { seconds: 0.1, entering, asked, proved, ..Sums::default() });
-            coming.learn(&history);
+            coming.learn(&history, true);
         }
         (coming, history)
     }
@@ -143,13 +154,32 @@ mod tests {
         }
     }
 
+    /// A crowd comes, and the server answers handshakes as it can; that is alarmed half a second later.
+    #[test]
+    fn the_onset_of_an_overload_teaches_nothing() {
+        let (mut coming, mut history) = learned(0, 0.0, 200);
+        for tick in 0..100 {
+            let entering = 80.0;
+            history.push(Sums {
+                seconds: 0.1,
+                entering,
+                asked: 25.0,
+                proved: entering,
+                ..Sums::default()
+            });
+            coming.learn(&history, tick < 5);
+        }
+        assert!(coming.delay_s(&history) <= 0.0, "{}", coming.delay_s(&history));
+        assert!((coming.asking() - 1.0).abs() < 1e-9, "all of them will ask");
+    }
+
     #[test]
     fn little_seen_and_a_lag_beyond_all_tell_nothing() {
         let (coming, history) = learned(3, 0.0, LAGS + 4);
         assert!(coming.delay_s(&history) <= 0.0);
         let mut goes_on = Coming::default();
         goes_on.take(0.4);
-        goes_on.learn(&history);
+        goes_on.learn(&history, true);
         assert!((goes_on.delay_s(&history) - 0.4).abs() < 1e-9, "it stands until enough was seen");
         assert!((goes_on.kept(&history) - 0.4).abs() < 1e-9);
         // the next process has ticks of another length

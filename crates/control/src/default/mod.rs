@@ -421,8 +421,9 @@ impl Controller for DefaultController {
             }
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
-            self.coming.learn(&self.history);
         }
+        let calm = self.shed.is_none() && families.is_empty() && !self.stall.is_on();
+        self.coming.learn(&self.history, calm);
         self.last = match &self.shed {
             Some(shed) => self.shedding(shed, tick.waiting, mode),
             None => self.calm(families),

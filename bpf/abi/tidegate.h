@@ -271,7 +271,7 @@ struct tg_flow_way {
 	 */
 	__u64 request_ns;
 	__u32 client_next;	/* after the first segment of the last turn */
-	__u32 reply;		/* after the first byte that the server said */
+	__u32 reply;		/* after the first byte of what the server said last */
 	__u16 exchanges;	/* that it had; no more than fit */
 	__u16 flight;		/* bytes of a record that may be a ticket */
 	__u8 flight_records;	/* of that size that were seen */

@@ -94,7 +94,8 @@ struct tg_said_ask {
 	__u8 count;		/* of records */
 	__u8 exact;		/* 1: the last record ends with the segment */
 	__u8 had_cert;		/* a segment before held a certificate */
-	__u8 pad[2];
+	__u8 tickets;		/* out: of the records at its head, lib/turn.h */
+	__u8 pad;
 	struct tg_record record[TG_RECORDS_MAX];
 };
 

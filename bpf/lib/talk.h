@@ -24,7 +24,7 @@ enum tg_talk {
 #define TG_CLIENT_EARLY 64	/* its request came with its hello (0-RTT) */
 
 /* and of its server. */
-#define TG_SERVER_SPOKE 1	/* the server has sent payload */
+#define TG_SERVER_SPOKE 1	/* it has said what a client acknowledges */
 #define TG_SERVER_ANSWERED 2	/* … and a response */
 #define TG_SERVER_PREAMBLE 4	/* its first record after the handshake is over */
 #define TG_SERVER_CANDIDATE 8	/* a flight, if more follows */

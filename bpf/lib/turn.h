@@ -109,6 +109,8 @@ __noinline int tg_flight_vote(struct tg_flights *flights, __u16 bytes,
 				f->votes -= f->votes > 1 ? 2 : 1;
 			if (up && f->records < records)
 				f->records = records;
+			else if (!up && f->records == records && records > 1)
+				f->records--;
 			return 0;
 		}
 		if (f->votes < least->votes)
@@ -181,6 +183,14 @@ static __always_inline int tg_flight_before(const struct tg_said_ask *ask,
 	return next && next <= TG_PREAMBLE_MAX;
 }
 
+/* 1: so many records more of this size are one flight with those before them. */
+static __always_inline int tg_flight_fits(const struct tg_flow_way *way,
+					  __u16 bytes, __u32 alike)
+{
+	return (!way->flight_records || way->flight == bytes) &&
+	       way->flight_records + alike <= TG_FLIGHT_RECORDS_MAX;
+}
+
 /* 1: a segment that may begin a flight, or go on with it. */
 static __always_inline int tg_flight_goes_on(const struct tg_said_ask *ask,
 					     const struct tg_flow_way *way,
@@ -189,9 +199,7 @@ static __always_inline int tg_flight_goes_on(const struct tg_said_ask *ask,
 	return !(way->server & TG_SERVER_PREAMBLE) &&
 	       !(way->client & TG_CLIENT_EARLY) &&
 	       tg_flight_possible(ask, alike) &&
-	       (!way->flight_records ||
-		way->flight == ask->record[0].length) &&
-	       way->flight_records + alike <= TG_FLIGHT_RECORDS_MAX;
+	       tg_flight_fits(way, ask->record[0].length, alike);
 }
 
 /* ---- the server's records ---- */
@@ -282,19 +290,20 @@ __noinline int tg_turn_records(struct tg_said_ask *ask, struct tg_flow_way *way,
 			at = at < alike ? at : alike;
 			way->flight = bytes;
 			way->flight_records += at;
-		} else if (!known && !way->flight_records &&
+		} else if (tg_flight_fits(way, bytes, alike) &&
 			   tg_flight_before(ask, alike)) {
 			at = alike;
 			way->flight = bytes;
-			way->flight_records = alike;
+			way->flight_records += alike;
 		} else if (tg_flight_goes_on(ask, way, alike)) {
-			/* more of them than are known, perhaps */
+			/* the first of a size, or more of it than are known */
 			way->flight = bytes;
 			way->flight_records += alike;
 			way->server |= TG_SERVER_CANDIDATE;
 			return 0;
 		}
 	}
+	ask->tickets = at;
 	at = tg_turn_preamble(ask, way, flights, at);
 	ask->said = tg_turn_rest(ask, at);
 	return 0;
@@ -431,14 +440,24 @@ static __always_inline void tg_turn_follows(const struct tg_flow *flow,
 }
 
 /*
- * What the next request has to acknowledge. Tickets and control frames are not of
- * it: a client asks behind its Finished, while they are on the way to it.
+ * What the next request has to acknowledge. Tickets and control frames before any
+ * request are not of it: a client asks behind its Finished, while they are on the
+ * way to it. Those that come behind a request are: what does not acknowledge them
+ * is more of that request, and no proof that they were the response.
  */
 static __always_inline void tg_turn_spoke(struct tg_flow_way *way,
 					  const struct tg_packet *p)
 {
 	way->reply = p->seq + 1;
 	way->server |= TG_SERVER_SPOKE;
+}
+
+/* 1: it was said before, and is sent again. */
+static __always_inline int tg_turn_repeated(const struct tg_flow_way *way,
+					    const struct tg_packet *p)
+{
+	return way->server & TG_SERVER_SPOKE &&
+	       (__s32)(p->seq + 1 - way->reply) <= 0;
 }
 
 /* A payload of the server's that is looked at; returns the word that now holds. */
@@ -450,7 +469,7 @@ static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 	struct tg_flow_way *way = tg_flow_way(flow);
 	struct tg_said_ask ask;
 
-	if (!way)
+	if (!way || tg_turn_repeated(way, p))
 		return meta;
 	if (meta & TG_FLOW_WAITING && !(meta & TG_FLOW_TURN)) {
 		tg_turn_spoke(way, p);
@@ -466,7 +485,7 @@ static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 	}
 	if (ask.talk == TG_TALK_TLS12 || ask.talk == TG_TALK_TLS13)
 		tg_turn_records(&ask, way, tg_flights_of(meta), meta);
-	if (ask.said != TG_SAID_CONTROL)
+	if (ask.said != TG_SAID_CONTROL || meta & TG_FLOW_TURN)
 		tg_turn_spoke(way, p);
 	if (!ask.h2 && meta & TG_FLOW_H2)
 		tg_turn_change(flow, &meta, TG_FLOW_H2, 0);
@@ -479,8 +498,11 @@ static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 			tg_flight_vote(tg_flights_of(meta), way->flight,
 				       way->flight_records, 1);
 		tg_turn_complete(flow, way, &meta, ask.said);
-	} else if (way->flight_records) {
+	} else if (ask.tickets) {
 		tg_turn_change(flow, &meta, 0, TG_FLOW_BEHIND);
+	} else {
+		/* it says more: what came before was no response */
+		tg_turn_change(flow, &meta, TG_FLOW_BEHIND, 0);
 	}
 	return meta;
 }
@@ -488,8 +510,8 @@ static __always_inline __u64 tg_turn_server(TG_CONTEXT *ctx,
 /* ---- the client speaks ---- */
 
 /*
- * A request, while the last one waits behind a flight: that was its response, of
- * the size of a ticket. When it came is not known any more.
+ * A request that acknowledges the tickets which the last one waits behind: they
+ * were its response, of the same size. When it came is not known any more.
  */
 static __always_inline void tg_turn_mistaken(const struct tg_flow *flow,
 					     struct tg_flow_way *way,

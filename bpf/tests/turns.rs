@@ -299,6 +299,85 @@ fn tickets_apart_are_learned_from_clients_that_ask_nothing() {
     });
 }
 
+/// Its body, which leaves while the tickets are on their way, or which the server asks for.
+#[test]
+fn more_of_a_request_behind_tickets_is_no_request() {
+    let both = [sealed(TICKET), sealed(TICKET)].concat();
+    for expected in [false, true] {
+        with(|d| {
+            let mut d = learn(d, std::slice::from_ref(&both), &sealed(700));
+            let before = d.ack();
+            handshake13(&mut d, &[]);
+            d.ask(&[finished(), sealed(200)].concat());
+            assert_eq!(d.say(&both).waiting, 1);
+            if expected {
+                assert_eq!(d.say(&sealed(25)).waiting, 1, "100 Continue");
+                assert_eq!(d.ask(&sealed(900)).waiting, 1);
+            } else {
+                assert_eq!(d.ask_behind(&sealed(900), both.len() as u32).waiting, 1);
+            }
+            let s = d.wait_ms(20).say(&sealed(700));
+            assert_eq!((s.waiting, s.unknown), (0, before.unknown));
+            assert_eq!(s.first_bytes - before.first_bytes, 1);
+            assert_eq!(d.server_fin().connections.ended_exchanges, 11);
+        });
+    }
+}
+
+#[test]
+fn what_the_server_sends_again_says_nothing_new() {
+    let both = [sealed(TICKET), sealed(TICKET)].concat();
+    with(|d| {
+        let mut d = learn(d, std::slice::from_ref(&both), &sealed(700));
+        let before = d.ack();
+        for _ in 0..2 {
+            handshake13(&mut d, &[]);
+            d.ask(&[finished(), sealed(120)].concat());
+            assert_eq!(d.say(&both).waiting, 1);
+            assert_eq!(d.wait_ms(200).say_again(&both).waiting, 1);
+            assert_eq!(d.say(&sealed(700)).waiting, 0);
+            d.server_fin();
+            d = d.next();
+        }
+        let s = d.ack();
+        assert_eq!((s.first_bytes - before.first_bytes, s.unknown), (2, before.unknown));
+        assert_eq!(
+            s.first_bytes_ms - before.first_bytes_ms,
+            420,
+            "with the handshake, to the page"
+        );
+    });
+}
+
+/// One response whose head has the size of a ticket teaches a flight that is too long; the next one of
+/// this size, which is taken for a ticket, mends that.
+#[test]
+fn a_flight_that_was_learned_too_long_is_mended() {
+    let both = [sealed(TICKET), sealed(TICKET)].concat();
+    with(|d| {
+        let mut d = learn(d, std::slice::from_ref(&both), &sealed(700));
+        let small = |d: &mut Dialog<'_>, body: bool| {
+            handshake13(d, &[]);
+            d.ask(&[finished(), sealed(120)].concat());
+            d.say(&both);
+            let waiting = d.say(&sealed(TICKET)).waiting;
+            if body {
+                d.say(&sealed(700));
+            } else {
+                d.ask(&sealed(120));
+                d.say(&sealed(700));
+            }
+            d.server_fin();
+            waiting
+        };
+        assert_eq!(small(&mut d, true), 0, "its head");
+        let mut d = d.next();
+        assert_eq!(small(&mut d, false), 1, "taken for a third ticket");
+        let mut d = d.next();
+        assert_eq!(small(&mut d, false), 0, "the response");
+    });
+}
+
 /// A server that waits for an acknowledgement of its first ticket (Nagle) sends the second behind the request.
 #[test]
 fn tickets_on_both_sides_of_a_request_are_learned() {
@@ -323,6 +402,29 @@ fn tickets_on_both_sides_of_a_request_are_learned() {
             }
         });
     }
+}
+
+/// The same with HTTP/2: its settings are released with the second ticket.
+#[test]
+fn a_ticket_and_settings_behind_a_request_are_neither_its_response() {
+    with(|mut d| {
+        for n in 0..10 {
+            let before = d.ack();
+            handshake13(&mut d, &["h2", "http/1.1"]);
+            d.ask(&finished());
+            d.say(&sealed(TICKET));
+            d.ask(&[sealed(PREFACE), sealed(61)].concat());
+            let s = d.say(&[sealed(TICKET), sealed(18)].concat());
+            assert_eq!(s.waiting, 1, "connection {n}");
+            let s = d.wait_ms(20).say(&sealed(700));
+            assert_eq!((s.waiting, s.first_bytes - before.first_bytes), (0, 1));
+            assert_eq!(d.ask(&sealed(18)).waiting, 1, "connection {n}: still HTTP/2");
+            d.say(&sealed(700));
+            let s = d.server_fin();
+            assert_eq!(s.unknown, 0, "connection {n}");
+            d = d.next();
+        }
+    });
 }
 
 /// Tickets, and control frames of HTTP/2, are on their way to the client while its request is on the way to

@@ -28,8 +28,8 @@ pub(crate) struct Net {
     line: Option<Child>,
 }
 
-/// A line between two namespaces (the files of both, and how far apart they are in milliseconds): what
-/// comes from one end is given to the other so much later. Every kernel has TAP, few have netem.
+/// A line between two namespaces (the files of both, and the delay in milliseconds): what comes from one
+/// end is given to the other after that delay. It ends with its standard input. Kernels without netem have TAP.
 const LINE: &str = r"
 import ctypes, fcntl, os, select, struct, sys, time
 from collections import deque
@@ -41,16 +41,17 @@ def tap(space, name):
     device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, TUNSETIFF, struct.pack('16sH22x', name, IFF_TAP | IFF_NO_PI))
     return device
-far = float(sys.argv[3]) / 1000
+DELAY_S, FRAMES_MAX = float(sys.argv[3]) / 1000, 10000
 ends = [tap(sys.argv[1], b'c0'), tap(sys.argv[2], b's0')]
 other = {ends[0]: ends[1], ends[1]: ends[0]}
-on_the_way = {end: deque() for end in ends}
+on_the_way = {end: deque(maxlen=FRAMES_MAX) for end in ends}
 while True:
     dues = [frames[0][0] for frames in on_the_way.values() if frames]
     patience = max(0, min(dues) - time.monotonic()) if dues else None
-    for end in select.select(ends, [], [], patience)[0]:
+    for end in select.select([*ends, 0], [], [], patience)[0]:
+        if not end: sys.exit()
         try:
-            while True: on_the_way[other[end]].append((time.monotonic() + far, os.read(end, 65536)))
+            while True: on_the_way[other[end]].append((time.monotonic() + DELAY_S, os.read(end, 65536)))
         except OSError: pass
     for end, frames in on_the_way.items():
         while frames and frames[0][0] <= time.monotonic():
@@ -77,16 +78,20 @@ impl Net {
             .args(["-c", LINE])
             .args([&net.client, &net.server])
             .arg(ms.to_string())
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .spawn()
             .unwrap();
         net.line = Some(line);
-        let [c, s] = &net.names;
+        let [c, s] = net.names.clone();
         let has = |space: &str, device: &str| {
             let words = ["-n", space, "link", "show", device];
             Command::new("ip").args(words).output().unwrap().status.success()
         };
-        wait_for("the line is there", || has(c, "c0") && has(s, "s0"));
+        let line = net.line.as_mut().unwrap();
+        wait_for("the line is there", || {
+            assert!(line.try_wait().unwrap().is_none(), "the line ended: it says why above");
+            has(&c, "c0") && has(&s, "s0")
+        });
         net.address();
         net
     }

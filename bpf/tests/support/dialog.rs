@@ -122,6 +122,12 @@ impl<'a> Dialog<'a> {
         signals
     }
 
+    /// The server says again what it said last.
+    pub fn say_again(&mut self, bytes: &[u8]) -> Signals {
+        let seq = self.server - bytes.len() as u32;
+        self.give(true, |p| p.seq(seq).flags(PSH).data(bytes))
+    }
+
     pub fn client_fin(&mut self) -> Signals {
         self.give(false, |p| p.flags(FIN))
     }

@@ -36,14 +36,19 @@ const UNREACHABLE: [Unreachable; 5] = [
 ];
 
 /// Bugs about what begins an exchange, and when.
-const BEGINS: [Canary; 10] = [
+const BEGINS: [Canary; 11] = [
     (
         "bpf/lib/turn.h",
         "    (__s32)(p->seq - way->client_next) < 0)\n\t\treturn 0;",
         "    0)\n\t\treturn 0;",
     ),
     ("bpf/lib/turn.h", "(__s32)(p->ack - way->reply) >= 0;", "1;"),
-    ("bpf/lib/turn.h", "if (ask.said != TG_SAID_CONTROL)\n\t\ttg_turn_spoke", "tg_turn_spoke"),
+    (
+        "bpf/lib/turn.h",
+        "if (ask.said != TG_SAID_CONTROL || meta & TG_FLOW_TURN)\n\t\ttg_turn_spoke",
+        "tg_turn_spoke",
+    ),
+    ("bpf/lib/turn.h", "TG_SAID_CONTROL || meta & TG_FLOW_TURN)", "TG_SAID_CONTROL)"),
     ("bpf/lib/turn.h", "&meta, TG_FLOW_WAITING, 0);", "&meta, 0, 0);"),
     ("bpf/lib/turn.h", "way->client |= TG_CLIENT_SLOW;", ""),
     ("bpf/lib/turn.h", "if (!way || (__s32)(p->seq - way->client_next) < 0)", "if (!way)"),
@@ -66,7 +71,7 @@ const ENDS: [Canary; 8] = [
 ];
 
 /// Bugs about flights of tickets.
-const TICKETS: [Canary; 11] = [
+const TICKETS: [Canary; 15] = [
     ("bpf/lib/turn.h", "f->votes -= f->votes > 1 ? 2 : 1;", ";"),
     ("bpf/lib/turn.h", "f->votes++;", "f->votes += 2;"),
     ("bpf/abi/tidegate.h", "#define TG_FLIGHT_KNOWN 8", "#define TG_FLIGHT_KNOWN 9"),
@@ -78,6 +83,14 @@ const TICKETS: [Canary; 11] = [
     ("bpf/lib/turn.h", "return next && next <= TG_PREAMBLE_MAX;", "return 0;"),
     ("bpf/lib/turn.h", "f->records = records;", ";"),
     ("bpf/lib/turn.h", "least->votes--;", ""),
+    ("bpf/lib/turn.h", "if (!way || tg_turn_repeated(way, p))", "if (!way)"),
+    ("bpf/lib/turn.h", "} else if (tg_flight_goes_on(ask, way, alike)) {", "} else if (0) {"),
+    ("bpf/lib/turn.h", "f->records--;", ";"),
+    (
+        "bpf/lib/turn.h",
+        "meta, TG_FLOW_BEHIND, 0);\n\t}\n\treturn meta;",
+        "meta, 0, 0);\n\t}\n\treturn meta;",
+    ),
 ];
 
 /// Bugs about what a segment says.
@@ -122,6 +135,10 @@ scenes![
     super::tickets_are_learned_and_then_the_request_still_waits,
     super::a_request_may_cross_tickets_and_control_frames,
     super::tickets_on_both_sides_of_a_request_are_learned,
+    super::a_ticket_and_settings_behind_a_request_are_neither_its_response,
+    super::more_of_a_request_behind_tickets_is_no_request,
+    super::what_the_server_sends_again_says_nothing_new,
+    super::a_flight_that_was_learned_too_long_is_mended,
     super::tickets_apart_are_learned_from_clients_that_ask_nothing,
     super::a_ticket_alone_and_one_with_settings_are_a_flight_of_two,
     super::without_tickets_a_small_response_is_one,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is learned while calm: response time, its variability, and who only holds a connection.
 
+use super::arrivals::Arrivals;
 use crate::history::Sums;
 
 /// Answers in a window of the baseline: a mean within 13 % at a coefficient of variation of 3.
@@ -9,6 +10,11 @@ const BASELINE_ANSWERS: f64 = 512.0;
 const BASELINE_SECONDS: f64 = 5.0;
 /// Fewest answers in a window.
 const BASELINE_ANSWERS_MIN: f64 = 16.0;
+/// Answers in a first estimate, which holds until the window is full, and its seconds: an overload may
+/// come before.
+const EARLY_ANSWERS: f64 = 64.0;
+/// See [`EARLY_ANSWERS`].
+const EARLY_SECONDS: f64 = 1.0;
 /// Standard errors added to a window's mean: the least of many windows must not be below the
 /// truth, because the jobs that keep the server busy are counted by it.
 const BASELINE_ERRORS: f64 = 2.0;
@@ -23,7 +29,7 @@ const SPREAD_WEIGHT_DOWN: f64 = 0.02;
 /// Answers in a tick below which its median says nothing.
 const SPREAD_ANSWERS_MIN: f64 = 4.0;
 /// Variability above this (a coefficient of variation of 5) is taken for this.
-const SPREAD_MAX: f64 = 25.0;
+pub(super) const SPREAD_MAX: f64 = 25.0;
 /// Seconds in which the idle are learned.
 const IDLE_SECONDS: f64 = 10.0;
 /// Idle below this share of N (and these many jobs) are noise of the two averages.
@@ -35,8 +41,10 @@ const IDLE_MIN: f64 = 4.0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Baseline {
     pub(super) r0_s: Option<f64>,
+    /// What the first window says while it is not full.
+    pub(super) early_s: Option<f64>,
     /// Squared coefficient of variation of response times.
-    pub(super) spread: f64,
+    pub(super) spread: Option<f64>,
     pub(super) window: Window,
     pub(super) waiting: f64,
     pub(super) explained: f64,
@@ -84,6 +92,12 @@ impl Window {
         (mean, (variance / self.answers).sqrt())
     }
 
+    /// The mean, and what it may err by.
+    pub(super) fn upper(&self) -> f64 {
+        let (mean, error) = self.mean();
+        mean + BASELINE_ERRORS * error
+    }
+
     /// Squared coefficient of variation: mean over median is √(1 + cv²) for log-normal times, and
     /// near it for constant and exponential ones. Taken tick by tick, a queue cancels out, and no
     /// single huge answer is needed to see a heavy tail.
@@ -101,32 +115,56 @@ impl Baseline {
         self.explained = keep * self.explained + (1.0 - keep) * explained;
         self.window.add(tick, median_s);
         if !self.window.enough() {
+            let early =
+                self.window.answers >= EARLY_ANSWERS && self.window.seconds >= EARLY_SECONDS;
+            if early && self.r0_s.is_none() && self.early_s.is_none() {
+                self.early_s = Some(self.window.upper());
+                self.vary(true);
+            }
             return;
         }
-        let window = std::mem::take(&mut self.window);
-        let (mean, error) = window.mean();
-        let upper = mean + BASELINE_ERRORS * error;
+        let (mean, upper) = (self.window.mean().0, self.window.upper());
         let before = self.r0_s.unwrap_or(f64::MAX);
+        self.vary(mean < before);
+        let seconds = self.window.seconds;
+        self.window = Window::default();
+        self.early_s = None;
         if upper <= before {
             self.r0_s = Some(upper);
         } else {
-            let weight = 1.0 - libm::exp(-window.seconds / BASELINE_UP_SECONDS);
+            let weight = 1.0 - libm::exp(-seconds / BASELINE_UP_SECONDS);
             self.r0_s = Some(before + weight * (upper - before));
         }
-        if let Some(spread) = window.spread().filter(|s| *s > self.spread || mean < before) {
-            let weight = if spread > self.spread { SPREAD_WEIGHT_UP } else { SPREAD_WEIGHT_DOWN };
-            self.spread += weight * (spread - self.spread);
-        }
+    }
+
+    /// Takes the variability of the window, the first as it is; one `without` a queue says how little times vary.
+    fn vary(&mut self, without: bool) {
+        let down = if without { SPREAD_WEIGHT_DOWN } else { 0.0 };
+        let weight = |before: f64, now: f64| if now > before { SPREAD_WEIGHT_UP } else { down };
+        self.spread = match (self.spread, self.window.spread()) {
+            (Some(before), Some(now)) => Some(before + weight(before, now) * (now - before)),
+            (before, now) => now.or(before),
+        };
+    }
+
+    /// What one job takes, as far as it is known.
+    pub(super) fn known_s(&self) -> Option<f64> {
+        self.r0_s.or(self.early_s)
     }
 
     /// How much longer queues are than with exponential times (Pollaczek and Khinchine).
     pub(super) fn variability(&self) -> f64 {
-        ((1.0 + self.spread) / 2.0).max(1.0)
+        ((1.0 + self.spread.unwrap_or(1.0)) / 2.0).max(1.0)
+    }
+
+    /// The same with arrivals as they are, and with times that vary less (Kingman).
+    pub(super) fn burstiness(&self, arrivals: &Arrivals) -> f64 {
+        (arrivals.bursts() + self.spread.unwrap_or(1.0)) / 2.0
     }
 
     /// The median that goes with the baseline: see [`Window::spread`].
     pub(super) fn median_s(&self) -> Option<f64> {
-        self.r0_s.map(|mean_s| mean_s / libm::sqrt(1.0 + self.spread))
+        self.r0_s.map(|mean_s| mean_s / libm::sqrt(1.0 + self.spread.unwrap_or(0.0)))
     }
 
     /// Jobs in flight that no throughput explains.

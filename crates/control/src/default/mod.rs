@@ -21,8 +21,9 @@
 //! response time is one family in two places (a slow dependency looks so) and no alarm.
 //!
 //! # What it sets
-//! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
-//! objective on top of what it usually holds, which bounds what can pile up between two ticks.
+//! Calm: no rate; only a guard on the jobs in flight, on top of what it usually holds, which bounds
+//! what can pile up between two ticks: where the CPU tells what the server can reach, what a load of
+//! 0.9 would hardly ever pile up; else what can be answered within the objective.
 //!
 //! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
 //! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
@@ -32,8 +33,8 @@
 //!   not only a ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
 //!
-//! Without a baseline (started in mid-crisis) r0 begins at N/μ and is halved for as long as
-//! completions do not fall. Where completions are far below what was seen before (a slower
+//! Without a baseline (started in mid-crisis) r0 begins at N/2μ, or at what the first answers in calm
+//! said, and is halved for as long as completions do not fall. Where completions are far below what was seen before (a slower
 //! dependency needs more jobs in flight; or the server lost capacity), N* is raised by half for a
 //! while: if completions follow, it stays; if not, it goes back, and the next try comes later.
 //! What is admitted is never slowed further than by that half.
@@ -52,20 +53,24 @@
 //! admission by credits around measured capacity; Page 1954: cumulative sums.
 
 mod alarm;
+mod arrivals;
 mod baseline;
 mod coming;
 mod exchanges;
 mod guard;
 mod harmless;
 mod kept;
+mod seats;
 mod shed;
 
 pub(crate) use self::alarm::Overload;
+use self::arrivals::Arrivals;
 use self::baseline::Baseline;
 use self::coming::Coming;
 use self::exchanges::Exchanges;
 use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
+use self::seats::Seats;
 use self::shed::{Done, Search, Shed, Trial};
 use crate::evidence::Standing;
 use crate::history::{History, Sums, TICKS_MAX};
@@ -115,6 +120,8 @@ const UNUSED_LIVES: f64 = 2.0;
 const PEAK_COMPLETIONS: f64 = 512.0;
 /// See [`PEAK_COMPLETIONS`].
 const PEAK_TICKS_MIN: usize = 10;
+/// What was over so soon was a burst; what came before a longer overload was the rise of a crowd.
+const BURST_SECONDS: f64 = 3.0;
 /// A tick longer than this follows a gap.
 const GAP_MIN: Nanos = Nanos::from_millis(1500);
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
@@ -157,6 +164,10 @@ pub struct DefaultController {
     exchanges: Exchanges,
     coming: Coming,
     harmless: Harmless,
+    seats: Seats,
+    arrivals: Arrivals,
+    /// Ticks in which what piles up is no queue of the CPU: see guard.rs.
+    unqueued: u32,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -195,6 +206,9 @@ impl DefaultController {
             exchanges: Exchanges::default(),
             coming: Coming::default(),
             harmless: Harmless::default(),
+            seats: Seats::default(),
+            arrivals: Arrivals::default(),
+            unqueued: 0,
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -252,7 +266,10 @@ impl DefaultController {
     fn shed_at(&self, mu: f64, r0_s: Option<f64>, waiting: f64, families: Vec<Family>) -> Shed {
         Shed {
             mu,
-            r0_s: r0_s.unwrap_or((waiting / mu).min(self.objective_s) / 2.0),
+            r0_s: r0_s.unwrap_or_else(|| {
+                let most = (waiting / mu).min(self.objective_s) / 2.0;
+                self.baseline.early_s.map_or(most, |early| early.min(most))
+            }),
             variability: self.baseline.variability(),
             idle: self.baseline.idle().max(self.harmless.jobs),
             best: 0.0,
@@ -269,6 +286,7 @@ impl DefaultController {
             life_s: 0.0,
             coming: self.coming.jobs(&self.history, COMING_TICKS),
             delay_s: self.coming.delay_s(&self.history),
+            seats: self.seats.short(),
         }
     }
 
@@ -276,6 +294,7 @@ impl DefaultController {
     fn after_gap(&mut self, signals: &Signals, waiting: f64, mode: Mode) -> ServiceLimits {
         self.history = History::default();
         self.standing = Standing::default();
+        self.arrivals.forget();
         self.waiting_before = Some(waiting);
         self.last = match &mut self.shed {
             Some(shed) => {
@@ -309,6 +328,9 @@ impl DefaultController {
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
             self.baseline.r0_s.get_or_insert(r0_s);
         }
+        if now.since(self.since).as_secs_f64() > BURST_SECONDS {
+            self.arrivals.forget();
+        }
         self.released_at = Some(now);
         self.since = now;
         self.history = History::default();
@@ -317,16 +339,16 @@ impl DefaultController {
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
         let guard = self.guard();
-        let known = self.peak > 0.0 && self.baseline.r0_s.is_some();
+        let known = self.peak > 0.0 && self.baseline.known_s().is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
             self.throughput(),
             self.usual,
-            self.baseline.r0_s.unwrap_or(0.0) * 1e3,
-            self.baseline.variability(),
+            self.baseline.known_s().unwrap_or(0.0) * 1e3,
+            self.baseline.burstiness(&self.arrivals),
         );
         ServiceLimits {
-            waiting_max: known.then(|| (self.usual + guard).ceil() as u64),
+            waiting_max: known.then(|| (self.held() + guard).ceil() as u64),
             why: Why { shedding: false, since: self.since, alarmed: families, text },
             ..ServiceLimits::default()
         }
@@ -392,11 +414,15 @@ impl Controller for DefaultController {
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
         self.standing.see(signals, age_max);
         self.learn(&tick);
+        self.see_unqueued(&tick);
         let harmless = self.see_harmless(&tick, signals, age_max);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
+        if self.shed.is_none() {
+            self.arrivals.see(&tick.sums);
+        }
         let each = self.exchanges.each();
         let done = Done {
             peak: self.peak,
@@ -404,11 +430,15 @@ impl Controller for DefaultController {
             lately: self.history.recent(LATELY_DEPARTURES, LATELY_TICKS, TICKS_MAX).rate(),
         };
         let open = signals.time.open.zip(signals.time.silent);
+        let queued = signals.queue.accept.and_then(|queue| queue.within(age_max));
+        let queued = queued.map(|queue| float(queue.length));
+        self.seats.see(&tick, queued, each, self.standing.resource());
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
             shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
             shed.delay_s = self.coming.delay_s(&self.history);
+            shed.seats = self.seats.short();
             shed.effect(&tick, harmless, self.objective_s);
             shed.observe(&tick, &done, self.objective_s);
             self.end_if_over(tick.now);

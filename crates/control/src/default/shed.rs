@@ -13,7 +13,8 @@ const TARGET_SLACK: f64 = 0.5;
 /// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
 /// capacity is busy in all but 1e-5 of the time.
 pub(super) const QUEUE_MAX: f64 = 16.0;
-/// Fewest jobs of standing queue, for servers so slow that more would exceed the objective.
+/// Fewest jobs of standing queue, for servers so slow that more would exceed the objective, and for
+/// connections that wait for a worker.
 const QUEUE_MIN: f64 = 2.0;
 /// The standing queue may take this share of the objective.
 const QUEUE_OBJECTIVE: f64 = 0.25;
@@ -96,6 +97,8 @@ pub(super) struct Shed {
     pub(super) coming: f64,
     /// See `coming`.
     pub(super) delay_s: f64,
+    /// Whether connections wait for a worker: see seats.rs.
+    pub(super) seats: bool,
 }
 
 /// Completions per second.
@@ -133,6 +136,9 @@ pub(super) struct Trial {
 impl Shed {
     /// The standing queue in jobs.
     pub(super) fn queue(&self, objective_s: f64) -> f64 {
+        if self.seats {
+            return QUEUE_MIN;
+        }
         // A fast server's departures vary by √(μ·τ) while the rate is corrected.
         let noise = 2.0 * (self.mu * TAU_SECONDS_MIN / 2.0).sqrt();
         QUEUE_MAX.max(noise).min(QUEUE_OBJECTIVE * objective_s * self.mu).max(QUEUE_MIN)

@@ -109,16 +109,15 @@ fn a_slow_dependency_is_no_overload() {
 
 #[test]
 fn healthy_bursts_are_served() {
-    // What the guard promises: 256 jobs; or, where the CPU shows what the server can reach, bursts of
-    // the size that was seen before. So the first of twelve may be cut, and no other.
+    // What the guard promises: 256 jobs, or what the server works off in 0.33 s if its CPU shows
+    // that this is less; 128 at least.
     for (name, size) in [
         ("prefork-cpu-4ms-constant", 100),
         ("prefork-cpu-2ms-constant", 200),
         ("nginx-16x50ms-constant", 200),
     ] {
         let report = survival::bursts(&row(name), size, 10).expect(name);
-        let refused = report.phases[0].refused;
-        assert!(refused <= u64::from(size), "{name}: {refused} of 12 bursts of {size}");
+        assert_eq!(report.phases[0].refused, 0, "{name}: of bursts of {size}");
     }
 }
 

@@ -51,18 +51,12 @@ impl DefaultController {
     /// Jobs beyond what an unsaturated server holds, and how many of them are an alarm.
     pub(super) fn excess(&self, waiting: f64) -> (f64, f64) {
         let throughput = self.throughput();
-        let idle = self.baseline.idle().max(self.harmless.jobs);
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
-        (waiting - idle - held, self.excess_alarm(throughput))
-    }
-
-    /// The excess that is an alarm where so many complete per second.
-    pub(super) fn excess_alarm(&self, throughput: f64) -> f64 {
         let idle = self.baseline.idle().max(self.harmless.jobs);
-        let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
         let chance = EXCESS_DEVIATIONS * (held + idle).sqrt();
-        (EXCESS_MIN * self.baseline.variability() + chance)
-            .max(EXCESS_OBJECTIVE * self.objective_s * throughput)
+        let alarm = (EXCESS_MIN * self.baseline.variability() + chance)
+            .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
+        (waiting - idle - held, alarm)
     }
 
     /// The families that report trouble, and whether they are enough to shed.

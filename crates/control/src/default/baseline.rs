@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is learned while calm: response time, its variability, and who only holds a connection.
 
-use super::arrivals::Arrivals;
 use crate::history::Sums;
 
 /// Answers in a window of the baseline: a mean within 13 % at a coefficient of variation of 3.
@@ -29,7 +28,7 @@ const SPREAD_WEIGHT_DOWN: f64 = 0.02;
 /// Answers in a tick below which its median says nothing.
 const SPREAD_ANSWERS_MIN: f64 = 4.0;
 /// Variability above this (a coefficient of variation of 5) is taken for this.
-pub(super) const SPREAD_MAX: f64 = 25.0;
+const SPREAD_MAX: f64 = 25.0;
 /// Seconds in which the idle are learned.
 const IDLE_SECONDS: f64 = 10.0;
 /// Idle below this share of N (and these many jobs) are noise of the two averages.
@@ -44,7 +43,7 @@ pub(super) struct Baseline {
     /// What the first window says while it is not full.
     pub(super) early_s: Option<f64>,
     /// Squared coefficient of variation of response times.
-    pub(super) spread: Option<f64>,
+    pub(super) spread: f64,
     pub(super) window: Window,
     pub(super) waiting: f64,
     pub(super) explained: f64,
@@ -119,32 +118,23 @@ impl Baseline {
                 self.window.answers >= EARLY_ANSWERS && self.window.seconds >= EARLY_SECONDS;
             if early && self.r0_s.is_none() && self.early_s.is_none() {
                 self.early_s = Some(self.window.upper());
-                self.vary(true);
             }
             return;
         }
-        let (mean, upper) = (self.window.mean().0, self.window.upper());
-        let before = self.r0_s.unwrap_or(f64::MAX);
-        self.vary(mean < before);
-        let seconds = self.window.seconds;
-        self.window = Window::default();
+        let window = std::mem::take(&mut self.window);
+        let (mean, upper) = (window.mean().0, window.upper());
         self.early_s = None;
+        let before = self.r0_s.unwrap_or(f64::MAX);
         if upper <= before {
             self.r0_s = Some(upper);
         } else {
-            let weight = 1.0 - libm::exp(-seconds / BASELINE_UP_SECONDS);
+            let weight = 1.0 - libm::exp(-window.seconds / BASELINE_UP_SECONDS);
             self.r0_s = Some(before + weight * (upper - before));
         }
-    }
-
-    /// Takes the variability of the window, the first as it is; one `without` a queue says how little times vary.
-    fn vary(&mut self, without: bool) {
-        let down = if without { SPREAD_WEIGHT_DOWN } else { 0.0 };
-        let weight = |before: f64, now: f64| if now > before { SPREAD_WEIGHT_UP } else { down };
-        self.spread = match (self.spread, self.window.spread()) {
-            (Some(before), Some(now)) => Some(before + weight(before, now) * (now - before)),
-            (before, now) => now.or(before),
-        };
+        if let Some(spread) = window.spread().filter(|s| *s > self.spread || mean < before) {
+            let weight = if spread > self.spread { SPREAD_WEIGHT_UP } else { SPREAD_WEIGHT_DOWN };
+            self.spread += weight * (spread - self.spread);
+        }
     }
 
     /// What one job takes, as far as it is known.
@@ -154,17 +144,12 @@ impl Baseline {
 
     /// How much longer queues are than with exponential times (Pollaczek and Khinchine).
     pub(super) fn variability(&self) -> f64 {
-        ((1.0 + self.spread.unwrap_or(1.0)) / 2.0).max(1.0)
-    }
-
-    /// The same with arrivals as they are, and with times that vary less (Kingman).
-    pub(super) fn burstiness(&self, arrivals: &Arrivals) -> f64 {
-        (arrivals.bursts() + self.spread.unwrap_or(1.0)) / 2.0
+        ((1.0 + self.spread) / 2.0).max(1.0)
     }
 
     /// The median that goes with the baseline: see [`Window::spread`].
     pub(super) fn median_s(&self) -> Option<f64> {
-        self.r0_s.map(|mean_s| mean_s / libm::sqrt(1.0 + self.spread.unwrap_or(0.0)))
+        self.r0_s.map(|mean_s| mean_s / libm::sqrt(1.0 + self.spread))
     }
 
     /// Jobs in flight that no throughput explains.

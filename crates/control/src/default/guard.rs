@@ -7,7 +7,7 @@
 //! up is served within the objective afterwards, if it is no more than the server does in that time.
 //! So a stall widens the limit to that, and is no alarm until what it left has drained.
 
-use super::{DefaultController, Tick};
+use super::DefaultController;
 use crate::history::Sums;
 use tidegate_units::Share;
 
@@ -16,24 +16,13 @@ use tidegate_units::Share;
 const GUARD_MIN: f64 = 256.0;
 /// The limit in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
-/// Jobs above the usual where the CPU tells what the server can reach, times
-/// [`Baseline::burstiness`]: at 0.9 load a single server holds more with chance e^(-93/9), once in
-/// 30,000 times. What a crowd brings in before the loop has seen it is slow for everybody in it.
-const GUARD_REACH_MIN: f64 = 93.0;
-/// And at least so many times what is an alarm there, or nothing but the balance could tell.
-const GUARD_ALARMS: f64 = 1.25;
-/// What is in flight is no queue of the CPU where more than half of that limit is, while fewer complete
-/// than this share of what the server can reach: then the limit is this wide, in objectives of what
-/// can be reached, and in jobs. In the first tick of a crowd it may look so.
-const GUARD_FREE: f64 = 0.7;
-/// See [`GUARD_FREE`].
-const GUARD_FREE_TICKS: u32 = 2;
-/// See [`GUARD_FREE`].
-const GUARD_FREE_OBJECTIVE: f64 = 0.33;
-/// See [`GUARD_FREE`].
-const GUARD_FREE_MIN: f64 = 128.0;
-/// Ticks that tell how many come now.
-const COME_TICKS: usize = 3;
+/// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
+/// has seen it is slow for everybody in it: a third of the objective leaves room for a burst and
+/// keeps that second short.
+const GUARD_REACH_OBJECTIVE: f64 = 0.33;
+/// The limit there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
+/// one in a million.
+const GUARD_REACH_MIN: f64 = 128.0;
 /// Below this share of CPU used, completions over it are no estimate of what could be reached.
 const REACH_CPU_MIN: f64 = 0.1;
 /// Seconds in which it is averaged.
@@ -126,37 +115,8 @@ impl DefaultController {
         if self.stall.holds() {
             return blind.max(GUARD_OBJECTIVE * self.objective_s * rate);
         }
-        let narrow = self.narrow(rate);
-        if self.unqueued < GUARD_FREE_TICKS {
-            return blind.min(narrow);
-        }
-        let wide = GUARD_FREE_OBJECTIVE * self.objective_s * rate;
-        blind.min((GUARD_FREE_MIN * variability).max(wide).max(narrow))
-    }
-
-    /// The limit of a server whose CPU tells that it can reach `rate`.
-    fn narrow(&self, rate: f64) -> f64 {
-        let beyond = GUARD_ALARMS * self.excess_alarm(rate);
-        (GUARD_REACH_MIN * self.baseline.burstiness(&self.arrivals)).max(beyond)
-    }
-
-    /// Takes a tick: whether what has piled up is no queue of the CPU.
-    pub(super) fn see_unqueued(&mut self, tick: &Tick) {
-        let unqueued = self.reach.rate().is_some_and(|rate| {
-            tick.sums.rate() < GUARD_FREE * rate
-                && tick.waiting - self.held() > self.narrow(rate) / 2.0
-        });
-        self.unqueued = if unqueued { self.unqueued.saturating_add(1) } else { 0 };
-    }
-
-    /// Jobs that a healthy server holds: the usual, and while the load rises what it needs for those
-    /// that come now, or for as many of them as it can serve (Little's law).
-    pub(super) fn held(&self) -> f64 {
-        let lately = self.history.last(COME_TICKS);
-        let come =
-            ((lately.completed + lately.growth) / lately.seconds.max(f64::MIN_POSITIVE)).max(0.0);
-        let served = self.reach.rate().map_or(0.0, |rate| rate.min(come));
-        self.usual.max(self.baseline.idle() + served * self.baseline.known_s().unwrap_or(0.0))
+        let objective = GUARD_REACH_OBJECTIVE * self.objective_s * rate;
+        blind.min((GUARD_REACH_MIN * variability).max(objective))
     }
 }
 

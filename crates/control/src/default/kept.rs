@@ -6,32 +6,27 @@
 //! Numbers that are none, or beyond what can be, are refused as a whole: a fresh start is slower to
 //! see a flash crowd, and never wrong.
 
-use super::arrivals::ARRIVALS_MAX;
-use super::baseline::SPREAD_MAX;
 use super::{DefaultController, PEAK_HALF_LIFE};
 use crate::RATE_CEILING;
 use serde_json::{Value, json};
 use tidegate_units::Nanos;
 
 /// Raised whenever a number changes its meaning.
-const VERSION: u64 = 3;
+const VERSION: u64 = 2;
 /// An overload is taken over for as long as the lease holds its limits.
 const OVERLOAD_AGE_MAX: Nanos = Nanos::from_secs(10);
 /// No response time above this is a baseline, in seconds.
 const R0_MAX: f64 = 60.0;
 /// No client is further away, in seconds.
 const DELAY_MAX: f64 = 60.0;
+/// No squared coefficient of variation is above this.
+const SPREAD_MAX: f64 = 25.0;
 /// Most jobs in flight that are believed.
 const JOBS_MAX: f64 = 1e9;
 
 /// A number of `value` within these bounds.
 fn number(value: &Value, name: &str, (least, most): (f64, f64)) -> Option<f64> {
     value.get(name)?.as_f64().filter(|n| n.is_finite() && *n >= least && *n <= most)
-}
-
-/// The same of what may not have been measured yet.
-fn measured(value: &Value, name: &str, bounds: (f64, f64)) -> Option<Option<f64>> {
-    if value.get(name)?.is_null() { Some(None) } else { number(value, name, bounds).map(Some) }
 }
 
 impl DefaultController {
@@ -44,7 +39,6 @@ impl DefaultController {
             "version": VERSION,
             "r0_s": r0_s,
             "spread": self.baseline.spread,
-            "arrivals": self.arrivals.variance,
             "peak": self.peak,
             "usual": self.usual,
             "each": each,
@@ -62,8 +56,7 @@ impl DefaultController {
             return None;
         }
         let r0_s = number(value, "r0_s", (1e-9, R0_MAX))?;
-        let spread = measured(value, "spread", (0.0, SPREAD_MAX))?;
-        let arrivals = measured(value, "arrivals", (0.0, ARRIVALS_MAX))?;
+        let spread = number(value, "spread", (0.0, SPREAD_MAX))?;
         let peak = number(value, "peak", (0.0, RATE_CEILING))?;
         let usual = number(value, "usual", (0.0, JOBS_MAX))?;
         let each = number(value, "each", (1.0, JOBS_MAX))?;
@@ -80,7 +73,7 @@ impl DefaultController {
             )),
         };
         self.baseline.r0_s = Some(r0_s);
-        (self.baseline.spread, self.arrivals.variance) = (spread, arrivals);
+        self.baseline.spread = spread;
         self.peak = peak * libm::exp2(-age.as_secs_f64() / PEAK_HALF_LIFE);
         self.usual = usual;
         self.exchanges.take(each, answered);
@@ -175,15 +168,11 @@ mod tests {
             assert!(fresh.baseline.r0_s.is_none() && fresh.shed.is_none(), "{name}");
         };
         bad("version", json!(1));
-        let names = ["r0_s", "peak", "usual", "each", "answered", "delay_s", "held", "explained"];
-        for name in names.into_iter().chain(["harmless", "spread", "arrivals"]) {
-            for value in [json!(-1.0), json!(1e300), json!("1")] {
+        let names = ["r0_s", "spread", "peak", "usual", "each", "answered"];
+        for name in names.into_iter().chain(["delay_s", "held", "explained", "harmless"]) {
+            for value in [json!(-1.0), json!(1e300), json!("1"), Value::Null] {
                 bad(name, value);
             }
-        }
-        // of spread and arrivals null says that they have not been measured
-        for name in names.into_iter().chain(["harmless"]) {
-            bad(name, Value::Null);
         }
         bad("overload", json!({"mu": 0.0, "r0_s": 0.1}));
         bad("overload", json!({"mu": 10.0}));

@@ -21,9 +21,8 @@
 //! response time is one family in two places (a slow dependency looks so) and no alarm.
 //!
 //! # What it sets
-//! Calm: no rate; only a guard on the jobs in flight, on top of what it usually holds, which bounds
-//! what can pile up between two ticks: where the CPU tells what the server can reach, what a load of
-//! 0.9 would hardly ever pile up; else what can be answered within the objective.
+//! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
+//! objective on top of what it usually holds, which bounds what can pile up between two ticks.
 //!
 //! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
 //! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
@@ -53,7 +52,6 @@
 //! admission by credits around measured capacity; Page 1954: cumulative sums.
 
 mod alarm;
-mod arrivals;
 mod baseline;
 mod coming;
 mod exchanges;
@@ -64,7 +62,6 @@ mod seats;
 mod shed;
 
 pub(crate) use self::alarm::Overload;
-use self::arrivals::Arrivals;
 use self::baseline::Baseline;
 use self::coming::Coming;
 use self::exchanges::Exchanges;
@@ -120,8 +117,6 @@ const UNUSED_LIVES: f64 = 2.0;
 const PEAK_COMPLETIONS: f64 = 512.0;
 /// See [`PEAK_COMPLETIONS`].
 const PEAK_TICKS_MIN: usize = 10;
-/// What was over so soon was a burst; what came before a longer overload was the rise of a crowd.
-const BURST_SECONDS: f64 = 3.0;
 /// A tick longer than this follows a gap.
 const GAP_MIN: Nanos = Nanos::from_millis(1500);
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
@@ -165,9 +160,6 @@ pub struct DefaultController {
     coming: Coming,
     harmless: Harmless,
     seats: Seats,
-    arrivals: Arrivals,
-    /// Ticks in which what piles up is no queue of the CPU: see guard.rs.
-    unqueued: u32,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -207,8 +199,6 @@ impl DefaultController {
             coming: Coming::default(),
             harmless: Harmless::default(),
             seats: Seats::default(),
-            arrivals: Arrivals::default(),
-            unqueued: 0,
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -294,7 +284,6 @@ impl DefaultController {
     fn after_gap(&mut self, signals: &Signals, waiting: f64, mode: Mode) -> ServiceLimits {
         self.history = History::default();
         self.standing = Standing::default();
-        self.arrivals.forget();
         self.waiting_before = Some(waiting);
         self.last = match &mut self.shed {
             Some(shed) => {
@@ -328,9 +317,6 @@ impl DefaultController {
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
             self.baseline.r0_s.get_or_insert(r0_s);
         }
-        if now.since(self.since).as_secs_f64() > BURST_SECONDS {
-            self.arrivals.forget();
-        }
         self.released_at = Some(now);
         self.since = now;
         self.history = History::default();
@@ -345,10 +331,10 @@ impl DefaultController {
             self.throughput(),
             self.usual,
             self.baseline.known_s().unwrap_or(0.0) * 1e3,
-            self.baseline.burstiness(&self.arrivals),
+            self.baseline.variability(),
         );
         ServiceLimits {
-            waiting_max: known.then(|| (self.held() + guard).ceil() as u64),
+            waiting_max: known.then(|| (self.usual + guard).ceil() as u64),
             why: Why { shedding: false, since: self.since, alarmed: families, text },
             ..ServiceLimits::default()
         }
@@ -414,15 +400,11 @@ impl Controller for DefaultController {
         let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
         self.standing.see(signals, age_max);
         self.learn(&tick);
-        self.see_unqueued(&tick);
         let harmless = self.see_harmless(&tick, signals, age_max);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, alarm) = self.alarm(&tick);
-        if self.shed.is_none() {
-            self.arrivals.see(&tick.sums);
-        }
         let each = self.exchanges.each();
         let done = Done {
             peak: self.peak,

@@ -31,6 +31,7 @@
 //!   exchanges that a connection brings; who was let in and has not asked yet counts into N. A rate,
 //!   not only a ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
+//!   Where connections wait for workers that others hold, it decides alone (see seats.rs).
 //!
 //! Without a baseline (started in mid-crisis) r0 begins at N/2μ, or at what the first answers in calm
 //! said, and is halved for as long as completions do not fall. Where completions are far below what was seen before (a slower
@@ -68,7 +69,7 @@ use self::exchanges::Exchanges;
 use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::seats::Seats;
-use self::shed::{Done, Search, Shed, Trial};
+use self::shed::{Done, QUEUE_MAX, Search, Shed, Trial};
 use crate::evidence::Standing;
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
@@ -99,6 +100,9 @@ const COMING_TICKS: usize = 10;
 const MU_DEPARTURES: f64 = 64.0;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
 const RATE_SHARE_MIN: f64 = 0.5;
+/// While connections wait for workers, the rate is at least so many times the departures, or the
+/// standing queue of other servers each second.
+const SEATS_AHEAD: f64 = 4.0;
 /// Arrivals missing for a release; grows by [`RELEASE_FACTOR`] when the alarm comes back soon.
 const RELEASE_ARRIVALS: f64 = 32.0;
 /// Twice as slow, at most [`RELEASE_ARRIVALS_MAX`].
@@ -353,7 +357,13 @@ impl DefaultController {
         let ahead = (waiting + shed.coming).max(0.0);
         let wanted = target + shed.on_their_way();
         let correction = if mode == Mode::Shadow { 0.0 } else { (wanted - ahead) / tau };
-        let rate = bounded((departures + correction).max(RATE_SHARE_MIN * departures));
+        let mut rate = (departures + correction).max(RATE_SHARE_MIN * departures);
+        if shed.seats && mode == Mode::Enforce {
+            // What is completed tells of a worker that became free when a connection has ended; the
+            // accept queue tells it at once. So the ceiling decides there.
+            rate = rate.max(SEATS_AHEAD * departures.max(QUEUE_MAX));
+        }
+        let rate = bounded(rate);
         // Who is refused now would have asked only when so many more have been answered.
         let ceiling = shed.ceiling(self.objective_s) + shed.on_their_way();
         let ceiling = ceiling.round().max(1.0) as u64;

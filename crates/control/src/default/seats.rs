@@ -6,6 +6,11 @@
 //! connection ends. There a standing queue of some jobs, which rides out chance where jobs leave it one
 //! by one, takes many response times, and a worker that is free for a moment costs one of many. So
 //! while most of those in flight stand in the accept queue, with a free CPU, the queue is kept short.
+//!
+//! There the ceiling decides who comes in, and the rate is only a bound far above what leaves. A rate
+//! of what completes lags by the life of a connection, and it holds the server where it is: a server
+//! that starts workers when none is idle (Apache starts 1, 2, 4 … in a second) would see idle ones,
+//! because we refuse, and start none.
 
 use super::Tick;
 
@@ -51,10 +56,12 @@ impl Seats {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Tick;
+    use super::super::{DefaultController, DefaultSpec, Tick};
     use super::*;
     use crate::history::Sums;
-    use tidegate_units::Nanos;
+    use crate::{Controller, Mode};
+    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Reading, Signals, Times};
+    use tidegate_units::{Nanos, Share};
 
     fn tick(waiting: f64) -> Tick {
         Tick { now: Nanos::ZERO, sums: Sums { seconds: 0.1, ..Sums::default() }, waiting }
@@ -85,5 +92,56 @@ mod tests {
         seats = after(30.0, Some(25.0), 5.0, false);
         seats.see(&tick(30.0), None, 5.0, false);
         assert!(!seats.short());
+    }
+
+    /// A tick of a server with few workers, each held for five requests by a client who thinks: so
+    /// many connections came, as many as `ended` left, and `queued` wait for a worker.
+    fn prefork(n: u64, came: u64, ended: u64, queued: u64) -> Signals {
+        let period = Nanos::from_millis(100);
+        let mut s = Signals { now: Nanos(period.0 * n), period, ..Signals::default() };
+        let connections = ConnectionCounts {
+            replied: came,
+            proved: came,
+            asked: came,
+            answered: ended,
+            ended,
+            ended_exchanges: 5 * ended,
+            ..ConnectionCounts::default()
+        };
+        let completed = 5 * ended;
+        s.balance.counts = Some(Reading::fresh(Counts {
+            offered: came,
+            admitted: came,
+            completed,
+            connections: Some(connections),
+            ..Counts::default()
+        }));
+        let took = Nanos::from_millis(5);
+        let times =
+            Times { count: completed, sum: Nanos(took.0 * completed), p50: took, p99: took };
+        s.time.waiting = Some(Reading::fresh(1 + queued));
+        s.time.first_byte = Some(Reading::fresh(times));
+        s.resource.cpu = Some(Reading::fresh(Share::new(0.2)));
+        s.queue.accept = Some(Reading::fresh(AcceptQueue { length: queued, limit: 511 }));
+        s
+    }
+
+    /// 20 connections a second leave, and each worker that becomes free, or is started, must find
+    /// one that waits.
+    #[test]
+    fn the_ceiling_decides_where_connections_wait_for_workers() {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        for n in 0..400 {
+            controller.tick(&prefork(n, 2, 2, 0), Mode::Enforce);
+        }
+        let limits = (0..60).map(|n| {
+            let signals = prefork(400 + n, 6, 2, 4 * n);
+            controller.tick(&signals, Mode::Enforce)
+        });
+        let limits = limits.last().expect("a tick");
+        assert!(limits.why.shedding, "{}", limits.why.text);
+        assert!(limits.waiting_max.is_some_and(|most| most <= 8), "{:?}", limits.waiting_max);
+        let rate = limits.rate.expect("a rate").get();
+        assert!(rate >= 64.0, "{rate} of 20 that leave");
     }
 }

@@ -31,7 +31,7 @@
 //!   exchanges that a connection brings; who was let in and has not asked yet counts into N. A rate,
 //!   not only a ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
-//!   Where connections wait for workers that others hold, it decides alone (see seats.rs).
+//!   While a server starts workers, for which connections wait, it decides alone (see seats.rs).
 //!
 //! Without a baseline (started in mid-crisis) r0 begins at N/2μ, or at what the first answers in calm
 //! said, and is halved for as long as completions do not fall. Where completions are far below what was seen before (a slower
@@ -100,7 +100,7 @@ const COMING_TICKS: usize = 10;
 const MU_DEPARTURES: f64 = 64.0;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
 const RATE_SHARE_MIN: f64 = 0.5;
-/// While connections wait for workers, the rate is at least so many times the departures, or the
+/// While workers are started, the rate is at least so many times the departures, or the
 /// standing queue of other servers each second.
 const SEATS_AHEAD: f64 = 4.0;
 /// Arrivals missing for a release; grows by [`RELEASE_FACTOR`] when the alarm comes back soon.
@@ -281,6 +281,7 @@ impl DefaultController {
             coming: self.coming.jobs(&self.history, COMING_TICKS),
             delay_s: self.coming.delay_s(&self.history),
             seats: self.seats.short(),
+            grows: self.seats.grow(),
         }
     }
 
@@ -358,9 +359,8 @@ impl DefaultController {
         let wanted = target + shed.on_their_way();
         let correction = if mode == Mode::Shadow { 0.0 } else { (wanted - ahead) / tau };
         let mut rate = (departures + correction).max(RATE_SHARE_MIN * departures);
-        if shed.seats && mode == Mode::Enforce {
-            // What is completed tells of a worker that became free when a connection has ended; the
-            // accept queue tells it at once. So the ceiling decides there.
+        if shed.grows && mode == Mode::Enforce {
+            // The accept queue tells at once of a worker that was started; what is completed, later.
             rate = rate.max(SEATS_AHEAD * departures.max(QUEUE_MAX));
         }
         let rate = bounded(rate);
@@ -431,6 +431,7 @@ impl Controller for DefaultController {
             shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
             shed.delay_s = self.coming.delay_s(&self.history);
             shed.seats = self.seats.short();
+            shed.grows = self.seats.grow();
             shed.effect(&tick, harmless, self.objective_s);
             shed.observe(&tick, &done, self.objective_s);
             self.end_if_over(tick.now);

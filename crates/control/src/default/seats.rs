@@ -7,10 +7,11 @@
 //! by one, takes many response times, and a worker that is free for a moment costs one of many. So
 //! while most of those in flight stand in the accept queue, with a free CPU, the queue is kept short.
 //!
-//! There the ceiling decides who comes in, and the rate is only a bound far above what leaves. A rate
-//! of what completes lags by the life of a connection, and it holds the server where it is: a server
-//! that starts workers when none is idle (Apache starts 1, 2, 4 … in a second) would see idle ones,
-//! because we refuse, and start none.
+//! A server may start workers when none is idle (Apache starts 1, 2, 4 … in a second). A rate of what
+//! completes lags by the life of a connection: our refusals would leave workers idle, and none would be
+//! started. So while completions rise there, the ceiling decides who comes in, and the rate is only a
+//! bound far above what leaves. Once they rise no more, the rate decides again: it leaves to the policy
+//! who is admitted, and the ceiling does not know first attempts from repeated ones.
 
 use super::Tick;
 
@@ -23,6 +24,13 @@ const SEATS_END: f64 = 0.2;
 /// Fewer exchanges a connection hold no worker for others' sake.
 const SEATS_EXCHANGES: f64 = 2.5;
 
+/// Seconds in which completions are averaged, and those that they are compared with.
+const RISE_SECONDS: (f64, f64) = (1.0, 3.0);
+/// They rise where the first is so many times the second: at 100/s more than two deviations.
+const RISE_FACTOR: f64 = 1.15;
+/// For so long they may stand meanwhile: workers are started in batches, once in a second.
+const RISE_HOLD_SECONDS: f64 = 3.0;
+
 /// What is known of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seats {
@@ -30,6 +38,9 @@ pub(super) struct Seats {
     waiting: f64,
     queued: f64,
     short: bool,
+    /// Averages of completions per second, and for how long they count as rising.
+    completed: (f64, f64),
+    rises_s: f64,
 }
 
 impl Seats {
@@ -43,9 +54,24 @@ impl Seats {
         let weight = 1.0 - libm::exp(-tick.sums.seconds / SEATS_SECONDS);
         self.waiting += weight * (tick.waiting - self.waiting);
         self.queued += weight * (queued - self.queued);
+        self.compare(tick);
         let share = if self.short { SEATS_END } else { SEATS_BEGIN };
         self.short =
             each > SEATS_EXCHANGES && !cpu_used_up && self.queued > share * self.waiting.max(1.0);
+    }
+
+    fn compare(&mut self, tick: &Tick) {
+        let (seconds, rate) = (tick.sums.seconds, tick.sums.rate());
+        let weight = |span: f64| 1.0 - libm::exp(-seconds / span);
+        self.completed.0 += weight(RISE_SECONDS.0) * (rate - self.completed.0);
+        self.completed.1 += weight(RISE_SECONDS.1) * (rate - self.completed.1);
+        let rises = self.completed.0 > RISE_FACTOR * self.completed.1;
+        self.rises_s = if rises { RISE_HOLD_SECONDS } else { (self.rises_s - seconds).max(0.0) };
+    }
+
+    /// Whether they do, and more and more of them find one.
+    pub(super) fn grow(self) -> bool {
+        self.short && self.rises_s > 0.0
     }
 
     /// Whether connections wait for workers.
@@ -126,22 +152,27 @@ mod tests {
         s
     }
 
-    /// 20 connections a second leave, and each worker that becomes free, or is started, must find
-    /// one that waits.
-    #[test]
-    fn the_ceiling_decides_where_connections_wait_for_workers() {
+    /// Whether it sheds at the end, its limit in flight and its rate, where `ended` connections leave
+    /// in a tick.
+    fn limits(ended: impl Fn(u64) -> u64) -> (bool, u64, f64) {
         let mut controller = DefaultController::new(DefaultSpec::default());
         for n in 0..400 {
             controller.tick(&prefork(n, 2, 2, 0), Mode::Enforce);
         }
-        let limits = (0..60).map(|n| {
-            let signals = prefork(400 + n, 6, 2, 4 * n);
-            controller.tick(&signals, Mode::Enforce)
-        });
-        let limits = limits.last().expect("a tick");
-        assert!(limits.why.shedding, "{}", limits.why.text);
-        assert!(limits.waiting_max.is_some_and(|most| most <= 8), "{:?}", limits.waiting_max);
-        let rate = limits.rate.expect("a rate").get();
-        assert!(rate >= 64.0, "{rate} of 20 that leave");
+        let ticks = (0..60).map(|n| prefork(400 + n, 4 + ended(n), ended(n), 4 * n));
+        let last = ticks.map(|signals| controller.tick(&signals, Mode::Enforce)).last();
+        let limits = last.expect("a tick");
+        let rate = limits.rate.map_or(0.0, |rate| rate.get());
+        (limits.why.shedding, limits.waiting_max.unwrap_or(u64::MAX), rate)
+    }
+
+    #[test]
+    fn the_ceiling_decides_while_workers_are_started() {
+        let (sheds, most, rate) = limits(|n| 2 + n / 10);
+        assert!(sheds && most <= 12, "{most}");
+        assert!(rate >= 4.0 * 50.0, "{rate} of 70 that leave at last");
+        let (sheds, most, rate) = limits(|_| 2);
+        assert!(sheds && most <= 12, "{most}");
+        assert!(rate <= 30.0, "{rate} of 20 that leave");
     }
 }

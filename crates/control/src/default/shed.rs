@@ -99,6 +99,8 @@ pub(super) struct Shed {
     pub(super) delay_s: f64,
     /// Whether connections wait for a worker: see seats.rs.
     pub(super) seats: bool,
+    /// Whether more and more of them find one.
+    pub(super) grows: bool,
 }
 
 /// Completions per second.

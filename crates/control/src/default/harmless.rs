@@ -9,6 +9,7 @@
 
 use super::{DefaultController, Tick};
 use crate::evidence::lossy;
+use crate::history::Sums;
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
@@ -62,9 +63,14 @@ impl Harmless {
         self.follow_s = FOLLOW_SECONDS;
     }
 
+    /// Whether what comes next may be, too.
+    pub(super) const fn follows(&self) -> bool {
+        self.follow_s > 0.0
+    }
+
     /// Whether growth in flight is no reason to shed now.
     pub(super) const fn spares(&self) -> bool {
-        self.fast || self.follow_s > 0.0
+        self.fast || self.follows()
     }
 
     /// Takes a tick: whether what is `staying` may be harmless, and whether more is in flight than
@@ -88,6 +94,7 @@ impl DefaultController {
         let lossy = lossy(&self.history);
         let stay = self.staying(tick.waiting);
         self.harmless.fast = free && stay.most && self.completes_fast() && !lossy;
+        self.probe(&tick.sums, signals, free, age_max);
         let (excess, alarm) = self.excess(tick.waiting);
         let harmless = free && self.is_fast();
         let now = (stay.jobs, tick.sums.seconds);
@@ -129,6 +136,13 @@ impl DefaultController {
         lately.responses >= SPARE_RESPONSES
             && lately.medians_s <= HARMLESS_TIMES * median_s * lately.responses
     }
+
+    /// Whether the answers of this tick, if there are any, are as fast as ever.
+    pub(super) fn answers_fast(&self, tick: &Sums) -> bool {
+        let fast_s = self.baseline.median_s().map(|median_s| HARMLESS_TIMES * median_s);
+        tick.responses > 0.0
+            && fast_s.is_some_and(|fast_s| tick.medians_s <= fast_s * tick.responses)
+    }
 }
 
 /// Whether CPU and accept queue are known, and the CPU is not short.
@@ -142,14 +156,18 @@ fn is_free(signals: &Signals, age_max: Nanos) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{DefaultController, DefaultSpec};
     use crate::{Controller, Mode};
     use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Reading, Signals, Times};
     use tidegate_units::{Nanos, Share};
 
     /// A tick of 100 ms: so many came, completed and are in flight, and took so many milliseconds.
-    fn tick(n: u64, (came, completed, waiting): (u64, u64, u64), took_ms: u64) -> Signals {
+    pub(in super::super) fn tick(
+        n: u64,
+        (came, completed, waiting): (u64, u64, u64),
+        took_ms: u64,
+    ) -> Signals {
         let period = Nanos::from_millis(100);
         let mut s = Signals { now: Nanos(period.0 * n), period, ..Signals::default() };
         let connections = ConnectionCounts {
@@ -179,7 +197,7 @@ mod tests {
     }
 
     /// 20 of 10 ms complete in each tick.
-    fn calm() -> DefaultController {
+    pub(in super::super) fn calm() -> DefaultController {
         let mut controller = DefaultController::new(DefaultSpec::default());
         (0..400).for_each(|n| drop(controller.tick(&tick(n, (20, 20, 2), 10), Mode::Enforce)));
         controller

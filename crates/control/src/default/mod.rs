@@ -59,6 +59,7 @@ mod exchanges;
 mod guard;
 mod harmless;
 mod kept;
+mod probe;
 mod seats;
 mod shed;
 
@@ -68,6 +69,7 @@ use self::coming::Coming;
 use self::exchanges::Exchanges;
 use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
+use self::probe::Probe;
 use self::seats::Seats;
 use self::shed::{Done, QUEUE_MAX, Search, Shed, Trial};
 use crate::evidence::Standing;
@@ -163,6 +165,7 @@ pub struct DefaultController {
     exchanges: Exchanges,
     coming: Coming,
     harmless: Harmless,
+    probe: Probe,
     seats: Seats,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
@@ -202,6 +205,7 @@ impl DefaultController {
             exchanges: Exchanges::default(),
             coming: Coming::default(),
             harmless: Harmless::default(),
+            probe: Probe::default(),
             seats: Seats::default(),
             excess_max: 0.0,
             last: ServiceLimits::default(),
@@ -329,7 +333,7 @@ impl DefaultController {
 
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
-        let guard = self.guard();
+        let guard = self.guard() + self.probe.jobs();
         let known = self.peak > 0.0 && self.baseline.known_s().is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",

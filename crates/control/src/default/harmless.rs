@@ -9,7 +9,6 @@
 
 use super::{DefaultController, Tick};
 use crate::evidence::lossy;
-use crate::history::Sums;
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
@@ -94,7 +93,7 @@ impl DefaultController {
         let lossy = lossy(&self.history);
         let stay = self.staying(tick.waiting);
         self.harmless.fast = free && stay.most && self.completes_fast() && !lossy;
-        self.probe(&tick.sums, signals, free, age_max);
+        self.probe(tick, signals, free, age_max);
         let (excess, alarm) = self.excess(tick.waiting);
         let harmless = free && self.is_fast();
         let now = (stay.jobs, tick.sums.seconds);
@@ -135,13 +134,6 @@ impl DefaultController {
         let Some(median_s) = self.baseline.median_s() else { return false };
         lately.responses >= SPARE_RESPONSES
             && lately.medians_s <= HARMLESS_TIMES * median_s * lately.responses
-    }
-
-    /// Whether the answers of this tick, if there are any, are as fast as ever.
-    pub(super) fn answers_fast(&self, tick: &Sums) -> bool {
-        let fast_s = self.baseline.median_s().map(|median_s| HARMLESS_TIMES * median_s);
-        tick.responses > 0.0
-            && fast_s.is_some_and(|fast_s| tick.medians_s <= fast_s * tick.responses)
     }
 }
 

@@ -309,7 +309,8 @@ impl DefaultController {
 
     /// Ends the shedding if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
-        let in_vain = self.shed.as_ref().is_some_and(|shed| shed.in_vain_s >= HARMLESS_SECONDS);
+        let in_vain = self.probe.in_vain()
+            || self.shed.as_ref().is_some_and(|shed| shed.in_vain_s >= HARMLESS_SECONDS);
         let over = self.shed.as_ref().is_some_and(|shed| {
             let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * shed.life_s);
             in_vain
@@ -333,7 +334,7 @@ impl DefaultController {
 
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
-        let guard = self.guard() + self.probe.jobs();
+        let guard = self.guard() + self.probe.beyond();
         let known = self.peak > 0.0 && self.baseline.known_s().is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",

@@ -1,70 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Probes beyond a full limit in flight.
+//! Beyond a full limit in flight that nobody leaves.
 //!
 //! Thousands of long polls at once fill the limit in flight of calm, and none of them ends. From then
 //! on nobody is let in, so nothing completes, so nothing shows that the server would answer at once: the
-//! limit would stay full for as long as the polls stay. A hung server looks the same from here. The
-//! difference shows in who comes next, and only if somebody may. So where the limit refuses, next to
-//! nothing completes, and the server uses no CPU and has accepted all that came, a few more are let in,
-//! again and again. One answer as fast as ever settles it: what stays is harmless (see harmless.rs).
-//! Behind a server that hangs, what piles up meanwhile is at most some hundred a second.
+//! limit would stay full for as long as the polls stay. A crowd looks different: its completions go on
+//! at the capacity. A server that stands still does, too: it leaves connections in the accept queue.
+//!
+//! So where the limit turns away all who come, nothing completes, the accept queue is empty and the CPU
+//! is not short, those in flight hold nothing (see harmless.rs). Only a dependency that hangs looks the
+//! same, and the difference shows in who comes next. As many more are let in as are known to hold
+//! nothing, a guard at least; an alarm ends. If any of them is answered, so are the next. If none is, a few more are
+//! tried again and again: behind a dependency that hangs, a third of what the server can do piles up.
 
-use super::DefaultController;
-use crate::history::Sums;
+use super::{DefaultController, Tick};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
-/// Where no more of the CPU is used, the server does nothing.
-const PROBE_CPU: f64 = 0.1;
-/// For so long, three ticks. Then a probe comes in each such time.
-const PROBE_SECONDS: f64 = 0.3;
-/// So much of the guard.
-const PROBE_GUARD: f64 = 0.125;
+/// All who come, but for who is let in by chance.
+const SHUT_SHARE: f64 = 0.875;
+/// Where an alarm set the limit, so many of those in flight have to be known to hold nothing.
+const KNOWN_SHARE: f64 = 0.5;
+/// A few more are tried each so many seconds (what was let in and not used is gone after as many),
+const TRY_SECONDS: f64 = 0.3;
+/// so much of the guard.
+const TRY_GUARD: f64 = 0.125;
 
-/// The limit in flight, and whether it holds off anything.
+/// The limit in flight, and what is let in beyond it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Probe {
-    /// Seconds for which it has refused beside an idle server.
+    /// Whether anybody has been answered in time since it was raised.
+    answered: bool,
+    /// Seconds for which nobody was, and for which the limit has not been full.
     shut_s: f64,
-    /// Jobs that probes have added since, for as long as nothing completes.
-    jobs: f64,
+    open_s: f64,
+    /// Jobs beyond the guard.
+    beyond: f64,
 }
 
 impl Probe {
-    /// Jobs beyond the limit that may be tried.
-    pub(super) const fn jobs(&self) -> f64 {
-        self.jobs
+    /// Whether those in flight hold off nothing that refusals shorten.
+    pub(super) fn in_vain(&self) -> bool {
+        self.shut_s >= TRY_SECONDS
     }
 
-    /// Takes so many seconds in which the limit refused beside an idle server.
-    fn shut(&mut self, seconds: f64, guard: f64) {
-        self.shut_s += seconds;
-        if self.shut_s >= PROBE_SECONDS {
-            self.jobs += (PROBE_GUARD * guard).ceil();
-            self.shut_s = 0.0;
-        }
+    /// Jobs beyond the guard that may be tried.
+    pub(super) const fn beyond(&self) -> f64 {
+        self.beyond
     }
 }
 
 impl DefaultController {
     /// Takes a tick; `free` as in harmless.rs.
-    pub(super) fn probe(&mut self, sums: &Sums, signals: &Signals, free: bool, age_max: Nanos) {
-        let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
+    pub(super) fn probe(&mut self, tick: &Tick, signals: &Signals, free: bool, age_max: Nanos) {
+        let sums = &tick.sums;
+        self.probe.answered |=
+            sums.responses > 0.0 && sums.medians_s <= self.objective_s * sums.responses;
         let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
-        let idle = free
-            && cpu.is_some_and(|cpu| cpu.get() < PROBE_CPU)
-            && queue.is_some_and(|queue| queue.length == 0);
-        if self.shed.is_some() || !self.stall.is_on() {
-            let settled = self.probe.jobs > 0.0 || self.harmless.follows();
-            self.probe = Probe::default();
-            if settled && idle && self.shed.is_none() && self.answers_fast(sums) {
-                self.harmless.found(self.waiting());
-                self.usual = self.usual.max(self.harmless.jobs);
+        let shut = free
+            && queue.is_some_and(|queue| queue.length == 0)
+            && sums.turned_away > SHUT_SHARE * sums.offered
+            && sums.completed == 0.0;
+        if !shut {
+            self.probe.shut_s = 0.0;
+            self.probe.open_s += sums.seconds;
+            if self.probe.open_s >= TRY_SECONDS {
+                self.probe.beyond = 0.0;
             }
             return;
         }
-        if idle && sums.turned_away > 0.0 {
-            self.probe.shut(sums.seconds, self.guard());
+        self.probe.open_s = 0.0;
+        if self.shed.is_some() {
+            // A server that works for clients who left completes nothing, either.
+            let known = self.harmless.jobs > KNOWN_SHARE * tick.waiting;
+            self.probe.shut_s = if known { self.probe.shut_s + sums.seconds } else { 0.0 };
+            self.probe.beyond = 0.0;
+            return;
+        }
+        if self.probe.answered {
+            let beyond = (self.harmless.jobs - self.guard()).max(0.0);
+            self.harmless.found(tick.waiting);
+            self.usual = self.usual.max(tick.waiting);
+            self.probe = Probe { beyond, ..Probe::default() };
+            return;
+        }
+        self.probe.shut_s += sums.seconds;
+        if self.probe.shut_s >= TRY_SECONDS {
+            self.probe.shut_s = 0.0;
+            self.probe.beyond += (TRY_GUARD * self.guard()).ceil();
         }
     }
 }
@@ -121,16 +143,17 @@ mod tests {
         let mut controller = calm();
         let ticks = crowd(&mut controller, 1_000, 9, 30);
         assert!(ticks[2].1 < 100, "the limit is full: {ticks:?}");
-        // From then on a guard in each tick.
-        assert!(ticks[15..].iter().all(|(_, admitted)| *admitted > 200), "{ticks:?}");
+        let (waiting, _) = ticks[29];
+        assert!(waiting > 10_000, "{ticks:?}");
     }
 
-    /// With 200/s it used 0.3 of the CPU, so it reaches 667/s: an eighth of 0.8 of that in each probe.
+    /// With 200/s it used 0.3 of the CPU, so it reaches 667/s: 0.8 of that
+    /// once, and an eighth of it in each probe.
     #[test]
     fn behind_a_server_that_hangs_little_piles_up() {
         let mut controller = calm();
         let ticks = crowd(&mut controller, 1_000, 0, 100);
         let (first, last) = (ticks[2].0, ticks[99].0);
-        assert!(last - first <= 34 * 67, "{first}, {last}");
+        assert!(last - first <= 534 + 33 * 67, "{first}, {last}");
     }
 }

@@ -5,7 +5,9 @@
 //! stands still with its machine. Its CPU is full and what is in flight grows, as in a flash crowd,
 //! but a crowd's completions go on at the capacity. Refusing does not end a stall, and what has piled
 //! up is served within the objective afterwards, if it is no more than the server does in that time.
-//! So a stall widens the limit to that, and is no alarm until what it left has drained.
+//! So a stall widens the limit by what usually comes in its time, up to that, and is no alarm until
+//! what it left has drained. Not by more: the handshakes of a crowd silence a server with one
+//! thread, too.
 
 use super::DefaultController;
 use crate::history::Sums;
@@ -68,6 +70,8 @@ pub(super) struct Stall {
     /// Completions per second before it, and seconds without any.
     rate: f64,
     silent_s: f64,
+    /// Jobs that usually come in its time, and until the next tick.
+    piles: f64,
     /// Seconds in which what the last stall left may still drain.
     drains_s: f64,
 }
@@ -82,7 +86,13 @@ impl Stall {
             (self.rate, self.silent_s) = (lately, 0.0);
         } else {
             self.silent_s += tick.seconds;
+            self.piles = self.rate * (self.silent_s + tick.seconds);
         }
+    }
+
+    /// Jobs that piled up because of it, if no more come than usual.
+    pub(super) const fn piles(&self) -> f64 {
+        self.piles
     }
 
     /// What it left drains within this objective's multiple, however long it was.
@@ -107,22 +117,32 @@ impl Stall {
 }
 
 impl DefaultController {
+    /// Jobs that the server has answered within the objective, if they came at once.
+    pub(super) fn guard_most(&self) -> f64 {
+        let blind = GUARD_MIN * self.baseline.variability();
+        let rate = self.peak.max(self.reach.rate().unwrap_or(0.0));
+        blind.max(GUARD_OBJECTIVE * self.objective_s * rate)
+    }
+
     /// Jobs above the usual that are let pile up before the loop has seen them.
     pub(super) fn guard(&self) -> f64 {
         let variability = self.baseline.variability();
         let blind = (GUARD_MIN * variability).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
         let Some(rate) = self.reach.rate() else { return blind };
-        if self.stall.holds() {
-            return blind.max(GUARD_OBJECTIVE * self.objective_s * rate);
-        }
         let objective = GUARD_REACH_OBJECTIVE * self.objective_s * rate;
-        blind.min((GUARD_REACH_MIN * variability).max(objective))
+        let guard = blind.min((GUARD_REACH_MIN * variability).max(objective));
+        if !self.stall.holds() {
+            return guard;
+        }
+        (guard + self.stall.piles()).min(self.guard_most())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::harmless::tests::{calm, tick as signals};
     use super::*;
+    use crate::{Controller, Mode};
 
     fn tick(completed: f64) -> Sums {
         Sums { seconds: 0.1, completed, ..Sums::default() }
@@ -177,5 +197,19 @@ mod tests {
         assert!(!stall.holds());
         (0..40).for_each(|_| stall.see(&tick(0.0), 1.0, true));
         assert!(stall.holds());
+    }
+
+    /// At 200/s, 0.3 of the CPU used: 220 jobs are let pile up, in a stall up to 533.
+    #[test]
+    fn a_stall_widens_the_limit_by_what_usually_comes() {
+        let mut controller = calm();
+        let mut waiting = 2;
+        for n in 0..40 {
+            waiting += 20;
+            let limits = controller.tick(&signals(400 + n, (20, 0, waiting), 0), Mode::Enforce);
+            let most = limits.waiting_max.expect("a limit in flight");
+            assert!(most > (waiting + 20).min(500), "tick {n}: {most} for {waiting}");
+            assert!(most <= (2 + 224 + 20 * (n + 2)).min(540), "tick {n}: {most}");
+        }
     }
 }

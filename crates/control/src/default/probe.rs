@@ -7,10 +7,11 @@
 //! at the capacity. A server that stands still does, too: it leaves connections in the accept queue.
 //!
 //! So where the limit turns away all who come, nothing completes, the accept queue is empty and the CPU
-//! is not short, those in flight hold nothing (see harmless.rs). Only a dependency that hangs looks the
-//! same, and the difference shows in who comes next. As many more are let in as are known to hold
-//! nothing, a guard at least; an alarm ends. If any of them is answered, so are the next. If none is, a few more are
-//! tried again and again: behind a dependency that hangs, a third of what the server can do piles up.
+//! is not short, those in flight hold nothing (see harmless.rs), and an alarm ends. Only a dependency
+//! that hangs looks the same, and the difference shows in who comes next. As many more are let in as are
+//! known to hold nothing, or as are answered within the objective. If any of them is answered, so are
+//! the next. If none is, a few more are tried again and again: behind a dependency that hangs, a third
+//! of what the server can do piles up.
 
 use super::{DefaultController, Tick};
 use tidegate_model::signals::Signals;
@@ -22,7 +23,7 @@ const SHUT_SHARE: f64 = 0.875;
 const KNOWN_SHARE: f64 = 0.5;
 /// A few more are tried each so many seconds (what was let in and not used is gone after as many),
 const TRY_SECONDS: f64 = 0.3;
-/// so much of the guard.
+/// so much of what it has answered within the objective.
 const TRY_GUARD: f64 = 0.125;
 
 /// The limit in flight, and what is let in beyond it.
@@ -77,7 +78,7 @@ impl DefaultController {
             return;
         }
         if self.probe.answered {
-            let beyond = (self.harmless.jobs - self.guard()).max(0.0);
+            let beyond = (self.harmless.jobs.max(self.guard_most()) - self.guard()).max(0.0);
             self.harmless.found(tick.waiting);
             self.usual = self.usual.max(tick.waiting);
             self.probe = Probe { beyond, ..Probe::default() };
@@ -86,7 +87,7 @@ impl DefaultController {
         self.probe.shut_s += sums.seconds;
         if self.probe.shut_s >= TRY_SECONDS {
             self.probe.shut_s = 0.0;
-            self.probe.beyond += (TRY_GUARD * self.guard()).ceil();
+            self.probe.beyond += (TRY_GUARD * self.guard_most()).ceil();
         }
     }
 }

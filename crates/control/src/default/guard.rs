@@ -86,7 +86,9 @@ impl Stall {
             (self.rate, self.silent_s) = (lately, 0.0);
         } else {
             self.silent_s += tick.seconds;
-            self.piles = self.rate * (self.silent_s + tick.seconds);
+            let piles = self.rate * (self.silent_s + tick.seconds);
+            // What the last one left may drain still.
+            self.piles = if self.drains_s > 0.0 { self.piles.max(piles) } else { piles };
         }
     }
 
@@ -118,23 +120,23 @@ impl Stall {
 
 impl DefaultController {
     /// Jobs that the server has answered within the objective, if they came at once.
-    pub(super) fn guard_most(&self) -> f64 {
+    pub(super) fn guard_peak(&self) -> f64 {
         let blind = GUARD_MIN * self.baseline.variability();
-        let rate = self.peak.max(self.reach.rate().unwrap_or(0.0));
-        blind.max(GUARD_OBJECTIVE * self.objective_s * rate)
+        blind.max(GUARD_OBJECTIVE * self.objective_s * self.peak)
     }
 
     /// Jobs above the usual that are let pile up before the loop has seen them.
     pub(super) fn guard(&self) -> f64 {
         let variability = self.baseline.variability();
-        let blind = (GUARD_MIN * variability).max(GUARD_OBJECTIVE * self.objective_s * self.peak);
+        let blind = self.guard_peak();
         let Some(rate) = self.reach.rate() else { return blind };
         let objective = GUARD_REACH_OBJECTIVE * self.objective_s * rate;
         let guard = blind.min((GUARD_REACH_MIN * variability).max(objective));
         if !self.stall.holds() {
             return guard;
         }
-        (guard + self.stall.piles()).min(self.guard_most())
+        let most = blind.max(GUARD_OBJECTIVE * self.objective_s * rate);
+        (guard + self.stall.piles()).min(most)
     }
 }
 

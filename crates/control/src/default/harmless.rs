@@ -62,14 +62,9 @@ impl Harmless {
         self.follow_s = FOLLOW_SECONDS;
     }
 
-    /// Whether what comes next may be, too.
-    pub(super) const fn follows(&self) -> bool {
-        self.follow_s > 0.0
-    }
-
     /// Whether growth in flight is no reason to shed now.
     pub(super) const fn spares(&self) -> bool {
-        self.fast || self.follows()
+        self.fast || self.follow_s > 0.0
     }
 
     /// Takes a tick: whether what is `staying` may be harmless, and whether more is in flight than

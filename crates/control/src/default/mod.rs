@@ -247,6 +247,7 @@ impl DefaultController {
     }
 
     fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
+        self.probe = Probe::default();
         let reach = if self.standing.cpu_full() { self.reach.rate() } else { None };
         let mu = self.throughput().max(reach.unwrap_or(0.0)).max(1.0);
         let soon =
@@ -293,6 +294,7 @@ impl DefaultController {
     fn after_gap(&mut self, signals: &Signals, waiting: f64, mode: Mode) -> ServiceLimits {
         self.history = History::default();
         self.standing = Standing::default();
+        self.probe = Probe::default();
         self.waiting_before = Some(waiting);
         self.last = match &mut self.shed {
             Some(shed) => {
@@ -327,6 +329,7 @@ impl DefaultController {
         if let Some(Shed { search: None, r0_s, .. }) = self.shed.take() {
             self.baseline.r0_s.get_or_insert(r0_s);
         }
+        self.probe = Probe::default();
         self.released_at = Some(now);
         self.since = now;
         self.history = History::default();
@@ -480,6 +483,7 @@ impl DefaultController {
                 self.since = now;
             }
             self.history = History::default();
+            self.probe = Probe::default();
             let text = "no limits: counts or in-flight have been unknown for long".to_owned();
             let why = Why { shedding: false, since: self.since, alarmed: Vec::new(), text };
             self.last = ServiceLimits { why, ..ServiceLimits::default() };

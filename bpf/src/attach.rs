@@ -211,6 +211,11 @@ impl Bound {
         self.mounted.iter().filter_map(|mounted| mounted.pin.as_deref())
     }
 
+    /// The programs of its hooks.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.mounted.iter().map(|mounted| &mounted.program)
+    }
+
     /// Takes our hooks off the interface; returns what stays, one sentence each, already logged.
     pub(crate) fn detach(&self) -> Vec<String> {
         self.mounted.iter().filter_map(|mounted| self.unmount(mounted)).collect()

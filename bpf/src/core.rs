@@ -9,7 +9,7 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::request_state::RequestState;
 use crate::{
     BucketParams, Error, Followed, Listen, Plan, RuleCount, ServiceParams, Unjudged, bucket_limits,
-    classification, read, request_read, switch, syscall,
+    classification, programs, read, request_read, switch, syscall,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
@@ -88,7 +88,7 @@ impl Core {
         let settings = objects::settings(&maps, plan, Variant { answer: 0, trust_dscp: false })?;
         let load =
             Load { object: "heartbeat", bytes: &objects.heartbeat, settings, attach_type: None };
-        let heartbeat = objects::load(&maps, &load)?;
+        let heartbeat = programs::load(plan.settings.pins.as_deref(), &maps, &load)?;
         let reap_sets = maps.get("tg_flows")?.max_entries().div_ceil(REAP_HEARTBEATS);
         let empty = Plan { settings: plan.settings.clone(), ..Plan::default() };
         let mut core = Self {
@@ -343,6 +343,12 @@ impl Core {
 
     pub(crate) fn released(&self) -> Result<bool, Error> {
         Ok(self.maps.read::<Control>("tg_control", 0)?.released != 0)
+    }
+
+    /// The programs that belong to no hook.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &OwnedFd> {
+        let sweep = self.requests.as_ref().map(RequestState::sweep_program);
+        std::iter::once(&self.heartbeat).chain(sweep)
     }
 
     /// Index of the gauges that a service uses.

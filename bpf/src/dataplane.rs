@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::objects::Objects;
 use crate::{
     BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
-    ServiceParams, TableLosses, Unjudged, maps, pins, read, sources, tables,
+    ServiceParams, TableLosses, Unjudged, maps, pins, programs, read, sources, tables,
 };
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
@@ -36,8 +36,14 @@ pub struct Dataplane {
 /// What belongs to a start that is not committed yet, beside its new hooks.
 #[derive(Debug, Default)]
 struct Begun {
-    /// The directory of maps that was not there before.
-    directory: Option<PathBuf>,
+    /// Directories of pins that were not there before.
+    directories: Vec<PathBuf>,
+}
+
+impl Begun {
+    fn take_back(&self) {
+        self.directories.iter().for_each(|directory| maps::remove_directory(directory));
+    }
 }
 
 impl Dataplane {
@@ -68,9 +74,10 @@ impl Dataplane {
         let mut begun = Begun::default();
         if let Some(path) = &plan.settings.pins {
             pins::prepare(path)?;
-            begun.directory = Some(maps::directory(path)).filter(|directory| !directory.exists());
+            begun.directories = vec![maps::directory(path), programs::directory(path)];
+            begun.directories.retain(|directory| !directory.exists());
         }
-        let mut core = Core::start(plan, Objects::default())?;
+        let mut core = Core::start(plan, Objects::default()).inspect_err(|_| begun.take_back())?;
         renew(&mut core, &MonotonicClock)?;
         let (bound, former) = (Vec::new(), Vec::new());
         let mut dataplane = Self { core, bound, former, begun: Some(begun) };
@@ -128,6 +135,8 @@ impl Dataplane {
         attach::remove_stale(path, &used);
         let left = attach::remove_filters(path, &self.bound);
         maps::remove_other_versions(path);
+        let hooks = self.bound.iter().flat_map(Bound::programs);
+        programs::remove_others(path, hooks.chain(self.core.programs()));
         left
     }
 
@@ -398,6 +407,7 @@ impl Dataplane {
             attach::remove_stale(path, &[]);
             maps::remove_directory(&attach::links(path));
             maps::remove_directory(&maps::directory(path));
+            maps::remove_directory(&programs::directory(path));
             maps::remove_other_versions(path);
             // Fails while something else is in it, and then it is not ours to remove.
             let _ = std::fs::remove_dir(path);
@@ -408,11 +418,9 @@ impl Dataplane {
 
 impl Drop for Dataplane {
     fn drop(&mut self) {
-        if let Some(Begun { directory }) = self.begun.take() {
+        if let Some(begun) = self.begun.take() {
             self.bound.iter().for_each(Bound::undo);
-            if let Some(directory) = directory {
-                maps::remove_directory(&directory);
-            }
+            begun.take_back();
         }
         if self.core.plan.settings.pins.is_none() {
             for bound in &self.bound {

@@ -30,6 +30,7 @@ mod objects;
 mod origins;
 mod pins;
 mod plan;
+mod programs;
 mod read;
 mod request_checks;
 mod request_read;

@@ -142,6 +142,13 @@ impl Maps {
         Ok(())
     }
 
+    /// The kernel's numbers of all maps, by name.
+    pub(crate) fn ids(&self) -> Result<Vec<u32>, Error> {
+        let id =
+            |(name, map): (&String, &MapHandle)| Ok(map.info().map_err(Error::map(name))?.info.id);
+        self.by_name.iter().map(id).collect()
+    }
+
     /// Reads one value.
     pub(crate) fn read<T: Plain>(&self, name: &str, index: u32) -> Result<T, Error> {
         let bytes = self

@@ -12,6 +12,7 @@ use crate::attach::{Bound, Hook, Mounted, Role, links, remove_pin};
 use crate::core::Core;
 use crate::namespace::{self, Device};
 use crate::objects::{self, Load, Variant};
+use crate::programs;
 use crate::syscall::{self, Side};
 use crate::{AttachMode, Error, Interface, abi};
 use libbpf_rs::ProgramAttachType;
@@ -208,7 +209,8 @@ impl Attempt<'_> {
             Side::Egress => ProgramAttachType::TcxEgress,
         });
         let settings = objects::settings(&self.core.maps, &self.core.plan, variant)?;
-        objects::load(&self.core.maps, &Load { object, bytes, settings, attach_type })
+        let pins = self.core.plan.settings.pins.as_deref();
+        programs::load(pins, &self.core.maps, &Load { object, bytes, settings, attach_type })
     }
 
     /// What lets everything pass, where our program goes later.

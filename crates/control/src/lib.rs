@@ -11,6 +11,7 @@ mod default;
 mod dual;
 mod evidence;
 mod fixed;
+mod held;
 mod history;
 mod syn;
 mod view;
@@ -23,6 +24,7 @@ pub use bucket::{
 pub use default::{DefaultController, DefaultSpec};
 pub use dual::{Dual, Interaction};
 pub use fixed::Fixed;
+pub use held::HeldWorkers;
 pub use syn::{Syn, SynSpec, SynVariant};
 
 use tidegate_model::RATE_FLOOR;

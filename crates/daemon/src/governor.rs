@@ -10,9 +10,9 @@ use crate::backends::Backends;
 use crate::controllers;
 use crate::holders::Holders;
 use crate::pooled::Pooled;
-use crate::silent::{cause, is_known, remedy};
+use crate::silent::{is_known, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_control::{BucketController, Controller, Dual, Interaction, Mode};
+use tidegate_control::{BucketController, Controller, Dual, HeldWorkers, Interaction, Mode};
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
@@ -182,7 +182,7 @@ impl Governor {
         sensed: &Sensed,
         sources: Option<&[SourceUse]>,
     ) -> Vec<(&'static str, String)> {
-        let cause = cause(&sensed.signals);
+        let cause = HeldWorkers::of(&sensed.signals, SIGNAL_AGE_MAX);
         self.holders.known(now, is_known(&sensed.signals));
         let lasting = self.holders.see(now, cause.is_some());
         if let Some(sources) = sources {

@@ -24,6 +24,9 @@
 //! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
 //! objective on top of what it usually holds, which bounds what can pile up between two ticks.
 //!
+//! Where connections that send nothing hold the workers there is no alarm and no limit: refusing
+//! others frees no worker (see held.rs).
+//!
 //! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
 //! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
 //! queue Q that rides out chance. Two actuators, and a fence at a full accept queue:
@@ -73,6 +76,7 @@ use self::probe::Probe;
 use self::seats::Seats;
 use self::shed::{Done, QUEUE_MAX, Search, Shed, Trial};
 use crate::evidence::Standing;
+use crate::held::{Held, HeldWorkers};
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
 use tidegate_model::limits::{ServiceLimits, Why};
@@ -167,6 +171,7 @@ pub struct DefaultController {
     harmless: Harmless,
     probe: Probe,
     seats: Seats,
+    held: Held,
     /// Largest excess since the CPU has been used up.
     excess_max: f64,
     last: ServiceLimits,
@@ -207,6 +212,7 @@ impl DefaultController {
             harmless: Harmless::default(),
             probe: Probe::default(),
             seats: Seats::default(),
+            held: Held::default(),
             excess_max: 0.0,
             last: ServiceLimits::default(),
             watched: false,
@@ -316,6 +322,7 @@ impl DefaultController {
         let over = self.shed.as_ref().is_some_and(|shed| {
             let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * shed.life_s);
             in_vain
+                || self.held.lasts()
                 || shed.missing >= self.release_arrivals
                 || shed.unused_s >= unused_s && shed.unused >= UNUSED_ARRIVALS
         });
@@ -347,7 +354,7 @@ impl DefaultController {
             self.baseline.variability(),
         );
         ServiceLimits {
-            waiting_max: known.then(|| (self.usual + guard).ceil() as u64),
+            waiting_max: (known && !self.held.lasts()).then(|| (self.usual + guard).ceil() as u64),
             why: Why { shedding: false, since: self.since, alarmed: families, text },
             ..ServiceLimits::default()
         }
@@ -433,6 +440,7 @@ impl Controller for DefaultController {
         let queued = signals.queue.accept.and_then(|queue| queue.within(age_max));
         let queued = queued.map(|queue| float(queue.length));
         self.seats.see(&tick, queued, each, self.standing.resource());
+        self.held.see(HeldWorkers::of(signals, age_max), tick.sums.seconds);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
@@ -443,7 +451,7 @@ impl Controller for DefaultController {
             shed.effect(&tick, harmless, self.objective_s);
             shed.observe(&tick, &done, self.objective_s);
             self.end_if_over(tick.now);
-        } else if alarm {
+        } else if alarm && !self.held.lasts() {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
             let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Workers that are held by connections which send no request, or send one slowly.
+//!
+//! Such a server is exhausted while its CPU is free: its accept queue grows, responses become late,
+//! and less completes than comes. It looks like an overload, and refusing clients that send their
+//! requests frees no worker. So it is a cause of its own: the limits of the service are not lowered for
+//! it, and who holds most of these connections may open fewer.
+
+use tidegate_model::signals::{AcceptQueue, Reading, Signals};
+use tidegate_units::{Nanos, Share};
+
+/// Least part of the accepted connections that is silent or slow.
+const PART_MIN: f64 = 0.5;
+/// An accept queue of this share of its limit waits for workers.
+const QUEUE_MIN: f64 = 0.1;
+/// Below this the CPU is free: it is not work that holds them.
+const CPU_FREE: f64 = 0.7;
+/// So long it has to be so: longer than the queue of one burst. And so long it counts afterwards.
+const LASTS_SECONDS: f64 = 1.0;
+
+/// What silent and slow connections do to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldWorkers {
+    /// Connections that are silent or slow.
+    pub held: u64,
+    /// All that are open.
+    pub open: u64,
+    /// The accept queue.
+    pub queue: AcceptQueue,
+}
+
+impl HeldWorkers {
+    /// Whether they hold the workers of a service at this moment, by signals that are no older than
+    /// this; `None`: they do not, or it is not known.
+    #[must_use]
+    pub fn of(signals: &Signals, age_max: Nanos) -> Option<Self> {
+        let young = |reading: Reading<u64>| reading.within(age_max);
+        let silent = young(signals.time.silent?)?;
+        let held = silent + signals.time.slow.and_then(young).unwrap_or(0);
+        let open = young(signals.time.open?)?;
+        let queue = signals.queue.accept?.within(age_max)?;
+        let busy = [Some(signals.resource.cpu?), signals.resource.busiest_thread];
+        let is_free =
+            |cpu: Reading<Share>| cpu.within(age_max).is_some_and(|cpu| cpu < Share::new(CPU_FREE));
+        let free = busy.into_iter().flatten().all(is_free);
+        let waits = queue.length as f64 >= QUEUE_MIN * queue.limit.max(1) as f64;
+        // Who stands in the accept queue holds no worker yet.
+        let accepted = open.saturating_sub(queue.length);
+        let many = held > 0 && held as f64 >= PART_MIN * accepted as f64;
+        (many && waits && free).then_some(Self { held, open, queue })
+    }
+}
+
+/// For how long they have held them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    seconds: f64,
+    after_s: f64,
+}
+
+impl Held {
+    /// Takes a tick of so many seconds.
+    pub(crate) fn see(&mut self, cause: Option<HeldWorkers>, seconds: f64) {
+        self.seconds = if cause.is_some() { self.seconds + seconds } else { 0.0 };
+        let on = self.seconds >= LASTS_SECONDS;
+        self.after_s = if on { LASTS_SECONDS } else { (self.after_s - seconds).max(0.0) };
+    }
+
+    /// Whether they hold them, and for long enough.
+    pub(crate) fn lasts(self) -> bool {
+        self.after_s > 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Controller, DefaultController, DefaultSpec, Mode};
+    use tidegate_model::limits::ServiceLimits;
+    use tidegate_model::signals::{ConnectionCounts, Counts, Times};
+
+    const AGE_MAX: Nanos = Nanos::from_secs(3);
+
+    fn signals(silent: u64, open: u64, length: u64, cpu: f64) -> Signals {
+        let mut signals = Signals::default();
+        signals.time.silent = Some(Reading::fresh(silent));
+        signals.time.open = Some(Reading::fresh(open));
+        signals.queue.accept = Some(Reading::fresh(AcceptQueue { length, limit: 100 }));
+        signals.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
+        signals
+    }
+
+    fn of(signals: &Signals) -> Option<HeldWorkers> {
+        HeldWorkers::of(signals, AGE_MAX)
+    }
+
+    #[test]
+    fn silent_connections_that_hold_workers_are_a_cause_and_nothing_else_is() {
+        let is = |silent, open, length, cpu| of(&signals(silent, open, length, cpu)).is_some();
+        assert!(is(60, 64, 40, 0.02));
+        assert!(is(1, 2, 10, 0.69), "a small server has few workers");
+        assert!(!is(0, 0, 40, 0.02), "nobody is silent");
+        assert!(!is(60, 161, 40, 0.02), "most of the workers work");
+        assert!(is(60, 160, 40, 0.02), "who waits in the queue has no worker");
+        assert!(!is(60, 64, 9, 0.02), "nobody waits");
+        assert!(!is(60, 64, 40, 0.7), "the CPU is what is short");
+        let mut at_its_end = signals(60, 64, 40, 0.02);
+        at_its_end.resource.busiest_thread = Some(Reading::fresh(Share::new(1.0)));
+        assert_eq!(of(&at_its_end), None, "a thread is what is short");
+        let mut slow = signals(10, 104, 40, 0.02);
+        assert_eq!(of(&slow), None);
+        slow.time.slow = Some(Reading::fresh(22));
+        assert!(of(&slow).is_some(), "slow requests hold workers, too");
+        let mut old = signals(60, 64, 40, 0.02);
+        old.time.silent = Some(Reading { value: 60, age: AGE_MAX + Nanos(1) });
+        assert_eq!(of(&old), None, "what is old is no reason");
+        let mut old = signals(60, 64, 40, 0.02);
+        old.resource.cpu = Some(Reading { value: Share::ZERO, age: AGE_MAX + Nanos(1) });
+        assert_eq!(of(&old), None, "the CPU may be busy by now");
+        for missing in [
+            (|s: &mut Signals| s.time.silent = None) as fn(&mut Signals),
+            |s| s.time.open = None,
+            |s| s.queue.accept = None,
+            |s| s.resource.cpu = None,
+        ] {
+            let mut signals = signals(60, 64, 40, 0.02);
+            missing(&mut signals);
+            assert_eq!(of(&signals), None, "what is not known is no reason");
+        }
+    }
+
+    /// A tick of a prefork server at a light load: so many workers are held by who says nothing, so
+    /// few clients are served that more and more of them stand in the accept queue.
+    fn starved(n: u64, silent: u64) -> Signals {
+        let mut s = light(n);
+        let waits = 4 * n.saturating_sub(399);
+        s.time.waiting = Some(Reading::fresh(2 + waits));
+        s.time.open = Some(Reading::fresh(64 + waits));
+        s.time.silent = Some(Reading::fresh(silent));
+        s.queue.accept = Some(Reading::fresh(AcceptQueue { length: waits, limit: 511 }));
+        s
+    }
+
+    fn light(n: u64) -> Signals {
+        let served = if n < 400 { 10 } else { 6 };
+        let period = Nanos::from_millis(100);
+        let mut s = Signals { now: Nanos(period.0 * n), period, ..Signals::default() };
+        let connections = ConnectionCounts {
+            replied: 10,
+            proved: 10,
+            asked: 10,
+            answered: served,
+            ended: served,
+            ended_exchanges: served,
+            ..ConnectionCounts::default()
+        };
+        s.balance.counts = Some(Reading::fresh(Counts {
+            offered: 10,
+            admitted: 10,
+            completed: served,
+            connections: Some(connections),
+            ..Counts::default()
+        }));
+        let took = Nanos::from_millis(if n < 400 { 10 } else { 10 + (n - 400) * 66 });
+        let times = Times { count: served, sum: Nanos(took.0 * served), p50: took, p99: took };
+        s.time.waiting = Some(Reading::fresh(2));
+        s.time.first_byte = Some(Reading::fresh(times));
+        s.time.open = Some(Reading::fresh(4));
+        s.time.silent = Some(Reading::fresh(0));
+        s.resource.cpu = Some(Reading::fresh(Share::new(0.2)));
+        s.queue.accept = Some(Reading::fresh(AcceptQueue { length: 0, limit: 511 }));
+        s
+    }
+
+    /// Of 40 ticks, those in which it sheds, and in which it limits what is in flight.
+    fn limits(silent: u64) -> (usize, usize) {
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        (0..400).for_each(|n| drop(controller.tick(&light(n), Mode::Enforce)));
+        let ticks = (400..500).map(|n| controller.tick(&starved(n, silent), Mode::Enforce));
+        let last: Vec<_> = ticks.skip(60).collect();
+        let count =
+            |is: fn(&ServiceLimits) -> bool| last.iter().filter(|limits| is(limits)).count();
+        (count(|limits| limits.why.shedding), count(|limits| limits.waiting_max.is_some()))
+    }
+
+    #[test]
+    fn the_limits_of_the_service_are_not_lowered_for_silent_connections() {
+        assert_eq!(limits(62), (0, 0));
+        let (shedding, in_flight) = limits(0);
+        assert!(
+            shedding > 30 && in_flight == 40,
+            "the same without them is an overload: {shedding}"
+        );
+    }
+
+    #[test]
+    fn a_burst_is_no_cause_and_one_that_lasts_ends_a_second_after_it() {
+        let (cause, mut held) = (of(&signals(60, 64, 40, 0.02)), Held::default());
+        (0..9).for_each(|_| held.see(cause, 0.1));
+        assert!(!held.lasts());
+        held.see(None, 0.1);
+        (0..9).for_each(|_| held.see(cause, 0.1));
+        assert!(!held.lasts(), "it begins anew");
+        (0..2).for_each(|_| held.see(cause, 0.1));
+        assert!(held.lasts());
+        (0..8).for_each(|_| held.see(None, 0.1));
+        assert!(held.lasts(), "a moment without a queue");
+        (0..4).for_each(|_| held.see(None, 0.1));
+        assert!(!held.lasts());
+    }
+}

@@ -19,6 +19,7 @@ use crate::{
 };
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Event, Verdict};
@@ -97,16 +98,43 @@ pub fn tcx_programs(interface: &Interface) -> Result<[Vec<String>; 2], Error> {
     })
 }
 
+/// A program of the dataplane that a plan has, beside the heartbeat and the sweep.
+#[derive(Clone, Copy, Debug)]
+enum Program {
+    Xdp,
+    Tc,
+    Egress,
+    Replay,
+    RequestIn,
+    RequestOut,
+}
+
+impl Program {
+    const ALL: [Self; 6] =
+        [Self::Xdp, Self::Tc, Self::Egress, Self::Replay, Self::RequestIn, Self::RequestOut];
+
+    const fn of_rules(self) -> bool {
+        matches!(self, Self::RequestIn | Self::RequestOut)
+    }
+
+    fn object(self, objects: &Objects) -> (&'static str, &[u8]) {
+        match self {
+            Self::Xdp => ("xdp", &objects.xdp),
+            Self::Tc => ("tc", &objects.tc),
+            Self::Egress => ("egress", &objects.egress),
+            Self::Replay => ("replay", &objects.replay),
+            Self::RequestIn => ("request_in", &objects.request_in),
+            Self::RequestOut => ("request_out", &objects.request_out),
+        }
+    }
+}
+
 /// The whole dataplane but its attachment. `trust_dscp` is that of the plan's first interface.
 #[derive(Debug)]
 pub struct TestPlane {
     core: Core,
-    xdp: OwnedFd,
-    tc: OwnedFd,
-    egress: OwnedFd,
-    replay: OwnedFd,
-    /// In and out, where the plan has rules.
-    requests: Option<[OwnedFd; 2]>,
+    /// Loaded when they are asked for: most tests look at one or two of them.
+    programs: [OnceLock<OwnedFd>; Program::ALL.len()],
     settings: SettingsRaw,
 }
 
@@ -129,31 +157,24 @@ impl TestPlane {
         let trust_dscp = plan.interfaces.first().is_some_and(|interface| interface.trust_dscp);
         let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let settings = objects::settings(&core.maps, plan, Variant { answer, trust_dscp })?;
-        let load = |object, bytes: &[u8], attach_type| {
-            objects::load(&core.maps, &Load { object, bytes, settings, attach_type })
-        };
-        let xdp = load("xdp", &core.objects.xdp, None)?;
-        let tc = load("tc", &core.objects.tc, None)?;
-        let egress = load("egress", &core.objects.egress, None)?;
-        let replay = load("replay", &core.objects.replay, None)?;
-        let mut plane = Self { core, xdp, tc, egress, replay, requests: None, settings };
-        plane.load_requests()?;
-        Ok(plane)
+        core.listening(MonotonicClock.now(), false)?;
+        Ok(Self { core, programs: Default::default(), settings })
     }
 
-    /// The hooks of header rules, where there are some.
-    fn load_requests(&mut self) -> Result<(), Error> {
-        if self.requests.is_none() && self.core.plan.has_rules() {
-            let (objects, settings) = (&self.core.objects, self.settings);
-            let load = |object, bytes: &[u8]| {
-                objects::load(&self.core.maps, &Load { object, bytes, settings, attach_type: None })
-            };
-            self.requests = Some([
-                load("request_in", &objects.request_in)?,
-                load("request_out", &objects.request_out)?,
-            ]);
+    /// The program, which is loaded now if it was not yet.
+    fn loaded(&self, program: Program) -> Result<&OwnedFd, Error> {
+        if program.of_rules() && !self.core.plan.has_rules() {
+            let text = "no service has header rules: their hooks are not there";
+            return Err(Error::Plan(text.into()));
         }
-        self.core.listening(MonotonicClock.now(), false)
+        let cell = &self.programs[program as usize];
+        if let Some(loaded) = cell.get() {
+            return Ok(loaded);
+        }
+        let (object, bytes) = program.object(&self.core.objects);
+        let load = Load { object, bytes, settings: self.settings, attach_type: None };
+        let loaded = objects::load(&self.core.maps, &load)?;
+        Ok(cell.get_or_init(|| loaded))
     }
 
     /// Whether the tcx variants of the tc hooks load, too (Linux 6.6 and newer).
@@ -171,7 +192,7 @@ impl TestPlane {
             ("request_in", &self.core.objects.request_in, ProgramAttachType::TcxIngress),
             ("request_out", &self.core.objects.request_out, ProgramAttachType::TcxEgress),
         ];
-        let requests = requests.into_iter().filter(|_| self.requests.is_some());
+        let requests = requests.into_iter().filter(|_| self.core.plan.has_rules());
         for (object, bytes, kind) in hooks.into_iter().chain(requests) {
             let load = Load { object, bytes, settings, attach_type: Some(kind) };
             objects::load(&self.core.maps, &load)?;
@@ -180,17 +201,12 @@ impl TestPlane {
     }
 
     fn program(&self, hook: TestHook) -> Result<&OwnedFd, Error> {
-        let requests = || {
-            let none =
-                || Error::Plan("no service has header rules: their hooks are not there".into());
-            self.requests.as_ref().ok_or_else(none)
-        };
-        Ok(match hook {
-            TestHook::Xdp => &self.xdp,
-            TestHook::Tc => &self.tc,
-            TestHook::Egress => &self.egress,
-            TestHook::RequestIn => &requests()?[0],
-            TestHook::RequestOut => &requests()?[1],
+        self.loaded(match hook {
+            TestHook::Xdp => Program::Xdp,
+            TestHook::Tc => Program::Tc,
+            TestHook::Egress => Program::Egress,
+            TestHook::RequestIn => Program::RequestIn,
+            TestHook::RequestOut => Program::RequestOut,
         })
     }
 
@@ -277,7 +293,8 @@ impl TestPlane {
         let mut packet = vec![0_u8; REPLAY_AT];
         packet.extend_from_slice(argument.bytes());
         let mut run = TestRun { data: &packet, context: &mut [], repeat: 1 };
-        let output = syscall::test_run(self.replay.as_fd(), &mut run).map_err(failed)?;
+        let output =
+            syscall::test_run(self.loaded(Program::Replay)?.as_fd(), &mut run).map_err(failed)?;
         let answer = output.data.get(REPLAY_AT..).and_then(Replay::read).unwrap_or_default();
         let kind = read::verdict(answer.kind).filter(|_| answer.found == 1);
         match (kind, read::reason(answer.reason.into())) {
@@ -322,22 +339,14 @@ impl TestPlane {
     /// # Errors
     /// When the kernel does not tell.
     pub fn budgets(&self) -> Result<Vec<(&'static str, u32)>, Error> {
-        let programs = [
-            ("xdp", &self.xdp),
-            ("tc", &self.tc),
-            ("egress", &self.egress),
-            ("heartbeat", self.core.heartbeat_program()),
-            ("replay", &self.replay),
-        ];
-        let requests =
-            self.requests.as_ref().map(|[r#in, out]| [("request_in", r#in), ("request_out", out)]);
+        let rules = self.core.plan.has_rules();
+        let planned = Program::ALL.into_iter().filter(|program| rules || !program.of_rules());
         let sweep = self.core.requests().map(|requests| ("sweep", requests.sweep_program()));
-        let budget = |(name, fd)| Ok((name, objects::verified_insns(fd)?));
-        programs
-            .into_iter()
-            .chain(requests.into_iter().flatten())
-            .chain(sweep)
-            .map(budget)
+        let others = std::iter::once(("heartbeat", self.core.heartbeat_program())).chain(sweep);
+        planned
+            .map(|program| Ok((program.object(&self.core.objects).0, self.loaded(program)?)))
+            .chain(others.map(Ok))
+            .map(|loaded| loaded.and_then(|(name, fd)| Ok((name, objects::verified_insns(fd)?))))
             .collect()
     }
 
@@ -347,7 +356,7 @@ impl TestPlane {
     /// As there.
     pub fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
         self.core.apply(plan)?;
-        self.load_requests()
+        self.core.listening(MonotonicClock.now(), false)
     }
 
     /// As [`crate::Dataplane::set_bucket_limits`].

@@ -25,8 +25,8 @@ const RATE: f64 = 700.0;
 const HONEST: f64 = 0.3 * RATE;
 const FLOOD: f64 = 5_000.0;
 /// Before the flood only known clients come; then as many new ones.
-const BEFORE_S: f64 = 5.0;
-const FLOODED_S: f64 = 6.0;
+const BEFORE_S: f64 = 4.0;
+const FLOODED_S: f64 = 4.0;
 /// From the flood's beginning until it is known: what comes then is counted as well, but apart.
 const ONSET_S: f64 = 1.0;
 /// Addresses of the known and of the new clients, each used in turn, and how far apart they begin.

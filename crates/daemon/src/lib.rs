@@ -10,6 +10,7 @@ mod backends;
 mod cluster;
 mod commands;
 pub mod controllers;
+mod effect;
 mod governor;
 mod handover;
 mod holders;

@@ -433,7 +433,7 @@ impl Owner {
             for (subject, text) in governor.look_at_sources(now, sensed, own.as_deref()) {
                 warnings.raise(now, &format!("{name}: {subject}"), text);
             }
-            governor.pooled.see(&sensed.signals);
+            governor.pooled.see(&sensed.signals, &governor.limits);
             let shedding = governor.limits.why.shedding;
             if let Some(text) = governor.pooled.advice(shedding, config.requests.is_some()) {
                 warnings.raise(now, &format!("{name}: layer"), text);

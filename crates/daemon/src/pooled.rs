@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connections that carry many exchanges: refusing new ones comes late, or meets the wrong clients.
-//! Which layer would help is for the operator to know.
+//! Which layer would help is for the operator to know. It is told by the count of exchanges a
+//! connection, and by the effect of refusals (effect.rs).
 
+use crate::effect::{Effect, InVain};
 use ipnet::IpNet;
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_model::sources::SourceUse;
 
@@ -22,13 +25,15 @@ const SHARED_PART_MIN: f64 = 0.5;
 pub(crate) struct Pooled {
     answered: f64,
     completed: f64,
+    effect: Effect,
     /// At the last look.
     shared: Option<Shared>,
 }
 
 impl Pooled {
-    /// Takes a tick.
-    pub(crate) fn see(&mut self, signals: &Signals) {
+    /// Takes a tick, and the limits that were in force in it.
+    pub(crate) fn see(&mut self, signals: &Signals, limits: &ServiceLimits) {
+        self.effect.see(signals, limits);
         let Some(counts) = signals.balance.counts.map(|counts| counts.value) else { return };
         let Some(connections) = counts.connections else { return };
         let keep = (-signals.period.as_secs_f64() / SECONDS).exp();
@@ -50,23 +55,32 @@ impl Pooled {
 
     /// What would help a service that sheds by its SYNs; `None`: that is the right layer.
     pub(crate) fn advice(&self, shedding: bool, has_rules: bool) -> Option<String> {
-        let each = self.completed / self.answered.max(1.0);
         if !shedding {
             return None;
         }
-        if self.answered < ANSWERED_MIN || each < EXCHANGES_MIN {
+        let reasons = [self.many(), self.effect.in_vain().map(InVain::words)];
+        let mut reasons: Vec<String> = reasons.into_iter().flatten().collect();
+        if reasons.is_empty() {
             return self.shared.map(|shared| shared.advice(has_rules));
         }
+        reasons.extend(self.shared.map(Shared::words));
         let layer = if has_rules {
-            "the request rules, with lower limits"
+            "the request rules, with lower limits, or, inside TLS, the proxy in front"
         } else {
             "request rules (docs/requests.md), or, inside TLS, the proxy in front"
         };
-        Some(format!(
-            "connections carry {each:.0} requests each: refusing new connections acts late, and does \
-             not reach those that are open. The layer that helps: {layer}{}",
-            self.shared.map(|shared| format!("; {}", shared.words())).unwrap_or_default()
-        ))
+        Some(format!("{}. The layer that helps: {layer}", reasons.join("; ")))
+    }
+
+    /// Many exchanges a connection, in words.
+    fn many(&self) -> Option<String> {
+        let each = self.completed / self.answered.max(1.0);
+        (self.answered >= ANSWERED_MIN && each >= EXCHANGES_MIN).then(|| {
+            format!(
+                "connections carry {each:.0} requests each: refusing new connections acts late, and \
+                 does not reach those that are open"
+            )
+        })
     }
 }
 
@@ -103,6 +117,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_model::limits::Why;
     use tidegate_model::signals::{ConnectionCounts, Counts, Reading};
     use tidegate_units::Nanos;
 
@@ -112,7 +127,7 @@ mod tests {
         let mut signals = Signals { period: Nanos::from_millis(100), ..Signals::default() };
         signals.balance.counts = Some(Reading::fresh(counts));
         let mut pooled = Pooled::default();
-        (0..ticks).for_each(|_| pooled.see(&signals));
+        (0..ticks).for_each(|_| pooled.see(&signals, &ServiceLimits::default()));
         pooled
     }
 
@@ -127,6 +142,29 @@ mod tests {
             assert!(pooled.advice(false, false).is_none());
             assert!(text.is_none_or(|text| text.contains("request rules")));
         }
+    }
+
+    /// Three exchanges a connection are few, and far more than the limit stays in flight.
+    #[test]
+    fn the_layer_is_named_where_refusals_bring_nothing_down() {
+        let connections = Some(ConnectionCounts { answered: 2, ..ConnectionCounts::default() });
+        let counts = Counts { completed: 6, refused: 4, connections, ..Counts::default() };
+        let mut signals = Signals { period: Nanos::from_millis(100), ..Signals::default() };
+        signals.balance.counts = Some(Reading::fresh(counts));
+        signals.time.waiting = Some(Reading::fresh(110));
+        let why = Why { shedding: true, ..Why::default() };
+        let limits = ServiceLimits { waiting_max: Some(40), why, ..ServiceLimits::default() };
+        let mut pooled = Pooled::default();
+        (0..20).for_each(|_| pooled.see(&signals, &limits));
+        assert!(pooled.advice(true, false).is_none());
+        (0..20).for_each(|_| pooled.see(&signals, &limits));
+        for has_rules in [false, true] {
+            let text = pooled.advice(true, has_rules).unwrap();
+            assert!(text.starts_with("4 s of refusing new connections"), "{text}");
+            assert!(text.contains("The layer that helps:") && text.contains("the proxy in front"));
+            assert_eq!(text.contains("lower limits"), has_rules);
+        }
+        assert!(pooled.advice(false, false).is_none());
     }
 
     fn source(last: u8, open: u32, held: u32, exchanges: u32) -> SourceUse {
@@ -171,7 +209,7 @@ mod tests {
         let counts = Counts { completed: 100, ..Counts::default() };
         signals.balance.counts = Some(Reading::fresh(counts));
         let mut pooled = Pooled::default();
-        (0..100).for_each(|_| pooled.see(&signals));
+        (0..100).for_each(|_| pooled.see(&signals, &ServiceLimits::default()));
         assert!(pooled.advice(true, false).is_none());
     }
 }

@@ -86,6 +86,22 @@ fn with_one_request_a_connection_goodput_survives_and_without_protection_it_does
     }
 }
 
+/// A dropped SYN comes back for 7 s. Two seconds after the crowd is gone, responses are those of a
+/// server at 0.9 of its capacity all the same.
+#[test]
+fn the_repeated_syns_of_a_crowd_that_is_gone_make_nobody_wait() {
+    for name in ["prefork-clear-1x0", "event-clear-1x0", "nginx-clear-1x0"] {
+        let compared =
+            compare(&cell(name), &[Action::Drop], &Effort::QUICK).expect("a sound world");
+        let (_, drop) = &compared.actions[0];
+        for at in &drop.at[1..] {
+            assert!(at.recovery_s[0] <= 2.0, "{name}: {:?}", at.recovery_s);
+            assert!(at.recovery_s[1] >= 4.0, "{name}: they do come back, {:?}", at.recovery_s);
+            assert!(at.goodput >= 0.9, "{name}: {}", at.goodput);
+        }
+    }
+}
+
 /// The same seed gives the same work to the protected and the unprotected server, and the same
 /// result twice.
 #[test]

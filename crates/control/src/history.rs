@@ -14,6 +14,8 @@ pub(crate) struct Sums {
     /// Connections that came with a request: those that sent one, and those that were refused, as
     /// far as their like is known to complete handshakes.
     pub(crate) offered: f64,
+    /// SYNs that are not known to be repeated, of them those that complete handshakes likewise.
+    pub(crate) first: f64,
     /// SYNs refused; in shadow: what would have been.
     pub(crate) refused: f64,
     /// Of them, those that were really turned away.
@@ -50,6 +52,7 @@ impl Sums {
         Self {
             seconds: self.seconds + o.seconds,
             offered: self.offered + o.offered,
+            first: self.first + o.first,
             refused: self.refused + o.refused,
             turned_away: self.turned_away + o.turned_away,
             completed: self.completed + o.completed,
@@ -71,6 +74,7 @@ impl Sums {
         Self {
             seconds: self.seconds - o.seconds,
             offered: self.offered - o.offered,
+            first: self.first - o.first,
             refused: self.refused - o.refused,
             turned_away: self.turned_away - o.turned_away,
             completed: self.completed - o.completed,

@@ -57,6 +57,7 @@ impl Exchanges {
         let turned_away = tick.turned_away * share;
         Sums {
             offered: float(connections.asked) + turned_away,
+            first: tick.first * share,
             turned_away,
             answered: float(connections.answered),
             lost: float(connections.lost),

@@ -36,6 +36,10 @@
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
 //!   While a server starts workers, for which connections wait, it decides alone (see seats.rs).
 //!
+//! When first attempts alone are clearly below the capacity and only repeated SYNs exceed it, the
+//! overload of new work is over: rate = 0.85·μ/k at most, so that everybody is served as at that load
+//! while the refused come back (see echo.rs).
+//!
 //! Without a baseline (started in mid-crisis) r0 begins at N/2μ, or at what the first answers in calm
 //! said, and is halved for as long as completions do not fall. Where completions are far below what was seen before (a slower
 //! dependency needs more jobs in flight; or the server lost capacity), N* is raised by half for a
@@ -58,6 +62,7 @@
 mod alarm;
 mod baseline;
 mod coming;
+mod echo;
 mod exchanges;
 mod guard;
 mod harmless;
@@ -69,6 +74,7 @@ mod shed;
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
 use self::coming::Coming;
+use self::echo::Echo;
 use self::exchanges::Exchanges;
 use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
@@ -293,6 +299,7 @@ impl DefaultController {
             delay_s: self.coming.delay_s(&self.history),
             seats: self.seats.short(),
             grows: self.seats.grow(),
+            echo: Echo::default(),
         }
     }
 
@@ -378,16 +385,18 @@ impl DefaultController {
             // The accept queue tells at once of a worker that was started; what is completed, later.
             rate = rate.max(SEATS_AHEAD * departures.max(QUEUE_MAX));
         }
-        let rate = bounded(rate);
+        let surplus = (ahead - wanted + queue / 2.0).max(0.0) / tau;
+        let rate = bounded(shed.echo.limit(surplus).map_or(rate, |most| rate.min(most)));
         // Who is refused now would have asked only when so many more have been answered.
         let ceiling = shed.ceiling(self.objective_s) + shed.on_their_way();
         let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {waiting:.0} in flight, \
-             target {target:.0} (baseline {:.1} ms), rate {rate}",
+             target {target:.0} (baseline {:.1} ms), rate {rate}{}",
             shed.mu,
             shed.each,
             shed.r0_s * 1e3,
+            if shed.echo.is_on() { ", only repeated SYNs are too many" } else { "" },
         );
         ServiceLimits {
             rate: Some(rate),
@@ -449,6 +458,7 @@ impl Controller for DefaultController {
             shed.seats = self.seats.short();
             shed.grows = self.seats.grow();
             shed.effect(&tick, harmless, self.objective_s);
+            shed.repeats(&tick, &self.history);
             shed.observe(&tick, &done, self.objective_s);
             self.end_if_over(tick.now);
         } else if alarm && !self.held.lasts() {
@@ -508,6 +518,7 @@ fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
     Sums {
         seconds: period_s(signals),
         offered: float(counts.offered),
+        first: float(counts.offered.saturating_sub(counts.repeated)),
         refused: float(counts.refused),
         turned_away: float(counts.offered.saturating_sub(counts.admitted)),
         completed: float(counts.completed),

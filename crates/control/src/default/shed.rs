@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state while shedding: capacity, target, and the trials that correct them.
 
+use super::echo::Echo;
 use super::harmless::HARMLESS_CEILINGS;
 use super::{MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
 use crate::RATE_CEILING;
-use crate::history::Sums;
+use crate::history::{History, Sums};
 use tidegate_model::signals::Family;
 
 /// Share of μ·r0 added to the target, because r0 errs low by up to a third
@@ -101,6 +102,7 @@ pub(super) struct Shed {
     pub(super) seats: bool,
     /// Whether more and more of them find one.
     pub(super) grows: bool,
+    pub(super) echo: Echo,
 }
 
 /// Completions per second.
@@ -175,6 +177,7 @@ impl Shed {
     pub(super) fn fresh_start(&mut self) {
         (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
         (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+        self.echo = Echo::default();
     }
 
     /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
@@ -193,15 +196,27 @@ impl Shed {
         self.life_s = (self.cycle_s * self.each).min(LIFE_SECONDS_MAX);
     }
 
+    /// Takes who came in a tick, the last one of `history`, first and again.
+    pub(super) fn repeats(&mut self, tick: &Tick, history: &History) {
+        if !self.watched {
+            self.echo.see(&tick.sums, history, (self.mu, self.each));
+        }
+    }
+
     /// Takes a tick, and what the server completed.
     pub(super) fn observe(&mut self, tick: &Tick, done: &Done, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         self.idle = self.idle.min(tick.waiting);
         let target = self.target(objective_s);
         let short = tick.waiting < target / 2.0;
+        // A queue at both ends of the tick kept the server busy meanwhile.
+        let stood = tick.waiting - tick.sums.growth.max(0.0);
+        let held_back = self.echo.is_on() && stood < target - self.queue(objective_s) / 2.0;
         let coming =
             self.delay_s > 0.0 && tick.waiting + self.coming > (target + self.on_their_way()) / 2.0;
-        if short && coming {
+        if held_back {
+            // What completes is what is let in.
+        } else if short && coming {
             // It is short only until those on their way have asked: what it completes meanwhile can
             // only show more.
             self.mu = self.mu.max(done.rate);
@@ -229,6 +244,11 @@ impl Shed {
         let used = refused > 0.0 || unbalanced;
         self.unused_s = if used { 0.0 } else { self.unused_s + seconds };
         self.unused = if used { 0.0 } else { self.unused + offered };
+        if held_back {
+            // Nor does it tell anything about one queue or another.
+            (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+            return;
+        }
         if self.trial.settle_s > 0.0 {
             self.trial.settle_s -= seconds;
         } else {

@@ -2,8 +2,8 @@
 //! The caps on RSTs, as in the dataplane (bpf/lib/answer.h): one for everybody, and one beyond it for
 //! sources that have completed a handshake lately.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use tidegate_policy::{Action, BucketSpec, Event, Params, State, VerdictKind, admit};
 use tidegate_units::{Nanos, Rate};
 
@@ -61,7 +61,7 @@ pub(super) struct Answers {
     /// Without a rate there is no bucket: no answer at all.
     all: Option<Bucket>,
     proved: Option<Bucket>,
-    sources: HashMap<u64, Source>,
+    sources: BTreeMap<u64, Source>,
     /// Each source once, from who came first; what has come again since goes to the end.
     order: VecDeque<(u64, Nanos)>,
 }
@@ -71,7 +71,7 @@ impl Answers {
         let bucket = |per_second: u32| Bucket::new(per_second.saturating_mul(caps.cpus));
         let all = bucket(caps.all);
         let proved = all.is_some().then(|| bucket(caps.proved)).flatten();
-        Self { caps, all, proved, sources: HashMap::new(), order: VecDeque::new() }
+        Self { caps, all, proved, sources: BTreeMap::new(), order: VecDeque::new() }
     }
 
     /// A client of this source has completed a handshake.

@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 9
+#define TG_ABI_VERSION 10
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -68,6 +68,7 @@ struct tg_table {
 	__u32 sample_refused;
 	__u32 pad;
 	struct tg_bucket_params answers;	/* per CPU */
+	struct tg_bucket_params answers_proved;	/* see lib/answer.h */
 	struct tg_service service[TG_SERVICES_MAX];
 	__u8 ports[TG_PORT_BYTES];
 };
@@ -343,7 +344,8 @@ struct tg_source {
 	__u32 exchanges;	/* that were completed */
 	__u8 gauge;		/* of the service */
 	__u8 pad[3];
-	__u64 spare[2];
+	__u64 answered_ns;	/* answers beyond the cap are used up to here */
+	__u64 spare;
 };
 TG_ASSERT(sizeof(struct tg_source) == 64);
 

@@ -68,6 +68,17 @@ struct tg_case {
 static __always_inline enum tg_action
 tg_answer_room(TG_CONTEXT *ctx, const struct tg_packet *p);
 
+/* 1: an answer may be sent, and is taken from a bucket. */
+static __always_inline int tg_answer_allowed(const struct tg_case *c)
+{
+	const struct tg_table *table = c->view.table;
+
+	return tg_answer_token(&table->answers, TG_ANSWERS_ALL,
+			       c->ask.event.now_ns) ||
+	       tg_answer_proved(&table->answers_proved, c->ask.service,
+				c->ask.source, c->ask.event.now_ns);
+}
+
 /* A reject that cannot or may not be answered becomes a drop. */
 static __always_inline void tg_settle(void *ctx, struct tg_case *c,
 				      const struct tg_packet *p,
@@ -79,7 +90,7 @@ static __always_inline void tg_settle(void *ctx, struct tg_case *c,
 	if (!tg_answer_possible(p, c->ifindex)) {
 		v->kind = TG_DROP;
 		v->reason = TG_REASON_ANSWER_IMPOSSIBLE;
-	} else if (!tg_answer_token(c->view.table, c->ask.event.now_ns)) {
+	} else if (!tg_answer_allowed(c)) {
 		v->kind = TG_DROP;
 		v->reason = TG_REASON_ANSWER_CAP;
 	} else {

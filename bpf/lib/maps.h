@@ -125,9 +125,12 @@ struct {
 } tg_senders SEC(".maps");
 
 /* Tokens for answers; per CPU. */
+#define TG_ANSWERS_ALL 0
+#define TG_ANSWERS_PROVED 1	/* beyond them, to proved sources */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct tg_bucket);
 } tg_answers SEC(".maps");

@@ -44,6 +44,8 @@
 #define TG_SOURCE_SINGLE_OPEN 6
 /* A client has no more requests on a connection, on average. */
 #define TG_SOURCE_SINGLE_EXCHANGES 8
+/* A handshake proves for so long that a source receives at its address. */
+#define TG_SOURCE_PROVED_NS (300 * TG_NS_PER_S)
 
 /*
  * The key of a source of the service that has this gauge. Never zero. Not static:
@@ -146,7 +148,7 @@ static __always_inline __u32 tg_source_room(const struct tg_source_set *set,
 static __always_inline void tg_source_fresh(struct tg_source *source)
 {
 	source->peak = source->good = source->bad = source->exchanges = 0;
-	source->spare[0] = source->spare[1] = 0;
+	source->answered_ns = source->spare = 0;
 }
 
 /* A handshake of a source was completed: its place, held by one connection more. */
@@ -230,6 +232,14 @@ static __always_inline void tg_source_held(__u32 place, int more)
 
 	if (source && more)
 		__sync_fetch_and_add(&source->held, more);
+}
+
+/* 1: a handshake of its was completed lately. */
+static __always_inline int tg_source_proved(const struct tg_source *source,
+					    __u64 now_ns)
+{
+	return tg_elapsed_ns(now_ns, READ_ONCE(source->proved_ns)) <=
+	       TG_SOURCE_PROVED_NS;
 }
 
 /* Forgets half of what a source did, once that is much. */

@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -132,8 +132,9 @@ plain! {
     /// One classification.
     struct Table {
         flags: u32, sample_admitted: u32, sample_refused: u32, pad: u32, answers: BucketParams,
-        service: [TableService; SERVICES_MAX], ports: [u8; PORT_BYTES],
-    } = 40 + 96 * SERVICES_MAX + PORT_BYTES;
+        answers_proved: BucketParams, service: [TableService; SERVICES_MAX],
+        ports: [u8; PORT_BYTES],
+    } = 64 + 96 * SERVICES_MAX + PORT_BYTES;
     /// Key of a listen address.
     struct ListenKey { addr: [u8; 16], port: u16, proto: u8, slot: u8 } = 20;
     /// What listens there.
@@ -165,7 +166,7 @@ plain! {
     /// What is known of one source.
     struct SourceRaw {
         addr: [u8; 16], proved_ns: u64, held: i32, peak: u32, good: u32, bad: u32, exchanges: u32,
-        gauge: u8, pad: [u8; 3], spare: [u64; 2],
+        gauge: u8, pad: [u8; 3], answered_ns: u64, spare: u64,
     } = 64;
     /// A sampled verdict.
     struct SampleRaw {

@@ -103,6 +103,7 @@ fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
         sample_admitted: plan.settings.sample_admitted,
         sample_refused: plan.settings.sample_refused,
         answers: answers(plan.settings.rst_per_second),
+        answers_proved: answers(plan.settings.proved()),
         ..Table::default()
     });
     for (index, service) in plan.services.iter().enumerate() {

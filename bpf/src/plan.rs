@@ -136,6 +136,8 @@ pub enum AttachMode {
 pub struct Settings {
     /// Most answers (RST) per second and CPU; 0: never answer.
     pub rst_per_second: u32,
+    /// Most of them beyond that, to sources that have completed a handshake lately; 0: none.
+    pub rst_per_second_proved: u32,
     /// One admission in so many is sampled; 0: none.
     pub sample_admitted: u32,
     /// One refusal in so many is sampled; 0: none.
@@ -158,6 +160,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             rst_per_second: 1000,
+            rst_per_second_proved: 20_000,
             sample_admitted: 256,
             sample_refused: 64,
             flows: 1 << 18,
@@ -167,6 +170,13 @@ impl Default for Settings {
             flow_timeout: Nanos::from_secs(60),
             pins: None,
         }
+    }
+}
+
+impl Settings {
+    /// Most answers beyond those for all: who is never to be answered is not, whoever asks.
+    pub(crate) const fn proved(&self) -> u32 {
+        if self.rst_per_second == 0 { 0 } else { self.rst_per_second_proved }
     }
 }
 

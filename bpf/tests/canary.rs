@@ -87,7 +87,7 @@ const ANSWER: [Canary; 11] = [
     ("bpf/lib/answer.h", "a->ip.hops = TG_ANSWER_TTL;", "a->ip.hops = 1;"),
     ("bpf/hook/xdp.bpf.c", "(int)length - (int)now", "0"),
     ("bpf/hook/xdp.bpf.c", "tg_xdp_swap(data);", ""),
-    ("bpf/lib/answer.h", "return tg_bucket_take(&table->answers, bucket, 0);", "return 1;"),
+    ("bpf/lib/answer.h", "return tg_bucket_take(cap, bucket, 0);", "return 1;"),
 ];
 
 /// The first case that, whole or in part, ends otherwise than the reference says, or kills the

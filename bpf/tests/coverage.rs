@@ -18,6 +18,7 @@ use support::gcov::{Unreachable, Wanted, gcov, wrong};
 use support::late;
 use support::native::{How, Mode, NOW, Native, Program};
 use support::packet::{ACK, FIN, SYN};
+use support::proved;
 use support::random::{Dice, seed};
 use support::reference::Socket;
 use support::scene;
@@ -31,7 +32,7 @@ const FRAMES: usize = 200;
 /// The files that are measured, and the share of their branches that must be taken, in percent.
 /// What is missing there is said beside it; policies have their own tests (policy/tests).
 const FILES: [Wanted; 16] = [
-    ("answer.h", 100.0),
+    ("answer.h", 95.0),   // the verifier wants a pointer checked; two CPUs at once
     ("classify.h", 97.0), // the verifier wants a pointer checked
     ("emit.h", 100.0),
     ("flow.h", 85.0), // two CPUs at once
@@ -176,6 +177,7 @@ fn exercise_connections(native: &mut Native) {
         exercise_sources(native, fail_at);
     }
     exercise_late(native);
+    proved::exercise(native);
     for (_, socket, seq, _) in RESETS {
         let calls = reset(native, (socket, seq), 0).calls.len() as u32;
         for fail_at in 1..=calls {

@@ -150,6 +150,12 @@ TG_INLINE void tg_senders_tick(struct tg_senders *s, tg_u64 now_ns)
 		s->prepaid -= s->prepaid >> TG_SENDERS_DECAY;
 }
 
+/* 1: most SYNs that were replied to lately proved nothing. */
+TG_INLINE int tg_senders_flood(const struct tg_senders *s)
+{
+	return s->share != 0;
+}
+
 /* What a SYN costs in a flood: its share, more in debt; a token at most. */
 TG_INLINE tg_u32 tg_senders_price(const struct tg_senders *s)
 {

@@ -130,14 +130,21 @@ static void host_limits(struct host_bytes *b)
 	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
 }
 
-/* a: tokens for answers; how many of them are used. */
-static void host_answers(struct host_bytes *b)
+static void host_bucket(struct host_bytes *b, struct tg_bucket_params *params,
+			struct tg_bucket *bucket)
 {
-	struct tg_bucket *bucket = native_entry(&tg_answers, 0);
-
-	host_get(b, &host_table()->answers, sizeof(host_table()->answers));
+	host_get(b, params, sizeof(*params));
 	bucket->used = host_u64(b);
 	bucket->then_ns = native.now_ns;
+}
+
+/* a: tokens for answers, how many of them are used; those for proved sources. */
+static void host_answers(struct host_bytes *b)
+{
+	host_bucket(b, &host_table()->answers,
+		    native_entry(&tg_answers, TG_ANSWERS_ALL));
+	host_bucket(b, &host_table()->answers_proved,
+		    native_entry(&tg_answers, TG_ANSWERS_PROVED));
 }
 
 /* t: the clock and the switches. */
@@ -468,7 +475,7 @@ static void host_maps(void)
 	HOST_MAP(tg_passed, 1);
 	HOST_MAP(tg_totals, HOST_SERVICES);
 	HOST_MAP(tg_gauges, TG_GAUGES_MAX);
-	HOST_MAP(tg_answers, 1);
+	HOST_MAP(tg_answers, 2);
 	HOST_MAP(tg_pending, HOST_TABLE);
 	HOST_MAP(tg_flows, HOST_TABLE);
 	HOST_MAP(tg_origins, 1);

@@ -30,6 +30,7 @@ pub mod packet;
 pub mod place;
 pub mod plane;
 pub mod policies;
+pub mod proved;
 pub mod random;
 pub mod recogniser;
 pub mod reference;

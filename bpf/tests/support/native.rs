@@ -634,16 +634,20 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
     out.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
 }
 
-/// As the loader fills the bucket for answers: a quarter of a second's, at least one.
+/// As the loader fills the buckets for answers: a quarter of a second's, at least one. Who is never
+/// answered has none for proved sources, either.
 fn answers(out: &mut Vec<u8>, setup: &Setup) {
-    let per_second = u64::from(setup.answers);
-    let tokens = (per_second / 4).max(u64::from(per_second > 0));
-    let depth = tokens * TOKEN;
-    let full = if per_second > 0 { depth.div_ceil(per_second * 1000) } else { 0 };
-    let used = setup.answers_left.map_or(0, |left| depth - u64::from(left) * TOKEN);
+    let proved = if setup.answers == 0 { 0 } else { setup.proved };
     out.push(b'a');
-    for word in [per_second * 1000, depth, full, used] {
-        out.extend_from_slice(&word.to_le_bytes());
+    for (per_second, left) in [(setup.answers, setup.answers_left), (proved, None)] {
+        let per_second = u64::from(per_second);
+        let tokens = (per_second / 4).max(u64::from(per_second > 0));
+        let depth = tokens * TOKEN;
+        let full = if per_second > 0 { depth.div_ceil(per_second * 1000) } else { 0 };
+        let used = left.map_or(0, |left| depth - u64::from(left) * TOKEN);
+        for word in [per_second * 1000, depth, full, used] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
     }
 }
 

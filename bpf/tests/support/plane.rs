@@ -318,6 +318,7 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
         interfaces: vec![Interface { trust_dscp: setup.trust_dscp, ..Interface::default() }],
         settings: Settings {
             rst_per_second: setup.answers,
+            rst_per_second_proved: setup.proved,
             sample_admitted: 1,
             sample_refused: 1,
             flows: 1024,

@@ -10,6 +10,8 @@ pub const SECOND: u64 = 1_000_000_000;
 /// Answers per second and CPU where a case says nothing: so many that the cap is never met by
 /// chance, however fast the machine runs one case after the other.
 pub const ANSWERS: u32 = 10_000_000;
+/// The same beyond the cap: as shipped, so that no case finds out by chance who is not proved.
+const PROVED: u32 = 20_000;
 
 /// A prefix of either family, IPv4 mapped into IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,8 @@ pub struct Setup {
     pub answers: u32,
     /// Answers that are left of this second's; `None`: all.
     pub answers_left: Option<u32>,
+    /// Answers beyond these per second and CPU, to sources that have proved themselves.
+    pub proved: u32,
     pub released: bool,
     pub heartbeat: Heartbeat,
 }
@@ -152,6 +156,7 @@ pub fn base() -> Setup {
         trust_dscp: false,
         answers: ANSWERS,
         answers_left: None,
+        proved: PROVED,
         released: false,
         heartbeat: Heartbeat::Ago(0),
     }
@@ -254,6 +259,11 @@ impl Setup {
 
     pub fn answers(mut self, per_second: u32, left: u32) -> Self {
         (self.answers, self.answers_left) = (per_second, Some(left));
+        self
+    }
+
+    pub fn proved(mut self, per_second: u32) -> Self {
+        self.proved = per_second;
         self
     }
 

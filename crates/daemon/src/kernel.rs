@@ -291,6 +291,7 @@ pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
         interfaces: config.interfaces.iter().map(interface).collect(),
         settings: Settings {
             rst_per_second: config.answers.rst_per_second,
+            rst_per_second_proved: config.answers.rst_per_second_proved,
             pins: Some(config.daemon.pins.clone()),
             sample_admitted: SAMPLES.0,
             sample_refused: SAMPLES.1,

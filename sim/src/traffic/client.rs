@@ -104,7 +104,7 @@ impl World {
             return Gated::Passed;
         }
         let key = self.conns[id].number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1 };
+        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
         let server = &self.servers[service];
         let queue = Queue { length: server.accept_length(), limit: server.accept_limit() };
         self.gates[service].judge(now, syn, queue)

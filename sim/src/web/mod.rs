@@ -313,7 +313,7 @@ impl World {
         let (length, limit) = self.served.accept();
         // Any injection serves as the seeded hash of tuple and sequence number.
         let key = self.clients[index].serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1 };
+        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
         self.gate.judge(now, syn, Queue { length, limit })
     }
 

@@ -25,7 +25,7 @@ pub struct Load {
     pub over: Nanos,
     /// How many came.
     pub count: u64,
-    /// Their class, priority, and whether they are exempt; the time in it is not looked at.
+    /// Their class, priority, source, and whether they are exempt; the time in it is not looked at.
     pub kind: Arrival,
 }
 
@@ -51,6 +51,17 @@ struct Slot {
     over: Nanos,
     total: u64,
     lines: Vec<(Arrival, u64)>,
+}
+
+impl Slot {
+    /// Lines of one kind are one line: a slot of a log without classes and addresses takes no memory.
+    fn add(&mut self, of: Arrival, more: u64) {
+        match self.lines.last_mut() {
+            Some((kind, count)) if *kind == of => *count += more,
+            _ if more > 0 => self.lines.push((of, more)),
+            _ => {}
+        }
+    }
 }
 
 /// Makes arrivals of lines.
@@ -95,11 +106,10 @@ impl Spread {
             return Err(format!("{total} arrivals within {seconds} s: more than {RATE_MAX}/s"));
         }
         self.slot.total = total;
-        // Lines of one kind are one line: a slot of a log without classes takes no memory.
-        match self.slot.lines.last_mut() {
-            Some((kind, count)) if *kind == load.kind => *count += copies,
-            _ => self.slot.lines.push((load.kind, copies)),
-        }
+        // Copies stand for clients who were not there: nobody knows their address.
+        let own = copies.min(load.count);
+        self.slot.add(load.kind, own);
+        self.slot.add(Arrival { source: None, ..load.kind }, copies - own);
         Ok(())
     }
 
@@ -207,6 +217,17 @@ mod tests {
         let loads = [load(0, 1, 1), Load { kind: gold, ..load(0, 1, 1) }, load(0, 1, 1)];
         let classes: Vec<u8> = spread(&loads, Factors::default()).iter().map(|a| a.class).collect();
         assert_eq!(classes, [0, 1, 0]);
+    }
+
+    #[test]
+    fn who_was_in_the_log_has_an_address_and_copies_have_none() {
+        let kind = Arrival { source: Some(7), ..Arrival::at(Nanos::ZERO) };
+        let of = |scale: f64| {
+            let loads = [Load { kind, ..load(0, 1, 1) }, Load { kind, ..load(0, 1, 1) }];
+            let all = spread(&loads, Factors { scale, speed: 1.0 });
+            (all.len(), all.iter().filter(|a| a.source == Some(7)).count())
+        };
+        assert_eq!((of(1.0), of(3.0)), ((2, 2), (6, 2)));
     }
 
     #[test]

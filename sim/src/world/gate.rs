@@ -2,6 +2,7 @@
 //! The dataplane as the kernel has it: the same policies (the same C), the same chain, the same
 //! counts; only the packets are missing.
 
+use super::answers::{AnswerCaps, Answers};
 use tidegate_control::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::ConnectionCounts;
@@ -9,7 +10,7 @@ use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_policy::{
     Action, BucketSpec, Event, Noted, Params, Policy, Senders, State, VerdictKind, admit, refused,
 };
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::Nanos;
 
 /// What the gate does with one SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Syn {
     pub key: u64,
     /// The priority of its class, 0 to 7.
     pub priority: u8,
+    /// Where it says that it comes from; `None` where clients have no addresses.
+    pub source: Option<u64>,
 }
 
 /// Makes a policy's parameters of limits that have a rate, or says why they are refused.
@@ -44,8 +47,8 @@ pub struct GateSpec {
     pub mode: Mode,
     /// How limits become the policy's parameters; `None` for a plain bucket.
     pub params: Option<MakeParams>,
-    /// Most RSTs per second; what is above is dropped silently. `None` for no cap.
-    pub answers: Option<u32>,
+    /// Most RSTs; `None` for no cap.
+    pub answers: Option<AnswerCaps>,
 }
 
 impl GateSpec {
@@ -68,28 +71,6 @@ impl GateSpec {
             other => return Err(format!("{} is more than a bucket", other.name())),
         };
         params.map_err(|e| e.to_string())
-    }
-}
-
-/// Part of a second's answers that may go out at once, as in the dataplane (bpf/src).
-const ANSWER_BURST_SHARE: u32 = 4;
-
-/// The cap on answers.
-struct Answers {
-    params: Params,
-    state: State,
-}
-
-impl Answers {
-    fn new(per_second: u32) -> Option<Self> {
-        let burst = (per_second / ANSWER_BURST_SHARE).max(1);
-        let rate = Rate::per_second(f64::from(per_second));
-        let params = Params::token_bucket(&BucketSpec::new(rate, burst, Action::Drop)).ok()?;
-        Some(Self { params, state: State::fresh() })
-    }
-
-    fn allow(&mut self, now: Nanos) -> bool {
-        admit(&self.params, &mut self.state, &Event::at(now.0)).kind == VerdictKind::Admit
     }
 }
 
@@ -119,7 +100,7 @@ impl Gate {
     #[must_use]
     pub fn new(spec: GateSpec) -> Self {
         Self {
-            answers: spec.answers.and_then(Answers::new),
+            answers: spec.answers.map(Answers::new),
             limits: ServiceLimits::default(),
             params: Params::no_limit(spec.policy),
             state: State::fresh(),
@@ -144,14 +125,14 @@ impl Gate {
     pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
         self.totals.offered += 1;
         self.noted = Noted::default();
-        let Syn { key, priority } = syn;
+        let Syn { key, priority, source } = syn;
         let mut event = Event { now_ns: now.0, key, priority, ..Event::default() };
-        self.senders.weigh(&mut event);
+        let flood = self.senders.weigh(&mut event);
         let verdict = if self.full(queue) { self.limited(&event) } else { self.ask(&event) };
         let refused = verdict != Gated::Passed;
         self.totals.refused += u64::from(refused);
         if refused && self.spec.mode == Mode::Enforce {
-            return self.settle(now, verdict);
+            return self.settle(now, verdict, (source, flood));
         }
         self.totals.admitted += 1;
         Gated::Passed
@@ -186,14 +167,30 @@ impl Gate {
         }
     }
 
-    /// A reject above the cap on answers becomes a drop.
-    fn settle(&mut self, now: Nanos, verdict: Gated) -> Gated {
-        if verdict != Gated::Reset || self.spec.answers.is_none() {
-            return verdict;
+    /// A reject above the caps on answers becomes a drop.
+    fn settle(
+        &mut self,
+        now: Nanos,
+        verdict: Gated,
+        (source, flood): (Option<u64>, bool),
+    ) -> Gated {
+        match &mut self.answers {
+            Some(answers) if verdict == Gated::Reset => {
+                if answers.allow(now, source, flood) {
+                    Gated::Reset
+                } else {
+                    Gated::Dropped
+                }
+            }
+            _ => verdict,
         }
-        // A cap of zero has no bucket: no answer at all.
-        let allowed = self.answers.as_mut().is_some_and(|answers| answers.allow(now));
-        if allowed { Gated::Reset } else { Gated::Dropped }
+    }
+
+    /// A client of this source has completed a handshake.
+    pub fn receives(&mut self, now: Nanos, source: Option<u64>) {
+        if let Some(answers) = &mut self.answers {
+            answers.note(now, source);
+        }
     }
 
     /// What a connection's tracking writes: a world of sessions counts by itself.
@@ -307,5 +304,64 @@ pub fn times(now: &Histogram, then: &Histogram) -> tidegate_model::signals::Time
         sum: Nanos(since.sum_ns),
         p50: since.quantile(0.5),
         p99: since.quantile(0.99),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_units::Rate;
+
+    const NOW: Nanos = Nanos::from_secs(100);
+
+    /// What becomes of a SYN that is refused, with no answer left for everybody.
+    fn refused(gate: &mut Gate, now: Nanos, source: Option<u64>) -> Gated {
+        let queue = Queue { length: 0, limit: 1 };
+        let syn = |source| Syn { key: 1, priority: 7, source };
+        while gate.judge(now, syn(None), queue) != Gated::Dropped {}
+        gate.judge(now, syn(source), queue)
+    }
+
+    /// Known since [`NOW`] is source 1.
+    fn gate(answers: Option<AnswerCaps>) -> Gate {
+        let spec = GateSpec::new(Policy::TokenBucket, Action::Reject, Mode::Enforce);
+        let mut gate = Gate::new(GateSpec { answers, ..spec });
+        let rate = Some(Rate::per_second(0.001));
+        gate.set(ServiceLimits { rate, burst: 1, ..ServiceLimits::default() }).unwrap();
+        gate.receives(NOW, Some(1));
+        gate
+    }
+
+    #[test]
+    fn beyond_the_cap_it_is_told_who_is_known() {
+        let caps = AnswerCaps { all: 4, proved: 40, cpus: 2, sources: 8 };
+        let mut both = gate(Some(caps));
+        assert_eq!(refused(&mut both, NOW, Some(1)), Gated::Reset);
+        assert_eq!(refused(&mut both, NOW, Some(2)), Gated::Dropped);
+        assert_eq!(refused(&mut both, NOW, None), Gated::Dropped);
+        let mut one = gate(Some(AnswerCaps { proved: 0, ..caps }));
+        assert_eq!(refused(&mut one, NOW, Some(1)), Gated::Dropped);
+    }
+
+    /// Spoofed SYNs, to which the server replies in vain.
+    #[test]
+    fn in_a_flood_nobody_is_known() {
+        let caps = AnswerCaps { all: 4, proved: 40, cpus: 2, sources: 8 };
+        let mut gate = gate(Some(caps));
+        let set = |gate: &mut Gate, rate: f64| {
+            let rate = Some(Rate::per_second(rate));
+            gate.set(ServiceLimits { rate, burst: 1_000, ..ServiceLimits::default() }).unwrap();
+        };
+        set(&mut gate, 1e6);
+        for n in 0..300 {
+            let (syn, queue) =
+                (Syn { key: n, priority: 7, source: None }, Queue { length: 0, limit: 1 });
+            assert_eq!(gate.judge(NOW, syn, queue), Gated::Passed);
+            gate.replied_in_vain(gate.noted());
+        }
+        set(&mut gate, 0.001);
+        assert_eq!(refused(&mut gate, NOW, Some(1)), Gated::Reset, "not known yet");
+        let later = NOW + Nanos::from_millis(500);
+        assert_eq!(refused(&mut gate, later, Some(1)), Gated::Dropped);
     }
 }

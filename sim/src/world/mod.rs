@@ -2,11 +2,13 @@
 //! The world of one protected server: clients that send their SYNs again, the dataplane, the
 //! server, and the controller that ticks beside them.
 
+mod answers;
 mod clients;
 pub mod gate;
 pub mod report;
 pub mod server;
 
+pub use answers::AnswerCaps;
 pub use clients::CLIENTS_MAX;
 
 use crate::engine::{Classed, Engine};
@@ -76,13 +78,15 @@ pub struct Arrival {
     pub priority: u8,
     /// Whether it belongs to those who are never shed.
     pub exempt: bool,
+    /// Its address, as a number; `None` where it is not known: such clients are never taken for proved.
+    pub source: Option<u64>,
 }
 
 impl Arrival {
     /// A client of the default class.
     #[must_use]
     pub const fn at(at: Nanos) -> Self {
-        Self { at, class: 0, priority: PRIORITIES as u8 - 1, exempt: false }
+        Self { at, class: 0, priority: PRIORITIES as u8 - 1, exempt: false, source: None }
     }
 }
 
@@ -385,7 +389,8 @@ impl<O: Observer> World<O> {
             Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
         // Any injection serves as the seeded hash of tuple and sequence number.
         let key = client.serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: client.arrival.priority };
+        let Arrival { priority, source, .. } = client.arrival;
+        let syn = Syn { key: key ^ (key >> 29), priority, source };
         self.gate.judge(now, syn, queue)
     }
 
@@ -401,7 +406,7 @@ impl<O: Observer> World<O> {
             Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
         // No client's serial has this bit.
         let key = (self.spoofed | 1 << 63).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1 };
+        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
         let passed = self.gate.judge(now, syn, queue) == Gated::Passed;
         if passed && !self.server.accept_full() {
             self.gate.replied_in_vain(self.gate.noted());
@@ -415,6 +420,7 @@ impl<O: Observer> World<O> {
         if !client.arrival.exempt {
             self.gate.established();
             self.gate.proved(noted);
+            self.gate.receives(now, client.arrival.source);
         }
         self.observer.admitted(now, &client.arrival);
         self.clients.hold(index);

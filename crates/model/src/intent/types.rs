@@ -454,14 +454,18 @@ pub struct NeverShed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Answers {
-    /// Most RSTs per second and CPU; what is above is dropped silently. 0: never answer.
+    /// Most RSTs per second and CPU to anybody; what is above is dropped silently. 0: never answer.
     #[schemars(range(max = 10_000_000))]
     pub rst_per_second: u32,
+    /// Beyond these, most RSTs per second and CPU to sources that completed a handshake in the last 5
+    /// minutes, not in a flood of spoofed SYNs; a quarter of it to each source. 0: none.
+    #[schemars(range(max = 10_000_000))]
+    pub rst_per_second_proved: u32,
 }
 
 impl Default for Answers {
     fn default() -> Self {
-        Self { rst_per_second: 1000 }
+        Self { rst_per_second: 1000, rst_per_second_proved: 20_000 }
     }
 }
 

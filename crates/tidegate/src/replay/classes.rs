@@ -34,6 +34,8 @@ pub(crate) struct Classes {
     pub(crate) all: Vec<Class>,
     sources: Vec<Length>,
     never: Vec<Length>,
+    /// Whether it matters who has completed a connection before.
+    proves: bool,
 }
 
 impl Classes {
@@ -53,7 +55,9 @@ impl Classes {
         config.never_shed.sources.iter().for_each(|net| add(&mut never, net, 0));
         sort(&mut sources);
         sort(&mut never);
-        Self { all, sources, never }
+        let caps = &config.answers;
+        let proves = caps.rst_per_second > 0 && caps.rst_per_second_proved > 0;
+        Self { all, sources, never, proves }
     }
 
     /// What a client is; one without an address is of the default class.
@@ -63,12 +67,21 @@ impl Classes {
         let named = client.and_then(|ip| find(&self.sources, ip)).map_or(last - 1, usize::from);
         let class = if exempt { last } else { named };
         let priority = self.all[class].priority;
-        Arrival { at: Nanos::ZERO, class: class as u8, priority, exempt }
+        let source = client.filter(|_| self.proves).map(source);
+        Arrival { at: Nanos::ZERO, class: class as u8, priority, exempt, source }
     }
 
     /// Whether addresses make a difference.
     pub(crate) fn need_addresses(&self) -> bool {
         !self.sources.is_empty() || !self.never.is_empty()
+    }
+}
+
+/// The number of a source: an address, of IPv6 a /64.
+fn source(client: IpAddr) -> u64 {
+    match client.to_canonical() {
+        IpAddr::V4(ip) => 0xffff_0000_0000 | u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
     }
 }
 
@@ -131,5 +144,28 @@ mod tests {
             assert_eq!(found.exempt, name == NEVER_SHED);
         }
         assert_eq!(classes.of(None).class, 2, "no address: default");
+    }
+
+    #[test]
+    fn a_source_is_an_address_or_a_64_where_it_matters_who_came_before() {
+        let text = "interfaces: [{name: lo}]\nservices:\n  web:\n    mode: enforce\n    \
+            listen: [\"*:80\"]\n";
+        let of = |answers: &str, client: &str| {
+            let registry = Registry::new(["fresh_first"], ["default"]);
+            let config = parse(&format!("{text}{answers}"), &registry).unwrap();
+            Classes::new(&config, &config.services[0]).of(client.parse().ok()).source
+        };
+        for (a, b, same) in [
+            ("198.51.100.1", "::ffff:198.51.100.1", true),
+            ("198.51.100.1", "198.51.100.2", false),
+            ("2001:db8:0:1::1", "2001:db8:0:1:ffff::9", true),
+            ("2001:db8:0:1::1", "2001:db8:0:2::1", false),
+        ] {
+            assert_eq!(of("", a) == of("", b), same, "{a} {b}");
+        }
+        assert_eq!(of("", "nobody"), None);
+        for none in ["answers: {rst_per_second_proved: 0}\n", "answers: {rst_per_second: 0}\n"] {
+            assert_eq!(of(none, "198.51.100.1"), None, "{none}");
+        }
     }
 }

@@ -8,9 +8,9 @@ use tidegate_model::intent::{Config, Refusal, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_policy::{Action, Policy};
-use tidegate_sim::world::Protection;
 use tidegate_sim::world::gate::GateSpec;
 use tidegate_sim::world::server::{ServerSpec, Work};
+use tidegate_sim::world::{AnswerCaps, Protection};
 use tidegate_workload::Shape;
 
 /// Standard deviation over mean of a heavy service time.
@@ -60,8 +60,12 @@ pub(crate) fn protection(
     };
     let gate = GateSpec {
         params: Some(Box::new(make)),
-        // The cap is one of each CPU.
-        answers: Some(config.answers.rst_per_second.saturating_mul(cpus)),
+        answers: Some(AnswerCaps {
+            all: config.answers.rst_per_second,
+            proved: config.answers.rst_per_second_proved,
+            cpus,
+            sources: config.tables.sources,
+        }),
         ..GateSpec::new(policy, action, Mode::Enforce)
     };
     let controller = Governed { controller: controllers::make(service), service: service.clone() };

@@ -385,7 +385,9 @@ impl DefaultController {
             // The accept queue tells at once of a worker that was started; what is completed, later.
             rate = rate.max(SEATS_AHEAD * departures.max(QUEUE_MAX));
         }
-        let surplus = (ahead - wanted + queue / 2.0).max(0.0) / tau;
+        // In shadow no queue drains by what we decide.
+        let surplus = if mode == Mode::Shadow { 0.0 } else { ahead - wanted + queue / 2.0 };
+        let surplus = surplus.max(0.0) / tau;
         let rate = bounded(shed.echo.limit(surplus).map_or(rate, |most| rate.min(most)));
         // Who is refused now would have asked only when so many more have been answered.
         let ceiling = shed.ceiling(self.objective_s) + shed.on_their_way();

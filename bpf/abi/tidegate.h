@@ -152,17 +152,17 @@ struct tg_limits {
 	__u64 generation;
 	__u32 flags;
 	__u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
-	__u64 waiting_max;		/* 0: no limit */
+	struct tg_in_flight in_flight;
 	__u32 source_max;		/* of held connections; 0: no limit */
-	__u32 pad;
 	struct tg_params params;
 };
-TG_ASSERT(sizeof(struct tg_limits) == 176);
+TG_ASSERT(sizeof(struct tg_limits) == 184);
 
 /* Lock, counts and bucket share one cache line; what follows has its own. */
 struct tg_locked_state {
 	struct bpf_spin_lock lock;
-	__u32 pad[3];
+	__u32 tight;		/* the limit in flight; not under the lock */
+	__u32 pad[2];
 	struct tg_state state;
 };
 TG_ASSERT(sizeof(struct tg_locked_state) % 64 == 0);

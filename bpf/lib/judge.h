@@ -193,6 +193,7 @@ static __always_inline int tg_prepare(struct tg_case *c,
 		return TG_REASON_LOOKUP_FAILED;
 	c->ask.service = c->service;
 	c->ask.waiting = READ_ONCE(gauges->waiting);
+	c->ask.silent = READ_ONCE(gauges->silent);
 	c->ask.source = tg_source_key(p, service->gauge);
 	c->ask.event.priority =
 		service->priority[c->class & (TG_CLASSES_MAX - 1)] &

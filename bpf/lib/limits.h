@@ -70,6 +70,7 @@ struct tg_ask {
 	struct tg_queue queue;
 	__u32 service;
 	__s64 waiting;		/* connections that wait for an answer */
+	__s64 silent;		/* that have said nothing */
 	__u64 source;		/* key of the source (lib/source.h) */
 	int over;		/* tg_limits_source() */
 	/* answer: */
@@ -81,6 +82,7 @@ struct tg_ask {
 
 /* The reason of the first limit before the policy that refuses; 0: none does. */
 static __always_inline __u8 tg_limits_first(const struct tg_limits *limits,
+					    struct tg_locked_state *state,
 					    const struct tg_ask *ask)
 {
 	/* first: where its connections hold the server, they fill the queue, too */
@@ -88,7 +90,8 @@ static __always_inline __u8 tg_limits_first(const struct tg_limits *limits,
 		return TG_REASON_SOURCE;
 	if (tg_limits_queue(limits, &ask->queue))
 		return TG_REASON_ACCEPT_QUEUE;
-	if (limits->waiting_max && ask->waiting >= (__s64)limits->waiting_max)
+	if (tg_in_flight_full(&limits->in_flight, &state->tight, ask->waiting,
+			      ask->silent))
 		return TG_REASON_WAITING;
 	return 0;
 }
@@ -133,18 +136,18 @@ __noinline int tg_limits_before(struct tg_ask *ask)
 
 	if (!limits)
 		return TG_REASON_LOOKUP_FAILED;
+	state = tg_at(&tg_states, ask->service);
+	if (!state)
+		return TG_REASON_LOOKUP_FAILED;
 	ask->flags = limits->flags;
 	senders = tg_at(&tg_senders, ask->service);
 	if (senders)
 		tg_senders_weigh(senders, &ask->event);
-	reason = tg_limits_first(limits, ask);
+	reason = tg_limits_first(limits, state, ask);
 	if (!reason)
 		return 0;
 	ask->verdict = tg_verdict(limits->flags & TG_LIMITS_REJECT ?
 				  TG_REJECT : TG_DROP, reason);
-	state = tg_at(&tg_states, ask->service);
-	if (!state)
-		return TG_LIMITS_REFUSED;
 	bpf_spin_lock(&state->lock);
 	ask->verdict.repeated = tg_policy_refused(&limits->params,
 						  &state->state, &ask->event);

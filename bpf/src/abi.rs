@@ -70,7 +70,7 @@ pub(crate) const SOURCE_OPEN: u64 = (1 << SOURCE_OPEN_BITS) - 1;
 pub(crate) const FLIGHTS_SIZE: usize = 32;
 /// Bytes of `struct tg_locked_state` before the state of the policy.
 pub(crate) const STATE_AT: usize = 16;
-pub(crate) const LIMITS_SIZE: usize = 32 + 144;
+pub(crate) const LIMITS_SIZE: usize = 40 + 144;
 
 /// Plain data that the kernel shares.
 ///
@@ -145,9 +145,9 @@ plain! {
     struct PrefixKey { bits: u32, slot: u8, service: u8, addr: [u8; 16], pad: [u8; 2] } = 24;
     /// Head of `struct tg_limits`; the policy's parameters follow.
     struct LimitsHead {
-        generation: u64, flags: u32, accept_queue_max_q10: u32, waiting_max: u64,
-        source_max: u32, pad: u32,
-    } = 32;
+        generation: u64, flags: u32, accept_queue_max_q10: u32, in_flight: [u32; 5],
+        source_max: u32,
+    } = 40;
     /// Totals of a service on one CPU, without its histograms.
     struct TotalsHead {
         offered: u64, repeated: u64, admitted: u64, refused: u64,

@@ -468,7 +468,7 @@ mod tests {
     use super::*;
     use crate::{Listen, ListenAddress, Service};
     use libbpf_rs::MapHandle;
-    use tidegate_policy::{Action, BucketSpec, Policy};
+    use tidegate_policy::{Action, BucketSpec, InFlight, Policy};
     use tidegate_units::{ManualClock, Rate};
 
     /// Policy's parameters of the first service as the kernel has them.
@@ -498,7 +498,7 @@ mod tests {
         let limits = ServiceParams {
             service: 0,
             params: tight,
-            waiting_max: Some(7),
+            waiting_max: Some(InFlight::up_to(7)),
             accept_queue_max_q10: 0,
             source_max: Some(9),
         };

@@ -6,7 +6,7 @@ use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan};
 use tidegate_model::SERVICES_MAX;
-use tidegate_policy::{Action, Params};
+use tidegate_policy::{Action, InFlight, Params};
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub struct ServiceParams {
     /// Parameters of its policy.
     pub params: Params,
     /// Most connections that may wait for an answer; `None`: no limit.
-    pub waiting_max: Option<u64>,
+    pub waiting_max: Option<InFlight>,
     /// Refuse while the accept queue is at this share of its limit or above, in 1/1024; 0: never.
     pub accept_queue_max_q10: u32,
     /// Connections that a source may hold, silent or slow, before it opens no more; `None`: no
@@ -35,7 +35,7 @@ struct Entry {
 struct LimitsHeadFields {
     flags: u32,
     accept_queue_max_q10: u32,
-    waiting_max: u64,
+    in_flight: [u32; 5],
     source_max: u32,
 }
 
@@ -59,7 +59,7 @@ impl Limits {
             entry.head = LimitsHeadFields {
                 flags: head.flags,
                 accept_queue_max_q10: head.accept_queue_max_q10,
-                waiting_max: head.waiting_max,
+                in_flight: head.in_flight,
                 source_max: head.source_max,
             };
             entry.params = value[size_of::<LimitsHead>()..].to_vec();
@@ -111,8 +111,8 @@ impl Limits {
         if let Some(entry) = self.entries.get_mut(service.service) {
             entry.params = service.params.as_bytes().to_vec();
             entry.head.accept_queue_max_q10 = service.accept_queue_max_q10;
-            entry.head.waiting_max =
-                service.waiting_max.map_or(0, |max| max.clamp(1, i64::MAX as u64));
+            let InFlight { max, low, rest, silent, asks } = service.waiting_max.unwrap_or_default();
+            entry.head.in_flight = [max, low, rest, silent, asks];
             entry.head.source_max = service.source_max.map_or(0, |max| max.max(1));
         }
     }
@@ -124,9 +124,8 @@ impl Limits {
                 generation,
                 flags: entry.head.flags,
                 accept_queue_max_q10: entry.head.accept_queue_max_q10,
-                waiting_max: entry.head.waiting_max,
+                in_flight: entry.head.in_flight,
                 source_max: entry.head.source_max,
-                pad: 0,
             };
             let mut value = head.bytes().to_vec();
             value.extend_from_slice(&entry.params);

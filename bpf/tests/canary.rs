@@ -61,9 +61,11 @@ const TIME_WAIT: [Canary; 6] = [
     ("bpf/lib/options.h", "o->at += length;", "o->at++;"),
 ];
 
-const CHAIN: [Canary; 12] = [
+const CHAIN: [Canary; 14] = [
     ("bpf/lib/limits.h", ">= share;", "> share;"),
-    ("bpf/lib/limits.h", "ask->waiting >= (__s64)", "ask->waiting > (__s64)"),
+    ("policy/chain/in_flight.h", "count >= (was", "count > (was"),
+    ("policy/chain/in_flight.h", "l->asks >> TG_ASKS_SHIFT", "1024 >> TG_ASKS_SHIFT"),
+    ("policy/chain/in_flight.h", "tg_min(pending, most)", "pending"),
     ("bpf/lib/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
     ("bpf/abi/tidegate.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
     ("bpf/lib/judge.h", "if (c->view.released)", "if (0)"),

@@ -7,7 +7,7 @@ use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{
     Class, Interface, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
 };
-use tidegate_policy::{Action, BucketSpec, Params, Policy, Reason, VerdictKind};
+use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy, Reason, VerdictKind};
 use tidegate_units::{Nanos, Rate};
 
 const CLIENT: [u8; 4] = [198, 51, 100, 7];
@@ -239,7 +239,7 @@ fn waiting_connections_bound_what_is_admitted() {
     let mut plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
     let mut limit = limits(0, 1, [0; 8]);
     limit.params = Params::no_limit(Policy::TokenBucket);
-    limit.waiting_max = Some(3);
+    limit.waiting_max = Some(InFlight::up_to(3));
     plane.set_limits(&[limit], 2).unwrap();
     for port in 1..=5 {
         open(&plane, port);
@@ -248,6 +248,42 @@ fn waiting_connections_bound_what_is_admitted() {
     assert_eq!((totals.waiting, totals.admitted, totals.refused), (3, 3, 2));
     let counts = plane.counts().unwrap();
     assert!(counts.iter().any(|c| c.reason == Reason::Waiting && c.count == 2), "{counts:?}");
+}
+
+/// A RST of the client ends its connection.
+fn reset(plane: &TestPlane, port: u16) {
+    let rst = Segment {
+        client: CLIENT,
+        ports: (port, 80),
+        tos: 0,
+        flags: 0x04,
+        numbers: (111, 0),
+        payload: 0,
+    };
+    plane.run(TestHook::Xdp, &segment(&rst, false)).unwrap();
+}
+
+#[test]
+fn a_limit_that_has_refused_is_tighter_until_few_are_left() {
+    let mut plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
+    let mut limit = limits(0, 1, [0; 8]);
+    limit.params = Params::no_limit(Policy::TokenBucket);
+    limit.waiting_max = Some(InFlight::up_to(4).tight((2, 1)));
+    plane.set_limits(&[limit.clone()], 2).unwrap();
+    let waits = |plane: &TestPlane| plane.totals(0).unwrap().waiting;
+    (1..=5).for_each(|port| open(&plane, port));
+    assert_eq!(waits(&plane), 4, "the fifth is refused");
+    (1..=2).for_each(|port| reset(&plane, port));
+    open(&plane, 6);
+    assert_eq!(waits(&plane), 2, "below the limit, and not below the tighter one");
+    // other limits do not change that
+    limit.waiting_max = Some(InFlight::up_to(5).tight((2, 1)));
+    plane.set_limits(&[limit], 3).unwrap();
+    open(&plane, 7);
+    assert_eq!(waits(&plane), 2);
+    reset(&plane, 3);
+    (8..=12).for_each(|port| open(&plane, port));
+    assert_eq!(waits(&plane), 5, "the whole limit again");
 }
 
 #[test]

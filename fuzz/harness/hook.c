@@ -121,7 +121,10 @@ static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 	if (on & FUZZ_NO_LIMIT)
 		return;
 	limits->accept_queue_max_q10 = head->queue_share * 4;
-	limits->waiting_max = head->waiting >> 4;
+	limits->in_flight.max = head->waiting >> 4;
+	limits->in_flight.low = head->waiting >> 6;
+	limits->in_flight.rest = head->socket >> 6;
+	limits->in_flight.asks = head->queue_share * 4;
 	/* every policy's parameters and state begin with its bucket */
 	fuzz_bucket(&params->u.token_bucket.bucket);
 	if (params->policy == TG_POLICY_token_bucket)
@@ -152,6 +155,7 @@ static void fuzz_switches(const struct fuzz_head *head)
 		lease->heartbeat_ns = native.now_ns -
 				      head->lease_age * (TG_NS_PER_S / 20);
 	gauges->waiting = head->waiting & 15;
+	gauges->silent = head->socket >> 4;
 	set->trust_dscp = !!(head->switches & FUZZ_TRUST);
 	set->answer = (head->policy >> 3 & 7) % 3;
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;

@@ -16,10 +16,12 @@
 //! ```
 
 mod ffi;
+mod in_flight;
 mod params;
 mod senders;
 
 pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
+pub use in_flight::InFlight;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
 pub use senders::{Noted, Senders, refused};
 

@@ -17,6 +17,8 @@ void tg_native_proved(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
 int tg_native_refused(const struct tg_params *p, struct tg_state *s,
 		      const struct tg_event *e);
 size_t tg_native_senders_size(void);
+int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
+		   long long waiting, long long silent);
 size_t tg_native_layout(size_t index);
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
@@ -50,6 +52,12 @@ int tg_native_refused(const struct tg_params *p, struct tg_state *s,
 		      const struct tg_event *e)
 {
 	return tg_policy_refused(p, s, e);
+}
+
+int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
+		   long long waiting, long long silent)
+{
+	return tg_in_flight_full(l, tight, waiting, silent);
 }
 
 size_t tg_native_senders_size(void)

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Prints the matrix of traffic: `cargo run -p tidegate-sim --example traffic --release -- [--quick]
-//! [--trace] [--exponential] [--seed=N] [drop|reject|none] [part of a cell's name …]`.
+//! [--trace] [--exponential] [--asks=MS]
+//! [--rtt=MS] [--seed=N] [drop|reject|none] [part of a cell's name …]`.
 
 use tidegate_policy::Action;
 use tidegate_sim::syn::parallel;
 use tidegate_sim::traffic::matrix::{At, Effort, LOADS, NATURAL, Outcome, cells, compare};
+use tidegate_sim::traffic::spec::Work;
+use tidegate_units::Nanos;
 use tidegate_workload::Shape;
 
 fn each(outcome: &Outcome, of: impl Fn(&At) -> String) -> String {
@@ -19,11 +22,12 @@ fn print(variant: &str, o: &Outcome, none: &Outcome) {
     let share = |refused: u64| refused as f64 / o.calm.0.max(1) as f64;
     let (refused, falsely) = (share(o.calm.1), share(o.calm_falsely));
     println!(
-        "  {variant:7} good {} | refused .9 {refused:.5} | falsely .9 {falsely:.5} {} | p99 {:.0} ms x {} | first {} | alarms {} ends {} | recovery {} last {}",
+        "  {variant:7} good {} | refused .9 {refused:.5} | falsely .9 {falsely:.5} {} | p99 {:.0} ms x {} onset {} | first {} | alarms {} ends {} | recovery {} last {}",
         each(o, |at| format!("{:.3}", at.goodput)),
         each(o, |at| format!("{:.4}", at.falsely)),
         none.p99_calm_s * 1e3,
         each(o, |at| format!("{:.1}", at.p99_s / none.p99_calm_s)),
+        each(o, |at| format!("{:.1}", at.onset_s / none.p99_calm_s)),
         each(o, |at| seconds(at.first_s)),
         each(o, |at| at.alarms.to_string()),
         each(o, |at| at.releases.to_string()),
@@ -66,10 +70,22 @@ fn main() -> Result<(), String> {
     }
     let flags = ["--quick", "--trace", "--exponential", "drop", "reject", "none"];
     let names: Vec<&String> =
-        args.iter().filter(|a| !flags.contains(&a.as_str()) && !a.starts_with("--seed=")).collect();
+        args.iter().filter(|a| !flags.contains(&a.as_str()) && !a.contains('=')).collect();
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
     let shape = if has("--exponential") { Shape::Exponential } else { NATURAL };
-    let cells: Vec<_> = cells(shape).into_iter().filter(|cell| wanted(&cell.name)).collect();
+    let mut cells: Vec<_> = cells(shape).into_iter().filter(|cell| wanted(&cell.name)).collect();
+    let seconds = |flag: &str| {
+        let ms = args.iter().find_map(|a| a.strip_prefix(flag));
+        ms.map(|ms| ms.parse::<f64>().map(|ms| ms / 1e3).map_err(|e| format!("{flag}{ms}: {e}")))
+    };
+    if let Some(mean_s) = seconds("--asks=").transpose()? {
+        let after = Work { mean_s, shape: NATURAL };
+        cells.iter_mut().for_each(|cell| cell.session.asks_after = Some(after));
+    }
+    if let Some(rtt_s) = seconds("--rtt=").transpose()? {
+        let rtt = Nanos::from_secs_f64(rtt_s);
+        cells.iter_mut().for_each(|cell| cell.session.rtt = rtt);
+    }
     println!("loads {LOADS:?}, each after 0.9");
     let run = |cell: &_| compare(cell, &actions, &effort);
     for compared in parallel::map(&cells, 0, run, |_| {}).map_err(|e| e.to_string())? {

@@ -121,10 +121,12 @@ static void host_limits(struct host_bytes *b)
 	host_table()->service[service].gauge = service * 4;
 	limits->flags = host_u32(b);
 	limits->accept_queue_max_q10 = host_u32(b);
-	limits->waiting_max = host_u64(b);
+	host_get(b, &limits->in_flight, sizeof(limits->in_flight));
 	limits->source_max = host_u32(b);
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
+	gauges->silent = host_u64(b);
+	state->tight = host_u32(b);
 	/* every policy's state begins with its bucket */
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 	state->state.u.token_bucket.bucket.then_ns = native.now_ns;

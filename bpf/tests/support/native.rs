@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action as Refusal, BucketSpec, Params, Policy,
-    Reason, VerdictKind,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action as Refusal, BucketSpec, InFlight,
+    Params, Policy, Reason, VerdictKind,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -626,12 +626,20 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
     };
     out.extend_from_slice(&[b'm', index]);
     push(out, &[u32::from(service.shadow) | action, service.accept_queue_max_q10]);
-    out.extend_from_slice(&service.waiting_max.to_le_bytes());
+    push(out, &words_of(service.limit_in_flight()));
     push(out, &[service.source_max]);
     out.extend_from_slice(params(service).as_bytes());
     out.extend_from_slice(&service.waiting.to_le_bytes());
+    out.extend_from_slice(&service.silent.to_le_bytes());
+    push(out, &[u32::from(service.tight)]);
     let used = service.limit.as_ref().map_or(0, |limit| limit.used);
     out.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
+}
+
+/// `struct tg_in_flight`.
+fn words_of(limit: Option<InFlight>) -> [u32; 5] {
+    let InFlight { max, low, rest, silent, asks } = limit.unwrap_or_default();
+    [max, low, rest, silent, asks]
 }
 
 /// As the loader fills the buckets for answers: a quarter of a second's, at least one. Who is never

@@ -131,7 +131,7 @@ impl Kernel {
             .map(|(service, said)| ServiceParams {
                 service,
                 params: params(said),
-                waiting_max: (said.waiting_max > 0).then_some(said.waiting_max),
+                waiting_max: said.limit_in_flight(),
                 accept_queue_max_q10: said.accept_queue_max_q10,
                 source_max: (said.source_max > 0).then_some(said.source_max),
             })
@@ -193,11 +193,12 @@ impl Kernel {
         assert_eq!(verdict.reason, Reason::Token);
     }
 
-    /// Opens connections that wait for a response: SYN, SYN-ACK, ACK, request.
+    /// Opens connections that wait for a response: SYN, SYN-ACK, ACK, request. Of those that say nothing
+    /// the request is missing.
     fn wait(&mut self, index: usize, service: &Service) {
         let Some(listen) = service.listen.iter().find(|at| at.addr.is_some()) else { return };
         let Some(std::net::IpAddr::V4(to)) = listen.addr else { return };
-        for n in 0..service.waiting {
+        for n in 0..service.waiting + service.silent {
             let port = 50_000 + n as u16;
             let from = [203, 0, 113, index as u8];
             let client = || eth().ipv4().from4(from).to4(to.octets()).tcp(port, listen.port);
@@ -207,12 +208,16 @@ impl Kernel {
             give(TestHook::Xdp, &client().syn().bytes());
             give(TestHook::Egress, &server().syn().seq(77).ack(0).bytes());
             give(TestHook::Xdp, &client().flags(ACK).ack(78).bytes());
-            give(TestHook::Xdp, &client().flags(ACK).ack(78).data(b"GET / HTTP/1.1").bytes());
-            give(TestHook::Egress, &server().flags(ACK).seq(78).bytes());
+            if n < service.waiting {
+                let request = client().flags(ACK).ack(78).data(b"GET / HTTP/1.1");
+                give(TestHook::Xdp, &request.bytes());
+                give(TestHook::Egress, &server().flags(ACK).seq(78).bytes());
+            }
             self.ends.push(client().flags(RST).bytes());
         }
-        let waiting = self.plane.totals(index).unwrap().waiting;
-        assert_eq!(waiting, service.waiting, "connections that wait for {}", service.name);
+        let totals = self.plane.totals(index).unwrap();
+        let (waiting, silent) = (totals.waiting, totals.silent);
+        assert_eq!((waiting, silent), (service.waiting, service.silent), "of {}", service.name);
     }
 
     /// Takes all answers of this CPU, with SYNs of a client that no case knows.

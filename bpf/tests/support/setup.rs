@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use tidegate_policy::{Action, Policy};
+use tidegate_policy::{Action, InFlight, Policy};
 
 pub const SECOND: u64 = 1_000_000_000;
 /// Answers per second and CPU where a case says nothing: so many that the cap is never met by
@@ -84,6 +84,15 @@ pub struct Service {
     /// Connections that may wait for an answer (0: any number), and those that do.
     pub waiting_max: u64,
     pub waiting: u64,
+    /// How many may once that limit has refused, until how few are left; 0: as many.
+    pub waiting_low: (u64, u64),
+    /// Whether it has.
+    pub tight: bool,
+    /// Connections that have said nothing, how many are usual, and which share of the others will ask,
+    /// in 1/1024.
+    pub silent: u64,
+    pub silent_usual: u64,
+    pub asks_q10: u32,
     /// Silent or slow connections that one source may have before it opens no more; 0: any number.
     pub source_max: u32,
     /// In 1/1024 of the backlog; 0: never.
@@ -137,6 +146,11 @@ fn service(name: &'static str, at: &[&str]) -> Service {
         limit: None,
         waiting_max: 0,
         waiting: 0,
+        waiting_low: (0, 0),
+        tight: false,
+        silent: 0,
+        silent_usual: 0,
+        asks_q10: 0,
         source_max: 0,
         accept_queue_max_q10: 0,
         abacus_window: 45,
@@ -209,6 +223,18 @@ impl Setup {
 
     pub fn waiting(self, now: u64, max: u64) -> Self {
         self.each(|service| (service.waiting, service.waiting_max) = (now, max))
+    }
+
+    /// Tighter from the first refusal on, until so few wait.
+    pub fn low(self, low: u64, rest: u64) -> Self {
+        self.each(|service| service.waiting_low = (low, rest))
+    }
+
+    /// So many have said nothing, so many of them usually, and a share of the others will ask.
+    pub fn silent(self, now: u64, usual: u64, asks_q10: u32) -> Self {
+        self.each(|service| {
+            (service.silent, service.silent_usual, service.asks_q10) = (now, usual, asks_q10);
+        })
     }
 
     pub fn accept_queue_max(self, q10: u32) -> Self {
@@ -318,6 +344,15 @@ impl fmt::Display for Setup {
 }
 
 impl Service {
+    /// The limit in flight, as the dataplane takes it.
+    pub fn limit_in_flight(&self) -> Option<InFlight> {
+        (self.waiting_max > 0).then(|| {
+            InFlight::up_to(self.waiting_max)
+                .tight(self.waiting_low)
+                .counting(self.silent_usual, self.asks_q10)
+        })
+    }
+
     /// Whether its policy borrows from later.
     pub fn is_abacus(&self) -> bool {
         [Policy::Abacus, Policy::AbacusExact, Policy::AbacusLearned].contains(&self.policy)
@@ -347,6 +382,16 @@ impl Service {
         let mut say = |it: bool, text: String| it.then(|| words.push(text));
         say(self.shadow, "shadow".into());
         say(self.waiting_max > 0, format!("waiting {} of {}", self.waiting, self.waiting_max));
+        let (low, rest) = self.waiting_low;
+        say(low > 0, format!("{low} after a refusal, until {rest}"));
+        say(self.tight, "it has refused".into());
+        say(
+            self.asks_q10 > 0,
+            format!(
+                "silent {}, usually {}, of the others {}/1024 ask",
+                self.silent, self.silent_usual, self.asks_q10
+            ),
+        );
         let queue = self.accept_queue_max_q10;
         say(queue > 0, format!("accept queue up to {queue}/1024"));
         say(self.is_abacus(), format!("window {} s", self.abacus_window));

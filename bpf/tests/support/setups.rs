@@ -34,7 +34,7 @@ pub fn setup(dice: &mut Dice, exact_clock: bool) -> Setup {
     if dice.one_in(4) {
         setup.never_sources.clear();
     }
-    setup.services.iter_mut().for_each(|service| limits(service, dice));
+    setup.services.iter_mut().for_each(|service| limits(service, dice, exact_clock));
     setup.released = dice.one_in(30);
     setup.heartbeat = heartbeat(dice, exact_clock);
     setup.answers = if dice.one_in(20) { 0 } else { ANSWERS };
@@ -44,7 +44,7 @@ pub fn setup(dice: &mut Dice, exact_clock: bool) -> Setup {
     setup
 }
 
-fn limits(service: &mut Service, dice: &mut Dice) {
+fn limits(service: &mut Service, dice: &mut Dice, exact_clock: bool) {
     service.policy = *dice.pick(Policy::ALL);
     // a window would need a model of the ring: that is what the replay is for
     service.abacus_window = 0;
@@ -53,6 +53,12 @@ fn limits(service: &mut Service, dice: &mut Dice) {
     if dice.one_in(6) {
         service.waiting_max = 1 + dice.below(3) as u64;
         service.waiting = dice.below(3) as u64;
+        service.silent = dice.below(4) as u64;
+        service.silent_usual = dice.below(3) as u64;
+        service.asks_q10 = *dice.pick(&[0, 511, 512, 1024]);
+        service.waiting_low = (dice.below(4) as u64, dice.below(3) as u64);
+        // only there the state of a limit can be given
+        service.tight = exact_clock && dice.one_in(2);
     }
     if dice.one_in(4) {
         service.accept_queue_max_q10 = *dice.pick(&[1, 512, 768, 769, 1024]);

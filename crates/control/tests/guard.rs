@@ -37,9 +37,9 @@ fn the_cpu_narrows_the_guard_to_what_the_server_can_reach() {
         let cpu = Some(Reading::fresh(Share::new(cpu)));
         guard_after(&mut controller, cpu).expect("a guard")
     };
-    // 200/s at half of the CPU: 400/s, of which a third of a second is 132
-    assert_eq!(guard(0.5), 132 + 1);
-    // at 0.95 it is 70: the least is 128
+    // 200/s at a quarter of the CPU: 800/s, of which 0.28 s are 224
+    assert_eq!(guard(0.25), 224 + 1);
+    // at 0.95 it is 59: the least is 128
     assert_eq!(guard(0.95), 128 + 1);
     // a server that mostly waits could reach anything: 256, as without a CPU
     assert_eq!(guard(0.05), 256 + 1);
@@ -51,8 +51,8 @@ fn a_cpu_that_is_not_known_any_more_does_not_narrow() {
     let stale = Reading { value: Share::new(0.5), age: Nanos::from_secs(5) };
     for unknown in [None, Some(stale)] {
         let mut controller = DefaultController::new(DefaultSpec::default());
-        let known = Some(Reading::fresh(Share::new(0.5)));
-        assert_eq!(guard_after(&mut controller, known), Some(133));
+        let known = Some(Reading::fresh(Share::new(0.25)));
+        assert_eq!(guard_after(&mut controller, known), Some(225));
         assert_eq!(guard_after(&mut controller, unknown), Some(257), "{unknown:?}");
     }
 }

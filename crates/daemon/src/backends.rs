@@ -253,6 +253,7 @@ fn sum(parts: Vec<(&str, ServiceLimits)>) -> ServiceLimits {
         total.burst = total.burst.saturating_add(part.burst);
         total.waiting_max =
             total.waiting_max.zip(part.waiting_max).map(|(a, b)| a.saturating_add(b));
+        total.plain_waiting();
         for (bucket, more) in total.buckets.iter_mut().zip(&part.buckets) {
             add(bucket, more);
         }

@@ -315,7 +315,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
     };
     a.rate == b.rate
         && a.burst == b.burst
-        && a.waiting_max == b.waiting_max
+        && (a.waiting_max, a.waiting_low, a.pending) == (b.waiting_max, b.waiting_low, b.pending)
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
         && a.source_max == b.source_max
         && a.reserve == b.reserve

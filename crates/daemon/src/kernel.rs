@@ -12,7 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, Policy,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, InFlight, Params, Policy,
 };
 use tidegate_bpf::{
     AttachMode, Attached, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed,
@@ -21,7 +21,7 @@ use tidegate_bpf::{
 use tidegate_model::intent::{
     self, AbacusConfig, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
 };
-use tidegate_model::limits::{Limits, ServiceLimits};
+use tidegate_model::limits::{Limits, Pending, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
@@ -386,7 +386,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
             Ok(params) => ServiceParams {
                 service,
                 params,
-                waiting_max: limits.waiting_max,
+                waiting_max: in_flight(limits),
                 accept_queue_max_q10: limits.accept_queue_max_q10,
                 source_max: limits.source_max,
             },
@@ -404,6 +404,13 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
         all.push(written);
     }
     Ok((all, refused))
+}
+
+/// The limit in flight as the chain takes it.
+fn in_flight(limits: &ServiceLimits) -> Option<InFlight> {
+    let low = limits.waiting_low.map_or((0, 0), |low| (low.most, low.rest));
+    let Pending { silent, asks_q10 } = limits.pending;
+    limits.waiting_max.map(|max| InFlight::up_to(max).tight(low).counting(silent, asks_q10))
 }
 
 /// The limits of a service as its policy takes them.

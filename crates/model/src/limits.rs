@@ -24,6 +24,12 @@ pub struct ServiceLimits {
     pub burst: u32,
     /// Most connections that may wait for an answer at once; `None` for no limit.
     pub waiting_max: Option<u64>,
+    /// What holds once that has refused; `None`: the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_low: Option<Low>,
+    /// Who counts beside those that wait.
+    #[serde(default, skip_serializing_if = "Pending::is_none")]
+    pub pending: Pending,
     /// Refuse while the accept queue is at this share of its limit or above, in 1/1024; 0 never.
     pub accept_queue_max_q10: u32,
     /// Connections that a source may hold, silent or slow, before it opens no more; `None` for no
@@ -40,7 +46,39 @@ pub struct ServiceLimits {
     pub buckets: Vec<BucketLimits>,
 }
 
+/// A limit on those that wait that has refused is tighter, until few are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Low {
+    /// Most connections that may wait then.
+    pub most: u64,
+    /// When no more than so many wait, the whole limit holds again.
+    pub rest: u64,
+}
+
+/// Connections that have completed their handshake and said nothing yet: a share of those beyond the
+/// usual will ask, and counts as waiting; up to what lies between the limit and [`Low`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// Silent connections that are usual.
+    pub silent: u64,
+    /// Share of the others that will ask, in 1/1024; 0: none counts.
+    pub asks_q10: u32,
+}
+
+impl Pending {
+    /// Whether nobody counts beside those that wait.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.asks_q10 == 0
+    }
+}
+
 impl ServiceLimits {
+    /// The limit in flight again as a plain one: one level, and only those that wait count.
+    pub fn plain_waiting(&mut self) {
+        (self.waiting_low, self.pending) = (None, Pending::default());
+    }
+
     /// Takes back what is tighter than `before`, buckets apart: what a controller decides that has
     /// no ground for it.
     pub fn no_tighter_than(&mut self, before: &Self) {
@@ -49,6 +87,9 @@ impl ServiceLimits {
             (Some(now), Some(then)) => Some(now.max(then)),
             _ => None,
         };
+        if (self.waiting_low, self.pending) != (before.waiting_low, before.pending) {
+            self.plain_waiting();
+        }
         self.accept_queue_max_q10 = match (self.accept_queue_max_q10, before.accept_queue_max_q10) {
             (0, _) | (_, 0) => 0,
             (now, then) => now.max(then),
@@ -117,6 +158,10 @@ mod tests {
         };
         limits.no_tighter_than(&before);
         assert_eq!(limits, before);
+        limits.waiting_low = Some(Low { most: 2, rest: 1 });
+        limits.pending = Pending { silent: 0, asks_q10: 1024 };
+        limits.no_tighter_than(&before);
+        assert_eq!(limits, before, "neither a lower level nor who counts beside");
         let open = ServiceLimits { rate: None, accept_queue_max_q10: 0, ..before.clone() };
         let mut limits = open.clone();
         limits.no_tighter_than(&before);

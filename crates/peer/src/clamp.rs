@@ -144,7 +144,11 @@ impl Clamp {
         self.begin(&ground, wanted.buckets.len());
         wanted.rate = self.service.lowered(wanted.rate, self.base.rate);
         let waiting_base = self.base.waiting_max.unwrap_or(ground.waiting);
-        wanted.waiting_max = wanted.waiting_max.map(|max| max.max(waiting_base.div_ceil(2)).max(1));
+        let least = waiting_base.div_ceil(2).max(1);
+        if wanted.waiting_max.is_some_and(|max| max < least) {
+            wanted.plain_waiting();
+        }
+        wanted.waiting_max = wanted.waiting_max.map(|max| max.max(least));
         for (index, bucket) in wanted.buckets.iter_mut().enumerate() {
             let base = self.base.buckets.get(index).and_then(|bucket| bucket.rate);
             bucket.rate = self.bounds(index).lowered(bucket.rate, base);

@@ -24,6 +24,8 @@ const LEASE_S: (f64, f64) = (3.0, 10.0);
 const CLOSED_PAUSE_S: f64 = 0.5;
 /// What a pause's draw is for.
 const PURPOSE_PAUSE: u32 = 17;
+/// What the draw of the time before the first payload is for.
+const PURPOSE_ASKS: u32 = 18;
 /// What a think time's draw is for; stages of the server have lower numbers.
 const PURPOSE_THINK: u32 = 16;
 
@@ -140,25 +142,34 @@ impl World {
         flow.firsts[conn.ordinal as usize].refused = true;
     }
 
-    /// ACK and first payload arrive, for the first time or again.
+    /// ACK and first payload arrive, for the first time or again; or the ACK alone.
     pub(super) fn data(&mut self, now: Nanos, id: Id) {
         let conn = &mut self.conns[id];
         let session = &self.spec.streams[conn.stream].session;
         let totals = self.gates[conn.service].tracked();
         conn.track.proved(now, totals);
+        if let Some(after) = session.asks_after.filter(|_| !conn.asks_later) {
+            conn.asks_later = true;
+            let mut draws = Draws::new(self.spec.seed, conn.number, (0, PURPOSE_ASKS));
+            let after_s = after.mean_s * after.shape.sample(&mut draws);
+            self.engine.schedule(now + Nanos::from_secs_f64(after_s), Happening::Speak(id));
+            let server = &self.servers[conn.service];
+            if server.defers().is_none() && !server.accept_full() {
+                conn.place = Place::Queued;
+                self.queued(now, id);
+            }
+            return;
+        }
         if let Habit::Silent(_) = session.habit {
             if let (0, Some(held)) = (conn.retries, self.servers[conn.service].defers()) {
                 conn.retries += 1;
                 self.engine.after(held, Happening::Data(id));
                 return;
             }
-        } else if session.transport == Transport::Cleartext {
-            conn.track.request(now, totals);
-            conn.inbox = Some(Message::Requests);
         } else {
-            conn.track.hello(now, totals);
-            conn.inbox = Some(Message::Hello);
+            self.first_payload(now, id);
         }
+        let conn = &mut self.conns[id];
         if self.servers[conn.service].accept_full() {
             let doublings = conn.retries.min(RETRY_DOUBLINGS_MAX);
             conn.retries += 1;
@@ -166,6 +177,33 @@ impl World {
         } else {
             conn.place = Place::Queued;
             self.queued(now, id);
+        }
+    }
+
+    /// What a client says first arrives.
+    fn first_payload(&mut self, now: Nanos, id: Id) {
+        let conn = &mut self.conns[id];
+        let totals = self.gates[conn.service].tracked();
+        if self.spec.streams[conn.stream].session.transport == Transport::Cleartext {
+            conn.track.request(now, totals);
+            conn.inbox = Some(Message::Requests);
+        } else {
+            conn.track.hello(now, totals);
+            conn.inbox = Some(Message::Hello);
+        }
+    }
+
+    /// The first payload of a client that needed some time for it: to the server, or to a stack that has
+    /// not given it the connection.
+    pub(super) fn speak(&mut self, now: Nanos, id: Id) {
+        if self.conns[id].client != Client::Open {
+            return;
+        }
+        if self.conns[id].place == Place::Away {
+            self.data(now, id);
+        } else {
+            self.first_payload(now, id);
+            self.readable(now, id);
         }
     }
 

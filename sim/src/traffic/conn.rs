@@ -82,6 +82,8 @@ pub(super) struct Conn {
     pub(super) shaking: bool,
     /// How often its first payload found the accept queue full.
     pub(super) retries: u32,
+    /// Its handshake is complete, and its first payload comes later.
+    pub(super) asks_later: bool,
     pub(super) track: Track,
 }
 
@@ -135,6 +137,7 @@ impl Conns {
             looks: 0,
             shaking: false,
             retries: 0,
+            asks_later: false,
             track: Track::default(),
         };
         if let Some(slot) = self.free.pop() {

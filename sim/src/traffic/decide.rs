@@ -24,6 +24,8 @@ type Deciding = (Box<dyn Controller>, Mode);
 pub(super) struct Loop {
     controller: Option<Deciding>,
     window: Window,
+    /// The same of a server's only thread.
+    thread: Window,
     decided: Option<ServiceLimits>,
     /// What the tick before saw; `None` before the first.
     before: Option<(Nanos, ServiceTotals)>,
@@ -43,6 +45,7 @@ impl Loop {
         Self {
             controller,
             window: Window::new(accounting),
+            thread: Window::new(Accounting::Group),
             decided: None,
             before: None,
             stalled_s: 0.0,
@@ -62,6 +65,7 @@ impl Loop {
             *controller = next;
         }
         self.window = Window::new(self.accounting);
+        self.thread = Window::new(Accounting::Group);
         (self.decided, self.before) = (None, None);
         self.inherits_until = now + INHERIT;
     }
@@ -116,9 +120,13 @@ impl World {
         let pressure = Share::new(stalled / period.as_secs_f64().max(1e-9));
         let sample = Sample { at: now, own_s: used.used_s, irq_s: self.cpu.irq_s(), all_s };
         let cpu = own.window.tick(sample, self.cpu.cores(), pressure);
+        let thread = own.thread.tick(sample, 1.0, Share::new(0.0));
         let ((_, before), (_, totals)) = (before?, own.before.as_ref()?);
         let mut s = Signals { now, period, ..Signals::default() };
         s.resource.cpu = cpu.map(Reading::fresh);
+        if self.servers[service].is_one_thread() {
+            s.resource.busiest_thread = thread.map(Reading::fresh);
+        }
         s.resource.cpu_pressure = Some(Reading::fresh(pressure));
         let server = &self.servers[service];
         s.queue.accept = Some(Reading::fresh(AcceptQueue {

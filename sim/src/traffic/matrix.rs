@@ -29,6 +29,8 @@ const USERS_GROWTH: f64 = 1.25;
 const PAST: f64 = 0.98;
 /// Seconds after a load: what drop's repeated SYNs and a backlog take, and some calm.
 const AFTER_S: f64 = 15.0;
+/// Seconds of a load that tell what its beginning costs: as long as the lab's loads last.
+pub const ONSET_S: u64 = 10;
 /// Closed loops past the best after which nobody looks further.
 const PAST_MAX: u32 = 4;
 
@@ -260,6 +262,8 @@ pub struct At {
     pub goodput: f64,
     /// p99 of the admitted in seconds.
     pub p99_s: f64,
+    /// The same of the first [`ONSET_S`] seconds, which begin with the load's rise.
+    pub onset_s: f64,
     /// Share of sessions refused.
     pub refused: f64,
     /// Share of sessions refused that the unprotected server would have served well.
@@ -337,6 +341,7 @@ fn told(report: &Report, index: usize, (capacity, normal_s): (f64, f64)) -> At {
     At {
         goodput: phase.goodput() / capacity,
         p99_s: phase.took(0.99),
+        onset_s: report.took_within(rise.from, rise.from + Nanos::from_secs(ONSET_S), 0.99),
         refused: phase.refused_share(),
         falsely: 0.0,
         first_s: first.map(|trace| trace.at.since(rise.from).as_secs_f64()),

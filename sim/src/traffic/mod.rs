@@ -64,6 +64,8 @@ enum Happening {
     Message(Id),
     /// The ACK of the handshake, and the first payload.
     Data(Id),
+    /// The first payload of a client that needs some time for it.
+    Speak(Id),
     Syn(Id),
     Arrive(usize),
 }
@@ -77,7 +79,7 @@ impl Classed for Happening {
             Self::Apply => 2,
             Self::Tick => 3,
             Self::Expire(..) | Self::GiveUp(..) => 4,
-            Self::Message(_) | Self::Data(_) | Self::Syn(_) => 5,
+            Self::Message(_) | Self::Data(_) | Self::Speak(_) | Self::Syn(_) => 5,
             Self::Arrive(_) => 6,
         }
     }
@@ -239,6 +241,7 @@ impl World {
             Happening::GiveUp(id, turn) if self.conns.alive(id) => self.give_up(now, id, turn),
             Happening::Message(id) if self.conns.alive(id) => self.message(now, id),
             Happening::Data(id) if self.conns.alive(id) => self.data(now, id),
+            Happening::Speak(id) if self.conns.alive(id) => self.speak(now, id),
             Happening::Syn(id) if self.conns.alive(id) => self.syn(now, id),
             _ => {}
         }

@@ -71,6 +71,10 @@ impl Server {
         self.accept.len() >= self.spec.accept_limit
     }
 
+    pub(super) const fn is_one_thread(&self) -> bool {
+        matches!(self.spec.threads, Some(1))
+    }
+
     pub(super) const fn defers(&self) -> Option<Nanos> {
         self.spec.defer
     }

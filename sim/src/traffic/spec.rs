@@ -47,6 +47,8 @@ pub struct Session {
     pub think: Option<Work>,
     /// Round trip between client and server.
     pub rtt: Nanos,
+    /// Time between the end of the TCP handshake and the first payload, where that does not come with it.
+    pub asks_after: Option<Work>,
     /// What the client does.
     pub habit: Habit,
     /// Kinds of TCP.
@@ -199,6 +201,7 @@ impl Session {
             requests: 1,
             think: None,
             rtt: Nanos::from_millis(1),
+            asks_after: None,
             habit: Habit::Asks,
             clients: Mixture::only(schedule.expect("the table is not empty")),
         }

@@ -23,7 +23,7 @@ enum Turn {
     Silent,
     /// The server owes something since then.
     Owed(Nanos),
-    /// Nobody owes anything.
+    /// Nobody owes anything; before the first request it is silent, too.
     Quiet,
 }
 
@@ -61,6 +61,7 @@ impl Track {
             self.turn = Turn::Quiet;
             self.owed += now.since(since);
             totals.waiting -= 1;
+            totals.silent += u64::from(!self.asked);
         }
     }
 
@@ -90,7 +91,7 @@ impl Track {
             Turn::Away => return,
             Turn::Silent => totals.silent -= 1,
             Turn::Owed(_) => totals.waiting -= 1,
-            Turn::Quiet => {}
+            Turn::Quiet => totals.silent -= u64::from(!self.asked),
         }
         totals.open -= 1;
         if self.exchanges > 0 {
@@ -105,7 +106,7 @@ impl Track {
     fn begin(&mut self, now: Nanos, totals: &mut ServiceTotals) {
         match self.turn {
             Turn::Silent => totals.silent -= 1,
-            Turn::Quiet => {}
+            Turn::Quiet => totals.silent -= u64::from(!self.asked),
             Turn::Away | Turn::Owed(_) => return,
         }
         self.turn = Turn::Owed(now);
@@ -129,6 +130,7 @@ mod tests {
         assert_eq!((totals.silent, totals.waiting), (0, 1));
         track.flight(ms(7), &mut totals);
         assert_eq!((totals.waiting, totals.connections.asked), (0, 0));
+        assert_eq!(totals.silent, 1, "no request yet, and nothing owed");
         track.request(ms(50), &mut totals);
         track.request(ms(51), &mut totals);
         assert_eq!((totals.waiting, totals.connections.asked), (1, 1));

@@ -4,11 +4,12 @@
 
 use super::answers::{AnswerCaps, Answers};
 use tidegate_control::Mode;
-use tidegate_model::limits::ServiceLimits;
+use tidegate_model::limits::{Pending, ServiceLimits};
 use tidegate_model::signals::ConnectionCounts;
 use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_policy::{
-    Action, BucketSpec, Event, Noted, Params, Policy, Senders, State, VerdictKind, admit, refused,
+    Action, BucketSpec, Event, InFlight, Noted, Params, Policy, Senders, State, VerdictKind, admit,
+    refused,
 };
 use tidegate_units::Nanos;
 
@@ -88,6 +89,8 @@ pub struct Gate {
     spec: GateSpec,
     answers: Option<Answers>,
     limits: ServiceLimits,
+    /// The limit in flight, and its state.
+    in_flight: (InFlight, u32),
     params: Params,
     state: State,
     senders: Senders,
@@ -102,6 +105,7 @@ impl Gate {
         Self {
             answers: spec.answers.map(Answers::new),
             limits: ServiceLimits::default(),
+            in_flight: Default::default(),
             params: Params::no_limit(spec.policy),
             state: State::fresh(),
             senders: Senders::default(),
@@ -117,6 +121,11 @@ impl Gate {
     /// When the policy does not take the parameters.
     pub fn set(&mut self, limits: ServiceLimits) -> Result<(), String> {
         self.params = self.spec.params(&limits)?;
+        let low = limits.waiting_low.map_or((0, 0), |low| (low.most, low.rest));
+        let Pending { silent, asks_q10 } = limits.pending;
+        self.in_flight.0 = limits.waiting_max.map_or_else(InFlight::default, |max| {
+            InFlight::up_to(max).tight(low).counting(silent, asks_q10)
+        });
         self.limits = limits;
         Ok(())
     }
@@ -138,11 +147,12 @@ impl Gate {
         Gated::Passed
     }
 
-    fn full(&self, queue: Queue) -> bool {
+    fn full(&mut self, queue: Queue) -> bool {
         let share = self.limits.accept_queue_max_q10;
         let queue_full =
             share > 0 && queue.length as u64 * 1024 >= queue.limit as u64 * u64::from(share);
-        queue_full || self.limits.waiting_max.is_some_and(|max| self.totals.waiting >= max)
+        let (limit, tight) = &mut self.in_flight;
+        queue_full || limit.full(tight, self.totals.waiting, self.totals.silent)
     }
 
     /// Refused by a limit before the policy, which hears of it.

@@ -192,6 +192,17 @@ impl Report {
         self.phases.iter().map(|p| p.failed).sum()
     }
 
+    /// A quantile of the times of those who were admitted between two moments, in seconds.
+    #[must_use]
+    pub fn took_within(&self, from: Nanos, to: Nanos, q: f64) -> f64 {
+        let admitted = |answer: &&(Nanos, f64)| {
+            let at = answer.0.since(Nanos::from_secs_f64(answer.1));
+            at >= from && at < to
+        };
+        let took: Vec<f64> = self.answers.iter().filter(admitted).map(|answer| answer.1).collect();
+        quantile(&took, q)
+    }
+
     /// Seconds from `from` until the times of the admitted are normal: the first moment (in eighths
     /// of `span`) from which on, for a whole `span`, at most 1 % of the answers (and one is always
     /// allowed) took longer than `normal_s`, the 99th percentile of the unprotected server at 0.9

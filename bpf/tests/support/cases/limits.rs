@@ -83,6 +83,28 @@ fn waiting(v: &mut Vec<Case>) {
     cases! { v, base().waiting(0, 1), admit(NoLimit);
         "waiting-none" "nobody waits" => syn4();
     }
+    let silent = |now, usual, asks| base().waiting(1, 3).silent(now, usual, asks);
+    cases! { v, silent(4, 2, 1024), drop(Waiting);
+        "silent-ask" "two more than usual are silent, and will ask" => syn4();
+    }
+    cases! { v, silent(3, 2, 1024), admit(NoLimit);
+        "silent-one" "one will ask: a place is left" => syn4();
+    }
+    cases! { v, silent(4, 2, 1023), admit(NoLimit);
+        "silent-share" "not quite two of two will ask" => syn4();
+    }
+    cases! { v, silent(2, 2, 1024), admit(NoLimit);
+        "silent-usual" "as many as usual are silent" => syn4();
+    }
+    cases! { v, silent(4, 2, 0), admit(NoLimit);
+        "silent-never" "none of them will ask" => syn4();
+    }
+    cases! { v, silent(4, 0, 1024).low(2, 0), admit(NoLimit);
+        "silent-most" "they take no more than what is left once the limit has refused" => syn4();
+    }
+    cases! { v, base().waiting(2, 3).silent(4, 0, 1024).low(2, 0), drop(Waiting);
+        "silent-and-waiting" "with those that wait it is enough" => syn4();
+    }
     cases! { v, reject_base().waiting(2, 2), reject(Waiting);
         "waiting-reject" "refused with an answer" => syn4();
     }

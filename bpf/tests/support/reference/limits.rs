@@ -48,7 +48,7 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
     {
         return refuse(kind, Reason::AcceptQueue);
     }
-    if service.waiting_max > 0 && service.waiting >= service.waiting_max {
+    if in_flight_full(service) {
         return refuse(kind, Reason::Waiting);
     }
     let priority = class.checked_sub(1).map_or(PRIORITY_DEFAULT, |at| service.classes[at].priority);
@@ -56,6 +56,21 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
     let rejects = asked.kind == VerdictKind::Reject;
     let kind = if rejects && service.action == Action::Auto { kind } else { asked.kind };
     Asked { kind, ..asked }
+}
+
+/// Those that wait, and those of the silent that will ask, beside what may: all that the limit allows,
+/// or, once it has refused, less until few are left.
+fn in_flight_full(service: &Service) -> bool {
+    let (max, (low, rest)) = (service.waiting_max, service.waiting_low);
+    if max == 0 {
+        return false;
+    }
+    let beyond = service.silent.saturating_sub(service.silent_usual);
+    let ask = beyond * u64::from(service.asks_q10) / 1024;
+    let count = service.waiting + ask.min(max.saturating_sub(low));
+    let two_levels = (1..max).contains(&low);
+    let tight = two_levels && service.tight && count > rest;
+    count >= if tight { low } else { max }
 }
 
 fn policy(service: &Service, priority: usize) -> Asked {

@@ -11,6 +11,7 @@
 
 use super::DefaultController;
 use crate::history::Sums;
+use tidegate_model::limits::Low;
 use tidegate_units::Share;
 
 /// At least this many jobs above the usual, whatever the server: what a healthy burst may bring
@@ -19,12 +20,23 @@ const GUARD_MIN: f64 = 256.0;
 /// The limit in objectives of capacity.
 const GUARD_OBJECTIVE: f64 = 0.8;
 /// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
-/// has seen it is slow for everybody in it: a third of the objective leaves room for a burst and
-/// keeps that second short.
-const GUARD_REACH_OBJECTIVE: f64 = 0.33;
-/// The limit there in jobs at least: at 0.9 load a single server exceeds it with chance 0.9^128,
-/// one in a million.
+/// has seen it is slow for everybody in it. A server of 1,000/s serves bursts of 200, and what comes
+/// until it is seen that it completes nothing meanwhile (at half load 71, with chance).
+const GUARD_REACH_OBJECTIVE: f64 = 0.28;
+/// The same while what is in flight may be harmless (see harmless.rs): within the second in which that
+/// is found out, so much may come.
+const GUARD_SPARED_OBJECTIVE: f64 = 0.33;
+/// The limit there in jobs at least: a burst of 100, and what comes until it is seen that a server which
+/// shares itself among all of them completes nothing (28, with chance). At 0.9 load a single server
+/// exceeds it with chance 0.9^128, one in a million.
 const GUARD_REACH_MIN: f64 = 128.0;
+/// The limit once it has refused, in guards at most.
+const GUARD_LOW: f64 = 0.5;
+/// It holds for so long: an overload is alarmed by then. What is none may be a dependency that has
+/// become slow, behind which more have to be in flight.
+const GUARD_LOW_SECONDS: f64 = 1.0;
+/// The share of that, above the usual, at which the whole limit holds again.
+const GUARD_REST: f64 = 0.5;
 /// Below this share of CPU used, completions over it are no estimate of what could be reached.
 const REACH_CPU_MIN: f64 = 0.1;
 /// Seconds in which it is averaged.
@@ -39,28 +51,39 @@ const STALL_DRAINS: f64 = 2.0;
 const STALL_DRAINS_MAX: f64 = 3.0 * GUARD_OBJECTIVE;
 
 /// What the server would complete with all of its CPU: completions over the share in use (the
-/// utilization law). Too much where something else is the bottleneck, so it only ever narrows.
+/// utilization law). Too much where something else is the bottleneck, so it only ever narrows. A server
+/// that works in one thread has no more than that thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reach {
-    /// Averages of completions per second and of the share of CPU.
+    /// Averages of completions per second, of the share of CPU, and of the larger of that and the share of
+    /// the thread.
     completed: f64,
     cpu: f64,
+    used: f64,
 }
 
 impl Reach {
     /// Takes a tick; without the CPU's share what was learned is gone: it must not narrow for ever.
-    pub(super) fn learn(&mut self, sums: &Sums, cpu: Option<Share>) {
+    pub(super) fn learn(&mut self, sums: &Sums, cpu: Option<Share>, thread: Option<Share>) {
         let Some(cpu) = cpu.map(Share::get) else {
             *self = Self::default();
             return;
         };
+        let used = thread.map_or(0.0, Share::get).max(cpu);
         let keep = libm::exp(-sums.seconds / REACH_SECONDS);
         self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
         self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
+        self.used = keep * self.used + (1.0 - keep) * used;
     }
 
+    /// Completions per second with all of its CPU.
     pub(super) fn rate(&self) -> Option<f64> {
         (self.cpu >= REACH_CPU_MIN).then(|| self.completed / self.cpu)
+    }
+
+    /// The same with all that it works in.
+    fn own_rate(&self) -> Option<f64> {
+        (self.used >= REACH_CPU_MIN).then(|| self.completed / self.used)
     }
 }
 
@@ -129,14 +152,33 @@ impl DefaultController {
     pub(super) fn guard(&self) -> f64 {
         let variability = self.baseline.variability();
         let blind = self.guard_peak();
-        let Some(rate) = self.reach.rate() else { return blind };
-        let objective = GUARD_REACH_OBJECTIVE * self.objective_s * rate;
+        let Some(rate) = self.reach.own_rate() else { return blind };
+        let objectives =
+            if self.harmless.spares() { GUARD_SPARED_OBJECTIVE } else { GUARD_REACH_OBJECTIVE };
+        let objective = objectives * self.objective_s * rate;
         let guard = blind.min((GUARD_REACH_MIN * variability).max(objective));
         if !self.stall.holds() {
             return guard;
         }
+        let rate = self.reach.rate().unwrap_or(rate);
         let most = blind.max(GUARD_OBJECTIVE * self.objective_s * rate);
         (guard + self.stall.piles()).min(most)
+    }
+}
+
+impl DefaultController {
+    /// What holds once the limit of calm has refused: no more than the excess that alarms, and half of
+    /// the guard at most, until half of that is left. `None` where nobody leaves: in a stall, and while
+    /// more is tried than the guard allows; and where no alarm has come in time.
+    pub(super) fn guard_low(&self, guard: f64) -> Option<Low> {
+        let late = self.full_s > GUARD_LOW_SECONDS;
+        if late || self.stall.holds() || self.probe.beyond() > 0.0 {
+            return None;
+        }
+        let (_, alarm) = self.excess(0.0);
+        let low = alarm.min(GUARD_LOW * guard);
+        let level = |jobs: f64| (self.usual + jobs).ceil() as u64;
+        Some(Low { most: level(low).max(1), rest: level(low * GUARD_REST) })
     }
 }
 
@@ -199,6 +241,43 @@ mod tests {
         assert!(!stall.holds());
         (0..40).for_each(|_| stall.see(&tick(0.0), 1.0, true));
         assert!(stall.holds());
+    }
+
+    /// It ends with a tick without a refusal, and after a second: what has not alarmed by then may need
+    /// more in flight.
+    #[test]
+    fn the_limit_is_tight_while_it_refuses_for_a_second_at_most() {
+        let mut controller = calm();
+        let mut tick = |n: u64, refused: u64| {
+            let mut signals = signals(400 + n, (20, 20, 2), 10);
+            if let Some(counts) = &mut signals.balance.counts {
+                (counts.value.offered, counts.value.refused) = (20 + refused, refused);
+            }
+            controller.tick(&signals, Mode::Enforce)
+        };
+        for n in 0..10 {
+            let limits = tick(n, 1);
+            assert!(!limits.why.shedding, "{}", limits.why.text);
+            let (max, low) = (limits.waiting_max.unwrap(), limits.waiting_low.unwrap());
+            assert!(low.rest < low.most && 2 * low.most <= max + 2, "{low:?} of {max}");
+            assert!(low.rest > 2, "what is usual ends it: {low:?}");
+        }
+        assert_eq!([tick(10, 1), tick(11, 1)].map(|limits| limits.waiting_low), [None, None]);
+        assert!(tick(12, 0).waiting_low.is_some());
+    }
+
+    /// Its thread is nine tenths busy on a machine with four CPUs.
+    #[test]
+    fn one_thread_reaches_what_it_can_and_not_what_all_cpus_could() {
+        let mut reach = Reach::default();
+        let share = |share| Some(Share::new(share));
+        (0..200).for_each(|_| reach.learn(&tick(18.0), share(0.225), share(0.9)));
+        assert!((reach.own_rate().unwrap() - 200.0).abs() < 2.0, "{reach:?}");
+        assert!((reach.rate().unwrap() - 800.0).abs() < 8.0, "{reach:?}");
+        (0..200).for_each(|_| reach.learn(&tick(18.0), share(0.9), share(0.2)));
+        assert!((reach.own_rate().unwrap() - 200.0).abs() < 2.0, "{reach:?}");
+        reach.learn(&tick(18.0), None, share(0.9));
+        assert!(reach.own_rate().is_none(), "nothing is known");
     }
 
     /// At 200/s, 0.3 of the CPU used: 220 jobs are let pile up, in a stall up to 533.

@@ -70,6 +70,7 @@ mod kept;
 mod probe;
 mod seats;
 mod shed;
+mod silent;
 
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
@@ -81,11 +82,12 @@ use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::probe::Probe;
 use self::seats::Seats;
 use self::shed::{Done, QUEUE_MAX, Search, Shed, Trial};
+use self::silent::Silent;
 use crate::evidence::Standing;
 use crate::held::{Held, HeldWorkers};
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
-use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::limits::{Pending, ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
 use tidegate_units::Nanos;
 
@@ -174,6 +176,9 @@ pub struct DefaultController {
     waiting_before: Option<f64>,
     exchanges: Exchanges,
     coming: Coming,
+    silent: Silent,
+    /// Seconds for which the limit of calm has refused, tick after tick.
+    full_s: f64,
     harmless: Harmless,
     probe: Probe,
     seats: Seats,
@@ -215,6 +220,8 @@ impl DefaultController {
             waiting_before: None,
             exchanges: Exchanges::default(),
             coming: Coming::default(),
+            silent: Silent::default(),
+            full_s: 0.0,
             harmless: Harmless::default(),
             probe: Probe::default(),
             seats: Seats::default(),
@@ -352,7 +359,7 @@ impl DefaultController {
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
         let guard = self.guard() + self.probe.beyond();
-        let known = self.peak > 0.0 && self.baseline.known_s().is_some();
+        let known = self.peak > 0.0 && self.baseline.known_s().is_some() && !self.held.lasts();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
             self.throughput(),
@@ -360,8 +367,12 @@ impl DefaultController {
             self.baseline.known_s().unwrap_or(0.0) * 1e3,
             self.baseline.variability(),
         );
+        let max = (self.usual + guard).ceil();
+        let low = self.guard_low(guard).filter(|low| known && (low.most as f64) < max);
         ServiceLimits {
-            waiting_max: (known && !self.held.lasts()).then(|| (self.usual + guard).ceil() as u64),
+            waiting_max: known.then_some(max as u64),
+            waiting_low: low,
+            pending: low.map_or_else(Pending::default, |_| self.silent.pending(&self.history)),
             why: Why { shedding: false, since: self.since, alarmed: families, text },
             ..ServiceLimits::default()
         }
@@ -448,6 +459,7 @@ impl Controller for DefaultController {
             lately: self.history.recent(LATELY_DEPARTURES, LATELY_TICKS, TICKS_MAX).rate(),
         };
         let open = signals.time.open.zip(signals.time.silent);
+        self.silent.see(signals.time.silent.and_then(|silent| silent.within(age_max)));
         let queued = signals.queue.accept.and_then(|queue| queue.within(age_max));
         let queued = queued.map(|queue| float(queue.length));
         self.seats.see(&tick, queued, each, self.standing.resource());
@@ -467,12 +479,15 @@ impl Controller for DefaultController {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
             let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
+            let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
             if !self.stall.is_silent() {
-                self.reach.learn(&tick.sums, cpu);
+                self.reach.learn(&tick.sums, cpu, thread);
             }
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
         }
+        let full = self.shed.is_none() && tick.sums.refused > 0.0;
+        self.full_s = if full { self.full_s + tick.sums.seconds } else { 0.0 };
         let calm = self.shed.is_none() && families.is_empty() && !self.stall.is_on();
         self.coming.learn(&self.history, calm);
         self.last = match &self.shed {

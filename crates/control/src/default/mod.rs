@@ -459,11 +459,7 @@ impl Controller for DefaultController {
             lately: self.history.recent(LATELY_DEPARTURES, LATELY_TICKS, TICKS_MAX).rate(),
         };
         let open = signals.time.open.zip(signals.time.silent);
-        self.silent.see(signals.time.silent.and_then(|silent| silent.within(age_max)));
-        let queued = signals.queue.accept.and_then(|queue| queue.within(age_max));
-        let queued = queued.map(|queue| float(queue.length));
-        self.seats.see(&tick, queued, each, self.standing.resource());
-        self.held.see(HeldWorkers::of(signals, age_max), tick.sums.seconds);
+        self.see_connections(&tick, signals, age_max);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
@@ -511,6 +507,15 @@ impl Controller for DefaultController {
 }
 
 impl DefaultController {
+    /// Takes who is silent, who waits for a worker, and who holds one.
+    fn see_connections(&mut self, tick: &Tick, signals: &Signals, age_max: Nanos) {
+        self.silent.see(signals.time.silent.and_then(|silent| silent.within(age_max)));
+        let queued = signals.queue.accept.and_then(|queue| queue.within(age_max));
+        let queued = queued.map(|queue| float(queue.length));
+        self.seats.see(tick, queued, self.exchanges.each(), self.standing.resource());
+        self.held.see(HeldWorkers::of(signals, age_max), tick.sums.seconds);
+    }
+
     /// Without signals: keep for a while, then let go.
     fn blind(&mut self, now: Nanos) -> ServiceLimits {
         if self.seen == Freshness::Lost {

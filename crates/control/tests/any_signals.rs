@@ -43,6 +43,7 @@ fn signals() -> impl Strategy<Value = Signals> {
             admitted,
             refused,
             completed,
+            unknown: unseen / 2,
             unseen,
             connections: None,
         },

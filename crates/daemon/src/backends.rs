@@ -169,6 +169,7 @@ impl Part {
             admitted: self.of(counts.admitted),
             refused: self.of(counts.refused),
             completed: self.of(counts.completed),
+            unknown: self.of(counts.unknown),
             unseen: self.of(counts.unseen),
             // back-ends report exchanges only
             connections: None,

@@ -186,6 +186,10 @@ pub struct Counts {
     pub refused: u64,
     /// Exchanges completed: first bytes of responses to admitted work.
     pub completed: u64,
+    /// Exchanges that completed beside these, and whose time cannot be told from the packets: slow
+    /// uploads, early data, responses to what was not recognised as a request.
+    #[serde(default)]
+    pub unknown: u64,
     /// Connections that went out of sight before their response: not seen is not lost.
     #[serde(default)]
     pub unseen: u64,

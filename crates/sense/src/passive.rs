@@ -116,6 +116,7 @@ fn counts(now: &ServiceTotals, before: &ServiceTotals) -> Option<Counts> {
         admitted: now.admitted.checked_sub(before.admitted)?,
         refused: now.refused.checked_sub(before.refused)?,
         completed: now.first_byte.count.checked_sub(before.first_byte.count)?,
+        unknown: now.unknown.saturating_sub(before.unknown),
         // a reload may count on from elsewhere
         unseen: now.unseen.saturating_sub(before.unseen),
         connections: Some(connections(&now.connections, &before.connections)?),

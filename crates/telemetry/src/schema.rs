@@ -250,6 +250,13 @@ const SERVICES: &[Metric] = &[
         |s, out| each(s, |v| optional(v, figures(v).completed, out)),
     ),
     gauge(
+        "service_unknown_rate",
+        "per_second",
+        "Exchanges completed in the last tick whose time cannot be told from the packets: slow uploads, early data of TLS, responses to what was not recognised as a request. They count as completed, and not in response times.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, figures(v).unknown, out)),
+    ),
+    gauge(
         "service_unseen_rate",
         "per_second",
         "Connections that went out of sight in the last tick: the table had no room for them, or they waited for an answer in silence for a minute. They count as neither lost nor completed.",

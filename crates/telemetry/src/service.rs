@@ -16,6 +16,8 @@ pub struct Figures {
     pub refused: Option<f64>,
     /// Answers begun.
     pub completed: Option<f64>,
+    /// Exchanges that completed without a time that can be told.
+    pub unknown: Option<f64>,
     /// Connections that went out of sight before their answer.
     pub unseen: Option<f64>,
 }
@@ -36,6 +38,7 @@ pub fn figures(service: &ServiceState) -> Figures {
         refused: rate(counts.refused),
         // Where answers are not seen, nothing that completed is known.
         unseen: rate(counts.unseen),
+        unknown: rate(counts.unknown),
         completed: service.signals.time.first_byte.and_then(|_| rate(counts.completed)),
     }
 }

@@ -71,6 +71,7 @@ fn signals() -> Signals {
                 admitted: 18,
                 refused: 42,
                 completed: 18,
+                unknown: 3,
                 unseen: 2,
                 connections: None,
             })),

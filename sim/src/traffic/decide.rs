@@ -145,6 +145,7 @@ impl World {
             admitted: totals.admitted - before.admitted,
             refused: totals.refused - before.refused,
             completed: first.count,
+            unknown: 0,
             unseen: 0,
             connections: Some(gate::connections(&totals.connections, &before.connections)),
         }));

@@ -72,6 +72,7 @@ impl Sense {
             admitted: totals.admitted - before.admitted,
             refused: totals.refused - before.refused,
             completed: first.count,
+            unknown: 0,
             unseen: 0,
             connections: Some(connections(&totals.connections, &before.connections)),
         }));

@@ -552,6 +552,7 @@ impl<O: Observer> World<O> {
             admitted: totals.admitted - before.totals.admitted,
             refused: totals.refused - before.totals.refused,
             completed: first.count,
+            unknown: 0,
             unseen: 0,
             connections: Some(gate::connections(&totals.connections, &before.totals.connections)),
         }));

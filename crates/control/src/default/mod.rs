@@ -543,7 +543,7 @@ fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
         first: float(counts.offered.saturating_sub(counts.repeated)),
         refused: float(counts.refused),
         turned_away: float(counts.offered.saturating_sub(counts.admitted)),
-        completed: float(counts.completed),
+        completed: float(counts.completed.saturating_add(counts.unknown)),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),
         medians_s: times.p50.as_secs_f64() * float(times.count),

@@ -6,10 +6,11 @@ use crate::abi_request::REQUEST_SIZES;
 use crate::limits::Limits;
 use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
+use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
     BucketParams, Error, Followed, Listen, Plan, RuleCount, ServiceParams, Unjudged, bucket_limits,
-    classification, programs, read, request_read, switch, syscall,
+    classification, read, request_read, switch, syscall,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
@@ -88,7 +89,8 @@ impl Core {
         let settings = objects::settings(&maps, plan, Variant { answer: 0, trust_dscp: false })?;
         let load =
             Load { object: "heartbeat", bytes: &objects.heartbeat, settings, attach_type: None };
-        let heartbeat = programs::load(plan.settings.pins.as_deref(), &maps, &load)?;
+        let pins = plan.settings.pins.as_deref();
+        let heartbeat = programs::load(pins, &maps, &load, &Runs::Us)?;
         let reap_sets = maps.get("tg_flows")?.max_entries().div_ceil(REAP_HEARTBEATS);
         let empty = Plan { settings: plan.settings.clone(), ..Plan::default() };
         let mut core = Self {

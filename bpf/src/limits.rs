@@ -48,7 +48,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Takes over the limits that are in force, or starts with none.
+    /// Takes over the limits that are in force, or starts with none. What the limit in flight says of the
+    /// silent, and its lower level, were of a moment that is over.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
         let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, SERVICES_MAX))?;
         let none = Entry { head: LimitsHeadFields::default(), params: Vec::new() };
@@ -59,7 +60,7 @@ impl Limits {
             entry.head = LimitsHeadFields {
                 flags: head.flags,
                 accept_queue_max_q10: head.accept_queue_max_q10,
-                in_flight: head.in_flight,
+                in_flight: [head.in_flight[0], 0, 0, 0, 0],
                 source_max: head.source_max,
             };
             entry.params = value[size_of::<LimitsHead>()..].to_vec();

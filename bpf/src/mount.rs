@@ -12,7 +12,7 @@ use crate::attach::{Bound, Hook, Mounted, Role, links, remove_pin};
 use crate::core::Core;
 use crate::namespace::{self, Device};
 use crate::objects::{self, Load, Variant};
-use crate::programs;
+use crate::programs::{self, Runs};
 use crate::syscall::{self, Side};
 use crate::{AttachMode, Error, Interface, abi};
 use libbpf_rs::ProgramAttachType;
@@ -209,8 +209,19 @@ impl Attempt<'_> {
             Side::Egress => ProgramAttachType::TcxEgress,
         });
         let settings = objects::settings(&self.core.maps, &self.core.plan, variant)?;
+        let load = Load { object, bytes, settings, attach_type };
         let pins = self.core.plan.settings.pins.as_deref();
-        programs::load(pins, &self.core.maps, &Load { object, bytes, settings, attach_type })
+        let name = self.name(hook, role);
+        let runs = Runs::Hook(&name, self.running(hook, role));
+        programs::load(pins, &self.core.maps, &load, &runs)
+    }
+
+    /// The number of the program of ours that is at work at this hook.
+    fn running(&self, hook: Hook, role: Role) -> Option<u32> {
+        if hook == Hook::Clsact {
+            return syscall::clsact_program(self.device.ifindex, role.filter()).ok().flatten();
+        }
+        Some(syscall::link_info(self.own_link(hook, role)?.as_fd()).ok()?.program)
     }
 
     /// What lets everything pass, where our program goes later.
@@ -314,9 +325,14 @@ impl Attempt<'_> {
     /// The place in the BPF filesystem for a link of this device.
     fn pin(&self, hook: Hook, role: Role) -> Option<PathBuf> {
         let pins = self.core.plan.settings.pins.as_ref()?;
+        Some(links(pins).join(self.name(hook, role)))
+    }
+
+    /// A hook of this device, in a file name.
+    fn name(&self, hook: Hook, role: Role) -> String {
         let Device { namespace, ifindex, .. } = self.device;
         let (hook, role) = (hook.name(), role.pin_name());
-        Some(links(pins).join(format!("{namespace}_{ifindex}_{hook}_{role}")))
+        format!("{namespace}_{ifindex}_{hook}_{role}")
     }
 
     /// Our own link from before: of this process, or pinned by an earlier one.

@@ -5,6 +5,9 @@
 //! a crash, and at an upgrade, that time is taken from a server that is overloaded. A program that is
 //! made of the same object, the same settings and the same maps is the same program, and the one
 //! that an earlier process has loaded is still there: it is used again.
+//!
+//! A hook uses it again only where it is at work. The settings hold when a program was loaded, and the
+//! hook counts from there since when it has seen every handshake (lib/late.h).
 
 use crate::abi::{Plain, SettingsRaw};
 use crate::maps::Maps;
@@ -23,22 +26,33 @@ pub(crate) fn directory(pins: &Path) -> PathBuf {
     pins.join("programs")
 }
 
+/// Who runs a program.
+pub(crate) enum Runs<'a> {
+    /// Whoever has its descriptor.
+    Us,
+    /// A hook of this name, and the number of the program that is at work there.
+    Hook(&'a str, Option<u32>),
+}
+
 /// The program of an object over these maps: the one that is pinned at `pins`, or a new one, which
 /// is pinned there.
-pub(crate) fn load(pins: Option<&Path>, maps: &Maps, load: &Load<'_>) -> Result<OwnedFd, Error> {
+pub(crate) fn load(
+    pins: Option<&Path>,
+    maps: &Maps,
+    load: &Load<'_>,
+    runs: &Runs<'_>,
+) -> Result<OwnedFd, Error> {
     let Some(pins) = pins else { return objects::load(maps, load) };
-    let path = directory(pins).join(name(maps, load)?);
-    match open(&path) {
-        Ok(program) => {
-            tracing::debug!(object = load.object, "the program of before is used again");
-            return Ok(program);
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => {
-            tracing::debug!(path = %path.display(), %error, "what is pinned there is not used");
-            attach::remove_pin(&path);
-        }
+    let (whose, running) = match runs {
+        Runs::Us => (load.object, None),
+        Runs::Hook(whose, running) => (*whose, Some(*running)),
+    };
+    let path = directory(pins).join(format!("{whose}_{:016x}", identity(maps, load)?));
+    if let Some(program) = open(&path).ok().filter(|program| is_at_work(program, running)) {
+        tracing::debug!(object = load.object, "the program of before is used again");
+        return Ok(program);
     }
+    attach::remove_pin(&path);
     let program = objects::load(maps, load)?;
     // Without the pin the next start takes longer: no reason to give up this one.
     let pinned =
@@ -62,6 +76,13 @@ pub(crate) fn remove_others<'a>(pins: &Path, used: impl Iterator<Item = &'a Owne
     }
 }
 
+/// Whether it is the one that has to run, if one has to.
+fn is_at_work(program: &OwnedFd, running: Option<Option<u32>>) -> bool {
+    let Some(running) = running else { return true };
+    let id = syscall::program_info(program.as_fd()).ok().map(|info| info.id);
+    running.is_some() && id == running
+}
+
 /// What is pinned there, if it is a program of ours.
 fn open(path: &Path) -> io::Result<OwnedFd> {
     let program = syscall::open_pin(path)?;
@@ -73,15 +94,15 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(program)
 }
 
-/// What a program is made of, in a file name. The numbers of maps are given away once in a boot, and
-/// pins do not outlive it.
-fn name(maps: &Maps, load: &Load<'_>) -> Result<String, Error> {
-    // The first load says since when the hooks are there.
+/// What a program is made of. The numbers of maps are given away once in a boot, and pins do not outlive
+/// it.
+fn identity(maps: &Maps, load: &Load<'_>) -> Result<u64, Error> {
+    // The first load says since when the hook is there.
     let settings = SettingsRaw { loaded_ns: 0, ..load.settings };
     let mut hasher = DefaultHasher::new();
     load.bytes.hash(&mut hasher);
     settings.bytes().hash(&mut hasher);
     load.attach_type.as_ref().map(std::mem::discriminant).hash(&mut hasher);
     maps.ids()?.hash(&mut hasher);
-    Ok(format!("{}_{:016x}", load.object, hasher.finish()))
+    Ok(hasher.finish())
 }

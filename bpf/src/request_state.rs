@@ -10,7 +10,7 @@ use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::numbers::{self, Assigned, Numbers};
 use crate::objects::{self, Load, Objects, Variant};
-use crate::programs;
+use crate::programs::{self, Runs};
 use crate::rules::{self, Identities, Seats, Tables};
 use crate::syscall::{self, TestRun};
 use crate::text_hash::text_hash;
@@ -63,7 +63,7 @@ impl RequestState {
             limits: BucketLimits::adopt(maps)?,
             seats: Vec::new(),
             key: settings.key,
-            sweep: programs::load(plan.settings.pins.as_deref(), maps, &load)?,
+            sweep: programs::load(plan.settings.pins.as_deref(), maps, &load, &Runs::Us)?,
             swept: None,
             followed: 0,
             room: maps.get("tg_conns")?.max_entries().into(),

@@ -93,6 +93,26 @@ fn other_settings_are_other_programs_and_those_of_before_go() {
     third.detach();
 }
 
+/// It has not seen the handshakes of the time in between: the program says since when it sees them.
+#[test]
+fn a_hook_that_is_put_on_anew_has_a_new_program() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let _listener = within(&net.server, || TcpListener::bind(SERVER).unwrap());
+    drop(run(&pinned(&net, &fs)));
+    let before = ids(&fs);
+    let ingress = std::fs::read_dir(fs.pins().join("links")).unwrap();
+    let mut links = ingress.map(|entry| entry.unwrap().path());
+    let link = links.find(|path| path.to_str().unwrap().ends_with("tcx_in")).unwrap();
+    let detached = Command::new("bpftool").args(["link", "detach", "pinned"]).arg(link).status();
+    assert!(detached.unwrap().success());
+    let second = run(&pinned(&net, &fs));
+    let after = ids(&fs);
+    let same = before.iter().filter(|id| after.contains(id)).count();
+    assert_eq!((after.len(), same), (3, 2), "egress and heartbeat: {before:?} {after:?}");
+    assert!(connects(&net) && !connects(&net), "one token");
+    second.detach();
+}
+
 #[test]
 fn what_is_no_program_of_ours_is_not_used() {
     let (net, fs) = (Net::new(), BpfFs::new());
@@ -106,7 +126,7 @@ fn what_is_no_program_of_ours_is_not_used() {
     std::fs::hard_link(&map, &pins[0]).unwrap_or_else(|error| panic!("{map:?}: {error}"));
     let second = run(&pinned(&net, &fs));
     let after = ids(&fs);
-    assert_eq!(after[1..], before[1..]);
+    assert_eq!(after[1..], before[1..], "the others are used again");
     assert_ne!(after[0], before[0], "a map lay there");
     assert!(connects(&net) && !connects(&net), "one token");
     second.detach();

@@ -9,7 +9,8 @@
  * completed their handshake and said nothing: some of them will ask in a moment,
  * others never do. `asks` is the share that does, as the control loop has seen it
  * lately. What is pending is an estimate, so it never counts for more than what
- * lies between `low` and `max`: silent connections alone close nothing.
+ * lies between `low` and `max`, and for less than `low`: silent connections alone
+ * close nothing, neither of the two.
  *
  * Onset and abatement: up to `max` may be in flight. Once that has refused, up to
  * `low`, until no more than `rest` are: then it was a burst, and `max` holds again.
@@ -40,11 +41,13 @@ TG_INLINE tg_u64 tg_in_flight_count(const struct tg_in_flight *l,
 				    long long waiting, long long silent)
 {
 	tg_u64 most = l->max > l->low ? l->max - l->low : 0;
+	tg_u64 below = l->low ? l->low - 1 : most;
 	long long beyond = silent - (long long)l->silent;
 	tg_u64 pending = 0;
 
 	if (beyond > 0)
 		pending = tg_min(beyond, 1ULL << 32) * l->asks >> TG_ASKS_SHIFT;
+	most = tg_min(most, below);
 	return (waiting > 0 ? (tg_u64)waiting : 0) + tg_min(pending, most);
 }
 

@@ -64,8 +64,14 @@ fn silent_connections_count_by_their_share_and_close_nothing_alone() {
     assert!(!full(half, 9, 99), "fewer than usual are no place more");
     assert!(!full(limit, 9, 10_000), "a share of zero");
     let all = limit.counting(0, 1024);
-    assert!(!full(all, 3, u64::MAX), "at most the six between the levels");
-    assert!(full(all, 4, u64::MAX));
+    assert!(!full(all, 6, u64::MAX), "at most three: less than the lower level");
+    assert!(full(all, 7, u64::MAX));
+    let narrow = InFlight::up_to(10).tight((8, 2)).counting(0, 1024);
+    assert!(!full(narrow, 7, u64::MAX), "at most the two between the levels");
+    assert!(full(narrow, 8, u64::MAX));
+    for limit in [all, narrow] {
+        assert!(!limit.full(&mut 1, 0, u64::MAX), "nor the lower one: {limit:?}");
+    }
     assert_eq!(limit.counting(0, 5000), all, "no more than all of them");
 }
 
@@ -74,6 +80,7 @@ fn expected(limit: &InFlight, tight: bool, waiting: u64, silent: u64) -> (bool, 
     let wide = |n: u32| u128::from(n);
     let beyond = u128::from(silent).saturating_sub(wide(limit.silent));
     let most = wide(limit.max).saturating_sub(wide(limit.low));
+    let most = if limit.low > 0 { most.min(wide(limit.low) - 1) } else { most };
     let count = u128::from(waiting) + (beyond * wide(limit.asks) / 1024).min(most);
     let two = limit.low > 0 && limit.low < limit.max;
     let tight = two && tight && count > wide(limit.rest);
@@ -98,6 +105,17 @@ proptest! {
             prop_assert_eq!(limit.full(&mut state, waiting, silent), full);
             prop_assert_eq!(state == 1, tight);
         }
+    }
+
+    /// While nobody waits the limit is never full, whatever came before.
+    #[test]
+    fn silent_connections_alone_never_close_it(
+        words in prop::array::uniform5(any::<u32>()),
+        (tight, silent) in (0..2_u32, any::<u64>()),
+    ) {
+        let [max, low, rest, usual, asks] = words;
+        let limit = InFlight { max, low, rest, silent: usual, asks: asks % 1025 };
+        prop_assert!(max == 0 || low == 0 || !limit.full(&mut tight.clone(), 0, silent >> 2));
     }
 
     /// Any words at all: no overflow, and more in flight never opens what fewer close.

@@ -185,7 +185,7 @@ impl Dual {
     fn flows(&mut self, signals: &Signals) {
         if let Some(counts) = signals.balance.counts {
             self.arrivals.see(period_s(signals), counts.value.offered);
-            self.completions.see(period_s(signals), counts.value.completed);
+            self.completions.see(period_s(signals), counts.value.done());
         }
     }
 

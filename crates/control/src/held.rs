@@ -3,9 +3,15 @@
 //!
 //! Such a server is exhausted while its CPU is free: its accept queue grows, responses become late,
 //! and less completes than comes. It looks like an overload, and refusing clients that send their
-//! requests frees no worker. So it is a cause of its own: the limits of the service are not lowered for
-//! it, and who holds most of these connections may open fewer.
+//! requests frees no worker. So it is a cause of its own: there is no alarm for it, and who holds most of
+//! these connections may open fewer. The limit in flight of calm stays: it bounds what waits meanwhile,
+//! whatever the cause is.
+//!
+//! Every client is silent for a moment, between its handshake and its request, in TLS for a round trip.
+//! Those do not count: of the silent, as many as ask within a long round trip are on their way. And more
+//! connections have to be held than are known to work.
 
+use crate::period_s;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_units::{Nanos, Share};
 
@@ -15,13 +21,16 @@ const PART_MIN: f64 = 0.5;
 const QUEUE_MIN: f64 = 0.1;
 /// Below this the CPU is free: it is not work that holds them.
 const CPU_FREE: f64 = 0.7;
+/// Who is silent and asks within this time holds nothing: a round trip of TLS, as long as those of
+/// policy/chain/senders.h.
+const ASKS_SECONDS: f64 = 0.25;
 /// So long it has to be so: longer than the queue of one burst. And so long it counts afterwards.
 const LASTS_SECONDS: f64 = 1.0;
 
 /// What silent and slow connections do to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldWorkers {
-    /// Connections that are silent or slow.
+    /// Connections that are silent and do not ask soon, or that are slow.
     pub held: u64,
     /// All that are open.
     pub open: u64,
@@ -36,17 +45,22 @@ impl HeldWorkers {
     pub fn of(signals: &Signals, age_max: Nanos) -> Option<Self> {
         let young = |reading: Reading<u64>| reading.within(age_max);
         let silent = young(signals.time.silent?)?;
-        let held = silent + signals.time.slow.and_then(young).unwrap_or(0);
-        let open = young(signals.time.open?)?;
+        let slow = signals.time.slow.and_then(young).unwrap_or(0);
+        let (open, waiting) = (young(signals.time.open?)?, young(signals.time.waiting?)?);
         let queue = signals.queue.accept?.within(age_max)?;
         let busy = [Some(signals.resource.cpu?), signals.resource.busiest_thread];
         let is_free =
             |cpu: Reading<Share>| cpu.within(age_max).is_some_and(|cpu| cpu < Share::new(CPU_FREE));
         let free = busy.into_iter().flatten().all(is_free);
         let waits = queue.length as f64 >= QUEUE_MIN * queue.limit.max(1) as f64;
-        // Who stands in the accept queue holds no worker yet.
+        let counts = signals.balance.counts.and_then(|counts| counts.within(age_max));
+        let asked = counts.and_then(|counts| counts.connections).map_or(0, |all| all.asked);
+        let on_their_way = (asked as f64 * ASKS_SECONDS / period_s(signals)) as u64;
+        let held = silent.saturating_sub(on_their_way) + slow;
+        // Who stands in the accept queue has no worker, and at most all of the queue wait there.
         let accepted = open.saturating_sub(queue.length);
-        let many = held > 0 && held as f64 >= PART_MIN * accepted as f64;
+        let working = waiting.saturating_sub(queue.length);
+        let many = held > working && held as f64 >= PART_MIN * accepted as f64;
         (many && waits && free).then_some(Self { held, open, queue })
     }
 }
@@ -82,8 +96,9 @@ mod tests {
     const AGE_MAX: Nanos = Nanos::from_secs(3);
 
     fn signals(silent: u64, open: u64, length: u64, cpu: f64) -> Signals {
-        let mut signals = Signals::default();
+        let mut signals = Signals { period: Nanos::from_millis(100), ..Signals::default() };
         signals.time.silent = Some(Reading::fresh(silent));
+        signals.time.waiting = Some(Reading::fresh(open - silent));
         signals.time.open = Some(Reading::fresh(open));
         signals.queue.accept = Some(Reading::fresh(AcceptQueue { length, limit: 100 }));
         signals.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
@@ -97,33 +112,35 @@ mod tests {
     #[test]
     fn silent_connections_that_hold_workers_are_a_cause_and_nothing_else_is() {
         let is = |silent, open, length, cpu| of(&signals(silent, open, length, cpu)).is_some();
-        assert!(is(60, 64, 40, 0.02));
-        assert!(is(1, 2, 10, 0.69), "a small server has few workers");
-        assert!(!is(0, 0, 40, 0.02), "nobody is silent");
+        assert!(is(60, 104, 40, 0.02), "40 in the queue, 4 work");
+        assert!(is(2, 14, 12, 0.69), "a small server has few workers");
+        assert!(!is(0, 40, 40, 0.02), "nobody is silent");
         assert!(!is(60, 161, 40, 0.02), "most of the workers work");
-        assert!(is(60, 160, 40, 0.02), "who waits in the queue has no worker");
-        assert!(!is(60, 64, 9, 0.02), "nobody waits");
-        assert!(!is(60, 64, 40, 0.7), "the CPU is what is short");
-        let mut at_its_end = signals(60, 64, 40, 0.02);
+        assert!(is(60, 159, 40, 0.02), "who waits in the queue has no worker");
+        assert!(!is(60, 73, 9, 0.02), "nobody waits");
+        assert!(!is(60, 104, 40, 0.7), "the CPU is what is short");
+        let mut at_its_end = signals(60, 104, 40, 0.02);
         at_its_end.resource.busiest_thread = Some(Reading::fresh(Share::new(1.0)));
         assert_eq!(of(&at_its_end), None, "a thread is what is short");
-        let mut slow = signals(10, 104, 40, 0.02);
+        let mut slow = signals(10, 74, 40, 0.02);
         assert_eq!(of(&slow), None);
         slow.time.slow = Some(Reading::fresh(22));
+        slow.time.waiting = Some(Reading::fresh(42));
         assert!(of(&slow).is_some(), "slow requests hold workers, too");
-        let mut old = signals(60, 64, 40, 0.02);
+        let mut old = signals(60, 104, 40, 0.02);
         old.time.silent = Some(Reading { value: 60, age: AGE_MAX + Nanos(1) });
         assert_eq!(of(&old), None, "what is old is no reason");
-        let mut old = signals(60, 64, 40, 0.02);
+        let mut old = signals(60, 104, 40, 0.02);
         old.resource.cpu = Some(Reading { value: Share::ZERO, age: AGE_MAX + Nanos(1) });
         assert_eq!(of(&old), None, "the CPU may be busy by now");
         for missing in [
             (|s: &mut Signals| s.time.silent = None) as fn(&mut Signals),
             |s| s.time.open = None,
+            |s| s.time.waiting = None,
             |s| s.queue.accept = None,
             |s| s.resource.cpu = None,
         ] {
-            let mut signals = signals(60, 64, 40, 0.02);
+            let mut signals = signals(60, 104, 40, 0.02);
             missing(&mut signals);
             assert_eq!(of(&signals), None, "what is not known is no reason");
         }
@@ -184,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_of_the_service_are_not_lowered_for_silent_connections() {
-        assert_eq!(limits(62), (0, 0));
+    fn there_is_no_alarm_for_silent_connections() {
+        assert_eq!(limits(62), (0, 40), "the limit in flight of calm stays");
         let (shedding, in_flight) = limits(0);
         assert!(
             shedding > 30 && in_flight == 40,
@@ -193,9 +210,34 @@ mod tests {
         );
     }
 
+    /// 64 workers are busy with requests that wait for a database, and a crowd stands in the queue.
+    #[test]
+    fn silent_connections_that_hold_no_worker_are_no_cause() {
+        // deferred accept: none of 60 silent ones reaches the queue
+        let mut deferred = signals(60, 324, 200, 0.3);
+        deferred.queue.accept = Some(Reading::fresh(AcceptQueue { length: 200, limit: 511 }));
+        assert_eq!(of(&deferred), None);
+    }
+
+    /// TLS, 32 workers, a round trip of 60 ms and 20 ms of work: 24 are silent all the time, and each of
+    /// them asks in a moment.
+    #[test]
+    fn who_asks_soon_holds_nothing() {
+        let tls = |asked: u64| {
+            let mut tls = signals(24, 48, 16, 0.35);
+            tls.time.waiting = Some(Reading::fresh(24));
+            let connections = Some(ConnectionCounts { asked, ..ConnectionCounts::default() });
+            let counts = Counts { connections, ..Counts::default() };
+            tls.balance.counts = Some(Reading::fresh(counts));
+            of(&tls)
+        };
+        assert_eq!(tls(40), None);
+        assert!(tls(0).is_some(), "the same while nobody asks");
+    }
+
     #[test]
     fn a_burst_is_no_cause_and_one_that_lasts_ends_a_second_after_it() {
-        let (cause, mut held) = (of(&signals(60, 64, 40, 0.02)), Held::default());
+        let (cause, mut held) = (of(&signals(60, 104, 40, 0.02)), Held::default());
         (0..9).for_each(|_| held.see(cause, 0.1));
         assert!(!held.lasts());
         held.see(None, 0.1);

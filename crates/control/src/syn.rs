@@ -175,7 +175,7 @@ impl Controller for Syn {
         if mode == Mode::Shadow {
             // Nothing is shed, so the queue does not answer to the rate: what the server completes
             // is a rate that it can do.
-            let completed = counts.completed as f64 / period_s(signals);
+            let completed = counts.done() as f64 / period_s(signals);
             self.rate = self.spec.bounded(self.rate.max(completed));
         }
         if (counts.refused > 0) != self.shedding {

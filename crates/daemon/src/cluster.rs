@@ -94,7 +94,7 @@ impl ClusterSenses {
         let outgoing = services.map(|(service, sensed)| {
             let counts = sensed.signals.balance.counts;
             let completed = counts.map(|counts| {
-                service.completed = service.completed.saturating_add(counts.value.completed);
+                service.completed = service.completed.saturating_add(counts.value.done());
                 service.completed
             });
             let signals = sensed.signals.clone();

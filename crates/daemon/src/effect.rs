@@ -128,7 +128,7 @@ impl Effect {
             return;
         }
         let far = self.far.get_or_insert_default();
-        let (completed, keep) = (counts.completed as f64, (-seconds / SECONDS).exp());
+        let (completed, keep) = (counts.done() as f64, (-seconds / SECONDS).exp());
         far.seconds += seconds;
         far.completed += completed;
         far.lately = keep * far.lately + completed;

@@ -38,7 +38,7 @@ impl Pooled {
         let Some(connections) = counts.connections else { return };
         let keep = (-signals.period.as_secs_f64() / SECONDS).exp();
         self.answered = keep * self.answered + connections.answered as f64;
-        self.completed = keep * self.completed + counts.completed as f64;
+        self.completed = keep * self.completed + counts.done() as f64;
     }
 
     /// Takes a look at the service's sources.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Silent connections that hold a server's workers: whether they do, and what an operator can do
-//! about them. The service's limit is not lowered for them: refusing clients that send their requests
-//! frees no worker. Who holds most of them may open fewer (holders.rs).
+//! about them. There is no alarm for them: refusing clients that send their requests frees no worker. Who holds most of them may open fewer (holders.rs).
 
 use crate::governor::SIGNAL_AGE_MAX;
 use tidegate_control::HeldWorkers;

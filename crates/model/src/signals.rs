@@ -199,6 +199,14 @@ pub struct Counts {
     pub connections: Option<ConnectionCounts>,
 }
 
+impl Counts {
+    /// All exchanges that completed, also those whose time is not known.
+    #[must_use]
+    pub const fn done(&self) -> u64 {
+        self.completed.saturating_add(self.unknown)
+    }
+}
+
 /// What became of connections in one period; each is counted once in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionCounts {

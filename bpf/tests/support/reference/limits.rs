@@ -67,7 +67,8 @@ fn in_flight_full(service: &Service) -> bool {
     }
     let beyond = service.silent.saturating_sub(service.silent_usual);
     let ask = beyond * u64::from(service.asks_q10) / 1024;
-    let count = service.waiting + ask.min(max.saturating_sub(low));
+    let most = max.saturating_sub(low);
+    let count = service.waiting + ask.min(if low > 0 { most.min(low - 1) } else { most });
     let two_levels = (1..max).contains(&low);
     let tight = two_levels && service.tight && count > rest;
     count >= if tight { low } else { max }

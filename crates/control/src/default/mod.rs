@@ -24,8 +24,8 @@
 //! Calm: no rate; only a guard on the jobs in flight, at what the server can answer within the
 //! objective on top of what it usually holds, which bounds what can pile up between two ticks.
 //!
-//! Where connections that send nothing hold the workers there is no alarm and no limit: refusing
-//! others frees no worker (see held.rs).
+//! Where connections that send nothing hold the workers there is no alarm: refusing others frees no
+//! worker (see held.rs).
 //!
 //! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
 //! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
@@ -139,6 +139,8 @@ const PEAK_TICKS_MIN: usize = 10;
 const GAP_MIN: Nanos = Nanos::from_millis(1500);
 /// The whole accept queue, in 1/1024: the limit in line while shedding.
 const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
+/// Seconds without a refusal after which the limit of calm is as it was before, at most.
+const FULL_SECONDS_MAX: f64 = 2.0;
 /// Seconds in which the peak of completions fades to half.
 const PEAK_HALF_LIFE: f64 = 60.0;
 
@@ -359,7 +361,7 @@ impl DefaultController {
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
         let guard = self.guard() + self.probe.beyond();
-        let known = self.peak > 0.0 && self.baseline.known_s().is_some() && !self.held.lasts();
+        let known = self.peak > 0.0 && self.baseline.known_s().is_some();
         let text = format!(
             "calm: {:.1}/s completed, {:.0} usually in flight, baseline {:.1} ms, variability {:.1}",
             self.throughput(),
@@ -483,7 +485,9 @@ impl Controller for DefaultController {
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
         }
         let full = self.shed.is_none() && tick.sums.refused > 0.0;
-        self.full_s = if full { self.full_s + tick.sums.seconds } else { 0.0 };
+        // It leaks: where few come, most ticks have no refusal.
+        let seconds = if full { tick.sums.seconds } else { -tick.sums.seconds };
+        self.full_s = (self.full_s + seconds).clamp(0.0, FULL_SECONDS_MAX);
         let calm = self.shed.is_none() && families.is_empty() && !self.stall.is_on();
         self.coming.learn(&self.history, calm);
         self.last = match &self.shed {
@@ -543,7 +547,7 @@ fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
         first: float(counts.offered.saturating_sub(counts.repeated)),
         refused: float(counts.refused),
         turned_away: float(counts.offered.saturating_sub(counts.admitted)),
-        completed: float(counts.completed.saturating_add(counts.unknown)),
+        completed: float(counts.done()),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),
         medians_s: times.p50.as_secs_f64() * float(times.count),

@@ -341,13 +341,14 @@ impl TestPlane {
     pub fn budgets(&self) -> Result<Vec<(&'static str, u32)>, Error> {
         let rules = self.core.plan.has_rules();
         let planned = Program::ALL.into_iter().filter(|program| rules || !program.of_rules());
-        let sweep = self.core.requests().map(|requests| ("sweep", requests.sweep_program()));
-        let others = std::iter::once(("heartbeat", self.core.heartbeat_program())).chain(sweep);
-        planned
-            .map(|program| Ok((program.object(&self.core.objects).0, self.loaded(program)?)))
-            .chain(others.map(Ok))
-            .map(|loaded| loaded.and_then(|(name, fd)| Ok((name, objects::verified_insns(fd)?))))
-            .collect()
+        let load =
+            |program: Program| Ok((program.object(&self.core.objects).0, self.loaded(program)?));
+        let mut all = vec![("heartbeat", self.core.heartbeat_program())];
+        for program in planned {
+            all.push(load(program)?);
+        }
+        all.extend(self.core.requests().map(|requests| ("sweep", requests.sweep_program())));
+        all.into_iter().map(|(name, fd)| Ok((name, objects::verified_insns(fd)?))).collect()
     }
 
     /// As [`crate::Dataplane::apply`].

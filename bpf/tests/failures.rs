@@ -142,9 +142,13 @@ impl Subject<'_> {
                 Self::passes(Reason::LeaseExpired),
                 Self::passes(Reason::Released), // named first
             ],
-            Call::States => vec![without(&|setup| {
-                setup.services.iter_mut().for_each(|service| service.limit = None);
-            })],
+            // the limits before the policy, and the policy
+            Call::States => vec![
+                Self::passes(Reason::LookupFailed),
+                without(&|setup| {
+                    setup.services.iter_mut().for_each(|service| service.limit = None);
+                }),
+            ],
             Call::Answers => vec![without(&|setup| setup.answers = 0)],
             Call::Socket | Call::ToTcp | Call::ToTimeWait => self.without_socket(failing),
             Call::Counts | Call::Passed => {

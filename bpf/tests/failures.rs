@@ -97,6 +97,19 @@ impl Subject<'_> {
         ]
     }
 
+    /// A table without the prefix, which may be one of either kind.
+    fn without_prefixes(&self) -> Vec<Seen> {
+        let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
+        vec![
+            without(&|setup| setup.never_sources.clear()),
+            without(&|setup| {
+                let services = setup.services.iter_mut();
+                let classes = services.flat_map(|service| &mut service.classes);
+                classes.for_each(|class| class.sources.clear());
+            }),
+        ]
+    }
+
     /// What may happen if this call fails.
     fn allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
@@ -129,15 +142,7 @@ impl Subject<'_> {
                     classes.for_each(|class| class.sources.clear());
                 }),
             ],
-            // a table without the prefix
-            Call::Prefixes => vec![
-                without(&|setup| setup.never_sources.clear()),
-                without(&|setup| {
-                    let services = setup.services.iter_mut();
-                    let classes = services.flat_map(|service| &mut service.classes);
-                    classes.for_each(|class| class.sources.clear());
-                }),
-            ],
+            Call::Prefixes => self.without_prefixes(),
             Call::Lease => vec![
                 Self::passes(Reason::LeaseExpired),
                 Self::passes(Reason::Released), // named first

@@ -132,8 +132,8 @@ static void host_limits(struct host_bytes *b)
 	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
 }
 
-static void host_bucket(struct host_bytes *b, struct tg_bucket_params *params,
-			struct tg_bucket *bucket)
+static void host_cap(struct host_bytes *b, struct tg_bucket_params *params,
+		     struct tg_bucket *bucket)
 {
 	host_get(b, params, sizeof(*params));
 	bucket->used = host_u64(b);
@@ -143,10 +143,10 @@ static void host_bucket(struct host_bytes *b, struct tg_bucket_params *params,
 /* a: tokens for answers, how many of them are used; those for proved sources. */
 static void host_answers(struct host_bytes *b)
 {
-	host_bucket(b, &host_table()->answers,
-		    native_entry(&tg_answers, TG_ANSWERS_ALL));
-	host_bucket(b, &host_table()->answers_proved,
-		    native_entry(&tg_answers, TG_ANSWERS_PROVED));
+	host_cap(b, &host_table()->answers,
+		 native_entry(&tg_answers, TG_ANSWERS_ALL));
+	host_cap(b, &host_table()->answers_proved,
+		 native_entry(&tg_answers, TG_ANSWERS_PROVED));
 }
 
 /* t: the clock and the switches. */

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use support::connection::give;
 use support::engine::{Arrival, Hook};
 use support::native::{How, NOW, Native, Program, Signals, Sources};
-use support::packet::{FIN, PSH, Packet, RST, SERVER4, SERVER6, eth};
+use support::packet::{FIN, PSH, Packet, RST, SERVER4, between, eth};
 use support::reference::Socket;
 use support::setup::{SECOND, Setup, base, dropping};
 use tidegate_policy::{Action, VerdictKind};
@@ -66,19 +66,7 @@ impl World<'_> {
         let ports = if egress { (80, conn.port) } else { (conn.port, 80) };
         let (seq, ack) =
             if egress { (conn.server, conn.client) } else { (conn.client, conn.server) };
-        let packet = match conn.from {
-            IpAddr::V4(client) => {
-                let (client, server) = (client.octets(), SERVER4.octets());
-                let (from, to) = if egress { (server, client) } else { (client, server) };
-                eth().ipv4().from4(from).to4(to)
-            }
-            IpAddr::V6(client) => {
-                let (client, server) = (client.to_string(), SERVER6.to_string());
-                let (from, to) = if egress { (server, client) } else { (client, server) };
-                eth().ipv6().from6(&from).to6(&to)
-            }
-        };
-        let packet = packet.tcp(ports.0, ports.1).seq(seq);
+        let packet = between(conn.from, ports, egress).seq(seq);
         if ack == ISN && !egress { packet } else { packet.ack(ack) }
     }
 

@@ -12,7 +12,7 @@
 mod fields;
 
 use super::checksum;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub const CLIENT_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 pub const SERVER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
@@ -109,6 +109,23 @@ pub struct Packet {
 pub fn eth() -> Packet {
     let eth = Layer::Eth { dst: SERVER_MAC, src: CLIENT_MAC, ethertype: None };
     Packet { layers: vec![eth], ..Packet::default() }
+}
+
+/// A segment between a client of any address and the server, from port to port; to the client at egress.
+pub fn between(client: IpAddr, (from, to): (u16, u16), egress: bool) -> Packet {
+    let packet = match client {
+        IpAddr::V4(client) => {
+            let (client, server) = (client.octets(), SERVER4.octets());
+            let (from, to) = if egress { (server, client) } else { (client, server) };
+            eth().ipv4().from4(from).to4(to)
+        }
+        IpAddr::V6(client) => {
+            let (client, server) = (client.to_string(), SERVER6.to_string());
+            let (from, to) = if egress { (server, client) } else { (client, server) };
+            eth().ipv6().from6(&from).to6(&to)
+        }
+    };
+    packet.tcp(from, to)
 }
 
 /// A SYN over IPv4 from the client to port 80 of the server, nothing special about it.

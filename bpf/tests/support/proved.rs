@@ -5,7 +5,7 @@
 use super::connection::give;
 use super::engine::Arrival;
 use super::native::{How, NOW, Native, Ran};
-use super::packet::{PSH, Packet, SERVER4, SERVER6, eth};
+use super::packet::{PSH, Packet, between};
 use super::reference::{Action, Socket};
 use super::setup::{SECOND, Setup, rejecting};
 use std::net::IpAddr;
@@ -33,23 +33,6 @@ pub fn v4(last: u8) -> IpAddr {
     [198, 51, 100, last].into()
 }
 
-/// A packet of a client's, or the server's to it.
-fn packet(client: IpAddr, (from, to): (u16, u16), egress: bool) -> Packet {
-    let packet = match client {
-        IpAddr::V4(client) => {
-            let (client, server) = (client.octets(), SERVER4.octets());
-            let (from, to) = if egress { (server, client) } else { (client, server) };
-            eth().ipv4().from4(from).to4(to)
-        }
-        IpAddr::V6(client) => {
-            let (client, server) = (client.to_string(), SERVER6.to_string());
-            let (from, to) = if egress { (server, client) } else { (client, server) };
-            eth().ipv6().from6(&from).to6(&to)
-        }
-    };
-    packet.tcp(from, to)
-}
-
 /// A first SYN.
 pub fn syn(from: IpAddr, port: u16) -> Packet {
     syn_to(from, (port, 80))
@@ -57,14 +40,14 @@ pub fn syn(from: IpAddr, port: u16) -> Packet {
 
 /// The same to any port.
 pub fn syn_to(from: IpAddr, ports: (u16, u16)) -> Packet {
-    packet(from, ports, false).syn().seq(1_000)
+    between(from, ports, false).syn().seq(1_000)
 }
 
 /// The server's reply to it, and the end of the handshake.
 pub fn handshake(from: IpAddr, port: u16) -> [Packet; 2] {
     [
-        packet(from, (80, port), true).syn().seq(ISN).ack(1_001),
-        packet(from, (port, 80), false).seq(1_001).ack(ISN + 1),
+        between(from, (80, port), true).syn().seq(ISN).ack(1_001),
+        between(from, (port, 80), false).seq(1_001).ack(ISN + 1),
     ]
 }
 
@@ -127,9 +110,9 @@ impl<'a> World<'a> {
     /// A client is served.
     pub fn served(&mut self, from: IpAddr) {
         let port = self.begin(from, true);
-        let ask = packet(from, (port, 80), false).flags(PSH).seq(1_001).ack(ISN + 1).data(GET);
+        let ask = between(from, (port, 80), false).flags(PSH).seq(1_001).ack(ISN + 1).data(GET);
         let seq = 1_001 + GET.len() as u32;
-        let say = packet(from, (80, port), true).flags(PSH).seq(ISN + 1).ack(seq).data(OK);
+        let say = between(from, (80, port), true).flags(PSH).seq(ISN + 1).ack(seq).data(OK);
         for (packet, egress) in [(ask, false), (say, true)] {
             give(self.native, (&packet.bytes(), egress), How::default());
         }

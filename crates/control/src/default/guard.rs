@@ -243,8 +243,8 @@ mod tests {
         assert!(stall.holds());
     }
 
-    /// It ends with a tick without a refusal, and after a second: what has not alarmed by then may need
-    /// more in flight.
+    /// After a second of refusals it ends: what has not alarmed by then may need more in flight. As many
+    /// ticks without one, and it is there again.
     #[test]
     fn the_limit_is_tight_while_it_refuses_for_a_second_at_most() {
         let mut controller = calm();

@@ -179,7 +179,7 @@ pub struct DefaultController {
     exchanges: Exchanges,
     coming: Coming,
     silent: Silent,
-    /// Seconds for which the limit of calm has refused, tick after tick.
+    /// Seconds in which the limit of calm has refused, less those in which it did not.
     full_s: f64,
     harmless: Harmless,
     probe: Probe,

@@ -50,7 +50,7 @@ pub(crate) struct Memory {
     /// Who has connections open, and how often that was asked.
     pub(crate) sources: Vec<SourceUse>,
     pub(crate) looks: Arc<AtomicU32>,
-    /// Silent connections, of all that are open, hold the workers of every service.
+    /// So many silent connections hold the workers of every service.
     pub(crate) silent: Option<u64>,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
@@ -237,7 +237,9 @@ impl Senses for FakeSenses {
         if let Some(silent) = self.memory.lock().unwrap().silent {
             let queue = AcceptQueue { length: silent, limit: 2 * silent };
             sensed.signals.time.silent = Some(Reading::fresh(silent));
-            sensed.signals.time.open = Some(Reading::fresh(silent));
+            // As many wait in the accept queue, for a worker that is free.
+            sensed.signals.time.waiting = Some(Reading::fresh(silent));
+            sensed.signals.time.open = Some(Reading::fresh(2 * silent));
             sensed.signals.queue.accept = Some(Reading::fresh(queue));
             sensed.signals.resource.cpu = Some(Reading::fresh(Share::new(0.02)));
         }

@@ -12,12 +12,13 @@ fn numbers(values: &[f64], digits: usize) -> String {
 
 fn print(row: &Row, o: &Outcome) {
     println!(
-        "{:32} C {:6.0} p99 {:7.3} | refused .5 {:.5} .9 {:.5} 1. {:.3} | good {} ({}) answered {} | p99 x {} | recovery {} of {:.1}",
+        "{:32} C {:6.0} p99 {:7.3} | refused .5 {:.5} .9 {:.5} ({:.5}) 1. {:.3} | good {} ({}) answered {} | p99 x {} | recovery {} of {:.1}",
         row.name,
         o.capacity,
         o.p99_calm_s,
         o.refused_calm[0],
         o.refused_calm[1],
+        o.falsely_calm[1],
         o.refused_at_one,
         numbers(&o.goodput, 3),
         numbers(&o.goodput_scaled, 3),

@@ -18,7 +18,8 @@ fn phases(course: &Course, of: impl Fn(&PhaseReport) -> String) -> String {
 /// Shares of sessions by phase that were refused and would have been served well without protection.
 fn falsely(course: &Course, bare: &Course) -> String {
     let phases = &course.report.phases;
-    let counts = course.refused_falsely(bare).into_iter().zip(&phases[..phases.len() - 1]);
+    let counts =
+        course.report.refused_falsely(&bare.report).into_iter().zip(&phases[..phases.len() - 1]);
     let shares = counts.map(|(n, p)| format!("{:.4}", n as f64 / p.began.max(1) as f64));
     shares.collect::<Vec<_>>().join(" ")
 }

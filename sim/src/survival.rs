@@ -79,6 +79,9 @@ pub struct Outcome {
     pub p99_calm_s: f64,
     /// Refused share at 0.5 and at 0.9 load.
     pub refused_calm: [f64; 2],
+    /// Of these, share refused whom the unprotected server would have served within
+    /// max(1 s, twice the p99 at 0.9): the same clients with the same work.
+    pub falsely_calm: [f64; 2],
     /// Goodput over capacity at 2, 3, 10 times the capacity: within 1 s of the intended start.
     pub goodput: [f64; 3],
     /// The same within max(1 s, twice the p99 at 0.9): for servers that are slower than the 1 s.
@@ -118,10 +121,18 @@ pub fn p99_calm_s(row: &Row, effort: &Effort) -> Result<f64, String> {
 /// # Errors
 /// What the checkers found.
 pub fn calm(row: &Row, action: Action, effort: &Effort) -> Result<Report, String> {
+    run(halfway(row, effort)?, Some(shipped(action, Mode::Enforce)))
+}
+
+/// The same clients at the unprotected server; within `objective` an answer is good.
+fn calm_bare(row: &Row, effort: &Effort, objective: Nanos) -> Result<Report, String> {
+    run(Scenario { objective, ..halfway(row, effort)? }, None)
+}
+
+fn halfway(row: &Row, effort: &Effort) -> Result<Scenario, String> {
     let seconds = effort.calm_arrivals / (0.9 * row.server.capacity());
     let load = [(0.5, seconds / 3.0), (0.9, seconds)];
-    let calm = scenario(row, &load, effort.seed + 1).map_err(|e| e.to_string())?;
-    run(calm, Some(shipped(action, Mode::Enforce)))
+    scenario(row, &load, effort.seed + 1).map_err(|e| e.to_string())
 }
 
 /// Runs everything for one server and one action.
@@ -143,6 +154,9 @@ pub fn survive(row: &Row, action: Action, effort: &Effort) -> Result<Outcome, St
         good as f64 / p.to.since(p.from).as_secs_f64() / capacity
     };
     let calm = calm(row, action, effort)?;
+    let bare = calm_bare(row, effort, Nanos::from_secs_f64(scaled_s))?;
+    let falsely = calm.refused_falsely(&bare);
+    let falsely = |phase: usize| falsely[phase] as f64 / calm.phases[phase].began.max(1) as f64;
     let last = &report.phases[6];
     // Two seconds in a row, as in the lab; or as long as a hundred answers take.
     let span = Nanos::from_secs_f64((200.0 / capacity).max(2.0));
@@ -152,6 +166,7 @@ pub fn survive(row: &Row, action: Action, effort: &Effort) -> Result<Outcome, St
         capacity,
         p99_calm_s: p99,
         refused_calm: [calm.phases[0].refused_share(), calm.phases[1].refused_share()],
+        falsely_calm: [falsely(0), falsely(1)],
         goodput: at(&|p| p.goodput() / capacity),
         goodput_scaled: at(&within),
         answered: at(&|p| p.answers() / capacity),

@@ -17,3 +17,4 @@ pub mod start;
 pub mod summary;
 pub mod survival;
 pub mod traffic;
+pub mod worlds;

@@ -116,6 +116,8 @@ fn rows(experiment: &str, server: &str, action: ActionName, s: &Survived) -> Vec
     }
     rows.push(row("load", 0.5, ("refused", "share", s.refused_calm[0])));
     rows.push(row("load", 0.9, ("refused", "share", s.refused_calm[1])));
+    rows.push(row("load", 0.5, ("refused_falsely", "share", s.falsely_calm[0])));
+    rows.push(row("load", 0.9, ("refused_falsely", "share", s.falsely_calm[1])));
     rows.push(row("load", 0.9, ("p99_none", "s", s.p99_calm_s)));
     rows.push(row("load", 1.0, ("refused", "share", s.refused_at_one)));
     let longest = s.recovery_s[0].max(s.recovery_s[1]);

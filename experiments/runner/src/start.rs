@@ -9,6 +9,7 @@ use crate::rivals;
 use crate::servers;
 use crate::survival::{self, Watch};
 use crate::traffic;
+use crate::worlds;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -61,6 +62,8 @@ pub enum Scenario {
     Rivals(Box<rivals::Scenario>),
     /// See [`servers`].
     Servers(servers::Scenario),
+    /// See [`worlds`].
+    Worlds(worlds::Scenario),
     /// See [`abacus`].
     Syn(Box<abacus::Scenario>),
     /// See [`dual`].
@@ -103,6 +106,7 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             Ok(Scenario::Rivals(Box::new(scenario)))
         }
         "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
+        "worlds" => Ok(Scenario::Worlds(serde_saphyr::from_str(text).with_context(place)?)),
         "syn" => {
             let scenario: abacus::Scenario = serde_saphyr::from_str(text).with_context(place)?;
             scenario.check().with_context(place)?;
@@ -135,7 +139,7 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         | Scenario::Rivals(_)
         | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
-        Scenario::Servers(_) | Scenario::Syn(_) => &["sim"],
+        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) => &["sim"],
         Scenario::Dual(scenario) => scenario.worlds(),
     };
     let world = options.world.as_deref().unwrap_or(worlds[0]);
@@ -172,6 +176,10 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         Scenario::Servers(scenario) => {
             let effort = (options.effort != Effort::Full, options.seed);
             servers::run(&scenario, experiment.name, effort, watch)
+        }
+        Scenario::Worlds(scenario) => {
+            let part = (part.0, options.seed, part.1);
+            worlds::run(&scenario, experiment.name, part, watch)
         }
         Scenario::Syn(scenario) => {
             let options = abacus::Options {

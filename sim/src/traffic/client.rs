@@ -3,7 +3,7 @@
 
 use super::conn::{Begun, Client, Draws, Id, Message, Place};
 use super::spec::{HTTP2_AT_ONCE, Habit, Load, Session, Transport};
-use super::{First, Happening, World};
+use super::{Happening, World};
 use crate::world::Arrival;
 use crate::world::gate::{Gated, Queue, Syn};
 use crate::world::report::Observer;
@@ -48,13 +48,12 @@ impl World {
             Habit::Silent(_) => 0,
             _ => stream.session.requests.max(1),
         };
-        let ordinal = self.flows[index].firsts.len() as u32;
+        let ordinal = self.flows[index].report.firsts.len() as u64 + 1;
         let service = stream.service;
         let new = Begun { stream: index, service, ordinal, schedule, at: now, requests };
         let (half, habit) = (half(&stream.session), stream.session.habit);
         let id = self.conns.begin(new).ok_or("more connections than there is room for")?;
         self.flows[index].report.began(&Arrival::at(now));
-        self.flows[index].firsts.push(First { at: now, refused: false, good: false });
         self.flows[index].begun += u64::from(requests.min(1));
         let patience = match habit {
             Habit::Silent(held) => held,
@@ -138,8 +137,7 @@ impl World {
         let conn = &mut self.conns[id];
         let first = !std::mem::replace(&mut conn.refused, true);
         let flow = &mut self.flows[conn.stream];
-        flow.report.refused(now, &Arrival::at(conn.began), first);
-        flow.firsts[conn.ordinal as usize].refused = true;
+        flow.report.refused(now, &conn.session(conn.began), first);
     }
 
     /// ACK and first payload arrive, for the first time or again; or the ACK alone.
@@ -249,10 +247,12 @@ impl World {
         let since = if conn.turn == 0 { conn.admitted } else { conn.intended };
         let flow = &mut self.flows[conn.stream];
         flow.ended += 1;
-        if conn.turn == 0 {
-            flow.firsts[conn.ordinal as usize].good = good;
-        }
-        flow.report.answered((read, since), &Arrival::at(conn.intended), good);
+        // Later requests of a session say nothing of its first one.
+        let arrival = match conn.turn {
+            0 => conn.session(conn.intended),
+            _ => Arrival::at(conn.intended),
+        };
+        flow.report.answered((read, since), &arrival, good);
         if conn.pending > 0 {
             return;
         }

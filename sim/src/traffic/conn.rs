@@ -3,6 +3,7 @@
 //! and serial number, so that one that comes too late finds nobody.
 
 use super::track::Track;
+use crate::world::Arrival;
 use tidegate_units::{Nanos, Random};
 use tidegate_workload::Schedule;
 
@@ -59,8 +60,8 @@ pub(super) struct Conn {
     pub(super) schedule: &'static Schedule,
     /// Counted over the whole run: what the policy's key and all draws are made of.
     pub(super) number: u64,
-    /// Place among the sessions of its stream.
-    pub(super) ordinal: u32,
+    /// Number among the sessions of its stream, from 1.
+    pub(super) ordinal: u64,
     pub(super) began: Nanos,
     pub(super) syns: usize,
     pub(super) refused: bool,
@@ -87,12 +88,19 @@ pub(super) struct Conn {
     pub(super) track: Track,
 }
 
+impl Conn {
+    /// Its session, for whoever reports; `at` is what is reported of.
+    pub(super) fn session(&self, at: Nanos) -> Arrival {
+        Arrival { number: self.ordinal, ..Arrival::at(at) }
+    }
+}
+
 /// What a new connection begins with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
     pub(super) stream: usize,
     pub(super) service: usize,
-    pub(super) ordinal: u32,
+    pub(super) ordinal: u64,
     pub(super) schedule: &'static Schedule,
     pub(super) at: Nanos,
     pub(super) requests: u32,

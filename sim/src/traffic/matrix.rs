@@ -313,7 +313,8 @@ pub fn judge(
     let calm = &report.phases[0];
     let p99_calm_s = calm.took(0.99);
     let normal_s = none.map_or(p99_calm_s, |none| none.p99_calm_s);
-    let falsely = none.map_or_else(Vec::new, |none| course.refused_falsely(&none.course));
+    let falsely =
+        none.map_or_else(Vec::new, |none| course.report.refused_falsely(&none.course.report));
     let falsely = |phase: usize| falsely.get(phase).copied().unwrap_or(0);
     let mut at = [At::default(); LOADS.len()];
     for (index, at) in at.iter_mut().enumerate() {

@@ -93,18 +93,6 @@ struct Flow {
     begun: u64,
     ended: u64,
     report: Report,
-    firsts: Vec<First>,
-}
-
-/// What became of one session's first request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct First {
-    /// When the session began.
-    pub at: Nanos,
-    /// Whether it was refused at least once.
-    pub refused: bool,
-    /// Whether its response was good.
-    pub good: bool,
 }
 
 /// What became of one stream's sessions.
@@ -115,22 +103,6 @@ pub struct Course {
     pub report: Report,
     /// Sessions that the server closed although the client had more to ask.
     pub cut: u64,
-    /// Session by session, in the order of their beginnings: under an open load the same sessions in
-    /// every run of one seed.
-    pub firsts: Vec<First>,
-}
-
-impl Course {
-    /// By phase: sessions that were refused although the unprotected server would have given them
-    /// a good response. Its run has the same seed, and the same open load.
-    #[must_use]
-    pub fn refused_falsely(&self, unprotected: &Self) -> Vec<u64> {
-        let mut phases = vec![0; self.report.phases.len()];
-        for (own, bare) in self.firsts.iter().zip(&unprotected.firsts) {
-            phases[self.report.index(own.at)] += u64::from(own.refused && bare.good);
-        }
-        phases
-    }
 }
 
 struct World {
@@ -166,9 +138,7 @@ pub fn run(spec: Spec) -> Result<Vec<Course>, String> {
     }
     world.check()?;
     let courses = world.flows.into_iter().zip(world.cut);
-    let course =
-        |(flow, cut): (Flow, u64)| Course { report: flow.report, cut, firsts: flow.firsts };
-    Ok(courses.map(course).collect())
+    Ok(courses.map(|(flow, cut)| Course { report: flow.report, cut }).collect())
 }
 
 impl World {
@@ -314,7 +284,7 @@ impl Flow {
         let arrivals = open.then(|| Arrivals::new(Process::Poisson, Profile::new(&segments), rng));
         let until = phases.iter().fold(Nanos::ZERO, |sum, phase| sum + phase.lasts);
         let report = Report::new(&phases);
-        Self { arrivals, until, begun: 0, ended: 0, report, firsts: Vec::new() }
+        Self { arrivals, until, begun: 0, ended: 0, report }
     }
 
     fn failed(&mut self, intended: Nanos) {

@@ -15,13 +15,37 @@ use tidegate_control::Mode;
 use tidegate_units::Nanos;
 use tidegate_workload::Shape;
 
+/// What must hold in a world.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asks {
+    /// Nobody is refused whom the unprotected server would have served, and as much is good as there.
+    NoHarm,
+    /// As much is good as without protection.
+    AsGood,
+    /// In these phases of the load, so much of the capacity is good.
+    Good(&'static [(usize, f64)]),
+}
+
+impl std::fmt::Display for Asks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoHarm => f.write_str("nobody refused falsely; as good as none"),
+            Self::AsGood => f.write_str("as good as none"),
+            Self::Good(phases) => {
+                f.write_str("good")?;
+                phases.iter().try_for_each(|(phase, least)| write!(f, " {least} in {}", phase + 1))
+            }
+        }
+    }
+}
+
 /// A world with a name.
 #[derive(Clone)]
 pub struct Row {
     /// Name, for choosing and printing.
     pub name: &'static str,
-    /// What must hold, in words.
-    pub asks: &'static str,
+    /// What must hold.
+    pub asks: Asks,
     /// Requests per second that the first service can complete.
     pub capacity: f64,
     cpus: u32,
@@ -63,7 +87,7 @@ impl Row {
 
     /// A server of this capacity on two processors under loads (multiples, seconds) of a session.
     fn new(
-        (name, asks): (&'static str, &'static str),
+        (name, asks): (&'static str, Asks),
         (server, capacity): (ServerSpec, f64),
         session: Session,
         loads: &[(f64, f64)],
@@ -153,7 +177,7 @@ pub fn table() -> Vec<Row> {
 
 /// Two seconds without progress at half the load.
 fn pauses() -> Vec<Row> {
-    let asks = "nobody refused; as good as none";
+    let asks = Asks::NoHarm;
     let loads = [(0.5, 30.0), (0.5, 10.0), (0.5, 30.0), (0.5, 10.0), (0.5, 30.0)];
     let changes = [
         (30, Change::Speed(0.0)),
@@ -178,8 +202,8 @@ fn dependencies() -> Vec<Row> {
     let waits = |ms| ServerSpec { wait: Some(exponential(ms)), cpu: exponential(3.0), ..event() };
     let upstream = |places, ms| ServerSpec { upstream: Some((places, exponential(ms))), ..nginx() };
     let loads = [(0.5, 60.0), (0.5, 20.0), (0.5, 60.0)];
-    let asks = "nobody refused; as good as none";
-    let full = "after it good at .2";
+    let asks = Asks::NoHarm;
+    let full = Asks::Good(&[(2, 0.2)]);
     vec![
         Row::new(("slow-wait-event", asks), (waits(50.0), 660.0), one(), &loads)
             .changed(&[(60, Change::Wait(0, 0.25))]),
@@ -190,7 +214,7 @@ fn dependencies() -> Vec<Row> {
             &loads,
         )
         .changed(&[(60, Change::Upstream(0, 0.1))]),
-        Row::new(("slow-upstream-full", full), (upstream(16, 40.0), 400.0), one(), &loads)
+        Row::new(("full-upstream-nginx", full), (upstream(16, 40.0), 400.0), one(), &loads)
             .changed(&[(60, Change::Upstream(0, 0.2))]),
     ]
 }
@@ -199,7 +223,7 @@ fn dependencies() -> Vec<Row> {
 fn capacities() -> Vec<Row> {
     let loads = [(0.5, 20.0), (2.0, 30.0), (2.0, 30.0), (2.0, 30.0), (2.0, 30.0)];
     let changes = [(50, Change::Speed(2.0)), (80, Change::Speed(1.0)), (110, Change::Speed(0.5))];
-    let asks = "good near .5 1 2 1 .5";
+    let asks = Asks::Good(&[(1, 1.0), (2, 2.0), (3, 1.0), (4, 0.5)]);
     let five = session(Transport::Tls, 5, 0.0);
     vec![
         Row::new(("capacity-event", asks), (event(), 500.0), one(), &loads).changed(&changes),
@@ -215,14 +239,14 @@ fn capacities() -> Vec<Row> {
 /// Started into an old backlog without a CPU signal; stopped for 15 s at three times the capacity.
 fn backlogs() -> Vec<Row> {
     let old = [(3.0, 15.0), (3.0, 5.0), (3.0, 40.0), (0.5, 20.0)];
-    let asks = "from 5 s on good at .9 (third)";
+    let asks = Asks::Good(&[(2, 1.0)]);
     let tls5 = || session(Transport::Tls, 5, 0.0);
     let stopped = [(0.5, 20.0), (3.0, 20.0), (3.0, 15.0), (3.0, 5.0), (3.0, 30.0), (0.5, 20.0)];
     let stop = [(40, Change::Daemon(false)), (55, Change::Daemon(true))];
-    let back = "from 5 s on good at .9 (fifth)";
+    let back = Asks::Good(&[(4, 1.0)]);
     let killed = [(0.5, 20.0), (3.0, 20.0), (3.0, 1.0), (3.0, 10.0), (3.0, 20.0), (0.5, 10.0)];
     let kill = [(40, Change::Daemon(false)), (41, Change::Restart)];
-    let next = "for 10 s good at .95, drop .9 (fourth)";
+    let next = Asks::Good(&[(3, 1.0)]);
     vec![
         Row::new(("kill-prefork", next), (prefork(), 500.0), one(), &killed).changed(&kill),
         Row::new(("kill-event-tls-5", next), (event(), 465.0), tls5(), &killed).changed(&kill),
@@ -241,7 +265,7 @@ fn backlogs() -> Vec<Row> {
 
 /// Connections that only hold something.
 fn holders() -> Vec<Row> {
-    let asks = "as good as none; refused <= .001";
+    let asks = Asks::NoHarm;
     let bare = |server: ServerSpec| ServerSpec { defer: None, ..server };
     let light = [(0.3, 20.0), (0.3, 120.0), (0.3, 30.0)];
     let idle = |rate, held| others(Habit::Silent(s(held)), &[(0.0, 20.0), (rate, 120.0)]);
@@ -270,7 +294,8 @@ fn holders() -> Vec<Row> {
 
 /// Several services on one machine, very slow and very fast servers.
 fn machines() -> Vec<Row> {
-    let calm = "the first: nobody refused; as good as none";
+    // Of the first of the two.
+    let calm = Asks::NoHarm;
     let light = [(0.3, 20.0), (0.3, 40.0), (0.3, 20.0)];
     let neighbour = Stream {
         service: 1,
@@ -281,7 +306,7 @@ fn machines() -> Vec<Row> {
     two.servers.push((prefork(), Accounting::Group));
     let slow = ServerSpec { cpu: constant(1000.0), threads: Some(1), ..node() };
     let steps = [(0.5, 600.0), (0.9, 2000.0), (3.0, 600.0), (0.5, 600.0)];
-    let mut slow = Row::new(("one-a-second", "good at 1 in the third"), (slow, 1.0), one(), &steps);
+    let mut slow = Row::new(("one-a-second", Asks::Good(&[(2, 1.0)])), (slow, 1.0), one(), &steps);
     slow.objective = s(20);
     let fast = ServerSpec { cpu: exponential(0.16), connections: 40_000, ..nginx() };
     let fast = ServerSpec {
@@ -292,7 +317,8 @@ fn machines() -> Vec<Row> {
         ..fast
     };
     let steps = [(0.9, 5.0), (3.0, 5.0), (0.9, 5.0)];
-    let mut quick = Row::new(("100000-a-second", "good at 1"), (fast, 100_000.0), one(), &steps);
+    let mut quick =
+        Row::new(("100000-a-second", Asks::Good(&[(1, 1.0)])), (fast, 100_000.0), one(), &steps);
     // What a kernel that takes 300,000 SYNs/s can give to them.
     quick.cpus = 24;
     vec![two.beside(neighbour), slow, quick]
@@ -301,12 +327,13 @@ fn machines() -> Vec<Row> {
 /// Far clients, and pools of connections.
 fn distances() -> Vec<Row> {
     let steps = [(0.9, 40.0), (3.0, 40.0), (0.9, 20.0)];
+    let good = Asks::Good(&[(1, 1.0)]);
     let far = Session { rtt: Nanos::from_millis(150), ..session(Transport::Tls, 1, 0.0) };
     let pooled = Session { think: Some(exponential(200.0)), ..session(Transport::Tls, 300, 0.0) };
     let pools = [(0.9, 240.0), (2.0, 240.0), (0.9, 120.0)];
     vec![
-        Row::new(("far-prefork-tls", "good at 1"), (prefork(), 360.0), far.clone(), &steps),
-        Row::new(("far-nginx-tls", "good at 1"), (nginx(), 400.0), far, &steps),
-        Row::new(("pooled-event-tls-300", "as good as none"), (event(), 495.0), pooled, &pools),
+        Row::new(("far-prefork-tls", good), (prefork(), 360.0), far.clone(), &steps),
+        Row::new(("far-nginx-tls", good), (nginx(), 400.0), far, &steps),
+        Row::new(("pooled-event-tls-300", Asks::AsGood), (event(), 495.0), pooled, &pools),
     ]
 }

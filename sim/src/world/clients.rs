@@ -21,8 +21,6 @@ pub(super) enum State {
 pub(super) struct Client {
     pub(super) arrival: Arrival,
     pub(super) schedule: &'static Schedule,
-    /// Counted from 1 over the whole run: what the policy's key is made of.
-    pub(super) serial: u64,
     pub(super) syns: usize,
     pub(super) refused: bool,
     pub(super) state: State,
@@ -43,9 +41,8 @@ impl Clients {
     pub(super) fn begin(&mut self, arrival: Arrival, schedule: &'static Schedule) -> Option<usize> {
         self.begun += 1;
         let client = Client {
-            arrival,
+            arrival: Arrival { number: self.begun, ..arrival },
             schedule,
-            serial: self.begun,
             syns: 0,
             refused: false,
             state: State::Trying,

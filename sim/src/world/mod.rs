@@ -72,6 +72,8 @@ pub struct Flood {
 pub struct Arrival {
     /// When its first SYN arrives.
     pub at: Nanos,
+    /// Its number, counted from 1 over the whole run, given when it comes; 0: none.
+    pub number: u64,
     /// Its class, for whoever observes.
     pub class: u8,
     /// Its priority: 0 is the highest, 7 the lowest.
@@ -86,7 +88,14 @@ impl Arrival {
     /// A client of the default class.
     #[must_use]
     pub const fn at(at: Nanos) -> Self {
-        Self { at, class: 0, priority: PRIORITIES as u8 - 1, exempt: false, source: None }
+        Self {
+            at,
+            number: 0,
+            class: 0,
+            priority: PRIORITIES as u8 - 1,
+            exempt: false,
+            source: None,
+        }
     }
 }
 
@@ -225,7 +234,7 @@ impl<O: Observer> World<O> {
     /// A world at time zero in which nobody has come yet.
     pub fn new(scenario: Scenario, protection: Option<Protection>, observer: O) -> Self {
         let rng = |stream| Rng::new(scenario.seed, stream);
-        let server = Server::new(scenario.server.clone(), rng(1));
+        let server = Server::new(scenario.server.clone(), scenario.seed);
         let (controller, gate) = match protection {
             Some(p) => (Some((p.controller, p.gate.mode)), p.gate),
             None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
@@ -388,7 +397,7 @@ impl<O: Observer> World<O> {
         let queue =
             Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
         // Any injection serves as the seeded hash of tuple and sequence number.
-        let key = client.serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let key = client.arrival.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let Arrival { priority, source, .. } = client.arrival;
         let syn = Syn { key: key ^ (key >> 29), priority, source };
         self.gate.judge(now, syn, queue)
@@ -404,7 +413,7 @@ impl<O: Observer> World<O> {
         self.spoofed += 1;
         let queue =
             Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
-        // No client's serial has this bit.
+        // No client's number has this bit.
         let key = (self.spoofed | 1 << 63).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
         let passed = self.gate.judge(now, syn, queue) == Gated::Passed;
@@ -423,8 +432,9 @@ impl<O: Observer> World<O> {
             self.gate.receives(now, client.arrival.source);
         }
         self.observer.admitted(now, &client.arrival);
+        let number = client.arrival.number;
         self.clients.hold(index);
-        let outcome = self.server.connect(now, index);
+        let outcome = self.server.connect(now, index, number);
         self.deliver(now, outcome);
     }
 

@@ -144,6 +144,17 @@ pub trait Observer {
     fn trace(&mut self, trace: Trace);
 }
 
+/// What became of one client's first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// When it began.
+    pub at: Nanos,
+    /// Whether it was refused at least once.
+    pub refused: bool,
+    /// Whether its response was good.
+    pub good: bool,
+}
+
 /// A whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -155,6 +166,9 @@ pub struct Report {
     pub answers: Vec<(Nanos, f64)>,
     /// When the last refusal happened, by phase.
     pub last_refused: Vec<Nanos>,
+    /// Client by client, in the order of their beginnings: under an open load the same clients in
+    /// every run of one seed.
+    pub firsts: Vec<First>,
 }
 
 impl Report {
@@ -175,9 +189,25 @@ impl Report {
         self.phases.iter().position(|p| at < p.to).unwrap_or(self.phases.len() - 1)
     }
 
+    fn first(&mut self, arrival: &Arrival) -> Option<&mut First> {
+        let index = usize::try_from(arrival.number).ok()?.checked_sub(1)?;
+        self.firsts.get_mut(index)
+    }
+
     fn at(&mut self, at: Nanos) -> &mut PhaseReport {
         let index = self.index(at);
         &mut self.phases[index]
+    }
+
+    /// By phase: clients that were refused although the unprotected server would have given them
+    /// a good response. Its run has the same seed, and the same open load.
+    #[must_use]
+    pub fn refused_falsely(&self, unprotected: &Self) -> Vec<u64> {
+        let mut phases = vec![0; self.phases.len()];
+        for (own, bare) in self.firsts.iter().zip(&unprotected.firsts) {
+            phases[self.index(own.at)] += u64::from(own.refused && bare.good);
+        }
+        phases
     }
 
     /// All answers.
@@ -230,12 +260,16 @@ impl Report {
 impl Observer for Report {
     fn began(&mut self, arrival: &Arrival) {
         self.at(arrival.at).began += 1;
+        self.firsts.push(First { at: arrival.at, refused: false, good: false });
     }
 
     fn refused(&mut self, now: Nanos, arrival: &Arrival, first: bool) {
         self.at(arrival.at).refused += u64::from(first);
         let index = self.index(now);
         self.last_refused[index] = now;
+        if let Some(first) = self.first(arrival) {
+            first.refused = true;
+        }
     }
 
     fn failed(&mut self, arrival: &Arrival) {
@@ -251,6 +285,9 @@ impl Observer for Report {
         admitted.took_s.push(took);
         admitted.perceived_s.push(now.since(arrival.at).as_secs_f64());
         self.answers.push((now, took));
+        if let Some(first) = self.first(arrival) {
+            first.good = good;
+        }
     }
 
     fn trace(&mut self, trace: Trace) {

@@ -10,11 +10,16 @@
 //! requests at a time in order of arrival (nginx in front of a backend of bounded concurrency).
 //! Waiting takes no resource but the worker. Each stage is optional; so this one model gives
 //! prefork and event, CPU-bound and waiting, one worker, and a slow upstream.
+//!
+//! What a request takes belongs to the client: with one seed it is the same, whoever else is let in.
 
 use crate::sharing::Sharing;
 use std::collections::VecDeque;
 use tidegate_units::Nanos;
 use tidegate_workload::{Rng, Shape};
+
+/// Streams of random numbers below this one are not those of clients.
+const CLIENT_STREAMS: u64 = 1 << 32;
 
 /// A time with a distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,11 +88,21 @@ pub struct Outcome {
     pub answered: Vec<Request>,
 }
 
+/// What one request takes of each stage, in means.
+#[derive(Clone, Copy, Debug, Default)]
+struct Factors {
+    wait: f64,
+    cpu: f64,
+    upstream: f64,
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
     spec: ServerSpec,
-    rng: Rng,
+    seed: u64,
+    /// By the number of the request.
+    factors: Vec<Factors>,
     speed: f64,
     accept: VecDeque<Request>,
     busy: usize,
@@ -101,12 +116,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// An idle server whose service times come from `rng`.
+    /// An idle server whose service times come from `seed` and the client.
     #[must_use]
-    pub fn new(spec: ServerSpec, rng: Rng) -> Self {
+    pub fn new(spec: ServerSpec, seed: u64) -> Self {
         Self {
             spec,
-            rng,
+            seed,
+            factors: Vec::new(),
             speed: 1.0,
             accept: VecDeque::new(),
             busy: 0,
@@ -154,12 +170,24 @@ impl Server {
         }
     }
 
-    /// A connection was established.
-    pub fn connect(&mut self, now: Nanos, request: Request) -> Outcome {
+    /// A connection of the client with this number was established.
+    pub fn connect(&mut self, now: Nanos, request: Request, client: u64) -> Outcome {
+        if self.factors.len() <= request {
+            self.factors.resize(request + 1, Factors::default());
+        }
+        self.factors[request] = self.factors_of(client);
         self.accept.push_back(request);
         let mut out = Outcome::default();
         self.accept_more(now, &mut out);
         out
+    }
+
+    /// Drawn in this order, whichever stages there are.
+    fn factors_of(&self, client: u64) -> Factors {
+        let mut rng = Rng::new(self.seed, CLIENT_STREAMS + client);
+        let mut draw = |work: Option<Work>| work.map_or(1.0, |work| work.shape.sample(&mut rng));
+        let upstream = self.spec.upstream.map(|(_, work)| work);
+        Factors { wait: draw(self.spec.wait), cpu: draw(self.spec.cpu), upstream: draw(upstream) }
     }
 
     /// A timer fired. `gone` tells whether the client of a request has left: the upstream does not
@@ -207,7 +235,7 @@ impl Server {
             self.busy += 1;
             match self.spec.wait {
                 Some(work) => {
-                    let wait = Nanos::from_secs_f64(work.mean_s * work.shape.sample(&mut self.rng));
+                    let wait = Nanos::from_secs_f64(work.mean_s * self.factors[request].wait);
                     out.timers.push((now + wait, Timer::Wait(request)));
                 }
                 None => self.compute(now, request, out),
@@ -220,7 +248,7 @@ impl Server {
             return self.ask_upstream(now, request, out);
         };
         self.advance(now);
-        let amount = work.mean_s * work.shape.sample(&mut self.rng);
+        let amount = work.mean_s * self.factors[request].cpu;
         self.sharing.begin(request, amount);
         self.plan_cpu(now, out);
     }
@@ -275,7 +303,7 @@ impl Server {
                 continue;
             }
             self.upstream_busy += 1;
-            let amount = work.mean_s * work.shape.sample(&mut self.rng) / self.speed;
+            let amount = work.mean_s * self.factors[request].upstream / self.speed;
             out.timers.push((now + Nanos::from_secs_f64(amount), Timer::Upstream(request)));
         }
     }

@@ -68,7 +68,7 @@ impl Classes {
         let class = if exempt { last } else { named };
         let priority = self.all[class].priority;
         let source = client.filter(|_| self.proves).map(source);
-        Arrival { at: Nanos::ZERO, class: class as u8, priority, exempt, source }
+        Arrival { class: class as u8, priority, exempt, source, ..Arrival::at(Nanos::ZERO) }
     }
 
     /// Whether addresses make a difference.

@@ -32,9 +32,9 @@ fn controller(name: &str, capacity: f64) -> Box<dyn Controller> {
 }
 
 /// The phase with this load, beside a flood or not; protected by these or not at all.
-fn phase(load: f64, flood: f64, by: Option<(&str, Policy, Action)>) -> PhaseReport {
+fn phase(load: f64, flood: f64, by: Option<(&str, Policy, Action)>, seed: u64) -> PhaseReport {
     let row = row();
-    let scenario = scenario(&row, &[(0.3, CALM_S), (load, FLOODED_S)], 11).expect("known names");
+    let scenario = scenario(&row, &[(0.3, CALM_S), (load, FLOODED_S)], seed).expect("known names");
     let from = Nanos::from_secs_f64(CALM_S);
     let to = Nanos::from_secs_f64(CALM_S + FLOODED_S);
     let protection = by.map(|(name, policy, action)| Protection {
@@ -44,6 +44,12 @@ fn phase(load: f64, flood: f64, by: Option<(&str, Policy, Action)>) -> PhaseRepo
     let flood = (flood > 0.0).then_some(Flood { rate: flood, from, to });
     let report = run_beside(scenario, protection, flood).expect("the checkers agree");
     report.phases[1].clone()
+}
+
+/// Goodput of three such courses. A rate that is set to the capacity leaves the length of the queue, and so
+/// what is good, to chance.
+fn goodput(load: f64, flood: f64, by: Option<(&str, Policy, Action)>) -> f64 {
+    [11, 12, 13].map(|seed| phase(load, flood, by, seed).goodput()).iter().sum::<f64>() / 3.0
 }
 
 const ALL: [(&str, Policy); 4] = [
@@ -56,10 +62,10 @@ const ALL: [(&str, Policy); 4] = [
 /// At 0.3 of the capacity honest clients get what the server alone gives them.
 #[test]
 fn below_the_capacity_a_flood_costs_nothing() {
-    let alone = phase(0.3, FLOOD, None).goodput();
+    let alone = goodput(0.3, FLOOD, None);
     for (name, policy) in ALL {
         for action in [Action::Drop, Action::Reject] {
-            let beside = phase(0.3, FLOOD, Some((name, policy, action))).goodput();
+            let beside = goodput(0.3, FLOOD, Some((name, policy, action)));
             println!("{name}, {policy:?}, {action:?}: {beside:.1} of {alone:.1}");
             assert!(beside >= 0.97 * alone, "{name}, {policy:?}, {action:?}: {beside} of {alone}");
         }
@@ -73,7 +79,7 @@ fn in_an_overload_a_flood_takes_nothing_of_the_capacity() {
         [("fixed", Action::Drop), ("default", Action::Drop), ("default", Action::Reject)]
     {
         let by = Some((name, Policy::FreshFirst, action));
-        let (alone, beside) = (phase(2.0, 0.0, by).goodput(), phase(2.0, FLOOD, by).goodput());
+        let (alone, beside) = (goodput(2.0, 0.0, by), goodput(2.0, FLOOD, by));
         println!("{name}, {action:?}: {beside:.1}, {alone:.1} without the flood");
         assert!(beside >= 0.95 * alone, "{name}, {action:?}: {beside} of {alone}");
     }

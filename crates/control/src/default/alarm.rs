@@ -39,7 +39,7 @@ impl DefaultController {
     /// The overload, as long as there is one.
     pub(crate) fn overload(&self) -> Option<Overload> {
         let shed = self.shed.as_ref()?;
-        let tried = shed.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        let tried = shed.trial.jobs();
         Some(Overload { mu: shed.mu, target: shed.target(self.objective_s), tried })
     }
 

@@ -71,6 +71,7 @@ mod probe;
 mod seats;
 mod shed;
 mod silent;
+mod trial;
 
 pub(crate) use self::alarm::Overload;
 use self::baseline::Baseline;
@@ -81,8 +82,9 @@ use self::guard::{Reach, Stall};
 use self::harmless::{HARMLESS_SECONDS, Harmless};
 use self::probe::Probe;
 use self::seats::Seats;
-use self::shed::{Done, QUEUE_MAX, Search, Shed, Trial};
+use self::shed::{Done, QUEUE_MAX, Search, Shed};
 use self::silent::Silent;
+use self::trial::Trial;
 use crate::evidence::Standing;
 use crate::held::{Held, HeldWorkers};
 use crate::history::{History, Sums, TICKS_MAX};
@@ -294,7 +296,7 @@ impl DefaultController {
             idle: self.baseline.idle().max(self.harmless.jobs),
             best: 0.0,
             search: r0_s.is_none().then_some(Search::default()),
-            trial: Trial { on: None, settle_s: 0.0, seconds: 0.0, completed: 0.0, pause_s: 0.0 },
+            trial: Trial::default(),
             missing: 0.0,
             unused_s: 0.0,
             unused: 0.0,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state while shedding: capacity, target, and the trials that correct them.
+//! The state while shedding: capacity and target. What corrects them is in trial.rs.
 
 use super::echo::Echo;
 use super::harmless::HARMLESS_CEILINGS;
+use super::trial::{TRIAL_SECONDS, Trial};
 use super::{MU_DEPARTURES, TAU_SECONDS_MIN, Tick};
 use crate::RATE_CEILING;
 use crate::history::{History, Sums};
@@ -33,27 +34,10 @@ const MU_AHEAD: f64 = 2.0;
 const CEILING_QUEUES: f64 = 1.5;
 /// Load below this share of μ is no overload.
 const RELEASE_SHARE: f64 = 0.97;
-/// Completions in one trial (of a higher or lower target): two of them differ
-/// by 6 % by chance.
-const TRIAL_COMPLETIONS: f64 = 512.0;
-/// Seconds of a trial, at least and at most.
-const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
-/// Completions below this share of the peak ask for a trial.
-const TRIAL_SHARE: f64 = 0.8;
-/// A trial raises the target by this share.
-const TRIAL_RAISE: f64 = 1.0;
-/// No more in flight than this many targets, or there is no trial.
-const TRIAL_STEADY: f64 = 1.5;
-/// Completions must follow by this share: 2.4 deviations.
-const TRIAL_FOLLOW: f64 = 0.15;
 /// From one request of a connection to its next counts as at most so long.
 const CYCLE_SECONDS_MAX: f64 = 5.0;
 /// A connection counts as living at most so long.
 const LIFE_SECONDS_MAX: f64 = 30.0;
-/// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
-const TRIAL_PAUSE: f64 = 5.0;
-/// See [`TRIAL_PAUSE`].
-const TRIAL_PAUSE_MAX: f64 = 60.0;
 /// Completions that must show in a step of the search without a baseline, and its seconds.
 const SEARCH_COMPLETIONS: f64 = 128.0;
 /// See [`SEARCH_COMPLETIONS`].
@@ -124,19 +108,6 @@ pub(super) struct Search {
     pub(super) failed: u32,
 }
 
-/// A try whether more jobs in flight give more completions.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
-    /// Jobs added while it lasts, and completions per second before it.
-    pub(super) on: Option<(f64, f64)>,
-    /// Seconds until the present state has had its effect: two response times.
-    pub(super) settle_s: f64,
-    /// Seconds and completions in the present state.
-    pub(super) seconds: f64,
-    pub(super) completed: f64,
-    pub(super) pause_s: f64,
-}
-
 impl Shed {
     /// The standing queue in jobs.
     pub(super) fn queue(&self, objective_s: f64) -> f64 {
@@ -151,7 +122,7 @@ impl Shed {
     /// N*: the jobs in flight to hold.
     pub(super) fn target(&self, objective_s: f64) -> f64 {
         let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
-        let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        let tried = self.trial.jobs();
         self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
     }
 
@@ -163,7 +134,7 @@ impl Shed {
     /// The ceiling on the jobs in flight.
     pub(super) fn ceiling(&self, objective_s: f64) -> f64 {
         let above = self.target(objective_s) + CEILING_QUEUES * self.queue(objective_s);
-        let tried = self.trial.on.map_or(0.0, |(jobs, _)| jobs);
+        let tried = self.trial.jobs();
         self.cap(above - tried, objective_s) + tried
     }
 
@@ -176,7 +147,7 @@ impl Shed {
     /// What was counted towards a release or a trial was counted of another time.
     pub(super) fn fresh_start(&mut self) {
         (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
-        (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+        self.trial.again();
         self.echo = Echo::default();
     }
 
@@ -246,15 +217,10 @@ impl Shed {
         self.unused = if used { 0.0 } else { self.unused + offered };
         if held_back {
             // Nor does it tell anything about one queue or another.
-            (self.trial.on, self.trial.seconds, self.trial.completed) = (None, 0.0, 0.0);
+            self.trial.again();
             return;
         }
-        if self.trial.settle_s > 0.0 {
-            self.trial.settle_s -= seconds;
-        } else {
-            self.trial.seconds += seconds;
-            self.trial.completed += completed;
-        }
+        self.trial.see(&tick.sums);
         if self.search.is_some() {
             self.search_step(tick.waiting, objective_s);
         } else {
@@ -264,20 +230,18 @@ impl Shed {
 
     /// Without a baseline: halve r0 while completions hold.
     pub(super) fn search_step(&mut self, waiting: f64, objective_s: f64) {
-        let span = self.trial.seconds;
+        let (span, completed) = self.trial.seen();
         if waiting > self.target(objective_s) + self.queue(objective_s) && span < TRIAL_SECONDS.1 {
             // Still working down what was there: nothing to be learned yet.
-            self.trial.completed = 0.0;
-            self.trial.seconds = 0.0;
+            self.trial.restart();
             return;
         }
         // Below the standing queue nothing is to be gained.
         let (busy, queue) = (self.mu * self.r0_s, self.queue(objective_s));
         let wanted = SEARCH_COMPLETIONS * self.variability;
-        let enough = self.trial.seconds >= SEARCH_SECONDS && self.trial.completed >= wanted
-            || self.trial.seconds >= TRIAL_SECONDS.1;
+        let enough = span >= SEARCH_SECONDS && completed >= wanted || span >= TRIAL_SECONDS.1;
         let Some(search) = self.search.as_mut().filter(|_| enough) else { return };
-        let rate = self.trial.completed / self.trial.seconds;
+        let rate = completed / span;
         let held = rate >= SEARCH_HOLD * search.best;
         search.best = search.best.max(rate);
         search.failed += u32::from(!held);
@@ -291,39 +255,6 @@ impl Shed {
             self.best = search.best;
             self.search = None;
         }
-        (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
-    }
-
-    pub(super) fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
-        let span = (TRIAL_COMPLETIONS * self.variability / self.mu)
-            .clamp(TRIAL_SECONDS.0, TRIAL_SECONDS.1);
-        let rate = self.trial.completed / self.trial.seconds;
-        match self.trial.on {
-            None if self.trial.seconds < self.trial.pause_s.max(span) => return,
-            // What drains, or grows, tells nothing about one queue or the other.
-            _ if waiting > TRIAL_STEADY * self.target(objective_s) => self.trial.on = None,
-            None => {
-                let used_up = self.families.contains(&Family::Resource);
-                if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
-                    let target = self.target(objective_s).max(waiting);
-                    let jobs = target * (1.0 + TRIAL_RAISE) - self.target(objective_s);
-                    self.trial.on = Some((jobs, rate));
-                    self.trial.settle_s =
-                        (2.0 * self.target(objective_s) / self.mu).min(TRIAL_SECONDS.1);
-                }
-            }
-            Some(_) if self.trial.seconds < span => return,
-            Some((jobs, before)) => {
-                self.trial.on = None;
-                if rate >= before * (1.0 + TRIAL_FOLLOW) {
-                    self.r0_s += jobs / self.mu;
-                    self.trial.pause_s = 0.0;
-                } else {
-                    self.trial.pause_s =
-                        (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TRIAL_PAUSE_MAX);
-                }
-            }
-        }
-        (self.trial.seconds, self.trial.completed) = (0.0, 0.0);
+        self.trial.restart();
     }
 }

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A try, while shedding, whether more jobs in flight give more completions.
+//!
+//! An overload that is none shows so: a dependency that became slower needs more in flight for as many
+//! completions, and a target that was right before holds it down. Nothing else can tell, because what
+//! completes is what was let in. So where less completes than was ever seen, without a busy CPU, the
+//! target is doubled for a while. Completions that follow raise it for good; where they do not, the next
+//! try comes later.
+//!
+//! Both ends of a trial are decided as soon as they are clear: three deviations of what chance does to
+//! the two counts, where the exchanges of a connection may all come together. What stays in between is
+//! decided by its length. A connection's requests come in cycles, so nothing is counted for less than one.
+
+use super::shed::Shed;
+use crate::history::Sums;
+use tidegate_model::signals::Family;
+
+/// Completions in one trial (of a higher or lower target), at most: two of them differ by 6 % by chance.
+const TRIAL_COMPLETIONS: f64 = 512.0;
+/// Completions before a trial that it can be compared with: a doubling of so many is 4 deviations.
+const BEFORE_COMPLETIONS: f64 = 64.0;
+/// Seconds of a trial, at least and at most.
+pub(super) const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
+/// Completions below this share of the peak ask for a trial.
+const TRIAL_SHARE: f64 = 0.8;
+/// A trial raises the target by this share.
+const TRIAL_RAISE: f64 = 1.0;
+/// What is in flight may change by this share of what completes, or it drains or grows: that tells
+/// nothing about one queue or the other.
+const TRIAL_STEADY: f64 = 0.25;
+/// Completions must follow by this share: 2.4 deviations of a whole trial.
+const TRIAL_FOLLOW: f64 = 0.15;
+/// Completions that rise by less than this share do not follow.
+const TRIAL_FAIL: f64 = 0.5 * TRIAL_RAISE;
+/// Deviations that make it clear before its end.
+const TRIAL_CLEAR: f64 = 3.0;
+/// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
+const TRIAL_PAUSE: f64 = 5.0;
+/// See [`TRIAL_PAUSE`].
+const TRIAL_PAUSE_MAX: f64 = 60.0;
+
+/// What happened in some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    seconds: f64,
+    completed: f64,
+    /// Of the jobs in flight.
+    growth: f64,
+}
+
+impl Window {
+    fn rate(self) -> f64 {
+        self.completed / self.seconds
+    }
+
+    fn is_steady(self) -> bool {
+        self.growth.abs() <= TRIAL_STEADY * self.completed
+    }
+}
+
+/// The state of trials.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trial {
+    /// Jobs added while it lasts, and what completed before it.
+    on: Option<(f64, Window)>,
+    /// Seconds until the present state has had its effect: two response times.
+    settle_s: f64,
+    /// The present state.
+    now: Window,
+    pause_s: f64,
+}
+
+impl Trial {
+    /// Jobs that it adds.
+    pub(super) fn jobs(&self) -> f64 {
+        self.on.map_or(0.0, |(jobs, _)| jobs)
+    }
+
+    /// Seconds and completions in the present state.
+    pub(super) const fn seen(&self) -> (f64, f64) {
+        (self.now.seconds, self.now.completed)
+    }
+
+    /// Counts anew.
+    pub(super) fn restart(&mut self) {
+        self.now = Window::default();
+    }
+
+    /// Is none, and counts anew.
+    pub(super) fn again(&mut self) {
+        self.on = None;
+        self.restart();
+    }
+
+    /// Takes a tick.
+    pub(super) fn see(&mut self, sums: &Sums) {
+        if self.settle_s > 0.0 {
+            self.settle_s -= sums.seconds;
+        } else {
+            self.now.seconds += sums.seconds;
+            self.now.completed += sums.completed;
+            self.now.growth += sums.growth;
+        }
+    }
+
+    /// Whether completions follow; `None`: not known yet. `variability` is the factor of the variance
+    /// over that of a Poisson process.
+    fn follows(&self, before: Window, (variability, span_s): (f64, f64)) -> Option<bool> {
+        let now = self.now;
+        let same = before.rate() * now.seconds;
+        let share = now.seconds / before.seconds;
+        let deviation = (variability * (now.completed + same * share)).sqrt();
+        let clear = TRIAL_CLEAR * deviation;
+        if now.completed - (1.0 + TRIAL_FOLLOW) * same >= clear {
+            return Some(true);
+        }
+        if (1.0 + TRIAL_FAIL) * same - now.completed >= clear {
+            return Some(false);
+        }
+        (now.seconds >= span_s).then(|| now.rate() >= before.rate() * (1.0 + TRIAL_FOLLOW))
+    }
+}
+
+impl Shed {
+    /// Begins, judges and ends trials.
+    pub(super) fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
+        let least = self.cycle_s.max(TRIAL_SECONDS.0);
+        let within = |jobs: f64| {
+            (jobs * self.variability / self.mu).clamp(least, TRIAL_SECONDS.1.max(least))
+        };
+        let (target, now) = (self.target(objective_s), self.trial.now);
+        // Beyond the ceiling it is not the ceiling that holds anything down.
+        let telling = now.is_steady() && waiting <= self.ceiling(objective_s);
+        match self.trial.on {
+            None if now.seconds
+                < self.trial.pause_s.max(within(BEFORE_COMPLETIONS * self.each)) =>
+            {
+                return;
+            }
+            Some(_) if now.seconds < least => return,
+            None if !telling => {}
+            None => {
+                let used_up = self.families.contains(&Family::Resource);
+                if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
+                    let held = target.max(waiting);
+                    self.trial.on = Some((held * (1.0 + TRIAL_RAISE) - target, now));
+                    self.trial.settle_s = (2.0 * held / self.mu).min(TRIAL_SECONDS.1);
+                }
+            }
+            Some((jobs, before)) => {
+                let chance = (self.variability * self.each, within(TRIAL_COMPLETIONS));
+                let Some(follows) = self.trial.follows(before, chance) else { return };
+                self.trial.on = None;
+                if !telling {
+                    // No result.
+                } else if follows {
+                    self.r0_s += jobs / self.mu;
+                    self.trial.pause_s = 0.0;
+                } else {
+                    self.trial.pause_s =
+                        (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TRIAL_PAUSE_MAX);
+                }
+            }
+        }
+        self.trial.restart();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(seconds: f64, completed: f64) -> Window {
+        Window { seconds, completed, growth: 0.0 }
+    }
+
+    fn follows(completed: f64, seconds: f64, variability: f64) -> Option<bool> {
+        let trial = Trial { now: window(seconds, completed), ..Trial::default() };
+        trial.follows(window(1.0, 64.0), (variability, 8.0))
+    }
+
+    #[test]
+    fn what_is_clear_is_decided_at_once_and_the_rest_at_the_end() {
+        assert_eq!(follows(128.0, 1.0, 1.0), Some(true), "twice as much");
+        assert_eq!(follows(128.0, 2.0, 1.0), Some(false), "as much as before");
+        assert_eq!(follows(90.0, 1.0, 1.0), None, "1.4 times as much in a second");
+        assert_eq!(follows(1.2 * 8.0 * 64.0, 8.0, 1.0), Some(true), "somewhat more to the end");
+        assert_eq!(follows(1.1 * 8.0 * 64.0, 8.0, 1.0), Some(false), "hardly more");
+    }
+
+    /// Twenty exchanges of one connection may end together: then twice as much says nothing.
+    #[test]
+    fn what_comes_in_clumps_is_clear_later() {
+        assert_eq!(follows(128.0, 1.0, 20.0), None);
+        assert_eq!(follows(128.0, 2.0, 20.0), None);
+    }
+
+    #[test]
+    fn what_drains_tells_nothing() {
+        assert!(!Window { growth: -17.0, ..window(1.0, 64.0) }.is_steady());
+        assert!(Window { growth: 15.0, ..window(1.0, 64.0) }.is_steady());
+    }
+}

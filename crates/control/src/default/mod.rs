@@ -541,12 +541,15 @@ impl DefaultController {
 /// A tick's counts as floats, bounded so that sums stay exact.
 fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
     let times = signals.time.first_byte.map(|t| t.value).unwrap_or_default();
+    let turned_away = counts.offered.saturating_sub(counts.admitted);
+    let turned_away_first = turned_away.saturating_sub(counts.repeated);
     Sums {
         seconds: period_s(signals),
-        offered: float(counts.offered),
+        offered: float(counts.offered - (turned_away - turned_away_first)),
         first: float(counts.offered.saturating_sub(counts.repeated)),
         refused: float(counts.refused),
-        turned_away: float(counts.offered.saturating_sub(counts.admitted)),
+        turned_away: float(turned_away),
+        turned_away_first: float(turned_away_first),
         completed: float(counts.done()),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),

@@ -11,6 +11,7 @@
 //! Those do not count: of the silent, as many as ask within a long round trip are on their way. And more
 //! connections have to be held than are known to work.
 
+use crate::evidence::busy;
 use crate::period_s;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_units::{Nanos, Share};
@@ -48,10 +49,7 @@ impl HeldWorkers {
         let slow = signals.time.slow.and_then(young).unwrap_or(0);
         let (open, waiting) = (young(signals.time.open?)?, young(signals.time.waiting?)?);
         let queue = signals.queue.accept?.within(age_max)?;
-        let busy = [Some(signals.resource.cpu?), signals.resource.busiest_thread];
-        let is_free =
-            |cpu: Reading<Share>| cpu.within(age_max).is_some_and(|cpu| cpu < Share::new(CPU_FREE));
-        let free = busy.into_iter().flatten().all(is_free);
+        let free = busy(&signals.resource, age_max)? < Share::new(CPU_FREE);
         let waits = queue.length as f64 >= QUEUE_MIN * queue.limit.max(1) as f64;
         let counts = signals.balance.counts.and_then(|counts| counts.within(age_max));
         let asked = counts.and_then(|counts| counts.connections).map_or(0, |all| all.asked);

@@ -102,6 +102,11 @@ fn period_s(signals: &Signals) -> f64 {
     signals.period.clamp(PERIOD_MIN, PERIOD_MAX).as_secs_f64()
 }
 
+/// Readings that are no older than this are young enough to act upon.
+fn age_max(signals: &Signals) -> Nanos {
+    Nanos(signals.period.clamp(PERIOD_MIN, PERIOD_MAX).0 * FREEZE_PERIODS)
+}
+
 /// How much a signal's age lets the controller do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Freshness {

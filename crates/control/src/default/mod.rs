@@ -86,7 +86,7 @@ use self::silent::Silent;
 use crate::evidence::Standing;
 use crate::held::{Held, HeldWorkers};
 use crate::history::{History, Sums, TICKS_MAX};
-use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
+use crate::{Controller, Freshness, Mode, Watch, age_max, bounded, period_s};
 use tidegate_model::limits::{Pending, ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
 use tidegate_units::Nanos;
@@ -269,7 +269,7 @@ impl DefaultController {
 
     fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
         self.probe = Probe::default();
-        let reach = if self.standing.cpu_full() { self.reach.rate() } else { None };
+        let reach = if self.standing.cpu_full() { self.reach.own_rate() } else { None };
         let mu = self.throughput().max(reach.unwrap_or(0.0)).max(1.0);
         let soon =
             self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
@@ -446,7 +446,7 @@ impl Controller for DefaultController {
             self.exchanges.see(sums(signals, &counts.value, growth), &counts.value, &self.history);
         let tick = Tick { now: signals.now, sums, waiting };
         self.history.push(tick.sums);
-        let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
+        let age_max = age_max(signals);
         self.standing.see(signals, age_max);
         self.learn(&tick);
         let harmless = self.see_harmless(&tick, signals, age_max);
@@ -476,10 +476,8 @@ impl Controller for DefaultController {
         } else if alarm && !self.held.lasts() {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
-            let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
-            let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
             if !self.stall.is_silent() {
-                self.reach.learn(&tick.sums, cpu, thread);
+                self.reach.learn(&tick.sums, &signals.resource, age_max);
             }
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);

@@ -24,7 +24,7 @@ pub use bucket::{
 pub use default::{DefaultController, DefaultSpec};
 pub use dual::{Dual, Interaction};
 pub use fixed::Fixed;
-pub use held::HeldWorkers;
+pub use held::{HeldWorkers, IdleWorkers};
 pub use syn::{Syn, SynSpec, SynVariant};
 
 use tidegate_model::RATE_FLOOR;

@@ -21,13 +21,13 @@
 //! **Time.** Jobs in flight beyond what an unsaturated server holds at the present throughput
 //! (Little's law with the baseline; TCP Vegas' diff).
 //!
-//! **Resource.** CPU used up. **Queue.** The accept queue was never empty during an interval (the
+//! **Resource.** CPU used up, or the thread that a server works in. **Queue.** The accept queue was never empty during an interval (the
 //! standing queue of CoDel).
 
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::period_s;
-use tidegate_model::signals::{Reading, Signals};
-use tidegate_units::Nanos;
+use tidegate_model::signals::{Resource, Signals};
+use tidegate_units::{Nanos, Share};
 
 /// Standard deviations for an alarm: by chance once in 30,000 windows, and a busy server's
 /// queue at 0.9 load drifts down, which makes it rarer still.
@@ -49,13 +49,22 @@ const LOST_SHARE: f64 = 0.25;
 const LATE_MIN: f64 = 0.8;
 /// See [`LATE_MIN`].
 const EARLY_MIN: f64 = 0.4;
-/// CPU of what the service may use that counts as used up; the rest is accounting noise.
+/// CPU of what the service may use, or of a thread, that counts as used up; the rest is accounting noise.
 pub(crate) const CPU_USED_UP: f64 = 0.97;
 /// Ticks over which CPU and accept queue must stand: five times 100 ms.
 const STANDING_TICKS: u32 = 5;
 /// Ticks in which an accept queue that is found waiting is no passing one: an event loop that is at
 /// work leaves it for a moment, and three moments in a row are no chance.
 const PASSING_TICKS: u32 = 3;
+
+/// How busy a service is: the share of its CPUs that is used, or of the thread that it works in, if that
+/// is more (decision 11). `None`: its CPU is not known, or the reading is older than this. A thread that
+/// is not known says nothing.
+pub(crate) fn busy(resource: &Resource, age_max: Nanos) -> Option<Share> {
+    let cpu = resource.cpu?.within(age_max)?;
+    let thread = resource.busiest_thread.and_then(|thread| thread.within(age_max));
+    Some(thread.map_or(cpu, |thread| if thread > cpu { thread } else { cpu }))
+}
 
 /// Whether the last ticks show a lasting excess of arrivals over completions of [`Z_ALARM`] deviations.
 /// `waiting` jobs are in flight.
@@ -146,7 +155,7 @@ fn steady(history: &History, window: usize, completed_per_tick: f64) -> bool {
     })
 }
 
-/// Counts for how many ticks CPU and accept queue have stood.
+/// Counts for how many ticks CPU (see [`busy`]) and accept queue have stood.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
     cpu: u32,
@@ -159,8 +168,8 @@ pub(crate) struct Standing {
 impl Standing {
     /// Takes a tick's readings; missing or stale ones count as calm.
     pub(crate) fn see(&mut self, signals: &Signals, age_max: Nanos) {
-        let cpu = signals.resource.cpu.and_then(|c: Reading<_>| c.within(age_max));
-        let full = cpu.is_some_and(|c| c.get() >= CPU_USED_UP);
+        let busy = busy(&signals.resource, age_max);
+        let full = busy.is_some_and(|busy| busy.get() >= CPU_USED_UP);
         self.cpu = if full { self.cpu.saturating_add(1) } else { 0 };
         self.cpu_s = if full { self.cpu_s + period_s(signals) } else { 0.0 };
         let queue = signals.queue.accept.and_then(|q| q.within(age_max));
@@ -205,6 +214,7 @@ impl Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_model::signals::Reading;
 
     fn history(ticks: &[(f64, f64)]) -> History {
         let mut history = History::default();
@@ -218,6 +228,52 @@ mod tests {
             });
         }
         history
+    }
+
+    fn uses(cpu: Option<f64>, thread: Option<f64>) -> Resource {
+        let share = |share: f64| Reading::fresh(Share::new(share));
+        Resource { cpu: cpu.map(share), busiest_thread: thread.map(share), ..Resource::default() }
+    }
+
+    /// Node on a machine with 16 CPUs.
+    #[test]
+    fn a_server_with_one_thread_is_as_busy_as_that_thread() {
+        for (cpu, thread, expected) in [
+            (Some(0.07), Some(1.0), Some(1.0)),
+            (Some(0.07), None, Some(0.07)),
+            (Some(0.9), Some(0.4), Some(0.9)),
+            (None, Some(1.0), None),
+        ] {
+            let busy = busy(&uses(cpu, thread), Nanos::SECOND);
+            assert_eq!(busy.map(Share::get), expected, "{cpu:?} {thread:?}");
+        }
+        let old = |mut resource: Resource, cpu: bool| {
+            let (cpu_share, thread) = (&mut resource.cpu, &mut resource.busiest_thread);
+            let reading = if cpu { cpu_share } else { thread };
+            reading.as_mut().unwrap().age = Nanos::SECOND + Nanos(1);
+            busy(&resource, Nanos::SECOND).map(Share::get)
+        };
+        assert_eq!(old(uses(Some(0.07), Some(1.0)), true), None);
+        assert_eq!(
+            old(uses(Some(0.07), Some(1.0)), false),
+            Some(0.07),
+            "an old thread says nothing"
+        );
+    }
+
+    #[test]
+    fn a_thread_at_its_end_is_a_resource_that_is_used_up() {
+        let stands = |thread: Option<f64>| {
+            let mut standing = Standing::default();
+            let resource = uses(Some(0.07), thread);
+            let signals =
+                Signals { resource, period: Nanos::from_millis(100), ..Signals::default() };
+            (0..STANDING_TICKS).for_each(|_| standing.see(&signals, Nanos::SECOND));
+            (standing.resource(), standing.cpu_full(), standing.resource_s() > 0.45)
+        };
+        assert_eq!(stands(Some(1.0)), (true, true, true));
+        assert_eq!(stands(Some(0.96)), (false, false, false));
+        assert_eq!(stands(None), (false, false, false));
     }
 
     #[test]

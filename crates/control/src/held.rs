@@ -10,7 +10,11 @@
 //! Every client is silent for a moment, between its handshake and its request, in TLS for a round trip.
 //! Those do not count: of the silent, as many as ask within a long round trip are on their way. And more
 //! connections have to be held than are known to work.
+//!
+//! Connections that are idle after a response hold workers, too, of a server with one for each connection.
+//! For the operator that is a cause with another remedy; limits do not know it.
 
+use crate::evidence::busy;
 use crate::period_s;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_units::{Nanos, Share};
@@ -38,30 +42,77 @@ pub struct HeldWorkers {
     pub queue: AcceptQueue,
 }
 
-impl HeldWorkers {
-    /// Whether they hold the workers of a service at this moment, by signals that are no older than
-    /// this; `None`: they do not, or it is not known.
-    #[must_use]
-    pub fn of(signals: &Signals, age_max: Nanos) -> Option<Self> {
+/// What connections that are idle after a response do to a service. It is a cause for words only: they
+/// look like those of any browser (decision 14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleWorkers {
+    /// Connections that got a response, and whose client sends no request now.
+    pub idle: u64,
+    /// All that are open.
+    pub open: u64,
+    /// The accept queue.
+    pub queue: AcceptQueue,
+}
+
+/// The connections of a service whose accept queue waits for workers while its CPU is free.
+struct Starved {
+    open: u64,
+    waiting: u64,
+    silent: u64,
+    slow: u64,
+    queue: AcceptQueue,
+}
+
+impl Starved {
+    /// By signals that are no older than this; `None`: it is not so, or it is not known.
+    fn of(signals: &Signals, age_max: Nanos) -> Option<Self> {
         let young = |reading: Reading<u64>| reading.within(age_max);
         let silent = young(signals.time.silent?)?;
         let slow = signals.time.slow.and_then(young).unwrap_or(0);
         let (open, waiting) = (young(signals.time.open?)?, young(signals.time.waiting?)?);
         let queue = signals.queue.accept?.within(age_max)?;
-        let busy = [Some(signals.resource.cpu?), signals.resource.busiest_thread];
-        let is_free =
-            |cpu: Reading<Share>| cpu.within(age_max).is_some_and(|cpu| cpu < Share::new(CPU_FREE));
-        let free = busy.into_iter().flatten().all(is_free);
+        let free = busy(&signals.resource, age_max)? < Share::new(CPU_FREE);
         let waits = queue.length as f64 >= QUEUE_MIN * queue.limit.max(1) as f64;
+        (waits && free).then_some(Self { open, waiting, silent, slow, queue })
+    }
+
+    /// Connections that the server has accepted: who stands in the accept queue has no worker.
+    fn accepted(&self) -> u64 {
+        self.open.saturating_sub(self.queue.length)
+    }
+}
+
+impl HeldWorkers {
+    /// Whether they hold the workers of a service at this moment, by signals that are no older than
+    /// this; `None`: they do not, or it is not known.
+    #[must_use]
+    pub fn of(signals: &Signals, age_max: Nanos) -> Option<Self> {
+        let starved = Starved::of(signals, age_max)?;
+        let Starved { open, waiting, silent, slow, queue } = starved;
         let counts = signals.balance.counts.and_then(|counts| counts.within(age_max));
         let asked = counts.and_then(|counts| counts.connections).map_or(0, |all| all.asked);
         let on_their_way = (asked as f64 * ASKS_SECONDS / period_s(signals)) as u64;
         let held = silent.saturating_sub(on_their_way) + slow;
-        // Who stands in the accept queue has no worker, and at most all of the queue wait there.
-        let accepted = open.saturating_sub(queue.length);
+        // At most all of the queue wait there.
         let working = waiting.saturating_sub(queue.length);
-        let many = held > working && held as f64 >= PART_MIN * accepted as f64;
-        (many && waits && free).then_some(Self { held, open, queue })
+        let many = held > working && held as f64 >= PART_MIN * starved.accepted() as f64;
+        many.then_some(Self { held, open, queue })
+    }
+}
+
+impl IdleWorkers {
+    /// Whether they hold the workers of a service at this moment, by signals that are no older than
+    /// this; `None`: they do not, or it is not known. Where accept is deferred, a silent connection
+    /// stands in no queue and holds no worker.
+    #[must_use]
+    pub fn of(signals: &Signals, defer_accept: bool, age_max: Nanos) -> Option<Self> {
+        let starved = Starved::of(signals, age_max)?;
+        let Starved { open, waiting, silent, slow, queue } = starved;
+        let idle = open.saturating_sub(waiting.saturating_add(silent).saturating_add(slow));
+        let without = if defer_accept { silent } else { 0 };
+        let accepted = starved.accepted().saturating_sub(without);
+        let most = idle as f64 > PART_MIN * accepted as f64;
+        most.then_some(Self { idle, open, queue })
     }
 }
 
@@ -144,6 +195,42 @@ mod tests {
             missing(&mut signals);
             assert_eq!(of(&signals), None, "what is not known is no reason");
         }
+    }
+
+    #[test]
+    fn idle_connections_that_hold_workers_are_a_cause_and_nothing_else_is() {
+        let signals = |idle: u64, working: u64, length: u64, cpu: f64| {
+            let mut signals = signals(0, idle + working + length, length, cpu);
+            signals.time.waiting = Some(Reading::fresh(working + length));
+            signals
+        };
+        let of = |signals: &Signals| IdleWorkers::of(signals, false, AGE_MAX).map(|it| it.idle);
+        let is = |idle, working, length, cpu| of(&signals(idle, working, length, cpu));
+        assert_eq!(is(60, 4, 40, 0.02), Some(60));
+        assert_eq!(is(33, 31, 40, 0.69), Some(33));
+        assert_eq!(is(32, 32, 40, 0.02), None, "half of the workers work");
+        assert_eq!(is(60, 4, 9, 0.02), None, "nobody waits");
+        assert_eq!(is(9_000, 4, 0, 0.02), None, "an event loop");
+        assert_eq!(is(60, 4, 40, 0.7), None, "the CPU is what is short");
+        let mut at_its_end = signals(60, 4, 40, 0.02);
+        at_its_end.resource.busiest_thread = Some(Reading::fresh(Share::new(1.0)));
+        assert_eq!(of(&at_its_end), None, "a thread is what is short");
+        let mut slow = signals(60, 4, 40, 0.02);
+        slow.time.slow = Some(Reading::fresh(30));
+        assert_eq!(of(&slow), None, "half of them send a request slowly");
+        let mut old = signals(60, 4, 40, 0.02);
+        old.time.open = Some(Reading { value: 104, age: AGE_MAX + Nanos(1) });
+        assert_eq!(of(&old), None, "what is old is no reason");
+    }
+
+    /// 60 idle connections hold workers, and 70 silent ones do if accept is not deferred.
+    #[test]
+    fn silent_connections_count_where_the_server_accepts_them() {
+        let mut silent = signals(70, 174, 40, 0.02);
+        silent.time.waiting = Some(Reading::fresh(44));
+        assert_eq!(IdleWorkers::of(&silent, false, AGE_MAX), None);
+        assert_eq!(IdleWorkers::of(&silent, true, AGE_MAX).map(|it| it.idle), Some(60));
+        assert!(of(&silent).is_some(), "the other cause");
     }
 
     /// A tick of a prefork server at a light load: so many workers are held by who says nothing, so

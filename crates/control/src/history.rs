@@ -11,15 +11,18 @@ pub(crate) const TICKS_MAX: usize = 512;
 pub(crate) struct Sums {
     /// Seconds.
     pub(crate) seconds: f64,
-    /// Connections that came with a request: those that sent one, and those that were refused, as
-    /// far as their like is known to complete handshakes.
+    /// Clients that came with a request: connections that sent one, and first attempts that were
+    /// turned away (see `turned_away_first`).
     pub(crate) offered: f64,
     /// SYNs that are not known to be repeated, of them those that complete handshakes likewise.
     pub(crate) first: f64,
     /// SYNs refused; in shadow: what would have been.
     pub(crate) refused: f64,
-    /// Of them, those that were really turned away.
+    /// Of them, those that were really turned away, as far as their like is known to complete
+    /// handshakes.
     pub(crate) turned_away: f64,
+    /// Of these, first attempts: as many more clients wait for their next attempt. See exchanges.rs.
+    pub(crate) turned_away_first: f64,
     /// Exchanges completed.
     pub(crate) completed: f64,
     /// Connections that got their first response.
@@ -55,6 +58,7 @@ impl Sums {
             first: self.first + o.first,
             refused: self.refused + o.refused,
             turned_away: self.turned_away + o.turned_away,
+            turned_away_first: self.turned_away_first + o.turned_away_first,
             completed: self.completed + o.completed,
             answered: self.answered + o.answered,
             lost: self.lost + o.lost,
@@ -77,6 +81,7 @@ impl Sums {
             first: self.first - o.first,
             refused: self.refused - o.refused,
             turned_away: self.turned_away - o.turned_away,
+            turned_away_first: self.turned_away_first - o.turned_away_first,
             completed: self.completed - o.completed,
             answered: self.answered - o.answered,
             lost: self.lost - o.lost,
@@ -99,9 +104,14 @@ impl Sums {
 
     /// What came and was not worked off: what is in flight since, what was turned away, and what
     /// was lost. With one request a connection this is arrivals less completions; with more, each
-    /// connection still counts once.
+    /// connection still counts once, and so does a client whose SYN comes again and again.
     pub(crate) fn excess(&self) -> f64 {
-        self.growth + self.turned_away + self.lost()
+        self.growth + self.turned_away_first + self.lost()
+    }
+
+    /// What would come in if nobody were turned away: beside `offered`, SYNs that come again.
+    pub(crate) fn with_repeated(&self) -> f64 {
+        self.offered - self.turned_away_first + self.turned_away
     }
 
     /// Connections that were neither answered nor refused, and do not wait either: SYNs that the
@@ -197,7 +207,7 @@ impl History {
     /// it costs a pass over the ring.
     fn rebase(&mut self) {
         let base = self.sums[0];
-        if base.offered + base.completed + base.seconds < 1e12 {
+        if base.offered + base.turned_away + base.completed + base.seconds < 1e12 {
             return;
         }
         for sums in &mut self.sums {

@@ -24,7 +24,7 @@ pub use bucket::{
 pub use default::{DefaultController, DefaultSpec};
 pub use dual::{Dual, Interaction};
 pub use fixed::Fixed;
-pub use held::HeldWorkers;
+pub use held::{HeldWorkers, IdleWorkers};
 pub use syn::{Syn, SynSpec, SynVariant};
 
 use tidegate_model::RATE_FLOOR;
@@ -100,6 +100,11 @@ fn bounded(rate: f64) -> Rate {
 /// The period of a tick in seconds, bounded.
 fn period_s(signals: &Signals) -> f64 {
     signals.period.clamp(PERIOD_MIN, PERIOD_MAX).as_secs_f64()
+}
+
+/// Readings that are no older than this are young enough to act upon.
+fn age_max(signals: &Signals) -> Nanos {
+    Nanos(signals.period.clamp(PERIOD_MIN, PERIOD_MAX).0 * FREEZE_PERIODS)
 }
 
 /// How much a signal's age lets the controller do.

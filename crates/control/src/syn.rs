@@ -21,8 +21,8 @@
 //! the rate stands, and after [`crate::RELEASE_PERIODS`] there is none: without a queue nothing would
 //! ever raise it. Known again, it begins anew at the initial rate or above.
 
-use crate::evidence::CPU_USED_UP;
-use crate::{BURST_MAX, Controller, Freshness, Mode, RATE_CEILING, Watch, period_s};
+use crate::evidence::{CPU_USED_UP, busy};
+use crate::{BURST_MAX, Controller, Freshness, Mode, RATE_CEILING, Watch, age_max, period_s};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::{Family, Signals};
@@ -49,7 +49,7 @@ pub struct SynSpec {
     pub gain_d: f64,
     /// Wanted length as a share of the accept queue's limit: 100 of 1024 in the paper.
     pub reference: Share,
-    /// The rate is raised only while the CPU is below this: 0.90.
+    /// The rate is raised only while the CPU, or the thread that the server works in, is below this: 0.90.
     pub cpu_reference: Share,
     /// Rate at the start: 1000/s.
     pub rate_start: Rate,
@@ -144,7 +144,8 @@ impl Syn {
         let change = self.spec.gain_p * period_s(signals) * (reference - length)
             - self.spec.gain_d * (length - before);
         // A CPU that could not be read does not keep the rate down.
-        let busy = signals.resource.cpu.is_some_and(|c| c.value >= self.spec.cpu_reference);
+        let busy = busy(&signals.resource, age_max(signals));
+        let busy = busy.is_some_and(|busy| busy >= self.spec.cpu_reference);
         if change <= 0.0 || !busy {
             self.rate = self.spec.bounded(self.rate + change);
         }
@@ -263,6 +264,20 @@ mod tests {
         assert_eq!(rates[0], 1000.0);
         assert_eq!(rates[1], 1000.0);
         assert!(rates[2] > 1000.0);
+    }
+
+    /// One thread at its end on a machine with 16 CPUs; then that reading is old.
+    #[test]
+    fn a_thread_at_its_reference_keeps_the_rate_down_as_the_cpu_does() {
+        let mut syn = Syn::new(SynSpec::default());
+        let mut rate = |length, age_s| {
+            let mut s = signals(length, 10, 0.07, Nanos::SECOND);
+            let (value, age) = (Share::new(1.0), Nanos::from_secs(age_s));
+            s.resource.busiest_thread = Some(Reading { value, age });
+            syn.tick(&s, Mode::Enforce).rate.map(Rate::get)
+        };
+        assert_eq!([rate(50, 0), rate(40, 3)], [Some(1000.0); 2]);
+        assert!(rate(30, 4) > Some(1000.0));
     }
 
     #[test]

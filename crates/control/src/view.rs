@@ -34,11 +34,12 @@ fn with(signals: &Signals, change: impl Fn(Counts, u64) -> Counts) -> Signals {
 }
 
 /// For header rules: what they refuse is refused work of the service. Otherwise it would look like
-/// work that came and was never answered.
+/// work that came and was never answered. None of that is a repeated SYN.
 pub(crate) fn whole(signals: &Signals) -> Signals {
     with(signals, |counts, refused| Counts {
         admitted: counts.admitted.saturating_sub(refused),
         refused: counts.refused.saturating_add(refused),
+        repeated: counts.repeated.min(counts.offered.saturating_sub(counts.admitted)),
         ..counts
     })
 }
@@ -81,6 +82,19 @@ mod tests {
             let counts = view.balance.counts.unwrap().value;
             assert_eq!((counts.admitted, counts.connections.unwrap().asked), (50, 50));
         }
+    }
+
+    /// Of 25 repeated SYNs 10 at most were refused, and header rules refused 30 more connections.
+    #[test]
+    fn what_rules_refuse_is_no_repeated_syn() {
+        let counts = Counts { offered: 100, repeated: 25, admitted: 90, ..Counts::default() };
+        let refused = BucketCounts { refused_first: 30, ..BucketCounts::default() };
+        let mut s = Signals::default();
+        s.balance.counts = Some(Reading::fresh(counts));
+        let counts = Some(Reading::fresh(refused));
+        s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
+        let counts = whole(&s).balance.counts.unwrap().value;
+        assert_eq!((counts.admitted, counts.repeated), (60, 10));
     }
 
     #[test]

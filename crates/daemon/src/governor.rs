@@ -9,6 +9,7 @@
 use crate::backends::Backends;
 use crate::controllers;
 use crate::holders::Holders;
+use crate::keep_alive::KeepAlive;
 use crate::pooled::Pooled;
 use crate::silent::{is_known, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,6 +60,8 @@ pub(crate) struct Governor {
     pub(crate) pooled: Pooled,
     /// Who holds its workers with silent connections.
     pub(crate) holders: Holders,
+    /// For how long idle connections have held them.
+    keep_alive: KeepAlive,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -83,6 +86,7 @@ impl Governor {
             panics: 0,
             pooled: Pooled::default(),
             holders: Holders::default(),
+            keep_alive: KeepAlive::default(),
         }
     }
 
@@ -130,6 +134,7 @@ impl Governor {
             panics,
             pooled: self.pooled,
             holders: self.holders,
+            keep_alive: self.keep_alive,
         }
     }
 
@@ -175,7 +180,7 @@ impl Governor {
     }
 
     /// Takes a look at the service's sources, where there was one, and says what is to be told of
-    /// silent connections: subject and sentence.
+    /// connections that hold its workers, silent or idle: subject and sentence.
     pub(crate) fn look_at_sources(
         &mut self,
         now: Nanos,
@@ -193,8 +198,10 @@ impl Governor {
         }
         let remedy = cause.filter(|_| lasting).map(|cause| remedy(cause, sensed.defer_accept));
         let silent = remedy.map(|text| ("silent connections", text));
+        let idle = self.keep_alive.see(now, &sensed.signals, sensed.defer_accept);
+        let idle = idle.filter(|_| cause.is_none()).map(|text| ("idle connections", text));
         let limit = self.holders.words().map(|text| ("sources", text));
-        silent.into_iter().chain(limit).collect()
+        silent.into_iter().chain(idle).chain(limit).collect()
     }
 
     /// Where the owner begins after a take-over: with what its predecessor had decided. Buckets

@@ -15,6 +15,7 @@ mod governor;
 mod handover;
 mod holders;
 mod http;
+mod keep_alive;
 pub mod kernel;
 mod lock;
 mod log;

@@ -8,6 +8,9 @@
 //!   127.0.0.9  honest ──┼─ lo ── server: 16 workers, each waits 2 s for a request
 //!   127.0.0.50 a NAT ───┘
 //! ```
+//!
+//! And clients whose connections stay idle after a response hold the workers of a server that waits 2 s
+//! for their next request: that is told, and nobody gets a limit.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod common;
@@ -34,6 +37,42 @@ def work():
         except OSError: pass
         c.close()
 for _ in range(16): threading.Thread(target=work).start()
+";
+
+/// Workers that wait for the next request of a connection: a prefork server with keep-alive.
+const KEEP_ALIVE: &str = r"
+import socket, threading
+s = socket.create_server(('127.0.0.1', 8000), backlog=32)
+def work():
+    while True:
+        c, _ = s.accept()
+        c.settimeout(2)
+        try:
+            while c.recv(4096):
+                c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
+        except OSError: pass
+        c.close()
+for _ in range(16): threading.Thread(target=work).start()
+";
+
+/// Clients with one request, RATE a second, who keep their connection open. Says of each that it was
+/// served.
+const IDLE: &str = r"
+import socket, sys, threading, time
+def one(n):
+    try:
+        c = socket.socket()
+        c.settimeout(20)
+        c.bind(('127.0.0.%d' % (100 + n % 100), 0))
+        c.connect(('127.0.0.1', 8000))
+        c.sendall(b'GET / HTTP/1.1\r\nHost: a\r\n\r\n')
+        if c.recv(4096): print('served', flush=True)
+        c.recv(4096)
+        c.close()
+    except OSError: pass
+for n in range(1000000):
+    threading.Thread(target=one, args=(n,), daemon=True).start()
+    time.sleep(1 / float(sys.argv[1]))
 ";
 
 /// Connections on which nothing is said, 30 a second. Says how many were refused so far.
@@ -142,11 +181,12 @@ impl Drop for Talker {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    fn new() -> Self {
+    fn new(number: u32) -> Self {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let root = fields.find(|fields| fields[2] == "cgroup2").expect("cgroup version 2");
-        let path = PathBuf::from(root[1]).join(format!("tidegate-silent-{}", std::process::id()));
+        let path =
+            PathBuf::from(root[1]).join(format!("tidegate-silent-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -170,11 +210,11 @@ fn limit(world: &World) -> Option<u64> {
 /// Requests that are looked at together.
 const REQUESTS: usize = 60;
 
-#[test]
-fn a_source_of_silent_connections_starves_nobody() {
-    let cgroup = Cgroup::new();
-    let mut world = World::new(7);
-    let server = Talker::new(&world, SERVER, &[]);
+/// A world with this server, which a daemon in shadow watches.
+fn watched(number: u32, program: &str) -> (Cgroup, World, Talker) {
+    let cgroup = Cgroup::new(number);
+    let mut world = World::new(number);
+    let server = Talker::new(&world, program, &[]);
     fs::write(cgroup.0.join("cgroup.procs"), server.child.id().to_string()).unwrap();
     let intent = format!(
         "interfaces: [{{name: lo, attach: tcx}}]\nservices:\n  shop:\n    mode: shadow\n    \
@@ -184,7 +224,29 @@ fn a_source_of_silent_connections_starves_nobody() {
     let log = fs::OpenOptions::new().append(true).create(true).open(world.file("log")).unwrap();
     world.run_intent(&intent, &["--keep-privileges"], log.into());
     world.ready();
+    (cgroup, world, server)
+}
 
+/// 16 workers that each of 5 clients a second holds for 2 s are enough, for 20 they are not.
+#[test]
+fn idle_connections_that_hold_the_workers_are_told() {
+    let (_cgroup, world, _server) = watched(8, KEEP_ALIVE);
+    let few = Talker::new(&world, IDLE, &["5"]);
+    assert_eq!(few.outcome(REQUESTS / 4), (REQUESTS / 4, 0));
+    assert!(!world.status().contains("idle connections"), "{}", world.status());
+    drop(few);
+    let _many = Talker::new(&world, IDLE, &["20"]);
+    let status = wait_for("the remedy is named", || {
+        Some(world.status()).filter(|status| status.contains("idle connections"))
+    });
+    assert!(status.contains("KeepAliveTimeout"), "{status}");
+    assert!(!status.contains("silent connections"), "{status}");
+    assert_eq!(limit(&world), None, "nobody is limited for it");
+}
+
+#[test]
+fn a_source_of_silent_connections_starves_nobody() {
+    let (_cgroup, world, _server) = watched(7, SERVER);
     let honest = Talker::new(&world, ASKING, &["9", "busy"]);
     let nat = Talker::new(&world, ASKING, &["50", "idle"]);
     let (served, _) = honest.outcome(REQUESTS);

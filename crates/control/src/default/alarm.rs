@@ -99,7 +99,9 @@ impl DefaultController {
 mod tests {
     use super::super::{DefaultController, DefaultSpec};
     use crate::{Controller, Mode};
-    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Reading, Signals, Times};
+    use tidegate_model::signals::{
+        AcceptQueue, ConnectionCounts, Counts, Family, Reading, Signals, Times,
+    };
     use tidegate_units::{Nanos, Share};
 
     /// A tick of 100 ms of a server with a short accept queue: so many SYNs came, the server replied
@@ -142,5 +144,37 @@ mod tests {
         };
         assert!(!sheds(25, 25, 4), "busy, and there is a place");
         assert!(sheds(60, 26, 5));
+    }
+
+    /// One thread on a machine with four CPUs, which completes 500/s at its end and takes all that
+    /// comes out of the accept queue. It begins with what that thread can do, not with what four could.
+    #[test]
+    fn a_thread_at_its_end_is_an_overload_of_that_thread() {
+        let uses = |mut s: Signals, came: u64, done: u64, waiting: u64| {
+            let thread = done as f64 / 50.0;
+            s.resource.cpu = Some(Reading::fresh(Share::new(thread / 4.0)));
+            s.resource.busiest_thread = Some(Reading::fresh(Share::new(thread)));
+            s.queue.accept = Some(Reading::fresh(AcceptQueue { length: 0, limit: 511 }));
+            s.time.waiting = Some(Reading::fresh(waiting));
+            if let Some(counts) = &mut s.balance.counts {
+                let connections = counts.value.connections.get_or_insert_default();
+                (connections.replied, connections.proved, connections.asked) = (came, came, came);
+            }
+            s
+        };
+        let mut controller = DefaultController::new(DefaultSpec::default());
+        for n in 0..400 {
+            controller.tick(&uses(tick(n, 20, 20, 0), 20, 20, 1), Mode::Enforce);
+        }
+        let mut tick_of = |n: u64| {
+            let waiting = 20 * (n - 399);
+            controller.tick(&uses(tick(n, 70, 50, waiting / 10), 70, 50, waiting), Mode::Enforce)
+        };
+        let begun = (400..430).find(|n| tick_of(*n).why.shedding);
+        assert!(begun.is_some_and(|n| n < 412), "{begun:?}");
+        let alarmed = tick_of(begun.unwrap_or(429) + 1).why.alarmed;
+        assert!(alarmed.contains(&Family::Resource), "{alarmed:?}");
+        let mu = controller.overload().expect("it sheds").mu;
+        assert!((450.0..600.0).contains(&mu), "{mu}");
     }
 }

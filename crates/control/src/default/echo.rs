@@ -67,7 +67,7 @@ impl Echo {
         } else if self.missing >= MISSING && lately.seconds >= SECONDS {
             self.fits |= self.first < fitting;
         }
-        self.on = self.fits && lately.offered > HELD_SHARE * self.capacity * lately.seconds;
+        self.on = self.fits && lately.with_repeated() > HELD_SHARE * self.capacity * lately.seconds;
     }
 
     /// Connections per second to admit at most; so many fewer as long as a queue has to drain, but
@@ -162,6 +162,15 @@ mod tests {
         assert!((145.0..200.0).contains(&drains), "{drains}");
         let held = world.ticks(50, (12, 150), 22, 4);
         assert!(held.iter().all(|rate| (rate / 212.5 - 1.0).abs() < 0.02), "{held:?}");
+    }
+
+    #[test]
+    fn repeated_syns_count_although_few_are_let_in() {
+        let mut world = World::overloaded(true);
+        for n in 0..20 {
+            world.tick((12, 150), 18, 10);
+            assert!(n < 7 || world.echo(), "tick {n}");
+        }
     }
 
     /// What is let in says nothing about the capacity: neither less, as completions are, nor more, as

@@ -10,9 +10,11 @@
 //! thread, too.
 
 use super::DefaultController;
+use crate::evidence::busy;
 use crate::history::Sums;
 use tidegate_model::limits::Low;
-use tidegate_units::Share;
+use tidegate_model::signals::Resource;
+use tidegate_units::Nanos;
 
 /// At least this many jobs above the usual, whatever the server: what a healthy burst may bring
 /// before its server has shown how fast it is.
@@ -64,12 +66,13 @@ pub(super) struct Reach {
 
 impl Reach {
     /// Takes a tick; without the CPU's share what was learned is gone: it must not narrow for ever.
-    pub(super) fn learn(&mut self, sums: &Sums, cpu: Option<Share>, thread: Option<Share>) {
-        let Some(cpu) = cpu.map(Share::get) else {
+    pub(super) fn learn(&mut self, sums: &Sums, resource: &Resource, age_max: Nanos) {
+        let cpu = resource.cpu.and_then(|cpu| cpu.within(age_max));
+        let Some((cpu, used)) = cpu.zip(busy(resource, age_max)) else {
             *self = Self::default();
             return;
         };
-        let used = thread.map_or(0.0, Share::get).max(cpu);
+        let (cpu, used) = (cpu.get(), used.get());
         let keep = libm::exp(-sums.seconds / REACH_SECONDS);
         self.completed = keep * self.completed + (1.0 - keep) * sums.rate();
         self.cpu = keep * self.cpu + (1.0 - keep) * cpu;
@@ -82,7 +85,7 @@ impl Reach {
     }
 
     /// The same with all that it works in.
-    fn own_rate(&self) -> Option<f64> {
+    pub(super) fn own_rate(&self) -> Option<f64> {
         (self.used >= REACH_CPU_MIN).then(|| self.completed / self.used)
     }
 }
@@ -187,6 +190,8 @@ mod tests {
     use super::super::harmless::tests::{calm, tick as signals};
     use super::*;
     use crate::{Controller, Mode};
+    use tidegate_model::signals::Reading;
+    use tidegate_units::Share;
 
     fn tick(completed: f64) -> Sums {
         Sums { seconds: 0.1, completed, ..Sums::default() }
@@ -271,14 +276,19 @@ mod tests {
     #[test]
     fn one_thread_reaches_what_it_can_and_not_what_all_cpus_could() {
         let mut reach = Reach::default();
-        let share = |share| Some(Share::new(share));
-        (0..200).for_each(|_| reach.learn(&tick(18.0), share(0.225), share(0.9)));
-        assert!((reach.own_rate().unwrap() - 200.0).abs() < 2.0, "{reach:?}");
-        assert!((reach.rate().unwrap() - 800.0).abs() < 8.0, "{reach:?}");
-        (0..200).for_each(|_| reach.learn(&tick(18.0), share(0.9), share(0.2)));
-        assert!((reach.own_rate().unwrap() - 200.0).abs() < 2.0, "{reach:?}");
-        reach.learn(&tick(18.0), None, share(0.9));
-        assert!(reach.own_rate().is_none(), "nothing is known");
+        let share = |share| Some(Reading::fresh(Share::new(share)));
+        let uses = |cpu, busiest_thread| Resource { cpu, busiest_thread, ..Resource::default() };
+        let mut learn = |resource: Resource, ticks| {
+            (0..ticks).for_each(|_| reach.learn(&tick(18.0), &resource, Nanos::SECOND));
+            (reach.own_rate(), reach.rate())
+        };
+        let near =
+            |rate: Option<f64>, to: f64| rate.is_some_and(|rate| (rate - to).abs() < to / 100.0);
+        let (own, all) = learn(uses(share(0.225), share(0.9)), 200);
+        assert!(near(own, 200.0) && near(all, 800.0), "{own:?} {all:?}");
+        let (own, _) = learn(uses(share(0.9), share(0.2)), 200);
+        assert!(near(own, 200.0), "{own:?}");
+        assert_eq!(learn(uses(None, share(0.9)), 1), (None, None), "nothing is known");
     }
 
     /// At 200/s, 0.3 of the CPU used: 220 jobs are let pile up, in a stall up to 533.

@@ -8,11 +8,11 @@
 //! as harmless, and more of the same with them, for as long as the server is free and fast.
 
 use super::{DefaultController, Tick};
-use crate::evidence::lossy;
+use crate::evidence::{busy, lossy};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
-/// Where no more of the CPU is used, what is in flight may be harmless,
+/// Where no more of the CPU, or of the thread that the server works in, is used, what is in flight may be harmless,
 const HARMLESS_CPU: f64 = 0.8;
 /// if so many responses in so many ticks took no longer than this many times the baseline.
 const HARMLESS_RESPONSES: f64 = 8.0;
@@ -134,12 +134,9 @@ impl DefaultController {
 
 /// Whether CPU and accept queue are known, and the CPU is not short.
 fn is_free(signals: &Signals, age_max: Nanos) -> bool {
-    let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
-    let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
+    let busy = busy(&signals.resource, age_max);
     let queue = signals.queue.accept.and_then(|queue| queue.within(age_max));
-    cpu.is_some_and(|cpu| cpu.get() < HARMLESS_CPU)
-        && thread.is_none_or(|share| share.get() < HARMLESS_CPU)
-        && queue.is_some()
+    busy.is_some_and(|busy| busy.get() < HARMLESS_CPU) && queue.is_some()
 }
 
 #[cfg(test)]

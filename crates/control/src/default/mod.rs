@@ -88,7 +88,7 @@ use self::trial::Trial;
 use crate::evidence::Standing;
 use crate::held::{Held, HeldWorkers};
 use crate::history::{History, Sums, TICKS_MAX};
-use crate::{Controller, FREEZE_PERIODS, Freshness, Mode, Watch, bounded, period_s};
+use crate::{Controller, Freshness, Mode, Watch, age_max, bounded, period_s};
 use tidegate_model::limits::{Pending, ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
 use tidegate_units::Nanos;
@@ -271,7 +271,7 @@ impl DefaultController {
 
     fn begin(&mut self, tick: &Tick, families: Vec<Family>) {
         self.probe = Probe::default();
-        let reach = if self.standing.cpu_full() { self.reach.rate() } else { None };
+        let reach = if self.standing.cpu_full() { self.reach.own_rate() } else { None };
         let mu = self.throughput().max(reach.unwrap_or(0.0)).max(1.0);
         let soon =
             self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
@@ -448,7 +448,7 @@ impl Controller for DefaultController {
             self.exchanges.see(sums(signals, &counts.value, growth), &counts.value, &self.history);
         let tick = Tick { now: signals.now, sums, waiting };
         self.history.push(tick.sums);
-        let age_max = Nanos(signals.period.0.saturating_mul(FREEZE_PERIODS));
+        let age_max = age_max(signals);
         self.standing.see(signals, age_max);
         self.learn(&tick);
         let harmless = self.see_harmless(&tick, signals, age_max);
@@ -478,10 +478,8 @@ impl Controller for DefaultController {
         } else if alarm && !self.held.lasts() {
             self.begin(&tick, families.clone());
         } else if self.may_learn(&families) {
-            let cpu = signals.resource.cpu.and_then(|cpu| cpu.within(age_max));
-            let thread = signals.resource.busiest_thread.and_then(|share| share.within(age_max));
             if !self.stall.is_silent() {
-                self.reach.learn(&tick.sums, cpu, thread);
+                self.reach.learn(&tick.sums, &signals.resource, age_max);
             }
             let median = signals.time.first_byte.map_or(Nanos::ZERO, |t| t.value.p50);
             self.baseline.learn(&tick.sums, median.as_secs_f64(), tick.waiting);
@@ -543,12 +541,15 @@ impl DefaultController {
 /// A tick's counts as floats, bounded so that sums stay exact.
 fn sums(signals: &Signals, counts: &Counts, growth: f64) -> Sums {
     let times = signals.time.first_byte.map(|t| t.value).unwrap_or_default();
+    let turned_away = counts.offered.saturating_sub(counts.admitted);
+    let turned_away_first = turned_away.saturating_sub(counts.repeated);
     Sums {
         seconds: period_s(signals),
-        offered: float(counts.offered),
+        offered: float(counts.offered - (turned_away - turned_away_first)),
         first: float(counts.offered.saturating_sub(counts.repeated)),
         refused: float(counts.refused),
-        turned_away: float(counts.offered.saturating_sub(counts.admitted)),
+        turned_away: float(turned_away),
+        turned_away_first: float(turned_away_first),
         completed: float(counts.done()),
         response_s: times.sum.as_secs_f64(),
         responses: float(times.count),

@@ -76,7 +76,7 @@ impl DefaultController {
     /// Takes a tick; `free` as in harmless.rs.
     pub(super) fn probe(&mut self, tick: &Tick, signals: &Signals, free: bool, age_max: Nanos) {
         let sums = &tick.sums;
-        if self.watched || sums.offered == 0.0 {
+        if self.watched || sums.with_repeated() == 0.0 {
             return;
         }
         self.probe.asked += sums.asked;
@@ -162,13 +162,26 @@ mod tests {
         honest: u64,
         ticks: u64,
     ) -> Vec<(u64, u64)> {
+        crowd_of(controller, (came, 0), honest, ticks)
+    }
+
+    /// The same; of those who come so many come again.
+    fn crowd_of(
+        controller: &mut DefaultController,
+        (came, again): (u64, u64),
+        honest: u64,
+        ticks: u64,
+    ) -> Vec<(u64, u64)> {
         let mut limit = controller.last.waiting_max.expect("a limit in flight");
         let mut waiting = 2;
         let each = |n: u64| {
             let admitted = came.min(limit.saturating_sub(waiting));
             let answered = admitted * honest / 100;
             waiting += admitted - answered;
-            let signals = idle(400 + n, (came, admitted, answered), waiting);
+            let mut signals = idle(400 + n, (came, admitted, answered), waiting);
+            if let Some(counts) = &mut signals.balance.counts {
+                counts.value.repeated = again;
+            }
             let limits = controller.tick(&signals, Mode::Enforce);
             assert!(!limits.why.shedding, "tick {n}: {}", limits.why.text);
             limit = limits.waiting_max.expect("a limit in flight");
@@ -184,6 +197,13 @@ mod tests {
         assert!(ticks[2].1 < 100, "the limit is full: {ticks:?}");
         let (waiting, _) = ticks[34];
         assert!(waiting > 10_000, "{ticks:?}");
+    }
+
+    #[test]
+    fn nor_do_they_where_only_repeated_syns_come() {
+        let ticks = crowd_of(&mut calm(), (1_000, 1_000), 9, 35);
+        assert!(ticks[2].1 < 100, "the limit is full: {ticks:?}");
+        assert!(ticks[34].0 > 10_000, "{ticks:?}");
     }
 
     /// What was answered before the hang confirms the first raise. Then an eighth of 256 after 0.3, 0.6,

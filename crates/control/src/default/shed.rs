@@ -206,7 +206,9 @@ impl Shed {
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
         let departures = self.mu / self.each;
-        self.missing = (self.missing + RELEASE_SHARE * departures * seconds - offered).max(0.0);
+        // Who comes again now would come in now, if the limits went.
+        let pressing = tick.sums.with_repeated();
+        self.missing = (self.missing + RELEASE_SHARE * departures * seconds - pressing).max(0.0);
         if self.watched {
             // What is refused is another kind of work than what is completed: no comparison.
             self.missing = 0.0;

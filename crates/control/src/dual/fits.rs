@@ -2,9 +2,9 @@
 //! Whether all that comes would fit, were no SYN refused any more.
 
 use super::needed::fresh;
-use crate::evidence::CPU_USED_UP;
-use crate::period_s;
+use crate::evidence::{CPU_USED_UP, busy};
 use crate::window::Window;
+use crate::{age_max, period_s};
 use tidegate_model::signals::Signals;
 use tidegate_units::Rate;
 
@@ -48,7 +48,7 @@ impl Fits {
     pub(super) fn see(&mut self, signals: &Signals) {
         let seconds = period_s(signals);
         self.short_ago_s = self.short_ago_s.map(|ago| ago + seconds);
-        let cpu = fresh(signals.resource.cpu, signals);
+        let cpu = busy(&signals.resource, age_max(signals));
         let counts = fresh(signals.balance.counts, signals);
         let (Some(cpu), Some(counts)) = (cpu, counts) else {
             self.window.clear();
@@ -69,7 +69,7 @@ impl Fits {
         }
     }
 
-    /// The share of the CPU that all who ask would need, were they as the admitted are. Header rules
+    /// The share of the CPU, or of the thread that the server works in, that all who ask would need, were they as the admitted are. Header rules
     /// admit no more of them than their minimum, which is scaled here with the rest: too much, to the
     /// safe side.
     pub(super) fn cpu(&self) -> Option<f64> {
@@ -135,6 +135,15 @@ mod tests {
             assert!((fits.cpu().unwrap() - needed).abs() < 1e-9, "{name}");
             assert!((fits.rate().get() - rate).abs() < 1e-6, "{name}");
         }
+    }
+
+    /// On a machine with 16 CPUs a thread at 0.8 has no room for half as many again.
+    #[test]
+    fn a_server_with_one_thread_fits_in_that_thread() {
+        let mut one_thread = tick(Some(0.05), 90, 0, 60);
+        one_thread.resource.busiest_thread = Some(Reading::fresh(Share::new(0.8)));
+        let needed = after(50, &one_thread).cpu();
+        assert!(needed.is_some_and(|needed| (needed - 1.2).abs() < 1e-9), "{needed:?}");
     }
 
     #[test]

@@ -57,6 +57,26 @@ fn who_holds_the_workers_gets_a_limit_and_the_service_keeps_its_rate() {
 }
 
 #[test]
+fn idle_connections_that_hold_the_workers_are_told_and_nobody_gets_a_limit() {
+    let mut world = World::new(ONE);
+    world.tick(Some(50));
+    {
+        let mut memory = world.memory.lock().unwrap();
+        memory.idle = Some(300);
+        memory.sources = vec![source(0, 1, (300, 0))];
+    }
+    (0..5).for_each(|_| drop(world.tick(Some(50))));
+    assert!(!world.warns("KeepAliveTimeout"), "half a second may be one burst");
+    (0..20).for_each(|_| drop(world.tick(Some(50))));
+    assert!(world.warns("shop: idle connections") && world.warns("KeepAliveTimeout"));
+    assert!(!world.warns("silent connections"));
+    assert_eq!((written(&world), world.rate()), (vec![None], Some(50.0)));
+    world.memory.lock().unwrap().idle = None;
+    (0..200).for_each(|_| drop(world.tick(Some(50))));
+    assert!(!world.warns("KeepAliveTimeout"));
+}
+
+#[test]
 fn nobody_is_capped_where_nothing_is_short() {
     let mut world = World::new(ONE);
     world.memory.lock().unwrap().sources = vec![source(0, 1, (300, 300))];

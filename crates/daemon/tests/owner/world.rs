@@ -52,6 +52,8 @@ pub(crate) struct Memory {
     pub(crate) looks: Arc<AtomicU32>,
     /// So many silent connections hold the workers of every service.
     pub(crate) silent: Option<u64>,
+    /// So many connections that are idle after a response do.
+    pub(crate) idle: Option<u64>,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
@@ -243,12 +245,22 @@ impl Senses for FakeSenses {
             sensed.signals.queue.accept = Some(Reading::fresh(queue));
             sensed.signals.resource.cpu = Some(Reading::fresh(Share::new(0.02)));
         }
+        let idle = self.memory.lock().unwrap().idle;
+        if let Some(idle) = idle {
+            let queue = AcceptQueue { length: idle, limit: 2 * idle };
+            sensed.signals.time.silent = Some(Reading::fresh(0));
+            sensed.signals.time.waiting = Some(Reading::fresh(idle));
+            sensed.signals.time.open = Some(Reading::fresh(2 * idle));
+            sensed.signals.queue.accept = Some(Reading::fresh(queue));
+            sensed.signals.resource.cpu = Some(Reading::fresh(Share::new(0.02)));
+        }
+        let completed = u64::from(idle.is_some());
         sensed.signals.now = now;
         sensed.signals.balance.counts = self
             .offered
             .lock()
             .unwrap()
-            .map(|offered| Reading::fresh(Counts { offered, ..Counts::default() }));
+            .map(|offered| Reading::fresh(Counts { offered, completed, ..Counts::default() }));
         sensed.signals.buckets = self.offered.lock().unwrap().map(buckets).unwrap_or_default();
         sensed.defer_accept = *self.defer_accept.lock().unwrap();
         vec![sensed; self.services]

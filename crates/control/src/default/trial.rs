@@ -34,6 +34,9 @@ const TRIAL_FOLLOW: f64 = 0.15;
 const TRIAL_FAIL: f64 = 0.5 * TRIAL_RAISE;
 /// Deviations that make it clear before its end.
 const TRIAL_CLEAR: f64 = 3.0;
+/// Where times vary more than this many times as much as exponential ones, a trial is confirmed by its
+/// way back: what a few places complete in a second depends on who has them.
+const CONFIRM_VARIABILITY: f64 = 1.5;
 /// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 /// See [`TRIAL_PAUSE`].
@@ -58,11 +61,21 @@ impl Window {
     }
 }
 
+/// A trial that is on.
+#[derive(Clone, Copy, Debug)]
+struct On {
+    /// Jobs that it adds.
+    jobs: f64,
+    /// What completed before it.
+    low: Window,
+    /// What completed with them: they are taken away again, to confirm it.
+    high: Option<Window>,
+}
+
 /// The state of trials.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trial {
-    /// Jobs added while it lasts, and what completed before it.
-    on: Option<(f64, Window)>,
+    on: Option<On>,
     /// Seconds until the present state has had its effect: two response times.
     settle_s: f64,
     /// The present state.
@@ -73,7 +86,7 @@ pub(super) struct Trial {
 impl Trial {
     /// Jobs that it adds.
     pub(super) fn jobs(&self) -> f64 {
-        self.on.map_or(0.0, |(jobs, _)| jobs)
+        self.on.filter(|on| on.high.is_none()).map_or(0.0, |on| on.jobs)
     }
 
     /// Seconds and completions in the present state.
@@ -92,6 +105,12 @@ impl Trial {
         self.restart();
     }
 
+    /// Begins, or goes back, where responses take so many seconds.
+    fn begin(&mut self, on: On, response_s: f64) {
+        self.on = Some(on);
+        self.settle_s = (2.0 * response_s).min(TRIAL_SECONDS.1);
+    }
+
     /// Takes a tick.
     pub(super) fn see(&mut self, sums: &Sums) {
         if self.settle_s > 0.0 {
@@ -102,23 +121,21 @@ impl Trial {
             self.now.growth += sums.growth;
         }
     }
+}
 
-    /// Whether completions follow; `None`: not known yet. `variability` is the factor of the variance
-    /// over that of a Poisson process.
-    fn follows(&self, before: Window, (variability, span_s): (f64, f64)) -> Option<bool> {
-        let now = self.now;
-        let same = before.rate() * now.seconds;
-        let share = now.seconds / before.seconds;
-        let deviation = (variability * (now.completed + same * share)).sqrt();
-        let clear = TRIAL_CLEAR * deviation;
-        if now.completed - (1.0 + TRIAL_FOLLOW) * same >= clear {
-            return Some(true);
-        }
-        if (1.0 + TRIAL_FAIL) * same - now.completed >= clear {
-            return Some(false);
-        }
-        (now.seconds >= span_s).then(|| now.rate() >= before.rate() * (1.0 + TRIAL_FOLLOW))
+/// Whether more completes with more in flight; `None`: not known yet. `variability` is the factor of the
+/// variance over that of a Poisson process.
+fn follows(low: Window, high: Window, (variability, over): (f64, bool)) -> Option<bool> {
+    let same = low.rate() * high.seconds;
+    let share = high.seconds / low.seconds;
+    let clear = TRIAL_CLEAR * (variability * (high.completed + same * share)).sqrt();
+    if high.completed - (1.0 + TRIAL_FOLLOW) * same >= clear {
+        return Some(true);
     }
+    if (1.0 + TRIAL_FAIL) * same - high.completed >= clear {
+        return Some(false);
+    }
+    over.then(|| high.rate() >= low.rate() * (1.0 + TRIAL_FOLLOW))
 }
 
 impl Shed {
@@ -143,22 +160,26 @@ impl Shed {
                 let used_up = self.families.contains(&Family::Resource);
                 if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
                     let held = target.max(waiting);
-                    self.trial.on = Some((held * (1.0 + TRIAL_RAISE) - target, now));
-                    self.trial.settle_s = (2.0 * held / self.mu).min(TRIAL_SECONDS.1);
+                    let jobs = held * (1.0 + TRIAL_RAISE) - target;
+                    self.trial.begin(On { jobs, low: now, high: None }, held / self.mu);
                 }
             }
-            Some((jobs, before)) => {
-                let chance = (self.variability * self.each, within(TRIAL_COMPLETIONS));
-                let Some(follows) = self.trial.follows(before, chance) else { return };
+            Some(on) => {
+                let over = now.seconds >= within(TRIAL_COMPLETIONS);
+                let chance = (self.variability * self.each, over);
+                let (low, high) = on.high.map_or((on.low, now), |high| (now, high));
+                let Some(follows) = follows(low, high, chance) else { return };
                 self.trial.on = None;
                 if !telling {
                     // No result.
-                } else if follows {
-                    self.r0_s += jobs / self.mu;
-                    self.trial.pause_s = 0.0;
-                } else {
+                } else if !follows {
                     self.trial.pause_s =
                         (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TRIAL_PAUSE_MAX);
+                } else if on.high.is_none() && self.variability > CONFIRM_VARIABILITY {
+                    self.trial.begin(On { high: Some(now), ..on }, waiting / self.mu);
+                } else {
+                    self.r0_s += on.jobs / self.mu;
+                    self.trial.pause_s = 0.0;
                 }
             }
         }
@@ -175,8 +196,7 @@ mod tests {
     }
 
     fn follows(completed: f64, seconds: f64, variability: f64) -> Option<bool> {
-        let trial = Trial { now: window(seconds, completed), ..Trial::default() };
-        trial.follows(window(1.0, 64.0), (variability, 8.0))
+        super::follows(window(1.0, 64.0), window(seconds, completed), (variability, seconds >= 8.0))
     }
 
     #[test]

@@ -134,6 +134,7 @@ impl Kernel {
                 waiting_max: said.limit_in_flight(),
                 accept_queue_max_q10: said.accept_queue_max_q10,
                 source_max: (said.source_max > 0).then_some(said.source_max),
+                min_rate: said.min_rate(),
             })
             .collect();
         self.plane.set_limits(&limits, 1).unwrap();
@@ -158,7 +159,8 @@ impl Kernel {
         self.plane.release(setup.released).unwrap();
         self.refresh(setup);
         self.counts = self.counted();
-        let by_frame = setup.services.iter().any(|service| service.refused_before);
+        let by_frame = |service: &Service| service.refused_before || service.min_rate_us > 0;
+        let by_frame = setup.services.iter().any(by_frame);
         self.untouched = (!by_frame && setup.answers_left.is_none()).then(|| setup.clone());
     }
 

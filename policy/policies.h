@@ -13,6 +13,7 @@
 #include "algo/fresh_first.h"
 #include "algo/token_bucket.h"
 #include "chain/in_flight.h"
+#include "chain/min_rate.h"
 #include "chain/senders.h"
 
 #define TG_POLICY(number, name, text) TG_POLICY_##name = number,

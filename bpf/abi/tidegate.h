@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 10
+#define TG_ABI_VERSION 11
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -154,15 +154,17 @@ struct tg_limits {
 	__u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
 	struct tg_in_flight in_flight;
 	__u32 source_max;		/* of held connections; 0: no limit */
+	__u32 min_rate_us;		/* the least rate: one in so long */
+	__u32 pad;
 	struct tg_params params;
 };
-TG_ASSERT(sizeof(struct tg_limits) == 184);
+TG_ASSERT(sizeof(struct tg_limits) == 192);
 
 /* Lock, counts and bucket share one cache line; what follows has its own. */
 struct tg_locked_state {
 	struct bpf_spin_lock lock;
 	__u32 tight;		/* the limit in flight; not under the lock */
-	__u32 pad[2];
+	__u64 min_rate_ns;	/* the least rate; neither */
 	struct tg_state state;
 };
 TG_ASSERT(sizeof(struct tg_locked_state) % 64 == 0);

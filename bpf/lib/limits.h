@@ -3,8 +3,9 @@
  * The chain of limits: silent connections of the source, accept queue,
  * connections that wait for an answer, policy. The first refusal gives the
  * reason; the policy, which takes tokens, is asked last, so tokens are taken only
- * if all admit. What a token costs in a flood of spoofed senders is said before
- * it, and charged after it (policy/chain/senders.h).
+ * if all admit. One in an interval passes the two in the middle when they are
+ * full (policy/chain/min_rate.h). What a token costs in a flood of spoofed senders
+ * is said before it, and charged after it (policy/chain/senders.h).
  */
 #ifndef TG_LIMITS_H
 #define TG_LIMITS_H
@@ -97,6 +98,25 @@ static __always_inline __u8 tg_limits_first(const struct tg_limits *limits,
 }
 
 /*
+ * 1: the least rate admits past the limit that refuses. That on a source is about who
+ * comes, not about how many. Nor past a queue in which the stack has no place left: it
+ * would drop the SYN, and the interval would be lost.
+ */
+static __always_inline int tg_limits_min_rate(const struct tg_limits *limits,
+					      struct tg_locked_state *state,
+					      const struct tg_ask *ask,
+					      __u8 reason)
+{
+	const struct tg_queue *queue = &ask->queue;
+
+	if (reason == TG_REASON_SOURCE ||
+	    (queue->known && queue->length > queue->limit))
+		return 0;
+	return tg_min_rate_admits(limits->min_rate_us, &state->min_rate_ns,
+				  ask->event.now_ns);
+}
+
+/*
  * 1: the source may open no more connections; -1: there are no limits to look
  * at. Asked before the others, and not by them: their stack is deep.
  */
@@ -144,7 +164,7 @@ __noinline int tg_limits_before(struct tg_ask *ask)
 	if (senders)
 		tg_senders_weigh(senders, &ask->event);
 	reason = tg_limits_first(limits, state, ask);
-	if (!reason)
+	if (!reason || tg_limits_min_rate(limits, state, ask, reason))
 		return 0;
 	ask->verdict = tg_verdict(limits->flags & TG_LIMITS_REJECT ?
 				  TG_REJECT : TG_DROP, reason);

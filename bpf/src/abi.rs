@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 10;
+pub const ABI_VERSION: u32 = 11;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -70,7 +70,7 @@ pub(crate) const SOURCE_OPEN: u64 = (1 << SOURCE_OPEN_BITS) - 1;
 pub(crate) const FLIGHTS_SIZE: usize = 32;
 /// Bytes of `struct tg_locked_state` before the state of the policy.
 pub(crate) const STATE_AT: usize = 16;
-pub(crate) const LIMITS_SIZE: usize = 40 + 144;
+pub(crate) const LIMITS_SIZE: usize = 48 + 144;
 
 /// Plain data that the kernel shares.
 ///
@@ -146,8 +146,8 @@ plain! {
     /// Head of `struct tg_limits`; the policy's parameters follow.
     struct LimitsHead {
         generation: u64, flags: u32, accept_queue_max_q10: u32, in_flight: [u32; 5],
-        source_max: u32,
-    } = 40;
+        source_max: u32, min_rate_us: u32, pad: u32,
+    } = 48;
     /// Totals of a service on one CPU, without its histograms.
     struct TotalsHead {
         offered: u64, repeated: u64, admitted: u64, refused: u64,

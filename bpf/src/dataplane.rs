@@ -451,6 +451,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
                 waiting_max: None,
                 accept_queue_max_q10: 0,
                 source_max: None,
+                min_rate: None,
             })
             .collect();
         core.set_limits(&none, core.generation() + 1)?;
@@ -501,6 +502,7 @@ mod tests {
             waiting_max: Some(InFlight::up_to(7)),
             accept_queue_max_q10: 0,
             source_max: Some(9),
+            min_rate: None,
         };
         core.set_limits(&[limits], 40).unwrap();
         let clock = ManualClock::default();

@@ -6,7 +6,7 @@ use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan};
 use tidegate_model::SERVICES_MAX;
-use tidegate_policy::{Action, InFlight, Params};
+use tidegate_policy::{Action, InFlight, MinRate, Params};
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,9 @@ pub struct ServiceParams {
     /// Connections that a source may hold, silent or slow, before it opens no more; `None`: no
     /// limit.
     pub source_max: Option<u32>,
+    /// So many pass the limit in flight and the one on the accept queue, even if they are full; `None`:
+    /// nobody does.
+    pub min_rate: Option<MinRate>,
 }
 
 /// One entry as the kernel has it.
@@ -37,6 +40,7 @@ struct LimitsHeadFields {
     accept_queue_max_q10: u32,
     in_flight: [u32; 5],
     source_max: u32,
+    min_rate_us: u32,
 }
 
 /// What is in force.
@@ -62,6 +66,7 @@ impl Limits {
                 accept_queue_max_q10: head.accept_queue_max_q10,
                 in_flight: [head.in_flight[0], 0, 0, 0, 0],
                 source_max: head.source_max,
+                min_rate_us: head.min_rate_us,
             };
             entry.params = value[size_of::<LimitsHead>()..].to_vec();
         }
@@ -115,6 +120,7 @@ impl Limits {
             let InFlight { max, low, rest, silent, asks } = service.waiting_max.unwrap_or_default();
             entry.head.in_flight = [max, low, rest, silent, asks];
             entry.head.source_max = service.source_max.map_or(0, |max| max.max(1));
+            entry.head.min_rate_us = service.min_rate.map_or(0, MinRate::interval_us);
         }
     }
 
@@ -127,6 +133,8 @@ impl Limits {
                 accept_queue_max_q10: entry.head.accept_queue_max_q10,
                 in_flight: entry.head.in_flight,
                 source_max: entry.head.source_max,
+                min_rate_us: entry.head.min_rate_us,
+                pad: 0,
             };
             let mut value = head.bytes().to_vec();
             value.extend_from_slice(&entry.params);

@@ -61,11 +61,13 @@ const TIME_WAIT: [Canary; 6] = [
     ("bpf/lib/options.h", "o->at += length;", "o->at++;"),
 ];
 
-const CHAIN: [Canary; 14] = [
+const CHAIN: [Canary; 16] = [
     ("bpf/lib/limits.h", ">= share;", "> share;"),
     ("policy/chain/in_flight.h", "count >= (was", "count > (was"),
     ("policy/chain/in_flight.h", "l->asks >> TG_ASKS_SHIFT", "1024 >> TG_ASKS_SHIFT"),
     ("policy/chain/in_flight.h", "tg_min(pending, most)", "pending"),
+    ("policy/chain/min_rate.h", ">= interval_ns", "< interval_ns"),
+    ("bpf/lib/limits.h", "|| tg_limits_min_rate(limits, state, ask, reason)", ""),
     ("bpf/lib/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
     ("bpf/abi/tidegate.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
     ("bpf/lib/judge.h", "if (c->view.released)", "if (0)"),

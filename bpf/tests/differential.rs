@@ -62,6 +62,15 @@ impl Throw {
         Self { frame, socket, loopback: dice.one_in(8), dice: dice.u32() as u16 }
     }
 
+    /// Meets a listener whose queue is all but full, full, or above its limit: there the stack has no
+    /// place.
+    fn crowded(mut self, dice: &mut Dice) -> Self {
+        if let Socket::Listener { length, limit } = &mut self.socket {
+            *length = *limit - 1 + dice.below(3) as u32;
+        }
+        self
+    }
+
     /// Meets a socket in TIME_WAIT whose memory is close to what the frame says.
     fn waiting(mut self, dice: &mut Dice) -> Self {
         let listener = match self.socket {
@@ -136,6 +145,9 @@ impl Model {
             && let Some(limit) = &mut service.limit
         {
             limit.used += 1;
+        }
+        if decision.took_min_rate {
+            service.min_rate_ago = 0;
         }
         if decision.took_answer
             && let Some(left) = &mut self.setup.answers_left
@@ -227,6 +239,9 @@ fn the_native_build_and_the_reference_agree() {
                     native.use_tokens(service, used);
                 }
                 let mut throw = Throw::new(&mut dice);
+                if dice.one_in(3) {
+                    throw = throw.crowded(&mut dice);
+                }
                 if dice.one_in(4) {
                     throw = throw.waiting(&mut dice);
                 }

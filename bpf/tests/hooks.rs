@@ -98,6 +98,7 @@ fn a_syn_beyond_the_rate_is_answered_and_shadow_release_and_lease_let_it_pass() 
             waiting_max: None,
             accept_queue_max_q10: 0,
             source_max: None,
+            min_rate: None,
         };
         plane.set_limits(&[limits], 7).unwrap();
         assert_eq!(outcome(&plane, 2), Outcome::Pass, "the one token");
@@ -151,6 +152,7 @@ fn between_three_and_ten_seconds_a_refusal_is_executed_with_falling_probability(
         waiting_max: None,
         accept_queue_max_q10: 0,
         source_max: None,
+        min_rate: None,
     };
     plane.set_limits(&[limits], 7).unwrap();
     plane.run(TestHook::Xdp, &syn(0)).unwrap();
@@ -186,6 +188,7 @@ fn the_kernel_and_the_native_build_give_the_same_verdicts() {
                 waiting_max: None,
                 accept_queue_max_q10: 0,
                 source_max: None,
+                min_rate: None,
             }],
             2,
         )

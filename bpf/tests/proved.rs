@@ -324,6 +324,7 @@ fn the_hooks_in_the_kernel_tell_the_known() {
                 waiting_max: None,
                 accept_queue_max_q10: 0,
                 source_max: None,
+                min_rate: None,
             };
             plane.set_limits(&[limits], 1).unwrap();
             plane.heartbeat().unwrap();

@@ -7,7 +7,7 @@ use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{
     Class, Interface, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
 };
-use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy, Reason, VerdictKind};
+use tidegate_policy::{Action, BucketSpec, InFlight, MinRate, Params, Policy, Reason, VerdictKind};
 use tidegate_units::{Nanos, Rate};
 
 const CLIENT: [u8; 4] = [198, 51, 100, 7];
@@ -32,7 +32,14 @@ fn limits(service: usize, burst: u32, reserve: [u32; 8]) -> ServiceParams {
     let mut spec = BucketSpec::new(Rate::per_second(0.001), burst, Action::Drop);
     spec.reserve = reserve;
     let params = Params::token_bucket(&spec).unwrap();
-    ServiceParams { service, params, waiting_max: None, accept_queue_max_q10: 0, source_max: None }
+    ServiceParams {
+        service,
+        params,
+        waiting_max: None,
+        accept_queue_max_q10: 0,
+        source_max: None,
+        min_rate: None,
+    }
 }
 
 /// A TCP segment to or from 192.0.2.10.
@@ -248,6 +255,40 @@ fn waiting_connections_bound_what_is_admitted() {
     assert_eq!((totals.waiting, totals.admitted, totals.refused), (3, 3, 2));
     let counts = plane.counts().unwrap();
     assert!(counts.iter().any(|c| c.reason == Reason::Waiting && c.count == 2), "{counts:?}");
+}
+
+/// It never comes back: from here on the limit is full. One an interval is admitted all the same, and
+/// the policy is asked about it.
+#[test]
+fn a_full_limit_admits_at_the_least_rate() {
+    let mut plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
+    let mut limit = limits(0, 3, [0; 8]);
+    limit.waiting_max = Some(InFlight::up_to(1));
+    let every = |seconds: f64| Some(MinRate::per(Rate::per_second(1.0 / seconds)));
+    plane.set_limits(&[limit.clone()], 2).unwrap();
+    let admitted = |plane: &TestPlane| plane.totals(0).unwrap().admitted;
+    (1..=5).for_each(|port| open(&plane, port));
+    assert_eq!(admitted(&plane), 1, "no least rate");
+    // an interval since the machine has started
+    limit.min_rate = every(1e-3);
+    plane.set_limits(&[limit.clone()], 3).unwrap();
+    open(&plane, 6);
+    assert_eq!(admitted(&plane), 2);
+    // other limits do not change when that was
+    limit.min_rate = every(3600.0);
+    plane.set_limits(&[limit.clone()], 4).unwrap();
+    (7..=11).for_each(|port| open(&plane, port));
+    assert_eq!(admitted(&plane), 2, "once an interval");
+    limit.min_rate = every(1e-6);
+    plane.set_limits(&[limit], 5).unwrap();
+    (12..=16).for_each(|port| open(&plane, port));
+    let totals = plane.totals(0).unwrap();
+    assert_eq!((totals.waiting, totals.admitted), (3, 3), "as many as there are tokens");
+    let refused = |reason| {
+        let counts = plane.counts().unwrap();
+        counts.iter().filter(|count| count.reason == reason).map(|count| count.count).sum::<u64>()
+    };
+    assert_eq!((refused(Reason::Waiting), refused(Reason::Rate)), (9, 4));
 }
 
 /// A RST of the client ends its connection.

@@ -156,6 +156,7 @@ fn one_address_that_comes_again_through_time_wait_is_policed_like_any_other() {
             waiting_max: None,
             accept_queue_max_q10: 0,
             source_max: None,
+            min_rate: None,
         };
         dataplane.set_limits(&[limits], 2).unwrap();
         dataplane.heartbeat().unwrap();

@@ -125,6 +125,7 @@ static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 	limits->in_flight.low = head->waiting >> 6;
 	limits->in_flight.rest = head->socket >> 6;
 	limits->in_flight.asks = head->queue_share * 4;
+	limits->min_rate_us = head->queue_share & 3;
 	/* every policy's parameters and state begin with its bucket */
 	fuzz_bucket(&params->u.token_bucket.bucket);
 	if (params->policy == TG_POLICY_token_bucket)

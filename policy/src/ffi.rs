@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C structures as Rust sees them, and the one call. With senders.rs and
-//! in_flight.rs the only unsafe code here.
+//! The C structures as Rust sees them, and the one call. With senders.rs,
+//! in_flight.rs and min_rate.rs the only unsafe code here.
 #![allow(unsafe_code, reason = "the policies are C")]
 
 use crate::{Policy, Reason};

@@ -17,11 +17,13 @@
 
 mod ffi;
 mod in_flight;
+mod min_rate;
 mod params;
 mod senders;
 
 pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
 pub use in_flight::InFlight;
+pub use min_rate::MinRate;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
 pub use senders::{Noted, Senders, refused};
 

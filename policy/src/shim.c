@@ -19,6 +19,7 @@ int tg_native_refused(const struct tg_params *p, struct tg_state *s,
 size_t tg_native_senders_size(void);
 int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 		   long long waiting, long long silent);
+int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
 size_t tg_native_layout(size_t index);
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
@@ -58,6 +59,11 @@ int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 		   long long waiting, long long silent)
 {
 	return tg_in_flight_full(l, tight, waiting, silent);
+}
+
+int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns)
+{
+	return tg_min_rate_admits(interval_us, at_ns, now_ns);
 }
 
 size_t tg_native_senders_size(void)

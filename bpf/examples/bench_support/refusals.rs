@@ -169,6 +169,7 @@ fn ours(arena: &Arena, action: Action) -> Result<Refuser> {
         waiting_max: None,
         accept_queue_max_q10: 0,
         source_max: None,
+        min_rate: None,
     };
     plane.set_limits(&[limits], 1)?;
     let kind = if action == Action::Drop { VerdictKind::Drop } else { VerdictKind::Reject };

@@ -235,6 +235,7 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         waiting_max: None,
         accept_queue_max_q10: 0,
         source_max: None,
+        min_rate: None,
     };
     Ok((0..SERVICES_MAX).map(limit).collect())
 }

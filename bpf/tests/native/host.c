@@ -123,10 +123,12 @@ static void host_limits(struct host_bytes *b)
 	limits->accept_queue_max_q10 = host_u32(b);
 	host_get(b, &limits->in_flight, sizeof(limits->in_flight));
 	limits->source_max = host_u32(b);
+	limits->min_rate_us = host_u32(b);
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
 	gauges->silent = host_u64(b);
 	state->tight = host_u32(b);
+	state->min_rate_ns = host_u64(b);
 	/* every policy's state begins with its bucket */
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 	state->state.u.token_bucket.bucket.then_ns = native.now_ns;

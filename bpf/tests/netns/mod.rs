@@ -205,6 +205,7 @@ pub(crate) fn one_token(action: Action) -> ServiceParams {
         waiting_max: None,
         accept_queue_max_q10: 0,
         source_max: None,
+        min_rate: None,
     }
 }
 

@@ -627,11 +627,12 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
     out.extend_from_slice(&[b'm', index]);
     push(out, &[u32::from(service.shadow) | action, service.accept_queue_max_q10]);
     push(out, &words_of(service.limit_in_flight()));
-    push(out, &[service.source_max]);
+    push(out, &[service.source_max, service.min_rate_us]);
     out.extend_from_slice(params(service).as_bytes());
     out.extend_from_slice(&service.waiting.to_le_bytes());
     out.extend_from_slice(&service.silent.to_le_bytes());
     push(out, &[u32::from(service.tight)]);
+    out.extend_from_slice(&(NOW - service.min_rate_ago).to_le_bytes());
     let used = service.limit.as_ref().map_or(0, |limit| limit.used);
     out.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
 }

@@ -134,6 +134,7 @@ impl Kernel {
                 waiting_max: said.limit_in_flight(),
                 accept_queue_max_q10: said.accept_queue_max_q10,
                 source_max: (said.source_max > 0).then_some(said.source_max),
+                min_rate: said.min_rate(),
             })
             .collect();
         self.plane.set_limits(&limits, 1).unwrap();
@@ -158,7 +159,8 @@ impl Kernel {
         self.plane.release(setup.released).unwrap();
         self.refresh(setup);
         self.counts = self.counted();
-        let by_frame = setup.services.iter().any(|service| service.refused_before);
+        let by_frame = |service: &Service| service.refused_before || service.min_rate_us > 0;
+        let by_frame = setup.services.iter().any(by_frame);
         self.untouched = (!by_frame && setup.answers_left.is_none()).then(|| setup.clone());
     }
 
@@ -226,6 +228,8 @@ impl Kernel {
         let Some(std::net::IpAddr::V4(to)) = at.addr else { panic!("{at}: no IPv4 address") };
         let from = [203, 0, 113, 9];
         let syn = eth().ipv4().from4(from).to4(to.octets()).tcp(1, at.port).syn().bytes();
+        // A hook that is loaded only for the case takes as long as an answer to come back.
+        self.plane.load_tcx().unwrap();
         for _ in 0..(setup.answers / 4).max(1) {
             self.plane.run(TestHook::Xdp, &syn).unwrap();
         }

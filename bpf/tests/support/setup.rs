@@ -4,7 +4,8 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use tidegate_policy::{Action, InFlight, Policy};
+use tidegate_policy::{Action, InFlight, MinRate, Policy};
+use tidegate_units::Rate;
 
 pub const SECOND: u64 = 1_000_000_000;
 /// Answers per second and CPU where a case says nothing: so many that the cap is never met by
@@ -97,6 +98,10 @@ pub struct Service {
     pub source_max: u32,
     /// In 1/1024 of the backlog; 0: never.
     pub accept_queue_max_q10: u32,
+    /// One in so many microseconds passes these two when they are full (0: nobody), and how many
+    /// nanoseconds ago the last one did.
+    pub min_rate_us: u32,
+    pub min_rate_ago: u64,
     /// How far ahead abacus may borrow, in seconds.
     pub abacus_window: u16,
     /// Whether this very SYN was refused just before.
@@ -153,6 +158,8 @@ fn service(name: &'static str, at: &[&str]) -> Service {
         asks_q10: 0,
         source_max: 0,
         accept_queue_max_q10: 0,
+        min_rate_us: 0,
+        min_rate_ago: super::native::NOW,
         abacus_window: 45,
         refused_before: false,
     }
@@ -239,6 +246,11 @@ impl Setup {
 
     pub fn accept_queue_max(self, q10: u32) -> Self {
         self.each(|service| service.accept_queue_max_q10 = q10)
+    }
+
+    /// One in so many microseconds is admitted past a full limit, and none was yet.
+    pub fn min_rate(self, interval_us: u32) -> Self {
+        self.each(|service| service.min_rate_us = interval_us)
     }
 
     pub fn abacus(self, window: u16) -> Self {
@@ -353,6 +365,12 @@ impl Service {
         })
     }
 
+    /// The least rate, as the dataplane takes it.
+    pub fn min_rate(&self) -> Option<MinRate> {
+        let per_second = 1e6 / f64::from(self.min_rate_us);
+        (self.min_rate_us > 0).then(|| MinRate::per(Rate::per_second(per_second)))
+    }
+
     /// Whether its policy borrows from later.
     pub fn is_abacus(&self) -> bool {
         [Policy::Abacus, Policy::AbacusExact, Policy::AbacusLearned].contains(&self.policy)
@@ -394,6 +412,8 @@ impl Service {
         );
         let queue = self.accept_queue_max_q10;
         say(queue > 0, format!("accept queue up to {queue}/1024"));
+        let (every, ago) = (self.min_rate_us, self.min_rate_ago);
+        say(every > 0, format!("one in {every} us at least, the last {ago} ns ago"));
         say(self.is_abacus(), format!("window {} s", self.abacus_window));
         say(self.refused_before, "this SYN was refused before".into());
         for class in &self.classes {

@@ -63,6 +63,10 @@ fn limits(service: &mut Service, dice: &mut Dice, exact_clock: bool) {
     if dice.one_in(4) {
         service.accept_queue_max_q10 = *dice.pick(&[1, 512, 768, 769, 1024]);
     }
+    if exact_clock && dice.one_in(2) {
+        service.min_rate_us = 1 + dice.below(3) as u32;
+        service.min_rate_ago = (dice.below(5) as u64 * 1000).saturating_sub(dice.below(2) as u64);
+    }
     if dice.one_in(12) {
         return;
     }

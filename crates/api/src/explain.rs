@@ -215,6 +215,13 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
     if let Some(most) = limits.waiting_max {
         words.push(format!("{name}: at most {most} connections may wait for an answer."));
     }
+    if let (Some(rate), true) = (limits.min_rate, limits.counts_who_is_there()) {
+        let every = Nanos::from_secs_f64(1.0 / rate.get());
+        words.push(format!(
+            "{name}: one connection in {every} is admitted even if as many wait as may, or the \
+             accept queue is at its limit."
+        ));
+    }
     if let Some(most) = limits.source_max {
         words.push(format!(
             "{name}: a source with {most} silent or slow connections opens no more, unless its \

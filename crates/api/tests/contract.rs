@@ -45,6 +45,7 @@ fn snapshot() -> Snapshot {
         rate: Some(Rate::per_second(187.25)),
         burst: 20,
         waiting_max: Some(150),
+        min_rate: Some(Rate::per_second(0.1)),
         why,
         ..ServiceLimits::default()
     };
@@ -194,11 +195,13 @@ fn an_explanation_says_class_limit_reason_and_signal() {
     let found = explain(&known, "198.51.100.70".parse().unwrap(), None);
     assert_eq!(found.samples.len(), SAMPLES_MAX);
     assert_eq!(
-        found.words[..5],
+        found.words[..6],
         [
             "shop (enforce): class crawler, priority 5, by its source in 198.51.100.64/26.",
             "shop: new work is limited to 187.2/s, bursts of 20.",
             "shop: at most 150 connections may wait for an answer.",
+            "shop: one connection in 10.00 s is admitted even if as many wait as may, or the accept queue \
+             is at its limit.",
             "shop: resource and queue agree: CPU 100 %, accept queue 511 of 511.",
             "1.00 s ago [::ffff:198.51.100.70]:4001 to shop, class default: reject for rate: text of rate.",
         ]

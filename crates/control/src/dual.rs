@@ -299,6 +299,7 @@ impl Dual {
         ServiceLimits {
             burst: 1,
             waiting_max: self.fence,
+            min_rate: limits.min_rate,
             why: limits.why,
             ..ServiceLimits::default()
         }

@@ -384,7 +384,8 @@ struct Guard(Option<u64>);
 
 impl Controller for Guard {
     fn tick(&mut self, _: &Signals, _: Mode) -> ServiceLimits {
-        ServiceLimits { waiting_max: self.0, ..ServiceLimits::default() }
+        let min_rate = Some(Rate::per_second(0.1));
+        ServiceLimits { waiting_max: self.0, min_rate, ..ServiceLimits::default() }
     }
 }
 
@@ -403,6 +404,7 @@ fn the_fence_is_told_while_syn_policing_sleeps() {
         let mut dual = Dual::new(vec![rules], Box::new(Guard(guard)), Interaction::Released);
         let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
         assert_eq!((limits.rate, limits.waiting_max), (None, fence));
+        assert_eq!(limits.min_rate.map(Rate::get), Some(0.1), "the fence, too, is passed at it");
         assert!(limits.why.text.starts_with(told), "{}", limits.why.text);
     }
 }

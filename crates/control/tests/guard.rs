@@ -78,3 +78,31 @@ fn polls_that_outlast_the_table_are_not_lost() {
         assert!(limits.rate.is_none() && limits.waiting_max.is_none());
     }
 }
+
+/// Past the guard, the ceiling and the accept queue's limit one in ten objectives is admitted, and at
+/// most one a second.
+#[test]
+fn one_in_ten_objectives_is_admitted_calm_or_not() {
+    for (objective_ms, least) in
+        [(10, 1.0), (100, 1.0), (200, 0.5), (1000, 0.1), (60_000, 1.0 / 600.0)]
+    {
+        let spec = DefaultSpec { objective: Nanos::from_millis(objective_ms) };
+        let mut controller = DefaultController::new(spec);
+        let mut tick = |now: u64, offered: u64, waiting: u64, cpu: f64| {
+            let mut signals = tick(now, Some(Reading::fresh(Share::new(cpu))));
+            let counts = Counts { offered, admitted: offered, completed: 20, ..Counts::default() };
+            signals.balance.counts = Some(Reading::fresh(counts));
+            signals.time.waiting = Some(Reading::fresh(waiting));
+            controller.tick(&signals, Mode::Enforce)
+        };
+        let calm = (1..=200).map(|now| tick(now, 20, 1, 0.25)).last().unwrap();
+        assert!(!calm.why.shedding && calm.waiting_max.is_some(), "{}", calm.why.text);
+        let mut crowd = (201..400).map(|now| tick(now, 60, 40 * (now - 200), 1.0));
+        let shed = crowd.find(|limits| limits.why.shedding).expect("an alarm");
+        assert!(shed.waiting_max.is_some() && shed.accept_queue_max_q10 > 0);
+        for limits in [calm, shed] {
+            let rate = limits.min_rate.expect("a least rate").get();
+            assert!((rate / least - 1.0).abs() < 1e-9, "{rate} of {least}, {objective_ms} ms");
+        }
+    }
+}

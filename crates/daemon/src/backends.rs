@@ -255,6 +255,7 @@ fn sum(parts: Vec<(&str, ServiceLimits)>) -> ServiceLimits {
         total.waiting_max =
             total.waiting_max.zip(part.waiting_max).map(|(a, b)| a.saturating_add(b));
         total.plain_waiting();
+        total.min_rate = both(total.min_rate, part.min_rate);
         for (bucket, more) in total.buckets.iter_mut().zip(&part.buckets) {
             add(bucket, more);
         }

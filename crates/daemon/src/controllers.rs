@@ -53,7 +53,7 @@ pub(crate) fn bounds(control: &ControlConfig) -> Bounds {
     }
 }
 
-/// The operator's floor and ceiling around a controller.
+/// The operator's floor and ceiling around a controller. The floor is the least rate of the limits, too.
 struct Between {
     inner: Box<dyn Controller>,
     floor: Option<Rate>,
@@ -76,6 +76,7 @@ impl Controller for Between {
         {
             limits.rate = Some(floor);
         }
+        limits.min_rate = self.floor.or(limits.min_rate);
         if let Some(ceiling) = self.ceiling
             && limits.rate.is_none_or(|rate| rate > ceiling)
         {
@@ -190,6 +191,26 @@ mod tests {
             let limits = controller.tick(&signals, Mode::Enforce);
             assert_eq!(limits.rate.map(Rate::get), rate, "{control}");
             assert_eq!(controller.idle_below().map(Share::get), idle_below, "{control}");
+        }
+    }
+
+    /// Limits that count who is there are passed at the operator's floor, or the controller's own.
+    #[test]
+    fn the_floor_is_the_least_rate_past_full_limits() {
+        for (control, least) in [
+            ("{name: default}", Some(0.1)),
+            ("{name: default, floor: 20}", Some(20.0)),
+            ("{name: syn, floor: 20}", Some(20.0)),
+            ("{name: syn}", None),
+            ("{name: fixed, rate: 5}", None),
+        ] {
+            let mut controller = make(&service(control));
+            let mut signals =
+                Signals { period: tidegate_units::Nanos::SECOND, ..Signals::default() };
+            signals.balance.counts = Some(Reading::fresh(Counts::default()));
+            signals.time.waiting = Some(Reading::fresh(0));
+            let limits = controller.tick(&signals, Mode::Enforce);
+            assert_eq!(limits.min_rate.map(Rate::get), least, "{control}");
         }
     }
 

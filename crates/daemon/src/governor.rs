@@ -325,6 +325,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
         && (a.waiting_max, a.waiting_low, a.pending) == (b.waiting_max, b.waiting_low, b.pending)
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
         && a.source_max == b.source_max
+        && a.min_rate == b.min_rate
         && a.reserve == b.reserve
         && a.buckets.len() == b.buckets.len()
         && a.buckets.iter().zip(&b.buckets).all(bucket)

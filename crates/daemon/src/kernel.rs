@@ -12,7 +12,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, InFlight, Params, Policy,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, InFlight, MinRate, Params,
+    Policy,
 };
 use tidegate_bpf::{
     AttachMode, Attached, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed,
@@ -389,6 +390,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                 waiting_max: in_flight(limits),
                 accept_queue_max_q10: limits.accept_queue_max_q10,
                 source_max: limits.source_max,
+                min_rate: limits.min_rate.map(MinRate::per),
             },
             Err(error) => {
                 refused.push((config.name.clone(), error.0));
@@ -398,6 +400,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                     waiting_max: None,
                     accept_queue_max_q10: 0,
                     source_max: None,
+                    min_rate: None,
                 }
             }
         };
@@ -472,6 +475,7 @@ mod tests {
             burst: 3,
             waiting_max,
             accept_queue_max_q10: 900,
+            min_rate: Some(Rate::per_second(0.5)),
             ..ServiceLimits::default()
         };
         let limits = Limits { generation: 4, services: vec![decided(Some(7)), decided(None)] };
@@ -484,10 +488,12 @@ mod tests {
             waiting_max: None,
             accept_queue_max_q10: 0,
             source_max: None,
+            min_rate: None,
         };
         assert_eq!(all[0], nothing, "everything passes");
         assert_eq!(all[1].params, params(&config.services[1], &limits.services[1]).unwrap());
         assert_eq!(all[1].accept_queue_max_q10, 900);
+        assert_eq!(all[1].min_rate.map(MinRate::interval_us), Some(2_000_000));
     }
 
     #[test]

@@ -36,6 +36,10 @@ pub struct ServiceLimits {
     /// limit. Sources whose exchanges complete have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_max: Option<u32>,
+    /// Connections per second that are admitted even if the limit on those that wait or the one on the
+    /// accept queue is full; the rate holds for them, too. `None` admits none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<Rate>,
     /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
     pub reserve: [u32; PRIORITIES],
     /// Why: what `explain` and `status` show.
@@ -77,6 +81,12 @@ impl ServiceLimits {
     /// The limit in flight again as a plain one: one level, and only those that wait count.
     pub fn plain_waiting(&mut self) {
         (self.waiting_low, self.pending) = (None, Pending::default());
+    }
+
+    /// Whether there is a limit that [`Self::min_rate`] goes past.
+    #[must_use]
+    pub const fn counts_who_is_there(&self) -> bool {
+        self.waiting_max.is_some() || self.accept_queue_max_q10 > 0
     }
 
     /// Takes back what is tighter than `before`, buckets apart: what a controller decides that has

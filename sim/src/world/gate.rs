@@ -3,13 +3,14 @@
 //! counts; only the packets are missing.
 
 use super::answers::{AnswerCaps, Answers};
+use std::sync::atomic::AtomicU64;
 use tidegate_control::Mode;
 use tidegate_model::limits::{Pending, ServiceLimits};
 use tidegate_model::signals::ConnectionCounts;
 use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_policy::{
-    Action, BucketSpec, Event, InFlight, Noted, Params, Policy, Senders, State, VerdictKind, admit,
-    refused,
+    Action, BucketSpec, Event, InFlight, MinRate, Noted, Params, Policy, Senders, State,
+    VerdictKind, admit, refused,
 };
 use tidegate_units::Nanos;
 
@@ -91,6 +92,8 @@ pub struct Gate {
     limits: ServiceLimits,
     /// The limit in flight, and its state.
     in_flight: (InFlight, u32),
+    /// The least rate past it and the accept queue's, and its state.
+    min_rate: (MinRate, AtomicU64),
     params: Params,
     state: State,
     senders: Senders,
@@ -106,6 +109,7 @@ impl Gate {
             answers: spec.answers.map(Answers::new),
             limits: ServiceLimits::default(),
             in_flight: Default::default(),
+            min_rate: Default::default(),
             params: Params::no_limit(spec.policy),
             state: State::fresh(),
             senders: Senders::default(),
@@ -126,18 +130,24 @@ impl Gate {
         self.in_flight.0 = limits.waiting_max.map_or_else(InFlight::default, |max| {
             InFlight::up_to(max).tight(low).counting(silent, asks_q10)
         });
+        self.min_rate.0 = limits.min_rate.map_or_else(MinRate::default, MinRate::per);
         self.limits = limits;
         Ok(())
     }
 
-    /// Judges a SYN: accept queue, then waiting, then the policy.
+    /// Judges a SYN: accept queue, then waiting, then the policy. One in an interval passes the first
+    /// two even if they are full, unless the stack has no place.
     pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
         self.totals.offered += 1;
         self.noted = Noted::default();
         let Syn { key, priority, source } = syn;
         let mut event = Event { now_ns: now.0, key, priority, ..Event::default() };
         let flood = self.senders.weigh(&mut event);
-        let verdict = if self.full(queue) { self.limited(&event) } else { self.ask(&event) };
+        let verdict = if self.full(queue) && !self.passes(now, queue) {
+            self.limited(&event)
+        } else {
+            self.ask(&event)
+        };
         let refused = verdict != Gated::Passed;
         self.totals.refused += u64::from(refused);
         if refused && self.spec.mode == Mode::Enforce {
@@ -153,6 +163,11 @@ impl Gate {
             share > 0 && queue.length as u64 * 1024 >= queue.limit as u64 * u64::from(share);
         let (limit, tight) = &mut self.in_flight;
         queue_full || limit.full(tight, self.totals.waiting, self.totals.silent)
+    }
+
+    fn passes(&self, now: Nanos, queue: Queue) -> bool {
+        let (rate, at) = &self.min_rate;
+        queue.length <= queue.limit && rate.admits(at, now)
     }
 
     /// Refused by a limit before the policy, which hears of it.
@@ -351,6 +366,33 @@ mod tests {
         assert_eq!(refused(&mut both, NOW, None), Gated::Dropped);
         let mut one = gate(Some(AnswerCaps { proved: 0, ..caps }));
         assert_eq!(refused(&mut one, NOW, Some(1)), Gated::Dropped);
+    }
+
+    /// A server that hangs: what is in flight stays.
+    #[test]
+    fn a_full_limit_admits_one_an_interval() {
+        let spec = GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce);
+        let mut gate = Gate::new(spec);
+        let limits = |min_rate: Option<f64>| ServiceLimits {
+            waiting_max: Some(1),
+            accept_queue_max_q10: 512,
+            min_rate: min_rate.map(Rate::per_second),
+            ..ServiceLimits::default()
+        };
+        gate.established();
+        let passed = |gate: &mut Gate, from_s: u64, length| {
+            let syn = |key| Syn { key, priority: 7, source: None };
+            let at = |ms: u64| NOW + Nanos::from_secs(from_s) + Nanos::from_millis(ms);
+            let queue = Queue { length, limit: 8 };
+            let asked = (0..10_000).map(|ms| gate.judge(at(ms), syn(ms), queue));
+            asked.filter(|gated| *gated == Gated::Passed).count()
+        };
+        gate.set(limits(None)).unwrap();
+        assert_eq!(passed(&mut gate, 0, 0), 0);
+        gate.set(limits(Some(0.5))).unwrap();
+        assert_eq!(passed(&mut gate, 10, 0), 5);
+        assert_eq!(passed(&mut gate, 20, 8), 5, "the accept queue has one place left");
+        assert_eq!(passed(&mut gate, 30, 9), 0, "and none");
     }
 
     /// Spoofed SYNs, to which the server replies in vain.

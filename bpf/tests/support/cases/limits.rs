@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
     shadow(&mut all);
     waiting(&mut all);
     accept_queue(&mut all);
+    min_rate(&mut all);
     chain(&mut all);
     fresh_first(&mut all);
     abacus(&mut all);
@@ -133,6 +134,24 @@ fn accept_queue(v: &mut Vec<Case>) {
     cases! { v, base().accept_queue_max(1), admit(NoLimit).service("any");
         "queue-unknown" "without a listener there is no queue to look at" =>
             eth().ipv4().tcp(40000, 8080).syn();
+    }
+}
+
+/// One a millisecond, and the last one long ago.
+fn min_rate(v: &mut Vec<Case>) {
+    let with = || dropping().bucket(5, 0).min_rate(1000);
+    cases! { v, with().waiting(2, 2), admit(Token);
+        "min-rate-waiting" "no place is left, and nobody came for an interval" => syn4();
+    }
+    cases! { v, with().waiting(2, 2).shadow(), admit(Token);
+        "min-rate-shadow" "in shadow it is no refusal, either" => syn6();
+    }
+    cases! { v, with().accept_queue_max(768), admit(Token);
+        "min-rate-queue" "the queue is at its limit, and the stack has a place" =>
+            eth().ipv4().tcp(40000, 81).syn();
+    }
+    cases! { v, with().bucket(5, 5).waiting(2, 2), drop(Rate);
+        "min-rate-policy" "the policy is asked all the same" => syn4();
     }
 }
 

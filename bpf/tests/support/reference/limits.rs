@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The chain: accept queue, waiting, policy; the first refusal gives the reason, and a token is
-//! taken only if all admit. The policies here know whole tokens and no time: the tests keep both
+//! taken only if all admit. One in an interval passes the first two when they are full. The policies here know whole tokens and no time: the tests keep both
 //! still.
 
 use super::Socket;
@@ -17,10 +17,12 @@ pub struct Asked {
     pub kind: VerdictKind,
     pub reason: Reason,
     pub took_token: bool,
+    /// Came past a full limit, by the least rate.
+    pub took_min_rate: bool,
 }
 
-fn refuse(kind: VerdictKind, reason: Reason) -> Asked {
-    Asked { kind, reason, took_token: false }
+fn say(kind: VerdictKind, reason: Reason) -> Asked {
+    Asked { kind, reason, took_token: false, took_min_rate: false }
 }
 
 fn kind_of(action: Action) -> VerdictKind {
@@ -42,20 +44,27 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
         Socket::TimeWait(waits) => waits.listener,
         _ => None,
     };
-    if let Some((length, limit)) = queue
-        && share > 0
-        && u64::from(length) * 1024 >= share * u64::from(limit.max(1))
-    {
-        return refuse(kind, Reason::AcceptQueue);
-    }
-    if in_flight_full(service) {
-        return refuse(kind, Reason::Waiting);
+    let queue_full = queue.is_some_and(|(length, limit)| {
+        share > 0 && u64::from(length) * 1024 >= share * u64::from(limit.max(1))
+    });
+    let no_place = queue.is_some_and(|(length, limit)| length > limit);
+    // whatever both say, but not past what the stack says
+    let least = service.min_rate_us > 0
+        && service.min_rate_ago >= u64::from(service.min_rate_us) * 1000
+        && !no_place;
+    let first = if queue_full {
+        Some(Reason::AcceptQueue)
+    } else {
+        in_flight_full(service).then_some(Reason::Waiting)
+    };
+    if let Some(reason) = first.filter(|_| !least) {
+        return say(kind, reason);
     }
     let priority = class.checked_sub(1).map_or(PRIORITY_DEFAULT, |at| service.classes[at].priority);
     let asked = policy(service, usize::from(priority));
     let rejects = asked.kind == VerdictKind::Reject;
     let kind = if rejects && service.action == Action::Auto { kind } else { asked.kind };
-    Asked { kind, ..asked }
+    Asked { kind, took_min_rate: first.is_some(), ..asked }
 }
 
 /// Those that wait, and those of the silent that will ask, beside what may: all that the limit allows,
@@ -76,12 +85,12 @@ fn in_flight_full(service: &Service) -> bool {
 
 fn policy(service: &Service, priority: usize) -> Asked {
     let Some(limit) = &service.limit else {
-        return Asked { kind: VerdictKind::Admit, reason: Reason::NoLimit, took_token: false };
+        return say(VerdictKind::Admit, Reason::NoLimit);
     };
     let left = limit.burst - limit.used;
     let kept = limit.reserve[priority] + kept_for_first_attempts(service, limit);
     if left > kept {
-        return Asked { kind: VerdictKind::Admit, reason: Reason::Token, took_token: true };
+        return Asked { took_token: true, ..say(VerdictKind::Admit, Reason::Token) };
     }
     match service.policy {
         // nothing was borrowed yet, and every period has room for one: dropped if the first
@@ -89,20 +98,20 @@ fn policy(service: &Service, priority: usize) -> Asked {
         Policy::Abacus | Policy::AbacusExact | Policy::AbacusLearned
             if service.abacus_window < ABACUS_FIRST =>
         {
-            refuse(VerdictKind::Reject, Reason::NoRoom)
+            say(VerdictKind::Reject, Reason::NoRoom)
         }
         // a copy that comes at once is before its time: dropped again, and no older for it
         Policy::AbacusExact | Policy::AbacusLearned if service.refused_before => {
-            refuse(VerdictKind::Drop, Reason::ExpectedAgain)
+            say(VerdictKind::Drop, Reason::ExpectedAgain)
         }
         Policy::Abacus | Policy::AbacusExact | Policy::AbacusLearned => {
-            refuse(VerdictKind::Drop, Reason::Borrowed)
+            say(VerdictKind::Drop, Reason::Borrowed)
         }
         Policy::FreshFirst if left > limit.reserve[priority] => {
-            refuse(kind_of(service.action), Reason::Repeated)
+            say(kind_of(service.action), Reason::Repeated)
         }
-        _ if left > 0 => refuse(kind_of(service.action), Reason::Reserved),
-        _ => refuse(kind_of(service.action), Reason::Rate),
+        _ if left > 0 => say(kind_of(service.action), Reason::Reserved),
+        _ => say(kind_of(service.action), Reason::Rate),
     }
 }
 

@@ -120,6 +120,7 @@ pub struct Decision {
     pub action: Action,
     pub counted: Counted,
     pub took_token: bool,
+    pub took_min_rate: bool,
     pub took_answer: bool,
     /// Refused, by the policy or a limit before it: the policy remembers either.
     pub refused: bool,
@@ -131,6 +132,7 @@ impl Decision {
             action: Action::Pass,
             counted: Counted::Passed(reason),
             took_token: false,
+            took_min_rate: false,
             took_answer: false,
             refused: false,
         }
@@ -195,6 +197,7 @@ fn judge(frame: &[u8], segment: &Segment, scene: &Scene<'_>, service: usize) -> 
         action: Action::Pass,
         counted: Counted::Judged(judged),
         took_token: asked.took_token,
+        took_min_rate: asked.took_min_rate,
         took_answer: false,
         refused: asked.kind != VerdictKind::Admit,
     };

@@ -27,6 +27,9 @@
 //! Where connections that send nothing hold the workers there is no alarm: refusing others frees no
 //! worker (see held.rs).
 //!
+//! Calm or alarmed: one connection in ten objectives, and at most one a second, is admitted whatever
+//! the guard, the ceiling and the fence say. Else nothing is learned of a server that hangs.
+//!
 //! Alarmed: jobs in flight are held at a target N* = idle + (3/2)·μ·r0 + Q: what keeps all of an
 //! unknown number of workers busy, a half more because r0 is an estimate, and a small standing
 //! queue Q that rides out chance. Two actuators, and a fence at a full accept queue:
@@ -89,9 +92,10 @@ use crate::evidence::Standing;
 use crate::held::{Held, HeldWorkers};
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::{Controller, Freshness, Mode, Watch, age_max, bounded, period_s};
+use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{Pending, ServiceLimits, Why};
 use tidegate_model::signals::{Counts, Family, Signals};
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate};
 
 /// Largest bucket while shedding, in tokens.
 const SHED_BURST_MAX: f64 = 1024.0;
@@ -116,6 +120,10 @@ const COMING_TICKS: usize = 10;
 const MU_DEPARTURES: f64 = 64.0;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
 const RATE_SHARE_MIN: f64 = 0.5;
+/// In so many objectives one connection is admitted even if the other limits are full (decision 20).
+/// Whoever serves anybody within the objective serves one in each with a single worker, so this is a
+/// tenth of the least capacity that is worth protecting.
+const MIN_RATE_OBJECTIVES: f64 = 10.0;
 /// While workers are started, the rate is at least so many times the departures, or the
 /// standing queue of other servers each second.
 const SEATS_AHEAD: f64 = 4.0;
@@ -360,6 +368,13 @@ impl DefaultController {
         self.history = History::default();
     }
 
+    /// What is admitted past full limits. A short objective says nothing of how many there are, so the
+    /// rate's own floor is the most.
+    fn min_rate(&self) -> Rate {
+        let rate = 1.0 / (MIN_RATE_OBJECTIVES * self.objective_s);
+        Rate::per_second(rate.min(RATE_FLOOR))
+    }
+
     /// Limits while calm: the guard alone.
     fn calm(&self, families: Vec<Family>) -> ServiceLimits {
         let guard = self.guard() + self.probe.beyond();
@@ -377,6 +392,7 @@ impl DefaultController {
             waiting_max: known.then_some(max as u64),
             waiting_low: low,
             pending: low.map_or_else(Pending::default, |_| self.silent.pending(&self.history)),
+            min_rate: Some(self.min_rate()),
             why: Why { shedding: false, since: self.since, alarmed: families, text },
             ..ServiceLimits::default()
         }
@@ -421,6 +437,7 @@ impl DefaultController {
             waiting_max: (mode == Mode::Enforce).then_some(ceiling),
             // A full accept queue loses what comes, in silence, after the handshake.
             accept_queue_max_q10: ACCEPT_QUEUE_FULL_Q10,
+            min_rate: Some(self.min_rate()),
             why: Why { shedding: true, since: self.since, alarmed: shed.families.clone(), text },
             ..ServiceLimits::default()
         }

@@ -344,7 +344,9 @@ pub struct ControlConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u32", range(min = 1, max = BURST_MAX))]
     pub burst: Option<u32>,
-    /// `default` and `syn`: the limit never falls below this (1/s, which is the least allowed).
+    /// `default` and `syn`: the limit never falls below this (1/s, which is the least allowed). `default`:
+    /// so many are also admitted while as many connections wait as may, or the accept queue is at its
+    /// limit (one in ten objectives, 1/s at most).
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub floor: Option<Rate>,

@@ -317,6 +317,14 @@ impl TestPlane {
         Ok(value.get(abi::STATE_AT..).unwrap_or_default().to_vec())
     }
 
+    /// Loads a hook now, and not with its first packet.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn load_hook(&self, hook: TestHook) -> Result<(), Error> {
+        self.program(hook).map(|_| ())
+    }
+
     /// Instructions that the verifier processed for a hook.
     ///
     /// # Errors

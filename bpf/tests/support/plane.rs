@@ -228,8 +228,8 @@ impl Kernel {
         let Some(std::net::IpAddr::V4(to)) = at.addr else { panic!("{at}: no IPv4 address") };
         let from = [203, 0, 113, 9];
         let syn = eth().ipv4().from4(from).to4(to.octets()).tcp(1, at.port).syn().bytes();
-        // A hook that is loaded only for the case takes as long as an answer to come back.
-        self.plane.load_tcx().unwrap();
+        // While a hook is loaded an answer comes back.
+        self.plane.load_hook(TestHook::Tc).unwrap();
         for _ in 0..(setup.answers / 4).max(1) {
             self.plane.run(TestHook::Xdp, &syn).unwrap();
         }

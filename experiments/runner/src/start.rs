@@ -156,17 +156,7 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
     let part = (options.effort != Effort::Full, options.cell.as_deref());
     match scenario {
         Scenario::Survival(scenario) => survive(experiment, &scenario, options, watch),
-        Scenario::Traffic(scenario) => {
-            let part = traffic::Part {
-                quick: options.effort != Effort::Full,
-                all: options.all,
-                filter: options.cell.clone(),
-            };
-            if world == "sim" {
-                return traffic::sim::run(&scenario, &part, (experiment.name, options.seed), watch);
-            }
-            traffic::run(&scenario, &part, &survivors(experiment, options), watch)
-        }
+        Scenario::Traffic(scenario) => traffic(experiment, &scenario, (world, options), watch),
         Scenario::Attacks(scenario) => {
             attacks::run(&scenario, part, &survivors(experiment, options), watch)
         }
@@ -204,6 +194,23 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         }
         Scenario::Refusal(scenario) => dual::refusal::run(&scenario, &lab, watch),
     }
+}
+
+fn traffic(
+    experiment: &Experiment,
+    scenario: &traffic::Scenario,
+    (world, options): (&str, &Options),
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
+    let part = traffic::Part {
+        quick: options.effort != Effort::Full,
+        all: options.all,
+        filter: options.cell.clone(),
+    };
+    if world == "sim" {
+        return traffic::sim::run(scenario, &part, (experiment.name, options.seed), watch);
+    }
+    traffic::run(scenario, &part, &survivors(experiment, options), watch)
 }
 
 fn survive(

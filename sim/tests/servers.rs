@@ -46,6 +46,8 @@ fn with_reject_goodput_survives_two_three_and_ten_times_the_capacity() {
                 runs.iter().map(|run| of(run)[at]).sum::<f64>() / runs.len() as f64
             };
             let (good, answered) = (mean(|run| run.goodput), mean(|run| run.answered));
+            let worst = runs.iter().map(|run| run.goodput[at]).fold(f64::INFINITY, f64::min);
+            assert!(worst >= 0.93, "{name}: goodput {worst:.3} at {load} times, of one seed");
             assert!(good >= 0.95, "{name}: goodput {good:.3} of the capacity at {load} times");
             assert!(answered >= 0.98, "{name}: answered {answered:.3} at {load} times");
             let mut ratios = runs.each_ref().map(|run| run.p99_ratio[at]);
@@ -53,8 +55,8 @@ fn with_reject_goodput_survives_two_three_and_ten_times_the_capacity() {
             let ratio = ratios[1];
             let missed = MISSED == (name, load);
             assert!(
-                ratio <= 3.0 || missed,
-                "{name}: p99 is {ratio:.2} times that at 0.9, at {load}"
+                (ratio > 3.0) == missed,
+                "{name}: p99 is {ratio:.2} times that at 0.9, at {load} times"
             );
         }
         for [p99, refusals] in runs.iter().map(|run| run.recovery_s) {
@@ -116,7 +118,8 @@ fn capacity_that_halves_and_returns_is_followed() {
 }
 
 /// 400 and 150 workers have room for both. By chance a controller may take the moment in which it
-/// becomes slow for an overload; of these twelve courses none does.
+/// becomes slow for an overload, in one course of thirty (decision 3); when these twelve were chosen it
+/// did in none.
 #[test]
 fn a_slow_dependency_is_no_overload() {
     for name in ["event-mixed-50ms-exponential", "prefork-mixed-100ms-exponential"] {

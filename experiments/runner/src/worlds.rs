@@ -69,7 +69,8 @@ pub fn run(
         let arm = |of: usize| runs.iter().skip(of).step_by(ARMS.len()).collect::<Vec<_>>();
         for (index, name) in [(1, "drop"), (2, "reject")] {
             for (metric, unit, value) in metrics(world, &arm(index), &arm(0)) {
-                outcome.rows.push(row(experiment, (world.name, name), (metric, unit, value)));
+                let row = row(experiment, (world.name, name), (metric, unit, value));
+                outcome.rows.push(Row { runs: rounds as u32, ..row });
             }
         }
     }

@@ -16,7 +16,7 @@ const VERSION: u64 = 2;
 /// An overload is taken over for as long as the lease holds its limits.
 const OVERLOAD_AGE_MAX: Nanos = Nanos::from_secs(10);
 /// No response time above this is a baseline, in seconds.
-const R0_MAX: f64 = 60.0;
+pub(super) const R0_MAX: f64 = 60.0;
 /// No client is further away, in seconds.
 const DELAY_MAX: f64 = 60.0;
 /// No squared coefficient of variation is above this.

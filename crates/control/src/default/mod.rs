@@ -310,6 +310,7 @@ impl DefaultController {
             unused: 0.0,
             families,
             watched: self.watched,
+            shadow: false,
             each: self.exchanges.each(),
             in_vain_s: 0.0,
             cycle_s: 0.0,
@@ -483,6 +484,7 @@ impl Controller for DefaultController {
         self.see_connections(&tick, signals, age_max);
         if let Some(shed) = &mut self.shed {
             shed.families = families.clone();
+            shed.shadow = mode == Mode::Shadow;
             shed.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
             shed.coming = self.coming.jobs(&self.history, COMING_TICKS);
             shed.delay_s = self.coming.delay_s(&self.history);

@@ -70,6 +70,8 @@ pub(super) struct Shed {
     pub(super) families: Vec<Family>,
     /// Somebody else refuses, by this knowledge: completions are not what the rate lets in.
     pub(super) watched: bool,
+    /// Nobody executes these limits.
+    pub(super) shadow: bool,
     /// Exchanges that a connection brings.
     pub(super) each: f64,
     /// Seconds in which the ceiling held nothing off: see [`Self::effect`].

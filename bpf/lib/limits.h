@@ -16,9 +16,9 @@
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {
-	void *all = tg_at(&tg_limits, 0);
+	const struct tg_all_limits *all = tg_all_limits();
 
-	return all ? tg_at(all, service) : 0;
+	return all && service < TG_SERVICES_MAX ? &all->service[service] : 0;
 }
 
 static __always_inline int tg_limits_queue(const struct tg_limits *limits,

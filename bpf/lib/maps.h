@@ -10,6 +10,7 @@
 #define TG_MAPS_H
 
 #include "base.h"
+#include "../abi/request.h"
 
 #define TG_PAGE_ALIGNED 1024	/* BPF_F_MMAPABLE */
 
@@ -65,9 +66,9 @@ struct {
 
 struct tg_limits_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TG_SERVICES_MAX);
+	__uint(max_entries, 1);
 	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct tg_limits));
+	__uint(value_size, sizeof(struct tg_all_limits));
 };
 
 /* One slot; the loader fills a second inner map and swaps it in whole. */
@@ -205,6 +206,14 @@ struct {
 static __always_inline void *tg_at(void *map, __u32 index)
 {
 	return bpf_map_lookup_elem(map, &index);
+}
+
+/* All limits in force, of one generation. */
+static __always_inline const struct tg_all_limits *tg_all_limits(void)
+{
+	void *inner = tg_at(&tg_limits, 0);
+
+	return inner ? tg_at(inner, 0) : 0;
 }
 
 #endif

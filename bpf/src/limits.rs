@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits in force, swapped whole.
+//! The limits in force: of services and of request buckets, swapped as one generation.
 
 use crate::abi::{self, LimitsHead, Plain};
+use crate::abi_request::{AllLimitsHead, BUCKETS_MAX, BucketLimitsRaw};
+use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan};
 use tidegate_model::SERVICES_MAX;
 use tidegate_policy::{Action, InFlight, MinRate, Params};
+
+/// Where the limits of services begin in `struct tg_all_limits`, and those of buckets; its size.
+const SERVICES_AT: usize = size_of::<AllLimitsHead>();
+const BUCKETS_AT: usize = SERVICES_AT + SERVICES_MAX * abi::LIMITS_SIZE;
+const SIZE: usize = BUCKETS_AT + BUCKETS_MAX * size_of::<BucketLimitsRaw>();
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,11 +50,15 @@ struct LimitsHeadFields {
     min_rate_us: u32,
 }
 
+/// See [`Limits::decided`].
+pub(crate) struct Decided(Vec<Entry>, BucketLimits);
+
 /// What is in force.
 #[derive(Debug)]
 pub(crate) struct Limits {
     generation: u64,
     entries: Vec<Entry>,
+    pub(crate) buckets: BucketLimits,
     swapped: Swapped,
 }
 
@@ -55,12 +66,20 @@ impl Limits {
     /// Takes over the limits that are in force, or starts with none. What the limit in flight says of the
     /// silent, and its lower level, were of a moment that is over.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, SERVICES_MAX))?;
+        let swapped = Swapped::adopt(maps, "tg_limits", SIZE)?;
+        let all = swapped.read()?.unwrap_or_default();
+        let (services, buckets) =
+            (all.get(SERVICES_AT..BUCKETS_AT), all.get(BUCKETS_AT..).unwrap_or_default());
         let none = Entry { head: LimitsHeadFields::default(), params: Vec::new() };
-        let mut limits = Self { generation: 0, entries: vec![none; SERVICES_MAX], swapped };
-        for (value, entry) in limits.swapped.read()?.iter().zip(&mut limits.entries) {
+        let mut limits = Self {
+            generation: AllLimitsHead::read(&all).unwrap_or_default().generation,
+            entries: vec![none; SERVICES_MAX],
+            buckets: BucketLimits::read(buckets),
+            swapped,
+        };
+        let values = services.unwrap_or_default().chunks(abi::LIMITS_SIZE);
+        for (value, entry) in values.zip(&mut limits.entries) {
             let Some(head) = LimitsHead::read(value) else { continue };
-            limits.generation = limits.generation.max(head.generation);
             entry.head = LimitsHeadFields {
                 flags: head.flags,
                 accept_queue_max_q10: head.accept_queue_max_q10,
@@ -89,6 +108,15 @@ impl Limits {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.params = params.as_bytes().to_vec();
             entry.head = LimitsHeadFields::default();
+        }
+    }
+
+    /// The same, but it stays with what is done with the refused.
+    pub(crate) fn forget(&mut self, index: usize, params: &Params) {
+        let flags = self.entries.get(index).map_or(0, |entry| entry.head.flags);
+        self.reset(index, params);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.head.flags = flags;
         }
     }
 
@@ -124,23 +152,35 @@ impl Limits {
         }
     }
 
-    /// Writes all entries and puts them in force at once.
+    /// All that is decided, to be restored if it cannot be changed.
+    pub(crate) fn decided(&self) -> Decided {
+        Decided(self.entries.clone(), self.buckets.clone())
+    }
+
+    /// See [`Self::decided`].
+    pub(crate) fn restore(&mut self, before: Decided) {
+        Decided(self.entries, self.buckets) = before;
+    }
+
+    /// Writes everything and puts it in force at once. Returns when no packet reads what was in force
+    /// before.
     pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
-        let value = |entry: &Entry| {
+        let mut all = AllLimitsHead { generation, pad: [0; 7] }.bytes().to_vec();
+        for (index, entry) in self.entries.iter().enumerate() {
             let head = LimitsHead {
-                generation,
                 flags: entry.head.flags,
                 accept_queue_max_q10: entry.head.accept_queue_max_q10,
                 in_flight: entry.head.in_flight,
                 source_max: entry.head.source_max,
                 min_rate_us: entry.head.min_rate_us,
-                pad: 0,
+                pad: [0; 3],
             };
-            let mut value = head.bytes().to_vec();
-            value.extend_from_slice(&entry.params);
-            value
-        };
-        self.swapped.swap(maps, self.entries.iter().map(value))?;
+            all.extend_from_slice(head.bytes());
+            all.extend_from_slice(&entry.params);
+            all.resize(SERVICES_AT + (index + 1) * abi::LIMITS_SIZE, 0);
+        }
+        self.buckets.write(&mut all);
+        self.swapped.swap(maps, &all)?;
         self.generation = generation;
         Ok(())
     }

@@ -149,12 +149,18 @@ struct tg_bucket_limits {
 };
 TG_ASSERT(sizeof(struct tg_bucket_limits) == 64);
 
-/* All limits of a tick: swapped whole, so that no packet meets two generations. */
-struct tg_all_limits {
+/*
+ * All limits of a tick, in rows of one map: services, then buckets, then the number of
+ * the tick. They are swapped whole: no packet meets two generations.
+ */
+#define TG_LIMITS_BUCKETS TG_SERVICES_MAX
+#define TG_LIMITS_HEAD (TG_LIMITS_BUCKETS + TG_RULE_BUCKETS_MAX)
+#define TG_LIMITS_ROWS (TG_LIMITS_HEAD + 1)
+
+union tg_limits_row {
+	struct tg_limits service;
+	struct tg_bucket_limits bucket;
 	__u64 generation;
-	__u64 pad[7];
-	struct tg_limits service[TG_SERVICES_MAX];
-	struct tg_bucket_limits bucket[TG_RULE_BUCKETS_MAX];
 };
 
 struct tg_bucket_locked {

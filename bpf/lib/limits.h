@@ -16,9 +16,7 @@
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {
-	const struct tg_all_limits *all = tg_all_limits();
-
-	return all && service < TG_SERVICES_MAX ? &all->service[service] : 0;
+	return tg_limits_row(service & (TG_SERVICES_MAX - 1));
 }
 
 static __always_inline int tg_limits_queue(const struct tg_limits *limits,

@@ -66,9 +66,9 @@ struct {
 
 struct tg_limits_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, TG_LIMITS_ROWS);
 	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct tg_all_limits));
+	__uint(value_size, sizeof(union tg_limits_row));
 };
 
 /* One slot; the loader fills a second inner map and swaps it in whole. */
@@ -208,12 +208,12 @@ static __always_inline void *tg_at(void *map, __u32 index)
 	return bpf_map_lookup_elem(map, &index);
 }
 
-/* All limits in force, of one generation. */
-static __always_inline const struct tg_all_limits *tg_all_limits(void)
+/* A row of the limits in force. */
+static __always_inline const void *tg_limits_row(__u32 row)
 {
-	void *inner = tg_at(&tg_limits, 0);
+	void *all = tg_at(&tg_limits, 0);
 
-	return inner ? tg_at(inner, 0) : 0;
+	return all ? tg_at(all, row) : 0;
 }
 
 #endif

@@ -206,15 +206,14 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 static __always_inline int tg_bucket_refuses(__u32 bucket, __u32 rank,
 					     __u64 now_ns, __u32 *flags)
 {
-	const struct tg_all_limits *all = tg_all_limits();
-	const struct tg_bucket_limits *limits;
+	const struct tg_bucket_limits *limits =
+		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
 	struct tg_bucket_locked *state = tg_at(&tg_buckets, bucket);
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
 	int taken = 1;
 
-	if (!all || bucket >= TG_RULE_BUCKETS_MAX || !state || rank >= TG_RANKS)
+	if (!limits || !state || rank >= TG_RANKS)
 		return 0;
-	limits = &all->bucket[bucket];
 	*flags = limits->flags;
 	if (limits->bucket.rate_milli) {
 		bpf_spin_lock(&state->lock);

@@ -59,8 +59,6 @@ plain! {
     struct BucketLimitsRaw {
         flags: u32, pad: [u32; 3], bucket: BucketParams, reserve: [u64; RANKS],
     } = 64;
-    /// Head of `struct tg_all_limits`; the limits of services and of buckets follow.
-    struct AllLimitsHead { generation: u64, pad: [u64; 7] } = 64;
     /// Counts of one rule on one CPU: admitted, refused, shadowed, lease, repeated, failed; then of
     /// what is followed begun, ended, started and its time, answered and its time.
     struct RuleCountsRaw { cell: [u64; RULE_COUNTS] } = 8 * RULE_COUNTS;

@@ -18,17 +18,17 @@ pub(crate) struct BucketLimits(Vec<BucketLimitsRaw>);
 
 impl BucketLimits {
     /// From what is in force, or none.
-    pub(crate) fn read(bytes: &[u8]) -> Self {
+    pub(crate) fn read(rows: &[Vec<u8>]) -> Self {
         let mut entries = vec![BucketLimitsRaw::default(); abi::BUCKETS_MAX];
-        for (value, entry) in bytes.chunks(size_of::<BucketLimitsRaw>()).zip(&mut entries) {
+        for (value, entry) in rows.iter().zip(&mut entries) {
             *entry = BucketLimitsRaw::read(value).unwrap_or_default();
         }
         Self(entries)
     }
 
     /// As the kernel has them.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        self.0.iter().for_each(|entry| out.extend_from_slice(entry.bytes()));
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.0.iter().map(|entry| entry.bytes().to_vec())
     }
 
     #[cfg(test)]

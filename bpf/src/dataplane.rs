@@ -448,7 +448,6 @@ fn same(a: &Interface, b: &Interface) -> bool {
 mod tests {
     use super::*;
     use crate::abi::LimitsHead;
-    use crate::abi_request::AllLimitsHead;
     use crate::{Listen, ListenAddress, Service};
     use libbpf_rs::MapHandle;
     use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy};
@@ -460,8 +459,7 @@ mod tests {
         let id = core.maps.get("tg_limits").unwrap().lookup(&at, MapFlags::ANY).unwrap().unwrap();
         let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
         let limits = inner.lookup(&at, MapFlags::ANY).unwrap().unwrap();
-        let heads = size_of::<AllLimitsHead>() + size_of::<LimitsHead>();
-        limits[heads..].to_vec()
+        limits[size_of::<LimitsHead>()..].to_vec()
     }
 
     #[test]

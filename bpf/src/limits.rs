@@ -2,7 +2,7 @@
 //! The limits in force: of services and of request buckets, swapped as one generation.
 
 use crate::abi::{self, LimitsHead, Plain};
-use crate::abi_request::{AllLimitsHead, BUCKETS_MAX, BucketLimitsRaw};
+use crate::abi_request::BUCKETS_MAX;
 use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
@@ -10,10 +10,9 @@ use crate::{Error, Plan};
 use tidegate_model::SERVICES_MAX;
 use tidegate_policy::{Action, InFlight, MinRate, Params};
 
-/// Where the limits of services begin in `struct tg_all_limits`, and those of buckets; its size.
-const SERVICES_AT: usize = size_of::<AllLimitsHead>();
-const BUCKETS_AT: usize = SERVICES_AT + SERVICES_MAX * abi::LIMITS_SIZE;
-const SIZE: usize = BUCKETS_AT + BUCKETS_MAX * size_of::<BucketLimitsRaw>();
+/// Rows: services, then buckets, then the generation.
+const HEAD: usize = SERVICES_MAX + BUCKETS_MAX;
+const ROWS: usize = HEAD + 1;
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,19 +65,17 @@ impl Limits {
     /// Takes over the limits that are in force, or starts with none. What the limit in flight says of the
     /// silent, and its lower level, were of a moment that is over.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let swapped = Swapped::adopt(maps, "tg_limits", SIZE)?;
-        let all = swapped.read()?.unwrap_or_default();
-        let (services, buckets) =
-            (all.get(SERVICES_AT..BUCKETS_AT), all.get(BUCKETS_AT..).unwrap_or_default());
+        let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, ROWS))?;
+        let rows = swapped.read()?;
+        let generation = rows.get(HEAD).and_then(|row| row.first_chunk().copied());
         let none = Entry { head: LimitsHeadFields::default(), params: Vec::new() };
         let mut limits = Self {
-            generation: AllLimitsHead::read(&all).unwrap_or_default().generation,
+            generation: generation.map_or(0, u64::from_ne_bytes),
             entries: vec![none; SERVICES_MAX],
-            buckets: BucketLimits::read(buckets),
+            buckets: BucketLimits::read(rows.get(SERVICES_MAX..HEAD).unwrap_or_default()),
             swapped,
         };
-        let values = services.unwrap_or_default().chunks(abi::LIMITS_SIZE);
-        for (value, entry) in values.zip(&mut limits.entries) {
+        for (value, entry) in rows.iter().zip(&mut limits.entries) {
             let Some(head) = LimitsHead::read(value) else { continue };
             entry.head = LimitsHeadFields {
                 flags: head.flags,
@@ -165,8 +162,7 @@ impl Limits {
     /// Writes everything and puts it in force at once. Returns when no packet reads what was in force
     /// before.
     pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
-        let mut all = AllLimitsHead { generation, pad: [0; 7] }.bytes().to_vec();
-        for (index, entry) in self.entries.iter().enumerate() {
+        let service = |entry: &Entry| {
             let head = LimitsHead {
                 flags: entry.head.flags,
                 accept_queue_max_q10: entry.head.accept_queue_max_q10,
@@ -175,12 +171,11 @@ impl Limits {
                 min_rate_us: entry.head.min_rate_us,
                 pad: [0; 3],
             };
-            all.extend_from_slice(head.bytes());
-            all.extend_from_slice(&entry.params);
-            all.resize(SERVICES_AT + (index + 1) * abi::LIMITS_SIZE, 0);
-        }
-        self.buckets.write(&mut all);
-        self.swapped.swap(maps, &all)?;
+            [head.bytes(), &entry.params].concat()
+        };
+        let rows = self.entries.iter().map(service).chain(self.buckets.rows());
+        let rows = rows.chain(std::iter::once(generation.to_ne_bytes().to_vec()));
+        self.swapped.swap(maps, rows)?;
         self.generation = generation;
         Ok(())
     }

@@ -2,9 +2,7 @@
 //! Header rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
 
 use crate::abi::Plain;
-use crate::abi_request::{
-    self as abi, AllLimitsHead, BucketLimitsRaw, RequestControl, RuleCountsRaw, RuleRaw,
-};
+use crate::abi_request::{self as abi, BucketLimitsRaw, RequestControl, RuleCountsRaw, RuleRaw};
 use crate::core::Core;
 use crate::examples::{at_port, http, service};
 use crate::objects::{self, Load, Objects, Variant};
@@ -16,6 +14,7 @@ use crate::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use tidegate_model::SERVICES_MAX;
 use tidegate_policy::{Action, BucketSpec, Params};
 use tidegate_units::Rate;
 
@@ -54,24 +53,22 @@ fn count(core: &Core, number: u32, refused: u64) {
     map.update_percpu(&key, &cpus, MapFlags::ANY).unwrap();
 }
 
-/// All limits as the kernel has them.
-fn all_in_force(core: &Core) -> Vec<u8> {
+/// All limits as the kernel has them: services, buckets, the generation.
+fn all_in_force(core: &Core) -> Vec<Vec<u8>> {
     let outer = core.maps.get("tg_limits").unwrap();
     let id = outer.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
     let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
-    inner.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap()
+    let row = |row: u32| inner.lookup(&row.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    (0..inner.max_entries()).map(row).collect()
 }
 
 /// What is in force for a bucket.
 fn in_force(core: &Core, number: u32) -> BucketLimitsRaw {
-    let all = all_in_force(core);
-    let each = size_of::<BucketLimitsRaw>();
-    let first = all.len() - abi::BUCKETS_MAX * each;
-    BucketLimitsRaw::read(&all[first + number as usize * each..]).unwrap()
+    BucketLimitsRaw::read(&all_in_force(core)[SERVICES_MAX + number as usize]).unwrap()
 }
 
 fn generation(core: &Core) -> u64 {
-    AllLimitsHead::read(&all_in_force(core)).unwrap().generation
+    u64::from_ne_bytes(*all_in_force(core).pop().unwrap().first_chunk().unwrap())
 }
 
 fn limit(service: usize, bucket: usize, burst: u32) -> BucketParams {

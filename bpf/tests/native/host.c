@@ -109,16 +109,16 @@ static void host_dscp(struct host_bytes *b)
 	service->flags |= TG_SERVICE_DSCP;
 }
 
-static struct tg_all_limits *host_all_limits(void)
+static void *host_limits_row(__u32 row)
 {
-	return native_entry(native.maps[NATIVE_MAPS - 1].map, 0);
+	return native_entry(native.maps[NATIVE_MAPS - 1].map, row);
 }
 
 /* m: the limits of a service, its gauge and its state's bucket. */
 static void host_limits(struct host_bytes *b)
 {
 	__u32 service = host_u8(b);
-	struct tg_limits *limits = &host_all_limits()->service[service];
+	struct tg_limits *limits = host_limits_row(service);
 	struct tg_locked_state *state = native_entry(&tg_states, service);
 	struct tg_gauges *gauges = native_entry(&tg_gauges, service * 4);
 
@@ -499,7 +499,8 @@ static void host_maps(void)
 		.map = &host_inner, .name = "all limits",
 		.type = BPF_MAP_TYPE_ARRAY,
 		.key_size = sizeof(__u32),
-		.value_size = sizeof(struct tg_all_limits), .max = 1,
+		.value_size = sizeof(union tg_limits_row),
+		.max = TG_LIMITS_ROWS,
 	});
 }
 

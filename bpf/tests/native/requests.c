@@ -83,7 +83,7 @@ static void host_bucket(struct host_bytes *b)
 	__u32 index = host_u8(b);
 	struct tg_bucket_locked *state = native_entry(&tg_buckets, index);
 
-	host_get(b, &host_all_limits()->bucket[index],
+	host_get(b, host_limits_row(TG_LIMITS_BUCKETS + index),
 		 sizeof(struct tg_bucket_limits));
 	state->bucket.used = host_u64(b);
 	state->bucket.then_ns = native.now_ns;

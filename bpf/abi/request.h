@@ -151,7 +151,8 @@ TG_ASSERT(sizeof(struct tg_bucket_limits) == 64);
 
 /*
  * All limits of a tick, in rows of one map: services, then buckets, then the number of
- * the tick. They are swapped whole: no packet meets two generations.
+ * the tick. They are swapped whole: each look-up reads one generation, and once a swap has
+ * returned nobody reads the one before.
  */
 #define TG_LIMITS_BUCKETS TG_SERVICES_MAX
 #define TG_LIMITS_HEAD (TG_LIMITS_BUCKETS + TG_RULE_BUCKETS_MAX)

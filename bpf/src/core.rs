@@ -253,11 +253,13 @@ impl Core {
 
     /// Forgets all limits: everything is admitted until some are set.
     pub(crate) fn forget_limits(&mut self) -> Result<(), Error> {
+        let before = self.limits.decided();
         for (index, service) in self.plan.services.iter().enumerate() {
             self.limits.forget(index, &Params::no_limit(service.policy));
         }
         self.limits.buckets.reset_all();
-        self.limits.swap(&self.maps, self.limits.generation() + 1)
+        let next = self.limits.generation() + 1;
+        self.limits.swap(&self.maps, next).inspect_err(|_| self.limits.restore(before))
     }
 
     /// See [`RequestState::listening`].

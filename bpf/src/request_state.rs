@@ -105,7 +105,7 @@ impl RequestState {
         self.seats = seats(plan, [&of_rules, &of_buckets, &of_texts]);
         self.follow(limits, plan);
         // Also waits for the packets that were classified by the plan before.
-        limits.swap(maps, limits.generation() + 1)?;
+        limits.swap(maps, limits.generation())?;
         let key = self.key;
         let set = rules::compile(plan, &self.seats, &|text| text_hash(&key, text));
         rules::put_in_force(&mut Kernel { maps, limits }, &set)?;

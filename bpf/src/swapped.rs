@@ -66,12 +66,14 @@ impl Swapped {
         let count = (keys.len() / 4) as u32;
         let written = self.spare.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY);
         written.map_err(Error::map(self.outer))?;
+        // Made before: from the write on, what it puts in force is no spare any more.
+        let next = match &self.active {
+            Some(_) => None,
+            None => Some(inner(self.outer, (self.value_size, self.rows))?),
+        };
         let fd = self.spare.as_fd().as_raw_fd().to_ne_bytes();
         maps.write(self.outer, &SLOT, &fd)?;
-        let next = match self.active.take() {
-            Some(active) => active,
-            None => inner(self.outer, (self.value_size, self.rows))?,
-        };
+        let Some(next) = self.active.take().or(next) else { return Ok(()) };
         self.active = Some(std::mem::replace(&mut self.spare, next));
         Ok(())
     }

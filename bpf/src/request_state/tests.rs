@@ -208,6 +208,15 @@ fn tokens(burst: u32) -> ServiceParams {
     }
 }
 
+/// A daemon knows by this number whether it took over from somebody.
+#[test]
+fn a_first_start_is_the_first_generation_with_rules_or_without() {
+    for services in [vec![], vec![shop(&["x"], vec![http("/", Some(0))])]] {
+        let core = start(&plan(services));
+        assert_eq!((core.generation(), generation(&core)), (1, 1));
+    }
+}
+
 /// Services and buckets are one generation: where the kernel refuses the write, both stay.
 #[test]
 fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {

@@ -5,7 +5,7 @@
  *
  * A rule set is filled into the slot that is not in force (TG_SLOTS) and put in
  * force by one word, tg_request_control.slot. Rates of buckets change every
- * tick; they have their own map of two generations and are swapped whole, too.
+ * tick; they are swapped with all other limits, as one generation.
  */
 #ifndef TG_ABI_REQUEST_H
 #define TG_ABI_REQUEST_H
@@ -140,15 +140,29 @@ struct tg_answer_text {
 
 #define TG_BUCKET_SHADOW 1	/* computed and counted, not executed */
 
-/* What the control loop set for one bucket; swapped whole, as tg_limits. */
+/* What the control loop set for one bucket. */
 struct tg_bucket_limits {
-	__u64 generation;
 	__u32 flags;
-	__u32 pad;
+	__u32 pad[3];
 	struct tg_bucket_params bucket;	/* rate 0: no limit */
 	__u64 reserve[TG_RANKS];	/* picotokens, not falling */
 };
 TG_ASSERT(sizeof(struct tg_bucket_limits) == 64);
+
+/*
+ * All limits of a tick, in rows of one map: services, then buckets, then the number of
+ * the tick. They are swapped whole: each look-up reads one generation, and once a swap has
+ * returned nobody reads the one before.
+ */
+#define TG_LIMITS_BUCKETS TG_SERVICES_MAX
+#define TG_LIMITS_HEAD (TG_LIMITS_BUCKETS + TG_RULE_BUCKETS_MAX)
+#define TG_LIMITS_ROWS (TG_LIMITS_HEAD + 1)
+
+union tg_limits_row {
+	struct tg_limits service;
+	struct tg_bucket_limits bucket;
+	__u64 generation;
+};
 
 struct tg_bucket_locked {
 	struct bpf_spin_lock lock;

@@ -13,7 +13,7 @@
 
 #include "../../policy/policies.h"
 
-#define TG_ABI_VERSION 11
+#define TG_ABI_VERSION 12
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -149,13 +149,12 @@ struct tg_origins {
 
 /* The limits of one service. Zero limits nothing. */
 struct tg_limits {
-	__u64 generation;
 	__u32 flags;
 	__u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
 	struct tg_in_flight in_flight;
 	__u32 source_max;		/* of held connections; 0: no limit */
 	__u32 min_rate_us;		/* the least rate: one in so long */
-	__u32 pad;
+	__u32 pad[3];
 	struct tg_params params;
 };
 TG_ASSERT(sizeof(struct tg_limits) == 192);

@@ -16,9 +16,7 @@
 
 static __always_inline const struct tg_limits *tg_limits_of(__u32 service)
 {
-	void *all = tg_at(&tg_limits, 0);
-
-	return all ? tg_at(all, service) : 0;
+	return tg_limits_row(service & (TG_SERVICES_MAX - 1));
 }
 
 static __always_inline int tg_limits_queue(const struct tg_limits *limits,

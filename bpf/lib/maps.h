@@ -10,6 +10,7 @@
 #define TG_MAPS_H
 
 #include "base.h"
+#include "../abi/request.h"
 
 #define TG_PAGE_ALIGNED 1024	/* BPF_F_MMAPABLE */
 
@@ -65,9 +66,9 @@ struct {
 
 struct tg_limits_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TG_SERVICES_MAX);
+	__uint(max_entries, TG_LIMITS_ROWS);
 	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct tg_limits));
+	__uint(value_size, sizeof(union tg_limits_row));
 };
 
 /* One slot; the loader fills a second inner map and swaps it in whole. */
@@ -205,6 +206,14 @@ struct {
 static __always_inline void *tg_at(void *map, __u32 index)
 {
 	return bpf_map_lookup_elem(map, &index);
+}
+
+/* A row of the limits in force. */
+static __always_inline const void *tg_limits_row(__u32 row)
+{
+	void *all = tg_at(&tg_limits, 0);
+
+	return all ? tg_at(all, row) : 0;
 }
 
 #endif

@@ -206,8 +206,8 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 static __always_inline int tg_bucket_refuses(__u32 bucket, __u32 rank,
 					     __u64 now_ns, __u32 *flags)
 {
-	void *all = tg_at(&tg_bucket_limits, 0);
-	const struct tg_bucket_limits *limits = all ? tg_at(all, bucket) : 0;
+	const struct tg_bucket_limits *limits =
+		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
 	struct tg_bucket_locked *state = tg_at(&tg_buckets, bucket);
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
 	int taken = 1;

@@ -54,21 +54,6 @@ struct {
 	__type(value, struct tg_answer_text);
 } tg_answer_texts SEC(".maps");
 
-struct tg_bucket_limits_map {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TG_RULE_BUCKETS_MAX);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct tg_bucket_limits));
-};
-
-/* One slot; the loader fills a second inner map and swaps it in whole. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, struct tg_bucket_limits_map);
-} tg_bucket_limits SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, TG_PAGE_ALIGNED);

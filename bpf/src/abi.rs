@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 11;
+pub const ABI_VERSION: u32 = 12;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -70,6 +70,7 @@ pub(crate) const SOURCE_OPEN: u64 = (1 << SOURCE_OPEN_BITS) - 1;
 pub(crate) const FLIGHTS_SIZE: usize = 32;
 /// Bytes of `struct tg_locked_state` before the state of the policy.
 pub(crate) const STATE_AT: usize = 16;
+/// Bytes of `struct tg_limits`.
 pub(crate) const LIMITS_SIZE: usize = 48 + 144;
 
 /// Plain data that the kernel shares.
@@ -145,8 +146,8 @@ plain! {
     struct PrefixKey { bits: u32, slot: u8, service: u8, addr: [u8; 16], pad: [u8; 2] } = 24;
     /// Head of `struct tg_limits`; the policy's parameters follow.
     struct LimitsHead {
-        generation: u64, flags: u32, accept_queue_max_q10: u32, in_flight: [u32; 5],
-        source_max: u32, min_rate_us: u32, pad: u32,
+        flags: u32, accept_queue_max_q10: u32, in_flight: [u32; 5],
+        source_max: u32, min_rate_us: u32, pad: [u32; 3],
     } = 48;
     /// Totals of a service on one CPU, without its histograms.
     struct TotalsHead {

@@ -57,7 +57,7 @@ plain! {
     } = 8 + ANSWER_BYTES_MAX;
     /// Limit of one bucket.
     struct BucketLimitsRaw {
-        generation: u64, flags: u32, pad: u32, bucket: BucketParams, reserve: [u64; RANKS],
+        flags: u32, pad: [u32; 3], bucket: BucketParams, reserve: [u64; RANKS],
     } = 64;
     /// Counts of one rule on one CPU: admitted, refused, shadowed, lease, repeated, failed; then of
     /// what is followed begun, ended, started and its time, answered and its time.
@@ -74,14 +74,13 @@ plain! {
 }
 
 /// What the value of each map of header rules measures.
-pub(crate) const REQUEST_SIZES: [(&str, usize); 13] = [
+pub(crate) const REQUEST_SIZES: [(&str, usize); 12] = [
     ("tg_request_control", size_of::<RequestControl>()),
     ("tg_paths", 4),
     ("tg_rules", size_of::<RuleRaw>()),
     ("tg_hosts", 4),
     ("tg_cookie_tests", size_of::<CookieTestRaw>()),
     ("tg_answer_texts", size_of::<AnswerText>()),
-    ("tg_bucket_limits", 4),
     ("tg_buckets", BUCKET_LOCKED_SIZE),
     ("tg_unevaluable", 4),
     ("tg_bucket_totals", size_of::<BucketTotalsRaw>()),

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits of request buckets in force, swapped whole.
+//! The limits of request buckets: their part of what is in force.
 
+use crate::BucketParams;
 use crate::abi::{BucketParams as RawParams, Plain};
 use crate::abi_request::{self as abi, BucketLimitsRaw};
-use crate::maps::Maps;
-use crate::swapped::Swapped;
-use crate::{BucketParams, Error};
 
 /// One token in the policies' unit.
 const TOKEN: u64 = 1_000_000_000_000;
@@ -14,70 +12,54 @@ const BURST_MAX: u32 = 1_000_000;
 /// Largest rate, in thousandths of a token per second (`TG_RATE_MILLI_MAX`).
 const RATE_MILLI_MAX: u64 = 1_000_000_000_000;
 
-/// What is in force, by number of the bucket.
-#[derive(Debug)]
-pub(crate) struct BucketLimits {
-    generation: u64,
-    entries: Vec<BucketLimitsRaw>,
-    swapped: Swapped,
-}
+/// The limits of all request buckets, by their number.
+#[derive(Clone, Debug)]
+pub(crate) struct BucketLimits(Vec<BucketLimitsRaw>);
 
 impl BucketLimits {
-    /// Takes over the limits that are in force, or starts with none.
-    pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let shape = (size_of::<BucketLimitsRaw>(), abi::BUCKETS_MAX);
-        let swapped = Swapped::adopt(maps, "tg_bucket_limits", shape)?;
+    /// From what is in force, or none.
+    pub(crate) fn read(rows: &[Vec<u8>]) -> Self {
         let mut entries = vec![BucketLimitsRaw::default(); abi::BUCKETS_MAX];
-        for (value, entry) in swapped.read()?.iter().zip(&mut entries) {
+        for (value, entry) in rows.iter().zip(&mut entries) {
             *entry = BucketLimitsRaw::read(value).unwrap_or_default();
         }
-        let generation = entries.iter().map(|entry| entry.generation).max().unwrap_or_default();
-        Ok(Self { generation, entries, swapped })
+        Self(entries)
     }
 
-    /// Generation of the limits in force.
-    pub(crate) const fn generation(&self) -> u64 {
-        self.generation
+    /// As the kernel has them.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.0.iter().map(|entry| entry.bytes().to_vec())
     }
 
     #[cfg(test)]
     pub(crate) fn limited(&self, number: u32) -> bool {
-        self.entries[number as usize].bucket.rate_milli != 0
+        self.0[number as usize].bucket.rate_milli != 0
     }
 
     /// Forgets the limit of a bucket: everything is admitted until one is set.
     pub(crate) fn reset(&mut self, number: u32) {
-        if let Some(entry) = self.entries.get_mut(number as usize) {
+        if let Some(entry) = self.0.get_mut(number as usize) {
             *entry = BucketLimitsRaw { flags: entry.flags, ..BucketLimitsRaw::default() };
         }
     }
 
     /// Forgets all limits.
     pub(crate) fn reset_all(&mut self) {
-        (0..self.entries.len() as u32).for_each(|number| self.reset(number));
+        (0..self.0.len() as u32).for_each(|number| self.reset(number));
     }
 
     /// Changes whether refusals of a bucket are executed.
     pub(crate) fn shadow(&mut self, number: u32, shadow: bool) {
-        if let Some(entry) = self.entries.get_mut(number as usize) {
+        if let Some(entry) = self.0.get_mut(number as usize) {
             entry.flags = if shadow { abi::BUCKET_SHADOW } else { 0 };
         }
     }
 
     /// Takes what the control loop decided, as [`compile`] made it.
     pub(crate) fn set(&mut self, number: u32, limit: &BucketLimitsRaw) {
-        if let Some(entry) = self.entries.get_mut(number as usize) {
+        if let Some(entry) = self.0.get_mut(number as usize) {
             *entry = BucketLimitsRaw { flags: entry.flags, ..*limit };
         }
-    }
-
-    /// Writes all entries and puts them in force at once.
-    pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
-        let value =
-            |entry: &BucketLimitsRaw| BucketLimitsRaw { generation, ..*entry }.bytes().to_vec();
-        self.swapped.swap(maps, self.entries.iter().map(value))?;
-        self.generation = generation;
-        Ok(())
     }
 }
 

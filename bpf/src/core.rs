@@ -2,7 +2,7 @@
 //! The state of the dataplane without its hooks: maps, plan in force, limits, heartbeat.
 
 use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Plain, Table};
-use crate::abi_request::REQUEST_SIZES;
+use crate::abi_request::{BucketLimitsRaw, REQUEST_SIZES};
 use crate::limits::Limits;
 use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
@@ -136,11 +136,15 @@ impl Core {
         }
         if let Some(requests) = &mut self.requests {
             let moved = fresh.iter().filter(|(_, same)| !same);
-            requests.pause(&self.maps, moved.fold(0, |all, (index, _)| all | 1 << index))?;
+            requests.pause(
+                &self.maps,
+                &mut self.limits,
+                moved.fold(0, |all, (index, _)| all | 1 << index),
+            )?;
             // Before the first plan of a process nothing is known of the one in force; its hooks
             // say when they listen.
             if !self.plan.services.is_empty() && judged(&self.plan) != judged(plan) {
-                requests.listen_to_nobody(&self.maps)?;
+                requests.listen_to_nobody(&self.maps, &mut self.limits)?;
             }
         }
         for (index, _) in &fresh {
@@ -159,7 +163,7 @@ impl Core {
         // Read again: somebody may have thrown the kill switch since.
         switch::write(self.maps.get("tg_control")?, |control| control.slot = slot)?;
         if let Some(requests) = &mut self.requests {
-            requests.apply(&self.maps, plan)?;
+            requests.apply(&self.maps, &mut self.limits, plan)?;
         }
         self.gauges = gauges;
         self.plan = plan.clone();
@@ -185,32 +189,53 @@ impl Core {
         Ok(())
     }
 
-    /// Puts limits in force; services that are not named keep theirs.
+    /// Puts limits in force, all of them or none; services and buckets that are not named keep theirs.
     pub(crate) fn set_limits(
         &mut self,
-        services: &[ServiceParams],
+        (services, buckets): (&[ServiceParams], &[BucketParams]),
         generation: u64,
     ) -> Result<(), Error> {
-        for service in services {
-            let Some(planned) = self.plan.services.get(service.service) else {
-                return Err(Error::Plan(format!(
-                    "limits for service {}: none such",
-                    service.service
-                )));
-            };
-            if service.params.policy() != planned.policy {
-                return Err(Error::Plan(format!(
-                    "service {}: limits for policy {}, but {} is in use",
-                    planned.name,
-                    service.params.policy().name(),
-                    planned.policy.name()
-                )));
-            }
+        services.iter().try_for_each(|service| self.check(service))?;
+        let compiled = buckets.iter().map(|bucket| self.compile(bucket));
+        let compiled: Vec<_> = compiled.collect::<Result<_, _>>()?;
+        let before = self.limits.decided();
+        services.iter().for_each(|service| self.limits.set(service));
+        for (number, limit) in compiled.iter().flatten() {
+            self.limits.buckets.set(*number, limit);
         }
-        for service in services {
-            self.limits.set(service);
+        // Else the next write, of something else, would bring them.
+        self.limits.swap(&self.maps, generation).inspect_err(|_| self.limits.restore(before))
+    }
+
+    fn check(&self, service: &ServiceParams) -> Result<(), Error> {
+        let Some(planned) = self.plan.services.get(service.service) else {
+            return Err(Error::Plan(format!("limits for service {}: none such", service.service)));
+        };
+        if service.params.policy() != planned.policy {
+            return Err(Error::Plan(format!(
+                "service {}: limits for policy {}, but {} is in use",
+                planned.name,
+                service.params.policy().name(),
+                planned.policy.name()
+            )));
         }
-        self.limits.swap(&self.maps, generation)
+        Ok(())
+    }
+
+    /// Number and limit of a bucket; `None` where no rule is in force.
+    fn compile(&self, params: &BucketParams) -> Result<Option<(u32, BucketLimitsRaw)>, Error> {
+        let service = self.plan.services.get(params.service);
+        let requests = service.and_then(|service| service.requests.as_ref());
+        let name = requests.and_then(|requests| requests.buckets.get(params.bucket));
+        let (Some(service), Some(name)) = (service, name) else {
+            let BucketParams { service, bucket, .. } = params;
+            return Err(Error::Plan(format!("bucket {bucket} of service {service}: none such")));
+        };
+        let wrong = |text| Error::Plan(format!("service {}: bucket {name}: {text}", service.name));
+        let limit = bucket_limits::compile(params).map_err(wrong)?;
+        let requests = self.requests.as_ref();
+        let number = requests.and_then(|state| state.bucket(params.service, params.bucket));
+        Ok(number.map(|number| (number, limit)))
     }
 
     /// Changes whether refusals of a service are executed.
@@ -220,52 +245,27 @@ impl Core {
         };
         planned.shadow = shadow;
         self.limits.shadow(service, shadow);
-        self.limits.swap(&self.maps, self.limits.generation())?;
-        match &mut self.requests {
-            Some(requests) => requests.set_shadow(&self.maps, &self.plan),
-            None => Ok(()),
+        if let Some(requests) = &self.requests {
+            requests.follow(&mut self.limits, &self.plan);
         }
+        self.limits.swap(&self.maps, self.limits.generation())
     }
 
-    /// Puts limits of request buckets in force; those that are not named keep theirs.
-    pub(crate) fn set_bucket_limits(
-        &mut self,
-        limits: &[BucketParams],
-        generation: u64,
-    ) -> Result<(), Error> {
-        let compiled = limits.iter().map(|params| {
-            let service = self.plan.services.get(params.service);
-            let requests = service.and_then(|service| service.requests.as_ref());
-            let name = requests.and_then(|requests| requests.buckets.get(params.bucket));
-            let (Some(service), Some(name)) = (service, name) else {
-                let BucketParams { service, bucket, .. } = params;
-                return Err(Error::Plan(format!(
-                    "bucket {bucket} of service {service}: none such"
-                )));
-            };
-            let wrong =
-                |text| Error::Plan(format!("service {}: bucket {name}: {text}", service.name));
-            Ok((*params, bucket_limits::compile(params).map_err(wrong)?))
-        });
-        let compiled: Vec<_> = compiled.collect::<Result<_, _>>()?;
-        match &mut self.requests {
-            Some(requests) => requests.set_limits(&self.maps, &compiled, generation),
-            None => Ok(()),
+    /// Forgets all limits: everything is admitted until some are set.
+    pub(crate) fn forget_limits(&mut self) -> Result<(), Error> {
+        let before = self.limits.decided();
+        for (index, service) in self.plan.services.iter().enumerate() {
+            self.limits.forget(index, &Params::no_limit(service.policy));
         }
-    }
-
-    /// Forgets the limits of request buckets: everything is admitted until some are set.
-    pub(crate) fn forget_bucket_limits(&mut self) -> Result<(), Error> {
-        match &mut self.requests {
-            Some(requests) => requests.forget_limits(&self.maps),
-            None => Ok(()),
-        }
+        self.limits.buckets.reset_all();
+        let next = self.limits.generation() + 1;
+        self.limits.swap(&self.maps, next).inspect_err(|_| self.limits.restore(before))
     }
 
     /// See [`RequestState::listening`].
     pub(crate) fn listening(&mut self, now: Nanos, anew: bool) -> Result<(), Error> {
         match &mut self.requests {
-            Some(requests) => requests.listening(&self.maps, now, anew),
+            Some(requests) => requests.listening(&self.maps, &mut self.limits, (now, anew)),
             None => Ok(()),
         }
     }
@@ -277,6 +277,13 @@ impl Core {
 
     pub(crate) const fn generation(&self) -> u64 {
         self.limits.generation()
+    }
+
+    /// Whether a bucket has a limit.
+    #[cfg(test)]
+    pub(crate) fn limited(&self, service: usize, bucket: usize) -> bool {
+        let number = self.requests.as_ref().and_then(|requests| requests.bucket(service, bucket));
+        number.is_some_and(|number| self.limits.buckets.limited(number))
     }
 
     /// The totals of a service, with those of its request buckets.

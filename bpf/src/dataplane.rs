@@ -13,7 +13,6 @@ use std::io;
 use std::path::PathBuf;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_policy::Params;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// So long after the last heartbeat everything passes (abi/tidegate.h: TG_LEASE_END_NS).
@@ -252,13 +251,19 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Puts limits in force, all at once, under a generation number. Services that are not named
-    /// keep what they have.
+    /// Puts limits of services and of request buckets in force, all at once, under a generation
+    /// number: none of it is in force before all of it is. Services and buckets that are not named keep what they have.
     ///
     /// # Errors
-    /// When a service does not exist or uses another policy, or a map cannot be written.
-    pub fn set_limits(&mut self, limits: &[ServiceParams], generation: u64) -> Result<(), Error> {
-        self.core.set_limits(limits, generation)
+    /// When a service or bucket does not exist, uses another policy, or its limit breaks a bound, or a
+    /// map cannot be written. Then what was in force still is, all of it.
+    pub fn set_limits(
+        &mut self,
+        services: &[ServiceParams],
+        buckets: &[BucketParams],
+        generation: u64,
+    ) -> Result<(), Error> {
+        self.core.set_limits((services, buckets), generation)
     }
 
     /// The generation of the limits in force; after a restart, that of the process before.
@@ -298,19 +303,6 @@ impl Dataplane {
     /// When there is no such service, or a map cannot be written.
     pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
         self.core.set_shadow(service, shadow)
-    }
-
-    /// Puts limits of request buckets in force, all at once, under a generation number. Buckets that
-    /// are not named keep what they have.
-    ///
-    /// # Errors
-    /// When a bucket does not exist or its limit breaks a bound, or a map cannot be written.
-    pub fn set_bucket_limits(
-        &mut self,
-        limits: &[BucketParams],
-        generation: u64,
-    ) -> Result<(), Error> {
-        self.core.set_bucket_limits(limits, generation)
     }
 
     /// What the rules matched since the state was created, in the order of the plan; a rule that
@@ -443,19 +435,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
     let heartbeat = lease.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?)));
     let ended = heartbeat.is_some_and(|at| at != 0 && clock.now().since(Nanos(at)) >= LEASE_END);
     if ended {
-        let services = core.plan.services.iter().enumerate();
-        let none: Vec<ServiceParams> = services
-            .map(|(service, planned)| ServiceParams {
-                service,
-                params: Params::no_limit(planned.policy),
-                waiting_max: None,
-                accept_queue_max_q10: 0,
-                source_max: None,
-                min_rate: None,
-            })
-            .collect();
-        core.set_limits(&none, core.generation() + 1)?;
-        core.forget_bucket_limits()?;
+        core.forget_limits()?;
     }
     core.heartbeat().map(drop)
 }
@@ -467,9 +447,10 @@ fn same(a: &Interface, b: &Interface) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::LimitsHead;
     use crate::{Listen, ListenAddress, Service};
     use libbpf_rs::MapHandle;
-    use tidegate_policy::{Action, BucketSpec, InFlight, Policy};
+    use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy};
     use tidegate_units::{ManualClock, Rate};
 
     /// Policy's parameters of the first service as the kernel has them.
@@ -478,7 +459,7 @@ mod tests {
         let id = core.maps.get("tg_limits").unwrap().lookup(&at, MapFlags::ANY).unwrap().unwrap();
         let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
         let limits = inner.lookup(&at, MapFlags::ANY).unwrap().unwrap();
-        limits[size_of::<crate::abi::LimitsHead>()..].to_vec()
+        limits[size_of::<LimitsHead>()..].to_vec()
     }
 
     #[test]
@@ -504,7 +485,7 @@ mod tests {
             source_max: Some(9),
             min_rate: None,
         };
-        core.set_limits(&[limits], 40).unwrap();
+        core.set_limits((&[limits], &[]), 40).unwrap();
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();
         clock.advance(beat + LEASE_END - Nanos(1));
@@ -535,8 +516,8 @@ mod tests {
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let rate = Some(Rate::per_second(5.0));
         let limit = BucketParams { service: 0, bucket: 0, rate, burst: 3, reserve: [0; 3] };
-        core.set_bucket_limits(&[limit], 40).unwrap();
-        let limited = |core: &Core| core.requests().unwrap().limited(0, 0);
+        core.set_limits((&[], &[limit]), 40).unwrap();
+        let limited = |core: &Core| core.limited(0, 0);
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();
         clock.advance(beat + LEASE_END - Nanos(1));

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits in force, swapped whole.
+//! The limits in force: of services and of request buckets, swapped as one generation.
 
 use crate::abi::{self, LimitsHead, Plain};
+use crate::abi_request::BUCKETS_MAX;
+use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan};
 use tidegate_model::SERVICES_MAX;
 use tidegate_policy::{Action, InFlight, MinRate, Params};
+
+/// Rows: services, then buckets, then the generation.
+const HEAD: usize = SERVICES_MAX + BUCKETS_MAX;
+const ROWS: usize = HEAD + 1;
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,11 +49,15 @@ struct LimitsHeadFields {
     min_rate_us: u32,
 }
 
+/// See [`Limits::decided`].
+pub(crate) struct Decided(Vec<Entry>, BucketLimits);
+
 /// What is in force.
 #[derive(Debug)]
 pub(crate) struct Limits {
     generation: u64,
     entries: Vec<Entry>,
+    pub(crate) buckets: BucketLimits,
     swapped: Swapped,
 }
 
@@ -55,12 +65,18 @@ impl Limits {
     /// Takes over the limits that are in force, or starts with none. What the limit in flight says of the
     /// silent, and its lower level, were of a moment that is over.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, SERVICES_MAX))?;
+        let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, ROWS))?;
+        let rows = swapped.read()?;
+        let generation = rows.get(HEAD).and_then(|row| row.first_chunk().copied());
         let none = Entry { head: LimitsHeadFields::default(), params: Vec::new() };
-        let mut limits = Self { generation: 0, entries: vec![none; SERVICES_MAX], swapped };
-        for (value, entry) in limits.swapped.read()?.iter().zip(&mut limits.entries) {
+        let mut limits = Self {
+            generation: generation.map_or(0, u64::from_ne_bytes),
+            entries: vec![none; SERVICES_MAX],
+            buckets: BucketLimits::read(rows.get(SERVICES_MAX..HEAD).unwrap_or_default()),
+            swapped,
+        };
+        for (value, entry) in rows.iter().zip(&mut limits.entries) {
             let Some(head) = LimitsHead::read(value) else { continue };
-            limits.generation = limits.generation.max(head.generation);
             entry.head = LimitsHeadFields {
                 flags: head.flags,
                 accept_queue_max_q10: head.accept_queue_max_q10,
@@ -89,6 +105,15 @@ impl Limits {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.params = params.as_bytes().to_vec();
             entry.head = LimitsHeadFields::default();
+        }
+    }
+
+    /// The same, but it stays with what is done with the refused.
+    pub(crate) fn forget(&mut self, index: usize, params: &Params) {
+        let flags = self.entries.get(index).map_or(0, |entry| entry.head.flags);
+        self.reset(index, params);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.head.flags = flags;
         }
     }
 
@@ -124,23 +149,33 @@ impl Limits {
         }
     }
 
-    /// Writes all entries and puts them in force at once.
+    /// All that is decided, to be restored if it cannot be changed.
+    pub(crate) fn decided(&self) -> Decided {
+        Decided(self.entries.clone(), self.buckets.clone())
+    }
+
+    /// See [`Self::decided`].
+    pub(crate) fn restore(&mut self, before: Decided) {
+        Decided(self.entries, self.buckets) = before;
+    }
+
+    /// Writes everything and puts it in force at once. Returns when no packet reads what was in force
+    /// before.
     pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
-        let value = |entry: &Entry| {
+        let service = |entry: &Entry| {
             let head = LimitsHead {
-                generation,
                 flags: entry.head.flags,
                 accept_queue_max_q10: entry.head.accept_queue_max_q10,
                 in_flight: entry.head.in_flight,
                 source_max: entry.head.source_max,
                 min_rate_us: entry.head.min_rate_us,
-                pad: 0,
+                pad: [0; 3],
             };
-            let mut value = head.bytes().to_vec();
-            value.extend_from_slice(&entry.params);
-            value
+            [head.bytes(), &entry.params].concat()
         };
-        self.swapped.swap(maps, self.entries.iter().map(value))?;
+        let rows = self.entries.iter().map(service).chain(self.buckets.rows());
+        let rows = rows.chain(std::iter::once(generation.to_ne_bytes().to_vec()));
+        self.swapped.swap(maps, rows)?;
         self.generation = generation;
         Ok(())
     }

@@ -79,14 +79,13 @@ pub(crate) const SHARED: [&str; 24] = [
 ];
 
 /// Names of the maps of header rules, which are there when a plan has some; all or none of them.
-pub(crate) const REQUESTS: [&str; 14] = [
+pub(crate) const REQUESTS: [&str; 13] = [
     "tg_request_control",
     "tg_paths",
     "tg_rules",
     "tg_hosts",
     "tg_cookie_tests",
     "tg_answer_texts",
-    "tg_bucket_limits",
     "tg_buckets",
     "tg_unevaluable",
     "tg_bucket_totals",

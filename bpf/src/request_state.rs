@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the loader keeps about header rules: who has which number, the limits of buckets, the
-//! sweep. It exists once a plan has rules, or an earlier process left some.
+//! What the loader keeps about header rules: who has which number, and the sweep. It exists once a plan has rules, or an earlier process left some.
 
 use crate::abi::{KEYS, Plain, SLOTS};
 use crate::abi_request::{
     self as abi, ANSWER_VARIANTS, ANSWERS_MAX, BUCKETS_MAX, RULES_MAX, RequestControl, Sweep,
 };
-use crate::bucket_limits::BucketLimits;
+use crate::limits::Limits;
 use crate::maps::Maps;
 use crate::numbers::{self, Assigned, Numbers};
 use crate::objects::{self, Load, Objects, Variant};
@@ -14,7 +13,7 @@ use crate::programs::{self, Runs};
 use crate::rules::{self, Identities, Seats, Tables};
 use crate::syscall::{self, TestRun};
 use crate::text_hash::text_hash;
-use crate::{BucketParams, Error, Followed, Plan, Service};
+use crate::{Error, Followed, Plan, Service};
 use libbpf_rs::MapCore;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,7 +33,6 @@ pub(crate) struct RequestState {
     rules: Numbers,
     buckets: Numbers,
     texts: Numbers,
-    limits: BucketLimits,
     /// By service.
     seats: Vec<Seats>,
     /// Of the hash of names and values.
@@ -60,7 +58,6 @@ impl RequestState {
             rules: Numbers::adopt(maps, 0..rules, 1)?,
             buckets: Numbers::adopt(maps, rules..buckets, 0)?,
             texts: Numbers::adopt(maps, buckets..all as u32, 0)?,
-            limits: BucketLimits::adopt(maps)?,
             seats: Vec::new(),
             key: settings.key,
             sweep: programs::load(plan.settings.pins.as_deref(), maps, &load, &Runs::Us)?,
@@ -72,8 +69,13 @@ impl RequestState {
 
     /// Takes the rules of services out of force whose index is about to change hands (bit by
     /// bit), and forgets what was counted for them.
-    pub(crate) fn pause(&mut self, maps: &Maps, services: u32) -> Result<(), Error> {
-        rules::pause(&mut Kernel { maps, limits: &mut self.limits }, services)?;
+    pub(crate) fn pause(
+        &mut self,
+        maps: &Maps,
+        limits: &mut Limits,
+        services: u32,
+    ) -> Result<(), Error> {
+        rules::pause(&mut Kernel { maps, limits }, services)?;
         for service in (0..u32::BITS).filter(|service| services >> service & 1 != 0) {
             maps.clear_percpu("tg_unjudged", service)?;
         }
@@ -81,7 +83,12 @@ impl RequestState {
     }
 
     /// Puts the rules of a plan in force; the classification of the same plan is in force already.
-    pub(crate) fn apply(&mut self, maps: &Maps, plan: &Plan) -> Result<(), Error> {
+    pub(crate) fn apply(
+        &mut self,
+        maps: &Maps,
+        limits: &mut Limits,
+        plan: &Plan,
+    ) -> Result<(), Error> {
         let wanted = rules::identities(plan);
         let assign = |numbers: &Numbers, wanted: &[u64]| {
             numbers.assign(wanted).ok_or_else(|| Error::Plan("too many header rules".into()))
@@ -91,51 +98,40 @@ impl RequestState {
             assign(&self.buckets, &wanted.buckets)?,
             assign(&self.texts, &wanted.answers)?,
         );
-        self.begin_at_zero(maps, &of_rules, &of_buckets)?;
+        begin_at_zero(maps, limits, (&of_rules, &of_buckets))?;
         self.rules.hold(maps, &holders(&of_rules, &wanted.rules))?;
         self.buckets.hold(maps, &holders(&of_buckets, &wanted.buckets))?;
         self.texts.hold(maps, &holders(&of_texts, &wanted.answers))?;
         self.seats = seats(plan, [&of_rules, &of_buckets, &of_texts]);
-        self.follow(plan);
+        self.follow(limits, plan);
         // Also waits for the packets that were classified by the plan before.
-        self.limits.swap(maps, self.limits.generation() + 1)?;
+        limits.swap(maps, limits.generation())?;
         let key = self.key;
         let set = rules::compile(plan, &self.seats, &|text| text_hash(&key, text));
-        rules::put_in_force(&mut Kernel { maps, limits: &mut self.limits }, &set)?;
+        rules::put_in_force(&mut Kernel { maps, limits }, &set)?;
         self.let_go(maps, &wanted)
     }
 
     /// Which connections belong to services with rules is about to change.
-    pub(crate) fn listen_to_nobody(&mut self, maps: &Maps) -> Result<(), Error> {
-        rules::listen_to_nobody(&mut Kernel { maps, limits: &mut self.limits })
+    pub(crate) fn listen_to_nobody(
+        &mut self,
+        maps: &Maps,
+        limits: &mut Limits,
+    ) -> Result<(), Error> {
+        rules::listen_to_nobody(&mut Kernel { maps, limits })
     }
 
     /// The hooks see every packet from `now` on: connections that begin from then are judged.
     /// Unless `anew`, only where that was still to be told.
-    pub(crate) fn listening(&mut self, maps: &Maps, now: Nanos, anew: bool) -> Result<(), Error> {
-        let mut tables = Kernel { maps, limits: &mut self.limits };
-        if anew || tables.control()?.since_ns == rules::NOBODY {
-            rules::listen_from(&mut tables, now)?;
-        }
-        Ok(())
-    }
-
-    /// Numbers that change hands: nothing is counted, used or limited there.
-    fn begin_at_zero(
+    pub(crate) fn listening(
         &mut self,
         maps: &Maps,
-        rules: &Assigned,
-        buckets: &Assigned,
+        limits: &mut Limits,
+        (now, anew): (Nanos, bool),
     ) -> Result<(), Error> {
-        for number in &rules.fresh {
-            for slot in 0..SLOTS {
-                maps.clear_percpu("tg_rule_counts", slot * RULES_MAX as u32 + number)?;
-            }
-        }
-        for number in &buckets.fresh {
-            maps.write("tg_buckets", &number.to_ne_bytes(), &[0; abi::BUCKET_LOCKED_SIZE])?;
-            maps.clear_percpu("tg_bucket_totals", *number)?;
-            self.limits.reset(*number);
+        let mut tables = Kernel { maps, limits };
+        if anew || tables.control()?.since_ns == rules::NOBODY {
+            rules::listen_from(&mut tables, now)?;
         }
         Ok(())
     }
@@ -151,50 +147,18 @@ impl RequestState {
     }
 
     /// Takes from the plan whether refusals are executed.
-    fn follow(&mut self, plan: &Plan) {
+    pub(crate) fn follow(&self, limits: &mut Limits, plan: &Plan) {
         for (service, seats) in plan.services.iter().zip(&self.seats) {
             let own = service.requests.as_ref().and_then(|requests| requests.shadow);
             for number in &seats.buckets {
-                self.limits.shadow(*number, own.unwrap_or(service.shadow));
+                limits.buckets.shadow(*number, own.unwrap_or(service.shadow));
             }
         }
     }
 
-    /// The same for a plan whose rules are in force.
-    pub(crate) fn set_shadow(&mut self, maps: &Maps, plan: &Plan) -> Result<(), Error> {
-        self.follow(plan);
-        self.limits.swap(maps, self.limits.generation())
-    }
-
-    /// Puts limits in force; buckets that are not named keep theirs.
-    pub(crate) fn set_limits(
-        &mut self,
-        maps: &Maps,
-        limits: &[(BucketParams, abi::BucketLimitsRaw)],
-        generation: u64,
-    ) -> Result<(), Error> {
-        for (params, raw) in limits {
-            if let Some(number) = self.bucket(params.service, params.bucket) {
-                self.limits.set(number, raw);
-            }
-        }
-        self.limits.swap(maps, generation)
-    }
-
-    /// Forgets the limits of all buckets.
-    pub(crate) fn forget_limits(&mut self, maps: &Maps) -> Result<(), Error> {
-        self.limits.reset_all();
-        self.limits.swap(maps, self.limits.generation() + 1)
-    }
-
-    fn bucket(&self, service: usize, bucket: usize) -> Option<u32> {
+    /// The number of a bucket, once its rules are in force.
+    pub(crate) fn bucket(&self, service: usize, bucket: usize) -> Option<u32> {
         self.seats.get(service)?.buckets.get(bucket).copied()
-    }
-
-    /// Whether a bucket has a limit.
-    #[cfg(test)]
-    pub(crate) fn limited(&self, service: usize, bucket: usize) -> bool {
-        self.bucket(service, bucket).is_some_and(|number| self.limits.limited(number))
     }
 
     /// The numbers of each service's rules and buckets.
@@ -229,6 +193,25 @@ impl RequestState {
     }
 }
 
+/// Numbers that change hands: nothing is counted, used or limited there.
+fn begin_at_zero(
+    maps: &Maps,
+    limits: &mut Limits,
+    (rules, buckets): (&Assigned, &Assigned),
+) -> Result<(), Error> {
+    for number in &rules.fresh {
+        for slot in 0..SLOTS {
+            maps.clear_percpu("tg_rule_counts", slot * RULES_MAX as u32 + number)?;
+        }
+    }
+    for number in &buckets.fresh {
+        maps.write("tg_buckets", &number.to_ne_bytes(), &[0; abi::BUCKET_LOCKED_SIZE])?;
+        maps.clear_percpu("tg_bucket_totals", *number)?;
+        limits.buckets.reset(*number);
+    }
+    Ok(())
+}
+
 /// Number and identity of those whose number changes hands.
 fn holders(assigned: &Assigned, wanted: &[u64]) -> Vec<(u32, u64)> {
     let all = assigned.numbers.iter().copied().zip(wanted.iter().copied());
@@ -256,7 +239,7 @@ fn seats(plan: &Plan, [rules, buckets, texts]: [&Assigned; 3]) -> Vec<Seats> {
 /// The tables of the kernel.
 struct Kernel<'a> {
     maps: &'a Maps,
-    limits: &'a mut BucketLimits,
+    limits: &'a mut Limits,
 }
 
 impl Tables for Kernel<'_> {

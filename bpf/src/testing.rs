@@ -368,7 +368,7 @@ impl TestPlane {
         self.core.listening(MonotonicClock.now(), false)
     }
 
-    /// As [`crate::Dataplane::set_bucket_limits`].
+    /// As [`crate::Dataplane::set_limits`], of request buckets alone.
     ///
     /// # Errors
     /// As there.
@@ -377,7 +377,7 @@ impl TestPlane {
         limits: &[BucketParams],
         generation: u64,
     ) -> Result<(), Error> {
-        self.core.set_bucket_limits(limits, generation)
+        self.core.set_limits((&[], limits), generation)
     }
 
     /// As [`crate::Dataplane::rule_counts`].
@@ -402,12 +402,12 @@ impl TestPlane {
         self.core.followed()
     }
 
-    /// As [`crate::Dataplane::set_limits`].
+    /// As [`crate::Dataplane::set_limits`], of services alone.
     ///
     /// # Errors
     /// As there.
     pub fn set_limits(&mut self, limits: &[ServiceParams], generation: u64) -> Result<(), Error> {
-        self.core.set_limits(limits, generation)
+        self.core.set_limits((limits, &[]), generation)
     }
 
     /// As [`crate::Dataplane::set_shadow`].

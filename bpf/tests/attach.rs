@@ -77,7 +77,7 @@ fn a_new_process_adopts_links_limits_and_counters_and_uninstall_leaves_nothing()
     let plan = pinned(&net, &fs);
     let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
     let mut first = Dataplane::start(&plan).unwrap();
-    first.set_limits(&[one_token(Action::Reject)], 41).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 41).unwrap();
     let kept = connect(&net).unwrap();
     assert_eq!(first.totals(0).unwrap().open, 1);
     let ids = link_ids(&fs.pins());
@@ -104,7 +104,7 @@ fn another_abi_version_gets_fresh_state_and_the_same_link() {
     let (net, fs) = (Net::new(), BpfFs::new());
     let plan = pinned(&net, &fs);
     let mut first = Dataplane::start(&plan).unwrap();
-    first.set_limits(&[one_token(Action::Reject)], 41).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 41).unwrap();
     drop(first);
     let ids = link_ids(&fs.pins());
     // As if a version 0 had been here.
@@ -192,7 +192,7 @@ fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
     let mut plan = pinned(&net, &fs);
     plan.interfaces[0].attach = AttachMode::Clsact;
     let mut dataplane = Dataplane::start(&plan).unwrap();
-    dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    dataplane.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
     let _first = connect(&net).unwrap();
     connect(&net).unwrap_err();
@@ -209,7 +209,7 @@ fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
 
     let mut next = Dataplane::start(&plan).unwrap();
     assert!(!next.released().unwrap());
-    next.set_limits(&[one_token(Action::Reject)], 3).unwrap();
+    next.set_limits(&[one_token(Action::Reject)], &[], 3).unwrap();
     let _third = connect(&net).unwrap();
     connect(&net).unwrap_err();
     assert!(next.detach().is_empty());
@@ -320,7 +320,7 @@ fn without_pins_nothing_outlives_the_process() {
         let net = Net::new();
         let mut dataplane =
             Dataplane::start(&plan(vec![net.interface(mode)], Action::Reject)).unwrap();
-        dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+        dataplane.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
         let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
         let _first = connect(&net).unwrap();
         connect(&net).unwrap_err();
@@ -361,7 +361,7 @@ fn child_that_holds_the_dataplane() {
     let mut plan = plan(vec![interface], Action::Reject);
     plan.settings.pins = Some(pins.into());
     let mut dataplane = Dataplane::start(&plan).unwrap();
-    dataplane.set_limits(&[one_token(Action::Reject)], 5).unwrap();
+    dataplane.set_limits(&[one_token(Action::Reject)], &[], 5).unwrap();
     println!("\nready");
     loop {
         std::thread::park();

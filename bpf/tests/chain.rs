@@ -86,7 +86,7 @@ fn a_hook_that_is_taken_over_stays_first_and_one_that_is_not_first_becomes_it() 
     let _listener = listen(&net);
     let plan = at_tcx(&net, Some(&fs));
     let mut first = Dataplane::start(&plan).unwrap();
-    first.set_limits(&[one_token(Action::Reject)], 7).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 7).unwrap();
     let behind = foreign(&net, ForeignVerdict::Pass, false);
     drop(first);
     let second = Dataplane::start(&plan).unwrap();
@@ -146,7 +146,7 @@ fn auto_takes_a_hook_on_veth_whose_rst_arrives_and_xdp_is_warned_of() {
         let hooks = dataplane.hooks();
         assert_eq!(hooks[0].ingress, Some(hook), "{attach:?} {rst}: {hooks:?}");
         assert_eq!(!hooks[0].warnings.is_empty(), warned, "{attach:?} {rst}: {hooks:?}");
-        dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+        dataplane.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
         let _admitted = connect(&net).unwrap();
         let refused = connect(&net).unwrap_err().kind();
         let arrives = refused == std::io::ErrorKind::ConnectionRefused;

@@ -42,7 +42,7 @@ fn start(net: &Net, busy: Busy) -> Dataplane {
 fn allow(dataplane: &mut Dataplane, burst: u32) {
     let rate = Some(Rate::per_second(0.001));
     let limit = BucketParams { service: 0, bucket: 1, rate, burst, reserve: [0; 3] };
-    dataplane.set_bucket_limits(&[limit], 2).unwrap();
+    dataplane.set_limits(&[], &[limit], 2).unwrap();
     dataplane.heartbeat().unwrap();
 }
 

@@ -118,7 +118,7 @@ fn who_is_dropped_behind_the_handshake_is_not_in_flight_and_is_told() {
         wait_for("one was taken", || totals().waiting == 1);
         let before = totals();
         assert_eq!(world.told(), 0, "without a limit they wait");
-        dataplane.set_limits(&limited(), 2).unwrap();
+        dataplane.set_limits(&limited(), &[], 2).unwrap();
         wait_for("they are told", || world.told() == CROWD - 1);
         assert_eq!(late(&dataplane), CROWD as u64 - 1, "{mode:?}, {memory:?}");
         let now = dataplane.totals(0).unwrap();
@@ -133,7 +133,7 @@ fn who_came_before_the_daemon_is_known_by_the_cookie() {
         let mut world = World::new(Memory::Cookies);
         world.press();
         let mut dataplane = world.dataplane(mode);
-        dataplane.set_limits(&limited(), 2).unwrap();
+        dataplane.set_limits(&limited(), &[], 2).unwrap();
         wait_for("they are told", || world.told() == CROWD - 1);
         assert_eq!(late(&dataplane), CROWD as u64 - 1, "{mode:?}");
     }

@@ -50,7 +50,7 @@ fn look(net: &Net, dataplane: &mut Dataplane) -> Vec<String> {
 
 /// Whether a limit of one connection holds.
 fn is_limited(net: &Net, dataplane: &mut Dataplane, generation: u64) -> bool {
-    dataplane.set_limits(&[one_token(Action::Reject)], generation).unwrap();
+    dataplane.set_limits(&[one_token(Action::Reject)], &[], generation).unwrap();
     dataplane.heartbeat().unwrap();
     (0..3).filter(|_| connect(net).is_err()).count() > 0
 }

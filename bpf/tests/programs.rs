@@ -48,7 +48,7 @@ fn connects(net: &Net) -> bool {
 /// A process that is gone: nothing is detached, and the next one finds what it has left.
 fn run(plan: &Plan) -> Dataplane {
     let mut dataplane = Dataplane::start(plan).unwrap();
-    dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    dataplane.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     dataplane
 }
 

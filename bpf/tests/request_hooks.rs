@@ -156,7 +156,7 @@ fn a_daemon_without_privileges_changes_rules_and_limits() {
         dataplane.apply(&more).unwrap();
         let rate = Some(Rate::per_second(10.0));
         let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
-        dataplane.set_bucket_limits(&[limit], 9).unwrap();
+        dataplane.set_limits(&[], &[limit], 9).unwrap();
         dataplane.set_shadow(0, true).unwrap();
         dataplane.heartbeat().unwrap();
         assert_eq!(dataplane.rule_counts().unwrap().len(), 2);
@@ -236,7 +236,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     let mut first = Dataplane::start(&plan).unwrap();
     let rate = Some(Rate::per_second(10.0));
     let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
-    first.set_bucket_limits(&[limit], 41).unwrap();
+    first.set_limits(&[], &[limit], 41).unwrap();
     let before = links(&fs.pins());
     assert_eq!(before.len(), 4);
     let mut echo = Echo::new(&net);

@@ -66,7 +66,7 @@ fn start(interface: Interface) -> Dataplane {
         burst: 1,
         reserve: [0; 3],
     };
-    dataplane.set_bucket_limits(&[one], 2).unwrap();
+    dataplane.set_limits(&[], &[one], 2).unwrap();
     dataplane
 }
 

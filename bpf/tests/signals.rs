@@ -86,7 +86,7 @@ fn a_rejected_client_is_told_at_once_at_every_attach_point() {
             let address: SocketAddr = address.parse().unwrap();
             let mut dataplane =
                 Dataplane::start(&plan(vec![net.interface(mode)], Action::Reject)).unwrap();
-            dataplane.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+            dataplane.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
             let _listener = within(&net.server, || TcpListener::bind(address).unwrap());
             let _admitted = connect(&net, address).unwrap();
             let refused = connect(&net, address).unwrap_err();
@@ -110,7 +110,7 @@ fn a_dropped_syn_times_out_and_shadow_lets_it_pass() {
     let net = Net::new();
     let mut dataplane =
         Dataplane::start(&plan(vec![net.interface(AttachMode::Xdp)], Action::Drop)).unwrap();
-    dataplane.set_limits(&[one_token(Action::Drop)], 2).unwrap();
+    dataplane.set_limits(&[one_token(Action::Drop)], &[], 2).unwrap();
     let address: SocketAddr = ADDRESSES[0].parse().unwrap();
     let _listener = within(&net.server, || TcpListener::bind(address).unwrap());
     let _admitted = connect(&net, address).unwrap();

@@ -96,7 +96,7 @@ fn every_syn_is_judged_once_while_an_interface_moves_to_another_hook() {
     let _listener = listen(&net);
     let with = |attach| pinned(vec![net.interface(attach)], &fs);
     let mut first = Dataplane::start(&with(AttachMode::Tcx)).unwrap();
-    first.set_limits(&[many_tokens()], 2).unwrap();
+    first.set_limits(&[many_tokens()], &[], 2).unwrap();
     let judged = |dataplane: &Dataplane| -> u64 {
         dataplane.counts().unwrap().iter().map(|count| count.count).sum()
     };
@@ -127,7 +127,7 @@ fn a_start_that_fails_or_is_given_up_leaves_the_hooks_of_whoever_is_in_charge() 
     let _listener = listen(&net);
     let plan = pinned(vec![net.interface(AttachMode::Tcx)], &fs);
     let mut first = Dataplane::start(&plan).unwrap();
-    first.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     let _admitted = connect(&net).unwrap();
     connect(&net).unwrap_err();
 
@@ -159,7 +159,7 @@ fn what_a_successor_left_that_died_is_put_back_without_privileges() {
     let _listener = listen(&net);
     let plan = at_home(AttachMode::Tcx, &fs);
     let mut first = within(&net.server, || Dataplane::start(&plan)).unwrap();
-    first.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     let _admitted = connect(&net).unwrap();
     let before = links(&fs);
     let successor = |plan: &Plan| {
@@ -199,7 +199,7 @@ fn with_the_capabilities_of_the_unit_everything_is_adopted() {
         let plan = at_home(attach, &fs);
         let start = || with_only(&net, of_the_unit(), || Dataplane::start(&plan)).unwrap();
         let mut first = start();
-        first.set_limits(&[one_token(Action::Reject)], 41).unwrap();
+        first.set_limits(&[one_token(Action::Reject)], &[], 41).unwrap();
         let _admitted = connect(&net).unwrap();
         // Killed: everything stays.
         drop(first);
@@ -229,7 +229,7 @@ fn without_the_capability_to_look_our_filter_is_not_called_a_strangers() {
     let mut set = of_the_unit();
     set.remove(CapabilitySet::SYS_ADMIN);
     let mut first = with_only(&net, set, || Dataplane::start(&plan)).unwrap();
-    first.set_limits(&[one_token(Action::Reject)], 41).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 41).unwrap();
     let _admitted = connect(&net).unwrap();
     drop(first);
     let error = with_only(&net, set, || Dataplane::start(&plan)).unwrap_err();
@@ -265,7 +265,7 @@ fn filters_go_with_a_take_over_that_does_not_plan_their_interface_any_more() {
     // Another dataplane: its filters are nobody's but its own.
     let stranger = within(&net.server, || Dataplane::start(&on("x1", &others)).unwrap());
     let mut first = within(&net.server, || Dataplane::start(&on("s0", &fs)).unwrap());
-    first.set_limits(&[one_token(Action::Reject)], 2).unwrap();
+    first.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     let _admitted = connect(&net).unwrap();
     connect(&net).unwrap_err();
 

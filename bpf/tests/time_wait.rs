@@ -158,7 +158,7 @@ fn one_address_that_comes_again_through_time_wait_is_policed_like_any_other() {
             source_max: None,
             min_rate: None,
         };
-        dataplane.set_limits(&[limits], 2).unwrap();
+        dataplane.set_limits(&[limits], &[], 2).unwrap();
         dataplane.heartbeat().unwrap();
         let at = SocketAddr::from((SERVER, 80));
         close_all(within(&net.server, || std::net::TcpListener::bind(at).unwrap()));

@@ -38,7 +38,7 @@ fn start(net: &Net, refuse: Refuse) -> Dataplane {
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let rate = Some(Rate::per_second(0.001));
     let one = BucketParams { service: 0, bucket: 0, rate, burst: 1, reserve: [0; 3] };
-    dataplane.set_bucket_limits(&[one], 2).unwrap();
+    dataplane.set_limits(&[], &[one], 2).unwrap();
     dataplane
 }
 

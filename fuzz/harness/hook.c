@@ -109,8 +109,7 @@ static void fuzz_bucket(struct tg_bucket_params *bucket)
 
 static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 {
-	struct tg_limits *limits =
-		native_entry(native.maps[NATIVE_MAPS - 1].map, service);
+	struct tg_limits *limits = host_limits_row(service);
 	struct tg_locked_state *state = native_entry(&tg_states, service);
 	struct tg_params *params = &limits->params;
 	int on = head->switches;

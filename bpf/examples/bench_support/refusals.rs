@@ -171,7 +171,7 @@ fn ours(arena: &Arena, action: Action) -> Result<Refuser> {
         source_max: None,
         min_rate: None,
     };
-    plane.set_limits(&[limits], 1)?;
+    plane.set_limits(&[limits], &[], 1)?;
     let kind = if action == Action::Drop { VerdictKind::Drop } else { VerdictKind::Reject };
     Ok(Refuser::Ours { plane, kind, _listener: listener })
 }

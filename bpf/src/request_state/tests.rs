@@ -9,11 +9,13 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::syscall::{self, TestRun};
 use crate::{
     BucketParams, CookieTest, HeaderRule, Host, HttpMatch, Plan, Requests, RuleCount, Service,
-    Subject,
+    ServiceParams, Subject,
 };
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use tidegate_model::SERVICES_MAX;
+use tidegate_policy::{Action, BucketSpec, Params};
 use tidegate_units::Rate;
 
 fn shop(buckets: &[&str], rules: Vec<HeaderRule>) -> Service {
@@ -51,13 +53,22 @@ fn count(core: &Core, number: u32, refused: u64) {
     map.update_percpu(&key, &cpus, MapFlags::ANY).unwrap();
 }
 
-/// What is in force for a bucket.
-fn in_force(core: &Core, number: u32) -> BucketLimitsRaw {
-    let outer = core.maps.get("tg_bucket_limits").unwrap();
+/// All limits as the kernel has them: services, buckets, the generation.
+fn all_in_force(core: &Core) -> Vec<Vec<u8>> {
+    let outer = core.maps.get("tg_limits").unwrap();
     let id = outer.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
     let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
-    let value = inner.lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-    BucketLimitsRaw::read(&value).unwrap()
+    let row = |row: u32| inner.lookup(&row.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    (0..inner.max_entries()).map(row).collect()
+}
+
+/// What is in force for a bucket.
+fn in_force(core: &Core, number: u32) -> BucketLimitsRaw {
+    BucketLimitsRaw::read(&all_in_force(core)[SERVICES_MAX + number as usize]).unwrap()
+}
+
+fn generation(core: &Core) -> u64 {
+    u64::from_ne_bytes(*all_in_force(core).pop().unwrap().first_chunk().unwrap())
 }
 
 fn limit(service: usize, bucket: usize, burst: u32) -> BucketParams {
@@ -114,12 +125,12 @@ fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
 fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
     let rules = vec![http("/", Some(1))];
     let mut core = start(&plan(vec![shop(&["x", "y"], rules.clone())]));
-    core.set_bucket_limits(&[limit(0, 0, 3), limit(0, 1, 5)], 40).unwrap();
-    core.set_bucket_limits(&[limit(0, 1, 7)], 41).unwrap();
+    core.set_limits((&[], &[limit(0, 0, 3), limit(0, 1, 5)]), 40).unwrap();
+    core.set_limits((&[], &[limit(0, 1, 7)]), 41).unwrap();
     let (x, y) = (bucket_number(&core, 0, 0), bucket_number(&core, 0, 1));
     let tokens = |core: &Core, number| in_force(core, number).bucket.depth / 1_000_000_000_000;
     assert_eq!((tokens(&core, x), tokens(&core, y)), (3, 7), "x was not named and keeps its limit");
-    assert_eq!((in_force(&core, x).generation, in_force(&core, y).generation), (41, 41));
+    assert_eq!(generation(&core), 41);
     // "y" stands first now, and "z" is new.
     core.apply(&plan(vec![shop(&["y", "z"], vec![http("/", Some(0))])])).unwrap();
     assert_eq!(bucket_number(&core, 0, 0), y);
@@ -136,7 +147,7 @@ fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
     core.apply(&plan(vec![other])).unwrap();
     let number = bucket_number(&core, 0, 0);
     assert_eq!(in_force(&core, number).bucket.rate_milli, 0);
-    core.forget_bucket_limits().unwrap();
+    core.forget_limits().unwrap();
     assert_eq!(in_force(&core, y).bucket.rate_milli, 0);
 }
 
@@ -153,12 +164,12 @@ fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
         core.set_shadow(service, true).unwrap();
     }
     assert_eq!(shadow(&core), [1, 1]);
-    core.set_bucket_limits(&[limit(0, 0, 3)], 9).unwrap();
+    core.set_limits((&[], &[limit(0, 0, 3)]), 9).unwrap();
     for service in [0, 1] {
         core.set_shadow(service, false).unwrap();
     }
     assert_eq!(shadow(&core), [0, 1], "rules in shadow by themselves stay there");
-    assert_eq!(in_force(&core, bucket_number(&core, 0, 0)).generation, 9);
+    assert_eq!(generation(&core), 9);
 }
 
 #[test]
@@ -170,12 +181,53 @@ fn limits_for_buckets_that_are_not_there_or_cannot_be_are_refused_by_name() {
         (limit(0, 0, 0), "service shop: bucket x: burst 0"),
         (limit(0, 0, 1), "service shop: bucket x: reserve"),
     ];
+    let before = all_in_force(&core);
     for (wrong, text) in cases {
-        let error = core.set_bucket_limits(&[limit(0, 0, 9), wrong], 5).unwrap_err().to_string();
+        let limits: (&[_], &[_]) = (&[tokens(9)], &[limit(0, 0, 9), wrong]);
+        let error = core.set_limits(limits, 5).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
-    let raw = in_force(&core, bucket_number(&core, 0, 0));
-    assert_eq!(raw.bucket.rate_milli, 0, "nothing of a refused set is in force");
+    let wrong = ServiceParams { service: 1, ..tokens(9) };
+    core.set_limits((&[wrong], &[limit(0, 0, 9)]), 5).unwrap_err();
+    assert!(all_in_force(&core) == before, "nothing of a refused set is in force");
+    // Nor does the next write bring it.
+    core.set_shadow(0, false).unwrap();
+    assert!(all_in_force(&core) == before);
+}
+
+/// The limit of the first service: so many tokens.
+fn tokens(burst: u32) -> ServiceParams {
+    let spec = BucketSpec::new(Rate::per_second(5.0), burst, Action::Drop);
+    ServiceParams {
+        service: 0,
+        params: Params::token_bucket(&spec).unwrap(),
+        waiting_max: None,
+        accept_queue_max_q10: 0,
+        source_max: None,
+        min_rate: None,
+    }
+}
+
+/// A daemon knows by this number whether it took over from somebody.
+#[test]
+fn a_first_start_is_the_first_generation_with_rules_or_without() {
+    for services in [vec![], vec![shop(&["x"], vec![http("/", Some(0))])]] {
+        let core = start(&plan(services));
+        assert_eq!((core.generation(), generation(&core)), (1, 1));
+    }
+}
+
+/// Services and buckets are one generation: where the kernel refuses the write, both stay.
+#[test]
+fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {
+    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
+    core.set_limits((&[tokens(3)], &[limit(0, 0, 3)]), 40).unwrap();
+    let before = all_in_force(&core);
+    let outer = core.maps.get("tg_limits").unwrap();
+    outer.freeze().unwrap();
+    core.set_limits((&[tokens(7)], &[limit(0, 0, 7)]), 41).unwrap_err();
+    assert!(all_in_force(&core) == before, "of one generation, the one before");
+    assert_eq!((core.generation(), generation(&core)), (40, 40));
 }
 
 #[test]

@@ -109,12 +109,16 @@ static void host_dscp(struct host_bytes *b)
 	service->flags |= TG_SERVICE_DSCP;
 }
 
+static void *host_limits_row(__u32 row)
+{
+	return native_entry(native.maps[NATIVE_MAPS - 1].map, row);
+}
+
 /* m: the limits of a service, its gauge and its state's bucket. */
 static void host_limits(struct host_bytes *b)
 {
 	__u32 service = host_u8(b);
-	const void *inner = native.maps[NATIVE_MAPS - 1].map;
-	struct tg_limits *limits = native_entry(inner, service);
+	struct tg_limits *limits = host_limits_row(service);
 	struct tg_locked_state *state = native_entry(&tg_states, service);
 	struct tg_gauges *gauges = native_entry(&tg_gauges, service * 4);
 
@@ -492,10 +496,11 @@ static void host_maps(void)
 	HOST_MAP(tg_sources, HOST_TABLE);
 	HOST_MAP(tg_senders, HOST_SERVICES);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
-		.map = &host_inner, .name = "limits of a service",
+		.map = &host_inner, .name = "all limits",
 		.type = BPF_MAP_TYPE_ARRAY,
 		.key_size = sizeof(__u32),
-		.value_size = sizeof(struct tg_limits), .max = TG_SERVICES_MAX,
+		.value_size = sizeof(union tg_limits_row),
+		.max = TG_LIMITS_ROWS,
 	});
 }
 

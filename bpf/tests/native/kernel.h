@@ -64,7 +64,6 @@ struct native_map {
 	__u32 before;
 	__u8 *keys;
 	__u8 *values;
-	const void *inner;	/* of an array of maps; NULL: the last map */
 };
 
 static struct native {
@@ -203,8 +202,7 @@ void *bpf_map_lookup_elem(const void *map, const void *key)
 	if (native_fails(m - native.maps))
 		return NULL;
 	if (m->type == BPF_MAP_TYPE_ARRAY_OF_MAPS)
-		return (void *)(m->inner ? m->inner :
-				native.maps[NATIVE_MAPS - 1].map);
+		return (void *)native.maps[NATIVE_MAPS - 1].map;
 	if (!strcmp(m->name, "tg_counts")) {
 		memcpy(&native.counts_row, key, sizeof(native.counts_row));
 		native.counts_row++;

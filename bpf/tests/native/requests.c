@@ -6,7 +6,7 @@
  * in the kernel. Built beside host.c, whose commands it adds to; the other side
  * is tests/support/talk.rs.
  */
-#define NATIVE_MAPS 40
+#define NATIVE_MAPS 38
 #define TG_NATIVE_NO_MAIN
 #define _license tg_license_in
 #include "../../hook/request_in.bpf.c"
@@ -29,8 +29,6 @@
 #define HOST_TEXTS 16
 #define HOST_CONNS 64
 #define HOST_FRAME_MAX 4096	/* bytes of what goes out */
-
-static struct tg_bucket_limits_map host_buckets;
 
 static struct {
 	__u32 count;
@@ -85,7 +83,7 @@ static void host_bucket(struct host_bytes *b)
 	__u32 index = host_u8(b);
 	struct tg_bucket_locked *state = native_entry(&tg_buckets, index);
 
-	host_get(b, native_entry(&host_buckets, index),
+	host_get(b, host_limits_row(TG_LIMITS_BUCKETS + index),
 		 sizeof(struct tg_bucket_limits));
 	state->bucket.used = host_u64(b);
 	state->bucket.then_ns = native.now_ns;
@@ -312,17 +310,6 @@ static void host_request_maps(void)
 	});
 	HOST_MAP(tg_cookie_tests, TG_COOKIE_TESTS_MAX);
 	HOST_MAP(tg_answer_texts, HOST_TEXTS);
-	native_register((struct native_map){
-		.map = &tg_bucket_limits, .name = "tg_bucket_limits",
-		.type = BPF_MAP_TYPE_ARRAY_OF_MAPS, .inner = &host_buckets,
-		.key_size = sizeof(__u32), .value_size = sizeof(__u32), .max = 1,
-	});
-	native_register((struct native_map){
-		.map = &host_buckets, .name = "limits of buckets",
-		.type = BPF_MAP_TYPE_ARRAY, .key_size = sizeof(__u32),
-		.value_size = sizeof(struct tg_bucket_limits),
-		.max = HOST_BUCKETS,
-	});
 	HOST_MAP(tg_buckets, HOST_BUCKETS);
 	HOST_MAP(tg_bucket_totals, HOST_BUCKETS);
 	HOST_MAP(tg_unevaluable, HOST_SERVICES);

@@ -136,13 +136,9 @@ impl Plane for Kernel {
         let (mut params, refused) = all_params(config, limits)?;
         self.refused = refused;
         params.retain(|params| !kept.services.contains(&params.service));
-        self.dataplane.set_limits(&params, limits.generation).map_err(failed)?;
         let mut buckets = requests::params(config, limits);
         buckets.retain(|params| !kept.buckets.contains(&(params.service, params.bucket)));
-        if buckets.is_empty() {
-            return Ok(());
-        }
-        self.dataplane.set_bucket_limits(&buckets, limits.generation).map_err(failed)
+        self.dataplane.set_limits(&params, &buckets, limits.generation).map_err(failed)
     }
 
     fn adopted(&self) -> bool {

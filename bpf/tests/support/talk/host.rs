@@ -424,7 +424,7 @@ fn text(out: &mut Vec<u8>) {
 fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
     let [new, persistent] = if index == 1 { rules.reserve.map(|n| n * TOKEN) } else { [0, 0] };
     out.extend_from_slice(&[b'B', index]);
-    let limits = [1, rules.shadow.into(), 1, 5 * TOKEN, 5_000 * SECOND, 0, new, persistent];
+    let limits = [rules.shadow.into(), 0, 1, 5 * TOKEN, 5_000 * SECOND, 0, new, persistent];
     let used = rules.used.get(usize::from(index)).copied().or(rules.unevaluable).unwrap_or(0);
     for word in limits.into_iter().chain([used * TOKEN]) {
         out.extend_from_slice(&word.to_le_bytes());

@@ -252,7 +252,8 @@ impl Dataplane {
     }
 
     /// Puts limits of services and of request buckets in force, all at once, under a generation
-    /// number: none of it is in force before all of it is. Services and buckets that are not named keep what they have.
+    /// number: none of it is in force before all of it is. Services and buckets that are not named
+    /// keep what they have.
     ///
     /// # Errors
     /// When a service or bucket does not exist, uses another policy, or its limit breaks a bound, or a

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the loader keeps about header rules: who has which number, and the sweep. It exists once a plan has rules, or an earlier process left some.
+//! What the loader keeps about header rules: who has which number, and the sweep. It exists once a plan
+//! has rules, or an earlier process left some.
 
 use crate::abi::{KEYS, Plain, SLOTS};
 use crate::abi_request::{

@@ -118,8 +118,8 @@ fn capacity_that_halves_and_returns_is_followed() {
 }
 
 /// 400 and 150 workers have room for both. By chance a controller may take the moment in which it
-/// becomes slow for an overload, in one course of thirty (decision 3); when these twelve were chosen it
-/// did in none.
+/// becomes slow for an overload, in 2 courses of 120 (decision 3); when these twelve were chosen it did in
+/// none.
 #[test]
 fn a_slow_dependency_is_no_overload() {
     for name in ["event-mixed-50ms-exponential", "prefork-mixed-100ms-exponential"] {

@@ -21,8 +21,8 @@
 //! **Time.** Jobs in flight beyond what an unsaturated server holds at the present throughput
 //! (Little's law with the baseline; TCP Vegas' diff).
 //!
-//! **Resource.** CPU used up, or the thread that a server works in. **Queue.** The accept queue was never empty during an interval (the
-//! standing queue of CoDel).
+//! **Resource.** CPU used up, or the thread that a server works in. **Queue.** The accept queue was
+//! never empty during an interval (the standing queue of CoDel).
 
 use crate::history::{History, Sums, TICKS_MAX};
 use crate::period_s;
@@ -49,7 +49,8 @@ const LOST_SHARE: f64 = 0.25;
 const LATE_MIN: f64 = 0.8;
 /// See [`LATE_MIN`].
 const EARLY_MIN: f64 = 0.4;
-/// CPU of what the service may use, or of a thread, that counts as used up; the rest is accounting noise.
+/// CPU of what the service may use, or of a thread, that counts as used up; the rest is accounting
+/// noise.
 pub(crate) const CPU_USED_UP: f64 = 0.97;
 /// Ticks over which CPU and accept queue must stand: five times 100 ms.
 const STANDING_TICKS: u32 = 5;

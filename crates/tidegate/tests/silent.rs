@@ -23,33 +23,21 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// Workers that wait for a request: a prefork server without deferred accept.
+/// Workers that wait for a request: a prefork server without deferred accept. Told to keep connections,
+/// a worker waits for the next request of the same one.
 const SERVER: &str = r"
-import socket, threading
+import socket, sys, threading
+keeps = sys.argv[1] == 'keep'
 s = socket.create_server(('127.0.0.1', 8000), backlog=32)
-def work():
-    while True:
-        c, _ = s.accept()
-        c.settimeout(2)
-        try:
-            if c.recv(4096):
-                c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok')
-        except OSError: pass
-        c.close()
-for _ in range(16): threading.Thread(target=work).start()
-";
-
-/// Workers that wait for the next request of a connection: a prefork server with keep-alive.
-const KEEP_ALIVE: &str = r"
-import socket, threading
-s = socket.create_server(('127.0.0.1', 8000), backlog=32)
+head = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n' + (b'' if keeps else b'Connection: close\r\n')
 def work():
     while True:
         c, _ = s.accept()
         c.settimeout(2)
         try:
             while c.recv(4096):
-                c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok')
+                c.sendall(head + b'\r\nok')
+                if not keeps: break
         except OSError: pass
         c.close()
 for _ in range(16): threading.Thread(target=work).start()
@@ -210,11 +198,11 @@ fn limit(world: &World) -> Option<u64> {
 /// Requests that are looked at together.
 const REQUESTS: usize = 60;
 
-/// A world with this server, which a daemon in shadow watches.
-fn watched(number: u32, program: &str) -> (Cgroup, World, Talker) {
+/// A world with the server, whose connections are kept or not, which a daemon in shadow watches.
+fn watched(number: u32, connections: &str) -> (Cgroup, World, Talker) {
     let cgroup = Cgroup::new(number);
     let mut world = World::new(number);
-    let server = Talker::new(&world, program, &[]);
+    let server = Talker::new(&world, SERVER, &[connections]);
     fs::write(cgroup.0.join("cgroup.procs"), server.child.id().to_string()).unwrap();
     let intent = format!(
         "interfaces: [{{name: lo, attach: tcx}}]\nservices:\n  shop:\n    mode: shadow\n    \
@@ -230,7 +218,7 @@ fn watched(number: u32, program: &str) -> (Cgroup, World, Talker) {
 /// 16 workers that each of 5 clients a second holds for 2 s are enough, for 20 they are not.
 #[test]
 fn idle_connections_that_hold_the_workers_are_told() {
-    let (_cgroup, world, _server) = watched(8, KEEP_ALIVE);
+    let (_cgroup, world, _server) = watched(8, "keep");
     let few = Talker::new(&world, IDLE, &["5"]);
     assert_eq!(few.outcome(REQUESTS / 4), (REQUESTS / 4, 0));
     assert!(!world.status().contains("idle connections"), "{}", world.status());
@@ -246,7 +234,7 @@ fn idle_connections_that_hold_the_workers_are_told() {
 
 #[test]
 fn a_source_of_silent_connections_starves_nobody() {
-    let (_cgroup, world, _server) = watched(7, SERVER);
+    let (_cgroup, world, _server) = watched(7, "close");
     let honest = Talker::new(&world, ASKING, &["9", "busy"]);
     let nat = Talker::new(&world, ASKING, &["50", "idle"]);
     let (served, _) = honest.outcome(REQUESTS);

@@ -43,6 +43,28 @@ pub struct Row {
 }
 
 impl Row {
+    /// One value of the simulator: whose, at which x, and what (metric, unit, value).
+    #[must_use]
+    pub fn simulated(
+        experiment: &str,
+        variant: String,
+        (x_name, x): (&str, f64),
+        (metric, unit, value): (&str, &str, f64),
+    ) -> Self {
+        Self {
+            experiment: experiment.into(),
+            world: "sim".into(),
+            variant,
+            x_name: x_name.into(),
+            x,
+            metric: metric.into(),
+            unit: unit.into(),
+            value,
+            ci95: None,
+            runs: 1,
+        }
+    }
+
     fn key(&self) -> (&str, &str, &str, &str) {
         (&self.experiment, &self.world, &self.variant, &self.x_name)
     }

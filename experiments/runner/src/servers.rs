@@ -91,17 +91,9 @@ pub fn run(
 }
 
 fn rows(experiment: &str, server: &str, action: ActionName, s: &Survived) -> Vec<Row> {
-    let row = |x_name: &str, x: f64, (metric, unit, value): (&str, &str, f64)| Row {
-        experiment: experiment.into(),
-        world: "sim".into(),
-        variant: format!("{server}-{}", action.action().1),
-        x_name: x_name.into(),
-        x,
-        metric: metric.into(),
-        unit: unit.into(),
-        value,
-        ci95: None,
-        runs: 1,
+    let row = |x_name: &str, x: f64, measured: (&str, &str, f64)| {
+        let variant = format!("{server}-{}", action.action().1);
+        Row::simulated(experiment, variant, (x_name, x), measured)
     };
     // Servers that need more than 1 s by themselves are measured by twice what they need.
     let good = if 2.0 * s.p99_calm_s > 1.0 { s.goodput_scaled } else { s.goodput };

@@ -68,8 +68,9 @@ pub fn run(
     for (world, runs) in worlds.iter().zip(courses.chunks(rounds * ARMS.len())) {
         let arm = |of: usize| runs.iter().skip(of).step_by(ARMS.len()).collect::<Vec<_>>();
         for (index, name) in [(1, "drop"), (2, "reject")] {
-            for (metric, unit, value) in metrics(world, &arm(index), &arm(0)) {
-                let row = row(experiment, (world.name, name), (metric, unit, value));
+            for measured in metrics(world, &arm(index), &arm(0)) {
+                let variant = format!("{}-{name}", world.name);
+                let row = Row::simulated(experiment, variant, ("world", 1.0), measured);
                 outcome.rows.push(Row { runs: rounds as u32, ..row });
             }
         }
@@ -109,25 +110,6 @@ fn metrics(
         all.push(("goodput_share", "ratio", least));
     }
     all
-}
-
-fn row(
-    experiment: &str,
-    (world, arm): (&str, &str),
-    (metric, unit, value): (&str, &str, f64),
-) -> Row {
-    Row {
-        experiment: experiment.into(),
-        world: "sim".into(),
-        variant: format!("{world}-{arm}"),
-        x_name: "world".into(),
-        x: 1.0,
-        metric: metric.into(),
-        unit: unit.into(),
-        value,
-        ci95: None,
-        runs: 1,
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The chain: accept queue, waiting, policy; the first refusal gives the reason, and a token is
-//! taken only if all admit. One in an interval passes the first two when they are full. The policies here know whole tokens and no time: the tests keep both
+//! taken only if all admit. One in an interval passes the first two when they are full.
+//! The policies here know whole tokens and no time: the tests keep both
 //! still.
 
 use super::Socket;

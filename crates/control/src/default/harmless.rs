@@ -12,7 +12,8 @@ use crate::evidence::{busy, lossy};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
-/// Where no more of the CPU, or of the thread that the server works in, is used, what is in flight may be harmless,
+/// Where no more of the CPU, or of the thread that the server works in, is used, what is in flight
+/// may be harmless,
 const HARMLESS_CPU: f64 = 0.8;
 /// if so many responses in so many ticks took no longer than this many times the baseline.
 const HARMLESS_RESPONSES: f64 = 8.0;

@@ -113,18 +113,8 @@ fn row(
     load: f64,
     (x_name, metric, unit, value): Metric,
 ) -> Row {
-    Row {
-        experiment: experiment.to_owned(),
-        world: "sim".into(),
-        variant: format!("{}-{arm}", cell.name()),
-        x_name: x_name.into(),
-        x: load,
-        metric: metric.into(),
-        unit: unit.into(),
-        value,
-        ci95: None,
-        runs: 1,
-    }
+    let variant = format!("{}-{arm}", cell.name());
+    Row::simulated(experiment, variant, (x_name, load), (metric, unit, value))
 }
 
 #[cfg(test)]

@@ -5,12 +5,15 @@
 //! controller of dual admission control), [`Default`](crate::DefaultController) (for a server of
 //! which nothing is known). Of a request bucket: [`FixedBucket`], [`P`], [`Pd`], [`DefaultBucket`].
 //! [`Dual`] holds both together. All are deterministic: the same signals give the same limits.
+//!
+//! Of several hosts there is one set of them for each: see [`fleet`].
 
 mod bucket;
 mod default;
 mod dual;
 mod evidence;
 mod fixed;
+pub mod fleet;
 mod held;
 mod history;
 mod syn;
@@ -105,6 +108,20 @@ fn period_s(signals: &Signals) -> f64 {
 /// Readings that are no older than this are young enough to act upon.
 fn age_max(signals: &Signals) -> Nanos {
     Nanos(signals.period.clamp(PERIOD_MIN, PERIOD_MAX).0 * FREEZE_PERIODS)
+}
+
+/// Whether anything was measured of late: at least one family has a reading no older than this.
+#[must_use]
+pub fn signals_fresh(signals: &Signals, age_max: Nanos) -> bool {
+    let ages = [
+        signals.resource.cpu.map(|r| r.age),
+        signals.resource.cpu_pressure.map(|r| r.age),
+        signals.queue.accept.map(|r| r.age),
+        signals.time.waiting.map(|r| r.age),
+        signals.time.first_byte.map(|r| r.age),
+        signals.balance.counts.map(|r| r.age),
+    ];
+    ages.iter().flatten().any(|age| *age <= age_max)
 }
 
 /// How much a signal's age lets the controller do.

@@ -5,17 +5,16 @@
 use crate::plane::Senses;
 use std::io;
 use std::sync::Arc;
+use tidegate_control::fleet::under_most_pressure;
 use tidegate_model::intent::{ClusterConfig, Config, ServiceConfig};
-use tidegate_model::signals::{
-    AcceptQueue, Backend, InterfaceQueue, Queue, Reading, Resource, Signals,
-};
+use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
 use tidegate_sense::{Sensed, ServiceSource, Trouble};
-use tidegate_units::{Clock, Nanos, Share};
+use tidegate_units::{Clock, Nanos};
 
 /// What is local to a host and says nothing of a service that runs elsewhere.
 const ELSEWHERE: [&str; 6] =
@@ -245,7 +244,7 @@ fn take(sensed: &mut Sensed, backends: Vec<Backend>) {
         sensed.troubles.push(Trouble { signal: "reports", why: silent.join("; ") });
     }
     let Signals { resource, queue, .. } = &mut sensed.signals;
-    (*resource, *queue) = pressed_most(&backends);
+    (*resource, *queue) = under_most_pressure(&backends);
     sensed.signals.backends = backends;
 }
 
@@ -257,49 +256,12 @@ fn silence(backend: &Backend) -> String {
     }
 }
 
-fn pressed_most(backends: &[Backend]) -> (Resource, Queue) {
-    let mut resource = Resource::default();
-    let mut queue = Queue::default();
-    for backend in backends {
-        let from = &backend.resource;
-        larger(&mut resource.cpu, from.cpu);
-        larger(&mut resource.cpu_pressure, from.cpu_pressure);
-        larger(&mut resource.memory_pressure, from.memory_pressure);
-        larger(&mut resource.io_pressure, from.io_pressure);
-        if let Some(more) = from.bandwidth {
-            let sum = resource.bandwidth.map_or(0.0, |r| r.value) + more.value;
-            resource.bandwidth = Some(Reading { value: sum, age: more.age });
-        }
-        if let Some(more) = backend.queue.accept {
-            let before = queue.accept.map_or(AcceptQueue::default(), |r| r.value);
-            let value = AcceptQueue {
-                length: before.length.saturating_add(more.value.length),
-                limit: before.limit.saturating_add(more.value.limit),
-            };
-            queue.accept = Some(Reading { value, age: more.age });
-        }
-        if let Some(more) = backend.queue.interface {
-            let share = |queue: InterfaceQueue| queue.length / queue.limit.max(1.0);
-            if queue.interface.is_none_or(|held| share(more.value) > share(held.value)) {
-                queue.interface = Some(more);
-            }
-        }
-    }
-    (resource, queue)
-}
-
-fn larger(held: &mut Option<Reading<Share>>, more: Option<Reading<Share>>) {
-    if let Some(more) = more
-        && held.is_none_or(|held| more.value > held.value)
-    {
-        *held = Some(more);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_model::intent::Registry;
+    use tidegate_model::signals::{AcceptQueue, Reading};
+    use tidegate_units::Share;
 
     #[test]
     fn many_silent_peers_are_few_warnings() {

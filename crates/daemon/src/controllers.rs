@@ -3,9 +3,10 @@
 
 mod buckets;
 
+pub(crate) use buckets::is_fixed;
 pub use buckets::make_bucket;
-pub(crate) use buckets::{bounds_of_bucket, is_fixed};
 
+use tidegate_control::fleet::{Bounds, Operator};
 use tidegate_control::{
     Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec, SynVariant,
 };
@@ -13,7 +14,6 @@ use tidegate_model::RATE_FLOOR;
 use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ControlVariant, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
-use tidegate_peer::clamp::Bounds;
 use tidegate_units::{Nanos, Rate, Share};
 
 /// Finds the limit by itself, for a server of which nothing is known.
@@ -44,13 +44,16 @@ pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
     }
 }
 
-/// What the operator said of a service's rate; it needs no signals.
-pub(crate) fn bounds(control: &ControlConfig) -> Bounds {
+/// What the operator said of the rates of a service and of its buckets; it needs no signals.
+pub(crate) fn operator(config: &ServiceConfig) -> Operator {
+    let control = &config.control;
     let fixed = control.name == FIXED;
-    Bounds {
+    let service = Bounds {
         floor: control.floor.unwrap_or(Rate::per_second(RATE_FLOOR)),
         own: if fixed { control.rate } else { control.ceiling },
-    }
+    };
+    let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
+    Operator { service, buckets: buckets.map(buckets::bounds).collect() }
 }
 
 /// The operator's floor and ceiling around a controller. The floor is the least rate of the limits, too.

@@ -6,21 +6,23 @@
 //! owner ends the process, and the lease opens: that is the honest thing for a bug of unknown
 //! reach.
 
-use crate::backends::Backends;
+use crate::backends;
 use crate::controllers;
 use crate::holders::Holders;
 use crate::keep_alive::KeepAlive;
 use crate::pooled::Pooled;
 use crate::silent::{is_known, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_control::{BucketController, Controller, Dual, HeldWorkers, Interaction, Mode};
+use tidegate_control::fleet::{Steering, no_tighter};
+use tidegate_control::{
+    BucketController, Controller, Dual, HeldWorkers, Interaction, Mode, signals_fresh,
+};
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_model::sources::SourceUse;
-use tidegate_peer::clamp::Bounds;
 use tidegate_sense::Sensed;
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::Nanos;
 
 /// After so many panics a controller is not started again until the next reload.
 const PANICS_MAX: u32 = 3;
@@ -42,18 +44,19 @@ impl Makers {
         Dual::new(buckets.collect(), (self.service)(config), interaction(config))
     }
 
-    fn backends(self, config: &ServiceConfig) -> Option<Backends> {
+    fn steering(self, config: &ServiceConfig) -> Steering {
         let of = config.clone();
-        Backends::new(config, move || self.dual(&of))
+        match backends::make(config, move || self.dual(&of)) {
+            Some(backends) => Steering::Fleet(backends),
+            None => Steering::Host(Box::new(self.dual(config))),
+        }
     }
 }
 
 /// A service and its controllers.
 pub(crate) struct Governor {
     pub(crate) limits: ServiceLimits,
-    dual: Dual,
-    /// In the place of `dual` where back-ends report.
-    backends: Option<Backends>,
+    steering: Steering,
     make: Makers,
     panics: u32,
     /// What the service's connections carry.
@@ -77,11 +80,9 @@ fn buckets_of(config: &ServiceConfig) -> &[BucketConfig] {
 
 impl Governor {
     pub(crate) fn new(config: &ServiceConfig, make: Makers) -> Self {
-        let backends = make.backends(config);
         Self {
             limits: ServiceLimits::default(),
-            dual: make.dual(config),
-            backends,
+            steering: make.steering(config),
             make,
             panics: 0,
             pooled: Pooled::default(),
@@ -105,11 +106,9 @@ impl Governor {
         if same {
             return self;
         }
-        if !after.backends.is_empty() {
-            // Every back-end has all controllers: they are made anew together.
-            return Self::new(after, make);
-        }
-        let (old, syn) = self.dual.into_parts();
+        // Every back-end has all controllers: they are made anew together.
+        let Steering::Host(dual) = self.steering else { return Self::new(after, make) };
+        let (old, syn) = dual.into_parts();
         let syn_stays = objective && before.control == after.control;
         let syn = if syn_stays { syn } else { (make.service)(after) };
         let mut old: Vec<_> = old.into_iter().map(Some).collect();
@@ -128,8 +127,7 @@ impl Governor {
         let panics = if syn_stays { self.panics } else { 0 };
         Self {
             limits,
-            dual: Dual::new(buckets, syn, interaction(after)),
-            backends: None,
+            steering: Steering::Host(Box::new(Dual::new(buckets, syn, interaction(after)))),
             make,
             panics,
             pooled: self.pooled,
@@ -153,27 +151,19 @@ impl Governor {
         }
         let rules = config.requests.as_ref().map(|requests| requests.mode_within(config.mode));
         let shadow = rules == Some(intent::Mode::Shadow);
-        let ticked = catch_unwind(AssertUnwindSafe(|| match &mut self.backends {
-            Some(backends) => {
-                backends.rules_in_shadow(shadow);
-                backends.tick(signals, mode)
-            }
-            None => {
-                self.dual.rules_in_shadow(shadow);
-                self.dual.tick(signals, mode)
-            }
-        }));
+        let ticked = catch_unwind(AssertUnwindSafe(|| self.steering.tick(signals, mode, shadow)));
         let Ok(mut limits) = ticked else {
             self.panics += 1;
-            self.dual = self.make.dual(config);
-            self.backends = self.make.backends(config);
+            self.steering = self.make.steering(config);
             self.limits = released(signals.now, "the controller failed: everything passes");
             return Err("its controller failed and was started anew; everything passes".into());
         };
         limits.burst = limits.burst.max(1);
         limits.reserve = config.reserve_tokens(limits.burst);
-        if !grounded(signals) {
-            limits = no_tighter(config, limits, &self.limits);
+        if !signals_fresh(signals, SIGNAL_AGE_MAX) {
+            // The second fence, whatever the controller thinks.
+            let (operator, back_ends) = (controllers::operator(config), config.backends.len());
+            limits = no_tighter(&limits, &self.limits, &operator, back_ends);
         }
         self.limits = limits;
         Ok(())
@@ -213,13 +203,9 @@ impl Governor {
         self.limits = limits;
     }
 
-    /// What its controller has learned. Where back-ends report there is nothing to keep: they go on
-    /// and report again.
+    /// What its controller has learned.
     pub(crate) fn save(&self) -> Option<serde_json::Value> {
-        if self.backends.is_some() {
-            return None;
-        }
-        catch_unwind(AssertUnwindSafe(|| self.dual.save())).unwrap_or_default()
+        catch_unwind(AssertUnwindSafe(|| self.steering.save())).unwrap_or_default()
     }
 
     /// Gives it to the controller; false: it begins afresh.
@@ -229,13 +215,10 @@ impl Governor {
         value: serde_json::Value,
         age: Nanos,
     ) -> bool {
-        if self.backends.is_some() {
-            return false;
-        }
-        let restored = catch_unwind(AssertUnwindSafe(|| self.dual.restore(value, age)));
+        let restored = catch_unwind(AssertUnwindSafe(|| self.steering.restore(value, age)));
         restored.unwrap_or_else(|_| {
             // Half of it may have been taken.
-            self.dual = self.make.dual(config);
+            self.steering = self.make.steering(config);
             false
         })
     }
@@ -244,7 +227,7 @@ impl Governor {
     /// shed, and the rate is not one that an operator set.
     pub(crate) fn is_undecided(&self, config: &ServiceConfig, signals: &Signals) -> bool {
         let fixed = config.control.name == controllers::FIXED;
-        grounded(signals) && !fixed && !self.limits.why.shedding
+        signals_fresh(signals, SIGNAL_AGE_MAX) && !fixed && !self.limits.why.shedding
     }
 
     /// The same of its request buckets: which.
@@ -253,7 +236,7 @@ impl Governor {
         config: &ServiceConfig,
         signals: &Signals,
     ) -> Vec<usize> {
-        let sees = grounded(signals);
+        let sees = signals_fresh(signals, SIGNAL_AGE_MAX);
         let buckets = self.limits.buckets.iter().zip(buckets_of(config)).enumerate();
         let undecided = buckets.filter(|(_, (limits, config))| {
             sees && !controllers::is_fixed(config) && !limits.why.shedding
@@ -277,44 +260,6 @@ pub(crate) fn released(now: Nanos, text: &str) -> ServiceLimits {
     ServiceLimits { burst: 1, why, ..ServiceLimits::default() }
 }
 
-/// Whether anything was measured of late: at least one family with a young reading.
-fn grounded(signals: &Signals) -> bool {
-    let ages = [
-        signals.resource.cpu.map(|r| r.age),
-        signals.resource.cpu_pressure.map(|r| r.age),
-        signals.queue.accept.map(|r| r.age),
-        signals.time.waiting.map(|r| r.age),
-        signals.time.first_byte.map(|r| r.age),
-        signals.balance.counts.map(|r| r.age),
-    ];
-    ages.iter().flatten().any(|age| *age <= SIGNAL_AGE_MAX)
-}
-
-/// The second fence of "missing data never tightens", whatever the controller thinks. What an
-/// operator set by hand, a fixed rate or a ceiling, needs no ground.
-fn no_tighter(
-    config: &ServiceConfig,
-    wanted: ServiceLimits,
-    before: &ServiceLimits,
-) -> ServiceLimits {
-    // Every back-end has it.
-    let back_ends = config.backends.len().max(1) as f64;
-    let all = |bounds: Bounds| Bounds {
-        own: bounds.own.map(|own| Rate::per_second(own.get() * back_ends)),
-        ..bounds
-    };
-    let mut limits = wanted.clone();
-    limits.no_tighter_than(before);
-    limits.rate = all(controllers::bounds(&config.control)).with_own(limits.rate, wanted.rate);
-    let buckets = limits.buckets.iter_mut().zip(wanted.buckets).zip(buckets_of(config));
-    for (i, ((limits, wanted), bucket)) in buckets.enumerate() {
-        limits.no_tighter_than(before.buckets.get(i));
-        let bounds = all(controllers::bounds_of_bucket(bucket));
-        limits.rate = bounds.with_own(limits.rate, wanted.rate);
-    }
-    limits
-}
-
 /// Whether the dataplane has to be told: the reasons alone are not written.
 pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
     let bucket = |(a, b): (&BucketLimits, &BucketLimits)| {
@@ -334,6 +279,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_units::Rate;
 
     const CLUSTER: &str = "
 interfaces: [{name: lo}]
@@ -391,10 +337,11 @@ services:
                 [Some(90.0), Some(50.0)],
             ),
         ] {
-            let now = no_tighter(&config, wanted.clone(), &open);
+            let operator = controllers::operator(&config);
+            let now = no_tighter(&wanted, &open, &operator, 1);
             assert_eq!(rates(&now), expected, "{:?}", config.control);
             let then = limits(30.0, 20.0);
-            let held = no_tighter(&config, wanted, &then);
+            let held = no_tighter(&wanted, &then, &operator, 1);
             let least = |then: f64, own: Option<f64>| Some(own.map_or(then, |own| then.min(own)));
             let expected = [least(30.0, expected[0]), least(20.0, expected[1])];
             assert_eq!(rates(&held), expected, "{:?}", config.control);

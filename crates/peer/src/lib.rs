@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The protocol is pure: [`frame`] (bytes), [`report`] (what is said, and its bounds), [`session`]
-//! (both roles), [`table`] (what is known, soft state), [`clamp`] (what a remote signal may do). It
-//! does no I/O and reads no clock. Around it [`tls`] knows certificates and [`node`] sockets.
+//! (both roles), [`table`] (what is known, soft state). It does no I/O and reads no clock. Around it
+//! [`tls`] knows certificates and [`node`] sockets. What a report may do to a limit is no matter of
+//! peers: `tidegate_control::fleet` knows it.
 //!
 //! # Rules
 //! - Identity is the one URI name of a verified certificate, compared letter by letter with the
@@ -22,7 +23,6 @@
 //! - Every peer has its own small quota. What exceeds it is refused and counted; whoever does not
 //!   stop loses the session, and nobody else notices.
 
-pub mod clamp;
 mod dial;
 pub mod frame;
 mod io;
@@ -35,7 +35,6 @@ pub mod session;
 pub mod table;
 pub mod tls;
 
-pub use clamp::Clamp;
 pub use node::{Node, NodeConfig, Outgoing, Target};
 pub use refusal::Refusal;
 pub use report::Report;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the words of a bucket's configuration to its controller.
 
+use tidegate_control::fleet::Bounds;
 use tidegate_control::{
     BucketController, BucketSpec, DefaultBucket, DefaultSpec, FixedBucket, Gauge, Ground, Mode, P,
     PSpec, Pd, PdSpec, Room, Variant,
@@ -10,7 +11,6 @@ use tidegate_model::intent::{
 };
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
-use tidegate_peer::clamp::Bounds;
 use tidegate_units::{Nanos, Rate, Share};
 
 /// The controller that a bucket's configuration names.
@@ -44,7 +44,7 @@ pub(crate) fn is_fixed(config: &BucketConfig) -> bool {
 }
 
 /// What the operator said of a bucket's rate; it needs no signals.
-pub(crate) fn bounds_of_bucket(config: &BucketConfig) -> Bounds {
+pub(super) fn bounds(config: &BucketConfig) -> Bounds {
     let control = &config.control;
     let own = if is_fixed(config) { control.rate } else { control.ceiling };
     Bounds { floor: config.minimum, own }

@@ -9,7 +9,7 @@
 //! - What an operator set by hand, a fixed rate or a ceiling, is no matter of reports: it holds
 //!   with them and without.
 
-use tidegate_model::RATE_FLOOR;
+use super::bounds::{Bounds, Operator};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_units::{Nanos, Rate};
 
@@ -19,49 +19,10 @@ pub const INTERVAL: Nanos = Nanos::SECOND;
 /// begins to open after the same time.
 pub const RELEASE_AFTER: Nanos = Nanos::from_secs(3);
 
-/// What an operator said of one limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bounds {
-    /// No report takes the limit below this.
-    pub floor: Rate,
-    /// A rate set by hand, or a ceiling: the limit is never above it.
-    pub own: Option<Rate>,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { floor: Rate::per_second(RATE_FLOOR), own: None }
-    }
-}
-
-impl Bounds {
-    /// A limit with the operator's own, where that is in what a controller wants: one that sleeps
-    /// wants no limit at all.
-    #[must_use]
-    pub fn with_own(&self, limit: Option<Rate>, wanted: Option<Rate>) -> Option<Rate> {
-        match (limit, self.own.filter(|_| wanted.is_some())) {
-            (Some(limit), Some(own)) if limit < own => Some(limit),
-            (limit, own) => own.or(limit),
-        }
-    }
-
-    /// What a controller made of reports: what is below the operator's own.
-    fn reported(&self, wanted: Option<Rate>) -> Option<Rate> {
-        wanted.filter(|rate| self.own.is_none_or(|own| *rate < own))
-    }
-
-    /// What remains of a limit that was `base` when the interval began.
-    fn lowered(&self, wanted: Option<Rate>, base: Option<Rate>) -> Option<Rate> {
-        let least = (base?.get() / 2.0).max(self.floor.get());
-        wanted.map(|rate| Rate::per_second(rate.get().max(least)))
-    }
-}
-
 /// The limiter of one back-end.
 #[derive(Clone, Debug)]
 pub struct Clamp {
-    service: Bounds,
-    buckets: Vec<Bounds>,
+    operator: Operator,
     /// What was let through last, without what is the operator's own.
     last: ServiceLimits,
     /// What a limit may not fall below half of until the interval is over, and since when.
@@ -70,9 +31,9 @@ pub struct Clamp {
     valid_at: Option<Nanos>,
 }
 
-/// What the limiter has to know of a tick.
+/// What the limits of a tick rest on.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground<'a> {
+pub struct Basis<'a> {
     /// The time of the tick.
     pub now: Nanos,
     /// Whether a valid report is behind it.
@@ -87,20 +48,20 @@ pub struct Ground<'a> {
 }
 
 impl Clamp {
-    /// A limiter for a service and its buckets; of a bucket that is not named nothing was said.
+    /// A limiter of which an operator said this.
     #[must_use]
-    pub fn new(service: Bounds, buckets: Vec<Bounds>) -> Self {
+    pub fn new(operator: Operator) -> Self {
         let none = ServiceLimits::default();
-        Self { service, buckets, last: none.clone(), base: none, since: None, valid_at: None }
+        Self { operator, last: none.clone(), base: none, since: None, valid_at: None }
     }
 
     /// What remains of the limits that a controller wants.
-    pub fn clamp(&mut self, wanted: &ServiceLimits, ground: Ground<'_>) -> ServiceLimits {
-        let limits = if ground.valid {
-            self.valid_at = Some(ground.now);
-            self.lower(self.reported(wanted), ground)
-        } else if self.lost(ground.now) {
-            self.released(wanted, ground.now)
+    pub fn clamp(&mut self, wanted: &ServiceLimits, basis: Basis<'_>) -> ServiceLimits {
+        let limits = if basis.valid {
+            self.valid_at = Some(basis.now);
+            self.lower(self.reported(wanted), basis)
+        } else if self.lost(basis.now) {
+            self.released(wanted, basis.now)
         } else {
             keep(self.reported(wanted), &self.last)
         };
@@ -114,36 +75,32 @@ impl Clamp {
         self.valid_at.is_none_or(|at| now.since(at) >= RELEASE_AFTER)
     }
 
-    fn bounds(&self, bucket: usize) -> Bounds {
-        self.buckets.get(bucket).copied().unwrap_or_default()
-    }
-
     fn reported(&self, wanted: &ServiceLimits) -> ServiceLimits {
         let mut limits = wanted.clone();
-        limits.rate = self.service.reported(wanted.rate);
+        limits.rate = self.operator.service.reported(wanted.rate);
         for (index, bucket) in limits.buckets.iter_mut().enumerate() {
-            bucket.rate = self.bounds(index).reported(bucket.rate);
+            bucket.rate = self.operator.bucket(index).reported(bucket.rate);
         }
         limits
     }
 
     fn with_own(&self, mut limits: ServiceLimits, wanted: &ServiceLimits) -> ServiceLimits {
-        limits.rate = self.service.with_own(limits.rate, wanted.rate);
+        limits.rate = self.operator.service.with_own(limits.rate, wanted.rate);
         let buckets = limits.buckets.iter_mut().zip(&wanted.buckets).enumerate();
         for (index, (bucket, wanted)) in buckets {
-            bucket.rate = self.bounds(index).with_own(bucket.rate, wanted.rate);
+            bucket.rate = self.operator.bucket(index).with_own(bucket.rate, wanted.rate);
         }
         limits
     }
 
-    fn lower(&mut self, mut wanted: ServiceLimits, ground: Ground<'_>) -> ServiceLimits {
-        if self.since.is_none_or(|at| ground.now.since(at) >= INTERVAL) {
-            self.since = Some(ground.now);
+    fn lower(&mut self, mut wanted: ServiceLimits, basis: Basis<'_>) -> ServiceLimits {
+        if self.since.is_none_or(|at| basis.now.since(at) >= INTERVAL) {
+            self.since = Some(basis.now);
             self.base = self.last.clone();
         }
-        self.begin(&ground, wanted.buckets.len());
-        wanted.rate = self.service.lowered(wanted.rate, self.base.rate);
-        let waiting_base = self.base.waiting_max.unwrap_or(ground.waiting);
+        self.begin(&basis, wanted.buckets.len());
+        wanted.rate = self.operator.service.lowered(wanted.rate, self.base.rate);
+        let waiting_base = self.base.waiting_max.unwrap_or(basis.waiting);
         let least = waiting_base.div_ceil(2).max(1);
         if wanted.waiting_max.is_some_and(|max| max < least) {
             wanted.plain_waiting();
@@ -151,7 +108,7 @@ impl Clamp {
         wanted.waiting_max = wanted.waiting_max.map(|max| max.max(least));
         for (index, bucket) in wanted.buckets.iter_mut().enumerate() {
             let base = self.base.buckets.get(index).and_then(|bucket| bucket.rate);
-            bucket.rate = self.bounds(index).lowered(bucket.rate, base);
+            bucket.rate = self.operator.bucket(index).lowered(bucket.rate, base);
         }
         // The accept queue that the kernel can read in line is not the back-end's.
         wanted.accept_queue_max_q10 = 0;
@@ -160,16 +117,16 @@ impl Clamp {
 
     /// Where limits begin that are not there: it stays the base of the interval, because what
     /// passes falls with them.
-    fn begin(&mut self, ground: &Ground<'_>, buckets: usize) {
-        raise(&mut self.base.rate, self.last.rate, ground.passed);
+    fn begin(&mut self, basis: &Basis<'_>, buckets: usize) {
+        raise(&mut self.base.rate, self.last.rate, basis.passed);
         if self.last.waiting_max.is_none() {
             let base = self.base.waiting_max.unwrap_or(0);
-            self.base.waiting_max = Some(base.max(ground.waiting));
+            self.base.waiting_max = Some(base.max(basis.waiting));
         }
         self.base.buckets.resize_with(buckets, BucketLimits::default);
         for (index, base) in self.base.buckets.iter_mut().enumerate() {
             let last = self.last.buckets.get(index).and_then(|bucket| bucket.rate);
-            let passed = ground.requests.get(index).copied().flatten();
+            let passed = basis.requests.get(index).copied().flatten();
             raise(&mut base.rate, last, passed);
         }
     }
@@ -185,14 +142,14 @@ impl Clamp {
         };
         let open = |(index, bucket): (usize, &BucketLimits)| BucketLimits {
             rate: None,
-            why: why(self.bounds(index), bucket.rate),
+            why: why(self.operator.bucket(index), bucket.rate),
             ..bucket.clone()
         };
         ServiceLimits {
             burst: wanted.burst,
             reserve: wanted.reserve,
             buckets: wanted.buckets.iter().enumerate().map(open).collect(),
-            why: why(self.service, wanted.rate),
+            why: why(self.operator.service, wanted.rate),
             ..ServiceLimits::default()
         }
     }
@@ -228,7 +185,7 @@ mod tests {
     fn clamp(floor: f64, own: Option<f64>) -> Clamp {
         let own = own.map(Rate::per_second);
         let bounds = Bounds { floor: Rate::per_second(floor), own };
-        Clamp::new(bounds, vec![bounds])
+        Clamp::new(Operator { service: bounds, buckets: vec![bounds] })
     }
 
     /// A tick, and what passes then, per second.
@@ -241,14 +198,14 @@ mod tests {
 
     impl At {
         fn clamp(&self, clamp: &mut Clamp, wanted: &ServiceLimits) -> ServiceLimits {
-            let ground = Ground {
+            let basis = Basis {
                 now: Nanos::from_millis(self.ms),
                 valid: self.valid,
                 passed: self.passed.map(Rate::per_second),
                 requests: &[self.requests.map(Rate::per_second)],
                 waiting: 100,
             };
-            clamp.clamp(wanted, ground)
+            clamp.clamp(wanted, basis)
         }
     }
 

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Several hosts: one set of controllers for each back-end that reports, and the sum of what they admit.
+//!
+//! ```text
+//!  signals ─► split ─► of back-end 1 ─► controllers 1 ─► clamp 1 ─┐
+//!                  └─► of back-end 2 ─► controllers 2 ─► clamp 2 ─┴─ sum ─► limits of the service
+//! ```
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `steering.rs` | the controllers of a service, on this host or one set a back-end |
+//! | `backends.rs` | a round of all back-ends |
+//! | `split.rs` | what of the signals is one back-end's; the sum of limits |
+//! | `clamp.rs` | what a report may do to a limit, whatever a controller makes of it |
+//! | `bounds.rs` | what an operator said holds always; without fresh signals nothing becomes tighter |
+//!
+//! It knows nothing of sessions and frames: reports come as [`tidegate_model::signals::Backend`].
+
+mod backends;
+mod bounds;
+mod clamp;
+mod split;
+mod steering;
+
+pub use self::backends::Backends;
+pub use self::bounds::{Bounds, Operator, no_tighter};
+pub use self::clamp::{Basis, Clamp, INTERVAL, RELEASE_AFTER};
+pub use self::split::under_most_pressure;
+pub use self::steering::Steering;

@@ -10,7 +10,9 @@
 
 use std::collections::VecDeque;
 use tidegate_control::fleet::{Backends, INTERVAL, Operator, RELEASE_AFTER};
-use tidegate_control::{Controller, DefaultController, DefaultSpec, Dual, Interaction, Mode};
+use tidegate_control::{
+    Controller, DefaultController, DefaultSpec, Detector, Dual, Interaction, Mode,
+};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::{Backend, Queue, Resource, Signals};
 use tidegate_policy::Action;
@@ -35,8 +37,10 @@ struct FrontEnd {
 impl FrontEnd {
     fn new(late: Nanos, lost: (Nanos, Nanos)) -> Self {
         let make = || {
-            let service = DefaultController::new(DefaultSpec::default());
-            Dual::new(Vec::new(), Box::new(service), Interaction::Released)
+            let spec = DefaultSpec::default();
+            let (detector, service) =
+                (Detector::of_rules(spec.objective), DefaultController::new(spec));
+            Dual::new(Vec::new(), detector, Box::new(service), Interaction::Released)
         };
         Self {
             backends: Backends::new(vec!["b1".into()], &Operator::default(), make),

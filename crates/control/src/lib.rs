@@ -1,34 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Signals become limits: pure, ticked, no I/O, no clock.
 //!
-//! One file a controller. Of a service: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN
-//! controller of dual admission control), [`Default`](crate::DefaultController) (for a server of
-//! which nothing is known). Of a request bucket: [`FixedBucket`], [`P`], [`Pd`], [`DefaultBucket`].
-//! [`Dual`] holds both together. All are deterministic: the same signals give the same limits.
+//! ```text
+//!   Signals ─► detect ─► how overloaded, and why ─► law ─► Limits of one host ─► fleet ─► Limits
+//! ```
 //!
-//! Of several hosts there is one set of them for each: see [`fleet`].
+//! - `detect`: one [`Detector`] a service says how overloaded it is, and why ([`Load`]).
+//! - `law`: one file a law. Of a service: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN
+//!   controller of dual admission control), [`DefaultController`] (for a server of which nothing is
+//!   known). Of a request bucket: [`FixedBucket`], [`P`], [`Pd`], [`DefaultBucket`]. [`Dual`] holds
+//!   both together.
+//! - [`fleet`]: several hosts: signals of a service are split over its back-ends, their limits clamped
+//!   and added.
+//!
+//! All are deterministic: the same signals give the same limits.
 
-mod bucket;
-mod default;
-mod dual;
-mod evidence;
-mod fixed;
+mod detect;
 pub mod fleet;
-mod held;
-mod history;
-mod syn;
-mod view;
-mod window;
+mod law;
 
-pub use bucket::{
-    BucketController, BucketSpec, DefaultBucket, FixedBucket, Gauge, Ground, P, PSpec, Pd, PdSpec,
-    Room, Variant,
+pub use detect::{Calm, Cause, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
+pub use law::{
+    BucketController, BucketSpec, Context, DefaultBucket, DefaultController, DefaultSpec, Demand,
+    Dual, Fixed, FixedBucket, Gauge, Interaction, P, PSpec, Pd, PdSpec, Room, Syn, SynSpec,
+    SynVariant, Variant,
 };
-pub use default::{DefaultController, DefaultSpec};
-pub use dual::{Dual, Interaction};
-pub use fixed::Fixed;
-pub use held::{HeldWorkers, IdleWorkers};
-pub use syn::{Syn, SynSpec, SynVariant};
 
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::ServiceLimits;
@@ -57,27 +53,40 @@ pub enum Mode {
     Shadow,
 }
 
+/// What SYN policing is told of the request rules beside it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside {
+    /// Refusals that are not in the service's counts.
+    pub refusals: Refusals,
+    /// A rate that was lowered in vain begins here, at least: its limits, which nobody has executed
+    /// for a while, are executed from now on, or they are not needed any more.
+    pub resume: Option<Rate>,
+}
+
+/// What SYN policing says beside request rules.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// The limits until the next tick.
+    pub limits: ServiceLimits,
+    /// All that they are decided by is young enough to act upon: limits that only stand are no reason
+    /// to tighten anything else.
+    pub fresh: bool,
+    /// Nothing waits, and where all that comes would need less of the CPU than this, the limits are
+    /// not needed, although they refuse. `None` while something waits, and of a controller that finds
+    /// that out by itself.
+    pub idle_below: Option<Share>,
+}
+
 /// Turns what was sensed into what is admitted, once a tick.
 pub trait Controller: Send {
     /// The limits until the next tick. Finite, the rate between [`RATE_FLOOR`] and
     /// [`RATE_CEILING`], for any signals.
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits;
 
-    /// Its limits, which nobody has executed for a while, are executed from now on, and the service
-    /// completes so much: a rate that was lowered further in vain begins there.
-    fn resume(&mut self, _completions: Rate) {}
-
-    /// Whether all that it judges by was young enough to act upon in the last tick: limits that only
-    /// stand are no reason to tighten anything else.
-    fn grounded(&self) -> bool {
-        true
-    }
-
-    /// Nothing waits, and where all that comes would need less of the CPU than this, its limits are
-    /// not needed, although they refuse. `None` while something waits, and for a controller that finds
-    /// that out by itself.
-    fn idle_below(&self) -> Option<Share> {
-        None
+    /// The same where request rules refuse first: see [`Dual`]. A controller that needs none of what
+    /// it is told there decides as ever.
+    fn decide(&mut self, signals: &Signals, mode: Mode, _beside: Beside) -> Decision {
+        Decision { limits: self.tick(signals, mode), fresh: true, idle_below: None }
     }
 
     /// What it has learned, in a form that [`Self::restore`] of a later version can read or refuse;

@@ -5,9 +5,9 @@
 
 use proptest::prelude::*;
 use tidegate_control::{
-    BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
-    Fixed, FixedBucket, Gauge, Ground, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec,
-    Variant,
+    BucketController, BucketSpec, Context, Controller, DefaultBucket, DefaultController,
+    DefaultSpec, Demand, Detector, Dual, Fixed, FixedBucket, Gauge, Interaction, Load, Mode, P,
+    PSpec, Pd, PdSpec, Refusals, Syn, SynSpec, Variant,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::signals::{
@@ -51,6 +51,45 @@ fn controllers() -> Vec<Box<dyn BucketController>> {
         all.push(Box::new(DefaultBucket::new(gauge, spec(None), DefaultSpec::default())));
     }
     all
+}
+
+/// A bucket and the detector of its service.
+struct Told {
+    bucket: Box<dyn BucketController>,
+    detector: Detector,
+}
+
+impl Told {
+    fn new(bucket: Box<dyn BucketController>) -> Self {
+        Self { bucket, detector: Detector::of_rules(DefaultSpec::default().objective) }
+    }
+
+    fn tick(
+        &mut self,
+        signals: &Signals,
+        index: usize,
+        mode: Mode,
+        demand: Demand,
+    ) -> BucketLimits {
+        let load = self.detector.tick(signals, mode, None, Refusals::of_rules(signals));
+        let overload = if let Load::Overload(overload) = &load { Some(overload) } else { None };
+        self.bucket.tick(signals, index, Context { mode, overload, demand })
+    }
+}
+
+/// P of the CPU with these rates.
+fn p(bucket: BucketSpec) -> Box<dyn BucketController> {
+    Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }))
+}
+
+/// Buckets and SYN policing, coupled.
+fn coupled(
+    buckets: Vec<Box<dyn BucketController>>,
+    syn: Box<dyn Controller>,
+    interaction: Interaction,
+) -> Dual {
+    let detector = Detector::of_rules(DefaultSpec::default().objective);
+    Dual::new(buckets, detector, syn, interaction)
 }
 
 /// Mostly of a server's size, sometimes absurd.
@@ -144,10 +183,10 @@ fn check(limits: &BucketLimits) -> Result<(), TestCaseError> {
 
 fn dual(interaction: Interaction, syn: bool) -> Dual {
     let buckets: Vec<Box<dyn BucketController>> = vec![
-        Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) })),
+        p(spec(None)),
         Box::new(DefaultBucket::new(Gauge::Bandwidth, spec(None), DefaultSpec::default())),
     ];
-    Dual::new(buckets, policing(syn), interaction)
+    coupled(buckets, policing(syn), interaction)
 }
 
 /// SYN policing by the paper's controller, or by ours.
@@ -170,19 +209,18 @@ proptest! {
     fn limits_are_finite_bounded_and_repeatable(
         series in prop::collection::vec((signals(), mode(), 0_u8..8), 1..100)
     ) {
-        for (mut one, mut other) in controllers().into_iter().zip(controllers()) {
+        for (one, other) in controllers().into_iter().zip(controllers()) {
+            let (mut one, mut other) = (Told::new(one), Told::new(other));
             for (signals, mode, order) in &series {
-                let limits = one.tick(signals, 1, *mode);
+                let demand = match order {
+                    0 => Demand::Lower,
+                    1 => Demand::LowerAtOnce,
+                    2 => Demand::Least,
+                    _ => Demand::Nothing,
+                };
+                let limits = one.tick(signals, 1, *mode, demand);
                 check(&limits)?;
-                prop_assert_eq!(limits, other.tick(signals, 1, *mode));
-                match order {
-                    0 => {
-                        one.squeeze(0.1, Ground::Limits);
-                        other.squeeze(0.1, Ground::Limits);
-                    }
-                    1 => prop_assert_eq!(one.lowest(), other.lowest()),
-                    _ => {}
-                }
+                prop_assert_eq!(limits, other.tick(signals, 1, *mode, demand));
             }
         }
     }
@@ -235,14 +273,15 @@ fn pressed(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
 #[test]
 fn stale_signals_freeze_and_lost_ones_release() {
     let full = Some(Reading::fresh(Share::ONE));
+    let context = Context::alone(Mode::Enforce);
     let mut p = P::new(PSpec::of(Gauge::Cpu));
     let mut last = None;
     for _ in 0..40 {
-        last = p.tick(&pressed(full, 10), 0, Mode::Enforce).rate;
+        last = p.tick(&pressed(full, 10), 0, context).rate;
     }
     assert!(last.is_some());
     for tick in 1..=20 {
-        let missing = p.tick(&pressed(None, 10), 0, Mode::Enforce).rate;
+        let missing = p.tick(&pressed(None, 10), 0, context).rate;
         assert_eq!(missing, if tick <= 10 { last } else { None }, "tick {tick}");
     }
 }
@@ -294,27 +333,30 @@ fn a_default_bucket_that_loses_any_input_freezes_and_then_releases() {
         for (name, lose) in inputs(gauge) {
             for ages in [false, true] {
                 let told = format!("{gauge:?} without {name}, ages: {ages}");
-                let mut bucket = DefaultBucket::new(gauge, spec(None), DefaultSpec::default());
+                let bucket = DefaultBucket::new(gauge, spec(None), DefaultSpec::default());
+                let mut bucket = Told::new(Box::new(bucket));
+                let mut tick = |signals: &Signals| {
+                    bucket.tick(signals, 0, Mode::Enforce, Demand::Nothing).rate
+                };
                 let mut now = 0;
                 // Until it acts, and then a few ticks more: it is on its way down.
                 let mut last = None;
                 while now < 100 && last.is_none() {
-                    last = bucket.tick(&overloaded(now), 0, Mode::Enforce).rate;
+                    last = tick(&overloaded(now));
                     now += 1;
                 }
                 assert!(last.is_some_and(|rate| rate.get() > 20.0), "{told}: {last:?}");
                 for age in 1..=60 {
                     let mut signals = overloaded(now);
                     lose(&mut signals, ages.then(|| Nanos::from_millis(100 * age)));
-                    let rate = bucket.tick(&signals, 0, Mode::Enforce).rate;
+                    let rate = tick(&signals);
                     if ages && age <= 3 {
                         last = rate;
                     }
                     assert_eq!(rate, if age <= 10 { last } else { None }, "{told}: {age} periods");
                     now += 1;
                 }
-                let back =
-                    (now..now + 60).map(|now| bucket.tick(&overloaded(now), 0, Mode::Enforce).rate);
+                let back = (now..now + 60).map(|now| tick(&overloaded(now)));
                 assert!(back.last().flatten().is_some(), "{told}: acts again");
             }
         }
@@ -333,9 +375,7 @@ fn awake_all_that_are_pressed_are_at_their_minimum() {
         Box::new(DefaultBucket::new(gauge, spec(None), DefaultSpec::default()))
     }
     let kinds: [(&str, Make); 5] = [
-        ("P of the CPU", || {
-            Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) }))
-        }),
+        ("P of the CPU", || p(spec(None))),
         ("PD of the interface", || pd(Gauge::Bandwidth)),
         ("PD of the accept queue", || pd(Gauge::AcceptQueue)),
         ("default of the CPU", || default(Gauge::Cpu)),
@@ -345,7 +385,8 @@ fn awake_all_that_are_pressed_are_at_their_minimum() {
         kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b)))
     {
         for syn in [false, true] {
-            let mut dual = Dual::new(vec![first(), second()], policing(syn), Interaction::Released);
+            let buckets = vec![first(), second()];
+            let mut dual = coupled(buckets, policing(syn), Interaction::Released);
             let (mut awake, mut pressed) = (0, 0);
             for tick in 0..600 {
                 let mut signals = overloaded(tick);
@@ -400,8 +441,8 @@ fn the_fence_is_told_while_syn_policing_sleeps() {
         ),
         (None, None, "SYN policing sleeps; it would say"),
     ] {
-        let rules = Box::new(P::new(PSpec { bucket: spec(None), ..PSpec::of(Gauge::Cpu) }));
-        let mut dual = Dual::new(vec![rules], Box::new(Guard(guard)), Interaction::Released);
+        let rules = vec![p(spec(None))];
+        let mut dual = coupled(rules, Box::new(Guard(guard)), Interaction::Released);
         let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
         assert_eq!((limits.rate, limits.waiting_max), (None, fence));
         assert_eq!(limits.min_rate.map(Rate::get), Some(0.1), "the fence, too, is passed at it");
@@ -412,9 +453,7 @@ fn the_fence_is_told_while_syn_policing_sleeps() {
 /// Header rules of the CPU, whose rate this law hardly moves in a second, and the paper's SYN policing.
 fn rules_and_syn() -> Dual {
     let bucket = BucketSpec { start: Some(Rate::per_second(1000.0)), ..spec(None) };
-    let rules: Box<dyn BucketController> =
-        Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }));
-    Dual::new(vec![rules], Box::new(Syn::new(SynSpec::default())), Interaction::Released)
+    coupled(vec![p(bucket)], Box::new(Syn::new(SynSpec::default())), Interaction::Released)
 }
 
 /// `offered` SYNs a tick, all of the CPU used up, an accept queue of 900 as it was so long ago.
@@ -450,10 +489,8 @@ fn a_stale_accept_queue_squeezes_nothing_and_wakes_nobody() {
 #[test]
 fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
     let bucket = BucketSpec { start: Some(Rate::per_second(1000.0)), ..spec(None) };
-    let rules: Box<dyn BucketController> =
-        Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }));
     let syn = Box::new(DefaultController::new(DefaultSpec::default()));
-    let mut dual = Dual::new(vec![rules], syn, Interaction::Released);
+    let mut dual = coupled(vec![p(bucket)], syn, Interaction::Released);
     let (mut rate, mut begun) = (f64::INFINITY, None);
     for tick in 0..200 {
         let mut signals = overloaded(tick);
@@ -480,14 +517,13 @@ fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
 fn a_bucket_whose_gauge_is_lost_is_not_kept_at_its_minimum() {
     let start = Some(Rate::per_second(1000.0));
     let bucket = BucketSpec { start, ..spec(None) };
-    let (p, gauge) = (PSpec { bucket, ..PSpec::of(Gauge::Cpu) }, Gauge::Cpu);
-    let pd = PdSpec { bucket, gauge, ..PdSpec::default() };
-    let default = DefaultBucket::new(gauge, bucket, DefaultSpec::default());
+    let pd = PdSpec { bucket, gauge: Gauge::Cpu, ..PdSpec::default() };
+    let default = DefaultBucket::new(Gauge::Cpu, bucket, DefaultSpec::default());
     let buckets: [Box<dyn BucketController>; 3] =
-        [Box::new(P::new(p)), Box::new(Pd::new(pd)), Box::new(default)];
+        [p(bucket), Box::new(Pd::new(pd)), Box::new(default)];
     for (n, bucket) in buckets.into_iter().enumerate() {
         let syn = Box::new(Fixed::new(Rate::per_second(100.0), 20));
-        let mut dual = Dual::new(vec![bucket], syn, Interaction::Released);
+        let mut dual = coupled(vec![bucket], syn, Interaction::Released);
         let mut now = 0;
         let mut tick = |dual: &mut Dual, cpu: bool| {
             let mut signals = overloaded(now);

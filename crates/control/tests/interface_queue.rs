@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use tidegate_control::{
-    BucketController, BucketSpec, DefaultBucket, DefaultSpec, Gauge, Ground, Mode, Pd, PdSpec,
+    BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Gauge, Mode, Pd, PdSpec,
 };
 use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Signals};
 use tidegate_units::{Nanos, Rate};
@@ -180,7 +180,7 @@ impl Link {
         s.resource.bandwidth = Some(Reading::fresh(sent));
         let counts = Some(Reading::fresh(std::mem::take(&mut self.counts)));
         s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
-        let limits = control.tick(&s, 0, Mode::Enforce);
+        let limits = control.tick(&s, 0, Context::alone(Mode::Enforce));
         self.rate = limits.rate.map(Rate::get);
         self.burst = f64::from(limits.burst);
         self.sent.push_back(0.0);
@@ -196,15 +196,16 @@ fn mean(seconds: &[Second], of: impl Fn(&Second) -> f64) -> f64 {
 
 struct Nobody;
 impl BucketController for Nobody {
-    fn tick(&mut self, _: &Signals, _: usize, _: Mode) -> tidegate_model::limits::BucketLimits {
+    fn tick(
+        &mut self,
+        _: &Signals,
+        _: usize,
+        _: Context<'_>,
+    ) -> tidegate_model::limits::BucketLimits {
         tidegate_model::limits::BucketLimits { burst: 5, ..Default::default() }
     }
-    fn room(&self) -> tidegate_control::Room {
+    fn room(&self, _: tidegate_control::Demand, _: f64) -> tidegate_control::Room {
         tidegate_control::Room { pressed: false, spent: true }
-    }
-    fn squeeze(&mut self, _: f64, _: Ground) {}
-    fn lowest(&mut self) -> Option<Rate> {
-        None
     }
 }
 

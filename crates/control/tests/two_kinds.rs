@@ -6,8 +6,8 @@
 mod world;
 
 use tidegate_control::{
-    BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec, Dual,
-    Gauge, Interaction, Mode, P, PSpec, Syn, SynSpec,
+    BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec,
+    Detector, Dual, Gauge, Interaction, Mode, P, PSpec, Syn, SynSpec,
 };
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
@@ -32,13 +32,23 @@ fn dual(kind: Kind, minimum: f64) -> Dual {
     let spec = BucketSpec { minimum: Rate::per_second(minimum), ..BucketSpec::default() };
     let bucket: Box<dyn BucketController> = match kind {
         Kind::Default => Box::new(DefaultBucket::new(Gauge::Cpu, spec, DefaultSpec::default())),
-        _ => Box::new(P::new(PSpec { bucket: spec, ..PSpec::of(Gauge::Cpu) })),
+        _ => p(spec),
     };
     let syn: Box<dyn Controller> = match kind {
         Kind::PSyn => Box::new(Syn::new(SynSpec::default())),
         _ => Box::new(DefaultController::new(DefaultSpec::default())),
     };
-    Dual::new(vec![bucket], syn, Interaction::Released)
+    coupled(bucket, syn)
+}
+
+/// P of the CPU with these rates.
+fn p(bucket: BucketSpec) -> Box<dyn BucketController> {
+    Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }))
+}
+
+fn coupled(bucket: Box<dyn BucketController>, syn: Box<dyn Controller>) -> Dual {
+    let detector = Detector::of_rules(DefaultSpec::default().objective);
+    Dual::new(vec![bucket], detector, syn, Interaction::Released)
 }
 
 /// What SYN policing did in a run.
@@ -291,8 +301,7 @@ fn a_slow_dependency_keeps_it_awake() {
 /// The paper's controllers with its reference of 100 connections, whatever the queue holds.
 fn small_reference(accept: usize) -> Dual {
     let spec = BucketSpec { minimum: Rate::per_second(10.0), ..BucketSpec::default() };
-    let bucket = Box::new(P::new(PSpec { bucket: spec, ..PSpec::of(Gauge::Cpu) }));
     let reference = Share::new(100.0 / accept as f64);
     let syn = Box::new(Syn::new(SynSpec { reference, ..SynSpec::default() }));
-    Dual::new(vec![bucket], syn, Interaction::Released)
+    coupled(p(spec), syn)
 }

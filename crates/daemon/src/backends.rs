@@ -19,7 +19,9 @@ pub(crate) fn make(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_control::{BucketController, Controller, Fixed, Ground, Interaction, Mode, Room};
+    use tidegate_control::{
+        BucketController, Context, Controller, Demand, Detector, Fixed, Interaction, Mode, Room,
+    };
     use tidegate_model::intent::{Registry, parse};
     use tidegate_model::limits::BucketLimits;
     use tidegate_model::signals::{
@@ -48,11 +50,12 @@ mod tests {
     }
 
     fn coupled(
-        _: &ServiceConfig,
+        config: &ServiceConfig,
         buckets: Vec<Box<dyn BucketController>>,
         service: Box<dyn Controller>,
     ) -> Dual {
-        Dual::new(buckets, service, Interaction::Published)
+        let detector = Detector::of_rules(config.objective);
+        Dual::new(buckets, detector, service, Interaction::Published)
     }
 
     fn syn(config: &ServiceConfig) -> Dual {
@@ -185,19 +188,13 @@ mod tests {
     struct Lowest;
 
     impl BucketController for Lowest {
-        fn tick(&mut self, _: &Signals, _: usize, _: Mode) -> BucketLimits {
+        fn tick(&mut self, _: &Signals, _: usize, _: Context<'_>) -> BucketLimits {
             let rate = Some(Rate::per_second(10.0));
             BucketLimits { rate, burst: 5, ..BucketLimits::default() }
         }
 
-        fn room(&self) -> Room {
+        fn room(&self, _: Demand, _: f64) -> Room {
             Room { pressed: true, spent: true }
-        }
-
-        fn squeeze(&mut self, _: f64, _: Ground) {}
-
-        fn lowest(&mut self) -> Option<Rate> {
-            None
         }
     }
 

@@ -8,7 +8,8 @@ pub use buckets::make_bucket;
 
 use tidegate_control::fleet::{Bounds, Operator};
 use tidegate_control::{
-    Controller, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec, SynVariant,
+    Beside, Controller, Decision, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec,
+    SynVariant,
 };
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ControlVariant, ServiceConfig};
@@ -73,7 +74,12 @@ impl Between {
 
 impl Controller for Between {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
-        let mut limits = self.inner.tick(signals, mode);
+        self.decide(signals, mode, Beside::default()).limits
+    }
+
+    fn decide(&mut self, signals: &Signals, mode: Mode, beside: Beside) -> Decision {
+        let mut decision = self.inner.decide(signals, mode, beside);
+        let limits = &mut decision.limits;
         if let (Some(rate), Some(floor)) = (limits.rate, self.floor)
             && rate < floor
         {
@@ -88,19 +94,7 @@ impl Controller for Between {
             }
             limits.rate = Some(ceiling);
         }
-        limits
-    }
-
-    fn resume(&mut self, completions: Rate) {
-        self.inner.resume(completions);
-    }
-
-    fn grounded(&self) -> bool {
-        self.inner.grounded()
-    }
-
-    fn idle_below(&self) -> Option<Share> {
-        self.inner.idle_below()
+        decision
     }
 
     fn save(&self) -> Option<serde_json::Value> {
@@ -141,6 +135,10 @@ impl SynByLength {
 
 impl Controller for SynByLength {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        self.decide(signals, mode, Beside::default()).limits
+    }
+
+    fn decide(&mut self, signals: &Signals, mode: Mode, beside: Beside) -> Decision {
         let limit = signals.queue.accept.map_or(0, |queue| queue.value.limit);
         if self.limit == 0 && limit > 0 {
             self.limit = limit;
@@ -148,19 +146,7 @@ impl Controller for SynByLength {
             let share = (f64::from(self.connections) / limit as f64).min(0.5);
             self.inner.aim(Share::new(share));
         }
-        self.inner.tick(signals, mode)
-    }
-
-    fn resume(&mut self, completions: Rate) {
-        self.inner.resume(completions);
-    }
-
-    fn grounded(&self) -> bool {
-        self.inner.grounded()
-    }
-
-    fn idle_below(&self) -> Option<Share> {
-        self.inner.idle_below()
+        self.inner.decide(signals, mode, beside)
     }
 }
 
@@ -191,9 +177,9 @@ mod tests {
             let mut signals = Signals::default();
             let queue = AcceptQueue { length: 0, limit: 1024 };
             signals.queue.accept = Some(Reading::fresh(queue));
-            let limits = controller.tick(&signals, Mode::Enforce);
-            assert_eq!(limits.rate.map(Rate::get), rate, "{control}");
-            assert_eq!(controller.idle_below().map(Share::get), idle_below, "{control}");
+            let decision = controller.decide(&signals, Mode::Enforce, Beside::default());
+            assert_eq!(decision.limits.rate.map(Rate::get), rate, "{control}");
+            assert_eq!(decision.idle_below.map(Share::get), idle_below, "{control}");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::silent::{is_known, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_control::fleet::{Steering, no_tighter};
 use tidegate_control::{
-    BucketController, Controller, Dual, HeldWorkers, Interaction, Mode, signals_fresh,
+    BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Mode, signals_fresh,
 };
 use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
@@ -41,7 +41,8 @@ pub struct Makers {
 impl Makers {
     fn dual(self, config: &ServiceConfig) -> Dual {
         let buckets = buckets_of(config).iter().map(|bucket| (self.bucket)(config, bucket));
-        Dual::new(buckets.collect(), (self.service)(config), interaction(config))
+        let detector = Detector::of_rules(config.objective);
+        Dual::new(buckets.collect(), detector, (self.service)(config), interaction(config))
     }
 
     fn steering(self, config: &ServiceConfig) -> Steering {
@@ -108,7 +109,8 @@ impl Governor {
         }
         // Every back-end has all controllers: they are made anew together.
         let Steering::Host(dual) = self.steering else { return Self::new(after, make) };
-        let (old, syn) = dual.into_parts();
+        let (old, detector, syn) = dual.into_parts();
+        let detector = if objective { detector } else { Detector::of_rules(after.objective) };
         let syn_stays = objective && before.control == after.control;
         let syn = if syn_stays { syn } else { (make.service)(after) };
         let mut old: Vec<_> = old.into_iter().map(Some).collect();
@@ -127,7 +129,12 @@ impl Governor {
         let panics = if syn_stays { self.panics } else { 0 };
         Self {
             limits,
-            steering: Steering::Host(Box::new(Dual::new(buckets, syn, interaction(after)))),
+            steering: Steering::Host(Box::new(Dual::new(
+                buckets,
+                detector,
+                syn,
+                interaction(after),
+            ))),
             make,
             panics,
             pooled: self.pooled,

@@ -4,8 +4,9 @@
 use super::spec::{Match, RuleSpec, WebProtection};
 use crate::world::gate::GateSpec;
 use tidegate_control::{
-    BucketController, BucketSpec, DefaultBucket, DefaultController, DefaultSpec, Dual, Gauge,
-    Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, SynVariant, Variant as BucketVariant,
+    BucketController, BucketSpec, DefaultBucket, DefaultController, DefaultSpec, Detector, Dual,
+    Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, SynVariant,
+    Variant as BucketVariant,
 };
 use tidegate_policy::{Action, Policy};
 use tidegate_units::{Rate, Share};
@@ -104,8 +105,9 @@ impl PaperSpec {
         let buckets = rules.iter().map(|rule| self.controller(rule)).collect();
         let interaction =
             if self.published { Interaction::Published } else { Interaction::Released };
+        let detector = Detector::of_rules(DefaultSpec::default().objective);
         WebProtection {
-            controller: Box::new(Dual::new(buckets, Box::new(self.syn()), interaction)),
+            controller: Box::new(Dual::new(buckets, detector, Box::new(self.syn()), interaction)),
             gate: GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce),
             rules,
         }
@@ -121,9 +123,10 @@ pub fn shipped(rules: Vec<RuleSpec>, minimum: Rate, burst: u32) -> WebProtection
         Box::new(DefaultBucket::new(gauge(rule), spec, DefaultSpec::default()))
     };
     let buckets = rules.iter().map(bucket).collect();
+    let detector = Detector::of_rules(DefaultSpec::default().objective);
     let syn = Box::new(DefaultController::new(DefaultSpec::default()));
     WebProtection {
-        controller: Box::new(Dual::new(buckets, syn, Interaction::Released)),
+        controller: Box::new(Dual::new(buckets, detector, syn, Interaction::Released)),
         gate: GateSpec::new(Policy::FreshFirst, Action::Drop, Mode::Enforce),
         rules,
     }

@@ -3,8 +3,8 @@
 
 use tidegate_control::fleet::Bounds;
 use tidegate_control::{
-    BucketController, BucketSpec, DefaultBucket, DefaultSpec, FixedBucket, Gauge, Ground, Mode, P,
-    PSpec, Pd, PdSpec, Room, Variant,
+    BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Demand, FixedBucket, Gauge,
+    P, PSpec, Pd, PdSpec, Room, Variant,
 };
 use tidegate_model::intent::{
     BucketConfig, BucketController as Name, ControlVariant, ControlledResource, ServiceConfig,
@@ -28,8 +28,8 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
         (Name::P, _) => Box::new(P::new(p_spec(config, (spec, gauge)))),
         (Name::Pd, _) => Box::new(Pd::new(pd_spec(config, (spec, gauge)))),
         (Name::Fixed | Name::Default, _) => {
-            let detector = DefaultSpec { objective: service.objective };
-            Box::new(DefaultBucket::new(gauge, spec, detector))
+            let objective = DefaultSpec { objective: service.objective };
+            Box::new(DefaultBucket::new(gauge, spec, objective))
         }
     };
     match control.ceiling {
@@ -124,8 +124,8 @@ struct Capped {
 }
 
 impl BucketController for Capped {
-    fn tick(&mut self, signals: &Signals, bucket: usize, mode: Mode) -> BucketLimits {
-        let mut limits = self.inner.tick(signals, bucket, mode);
+    fn tick(&mut self, signals: &Signals, bucket: usize, context: Context<'_>) -> BucketLimits {
+        let mut limits = self.inner.tick(signals, bucket, context);
         if limits.rate.is_none_or(|rate| rate > self.ceiling) {
             limits.rate = Some(self.ceiling);
             limits.burst = limits.burst.max(self.burst);
@@ -133,22 +133,15 @@ impl BucketController for Capped {
         limits
     }
 
-    fn room(&self) -> Room {
-        self.inner.room()
-    }
-
-    fn squeeze(&mut self, seconds: f64, ground: Ground) {
-        self.inner.squeeze(seconds, ground);
-    }
-
-    fn lowest(&mut self) -> Option<Rate> {
-        self.inner.lowest()
+    fn room(&self, demand: Demand, seconds: f64) -> Room {
+        self.inner.room(demand, seconds)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_control::Mode;
     use tidegate_model::intent::{Registry, parse};
     use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Times};
 
@@ -177,7 +170,7 @@ mod tests {
     }
 
     fn rate(bucket: &str, signals: &Signals) -> Option<f64> {
-        made(bucket).tick(signals, 0, Mode::Enforce).rate.map(Rate::get)
+        made(bucket).tick(signals, 0, Context::alone(Mode::Enforce)).rate.map(Rate::get)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use tidegate_control::{BucketController, Controller, Ground, Mode as ControlMode, Room};
+use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
 use tidegate_daemon::owner::{Legacy, Owner, Parts};
 use tidegate_daemon::plane::{Kept, Plane, PlaneError, RequestCounts, Senses};
@@ -335,7 +335,7 @@ pub(crate) struct EchoBucket {
 }
 
 impl BucketController for EchoBucket {
-    fn tick(&mut self, signals: &Signals, bucket: usize, mode: ControlMode) -> BucketLimits {
+    fn tick(&mut self, signals: &Signals, bucket: usize, context: Context<'_>) -> BucketLimits {
         let counts = signals.buckets.get(bucket).and_then(|bucket| bucket.counts);
         let Some(counts) = counts else {
             let rate = Some(Rate::per_second(1.0));
@@ -348,18 +348,12 @@ impl BucketController for EchoBucket {
             burst: 5,
             ..BucketLimits::default()
         };
-        limits.why.text = format!("{mode:?}");
+        limits.why.text = format!("{:?}", context.mode);
         limits
     }
 
-    fn room(&self) -> Room {
+    fn room(&self, _: Demand, _: f64) -> Room {
         Room { pressed: false, spent: true }
-    }
-
-    fn squeeze(&mut self, _: f64, _: Ground) {}
-
-    fn lowest(&mut self) -> Option<Rate> {
-        None
     }
 }
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is learned while calm: response time, its variability, and who only holds a connection.
+
+use super::history::Sums;
+
+/// Answers in a window of the baseline: a mean within 13 % at a coefficient of variation of 3.
+const BASELINE_ANSWERS: f64 = 512.0;
+/// A slow server's window ends after this many seconds with at least [`BASELINE_ANSWERS_MIN`].
+const BASELINE_SECONDS: f64 = 5.0;
+/// Fewest answers in a window.
+const BASELINE_ANSWERS_MIN: f64 = 16.0;
+/// Answers in a first estimate, which holds until the window is full, and its seconds: an overload may
+/// come before.
+const EARLY_ANSWERS: f64 = 64.0;
+/// See [`EARLY_ANSWERS`].
+const EARLY_SECONDS: f64 = 1.0;
+/// Standard errors added to a window's mean: the least of many windows must not be below the
+/// truth, because the jobs that keep the server busy are counted by it.
+const BASELINE_ERRORS: f64 = 2.0;
+/// Seconds of calm in which a baseline follows upward: slow enough that half a minute at the very
+/// capacity moves it by 5 % of the gap.
+const BASELINE_UP_SECONDS: f64 = 600.0;
+/// Weights of a window in the measured variability: queues make times look more alike than they
+/// are, never less, so it rises fast, and falls slowly and only by windows without one.
+const SPREAD_WEIGHT_UP: f64 = 0.2;
+/// See [`SPREAD_WEIGHT_UP`].
+const SPREAD_WEIGHT_DOWN: f64 = 0.02;
+/// Answers in a tick below which its median says nothing.
+const SPREAD_ANSWERS_MIN: f64 = 4.0;
+/// Variability above this (a coefficient of variation of 5) is taken for this.
+const SPREAD_MAX: f64 = 25.0;
+/// Seconds in which the idle are learned.
+const IDLE_SECONDS: f64 = 10.0;
+/// Idle below this share of N (and these many jobs) are noise of the two averages.
+const IDLE_SHARE_MIN: f64 = 0.2;
+/// See [`IDLE_SHARE_MIN`].
+const IDLE_MIN: f64 = 4.0;
+
+/// What is learned while calm.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Baseline {
+    pub(super) r0_s: Option<f64>,
+    /// What the first window says while it is not full.
+    pub(super) early_s: Option<f64>,
+    /// Squared coefficient of variation of response times.
+    pub(super) spread: f64,
+    pub(super) window: Window,
+    pub(super) waiting: f64,
+    pub(super) explained: f64,
+}
+
+/// Response times of some ticks, with what tells their error: the means of single ticks vary as
+/// the times do, over their number.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    pub(super) seconds: f64,
+    pub(super) sum_s: f64,
+    pub(super) answers: f64,
+    pub(super) squares: f64,
+    pub(super) ticks: f64,
+    /// Mean and median of ticks with [`SPREAD_ANSWERS_MIN`] answers, both times their number.
+    pub(super) means_s: f64,
+    pub(super) medians_s: f64,
+}
+
+impl Window {
+    pub(super) fn add(&mut self, tick: &Sums, median_s: f64) {
+        self.seconds += tick.seconds;
+        if tick.responses > 0.0 {
+            self.sum_s += tick.response_s;
+            self.answers += tick.responses;
+            self.squares += tick.response_s * tick.response_s / tick.responses;
+            self.ticks += 1.0;
+        }
+        if tick.responses >= SPREAD_ANSWERS_MIN {
+            self.means_s += tick.response_s;
+            self.medians_s += tick.responses * median_s;
+        }
+    }
+
+    pub(super) fn enough(&self) -> bool {
+        self.ticks > 1.0
+            && (self.answers >= BASELINE_ANSWERS
+                || self.seconds >= BASELINE_SECONDS && self.answers >= BASELINE_ANSWERS_MIN)
+    }
+
+    /// Mean and its standard error in seconds.
+    pub(super) fn mean(&self) -> (f64, f64) {
+        let mean = self.sum_s / self.answers;
+        let variance = ((self.squares - self.sum_s * mean) / (self.ticks - 1.0)).max(0.0);
+        (mean, (variance / self.answers).sqrt())
+    }
+
+    /// The mean, and what it may err by.
+    pub(super) fn upper(&self) -> f64 {
+        let (mean, error) = self.mean();
+        mean + BASELINE_ERRORS * error
+    }
+
+    /// Squared coefficient of variation: mean over median is √(1 + cv²) for log-normal times, and
+    /// near it for constant and exponential ones. Taken tick by tick, a queue cancels out, and no
+    /// single huge answer is needed to see a heavy tail.
+    pub(super) fn spread(&self) -> Option<f64> {
+        let ratio = self.means_s / self.medians_s;
+        ratio.is_finite().then(|| (ratio * ratio - 1.0).clamp(0.0, SPREAD_MAX))
+    }
+}
+
+impl Baseline {
+    pub(super) fn learn(&mut self, tick: &Sums, median_s: f64, waiting: f64) {
+        let keep = libm::exp(-tick.seconds / IDLE_SECONDS);
+        self.waiting = keep * self.waiting + (1.0 - keep) * waiting;
+        let explained = tick.response_s / tick.seconds;
+        self.explained = keep * self.explained + (1.0 - keep) * explained;
+        self.window.add(tick, median_s);
+        if !self.window.enough() {
+            let early =
+                self.window.answers >= EARLY_ANSWERS && self.window.seconds >= EARLY_SECONDS;
+            if early && self.r0_s.is_none() && self.early_s.is_none() {
+                self.early_s = Some(self.window.upper());
+            }
+            return;
+        }
+        let window = std::mem::take(&mut self.window);
+        let (mean, upper) = (window.mean().0, window.upper());
+        self.early_s = None;
+        let before = self.r0_s.unwrap_or(f64::MAX);
+        if upper <= before {
+            self.r0_s = Some(upper);
+        } else {
+            let weight = 1.0 - libm::exp(-window.seconds / BASELINE_UP_SECONDS);
+            self.r0_s = Some(before + weight * (upper - before));
+        }
+        if let Some(spread) = window.spread().filter(|s| *s > self.spread || mean < before) {
+            let weight = if spread > self.spread { SPREAD_WEIGHT_UP } else { SPREAD_WEIGHT_DOWN };
+            self.spread += weight * (spread - self.spread);
+        }
+    }
+
+    /// What one job takes, as far as it is known.
+    pub(super) fn known_s(&self) -> Option<f64> {
+        self.r0_s.or(self.early_s)
+    }
+
+    /// How much longer queues are than with exponential times (Pollaczek and Khinchine).
+    pub(super) fn variability(&self) -> f64 {
+        ((1.0 + self.spread) / 2.0).max(1.0)
+    }
+
+    /// The median that goes with the baseline: see [`Window::spread`].
+    pub(super) fn median_s(&self) -> Option<f64> {
+        self.r0_s.map(|mean_s| mean_s / libm::sqrt(1.0 + self.spread))
+    }
+
+    /// Jobs in flight that no throughput explains.
+    pub(super) fn idle(&self) -> f64 {
+        let unexplained = self.waiting - self.explained;
+        (unexplained - IDLE_SHARE_MIN * self.waiting - IDLE_MIN).max(0.0)
+    }
+}

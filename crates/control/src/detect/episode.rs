@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An overload while it lasts: capacity and target. What corrects them is in trial.rs.
+
+use super::Tick;
+use super::alarm::Cause;
+use super::detector::{Actuator, MU_DEPARTURES};
+use super::echo::Echo;
+use super::harmless::HARMLESS_CEILINGS;
+use super::history::{History, Sums};
+use super::load::Overload;
+use super::trial::{TRIAL_SECONDS, Trial};
+use crate::RATE_CEILING;
+use tidegate_model::signals::Family;
+use tidegate_units::Nanos;
+
+/// Seconds in which limits are corrected at least: three ticks, so that the delay of one keeps it stable.
+pub(crate) const TAU_SECONDS_MIN: f64 = 0.3;
+
+/// Share of μ·r0 added to the target, because r0 errs low by up to a third
+/// (a heavy tail in few answers).
+const TARGET_SLACK: f64 = 0.5;
+/// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
+/// capacity is busy in all but 1e-5 of the time.
+pub(crate) const QUEUE_MAX: f64 = 16.0;
+/// Fewest jobs of standing queue, for servers so slow that more would exceed the objective, and for
+/// connections that wait for a worker.
+const QUEUE_MIN: f64 = 2.0;
+/// The standing queue may take this share of the objective.
+const QUEUE_OBJECTIVE: f64 = 0.25;
+/// All jobs in flight may take this share of the objective, unless the server needs more to be busy.
+const TARGET_OBJECTIVE: f64 = 0.8;
+/// Seconds over which μ is averaged at least: see [`MU_DEPARTURES`].
+const MU_SECONDS_MIN: f64 = 1.0;
+/// Seconds in which μ doubles while the server is short of work that is being refused; where nothing
+/// was known of it before, half as many.
+const MU_DOUBLING_SECONDS: f64 = 0.5;
+/// How far ahead of what completes μ may be taken to be, as a multiple of it.
+const MU_AHEAD: f64 = 2.0;
+/// The ceiling in standing queues above the target: three deviations of N under the rate, so that
+/// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
+const CEILING_QUEUES: f64 = 1.5;
+/// Load below this share of μ is no overload.
+const RELEASE_SHARE: f64 = 0.97;
+/// From one request of a connection to its next counts as at most so long.
+const CYCLE_SECONDS_MAX: f64 = 5.0;
+/// A connection counts as living at most so long.
+const LIFE_SECONDS_MAX: f64 = 30.0;
+/// Completions that must show in a step of the search without a baseline, and its seconds.
+const SEARCH_COMPLETIONS: f64 = 128.0;
+/// See [`SEARCH_COMPLETIONS`].
+const SEARCH_SECONDS: f64 = 0.5;
+/// The search goes on while completions hold this share of the best; a wrong stop costs some
+/// waiting, a step too far costs completions.
+const SEARCH_HOLD: f64 = 0.75;
+/// Failed steps after which the search ends: one may be chance.
+const SEARCH_FAILED_MAX: u32 = 2;
+
+/// The state of an overload.
+#[derive(Clone, Debug)]
+pub(super) struct Episode {
+    /// Exchanges completed per second under saturation.
+    pub(super) mu: f64,
+    /// Factor on the completions that a comparison takes.
+    pub(super) variability: f64,
+    pub(super) r0_s: f64,
+    /// Jobs in flight that cost the server nothing.
+    pub(super) idle: f64,
+    /// Completions per second that the search has seen.
+    pub(super) best: f64,
+    /// The search for a baseline, where there is none.
+    pub(super) search: Option<Search>,
+    pub(super) trial: Trial,
+    /// Arrivals missing to 0.97·μ.
+    pub(super) missing: f64,
+    /// Seconds and arrivals since the last refusal.
+    pub(super) unused_s: f64,
+    pub(super) unused: f64,
+    /// What it was seen by at first, and the families that report trouble now.
+    pub(super) cause: Option<Cause>,
+    pub(super) families: Vec<Family>,
+    /// Who refuses by this knowledge.
+    pub(super) actuator: Actuator,
+    /// Nobody executes these limits.
+    pub(super) shadow: bool,
+    /// Exchanges that a connection brings.
+    pub(super) each: f64,
+    /// Seconds in which the ceiling held nothing off: see [`Self::effect`].
+    pub(super) in_vain_s: f64,
+    /// Seconds from one request of a connection to its next.
+    pub(super) cycle_s: f64,
+    /// Seconds that a connection lives.
+    pub(super) life_s: f64,
+    /// Connections that were let in and have not asked yet, and how long that takes them.
+    pub(super) coming: f64,
+    /// See `coming`.
+    pub(super) delay_s: f64,
+    /// Whether connections wait for a worker: see seats.rs.
+    pub(super) seats: bool,
+    /// Whether more and more of them find one.
+    pub(super) grows: bool,
+    pub(super) echo: Echo,
+}
+
+/// Completions per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    /// As many as were ever seen for some time.
+    pub(super) peak: f64,
+    /// Over as many as make a rate, and over the last few.
+    pub(super) rate: f64,
+    pub(super) lately: f64,
+}
+
+/// The search for a baseline: halve r0 while completions hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Search {
+    /// Best completions per second so far.
+    pub(super) best: f64,
+    /// Failed steps; two end the search.
+    pub(super) failed: u32,
+}
+
+impl Episode {
+    /// One of a server with this capacity, whose jobs take so many seconds; nothing else is known.
+    pub(super) fn new(mu: f64, r0_s: f64) -> Self {
+        Self {
+            mu,
+            variability: 1.0,
+            r0_s,
+            idle: 0.0,
+            best: 0.0,
+            search: None,
+            trial: Trial::default(),
+            missing: 0.0,
+            unused_s: 0.0,
+            unused: 0.0,
+            cause: None,
+            families: Vec::new(),
+            actuator: Actuator::Syns,
+            shadow: false,
+            each: 1.0,
+            in_vain_s: 0.0,
+            cycle_s: 0.0,
+            life_s: 0.0,
+            coming: 0.0,
+            delay_s: 0.0,
+            seats: false,
+            grows: false,
+            echo: Echo::default(),
+        }
+    }
+
+    /// What is said of it, with so many jobs in flight.
+    pub(super) fn overload(&self, since: Nanos, in_flight: f64, objective_s: f64) -> Overload {
+        Overload {
+            since,
+            cause: self.cause,
+            evidence: self.families.clone(),
+            in_flight,
+            capacity: self.mu,
+            each: self.each,
+            baseline_s: self.r0_s,
+            target: self.target(objective_s),
+            tried: self.trial.jobs(),
+            queue: self.queue(objective_s),
+            ceiling: self.ceiling(objective_s),
+            cycle_s: self.cycle_s,
+            coming: self.coming,
+            on_their_way: self.on_their_way(),
+            workers_grow: self.grows,
+            echo: self.echo,
+        }
+    }
+
+    /// The standing queue in jobs.
+    pub(super) fn queue(&self, objective_s: f64) -> f64 {
+        if self.seats {
+            return QUEUE_MIN;
+        }
+        // A fast server's departures vary by √(μ·τ) while the rate is corrected.
+        let noise = 2.0 * (self.mu * TAU_SECONDS_MIN / 2.0).sqrt();
+        QUEUE_MAX.max(noise).min(QUEUE_OBJECTIVE * objective_s * self.mu).max(QUEUE_MIN)
+    }
+
+    /// N*: the jobs in flight to hold.
+    pub(super) fn target(&self, objective_s: f64) -> f64 {
+        let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
+        let tried = self.trial.jobs();
+        self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
+    }
+
+    /// Connections that are on their way while as many come as are worked off.
+    pub(super) fn on_their_way(&self) -> f64 {
+        self.mu / self.each * self.delay_s
+    }
+
+    /// The ceiling on the jobs in flight.
+    pub(super) fn ceiling(&self, objective_s: f64) -> f64 {
+        let above = self.target(objective_s) + CEILING_QUEUES * self.queue(objective_s);
+        let tried = self.trial.jobs();
+        self.cap(above - tried, objective_s) + tried
+    }
+
+    /// Keeps the server's own wait inside the objective, where that leaves it enough to do.
+    pub(super) fn cap(&self, jobs: f64, objective_s: f64) -> f64 {
+        let busy = self.mu * self.r0_s + QUEUE_MIN;
+        jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
+    }
+
+    /// What was counted towards a release or a trial was counted of another time.
+    pub(super) fn fresh_start(&mut self) {
+        (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
+        self.trial.again();
+        self.echo = Echo::default();
+    }
+
+    /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
+    /// free and fast, is no queue that refusals shorten.
+    pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
+        let in_vain = harmless && tick.waiting > HARMLESS_CEILINGS * self.ceiling(objective_s);
+        self.in_vain_s = if in_vain { self.in_vain_s + tick.sums.seconds } else { 0.0 };
+    }
+
+    /// Takes what is known of connections: exchanges each, those that are open and those that are
+    /// silent.
+    pub(super) fn connections(&mut self, each: f64, levels: Option<(u64, u64)>) {
+        self.each = each;
+        let alive = levels.map_or(0, |(open, silent)| open.saturating_sub(silent)) as f64;
+        self.cycle_s = if each > 1.0 { (alive / self.mu).min(CYCLE_SECONDS_MAX) } else { 0.0 };
+        self.life_s = (self.cycle_s * self.each).min(LIFE_SECONDS_MAX);
+    }
+
+    /// Takes who came in a tick, the last one of `history`, first and again.
+    pub(super) fn repeats(&mut self, tick: &Tick, history: &History) {
+        if self.actuator == Actuator::Syns {
+            self.echo.see(&tick.sums, history, (self.mu, self.each));
+        }
+    }
+
+    /// Takes a tick, and what the server completed.
+    pub(super) fn observe(&mut self, tick: &Tick, done: &Done, objective_s: f64) {
+        let Sums { seconds, offered, refused, completed, .. } = tick.sums;
+        self.idle = self.idle.min(tick.waiting);
+        let target = self.target(objective_s);
+        let short = tick.waiting < target / 2.0;
+        // A queue at both ends of the tick kept the server busy meanwhile.
+        let stood = tick.waiting - tick.sums.growth.max(0.0);
+        let held_back = self.echo.is_on() && stood < target - self.queue(objective_s) / 2.0;
+        let coming =
+            self.delay_s > 0.0 && tick.waiting + self.coming > (target + self.on_their_way()) / 2.0;
+        if held_back {
+            // What completes is what is let in.
+        } else if short && coming {
+            // It is short only until those on their way have asked: what it completes meanwhile can
+            // only show more.
+            self.mu = self.mu.max(done.rate);
+        } else if short && refused > 0.0 && self.actuator == Actuator::Syns {
+            // We refuse, and the server has hardly anything to do: μ is too low, not measured. Twice
+            // what it completes is enough to see whether it can do more: else a target that rises
+            // with μ would make any number in flight look like hardly anything.
+            let most = if tick.waiting < 1.0 { RATE_CEILING } else { MU_AHEAD * done.lately };
+            let known = if self.search.is_some() { 0.5 } else { 1.0 };
+            let doubling_s = (known * MU_DOUBLING_SECONDS).max(self.life_s);
+            let doubled = self.mu * libm::exp2(seconds / doubling_s);
+            self.mu = self.mu.max(doubled.min(most)).min(RATE_CEILING);
+        } else if !short {
+            let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
+            let weight = 1.0 - libm::exp(-seconds / span);
+            self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
+        }
+        let departures = self.mu / self.each;
+        // Who comes again now would come in now, if the limits went.
+        let pressing = tick.sums.with_repeated();
+        self.missing = (self.missing + RELEASE_SHARE * departures * seconds - pressing).max(0.0);
+        if self.actuator == Actuator::Rules {
+            // What is refused is another kind of work than what is completed: no comparison.
+            self.missing = 0.0;
+        }
+        let unbalanced = self.families.contains(&Family::Balance);
+        let used = refused > 0.0 || unbalanced;
+        self.unused_s = if used { 0.0 } else { self.unused_s + seconds };
+        self.unused = if used { 0.0 } else { self.unused + offered };
+        if held_back {
+            // Nor does it tell anything about one queue or another.
+            self.trial.again();
+            return;
+        }
+        self.trial.see(&tick.sums);
+        if self.search.is_some() {
+            self.search_step(tick.waiting, objective_s);
+        } else {
+            self.trial_step(tick.waiting, done.peak, objective_s);
+        }
+    }
+
+    /// Without a baseline: halve r0 while completions hold.
+    pub(super) fn search_step(&mut self, waiting: f64, objective_s: f64) {
+        let (span, completed) = self.trial.seen();
+        if waiting > self.target(objective_s) + self.queue(objective_s) && span < TRIAL_SECONDS.1 {
+            // Still working down what was there: nothing to be learned yet.
+            self.trial.restart();
+            return;
+        }
+        // Below the standing queue nothing is to be gained.
+        let (busy, queue) = (self.mu * self.r0_s, self.queue(objective_s));
+        let wanted = SEARCH_COMPLETIONS * self.variability;
+        let enough = span >= SEARCH_SECONDS && completed >= wanted || span >= TRIAL_SECONDS.1;
+        let Some(search) = self.search.as_mut().filter(|_| enough) else { return };
+        let rate = completed / span;
+        let held = rate >= SEARCH_HOLD * search.best;
+        search.best = search.best.max(rate);
+        search.failed += u32::from(!held);
+        let over = search.failed >= SEARCH_FAILED_MAX || busy <= queue;
+        if !held {
+            self.r0_s = (self.r0_s * 2.0).min(objective_s);
+        } else if !over {
+            self.r0_s /= 2.0;
+        }
+        if over {
+            self.best = search.best;
+            self.search = None;
+        }
+        self.trial.restart();
+    }
+}

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Dual admission control: header rules and SYN policing together (Voigt and Gunningberg, section
+//! 2.2; docs/decisions/0007-dual-admission.md).
+//!
+//! SYN policing is blind: it cannot spare a session. So it sleeps for as long as header rules hold
+//! the load. **Asleep** it sets no rate and looks at no accept queue; all that is left is a fence
+//! at three times its guard, jobs that take longer than the objective whatever is refused now.
+//!
+//! ```text
+//!              it would refuse, and rules have nothing left     it refused nothing, or need not, for long
+//!   ASLEEP ───────────────────────────────────────────► AWAKE ───────────────────────────────► ASLEEP
+//!     it would refuse, or the accept queue is long, and   buckets of the pressed resource
+//!     rules have something left: they are squeezed        stay at their minimum
+//! ```
+//!
+//! *It would refuse*: its controller ticks on, asleep or not, and is told what header rules refuse and
+//! what it would have refused itself ([`Beside`]): a controller whose limits are not executed must not
+//! conclude that they are not needed. Its limits are below what comes.
+//! *Nothing left*: every bucket whose resource is pressed is at its minimum, or hardly more is asked
+//! for; and when what was in flight then has been worked off, the jobs in flight become more than by
+//! chance, or do not become fewer for three seconds; or the accept queue is full. So one demand acts on
+//! two actuators in a fixed order (split range): while it grows, first rules and then SYNs; while it
+//! falls, first SYNs and then rules.
+//!
+//! *Need not*: a controller whose rate comes back slowly (the paper's: by 6/s a second) would refuse for
+//! a minute after a hiccup of a second. It says below which share of the CPU it is not needed
+//! ([`Decision::idle_below`]), and all that asks would stay below it, with a short accept queue,
+//! where it was the CPU that woke it. Asleep, all that comes is admitted, and where that leaves the queue
+//! short its rate is brought back to what comes, so that nobody wakes for what is over.
+//!
+//! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
+//! falling asleep takes twice as long each time it was woken soon after, up to 32 s.
+//!
+//! Buckets are told of one [`Detector`], which sees what they refuse as refused work of the service.
+//! What is asked of them goes one way, once a tick ([`Demand`]).
+//!
+//! [`Interaction::Published`] is the paper's: every controller on its own. The SYN rate is
+//! in force always and simply stays above what comes.
+
+mod fits;
+mod needed;
+
+use self::fits::Fits;
+use self::needed::{Needed, Work, fresh, jobs};
+use super::bucket::{BucketController, Context, Demand};
+use crate::detect::residual;
+use crate::{
+    Beside, Controller, Decision, Detector, Freshness, Load, Mode, Refusals, Watch, period_s,
+};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::signals::{Counts, Signals};
+use tidegate_units::{Nanos, Rate};
+
+/// An accept queue of this share of its limit, while a bucket's resource is pressed: two families
+/// that agree, so that rules need not wait for the SYN rate to come down to what arrives. The paper's
+/// reference.
+const QUEUE_LONG: f64 = 100.0 / 1024.0;
+/// At half of its limit the accept queue is about to lose what comes. (Of a queue of 16 places, what
+/// is long by [`QUEUE_LONG`] is two connections.)
+const QUEUE_FULL: f64 = 0.5;
+/// A CPU that was short within this many seconds before it woke is what woke it.
+const SHORT_SECONDS: f64 = 3.0;
+/// Seconds in which no SYN was refused, or none had to be, after which it falls asleep; doubles up to
+/// [`SLEEP_SECONDS_MAX`].
+const SLEEP_SECONDS: f64 = 2.0;
+/// See [`SLEEP_SECONDS`].
+const SLEEP_SECONDS_MAX: f64 = 32.0;
+/// Woken within this many seconds after it fell asleep, it is the same overload.
+const RETURN_SECONDS: f64 = 30.0;
+/// The fence while asleep, in guards.
+const FENCE_GUARDS: u64 = 3;
+/// Seconds over which arrivals and completions are averaged, at least and at most; between these,
+/// over [`FLOW_EVENTS`].
+const FLOW_SECONDS: (f64, f64) = (0.3, 3.0);
+/// See [`FLOW_SECONDS`].
+const FLOW_EVENTS: f64 = 64.0;
+
+/// How the two are coupled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interaction {
+    /// Not at all.
+    Published,
+    /// SYN policing sleeps while header rules suffice.
+    Released,
+}
+
+/// Header rules and SYN policing of one service.
+pub struct Dual {
+    buckets: Vec<Box<dyn BucketController>>,
+    /// Says to the buckets how overloaded the service is.
+    detector: Detector,
+    syn: Box<dyn Controller>,
+    interaction: Interaction,
+    rules_in_shadow: bool,
+    awake: bool,
+    counts: Watch,
+    arrivals: Flow,
+    completions: Flow,
+    /// What SYN policing would admit, asleep or not.
+    rate: Option<Rate>,
+    fence: Option<u64>,
+    /// Where its rate begins in the next tick, at least.
+    resume: Option<Rate>,
+    needed: Needed,
+    fits: Fits,
+    /// It was the CPU that woke it.
+    by_cpu: bool,
+    /// Awake, seconds in which nothing was refused or had to be; asleep, of a short accept queue.
+    quiet_s: f64,
+    sleep_s: f64,
+    asleep_since: Option<Nanos>,
+    since: Nanos,
+}
+
+/// A rate per second, averaged over some events.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow(Option<f64>);
+
+impl Flow {
+    fn see(&mut self, seconds: f64, count: u64) {
+        let now = count.min(1 << 40) as f64 / seconds;
+        let mean = self.0.unwrap_or(now);
+        let span = (FLOW_EVENTS / mean.max(1.0)).clamp(FLOW_SECONDS.0, FLOW_SECONDS.1);
+        let keep = libm::exp(-seconds / span);
+        self.0 = Some(keep * mean + (1.0 - keep) * now);
+    }
+
+    fn per_second(self) -> f64 {
+        self.0.unwrap_or(0.0)
+    }
+}
+
+impl Dual {
+    /// These buckets, in the order of the configuration, with a detector of the service for them
+    /// ([`Detector::of_rules`]), and this SYN policing.
+    #[must_use]
+    pub fn new(
+        buckets: Vec<Box<dyn BucketController>>,
+        detector: Detector,
+        syn: Box<dyn Controller>,
+        interaction: Interaction,
+    ) -> Self {
+        Self {
+            buckets,
+            detector,
+            syn,
+            interaction,
+            rules_in_shadow: false,
+            awake: false,
+            counts: Watch::default(),
+            arrivals: Flow::default(),
+            completions: Flow::default(),
+            rate: None,
+            fence: None,
+            resume: None,
+            needed: Needed::default(),
+            fits: Fits::default(),
+            by_cpu: false,
+            quiet_s: 0.0,
+            sleep_s: SLEEP_SECONDS,
+            asleep_since: None,
+            since: Nanos::ZERO,
+        }
+    }
+
+    /// The controllers, with what they have learned: for a new coupling of the same ones.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<Box<dyn BucketController>>, Detector, Box<dyn Controller>) {
+        (self.buckets, self.detector, self.syn)
+    }
+
+    /// Header rules are only counted although the service's refusals are executed: they hold
+    /// nothing, so SYN policing does not wait for them.
+    pub fn rules_in_shadow(&mut self, on: bool) {
+        self.rules_in_shadow = on;
+    }
+
+    /// Whether SYN policing is awake; always, where it does not sleep.
+    #[must_use]
+    pub fn awake(&self) -> bool {
+        self.awake || !self.coupled()
+    }
+
+    fn coupled(&self) -> bool {
+        self.interaction == Interaction::Released
+            && !self.rules_in_shadow
+            && !self.buckets.is_empty()
+    }
+
+    /// Every bucket that could help has nothing left to refuse, once this demand has been followed.
+    fn spent(&self, demand: Demand, seconds: f64) -> bool {
+        let mut rooms = self.buckets.iter().map(|bucket| bucket.room(demand, seconds));
+        rooms.all(|room| !room.pressed || room.spent)
+    }
+
+    fn flows(&mut self, seconds: f64, counts: Option<Counts>) {
+        if let Some(counts) = counts {
+            self.arrivals.see(seconds, counts.offered);
+            self.completions.see(seconds, counts.done());
+        }
+    }
+
+    /// Whether these limits would refuse what comes.
+    fn would_refuse(&self, limits: &ServiceLimits, signals: &Signals) -> bool {
+        let arrivals = self.arrivals.per_second();
+        let waiting = fresh(signals.time.waiting, signals).unwrap_or(0);
+        limits.rate.is_some_and(|rate| rate.get() < arrivals)
+            || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
+    }
+
+    /// Whether, awake, header rules alone would hold all that comes now, as far as the SYN controller
+    /// cannot find that out by itself. Where it was not the CPU that was short when it woke (but a slow
+    /// dependency, say), a CPU with room is no reason to sleep.
+    fn room_for_all(&self, said: &Decision) -> bool {
+        let room = said.idle_below.zip(self.fits.cpu());
+        self.by_cpu && said.fresh && room.is_some_and(|(most, cpu)| cpu < most.get())
+    }
+
+    /// A rate that was lowered in vain begins here, at least.
+    fn resume(&mut self, rate: Rate) {
+        self.resume = Some(self.resume.filter(|before| *before > rate).unwrap_or(rate));
+    }
+
+    /// Asleep, all that comes is admitted: what leaves the accept queue short for a while is no
+    /// overload, and what a moment has lowered is no reason to wake.
+    fn bring_back(&mut self, seconds: f64, said: &Decision) {
+        let short = said.fresh && said.idle_below.is_some();
+        self.quiet_s = if short { self.quiet_s + seconds } else { 0.0 };
+        if self.quiet_s >= SLEEP_SECONDS {
+            self.resume(self.fits.rate());
+        }
+    }
+
+    /// Whether SYNs are refused by the fence, asleep as it is.
+    fn fence_is_reached(&self, signals: &Signals) -> bool {
+        let waiting = fresh(signals.time.waiting, signals);
+        self.fence.zip(waiting).is_some_and(|(fence, waiting)| waiting >= fence)
+    }
+
+    /// A tick of being awake, in which so many SYNs were refused.
+    fn stay_awake(&mut self, signals: &Signals, said: &Decision, refused: u64) {
+        let room = self.room_for_all(said);
+        let quiet = room || refused == 0 && !self.would_refuse(&said.limits, signals);
+        self.quiet_s = if quiet { self.quiet_s + period_s(signals) } else { 0.0 };
+        if self.quiet_s >= self.sleep_s {
+            if room {
+                self.resume(self.fits.rate());
+            }
+            self.turn(false, signals.now);
+        }
+    }
+
+    /// A tick of sleep; what is asked of the buckets.
+    fn sleep(&mut self, signals: &Signals, said: &Decision) -> Demand {
+        let seconds = period_s(signals);
+        self.bring_back(seconds, said);
+        let queue_share = queue_share(signals);
+        let wants = said.fresh && self.would_refuse(&said.limits, signals);
+        let demand = if self.spent(Demand::Nothing, seconds) {
+            Demand::Nothing
+        } else if queue_share >= QUEUE_FULL || self.fence_is_reached(signals) {
+            Demand::LowerAtOnce
+        } else if wants || queue_share >= QUEUE_LONG {
+            Demand::Lower
+        } else {
+            Demand::Nothing
+        };
+        let work = Work {
+            jobs: jobs(signals),
+            arrivals: self.arrivals.per_second(),
+            completions: self.completions.per_second(),
+            overflows: queue_share >= 1.0,
+        };
+        if !said.fresh {
+            // Its limits only stand: nothing is on the way to more.
+            self.needed = Needed::default();
+        } else if !wants || !self.spent(demand, seconds) {
+            self.needed.pause(seconds);
+        } else if self.needed.tick(seconds, &work) {
+            self.turn(true, signals.now);
+        }
+        demand
+    }
+
+    fn turn(&mut self, awake: bool, now: Nanos) {
+        if awake {
+            self.resume(Rate::per_second(self.completions.per_second()));
+            let soon = self
+                .asleep_since
+                .is_some_and(|since| now.since(since).as_secs_f64() < RETURN_SECONDS);
+            self.sleep_s =
+                if soon { (2.0 * self.sleep_s).min(SLEEP_SECONDS_MAX) } else { SLEEP_SECONDS };
+        } else {
+            self.asleep_since = Some(now);
+        }
+        self.awake = awake;
+        self.since = now;
+        self.quiet_s = 0.0;
+        self.needed = Needed::default();
+        self.by_cpu = self.fits.short_within(SHORT_SECONDS);
+        self.fits.turn();
+    }
+
+    /// What is left of the limits of SYN policing while it sleeps.
+    fn asleep(&mut self, mut limits: ServiceLimits) -> ServiceLimits {
+        if !limits.why.shedding {
+            self.fence = limits.waiting_max.map(|guard| guard.saturating_mul(FENCE_GUARDS));
+        }
+        let fence = self.fence.map_or_else(String::new, |fence| {
+            format!(", but its fence holds: no more than {fence} may wait for an answer")
+        });
+        limits.why.text = format!("SYN policing sleeps{fence}; it would say: {}", limits.why.text);
+        limits.why.shedding = false;
+        limits.why.since = self.since;
+        ServiceLimits {
+            burst: 1,
+            waiting_max: self.fence,
+            min_rate: limits.min_rate,
+            why: limits.why,
+            ..ServiceLimits::default()
+        }
+    }
+
+    /// What SYN policing is told: what rules refuse never came, and what its rate would have refused of
+    /// the rest counts as refused while nobody executes it.
+    fn beside(&mut self, signals: &Signals, counts: Option<Counts>, by_rules: u64) -> Beside {
+        let rate = self.rate.filter(|_| !self.awake);
+        let admitted = rate.map(|rate| (rate.get() * period_s(signals)).ceil() as u64);
+        let on_standby = admitted
+            .zip(counts)
+            .map(|(admitted, counts)| residual(counts, by_rules).offered.saturating_sub(admitted));
+        let refusals = Refusals { by_rules, on_standby: on_standby.unwrap_or(0) };
+        Beside { refusals, resume: self.resume.take() }
+    }
+
+    /// The limits of SYN policing, and what is asked of the buckets.
+    fn syn(&mut self, signals: &Signals, mode: Mode) -> (ServiceLimits, Demand) {
+        if !self.coupled() {
+            let resume = self.resume.take();
+            let beside = Beside { resume, ..Beside::default() };
+            return (self.syn.decide(signals, mode, beside).limits, Demand::Nothing);
+        }
+        let by_rules = Refusals::of_rules(signals).by_rules;
+        let counts = signals.balance.counts.map(|counts| counts.value);
+        let beside = self.beside(signals, counts, by_rules);
+        let seen = self.counts.see(signals.balance.counts.map(|c| c.age), signals.period);
+        let said = self.syn.decide(signals, mode, beside);
+        self.rate = said.limits.rate;
+        let mut demand = Demand::Nothing;
+        match seen {
+            Freshness::Fresh => {
+                self.flows(period_s(signals), counts.map(|counts| residual(counts, by_rules)));
+                self.fits.see(signals);
+                if self.awake {
+                    self.stay_awake(signals, &said, counts.map_or(0, |counts| counts.refused));
+                } else {
+                    demand = self.sleep(signals, &said);
+                }
+            }
+            // Nothing is known: what was decided stands, and nothing is on the way to more.
+            Freshness::Frozen => self.needed = Needed::default(),
+            Freshness::Lost if self.awake => self.turn(false, signals.now),
+            Freshness::Lost => {}
+        }
+        let mut limits = said.limits;
+        if self.awake {
+            limits.why.text = format!("SYN policing is awake: {}", limits.why.text);
+        } else {
+            limits = self.asleep(limits);
+        }
+        (limits, demand)
+    }
+}
+
+/// How full the accept queue is; 0 where it is not known. Full, it loses what comes, and becomes no
+/// longer.
+fn queue_share(signals: &Signals) -> f64 {
+    let queue = fresh(signals.queue.accept, signals).filter(|queue| queue.limit > 0);
+    queue.map_or(0.0, |queue| queue.length as f64 / queue.limit as f64)
+}
+
+impl Controller for Dual {
+    /// The limits of the service and, in [`ServiceLimits::buckets`], of its buckets.
+    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
+        let (mut limits, mut demand) = self.syn(signals, mode);
+        // In shadow nothing is refused: there is nothing to keep down.
+        if self.awake && self.coupled() && mode == Mode::Enforce {
+            demand = Demand::Least;
+        }
+        if self.buckets.is_empty() {
+            return limits;
+        }
+        let mode = if self.rules_in_shadow { Mode::Shadow } else { mode };
+        let load = self.detector.tick(signals, mode, None, Refusals::of_rules(signals));
+        let overload = if let Load::Overload(overload) = &load { Some(overload) } else { None };
+        let context = Context { mode, overload, demand };
+        let buckets = self.buckets.iter_mut().enumerate();
+        limits.buckets = buckets.map(|(n, bucket)| bucket.tick(signals, n, context)).collect();
+        limits.why.shedding |= limits.buckets.iter().any(|bucket| bucket.why.shedding);
+        limits
+    }
+
+    /// What the service's controller keeps. Buckets keep nothing.
+    fn save(&self) -> Option<serde_json::Value> {
+        self.syn.save()
+    }
+
+    fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
+        self.syn.restore(value, age)
+    }
+}

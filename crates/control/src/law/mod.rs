@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Laws: what is known of a service becomes its limits.
+//!
+//! | file | limits of | by |
+//! | --- | --- | --- |
+//! | `default.rs` | a service: rate, jobs in flight | the detector (../detect) |
+//! | `syn.rs` | a service: rate | its accept queue (Voigt and Gunningberg, section 2.3) |
+//! | `fixed.rs` | a service: rate | an operator's hand |
+//! | `bucket/` | the requests of a bucket: rate | its resource, and the service's overload |
+//! | `dual.rs`, `dual/` | all of them together | the rest that request rules leave |
+
+mod bucket;
+mod default;
+mod dual;
+mod fixed;
+mod syn;
+
+pub use self::bucket::{
+    BucketController, BucketSpec, Context, DefaultBucket, Demand, FixedBucket, Gauge, P, PSpec, Pd,
+    PdSpec, Room, Variant,
+};
+pub use self::default::{DefaultController, DefaultSpec};
+pub use self::dual::{Dual, Interaction};
+pub use self::fixed::Fixed;
+pub use self::syn::{Syn, SynSpec, SynVariant};

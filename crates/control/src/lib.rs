@@ -8,7 +8,7 @@
 //! - `detect`: one [`Detector`] a service says how overloaded it is, and why ([`Load`]).
 //! - `law`: one file a law. Of a service: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN
 //!   controller of dual admission control), [`DefaultController`] (for a server of which nothing is
-//!   known). Of a request bucket: [`FixedBucket`], [`P`], [`Pd`], [`DefaultBucket`]. [`Dual`] holds
+//!   known). Of a request bucket: [`FixedBucket`], [`PaperBucket`], [`DefaultBucket`]. [`Dual`] holds
 //!   both together.
 //! - [`fleet`]: several hosts: signals of a service are split over its back-ends, their limits clamped
 //!   and added.
@@ -22,8 +22,8 @@ mod law;
 pub use detect::{Calm, Cause, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
 pub use law::{
     BucketController, BucketSpec, Context, DefaultBucket, DefaultController, DefaultSpec, Demand,
-    Dual, Fixed, FixedBucket, Gauge, Interaction, P, PSpec, Pd, PdSpec, Room, Syn, SynSpec,
-    SynVariant, Variant,
+    Dual, Equation, Fixed, FixedBucket, Gauge, Interaction, PaperBucket, PaperBucketSpec, Room,
+    Syn, SynSpec, SynVariant, Variant,
 };
 
 use tidegate_model::RATE_FLOOR;

@@ -6,8 +6,8 @@
 use proptest::prelude::*;
 use tidegate_control::{
     BucketController, BucketSpec, Context, Controller, DefaultBucket, DefaultController,
-    DefaultSpec, Demand, Detector, Dual, Fixed, FixedBucket, Gauge, Interaction, Load, Mode, P,
-    PSpec, Pd, PdSpec, Refusals, Syn, SynSpec, Variant,
+    DefaultSpec, Demand, Detector, Dual, Fixed, FixedBucket, Gauge, Interaction, Load, Mode,
+    PaperBucket, PaperBucketSpec, Refusals, Syn, SynSpec, Variant,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::signals::{
@@ -44,8 +44,10 @@ fn controllers() -> Vec<Box<dyn BucketController>> {
         for variant in [Variant::Published, Variant::Released] {
             for start in [None, Some(1000.0)] {
                 let bucket = spec(start);
-                all.push(Box::new(P::new(PSpec { bucket, variant, ..PSpec::of(gauge) })));
-                all.push(Box::new(Pd::new(PdSpec { bucket, variant, gauge, ..PdSpec::default() })));
+                for paper in [PaperBucketSpec::p(gauge), PaperBucketSpec::pd(gauge)] {
+                    let paper = PaperBucketSpec { bucket, variant, ..paper };
+                    all.push(Box::new(PaperBucket::new(paper)));
+                }
             }
         }
         all.push(Box::new(DefaultBucket::new(gauge, spec(None), DefaultSpec::default())));
@@ -79,7 +81,7 @@ impl Told {
 
 /// P of the CPU with these rates.
 fn p(bucket: BucketSpec) -> Box<dyn BucketController> {
-    Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }))
+    Box::new(PaperBucket::new(PaperBucketSpec { bucket, ..PaperBucketSpec::p(Gauge::Cpu) }))
 }
 
 /// Buckets and SYN policing, coupled.
@@ -274,7 +276,7 @@ fn pressed(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
 fn stale_signals_freeze_and_lost_ones_release() {
     let full = Some(Reading::fresh(Share::ONE));
     let context = Context::alone(Mode::Enforce);
-    let mut p = P::new(PSpec::of(Gauge::Cpu));
+    let mut p = PaperBucket::new(PaperBucketSpec::p(Gauge::Cpu));
     let mut last = None;
     for _ in 0..40 {
         last = p.tick(&pressed(full, 10), 0, context).rate;
@@ -369,7 +371,8 @@ fn a_default_bucket_that_loses_any_input_freezes_and_then_releases() {
 fn awake_all_that_are_pressed_are_at_their_minimum() {
     type Make = fn() -> Box<dyn BucketController>;
     fn pd(gauge: Gauge) -> Box<dyn BucketController> {
-        Box::new(Pd::new(PdSpec { bucket: spec(None), gauge, ..PdSpec::default() }))
+        let paper = PaperBucketSpec::pd(gauge);
+        Box::new(PaperBucket::new(PaperBucketSpec { bucket: spec(None), ..paper }))
     }
     fn default(gauge: Gauge) -> Box<dyn BucketController> {
         Box::new(DefaultBucket::new(gauge, spec(None), DefaultSpec::default()))
@@ -517,10 +520,10 @@ fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
 fn a_bucket_whose_gauge_is_lost_is_not_kept_at_its_minimum() {
     let start = Some(Rate::per_second(1000.0));
     let bucket = BucketSpec { start, ..spec(None) };
-    let pd = PdSpec { bucket, gauge: Gauge::Cpu, ..PdSpec::default() };
+    let pd = PaperBucketSpec { bucket, ..PaperBucketSpec::pd(Gauge::Cpu) };
     let default = DefaultBucket::new(Gauge::Cpu, bucket, DefaultSpec::default());
     let buckets: [Box<dyn BucketController>; 3] =
-        [p(bucket), Box::new(Pd::new(pd)), Box::new(default)];
+        [p(bucket), Box::new(PaperBucket::new(pd)), Box::new(default)];
     for (n, bucket) in buckets.into_iter().enumerate() {
         let syn = Box::new(Fixed::new(Rate::per_second(100.0), 20));
         let mut dual = coupled(vec![bucket], syn, Interaction::Released);

@@ -10,7 +10,8 @@
 
 use std::collections::VecDeque;
 use tidegate_control::{
-    BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Gauge, Mode, Pd, PdSpec,
+    BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Gauge, Mode, PaperBucket,
+    PaperBucketSpec,
 };
 use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Signals};
 use tidegate_units::{Nanos, Rate};
@@ -224,7 +225,8 @@ fn large_files_are_held_back_and_the_queue_is_short() {
     let spec = BucketSpec::default();
     let default: Box<dyn BucketController> =
         Box::new(DefaultBucket::new(Gauge::Bandwidth, spec, DefaultSpec::default()));
-    let published: Box<dyn BucketController> = Box::new(Pd::new(PdSpec::default()));
+    let published: Box<dyn BucketController> =
+        Box::new(PaperBucket::new(PaperBucketSpec::pd(Gauge::Bandwidth)));
     for (name, mut control) in [("default", default), ("pd", published)] {
         let link = course(&mut *control);
         let (crowd, before) = (&link.seconds[60..140], &bare.seconds[60..140]);

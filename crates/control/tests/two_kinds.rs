@@ -7,7 +7,7 @@ mod world;
 
 use tidegate_control::{
     BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec,
-    Detector, Dual, Gauge, Interaction, Mode, P, PSpec, Syn, SynSpec,
+    Detector, Dual, Gauge, Interaction, Mode, PaperBucket, PaperBucketSpec, Syn, SynSpec,
 };
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
@@ -43,7 +43,7 @@ fn dual(kind: Kind, minimum: f64) -> Dual {
 
 /// P of the CPU with these rates.
 fn p(bucket: BucketSpec) -> Box<dyn BucketController> {
-    Box::new(P::new(PSpec { bucket, ..PSpec::of(Gauge::Cpu) }))
+    Box::new(PaperBucket::new(PaperBucketSpec { bucket, ..PaperBucketSpec::p(Gauge::Cpu) }))
 }
 
 fn coupled(bucket: Box<dyn BucketController>, syn: Box<dyn Controller>) -> Dual {

@@ -5,7 +5,7 @@ use super::spec::{Match, RuleSpec, WebProtection};
 use crate::world::gate::GateSpec;
 use tidegate_control::{
     BucketController, BucketSpec, DefaultBucket, DefaultController, DefaultSpec, Detector, Dual,
-    Gauge, Interaction, Mode, P, PSpec, Pd, PdSpec, Syn, SynSpec, SynVariant,
+    Equation, Gauge, Interaction, Mode, PaperBucket, PaperBucketSpec, Syn, SynSpec, SynVariant,
     Variant as BucketVariant,
 };
 use tidegate_policy::{Action, Policy};
@@ -72,16 +72,22 @@ impl PaperSpec {
     fn controller(&self, rule: &RuleSpec) -> Box<dyn BucketController> {
         let variant =
             if self.published { BucketVariant::Published } else { BucketVariant::Released };
-        let bucket = self.bucket();
-        if gauge(rule) == Gauge::Bandwidth {
-            let paper = PdSpec::default();
-            let (gain_p, gain_d) = (paper.gain_p * self.scale, paper.gain_d * self.scale);
-            return Box::new(Pd::new(PdSpec { bucket, variant, gain_p, gain_d, ..paper }));
-        }
-        let paper = PSpec::of(Gauge::Cpu);
-        let reference = Share::new(self.cpu_reference);
-        let gain = paper.gain * self.scale;
-        Box::new(P::new(PSpec { bucket, variant, gain, reference, ..paper }))
+        let paper = match gauge(rule) {
+            Gauge::Bandwidth => PaperBucketSpec::pd(Gauge::Bandwidth),
+            gauge => PaperBucketSpec::p(gauge),
+        };
+        let reference = match paper.equation {
+            Equation::P => Share::new(self.cpu_reference),
+            Equation::Pd => paper.reference,
+        };
+        Box::new(PaperBucket::new(PaperBucketSpec {
+            bucket: self.bucket(),
+            variant,
+            gain_p: paper.gain_p * self.scale,
+            gain_d: paper.gain_d * self.scale,
+            reference,
+            ..paper
+        }))
     }
 
     fn syn(&self) -> Syn {

@@ -16,8 +16,8 @@ mod fixed;
 mod syn;
 
 pub use self::bucket::{
-    BucketController, BucketSpec, Context, DefaultBucket, Demand, FixedBucket, Gauge, P, PSpec, Pd,
-    PdSpec, Room, Variant,
+    BucketController, BucketSpec, Context, DefaultBucket, Demand, Equation, FixedBucket, Gauge,
+    PaperBucket, PaperBucketSpec, Room, Variant,
 };
 pub use self::default::{DefaultController, DefaultSpec};
 pub use self::dual::{Dual, Interaction};

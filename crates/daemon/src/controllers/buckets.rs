@@ -4,7 +4,7 @@
 use tidegate_control::fleet::Bounds;
 use tidegate_control::{
     BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Demand, FixedBucket, Gauge,
-    P, PSpec, Pd, PdSpec, Room, Variant,
+    PaperBucket, PaperBucketSpec, Room, Variant,
 };
 use tidegate_model::intent::{
     BucketConfig, BucketController as Name, ControlVariant, ControlledResource, ServiceConfig,
@@ -25,8 +25,8 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
             let minimum = if rate < spec.minimum { rate } else { spec.minimum };
             return Box::new(FixedBucket::new(rate, BucketSpec { minimum, ..spec }));
         }
-        (Name::P, _) => Box::new(P::new(p_spec(config, (spec, gauge)))),
-        (Name::Pd, _) => Box::new(Pd::new(pd_spec(config, (spec, gauge)))),
+        (Name::P, _) => Box::new(paper(config, spec, PaperBucketSpec::p(gauge))),
+        (Name::Pd, _) => Box::new(paper(config, spec, PaperBucketSpec::pd(gauge))),
         (Name::Fixed | Name::Default, _) => {
             let objective = DefaultSpec { objective: service.objective };
             Box::new(DefaultBucket::new(gauge, spec, objective))
@@ -93,27 +93,17 @@ fn variant(config: &BucketConfig) -> Variant {
     }
 }
 
-fn p_spec(config: &BucketConfig, (bucket, gauge): (BucketSpec, Gauge)) -> PSpec {
-    let default = PSpec::of(gauge);
-    PSpec {
+/// A law of the paper with what an operator said of it.
+fn paper(config: &BucketConfig, bucket: BucketSpec, paper: PaperBucketSpec) -> PaperBucket {
+    let control = &config.control;
+    PaperBucket::new(PaperBucketSpec {
         bucket,
-        gauge,
-        gain: config.control.gain.unwrap_or(default.gain),
-        reference: reference(config, default.reference),
+        gain_p: control.gain.unwrap_or(paper.gain_p),
+        gain_d: control.derivative_gain.unwrap_or(paper.gain_d),
+        reference: reference(config, paper.reference),
         variant: variant(config),
-    }
-}
-
-fn pd_spec(config: &BucketConfig, (bucket, gauge): (BucketSpec, Gauge)) -> PdSpec {
-    let default = PdSpec::default();
-    PdSpec {
-        bucket,
-        gauge,
-        gain_p: config.control.gain.unwrap_or(default.gain_p),
-        gain_d: config.control.derivative_gain.unwrap_or(default.gain_d),
-        reference: reference(config, PSpec::of(gauge).reference),
-        variant: variant(config),
-    }
+        ..paper
+    })
 }
 
 /// The operator's ceiling, which holds also while the controller sets no limit.

@@ -42,14 +42,6 @@ use crate::{Freshness, RATE_CEILING, Watch, period_s};
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::{InterfaceQueue, Reading, Signals};
 
-/// Pressure above which a resource is short: as the references of p.rs.
-const MEMORY_SHORT: f64 = 0.10;
-/// See [`MEMORY_SHORT`].
-const DISK_SHORT: f64 = 0.40;
-/// See [`MEMORY_SHORT`].
-const CPU_PRESSED: f64 = 0.50;
-/// See [`MEMORY_SHORT`]: of the objective.
-const SLOW: f64 = 0.50;
 /// Ticks for which the resource must have been used up.
 const STANDING_TICKS: u32 = 3;
 /// Departures in τ, and its seconds at least.
@@ -189,13 +181,9 @@ impl DefaultBucket {
     fn short_of(&self, level: f64) -> bool {
         match self.gauge {
             Gauge::Cpu => level >= CPU_USED_UP,
-            Gauge::Memory => level >= MEMORY_SHORT,
-            Gauge::Disk => level >= DISK_SHORT,
             Gauge::AcceptQueue => level > 0.0,
-            Gauge::InFlight(_) | Gauge::Waiting(_) | Gauge::BytesSent(_) => level >= 1.0,
-            Gauge::CpuPressure => level >= CPU_PRESSED,
-            Gauge::FirstByte(_) | Gauge::ResponseTime(_) => level >= SLOW,
             Gauge::Bandwidth => false,
+            gauge => level >= gauge.reference(),
         }
     }
 

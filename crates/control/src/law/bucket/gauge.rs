@@ -92,6 +92,21 @@ impl Gauge {
         }
     }
 
+    /// The level that the paper's laws aim at. Ours are those that the paper does not name: memory, where
+    /// any waiting is slow for everybody; disk; an accept queue as in its SYN controller; half of the
+    /// time for waiting for the CPU, half of what an answer may take; all of a number.
+    pub(crate) const fn reference(self) -> f64 {
+        match self {
+            Self::Cpu => 0.90,
+            Self::Memory => 0.10,
+            Self::Disk => 0.40,
+            Self::AcceptQueue => 100.0 / 1024.0,
+            Self::Bandwidth => 0.35,
+            Self::CpuPressure | Self::FirstByte(_) | Self::ResponseTime(_) => 0.50,
+            Self::InFlight(_) | Self::Waiting(_) | Self::BytesSent(_) => 1.0,
+        }
+    }
+
     /// Whether it is about the outgoing interface's queue, which has laws of its own.
     pub(crate) const fn is_link(self) -> bool {
         matches!(self, Self::Bandwidth)

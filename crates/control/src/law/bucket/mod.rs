@@ -2,7 +2,7 @@
 //! Controllers of request buckets: what header rules admit of the requests that use up one resource
 //! (dual admission control; Voigt and Gunningberg, section 2).
 //!
-//! One file a controller: [`P`] (equation 1), [`Pd`] (equation 2), [`FixedBucket`] (a rate set by hand),
+//! One file a controller: [`PaperBucket`] (equations 1 and 2), [`FixedBucket`] (a rate set by hand),
 //! [`DefaultBucket`] (for a server of which nothing is known). What they share is here: the rate inside
 //! its bounds, requests of the last second, signals that age, the ranks, and what SYN policing asks.
 
@@ -10,14 +10,12 @@ mod default;
 mod fixed;
 mod gauge;
 mod hits;
-mod p;
-mod pd;
+mod paper;
 
 pub use default::DefaultBucket;
 pub use fixed::FixedBucket;
 pub use gauge::Gauge;
-pub use p::{P, PSpec};
-pub use pd::{Pd, PdSpec};
+pub use paper::{Equation, PaperBucket, PaperBucketSpec};
 
 use crate::detect::Overload;
 use crate::{BURST_MAX, Freshness, Mode, RATE_CEILING, Watch, period_s};

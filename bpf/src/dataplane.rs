@@ -479,12 +479,9 @@ mod tests {
         let spec = BucketSpec::new(Rate::per_second(5.0), 3, Action::Drop);
         let tight = Params::token_bucket(&spec).unwrap();
         let limits = ServiceParams {
-            service: 0,
-            params: tight,
             waiting_max: Some(InFlight::up_to(7)),
-            accept_queue_max_q10: 0,
             source_max: Some(9),
-            min_rate: None,
+            ..ServiceParams::new(0, tight)
         };
         core.set_limits((&[limits], &[]), 40).unwrap();
         let clock = ManualClock::default();

@@ -33,6 +33,21 @@ pub struct ServiceParams {
     pub min_rate: Option<MinRate>,
 }
 
+impl ServiceParams {
+    /// The limits of the policy, and no others.
+    #[must_use]
+    pub const fn new(service: usize, params: Params) -> Self {
+        Self {
+            service,
+            params,
+            waiting_max: None,
+            accept_queue_max_q10: 0,
+            source_max: None,
+            min_rate: None,
+        }
+    }
+}
+
 /// One entry as the kernel has it.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {

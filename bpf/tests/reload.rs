@@ -31,15 +31,7 @@ fn plan(services: Vec<Service>) -> Plan {
 fn limits(service: usize, burst: u32, reserve: [u32; 8]) -> ServiceParams {
     let mut spec = BucketSpec::new(Rate::per_second(0.001), burst, Action::Drop);
     spec.reserve = reserve;
-    let params = Params::token_bucket(&spec).unwrap();
-    ServiceParams {
-        service,
-        params,
-        waiting_max: None,
-        accept_queue_max_q10: 0,
-        source_max: None,
-        min_rate: None,
-    }
+    ServiceParams::new(service, Params::token_bucket(&spec).unwrap())
 }
 
 /// A TCP segment to or from 192.0.2.10.

@@ -150,15 +150,7 @@ fn one_address_that_comes_again_through_time_wait_is_policed_like_any_other() {
         let mut dataplane = Dataplane::start(&plan).unwrap();
         let bucket = BucketSpec::new(Rate::per_second(RATE), BURST, Refusal::Reject);
         let params = Params::token_bucket(&bucket).unwrap();
-        let limits = ServiceParams {
-            service: 0,
-            params,
-            waiting_max: None,
-            accept_queue_max_q10: 0,
-            source_max: None,
-            min_rate: None,
-        };
-        dataplane.set_limits(&[limits], &[], 2).unwrap();
+        dataplane.set_limits(&[ServiceParams::new(0, params)], &[], 2).unwrap();
         dataplane.heartbeat().unwrap();
         let at = SocketAddr::from((SERVER, 80));
         close_all(within(&net.server, || std::net::TcpListener::bind(at).unwrap()));

@@ -163,15 +163,7 @@ fn ours(arena: &Arena, action: Action) -> Result<Refuser> {
     let listener = listener(arena, BACKLOG)?;
     let mut plane = Box::new(Dataplane::start(&plan(arena.s0(), action))?);
     let params = Params::fresh_first(&BucketSpec::new(Rate::per_second(1.0), 1, action))?;
-    let limits = ServiceParams {
-        service: 0,
-        params,
-        waiting_max: None,
-        accept_queue_max_q10: 0,
-        source_max: None,
-        min_rate: None,
-    };
-    plane.set_limits(&[limits], &[], 1)?;
+    plane.set_limits(&[ServiceParams::new(0, params)], &[], 1)?;
     let kind = if action == Action::Drop { VerdictKind::Drop } else { VerdictKind::Reject };
     Ok(Refuser::Ours { plane, kind, _listener: listener })
 }

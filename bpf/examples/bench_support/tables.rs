@@ -229,13 +229,5 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         Policy::AbacusExact => Params::abacus_exact(&AbacusExactSpec::classic(bucket, 45))?,
         Policy::AbacusLearned => Params::abacus_learned(&AbacusLearnedSpec::classic(bucket))?,
     };
-    let limit = |service| ServiceParams {
-        service,
-        params,
-        waiting_max: None,
-        accept_queue_max_q10: 0,
-        source_max: None,
-        min_rate: None,
-    };
-    Ok((0..SERVICES_MAX).map(limit).collect())
+    Ok((0..SERVICES_MAX).map(|service| ServiceParams::new(service, params)).collect())
 }

@@ -198,14 +198,7 @@ fn limits_for_buckets_that_are_not_there_or_cannot_be_are_refused_by_name() {
 /// The limit of the first service: so many tokens.
 fn tokens(burst: u32) -> ServiceParams {
     let spec = BucketSpec::new(Rate::per_second(5.0), burst, Action::Drop);
-    ServiceParams {
-        service: 0,
-        params: Params::token_bucket(&spec).unwrap(),
-        waiting_max: None,
-        accept_queue_max_q10: 0,
-        source_max: None,
-        min_rate: None,
-    }
+    ServiceParams::new(0, Params::token_bucket(&spec).unwrap())
 }
 
 /// A daemon knows by this number whether it took over from somebody.

@@ -198,15 +198,7 @@ pub(crate) fn plan(interfaces: Vec<Interface>, action: Action) -> Plan {
 /// One token now, the next in a thousand seconds.
 pub(crate) fn one_token(action: Action) -> ServiceParams {
     let spec = BucketSpec::new(Rate::per_second(0.001), 1, action);
-    let params = Params::token_bucket(&spec).unwrap();
-    ServiceParams {
-        service: 0,
-        params,
-        waiting_max: None,
-        accept_queue_max_q10: 0,
-        source_max: None,
-        min_rate: None,
-    }
+    ServiceParams::new(0, Params::token_bucket(&spec).unwrap())
 }
 
 /// A BPF filesystem of one test.

@@ -390,14 +390,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
             },
             Err(error) => {
                 refused.push((config.name.clone(), error.0));
-                ServiceParams {
-                    service,
-                    params: Params::no_limit(policy(&config.policy)?),
-                    waiting_max: None,
-                    accept_queue_max_q10: 0,
-                    source_max: None,
-                    min_rate: None,
-                }
+                ServiceParams::new(service, Params::no_limit(policy(&config.policy)?))
             }
         };
         all.push(written);
@@ -478,14 +471,7 @@ mod tests {
         let (all, refused) = all_params(&config, &limits).unwrap();
         assert_eq!(refused.len(), 1);
         assert!(refused[0].0 == "odd" && refused[0].1.contains("odd"), "{refused:?}");
-        let nothing = ServiceParams {
-            service: 0,
-            params: Params::no_limit(Policy::Abacus),
-            waiting_max: None,
-            accept_queue_max_q10: 0,
-            source_max: None,
-            min_rate: None,
-        };
+        let nothing = ServiceParams::new(0, Params::no_limit(Policy::Abacus));
         assert_eq!(all[0], nothing, "everything passes");
         assert_eq!(all[1].params, params(&config.services[1], &limits.services[1]).unwrap());
         assert_eq!(all[1].accept_queue_max_q10, 900);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of the dataplane without its hooks: maps, plan in force, limits, heartbeat.
+//! The state of the dataplane, which is the same with hooks in place ([`crate::Dataplane`]) and
+//! without ([`crate::testing::TestPlane`]): maps, plan in force, limits, heartbeat.
 
 use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Plain, Table};
 use crate::abi_request::{BucketLimitsRaw, REQUEST_SIZES};
@@ -9,14 +10,16 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Error, Followed, Listen, Plan, RuleCount, ServiceParams, Unjudged, bucket_limits,
-    classification, read, request_read, switch, syscall,
+    BucketParams, Count, Error, Followed, Listen, Passed, Plan, RuleCount, Sample, ServiceParams,
+    TableLosses, Unjudged, bucket_limits, classification, read, request_read, sources, switch,
+    syscall, tables,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::SERVICES_MAX;
+use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Params, State};
 use tidegate_units::Nanos;
@@ -27,9 +30,9 @@ const REAP_HEARTBEATS: u32 = 32;
 /// What a clean stop writes as `released`; 1 is an operator's.
 const STOPPED: u32 = 2;
 
-/// Maps, plan, limits.
+/// The state of a dataplane: what can be told to it and read from it, wherever its hooks are.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub struct Core {
     pub(crate) maps: Maps,
     pub(crate) plan: Plan,
     pub(crate) objects: Objects,
@@ -189,10 +192,17 @@ impl Core {
         Ok(())
     }
 
-    /// Puts limits in force, all of them or none; services and buckets that are not named keep theirs.
-    pub(crate) fn set_limits(
+    /// Puts limits of services and of request buckets in force, all at once, under a generation
+    /// number: none of it is in force before all of it is. Services and buckets that are not named
+    /// keep what they have.
+    ///
+    /// # Errors
+    /// When a service or bucket does not exist, uses another policy, or its limit breaks a bound, or a
+    /// map cannot be written. Then what was in force still is, all of it.
+    pub fn set_limits(
         &mut self,
-        (services, buckets): (&[ServiceParams], &[BucketParams]),
+        services: &[ServiceParams],
+        buckets: &[BucketParams],
         generation: u64,
     ) -> Result<(), Error> {
         services.iter().try_for_each(|service| self.check(service))?;
@@ -238,8 +248,11 @@ impl Core {
         Ok(number.map(|number| (number, limit)))
     }
 
-    /// Changes whether refusals of a service are executed.
-    pub(crate) fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
+    /// Changes whether refusals of a service are executed (`false`) or only counted (`true`).
+    ///
+    /// # Errors
+    /// When there is no such service, or a map cannot be written.
+    pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
         let Some(planned) = self.plan.services.get_mut(service) else {
             return Err(Error::Plan(format!("service {service}: none such")));
         };
@@ -275,7 +288,9 @@ impl Core {
         self.requests.as_ref()
     }
 
-    pub(crate) const fn generation(&self) -> u64 {
+    /// The generation of the limits in force; after a restart, that of the process before.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
         self.limits.generation()
     }
 
@@ -286,8 +301,51 @@ impl Core {
         number.is_some_and(|number| self.limits.buckets.limited(number))
     }
 
+    /// Verdicts since the state was created, by service, class, verdict, shadow and reason.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn counts(&self) -> Result<Vec<Count>, Error> {
+        read::counts(&self.maps, self.plan.services.len())
+    }
+
+    /// Packets that passed unjudged since the state was created, by reason.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn passed(&self) -> Result<Vec<Passed>, Error> {
+        read::passed(&self.maps)
+    }
+
+    /// What found no room in the tables of connections since the state was created.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn table_losses(&self) -> Result<TableLosses, Error> {
+        tables::losses(&self.maps)
+    }
+
+    /// The sources that have connections open now, of all services.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn sources(&self) -> Result<Vec<SourceUse>, Error> {
+        sources::open(self)
+    }
+
+    /// Up to `max` sampled verdicts, oldest first.
+    ///
+    /// # Errors
+    /// When the ring cannot be read.
+    pub fn samples(&self, max: usize) -> Result<Vec<Sample>, Error> {
+        read::samples(&self.maps, max)
+    }
+
     /// The totals of a service, with those of its request buckets.
-    pub(crate) fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
         let mut totals = read::totals(&self.maps, service, self.gauge(service))?;
         if let Some(seats) = self.requests.as_ref().and_then(|r| r.seats().get(service)) {
             totals.buckets = request_read::bucket_totals(&self.maps, &seats.buckets)?;
@@ -295,25 +353,37 @@ impl Core {
         Ok(totals)
     }
 
-    /// What the rules matched.
-    pub(crate) fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
+    /// What the rules matched since the state was created, in the order of the plan; a rule that
+    /// stays the same across a reload keeps its counts.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
         let seats = self.requests.as_ref().map(RequestState::seats).unwrap_or_default();
         request_read::rule_counts(&self.maps, seats)
     }
 
-    /// What was not judged.
-    pub(crate) fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
+    /// Segments of services with rules that passed without being judged, by reason.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
         let services = self.requests.as_ref().map_or(0, |_| self.plan.services.len());
         request_read::unjudged(&self.maps, services)
     }
 
-    /// How full the table of connections is.
-    pub(crate) fn followed(&self) -> Followed {
+    /// How full the table of connections with judged requests is.
+    #[must_use]
+    pub fn followed(&self) -> Followed {
         self.requests.as_ref().map(RequestState::followed).unwrap_or_default()
     }
 
-    /// Renews the lease; returns the time on the dataplane's clock.
-    pub(crate) fn heartbeat(&mut self) -> Result<Nanos, Error> {
+    /// Renews the lease and forgets connections that were idle too long; returns the time on the
+    /// dataplane's clock. To be called at least every second: from 3 s on limits are relaxed.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn heartbeat(&mut self) -> Result<Nanos, Error> {
         let (reap_from, reap_sets) = (self.reap_from, self.reap_sets);
         let mut argument = Heartbeat { reap_from, reap_sets, ..Heartbeat::default() };
         let failed = |source| Error::Run { program: "heartbeat", source };
@@ -335,8 +405,11 @@ impl Core {
         &self.heartbeat
     }
 
-    /// The kill switch.
-    pub(crate) fn release(&self, released: bool) -> Result<(), Error> {
+    /// The kill switch: while released, everything passes. Outlives the process if pinned.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn release(&self, released: bool) -> Result<(), Error> {
         let control = self.maps.get("tg_control")?;
         switch::write(control, |control| control.released = released.into())
     }
@@ -350,7 +423,11 @@ impl Core {
         })
     }
 
-    pub(crate) fn released(&self) -> Result<bool, Error> {
+    /// Whether the kill switch is on.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn released(&self) -> Result<bool, Error> {
         Ok(self.maps.read::<Control>("tg_control", 0)?.released != 0)
     }
 

@@ -4,14 +4,11 @@
 use crate::attach::{self, Attached, Bound};
 use crate::core::Core;
 use crate::objects::Objects;
-use crate::{
-    BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
-    ServiceParams, TableLosses, Unjudged, maps, pins, programs, read, sources, tables,
-};
+use crate::{Error, Interface, Plan, maps, pins, programs};
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -251,84 +248,6 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Puts limits of services and of request buckets in force, all at once, under a generation
-    /// number: none of it is in force before all of it is. Services and buckets that are not named
-    /// keep what they have.
-    ///
-    /// # Errors
-    /// When a service or bucket does not exist, uses another policy, or its limit breaks a bound, or a
-    /// map cannot be written. Then what was in force still is, all of it.
-    pub fn set_limits(
-        &mut self,
-        services: &[ServiceParams],
-        buckets: &[BucketParams],
-        generation: u64,
-    ) -> Result<(), Error> {
-        self.core.set_limits((services, buckets), generation)
-    }
-
-    /// The generation of the limits in force; after a restart, that of the process before.
-    #[must_use]
-    pub const fn generation(&self) -> u64 {
-        self.core.generation()
-    }
-
-    /// Renews the lease and forgets connections that were idle too long; returns the time on the
-    /// dataplane's clock. To be called at least every second: from 3 s on limits are relaxed.
-    ///
-    /// # Errors
-    /// When the program cannot be run.
-    pub fn heartbeat(&mut self) -> Result<Nanos, Error> {
-        self.core.heartbeat()
-    }
-
-    /// The kill switch: while released, everything passes. Outlives the process if pinned.
-    ///
-    /// # Errors
-    /// When the map cannot be written.
-    pub fn release(&self, released: bool) -> Result<(), Error> {
-        self.core.release(released)
-    }
-
-    /// Whether the kill switch is on.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
-    pub fn released(&self) -> Result<bool, Error> {
-        self.core.released()
-    }
-
-    /// Changes whether refusals of a service are executed (`false`) or only counted (`true`).
-    ///
-    /// # Errors
-    /// When there is no such service, or a map cannot be written.
-    pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
-        self.core.set_shadow(service, shadow)
-    }
-
-    /// What the rules matched since the state was created, in the order of the plan; a rule that
-    /// stays the same across a reload keeps its counts.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
-        self.core.rule_counts()
-    }
-
-    /// Segments of services with rules that passed without being judged, by reason.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
-        self.core.unjudged()
-    }
-
-    /// How full the table of connections with judged requests is.
-    #[must_use]
-    pub fn followed(&self) -> Followed {
-        self.core.followed()
-    }
-
     /// Whether [`Self::apply`] would load programs for this plan, for which a process needs the
     /// privileges of a start: interfaces change, the first rules come, or hooks are lost that could
     /// be put on again.
@@ -336,46 +255,6 @@ impl Dataplane {
     pub fn needs_attach(&self, plan: &Plan) -> bool {
         let rules_come = plan.has_rules() && !self.bound.iter().all(Bound::has_requests);
         !self.is_attached_as(plan) || rules_come || self.can_mend()
-    }
-
-    /// Verdicts since the state was created, by service, class, verdict, shadow and reason.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn counts(&self) -> Result<Vec<Count>, Error> {
-        read::counts(&self.core.maps, self.core.plan.services.len())
-    }
-
-    /// Packets that passed unjudged since the state was created, by reason.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn passed(&self) -> Result<Vec<Passed>, Error> {
-        read::passed(&self.core.maps)
-    }
-
-    /// What found no room in the tables of connections since the state was made.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn table_losses(&self) -> Result<TableLosses, Error> {
-        tables::losses(&self.core.maps)
-    }
-
-    /// The sources that have connections open now, of all services.
-    ///
-    /// # Errors
-    /// When the table cannot be read.
-    pub fn sources(&self) -> Result<Vec<SourceUse>, Error> {
-        sources::open(&self.core)
-    }
-
-    /// Up to `max` sampled verdicts, oldest first.
-    ///
-    /// # Errors
-    /// When the ring cannot be read.
-    pub fn samples(&self, max: usize) -> Result<Vec<Sample>, Error> {
-        read::samples(&self.core.maps, max)
     }
 
     /// How each interface is attached, in the order of the plan.
@@ -406,6 +285,21 @@ impl Dataplane {
             let _ = std::fs::remove_dir(path);
         }
         left
+    }
+}
+
+/// Limits are written and counters read as without hooks.
+impl Deref for Dataplane {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Dataplane {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 }
 
@@ -449,7 +343,7 @@ fn same(a: &Interface, b: &Interface) -> bool {
 mod tests {
     use super::*;
     use crate::abi::LimitsHead;
-    use crate::{Listen, ListenAddress, Service};
+    use crate::{BucketParams, Listen, ListenAddress, Service, ServiceParams};
     use libbpf_rs::MapHandle;
     use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy};
     use tidegate_units::{ManualClock, Rate};
@@ -483,7 +377,7 @@ mod tests {
             source_max: Some(9),
             ..ServiceParams::new(0, tight)
         };
-        core.set_limits((&[limits], &[]), 40).unwrap();
+        core.set_limits(&[limits], &[], 40).unwrap();
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();
         clock.advance(beat + LEASE_END - Nanos(1));
@@ -514,7 +408,7 @@ mod tests {
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let rate = Some(Rate::per_second(5.0));
         let limit = BucketParams { service: 0, bucket: 0, rate, burst: 3, reserve: [0; 3] };
-        core.set_limits((&[], &[limit]), 40).unwrap();
+        core.set_limits(&[], &[limit], 40).unwrap();
         let limited = |core: &Core| core.limited(0, 0);
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();

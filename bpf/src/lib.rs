@@ -3,7 +3,7 @@
 //!
 //! A [`Plan`] says what is protected and where; [`Dataplane::start`] loads the hooks, fills the
 //! tables, pins and attaches; [`Dataplane::apply`] changes the plan without a gap;
-//! [`Dataplane::set_limits`] and [`Dataplane::heartbeat`] are called by the control loop.
+//! [`Core::set_limits`] and [`Core::heartbeat`] are called by the control loop.
 //! Hooks, links and tables are pinned: they outlive the process, and a new process adopts them.
 
 // The one crate besides tidegate-policy that talks to the kernel below what libraries wrap; each
@@ -46,6 +46,7 @@ mod tables;
 pub mod testing;
 mod text_hash;
 
+pub use self::core::Core;
 pub use abi::{ABI_VERSION, GAUGES_EACH};
 pub use attach::{Attached, Hook};
 pub use dataplane::Dataplane;

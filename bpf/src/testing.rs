@@ -13,15 +13,12 @@ use crate::mount::program_name;
 pub use crate::objects::Objects;
 use crate::objects::{self, Load, Variant};
 use crate::syscall::{self, Side, TestRun};
-use crate::{
-    BucketParams, Count, Error, Followed, Interface, Passed, Plan, RuleCount, Sample,
-    ServiceParams, Unjudged, abi, namespace, read,
-};
+use crate::{Error, Interface, Plan, abi, namespace, read};
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
-use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Event, Verdict};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -310,7 +307,6 @@ impl TestPlane {
     /// # Errors
     /// When the map cannot be read.
     pub fn state(&self, service: usize) -> Result<Vec<u8>, Error> {
-        use libbpf_rs::{MapCore, MapFlags};
         let key = (service as u32).to_ne_bytes();
         let value = self.core.maps.get("tg_states")?.lookup(&key, MapFlags::ANY);
         let value = value.map_err(Error::map("tg_states"))?.unwrap_or_default();
@@ -368,64 +364,6 @@ impl TestPlane {
         self.core.listening(MonotonicClock.now(), false)
     }
 
-    /// As [`crate::Dataplane::set_limits`], of request buckets alone.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_bucket_limits(
-        &mut self,
-        limits: &[BucketParams],
-        generation: u64,
-    ) -> Result<(), Error> {
-        self.core.set_limits((&[], limits), generation)
-    }
-
-    /// As [`crate::Dataplane::rule_counts`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn rule_counts(&self) -> Result<Vec<RuleCount>, Error> {
-        self.core.rule_counts()
-    }
-
-    /// As [`crate::Dataplane::unjudged`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
-        self.core.unjudged()
-    }
-
-    /// As [`crate::Dataplane::followed`].
-    #[must_use]
-    pub fn followed(&self) -> Followed {
-        self.core.followed()
-    }
-
-    /// As [`crate::Dataplane::set_limits`], of services alone.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_limits(&mut self, limits: &[ServiceParams], generation: u64) -> Result<(), Error> {
-        self.core.set_limits((limits, &[]), generation)
-    }
-
-    /// As [`crate::Dataplane::set_shadow`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
-        self.core.set_shadow(service, shadow)
-    }
-
-    /// As [`crate::Dataplane::heartbeat`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn heartbeat(&mut self) -> Result<Nanos, Error> {
-        self.core.heartbeat()
-    }
-
     /// Writes the lease: the daemon was last heard of at this time of the dataplane's clock;
     /// zero: never.
     ///
@@ -448,59 +386,18 @@ impl TestPlane {
             .map_err(Error::map("tg_pending"))
     }
 
-    /// As [`crate::Dataplane::release`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn release(&self, released: bool) -> Result<(), Error> {
-        self.core.release(released)
-    }
+}
 
-    /// As [`crate::Dataplane::counts`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn counts(&self) -> Result<Vec<Count>, Error> {
-        read::counts(&self.core.maps, self.core.plan.services.len())
-    }
+impl Deref for TestPlane {
+    type Target = Core;
 
-    /// As [`crate::Dataplane::passed`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn passed(&self) -> Result<Vec<Passed>, Error> {
-        read::passed(&self.core.maps)
+    fn deref(&self) -> &Core {
+        &self.core
     }
+}
 
-    /// See [`crate::Dataplane::table_losses`].
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn table_losses(&self) -> Result<crate::TableLosses, Error> {
-        crate::tables::losses(&self.core.maps)
-    }
-
-    /// See [`crate::Dataplane::sources`].
-    ///
-    /// # Errors
-    /// When the table cannot be read.
-    pub fn sources(&self) -> Result<Vec<tidegate_model::sources::SourceUse>, Error> {
-        crate::sources::open(&self.core)
-    }
-
-    /// Totals of a service.
-    ///
-    /// # Errors
-    /// When a map cannot be read.
-    pub fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
-        self.core.totals(service)
-    }
-
-    /// As [`crate::Dataplane::samples`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn samples(&self, max: usize) -> Result<Vec<Sample>, Error> {
-        read::samples(&self.core.maps, max)
+impl DerefMut for TestPlane {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 }

@@ -92,7 +92,7 @@ fn a_syn_beyond_the_rate_is_answered_and_shadow_release_and_lease_let_it_pass() 
         assert_eq!(outcome(&plane, 1), Outcome::Pass, "no limit yet");
         let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Reject);
         let params = Params::fresh_first(&spec).unwrap();
-        plane.set_limits(&[ServiceParams::new(0, params)], 7).unwrap();
+        plane.set_limits(&[ServiceParams::new(0, params)], &[], 7).unwrap();
         assert_eq!(outcome(&plane, 2), Outcome::Pass, "the one token");
         let run = plane.run(hook, &syn(3)).unwrap();
         assert_eq!(run.outcome, answered);
@@ -138,7 +138,7 @@ fn between_three_and_ten_seconds_a_refusal_is_executed_with_falling_probability(
     let mut plane = TestPlane::load(&plan()).unwrap();
     let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Drop);
     let params = Params::fresh_first(&spec).unwrap();
-    plane.set_limits(&[ServiceParams::new(0, params)], 7).unwrap();
+    plane.set_limits(&[ServiceParams::new(0, params)], &[], 7).unwrap();
     plane.run(TestHook::Xdp, &syn(0)).unwrap();
     // (age in ms, share executed)
     for (age_ms, expected) in
@@ -164,7 +164,7 @@ fn the_kernel_and_the_native_build_give_the_same_verdicts() {
     let mut plane = TestPlane::load(&plan()).unwrap();
     let spec = BucketSpec::new(Rate::per_second(1000.0), 5, Action::Reject);
     let params = Params::fresh_first(&spec).unwrap();
-    plane.set_limits(&[ServiceParams::new(0, params)], 2).unwrap();
+    plane.set_limits(&[ServiceParams::new(0, params)], &[], 2).unwrap();
     let mut state = State::fresh();
     for n in 1..5_000_u64 {
         let mut event = Event::at(n * 400_000);

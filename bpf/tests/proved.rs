@@ -318,7 +318,7 @@ fn the_hooks_in_the_kernel_tell_the_known() {
             };
             let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Reject);
             let params = Params::token_bucket(&spec).unwrap();
-            plane.set_limits(&[ServiceParams::new(0, params)], 1).unwrap();
+            plane.set_limits(&[ServiceParams::new(0, params)], &[], 1).unwrap();
             plane.heartbeat().unwrap();
             assert_eq!(give(&plane, hook, &syn(from, 9_000)), Outcome::Pass);
             let [reply, end] = handshake(from, 9_000);

@@ -71,7 +71,7 @@ fn outcome(plane: &TestPlane, packet: &[u8]) -> Outcome {
 #[test]
 fn a_reload_keeps_state_by_name_and_forgets_it_where_an_index_changes_hands() {
     let mut plane = TestPlane::load(&plan(vec![service("a", 80), service("b", 81)])).unwrap();
-    plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], 9).unwrap();
+    plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], &[], 9).unwrap();
     for port in [80, 81] {
         assert_eq!(outcome(&plane, &syn(CLIENT, port, 0)), Outcome::Pass);
         assert_eq!(outcome(&plane, &syn(CLIENT, port, 0)), Outcome::Drop);
@@ -97,14 +97,14 @@ fn a_reload_keeps_state_by_name_and_forgets_it_where_an_index_changes_hands() {
 #[test]
 fn another_policy_starts_with_a_fresh_memory_and_limits_must_be_its_own() {
     let mut plane = TestPlane::load(&plan(vec![service("a", 80)])).unwrap();
-    plane.set_limits(&[limits(0, 1, [0; 8])], 2).unwrap();
+    plane.set_limits(&[limits(0, 1, [0; 8])], &[], 2).unwrap();
     outcome(&plane, &syn(CLIENT, 80, 0));
     assert!(plane.state(0).unwrap().iter().any(|byte| *byte != 0));
     let mut other = service("a", 80);
     other.policy = Policy::FreshFirst;
     plane.apply(&plan(vec![other])).unwrap();
     assert!(plane.state(0).unwrap().iter().all(|byte| *byte == 0));
-    let error = plane.set_limits(&[limits(0, 1, [0; 8])], 3).unwrap_err().to_string();
+    let error = plane.set_limits(&[limits(0, 1, [0; 8])], &[], 3).unwrap_err().to_string();
     assert!(error.contains("token_bucket") && error.contains("fresh_first"), "{error}");
     assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Pass, "no limit");
 }
@@ -153,7 +153,7 @@ fn tokens_are_kept_for_the_classes_above() {
         priority: 0,
     }];
     let mut plane = TestPlane::load(&plan(vec![a])).unwrap();
-    plane.set_limits(&[limits(0, 3, [0, 2, 2, 2, 2, 2, 2, 2])], 2).unwrap();
+    plane.set_limits(&[limits(0, 3, [0, 2, 2, 2, 2, 2, 2, 2])], &[], 2).unwrap();
     let other = [203, 0, 113, 1];
     assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Pass);
     assert_eq!(outcome(&plane, &syn(other, 80, 0)), Outcome::Drop);
@@ -175,7 +175,7 @@ fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     plan.never_shed =
         NeverShed { sources: vec!["198.51.100.0/24".parse().unwrap()], ports: vec![22] };
     let mut plane = TestPlane::load(&plan).unwrap();
-    plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], 2).unwrap();
+    plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], &[], 2).unwrap();
     let other = [203, 0, 113, 1];
     for _ in 0..3 {
         assert_eq!(outcome(&plane, &syn(CLIENT, 80, 0)), Outcome::Pass);
@@ -239,7 +239,7 @@ fn waiting_connections_bound_what_is_admitted() {
     let mut limit = limits(0, 1, [0; 8]);
     limit.params = Params::no_limit(Policy::TokenBucket);
     limit.waiting_max = Some(InFlight::up_to(3));
-    plane.set_limits(&[limit], 2).unwrap();
+    plane.set_limits(&[limit], &[], 2).unwrap();
     for port in 1..=5 {
         open(&plane, port);
     }
@@ -257,22 +257,22 @@ fn a_full_limit_admits_at_the_least_rate() {
     let mut limit = limits(0, 3, [0; 8]);
     limit.waiting_max = Some(InFlight::up_to(1));
     let every = |seconds: f64| Some(MinRate::per(Rate::per_second(1.0 / seconds)));
-    plane.set_limits(&[limit.clone()], 2).unwrap();
+    plane.set_limits(&[limit.clone()], &[], 2).unwrap();
     let admitted = |plane: &TestPlane| plane.totals(0).unwrap().admitted;
     (1..=5).for_each(|port| open(&plane, port));
     assert_eq!(admitted(&plane), 1, "no least rate");
     // an interval since the machine has started
     limit.min_rate = every(1e-3);
-    plane.set_limits(&[limit.clone()], 3).unwrap();
+    plane.set_limits(&[limit.clone()], &[], 3).unwrap();
     open(&plane, 6);
     assert_eq!(admitted(&plane), 2);
     // other limits do not change when that was
     limit.min_rate = every(3600.0);
-    plane.set_limits(&[limit.clone()], 4).unwrap();
+    plane.set_limits(&[limit.clone()], &[], 4).unwrap();
     (7..=11).for_each(|port| open(&plane, port));
     assert_eq!(admitted(&plane), 2, "once an interval");
     limit.min_rate = every(1e-6);
-    plane.set_limits(&[limit], 5).unwrap();
+    plane.set_limits(&[limit], &[], 5).unwrap();
     (12..=16).for_each(|port| open(&plane, port));
     let totals = plane.totals(0).unwrap();
     assert_eq!((totals.waiting, totals.admitted), (3, 3), "as many as there are tokens");
@@ -302,7 +302,7 @@ fn a_limit_that_has_refused_is_tighter_until_few_are_left() {
     let mut limit = limits(0, 1, [0; 8]);
     limit.params = Params::no_limit(Policy::TokenBucket);
     limit.waiting_max = Some(InFlight::up_to(4).tight((2, 1)));
-    plane.set_limits(&[limit.clone()], 2).unwrap();
+    plane.set_limits(&[limit.clone()], &[], 2).unwrap();
     let waits = |plane: &TestPlane| plane.totals(0).unwrap().waiting;
     (1..=5).for_each(|port| open(&plane, port));
     assert_eq!(waits(&plane), 4, "the fifth is refused");
@@ -311,7 +311,7 @@ fn a_limit_that_has_refused_is_tighter_until_few_are_left() {
     assert_eq!(waits(&plane), 2, "below the limit, and not below the tighter one");
     // other limits do not change that
     limit.waiting_max = Some(InFlight::up_to(5).tight((2, 1)));
-    plane.set_limits(&[limit], 3).unwrap();
+    plane.set_limits(&[limit], &[], 3).unwrap();
     open(&plane, 7);
     assert_eq!(waits(&plane), 2);
     reset(&plane, 3);

@@ -89,7 +89,7 @@ impl Clients {
     fn one_token(&mut self, service: usize, bucket: usize) {
         let rate = Some(Rate::per_second(0.001));
         let limit = BucketParams { service, bucket, rate, burst: 1, reserve: [0; 3] };
-        self.plane.set_bucket_limits(&[limit], 7).unwrap();
+        self.plane.set_limits(&[], &[limit], 7).unwrap();
     }
 
     /// Admitted, refused, refused in shadow, of a service's rule.

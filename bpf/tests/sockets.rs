@@ -20,7 +20,7 @@ const HOOKS: [TestHook; 2] = [TestHook::Xdp, TestHook::Tc];
 /// A plane whose only token is spent.
 fn tight() -> TestPlane {
     let mut plane = TestPlane::load(&plan(vec![], Action::Drop)).unwrap();
-    plane.set_limits(&[one_token(Action::Drop)], 2).unwrap();
+    plane.set_limits(&[one_token(Action::Drop)], &[], 2).unwrap();
     assert_eq!(plane.run(TestHook::Xdp, &syn(1)).unwrap().outcome, Outcome::Pass);
     assert_eq!(plane.run(TestHook::Xdp, &syn(2)).unwrap().outcome, Outcome::Drop);
     plane
@@ -131,7 +131,7 @@ fn a_full_accept_queue_refuses_before_the_policy() {
     });
     let mut limits = one_token(Action::Drop);
     limits.accept_queue_max_q10 = 512;
-    plane.set_limits(&[limits], 2).unwrap();
+    plane.set_limits(&[limits], &[], 2).unwrap();
     let _one = connect(&net);
     let outcomes = |plane: &TestPlane, port| -> Vec<Outcome> {
         judge(&net, plane, port).into_iter().map(|(outcome, _)| outcome).collect()

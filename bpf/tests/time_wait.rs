@@ -191,7 +191,7 @@ fn the_time_stamps_of_the_stack_are_read() {
         support::netns::sh(&format!("{nsenter} sysctl -qw net.ipv4.tcp_timestamps=2"));
     }
     let mut plane = TestPlane::load(&plan(vec![], Refusal::Drop)).unwrap();
-    plane.set_limits(&[one_token(Refusal::Drop)], 2).unwrap();
+    plane.set_limits(&[one_token(Refusal::Drop)], &[], 2).unwrap();
     let at = SocketAddr::from((SERVER, 80));
     let listener = within(&net.server, || std::net::TcpListener::bind(at).unwrap());
     let script = format!(

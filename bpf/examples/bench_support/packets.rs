@@ -258,7 +258,7 @@ fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Result<Plane>
     let answers = if expect == Expect::Answered { ANSWERS_MANY } else { 0 };
     let mut plane = plane(tables, policy, answers)?;
     let admit = expect == Expect::Admitted;
-    plane.set_limits(&limits(policy, admit, action)?, 1)?;
+    plane.set_limits(&limits(policy, admit, action)?, &[], 1)?;
     if !admit {
         let last = (0..).zip(&tables.doors).map(|(at, door)| (door.address.octets()[2], at));
         for door in last.collect::<std::collections::BTreeMap<u8, usize>>().into_values() {

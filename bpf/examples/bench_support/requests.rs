@@ -301,7 +301,7 @@ fn plane() -> Result<TestPlane> {
         burst,
         reserve: [0; 3],
     };
-    plane.set_bucket_limits(&[bucket(0, 1e6, 1_000_000), bucket(1, 0.001, 1)], 2)?;
+    plane.set_limits(&[], &[bucket(0, 1e6, 1_000_000), bucket(1, 0.001, 1)], 2)?;
     Ok(plane)
 }
 

@@ -125,8 +125,8 @@ fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
 fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
     let rules = vec![http("/", Some(1))];
     let mut core = start(&plan(vec![shop(&["x", "y"], rules.clone())]));
-    core.set_limits((&[], &[limit(0, 0, 3), limit(0, 1, 5)]), 40).unwrap();
-    core.set_limits((&[], &[limit(0, 1, 7)]), 41).unwrap();
+    core.set_limits(&[], &[limit(0, 0, 3), limit(0, 1, 5)], 40).unwrap();
+    core.set_limits(&[], &[limit(0, 1, 7)], 41).unwrap();
     let (x, y) = (bucket_number(&core, 0, 0), bucket_number(&core, 0, 1));
     let tokens = |core: &Core, number| in_force(core, number).bucket.depth / 1_000_000_000_000;
     assert_eq!((tokens(&core, x), tokens(&core, y)), (3, 7), "x was not named and keeps its limit");
@@ -164,7 +164,7 @@ fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
         core.set_shadow(service, true).unwrap();
     }
     assert_eq!(shadow(&core), [1, 1]);
-    core.set_limits((&[], &[limit(0, 0, 3)]), 9).unwrap();
+    core.set_limits(&[], &[limit(0, 0, 3)], 9).unwrap();
     for service in [0, 1] {
         core.set_shadow(service, false).unwrap();
     }
@@ -183,12 +183,12 @@ fn limits_for_buckets_that_are_not_there_or_cannot_be_are_refused_by_name() {
     ];
     let before = all_in_force(&core);
     for (wrong, text) in cases {
-        let limits: (&[_], &[_]) = (&[tokens(9)], &[limit(0, 0, 9), wrong]);
-        let error = core.set_limits(limits, 5).unwrap_err().to_string();
+        let buckets = [limit(0, 0, 9), wrong];
+        let error = core.set_limits(&[tokens(9)], &buckets, 5).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
     let wrong = ServiceParams { service: 1, ..tokens(9) };
-    core.set_limits((&[wrong], &[limit(0, 0, 9)]), 5).unwrap_err();
+    core.set_limits(&[wrong], &[limit(0, 0, 9)], 5).unwrap_err();
     assert!(all_in_force(&core) == before, "nothing of a refused set is in force");
     // Nor does the next write bring it.
     core.set_shadow(0, false).unwrap();
@@ -214,11 +214,11 @@ fn a_first_start_is_the_first_generation_with_rules_or_without() {
 #[test]
 fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {
     let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
-    core.set_limits((&[tokens(3)], &[limit(0, 0, 3)]), 40).unwrap();
+    core.set_limits(&[tokens(3)], &[limit(0, 0, 3)], 40).unwrap();
     let before = all_in_force(&core);
     let outer = core.maps.get("tg_limits").unwrap();
     outer.freeze().unwrap();
-    core.set_limits((&[tokens(7)], &[limit(0, 0, 7)]), 41).unwrap_err();
+    core.set_limits(&[tokens(7)], &[limit(0, 0, 7)], 41).unwrap_err();
     assert!(all_in_force(&core) == before, "of one generation, the one before");
     assert_eq!((core.generation(), generation(&core)), (40, 40));
 }

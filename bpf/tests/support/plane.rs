@@ -137,7 +137,7 @@ impl Kernel {
                 min_rate: said.min_rate(),
             })
             .collect();
-        self.plane.set_limits(&limits, 1).unwrap();
+        self.plane.set_limits(&limits, &[], 1).unwrap();
     }
 
     /// Brings each service to where the set-up says it is, for a frame that comes next: tokens

@@ -7,7 +7,7 @@ mod netns;
 #[path = "support/pinned.rs"]
 mod pinned;
 
-use netns::{BpfFs, Net, foreign_object, one_token, plan, sh, within};
+use netns::{BpfFs, Net, foreign_object, links, one_token, plan, says, sh, within};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -42,27 +42,13 @@ fn without_replies(interface: tidegate_bpf::Interface) -> Plan {
 
 /// What bpftool says of the links pinned below a directory: their ids.
 fn link_ids(pins: &Path) -> Vec<String> {
-    let mut paths: Vec<_> =
-        std::fs::read_dir(pins.join("links")).unwrap().map(|e| e.unwrap().path()).collect();
-    paths.sort();
-    paths.iter().map(|path| link_id(path)).collect()
-}
-
-fn link_id(path: &Path) -> String {
-    let output =
-        Command::new("bpftool").args(["link", "show", "pinned"]).arg(path).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.split(':').next().unwrap_or_default().to_string()
+    let id = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+    links(pins).iter().map(|(_, text)| id(text)).collect()
 }
 
 /// The number of the XDP program on s0.
 fn xdp_id(net: &Net) -> Option<u32> {
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.server.display()))
-        .args(["ip", "-d", "link", "show", "s0"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = says(&net.server, &["ip", "-d", "link", "show", "s0"]);
     let (_, rest) = text.split_once("prog/xdp id ")?;
     rest.split_whitespace().next()?.parse().ok()
 }
@@ -176,16 +162,6 @@ fn without_net_admin<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn filters(net: &Net) -> String {
-    let show = "tc filter show dev s0 ingress; tc filter show dev s0 egress";
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.server.display()))
-        .args(["sh", "-ec", show])
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[test]
 fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
     let (net, fs) = (Net::new(), BpfFs::new());
@@ -198,14 +174,14 @@ fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
     connect(&net).unwrap_err();
 
     let left = without_net_admin(|| dataplane.detach());
-    assert!(filters(&net).contains("tg_"), "nothing stayed: the case proves nothing");
+    assert!(net.filters().contains("tg_"), "nothing stayed: the case proves nothing");
     let _second = connect(&net).unwrap();
     assert_eq!(left.len(), 2, "{left:?}");
     for text in &left {
         let command = text.split('`').nth(1).unwrap_or_else(|| panic!("{text}: no command"));
         sh(command);
     }
-    assert_eq!(filters(&net), "", "the commands take it off");
+    assert_eq!(net.filters(), "", "the commands take it off");
 
     let mut next = Dataplane::start(&plan).unwrap();
     assert!(!next.released().unwrap());
@@ -213,7 +189,7 @@ fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
     let _third = connect(&net).unwrap();
     connect(&net).unwrap_err();
     assert!(next.detach().is_empty());
-    assert_eq!(filters(&net), "");
+    assert_eq!(net.filters(), "");
 }
 
 #[test]
@@ -311,7 +287,7 @@ fn a_foreign_clsact_filter_is_never_replaced_and_not_called_xdp() {
         other => panic!("{other:?}"),
     };
     assert!(text.contains("stranger") && !text.contains("XDP"), "{text}");
-    assert!(filters(&net).contains("stranger") && !filters(&net).contains("tg_"));
+    assert!(net.filters().contains("stranger") && !net.filters().contains("tg_"));
 }
 
 #[test]

@@ -8,11 +8,10 @@ mod netns;
 #[path = "peers/rustls.rs"]
 mod rustls_peer;
 
-use netns::{Net, plan, sh, wait_for, within};
+use netns::{Net, Server, certificate, inside, plan, wait_for};
 use rustls_peer::Talk;
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tidegate_bpf::{AttachMode, Dataplane};
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_policy::Action;
@@ -106,45 +105,10 @@ const once = (emitter, name) => new Promise(done => emitter.once(name, done));
 })();
 ";
 
-struct Server(Child);
-
-impl Server {
-    fn new(net: &Net, words: &[&str]) -> Self {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", net.server.display())).args(words);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Self(child.spawn().unwrap());
-        let address: SocketAddr = ADDRESS.parse().unwrap();
-        wait_for("the server listens", || {
-            within(&net.server, || TcpStream::connect(address)).is_ok()
-        });
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn client(net: &Net, words: &[&str]) {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", net.client.display())).args(["timeout", "20"]).args(words);
-    let output = command.stdin(Stdio::null()).output().unwrap();
+    let words = [&["timeout", "20"], words].concat();
+    let output = inside(&net.client, &words).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Key and certificate.
-fn certificate(place: &Path) -> (String, String) {
-    let name = |file: &str| place.join(file).display().to_string();
-    let (key, cert) = (name("key.pem"), name("cert.pem"));
-    sh(&format!(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 \
-         -subj /CN=any.example -keyout {key} -out {cert}"
-    ));
-    (key, cert)
 }
 
 /// Lets some connections pass, and measures some more; `run` makes so many.

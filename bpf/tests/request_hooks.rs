@@ -6,11 +6,10 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, plan, within};
+use netns::{BpfFs, Net, links, plan, within};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 use tidegate_bpf::testing::tcx_programs;
 use tidegate_bpf::{
@@ -51,47 +50,18 @@ fn without(plan: &Plan) -> Plan {
 }
 
 /// Names and ids of the pinned links.
-fn links(pins: &Path) -> Vec<String> {
-    let mut links: Vec<String> = std::fs::read_dir(pins.join("links"))
-        .unwrap()
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let mut show = Command::new("bpftool");
-            let output = show.args(["link", "show", "pinned"]).arg(&path).output().unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            let tail = name.splitn(3, '_').nth(2).unwrap().to_owned();
-            format!("{tail} {}", text.split(':').next().unwrap_or_default())
-        })
-        .collect();
-    links.sort();
-    links
-}
-
-/// What the kernel says of the pinned links, with the programs that they run.
-fn programs(pins: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(pins.join("links")).unwrap();
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let show = |path: &PathBuf| {
-        let output = Command::new("bpftool").args(["link", "show", "pinned"]).arg(path).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
+fn ids(pins: &Path) -> Vec<String> {
+    let id = |(name, text): (String, String)| {
+        let tail = name.splitn(3, '_').nth(2).unwrap();
+        format!("{tail} {}", text.split(':').next().unwrap_or_default())
     };
-    paths.iter().map(show).collect()
+    let mut ids: Vec<String> = links(pins).into_iter().map(id).collect();
+    ids.sort();
+    ids
 }
 
 fn names(links: &[String]) -> Vec<&str> {
     links.iter().map(|link| link.split(' ').next().unwrap()).collect()
-}
-
-fn filters(net: &Net) -> String {
-    let show = "tc filter show dev s0 ingress; tc filter show dev s0 egress";
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.server.display()))
-        .args(["sh", "-ec", show])
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A connection whose server echoes, from the client's namespace; it must work all the time.
@@ -175,7 +145,7 @@ fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
     with.settings.pins = Some(fs.pins());
     let without = without(&with);
     let mut dataplane = Dataplane::start(&without).unwrap();
-    let before = links(&fs.pins());
+    let before = ids(&fs.pins());
     assert_eq!(names(&before), ["tcx_out", "xdp_in"]);
     assert_eq!(dataplane.hooks()[0].requests, None);
     assert!(dataplane.needs_attach(&with) && !dataplane.needs_attach(&without));
@@ -183,7 +153,7 @@ fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
     for _ in 0..3 {
         dataplane.apply(&with).unwrap();
         echo.works();
-        let now = links(&fs.pins());
+        let now = ids(&fs.pins());
         assert_eq!(names(&now), ["tcx_out", "tcx_request_in", "tcx_request_out", "xdp_in"]);
         assert!(before.iter().all(|link| now.contains(link)), "{now:?}");
         assert_eq!(dataplane.hooks()[0].requests, Some(Hook::Tcx));
@@ -191,11 +161,11 @@ fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
         more.services[0].requests = rules(&["/a", "/b"]);
         assert!(!dataplane.needs_attach(&more), "other rules need no other programs");
         dataplane.apply(&more).unwrap();
-        assert_eq!(links(&fs.pins()), now);
+        assert_eq!(ids(&fs.pins()), now);
         echo.works();
         dataplane.apply(&without).unwrap();
         echo.works();
-        assert_eq!(links(&fs.pins()), before);
+        assert_eq!(ids(&fs.pins()), before);
         assert_eq!(dataplane.hooks()[0].requests, None);
     }
     dataplane.detach();
@@ -209,7 +179,7 @@ fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_j
         let mut plan = plan_with(&net, mode, &["/a"]);
         plan.settings.pins = Some(fs.pins());
         let mut dataplane = Dataplane::start(&plan).unwrap();
-        let before = programs(&fs.pins());
+        let before = links(&fs.pins());
         let mut wrong = plan.clone();
         wrong.services[0].listen[0].port = 81;
         wrong.interfaces[0].trust_dscp = true;
@@ -220,7 +190,7 @@ fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_j
             assert!(dataplane.needs_attach(&wrong) && !dataplane.needs_attach(&plan));
         }
         unprivileged(|| dataplane.apply(&plan)).unwrap();
-        assert_eq!(programs(&fs.pins()), before, "the same links with the same programs");
+        assert_eq!(links(&fs.pins()), before, "the same links with the same programs");
         let mut echo = Echo::new(&net);
         echo.says(b"GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n");
         assert_eq!(dataplane.rule_counts().unwrap()[0].admitted, 1);
@@ -237,7 +207,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     let rate = Some(Rate::per_second(10.0));
     let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
     first.set_limits(&[], &[limit], 41).unwrap();
-    let before = links(&fs.pins());
+    let before = ids(&fs.pins());
     assert_eq!(before.len(), 4);
     let mut echo = Echo::new(&net);
     echo.says(b"GET /b HTTP/1.1\r\nHost: a.example\r\n\r\n");
@@ -248,7 +218,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     echo.works();
     drop(first);
     echo.works();
-    assert_eq!(links(&fs.pins()), before, "the same links, updated");
+    assert_eq!(ids(&fs.pins()), before, "the same links, updated");
     assert_eq!(second.rule_counts().unwrap(), counts);
     let buckets = second.totals(0).unwrap().buckets;
     assert_eq!((buckets.len(), buckets[0].offered.iter().sum::<u64>()), (1, 1));
@@ -257,7 +227,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     drop(second);
     // A process whose plan has no rules any more takes their hooks off.
     let third = Dataplane::start(&without(&plan)).unwrap();
-    assert_eq!(names(&links(&fs.pins())), ["tcx_in", "tcx_out"]);
+    assert_eq!(names(&ids(&fs.pins())), ["tcx_in", "tcx_out"]);
     assert!(third.rule_counts().unwrap().is_empty());
     third.detach();
     assert!(!fs.pins().exists(), "no pins left");
@@ -288,7 +258,7 @@ fn clsact_has_a_place_for_each_and_a_foreign_filter_is_never_replaced() {
     let plan = plan_with(&net, AttachMode::Clsact, &["/"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
     for (name, place) in [("tg_ingress", 29799), ("tg_request_in", 29800)] {
-        let shown = filters(&net);
+        let shown = net.filters();
         let line =
             shown.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{shown}"));
         assert!(line.contains(&format!("pref {place} ")), "{line}");
@@ -296,12 +266,12 @@ fn clsact_has_a_place_for_each_and_a_foreign_filter_is_never_replaced() {
     let mut echo = Echo::new(&net);
     dataplane.apply(&without(&plan)).unwrap();
     echo.works();
-    assert!(!filters(&net).contains("request") && filters(&net).contains("tg_egress"));
+    assert!(!net.filters().contains("request") && net.filters().contains("tg_egress"));
     dataplane.apply(&plan).unwrap();
     echo.works();
-    assert!(filters(&net).contains("tg_request_out"));
+    assert!(net.filters().contains("tg_request_out"));
     drop(dataplane);
-    assert_eq!(filters(&net), "");
+    assert_eq!(net.filters(), "");
 
     let directory = tempfile::tempdir().unwrap();
     let object = netns::foreign_object(directory.path());
@@ -315,11 +285,11 @@ fn clsact_has_a_place_for_each_and_a_foreign_filter_is_never_replaced() {
         other => panic!("{other:?}"),
     };
     assert!(text.contains("stranger") && text.contains("29800"), "{text}");
-    assert!(filters(&net).contains("stranger") && !filters(&net).contains("request"));
+    assert!(net.filters().contains("stranger") && !net.filters().contains("request"));
     drop(dataplane);
     let refused = Dataplane::start(&plan);
     assert!(matches!(refused, Err(Error::ForeignFilter { .. })), "{refused:?}");
-    assert!(filters(&net).contains("stranger") && !filters(&net).contains("tg_"));
+    assert!(net.filters().contains("stranger") && !net.filters().contains("tg_"));
 }
 
 #[test]

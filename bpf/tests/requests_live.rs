@@ -6,7 +6,7 @@
 
 mod netns;
 
-use netns::{Net, plan, sh, wait_for, within};
+use netns::{Net, inside, plan, says, sh, wait_for, within};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -97,12 +97,8 @@ fn is_whole_503(text: &str) -> bool {
 
 /// Sockets of the service's port in a namespace, listeners and TIME_WAIT excepted.
 fn sockets(namespace: &Path) -> Vec<String> {
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", namespace.display()))
-        .args(["ss", "-Htan", "state", "connected", "exclude", "time-wait"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let words = ["ss", "-Htan", "state", "connected", "exclude", "time-wait"];
+    let text = says(namespace, &words);
     text.lines().filter(|line| line.contains(":80 ")).map(str::to_owned).collect()
 }
 
@@ -456,9 +452,7 @@ impl Nginx {
         );
         let path = directory.path().join("nginx.conf");
         std::fs::write(&path, config).unwrap();
-        let child = Command::new("nsenter")
-            .arg(format!("--net={}", net.server.display()))
-            .args(["nginx", "-p", &home.to_string(), "-c"])
+        let child = inside(&net.server, &["nginx", "-p", &home.to_string(), "-c"])
             .arg(&path)
             .stderr(Stdio::null())
             .spawn()

@@ -9,9 +9,9 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
-use support::netns::{Net, plan, wait_for, within};
+use support::netns::{Net, inside, plan, wait_for, within};
 use support::packet::{ACK, CLIENT4, PSH, Packet, SERVER4, SYN, eth};
 use support::talk::{read_segment, tags};
 use tidegate_bpf::{
@@ -171,9 +171,7 @@ struct Raw(Child);
 
 impl Raw {
     fn new(namespace: &Path, interface: &str) -> Self {
-        let child = Command::new("nsenter")
-            .arg(format!("--net={}", namespace.display()))
-            .args(["python3", "-c", RAW, interface])
+        let child = inside(namespace, &["python3", "-c", RAW, interface])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();

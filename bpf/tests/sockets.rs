@@ -6,10 +6,9 @@
 
 mod netns;
 
-use netns::{Net, one_token, plan, wait_for, within};
+use netns::{Net, one_token, plan, says, wait_for, within};
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
-use std::process::Command;
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_policy::{Action, Reason};
 
@@ -60,12 +59,8 @@ fn passes_by(reason: Reason) -> Vec<(Outcome, Vec<Reason>)> {
 
 /// Sockets of the server in a state of ss(8).
 fn in_state(net: &Net, state: &str) -> usize {
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.server.display()))
-        .args(["ss", "-Htn", "state", state])
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.contains(":80")).count()
+    let sockets = says(&net.server, &["ss", "-Htn", "state", state]);
+    sockets.lines().filter(|line| line.contains(":80")).count()
 }
 
 fn listen(net: &Net) -> TcpListener {

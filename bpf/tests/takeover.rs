@@ -6,10 +6,9 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, one_token, plan, within};
+use netns::{BpfFs, Net, links, one_token, plan, says, within};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use tidegate_bpf::testing::tcx_programs;
@@ -47,29 +46,12 @@ fn many_tokens() -> ServiceParams {
 }
 
 fn at_xdp(net: &Net) -> bool {
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.server.display()))
-        .args(["ip", "-d", "link", "show", "s0"])
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
+    says(&net.server, &["ip", "-d", "link", "show", "s0"]).contains("prog/xdp")
 }
 
 fn at_tcx(net: &Net) -> bool {
     let [ingress, _] = tcx_programs(&net.interface(AttachMode::Tcx)).unwrap();
     ingress.iter().any(|name| name.starts_with("tg_"))
-}
-
-/// What the kernel says of the pinned links, with the programs that they run; sorted.
-fn links(fs: &BpfFs) -> Vec<String> {
-    let entries = std::fs::read_dir(fs.pins().join("links")).unwrap();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let show = |path: &PathBuf| {
-        let output = Command::new("bpftool").args(["link", "show", "pinned"]).arg(path).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
-    paths.iter().map(show).collect()
 }
 
 /// Runs `work` in the server's namespace, in a thread that has these capabilities and no others.
@@ -161,7 +143,7 @@ fn what_a_successor_left_that_died_is_put_back_without_privileges() {
     let mut first = within(&net.server, || Dataplane::start(&plan)).unwrap();
     first.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     let _admitted = connect(&net).unwrap();
-    let before = links(&fs);
+    let before = links(&fs.pins());
     let successor = |plan: &Plan| {
         // Killed: nothing is taken back.
         within(&net.server, || std::mem::forget(Dataplane::begin(plan).unwrap()));
@@ -169,14 +151,14 @@ fn what_a_successor_left_that_died_is_put_back_without_privileges() {
     let mut other = plan.clone();
     other.interfaces[0].trust_dscp = true;
     successor(&other);
-    assert_ne!(links(&fs), before, "other programs");
+    assert_ne!(links(&fs.pins()), before, "other programs");
     successor(&at_home(AttachMode::Xdp, &fs));
     assert!(at_xdp(&net) && at_tcx(&net));
     std::fs::create_dir(fs.pins().join("v999")).unwrap();
 
     let lost = with_only(&net, CapabilitySet::empty(), || first.reassert());
     assert_eq!(lost, [""; 0]);
-    assert_eq!(links(&fs), before, "our programs, and no link more");
+    assert_eq!(links(&fs.pins()), before, "our programs, and no link more");
     assert!(at_tcx(&net) && !at_xdp(&net) && !fs.pins().join("v999").exists());
     first.apply(&plan).unwrap();
     first.heartbeat().unwrap();
@@ -241,12 +223,8 @@ fn without_the_capability_to_look_our_filter_is_not_called_a_strangers() {
 /// Our filters on an interface.
 fn filters(net: &Net, interface: &str) -> usize {
     let show = |side: &str| {
-        let output = Command::new("nsenter")
-            .arg(format!("--net={}", net.server.display()))
-            .args(["tc", "filter", "show", "dev", interface, side])
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap().matches("handle 0x7467").count()
+        let words = ["tc", "filter", "show", "dev", interface, side];
+        says(&net.server, &words).matches("handle 0x7467").count()
     };
     show("ingress") + show("egress")
 }

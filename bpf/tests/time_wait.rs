@@ -8,10 +8,9 @@
 mod support;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
 use support::engine::{Hook, Seen};
 use support::native::{How, NOW, Native, Program};
-use support::netns::{Net, one_token, plan, within};
+use support::netns::{Net, inside, one_token, plan, says, within};
 use support::object::require_root;
 use support::packet::{Packet, eth};
 use support::reference::{Action, Counted};
@@ -127,12 +126,7 @@ fn close_all(listener: std::net::TcpListener) {
 }
 
 fn hammer(net: &Net, seconds: f64) -> [u64; 3] {
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.client.display()))
-        .args(["python3", "-c", HAMMER, "20", &seconds.to_string()])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = says(&net.client, &["python3", "-c", HAMMER, "20", &seconds.to_string()]);
     let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
@@ -198,18 +192,12 @@ fn the_time_stamps_of_the_stack_are_read() {
         "import socket; s = socket.socket(); s.bind(('{CLIENT}', {PORT})); \
          s.connect(('{SERVER}', 80)); s.recv(1)"
     );
-    let client = Command::new("nsenter")
-        .arg(format!("--net={}", net.client.display()))
-        .args(["python3", "-c", &script])
-        .spawn();
+    let client = inside(&net.client, &["python3", "-c", &script]).spawn();
     drop(listener.accept().unwrap());
     client.unwrap().wait().unwrap();
     support::netns::wait_for("TIME_WAIT", || {
-        let ss = Command::new("nsenter")
-            .arg(format!("--net={}", net.server.display()))
-            .args(["ss", "-Htn", "state", "time-wait"])
-            .output();
-        String::from_utf8_lossy(&ss.unwrap().stdout).contains(&PORT.to_string())
+        let sockets = says(&net.server, &["ss", "-Htn", "state", "time-wait"]);
+        sockets.contains(&PORT.to_string())
     });
     let spend = syn(1, 0, None);
     assert_eq!(plane.run(TestHook::Xdp, &spend).unwrap().outcome, Outcome::Pass, "the one token");

@@ -6,10 +6,9 @@
 
 mod netns;
 
-use netns::{Net, plan, sh, wait_for, within};
-use std::net::{SocketAddr, TcpStream};
+use netns::{Net, Server, certificate, inside, plan, says, sh, wait_for};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use tidegate_bpf::{
     AttachMode, BucketParams, Dataplane, HeaderRule, Host, Refuse, Requests, Subject,
 };
@@ -42,44 +41,17 @@ fn start(net: &Net, refuse: Refuse) -> Dataplane {
     dataplane
 }
 
-/// A TLS server that answers every request with a page; ended when dropped.
-struct Server(Child);
-
-impl Server {
-    fn new(net: &Net, place: &Path) -> Self {
-        let (key, cert) = (place.join("key.pem"), place.join("cert.pem"));
-        sh(&format!(
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 \
-             -subj /CN=any.example -keyout {} -out {}",
-            key.display(),
-            cert.display()
-        ));
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", net.server.display()));
-        command.args(["openssl", "s_server", "-accept", ADDRESS, "-www", "-quiet", "-key"]);
-        command.arg(&key).arg("-cert").arg(&cert);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Self(child.spawn().unwrap());
-        let address: SocketAddr = ADDRESS.parse().unwrap();
-        wait_for("the server listens", || {
-            within(&net.server, || TcpStream::connect(address)).is_ok()
-        });
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A TLS server that answers every request with a page.
+fn serve(net: &Net, place: &Path) -> Server {
+    let (key, cert) = certificate(place);
+    let words = ["openssl", "s_server", "-accept", ADDRESS, "-www", "-quiet"];
+    Server::new(net, &[&words[..], &["-key", &key, "-cert", &cert]].concat())
 }
 
 /// Runs a client in its namespace.
 fn client(net: &Net, words: &[&str]) -> Output {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", net.client.display())).args(["timeout", "10"]).args(words);
-    command.stdin(Stdio::null()).output().unwrap()
+    let words = [&["timeout", "10"], words].concat();
+    inside(&net.client, &words).stdin(Stdio::null()).output().unwrap()
 }
 
 /// curl's exit code and what it got.
@@ -124,7 +96,7 @@ const RESET: [i32; 2] = [35, 56];
 #[test]
 fn real_clients_are_reset_by_the_name_that_they_ask_for() {
     let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
-    let _server = Server::new(&net, place.path());
+    let _server = serve(&net, place.path());
     let mut dataplane = start(&net, Refuse::Reset);
     let (code, page) = curl(&net, "busy.example");
     assert!(code == 0 && page.contains("s_server"), "the token: {code} {page}");
@@ -151,7 +123,7 @@ fn real_clients_are_reset_by_the_name_that_they_ask_for() {
 #[test]
 fn a_hello_longer_than_a_segment_is_judged_by_what_is_in_the_first() {
     let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
-    let _server = Server::new(&net, place.path());
+    let _server = serve(&net, place.path());
     // Nothing merges what is sent in two segments.
     let namespace = net.client.display();
     sh(&format!("nsenter --net={namespace} ethtool -K c0 tso off gso off"));
@@ -167,7 +139,7 @@ fn a_hello_longer_than_a_segment_is_judged_by_what_is_in_the_first() {
 #[test]
 fn a_dropped_hello_leaves_the_client_waiting_and_the_server_without_a_socket() {
     let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
-    let _server = Server::new(&net, place.path());
+    let _server = serve(&net, place.path());
     let mut dataplane = start(&net, Refuse::Drop);
     assert_eq!(curl(&net, "busy.example").0, 0, "the token");
     dataplane.heartbeat().unwrap();
@@ -179,12 +151,8 @@ fn a_dropped_hello_leaves_the_client_waiting_and_the_server_without_a_socket() {
     );
     assert_eq!(output.status.code(), Some(28), "curl gives up by its own clock");
     wait_for("the server's socket goes", || {
-        let output = Command::new("nsenter")
-            .arg(format!("--net={}", net.server.display()))
-            .args(["ss", "-Htan", "state", "connected", "exclude", "time-wait"])
-            .output()
-            .unwrap();
-        output.stdout.is_empty()
+        let words = ["ss", "-Htan", "state", "connected", "exclude", "time-wait"];
+        says(&net.server, &words).is_empty()
     });
     assert_eq!(counts(&dataplane, 0), (1, 1));
 }

@@ -64,6 +64,64 @@ pub(crate) fn sh(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A program in a network namespace.
+pub(crate) fn inside(namespace: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", namespace.display())).args(words);
+    command
+}
+
+/// What a program says in a network namespace.
+pub(crate) fn says(namespace: &Path, words: &[&str]) -> String {
+    String::from_utf8(inside(namespace, words).output().unwrap().stdout).unwrap()
+}
+
+/// The pinned links, sorted by name: the name, and what the kernel says of it and its program.
+pub(crate) fn links(pins: &Path) -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(pins.join("links")).unwrap();
+    let link = |path: PathBuf| {
+        let show = Command::new("bpftool").args(["link", "show", "pinned"]).arg(&path).output();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        (name, String::from_utf8(show.unwrap().stdout).unwrap())
+    };
+    let mut links: Vec<_> = entries.map(|entry| link(entry.unwrap().path())).collect();
+    links.sort();
+    links
+}
+
+/// Key and certificate of a server, in PEM.
+pub(crate) fn certificate(place: &Path) -> (String, String) {
+    let name = |file: &str| place.join(file).display().to_string();
+    let (key, cert) = (name("key.pem"), name("cert.pem"));
+    sh(&format!(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 \
+         -subj /CN=any.example -keyout {key} -out {cert}"
+    ));
+    (key, cert)
+}
+
+/// A server at 10.77.0.1:80; ended when dropped.
+pub(crate) struct Server(Child);
+
+impl Server {
+    pub(crate) fn new(net: &Net, words: &[&str]) -> Self {
+        let mut command = inside(&net.server, words);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self(child.spawn().unwrap());
+        wait_for("the server listens", || {
+            within(&net.server, || std::net::TcpStream::connect("10.77.0.1:80")).is_ok()
+        });
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Net {
     pub(crate) fn new() -> Self {
         let net = Self::spaces();
@@ -131,6 +189,12 @@ impl Net {
     /// Runs a shell command in the server's namespace.
     pub(crate) fn server_sh(&self, command: &str) {
         sh(&format!("nsenter --net={} sh -ec '{command}'", self.server.display()));
+    }
+
+    /// The filters of the server's interface.
+    pub(crate) fn filters(&self) -> String {
+        let show = "tc filter show dev s0 ingress; tc filter show dev s0 egress";
+        says(&self.server, &["sh", "-ec", show])
     }
 
     pub(crate) fn interface(&self, attach: AttachMode) -> Interface {

@@ -11,7 +11,7 @@
 //!     three that nobody accepts ──────────── :81, a queue for four
 //! ```
 
-use super::netns::{Net, wait_for, within};
+use super::netns::{Net, inside, says, wait_for, within};
 use super::packet::{CLIENT4, CLIENT6, SERVER4, SERVER6};
 use super::scene::{
     BACKLOG, BACKLOG_CROWDED, CLOSING, CROWD, ESTABLISHED, PORT, PORT_CROWDED, REQUEST, TIME_WAIT,
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 /// Both namespaces and what is open in them.
 pub struct Namespace {
@@ -126,9 +126,7 @@ struct Numbered(Child);
 
 impl Numbered {
     fn connect(net: &Net, from: (IpAddr, u16), to: (IpAddr, u16)) -> Self {
-        let child = Command::new("nsenter")
-            .arg(format!("--net={}", net.client.display()))
-            .args(["python3", "-c", NUMBERED])
+        let child = inside(&net.client, &["python3", "-c", NUMBERED])
             .args([from.0.to_string(), from.1.to_string(), to.0.to_string(), to.1.to_string()])
             .arg(TIME_WAIT_NEXT.wrapping_sub(2).to_string())
             .stdin(Stdio::piped())
@@ -192,10 +190,5 @@ fn request(net: &Net) -> OwnedFd {
 
 /// Sockets of the server in a state of ss(8).
 fn in_state(net: &Net, state: &str) -> usize {
-    let output = Command::new("nsenter")
-        .arg(format!("--net={}", net.server.display()))
-        .args(["ss", "-Htn", "state", state])
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&output.stdout).lines().count()
+    says(&net.server, &["ss", "-Htn", "state", state]).lines().count()
 }

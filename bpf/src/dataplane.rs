@@ -343,7 +343,8 @@ fn same(a: &Interface, b: &Interface) -> bool {
 mod tests {
     use super::*;
     use crate::abi::LimitsHead;
-    use crate::{BucketParams, Listen, ListenAddress, Service, ServiceParams};
+    use crate::examples::at_port;
+    use crate::{BucketParams, ServiceParams};
     use libbpf_rs::MapHandle;
     use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy};
     use tidegate_units::{ManualClock, Rate};
@@ -359,16 +360,7 @@ mod tests {
 
     #[test]
     fn limits_whose_lease_has_ended_do_not_come_back_with_a_start() {
-        let web = Service {
-            name: "web".into(),
-            listen: vec![Listen::tcp(ListenAddress::AnyV4, 80)],
-            shadow: false,
-            policy: Policy::TokenBucket,
-            action: Action::Drop,
-            classes: vec![],
-            requests: None,
-        };
-        let plan = Plan { services: vec![web], ..Plan::default() };
+        let plan = Plan { services: vec![at_port("web", 80)], ..Plan::default() };
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let spec = BucketSpec::new(Rate::per_second(5.0), 3, Action::Drop);
         let tight = Params::token_bucket(&spec).unwrap();

@@ -63,7 +63,6 @@ mod tests {
     use super::*;
     use crate::{Listen, NeverShed, Service};
     use std::net::IpAddr;
-    use tidegate_policy::{Action, Policy};
 
     fn plan(services: &[&[(&str, u16)]]) -> Plan {
         let listen = |(address, port): &(&str, u16)| {
@@ -75,14 +74,8 @@ mod tests {
             };
             Listen::tcp(address, *port)
         };
-        let service = |(index, listens): (usize, &&[(&str, u16)])| Service {
-            name: format!("s{index}"),
-            listen: listens.iter().map(listen).collect(),
-            shadow: false,
-            policy: Policy::TokenBucket,
-            action: Action::Drop,
-            classes: vec![],
-            requests: None,
+        let service = |(index, listens): (usize, &&[(&str, u16)])| {
+            Service::new(&format!("s{index}"), listens.iter().map(listen).collect())
         };
         let never_shed = NeverShed { sources: vec![], ports: vec![22] };
         Plan {

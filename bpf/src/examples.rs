@@ -2,7 +2,6 @@
 //! Rules and services for the tests of this crate.
 
 use crate::{HeaderRule, HttpMatch, Listen, ListenAddress, Refuse, Requests, Service, Subject};
-use tidegate_policy::{Action, Policy};
 
 /// A rule for all requests below a path.
 pub(crate) fn http(path: &str, bucket: Option<usize>) -> HeaderRule {
@@ -13,22 +12,10 @@ pub(crate) fn http(path: &str, bucket: Option<usize>) -> HeaderRule {
 
 /// A service with rules; it listens nowhere.
 pub(crate) fn service(name: &str, requests: Requests) -> Service {
-    Service { requests: Some(requests), ..plain(name, vec![]) }
+    Service { requests: Some(requests), ..Service::new(name, vec![]) }
 }
 
 /// A service without rules at a port of all IPv4 addresses.
 pub(crate) fn at_port(name: &str, port: u16) -> Service {
-    plain(name, vec![Listen::tcp(ListenAddress::AnyV4, port)])
-}
-
-fn plain(name: &str, listen: Vec<Listen>) -> Service {
-    Service {
-        name: name.into(),
-        listen,
-        shadow: false,
-        policy: Policy::TokenBucket,
-        action: Action::Drop,
-        classes: vec![],
-        requests: None,
-    }
+    Service::new(name, vec![Listen::tcp(ListenAddress::AnyV4, port)])
 }

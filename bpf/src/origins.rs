@@ -184,7 +184,6 @@ mod tests {
     use super::*;
     use crate::{Class, NeverShed, Service};
     use std::net::Ipv4Addr;
-    use tidegate_policy::{Action, Policy};
 
     /// What the kernel reads (`tg_origin_of` in lib/classify.h): never shed, or a class.
     fn read(bytes: &[u8], address: Ipv4Addr, service: usize) -> Option<u8> {
@@ -227,13 +226,8 @@ mod tests {
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
         let class = |sources: &&[&str]| Class { sources: nets(sources), ..Class::default() };
         let service = |(index, classes): (usize, &&[&[&str]])| Service {
-            name: format!("s{index}"),
-            listen: vec![],
-            shadow: false,
-            policy: Policy::TokenBucket,
-            action: Action::Drop,
             classes: classes.iter().map(class).collect(),
-            requests: None,
+            ..Service::new(&format!("s{index}"), vec![])
         };
         Plan {
             services: classes.iter().enumerate().map(service).collect(),

@@ -181,6 +181,20 @@ impl Settings {
 }
 
 impl Service {
+    /// A service without classes and rules: a token bucket drops what is beyond its limits.
+    #[must_use]
+    pub fn new(name: &str, listen: Vec<Listen>) -> Self {
+        Self {
+            name: name.into(),
+            listen,
+            shadow: false,
+            policy: Policy::TokenBucket,
+            action: Action::Drop,
+            classes: Vec::new(),
+            requests: None,
+        }
+    }
+
     /// Whether its requests are judged.
     #[must_use]
     pub fn has_rules(&self) -> bool {

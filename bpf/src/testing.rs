@@ -385,7 +385,6 @@ impl TestPlane {
         map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
             .map_err(Error::map("tg_pending"))
     }
-
 }
 
 impl Deref for TestPlane {

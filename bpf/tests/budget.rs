@@ -37,12 +37,8 @@ type Budgets = BTreeMap<(String, String), u32>;
 fn plan(trust_dscp: bool) -> Plan {
     Plan {
         services: vec![Service {
-            name: "shop".into(),
-            listen: vec![Listen::tcp(ListenAddress::Any, 80)],
-            shadow: false,
             policy: Policy::Abacus,
             action: Action::Reject,
-            classes: vec![],
             requests: Some(Requests {
                 buckets: vec!["all".into()],
                 rules: vec![HeaderRule {
@@ -53,6 +49,7 @@ fn plan(trust_dscp: bool) -> Plan {
                 }],
                 ..Requests::default()
             }),
+            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
         }],
         interfaces: vec![Interface { trust_dscp, ..Interface::default() }],
         ..Plan::default()

@@ -12,13 +12,9 @@ use tidegate_policy::{Action, Policy};
 fn plan() -> Plan {
     Plan {
         services: vec![Service {
-            name: "shop".into(),
-            listen: vec![Listen::tcp(ListenAddress::Any, 80)],
-            shadow: false,
             policy: Policy::FreshFirst,
             action: Action::Reject,
-            classes: vec![],
-            requests: None,
+            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
         }],
         ..Plan::default()
     }

@@ -21,7 +21,7 @@ use support::reference::Socket;
 use support::setup::{SECOND, Setup};
 use tidegate_bpf::testing::{Options, Outcome, TestHook, TestPlane};
 use tidegate_bpf::{Interface, Listen, ListenAddress, Plan, Service, ServiceParams, Settings};
-use tidegate_policy::{Action, BucketSpec, Params, Policy};
+use tidegate_policy::{Action, BucketSpec, Params};
 use tidegate_units::Rate;
 
 /// What is said where no RST is sent.
@@ -280,13 +280,8 @@ fn bugs_about_who_is_told_are_found() {
 fn plan((all, proved): (u32, u32)) -> Plan {
     Plan {
         services: vec![Service {
-            name: "shop".into(),
-            listen: vec![Listen::tcp(ListenAddress::Any, 80)],
-            shadow: false,
-            policy: Policy::TokenBucket,
             action: Action::Reject,
-            classes: vec![],
-            requests: None,
+            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
         }],
         interfaces: vec![Interface::default()],
         settings: Settings {

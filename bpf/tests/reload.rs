@@ -13,15 +13,7 @@ use tidegate_units::{Nanos, Rate};
 const CLIENT: [u8; 4] = [198, 51, 100, 7];
 
 fn service(name: &str, port: u16) -> Service {
-    Service {
-        name: name.into(),
-        listen: vec![Listen::tcp(ListenAddress::AnyV4, port)],
-        shadow: false,
-        policy: Policy::TokenBucket,
-        action: Action::Drop,
-        classes: vec![],
-        requests: None,
-    }
+    Service::new(name, vec![Listen::tcp(ListenAddress::AnyV4, port)])
 }
 
 fn plan(services: Vec<Service>) -> Plan {

@@ -9,7 +9,6 @@ use tidegate_bpf::{
     BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
     Service, Subject,
 };
-use tidegate_policy::{Action, Policy};
 use tidegate_units::Rate;
 
 /// A TCP segment between 198.51.100.7 and 192.0.2.10.
@@ -101,15 +100,7 @@ impl Clients {
 }
 
 fn service(name: &str, port: u16, requests: Option<Requests>) -> Service {
-    Service {
-        name: name.into(),
-        listen: vec![Listen::tcp(ListenAddress::AnyV4, port)],
-        shadow: false,
-        policy: Policy::TokenBucket,
-        action: Action::Drop,
-        classes: vec![],
-        requests,
-    }
+    Service { requests, ..Service::new(name, vec![Listen::tcp(ListenAddress::AnyV4, port)]) }
 }
 
 /// Rules that drop: path and place of the bucket.

@@ -142,15 +142,12 @@ fn listener(arena: &Arena, backlog: i32) -> Result<OwnedFd> {
 }
 
 fn plan(interface: Interface, action: Action) -> Plan {
+    let address = ListenAddress::Ip((*SERVICE.ip()).into());
     Plan {
         services: vec![Service {
-            name: "bench".into(),
-            listen: vec![Listen::tcp(ListenAddress::Ip((*SERVICE.ip()).into()), SERVICE.port())],
-            shadow: false,
             policy: Policy::FreshFirst,
             action,
-            classes: vec![],
-            requests: None,
+            ..Service::new("bench", vec![Listen::tcp(address, SERVICE.port())])
         }],
         interfaces: vec![Interface { attach: AttachMode::Xdp, ..interface }],
         settings: Settings { rst_per_second: ANSWERS_MANY, ..Settings::default() },

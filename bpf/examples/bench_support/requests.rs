@@ -10,7 +10,6 @@ use tidegate_bpf::{
     BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
     Service, Subject as About,
 };
-use tidegate_policy::{Action, Policy};
 use tidegate_units::Rate;
 
 /// Rules that stand at one path, each for a host of its own.
@@ -107,13 +106,8 @@ fn plan() -> Plan {
         ..Requests::default()
     };
     let service = Service {
-        name: "shop".into(),
-        listen: vec![Listen::tcp(ListenAddress::Any, 80)],
-        shadow: false,
-        policy: Policy::TokenBucket,
-        action: Action::Drop,
-        classes: vec![],
         requests: Some(requests),
+        ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
     };
     Plan { services: vec![service], ..Plan::default() }
 }

@@ -126,15 +126,7 @@ impl Tables {
             let priority = (number % 8) as u8;
             classes.push(Class { name: format!("class{number}"), sources, dscp: None, priority });
         }
-        Ok(Service {
-            name: format!("service{index}"),
-            listen,
-            shadow: false,
-            policy: Policy::TokenBucket,
-            action: Action::Drop,
-            classes,
-            requests: None,
-        })
+        Ok(Service { classes, ..Service::new(&format!("service{index}"), listen) })
     }
 
     /// The plan, all services under one policy.

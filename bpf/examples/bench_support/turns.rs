@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tidegate_bpf::testing::{TestHook, TestPlane};
 use tidegate_bpf::{Listen, ListenAddress, Plan, Service};
-use tidegate_policy::{Action, Policy};
 
 /// What a subject's name ends with where one packet is given again and again.
 const HOT: &str = "-hot";
@@ -385,15 +384,7 @@ impl Subject for Packet {
 }
 
 fn plan() -> Plan {
-    let service = Service {
-        name: "shop".into(),
-        listen: vec![Listen::tcp(ListenAddress::Any, 80)],
-        shadow: false,
-        policy: Policy::TokenBucket,
-        action: Action::Drop,
-        classes: vec![],
-        requests: None,
-    };
+    let service = Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)]);
     Plan { services: vec![service], ..Plan::default() }
 }
 

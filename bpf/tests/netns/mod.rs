@@ -16,7 +16,7 @@ use std::time::Duration;
 use tidegate_bpf::{
     AttachMode, Interface, Listen, ListenAddress, Plan, Service, ServiceParams, Settings,
 };
-use tidegate_policy::{Action, BucketSpec, Params, Policy};
+use tidegate_policy::{Action, BucketSpec, Params};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -245,13 +245,8 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 pub(crate) fn plan(interfaces: Vec<Interface>, action: Action) -> Plan {
     Plan {
         services: vec![Service {
-            name: "shop".into(),
-            listen: vec![Listen::tcp(ListenAddress::Any, 80)],
-            shadow: false,
-            policy: Policy::TokenBucket,
             action,
-            classes: vec![],
-            requests: None,
+            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
         }],
         interfaces,
         settings: Settings { sample_admitted: 1, sample_refused: 1, ..Settings::default() },

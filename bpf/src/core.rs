@@ -10,7 +10,7 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Count, Error, Followed, Listen, Passed, Plan, RuleCount, Sample, ServiceParams,
+    BucketParams, Count, Error, Listen, Passed, Plan, RuleCount, Sample, ServiceParams,
     TableLosses, Unjudged, bucket_limits, classification, read, request_read, sources, switch,
     syscall, tables,
 };
@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::SERVICES_MAX;
+use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
 use tidegate_policy::{Params, State};
@@ -372,7 +373,7 @@ impl Core {
         request_read::unjudged(&self.maps, services)
     }
 
-    /// How full the table of connections with judged requests is.
+    /// How full the table of connections with judged requests was when all of it was looked at last.
     #[must_use]
     pub fn followed(&self) -> Followed {
         self.requests.as_ref().map(RequestState::followed).unwrap_or_default()

@@ -14,10 +14,11 @@ use crate::programs::{self, Runs};
 use crate::rules::{self, Identities, Seats, Tables};
 use crate::syscall::{self, TestRun};
 use crate::text_hash::text_hash;
-use crate::{Error, Followed, Plan, Service};
+use crate::{Error, Plan, Service};
 use libbpf_rs::MapCore;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use tidegate_model::snapshot::Followed;
 use tidegate_units::Nanos;
 
 /// Numbers of the texts of 503s.

@@ -219,12 +219,3 @@ pub struct Unjudged {
     /// How many segments.
     pub count: u64,
 }
-
-/// How full the table of connections with judged requests is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Followed {
-    /// Connections in it, as of the last time that all of it was looked at.
-    pub connections: u64,
-    /// How many have room.
-    pub limit: u64,
-}

@@ -8,9 +8,11 @@
 //! rules and SYN policing. No I/O, no clock, no std transcendental functions: one seed,
 //! one result.
 
+mod clients;
 pub mod engine;
 pub mod servers;
 mod sharing;
+mod signals;
 pub mod survival;
 pub mod syn;
 pub mod traffic;
@@ -22,3 +24,6 @@ pub mod world;
 pub use tidegate_policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, ParamsError,
 };
+
+/// From the tick to the limits in the kernel.
+const APPLY_DELAY: tidegate_units::Nanos = tidegate_units::Nanos::from_millis(2);

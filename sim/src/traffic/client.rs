@@ -4,10 +4,10 @@
 use super::conn::{Begun, Client, Draws, Id, Message, Place};
 use super::spec::{HTTP2_AT_ONCE, Habit, Load, Session, Transport};
 use super::{Happening, World};
+use crate::clients::syn_of;
 use crate::world::Arrival;
-use crate::world::gate::{Gated, Queue, Syn};
+use crate::world::gate::{Gated, Queue};
 use crate::world::report::Observer;
-use tidegate_model::PRIORITIES;
 use tidegate_units::{Clock, Nanos, Random};
 use tidegate_workload::{OnReset, exponential};
 
@@ -104,8 +104,7 @@ impl World {
             self.gates[service].pass();
             return Gated::Passed;
         }
-        let key = self.conns[id].number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
+        let syn = syn_of(self.conns[id].number);
         let server = &self.servers[service];
         let queue = Queue { length: server.accept_length(), limit: server.accept_limit() };
         self.gates[service].judge(now, syn, queue)

@@ -4,18 +4,17 @@
 use super::kept::Kept;
 use super::sense::{Accounting, Sample, Window};
 use super::{Happening, World};
-use crate::world::gate;
+use crate::APPLY_DELAY;
+use crate::signals::{accept_queue, add_totals};
 use crate::world::report::{Observer, Trace};
 use tidegate_control::{Controller, Mode};
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::signals::{AcceptQueue, Counts, Reading, Signals};
+use tidegate_model::signals::{Reading, Signals};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_units::{Nanos, Share};
 
 /// For so long a new daemon keeps the limits in force until its controllers shed, as in the product.
 const INHERIT: Nanos = Nanos::from_secs(3);
-/// From the tick to the limits in the kernel.
-const APPLY_DELAY: Nanos = Nanos::from_millis(2);
 
 /// Who decides, and whether it is executed.
 type Deciding = (Box<dyn Controller>, Mode);
@@ -129,26 +128,9 @@ impl World {
         }
         s.resource.cpu_pressure = Some(Reading::fresh(pressure));
         let server = &self.servers[service];
-        s.queue.accept = Some(Reading::fresh(AcceptQueue {
-            length: server.accept_length() as u64,
-            limit: server.accept_limit() as u64,
-        }));
-        s.time.waiting = Some(Reading::fresh(totals.waiting));
-        s.time.open = Some(Reading::fresh(totals.open));
-        s.time.silent = Some(Reading::fresh(totals.silent));
-        let first = gate::times(&totals.first_byte, &before.first_byte);
-        s.time.first_byte = Some(Reading::fresh(first));
-        s.time.end = Some(Reading::fresh(gate::times(&totals.end, &before.end)));
-        s.balance.counts = Some(Reading::fresh(Counts {
-            offered: totals.offered - before.offered,
-            repeated: totals.repeated - before.repeated,
-            admitted: totals.admitted - before.admitted,
-            refused: totals.refused - before.refused,
-            completed: first.count,
-            unknown: 0,
-            unseen: 0,
-            connections: Some(gate::connections(&totals.connections, &before.connections)),
-        }));
+        let queue = accept_queue((server.accept_length(), server.accept_limit()));
+        s.queue.accept = Some(Reading::fresh(queue));
+        add_totals(&mut s, totals, &before);
         Some(s)
     }
 }

@@ -3,6 +3,7 @@
 
 use super::spec::Interface;
 use std::collections::VecDeque;
+use tidegate_model::signals::{InterfaceQueue, Reading, Signals};
 use tidegate_units::Nanos;
 
 /// How often the queue's length is looked at.
@@ -38,6 +39,8 @@ pub(super) struct Link {
     leaving: Option<Packet>,
     samples: VecDeque<usize>,
     bytes: u64,
+    /// Of them, those that a tick was told of.
+    told: u64,
     offered: u64,
     dropped: u64,
     sent: u64,
@@ -51,6 +54,7 @@ impl Link {
             leaving: None,
             samples: VecDeque::new(),
             bytes: 0,
+            told: 0,
             offered: 0,
             dropped: 0,
             sent: 0,
@@ -92,14 +96,18 @@ impl Link {
     }
 
     /// Mean length over the last second, and the limit.
-    pub(super) fn length(&self) -> (f64, f64) {
+    fn length(&self) -> (f64, f64) {
         let sum: usize = self.samples.iter().sum();
         (sum as f64 / self.samples.len().max(1) as f64, self.spec.limit as f64)
     }
 
-    /// Bytes that went out since the beginning.
-    pub(super) const fn bytes(&self) -> u64 {
-        self.bytes
+    /// Adds its queue over the last second, and what went out since this was asked last.
+    pub(super) fn tell(&mut self, s: &mut Signals) {
+        let (length, limit) = self.length();
+        s.queue.interface = Some(Reading::fresh(InterfaceQueue { length, limit }));
+        let sent = (self.bytes - self.told) as f64 / s.period.as_secs_f64().max(1e-9);
+        s.resource.bandwidth = Some(Reading::fresh(sent));
+        self.told = self.bytes;
     }
 
     /// Packets offered and dropped since the beginning.
@@ -131,6 +139,13 @@ mod tests {
         assert!(!link.is_settled());
         link.out(Nanos::from_secs(2));
         assert!(link.is_settled());
-        assert_eq!((link.packets(), link.bytes()), ((3, 1), 3000));
+        assert_eq!(link.packets(), (3, 1));
+        let mut bandwidth = |period| {
+            let mut signals = Signals { period, ..Signals::default() };
+            link.tell(&mut signals);
+            signals.resource.bandwidth.map(|reading| reading.value)
+        };
+        let period = Nanos::from_secs(2);
+        assert_eq!([period, period].map(&mut bandwidth), [Some(1500.0), Some(0.0)]);
     }
 }

@@ -14,42 +14,40 @@
 //! queued for a worker when its request is there (TCP_DEFER_ACCEPT, or the paper's khttpd), and the
 //! worker is held until the client has the whole answer.
 
-mod clients;
+mod client;
 mod cpu;
 mod link;
 pub mod protect;
 mod report;
 mod rules;
-mod sense;
 mod serve;
 mod spec;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use clients::Stream;
+pub use client::Stream;
 pub use report::{StreamReport, WebReport, WebTrace};
 pub use spec::{
     Costs, Interface, Known, LargeLoad, Match, RuleSpec, Sessions, WebProtection, WebScenario,
     WebServer,
 };
 
+use crate::APPLY_DELAY;
+use crate::clients::{CLIENTS_MAX, Clients, syn_of};
 use crate::engine::{Classed, Engine};
-use crate::world::gate::{Gate, GateSpec, Gated, Queue, Syn};
-use clients::{Asked, CLIENTS_MAX, Clients, State};
+use crate::signals::{Seen, Sense};
+use crate::world::gate::{Gate, GateSpec, Gated, Queue};
+use client::{Asked, Client, State};
 use link::{Link, Packet};
 use rules::Rules;
-use sense::{Seen, Sense};
 use serve::Served;
 use tidegate_control::{Controller, Mode};
-use tidegate_model::PRIORITIES;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_policy::{Action, Policy};
 use tidegate_units::{Clock, Nanos};
 use tidegate_workload::{Arrivals, OnReset, Profile, RequestKind, Rng};
 
-/// From the tick to the limits in the kernel.
-const APPLY_DELAY: Nanos = Nanos::from_millis(2);
 /// Of a SYN-ACK, in bytes on the wire.
 const SYN_ACK_BYTES: u32 = 98;
 /// First time-out of a request that the server did not take, and how often it doubles at most.
@@ -114,7 +112,7 @@ struct World {
     files: Rng,
     session_files: Rng,
     mixture: Rng,
-    clients: Clients,
+    clients: Clients<Client>,
     over: u64,
     /// Answers whose segments did not add up; must be zero.
     unsound: u64,
@@ -256,7 +254,8 @@ impl World {
     /// A request begins: with the first SYN of its connection.
     fn start(&mut self, now: Nanos, asked: Asked) -> Result<(), String> {
         let schedule = self.scenario.clients.draw(&mut self.mixture);
-        let Some(client) = self.clients.begin(now, asked, schedule) else {
+        let client = |serial| Client::new(now, asked, schedule, serial);
+        let Some(client) = self.clients.begin(client) else {
             return Err(format!("more than {CLIENTS_MAX} requests are under way at {now}"));
         };
         if self.measured(now) {
@@ -311,10 +310,7 @@ impl World {
 
     fn judge(&mut self, now: Nanos, index: usize) -> Gated {
         let (length, limit) = self.served.accept();
-        // Any injection serves as the seeded hash of tuple and sequence number.
-        let key = self.clients[index].serial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
-        self.gate.judge(now, syn, Queue { length, limit })
+        self.gate.judge(now, syn_of(self.clients[index].serial), Queue { length, limit })
     }
 
     fn policed(&mut self, now: Nanos, index: usize) {
@@ -489,13 +485,15 @@ impl World {
         self.account(now, used);
         let mut totals = self.gate.totals().clone();
         totals.buckets = self.rules.totals().cloned().collect();
-        let signals = self.sense.signals(Seen {
+        let mut signals = self.sense.signals(Seen {
             now,
-            totals,
+            totals: &totals,
             cpu: (used, pressed, self.scenario.server.cpus),
             accept: self.served.accept(),
-            link: self.link.as_ref(),
         });
+        if let Some(link) = &mut self.link {
+            link.tell(&mut signals);
+        }
         // The first look gives totals, the second their differences.
         if now > Nanos::ZERO {
             let limits = match &mut self.controller {

@@ -2,7 +2,7 @@
 //! What is measured of a run. Counts are of what began while it was measured, rates and times of
 //! what ended in it.
 
-use super::clients::Stream;
+use super::client::Stream;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};

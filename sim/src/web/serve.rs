@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Inside the server: accept queue, workers, CPU, and the answer's way out.
 
-use super::clients::State;
+use super::client::State;
 use super::cpu::Cpu;
 use super::link::{Offered, Packet};
 use super::spec::WebServer;

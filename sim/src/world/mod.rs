@@ -3,31 +3,29 @@
 //! server, and the controller that ticks beside them.
 
 mod answers;
-mod clients;
 pub mod gate;
 pub mod report;
 pub mod server;
 
+pub use crate::clients::CLIENTS_MAX;
 pub use answers::AnswerCaps;
-pub use clients::CLIENTS_MAX;
 
+use crate::APPLY_DELAY;
+use crate::clients::{Clients, syn_of};
 use crate::engine::{Classed, Engine};
-use clients::{Clients, State};
+use crate::signals::{Seen, Sense};
 use gate::{Gate, GateSpec, Gated, Queue, Syn};
 use report::{Observer, Report, Trace};
 use server::{Outcome, Server, ServerSpec, Timer};
 use tidegate_control::{Controller, Mode};
 use tidegate_model::PRIORITIES;
-use tidegate_model::signals::{AcceptQueue, Counts, Reading, Signals};
-use tidegate_model::totals::ServiceTotals;
+use tidegate_model::signals::Signals;
 use tidegate_policy::{Action, Policy};
-use tidegate_units::{Clock, Nanos, Share};
+use tidegate_units::{Clock, Nanos};
 use tidegate_workload::{
-    Arrivals, Mixture, OnReset, Process, Profile, Rng, Segment, batches, exponential, merge,
+    Arrivals, Mixture, OnReset, Process, Profile, Rng, Schedule, Segment, batches, exponential,
+    merge,
 };
-
-/// From the tick to the limits in the kernel.
-const APPLY_DELAY: Nanos = Nanos::from_millis(2);
 
 /// One piece of the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -163,13 +161,21 @@ impl Classed for Happening {
     }
 }
 
-/// What the tick before saw.
-#[derive(Debug, Default)]
-struct Before {
-    at: Nanos,
-    totals: ServiceTotals,
-    used_s: f64,
-    pressed_s: f64,
+/// Where a client stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Trying,
+    Admitted(Nanos),
+    Over,
+}
+
+#[derive(Debug)]
+struct Client {
+    arrival: Arrival,
+    schedule: &'static Schedule,
+    syns: usize,
+    refused: bool,
+    state: State,
 }
 
 /// One run, fed with arrivals in the order of time.
@@ -178,14 +184,14 @@ pub struct World<O> {
     scenario: Scenario,
     incoming: Option<Arrival>,
     mixture_rng: Rng,
-    clients: Clients,
+    clients: Clients<Client>,
     over: u64,
     reported: u64,
     server: Server,
     gate: Gate,
     controller: Option<(Box<dyn Controller>, Mode)>,
     decided: Option<tidegate_model::limits::ServiceLimits>,
-    before: Before,
+    sense: Sense,
     until: Nanos,
     flood: Option<(Flood, Rng)>,
     spoofed: u64,
@@ -250,7 +256,7 @@ impl<O: Observer> World<O> {
             gate: Gate::new(gate),
             controller,
             decided: None,
-            before: Before::default(),
+            sense: Sense::default(),
             until: Nanos(u64::MAX),
             flood: None,
             spoofed: 0,
@@ -355,7 +361,14 @@ impl<O: Observer> World<O> {
     fn arrive(&mut self, now: Nanos) -> Result<(), String> {
         let Some(arrival) = self.incoming.take() else { return Ok(()) };
         let schedule = self.scenario.clients.draw(&mut self.mixture_rng);
-        let Some(client) = self.clients.begin(Arrival { at: now, ..arrival }, schedule) else {
+        let client = |number| Client {
+            arrival: Arrival { at: now, number, ..arrival },
+            schedule,
+            syns: 0,
+            refused: false,
+            state: State::Trying,
+        };
+        let Some(client) = self.clients.begin(client) else {
             return Err(format!("more than {CLIENTS_MAX} clients are under way at {now}"));
         };
         self.observer.began(&self.clients[client].arrival);
@@ -394,13 +407,13 @@ impl<O: Observer> World<O> {
         if client.arrival.exempt {
             return Gated::Passed;
         }
-        let queue =
-            Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
-        // Any injection serves as the seeded hash of tuple and sequence number.
-        let key = client.arrival.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let Arrival { priority, source, .. } = client.arrival;
-        let syn = Syn { key: key ^ (key >> 29), priority, source };
-        self.gate.judge(now, syn, queue)
+        let Arrival { number, priority, source, .. } = client.arrival;
+        let syn = Syn { priority, source, ..syn_of(number) };
+        self.gate.judge(now, syn, self.accept_queue())
+    }
+
+    fn accept_queue(&self) -> Queue {
+        Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit }
     }
 
     /// A spoofed SYN, which leaves nothing at the server but a reply; and the next.
@@ -411,12 +424,9 @@ impl<O: Observer> World<O> {
             self.engine.schedule(next, Happening::Spoofed);
         }
         self.spoofed += 1;
-        let queue =
-            Queue { length: self.server.accept_length(), limit: self.scenario.server.accept_limit };
         // No client's number has this bit.
-        let key = (self.spoofed | 1 << 63).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let syn = Syn { key: key ^ (key >> 29), priority: PRIORITIES as u8 - 1, source: None };
-        let passed = self.gate.judge(now, syn, queue) == Gated::Passed;
+        let syn = syn_of(self.spoofed | 1 << 63);
+        let passed = self.gate.judge(now, syn, self.accept_queue()) == Gated::Passed;
         if passed && !self.server.accept_full() {
             self.gate.replied_in_vain(self.gate.noted());
         }
@@ -538,43 +548,12 @@ impl<O: Observer> World<O> {
     }
 
     fn signals(&mut self, now: Nanos, (used, pressed): (f64, f64)) -> Signals {
-        let (totals, before) = (self.gate.totals(), &mut self.before);
-        let period = now.since(before.at);
-        let dt = period.as_secs_f64().max(1e-9);
-        let mut s = Signals { now, period, ..Signals::default() };
-        let cpu = (used - before.used_s) / (dt * f64::from(self.scenario.server.cpus));
-        s.resource.cpu = Some(Reading::fresh(Share::new(cpu)));
-        let pressure = Share::new((pressed - before.pressed_s) / dt);
-        s.resource.cpu_pressure = Some(Reading::fresh(pressure));
-        s.queue.accept = Some(Reading::fresh(AcceptQueue {
-            length: self.server.accept_length() as u64,
-            limit: self.scenario.server.accept_limit as u64,
-        }));
-        s.time.waiting = Some(Reading::fresh(totals.waiting));
-        s.time.open = Some(Reading::fresh(totals.open));
-        s.time.silent = Some(Reading::fresh(totals.silent));
-        let first = gate::times(&totals.first_byte, &before.totals.first_byte);
-        s.time.first_byte = Some(Reading::fresh(first));
-        s.time.end = Some(Reading::fresh(gate::times(&totals.end, &before.totals.end)));
-        s.balance.counts = Some(Reading::fresh(Counts {
-            offered: totals.offered - before.totals.offered,
-            repeated: totals.repeated - before.totals.repeated,
-            admitted: totals.admitted - before.totals.admitted,
-            refused: totals.refused - before.totals.refused,
-            completed: first.count,
-            unknown: 0,
-            unseen: 0,
-            connections: Some(gate::connections(&totals.connections, &before.totals.connections)),
-        }));
-        (before.at, before.used_s, before.pressed_s) = (now, used, pressed);
-        // Idle ticks are many in a long load, and copy nothing.
-        let connections = &totals.connections;
-        if totals.offered != before.totals.offered
-            || first.count > 0
-            || *connections != before.totals.connections
-        {
-            before.totals.clone_from(totals);
-        }
-        s
+        let server = &self.scenario.server;
+        self.sense.signals(Seen {
+            now,
+            totals: self.gate.totals(),
+            cpu: (used, pressed, server.cpus),
+            accept: (self.server.accept_length(), server.accept_limit),
+        })
     }
 }

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The requests that are under way, in places that are used again.
+//! A client with its request: who asks, for what, and where the request stands.
 
 use super::tcp::Flow;
 use tidegate_units::Nanos;
 use tidegate_workload::{RequestKind, Schedule};
-
-/// Most requests under way at once.
-pub(super) const CLIENTS_MAX: usize = 1 << 22;
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,32 +59,16 @@ pub(super) struct Client {
     pub(super) bucket: Option<usize>,
     pub(super) worker: bool,
     pub(super) flow: Option<Box<Flow>>,
-    /// Events, packets and places in the server that name it: it keeps its place until there are none.
-    held: u32,
 }
 
-/// All of them, by the number of their place.
-#[derive(Debug, Default)]
-pub(super) struct Clients {
-    places: Vec<Client>,
-    free: Vec<usize>,
-    begun: u64,
-}
-
-impl Clients {
-    /// A new one, held once; `None` if there are [`CLIENTS_MAX`] already.
-    pub(super) fn begin(
-        &mut self,
-        now: Nanos,
-        asked: Asked,
-        schedule: &'static Schedule,
-    ) -> Option<usize> {
-        self.begun += 1;
-        let client = Client {
+impl Client {
+    /// One that sends its first SYN now.
+    pub(super) fn new(now: Nanos, asked: Asked, schedule: &'static Schedule, serial: u64) -> Self {
+        Self {
             asked,
             began: now,
             schedule,
-            serial: self.begun,
+            serial,
             syns: 0,
             policed: false,
             state: State::Trying,
@@ -96,49 +77,6 @@ impl Clients {
             bucket: None,
             worker: false,
             flow: None,
-            held: 1,
-        };
-        if let Some(index) = self.free.pop() {
-            self.places[index] = client;
-            return Some(index);
         }
-        if self.places.len() >= CLIENTS_MAX {
-            return None;
-        }
-        self.places.push(client);
-        Some(self.places.len() - 1)
-    }
-
-    pub(super) fn hold(&mut self, index: usize) {
-        self.places[index].held += 1;
-    }
-
-    pub(super) fn release(&mut self, index: usize) {
-        self.places[index].held -= 1;
-        if self.places[index].held == 0 {
-            self.free.push(index);
-        }
-    }
-
-    pub(super) const fn begun(&self) -> u64 {
-        self.begun
-    }
-
-    pub(super) fn present(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
-}
-
-impl std::ops::Index<usize> for Clients {
-    type Output = Client;
-
-    fn index(&self, index: usize) -> &Client {
-        &self.places[index]
-    }
-}
-
-impl std::ops::IndexMut<usize> for Clients {
-    fn index_mut(&mut self, index: usize) -> &mut Client {
-        &mut self.places[index]
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::cluster;
 use crate::governor::Governor;
-use crate::kernel::HOOKS_NEED_PRIVILEGES;
 use crate::owner::Owner;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -90,8 +89,8 @@ impl Owner {
 
     fn follow(&mut self, config: Config) -> Result<Vec<Change>, ApiError> {
         let changes = intent::diff(&self.intent.config, &config);
-        if self.plane.needs_attach(&config) && !self.plane.may_attach() {
-            let why = format!("nothing was changed: {HOOKS_NEED_PRIVILEGES}");
+        if let Err(error) = self.plane.examine(&config) {
+            let why = format!("nothing was changed: {error}");
             return Err(ApiError::new(ErrorKind::Failed, why));
         }
         if let Err(error) = cluster::examine(&config) {

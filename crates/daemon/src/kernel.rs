@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's dataplane as a [`Plane`]: configuration becomes a plan, limits become parameters,
-//! numbers become names.
+//! The kernel's dataplane as a [`Plane`](crate::plane::Plane): configuration becomes a plan, limits
+//! become parameters, numbers become names.
 
 mod requests;
 mod watch;
 
-use crate::plane::{Kept, Plane, PlaneError, RequestCounts};
+use crate::outlet::{Kept, Outlet, Refused};
+use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts};
 use crate::privileges;
 use std::fmt::Display;
 use std::io;
@@ -34,8 +35,6 @@ pub struct Kernel {
     dataplane: Dataplane,
     /// Every interface has its egress hook.
     sees_answers: bool,
-    /// Services whose limits were refused, and why.
-    refused: Vec<(String, String)>,
     watch: Watch,
 }
 
@@ -66,9 +65,9 @@ fn failed(error: impl Display) -> PlaneError {
 }
 
 impl Kernel {
-    /// Loads and attaches, or adopts what is pinned. Takes nothing off before [`Plane::commit`], and
-    /// dropped before that takes its own new hooks off: a predecessor goes on then, with the hooks
-    /// that it had ([`Plane::reassert`]).
+    /// Loads and attaches, or adopts what is pinned. Detaches nothing before [`Lifecycle::commit`].
+    /// Dropped before that, it detaches its own new hooks: a predecessor goes on then, with the hooks
+    /// that it had ([`Lifecycle::reassert`]).
     ///
     /// # Errors
     /// What the dataplane refuses, in its words.
@@ -84,7 +83,14 @@ impl Kernel {
             }
         }
         let sees_answers = sees_answers(&dataplane);
-        Ok(Self { dataplane, sees_answers, refused: Vec::new(), watch: Watch::default() })
+        Ok(Self { dataplane, sees_answers, watch: Watch::default() })
+    }
+
+    /// Whether following this configuration changes hooks.
+    #[must_use]
+    pub fn needs_attach(&self, config: &Config) -> bool {
+        // What is no plan is refused with its reason when it is applied.
+        plan(config).is_ok_and(|plan| self.dataplane.needs_attach(&plan))
     }
 }
 
@@ -98,59 +104,27 @@ impl Totals for Kernel {
     }
 }
 
-impl Plane for Kernel {
-    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
-        let plan = plan(config)?;
-        self.dataplane.apply(&plan).map_err(failed)?;
-        self.sees_answers = sees_answers(&self.dataplane);
-        Ok(())
-    }
-
-    fn commit(&mut self) -> Vec<String> {
-        self.dataplane.commit()
-    }
-
-    fn reassert(&mut self) -> Vec<String> {
-        self.dataplane.reassert()
-    }
-
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
-        self.dataplane.set_shadow(service, shadow).map_err(failed)
-    }
-
-    fn may_attach(&self) -> bool {
-        privileges::may_attach()
-    }
-
-    fn needs_attach(&self, config: &Config) -> bool {
-        // What is no plan is refused with its reason when it is applied.
-        plan(config).is_ok_and(|plan| self.dataplane.needs_attach(&plan))
-    }
-
+impl Outlet for Kernel {
     fn set_limits(
         &mut self,
         config: &Config,
         limits: &Limits,
         kept: &Kept,
-    ) -> Result<(), PlaneError> {
+    ) -> Result<Vec<Refused>, PlaneError> {
         let (mut params, refused) = all_params(config, limits)?;
-        self.refused = refused;
         params.retain(|params| !kept.services.contains(&params.service));
         let mut buckets = requests::params(config, limits);
         buckets.retain(|params| !kept.buckets.contains(&(params.service, params.bucket)));
-        self.dataplane.set_limits(&params, &buckets, limits.generation).map_err(failed)
-    }
-
-    fn adopted(&self) -> bool {
-        self.dataplane.generation() > GENERATION_FIRST
-    }
-
-    fn refused(&self) -> Vec<(String, String)> {
-        self.refused.clone()
+        self.dataplane.set_limits(&params, &buckets, limits.generation).map_err(failed)?;
+        Ok(refused)
     }
 
     fn generation(&self) -> u64 {
         self.dataplane.generation()
+    }
+
+    fn adopted(&self) -> bool {
+        self.dataplane.generation() > GENERATION_FIRST
     }
 
     fn heartbeat(&mut self) -> Result<(), PlaneError> {
@@ -161,17 +135,8 @@ impl Plane for Kernel {
         Ok(())
     }
 
-    fn mend(&mut self) -> Vec<String> {
-        self.watch.mend(self.may_attach(), &mut self.dataplane)
-    }
-
-    fn doubts(&self) -> Vec<String> {
-        let hooks = self.dataplane.hooks().into_iter();
-        let of = |hook: Attached| {
-            let Attached { interface, warnings, .. } = hook;
-            warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
-        };
-        hooks.flat_map(of).collect()
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+        self.dataplane.set_shadow(service, shadow).map_err(failed)
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
@@ -181,12 +146,14 @@ impl Plane for Kernel {
     fn released(&self) -> Result<bool, PlaneError> {
         self.dataplane.released().map_err(failed)
     }
+}
 
-    fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError> {
-        let mut counts = vec![Vec::new(); config.services.len()];
+impl Counters for Kernel {
+    fn counts(&self, config: &Config) -> Result<Counted, PlaneError> {
+        let mut services = vec![Vec::new(); config.services.len()];
         for count in self.dataplane.counts().map_err(failed)? {
             let Some(service) = config.services.get(count.service) else { continue };
-            counts[count.service].push(VerdictCount {
+            services[count.service].push(VerdictCount {
                 class: class_name(service, count.class).into(),
                 verdict: count.verdict.name().into(),
                 shadow: count.shadow,
@@ -194,35 +161,27 @@ impl Plane for Kernel {
                 count: count.count,
             });
         }
-        Ok(counts)
-    }
-
-    fn request_counts(&self, config: &Config) -> Result<Vec<RequestCounts>, PlaneError> {
-        requests::counts(&self.dataplane, config)
-    }
-
-    fn followed(&self) -> Option<Followed> {
-        let followed = self.dataplane.followed();
-        let known = Followed { connections: followed.connections, limit: followed.limit };
-        (known.limit > 0).then_some(known)
-    }
-
-    fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError> {
+        let named = |reason: &str, count| ReasonCount { reason: reason.into(), count };
         let passed = self.dataplane.passed().map_err(failed)?;
-        let named = passed
-            .into_iter()
-            .map(|p| ReasonCount { reason: p.reason.name().into(), count: p.count });
-        Ok(named.collect())
+        let losses = self.dataplane.table_losses().map_err(failed)?;
+        Ok(Counted {
+            services,
+            passed: passed.into_iter().map(|p| named(p.reason.name(), p.count)).collect(),
+            table_losses: vec![
+                named("handshakes", losses.handshakes),
+                named("connections", losses.connections),
+                named("sources", losses.sources),
+            ],
+        })
     }
 
-    fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
-        let losses = self.dataplane.table_losses().map_err(failed)?;
-        let named = [
-            ("handshakes", losses.handshakes),
-            ("connections", losses.connections),
-            ("sources", losses.sources),
-        ];
-        Ok(named.map(|(table, count)| ReasonCount { reason: table.into(), count }).to_vec())
+    fn request_counts(
+        &self,
+        config: &Config,
+    ) -> Result<(Vec<RequestCounts>, Option<Followed>), PlaneError> {
+        let counts = requests::counts(&self.dataplane, config)?;
+        let followed = self.dataplane.followed();
+        Ok((counts, (followed.limit > 0).then_some(followed)))
     }
 
     fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
@@ -244,6 +203,43 @@ impl Plane for Kernel {
             })
         });
         Ok(named.collect())
+    }
+}
+
+impl Lifecycle for Kernel {
+    fn examine(&self, config: &Config) -> Result<(), PlaneError> {
+        if privileges::may_attach() || !self.needs_attach(config) {
+            return Ok(());
+        }
+        Err(failed(HOOKS_NEED_PRIVILEGES))
+    }
+
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
+        let plan = plan(config)?;
+        self.dataplane.apply(&plan).map_err(failed)?;
+        self.sees_answers = sees_answers(&self.dataplane);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Vec<String> {
+        self.dataplane.commit()
+    }
+
+    fn reassert(&mut self) -> Vec<String> {
+        self.dataplane.reassert()
+    }
+
+    fn mend(&mut self) -> Vec<String> {
+        self.watch.mend(privileges::may_attach(), &mut self.dataplane)
+    }
+
+    fn doubts(&self) -> Vec<String> {
+        let hooks = self.dataplane.hooks().into_iter();
+        let of = |hook: Attached| {
+            let Attached { interface, warnings, .. } = hook;
+            warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
+        };
+        hooks.flat_map(of).collect()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
@@ -374,7 +370,7 @@ fn action(config: &PolicyConfig) -> Action {
 
 /// What is written for each service, and the services whose policy refused theirs: those get none,
 /// so that they cannot keep the limits of others from being written.
-type AllParams = (Vec<ServiceParams>, Vec<(String, String)>);
+type AllParams = (Vec<ServiceParams>, Vec<Refused>);
 
 fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError> {
     let (mut all, mut refused) = (Vec::new(), Vec::new());

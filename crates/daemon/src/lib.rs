@@ -3,8 +3,9 @@
 //!
 //! [`run()`] is the process: preflight, take-over, runtime, signals. [`owner::Owner`] is the state
 //! machine inside it: once a tick it renews the lease, senses, decides and writes; commands come in
-//! between; after each a snapshot is published. It steers a [`plane::Plane`] and reads
-//! [`plane::Senses`], so that its logic is tested with neither kernel nor clock.
+//! between; after each a snapshot is published. It writes limits to an [`outlet::Outlet`], reads
+//! [`plane::Senses`], and follows the configuration by the rest of a [`plane::Plane`], so that its
+//! logic is tested with neither kernel nor clock.
 
 mod backends;
 mod cluster;
@@ -19,6 +20,7 @@ mod keep_alive;
 pub mod kernel;
 mod lock;
 mod log;
+pub mod outlet;
 pub mod owner;
 pub mod plane;
 mod pooled;

@@ -4,9 +4,10 @@
 //! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
-use crate::governor::{Governor, Makers, released, same};
+use crate::governor::{Governor, Makers, released};
 use crate::log::lines_lost;
-use crate::plane::{Kept, Plane, PlaneError, Senses};
+use crate::outlet::{InForce, Kept};
+use crate::plane::{Counted, Plane, PlaneError, Senses};
 use crate::request_watch::{RequestWatch, advice};
 use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
@@ -14,10 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tidegate_control::Mode as ControlMode;
 use tidegate_model::intent::{Config, ControlledResource, Intent, Mode, Refusal, ServiceConfig};
-use tidegate_model::limits::{Limits, ServiceLimits};
-use tidegate_model::snapshot::{
-    Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot, VerdictCount,
-};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::snapshot::{Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot};
 use tidegate_model::sources::SourceUse;
 use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
@@ -116,15 +115,11 @@ pub struct Owner {
     pub(crate) make: Makers,
     pub(crate) requests: RequestWatch,
     sensed: Vec<Sensed>,
-    /// With what stayed as it was.
-    written: Option<(Limits, Kept)>,
+    in_force: InForce,
     /// When the dataplane is made to follow the configuration again; `None`: it does.
     astray: Option<Nanos>,
     counted: Option<Nanos>,
-    counts: Vec<Vec<VerdictCount>>,
-    passed: Vec<ReasonCount>,
-    table_losses: Vec<ReasonCount>,
-    generation: u64,
+    counts: Counted,
     /// When the table of sources was read.
     looked: Option<Nanos>,
     inherited_until: Option<Nanos>,
@@ -177,7 +172,6 @@ impl Owner {
             }
         }
         let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
-        let generation = legacy.generation;
         let mut owner = Self {
             clock: parts.clock,
             plane: parts.plane,
@@ -191,13 +185,10 @@ impl Owner {
             make,
             requests: RequestWatch::default(),
             sensed: Vec::new(),
-            written: None,
+            in_force: InForce::after(legacy.generation),
             astray: None,
             counted: None,
-            counts: Vec::new(),
-            passed: Vec::new(),
-            table_losses: Vec::new(),
-            generation,
+            counts: Counted::default(),
             looked: None,
             inherited_until,
             inherited,
@@ -231,7 +222,7 @@ impl Owner {
     pub fn legacy(&self) -> Legacy {
         let services = self.intent.config.services.iter().zip(&self.governors);
         let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
-        Legacy { generation: self.generation, limits: limits.collect(), modes: self.modes.clone() }
+        Legacy { generation: self.in_force.generation(), limits: limits.collect(), modes: self.modes.clone() }
     }
 
     /// Begins to speak with the peers of the configuration.
@@ -297,7 +288,7 @@ impl Owner {
         }
         let kept = self.decide(now);
         self.write(now, kept);
-        for (service, why) in self.plane.refused() {
+        for (service, why) in self.in_force.refused() {
             let text = format!("refused, so that everything passes: {why}");
             self.warnings.raise(now, &format!("{service}: limits"), text);
         }
@@ -486,34 +477,19 @@ impl Owner {
         }
     }
 
-    /// Writes what changed, under a new number; what could not be written is written again.
+    /// Writes what changed.
     fn write(&mut self, now: Nanos, kept: Kept) {
-        let services: Vec<ServiceLimits> =
+        let limits: Vec<ServiceLimits> =
             self.governors.iter().map(|governor| governor.limits.clone()).collect();
-        let unchanged = self.written.as_ref().is_some_and(|(written, beside)| {
-            *beside == kept
-                && written.services.len() == services.len()
-                && written.services.iter().zip(&services).all(|(a, b)| same(a, b))
-        });
-        if unchanged {
-            return;
-        }
-        let generation = self.generation.max(self.plane.generation()) + 1;
-        let limits = Limits { generation, services };
-        // The number is used up even by a write that failed half-way: it only grows.
-        self.generation = generation;
-        match self.plane.set_limits(&self.intent.config, &limits, &kept) {
-            Ok(()) => self.written = Some((limits, kept)),
-            Err(error) => {
-                self.written = None;
-                self.warnings.raise(now, "limits", format!("cannot be written: {error}"));
-            }
+        let config = &self.intent.config;
+        if let Err(error) = self.in_force.write(&mut *self.plane, config, (limits, kept)) {
+            self.warnings.raise(now, "limits", format!("cannot be written: {error}"));
         }
     }
 
     /// The dataplane forgot its limits (a new configuration): the next tick writes them all.
     pub(crate) fn rewrite(&mut self) {
-        self.written = None;
+        self.in_force.forget();
         self.adopted = Kept::default();
         self.inherited.clear();
     }
@@ -567,15 +543,15 @@ impl Owner {
             now,
             started: self.started,
             config_generation: self.config_generation,
-            limits_generation: self.generation,
+            limits_generation: self.in_force.generation(),
             released: self.intent.released,
             heartbeat: self.heartbeat,
             interfaces: self.plane.hooks(),
             services: services
                 .map(|(index, config)| self.service_state(now, config, index))
                 .collect(),
-            passed: self.passed.clone(),
-            table_losses: self.table_losses.clone(),
+            passed: self.counts.passed.clone(),
+            table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers: self.senses.peers(now),
         };
@@ -589,15 +565,10 @@ impl Owner {
     /// Reads the counters for people; what cannot be read is shown as it was.
     fn count(&mut self, now: Nanos) {
         match self.plane.counts(&self.intent.config) {
-            Ok(counts) => self.counts = counts,
-            Err(error) => self.warnings.raise(now, "counts", format!("cannot be read: {error}")),
-        }
-        match self.plane.passed() {
-            Ok(passed) => self.passed = passed,
-            Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
-        }
-        match self.plane.table_losses() {
-            Ok(losses) => self.full_tables(now, losses),
+            Ok(counts) => {
+                self.full_tables(now, &counts.table_losses);
+                self.counts = counts;
+            }
             Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
         }
         let Self { requests, intent, plane, warnings, .. } = self;
@@ -605,9 +576,10 @@ impl Owner {
     }
 
     /// A table that turned something away since the last look is full.
-    fn full_tables(&mut self, now: Nanos, losses: Vec<ReasonCount>) {
-        for loss in &losses {
-            let before = self.table_losses.iter().find(|before| before.reason == loss.reason);
+    fn full_tables(&mut self, now: Nanos, losses: &[ReasonCount]) {
+        for loss in losses {
+            let before =
+                self.counts.table_losses.iter().find(|before| before.reason == loss.reason);
             let Some(more) = before.and_then(|before| loss.count.checked_sub(before.count)) else {
                 continue;
             };
@@ -620,7 +592,6 @@ impl Owner {
                 self.warnings.raise(now, &format!("table {}", loss.reason), text);
             }
         }
-        self.table_losses = losses;
     }
 
     fn service_state(&self, now: Nanos, service: &ServiceConfig, index: usize) -> ServiceState {
@@ -637,7 +608,7 @@ impl Owner {
             controller: service.control.name.clone(),
             signals,
             limits,
-            counts: self.counts.get(index).cloned().unwrap_or_default(),
+            counts: self.counts.services.get(index).cloned().unwrap_or_default(),
             requests,
             restored: self.restored.get(&service.name).copied(),
             bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),

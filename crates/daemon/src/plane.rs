@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two seams of the owner: what it steers and what it senses with. The real ones are the
-//! kernel's dataplane ([`crate::kernel`]) and [`tidegate_sense::Sense`]; tests bring their own.
+//! The seams of the owner: what it steers ([`Plane`]) and what it senses with ([`Senses`]). The real
+//! ones are the kernel's dataplane ([`crate::kernel`]) and [`tidegate_sense::Sense`]; tests bring
+//! their own.
 
-use std::collections::BTreeSet;
+use crate::outlet::Outlet;
 use tidegate_model::intent::Config;
-use tidegate_model::limits::Limits;
 use tidegate_model::snapshot::{
     Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnjudgedCount,
     VerdictCount,
@@ -14,12 +14,28 @@ use tidegate_model::totals::Totals;
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
 
-/// The dataplane did not do what it was told; says what and where.
+/// The dataplane did not do what it was told, or could not be read; says what and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PlaneError(pub String);
 
-/// What the header rules of one service counted since their state was made.
+/// The dataplane of this host: limits go to it, it counts, and it has hooks.
+pub trait Plane: Outlet + Counters + Lifecycle {}
+
+impl<T: Outlet + Counters + Lifecycle> Plane for T {}
+
+/// What the dataplane counted, since its state was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Of all services, in the order of the configuration, by class, verdict and reason.
+    pub services: Vec<Vec<VerdictCount>>,
+    /// Packets that passed untouched, by reason.
+    pub passed: Vec<ReasonCount>,
+    /// What found no room in the tables of connections, by the key of its table in the configuration.
+    pub table_losses: Vec<ReasonCount>,
+}
+
+/// What the request rules of one service counted since their state was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
     /// By rule, in the order of the configuration.
@@ -28,181 +44,72 @@ pub struct RequestCounts {
     pub unjudged: Vec<UnjudgedCount>,
 }
 
-/// Limits that stay as they are in force while others are written, by their place in the
-/// configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// Services, their request buckets apart.
-    pub services: BTreeSet<usize>,
-    /// Request buckets: the service, and the bucket.
-    pub buckets: BTreeSet<(usize, usize)>,
-}
-
-impl Kept {
-    /// All services of a configuration, and all their request buckets.
-    #[must_use]
-    pub fn all(config: &Config) -> Self {
-        let mut kept = Self::default();
-        for (at, service) in config.services.iter().enumerate() {
-            kept.services.insert(at);
-            let buckets = service.requests.as_ref().map_or(0, |requests| requests.buckets.len());
-            kept.buckets.extend((0..buckets).map(|bucket| (at, bucket)));
-        }
-        kept
-    }
-
-    /// Whether nothing is kept.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.buckets.is_empty()
-    }
-
-    /// Keeps only what `others` keep, too.
-    pub fn retain(&mut self, others: &Self) {
-        self.services.retain(|service| others.services.contains(service));
-        self.buckets.retain(|bucket| others.buckets.contains(bucket));
-    }
-}
-
-/// A dataplane, in the terms of the model.
-pub trait Plane: Totals {
-    /// Makes the dataplane follow a configuration. On an error the one before still holds.
+/// What is read from the dataplane, in the terms of the model.
+pub trait Counters: Totals {
+    /// The counters for people.
     ///
     /// # Errors
-    /// When it is refused as a whole.
-    fn apply(&mut self, config: &Config) -> Result<(), PlaneError>;
+    /// When they could not be read.
+    fn counts(&self, config: &Config) -> Result<Counted, PlaneError>;
 
-    /// The predecessor has left: takes off what was its and is not ours. Returns what does not
-    /// judge now, one sentence each.
-    fn commit(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// A successor began and did not come: makes hooks and pins ours again. Returns what is not,
-    /// one sentence each.
-    fn reassert(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Whether refusals of a service (by its index) are only counted, and not executed.
+    /// What the request rules counted, of all services, in the order of the configuration; and how
+    /// full the table of connections with judged requests is (`None`: there is none).
     ///
     /// # Errors
-    /// When it was not written; the caller sets the one before again, so that no later write
-    /// brings it.
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError>;
-
-    /// Hooks that were put on and are not there any more, one sentence each; those that can be are
-    /// put on again first. To be called once a tick by whoever is in charge, not while a successor
-    /// starts: it may have put on its own.
-    fn mend(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// What an operator should doubt of how interfaces are attached, one sentence each, for as long
-    /// as it is so.
-    fn doubts(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Whether hooks can be changed; not any more when the privileges were given up.
-    fn may_attach(&self) -> bool;
-
-    /// Whether following this configuration changes hooks.
-    fn needs_attach(&self, config: &Config) -> bool;
-
-    /// Writes the limits of all services, in the order of the configuration, but of those that are
-    /// kept. A service whose limits its policy refuses gets none, and is told by [`Self::refused`].
-    ///
-    /// # Errors
-    /// When they could not all be written; the caller writes again.
-    fn set_limits(
-        &mut self,
+    /// When it could not be read.
+    fn request_counts(
+        &self,
         config: &Config,
-        limits: &Limits,
-        kept: &Kept,
-    ) -> Result<(), PlaneError>;
-
-    /// Whether what is in force is an earlier process's, adopted with its lease: to be asked before
-    /// anything is written. Limits whose lease had ended are none by then.
-    fn adopted(&self) -> bool {
-        false
-    }
-
-    /// The services that have no limits because their policy refused what was decided last, and
-    /// why.
-    fn refused(&self) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
-    /// Number of the limits in force; grows by itself with [`Self::apply`].
-    fn generation(&self) -> u64;
-
-    /// Renews the lease.
-    ///
-    /// # Errors
-    /// When it could not be renewed; after 3 s the limits begin to open.
-    fn heartbeat(&mut self) -> Result<(), PlaneError>;
-
-    /// The kill switch.
-    ///
-    /// # Errors
-    /// When it could not be set.
-    fn release(&mut self, on: bool) -> Result<(), PlaneError>;
-
-    /// Whether the kill switch is on.
-    ///
-    /// # Errors
-    /// When it could not be read.
-    fn released(&self) -> Result<bool, PlaneError>;
-
-    /// Counts of all services, in the order of the configuration, by class, verdict and reason,
-    /// since their state was made.
-    ///
-    /// # Errors
-    /// When they could not be read.
-    fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError>;
-
-    /// What the header rules counted, of all services, in the order of the configuration.
-    ///
-    /// # Errors
-    /// When it could not be read.
-    fn request_counts(&self, config: &Config) -> Result<Vec<RequestCounts>, PlaneError>;
-
-    /// How full the table of connections with judged requests is; `None`: there is none.
-    fn followed(&self) -> Option<Followed>;
-
-    /// Packets that passed untouched, by reason.
-    ///
-    /// # Errors
-    /// When they could not be read.
-    fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError>;
-
-    /// What found no room in the tables of connections, by the key of its table in the configuration.
-    ///
-    /// # Errors
-    /// When it could not be read.
-    fn table_losses(&self) -> Result<Vec<ReasonCount>, PlaneError> {
-        Ok(Vec::new())
-    }
+    ) -> Result<(Vec<RequestCounts>, Option<Followed>), PlaneError>;
 
     /// The sources that have connections open, of all services.
     ///
     /// # Errors
     /// When the table could not be read.
-    fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
-        Ok(Vec::new())
-    }
+    fn sources(&self) -> Result<Vec<SourceUse>, PlaneError>;
 
     /// Sampled verdicts since the last call, oldest first, at most `most`.
     ///
     /// # Errors
     /// When they could not be read.
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError>;
+}
+
+/// How the dataplane follows the configuration, and how it is attached.
+pub trait Lifecycle {
+    /// Whether the configuration could be followed; to be asked before anything changes.
+    ///
+    /// # Errors
+    /// When hooks would change, and the privileges for that were given up.
+    fn examine(&self, config: &Config) -> Result<(), PlaneError>;
+
+    /// Makes the dataplane follow a configuration. On an error the one before still holds.
+    ///
+    /// # Errors
+    /// When it is refused as a whole.
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError>;
+
+    /// The predecessor has left: detaches what was its and is not ours. Returns what does not
+    /// judge now, one sentence each.
+    fn commit(&mut self) -> Vec<String>;
+
+    /// A successor began and did not come: makes hooks and pins ours again. Returns what is not,
+    /// one sentence each.
+    fn reassert(&mut self) -> Vec<String>;
+
+    /// Attaches lost hooks again where that is possible. Returns those that are still lost, one
+    /// sentence each. To be called once a tick by whoever is in charge, not while a successor
+    /// starts: it may have attached its own.
+    fn mend(&mut self) -> Vec<String>;
+
+    /// What an operator should doubt of how interfaces are attached, one sentence each, for as long
+    /// as it is so.
+    fn doubts(&self) -> Vec<String>;
 
     /// The hooks as they are attached.
     fn hooks(&self) -> Vec<InterfaceState>;
 
-    /// Takes all hooks off and removes what is pinned: everything passes.
+    /// Detaches all hooks and removes what is pinned: everything passes.
     ///
     /// # Errors
     /// When something could not be removed; says what is left.

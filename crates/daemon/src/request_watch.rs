@@ -2,7 +2,7 @@
 //! Header rules as people see them: counts of rules, what could not be judged and why, and the
 //! warnings that belong to it.
 
-use crate::plane::{Plane, RequestCounts};
+use crate::plane::{Counters, RequestCounts};
 use crate::rule_signals::RuleWatch;
 use crate::warnings::Warnings;
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ impl RequestWatch {
     pub(crate) fn look(
         &mut self,
         now: Nanos,
-        (config, plane): (&Config, &dyn Plane),
+        (config, counters): (&Config, &dyn Counters),
         warnings: &mut Warnings,
     ) {
         self.services.resize_with(config.services.len(), Watched::default);
@@ -73,16 +73,18 @@ impl RequestWatch {
             self.followed = None;
             return;
         }
-        match plane.request_counts(config) {
-            Ok(counts) => self.take(now, config, counts),
+        match counters.request_counts(config) {
+            Ok((counts, followed)) => {
+                self.take(now, config, counts);
+                self.followed = followed;
+            }
             Err(error) => warnings.raise(now, "rules", format!("cannot be read: {error}")),
         }
-        self.followed = plane.followed();
         for (index, service) in config.services.iter().enumerate() {
             if service.requests.is_none() {
                 continue;
             }
-            self.totals(index, plane);
+            self.totals(index, counters);
             if let Some(text) = self.services[index].unseen() {
                 warnings.raise(now, &format!("{}: rules", service.name), text);
             }
@@ -119,8 +121,8 @@ impl RequestWatch {
     }
 
     /// Requests by rank; a service whose totals cannot be read keeps those before.
-    fn totals(&mut self, index: usize, plane: &dyn Plane) {
-        if let Ok(totals) = plane.totals(index) {
+    fn totals(&mut self, index: usize, counters: &dyn Counters) {
+        if let Ok(totals) = counters.totals(index) {
             let watched = &mut self.services[index];
             watched.offered = totals.buckets.iter().map(|bucket| bucket.offered).collect();
             watched.refused = totals.buckets.iter().map(|bucket| bucket.refused).collect();

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use tidegate_bpf::policy::Policy;
 use tidegate_daemon::kernel::Kernel;
-use tidegate_daemon::plane::Plane;
+use tidegate_daemon::outlet::Outlet;
+use tidegate_daemon::plane::Lifecycle;
 use tidegate_model::intent::{self, Config, Registry};
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -118,7 +119,9 @@ fn without_privileges_lost_hooks_stay_lost_and_it_is_said_what_to_do() {
         world.plug();
         let lost = until(&mut kernel, "back", |kernel, _| kernel.needs_attach(&config));
         assert!(lost.contains("made anew") && lost.contains("gave up its privileges"), "{lost}");
-        assert!(!is_attached(&kernel) && !kernel.may_attach());
+        assert!(!is_attached(&kernel));
+        let refused = kernel.examine(&config).unwrap_err();
+        assert!(refused.0.contains("gave up its privileges"), "{refused}");
     });
 }
 
@@ -135,7 +138,7 @@ fn with_privileges_they_come_back_with_the_interface() {
             world.plug();
             let lost = until(&mut kernel, "back", |kernel, _| is_attached(kernel));
             assert_eq!(lost, "");
-            assert!(!kernel.needs_attach(&config));
+            assert!(!kernel.needs_attach(&config) && kernel.examine(&config).is_ok());
         }
         Box::new(kernel).detach().unwrap();
     });

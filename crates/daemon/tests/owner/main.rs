@@ -365,8 +365,9 @@ fn a_service_whose_limits_are_refused_is_told_while_it_lasts() {
     }
     assert!(world.warns("shop: limits: refused"), "{:?}", world.snapshot().warnings);
     world.memory.lock().unwrap().refused.clear();
+    // Limits that are written anew, and taken.
     for _ in 0..200 {
-        world.tick(Some(50));
+        world.tick(Some(60));
     }
     assert!(!world.warns("shop: limits"), "{:?}", world.snapshot().warnings);
 }

@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
+use tidegate_daemon::outlet::{Kept, Outlet, Refused};
 use tidegate_daemon::owner::{Legacy, Owner, Parts};
-use tidegate_daemon::plane::{Kept, Plane, PlaneError, RequestCounts, Senses};
+use tidegate_daemon::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Senses};
 use tidegate_daemon::state::Keeper;
 use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
-use tidegate_model::snapshot::{
-    Followed, InterfaceState, ReasonCount, Sample, Snapshot, VerdictCount,
-};
+use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{BucketTotals, ServiceTotals, Totals};
 use tidegate_sense::{Sensed, ServiceSource};
@@ -57,7 +56,7 @@ pub(crate) struct Memory {
     /// An interface without an egress hook.
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
-    pub(crate) refused: Vec<(String, String)>,
+    pub(crate) refused: Vec<Refused>,
     /// Hooks that are not there any more.
     pub(crate) unhooked: Vec<String>,
     /// What is not ours any more after a take-over that failed.
@@ -82,56 +81,13 @@ impl Totals for FakePlane {
     }
 }
 
-impl Plane for FakePlane {
-    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
-        let mut memory = self.0.lock().unwrap();
-        if memory.refuse_applies > 0 {
-            memory.refuse_applies -= 1;
-            return Err(refused());
-        }
-        memory.applied.push(config.clone());
-        Ok(())
-    }
-
-    fn reassert(&mut self) -> Vec<String> {
-        self.0.lock().unwrap().lost.clone()
-    }
-
-    fn mend(&mut self) -> Vec<String> {
-        self.0.lock().unwrap().unhooked.clone()
-    }
-
-    fn refused(&self) -> Vec<(String, String)> {
-        self.0.lock().unwrap().refused.clone()
-    }
-
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
-        let mut memory = self.0.lock().unwrap();
-        memory.shadows.push((service, shadow));
-        if std::mem::take(&mut memory.refuse_shadow) { Err(refused()) } else { Ok(()) }
-    }
-
-    fn may_attach(&self) -> bool {
-        !self.0.lock().unwrap().unprivileged
-    }
-
-    fn needs_attach(&self, config: &Config) -> bool {
-        config.interfaces.iter().any(|interface| interface.name != "lo")
-    }
-
-    fn request_counts(&self, config: &Config) -> Result<Vec<RequestCounts>, PlaneError> {
-        Ok(vec![self.0.lock().unwrap().requests.clone(); config.services.len()])
-    }
-
-    fn followed(&self) -> Option<Followed> {
-        self.0.lock().unwrap().followed
-    }
-
-    fn adopted(&self) -> bool {
-        self.0.lock().unwrap().adopted
-    }
-
-    fn set_limits(&mut self, _: &Config, limits: &Limits, kept: &Kept) -> Result<(), PlaneError> {
+impl Outlet for FakePlane {
+    fn set_limits(
+        &mut self,
+        _: &Config,
+        limits: &Limits,
+        kept: &Kept,
+    ) -> Result<Vec<Refused>, PlaneError> {
         let mut memory = self.0.lock().unwrap();
         if memory.refuse_limits {
             return Err(refused());
@@ -151,11 +107,15 @@ impl Plane for FakePlane {
             }
         }
         memory.written.push(limits.clone());
-        Ok(())
+        Ok(memory.refused.clone())
     }
 
     fn generation(&self) -> u64 {
         self.0.lock().unwrap().written.last().map_or(0, |limits| limits.generation)
+    }
+
+    fn adopted(&self) -> bool {
+        self.0.lock().unwrap().adopted
     }
 
     fn heartbeat(&mut self) -> Result<(), PlaneError> {
@@ -163,6 +123,12 @@ impl Plane for FakePlane {
         memory.heartbeats += 1;
         memory.order.push("heartbeat");
         Ok(())
+    }
+
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        memory.shadows.push((service, shadow));
+        if std::mem::take(&mut memory.refuse_shadow) { Err(refused()) } else { Ok(()) }
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
@@ -177,13 +143,19 @@ impl Plane for FakePlane {
     fn released(&self) -> Result<bool, PlaneError> {
         Ok(self.0.lock().unwrap().released)
     }
+}
 
-    fn counts(&self, config: &Config) -> Result<Vec<Vec<VerdictCount>>, PlaneError> {
-        Ok(vec![Vec::new(); config.services.len()])
+impl Counters for FakePlane {
+    fn counts(&self, _: &Config) -> Result<Counted, PlaneError> {
+        Ok(Counted::default())
     }
 
-    fn passed(&self) -> Result<Vec<ReasonCount>, PlaneError> {
-        Ok(Vec::new())
+    fn request_counts(
+        &self,
+        config: &Config,
+    ) -> Result<(Vec<RequestCounts>, Option<Followed>), PlaneError> {
+        let memory = self.0.lock().unwrap();
+        Ok((vec![memory.requests.clone(); config.services.len()], memory.followed))
     }
 
     fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
@@ -196,6 +168,40 @@ impl Plane for FakePlane {
         let samples = &mut self.0.lock().unwrap().samples;
         let most = most.min(samples.len());
         Ok(samples.drain(..most).collect())
+    }
+}
+
+impl Lifecycle for FakePlane {
+    fn examine(&self, config: &Config) -> Result<(), PlaneError> {
+        let other = config.interfaces.iter().any(|interface| interface.name != "lo");
+        let refuses = other && self.0.lock().unwrap().unprivileged;
+        if refuses { Err(PlaneError("the test has no privileges".into())) } else { Ok(()) }
+    }
+
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
+        let mut memory = self.0.lock().unwrap();
+        if memory.refuse_applies > 0 {
+            memory.refuse_applies -= 1;
+            return Err(refused());
+        }
+        memory.applied.push(config.clone());
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn reassert(&mut self) -> Vec<String> {
+        self.0.lock().unwrap().lost.clone()
+    }
+
+    fn mend(&mut self) -> Vec<String> {
+        self.0.lock().unwrap().unhooked.clone()
+    }
+
+    fn doubts(&self) -> Vec<String> {
+        Vec::new()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {

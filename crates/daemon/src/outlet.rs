@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where limits go: an outlet, and what the owner knows of what is in force there.
+//!
+//! The kernel is the one outlet today ([`crate::kernel`]). A gateway or a peer is another
+//! implementation of [`Outlet`], with an [`InForce`] of its own.
+
+use crate::governor::same;
+use crate::plane::PlaneError;
+use std::collections::BTreeSet;
+use tidegate_model::intent::Config;
+use tidegate_model::limits::{Limits, ServiceLimits};
+
+/// Limits that stay in force while others are written, by their place in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Services, their request buckets apart.
+    pub services: BTreeSet<usize>,
+    /// Request buckets: the service, and the bucket.
+    pub buckets: BTreeSet<(usize, usize)>,
+}
+
+impl Kept {
+    /// All services of a configuration, and all their request buckets.
+    #[must_use]
+    pub fn all(config: &Config) -> Self {
+        let mut kept = Self::default();
+        for (at, service) in config.services.iter().enumerate() {
+            kept.services.insert(at);
+            let buckets = service.requests.as_ref().map_or(0, |requests| requests.buckets.len());
+            kept.buckets.extend((0..buckets).map(|bucket| (at, bucket)));
+        }
+        kept
+    }
+
+    /// Whether nothing is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.buckets.is_empty()
+    }
+
+    /// Keeps only what `others` keep, too.
+    pub fn retain(&mut self, others: &Self) {
+        self.services.retain(|service| others.services.contains(service));
+        self.buckets.retain(|bucket| others.buckets.contains(bucket));
+    }
+}
+
+/// A service without limits, because its policy refused what was decided, and why.
+pub type Refused = (String, String);
+
+/// Where limits go.
+pub trait Outlet {
+    /// Writes the limits of all services, in the order of the configuration, except those that are
+    /// kept. Returns the services that have none, because their policy refused them.
+    ///
+    /// # Errors
+    /// When not all of them could be written; the caller writes all again.
+    fn set_limits(
+        &mut self,
+        config: &Config,
+        limits: &Limits,
+        kept: &Kept,
+    ) -> Result<Vec<Refused>, PlaneError>;
+
+    /// Number of the limits in force. It also grows when the outlet follows another configuration.
+    fn generation(&self) -> u64;
+
+    /// Whether the limits in force are an earlier process's, with its lease; to be asked before
+    /// anything is written. Limits whose lease has ended are not in force.
+    fn adopted(&self) -> bool;
+
+    /// Renews the lease.
+    ///
+    /// # Errors
+    /// When it could not be renewed; after 3 s the limits begin to open.
+    fn heartbeat(&mut self) -> Result<(), PlaneError>;
+
+    /// Whether refusals of a service (by its index) are only counted, and not executed.
+    ///
+    /// # Errors
+    /// When it was not written. The caller sets the mode before again, so that no later write
+    /// brings this one.
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError>;
+
+    /// The kill switch.
+    ///
+    /// # Errors
+    /// When it could not be set.
+    fn release(&mut self, on: bool) -> Result<(), PlaneError>;
+
+    /// Whether the kill switch is on.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn released(&self) -> Result<bool, PlaneError>;
+}
+
+/// What is in force at one outlet, as far as its owner wrote it.
+#[derive(Default)]
+pub(crate) struct InForce {
+    generation: u64,
+    /// With what was kept.
+    written: Option<(Vec<ServiceLimits>, Kept)>,
+    refused: Vec<Refused>,
+}
+
+impl InForce {
+    /// Nothing was written yet; the process before used numbers up to this one.
+    pub(crate) fn after(generation: u64) -> Self {
+        Self { generation, ..Self::default() }
+    }
+
+    /// Number of the limits that were written last.
+    pub(crate) const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The services that got no limits by the last write.
+    pub(crate) fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+
+    /// The outlet may have lost its limits: the next [`Self::write`] writes all of them.
+    pub(crate) fn forget(&mut self) {
+        self.written = None;
+    }
+
+    /// Writes the limits of all services under a new number if any of them changed.
+    ///
+    /// # Errors
+    /// When they could not be written; the next call writes all of them.
+    pub(crate) fn write(
+        &mut self,
+        outlet: &mut dyn Outlet,
+        config: &Config,
+        (services, kept): (Vec<ServiceLimits>, Kept),
+    ) -> Result<(), PlaneError> {
+        let unchanged = self.written.as_ref().is_some_and(|(written, beside)| {
+            *beside == kept
+                && written.len() == services.len()
+                && written.iter().zip(&services).all(|(a, b)| same(a, b))
+        });
+        if unchanged {
+            return Ok(());
+        }
+        self.written = None;
+        // The number is used up even by a write that failed half-way: it only grows.
+        self.generation = self.generation.max(outlet.generation()) + 1;
+        let limits = Limits { generation: self.generation, services };
+        self.refused = outlet.set_limits(config, &limits, &kept)?;
+        self.written = Some((limits.services, kept));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::intent::{Registry, parse};
+    use tidegate_units::Rate;
+
+    /// An outlet without interfaces, as a gateway would be: remembers the numbers that it took.
+    #[derive(Default)]
+    struct Gateway {
+        taken: Vec<u64>,
+        fails: bool,
+    }
+
+    impl Outlet for Gateway {
+        fn set_limits(
+            &mut self,
+            _: &Config,
+            limits: &Limits,
+            _: &Kept,
+        ) -> Result<Vec<Refused>, PlaneError> {
+            if self.fails {
+                return Err(PlaneError("refused by the test".into()));
+            }
+            self.taken.push(limits.generation);
+            Ok(vec![("shop".into(), "no such schedule".into())])
+        }
+
+        fn generation(&self) -> u64 {
+            self.taken.last().copied().unwrap_or_default()
+        }
+
+        fn adopted(&self) -> bool {
+            false
+        }
+
+        fn heartbeat(&mut self) -> Result<(), PlaneError> {
+            Ok(())
+        }
+
+        fn set_shadow(&mut self, _: usize, _: bool) -> Result<(), PlaneError> {
+            Ok(())
+        }
+
+        fn release(&mut self, _: bool) -> Result<(), PlaneError> {
+            Ok(())
+        }
+
+        fn released(&self) -> Result<bool, PlaneError> {
+            Ok(false)
+        }
+    }
+
+    #[test]
+    fn an_outlet_is_written_what_it_did_not_take_and_others_are_left_alone() {
+        let mut outlets = [
+            (Gateway::default(), InForce::default()),
+            (Gateway { fails: true, ..Gateway::default() }, InForce::after(41)),
+        ];
+        let text = "interfaces: [{name: lo}]\nservices: {shop: {mode: shadow, listen: ['*:80']}}\n";
+        let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        let write = |outlets: &mut [(Gateway, InForce)], rate: f64| {
+            let rate = Some(Rate::per_second(rate));
+            let limits = vec![ServiceLimits { rate, ..ServiceLimits::default() }];
+            let write = |(outlet, in_force): &mut (Gateway, InForce)| {
+                in_force.write(outlet, &config, (limits.clone(), Kept::default())).is_ok()
+            };
+            outlets.iter_mut().map(write).collect::<Vec<bool>>()
+        };
+        assert_eq!(write(&mut outlets, 5.0), [true, false]);
+        assert!(outlets[1].1.refused().is_empty());
+        outlets[1].0.fails = false;
+        for rate in [5.0, 5.0, 6.0] {
+            assert_eq!(write(&mut outlets, rate), [true, true]);
+        }
+        let taken = outlets.each_ref().map(|(outlet, _)| outlet.taken.as_slice());
+        assert_eq!(taken, [&[1, 2], &[43, 44]], "the number of a write that fails is used up");
+        assert_eq!(outlets[1].1.refused()[0].0, "shop");
+        outlets[0].1.forget();
+        assert_eq!(write(&mut outlets, 6.0), [true, true]);
+        assert_eq!(
+            outlets.map(|(outlet, in_force)| (outlet.taken.len(), in_force.generation)),
+            [(3, 3), (2, 44)]
+        );
+    }
+}

@@ -15,7 +15,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use tidegate_api::client::Client;
-use tidegate_api::protocol::{HandoverPhase, Reply, Request, decode_request, encode_reply};
+use tidegate_api::protocol::{
+    Handover, HandoverPhase, Reply, Request, decode_request, encode_reply,
+};
 use tidegate_lab::{LabError, ProductConfig, Role, remains};
 use tidegate_units::Nanos;
 
@@ -61,15 +63,7 @@ fn serve(stream: &UnixStream) {
                 (Reply::Pong { program: "0".into(), pid: std::process::id() }, false)
             }
             Ok(Request::Status {}) => (Reply::Status { snapshot: Box::default() }, false),
-            _ => (
-                Reply::Handover {
-                    generation: 7,
-                    limits: Default::default(),
-                    modes: Default::default(),
-                    pins: None,
-                },
-                true,
-            ),
+            _ => (Reply::Handover(Handover { generation: 7, ..Handover::default() }), true),
         };
         let mut stream = stream;
         let _ = stream.write_all(&encode_reply(reply));

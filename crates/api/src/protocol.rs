@@ -144,20 +144,24 @@ pub enum Reply {
         changes: Vec<Change>,
     },
     /// To [`Request::Handover`].
-    Handover {
-        /// Number of the limits in force.
-        generation: u64,
-        /// What was decided last, by service.
-        limits: BTreeMap<String, ServiceLimits>,
-        /// Modes that were set by command since the last reload, by service.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        modes: BTreeMap<String, Mode>,
-        /// Where its state is pinned; a daemon that does not say so is an older one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pins: Option<PathBuf>,
-    },
+    Handover(Handover),
     /// To any request that could not be served; then nothing changed.
     Error(ApiError),
+}
+
+/// What a daemon leaves to the one that takes over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Handover {
+    /// Number of the limits in force.
+    pub generation: u64,
+    /// What was decided last, by service.
+    pub limits: BTreeMap<String, ServiceLimits>,
+    /// Modes that were set by command since the last reload, by service.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes: BTreeMap<String, Mode>,
+    /// Where its state is pinned; a daemon that does not say so is an older one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pins: Option<PathBuf>,
 }
 
 /// Why a request was not served.

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tidegate_api::explain::{Known, SAMPLES_MAX, explain};
 use tidegate_api::http::{HEARTBEAT_AGE_MAX, Response, SNAPSHOT_AGE_MAX, respond};
 use tidegate_api::protocol::{
-    ApiError, ErrorKind, HandoverPhase, Reply, Request, decode_reply, decode_request, encode_reply,
-    encode_request,
+    ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request, decode_reply, decode_request,
+    encode_reply, encode_request,
 };
 use tidegate_model::intent::{Config, Mode, Registry, parse};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
@@ -117,12 +117,37 @@ fn replies_survive_the_way() {
         Reply::Pong { program: "0.1.0".into(), pid: 1 },
         Reply::Status { snapshot: Box::new(snapshot()) },
         Reply::Explain { explanation: Box::new(explanation) },
+        handover(),
         Reply::Error(ApiError::new(ErrorKind::Failed, "no").with_details(vec!["why".into()])),
     ] {
         let line = encode_reply(reply.clone());
         assert_eq!(line.iter().filter(|b| **b == b'\n').count(), 1, "one line");
         assert_eq!(decode_reply(&line).unwrap(), reply);
     }
+}
+
+fn handover() -> Reply {
+    Reply::Handover(Handover {
+        generation: 7,
+        limits: [("shop".into(), ServiceLimits { burst: 3, ..ServiceLimits::default() })].into(),
+        modes: [("shop".into(), Mode::Shadow)].into(),
+        pins: Some("/sys/fs/bpf/tidegate".into()),
+    })
+}
+
+/// An older daemon, or a newer one, is the other side of a take-over.
+#[test]
+fn a_handover_stands_on_the_line_as_it_always_did() {
+    let text = String::from_utf8(encode_reply(handover())).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["reply"], "handover");
+    assert_eq!(value["generation"], 7);
+    assert_eq!(value["limits"]["shop"]["burst"], 3);
+    assert_eq!(value["modes"]["shop"], "shadow");
+    assert_eq!(value["pins"], "/sys/fs/bpf/tidegate");
+    let older = br#"{"version":1,"reply":"handover","generation":7,"limits":{}}"#;
+    let wanted = Handover { generation: 7, ..Handover::default() };
+    assert_eq!(decode_reply(older).unwrap(), Reply::Handover(wanted));
 }
 
 #[test]

@@ -16,11 +16,10 @@
 //! `begin` before. Where the new one had bound the socket, the old one binds it again. The new one then gives up: two
 //! daemons on one set of maps would fight. Where no answer comes, the lock on the pins decides.
 
-use crate::owner::Legacy;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_api::client::{Client, ClientError};
-use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
+use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// How long the old daemon waits for the new one to start.
@@ -32,10 +31,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Predecessor {
     client: Client,
     pid: u32,
-    pins: Option<PathBuf>,
     /// Not after it has begun to wait.
     since: Nanos,
-    pub(crate) legacy: Legacy,
+    pub(crate) left: Handover,
 }
 
 /// A daemon is there and cannot be succeeded.
@@ -144,10 +142,8 @@ impl Predecessor {
             Err(error) => return Err(refused(error.to_string())),
         };
         let since = MonotonicClock.now();
-        let (legacy, pins) = match client.ask(&Request::Handover { phase: HandoverPhase::Begin }) {
-            Ok(Reply::Handover { generation, limits, modes, pins }) => {
-                (Legacy { generation, limits, modes }, pins)
-            }
+        let left = match client.ask(&Request::Handover { phase: HandoverPhase::Begin }) {
+            Ok(Reply::Handover(left)) => left,
             Ok(_) => return Err(refused(format!("pid {pid} gave another answer"))),
             Err(error @ ClientError::Refused(_)) => {
                 return Err(refused(format!("pid {pid}: {error}")));
@@ -159,7 +155,7 @@ impl Predecessor {
             }
         };
         tracing::info!(pid, "taking over from a running daemon");
-        Ok(Some(Self { client, pid, pins, since, legacy }))
+        Ok(Some(Self { client, pid, since, left }))
     }
 
     /// Whether it uses the same pins, as far as it says; to be asked before anything is attached.
@@ -167,7 +163,7 @@ impl Predecessor {
     /// # Errors
     /// When it uses others.
     pub(crate) fn shares(&self, pins: &Path) -> Result<(), HandoverError> {
-        match &self.pins {
+        match &self.left.pins {
             Some(theirs) if theirs != pins => Err(HandoverError::OtherPins {
                 pid: self.pid,
                 theirs: theirs.clone(),

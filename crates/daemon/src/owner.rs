@@ -13,6 +13,7 @@ use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use tidegate_api::protocol::Handover;
 use tidegate_control::Mode as ControlMode;
 use tidegate_model::intent::{Config, ControlledResource, Intent, Mode, Refusal, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
@@ -53,33 +54,6 @@ const SOURCES_URGENT: Nanos = Nanos::from_millis(250);
 /// controller does not shed yet: it needs a while to see what its predecessor saw.
 const INHERIT: Nanos = Nanos::from_secs(3);
 
-/// What a predecessor leaves.
-#[derive(Clone, Debug, Default)]
-pub struct Legacy {
-    /// Number of the limits in force.
-    pub generation: u64,
-    /// What was decided last, by service.
-    pub limits: BTreeMap<String, ServiceLimits>,
-    /// Modes that were set by command and not by the file, by service.
-    pub modes: BTreeMap<String, Mode>,
-}
-
-impl Legacy {
-    /// The configuration with the modes that an operator had set: a take-over is no reload.
-    #[must_use]
-    pub fn keep_modes(&self, mut config: Config) -> Config {
-        for service in &mut config.services {
-            let set = self.modes.get(&service.name).copied();
-            if let Some(mode) = set.filter(|mode| *mode != service.mode) {
-                let (set, file) = (mode.name(), service.mode.name());
-                tracing::warn!(service = service.name, set, file, "keeps the mode that was set");
-                service.mode = mode;
-            }
-        }
-        config
-    }
-}
-
 /// What an owner is made of.
 pub struct Parts {
     /// Its time.
@@ -95,7 +69,7 @@ pub struct Parts {
     /// Version of the program, for the snapshot.
     pub version: String,
     /// What the predecessor had decided, if there was one.
-    pub inherited: Option<Legacy>,
+    pub inherited: Option<Handover>,
     /// Where controllers keep what they have learned; `None`: nowhere.
     pub keeper: Option<Keeper>,
 }
@@ -155,12 +129,12 @@ impl Owner {
         let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
         let mut keeper = parts.keeper;
         let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
-        let mut legacy = parts.inherited.unwrap_or_default();
+        let mut left = parts.inherited.unwrap_or_default();
         let mut inherited = BTreeSet::new();
         for (index, (service, governor)) in
             parts.config.services.iter().zip(&mut governors).enumerate()
         {
-            let handed_over = legacy.limits.remove(&service.name);
+            let handed_over = left.limits.remove(&service.name);
             if handed_over.is_some() || restored.get(&service.name).is_some_and(|r| r.limits) {
                 inherited.insert(index);
             }
@@ -181,11 +155,11 @@ impl Owner {
             config_generation: 1,
             samples: VecDeque::new(),
             governors,
-            modes: legacy.modes,
+            modes: left.modes,
             make,
             requests: RequestWatch::default(),
             sensed: Vec::new(),
-            in_force: InForce::after(legacy.generation),
+            in_force: InForce::after(left.generation),
             astray: None,
             counted: None,
             counts: Counted::default(),
@@ -217,12 +191,17 @@ impl Owner {
         &self.intent.config
     }
 
-    /// What was decided last, by service, for a successor.
+    /// What is left to a successor; it is also to know where the pins are.
     #[must_use]
-    pub fn legacy(&self) -> Legacy {
+    pub fn handover(&self) -> Handover {
         let services = self.intent.config.services.iter().zip(&self.governors);
         let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
-        Legacy { generation: self.in_force.generation(), limits: limits.collect(), modes: self.modes.clone() }
+        Handover {
+            generation: self.in_force.generation(),
+            limits: limits.collect(),
+            modes: self.modes.clone(),
+            pins: None,
+        }
     }
 
     /// Begins to speak with the peers of the configuration.
@@ -626,6 +605,20 @@ impl Owner {
         }
         self.plane.detach()
     }
+}
+
+/// The configuration with the modes that an operator had set: a take-over is no reload.
+#[must_use]
+pub fn keep_modes(mut config: Config, modes: &BTreeMap<String, Mode>) -> Config {
+    for service in &mut config.services {
+        let set = modes.get(&service.name).copied();
+        if let Some(mode) = set.filter(|mode| *mode != service.mode) {
+            let (set, file) = (mode.name(), service.mode.name());
+            tracing::warn!(service = service.name, set, file, "keeps the mode that was set");
+            service.mode = mode;
+        }
+    }
+    config
 }
 
 /// Gives the services what is kept of them: what each got, and what was wrong.

@@ -18,7 +18,7 @@ use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::kernel::{Kernel, release_pinned};
 use crate::lock::Lock;
-use crate::owner::{Legacy, Owner, Parts};
+use crate::owner::{Owner, Parts, keep_modes};
 use crate::plane::PlaneError;
 use crate::preflight::{self, Preflight, Trees};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_api::protocol::{ApiError, ErrorKind, HandoverPhase, Reply, Request};
+use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_model::intent::{self, Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
@@ -281,7 +281,7 @@ fn build(
     mut listeners: SockDiag,
     mut predecessor: Option<&mut Predecessor>,
 ) -> Result<Started, RunError> {
-    let legacy = predecessor.as_mut().map(|old| std::mem::take(&mut old.legacy));
+    let inherited = predecessor.as_mut().map(|old| std::mem::take(&mut old.left));
     let roots = Roots::default();
     let (ssh, listed) = ssh_ports(&mut listeners, &roots.proc, Path::new("/etc"));
     if let Err(error) = listed {
@@ -291,8 +291,8 @@ fn build(
     let found = ssh_listeners(&mut listeners, &roots.proc).unwrap_or_default();
     let ssh = Ssh { ports: Vec::from_iter(ssh), listeners: found };
     let config = never_shed_ssh(config, &ssh.ports);
-    let config = match &legacy {
-        Some(legacy) => legacy.keep_modes(config),
+    let config = match &inherited {
+        Some(left) => keep_modes(config, &left.modes),
         None => config,
     };
     let plane = Kernel::start(&config)?;
@@ -320,7 +320,7 @@ fn build(
         config,
         controllers: Makers { service: controllers::make, bucket: controllers::make_bucket },
         version: options.version.clone(),
-        inherited: legacy,
+        inherited,
         keeper: Some(keeper),
     });
     Ok(Started { owner, snapshots, socket, clock, ssh, lock: None })
@@ -597,9 +597,8 @@ impl Life {
             }
         }
         let last = step? == Step::End;
-        let Legacy { generation, limits, modes } = self.owner.legacy();
-        let pins = Some(self.pins.clone());
-        Ok((Reply::Handover { generation, limits, modes, pins }, last))
+        let left = Handover { pins: Some(self.pins.clone()), ..self.owner.handover() };
+        Ok((Reply::Handover(left), last))
     }
 
     fn reload(&mut self, path: Option<PathBuf>) -> Result<Reply, ApiError> {

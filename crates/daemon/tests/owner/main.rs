@@ -8,8 +8,8 @@ mod requests;
 mod sources;
 mod world;
 
-use tidegate_api::protocol::{ErrorKind, Reply};
-use tidegate_daemon::owner::{Legacy, SAMPLES_MAX};
+use tidegate_api::protocol::{ErrorKind, Handover, Reply};
+use tidegate_daemon::owner::{SAMPLES_MAX, keep_modes};
 use tidegate_model::intent::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::Sample;
@@ -174,7 +174,7 @@ fn a_service_that_is_put_first_resets_none_of_those_below() {
     world.owner.reload(&file(&dir, &two), &registry(), &Ok).unwrap();
     let names: Vec<_> = world.owner.config().services.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(names, ["blog", "shop"]);
-    let limits = &world.owner.legacy().limits;
+    let limits = &world.owner.handover().limits;
     assert_eq!(limits["shop"].rate.map(Rate::get), Some(500.0), "its limit stays");
     assert_eq!(limits["blog"].rate, None);
 }
@@ -227,7 +227,7 @@ fn a_mode_is_changed_in_the_dataplane_and_a_wrong_name_is_explained() {
     world.memory.lock().unwrap().refuse_shadow = true;
     assert!(world.owner.set_mode("shop", Mode::Enforce).is_err());
     assert_eq!(world.memory.lock().unwrap().shadows[1..], [(0, false), (0, true)], "put back");
-    assert_eq!(world.owner.legacy().modes, [("shop".into(), Mode::Shadow)].into());
+    assert_eq!(world.owner.handover().modes, [("shop".into(), Mode::Shadow)].into());
     assert_eq!(world.owner.config().services[0].mode, Mode::Shadow, "nothing changed");
 }
 
@@ -235,14 +235,14 @@ fn a_mode_is_changed_in_the_dataplane_and_a_wrong_name_is_explained() {
 fn a_mode_that_was_set_survives_a_take_over_and_ends_with_a_reload() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = World::new(ONE);
-    assert_eq!(world.owner.legacy().modes, [].into(), "what the file says is not handed over");
+    assert_eq!(world.owner.handover().modes, [].into(), "what the file says is not handed over");
     world.owner.set_mode("shop", Mode::Shadow).unwrap();
-    let legacy = world.owner.legacy();
-    assert_eq!(legacy.keep_modes(config(ONE)).services[0].mode, Mode::Shadow);
-    let mut next = World::with(ONE, Some(legacy), FakePlane::default());
-    assert_eq!(next.owner.legacy().modes.len(), 1, "and the take-over after that");
+    let left = world.owner.handover();
+    assert_eq!(keep_modes(config(ONE), &left.modes).services[0].mode, Mode::Shadow);
+    let mut next = World::with(ONE, Some(left), FakePlane::default());
+    assert_eq!(next.owner.handover().modes.len(), 1, "and the take-over after that");
     next.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
-    assert_eq!(next.owner.legacy().modes, [].into(), "the file wins");
+    assert_eq!(next.owner.handover().modes, [].into(), "the file wins");
     assert_eq!(next.owner.config().services[0].mode, Mode::Enforce);
 }
 
@@ -287,18 +287,18 @@ fn a_controller_that_panics_releases_its_service_only() {
 fn what_a_predecessor_decided_holds_until_there_is_an_own_opinion() {
     let rate =
         |rate: f64| ServiceLimits { rate: Some(Rate::per_second(rate)), ..Default::default() };
-    let legacy = || Legacy {
+    let left = || Handover {
         generation: 41,
         limits: [("shop".into(), rate(77.0))].into(),
-        ..Legacy::default()
+        ..Handover::default()
     };
-    let mut world = World::with(ONE, Some(legacy()), FakePlane::default());
+    let mut world = World::with(ONE, Some(left()), FakePlane::default());
     world.tick(Some(0));
     assert_eq!((world.rate(), world.generations()), (Some(77.0), vec![42]));
     world.tick(Some(2000));
     assert_eq!(world.rate(), Some(2000.0), "the new controller sheds: its word counts");
 
-    let mut world = World::with(ONE, Some(legacy()), FakePlane::default());
+    let mut world = World::with(ONE, Some(left()), FakePlane::default());
     for _ in 0..29 {
         world.tick(Some(0));
     }

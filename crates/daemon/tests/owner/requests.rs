@@ -2,7 +2,7 @@
 //! Header rules in the owner's hands: limits of buckets, reloads, modes, warnings.
 
 use crate::world::*;
-use tidegate_daemon::owner::Legacy;
+use tidegate_api::protocol::Handover;
 use tidegate_daemon::plane::RequestCounts;
 use tidegate_model::intent::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
@@ -68,7 +68,7 @@ fn a_reload_keeps_the_buckets_that_stay_and_makes_the_others_anew() {
         )
         .replace("rules: [", "rules: [{path: /c, bucket: c}, ");
     world.owner.reload(&file(&dir, &text), &registry(), &Ok).unwrap();
-    let limits = &world.owner.legacy().limits["shop"];
+    let limits = &world.owner.handover().limits["shop"];
     let kept: Vec<_> = limits.buckets.iter().map(|b| b.rate.map(Rate::get)).collect();
     assert_eq!(kept, [Some(501.0), None, None], "until the next tick");
     world.tick(Some(50));
@@ -87,8 +87,8 @@ fn a_take_over_inherits_the_limits_of_buckets_where_they_are_as_many() {
         (vec![bucket(7.0)], [Some(50.0), Some(51.0)]),
     ] {
         let limits = ServiceLimits { buckets: inherited, ..ServiceLimits::default() };
-        let legacy = Legacy { limits: [("shop".into(), limits)].into(), ..Legacy::default() };
-        let mut world = World::with(RULES, Some(legacy), FakePlane::default());
+        let left = Handover { limits: [("shop".into(), limits)].into(), ..Handover::default() };
+        let mut world = World::with(RULES, Some(left), FakePlane::default());
         world.tick(Some(50));
         assert_eq!(world.bucket_rates(), wanted, "until the new daemon has an own opinion");
     }

@@ -3,7 +3,7 @@
 
 use super::world::*;
 use std::sync::atomic::Ordering;
-use tidegate_daemon::owner::Legacy;
+use tidegate_api::protocol::Handover;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::sources::SourceUse;
 
@@ -108,8 +108,8 @@ fn the_table_is_read_once_a_second_and_more_often_in_need() {
 #[test]
 fn a_take_over_keeps_the_limit_for_as_long_as_it_may_be_needed() {
     let limits = ServiceLimits { source_max: Some(3), ..ServiceLimits::default() };
-    let legacy = Legacy { limits: [("shop".into(), limits)].into(), ..Legacy::default() };
-    let mut world = World::with(ONE, Some(legacy), FakePlane::default());
+    let left = Handover { limits: [("shop".into(), limits)].into(), ..Handover::default() };
+    let mut world = World::with(ONE, Some(left), FakePlane::default());
     world.memory.lock().unwrap().silent = Some(0);
     (0..590).for_each(|_| drop(world.tick(Some(50))));
     assert_eq!(written(&world), [Some(3)], "while it works there is no cause to see");

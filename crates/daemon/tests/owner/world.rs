@@ -5,10 +5,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use tidegate_api::protocol::Handover;
 use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
-use tidegate_daemon::owner::{Legacy, Owner, Parts};
+use tidegate_daemon::owner::{Owner, Parts};
 use tidegate_daemon::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Senses};
 use tidegate_daemon::state::Keeper;
 use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
@@ -398,13 +399,13 @@ impl World {
         Self::with(text, None, FakePlane::default())
     }
 
-    pub(crate) fn with(text: &str, inherited: Option<Legacy>, plane: FakePlane) -> Self {
+    pub(crate) fn with(text: &str, inherited: Option<Handover>, plane: FakePlane) -> Self {
         Self::with_keeper(text, inherited, plane, None)
     }
 
     pub(crate) fn with_keeper(
         text: &str,
-        inherited: Option<Legacy>,
+        inherited: Option<Handover>,
         plane: FakePlane,
         keeper: Option<Keeper>,
     ) -> Self {

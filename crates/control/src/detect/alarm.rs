@@ -39,6 +39,18 @@ pub enum Cause {
 impl Cause {
     const ALL: [Self; 5] = [Self::Limited, Self::Growth, Self::Queue, Self::Busy, Self::Losses];
 
+    /// For people.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Limited => "the limit in flight refuses, and the CPU is used up",
+            Self::Growth => "more comes than completes, and too much is in flight",
+            Self::Queue => "more comes than completes, and it stands in the accept queue",
+            Self::Busy => "far too much is in flight, and the CPU has been used up for long",
+            Self::Losses => "clients leave without a response",
+        }
+    }
+
     /// Whether a tick shows it.
     fn is_shown(self, evidence: &Evidence) -> bool {
         let Evidence { excess, cpu, queue, unbalanced, losing, stands, .. } = *evidence;

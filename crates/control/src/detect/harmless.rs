@@ -236,5 +236,9 @@ pub(crate) mod tests {
             controller.tick(&signals, Mode::Enforce).why.shedding
         });
         assert!(sheds.is_some_and(|ticks| ticks <= 8), "{sheds:?}");
+        let why = controller.last.why.text;
+        assert!(
+            why.ends_with("begun because more comes than completes, and too much is in flight")
+        );
     }
 }

@@ -25,7 +25,7 @@
 //! freeze the limits, lost ones lift them. In shadow nothing is shed: then the rate is the measured
 //! completion rate, and no ceiling is set.
 
-use crate::detect::{Calm, Detector, Load, Overload, QUEUE_MAX, TAU_SECONDS_MIN, is_gap};
+use crate::detect::{Calm, Cause, Detector, Load, Overload, QUEUE_MAX, TAU_SECONDS_MIN, is_gap};
 use crate::{Beside, Controller, Decision, Mode, bounded, period_s};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{Low, Pending, ServiceLimits, Why};
@@ -141,13 +141,14 @@ impl DefaultController {
         let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {:.0} in flight, \
-             target {:.0} (baseline {:.1} ms), rate {rate}{}",
+             target {:.0} (baseline {:.1} ms), rate {rate}{}; begun because {}",
             overload.capacity,
             overload.each,
             overload.in_flight,
             overload.target,
             overload.baseline_s * 1e3,
             if overload.only_repeated() { ", only repeated SYNs are too many" } else { "" },
+            overload.cause.map_or("a process before has seen it", Cause::text),
         );
         let alarmed = overload.evidence.clone();
         ServiceLimits {

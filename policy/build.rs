@@ -9,6 +9,8 @@ use std::{env, fs};
 struct Row {
     number: u32,
     name: String,
+    /// What stands between name and texts.
+    words: Vec<String>,
     texts: Vec<String>,
 }
 
@@ -32,6 +34,7 @@ fn main() {
     write_enum(&out, ("policies.rs", "Policy", about), &policies, |row| {
         (row.name.clone(), row.name.clone(), row.texts[0].clone())
     });
+    write_words(&out, &policies);
     let reasons = rows("reasons.def", "TG_REASON(");
     let about = "The reasons for a verdict, from reasons.def.";
     write_enum(&out, ("reasons.rs", "Reason", about), &reasons, |row| {
@@ -46,10 +49,12 @@ fn rows(file: &str, call: &str) -> Vec<Row> {
 
 fn row(line: &str) -> Row {
     let (number, rest) = line.split_once(',').expect("TG_…(number, …");
-    let (name, _) = rest.split_once(',').expect("TG_…(number, NAME, …");
+    let (name, rest) = rest.split_once(',').expect("TG_…(number, NAME, …");
+    let words = rest.split(',').map(str::trim).take_while(|word| !word.starts_with('"'));
     Row {
         number: number.trim().parse().expect("a number"),
         name: name.trim().to_string(),
+        words: words.map(str::to_string).collect(),
         texts: line.split('"').skip(1).step_by(2).map(str::to_string).collect(),
     }
 }
@@ -82,6 +87,29 @@ fn write_enum(
          #[must_use]\npub const fn text(self) -> &'static str {{ match self {{ {texts} }} }}\n}}\n"
     );
     fs::write(Path::new(out).join(file), source).expect("OUT_DIR is writable");
+}
+
+/// Writes what the register says of each policy beside its name.
+fn write_words(out: &str, policies: &[Row]) {
+    let (mut serves, mut remembers) = (String::new(), String::new());
+    for row in policies {
+        let [events, key] = row.words.as_slice() else {
+            panic!("TG_POLICY(…, SERVES, KEY, …)")
+        };
+        let known = ["SYN", "ANY"].contains(&events.as_str())
+            && ["NONE", "ATTEMPT"].contains(&key.as_str());
+        assert!(known, "policies.def: {events}, {key}");
+        let variant = camel(&row.name);
+        let _ = writeln!(serves, "Self::{variant} => {},", events == "ANY");
+        let _ = writeln!(remembers, "Self::{variant} => {},", key == "ATTEMPT");
+    }
+    let source = format!(
+        "impl Policy {{\n/// Whether it may be asked about requests, beside new connections.\n\
+         #[must_use]\npub const fn serves_requests(self) -> bool {{ match self {{ {serves} }} }}\n\
+         /// Whether the event's key has to be the same for all copies of one SYN, and for no other.\n\
+         #[must_use]\npub const fn recognises_copies(self) -> bool {{ match self {{ {remembers} }} }}\n}}\n"
+    );
+    fs::write(Path::new(out).join("policy_words.rs"), source).expect("OUT_DIR is writable");
 }
 
 fn camel(snake: &str) -> String {

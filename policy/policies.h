@@ -12,11 +12,8 @@
 #include "algo/abacus_learned.h"
 #include "algo/fresh_first.h"
 #include "algo/token_bucket.h"
-#include "chain/in_flight.h"
-#include "chain/min_rate.h"
-#include "chain/senders.h"
 
-#define TG_POLICY(number, name, text) TG_POLICY_##name = number,
+#define TG_POLICY(number, name, serves, key, text) TG_POLICY_##name = number,
 enum tg_policy {
 #include "policies.def"
 };
@@ -27,7 +24,7 @@ struct tg_params {
 	tg_u32 policy;	/* enum tg_policy */
 	tg_u32 pad;
 	union {
-#define TG_POLICY(number, name, text) struct tg_##name##_params name;
+#define TG_POLICY(number, name, serves, key, text) struct tg_##name##_params name;
 #include "policies.def"
 #undef TG_POLICY
 	} u;
@@ -36,12 +33,12 @@ TG_ASSERT(sizeof(struct tg_params) == 144);
 
 struct tg_state {
 	union {
-#define TG_POLICY(number, name, text) struct tg_##name##_stats name;
+#define TG_POLICY(number, name, serves, key, text) struct tg_##name##_stats name;
 #include "policies.def"
 #undef TG_POLICY
 	} stats;
 	union {
-#define TG_POLICY(number, name, text) struct tg_##name##_state name;
+#define TG_POLICY(number, name, serves, key, text) struct tg_##name##_state name;
 #include "policies.def"
 #undef TG_POLICY
 	} u;
@@ -53,10 +50,46 @@ TG_INLINE struct tg_verdict tg_policy_admit(const struct tg_params *p,
 					    const struct tg_event *e)
 {
 	switch (p->policy) {
-#define TG_POLICY(number, name, text)				\
+#define TG_POLICY(number, name, serves, key, text)		\
 	case number:						\
 		return tg_##name##_admit(&p->u.name, &s->u.name,	\
 					 &s->stats.name, e);
+#include "policies.def"
+#undef TG_POLICY
+	}
+	return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+}
+
+/* Of the policies in the register, those that serve requests. */
+#define TG_FOR_REQUESTS_SYN(row)
+#define TG_FOR_REQUESTS_ANY(row) row
+
+/* The memory for requests: of no policy that serves new connections only. */
+struct tg_request_state {
+	union {
+#define TG_POLICY(number, name, serves, key, text)		\
+	TG_FOR_REQUESTS_##serves(struct tg_##name##_stats name;)
+#include "policies.def"
+#undef TG_POLICY
+	} stats;
+	union {
+#define TG_POLICY(number, name, serves, key, text)		\
+	TG_FOR_REQUESTS_##serves(struct tg_##name##_state name;)
+#include "policies.def"
+#undef TG_POLICY
+	} u;
+};
+
+/* A policy that does not serve requests is none: they are admitted. */
+TG_INLINE struct tg_verdict tg_policy_admit_request(const struct tg_params *p,
+						    struct tg_request_state *s,
+						    const struct tg_event *e)
+{
+	switch (p->policy) {
+#define TG_POLICY(number, name, serves, key, text)			\
+	TG_FOR_REQUESTS_##serves(case number:				\
+		return tg_##name##_admit(&p->u.name, &s->u.name,	\
+					 &s->stats.name, e);)
 #include "policies.def"
 #undef TG_POLICY
 	}

@@ -131,24 +131,6 @@ struct tg_answer_text {
 	__u8 text[TG_ANSWER_BYTES_MAX];
 };
 
-/* Three kinds of request share a bucket, in the order of who is refused last. */
-#define TG_RANK_PROTECTED 0
-#define TG_RANK_NEW 1		/* any other: first requests of connections, and
-				 * later ones where the rule does not close */
-#define TG_RANK_PERSISTENT 2	/* later request, where the rule closes */
-#define TG_RANKS 3
-
-#define TG_BUCKET_SHADOW 1	/* computed and counted, not executed */
-
-/* What the control loop set for one bucket. */
-struct tg_bucket_limits {
-	__u32 flags;
-	__u32 pad[3];
-	struct tg_bucket_params bucket;	/* rate 0: no limit */
-	__u64 reserve[TG_RANKS];	/* picotokens, not falling */
-};
-TG_ASSERT(sizeof(struct tg_bucket_limits) == 64);
-
 /*
  * All limits of a tick, in rows of one map: services, then buckets, then the number of
  * the tick. They are swapped whole: each look-up reads one generation, and once a swap has
@@ -160,17 +142,9 @@ TG_ASSERT(sizeof(struct tg_bucket_limits) == 64);
 
 union tg_limits_row {
 	struct tg_limits service;
-	struct tg_bucket_limits bucket;
+	struct tg_request_limits bucket;
 	__u64 generation;
 };
-
-struct tg_bucket_locked {
-	struct bpf_spin_lock lock;
-	__u32 pad;
-	struct tg_bucket bucket;
-	__u64 pad2[5];
-};
-TG_ASSERT(sizeof(struct tg_bucket_locked) == 64);
 
 /* Where the request of a connection stands. */
 #define TG_CONN_IDLE 0		/* the answer is complete: may be judged */

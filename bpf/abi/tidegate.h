@@ -11,9 +11,15 @@
 #ifndef TG_ABI_H
 #define TG_ABI_H
 
-#include "../../policy/policies.h"
+/* A policy's state is under the kernel's lock. */
+#define TG_LOCK_TYPE struct bpf_spin_lock
+#define TG_LOCK(lock) bpf_spin_lock(lock)
+#define TG_UNLOCK(lock) bpf_spin_unlock(lock)
 
-#define TG_ABI_VERSION 12
+#include "../../policy/chain/chain.h"
+#include "../../policy/chain/request.h"
+
+#define TG_ABI_VERSION 13
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -39,11 +45,6 @@ struct tg_control {
 struct tg_lease {
 	__u64 heartbeat_ns;	/* bpf_ktime_get_ns; 0: never */
 };
-
-#define TG_LEASE_HOLD_NS (3 * TG_NS_PER_S)	/* limits hold */
-/* A heartbeat further ahead of the clock is none: nothing of ours wrote it. */
-#define TG_LEASE_AHEAD_NS (1 * TG_NS_PER_S)
-#define TG_LEASE_END_NS (10 * TG_NS_PER_S)	/* then everything passes */
 
 #define TG_TABLE_NEVER 1	/* there are never-shed prefixes */
 #define TG_TABLE_ORIGINS 2	/* tg_origins knows all about IPv4 */
@@ -142,31 +143,6 @@ struct tg_origins {
 	__u16 block[TG_ORIGIN_BLOCKS][256];
 	struct tg_origin row[TG_ORIGIN_ROWS];
 };
-
-#define TG_LIMITS_SHADOW 1	/* computed and counted, not executed */
-#define TG_LIMITS_REJECT 2	/* what accept-queue and waiting do */
-#define TG_LIMITS_AUTO 4	/* a reject of some sources becomes a drop */
-
-/* The limits of one service. Zero limits nothing. */
-struct tg_limits {
-	__u32 flags;
-	__u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
-	struct tg_in_flight in_flight;
-	__u32 source_max;		/* of held connections; 0: no limit */
-	__u32 min_rate_us;		/* the least rate: one in so long */
-	__u32 pad[3];
-	struct tg_params params;
-};
-TG_ASSERT(sizeof(struct tg_limits) == 192);
-
-/* Lock, counts and bucket share one cache line; what follows has its own. */
-struct tg_locked_state {
-	struct bpf_spin_lock lock;
-	__u32 tight;		/* the limit in flight; not under the lock */
-	__u64 min_rate_ns;	/* the least rate; neither */
-	struct tg_state state;
-};
-TG_ASSERT(sizeof(struct tg_locked_state) % 64 == 0);
 
 /*
  * Counters of verdicts, by service and class. Reasons to admit are 20…29, to

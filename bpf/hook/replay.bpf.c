@@ -15,14 +15,16 @@ int tg_replay(struct __sk_buff *skb)
 	struct tg_replay *ask = (void *)(long)skb->data + TG_REPLAY_AT;
 	const struct tg_limits *limits;
 	struct tg_event event;
+	struct tg_chain *chain;
 
 	if ((void *)(ask + 1) > (void *)(long)skb->data_end)
 		return 0;
-	limits = tg_limits_of(ask->service);
-	if (!limits)
+	limits = tg_host_limits(ask->service);
+	chain = tg_host_chain(ask->service);
+	if (!limits || !chain)
 		return 0;
 	event = ask->event;
-	ask->verdict = tg_limits_policy(limits, ask->service, &event);
+	ask->verdict = tg_chain_policy(limits, chain, &event);
 	ask->found = 1;
 	return 0;
 }

@@ -81,7 +81,7 @@ static __always_inline int tg_ruled(struct __sk_buff *skb,
 				    const struct tg_rule *rule,
 				    struct tg_work *w, int head)
 {
-	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
+	__u32 strength = tg_lease_now(bpf_ktime_get_ns());
 	__u32 verdict = tg_rule_verdict(rule, &w->found, w->step.first,
 					strength);
 	int action;
@@ -132,7 +132,7 @@ static __always_inline __u32 tg_unevaluated(const struct tg_work *w)
 static __always_inline __u32 tg_choose(const struct tg_visit *v,
 				       struct tg_work *w)
 {
-	__u32 strength = tg_lease_strength(bpf_ktime_get_ns());
+	__u32 strength = tg_lease_now(bpf_ktime_get_ns());
 	__u32 reason = tg_unevaluated(w), spared;
 
 	w->found.evades = reason ? tg_is_evaded(&w->found, reason) : 0;
@@ -240,7 +240,7 @@ static __always_inline int tg_remnant_holds(const struct tg_visit *v,
 {
 	__u64 now_ns = bpf_ktime_get_ns();
 
-	return !v->view.released && tg_lease_strength(now_ns) &&
+	return !v->view.released && tg_lease_now(now_ns) &&
 	       tg_elapsed_ns(now_ns, READ_ONCE(conn->seen_ns)) <=
 		       TG_CONN_REFUSED_EXPIRE_NS;
 }

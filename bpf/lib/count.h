@@ -40,10 +40,9 @@ tg_count_verdict(__u32 service, __u32 class, struct tg_verdict v, int shadow)
 }
 
 /* How much came, and what became of it. What is late came before. */
-static __always_inline void tg_count_work(__u32 service, struct tg_verdict v,
-					  int late)
+static __always_inline void tg_count_work(const struct tg_ask *ask, int late)
 {
-	struct tg_totals *totals = tg_at(&tg_totals, service);
+	struct tg_totals *totals = tg_at(&tg_totals, ask->service);
 
 	if (!totals)
 		return;
@@ -52,11 +51,10 @@ static __always_inline void tg_count_work(__u32 service, struct tg_verdict v,
 		return;
 	}
 	totals->offered++;
-	totals->repeated += v.repeated;
-	if (v.kind == TG_ADMIT)
-		totals->admitted++;
-	else
-		totals->refused++;
+	totals->repeated += ask->verdict.repeated;
+	/* in shadow both: it would have been refused, and went to the server */
+	totals->admitted += tg_chain_passes(ask);
+	totals->refused += ask->verdict.kind != TG_ADMIT;
 }
 
 /* The arithmetic of crates/model/src/totals.rs: 8 buckets an octave. */

@@ -56,6 +56,7 @@ struct tg_case {
 	struct tg_ask ask;
 	struct tg_class_view view;
 	__u64 fingerprint;	/* of the connection, as in lib/flow.h */
+	__u64 source;		/* key of the source (lib/source.h) */
 	__u32 ifindex;
 	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
@@ -76,42 +77,44 @@ static __always_inline int tg_answer_allowed(const struct tg_case *c)
 	return tg_answer_token(&table->answers, TG_ANSWERS_ALL,
 			       c->ask.event.now_ns) ||
 	       tg_answer_proved(&table->answers_proved, c->ask.service,
-				c->ask.source, c->ask.event.now_ns);
+				c->source, c->ask.event.now_ns);
 }
 
-/* A reject that cannot or may not be answered becomes a drop. */
-static __always_inline void tg_settle(void *ctx, struct tg_case *c,
-				      const struct tg_packet *p,
-				      struct tg_verdict *v)
+/* Makes room for the answer to a reject; the reason why there is none, or zero. */
+static __always_inline __u8 tg_answer_make(void *ctx, struct tg_case *c,
+					   const struct tg_packet *p)
 {
+	if (!tg_answer_possible(p, c->ifindex))
+		return TG_REASON_ANSWER_IMPOSSIBLE;
+	if (!tg_answer_allowed(c))
+		return TG_REASON_ANSWER_CAP;
+	c->refusal = tg_answer_room(ctx, p);
+	return c->refusal == TG_ACTION_DROP ? TG_REASON_ANSWER_IMPOSSIBLE : 0;
+}
+
+/* From what was decided to what is done. */
+static __always_inline void tg_carry_out(void *ctx, struct tg_case *c,
+					 const struct tg_packet *p)
+{
+	struct tg_ask *ask = &c->ask;
+	__u8 silent;
+
+	tg_chain_execute(ask, tg_chain_asks_single(ask) ?
+				      tg_source_single(c->source) : 1,
+			 0, c->strength, tg_lease_dice(c->strength));
 	c->refusal = TG_ACTION_DROP;
-	if (v->kind != TG_REJECT)
+	if (!tg_chain_replies(ask))
 		return;
-	if (!tg_answer_possible(p, c->ifindex)) {
-		v->kind = TG_DROP;
-		v->reason = TG_REASON_ANSWER_IMPOSSIBLE;
-	} else if (!tg_answer_allowed(c)) {
-		v->kind = TG_DROP;
-		v->reason = TG_REASON_ANSWER_CAP;
-	} else {
-		c->refusal = tg_answer_room(ctx, p);
-		if (c->refusal == TG_ACTION_DROP) {
-			v->kind = TG_DROP;
-			v->reason = TG_REASON_ANSWER_IMPOSSIBLE;
-		}
-	}
-}
-
-/* 1: the refusal is only computed. */
-static __always_inline int tg_is_shadow(const struct tg_case *c)
-{
-	return c->ask.flags & TG_LIMITS_SHADOW || tg_lease_spares(c->strength);
+	silent = tg_answer_make(ctx, c, p);
+	if (silent)
+		tg_chain_silent(ask, silent);
 }
 
 static __always_inline void tg_tell(const struct tg_case *c,
-				    const struct tg_packet *p,
-				    struct tg_verdict v, int shadow)
+				    const struct tg_packet *p)
 {
+	struct tg_verdict v = c->ask.verdict;
+	int shadow = c->ask.execution != TG_EXECUTED;
 	__u32 every = v.kind == TG_ADMIT ? c->view.table->sample_admitted :
 					   c->view.table->sample_refused;
 	struct tg_emit e = {
@@ -125,7 +128,7 @@ static __always_inline void tg_tell(const struct tg_case *c,
 	};
 
 	tg_count_verdict(c->service, c->class, v, shadow);
-	tg_count_work(c->service, v, c->late);
+	tg_count_work(&c->ask, c->late);
 	/* Not the bits that the policy decided by. */
 	if (tg_emit_chosen(every, c->ask.event.random ^ (__u32)c->ask.event.key))
 		tg_emit(p, &c->ask.queue, &e);
@@ -146,34 +149,20 @@ static __always_inline void tg_note_syn(const struct tg_packet *p,
 static __always_inline enum tg_action
 tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 {
-	struct tg_verdict v;
-	int shadow = 0;
-
 	if (c->late) {
 		if (tg_late_verdict(&c->ask))
 			return tg_pass(TG_REASON_NOT_NEW);
-	} else if (tg_limits_ask(&c->ask)) {
+	} else if (tg_limits_ask(&c->ask, c->source)) {
 		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
-	v = c->ask.verdict;
-	if (v.kind == TG_DELAY)		/* a SYN cannot be delayed here */
-		v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
-	/* a RST may make a proxy take its server for dead */
-	if (v.kind == TG_REJECT && c->ask.flags & TG_LIMITS_AUTO &&
-	    !tg_source_single(c->ask.source))
-		v.kind = TG_DROP;
-	if (v.kind != TG_ADMIT) {
-		shadow = tg_is_shadow(c);
-		if (!shadow)
-			tg_settle(ctx, c, p, &v);
-	}
-	tg_tell(c, p, v, shadow);
-	if (v.kind == TG_ADMIT || shadow) {
+	tg_carry_out(ctx, c, p);
+	tg_tell(c, p);
+	if (tg_chain_passes(&c->ask)) {
 		tg_note_syn(p, c);
 		return TG_ACTION_PASS;
 	}
-	if (c->late && v.kind == TG_REJECT)
+	if (c->late && c->ask.verdict.kind == TG_REJECT)
 		tg_late_over(c->fingerprint);
 	return c->refusal;
 }
@@ -194,7 +183,7 @@ static __always_inline int tg_prepare(struct tg_case *c,
 	c->ask.service = c->service;
 	c->ask.waiting = READ_ONCE(gauges->waiting);
 	c->ask.silent = READ_ONCE(gauges->silent);
-	c->ask.source = tg_source_key(p, service->gauge);
+	c->source = tg_source_key(p, service->gauge);
 	c->ask.event.priority =
 		service->priority[c->class & (TG_CLASSES_MAX - 1)] &
 		(TG_PRIORITIES - 1);
@@ -216,7 +205,7 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	c->fingerprint = tg_hash_flow(p, 0);
 	if (!c->late) {
 		tg_flow_fetch(c->fingerprint);
-		tg_limits_fetch(c->service, c->ask.event.key);
+		tg_chain_fetch(c->service, c->ask.event.key);
 	}
 	unprepared = tg_prepare(c, p);
 	if (!c->late) {
@@ -229,12 +218,9 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		if (reason)
 			return tg_pass(reason);
 	}
-	c->strength = tg_lease_strength(c->ask.event.now_ns);
-	if (c->view.released)
-		reason = TG_REASON_RELEASED;
-	else if (!c->strength)
-		reason = TG_REASON_LEASE_EXPIRED;
-	else
+	c->strength = tg_lease_now(c->ask.event.now_ns);
+	reason = tg_lease_passes(c->view.released, c->strength);
+	if (!reason)
 		reason = unprepared;
 	if (reason) {
 		tg_note_syn(p, c);

@@ -31,7 +31,7 @@
 /* 1: the accept queue of the service is limited. */
 static __always_inline int tg_late_limited(__u32 service)
 {
-	const struct tg_limits *limits = tg_limits_of(service);
+	const struct tg_limits *limits = tg_host_limits(service);
 
 	return limits && limits->accept_queue_max_q10;
 }
@@ -153,15 +153,9 @@ __noinline int tg_late_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
 /* What is said of it; -1: its service is not limited any more. */
 static __always_inline int tg_late_verdict(struct tg_ask *ask)
 {
-	const struct tg_limits *limits = tg_limits_of(ask->service);
+	const struct tg_limits *limits = tg_host_limits(ask->service);
 
-	if (!limits || !limits->accept_queue_max_q10)
-		return -1;
-	ask->flags = limits->flags;
-	ask->verdict = tg_verdict(limits->flags & TG_LIMITS_REJECT ?
-				  TG_REJECT : TG_DROP, TG_REASON_LATE);
-	ask->verdict.repeated = 1;
-	return 0;
+	return limits && tg_chain_late(limits, ask) ? 0 : -1;
 }
 
 /* Its client was told: it is over. Not static, as above. */

@@ -84,7 +84,7 @@ struct {
 	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, TG_SERVICES_MAX);
 	__type(key, __u32);
-	__type(value, struct tg_locked_state);
+	__type(value, struct tg_chain);
 } tg_states SEC(".maps");
 
 struct {

@@ -36,11 +36,4 @@ static __always_inline int tg_is_syn(const struct tg_packet *p)
 			    TG_TCP_FIN)) == TG_TCP_SYN;
 }
 
-/* The accept queue of the listener that a packet goes to (lib/queue.h). */
-struct tg_queue {
-	__u32 length;
-	__u32 limit;
-	__u32 known;	/* 1: there is a listener, and it was read */
-};
-
 #endif

@@ -168,9 +168,7 @@ static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 	if (tg_never_shed(&v->view, &v->p, v->listen,
 			  tg_origin(&v->view, &v->p)))
 		return TG_UNJUDGED_NEVER_SHED;
-	if (v->view.released)
-		return TG_UNJUDGED_RELEASED;
-	return strength ? TG_UNJUDGED_NONE : TG_UNJUDGED_LEASE_EXPIRED;
+	return tg_lease_passes(v->view.released, strength);
 }
 
 #define TG_EVADED(name) (1U << TG_UNJUDGED_##name)
@@ -202,29 +200,38 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 	return rule ? *rule & (TG_RULES_MAX - 1) : 0;
 }
 
-/* Asks a bucket for a token; 1: it has none for this rank. */
-static __always_inline int tg_bucket_refuses(__u32 bucket, __u32 rank,
-					     __u64 now_ns, __u32 *flags)
+/*
+ * What the bucket of a rule says to a request of this rank: TG_RULE_ADMITTED, or how it
+ * is refused. It admits where a look-up fails.
+ */
+static __always_inline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank,
+					       __u32 strength)
 {
-	const struct tg_bucket_limits *limits =
+	const struct tg_request_limits *limits =
 		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
-	struct tg_bucket_locked *state = tg_at(&tg_buckets, bucket);
+	struct tg_request_chain *chain = tg_at(&tg_buckets, bucket);
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
-	int taken = 1;
+	struct tg_event event = { .now_ns = bpf_ktime_get_ns(),
+				  .priority = rank };
+	struct tg_verdict v;
 
-	if (!limits || !state || rank >= TG_RANKS)
-		return 0;
-	*flags = limits->flags;
-	if (limits->bucket.rate_milli) {
-		bpf_spin_lock(&state->lock);
-		tg_bucket_refill(&limits->bucket, &state->bucket, now_ns);
-		taken = tg_bucket_take(&limits->bucket, &state->bucket,
-				       limits->reserve[rank]);
-		bpf_spin_unlock(&state->lock);
-	}
+	if (!limits || !chain || rank >= TG_RANKS)
+		return TG_RULE_ADMITTED;
+	event.random = bpf_get_prandom_u32();
+	v = tg_request_decide(limits, chain, &event);
 	if (totals)
 		totals->offered[rank]++;
-	return !taken;
+	if (v.kind == TG_ADMIT)
+		return TG_RULE_ADMITTED;
+	switch (tg_request_execution(limits, strength,
+				     tg_lease_dice(strength))) {
+	case TG_SHADOWED:
+		return TG_RULE_SHADOWED;
+	case TG_SPARED:
+		return TG_RULE_LEASE;
+	default:
+		return TG_RULE_REFUSED;
+	}
 }
 
 /*
@@ -246,15 +253,6 @@ static __always_inline void tg_count_refused(const struct tg_rule *rule,
 		totals->refused_first++;
 }
 
-static __always_inline __u32 tg_rank(const struct tg_rule *rule,
-				     const struct tg_found *found, int first)
-{
-	if (found->asked.protected)
-		return TG_RANK_PROTECTED;
-	return !first && rule->flags & TG_RULE_CLOSE ? TG_RANK_PERSISTENT :
-						       TG_RANK_NEW;
-}
-
 /*
  * What the rule of a request says: admitted, or how it is refused; the rank that
  * it has goes into `found`.
@@ -263,16 +261,11 @@ static __always_inline __u32 tg_rule_verdict(const struct tg_rule *rule,
 					     struct tg_found *found, int first,
 					     __u32 strength)
 {
-	__u64 now_ns = bpf_ktime_get_ns();
-	__u32 flags = 0;
-
-	found->rank = tg_rank(rule, found, first);
-	if (rule->bucket >= TG_RULE_BUCKETS_MAX ||
-	    !tg_bucket_refuses(rule->bucket, found->rank, now_ns, &flags))
+	found->rank = tg_request_rank(found->asked.protected, first,
+				      rule->flags & TG_RULE_CLOSE);
+	if (rule->bucket >= TG_RULE_BUCKETS_MAX)
 		return TG_RULE_ADMITTED;
-	if (flags & TG_BUCKET_SHADOW)
-		return TG_RULE_SHADOWED;
-	return tg_lease_spares(strength) ? TG_RULE_LEASE : TG_RULE_REFUSED;
+	return tg_bucket_verdict(rule->bucket, found->rank, strength);
 }
 
 /*

@@ -59,7 +59,7 @@ struct {
 	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, TG_RULE_BUCKETS_MAX);
 	__type(key, __u32);
-	__type(value, struct tg_bucket_locked);
+	__type(value, struct tg_request_chain);
 } tg_buckets SEC(".maps");
 
 struct {

@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 13;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -33,9 +33,6 @@ pub(crate) const KEYS: usize = 6;
 pub(crate) const SERVICE_PREFIXES: u8 = 1;
 pub(crate) const SERVICE_DSCP: u8 = 2;
 pub(crate) const LISTEN_NEVER: u8 = 1;
-pub(crate) const LIMITS_SHADOW: u32 = 1;
-pub(crate) const LIMITS_REJECT: u32 = 2;
-pub(crate) const LIMITS_AUTO: u32 = 4;
 pub(crate) const PREFIX_BITS: u32 = 16;
 pub(crate) const REASONS_MAX: usize = 48;
 pub(crate) const REASON_FIRST: usize = 20;
@@ -68,10 +65,8 @@ pub(crate) const SOURCE_OPEN_BITS: u32 = 24;
 pub(crate) const SOURCE_OPEN: u64 = (1 << SOURCE_OPEN_BITS) - 1;
 /// Of what a gauge's listeners send before a response (`struct tg_flights`).
 pub(crate) const FLIGHTS_SIZE: usize = 32;
-/// Bytes of `struct tg_locked_state` before the state of the policy.
+/// Bytes of `struct tg_chain` before the state of the policy.
 pub(crate) const STATE_AT: usize = 16;
-/// Bytes of `struct tg_limits`.
-pub(crate) const LIMITS_SIZE: usize = 48 + 144;
 
 /// Plain data that the kernel shares.
 ///
@@ -144,11 +139,6 @@ plain! {
     struct Door { addr: [u8; 16], listen: ListenValue, any: u8, more: u8, pad: [u8; 2] } = 24;
     /// Key of a prefix.
     struct PrefixKey { bits: u32, slot: u8, service: u8, addr: [u8; 16], pad: [u8; 2] } = 24;
-    /// Head of `struct tg_limits`; the policy's parameters follow.
-    struct LimitsHead {
-        flags: u32, accept_queue_max_q10: u32, in_flight: [u32; 5],
-        source_max: u32, min_rate_us: u32, pad: [u32; 3],
-    } = 48;
     /// Totals of a service on one CPU, without its histograms.
     struct TotalsHead {
         offered: u64, repeated: u64, admitted: u64, refused: u64,
@@ -232,9 +222,6 @@ mod tests {
             ("TG_SERVICE_PREFIXES", u64::from(SERVICE_PREFIXES)),
             ("TG_SERVICE_DSCP", u64::from(SERVICE_DSCP)),
             ("TG_LISTEN_NEVER", u64::from(LISTEN_NEVER)),
-            ("TG_LIMITS_SHADOW", u64::from(LIMITS_SHADOW)),
-            ("TG_LIMITS_REJECT", u64::from(LIMITS_REJECT)),
-            ("TG_LIMITS_AUTO", u64::from(LIMITS_AUTO)),
             ("TG_SOURCE_WAYS", SOURCE_WAYS as u64),
             ("TG_SOURCE_OPEN_BITS", u64::from(SOURCE_OPEN_BITS)),
             ("TG_REASON_FIRST", REASON_FIRST as u64),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Mirror of bpf/abi/request.h. The loader compares the sizes with the maps that it creates.
 
-use crate::abi::{BucketParams, HistogramRaw, Plain, plain};
+use crate::abi::{HistogramRaw, Plain, plain};
 use tidegate_model::RANKS;
 use tidegate_model::totals::HISTOGRAM_BUCKETS;
 
@@ -19,7 +19,6 @@ pub(crate) const METHOD_ANY: u8 = 255;
 pub(crate) const RULE_STEPS: usize = RULES_MAX - 1;
 pub(crate) const RULE_TLS: u8 = 2;
 pub(crate) const RULE_CLOSE: u8 = 4;
-pub(crate) const BUCKET_SHADOW: u32 = 1;
 pub(crate) const RULE_COUNTS: usize = 12;
 pub(crate) const UNJUDGED_MAX: usize = 32;
 /// Where the slot stands in the key of a path.
@@ -28,7 +27,7 @@ pub(crate) const PATH_SLOT_AT: usize = 4;
 pub(crate) const HOST_SLOT_AT: usize = 8;
 /// Bits of a path's key before the path.
 pub(crate) const PATH_BITS: u32 = 16;
-/// Bytes of `struct tg_bucket_locked`.
+/// Bytes of `struct tg_request_chain`.
 pub(crate) const BUCKET_LOCKED_SIZE: usize = 64;
 /// Bytes of `struct tg_conn`.
 pub(crate) const CONN_SIZE: usize = 96;
@@ -55,10 +54,6 @@ plain! {
     struct AnswerText {
         bytes: u16, head: u16, sum: u16, sum_head: u16, text: [u8; ANSWER_BYTES_MAX],
     } = 8 + ANSWER_BYTES_MAX;
-    /// Limit of one bucket.
-    struct BucketLimitsRaw {
-        flags: u32, pad: [u32; 3], bucket: BucketParams, reserve: [u64; RANKS],
-    } = 64;
     /// Counts of one rule on one CPU: admitted, refused, shadowed, lease, repeated, failed; then of
     /// what is followed begun, ended, started and its time, answered and its time.
     struct RuleCountsRaw { cell: [u64; RULE_COUNTS] } = 8 * RULE_COUNTS;
@@ -135,8 +130,6 @@ mod tests {
             ("TG_REFUSE_RESET", Refuse::Reset as usize),
             ("TG_REFUSE_DROP", Refuse::Drop as usize),
             ("TG_REFUSE_AUTO", Refuse::Auto as usize),
-            ("TG_RANKS", RANKS),
-            ("TG_BUCKET_SHADOW", BUCKET_SHADOW as usize),
             ("TG_RULE_COUNTS", RULE_COUNTS),
         ];
         for (name, value) in pairs {

@@ -3,7 +3,7 @@
 //! without ([`crate::testing::TestPlane`]): maps, plan in force, limits, heartbeat.
 
 use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Plain, Table};
-use crate::abi_request::{BucketLimitsRaw, REQUEST_SIZES};
+use crate::abi_request::REQUEST_SIZES;
 use crate::limits::Limits;
 use crate::maps::Maps;
 use crate::objects::{self, Load, Objects, Variant};
@@ -11,8 +11,7 @@ use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
     BucketParams, Count, Error, Listen, Passed, Plan, RuleCount, Sample, ServiceParams,
-    TableLosses, Unjudged, bucket_limits, classification, read, request_read, sources, switch,
-    syscall, tables,
+    TableLosses, Unjudged, classification, read, request_read, sources, switch, syscall, tables,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
@@ -22,7 +21,7 @@ use tidegate_model::SERVICES_MAX;
 use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
-use tidegate_policy::{Params, State};
+use tidegate_policy::{Params, RequestLimits, State};
 use tidegate_units::Nanos;
 
 /// Heartbeats in which the whole flow table is looked at, however large it is.
@@ -234,7 +233,7 @@ impl Core {
     }
 
     /// Number and limit of a bucket; `None` where no rule is in force.
-    fn compile(&self, params: &BucketParams) -> Result<Option<(u32, BucketLimitsRaw)>, Error> {
+    fn compile(&self, params: &BucketParams) -> Result<Option<(u32, RequestLimits)>, Error> {
         let service = self.plan.services.get(params.service);
         let requests = service.and_then(|service| service.requests.as_ref());
         let name = requests.and_then(|requests| requests.buckets.get(params.bucket));
@@ -243,7 +242,8 @@ impl Core {
             return Err(Error::Plan(format!("bucket {bucket} of service {service}: none such")));
         };
         let wrong = |text| Error::Plan(format!("service {}: bucket {name}: {text}", service.name));
-        let limit = bucket_limits::compile(params).map_err(wrong)?;
+        let BucketParams { rate, burst, reserve, .. } = *params;
+        let limit = RequestLimits::bucket(rate, burst, reserve).map_err(wrong)?;
         let requests = self.requests.as_ref();
         let number = requests.and_then(|state| state.bucket(params.service, params.bucket));
         Ok(number.map(|number| (number, limit)))

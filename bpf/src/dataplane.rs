@@ -342,11 +342,10 @@ fn same(a: &Interface, b: &Interface) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::LimitsHead;
     use crate::examples::at_port;
     use crate::{BucketParams, ServiceParams};
     use libbpf_rs::MapHandle;
-    use tidegate_policy::{Action, BucketSpec, InFlight, Params, Policy};
+    use tidegate_policy::{Action, BucketSpec, InFlight, Limits as ChainLimits, Params, Policy};
     use tidegate_units::{ManualClock, Rate};
 
     /// Policy's parameters of the first service as the kernel has them.
@@ -355,7 +354,7 @@ mod tests {
         let id = core.maps.get("tg_limits").unwrap().lookup(&at, MapFlags::ANY).unwrap().unwrap();
         let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
         let limits = inner.lookup(&at, MapFlags::ANY).unwrap().unwrap();
-        limits[size_of::<LimitsHead>()..].to_vec()
+        ChainLimits::from_bytes(&limits).unwrap().params.as_bytes().to_vec()
     }
 
     #[test]

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The limits in force: of services and of request buckets, swapped as one generation.
 
-use crate::abi::{self, LimitsHead, Plain};
 use crate::abi_request::BUCKETS_MAX;
 use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan};
 use tidegate_model::SERVICES_MAX;
-use tidegate_policy::{Action, InFlight, MinRate, Params};
+use tidegate_policy::{InFlight, Limits as Chain, MinRate, Params};
 
 /// Rows: services, then buckets, then the generation.
 const HEAD: usize = SERVICES_MAX + BUCKETS_MAX;
@@ -46,32 +45,28 @@ impl ServiceParams {
             min_rate: None,
         }
     }
-}
 
-/// One entry as the kernel has it.
-#[derive(Clone, Debug, PartialEq)]
-struct Entry {
-    head: LimitsHeadFields,
-    params: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct LimitsHeadFields {
-    flags: u32,
-    accept_queue_max_q10: u32,
-    in_flight: [u32; 5],
-    source_max: u32,
-    min_rate_us: u32,
+    /// As the chain takes them.
+    fn limits(&self) -> Chain {
+        let mut limits = Chain::new(self.params);
+        limits.accept_queue_max_q10 = self.accept_queue_max_q10;
+        limits.in_flight = self.waiting_max.unwrap_or_default();
+        limits.source_max = self.source_max.map_or(0, |max| max.max(1));
+        limits.set_min_rate(self.min_rate);
+        limits
+    }
 }
 
 /// See [`Limits::decided`].
-pub(crate) struct Decided(Vec<Entry>, BucketLimits);
+pub(crate) struct Decided(Vec<Chain>, BucketLimits);
 
 /// What is in force.
 #[derive(Debug)]
 pub(crate) struct Limits {
     generation: u64,
-    entries: Vec<Entry>,
+    entries: Vec<Chain>,
+    /// Of these, what was ever set.
+    known: Vec<bool>,
     pub(crate) buckets: BucketLimits,
     swapped: Swapped,
 }
@@ -80,26 +75,23 @@ impl Limits {
     /// Takes over the limits that are in force, or starts with none. What the limit in flight says of the
     /// silent, and its lower level, were of a moment that is over.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let swapped = Swapped::adopt(maps, "tg_limits", (abi::LIMITS_SIZE, ROWS))?;
+        let swapped = Swapped::adopt(maps, "tg_limits", (size_of::<Chain>(), ROWS))?;
         let rows = swapped.read()?;
         let generation = rows.get(HEAD).and_then(|row| row.first_chunk().copied());
-        let none = Entry { head: LimitsHeadFields::default(), params: Vec::new() };
         let mut limits = Self {
             generation: generation.map_or(0, u64::from_ne_bytes),
-            entries: vec![none; SERVICES_MAX],
+            entries: vec![Chain::default(); SERVICES_MAX],
+            known: vec![false; SERVICES_MAX],
             buckets: BucketLimits::read(rows.get(SERVICES_MAX..HEAD).unwrap_or_default()),
             swapped,
         };
-        for (value, entry) in rows.iter().zip(&mut limits.entries) {
-            let Some(head) = LimitsHead::read(value) else { continue };
-            entry.head = LimitsHeadFields {
-                flags: head.flags,
-                accept_queue_max_q10: head.accept_queue_max_q10,
-                in_flight: [head.in_flight[0], 0, 0, 0, 0],
-                source_max: head.source_max,
-                min_rate_us: head.min_rate_us,
-            };
-            entry.params = value[size_of::<LimitsHead>()..].to_vec();
+        let entries = limits.entries.iter_mut().zip(&mut limits.known);
+        for (value, (entry, known)) in rows.iter().zip(entries) {
+            let Some(found) = Chain::from_bytes(value) else { continue };
+            *entry = found;
+            let max = found.in_flight.max;
+            entry.in_flight = InFlight { max, ..InFlight::default() };
+            *known = true;
         }
         Ok(limits)
     }
@@ -111,56 +103,48 @@ impl Limits {
 
     /// Number of the policy that an index had; `None` if nothing was set.
     pub(crate) fn policy(&self, index: usize) -> Option<u32> {
-        let bytes = self.entries.get(index)?.params.get(..4)?;
-        bytes.try_into().ok().map(u32::from_ne_bytes)
+        let known = *self.known.get(index)?;
+        self.entries.get(index).filter(|_| known).map(|entry| entry.params.number())
     }
 
     /// Forgets the limits of an index: everything is admitted there until some are set.
     pub(crate) fn reset(&mut self, index: usize, params: &Params) {
         if let Some(entry) = self.entries.get_mut(index) {
-            entry.params = params.as_bytes().to_vec();
-            entry.head = LimitsHeadFields::default();
+            *entry = Chain::new(*params);
+            self.known[index] = true;
         }
     }
 
     /// The same, but it stays with what is done with the refused.
     pub(crate) fn forget(&mut self, index: usize, params: &Params) {
-        let flags = self.entries.get(index).map_or(0, |entry| entry.head.flags);
+        let before = self.entries.get(index).copied().unwrap_or_default();
         self.reset(index, params);
         if let Some(entry) = self.entries.get_mut(index) {
-            entry.head.flags = flags;
+            *entry = entry.with_mode_of(&before);
         }
     }
 
     /// Takes shadow and action from the plan.
     pub(crate) fn follow(&mut self, plan: &Plan) {
         for (service, entry) in plan.services.iter().zip(&mut self.entries) {
-            let action = match service.action {
-                Action::Drop => 0,
-                Action::Reject => abi::LIMITS_REJECT,
-                Action::Auto => abi::LIMITS_REJECT | abi::LIMITS_AUTO,
-            };
-            entry.head.flags = if service.shadow { abi::LIMITS_SHADOW } else { 0 } | action;
+            entry.set_action(service.action);
+            entry.set_shadow(service.shadow);
         }
     }
 
     /// Changes shadow of one index.
     pub(crate) fn shadow(&mut self, index: usize, shadow: bool) {
         if let Some(entry) = self.entries.get_mut(index) {
-            entry.head.flags &= !abi::LIMITS_SHADOW;
-            entry.head.flags |= if shadow { abi::LIMITS_SHADOW } else { 0 };
+            entry.set_shadow(shadow);
         }
     }
 
     /// Takes what the control loop decided.
     pub(crate) fn set(&mut self, service: &ServiceParams) {
-        if let Some(entry) = self.entries.get_mut(service.service) {
-            entry.params = service.params.as_bytes().to_vec();
-            entry.head.accept_queue_max_q10 = service.accept_queue_max_q10;
-            let InFlight { max, low, rest, silent, asks } = service.waiting_max.unwrap_or_default();
-            entry.head.in_flight = [max, low, rest, silent, asks];
-            entry.head.source_max = service.source_max.map_or(0, |max| max.max(1));
-            entry.head.min_rate_us = service.min_rate.map_or(0, MinRate::interval_us);
+        let index = service.service;
+        if let Some(entry) = self.entries.get_mut(index) {
+            *entry = service.limits().with_mode_of(entry);
+            self.known[index] = true;
         }
     }
 
@@ -177,18 +161,8 @@ impl Limits {
     /// Writes everything and puts it in force at once. Returns when no packet reads what was in force
     /// before.
     pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
-        let service = |entry: &Entry| {
-            let head = LimitsHead {
-                flags: entry.head.flags,
-                accept_queue_max_q10: entry.head.accept_queue_max_q10,
-                in_flight: entry.head.in_flight,
-                source_max: entry.head.source_max,
-                min_rate_us: entry.head.min_rate_us,
-                pad: [0; 3],
-            };
-            [head.bytes(), &entry.params].concat()
-        };
-        let rows = self.entries.iter().map(service).chain(self.buckets.rows());
+        let services = self.entries.iter().map(|entry| entry.as_bytes().to_vec());
+        let rows = services.chain(self.buckets.rows());
         let rows = rows.chain(std::iter::once(generation.to_ne_bytes().to_vec()));
         self.swapped.swap(maps, rows)?;
         self.generation = generation;

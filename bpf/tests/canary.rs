@@ -62,16 +62,16 @@ const TIME_WAIT: [Canary; 6] = [
 ];
 
 const CHAIN: [Canary; 16] = [
-    ("bpf/lib/limits.h", ">= share;", "> share;"),
+    ("policy/chain/chain.h", ">= share;", "> share;"),
     ("policy/chain/in_flight.h", "count >= (was", "count > (was"),
     ("policy/chain/in_flight.h", "l->asks >> TG_ASKS_SHIFT", "1024 >> TG_ASKS_SHIFT"),
     ("policy/chain/in_flight.h", "tg_min(pending, most)", "pending"),
     ("policy/chain/min_rate.h", ">= interval_ns", "< interval_ns"),
-    ("bpf/lib/limits.h", "|| tg_limits_min_rate(limits, state, ask, reason)", ""),
-    ("bpf/lib/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
-    ("bpf/abi/tidegate.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
-    ("bpf/lib/judge.h", "if (c->view.released)", "if (0)"),
-    ("bpf/lib/judge.h", "c->ask.flags & TG_LIMITS_SHADOW ||", "0 ||"),
+    ("policy/chain/decide.h", "|| tg_chain_min_rate(limits, chain, ask, reason)", ""),
+    ("policy/chain/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
+    ("policy/chain/lease.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
+    ("policy/chain/lease.h", "if (released)", "if (0)"),
+    ("policy/chain/lease.h", "if (shadow)", "if (0)"),
     ("bpf/lib/judge.h", "if (!tg_answer_possible(p, c->ifindex))", "if (0)"),
     ("bpf/lib/count.h", "!!shadow", "0"),
     ("policy/contract/contract.h", "reserve + TG_TOKEN > p->depth", "TG_TOKEN > p->depth"),

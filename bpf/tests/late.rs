@@ -252,7 +252,7 @@ const CANARIES: [Canary; 24] = [
     (LATE_H, "copy == TG_COPY_IGNORED && ask->queue.known", "0 && ask->queue.known"),
     (LATE_H, "TG_LATE_UNSEEN_NS TG_COPY_NS", "TG_LATE_UNSEEN_NS (9 * TG_COPY_NS)"),
     (LATE_H, "return tg_flow_over(&flow, tg_flow_read(&flow));", "return 0;"),
-    ("bpf/lib/judge.h", "if (c->late && v.kind == TG_REJECT)", "if (0)"),
+    ("bpf/lib/judge.h", "if (c->late && c->ask.verdict.kind == TG_REJECT)", "if (0)"),
     ("bpf/lib/judge.h", ".late = !tg_is_syn(p),", ".late = 0,"),
     (LATE_H, "if (taken)", "if (0)"),
     ("bpf/lib/turn.h", "tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);", ";"),

@@ -245,8 +245,8 @@ const CANARIES: [Canary; 14] = [
     ),
     (
         "bpf/lib/judge.h",
-        "\t\t\t\tc->ask.source, c->ask.event.now_ns);",
-        "\t\t\t\t~c->ask.source, c->ask.event.now_ns);",
+        "\t\t\t\tc->source, c->ask.event.now_ns);",
+        "\t\t\t\t~c->source, c->ask.event.now_ns);",
     ),
     (
         "bpf/lib/judge.h",

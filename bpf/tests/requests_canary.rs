@@ -41,13 +41,13 @@ const ANSWER: [Canary; 4] = [
 
 const REQUEST: [Canary; 12] = [
     ("bpf/hook/request_in.bpf.c", "if (w->step.lacks)", "if (0)"),
-    ("bpf/lib/request.h", "if (v->view.released)", "if (0)"),
-    ("bpf/lib/request.h", "return !first && rule->flags", "return rule->flags"),
-    ("bpf/lib/request.h", "return TG_RANK_PROTECTED;", "return TG_RANK_NEW;"),
+    ("bpf/lib/request.h", "tg_lease_passes(v->view.released,", "tg_lease_passes(0,"),
+    ("policy/chain/request.h", "return !first && closes", "return closes"),
+    ("policy/chain/request.h", "return TG_RANK_PROTECTED;", "return TG_RANK_NEW;"),
     ("bpf/lib/rule.h", "s->cookies & rule->protect", "1"),
     ("bpf/hook/request_in.bpf.c", "return w->found.at.plain ?", "return 1 ?"),
     ("bpf/lib/request.h", "if (found->at.fragment) {", "if (0) {"),
-    ("bpf/lib/request.h", "limits->reserve[rank]", "0"),
+    ("bpf/lib/request.h", ".priority = rank", ".priority = 0"),
     (
         "bpf/hook/request_in.bpf.c",
         "return tg_socket_agrees(skb, &v->p, 1) == TG_SOCKET_HERE;",
@@ -89,7 +89,7 @@ const REFUSAL: [Canary; 10] = [
     ("bpf/lib/socket.h", "p->ack == request->snt_isn + 1", "1"),
     ("bpf/lib/refusal.h", "tg_refusal_flow(v->key);", ";"),
     ("bpf/hook/request_in.bpf.c", "return !v->view.released && tg_lease", "return tg_lease"),
-    ("bpf/hook/request_in.bpf.c", "tg_lease_strength(now_ns) &&", ""),
+    ("bpf/hook/request_in.bpf.c", "tg_lease_now(now_ns) &&", ""),
     ("bpf/abi/request.h", "_REFUSED_EXPIRE_NS (30 *", "_REFUSED_EXPIRE_NS (90 *"),
 ];
 

@@ -110,7 +110,7 @@ static void fuzz_bucket(struct tg_bucket_params *bucket)
 static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 {
 	struct tg_limits *limits = host_limits_row(service);
-	struct tg_locked_state *state = native_entry(&tg_states, service);
+	struct tg_chain *state = native_entry(&tg_states, service);
 	struct tg_params *params = &limits->params;
 	int on = head->switches;
 

@@ -32,6 +32,17 @@ typedef unsigned long long tg_u64;
 #define TG_INLINE static inline __attribute__((always_inline))
 #define TG_ASSERT(what) _Static_assert(what, #what)
 
+/*
+ * A policy's state is used by one CPU at a time. Where there are several, the host
+ * program defines these three before it includes the contract. Under the lock
+ * nothing is called.
+ */
+#ifndef TG_LOCK_TYPE
+#define TG_LOCK_TYPE tg_u32
+#define TG_LOCK(lock) ((void)(lock))
+#define TG_UNLOCK(lock) ((void)(lock))
+#endif
+
 #define TG_NS_PER_S 1000000000ULL
 #define TG_TOKEN 1000000000000ULL	/* one token in picotokens */
 #define TG_PRIORITIES 8			/* 0 is the highest */

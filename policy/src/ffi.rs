@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C structures as Rust sees them, and the one call. With senders.rs,
-//! in_flight.rs and min_rate.rs the only unsafe code here.
+//! The C structures as Rust sees them, and the one call. With chain.rs,
+//! request.rs, lease.rs, senders.rs, in_flight.rs and min_rate.rs the only unsafe code here.
 #![allow(unsafe_code, reason = "the policies are C")]
 
 use crate::{Policy, Reason};
@@ -15,7 +15,7 @@ pub(crate) const EXACT_TABLE: usize = 16;
 /// Size of `struct tg_params` behind its first eight bytes.
 const PARAMS_BODY: usize = 136;
 /// Size of `struct tg_state`.
-const STATE_SIZE: usize = 524_336;
+pub(crate) const STATE_SIZE: usize = 524_336;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -101,6 +101,12 @@ impl Params {
     pub fn policy(&self) -> Policy {
         let known = Policy::ALL.iter().copied().find(|policy| *policy as u32 == self.policy);
         known.unwrap_or(Policy::TokenBucket)
+    }
+
+    /// The number that stands for the policy: as written by another version, it may be none of these.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.policy
     }
 
     /// As the kernel's map takes them.
@@ -248,6 +254,16 @@ pub(crate) struct RawVerdict {
     delay_us: u32,
 }
 
+impl From<RawVerdict> for Verdict {
+    fn from(raw: RawVerdict) -> Self {
+        Self {
+            kind: VerdictKind::ALL[usize::from(raw.kind & 3)],
+            reason: Reason::from_number(raw.reason).unwrap_or(Reason::None),
+            repeated: raw.repeated != 0,
+        }
+    }
+}
+
 impl From<&Verdict> for RawVerdict {
     fn from(verdict: &Verdict) -> Self {
         Self {
@@ -273,11 +289,7 @@ pub fn admit(params: &Params, state: &mut State, event: &Event) -> Verdict {
     // SAFETY: the structures have the sizes of their C twins (checked in tests), the state is
     // aligned to 8 and exclusively borrowed, and the policies stay inside what they are given.
     unsafe { tg_native_admit(params, state.words.as_mut_ptr(), event, &mut raw) };
-    Verdict {
-        kind: VerdictKind::ALL[usize::from(raw.kind & 3)],
-        reason: Reason::from_number(raw.reason).unwrap_or(Reason::None),
-        repeated: raw.repeated != 0,
-    }
+    raw.into()
 }
 
 /// The same without the reason: for hosts that ask millions of times a second.
@@ -324,8 +336,10 @@ mod tests {
             offset_of!(Event, priority),
             offset_of!(Event, spared),
         ];
+        let chain = crate::chain::layout().into_iter().chain(crate::request::layout());
+        let ours: Vec<usize> = ours.into_iter().chain(chain).collect();
         // SAFETY: reads a constant table; any index is allowed.
         let theirs: Vec<usize> = (0..ours.len()).map(|i| unsafe { tg_native_layout(i) }).collect();
-        assert_eq!(ours.to_vec(), theirs);
+        assert_eq!(ours, theirs);
     }
 }

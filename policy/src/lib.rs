@@ -15,19 +15,26 @@
 //! # Ok::<(), tidegate_policy::ParamsError>(())
 //! ```
 
+mod chain;
 mod ffi;
 mod in_flight;
+mod lease;
 mod min_rate;
 mod params;
+mod request;
 mod senders;
 
+pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision, Limits};
 pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
 pub use in_flight::InFlight;
+pub use lease::{Execution, Lease};
 pub use min_rate::MinRate;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
+pub use request::{Rank, RequestChain, RequestLimits};
 pub use senders::{Noted, Senders, refused};
 
 include!(concat!(env!("OUT_DIR"), "/policies.rs"));
+include!(concat!(env!("OUT_DIR"), "/policy_words.rs"));
 include!(concat!(env!("OUT_DIR"), "/reasons.rs"));
 
 impl Policy {

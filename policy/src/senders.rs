@@ -33,7 +33,17 @@ unsafe extern "C" {
     fn tg_native_senders_size() -> usize;
 }
 
+impl Noted {
+    pub(crate) const fn new(syn_ns: u64, flags: u8) -> Self {
+        Self { syn_ns, flags }
+    }
+}
+
 impl Senders {
+    pub(crate) const fn as_mut_ptr(&mut self) -> *mut u64 {
+        self.words.as_mut_ptr()
+    }
+
     /// Fills what an event costs. Whether there is a flood.
     pub fn weigh(&mut self, event: &mut Event) -> bool {
         // SAFETY: the words have the size of the C structure (checked in tests), the event is its twin.

@@ -4,11 +4,56 @@
  * which the Rust side checks its own view of the structures.
  */
 #include <stddef.h>
+#include <stdint.h>
 
-#include "policies.h"
+#include "chain/chain.h"
+#include "chain/request.h"
+
+/* Where a native host program has what the chain asks for. */
+struct tg_native {
+	const struct tg_limits *limits;
+	struct tg_chain *chain;
+	struct tg_senders *senders;
+};
+
+TG_INLINE const struct tg_native *tg_native_of(tg_u64 service)
+{
+	return (const struct tg_native *)(uintptr_t)service;
+}
+
+TG_INLINE const struct tg_limits *tg_host_limits(tg_u64 service)
+{
+	return tg_native_of(service)->limits;
+}
+
+TG_INLINE struct tg_chain *tg_host_chain(tg_u64 service)
+{
+	return tg_native_of(service)->chain;
+}
+
+TG_INLINE struct tg_senders *tg_host_senders(tg_u64 service)
+{
+	return tg_native_of(service)->senders;
+}
+
+#include "chain/decide.h"
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v);
+int tg_native_decide(const struct tg_native *host, struct tg_ask *ask);
+void tg_native_execute(struct tg_ask *ask, int single, int waits,
+		       tg_u32 strength, tg_u32 random);
+int tg_native_replies(const struct tg_ask *ask);
+void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
+int tg_native_passes(const struct tg_ask *ask);
+tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns);
+tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength);
+void tg_native_request(const struct tg_request_limits *limits,
+		       struct tg_request_chain *chain,
+		       const struct tg_event *e, struct tg_verdict *v);
+int tg_native_request_execution(const struct tg_request_limits *limits,
+				tg_u32 strength, tg_u32 random);
+tg_u32 tg_native_rank(int protected, int first, int closes);
 int tg_native_weigh(struct tg_senders *s, struct tg_event *e);
 tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,
 		       const struct tg_verdict *v);
@@ -26,6 +71,61 @@ void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v)
 {
 	*v = tg_policy_admit(p, s, e);
+}
+
+int tg_native_decide(const struct tg_native *host, struct tg_ask *ask)
+{
+	ask->service = (uintptr_t)host;
+	return tg_chain_decide(ask);
+}
+
+void tg_native_execute(struct tg_ask *ask, int single, int waits,
+		       tg_u32 strength, tg_u32 random)
+{
+	tg_chain_execute(ask, single, waits, strength, random);
+}
+
+int tg_native_replies(const struct tg_ask *ask)
+{
+	return tg_chain_replies(ask);
+}
+
+void tg_native_silent(struct tg_ask *ask, tg_u8 reason)
+{
+	tg_chain_silent(ask, reason);
+}
+
+int tg_native_passes(const struct tg_ask *ask)
+{
+	return tg_chain_passes(ask);
+}
+
+tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns)
+{
+	return tg_lease_strength(heartbeat_ns, now_ns);
+}
+
+tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength)
+{
+	return tg_lease_passes(released, strength);
+}
+
+void tg_native_request(const struct tg_request_limits *limits,
+		       struct tg_request_chain *chain,
+		       const struct tg_event *e, struct tg_verdict *v)
+{
+	*v = tg_request_decide(limits, chain, e);
+}
+
+int tg_native_request_execution(const struct tg_request_limits *limits,
+				tg_u32 strength, tg_u32 random)
+{
+	return tg_request_execution(limits, strength, random);
+}
+
+tg_u32 tg_native_rank(int protected, int first, int closes)
+{
+	return tg_request_rank(protected, first, closes);
 }
 
 int tg_native_weigh(struct tg_senders *s, struct tg_event *e)
@@ -99,6 +199,21 @@ size_t tg_native_layout(size_t index)
 		offsetof(struct tg_event, random),
 		offsetof(struct tg_event, priority),
 		offsetof(struct tg_event, spared),
+		sizeof(struct tg_limits),
+		offsetof(struct tg_limits, in_flight),
+		offsetof(struct tg_limits, source_max),
+		offsetof(struct tg_limits, params),
+		sizeof(struct tg_chain),
+		sizeof(struct tg_ask),
+		offsetof(struct tg_ask, waiting),
+		offsetof(struct tg_ask, queue),
+		offsetof(struct tg_ask, over),
+		offsetof(struct tg_ask, verdict),
+		offsetof(struct tg_ask, noted),
+		offsetof(struct tg_ask, execution),
+		sizeof(struct tg_request_limits),
+		offsetof(struct tg_request_limits, params),
+		sizeof(struct tg_request_chain),
 	};
 
 	return index < sizeof(layout) / sizeof(layout[0]) ? layout[index] : 0;

@@ -2,7 +2,7 @@
 //! Header rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
 
 use crate::abi::Plain;
-use crate::abi_request::{self as abi, BucketLimitsRaw, RequestControl, RuleCountsRaw, RuleRaw};
+use crate::abi_request::{self as abi, RequestControl, RuleCountsRaw, RuleRaw};
 use crate::core::Core;
 use crate::examples::{at_port, http, service};
 use crate::objects::{self, Load, Objects, Variant};
@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_model::SERVICES_MAX;
-use tidegate_policy::{Action, BucketSpec, Params};
+use tidegate_policy::{Action, BucketSpec, Params, RequestLimits};
 use tidegate_units::Rate;
 
 fn shop(buckets: &[&str], rules: Vec<HeaderRule>) -> Service {
@@ -63,8 +63,8 @@ fn all_in_force(core: &Core) -> Vec<Vec<u8>> {
 }
 
 /// What is in force for a bucket.
-fn in_force(core: &Core, number: u32) -> BucketLimitsRaw {
-    BucketLimitsRaw::read(&all_in_force(core)[SERVICES_MAX + number as usize]).unwrap()
+fn in_force(core: &Core, number: u32) -> RequestLimits {
+    RequestLimits::from_bytes(&all_in_force(core)[SERVICES_MAX + number as usize]).unwrap()
 }
 
 fn generation(core: &Core) -> u64 {
@@ -74,6 +74,11 @@ fn generation(core: &Core) -> u64 {
 fn limit(service: usize, bucket: usize, burst: u32) -> BucketParams {
     let rate = Some(Rate::per_second(10.0));
     BucketParams { service, bucket, rate, burst, reserve: [0, 0, 1] }
+}
+
+/// What [`limit`] becomes.
+fn bucket(burst: u32) -> RequestLimits {
+    RequestLimits::bucket(Some(Rate::per_second(10.0)), burst, [0, 0, 1]).unwrap()
 }
 
 #[test]
@@ -128,15 +133,16 @@ fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
     core.set_limits(&[], &[limit(0, 0, 3), limit(0, 1, 5)], 40).unwrap();
     core.set_limits(&[], &[limit(0, 1, 7)], 41).unwrap();
     let (x, y) = (bucket_number(&core, 0, 0), bucket_number(&core, 0, 1));
-    let tokens = |core: &Core, number| in_force(core, number).bucket.depth / 1_000_000_000_000;
-    assert_eq!((tokens(&core, x), tokens(&core, y)), (3, 7), "x was not named and keeps its limit");
+    let tokens = |core: &Core, number| in_force(core, number);
+    let named = (tokens(&core, x), tokens(&core, y));
+    assert_eq!(named, (bucket(3), bucket(7)), "x was not named and keeps its limit");
     assert_eq!(generation(&core), 41);
     // "y" stands first now, and "z" is new.
     core.apply(&plan(vec![shop(&["y", "z"], vec![http("/", Some(0))])])).unwrap();
     assert_eq!(bucket_number(&core, 0, 0), y);
-    assert_eq!(tokens(&core, y), 7);
+    assert_eq!(tokens(&core, y), bucket(7));
     let z = bucket_number(&core, 0, 1);
-    assert_eq!(in_force(&core, z).bucket.rate_milli, 0, "z has no limit yet");
+    assert!(!in_force(&core, z).limited(), "z has no limit yet");
     // A bucket of this name of another service is another bucket.
     let other =
         service("other", Requests { buckets: vec!["y".into()], rules, ..Default::default() });
@@ -146,9 +152,9 @@ fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
     other.requests.as_mut().unwrap().rules[0].bucket = Some(0);
     core.apply(&plan(vec![other])).unwrap();
     let number = bucket_number(&core, 0, 0);
-    assert_eq!(in_force(&core, number).bucket.rate_milli, 0);
+    assert!(!in_force(&core, number).limited());
     core.forget_limits().unwrap();
-    assert_eq!(in_force(&core, y).bucket.rate_milli, 0);
+    assert!(!in_force(&core, y).limited());
 }
 
 #[test]
@@ -158,7 +164,7 @@ fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
     own.requests.as_mut().unwrap().shadow = Some(true);
     let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))]), own]));
     let shadow =
-        |core: &Core| [0, 1].map(|service| in_force(core, bucket_number(core, service, 0)).flags);
+        |core: &Core| [0, 1].map(|s| u8::from(in_force(core, bucket_number(core, s, 0)).shadow()));
     assert_eq!(shadow(&core), [0, 1]);
     for service in [0, 1] {
         core.set_shadow(service, true).unwrap();

@@ -119,7 +119,7 @@ static void host_limits(struct host_bytes *b)
 {
 	__u32 service = host_u8(b);
 	struct tg_limits *limits = host_limits_row(service);
-	struct tg_locked_state *state = native_entry(&tg_states, service);
+	struct tg_chain *state = native_entry(&tg_states, service);
 	struct tg_gauges *gauges = native_entry(&tg_gauges, service * 4);
 
 	host_table()->service[service].gauge = service * 4;
@@ -249,7 +249,7 @@ static void host_window(struct host_bytes *b)
 /* u: tokens of a service that are used from now on. */
 static void host_used(struct host_bytes *b)
 {
-	struct tg_locked_state *state = native_entry(&tg_states, host_u8(b));
+	struct tg_chain *state = native_entry(&tg_states, host_u8(b));
 
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 }

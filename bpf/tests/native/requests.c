@@ -81,12 +81,12 @@ static void host_text(struct host_bytes *b)
 static void host_bucket(struct host_bytes *b)
 {
 	__u32 index = host_u8(b);
-	struct tg_bucket_locked *state = native_entry(&tg_buckets, index);
+	struct tg_request_chain *state = native_entry(&tg_buckets, index);
 
 	host_get(b, host_limits_row(TG_LIMITS_BUCKETS + index),
-		 sizeof(struct tg_bucket_limits));
-	state->bucket.used = host_u64(b);
-	state->bucket.then_ns = native.now_ns;
+		 sizeof(struct tg_request_limits));
+	state->state.u.token_bucket.bucket.used = host_u64(b);
+	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
 }
 
 /* R: which services have rules, and how many tests of cookies. */

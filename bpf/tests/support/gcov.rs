@@ -25,7 +25,11 @@ pub struct Covered {
 impl Covered {
     /// Lines that were never executed, and what they say.
     fn missed_lines(&self, file: &str) -> Vec<(u64, String)> {
-        let folder = if file.ends_with(".bpf.c") { "bpf/hook" } else { "bpf/lib" };
+        let folder = match file {
+            _ if file.ends_with(".bpf.c") => "bpf/hook",
+            _ if file.starts_with("chain/") => "policy",
+            _ => "bpf/lib",
+        };
         let source = std::fs::read_to_string(root().join(folder).join(file)).unwrap();
         let source: Vec<&str> = source.lines().collect();
         let missed = self.lines.iter().filter(|(_, (times, _))| *times == 0);
@@ -57,12 +61,14 @@ pub fn gcov(
     for file in report["files"].as_array().unwrap() {
         let path = file["file"].as_str().unwrap();
         let name = path.rsplit('/').next().unwrap();
-        let ours = path.contains("/hook/") || path.contains("/lib/");
+        let chain = path.contains("/policy/chain/");
+        let name = if chain { format!("chain/{name}") } else { name.to_owned() };
+        let ours = chain || path.contains("/hook/") || path.contains("/lib/");
         let measured = files.iter().any(|(known, _)| *known == name);
         if !ours || !measured {
             continue;
         }
-        let covered = into.entry(name.to_owned()).or_default();
+        let covered = into.entry(name).or_default();
         for line in file["lines"].as_array().unwrap() {
             let number = line["line_number"].as_u64().unwrap();
             let (times, branches) = covered.lines.entry(number).or_default();

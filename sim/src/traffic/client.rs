@@ -8,7 +8,8 @@ use crate::clients::syn_of;
 use crate::world::Arrival;
 use crate::world::gate::{Gated, Queue};
 use crate::world::report::Observer;
-use tidegate_units::{Clock, Nanos, Random};
+use tidegate_policy::Lease;
+use tidegate_units::{Clock, Nanos};
 use tidegate_workload::{OnReset, exponential};
 
 /// First wait before the ACK and the first payload are sent again; doubles (Linux' least
@@ -16,8 +17,6 @@ use tidegate_workload::{OnReset, exponential};
 const RETRY: Nanos = Nanos::from_millis(200);
 /// Doublings after which the wait stays.
 const RETRY_DOUBLINGS_MAX: u32 = 9;
-/// The lease holds this long after the last tick, and has run out after the second time.
-const LEASE_S: (f64, f64) = (3.0, 10.0);
 /// Mean pause of a closed loop's user between two sessions, at least; half of what a session thinks
 /// where that is more. Without it users with constant times fall into step, and the server idles
 /// while all of them think.
@@ -100,23 +99,13 @@ impl World {
 
     fn judge(&mut self, now: Nanos, id: Id) -> Gated {
         let service = self.conns[id].service;
-        if self.expired(now) {
-            self.gates[service].pass();
-            return Gated::Passed;
-        }
+        let lease = self.silent_since.map_or(Lease::WHOLE, |since| Lease::at(since, now));
         let syn = syn_of(self.conns[id].number);
         let server = &self.servers[service];
         let queue = Queue { length: server.accept_length(), limit: server.accept_limit() };
-        self.gates[service].judge(now, syn, queue)
-    }
-
-    /// Whether the lease lets this SYN pass, whatever the limits say: with probability 0 at 3 s after
-    /// the last tick, 1 from 10 s on.
-    fn expired(&mut self, now: Nanos) -> bool {
-        let Some(since) = self.silent_since else { return false };
-        let age = now.since(since).as_secs_f64();
-        let (holds, ends) = LEASE_S;
-        age >= ends || age > holds && self.lease_rng.next_f64() >= (ends - age) / (ends - holds)
+        let gate = &mut self.gates[service];
+        gate.hold(lease);
+        gate.judge(now, syn, queue)
     }
 
     /// Schedules the next SYN: at `at`, or as the client's table says. A client that has none left

@@ -117,7 +117,6 @@ struct World {
     loops: Vec<Loop>,
     /// Since when the daemon has been silent; `None` while it ticks.
     silent_since: Option<Nanos>,
-    lease_rng: Rng,
     clients_rng: Vec<Rng>,
     /// The end of the load.
     until: Nanos,
@@ -165,7 +164,6 @@ impl World {
             cut: vec![0; flows.len()],
             cpu: Cpu::new(spec.cpus, servers.len()),
             clients_rng: (0..flows.len()).map(|i| Rng::new(spec.seed, 1024 + i as u64)).collect(),
-            lease_rng: rng(1),
             until: flows.iter().map(|flow| flow.until).max().unwrap_or_default(),
             silent_since: None,
             replan: false,

@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules as the kernel has them: the most special path wins, its bucket is the shipped token
-//! bucket, ranks reserve tokens for those who are refused last.
+//! Header rules as the kernel has them: the most special path wins; rank and bucket are the shipped
+//! chain's.
 
 use super::spec::RuleSpec;
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::totals::BucketTotals;
-use tidegate_model::{PRIORITIES, RANKS};
-use tidegate_policy::{Action, BucketSpec, Event, Params, Policy, State, VerdictKind, admit};
+use tidegate_policy::{Event, Lease, Rank, RequestChain, RequestLimits, VerdictKind};
 use tidegate_units::{Nanos, Rate};
 use tidegate_workload::RequestKind;
-
-/// Rank of a request with a protected cookie.
-const PROTECTED: u8 = 0;
-/// Rank of the first request of a connection.
-const NEW: u8 = 1;
 
 /// One rule with its bucket.
 struct Bucket {
     spec: RuleSpec,
-    params: Params,
-    state: State,
+    chain: RequestChain,
     totals: BucketTotals,
     account: Account,
 }
@@ -62,8 +55,7 @@ impl Rules {
     pub(super) fn new(rules: &[RuleSpec]) -> Self {
         let bucket = |spec: &RuleSpec| Bucket {
             spec: *spec,
-            params: Params::no_limit(Policy::TokenBucket),
-            state: State::fresh(),
+            chain: RequestChain::default(),
             totals: BucketTotals::default(),
             account: Account::default(),
         };
@@ -80,8 +72,10 @@ impl Rules {
             return Err(format!("limits for {got} buckets, there are {rules}"));
         }
         for (bucket, limits) in self.buckets.iter_mut().zip(limits) {
-            bucket.params = params(limits)?;
-            bucket.account.change(now, limits.rate.map(|rate| (rate, limits.burst)));
+            let BucketLimits { rate, burst, reserve, .. } = *limits;
+            let limits = RequestLimits::bucket(rate, burst, reserve);
+            bucket.chain.set(limits.map_err(|e| e.to_string())?);
+            bucket.account.change(now, rate.map(|rate| (rate, burst)));
         }
         Ok(())
     }
@@ -95,16 +89,17 @@ impl Rules {
     /// Whether a request is admitted by its bucket.
     pub(super) fn judge(&mut self, now: Nanos, index: usize, cookie: bool) -> bool {
         let bucket = &mut self.buckets[index];
-        let rank = if cookie && bucket.spec.protect { PROTECTED } else { NEW };
-        let event = Event { priority: rank, ..Event::at(now.0) };
-        let admitted = admit(&bucket.params, &mut bucket.state, &event).kind == VerdictKind::Admit;
-        bucket.totals.offered[usize::from(rank)] += 1;
+        // A connection has one request in this world.
+        let rank = Rank::of(cookie && bucket.spec.protect, true, false);
+        let (verdict, _) = bucket.chain.decide(&Event::at(now.0), rank, (Lease::WHOLE, 0));
+        let admitted = verdict.kind == VerdictKind::Admit;
+        let rank = rank as usize;
+        bucket.totals.offered[rank] += 1;
         if admitted {
             bucket.totals.begun += 1;
             bucket.account.count(now);
         } else {
-            bucket.totals.refused[usize::from(rank)] += 1;
-            // A connection has one request in this world, whatever its rank.
+            bucket.totals.refused[rank] += 1;
             bucket.totals.refused_first += 1;
         }
         admitted
@@ -152,19 +147,11 @@ impl Rules {
     }
 }
 
-fn params(limits: &BucketLimits) -> Result<Params, String> {
-    let Some(rate) = limits.rate else { return Ok(Params::no_limit(Policy::TokenBucket)) };
-    let mut spec = BucketSpec::new(rate, limits.burst, Action::Reject);
-    let mut reserve = [limits.reserve[RANKS - 1]; PRIORITIES];
-    reserve[..RANKS].copy_from_slice(&limits.reserve);
-    spec.reserve = reserve;
-    Params::token_bucket(&spec).map_err(|e| e.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::spec::Match;
     use super::*;
+    use tidegate_model::RANKS;
 
     fn rules(specs: &[(Match, bool)]) -> Rules {
         let specs: Vec<RuleSpec> = specs

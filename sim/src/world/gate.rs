@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The dataplane as the kernel has it: the same policies (the same C), the same chain, the same
-//! counts; only the packets are missing.
+//! The dataplane as the kernel has it: the same chain (the same C), the same counts; only the packets
+//! are missing.
 
 use super::answers::{AnswerCaps, Answers};
-use std::sync::atomic::AtomicU64;
 use tidegate_control::Mode;
 use tidegate_model::limits::{Pending, ServiceLimits};
 use tidegate_model::signals::ConnectionCounts;
 use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_policy::{
-    Action, BucketSpec, Event, InFlight, MinRate, Noted, Params, Policy, Senders, State,
-    VerdictKind, admit, refused,
+    AcceptQueue, Action, Ask, BucketSpec, Chain, Circumstances, Decision, Event, InFlight, Lease,
+    Limits, MinRate, Noted, Params, Policy, Reason, VerdictKind,
 };
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Random};
+use tidegate_workload::Rng;
+
+/// Seed of the bits that policies decide by: they are the kernel's, and no scenario's.
+const DICE_SEED: u64 = 0x6761_7465;
 
 /// What the gate does with one SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +93,9 @@ pub struct Gate {
     spec: GateSpec,
     answers: Option<Answers>,
     limits: ServiceLimits,
-    /// The limit in flight, and its state.
-    in_flight: (InFlight, u32),
-    /// The least rate past it and the accept queue's, and its state.
-    min_rate: (MinRate, AtomicU64),
-    params: Params,
-    state: State,
-    senders: Senders,
+    chain: Chain,
+    dice: Rng,
+    lease: Lease,
     noted: Noted,
     totals: ServiceTotals,
 }
@@ -105,18 +104,18 @@ impl Gate {
     /// A gate without limits.
     #[must_use]
     pub fn new(spec: GateSpec) -> Self {
-        Self {
+        let mut gate = Self {
             answers: spec.answers.map(Answers::new),
             limits: ServiceLimits::default(),
-            in_flight: Default::default(),
-            min_rate: Default::default(),
-            params: Params::no_limit(spec.policy),
-            state: State::fresh(),
-            senders: Senders::default(),
+            chain: Chain::default(),
+            dice: Rng::new(DICE_SEED, 0),
+            lease: Lease::WHOLE,
             noted: Noted::default(),
             totals: ServiceTotals::default(),
             spec,
-        }
+        };
+        gate.put(Params::no_limit(gate.spec.policy));
+        gate
     }
 
     /// Writes new limits; the policy's state stays.
@@ -124,91 +123,79 @@ impl Gate {
     /// # Errors
     /// When the policy does not take the parameters.
     pub fn set(&mut self, limits: ServiceLimits) -> Result<(), String> {
-        self.params = self.spec.params(&limits)?;
-        let low = limits.waiting_low.map_or((0, 0), |low| (low.most, low.rest));
-        let Pending { silent, asks_q10 } = limits.pending;
-        self.in_flight.0 = limits.waiting_max.map_or_else(InFlight::default, |max| {
-            InFlight::up_to(max).tight(low).counting(silent, asks_q10)
-        });
-        self.min_rate.0 = limits.min_rate.map_or_else(MinRate::default, MinRate::per);
+        let params = self.spec.params(&limits)?;
         self.limits = limits;
+        self.put(params);
         Ok(())
     }
 
-    /// Judges a SYN: accept queue, then waiting, then the policy. One in an interval passes the first
-    /// two even if they are full, unless the stack has no place.
+    /// The limits as the chain takes them.
+    fn put(&mut self, params: Params) {
+        let limits = &self.limits;
+        let low = limits.waiting_low.map_or((0, 0), |low| (low.most, low.rest));
+        let Pending { silent, asks_q10 } = limits.pending;
+        let mut chain = Limits::new(params);
+        chain.accept_queue_max_q10 = limits.accept_queue_max_q10;
+        chain.in_flight = limits.waiting_max.map_or_else(InFlight::default, |max| {
+            InFlight::up_to(max).tight(low).counting(silent, asks_q10)
+        });
+        chain.set_min_rate(limits.min_rate.map(MinRate::per));
+        chain.set_action(self.spec.action);
+        chain.set_shadow(self.spec.mode == Mode::Shadow);
+        self.chain.set(chain);
+    }
+
+    /// How strong the limits are from now on; whole if nobody says so.
+    pub const fn hold(&mut self, lease: Lease) {
+        self.lease = lease;
+    }
+
+    /// Evaluates a SYN by the chain. Its source is a single client, as far as `auto` asks.
     pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
-        self.totals.offered += 1;
-        self.noted = Noted::default();
+        if self.lease.passes(false).is_some() {
+            self.pass();
+            return Gated::Passed;
+        }
         let Syn { key, priority, source } = syn;
-        let mut event = Event { now_ns: now.0, key, priority, ..Event::default() };
-        let flood = self.senders.weigh(&mut event);
-        let verdict = if self.full(queue) && !self.passes(now, queue) {
-            self.limited(&event)
-        } else {
-            self.ask(&event)
+        let random = self.dice.next_u64();
+        let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let ask = Ask {
+            event: Event {
+                now_ns: now.0,
+                key,
+                random: random as u32,
+                priority,
+                ..Event::default()
+            },
+            queue: Some(AcceptQueue { length: word(queue.length), limit: word(queue.limit) }),
+            waiting: self.totals.waiting,
+            silent: self.totals.silent,
+            over: false,
         };
-        let refused = verdict != Gated::Passed;
-        self.totals.refused += u64::from(refused);
-        if refused && self.spec.mode == Mode::Enforce {
-            return self.settle(now, verdict, (source, flood));
-        }
-        self.totals.admitted += 1;
-        Gated::Passed
-    }
-
-    fn full(&mut self, queue: Queue) -> bool {
-        let share = self.limits.accept_queue_max_q10;
-        let queue_full =
-            share > 0 && queue.length as u64 * 1024 >= queue.limit as u64 * u64::from(share);
-        let (limit, tight) = &mut self.in_flight;
-        queue_full || limit.full(tight, self.totals.waiting, self.totals.silent)
-    }
-
-    fn passes(&self, now: Nanos, queue: Queue) -> bool {
-        let (rate, at) = &self.min_rate;
-        queue.length <= queue.limit && rate.admits(at, now)
-    }
-
-    /// Refused by a limit before the policy, which hears of it.
-    fn limited(&mut self, event: &Event) -> Gated {
-        let repeated = refused(&self.params, &mut self.state, event);
-        self.totals.repeated += u64::from(repeated);
-        match self.spec.action {
-            Action::Drop => Gated::Dropped,
-            // one client behind each of its sources
-            Action::Reject | Action::Auto => Gated::Reset,
-        }
-    }
-
-    fn ask(&mut self, event: &Event) -> Gated {
-        let verdict = admit(&self.params, &mut self.state, event);
-        self.noted = self.senders.settle(event, &verdict);
-        self.totals.repeated += u64::from(verdict.repeated);
-        match verdict.kind {
-            VerdictKind::Admit | VerdictKind::Delay => Gated::Passed,
-            VerdictKind::Drop => Gated::Dropped,
+        let how = Circumstances {
+            lease: self.lease,
+            random: (random >> 32) as u32,
+            ..Circumstances::default()
+        };
+        let answers = &mut self.answers;
+        let decision = self.chain.decide(&ask, &how, |flood| {
+            let allowed = answers.as_mut().is_none_or(|answers| answers.allow(now, source, flood));
+            if allowed { Ok(()) } else { Err(Reason::AnswerCap) }
+        });
+        self.count(&decision);
+        match decision.verdict.kind {
+            _ if decision.passes => Gated::Passed,
             VerdictKind::Reject => Gated::Reset,
+            _ => Gated::Dropped,
         }
     }
 
-    /// A reject above the caps on answers becomes a drop.
-    fn settle(
-        &mut self,
-        now: Nanos,
-        verdict: Gated,
-        (source, flood): (Option<u64>, bool),
-    ) -> Gated {
-        match &mut self.answers {
-            Some(answers) if verdict == Gated::Reset => {
-                if answers.allow(now, source, flood) {
-                    Gated::Reset
-                } else {
-                    Gated::Dropped
-                }
-            }
-            _ => verdict,
-        }
+    fn count(&mut self, decision: &Decision) {
+        self.noted = decision.noted;
+        self.totals.offered += 1;
+        self.totals.repeated += u64::from(decision.verdict.repeated);
+        self.totals.refused += u64::from(decision.verdict.kind != VerdictKind::Admit);
+        self.totals.admitted += u64::from(decision.passes);
     }
 
     /// A client of this source has completed a handshake.
@@ -223,8 +210,8 @@ impl Gate {
         &mut self.totals
     }
 
-    /// Lets a SYN pass without a look at the limits, as the dataplane does when its lease has run out.
-    pub fn pass(&mut self) {
+    /// Lets a SYN pass without a look at the limits: its lease has run out.
+    fn pass(&mut self) {
         self.totals.offered += 1;
         self.totals.admitted += 1;
         self.noted = Noted::default();
@@ -239,13 +226,13 @@ impl Gate {
     /// The server has replied to a SYN of a sender that nobody has: nothing follows.
     pub fn replied_in_vain(&mut self, noted: Noted) {
         self.totals.connections.replied += 1;
-        self.senders.replied(noted);
+        self.chain.senders().replied(noted);
     }
 
     /// The handshake of a SYN that passed is complete; beside [`Self::established`].
     pub fn proved(&mut self, noted: Noted) {
-        self.senders.replied(noted);
-        self.senders.proved(noted);
+        self.chain.senders().replied(noted);
+        self.chain.senders().proved(noted);
     }
 
     /// A connection was established, and its request came with the end of the handshake.

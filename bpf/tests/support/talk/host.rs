@@ -9,6 +9,8 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
+use tidegate_policy::RequestLimits;
+use tidegate_units::Rate;
 
 const TOKEN: u64 = 1_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -422,13 +424,14 @@ fn text(out: &mut Vec<u8>) {
 }
 
 fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
-    let [new, persistent] = if index == 1 { rules.reserve.map(|n| n * TOKEN) } else { [0, 0] };
+    let [new, persistent] = if index == 1 { rules.reserve.map(|n| n as u32) } else { [0, 0] };
     out.extend_from_slice(&[b'B', index]);
-    let limits = [rules.shadow.into(), 0, 1, 5 * TOKEN, 5_000 * SECOND, 0, new, persistent];
+    let slow = Some(Rate::per_second(0.001));
+    let mut limits = RequestLimits::bucket(slow, 5, [0, new, persistent]).unwrap();
+    limits.set_shadow(rules.shadow);
+    out.extend_from_slice(limits.as_bytes());
     let used = rules.used.get(usize::from(index)).copied().or(rules.unevaluable).unwrap_or(0);
-    for word in limits.into_iter().chain([used * TOKEN]) {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
+    out.extend_from_slice(&(used * TOKEN).to_le_bytes());
 }
 
 const SANITIZED: [&str; 4] =

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The order of the chain (chain.h), once. Who includes this has defined how a service
+ * is found; each may return 0, then nothing is decided:
+ *
+ *	const struct tg_limits *tg_host_limits(tg_u64 service)
+ *	struct tg_chain *tg_host_chain(tg_u64 service)
+ *	struct tg_senders *tg_host_senders(tg_u64 service)
+ *
+ * A step finds what it needs by itself. Where TG_STEP makes steps functions of their
+ * own, the kernel's verifier looks at each once, and at all policies not once for
+ * each way that leads there.
+ */
+#ifndef TG_DECIDE_H
+#define TG_DECIDE_H
+
+#include "chain.h"
+
+#ifndef TG_STEP
+#define TG_STEP TG_INLINE
+#endif
+
+#define TG_CHAIN_DECIDED 1
+#define TG_CHAIN_LOST 2		/* the service was not found */
+
+/* The verifier wants to see that no caller gives nothing. */
+TG_INLINE const struct tg_limits *tg_chain_limits(const struct tg_ask *ask)
+{
+	return ask ? tg_host_limits(ask->service) : 0;
+}
+
+/*
+ * Reads what the policy will look at for this key, without using it. A refused SYN
+ * waits about 100 ns for the kernel's table of sockets; the policy's memory comes
+ * meanwhile.
+ */
+TG_STEP int tg_chain_fetch(tg_u32 service, tg_u64 key)
+{
+	const struct tg_limits *limits = tg_host_limits(service);
+	struct tg_chain *chain = tg_host_chain(service);
+
+	if (!limits || !chain)
+		return 0;
+	return *(const volatile tg_u8 *)tg_policy_near(&limits->params,
+						       &chain->state, key);
+}
+
+/*
+ * What an event costs, and whether a limit before the policy refuses it. The policy
+ * hears of that: who comes back after it is no first attempt. 0: none refuses.
+ */
+TG_STEP int tg_chain_before(struct tg_ask *ask)
+{
+	const struct tg_limits *limits = tg_chain_limits(ask);
+	struct tg_senders *senders;
+	struct tg_chain *chain;
+	tg_u8 reason;
+
+	if (!limits)
+		return TG_CHAIN_LOST;
+	chain = tg_host_chain(ask->service);
+	if (!chain)
+		return TG_CHAIN_LOST;
+	ask->flags = limits->flags;
+	senders = tg_host_senders(ask->service);
+	if (senders)
+		tg_senders_weigh(senders, &ask->event);
+	reason = tg_chain_first(limits, chain, ask);
+	if (!reason || tg_chain_min_rate(limits, chain, ask, reason))
+		return 0;
+	tg_chain_refused(limits, chain, ask, reason);
+	return TG_CHAIN_DECIDED;
+}
+
+/* What the policy says; 0, or TG_CHAIN_LOST. */
+TG_STEP int tg_chain_ask_policy(struct tg_ask *ask)
+{
+	const struct tg_limits *limits = tg_chain_limits(ask);
+	struct tg_chain *chain;
+
+	if (!limits)
+		return TG_CHAIN_LOST;
+	chain = tg_host_chain(ask->service);
+	ask->verdict = chain ? tg_chain_policy(limits, chain, &ask->event) :
+			       tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	return 0;
+}
+
+/* It is charged, if it was admitted. */
+TG_STEP int tg_chain_settle(struct tg_ask *ask)
+{
+	struct tg_senders *senders = ask ? tg_host_senders(ask->service) : 0;
+
+	if (senders)
+		ask->noted = tg_senders_settle(senders, &ask->event,
+					       ask->verdict);
+	return 0;
+}
+
+/* Fills in what the limits say; 0, or TG_CHAIN_LOST. */
+TG_INLINE int tg_chain_decide(struct tg_ask *ask)
+{
+	int before = tg_chain_before(ask);
+
+	if (before)
+		return before == TG_CHAIN_DECIDED ? 0 : before;
+	if (tg_chain_ask_policy(ask))
+		return TG_CHAIN_LOST;
+	return tg_chain_settle(ask);
+}
+
+#endif

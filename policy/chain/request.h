@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The decision about a request that has a rule, for every host program: rank, the
+ * rule's bucket, and what becomes of a refusal.
+ *
+ * A bucket is a policy of the register that serves requests. Its priorities are the
+ * ranks: in the order of who is refused last.
+ */
+#ifndef TG_REQUEST_CHAIN_H
+#define TG_REQUEST_CHAIN_H
+
+#include "../policies.h"
+#include "lease.h"
+
+/* Three kinds of request share a bucket. */
+#define TG_RANK_PROTECTED 0
+#define TG_RANK_NEW 1		/* any other: first requests of connections, and
+				 * later ones where the rule does not close */
+#define TG_RANK_PERSISTENT 2	/* later request, where the rule closes */
+#define TG_RANKS 3
+
+#define TG_BUCKET_SHADOW 1	/* computed and counted, not executed */
+#define TG_BUCKET_LIMITED 2	/* there is a limit: else nobody takes the lock */
+
+/* The limits of one bucket. Zero limits nothing. */
+struct tg_request_limits {
+	tg_u32 flags;
+	tg_u32 pad;
+	struct tg_params params;
+};
+TG_ASSERT(sizeof(struct tg_request_limits) == 152);
+
+/* The memory of one bucket; zero is fresh. */
+struct tg_request_chain {
+	TG_LOCK_TYPE lock;
+	tg_u32 pad;
+	struct tg_request_state state;
+	tg_u64 pad2[3];
+};
+TG_ASSERT(sizeof(struct tg_request_chain) == 64);
+
+/* What a request is, in the bucket of its rule. `closes`: so its rule says. */
+TG_INLINE tg_u32 tg_request_rank(int protected, int first, int closes)
+{
+	if (protected)
+		return TG_RANK_PROTECTED;
+	return !first && closes ? TG_RANK_PERSISTENT : TG_RANK_NEW;
+}
+
+/* What the bucket says to an event, whose priority is its rank. */
+TG_INLINE struct tg_verdict
+tg_request_decide(const struct tg_request_limits *limits,
+		  struct tg_request_chain *chain, const struct tg_event *event)
+{
+	struct tg_verdict v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+
+	if (!(limits->flags & TG_BUCKET_LIMITED))
+		return v;
+	TG_LOCK(&chain->lock);
+	v = tg_policy_admit_request(&limits->params, &chain->state, event);
+	TG_UNLOCK(&chain->lock);
+	return v;
+}
+
+/* What becomes of its refusal: enum tg_execution. */
+TG_INLINE enum tg_execution
+tg_request_execution(const struct tg_request_limits *limits, tg_u32 strength,
+		     tg_u32 random)
+{
+	return tg_lease_execution(limits->flags & TG_BUCKET_SHADOW, strength,
+				  random);
+}
+
+#endif

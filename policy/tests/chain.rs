@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Laws that the whole decision keeps, around every policy of policies.def, whatever its limits and
+//! whatever arrives.
+
+use proptest::prelude::*;
+use tidegate_policy::{
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, AcceptQueue, Action, Ask, BucketSpec, Chain,
+    Circumstances, Decision, Event, Execution, InFlight, Lease, Limits, MinRate, Params, Policy,
+    Rank, Reason, RequestChain, RequestLimits, VerdictKind,
+};
+use tidegate_units::{Nanos, Rate};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Limits around every policy, for one bucket.
+fn every(bucket: &BucketSpec) -> Vec<Limits> {
+    let params = |policy: &Policy| match policy {
+        Policy::TokenBucket => Params::token_bucket(bucket),
+        Policy::FreshFirst => Params::fresh_first(bucket),
+        Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket.clone(), 45)),
+        Policy::AbacusExact => Params::abacus_exact(&AbacusExactSpec::classic(bucket.clone(), 45)),
+        Policy::AbacusLearned => {
+            Params::abacus_learned(&AbacusLearnedSpec::classic(bucket.clone()))
+        }
+    };
+    let limits = |policy| {
+        let mut limits = Limits::new(params(policy).expect("the strategies give valid buckets"));
+        limits.set_action(bucket.action);
+        limits
+    };
+    Policy::ALL.iter().map(limits).collect()
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![Just(Action::Drop), Just(Action::Reject), Just(Action::Auto)]
+}
+
+prop_compose! {
+    fn bucket()(rate in 1_u64..2_000_000, burst in 1_u32..100, action in action()) -> BucketSpec {
+        let mut spec = BucketSpec::new(Rate::per_second(rate as f64 / 1e3), burst, action);
+        spec.reserve = std::array::from_fn(|i| (i as u32 * 3).min(burst - 1));
+        spec
+    }
+}
+
+prop_compose! {
+    /// Limits before the policy, and how often one passes them.
+    fn around()(
+        queue in prop_oneof![Just(0_u32), 1_u32..2_048],
+        max in prop_oneof![Just(0_u64), 1_u64..40],
+        low in 0_u64..40,
+        min_rate in prop_oneof![Just(None), (1_u32..50).prop_map(Some)],
+    ) -> (u32, u64, u64, Option<u32>) {
+        (queue, max, low, min_rate)
+    }
+}
+
+fn within(mut limits: Limits, around: (u32, u64, u64, Option<u32>)) -> Limits {
+    let (queue, max, low, min_rate) = around;
+    limits.accept_queue_max_q10 = queue;
+    if max > 0 {
+        limits.in_flight = InFlight::up_to(max).tight((low, low / 2)).counting(3, 512);
+    }
+    limits.set_min_rate(min_rate.map(|rate| MinRate::per(Rate::per_second(f64::from(rate)))));
+    limits
+}
+
+/// Arrivals whose time advances, stands still, leaps and goes back, to any load of the server.
+fn asks() -> impl Strategy<Value = Vec<Ask>> {
+    let step = prop_oneof![Just(0_i64), 0..5_000_000_i64, 0..3_000_000_000_i64, -2_000_000_i64..0];
+    let queue = prop_oneof![
+        Just(None),
+        (0_u32..20, 0_u32..16).prop_map(|(length, limit)| Some(AcceptQueue { length, limit })),
+    ];
+    let row = (step, 0_u64..50, any::<u32>(), 0_u8..8, queue, 0_u64..50, 0_u64..50);
+    prop::collection::vec((row, prop::bool::weighted(0.1)), 1..200).prop_map(|rows| {
+        let mut now = 10 * SECOND;
+        let ask = |((step, key, random, priority, queue, waiting, silent), over)| {
+            now = now.saturating_add_signed(step);
+            let key = u64::wrapping_mul(key, 0x9e37_79b9_7f4a_7c15);
+            let event = Event { now_ns: now, key, random, priority, ..Event::default() };
+            Ask { event, queue, waiting, silent, over }
+        };
+        rows.into_iter().map(ask).collect()
+    })
+}
+
+fn run(chain: &mut Chain, asks: &[Ask], how: &Circumstances) -> Vec<Decision> {
+    asks.iter().map(|ask| chain.decide(ask, how, |_| Ok(()))).collect()
+}
+
+fn one(chain: &mut Chain, ask: &Ask) -> Decision {
+    chain.decide(ask, &Circumstances::default(), |_| Ok(()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Same arrivals, same decisions; and each is an admission or a refusal for a known reason: so
+    /// admitted and refused add up to what was offered.
+    #[test]
+    fn decisions_repeat_and_are_one_of_two(
+        bucket in bucket(), around in around(), asks in asks(),
+    ) {
+        for limits in every(&bucket) {
+            let limits = within(limits, around);
+            let how = Circumstances::default();
+            let decisions = run(&mut Chain::new(limits), &asks, &how);
+            prop_assert_eq!(&decisions, &run(&mut Chain::new(limits), &asks, &how));
+            for decision in decisions {
+                let admitted = decision.verdict.kind == VerdictKind::Admit;
+                let reason = decision.verdict.reason as u8;
+                prop_assert!(if admitted { 20..30 } else { 30..48 }.contains(&reason));
+                prop_assert!(decision.passes == admitted);
+                prop_assert_ne!(decision.verdict.kind, VerdictKind::Delay, "nobody can wait");
+            }
+        }
+    }
+
+    /// Zero limits nothing, whatever the server's load.
+    #[test]
+    fn zero_admits_everything(asks in asks()) {
+        let asks: Vec<Ask> = asks.into_iter().map(|ask| Ask { over: false, ..ask }).collect();
+        let decisions = run(&mut Chain::default(), &asks, &Circumstances::default());
+        let no_limit = |d: &Decision| d.passes && d.verdict.reason == Reason::NoLimit;
+        prop_assert!(decisions.iter().all(no_limit));
+    }
+
+    /// Shadow and a lease that spares decide the same, and let everything pass.
+    #[test]
+    fn what_is_not_executed_is_decided_all_the_same(
+        bucket in bucket(), around in around(), asks in asks(),
+    ) {
+        for limits in every(&bucket) {
+            let limits = within(limits, around);
+            let mut shadow = limits;
+            shadow.set_shadow(true);
+            let how = Circumstances::default();
+            let executed = run(&mut Chain::new(limits), &asks, &how);
+            let shadowed = run(&mut Chain::new(shadow), &asks, &how);
+            let weak = Lease::at(Nanos(SECOND), Nanos(10 * SECOND));
+            let how = Circumstances { lease: weak, random: 0xffff, ..how };
+            let spared = run(&mut Chain::new(limits), &asks, &how);
+            for ((executed, shadowed), spared) in executed.iter().zip(&shadowed).zip(&spared) {
+                prop_assert_eq!(executed.verdict, shadowed.verdict);
+                prop_assert_eq!(executed.verdict, spared.verdict);
+                prop_assert!(shadowed.passes && spared.passes);
+            }
+        }
+    }
+
+    /// What a limit before the policy refuses takes no token: the bucket is as full as before.
+    #[test]
+    fn a_limit_before_the_policy_takes_no_token(bucket in bucket(), times in 1_usize..50) {
+        for mut limits in every(&BucketSpec { reserve: [0; 8], ..bucket.clone() }) {
+            limits.accept_queue_max_q10 = 1024;
+            let mut chain = Chain::new(limits);
+            let full = Some(AcceptQueue { length: 8, limit: 8 });
+            let key = |n: u32| u64::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for n in 0..times as u32 {
+                let event = Event { key: key(n), ..Event::at(SECOND) };
+                let decision = one(&mut chain, &Ask { event, queue: full, ..Ask::default() });
+                prop_assert_eq!(decision.verdict.reason, Reason::AcceptQueue);
+            }
+            for n in 0..bucket.burst {
+                let event = Event { key: key(1_000 + n), random: n, ..Event::at(SECOND) };
+                let decision = one(&mut chain, &Ask { event, ..Ask::default() });
+                prop_assert_eq!(decision.verdict.reason, Reason::Token, "{:?}", limits.params.policy());
+            }
+        }
+    }
+
+    /// In one state and at one load, refusing a priority implies refusing all below it.
+    #[test]
+    fn refusals_respect_priority(
+        bucket in bucket(), around in around(), asks in asks(), probe in any::<u64>(),
+    ) {
+        for limits in every(&bucket) {
+            let mut chain = Chain::new(within(limits, around));
+            run(&mut chain, &asks, &Circumstances::default());
+            let last = asks[asks.len() - 1];
+            let mut refused = false;
+            for priority in 0..8 {
+                let event = Event { key: probe, priority, ..last.event };
+                let passes = one(&mut chain.clone(), &Ask { event, ..last }).passes;
+                prop_assert!(!refused || !passes, "priority {priority} overtook");
+                refused = !passes;
+            }
+        }
+    }
+
+    /// Past full limits at most one passes an interval, whatever comes.
+    #[test]
+    fn the_least_rate_is_a_bound(rate in 1_u32..100, steps in prop::collection::vec(0_u64..50, 1..200)) {
+        let mut limits = Limits::default();
+        limits.in_flight = InFlight::up_to(1);
+        limits.set_min_rate(Some(MinRate::per(Rate::per_second(f64::from(rate)))));
+        let mut chain = Chain::new(limits);
+        let (mut now, mut passed) = (10 * SECOND, 0_u32);
+        for step in &steps {
+            now += step * 1_000_000;
+            let ask = Ask { event: Event::at(now), waiting: 5, ..Ask::default() };
+            passed += u32::from(one(&mut chain, &ask).passes);
+        }
+        let seconds = (now - 10 * SECOND) as f64 / 1e9;
+        prop_assert!(f64::from(passed) <= 1.0 + f64::from(rate) * seconds + 1e-6);
+        prop_assert!(passed >= 1, "the first passes");
+    }
+
+    /// The bucket of a rule: who is refused last is refused only where all others are.
+    #[test]
+    fn ranks_of_requests_are_refused_in_their_order(
+        burst in 1_u32..50, steps in prop::array::uniform2(0_u32..20), taken in 0_u32..60,
+    ) {
+        let new = steps[0].min(burst - 1);
+        let reserve = [0, new, (new + steps[1]).min(burst - 1)];
+        let limits = RequestLimits::bucket(Some(Rate::per_second(0.001)), burst, reserve).unwrap();
+        let mut chain = RequestChain::default();
+        chain.set(limits);
+        let ask = |chain: &mut RequestChain, rank| {
+            chain.decide(&Event::at(SECOND), rank, (Lease::WHOLE, 0)).0.kind
+        };
+        for _ in 0..taken {
+            let _ = ask(&mut chain, Rank::Protected);
+        }
+        let left = burst.saturating_sub(taken);
+        for (rank, reserve) in Rank::ALL.into_iter().zip(reserve) {
+            let admitted = ask(&mut chain.clone(), rank) == VerdictKind::Admit;
+            prop_assert_eq!(admitted, left > reserve, "{:?}: {} left", rank, left);
+        }
+    }
+}
+
+/// The order of the limits: of all that would refuse, the first gives the reason.
+#[test]
+fn the_first_refusal_gives_the_reason() {
+    let bucket = BucketSpec::new(Rate::per_second(0.001), 1, Action::Drop);
+    let mut limits = Limits::new(Params::token_bucket(&bucket).unwrap());
+    limits.accept_queue_max_q10 = 1024;
+    limits.in_flight = InFlight::up_to(4);
+    let mut chain = Chain::new(limits);
+    let event = Event::at(SECOND);
+    assert!(one(&mut chain, &Ask { event, ..Ask::default() }).passes, "the only token");
+    let full = Some(AcceptQueue { length: 1, limit: 0 });
+    let all = Ask { event, queue: full, waiting: 4, silent: 0, over: true };
+    let steps = [
+        (all, Reason::Source),
+        (Ask { over: false, ..all }, Reason::AcceptQueue),
+        (Ask { over: false, queue: None, ..all }, Reason::Waiting),
+        (Ask { over: false, queue: None, waiting: 3, ..all }, Reason::Rate),
+    ];
+    for (ask, reason) in steps {
+        assert_eq!(one(&mut chain, &ask).verdict.reason, reason);
+    }
+}
+
+/// An accept queue whose limit is none holds one, as in the kernel.
+#[test]
+fn a_queue_without_a_limit_is_full_with_one() {
+    let mut limits = Limits::default();
+    limits.accept_queue_max_q10 = 1024;
+    let mut chain = Chain::new(limits);
+    let ask = |length| {
+        let queue = Some(AcceptQueue { length, limit: 0 });
+        Ask { event: Event::at(SECOND), queue, ..Ask::default() }
+    };
+    assert!(one(&mut chain, &ask(0)).passes);
+    assert!(!one(&mut chain, &ask(1)).passes);
+}
+
+/// A reply is asked for only where one is to be sent; where none can be, the refusal is silent.
+#[test]
+fn a_reject_without_a_reply_is_a_drop() {
+    for action in [Action::Drop, Action::Reject, Action::Auto] {
+        let bucket = BucketSpec::new(Rate::per_second(0.001), 1, action);
+        let mut limits = Limits::new(Params::token_bucket(&bucket).unwrap());
+        limits.set_action(action);
+        for (single, shadow) in [(true, false), (false, false), (true, true)] {
+            limits.set_shadow(shadow);
+            let mut chain = Chain::new(limits);
+            let ask = Ask { event: Event::at(SECOND), ..Ask::default() };
+            assert!(one(&mut chain, &ask).passes, "the only token");
+            let how = Circumstances { single, ..Circumstances::default() };
+            let mut asked = false;
+            let decision = chain.decide(&ask, &how, |_| {
+                asked = true;
+                Err(Reason::AnswerCap)
+            });
+            let replies = action == Action::Reject || action == Action::Auto && single;
+            assert_eq!(asked, replies && !shadow, "{action:?} {single} {shadow}");
+            let reason = if asked { Reason::AnswerCap } else { Reason::Rate };
+            let rejects = replies && shadow;
+            let kind = if rejects { VerdictKind::Reject } else { VerdictKind::Drop };
+            assert_eq!((decision.verdict.kind, decision.verdict.reason), (kind, reason));
+        }
+    }
+}
+
+/// Up to 3 s after a heartbeat all refusals are executed, from 10 s on no limit is asked; between, the
+/// share of them that the straight line says. A heartbeat from the future is none.
+#[test]
+fn the_lease_holds_fades_and_ends() {
+    let at = |ms: u64| Lease::at(Nanos(SECOND), Nanos(SECOND + ms * 1_000_000));
+    assert_eq!((at(0), at(3_000)), (Lease::WHOLE, Lease::WHOLE));
+    assert_eq!((at(10_000).strength(), at(60_000).strength()), (0, 0));
+    for (ms, share) in [(3_700, 0.9), (6_500, 0.5), (9_300, 0.1)] {
+        let strength = f64::from(at(ms).strength()) / 65_536.0;
+        assert!((strength - share).abs() < 1e-3, "{ms} ms: {strength}");
+        let executed = |random: u32| {
+            let limits = RequestLimits::bucket(Some(Rate::per_second(1.0)), 1, [0; 3]).unwrap();
+            let mut chain = RequestChain::default();
+            chain.set(limits);
+            chain.decide(&Event::at(SECOND), Rank::New, (at(ms), random)).1 == Execution::Executed
+        };
+        let count = (0..65_536).step_by(64).filter(|random| executed(*random)).count();
+        assert!((count as f64 / 1_024.0 - share).abs() < 2e-3, "{ms} ms: {count}");
+    }
+    assert_eq!(Lease::at(Nanos::ZERO, Nanos(SECOND)).strength(), 0, "there was none");
+    let ahead = |ms: u64| Lease::at(Nanos(SECOND + ms * 1_000_000), Nanos(SECOND));
+    assert_eq!((ahead(1_000), ahead(1_001).strength()), (Lease::WHOLE, 0));
+    assert_eq!(Lease::WHOLE.passes(false), None);
+    assert_eq!(Lease::WHOLE.passes(true), Some(Reason::Released));
+    assert_eq!(at(10_000).passes(false), Some(Reason::LeaseExpired));
+}
+
+/// What the register says of a policy: which serve requests, and which recognise copies.
+#[test]
+fn only_small_policies_serve_requests() {
+    for policy in Policy::ALL {
+        let serves = RequestLimits::new(Params::no_limit(*policy)).is_some();
+        assert_eq!(serves, policy.serves_requests(), "{policy:?}");
+    }
+    assert!(Policy::TokenBucket.serves_requests() && !Policy::FreshFirst.serves_requests());
+    assert!(Policy::FreshFirst.recognises_copies() && !Policy::TokenBucket.recognises_copies());
+}
+
+/// A policy that recognises copies is told of whom a limit before it refused.
+#[test]
+fn who_was_refused_before_the_policy_is_no_first_attempt() {
+    let bucket = BucketSpec::new(Rate::per_second(0.001), 8, Action::Drop);
+    let mut limits = Limits::new(Params::fresh_first(&bucket).unwrap());
+    limits.in_flight = InFlight::up_to(1);
+    let mut chain = Chain::new(limits);
+    let ask = |waiting| Ask { event: Event::at(SECOND), waiting, ..Ask::default() };
+    let first = one(&mut chain, &ask(1)).verdict;
+    let again = one(&mut chain, &ask(1)).verdict;
+    assert_eq!((first.reason, first.repeated), (Reason::Waiting, false));
+    assert_eq!((again.reason, again.repeated), (Reason::Waiting, true));
+}

@@ -253,19 +253,4 @@ struct tg_bucket_totals {
 	struct tg_histogram end;	/* request to last byte of the answer */
 };
 
-/*
- * Why a segment of a service with rules was passed without being judged, per
- * CPU. TG_UNJUDGED(number, NAME, "name", "what an operator reads").
- */
-#define TG_UNJUDGED(number, NAME, name, text) TG_UNJUDGED_##NAME = number,
-enum tg_unjudged {
-#include "unjudged.def"
-	TG_UNJUDGED_MAX = 32,
-};
-#undef TG_UNJUDGED
-
-struct tg_unjudged_counts {
-	__u64 cell[TG_UNJUDGED_MAX];
-};
-
 #endif

@@ -147,19 +147,26 @@ struct tg_origins {
 /*
  * Counters of verdicts, by service and class. Reasons to admit are 20…29, to
  * refuse 30…47; a refusal is counted by verdict and by whether it was executed.
+ * Reasons from 48 on are those of requests, counted in tg_request_reasons.
  */
 #define TG_REASON_FIRST 20
 #define TG_REASON_REFUSED 30
+#define TG_REASON_VERDICTS 48
 #define TG_COUNT_ADMIT (TG_REASON_REFUSED - TG_REASON_FIRST)
-#define TG_COUNT_REFUSE (TG_REASONS_MAX - TG_REASON_REFUSED)
+#define TG_COUNT_REFUSE (TG_REASON_VERDICTS - TG_REASON_REFUSED)
 #define TG_COUNT_KINDS 6	/* (drop, reject, delay) x (executed, shadow) */
 #define TG_COUNTS (TG_COUNT_ADMIT + TG_COUNT_KINDS * TG_COUNT_REFUSE)
+TG_ASSERT(TG_REASON_NO_RULE == TG_REASON_VERDICTS);
 
 struct tg_counts {
 	__u64 cell[TG_COUNTS];
 };
 
-struct tg_passed {
+/*
+ * By reason, per CPU: packets that passed without being evaluated; and by service,
+ * segments with data that no request rule of their own evaluated.
+ */
+struct tg_reason_counts {
 	__u64 reason[TG_REASONS_MAX];
 };
 

@@ -31,16 +31,16 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 						   const struct tg_visit *v)
 {
 	struct tg_flow flow = { .fingerprint = v->key };
-	__u32 reason = TG_UNJUDGED_UNVERIFIED;
+	__u32 reason = TG_REASON_UNVERIFIED;
 	struct tg_conn *conn = 0;
 
 	if ((v->p.flags & (TG_TCP_ACK | TG_TCP_SYN | TG_TCP_RST |
 			   TG_TCP_FIN)) != TG_TCP_ACK)
 		return 0;
 	if (tg_flow_find(&flow)) {
-		reason = TG_UNJUDGED_OPAQUE;
+		reason = TG_REASON_OPAQUE;
 		if (tg_flow_is_silent(&flow, v->since_ns) && tg_is_proved(skb, v)) {
-			reason = TG_UNJUDGED_TABLE_FULL;
+			reason = TG_REASON_TABLE_FULL;
 			conn = tg_conn_open(&v->p, v->key, v->service);
 		}
 		if (v->p.payload)
@@ -51,11 +51,11 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 	if (conn)
 		return conn;
 	/* Nobody looked at their SYNs. */
-	if (reason == TG_UNJUDGED_UNVERIFIED &&
+	if (reason == TG_REASON_UNVERIFIED &&
 	    tg_never_shed(&v->view, &v->p, v->listen,
 			  tg_origin(&v->view, &v->p)))
-		reason = TG_UNJUDGED_NEVER_SHED;
-	tg_unjudge(v->service, reason);
+		reason = TG_REASON_NEVER_SHED;
+	tg_count_reason(v->service, reason);
 	return 0;
 }
 
@@ -91,7 +91,7 @@ static __always_inline int tg_ruled(struct __sk_buff *skb,
 		if (action >= TG_TC_NEXT)
 			return action;
 		if (action == TG_REFUSAL_BUSY) {
-			tg_unjudge(v->service, TG_UNJUDGED_SEQUENCE);
+			tg_count_reason(v->service, TG_REASON_SEQUENCE);
 			return TG_REFUSAL_FAILED;
 		}
 		verdict = TG_RULE_FAILED;
@@ -111,7 +111,7 @@ static __always_inline void tg_look_turn(struct __sk_buff *skb,
 
 	__builtin_memset(found, 0, sizeof(*found));
 	found->reason = tg_layout_of(skb, &v->p, &found->at) ?
-				TG_UNJUDGED_LOOKUP_FAILED :
+				TG_REASON_LOOKUP_FAILED :
 				w->step.reason;
 }
 
@@ -121,8 +121,8 @@ static __always_inline __u32 tg_unevaluated(const struct tg_work *w)
 	if (w->found.reason)
 		return w->found.reason;
 	if (w->step.lacks)
-		return TG_UNJUDGED_SEQUENCE;
-	return w->found.at.plain ? TG_UNJUDGED_NONE : TG_UNJUDGED_IP_OPTIONS;
+		return TG_REASON_SEQUENCE;
+	return w->found.at.plain ? TG_REASON_NONE : TG_REASON_IP_OPTIONS;
 }
 
 /*
@@ -137,17 +137,17 @@ static __always_inline __u32 tg_choose(const struct tg_visit *v,
 
 	w->found.evades = reason ? tg_is_evaded(&w->found, reason) : 0;
 	if (reason && !w->found.evades) {
-		tg_unjudge(v->service, reason);
+		tg_count_reason(v->service, reason);
 		return 0;
 	}
 	if (w->found.evades)
 		w->found.asked.rule = tg_unevaluable_of(v);
 	spared = tg_spared(v, strength);
 	/* what the packet says is told before what spares it, but for options */
-	if (spared && (!reason || reason == TG_UNJUDGED_IP_OPTIONS))
+	if (spared && (!reason || reason == TG_REASON_IP_OPTIONS))
 		reason = spared;
 	if (reason)
-		tg_unjudge(v->service, reason);
+		tg_count_reason(v->service, reason);
 	return spared ? 0 : w->found.asked.rule;
 }
 
@@ -169,7 +169,7 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 	number = tg_choose(v, w);
 	rule = tg_at(&tg_rules, v->slot * TG_RULES_MAX + number);
 	if (number && !rule)
-		tg_unjudge(v->service, TG_UNJUDGED_LOOKUP_FAILED);
+		tg_count_reason(v->service, TG_REASON_LOOKUP_FAILED);
 	if (number && rule) {
 		bare = head && !found->asked.tls &&
 		       head->http.method == TG_METHOD_HEAD;
@@ -178,13 +178,13 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 			return action;
 		flight = TG_FLIGHT(number, rule->bucket);
 	}
-	framed = found->framed && found->reason != TG_UNJUDGED_PIPELINED;
+	framed = found->framed && found->reason != TG_REASON_PIPELINED;
 	if (head && framed)
 		tg_follow_request(skb, v, conn, head, found, flight);
 	else
 		tg_unfollow(v, conn, w->step.first,
 			    !found->asked.tls &&
-			    found->reason != TG_UNJUDGED_LOOKUP_FAILED &&
+			    found->reason != TG_REASON_LOOKUP_FAILED &&
 			    tg_unevaluable_of(v));
 	return TG_TC_NEXT;
 }
@@ -210,7 +210,7 @@ static __always_inline int tg_data(struct __sk_buff *skb,
 		tg_chunks(skb, v, conn, w);
 	if (!step->reason || step->turn)
 		return tg_request(skb, v, conn, w);
-	tg_unjudge(v->service, step->reason);
+	tg_count_reason(v->service, step->reason);
 	return TG_TC_NEXT;
 }
 
@@ -281,7 +281,7 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 static __always_inline void tg_fast_open(const struct tg_visit *v)
 {
 	if (tg_is_syn(&v->p) && v->p.payload)
-		tg_unjudge(v->service, TG_UNJUDGED_FAST_OPEN);
+		tg_count_reason(v->service, TG_REASON_FAST_OPEN);
 }
 
 SEC("tc")

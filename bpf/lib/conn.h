@@ -271,7 +271,7 @@ static __always_inline void tg_conn_acked(__u32 *next, __u64 *left, __u32 ack)
 
 /* What a segment with data is to the connection it belongs to. */
 struct tg_step {
-	__u32 reason;		/* enum tg_unjudged; NONE: see `chunks` */
+	__u32 reason;		/* enum tg_reason; NONE: see `chunks` */
 	__u32 flight;		/* whose end must be counted */
 	__u32 done;		/* 1: it ended with its answer */
 	__u32 skip;		/* bytes at its beginning that are not new */
@@ -328,7 +328,7 @@ static __always_inline void tg_conn_body(struct tg_conn *conn,
 	__s32 ahead = tg_ahead(p->seq, conn->client_next);
 	__u32 fresh = p->seq + p->payload - conn->client_next;
 
-	step->reason = TG_UNJUDGED_BODY;
+	step->reason = TG_REASON_BODY;
 	if (conn->request_left == TG_CHUNKED) {
 		if (ahead > 0) {
 			step->flight |= tg_conn_evades(conn, p->ack);
@@ -343,7 +343,7 @@ static __always_inline void tg_conn_body(struct tg_conn *conn,
 	if (ahead > 0)		/* the server's acknowledgement will tell */
 		return;
 	if (fresh > conn->request_left) {
-		step->reason = TG_UNJUDGED_PIPELINED;
+		step->reason = TG_REASON_PIPELINED;
 		tg_conn_turn(conn, p, step);
 		return;
 	}
@@ -359,13 +359,13 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 {
 	__s32 ahead = tg_ahead(p->seq, conn->client_next);
 
-	step->reason = TG_UNJUDGED_SEQUENCE;
+	step->reason = TG_REASON_SEQUENCE;
 	step->first = conn->phase == TG_CONN_IDLE &&
 		      conn->flags & TG_CONN_FIRST;
 	if (conn->phase == TG_CONN_OPAQUE) {
 		step->reason = conn->flags & TG_CONN_UNFRAMED ?
-				       TG_UNJUDGED_UNFRAMED :
-				       TG_UNJUDGED_OPAQUE;
+				       TG_REASON_UNFRAMED :
+				       TG_REASON_OPAQUE;
 		/* one byte asks whether the peer is there */
 		step->turn = conn->flags & TG_CONN_EVADES && p->payload > 1 &&
 			     tg_ahead(p->ack, conn->server_next) > 0;
@@ -378,12 +378,12 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 	} else if (conn->request_left) {
 		tg_conn_body(conn, p, step);
 	} else if (conn->phase != TG_CONN_IDLE) {
-		step->reason = TG_UNJUDGED_OUTSTANDING;
+		step->reason = TG_REASON_OUTSTANDING;
 		tg_conn_turn(conn, p, step);
 	} else if (ahead < 0) {
 		tg_conn_turn(conn, p, step);
 	} else if (!ahead) {
-		step->reason = TG_UNJUDGED_NONE;
+		step->reason = TG_REASON_NONE;
 		step->lacks = p->ack != conn->server_next;
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Counters, per CPU: packets that pass unjudged, verdicts, histograms. */
+/* Counters, per CPU: packets by the reason to pass, verdicts, histograms. */
 #ifndef TG_COUNT_H
 #define TG_COUNT_H
 
@@ -7,7 +7,7 @@
 
 static __always_inline void tg_count_passed(__u32 reason)
 {
-	struct tg_passed *passed = tg_at(&tg_passed, 0);
+	struct tg_reason_counts *passed = tg_at(&tg_passed, 0);
 
 	if (passed && reason < TG_REASONS_MAX)
 		passed->reason[reason]++;

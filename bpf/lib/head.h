@@ -97,7 +97,7 @@ struct tg_scan {
 	__u8 state;		/* enum tg_scan_state */
 	__u8 field;		/* enum tg_field */
 	__u8 seen;		/* TG_SEEN_… */
-	__u8 failed;		/* enum tg_unjudged */
+	__u8 failed;		/* enum tg_reason */
 	__u32 part;		/* of a host, of a number: how far it is */
 	__u32 word_bytes;
 	__u32 pad;
@@ -117,7 +117,7 @@ struct tg_search {
 	__u32 cookies;		/* tests that hold */
 	__u32 pair;		/* to be tested next, and by which test */
 	__u32 test;
-	__u32 reason;		/* enum tg_unjudged */
+	__u32 reason;		/* enum tg_reason */
 };
 
 struct tg_head {

@@ -198,7 +198,7 @@ static __always_inline __u32 tg_line_version(struct tg_head *h, __u8 c)
 		return 0;
 	tg_scan_fail(s);
 	if (s->seen & TG_SEEN_PREFACE && tg_word_is(s, "HTTP/2.0"))
-		s->failed = TG_UNJUDGED_HTTP2;
+		s->failed = TG_REASON_HTTP2;
 	return 0;
 }
 
@@ -246,24 +246,24 @@ static __always_inline int tg_http_end(struct tg_head *h)
 	if (s->failed)
 		return s->failed;
 	if (!(s->seen & TG_SEEN_LINE))
-		return TG_UNJUDGED_SPLIT;
+		return TG_REASON_SPLIT;
 	if (s->state != TG_SCAN_DONE)
-		return TG_UNJUDGED_NONE;
+		return TG_REASON_NONE;
 	if (tg_fields_body(s, http->minor, &http->body))
-		return TG_UNJUDGED_NOT_HTTP;
+		return TG_REASON_NOT_HTTP;
 	if (tg_fields_close(s, http->minor))
 		http->flags |= TG_HTTP_CLOSE;
 	if (http->body == TG_CHUNKED)
 		http->flags |= TG_HTTP_CHUNKED;
 	http->flags |= TG_HTTP_WHOLE | TG_HTTP_HOST;
 	http->head = s->at;
-	return TG_UNJUDGED_NONE;
+	return TG_REASON_NONE;
 }
 
 /*
  * Recognises the request that begins with head->bytes, of which `length` (1 …
  * TG_HEAD_MAX) are loaded. Result in head->http and head->key.path. Returns
- * enum tg_unjudged: NONE, where at least the request line was seen whole;
+ * enum tg_reason: NONE, where at least the request line was seen whole;
  * without TG_HTTP_WHOLE it was cut after that, and its extent is unknown.
  * What the payload has behind head + body is a pipelined request. SPLIT: the
  * request line is not whole; NOT_HTTP, HTTP2: as they say.
@@ -274,7 +274,7 @@ __noinline int tg_http_request(struct tg_head *head, __u32 length)
 	struct tg_http *http;
 
 	if (!head)
-		return TG_UNJUDGED_LOOKUP_FAILED;
+		return TG_REASON_LOOKUP_FAILED;
 	http = &head->http;
 	tg_scan_begin(head, length, TG_SCAN_BLANK);
 	http->flags = http->method = http->minor = http->ambiguous = 0;

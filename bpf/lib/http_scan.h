@@ -146,7 +146,7 @@ static __always_inline void tg_word_spoil(struct tg_scan *s)
 
 static __always_inline __u32 tg_scan_fail(struct tg_scan *s)
 {
-	s->failed = TG_UNJUDGED_NOT_HTTP;
+	s->failed = TG_REASON_NOT_HTTP;
 	return 0;
 }
 

@@ -98,7 +98,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct tg_passed);
+	__type(value, struct tg_reason_counts);
 } tg_passed SEC(".maps");
 
 struct {

@@ -283,7 +283,7 @@ static __always_inline int tg_parse_ipv6(struct tg_cursor *c, void *ctx,
 	return tg_parse_extensions(&walk, p);
 }
 
-/* Zero, or the reason to pass the packet unjudged. */
+/* Zero, or the reason to pass the packet without evaluating it. */
 static __always_inline int tg_parse(void *ctx, const struct tg_view *view,
 				    struct tg_packet *p)
 {

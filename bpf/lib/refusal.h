@@ -170,9 +170,9 @@ static __always_inline int tg_refuse_unheard(const struct tg_found *found)
 
 	if (found->asked.tls)
 		return 1;
-	return found->evades && (reason == TG_UNJUDGED_HTTP2 ||
-				 reason == TG_UNJUDGED_OPAQUE ||
-				 reason == TG_UNJUDGED_OUTSTANDING);
+	return found->evades && (reason == TG_REASON_HTTP2 ||
+				 reason == TG_REASON_OPAQUE ||
+				 reason == TG_REASON_OUTSTANDING);
 }
 
 /* A RST only to a single client: a proxy may take its server for dead. */

@@ -42,12 +42,12 @@ struct tg_visit {
 	__u8 service;
 };
 
-static __always_inline void tg_unjudge(__u32 service, __u32 reason)
+static __always_inline void tg_count_reason(__u32 service, __u32 reason)
 {
-	struct tg_unjudged_counts *counts = tg_at(&tg_unjudged, service);
+	struct tg_reason_counts *counts = tg_at(&tg_request_reasons, service);
 
-	if (counts && reason < TG_UNJUDGED_MAX)
-		counts->cell[reason]++;
+	if (counts && reason < TG_REASONS_MAX)
+		counts->reason[reason]++;
 }
 
 static __always_inline void tg_count_rule(__u32 slot, __u32 rule, __u32 cell)
@@ -86,7 +86,7 @@ static __always_inline int tg_visit_service(struct tg_visit *v)
 struct tg_found {
 	struct tg_layout at;
 	struct tg_asked asked;
-	__u32 reason;		/* enum tg_unjudged */
+	__u32 reason;		/* enum tg_reason */
 	__u32 framed;		/* 1: its extent is known */
 	__u32 rank;
 	__u32 evades;		/* 1: the rule is that for unevaluable requests */
@@ -120,17 +120,17 @@ static __always_inline __u32 tg_recognise(struct tg_head *head,
 		found->nameless = reason &&
 				  tg_rule_first(head, &found->asked);
 		/* nobody asks what is in the rest of it */
-		if (reason == TG_UNJUDGED_SPLIT && !found->nameless)
-			reason = TG_UNJUDGED_TLS;
+		if (reason == TG_REASON_SPLIT && !found->nameless)
+			reason = TG_REASON_TLS;
 	} else {
 		reason = tg_http_request(head, length);
 		if (!reason) {
 			found->framed = head->http.flags & TG_HTTP_WHOLE &&
 					head->http.head <= p->payload;
 			if (tg_is_pipelined(head, p))
-				reason = TG_UNJUDGED_PIPELINED;
+				reason = TG_REASON_PIPELINED;
 			else if (head->http.ambiguous)
-				reason = TG_UNJUDGED_AMBIGUOUS_PATH;
+				reason = TG_REASON_AMBIGUOUS_PATH;
 		}
 	}
 	return reason ? reason : tg_rule_find(head, &found->asked);
@@ -144,11 +144,11 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 	__u32 length = v->p.payload;
 
 	__builtin_memset(found, 0, sizeof(*found));
-	found->reason = TG_UNJUDGED_LOOKUP_FAILED;
+	found->reason = TG_REASON_LOOKUP_FAILED;
 	if (!head || tg_layout_of(skb, &v->p, &found->at))
 		return 0;
 	if (found->at.fragment) {
-		found->reason = TG_UNJUDGED_FRAGMENT;
+		found->reason = TG_REASON_FRAGMENT;
 		return 0;
 	}
 	if (length > TG_HEAD_MAX)
@@ -167,11 +167,12 @@ static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 {
 	if (tg_never_shed(&v->view, &v->p, v->listen,
 			  tg_origin(&v->view, &v->p)))
-		return TG_UNJUDGED_NEVER_SHED;
+		return TG_REASON_NEVER_SHED;
 	return tg_lease_passes(v->view.released, strength);
 }
 
-#define TG_EVADED(name) (1U << TG_UNJUDGED_##name)
+/* All below 64. */
+#define TG_EVADED(name) (1ULL << TG_REASON_##name)
 #define TG_EVADED_SET                                                    \
 	(TG_EVADED(HTTP2) | TG_EVADED(SPLIT) | TG_EVADED(NOT_HTTP) |     \
 	 TG_EVADED(OUTSTANDING) | TG_EVADED(SEQUENCE) |                  \
@@ -186,9 +187,9 @@ static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 static __always_inline int tg_is_evaded(const struct tg_found *found,
 					__u32 reason)
 {
-	if (reason == TG_UNJUDGED_TLS)
+	if (reason == TG_REASON_TLS)
 		return found->nameless;
-	return reason < 32 && TG_EVADED_SET >> reason & 1;
+	return reason < 64 && TG_EVADED_SET >> reason & 1;
 }
 
 /* The rule for unevaluable requests; 0: there is none. */

@@ -88,13 +88,13 @@ struct {
 	__type(value, struct tg_rule_counts);
 } tg_rule_counts SEC(".maps");
 
-/* By service. */
+/* By service: why segments with data had no rule of their own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, TG_SERVICES_MAX);
 	__type(key, __u32);
-	__type(value, struct tg_unjudged_counts);
-} tg_unjudged SEC(".maps");
+	__type(value, struct tg_reason_counts);
+} tg_request_reasons SEC(".maps");
 
 /*
  * Connections of services with rules, from their first request on. Preallocated,

@@ -110,14 +110,14 @@ static long tg_rule_step(__u32 i, struct tg_rule_loop *loop)
 		return 1;
 	rule = tg_at(&tg_rules, (a->slot & (TG_SLOTS - 1)) * TG_RULES_MAX + at);
 	if (!rule) {
-		s->reason = TG_UNJUDGED_LOOKUP_FAILED;
+		s->reason = TG_REASON_LOOKUP_FAILED;
 		return 1;
 	}
 	fits = tg_fits(h, a, rule);
 	if (fits == TG_FIT_UNKNOWN)
-		s->reason = TG_UNJUDGED_SPLIT;
+		s->reason = TG_REASON_SPLIT;
 	if (fits == TG_FIT_YES) {
-		s->reason = TG_UNJUDGED_NONE;
+		s->reason = TG_REASON_NONE;
 		a->rule = at;
 		a->protected = !!(s->cookies & rule->protect);
 	}
@@ -141,7 +141,7 @@ static long tg_cookie_step(__u32 i, struct tg_rule_loop *loop)
 		     (a->slot & (TG_SLOTS - 1)) * TG_COOKIE_TESTS_MAX + at);
 	if (!test) {
 		/* without its cookies a request must not be refused */
-		s->reason = TG_UNJUDGED_LOOKUP_FAILED;
+		s->reason = TG_REASON_LOOKUP_FAILED;
 		s->at = 0;
 		return 1;
 	}
@@ -177,7 +177,7 @@ static __noinline __u32 tg_rule_first(struct tg_head *h,
 }
 
 /*
- * The rule of what stands in `head`. Returns enum tg_unjudged: NONE, where
+ * The rule of what stands in `head`. Returns enum tg_reason: NONE, where
  * asked->rule is one; NO_RULE or TLS, where none fits; SPLIT, where one would
  * fit but for what was not seen.
  */
@@ -187,10 +187,10 @@ __noinline int tg_rule_find(struct tg_head *head, struct tg_asked *asked)
 	struct tg_search *s;
 
 	if (!head || !asked)
-		return TG_UNJUDGED_LOOKUP_FAILED;
+		return TG_REASON_LOOKUP_FAILED;
 	s = &head->search;
 	s->hosts = s->whole = s->rest = s->cookies = s->pair = s->test = 0;
-	s->reason = asked->tls ? TG_UNJUDGED_TLS : TG_UNJUDGED_NO_RULE;
+	s->reason = asked->tls ? TG_REASON_TLS : TG_REASON_NO_RULE;
 	asked->rule = asked->protected = 0;
 	s->at = tg_rule_first(head, asked);
 	if (!s->at)

@@ -40,7 +40,7 @@ static __always_inline __u32 tg_hello_byte(struct tg_head *h, __u32 at)
 	if (at < s->length && at < TG_HEAD_MAX)
 		return h->bytes[tg_bound(at, TG_HEAD_MAX - 1)];
 	if (!s->failed)
-		s->failed = at < s->part ? TG_UNJUDGED_SPLIT : TG_UNJUDGED_TLS;
+		s->failed = at < s->part ? TG_REASON_SPLIT : TG_REASON_TLS;
 	return 0;
 }
 
@@ -63,7 +63,7 @@ static __always_inline int tg_hello_record(struct tg_head *h, __u32 length)
 	h->http.pairs = 0;
 	h->http.host.whole = h->http.host.rest = 0;
 	if (tg_hello_byte(h, 0) != TG_TLS_HANDSHAKE)
-		return TG_UNJUDGED_NOT_HTTP;
+		return TG_REASON_NOT_HTTP;
 	end = TG_TLS_RECORD + tg_hello_pair(h, 3);
 	if (s->failed)
 		return s->failed;
@@ -72,7 +72,7 @@ static __always_inline int tg_hello_record(struct tg_head *h, __u32 length)
 		s->length = end;
 	if (tg_hello_byte(h, 1) != 3 ||
 	    tg_hello_byte(h, TG_TLS_RECORD) != TG_TLS_CLIENT_HELLO)
-		return s->failed ? s->failed : TG_UNJUDGED_TLS;
+		return s->failed ? s->failed : TG_REASON_TLS;
 	return 0;
 }
 
@@ -101,7 +101,7 @@ static long tg_hello_step(__u32 i, struct tg_hello_loop *loop)
 	__u32 at = s->at, type;
 
 	if (at >= s->number) {
-		s->failed = TG_UNJUDGED_TLS;
+		s->failed = TG_REASON_TLS;
 		return 1;
 	}
 	type = tg_hello_pair(h, at);
@@ -127,7 +127,7 @@ static long tg_hello_letter(__u32 i, struct tg_hello_loop *loop)
 		return 1;
 	c = tg_hello_byte(h, s->at);
 	if (!tg_in(TG_TLS_LOW, TG_TLS_HIGH, c)) {
-		s->failed = TG_UNJUDGED_TLS;
+		s->failed = TG_REASON_TLS;
 		return 1;
 	}
 	tg_scan_feed(s, tg_host_name(s, c) | TG_FEED_LOWER, c);
@@ -152,7 +152,7 @@ static __always_inline void tg_hello_name(struct tg_head *h,
 	s->number = s->at + bytes;
 	if (!s->failed && (type || !bytes || bytes > TG_TLS_NAME_MAX ||
 			   list != bytes + 3 || extension != bytes + 5))
-		s->failed = TG_UNJUDGED_TLS;
+		s->failed = TG_REASON_TLS;
 	if (!s->failed && s->number > s->length)
 		tg_hello_byte(h, s->number - 1);
 	if (s->failed)
@@ -163,7 +163,7 @@ static __always_inline void tg_hello_name(struct tg_head *h,
 
 /*
  * The server name in the first `length` (1 … TG_HEAD_MAX) of head->bytes. Result
- * in head->http.host. Returns enum tg_unjudged: NONE, where there is a name; SPLIT,
+ * in head->http.host. Returns enum tg_reason: NONE, where there is a name; SPLIT,
  * where it was not seen yet; TLS, where there is none; NOT_HTTP: no TLS at all.
  */
 __noinline int tg_tls_hello(struct tg_head *head, __u32 length)
@@ -173,7 +173,7 @@ __noinline int tg_tls_hello(struct tg_head *head, __u32 length)
 	int reason;
 
 	if (!head)
-		return TG_UNJUDGED_LOOKUP_FAILED;
+		return TG_REASON_LOOKUP_FAILED;
 	s = &head->scan;
 	reason = tg_hello_record(head, length);
 	if (reason)
@@ -185,12 +185,12 @@ __noinline int tg_tls_hello(struct tg_head *head, __u32 length)
 	if (s->failed)
 		return s->failed;
 	if (s->state != TG_SCAN_DONE)	/* more than we look at */
-		return TG_UNJUDGED_TLS;
+		return TG_REASON_TLS;
 	tg_hello_name(head, &loop);
 	if (s->failed)
 		return s->failed;
 	tg_host_end(head);
-	return TG_UNJUDGED_NONE;
+	return TG_REASON_NONE;
 }
 
 #endif

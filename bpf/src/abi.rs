@@ -34,11 +34,12 @@ pub(crate) const SERVICE_PREFIXES: u8 = 1;
 pub(crate) const SERVICE_DSCP: u8 = 2;
 pub(crate) const LISTEN_NEVER: u8 = 1;
 pub(crate) const PREFIX_BITS: u32 = 16;
-pub(crate) const REASONS_MAX: usize = 48;
+pub(crate) const REASONS_MAX: usize = 80;
 pub(crate) const REASON_FIRST: usize = 20;
 pub(crate) const REASON_REFUSED: usize = 30;
+pub(crate) const REASON_VERDICTS: usize = 48;
 pub(crate) const COUNT_ADMIT: usize = REASON_REFUSED - REASON_FIRST;
-pub(crate) const COUNT_REFUSE: usize = REASONS_MAX - REASON_REFUSED;
+pub(crate) const COUNT_REFUSE: usize = REASON_VERDICTS - REASON_REFUSED;
 pub(crate) const COUNTS: usize = COUNT_ADMIT + 6 * COUNT_REFUSE;
 pub(crate) const ANSWER_TX: u32 = 0;
 pub(crate) const ANSWER_REDIRECT: u32 = 1;
@@ -226,6 +227,7 @@ mod tests {
             ("TG_SOURCE_OPEN_BITS", u64::from(SOURCE_OPEN_BITS)),
             ("TG_REASON_FIRST", REASON_FIRST as u64),
             ("TG_REASON_REFUSED", REASON_REFUSED as u64),
+            ("TG_REASON_VERDICTS", REASON_VERDICTS as u64),
             ("TG_HISTOGRAM_BUCKETS", HISTOGRAM_BUCKETS as u64),
             ("TG_FLOW_WAYS", FLOW_WAYS as u64),
             ("TG_ANSWER_TX", u64::from(ANSWER_TX)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Mirror of bpf/abi/request.h. The loader compares the sizes with the maps that it creates.
 
-use crate::abi::{HistogramRaw, Plain, plain};
+use crate::abi::{HistogramRaw, Plain, REASONS_MAX, plain};
 use tidegate_model::RANKS;
 use tidegate_model::totals::HISTOGRAM_BUCKETS;
 
@@ -20,7 +20,6 @@ pub(crate) const RULE_STEPS: usize = RULES_MAX - 1;
 pub(crate) const RULE_TLS: u8 = 2;
 pub(crate) const RULE_CLOSE: u8 = 4;
 pub(crate) const RULE_COUNTS: usize = 12;
-pub(crate) const UNJUDGED_MAX: usize = 32;
 /// Where the slot stands in the key of a path.
 pub(crate) const PATH_SLOT_AT: usize = 4;
 /// Where the slot stands in the key of a host.
@@ -64,8 +63,6 @@ plain! {
     } = 72 + 2 * HISTOGRAM_SIZE;
     /// In and out of the sweep.
     struct Sweep { now_ns: u64, freed: u32, kept: u32 } = 16;
-    /// Counts of what was not judged on one CPU.
-    struct UnjudgedRaw { cell: [u64; UNJUDGED_MAX] } = 8 * UNJUDGED_MAX;
 }
 
 /// What the value of each map of header rules measures.
@@ -80,20 +77,9 @@ pub(crate) const REQUEST_SIZES: [(&str, usize); 12] = [
     ("tg_unevaluable", 4),
     ("tg_bucket_totals", size_of::<BucketTotalsRaw>()),
     ("tg_rule_counts", size_of::<RuleCountsRaw>()),
-    ("tg_unjudged", size_of::<UnjudgedRaw>()),
+    ("tg_request_reasons", REASONS_MAX * 8),
     ("tg_conns", CONN_SIZE),
 ];
-
-/// Number, name and text of the reasons in abi/unjudged.def, in the order of the file.
-pub(crate) fn unjudged() -> impl Iterator<Item = (usize, &'static str, &'static str)> {
-    include_str!("../abi/unjudged.def").lines().filter_map(|line| {
-        let entry = line.strip_prefix("TG_UNJUDGED(")?.strip_suffix("\")")?;
-        let (number, rest) = entry.split_once(", ")?;
-        let (_, rest) = rest.split_once(", \"")?;
-        let (name, text) = rest.split_once("\", \"")?;
-        Some((number.parse().ok()?, name, text))
-    })
-}
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +121,6 @@ mod tests {
         for (name, value) in pairs {
             assert_eq!(define(name), value as u64, "{name}");
         }
-        assert!(HEADER.contains(&format!("TG_UNJUDGED_MAX = {UNJUDGED_MAX},")));
         let cells = [
             "ADMITTED",
             "REFUSED",
@@ -162,17 +147,5 @@ mod tests {
             assert_eq!(bit, Some(define(&format!("TG_METHOD_{name}"))), "{name}");
         }
         assert_eq!(Methods::NONE.with("get"), None, "methods know case");
-    }
-
-    #[test]
-    fn every_reason_of_the_file_is_read_and_has_room() {
-        let lines = include_str!("../abi/unjudged.def").lines();
-        let entries = lines.filter(|line| line.starts_with("TG_UNJUDGED(")).count();
-        let read: Vec<_> = unjudged().collect();
-        assert_eq!(read.len(), entries);
-        assert_eq!(read.first().map(|(number, name, _)| (*number, *name)), Some((0, "none")));
-        assert!(read.iter().enumerate().all(|(at, (number, name, text))| {
-            at == *number && at < UNJUDGED_MAX && !name.is_empty() && !text.is_empty()
-        }));
     }
 }

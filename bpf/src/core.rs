@@ -10,8 +10,9 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Count, Error, Listen, Passed, Plan, RuleCount, Sample, ServiceParams,
-    TableLosses, Unjudged, classification, read, request_read, sources, switch, syscall, tables,
+    BucketParams, Count, Error, Listen, Passed, Plan, RequestReason, RuleCount, Sample,
+    ServiceParams, TableLosses, classification, read, request_read, sources, switch, syscall,
+    tables,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
@@ -310,7 +311,7 @@ impl Core {
         read::counts(&self.maps, self.plan.services.len())
     }
 
-    /// Packets that passed unjudged since the state was created, by reason.
+    /// Packets that passed without being evaluated since the state was created, by reason.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -364,13 +365,13 @@ impl Core {
         request_read::rule_counts(&self.maps, seats)
     }
 
-    /// Segments of services with rules that passed without being judged, by reason.
+    /// Segments of services with rules that no rule of their own evaluated, by reason.
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn unjudged(&self) -> Result<Vec<Unjudged>, Error> {
+    pub fn request_reasons(&self) -> Result<Vec<RequestReason>, Error> {
         let services = self.requests.as_ref().map_or(0, |_| self.plan.services.len());
-        request_read::unjudged(&self.maps, services)
+        request_read::reasons(&self.maps, services)
     }
 
     /// How full the table of connections with judged requests was when all of it was looked at last.

@@ -60,8 +60,8 @@ pub use plan::{
 };
 pub use read::{Count, Passed, Sample};
 pub use requests::{
-    BucketParams, Busy, CookieTest, HeaderRule, Host, HttpMatch, Methods, Refuse, Requests,
-    RuleCount, Subject, Unjudged,
+    BucketParams, Busy, CookieTest, HeaderRule, Host, HttpMatch, Methods, Refuse, RequestReason,
+    Requests, RuleCount, Subject,
 };
 pub use switch::release;
 pub use tables::TableLosses;

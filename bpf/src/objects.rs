@@ -90,7 +90,7 @@ pub(crate) const REQUESTS: [&str; 13] = [
     "tg_unevaluable",
     "tg_bucket_totals",
     "tg_rule_counts",
-    "tg_unjudged",
+    "tg_request_reasons",
     "tg_conns",
     numbers::MAP,
 ];

@@ -28,7 +28,7 @@ pub struct Count {
     pub count: u64,
 }
 
-/// How many packets passed unjudged for one reason.
+/// How many packets passed without being evaluated, for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     /// Why.
@@ -113,7 +113,7 @@ pub(crate) fn counts(maps: &Maps, services: usize) -> Result<Vec<Count>, Error> 
     Ok(counts)
 }
 
-/// Packets that passed unjudged, by reason.
+/// Packets that passed without being evaluated, by reason.
 pub(crate) fn passed(maps: &Maps) -> Result<Vec<Passed>, Error> {
     let percpu = maps.read_percpu("tg_passed", 0)?;
     let counts = sum(&percpu, abi::REASONS_MAX).into_iter().enumerate();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the hooks counted of requests: by rule, by bucket, and what was not judged.
+//! What the hooks counted of requests: by rule, by bucket, and by reason.
 
-use crate::abi::{Plain, SLOTS};
-use crate::abi_request::{self as abi, BucketTotalsRaw, RULE_COUNTS, RULES_MAX, UNJUDGED_MAX};
+use crate::abi::{Plain, REASONS_MAX, SLOTS};
+use crate::abi_request::{BucketTotalsRaw, RULE_COUNTS, RULES_MAX};
 use crate::maps::Maps;
-use crate::read::{add, sum};
+use crate::read::{add, reason, sum};
 use crate::rules::Seats;
-use crate::{Error, RuleCount, Unjudged};
+use crate::{Error, RequestReason, RuleCount};
 use tidegate_model::totals::BucketTotals;
 
 /// The counts of every rule, in the order of the plan.
@@ -60,16 +60,17 @@ fn totals(maps: &Maps, number: u32) -> Result<BucketTotals, Error> {
     Ok(totals)
 }
 
-/// What was not judged of the first `services` services, where it is not zero.
-pub(crate) fn unjudged(maps: &Maps, services: usize) -> Result<Vec<Unjudged>, Error> {
+/// Why segments of the first `services` services had no rule of their own, where it is not zero.
+pub(crate) fn reasons(maps: &Maps, services: usize) -> Result<Vec<RequestReason>, Error> {
     let mut counts = Vec::new();
     for service in 0..services {
-        let cells = sum(&maps.read_percpu("tg_unjudged", service as u32)?, UNJUDGED_MAX);
-        // The first is no reason: what was judged.
-        for (number, name, text) in abi::unjudged().skip(1) {
-            let count = cells.get(number).copied().unwrap_or_default();
-            if count > 0 {
-                counts.push(Unjudged { service, name, text, count });
+        let percpu = maps.read_percpu("tg_request_reasons", service as u32)?;
+        // The first is no reason: what a rule evaluated.
+        for (number, count) in sum(&percpu, REASONS_MAX).into_iter().enumerate().skip(1) {
+            if count > 0
+                && let Some(reason) = reason(number)
+            {
+                counts.push(RequestReason { service, reason, count });
             }
         }
     }

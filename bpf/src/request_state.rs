@@ -79,7 +79,7 @@ impl RequestState {
     ) -> Result<(), Error> {
         rules::pause(&mut Kernel { maps, limits }, services)?;
         for service in (0..u32::BITS).filter(|service| services >> service & 1 != 0) {
-            maps.clear_percpu("tg_unjudged", service)?;
+            maps.clear_percpu("tg_request_reasons", service)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! Header rules as a plan has them: plain data, and every bound that it must keep.
 
 use crate::abi_request::METHOD_OTHER;
+use tidegate_policy::Reason;
 
 /// The header rules of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,15 +208,13 @@ pub struct RuleCount {
     pub answered_ns: u64,
 }
 
-/// How many segments of services with rules passed without being judged, for one reason.
+/// How many segments of a service with rules no rule of their own evaluated, for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unjudged {
+pub struct RequestReason {
     /// Index of the service.
     pub service: usize,
-    /// The reason's name.
-    pub name: &'static str,
-    /// What an operator reads.
-    pub text: &'static str,
+    /// Why.
+    pub reason: Reason,
     /// How many segments.
     pub count: u64,
 }

@@ -31,17 +31,17 @@ const FILES: [Wanted; 10] = [
 ];
 const VERIFIER: &str = "the verifier wants a pointer, or a bound, checked";
 const UNREACHABLE: [Unreachable; 11] = [
-    ("http.h", "return TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
+    ("http.h", "return TG_REASON_LOOKUP_FAILED;", VERIFIER),
     ("http_fields.h", "return tg_scan_fail(s);", "states that only a request has"),
     ("http_body.h", "return TG_CHUNK_FAILED;", "states that read no byte"),
     ("http_body.h", "k->state = TG_CHUNK_FAILED;", "a byte of the packet can be loaded"),
     ("http_body.h", "return 1;", "the same"),
     ("http_answer.h", "return -1;", VERIFIER),
-    ("tls_hello.h", "return TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
-    ("rule.h", "s->reason = TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
+    ("tls_hello.h", "return TG_REASON_LOOKUP_FAILED;", VERIFIER),
+    ("rule.h", "s->reason = TG_REASON_LOOKUP_FAILED;", VERIFIER),
     ("rule.h", "s->at = 0;", VERIFIER),
     ("rule.h", "return 1;", VERIFIER),
-    ("rule.h", "return TG_UNJUDGED_LOOKUP_FAILED;", VERIFIER),
+    ("rule.h", "return TG_REASON_LOOKUP_FAILED;", VERIFIER),
 ];
 
 const LINE: [Canary; 6] = [
@@ -134,8 +134,8 @@ const BODIES: [Canary; 8] = [
 const HELLO: [Canary; 6] = [
     (
         "bpf/lib/tls_hello.h",
-        "s->failed = at < s->part ? TG_UNJUDGED_SPLIT :",
-        "s->failed = 0 ? TG_UNJUDGED_SPLIT :",
+        "s->failed = at < s->part ? TG_REASON_SPLIT :",
+        "s->failed = 0 ? TG_REASON_SPLIT :",
     ),
     ("bpf/lib/tls_hello.h", "if (s->length > end)", "if (0)"),
     ("bpf/lib/tls_hello.h", "list != bytes + 3 ||", "list < bytes ||"),

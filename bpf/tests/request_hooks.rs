@@ -130,7 +130,7 @@ fn a_daemon_without_privileges_changes_rules_and_limits() {
         dataplane.set_shadow(0, true).unwrap();
         dataplane.heartbeat().unwrap();
         assert_eq!(dataplane.rule_counts().unwrap().len(), 2);
-        dataplane.unjudged().unwrap();
+        dataplane.request_reasons().unwrap();
         dataplane.totals(0).unwrap();
     });
     let mut echo = Echo::new(&net);
@@ -212,7 +212,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     let mut echo = Echo::new(&net);
     echo.says(b"GET /b HTTP/1.1\r\nHost: a.example\r\n\r\n");
     let counts = first.rule_counts().unwrap();
-    assert_eq!((counts[0].admitted, counts[1].admitted), (0, 1), "{:?}", first.unjudged());
+    assert_eq!((counts[0].admitted, counts[1].admitted), (0, 1), "{:?}", first.request_reasons());
     // Beside the first, which still runs: no packet passes without a hook.
     let mut second = Dataplane::start(&plan).unwrap();
     echo.works();

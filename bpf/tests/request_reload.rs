@@ -9,6 +9,7 @@ use tidegate_bpf::{
     BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
     Service, Subject,
 };
+use tidegate_policy::Reason;
 use tidegate_units::Rate;
 
 /// A TCP segment between 198.51.100.7 and 192.0.2.10.
@@ -142,9 +143,9 @@ fn tokens_and_limits_go_with_the_name_of_a_bucket_and_counts_with_the_rule() {
     clients.plane.apply(&with(rules(&["other"], &[("/cgi/", Some(0))]))).unwrap();
     assert!(clients.get(80, "/cgi/a"));
     assert_eq!(clients.counts(0, 0), [1, 0, 0]);
-    let unjudged = clients.plane.unjudged().unwrap();
-    let names: Vec<_> = unjudged.iter().map(|u| (u.name, u.count)).collect();
-    assert_eq!(names, [("no-rule", 1)]);
+    let reasons = clients.plane.request_reasons().unwrap();
+    let counted: Vec<_> = reasons.iter().map(|r| (r.reason, r.count)).collect();
+    assert_eq!(counted, [(Reason::NoRule, 1)]);
 }
 
 /// What they sent before, nobody noted: it may be a request that is outstanding.
@@ -161,9 +162,9 @@ fn connections_that_are_older_than_the_first_rules_of_their_service_pass() {
     assert!(clients.ask(early, "/"), "older than the rules");
     assert!(!clients.ask(other, "/"), "it has its place from before");
     assert!(!clients.get(80, "/"));
-    let unjudged = clients.plane.unjudged().unwrap();
-    let names: Vec<_> = unjudged.iter().map(|u| (u.service, u.name, u.count)).collect();
-    assert_eq!(names, [(0, "opaque", 1)]);
+    let reasons = clients.plane.request_reasons().unwrap();
+    let counted: Vec<_> = reasons.iter().map(|r| (r.service, r.reason, r.count)).collect();
+    assert_eq!(counted, [(0, Reason::Opaque, 1)]);
     // Other rules for the same services change nothing about who is known.
     let kept = clients.open(80);
     clients.plane.apply(&with(rules(&["all"], &[("/a", None), ("/", Some(0))]))).unwrap();

@@ -54,7 +54,7 @@ const REQUEST: [Canary; 12] = [
         "return 1;",
     ),
     ("bpf/hook/request_in.bpf.c", "tg_flow_spoke(&flow);", ";"),
-    ("bpf/hook/request_in.bpf.c", "if (reason == TG_UNJUDGED_UNVERIFIED &&", "if (0 &&"),
+    ("bpf/hook/request_in.bpf.c", "if (reason == TG_REASON_UNVERIFIED &&", "if (0 &&"),
     ("bpf/hook/request_in.bpf.c", "if (verdict == TG_RULE_REFUSED) {", "if (0) {"),
 ];
 
@@ -67,8 +67,8 @@ const EVADER: [Canary; 15] = [
     ("bpf/lib/request.h", "TG_EVADED(IP_OPTIONS) |", ""),
     ("bpf/lib/request.h", "else if (head->http.ambiguous)", "else if (0)"),
     ("bpf/lib/refusal.h", "agrees == TG_SOCKET_BUSY || !found->at.plain ||", "0 ||"),
-    ("bpf/lib/refusal.h", "reason == TG_UNJUDGED_HTTP2 ||", ""),
-    ("bpf/lib/refusal.h", "reason == TG_UNJUDGED_OPAQUE ||", ""),
+    ("bpf/lib/refusal.h", "reason == TG_REASON_HTTP2 ||", ""),
+    ("bpf/lib/refusal.h", "reason == TG_REASON_OPAQUE ||", ""),
     ("bpf/lib/refusal.h", "tg_elapsed_ns(now_ns, conn->repeated_ns) < TG_REPEAT_SPACING_NS", "0"),
     ("bpf/lib/refusal.h", "if (tg_ahead(upto, conn->client_next) > 0 ||", "if ("),
     ("bpf/lib/refusal.h", "done & TG_CONN_OWED ||", "0 ||"),

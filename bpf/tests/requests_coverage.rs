@@ -40,7 +40,7 @@ const VERIFIER: &str = "the verifier wants a pointer, or a bound, checked";
 const UNREACHABLE: [Unreachable; 12] = [
     (
         "request.h",
-        "reason = TG_UNJUDGED_TLS;",
+        "reason = TG_REASON_TLS;",
         "rules of these conversations ask for names; requests_odd_live.rs has some that do not",
     ),
     ("conn.h", "return;", TWO),

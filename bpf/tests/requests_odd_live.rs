@@ -19,7 +19,7 @@ use tidegate_bpf::{
     Subject,
 };
 use tidegate_model::totals::Totals as _;
-use tidegate_policy::Action;
+use tidegate_policy::{Action, Reason};
 use tidegate_units::Rate;
 
 const ADDRESS: &str = "10.77.0.1:80";
@@ -44,9 +44,9 @@ fn start(net: &Net, mode: AttachMode) -> Dataplane {
     dataplane
 }
 
-fn unjudged(dataplane: &Dataplane, reason: &str) -> u64 {
-    let all = dataplane.unjudged().unwrap();
-    all.iter().find(|u| u.name == reason).map_or(0, |u| u.count)
+fn counted(dataplane: &Dataplane, reason: Reason) -> u64 {
+    let all = dataplane.request_reasons().unwrap();
+    all.iter().find(|r| r.reason == reason).map_or(0, |r| r.count)
 }
 
 fn refused(dataplane: &Dataplane) -> u64 {
@@ -84,8 +84,8 @@ fn exchange(net: &Net, listener: &TcpListener, pieces: &[Vec<u8>]) -> (Vec<u8>, 
     })
 }
 
-/// What is sent, in pieces, and why it is not judged.
-fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, &'static str)> {
+/// What is sent, in pieces, and why no rule evaluates it.
+fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, Reason)> {
     fn head(more: &str) -> Vec<Vec<u8>> {
         vec![format!("POST / HTTP/1.1\r\nHost: a\r\n{more}\r\n").into_bytes()]
     }
@@ -93,30 +93,30 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, &'static str)> {
     let slow = head("X: y\r\n")[0].iter().map(|byte| vec![*byte]).collect();
     let cookies: String = (0..300).map(|n| format!("c{n}=1; ")).collect();
     vec![
-        ("two lengths", head("Content-Length: 1\r\nContent-Length: 2\r\n"), "not-http"),
+        ("two lengths", head("Content-Length: 1\r\nContent-Length: 2\r\n"), Reason::NotHttp),
         (
             "a length and chunks",
             head("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n"),
-            "not-http",
+            Reason::NotHttp,
         ),
-        ("a length with a sign", head("Content-Length: +1\r\n"), "not-http"),
-        ("white space before a colon", head("X : y\r\n"), "not-http"),
-        ("a folded line", head("X: y\r\n z\r\n"), "not-http"),
-        ("a NUL", head("X: a\0b\r\n"), "not-http"),
-        ("lines without CR", bytes(b"GET / HTTP/1.1\nHost: a\n\n"), "not-http"),
-        ("another version", bytes(b"GET / HTTP/3.0\r\nHost: a\r\n\r\n"), "not-http"),
-        ("noise", bytes(&[0x80, 0xff, 0, 7, 13, 10, 13, 10]), "not-http"),
-        ("HTTP/2", bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "http2"),
-        ("half of a hello", bytes(&[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]), "tls"),
-        ("a head of 20 KB", head(&"X-Filler: aaaaaaaaaaaaaaaa\r\n".repeat(700)), "split"),
-        ("a line of 20 KB", head(&format!("X: {}\r\n", "a".repeat(20_000))), "split"),
+        ("a length with a sign", head("Content-Length: +1\r\n"), Reason::NotHttp),
+        ("white space before a colon", head("X : y\r\n"), Reason::NotHttp),
+        ("a folded line", head("X: y\r\n z\r\n"), Reason::NotHttp),
+        ("a NUL", head("X: a\0b\r\n"), Reason::NotHttp),
+        ("lines without CR", bytes(b"GET / HTTP/1.1\nHost: a\n\n"), Reason::NotHttp),
+        ("another version", bytes(b"GET / HTTP/3.0\r\nHost: a\r\n\r\n"), Reason::NotHttp),
+        ("noise", bytes(&[0x80, 0xff, 0, 7, 13, 10, 13, 10]), Reason::NotHttp),
+        ("HTTP/2", bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Reason::Http2),
+        ("half of a hello", bytes(&[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]), Reason::Tls),
+        ("a head of 20 KB", head(&"X-Filler: aaaaaaaaaaaaaaaa\r\n".repeat(700)), Reason::Split),
+        ("a line of 20 KB", head(&format!("X: {}\r\n", "a".repeat(20_000))), Reason::Split),
         (
             "a path of 20 KB",
             vec![format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(20_000)).into_bytes()],
-            "split",
+            Reason::Split,
         ),
-        ("300 cookies", head(&format!("Cookie: {cookies}z=1\r\n")), "split"),
-        ("byte by byte", slow, "split"),
+        ("300 cookies", head(&format!("Cookie: {cookies}z=1\r\n")), Reason::Split),
+        ("byte by byte", slow, Reason::Split),
     ]
 }
 
@@ -124,7 +124,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>, &'static str)> {
 /// the bucket is empty from the first request on, so that a request that is one is refused, as the last
 /// one shows.
 #[test]
-fn what_is_no_request_that_can_be_judged_passes() {
+fn what_is_no_request_that_can_be_evaluated_passes() {
     let net = Net::new();
     let mut dataplane = start(&net, AttachMode::Tcx);
     let listener = within(&net.server, || TcpListener::bind(ADDRESS).unwrap());
@@ -134,11 +134,11 @@ fn what_is_no_request_that_can_be_judged_passes() {
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     for (about, pieces, reason) in odd() {
         dataplane.heartbeat().unwrap(); // the lease
-        let before = unjudged(&dataplane, reason);
+        let before = counted(&dataplane, reason);
         let (seen, answer) = exchange(&net, &listener, &pieces);
         assert_eq!(seen, pieces.concat(), "{about}: what the server read");
         assert!(answer.starts_with("HTTP/1.1 400 "), "{about}: {answer}");
-        assert!(unjudged(&dataplane, reason) > before, "{about}: {:?}", dataplane.unjudged());
+        assert!(counted(&dataplane, reason) > before, "{about}: {:?}", dataplane.request_reasons());
         assert_eq!(refused(&dataplane), 0, "{about}");
     }
     let (seen, answer) = exchange(&net, &listener, &plain);

@@ -11,7 +11,7 @@ use support::object::require_root;
 use support::packet::{ACK, PSH, Packet, SERVER4, SYN, eth};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{Dataplane, HeaderRule, HttpMatch, Plan, Refuse, Requests, Settings, Subject};
-use tidegate_policy::Action;
+use tidegate_policy::{Action, Reason};
 
 /// The smallest table.
 const SIZE: u32 = 1024;
@@ -68,9 +68,9 @@ fn asks(plane: &TestPlane, n: u32) {
 /// Requests that passed because their connection has no place; without a socket of the server's to
 /// ask, as here, they count as `opaque`.
 fn unfollowed(plane: &TestPlane) -> u64 {
-    let unjudged = plane.unjudged().unwrap();
-    let full = |name: &str| ["table-full", "opaque"].contains(&name);
-    unjudged.iter().filter(|u| full(u.name)).map(|u| u.count).sum()
+    let full = |reason| [Reason::TableFull, Reason::Opaque].contains(&reason);
+    let reasons = plane.request_reasons().unwrap();
+    reasons.iter().filter(|r| full(r.reason)).map(|r| r.count).sum()
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn at_101_percent_everything_passes_and_what_found_no_room_is_counted() {
     // a connection that has no place has its requests passed, and told
     (0..more).for_each(|n| asks(&plane, n));
     let counts = plane.rule_counts().unwrap();
-    let unjudged: u64 = plane.unjudged().unwrap().iter().map(|u| u.count).sum();
+    let unevaluated: u64 = plane.request_reasons().unwrap().iter().map(|r| r.count).sum();
     assert_eq!(counts[0].admitted, totals.open, "{counts:?}");
-    assert_eq!(counts[0].admitted + unjudged, u64::from(more));
+    assert_eq!(counts[0].admitted + unevaluated, u64::from(more));
 }
 
 #[test]

@@ -215,7 +215,7 @@ static int fuzz_is_reset(void)
 static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 		       __u32 length, int action)
 {
-	const struct tg_passed *passed = native_entry(&tg_passed, 0);
+	const struct tg_reason_counts *passed = native_entry(&tg_passed, 0);
 	__u64 counted = 0;
 	int open = head->switches & (FUZZ_RELEASED | FUZZ_NO_LEASE |
 				     FUZZ_NO_LIMIT);

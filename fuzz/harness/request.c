@@ -59,10 +59,10 @@ static void fuzz_request_sane(const struct fuzz_request *r,
 	const struct tg_http *h = &r->http;
 	__u32 head = h->head;
 
-	fuzz_must(r->reason == TG_UNJUDGED_NONE ||
-		  r->reason == TG_UNJUDGED_SPLIT ||
-		  r->reason == TG_UNJUDGED_NOT_HTTP ||
-		  r->reason == TG_UNJUDGED_HTTP2, "a reason is one of four");
+	fuzz_must(r->reason == TG_REASON_NONE ||
+		  r->reason == TG_REASON_SPLIT ||
+		  r->reason == TG_REASON_NOT_HTTP ||
+		  r->reason == TG_REASON_HTTP2, "a reason is one of four");
 	if (r->reason)
 		return;
 	fuzz_must(h->method && !(h->method & (h->method - 1)), "one method");
@@ -112,11 +112,11 @@ static void fuzz_request(const unsigned char *data, __u32 length, __u32 cut)
 	if (!whole.reason) {
 		int reason = tg_rule_find(&host_head, &asked);
 
-		fuzz_must(reason == TG_UNJUDGED_NO_RULE ||
-			  reason == TG_UNJUDGED_SPLIT ||
-			  reason == TG_UNJUDGED_NONE, "a search ends");
+		fuzz_must(reason == TG_REASON_NO_RULE ||
+			  reason == TG_REASON_SPLIT ||
+			  reason == TG_REASON_NONE, "a search ends");
 	}
-	if (part.reason == TG_UNJUDGED_SPLIT)
+	if (part.reason == TG_REASON_SPLIT)
 		return;
 	if (part.reason || part.http.head)
 		fuzz_must(!memcmp(&whole, &part, sizeof(whole)),
@@ -162,7 +162,7 @@ static void fuzz_hello(const unsigned char *data, __u32 length, __u32 cut)
 	fuzz_load(data, length, 0);
 	reason = tg_tls_hello(&host_head, length);
 	whole = host_head.http.host;
-	if (reason_part != TG_UNJUDGED_SPLIT)
+	if (reason_part != TG_REASON_SPLIT)
 		fuzz_must(reason == reason_part, "what was found stays so");
 	if (!reason_part)
 		fuzz_must(!memcmp(&whole, &part, sizeof(whole)),

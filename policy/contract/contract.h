@@ -60,7 +60,7 @@ enum tg_verdict_kind {
 #define TG_REASON(number, NAME, name, text) TG_REASON_##NAME = number,
 enum tg_reason {
 #include "../reasons.def"
-	TG_REASONS_MAX = 48,
+	TG_REASONS_MAX = 80,
 };
 #undef TG_REASON
 

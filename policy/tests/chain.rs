@@ -110,7 +110,8 @@ proptest! {
             for decision in decisions {
                 let admitted = decision.verdict.kind == VerdictKind::Admit;
                 let reason = decision.verdict.reason as u8;
-                prop_assert!(if admitted { 20..30 } else { 30..48 }.contains(&reason));
+                let reasons = if admitted { 20..30 } else { 30..48 };
+                prop_assert!(reasons.contains(&reason), "{:?}", decision.verdict);
                 prop_assert!(decision.passes == admitted);
                 prop_assert_ne!(decision.verdict.kind, VerdictKind::Delay, "nobody can wait");
             }

@@ -57,10 +57,9 @@ fn pages(bless: bool) -> Result<()> {
     let read = |path: &str| fs::read_to_string(root.join(path)).context(path.to_owned());
     let policies = registers::policies(&read(registers::POLICIES)?).context(registers::POLICIES)?;
     let reasons = registers::reasons(&read(registers::REASONS)?).context(registers::REASONS)?;
-    let unjudged = registers::unjudged(&read(registers::UNJUDGED)?).context(registers::UNJUDGED)?;
     for (path, page) in [
         (registers::POLICIES_PAGE, registers::policies_page(&policies)),
-        (registers::REASONS_PAGE, registers::reasons_page(&reasons, &unjudged)),
+        (registers::REASONS_PAGE, registers::reasons_page(&reasons)),
     ] {
         if read(path).is_ok_and(|text| text == page) {
             continue;

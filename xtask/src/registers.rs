@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The registers `policies.def`, `reasons.def` and `unjudged.def` as data, and the documents that
-//! are made from them.
+//! The registers `policies.def` and `reasons.def` as data, and the documents that are made from them.
 
 use std::fmt::Write as _;
 
@@ -10,11 +9,9 @@ use anyhow::{Context, Result, bail};
 pub(crate) const POLICIES: &str = "policy/policies.def";
 /// The register of reasons.
 pub(crate) const REASONS: &str = "policy/reasons.def";
-/// The register of why requests are not judged.
-pub(crate) const UNJUDGED: &str = "bpf/abi/unjudged.def";
 /// Made from [`POLICIES`].
 pub(crate) const POLICIES_PAGE: &str = "docs/policies.md";
-/// Made from [`REASONS`] and [`UNJUDGED`].
+/// Made from [`REASONS`].
 pub(crate) const REASONS_PAGE: &str = "docs/reasons.md";
 
 /// One line of policies.def.
@@ -30,12 +27,12 @@ pub(crate) struct Policy {
     pub(crate) line: usize,
 }
 
-/// One line of reasons.def or unjudged.def.
+/// One line of reasons.def.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
     /// Part of the ABI.
     pub(crate) number: u32,
-    /// The C name behind `TG_REASON_` or `TG_UNJUDGED_`.
+    /// The C name behind `TG_REASON_`.
     pub(crate) constant: String,
     /// As in metrics, CLI and API.
     pub(crate) name: String,
@@ -67,20 +64,11 @@ pub(crate) fn policies(def: &str) -> Result<Vec<Policy>> {
 
 /// The reasons in the order of the register. Errors name the line.
 pub(crate) fn reasons(def: &str) -> Result<Vec<Reason>> {
-    reasons_of(def, "TG_REASON")
-}
-
-/// Why requests are not judged, in the order of the register. Errors name the line.
-pub(crate) fn unjudged(def: &str) -> Result<Vec<Reason>> {
-    reasons_of(def, "TG_UNJUDGED")
-}
-
-fn reasons_of(def: &str, call: &str) -> Result<Vec<Reason>> {
-    entries(def, call)?
+    entries(def, "TG_REASON")?
         .into_iter()
         .map(|entry| {
             let [number, constant, name, text] = entry.fields.as_slice() else {
-                bail!("line {}: expected {call}(number, NAME, \"name\", \"text\")", entry.line);
+                bail!("line {}: expected TG_REASON(number, NAME, \"name\", \"text\")", entry.line);
             };
             Ok(Reason {
                 number: number.parse().with_context(|| format!("line {}", entry.line))?,
@@ -116,11 +104,14 @@ pub(crate) fn policies_page(policies: &[Policy]) -> String {
 
 /// The page about all reasons.
 #[must_use]
-pub(crate) fn reasons_page(reasons: &[Reason], unjudged: &[Reason]) -> String {
-    let mut page = head("Reasons", &format!("{REASONS} and {UNJUDGED}"));
+pub(crate) fn reasons_page(reasons: &[Reason]) -> String {
+    let mut page = head("Reasons", REASONS);
     page.push_str(
         "Every verdict has exactly one of these reasons: in metrics (label `reason`), in `tidegate \
-         explain`,\nin samples. Numbers and names never change their meaning.\n",
+         explain`,\nin samples. Numbers and names never change their meaning.\n\nOf services with \
+         [request rules](requests.md), a segment with data that no rule of its own could evaluate\ncounts \
+         once (`tidegate_requests_unjudged_segments_total`). Its reason is one of the last table, or one \
+         of\nthe first that says the same.\n",
     );
     let mut group = "";
     for reason in reasons {
@@ -129,20 +120,10 @@ pub(crate) fn reasons_page(reasons: &[Reason], unjudged: &[Reason]) -> String {
             let _ = writeln!(page, "\n## {}\n", capitalised(group));
             page.push_str("| number | reason | meaning |\n| ---: | --- | --- |\n");
         }
-        row(&mut page, reason);
+        let Reason { number, name, text, .. } = reason;
+        let _ = writeln!(page, "| {number} | `{name}` | {text} |");
     }
-    page.push_str(
-        "\n## Requests passed without being judged\n\nOf services with header rules: each segment \
-         with data that is not judged is counted once\n(`tidegate_requests_unjudged_segments_total`, \
-         label `reason`; [requests.md](requests.md) says what is judged).\n\n\
-         | number | reason | meaning |\n| ---: | --- | --- |\n",
-    );
-    unjudged.iter().for_each(|reason| row(&mut page, reason));
     page
-}
-
-fn row(page: &mut String, Reason { number, name, text, .. }: &Reason) {
-    let _ = writeln!(page, "| {number} | `{name}` | {text} |");
 }
 
 fn head(title: &str, source: &str) -> String {
@@ -209,14 +190,14 @@ mod tests {
     use super::*;
 
     const DEF: &str = "/* licence */\n/*\n * TG_REASON(number, ...) explained\n */\n\
-        /* passed */\nTG_REASON(0, NONE, \"none\", \"not judged, yet\")\n\
+        /* passed */\nTG_REASON(0, NONE, \"none\", \"not evaluated, yet\")\n\
         /* refused */\nTG_REASON(30, RATE, \"rate\", \"the bucket was empty\")\n";
 
     #[test]
     fn a_register_becomes_data_with_groups_and_lines() {
         let reasons = reasons(DEF).expect("well-formed");
         assert_eq!(reasons.len(), 2);
-        assert_eq!(reasons[0].text, "not judged, yet");
+        assert_eq!(reasons[0].text, "not evaluated, yet");
         assert_eq!((reasons[0].group.as_str(), reasons[0].line), ("passed", 6));
         assert_eq!((reasons[1].number, reasons[1].constant.as_str()), (30, "RATE"));
     }
@@ -236,10 +217,9 @@ mod tests {
 
     #[test]
     fn the_pages_hold_every_entry() {
-        let requests = unjudged("TG_UNJUDGED(9, BODY, \"body\", \"a body\")\n").expect("same");
-        let page = reasons_page(&reasons(DEF).expect("well-formed"), &requests);
+        let page = reasons_page(&reasons(DEF).expect("well-formed"));
         assert!(page.contains("## Passed\n") && page.contains("| 30 | `rate` |"), "{page}");
-        assert!(page.ends_with("| 9 | `body` | a body |\n"), "{page}");
+        assert!(page.contains("## Refused\n\n| number |"), "{page}");
         let list = policies("TG_POLICY(0, token_bucket, \"a rate, a burst\")\n").expect("same");
         let page = policies_page(&list);
         assert!(page.contains("| 0 | `token_bucket` | a rate, a burst |"), "{page}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Header rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
 
-use crate::abi::Plain;
+use crate::abi::{Plain, REASONS_MAX};
 use crate::abi_request::{self as abi, RequestControl, RuleCountsRaw, RuleRaw};
 use crate::core::Core;
 use crate::examples::{at_port, http, service};
@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_model::SERVICES_MAX;
-use tidegate_policy::{Action, BucketSpec, Params, RequestLimits};
+use tidegate_policy::{Action, BucketSpec, Params, Reason, RequestLimits};
 use tidegate_units::Rate;
 
 fn shop(buckets: &[&str], rules: Vec<HeaderRule>) -> Service {
@@ -230,30 +230,28 @@ fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {
 }
 
 #[test]
-fn an_index_that_changes_hands_begins_without_counts_of_what_was_not_judged() {
+fn an_index_that_changes_hands_begins_without_counts_of_reasons() {
     let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
-    let map = core.maps.get("tg_unjudged").unwrap();
-    let cpus = vec![
-        1_u64.to_ne_bytes().repeat(abi::UNJUDGED_MAX);
-        libbpf_rs::num_possible_cpus().unwrap()
-    ];
+    let map = core.maps.get("tg_request_reasons").unwrap();
+    let cpus =
+        vec![1_u64.to_ne_bytes().repeat(REASONS_MAX); libbpf_rs::num_possible_cpus().unwrap()];
     map.update_percpu(&0_u32.to_ne_bytes(), &cpus, MapFlags::ANY).unwrap();
-    let unjudged = core.unjudged().unwrap();
-    assert!(unjudged.iter().any(|u| u.name == "http2" && u.count == cpus.len() as u64));
-    assert!(unjudged.iter().all(|u| u.name != "none"), "judged is no reason");
+    let counted = core.request_reasons().unwrap();
+    assert_eq!(counted.len(), Reason::ALL.len() - 1, "evaluated is no reason");
+    assert!(counted.iter().all(|c| c.reason != Reason::None && c.count == cpus.len() as u64));
     core.apply(&plan(vec![shop(&["x"], vec![http("/b", Some(0))])])).unwrap();
-    assert_eq!(core.unjudged().unwrap(), unjudged, "the same service");
+    assert_eq!(core.request_reasons().unwrap(), counted, "the same service");
     let mut other = shop(&["x"], vec![http("/", Some(0))]);
     other.name = "other".into();
     core.apply(&plan(vec![other])).unwrap();
-    assert_eq!(core.unjudged().unwrap(), []);
+    assert_eq!(core.request_reasons().unwrap(), []);
 }
 
 #[test]
 fn a_plan_without_rules_needs_no_tables_for_them() {
     let mut core = start(&plan(vec![at_port("shop", 80)]));
     assert!(core.requests().is_none() && core.maps.find("tg_conns").is_none());
-    assert_eq!((core.rule_counts().unwrap(), core.unjudged().unwrap()), (vec![], vec![]));
+    assert_eq!((core.rule_counts().unwrap(), core.request_reasons().unwrap()), (vec![], vec![]));
     core.apply(&plan(vec![shop(&["x"], vec![http("/", Some(0))])])).unwrap();
     assert!(core.requests().is_some());
     assert_eq!(core.totals(0).unwrap().buckets.len(), 1);
@@ -392,8 +390,8 @@ fn every_request_finds_one_of_two_rule_sets_while_they_are_exchanged() {
         done.store(true, Ordering::Relaxed);
         traffic.join().unwrap()
     });
-    let unjudged = core.unjudged().unwrap();
-    assert_eq!(unjudged, [], "of {requests} requests");
+    let reasons = core.request_reasons().unwrap();
+    assert_eq!(reasons, [], "of {requests} requests");
     let totals = core.totals(0).unwrap();
     let offered: Vec<u64> = totals.buckets.iter().map(|b| b.offered.iter().sum()).collect();
     assert_eq!(offered.iter().sum::<u64>(), requests, "{offered:?}");

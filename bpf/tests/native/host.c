@@ -303,7 +303,7 @@ static int host_call(__u32 ifindex, int egress)
 /* What was counted: a reason to pass, or a cell of a class's verdicts. */
 static void host_put_counts(struct host_bytes *out)
 {
-	struct tg_passed *passed = native_entry(&tg_passed, 0);
+	struct tg_reason_counts *passed = native_entry(&tg_passed, 0);
 	__u32 row = native.counts_row, cell = TG_COUNTS, times = 0;
 	__u8 reason = HOST_NONE;
 

@@ -180,14 +180,14 @@ static void host_put_frame(struct host_bytes *out, const __u8 *frame,
 static void host_put_requests(struct host_bytes *out)
 {
 	const struct native_map *conns = native_map(&tg_conns);
-	struct tg_unjudged_counts *unjudged = native_entry(&tg_unjudged, 0);
+	struct tg_reason_counts *reasons = native_entry(&tg_request_reasons, 0);
 	__u32 count = 0;
 	struct tg_conn *last = NULL;
 	__u64 none = ~0ULL;
 
-	for (int i = 0; i < TG_UNJUDGED_MAX; i++)
-		host_put_u32(out, unjudged->cell[i]);
-	memset(unjudged, 0, sizeof(*unjudged));
+	for (int i = 0; i < TG_REASONS_MAX; i++)
+		host_put_u32(out, reasons->reason[i]);
+	memset(reasons, 0, sizeof(*reasons));
 	for (int i = 0; i < HOST_RULES; i++) {
 		struct tg_rule_counts *c = native_entry(&tg_rule_counts, i);
 
@@ -314,7 +314,7 @@ static void host_request_maps(void)
 	HOST_MAP(tg_bucket_totals, HOST_BUCKETS);
 	HOST_MAP(tg_unevaluable, HOST_SERVICES);
 	HOST_MAP(tg_rule_counts, HOST_RULES);
-	HOST_MAP(tg_unjudged, HOST_SERVICES);
+	HOST_MAP(tg_request_reasons, HOST_SERVICES);
 	HOST_MAP(tg_conns, HOST_CONNS);
 	HOST_MAP(tg_head, TG_HEADS);
 	HOST_MAP(tg_work, 1);

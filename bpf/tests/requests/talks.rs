@@ -97,7 +97,7 @@ pub(crate) fn all() -> Vec<Case> {
         strangers(),
         unanswered(),
         fast_open(),
-        unjudged(),
+        unevaluated(),
         fragments(),
         verdicts::all(),
         evaders::all(),
@@ -755,7 +755,7 @@ fn named(talk: &mut Talk<'_>) {
     talk.client_says(hello);
 }
 
-fn unjudged() -> Vec<Case> {
+fn unevaluated() -> Vec<Case> {
     vec![
         case("a request line in two segments", |talk| {
             talk.open().asks("GET /bu").asks("sy HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(1, 1));

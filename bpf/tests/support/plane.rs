@@ -249,7 +249,7 @@ impl Kernel {
     }
 
     /// What was counted since the last time: exactly one thing. Verdicts are read only if nothing
-    /// passed unjudged; one too many would show the next time.
+    /// passed without being evaluated; one too many would show the next time.
     fn grown(&mut self) -> Counted {
         let passed = self.passed();
         let reasons = growth(&self.counts.passed, &passed);

@@ -19,14 +19,15 @@ mod text_hash;
 pub const HEAD_MAX: usize = 4096;
 /// Words of `tg_settings.key`.
 const KEYS: usize = 6;
-/// `enum tg_unjudged`.
+/// The numbers of what recognising a request may say.
 pub mod reason {
-    pub const NONE: u32 = 0;
-    pub const NO_RULE: u32 = 1;
-    pub const TLS: u32 = 2;
-    pub const HTTP2: u32 = 3;
-    pub const SPLIT: u32 = 4;
-    pub const NOT_HTTP: u32 = 5;
+    use tidegate_policy::Reason;
+    pub const NONE: u32 = Reason::None as u32;
+    pub const NO_RULE: u32 = Reason::NoRule as u32;
+    pub const TLS: u32 = Reason::Tls as u32;
+    pub const HTTP2: u32 = Reason::Http2 as u32;
+    pub const SPLIT: u32 = Reason::Split as u32;
+    pub const NOT_HTTP: u32 = Reason::NotHttp as u32;
 }
 /// `TG_HTTP_…`.
 pub mod flag {

@@ -11,7 +11,9 @@ use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::{Restored, ServiceState, Snapshot};
-use tidegate_telemetry::{buckets_table, peers_table, rules_table, services_table, unjudged_lines};
+use tidegate_telemetry::{
+    buckets_table, peers_table, rules_table, services_table, unevaluated_lines,
+};
 use tidegate_units::Share;
 
 /// From this share of a CPU on the thread that a service works in is worth a line.
@@ -78,7 +80,7 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
     if !peers.is_empty() {
         let _ = write!(text, "\n{peers}");
     }
-    for (i, line) in unjudged_lines(snapshot).iter().enumerate() {
+    for (i, line) in unevaluated_lines(snapshot).iter().enumerate() {
         let _ = writeln!(text, "{}{line}", if i == 0 { "\n" } else { "" });
     }
     let reasons = snapshot.services.iter().filter(|s| !s.limits.why.text.is_empty());

@@ -6,7 +6,7 @@
 use crate::outlet::Outlet;
 use tidegate_model::intent::Config;
 use tidegate_model::snapshot::{
-    Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnjudgedCount,
+    Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnevaluatedCount,
     VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
@@ -40,8 +40,8 @@ pub struct Counted {
 pub struct RequestCounts {
     /// By rule, in the order of the configuration.
     pub rules: Vec<RuleCounts>,
-    /// What passed without being judged, by reason.
-    pub unjudged: Vec<UnjudgedCount>,
+    /// What passed without being evaluated, by reason.
+    pub unevaluated: Vec<UnevaluatedCount>,
 }
 
 /// What is read from the dataplane, in the terms of the model.

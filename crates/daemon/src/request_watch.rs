@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules as people see them: counts of rules, what could not be judged and why, and the
+//! Header rules as people see them: counts of rules, what could not be evaluated and why, and the
 //! warnings that belong to it.
 
 use crate::plane::{Counters, RequestCounts};
@@ -10,15 +10,15 @@ use tidegate_model::RANKS;
 use tidegate_model::intent::{Config, Mode, RequestsConfig, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
-use tidegate_model::snapshot::{BucketState, Followed, RequestsState, RuleState, UnjudgedCount};
+use tidegate_model::snapshot::{BucketState, Followed, RequestsState, RuleState, UnevaluatedCount};
 use tidegate_units::Nanos;
 
-/// Over how long the share of what could not be judged is taken.
+/// Over how long the share of what could not be evaluated is taken.
 const WINDOW: Nanos = Nanos::from_secs(10);
 /// Most looks in it.
 const LOOKS_MAX: usize = 64;
 /// More than this share is worth a warning.
-const UNJUDGED_SHARE: f64 = 0.2;
+const UNEVALUATED_SHARE: f64 = 0.2;
 /// Of fewer segments than this nothing is said.
 const SEGMENTS_MIN: u64 = 100;
 /// The table of connections is called full from this share on.
@@ -31,7 +31,7 @@ const EXPECTED: [&str; 6] = ["none", "no-rule", "body", "never-shed", "released"
 struct Look {
     at: Nanos,
     met: u64,
-    unjudged: Vec<UnjudgedCount>,
+    unevaluated: Vec<UnevaluatedCount>,
 }
 
 /// One service.
@@ -94,7 +94,7 @@ impl RequestWatch {
             .filter(|f| f.limit > 0 && f.connections as f64 >= FULL_SHARE * f.limit as f64)
         {
             let text = format!(
-                "the table of connections is full ({} of {}): requests of new ones pass unjudged",
+                "the table of connections is full ({} of {}): requests of new ones pass without being evaluated",
                 full.connections, full.limit
             );
             warnings.raise(now, "connections", text);
@@ -109,7 +109,7 @@ impl RequestWatch {
                 *watched = Watched { name: service.name.clone(), ..Watched::default() };
             }
             let met = counts.rules.iter().fold(0_u64, |sum, rule| sum.saturating_add(rule.met()));
-            let look = Look { at: now, met, unjudged: counts.unjudged.clone() };
+            let look = Look { at: now, met, unevaluated: counts.unevaluated.clone() };
             watched.looks.push_back(look);
             let old = |look: &Look| now.since(look.at) > WINDOW;
             while watched.looks.len() > LOOKS_MAX || watched.looks.front().is_some_and(old) {
@@ -144,7 +144,7 @@ impl RequestWatch {
             mode: requests.mode_within(service.mode).name().into(),
             buckets: buckets(requests, watched, (signals, limits)),
             rules: rules(requests, watched, now),
-            unjudged: watched.counts.unjudged.clone(),
+            unevaluated: watched.counts.unevaluated.clone(),
             defer_accept,
             followed: self.followed,
         })
@@ -152,23 +152,23 @@ impl RequestWatch {
 }
 
 impl Watched {
-    /// A sentence when too much could not be judged.
+    /// A sentence when too much could not be evaluated.
     fn unseen(&self) -> Option<String> {
         let (first, last) = (self.looks.front()?, self.looks.back()?);
-        let grown = |now: &UnjudgedCount| {
-            let before = first.unjudged.iter().find(|then| then.reason == now.reason);
+        let grown = |now: &UnevaluatedCount| {
+            let before = first.unevaluated.iter().find(|then| then.reason == now.reason);
             now.count.saturating_sub(before.map_or(0, |then| then.count))
         };
-        let escaped = last.unjudged.iter().filter(|u| !EXPECTED.contains(&u.reason.as_str()));
-        let by_reason: Vec<(u64, &UnjudgedCount)> = escaped.map(|u| (grown(u), u)).collect();
+        let escaped = last.unevaluated.iter().filter(|u| !EXPECTED.contains(&u.reason.as_str()));
+        let by_reason: Vec<(u64, &UnevaluatedCount)> = escaped.map(|u| (grown(u), u)).collect();
         let unseen: u64 = by_reason.iter().map(|(count, _)| count).sum();
-        let passed = last.unjudged.iter().filter(|u| u.reason == "no-rule").map(grown);
+        let passed = last.unevaluated.iter().filter(|u| u.reason == "no-rule").map(grown);
         let all = unseen + passed.sum::<u64>() + last.met.saturating_sub(first.met);
         let share = unseen as f64 / all.max(1) as f64;
         let (most, reason) = by_reason.iter().max_by_key(|(count, _)| *count)?;
-        (all >= SEGMENTS_MIN && share > UNJUDGED_SHARE).then(|| {
+        (all >= SEGMENTS_MIN && share > UNEVALUATED_SHARE).then(|| {
             format!(
-                "{:.0} % of the requests of the last {WINDOW} could not be judged, {most} of {unseen} for {}: {}",
+                "{:.0} % of the requests of the last {WINDOW} could not be evaluated, {most} of {unseen} for {}: {}",
                 100.0 * share,
                 reason.reason,
                 reason.text

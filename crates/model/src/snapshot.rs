@@ -136,8 +136,9 @@ pub struct RequestsState {
     pub buckets: Vec<BucketState>,
     /// The rules, in the order of the configuration.
     pub rules: Vec<RuleState>,
-    /// Segments with data that passed without being judged, by reason, since the state was created.
-    pub unjudged: Vec<UnjudgedCount>,
+    /// Segments with data that passed without being evaluated, by reason, since the state was created.
+    #[serde(rename = "unjudged")]
+    pub unevaluated: Vec<UnevaluatedCount>,
     /// Whether the service's handshakes show TCP_DEFER_ACCEPT (an empty ACK is held back for at least
     /// half of them, or for none), so that a refused request costs the server nothing; `None`: not known.
     pub defer_accept: Option<bool>,
@@ -268,10 +269,10 @@ impl RuleCounts {
     }
 }
 
-/// How many segments were not judged for one reason.
+/// How many segments were not evaluated for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnjudgedCount {
-    /// Name of the reason (bpf/abi/unjudged.def).
+pub struct UnevaluatedCount {
+    /// Name of the reason (policy/reasons.def).
     pub reason: String,
     /// What an operator reads.
     pub text: String,

@@ -120,7 +120,7 @@ pub fn reference() -> String {
         "# Metrics\n\nServed as OpenMetrics text on `/metrics` (configuration: `daemon.http`). \
          This page is made from the schema in crates/telemetry (`TIDEGATE_BLESS=1 cargo test -p \
          tidegate-telemetry`). Label values are bounded: services (32), classes (16 a service), peers (73), \
-         verdicts, reasons (policy/reasons.def, bpf/abi/unjudged.def), layers, rules (1023) and buckets \
+         verdicts, reasons (policy/reasons.def), layers, rules (1023) and buckets \
          (128) of all services; none comes from a client.\n\n\
          | metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
     );

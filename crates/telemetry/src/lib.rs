@@ -14,7 +14,7 @@ mod table;
 
 pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
 pub use peers::peers_table;
-pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unjudged_lines};
+pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unevaluated_lines};
 pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};
 pub use service::{Figures, figures};
 pub use table::{COLUMNS, Column, fitting, render_rows, services_table};

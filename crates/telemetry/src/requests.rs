@@ -130,17 +130,17 @@ pub fn rules_table(snapshot: &Snapshot) -> String {
     if rows.len() > 1 { render_rows(&rows, &right) } else { String::new() }
 }
 
-/// One line a service: what passed without being judged, most first; empty where there is nothing.
+/// One line a service: what passed without being evaluated, most first; empty where there is nothing.
 #[must_use]
-pub fn unjudged_lines(snapshot: &Snapshot) -> Vec<String> {
+pub fn unevaluated_lines(snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
     for (service, requests) in with_rules(snapshot, None) {
-        let mut counts: Vec<_> = requests.unjudged.iter().filter(|u| u.count > 0).collect();
-        counts.sort_by_key(|unjudged| std::cmp::Reverse(unjudged.count));
+        let mut counts: Vec<_> = requests.unevaluated.iter().filter(|u| u.count > 0).collect();
+        counts.sort_by_key(|unevaluated| std::cmp::Reverse(unevaluated.count));
         let shown: Vec<String> =
             counts.iter().map(|u| format!("{} {}", plain(&u.reason), u.count)).collect();
         if !shown.is_empty() {
-            lines.push(format!("{}: passed unjudged: {}", plain(&service.name), shown.join(", ")));
+            lines.push(format!("{}: not evaluated: {}", plain(&service.name), shown.join(", ")));
         }
     }
     lines

@@ -13,12 +13,12 @@ use tidegate_model::signals::{
 };
 use tidegate_model::snapshot::{
     BucketState, Bypassed, Followed, InterfaceState, PeerState, ReasonCount, RequestsState,
-    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, UnjudgedCount,
+    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, UnevaluatedCount,
     VerdictCount,
 };
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
-    rules_table, services_table, unjudged_lines,
+    rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -153,7 +153,7 @@ fn requests() -> RequestsState {
         signals: RuleSignals::default(),
     };
     let (counts, signals) = scripts();
-    let unjudged = |reason: &str, count| UnjudgedCount {
+    let unevaluated = |reason: &str, count| UnevaluatedCount {
         reason: reason.into(),
         text: format!("text of {reason}"),
         count,
@@ -166,7 +166,7 @@ fn requests() -> RequestsState {
             rule("/large/", "/large/", Some("large"), RuleCounts::default()),
             rule("/healthz", "/healthz", None, RuleCounts { admitted: 8, ..RuleCounts::default() }),
         ],
-        unjudged: vec![unjudged("body", 3), unjudged("tls", 40), unjudged("split", 0)],
+        unevaluated: vec![unevaluated("body", 3), unevaluated("tls", 40), unevaluated("split", 0)],
         defer_accept: Some(false),
         followed: Some(Followed { connections: 70, limit: 65_536 }),
     }
@@ -271,7 +271,7 @@ fn the_table_is_what_it_was() {
 #[test]
 fn the_tables_of_header_rules_are_what_they_were() {
     let snapshot = snapshot();
-    let lines = unjudged_lines(&snapshot).join("\n");
+    let lines = unevaluated_lines(&snapshot).join("\n");
     let all = [buckets_table(&snapshot, None), rules_table(&snapshot), lines].join("\n");
     golden("tests/golden/rules.txt", &format!("{all}\n"));
     let one = buckets_table(&snapshot, Some("watched"));
@@ -283,7 +283,7 @@ fn without_header_rules_nothing_is_said_of_them() {
     let mut none = snapshot();
     none.services.iter_mut().for_each(|service| service.requests = None);
     assert_eq!((buckets_table(&none, None), rules_table(&none)), (String::new(), String::new()));
-    assert!(unjudged_lines(&none).is_empty());
+    assert!(unevaluated_lines(&none).is_empty());
     assert!(!openmetrics(&none).contains("tidegate_requests_rule_outcomes_requests_total{"));
 }
 

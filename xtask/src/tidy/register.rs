@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use super::tree::{File, Tree, has_word};
 use super::{Problem, Repository};
 use crate::registers::{
-    POLICIES, POLICIES_PAGE, Policy, REASONS, REASONS_PAGE, Reason, UNJUDGED, policies,
-    policies_page, reasons, reasons_page, unjudged,
+    POLICIES, POLICIES_PAGE, Policy, REASONS, REASONS_PAGE, Reason, policies, policies_page,
+    reasons, reasons_page,
 };
 
 const CONTRACT: &str = "policy/contract/contract.h";
@@ -26,21 +26,10 @@ pub(super) fn check(repository: &Repository) -> Vec<Problem> {
         Some(Err(error)) => problems.push(at(POLICIES, 1, format!("{error:#}"), "mend the line")),
         None => {}
     }
-    let requests = match tree.file(UNJUDGED).map(|file| unjudged(&file.text)) {
-        Some(Ok(list)) => {
-            check_words(UNJUDGED, &list, &mut problems);
-            list
-        }
-        Some(Err(error)) => {
-            problems.push(at(UNJUDGED, 1, format!("{error:#}"), "mend the line"));
-            return problems;
-        }
-        None => Vec::new(),
-    };
     match tree.file(REASONS).map(|file| reasons(&file.text)) {
         Some(Ok(list)) => {
             check_reasons(tree, &list, &mut problems);
-            check_page(tree, REASONS_PAGE, &reasons_page(&list, &requests), &mut problems);
+            check_page(tree, REASONS_PAGE, &reasons_page(&list), &mut problems);
         }
         Some(Err(error)) => problems.push(at(REASONS, 1, format!("{error:#}"), "mend the line")),
         None => {}
@@ -75,28 +64,21 @@ fn check_policies(tree: &Tree, list: &[Policy], problems: &mut Vec<Problem>) {
 }
 
 fn check_reasons(tree: &Tree, list: &[Reason], problems: &mut Vec<Problem>) {
-    check_words(REASONS, list, problems);
+    let names = |reason: &Reason| (reason.number, reason.name.clone(), reason.line);
+    check_entries(REASONS, &list.iter().map(names).collect::<Vec<_>>(), '-', problems);
     let max = tree.file(CONTRACT).and_then(reasons_max);
-    for Reason { number, line, .. } in list {
+    for Reason { number, constant, name, text, line, .. } in list {
         if max.is_some_and(|max| *number >= max) {
             let what = format!("reason {number} is not below TG_REASONS_MAX");
             problems.push(at(REASONS, *line, what, "raise TG_REASONS_MAX: an ABI change"));
         }
-    }
-}
-
-/// Numbers, names and texts of one register of reasons.
-fn check_words(path: &str, list: &[Reason], problems: &mut Vec<Problem>) {
-    let names = |reason: &Reason| (reason.number, reason.name.clone(), reason.line);
-    check_entries(path, &list.iter().map(names).collect::<Vec<_>>(), '-', problems);
-    for Reason { constant, name, line, text, .. } in list {
         if *constant != name.to_uppercase().replace('-', "_") {
             let what = format!("`{constant}` and `{name}` are not the same words");
-            problems.push(at(path, *line, what, "name them alike"));
+            problems.push(at(REASONS, *line, what, "name them alike"));
         }
         if text.is_empty() {
             let what = format!("reason `{name}` has no explanation");
-            problems.push(at(path, *line, what, "say what an operator needs to know"));
+            problems.push(at(REASONS, *line, what, "say what an operator needs to know"));
         }
     }
 }
@@ -179,7 +161,7 @@ mod tests {
 
     fn whats(defs: (&str, &str), extra: &[(&str, &str)]) -> Vec<String> {
         let policies_page = policies(defs.0).map(|list| policies_page(&list)).unwrap_or_default();
-        let reasons_page = reasons(defs.1).map(|list| reasons_page(&list, &[])).unwrap_or_default();
+        let reasons_page = reasons(defs.1).map(|list| reasons_page(&list)).unwrap_or_default();
         let mut files = vec![
             (POLICIES, defs.0),
             (REASONS, defs.1),
@@ -226,15 +208,6 @@ mod tests {
             assert!(found.iter().any(|found| found.contains(what)), "{line}: {found:?}");
         }
         assert!(whats((GOOD_POLICIES, "TG_REASON(47, B, \"b\", \"x\")\n"), &[]).is_empty());
-    }
-
-    #[test]
-    fn so_are_those_in_why_requests_are_not_judged() {
-        let found = |line: &str| whats((GOOD_POLICIES, GOOD_REASONS), &[(UNJUDGED, line)]);
-        let alike = found("TG_UNJUDGED(1, NO_RULE, \"norule\", \"x\")\n");
-        assert!(alike.iter().any(|what| what.contains("same words")), "{alike:?}");
-        let page = found("TG_UNJUDGED(1, NO_RULE, \"no-rule\", \"x\")\n");
-        assert_eq!(page.len(), 1, "only the page lacks it: {page:?}");
     }
 
     #[test]

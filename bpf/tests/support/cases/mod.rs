@@ -36,7 +36,7 @@ pub struct Case {
 /// What a person expects.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
-    /// `None`: passed unjudged.
+    /// `None`: passed without being evaluated.
     pub kind: Option<VerdictKind>,
     pub reason: Reason,
     pub service: &'static str,
@@ -44,7 +44,7 @@ pub struct Expect {
     pub shadow: bool,
 }
 
-/// Passed unjudged.
+/// Passed without being evaluated.
 pub const fn pass(reason: Reason) -> Expect {
     Expect { kind: None, reason, service: "shop", class: "default", shadow: false }
 }

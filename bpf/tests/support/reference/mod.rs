@@ -100,7 +100,7 @@ pub struct Judged {
 /// Where the frame was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// Passed unjudged.
+    /// Passed without being evaluated.
     Passed(Reason),
     Judged(Judged),
 }

@@ -79,7 +79,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The segment, or the reason why the frame passes unjudged.
+/// The segment, or the reason why the frame passes without being evaluated.
 pub fn parse(frame: &[u8]) -> Result<Segment, Reason> {
     let mut cursor = Cursor { bytes: frame, announced: None, fragment: false };
     let ethernet = cursor.take(14)?;

@@ -9,13 +9,14 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use tidegate_policy::RequestLimits;
+use tidegate_policy::{Reason, RequestLimits};
 use tidegate_units::Rate;
 
 const TOKEN: u64 = 1_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 const CALLS_MAX: usize = 64;
-const UNJUDGED: usize = 32;
+/// `TG_REASONS_MAX`.
+const REASONS: usize = 80;
 const RULES: usize = 9;
 const CELLS: usize = 12;
 const BUCKETS: usize = 4;
@@ -110,7 +111,8 @@ pub struct Heard {
     pub frame: Vec<u8>,
     /// What went out.
     pub sent: Vec<Vec<u8>>,
-    pub unjudged: Vec<u32>,
+    /// By reason: why no rule of its own evaluated it.
+    pub reasons: Vec<u32>,
     pub rules: Vec<Vec<u32>>,
     /// Since the start: offered and refused by rank, begun, ended, first bytes, ends, and of the
     /// refused the first requests.
@@ -139,9 +141,10 @@ impl Heard {
             let counted = CELLS.iter().zip(cells).filter(|(_, count)| **count > 0);
             words.extend(counted.map(|(name, _)| format!("rule {rule} {name}")));
         }
-        let reasons = reasons();
-        let counted = self.unjudged.iter().enumerate().filter(|(_, count)| **count > 0);
-        words.extend(counted.map(|(at, _)| format!("unjudged: {}", reasons[at])));
+        for (number, count) in (0_u8..).zip(&self.reasons) {
+            let reason = Reason::from_number(number);
+            words.extend(reason.filter(|_| *count > 0).map(|r| format!("reason: {}", r.name())));
+        }
         if let Some(name) = PHASES.get(self.phase as usize) {
             let flight = match (self.flight, self.flight & 255) {
                 (0, _) => String::new(),
@@ -152,13 +155,6 @@ impl Heard {
         }
         words.join("; ")
     }
-}
-
-/// The names of abi/unjudged.def.
-fn reasons() -> Vec<String> {
-    let text = std::fs::read_to_string(root().join("bpf/abi/unjudged.def")).unwrap();
-    let lines = text.lines().filter(|line| line.starts_with("TG_UNJUDGED("));
-    lines.map(|line| line.split('"').nth(1).unwrap().to_owned()).collect()
 }
 
 /// The running program.
@@ -316,7 +312,7 @@ fn heard(reply: &[u8]) -> Heard {
         sent.push(take(length));
     }
     let mut words = |n: usize| -> Vec<u32> { (0..n).map(|_| word(take(4))).collect() };
-    let unjudged = words(UNJUDGED);
+    let reasons = words(REASONS);
     let rules = (0..RULES).map(|_| words(CELLS)).collect();
     let buckets = (0..BUCKETS).map(|_| words(BUCKET_CELLS)).collect();
     let rest = words(6);
@@ -326,7 +322,7 @@ fn heard(reply: &[u8]) -> Heard {
         action,
         frame,
         sent,
-        unjudged,
+        reasons,
         rules,
         buckets,
         conns,

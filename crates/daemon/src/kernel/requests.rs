@@ -11,7 +11,7 @@ use tidegate_model::intent::{
     Config, Cookie, CookieMatch, HostPattern, Method, Mode, RequestsConfig, RuleAnswer, RuleConfig,
 };
 use tidegate_model::limits::{BucketLimits, Limits};
-use tidegate_model::snapshot::{RuleCounts, RuleServed, UnjudgedCount};
+use tidegate_model::snapshot::{RuleCounts, RuleServed, UnevaluatedCount};
 use tidegate_units::Nanos;
 
 /// The rules of a service as the dataplane takes them.
@@ -129,7 +129,7 @@ pub(super) fn counts(
         .iter()
         .map(|service| RequestCounts {
             rules: service.requests.as_ref().map(rules).unwrap_or_default(),
-            unjudged: Vec::new(),
+            unevaluated: Vec::new(),
         })
         .collect();
     for count in dataplane.rule_counts().map_err(failed)? {
@@ -153,12 +153,12 @@ pub(super) fn counts(
             };
         }
     }
-    for unjudged in dataplane.unjudged().map_err(failed)? {
-        if let Some(service) = all.get_mut(unjudged.service) {
-            service.unjudged.push(UnjudgedCount {
-                reason: unjudged.name.into(),
-                text: unjudged.text.into(),
-                count: unjudged.count,
+    for counted in dataplane.request_reasons().map_err(failed)? {
+        if let Some(service) = all.get_mut(counted.service) {
+            service.unevaluated.push(UnevaluatedCount {
+                reason: counted.reason.name().into(),
+                text: counted.reason.text().into(),
+                count: counted.count,
             });
         }
     }

@@ -6,7 +6,7 @@ use tidegate_api::protocol::Handover;
 use tidegate_daemon::plane::RequestCounts;
 use tidegate_model::intent::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
-use tidegate_model::snapshot::{Followed, RuleCounts, UnjudgedCount};
+use tidegate_model::snapshot::{Followed, RuleCounts, UnevaluatedCount};
 use tidegate_units::Rate;
 
 const RULES: &str = "
@@ -121,12 +121,12 @@ fn rules_in_shadow_are_told_so_whoever_says_it() {
 }
 
 #[test]
-fn the_snapshot_shows_rules_buckets_and_what_was_not_judged() {
+fn the_snapshot_shows_rules_buckets_and_what_was_not_evaluated() {
     let mut world = World::new(RULES);
     let counted = RuleCounts { admitted: 7, refused: 3, ..RuleCounts::default() };
     world.memory.lock().unwrap().requests = RequestCounts {
         rules: vec![counted, RuleCounts::default()],
-        unjudged: vec![UnjudgedCount { reason: "tls".into(), text: "TLS".into(), count: 2 }],
+        unevaluated: vec![UnevaluatedCount { reason: "tls".into(), text: "TLS".into(), count: 2 }],
     };
     world.memory.lock().unwrap().followed = Some(Followed { connections: 4, limit: 100 });
     *world.defer_accept.lock().unwrap() = Some(true);
@@ -141,7 +141,7 @@ fn the_snapshot_shows_rules_buckets_and_what_was_not_judged() {
     assert_eq!((bucket.resource.as_str(), bucket.controller.as_str()), ("cpu", "default"));
     assert_eq!((bucket.offered, bucket.limits.burst), ([1, 20, 3], 5));
     assert_eq!(bucket.signals.counts.unwrap().value.offered[1], 50);
-    assert_eq!((requests.unjudged.len(), requests.defer_accept), (1, Some(true)));
+    assert_eq!((requests.unevaluated.len(), requests.defer_accept), (1, Some(true)));
     assert_eq!(requests.followed.unwrap().limit, 100);
     assert_eq!(World::new(ONE).tick(Some(5)).services[0].requests, None, "no rules, no state");
 }
@@ -180,13 +180,13 @@ fn what_costs_or_blinds_is_warned_of() {
 }
 
 #[test]
-fn requests_that_cannot_be_judged_are_warned_of_with_the_most_frequent_reason() {
+fn requests_that_cannot_be_evaluated_are_warned_of_with_the_most_frequent_reason() {
     for (met, tls, warns) in [(79, 21, true), (81, 19, false), (7, 3, false), (790, 210, true)] {
         let mut world = World::new(RULES);
         let counts = |met, tls| RequestCounts {
             rules: vec![RuleCounts { admitted: met, ..RuleCounts::default() }; 2],
-            unjudged: [("tls", tls), ("body", 10_000), ("split", tls / 10)]
-                .map(|(reason, count)| UnjudgedCount {
+            unevaluated: [("tls", tls), ("body", 10_000), ("split", tls / 10)]
+                .map(|(reason, count)| UnevaluatedCount {
                     reason: reason.into(),
                     text: format!("text of {reason}"),
                     count,
@@ -209,14 +209,18 @@ fn requests_that_cannot_be_judged_are_warned_of_with_the_most_frequent_reason() 
     }
 }
 
-/// Rules that changed count from zero; what passed unjudged counts on.
+/// Rules that changed count from zero; what passed without being evaluated counts on.
 #[test]
-fn a_reload_is_no_reason_to_warn_of_unjudged_requests() {
+fn a_reload_is_no_reason_to_warn_of_unevaluated_requests() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = World::new(RULES);
     let counts = |met, tls| RequestCounts {
         rules: vec![RuleCounts { admitted: met, ..RuleCounts::default() }],
-        unjudged: vec![UnjudgedCount { reason: "tls".into(), text: "TLS".into(), count: tls }],
+        unevaluated: vec![UnevaluatedCount {
+            reason: "tls".into(),
+            text: "TLS".into(),
+            count: tls,
+        }],
     };
     world.memory.lock().unwrap().requests = counts(0, 0);
     world.tick(Some(50));

@@ -196,12 +196,12 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_unjudged",
         "segments",
-        "Segments with data, of services with header rules, that passed without being judged, by reason (docs/reasons.md).",
+        "Segments with data, of services with header rules, that passed without being evaluated, by reason (docs/reasons.md).",
         &["service", "reason"],
         |s, out| {
             each(s, |service, r| {
-                for unjudged in &r.unjudged {
-                    out(&[service, &unjudged.reason], unjudged.count.into());
+                for unevaluated in &r.unevaluated {
+                    out(&[service, &unevaluated.reason], unevaluated.count.into());
                 }
             })
         },
@@ -229,7 +229,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "requests_followed_limit",
         "connections",
-        "Connections that can be followed at once; above, requests of new ones pass unjudged.",
+        "Connections that can be followed at once; above, requests of new ones pass without being evaluated.",
         &[],
         |s, out| followed(s, |f| out(&[], f.limit.into())),
     ),

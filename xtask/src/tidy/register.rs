@@ -14,7 +14,7 @@ use crate::registers::{
 const CONTRACT: &str = "policy/contract/contract.h";
 const ALGORITHMS: &str = "policy/algo/";
 /// Where the names in the configuration come from.
-const CONFIGURATION: &str = "crates/model/src/";
+const CONFIGURATION: &str = "crates/config/src/";
 
 const WHY: &str = "one register, from which everything else follows: a second copy must not differ";
 
@@ -188,7 +188,7 @@ mod tests {
             (CONTRACT, "enum { TG_REASONS_MAX_\n\tTG_REASONS_MAX = 48,\n};\n"),
             ("policy/algo/token_bucket.h", ""),
             ("policy/tests/token_bucket.rs", ""),
-            ("crates/model/src/intent.rs", "enum PolicyName { TokenBucket }\n"),
+            ("crates/config/src/types.rs", "enum PolicyName { TokenBucket }\n"),
         ];
         files.extend(extra);
         let repository = Repository { tree: Tree::of(&files), packages: Vec::new() };

@@ -21,6 +21,10 @@ pub(crate) struct Policy {
     pub(crate) number: u32,
     /// As in configuration, CLI and API.
     pub(crate) name: String,
+    /// The events that it may be asked about: `SYN` or `ANY`.
+    pub(crate) serves: String,
+    /// What the event's key has to be: `NONE` or `ATTEMPT`.
+    pub(crate) key: String,
     /// What it does, in a sentence.
     pub(crate) text: String,
     /// Its line in the register, from 1.
@@ -49,12 +53,17 @@ pub(crate) fn policies(def: &str) -> Result<Vec<Policy>> {
     entries(def, "TG_POLICY")?
         .into_iter()
         .map(|entry| {
-            let [number, name, text] = entry.fields.as_slice() else {
-                bail!("line {}: expected TG_POLICY(number, name, \"text\")", entry.line);
+            let [number, name, serves, key, text] = entry.fields.as_slice() else {
+                bail!(
+                    "line {}: expected TG_POLICY(number, name, SERVES, KEY, \"text\")",
+                    entry.line
+                );
             };
             Ok(Policy {
                 number: number.parse().with_context(|| format!("line {}", entry.line))?,
                 name: name.clone(),
+                serves: serves.clone(),
+                key: key.clone(),
                 text: text.clone(),
                 line: entry.line,
             })
@@ -89,13 +98,16 @@ pub(crate) fn policies_page(policies: &[Policy]) -> String {
     page.push_str(
         "What decides about new work, chosen per service by `policy: {name: …}` in the \
          configuration.\nA policy is one C header; the same file runs in the kernel, in user space \
-         and in the simulator.\n\n| number | name | what it does | source | test |\n\
-         | ---: | --- | --- | --- | --- |\n",
+         and in the simulator.\nWhat serves requests can also be the bucket of a request rule.\n\n\
+         | number | name | what it does | serves | recognises copies of a SYN | source | test |\n\
+         | ---: | --- | --- | --- | --- | --- | --- |\n",
     );
-    for Policy { number, name, text, .. } in policies {
+    for Policy { number, name, serves, key, text, .. } in policies {
+        let serves = if serves == "ANY" { "connections, requests" } else { "connections" };
+        let copies = if key == "ATTEMPT" { "yes" } else { "no" };
         let _ = writeln!(
             page,
-            "| {number} | `{name}` | {text} | [{name}.h](../policy/algo/{name}.h) | \
+            "| {number} | `{name}` | {text} | {serves} | {copies} | [{name}.h](../policy/algo/{name}.h) | \
              [{name}.rs](../policy/tests/{name}.rs) |"
         );
     }
@@ -220,7 +232,8 @@ mod tests {
         let page = reasons_page(&reasons(DEF).expect("well-formed"));
         assert!(page.contains("## Passed\n") && page.contains("| 30 | `rate` |"), "{page}");
         assert!(page.contains("## Refused\n\n| number |"), "{page}");
-        let list = policies("TG_POLICY(0, token_bucket, \"a rate, a burst\")\n").expect("same");
+        let list =
+            policies("TG_POLICY(0, token_bucket, ANY, NONE, \"a rate, a burst\")\n").expect("same");
         let page = policies_page(&list);
         assert!(page.contains("| 0 | `token_bucket` | a rate, a burst |"), "{page}");
     }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a client is treated as it is: from the configuration, the snapshot and the ring of samples,
-//! without any state of its own.
+//! Why a client is treated as it is: from what the configuration holds of it, the snapshot and the
+//! ring of samples, without any state of its own.
 
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
-use tidegate_model::PRIORITY_DEFAULT;
-use tidegate_model::intent::{CLASS_DEFAULT, ClassConfig, Config, ServiceConfig};
+use tidegate_model::ClientClass;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
 use tidegate_units::Nanos;
@@ -66,8 +64,8 @@ pub struct ExplainedSample {
 
 /// Where explanations come from.
 pub struct Known<'a> {
-    /// The configuration in force.
-    pub config: &'a Config,
+    /// What each service of the configuration in force holds of the client, in its order.
+    pub classes: &'a [ClientClass],
     /// The last snapshot.
     pub snapshot: &'a Snapshot,
     /// The ring of samples, any order.
@@ -81,9 +79,9 @@ pub struct Known<'a> {
 pub fn explain(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Explanation {
     let address = address.to_canonical();
     let mut services = Vec::new();
-    for config in &known.config.services {
-        let state = known.snapshot.services.iter().find(|s| s.name == config.name);
-        services.push(service(known.config, config, state, address));
+    for class in known.classes {
+        let state = known.snapshot.services.iter().find(|s| s.name == class.service);
+        services.push(service(class, state));
     }
     let samples = samples(known, address, port);
     let mut explanation =
@@ -92,30 +90,16 @@ pub fn explain(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Explana
     explanation
 }
 
-fn service(
-    config: &Config,
-    service: &ServiceConfig,
-    state: Option<&ServiceState>,
-    address: IpAddr,
-) -> ServiceExplanation {
-    let candidates =
-        service.classes.iter().filter_map(|c| Some((c, longest(&c.sources, address)?)));
-    let by_source = candidates.max_by_key(|(_, prefix)| prefix.prefix_len());
-    let trusted = config.interfaces.iter().any(|i| i.trust_dscp);
-    // A source prefix wins over a DSCP, so only the default class leaves room for one.
-    let dscp = |c: &ClassConfig| c.dscp.map(|d| format!("{} (DSCP {d})", c.name));
-    let by_dscp = match by_source {
-        None if trusted => service.classes.iter().filter_map(dscp).collect(),
-        _ => Vec::new(),
-    };
+fn service(of: &ClientClass, state: Option<&ServiceState>) -> ServiceExplanation {
+    let by_dscp = of.by_dscp.iter().map(|(class, dscp)| format!("{class} (DSCP {dscp})"));
     ServiceExplanation {
-        service: service.name.clone(),
-        mode: state.map_or(service.mode.name(), |s| &s.mode).to_owned(),
-        class: by_source.map_or(CLASS_DEFAULT, |(c, _)| &c.name).to_owned(),
-        prefix: by_source.map(|(_, prefix)| prefix.to_string()),
-        priority: by_source.map_or(PRIORITY_DEFAULT, |(c, _)| c.priority),
-        by_dscp,
-        never_shed: longest(&config.never_shed.sources, address).map(|p| p.to_string()),
+        service: of.service.clone(),
+        mode: state.map_or(of.mode.name(), |s| &s.mode).to_owned(),
+        class: of.class.clone(),
+        prefix: of.prefix.map(|prefix| prefix.to_string()),
+        priority: of.priority,
+        by_dscp: by_dscp.collect(),
+        never_shed: of.never_shed.map(|prefix| prefix.to_string()),
         limits: state.map(|s| s.limits.clone()).unwrap_or_default(),
         rules: state.map(rules).unwrap_or_default(),
     }
@@ -140,11 +124,6 @@ fn rules(state: &ServiceState) -> Vec<String> {
         }
     }
     said
-}
-
-fn longest(prefixes: &[IpNet], address: IpAddr) -> Option<IpNet> {
-    let matching = prefixes.iter().filter(|p| p.contains(&address));
-    matching.max_by_key(|p| p.prefix_len()).copied()
 }
 
 fn samples(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Vec<ExplainedSample> {

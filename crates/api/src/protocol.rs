@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use tidegate_model::intent::{Change, Mode};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::Snapshot;
+use tidegate_model::{Change, Mode};
 
 /// Version of the protocol; both sides must speak the same.
 pub const VERSION: u32 = 1;
@@ -183,35 +183,19 @@ impl ApiError {
         Self { kind, message: message.into(), details: Vec::new() }
     }
 
+    /// A configuration with these faults, one sentence each.
+    #[must_use]
+    pub fn config_invalid(faults: Vec<String>) -> Self {
+        let message =
+            format!("the configuration has {} fault(s); nothing was changed", faults.len());
+        Self::new(ErrorKind::ConfigInvalid, message).with_details(faults)
+    }
+
     /// The same with details.
     #[must_use]
     pub fn with_details(mut self, details: Vec<String>) -> Self {
         self.details = details;
         self
-    }
-}
-
-impl From<tidegate_model::intent::UnknownService> for ApiError {
-    fn from(error: tidegate_model::intent::UnknownService) -> Self {
-        Self::new(ErrorKind::UnknownService, error.to_string())
-    }
-}
-
-impl From<tidegate_model::intent::ConfigErrors> for ApiError {
-    fn from(errors: tidegate_model::intent::ConfigErrors) -> Self {
-        let count = errors.errors.len();
-        let details = errors.to_string().lines().map(str::to_owned).collect();
-        let message = format!("the configuration has {count} fault(s); nothing was changed");
-        Self::new(ErrorKind::ConfigInvalid, message).with_details(details)
-    }
-}
-
-impl From<tidegate_model::intent::LoadError> for ApiError {
-    fn from(error: tidegate_model::intent::LoadError) -> Self {
-        match error {
-            tidegate_model::intent::LoadError::Invalid(errors) => errors.into(),
-            other => Self::new(ErrorKind::ConfigInvalid, other.to_string()),
-        }
     }
 }
 

@@ -9,7 +9,8 @@ use tidegate_api::protocol::{
     ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request, decode_reply, decode_request,
     encode_reply, encode_request,
 };
-use tidegate_model::intent::{Config, Mode, Registry, parse};
+use tidegate_config::{Config, Registry, parse};
+use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
@@ -105,7 +106,7 @@ fn the_lines_are_what_the_contract_says() {
 fn replies_survive_the_way() {
     let explanation = explain(
         &Known {
-            config: &config(),
+            classes: &config().classify("192.0.2.1".parse().unwrap()),
             snapshot: &snapshot(),
             samples: &[sample(99, "192.0.2.1:5000")],
             reason_text: &|_| String::new(),
@@ -215,9 +216,10 @@ fn an_explanation_says_class_limit_reason_and_signal() {
     samples.push(sample(99, "198.51.100.71:4000"));
     let (config, snapshot) = (config(), snapshot());
     let text = |reason: &str| format!("text of {reason}");
-    let known =
-        Known { config: &config, snapshot: &snapshot, samples: &samples, reason_text: &text };
-    let found = explain(&known, "198.51.100.70".parse().unwrap(), None);
+    let client = "198.51.100.70".parse().unwrap();
+    let classes = &config.classify(client);
+    let known = Known { classes, snapshot: &snapshot, samples: &samples, reason_text: &text };
+    let found = explain(&known, client, None);
     assert_eq!(found.samples.len(), SAMPLES_MAX);
     assert_eq!(
         found.words[..6],
@@ -231,20 +233,24 @@ fn an_explanation_says_class_limit_reason_and_signal() {
             "1.00 s ago [::ffff:198.51.100.70]:4001 to shop, class default: reject for rate: text of rate.",
         ]
     );
-    let one = explain(&known, "198.51.100.70".parse().unwrap(), Some(4001));
+    let one = explain(&known, client, Some(4001));
     assert_eq!(one.samples.len(), 1, "the port chooses one connection");
 }
 
 #[test]
 fn an_unknown_client_and_a_protected_one_are_told_apart() {
     let (config, snapshot) = (config(), snapshot());
-    let known = Known {
-        config: &config,
-        snapshot: &snapshot,
-        samples: &[],
-        reason_text: &|_| String::new(),
+    let explained = |client: &str| {
+        let client = client.parse().unwrap();
+        let known = Known {
+            classes: &config.classify(client),
+            snapshot: &snapshot,
+            samples: &[],
+            reason_text: &|_| String::new(),
+        };
+        explain(&known, client, None)
     };
-    let stranger = explain(&known, "203.0.113.1".parse().unwrap(), None);
+    let stranger = explained("203.0.113.1");
     assert_eq!(
         stranger.words[0],
         "shop (enforce): class default, priority 7, as no class names its source."
@@ -254,7 +260,7 @@ fn an_unknown_client_and_a_protected_one_are_told_apart() {
         "shop: where its DSCP is trusted it may be instead in voice (DSCP 46)."
     );
     assert!(stranger.words.last().unwrap().starts_with("No sample of this client"));
-    let own = explain(&known, "10.1.2.3".parse().unwrap(), None);
+    let own = explained("10.1.2.3");
     assert_eq!(own.services[0].never_shed.as_deref(), Some("10.0.0.0/8"));
 }
 
@@ -279,13 +285,14 @@ fn header_rules_are_mentioned_with_the_limits_of_their_buckets() {
         ..RequestsState::default()
     });
     let config = config();
+    let client = "203.0.113.1".parse().unwrap();
     let known = Known {
-        config: &config,
+        classes: &config.classify(client),
         snapshot: &snapshot,
         samples: &[],
         reason_text: &|_| String::new(),
     };
-    let found = explain(&known, "203.0.113.1".parse().unwrap(), None);
+    let found = explain(&known, client, None);
     assert_eq!(
         found.words[found.words.len() - 3..found.words.len() - 1],
         [

@@ -14,7 +14,7 @@ use tidegate_api::client::{Client, ClientError};
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{ApiError, ErrorKind, REQUEST_BYTES_MAX, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, Handler, bind, serve};
-use tidegate_model::intent::Mode;
+use tidegate_model::Mode;
 use tidegate_model::snapshot::Snapshot;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};

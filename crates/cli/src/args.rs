@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::exit::Exit;
-use tidegate_model::intent::{Mode, PINS_DEFAULT, SOCKET_DEFAULT};
+use tidegate_config::{PINS_DEFAULT, SOCKET_DEFAULT};
+use tidegate_model::Mode;
 
 /// The configuration file where none is named.
 pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";

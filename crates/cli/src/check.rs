@@ -6,7 +6,7 @@ use crate::host::Host;
 use anyhow::Context;
 use std::io::Write;
 use tidegate_api::exit::Exit;
-use tidegate_model::intent::{Config, ServiceConfig, diff, load, load_located};
+use tidegate_config::{Config, ServiceConfig, diff, load, load_located};
 
 /// The file first; only a right one is held against the system.
 pub(crate) fn check(

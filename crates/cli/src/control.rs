@@ -12,7 +12,7 @@ use std::time::Duration;
 use tidegate_api::client::{Client, ClientError};
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{ErrorKind, Reply, Request};
-use tidegate_model::intent::Mode;
+use tidegate_model::Mode;
 
 /// The daemon answered something else than what was asked: a bug worth a report.
 pub(crate) const UNEXPECTED: &str = "the daemon answered another question than the one asked";

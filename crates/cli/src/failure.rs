@@ -6,7 +6,7 @@ use std::io;
 use tidegate_api::client::ClientError;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::ApiError;
-use tidegate_model::intent::{ConfigErrors, LoadError};
+use tidegate_config::{ConfigErrors, LoadError};
 
 /// Deepest chain of causes that is shown.
 const CAUSES_MAX: usize = 16;

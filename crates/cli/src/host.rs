@@ -6,7 +6,7 @@ use clap::ArgMatches;
 use std::io::Write;
 use std::path::Path;
 use tidegate_api::exit::Exit;
-use tidegate_model::intent::{Config, Finding, Places, Registry};
+use tidegate_config::{Config, Finding, Places, Registry};
 
 /// The machine and the daemon, as the commands need them.
 pub trait Host {
@@ -17,7 +17,7 @@ pub trait Host {
     ///
     /// # Errors
     /// When it cannot start or had to give up. An error that holds a
-    /// [`tidegate_model::intent::LoadError`] ends with [`Exit::Config`].
+    /// [`tidegate_config::LoadError`] ends with [`Exit::Config`].
     fn run(&self, args: &RunArgs) -> anyhow::Result<()>;
 
     /// The tables of a configuration by their keys, and about how many bytes each takes.

@@ -8,10 +8,11 @@ use crate::host::Host;
 use serde::Serialize;
 use std::io::Write;
 use tidegate_api::exit::Exit;
-use tidegate_model::intent::{
-    BucketConfig, Config, Mode, RequestHead, RequestsConfig, RuleAnswer, RuleConfig, Selection,
+use tidegate_config::{
+    BucketConfig, Config, RequestHead, RequestsConfig, RuleAnswer, RuleConfig, Selection,
     ServiceConfig, load,
 };
+use tidegate_model::Mode;
 use tidegate_units::Nanos;
 
 /// What would happen to one request in one service.
@@ -188,7 +189,7 @@ fn meets(
 fn described(bucket: &BucketConfig) -> String {
     let control = &bucket.control;
     let rate = match (control.name, control.rate) {
-        (tidegate_model::intent::BucketController::Fixed, Some(rate)) => format!("at {rate}"),
+        (tidegate_config::BucketController::Fixed, Some(rate)) => format!("at {rate}"),
         _ => format!("never below {}", bucket.minimum),
     };
     let (name, resource, burst) = (&bucket.name, bucket.resource.name(), bucket.burst);

@@ -11,10 +11,11 @@ use tidegate_api::explain::{Known, explain};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
 use tidegate_cli::{Exit, Extension, Host, RunArgs, SystemReport, main, reference};
-use tidegate_model::intent::{
-    Change, Config, Intent, LoadError, Mode, Places, Registry, SystemFault, load, parse,
+use tidegate_config::{
+    Config, Intent, LoadError, Places, Registry, SystemFault, UnknownService, load, parse,
 };
 use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
+use tidegate_model::{Change, Mode};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::runtime::Runtime;
 
@@ -42,6 +43,15 @@ fn snapshot() -> Snapshot {
     }
 }
 
+fn unknown(error: UnknownService) -> ApiError {
+    ApiError::new(ErrorKind::UnknownService, error.to_string())
+}
+
+fn not_loaded(error: LoadError) -> ApiError {
+    let LoadError::Invalid(errors) = error else { panic!("{error}") };
+    ApiError::config_invalid(errors.to_string().lines().map(str::to_owned).collect())
+}
+
 impl Handler for Daemon {
     async fn handle(&self, request: Request) -> Result<Reply, ApiError> {
         let config = parse(CONFIG, &registry()).unwrap();
@@ -59,7 +69,7 @@ impl Handler for Daemon {
                     reason: "rate".into(),
                 }];
                 let known = Known {
-                    config: &config,
+                    classes: &config.classify(address),
                     snapshot: &snapshot(),
                     samples: &samples,
                     reason_text: &|_| "the bucket was empty".into(),
@@ -69,13 +79,12 @@ impl Handler for Daemon {
             Request::Release { on } => Reply::Release { on, before: false },
             Request::Mode { service, mode } => {
                 let mut intent = Intent::new(config);
-                let wanted =
-                    tidegate_model::intent::Command::Mode { service: service.clone(), mode };
-                intent.apply(wanted)?;
+                let wanted = tidegate_config::Command::Mode { service: service.clone(), mode };
+                intent.apply(wanted).map_err(unknown)?;
                 Reply::Mode { service, mode, before: Mode::Enforce }
             }
             Request::Reload { path: Some(path) } => {
-                load(&path, &registry())?;
+                load(&path, &registry()).map_err(not_loaded)?;
                 let change = Change {
                     path: "daemon.tick".into(),
                     before: Some("100ms".into()),

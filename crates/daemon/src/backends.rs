@@ -3,9 +3,9 @@
 //! ([`tidegate_control::fleet`]).
 
 use crate::controllers;
+use tidegate_config::ServiceConfig;
 use tidegate_control::Dual;
 use tidegate_control::fleet::Backends;
-use tidegate_model::intent::ServiceConfig;
 
 /// Controllers for every back-end of this service; `None` if it has none.
 pub(crate) fn make(
@@ -19,10 +19,10 @@ pub(crate) fn make(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_config::{Registry, parse};
     use tidegate_control::{
         BucketController, Context, Controller, Demand, Detector, Fixed, Interaction, Mode, Room,
     };
-    use tidegate_model::intent::{Registry, parse};
     use tidegate_model::limits::BucketLimits;
     use tidegate_model::signals::{
         AcceptQueue, Backend, BucketCounts, BucketSignals, Counts, InterfaceQueue, Reading, Signals,

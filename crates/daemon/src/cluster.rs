@@ -3,10 +3,11 @@
 //! services that they serve, and the signals of this host's services go out.
 
 use crate::plane::Senses;
+use crate::sources;
 use std::io;
 use std::sync::Arc;
+use tidegate_config::{ClusterConfig, Config, ServiceConfig};
 use tidegate_control::fleet::under_most_pressure;
-use tidegate_model::intent::{ClusterConfig, Config, ServiceConfig};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
@@ -199,7 +200,7 @@ pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
 /// The interfaces whose queues and bytes somebody reads: all where a bucket lives on bandwidth, here
 /// or, for all that is known, on a front-end; else none, because asking may wait for the kernel.
 pub(crate) fn interfaces_read(config: &Config) -> Vec<String> {
-    let here = config.services.iter().any(|service| ServiceSource::from(service).needs_interface);
+    let here = config.services.iter().any(sources::needs_interface);
     let told = config.cluster.as_ref().is_some_and(|cluster| !cluster.report_to.is_empty());
     let names = config.interfaces.iter().map(|interface| interface.name.clone());
     if here || told { names.collect() } else { Vec::new() }
@@ -259,7 +260,7 @@ fn silence(backend: &Backend) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::intent::Registry;
+    use tidegate_config::Registry;
     use tidegate_model::signals::{AcceptQueue, Reading};
     use tidegate_units::Share;
 
@@ -290,7 +291,7 @@ mod tests {
                  listen: ['*:80']\n    {more}\n{cluster}"
             );
             let registry = Registry::new(["fresh_first"], ["default"]);
-            let config = tidegate_model::intent::parse(&text, &registry).unwrap();
+            let config = tidegate_config::parse(&text, &registry).unwrap();
             let wanted: &[&str] = if read { &["lo"] } else { &[] };
             assert_eq!(interfaces_read(&config), wanted, "{more} {cluster}");
         }
@@ -323,7 +324,7 @@ mod tests {
             file("key")
         );
         let registry = Registry::new(["fresh_first"], ["default"]);
-        let config = tidegate_model::intent::parse(&text, &registry).unwrap();
+        let config = tidegate_config::parse(&text, &registry).unwrap();
         let clock = Arc::new(tidegate_units::ManualClock::default());
         let mut senses = ClusterSenses::new(Box::new(Nothing), clock);
         senses.join(&config);
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(trouble(&senses), first);
         senses.tick(RETRY_EVERY, &Nothing);
         assert!(trouble(&senses).1.contains("no certificate in it"), "{}", trouble(&senses).1);
-        senses.join(&tidegate_model::intent::Config { cluster: None, ..config });
+        senses.join(&tidegate_config::Config { cluster: None, ..config });
         assert!(senses.troubles(Nanos::ZERO).is_empty() && senses.again.is_none());
     }
 

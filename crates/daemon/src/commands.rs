@@ -4,13 +4,14 @@
 use crate::cluster;
 use crate::governor::Governor;
 use crate::owner::Owner;
+use crate::sources;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use tidegate_api::explain::{Explanation, Known, explain};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
-use tidegate_model::intent::{self, Change, Command, Config, Mode, Registry, UnknownService};
-use tidegate_sense::ServiceSource;
+use tidegate_config::{Command, Config, LoadError, Registry, UnknownService};
+use tidegate_model::{Change, Mode};
 
 impl Owner {
     /// The kill switch. On works at once and without a tick.
@@ -39,9 +40,10 @@ impl Owner {
             .iter()
             .position(|s| s.name == service)
             .map(|index| (index, services[index].mode))
-            .ok_or_else(|| ApiError::from(UnknownService::new(service, &self.intent.config)))?;
+            .ok_or_else(|| unknown(&UnknownService::new(service, &self.intent.config)))?;
         let mut next = self.intent.clone();
-        next.apply(Command::Mode { service: service.to_owned(), mode })?;
+        let wanted = Command::Mode { service: service.to_owned(), mode };
+        next.apply(wanted).map_err(|error| unknown(&error))?;
         if let Err(error) = self.plane.set_shadow(index, mode == Mode::Shadow) {
             // What the plane remembers of it must not come with the next limits.
             if let Err(back) = self.plane.set_shadow(index, before == Mode::Shadow) {
@@ -68,7 +70,7 @@ impl Owner {
         registry: &Registry,
         prepare: &dyn Fn(Config) -> Result<Config, ApiError>,
     ) -> Result<Reply, ApiError> {
-        let loaded = intent::load(path, registry).map_err(ApiError::from);
+        let loaded = tidegate_config::load(path, registry).map_err(not_loaded);
         let changed = loaded.and_then(prepare).and_then(|config| self.follow(config));
         let now = self.clock.now();
         let reply = match changed {
@@ -88,7 +90,7 @@ impl Owner {
     }
 
     fn follow(&mut self, config: Config) -> Result<Vec<Change>, ApiError> {
-        let changes = intent::diff(&self.intent.config, &config);
+        let changes = tidegate_config::diff(&self.intent.config, &config);
         if let Err(error) = self.plane.examine(&config) {
             let why = format!("nothing was changed: {error}");
             return Err(ApiError::new(ErrorKind::Failed, why));
@@ -107,7 +109,7 @@ impl Owner {
         }
         self.followed();
         self.keep_governors(&config);
-        self.senses.reconfigure(ServiceSource::all(&config));
+        self.senses.reconfigure(sources::all(&config));
         self.senses.rename_interfaces(cluster::interfaces_read(&config));
         self.senses.join(&config);
         self.requests.begin_anew();
@@ -165,8 +167,21 @@ impl Owner {
     ) -> Explanation {
         let snapshot = self.last_snapshot();
         let samples = &*self.samples.make_contiguous();
-        let config = &self.intent.config;
-        explain(&Known { config, snapshot: &snapshot, samples, reason_text }, address, port)
+        let classes = &self.intent.config.classify(address);
+        explain(&Known { classes, snapshot: &snapshot, samples, reason_text }, address, port)
+    }
+}
+
+fn unknown(error: &UnknownService) -> ApiError {
+    ApiError::new(ErrorKind::UnknownService, error.to_string())
+}
+
+fn not_loaded(error: LoadError) -> ApiError {
+    match error {
+        LoadError::Invalid(errors) => {
+            ApiError::config_invalid(errors.to_string().lines().map(str::to_owned).collect())
+        }
+        other => ApiError::new(ErrorKind::ConfigInvalid, other.to_string()),
     }
 }
 

@@ -6,13 +6,13 @@ mod buckets;
 pub(crate) use buckets::is_fixed;
 pub use buckets::make_bucket;
 
+use tidegate_config::{BURST_DEFAULT, ControlConfig, ControlVariant, ServiceConfig};
 use tidegate_control::fleet::{Bounds, Operator};
 use tidegate_control::{
     Beside, Controller, Decision, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec,
     SynVariant,
 };
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::intent::{BURST_DEFAULT, ControlConfig, ControlVariant, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate, Share};
@@ -159,8 +159,8 @@ mod tests {
         let text = format!(
             "interfaces: [{{name: lo}}]\nservices:\n  web: {{mode: enforce, listen: [\"*:80\"], control: {control}}}\n"
         );
-        let registry = tidegate_model::intent::Registry::new(["fresh_first"], NAMES);
-        tidegate_model::intent::parse(&text, &registry).unwrap().services.remove(0)
+        let registry = tidegate_config::Registry::new(["fresh_first"], NAMES);
+        tidegate_config::parse(&text, &registry).unwrap().services.remove(0)
     }
 
     #[test]

@@ -13,11 +13,11 @@ use crate::keep_alive::KeepAlive;
 use crate::pooled::Pooled;
 use crate::silent::{is_known, remedy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_control::fleet::{Steering, no_tighter};
 use tidegate_control::{
     BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Mode, signals_fresh,
 };
-use tidegate_model::intent::{self, BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_model::sources::SourceUse;
@@ -157,7 +157,7 @@ impl Governor {
             ));
         }
         let rules = config.requests.as_ref().map(|requests| requests.mode_within(config.mode));
-        let shadow = rules == Some(intent::Mode::Shadow);
+        let shadow = rules == Some(tidegate_model::Mode::Shadow);
         let ticked = catch_unwind(AssertUnwindSafe(|| self.steering.tick(signals, mode, shadow)));
         let Ok(mut limits) = ticked else {
             self.panics += 1;
@@ -307,8 +307,8 @@ services:
     }
 
     fn parsed(text: &str) -> ServiceConfig {
-        let registry = intent::Registry::new(["fresh_first"], controllers::NAMES);
-        let mut config = intent::parse(text, &registry).unwrap();
+        let registry = tidegate_config::Registry::new(["fresh_first"], controllers::NAMES);
+        let mut config = tidegate_config::parse(text, &registry).unwrap();
         config.services.remove(0)
     }
 

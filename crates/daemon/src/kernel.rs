@@ -20,9 +20,10 @@ use tidegate_bpf::{
     AttachMode, Attached, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed,
     Plan, Service, ServiceParams, Settings,
 };
-use tidegate_model::intent::{
-    self, AbacusConfig, Attach, CLASS_DEFAULT, Config, Mode, PolicyConfig, Refusal, ServiceConfig,
+use tidegate_config::{
+    AbacusConfig, Attach, CLASS_DEFAULT, Config, PolicyConfig, Refusal, ServiceConfig,
 };
+use tidegate_model::Mode;
 use tidegate_model::limits::{Limits, Pending, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::sources::SourceUse;
@@ -310,7 +311,7 @@ pub fn table_memory(config: &Config) -> Vec<(&'static str, u64)> {
     )
 }
 
-fn interface(config: &intent::InterfaceConfig) -> Interface {
+fn interface(config: &tidegate_config::InterfaceConfig) -> Interface {
     Interface {
         name: config.name.clone(),
         namespace: None,
@@ -345,7 +346,7 @@ fn service(config: &ServiceConfig) -> Result<Service, PlaneError> {
     })
 }
 
-fn listen(listen: &intent::Listen) -> Listen {
+fn listen(listen: &tidegate_model::Listen) -> Listen {
     let address = match listen.address {
         None => ListenAddress::Any,
         Some(IpAddr::V4(ip)) if ip.is_unspecified() => ListenAddress::AnyV4,
@@ -442,7 +443,7 @@ fn abacus_learned(config: &PolicyConfig, bucket: BucketSpec) -> AbacusLearnedSpe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::intent::Registry;
+    use tidegate_config::Registry;
     use tidegate_units::Rate;
 
     /// Refused only when there is a rate: a schedule of 1, 3 and 7 s does not rise in periods of 2 s.
@@ -452,7 +453,7 @@ mod tests {
                     odd: {mode: enforce, listen: ['*:80'], policy: {name: abacus}}\n  \
                     shop: {mode: enforce, listen: ['*:81'], policy: {name: token_bucket}}\n";
         let registry = Registry::new(["abacus", "token_bucket"], ["default"]);
-        let mut config = intent::parse(text, &registry).unwrap();
+        let mut config = tidegate_config::parse(text, &registry).unwrap();
         config.services[0].policy.period = Some(Nanos::from_secs(2));
         let rate = Some(Rate::per_second(5.0));
         let decided = |waiting_max| ServiceLimits {

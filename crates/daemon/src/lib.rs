@@ -31,6 +31,7 @@ mod rule_signals;
 mod run;
 mod server;
 mod silent;
+mod sources;
 pub mod state;
 mod warnings;
 

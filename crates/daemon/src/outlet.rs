@@ -7,7 +7,7 @@
 use crate::governor::same;
 use crate::plane::PlaneError;
 use std::collections::BTreeSet;
-use tidegate_model::intent::Config;
+use tidegate_config::Config;
 use tidegate_model::limits::{Limits, ServiceLimits};
 
 /// Limits that stay in force while others are written, by their place in the configuration.
@@ -156,7 +156,7 @@ impl InForce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::intent::{Registry, parse};
+    use tidegate_config::{Registry, parse};
     use tidegate_units::Rate;
 
     /// An outlet without interfaces, as a gateway would be: remembers the numbers that it took.

@@ -4,7 +4,7 @@
 //! their own.
 
 use crate::outlet::Outlet;
-use tidegate_model::intent::Config;
+use tidegate_config::Config;
 use tidegate_model::snapshot::{
     Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnevaluatedCount,
     VerdictCount,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::foreign_program;
-use tidegate_model::intent::{Attach, Config, SynPolicing, SystemFault};
+use tidegate_config::{Attach, Config, SynPolicing, SystemFault};
 use tidegate_peer::tls::TlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
@@ -223,7 +223,7 @@ fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &
 mod tests {
     use super::*;
     use std::fs;
-    use tidegate_model::intent::{Registry, parse};
+    use tidegate_config::{Registry, parse};
 
     fn config(text: &str) -> Config {
         let registry = Registry::new(["fresh_first"], controllers::NAMES);

@@ -6,8 +6,9 @@ use crate::plane::{Counters, RequestCounts};
 use crate::rule_signals::RuleWatch;
 use crate::warnings::Warnings;
 use std::collections::VecDeque;
+use tidegate_config::{Config, RequestsConfig, ServiceConfig};
+use tidegate_model::Mode;
 use tidegate_model::RANKS;
-use tidegate_model::intent::{Config, Mode, RequestsConfig, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::{BucketState, Followed, RequestsState, RuleState, UnevaluatedCount};
@@ -182,7 +183,7 @@ fn buckets(
     watched: &Watched,
     (signals, limits): (&Signals, &ServiceLimits),
 ) -> Vec<BucketState> {
-    let state = |(i, bucket): (usize, &tidegate_model::intent::BucketConfig)| BucketState {
+    let state = |(i, bucket): (usize, &tidegate_config::BucketConfig)| BucketState {
         name: bucket.name.clone(),
         resource: bucket.resource.name().into(),
         controller: bucket.control.name.name().into(),

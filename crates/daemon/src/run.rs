@@ -23,7 +23,7 @@ use crate::plane::PlaneError;
 use crate::preflight::{self, Preflight, Trees};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
 use crate::state::{Directory, Keeper};
-use crate::{controllers, http, privileges};
+use crate::{controllers, http, privileges, sources};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -31,11 +31,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
-use tidegate_model::intent::{self, Config, LoadError, Registry};
+use tidegate_config::{Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
-use tidegate_sense::{
-    Listener, Roots, RouteSource, Sense, ServiceSource, SockDiag, ssh_listeners, ssh_ports,
-};
+use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
 use tidegate_units::{Clock, MonotonicClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -116,7 +114,7 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 /// # Errors
 /// [`RunError`]; whatever ran before goes on then.
 pub fn run(options: Options) -> Result<(), RunError> {
-    let (config, places) = intent::load_located(&options.config, &options.registry)?;
+    let (config, places) = tidegate_config::load_located(&options.config, &options.registry)?;
     let mut listeners = SockDiag::open(None).map_err(io_error("sock_diag"))?;
     let found = preflight::examine(&config, &mut listeners, &Trees::default());
     tell(&found);
@@ -297,7 +295,7 @@ fn build(
     };
     let plane = Kernel::start(&config)?;
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
-    let sources = ServiceSource::all(&config);
+    let sources = sources::all(&config);
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
     sense.warm_up(clock.now());
     watch_interfaces(&mut sense, &config);

@@ -19,7 +19,7 @@ pub use store::{Directory, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tidegate_model::intent::ServiceConfig;
+use tidegate_config::ServiceConfig;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::Nanos;
 

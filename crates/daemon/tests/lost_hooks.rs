@@ -7,10 +7,10 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::path::PathBuf;
 use std::process::Command;
 use tidegate_bpf::policy::Policy;
+use tidegate_config::{Config, Registry};
 use tidegate_daemon::kernel::Kernel;
 use tidegate_daemon::outlet::Outlet;
 use tidegate_daemon::plane::Lifecycle;
-use tidegate_model::intent::{self, Config, Registry};
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -55,7 +55,7 @@ impl World {
             pins.display()
         );
         let policies: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-        intent::parse(&text, &Registry::new(policies, ["default"])).unwrap()
+        tidegate_config::parse(&text, &Registry::new(policies, ["default"])).unwrap()
     }
 
     /// Runs `work` in the namespace.

@@ -2,20 +2,37 @@
 //! The nouns that flow through tidegate.
 //!
 //! [`signals`]: what was sensed in one tick. [`limits`]: what the control loop decided.
-//! [`intent`]: what the operator wants. [`snapshot`]: what anyone may look at.
-//! (Event and Verdict live with the policies in `tidegate-policy`, Report in `tidegate-peer`.)
+//! [`snapshot`]: what anyone may look at. (Event and Verdict live with the policies in
+//! `tidegate-policy`, Report in `tidegate-peer`, Intent and the configuration in `tidegate-config`.)
 
-pub mod intent;
+mod change;
+mod clients;
+mod cpus;
 pub mod limits;
+mod listen;
+mod mode;
 pub mod signals;
 pub mod snapshot;
 pub mod sources;
+mod spiffe;
+mod text;
 pub mod totals;
+
+pub use change::Change;
+pub use clients::ClientClass;
+pub use cpus::CpuList;
+pub use listen::{Listen, Protocol};
+pub use mode::Mode;
+pub use spiffe::{SPIFFE_MAX, SpiffeId};
 
 /// Most services that one dataplane protects (the dataplane's tables have this size).
 pub const SERVICES_MAX: usize = 32;
 /// Most classes of one service, the default class 0 included.
 pub const CLASSES_MAX: usize = 16;
+/// Longest name of a service, a class, a bucket, a rule or a peer, in characters (all ASCII).
+pub const NAME_MAX: usize = 63;
+/// Most hosts that may report to one front-end.
+pub const PEERS_MAX: usize = 64;
 /// Most listen addresses of all services together, a table of the dataplane. An address stands for
 /// itself, `*` for two: every address of either family.
 pub const LISTENS_MAX: usize = 1024;

@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::SpiffeId;
 use tidegate_units::Nanos;
 use tokio::io::{AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 /// Most sessions at once, those that are being set up included; a second one of each peer may wait
 /// for the first to end.
-const SESSIONS_MAX: usize = 2 * tidegate_model::intent::PEERS_MAX + 64;
+const SESSIONS_MAX: usize = 2 * tidegate_model::PEERS_MAX + 64;
 /// Most handshakes per second, and as many at once: each costs about a millisecond of CPU.
 const HANDSHAKES: Bucket = Bucket { per_second: 100.0, burst: 100.0 };
 /// Of these, most that one source may have: a stranger at the port must not use them all, since

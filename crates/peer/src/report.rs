@@ -5,14 +5,13 @@
 //! sending; the receiver adds the time since arrival.
 
 use serde::{Deserialize, Serialize};
+use tidegate_model::NAME_MAX;
 use tidegate_model::signals::{
     AcceptQueue, Backend, InterfaceQueue, Queue, Reading, Resource, Signals,
 };
 use tidegate_units::{Nanos, Share};
 
-/// Longest name of a service, in bytes (`tidegate_model::intent::NAME_MAX`).
-pub const NAME_MAX: usize = 63;
-/// Longest validity, in ms (`tidegate_model::intent::VALIDITY_RANGE`).
+/// Longest validity, in ms (`tidegate_config::VALIDITY_RANGE`).
 pub const VALIDITY_MAX_MS: u32 = 10_000;
 /// Largest age of a value at its sender, in ms.
 pub const AGE_MAX_MS: u32 = 60_000;

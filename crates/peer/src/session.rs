@@ -14,9 +14,9 @@
 use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, Welcome};
 use crate::quota::{Allowance, Quota};
 use crate::refusal::Refusal;
-use crate::report::{NAME_MAX, Report, is_name};
+use crate::report::{Report, is_name};
 use crate::table::Table;
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::{NAME_MAX, SpiffeId};
 use tidegate_units::Nanos;
 
 /// How long a receiver waits for the first word of a session, and a sender for its welcome.

@@ -6,7 +6,7 @@ use crate::frame::Welcome;
 use crate::refusal::Refusal;
 use crate::report::Report;
 use std::collections::BTreeMap;
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::SpiffeId;
 use tidegate_model::signals::{Backend, Reading};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::Nanos;

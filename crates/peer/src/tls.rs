@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::SpiffeId;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
@@ -104,7 +104,7 @@ pub fn identity(certificate: &[u8]) -> Result<SpiffeId, IdentityError> {
         return Err(IdentityError::Many(1 + more));
     }
     uri.parse().map_err(|why| {
-        let uri = uri.chars().take(tidegate_model::intent::SPIFFE_MAX).collect();
+        let uri = uri.chars().take(tidegate_model::SPIFFE_MAX).collect();
         IdentityError::Wrong { uri, why }
     })
 }

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::SpiffeId;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_peer::frame::Frame;

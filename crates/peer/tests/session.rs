@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use proptest::prelude::*;
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::SpiffeId;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_peer::frame::{Frame, Hello};
 use tidegate_peer::session::{

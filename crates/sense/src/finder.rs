@@ -12,7 +12,7 @@ use crate::listeners::Listener;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tidegate_model::intent::CpuList;
+use tidegate_model::CpuList;
 use tidegate_units::Nanos;
 
 /// Time between two searches while nothing changes.

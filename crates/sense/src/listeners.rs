@@ -15,7 +15,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_model::intent::Listen;
+use tidegate_model::Listen;
 
 /// Most listeners of one network namespace that are looked at.
 pub const LISTENERS_MAX: usize = 8192;

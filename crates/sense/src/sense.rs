@@ -15,10 +15,10 @@ use crate::stat::Stat;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use tidegate_model::intent::{Config, ControlledResource, CpuList, Listen, ServiceConfig};
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::Bypassed;
 use tidegate_model::totals::Totals;
+use tidegate_model::{CpuList, Listen};
 use tidegate_units::Nanos;
 
 /// How long a level (a queue, a share) is still shown, with its age, after it could not be read.
@@ -58,31 +58,6 @@ pub struct ServiceSource {
     pub needs_interface: bool,
     /// Sources whose SYNs no service counts.
     pub exempt: Vec<IpNet>,
-}
-
-impl ServiceSource {
-    /// All services of a configuration.
-    #[must_use]
-    pub fn all(config: &Config) -> Vec<Self> {
-        let exempt = &config.never_shed.sources;
-        let source = |service| Self { exempt: exempt.clone(), ..Self::from(service) };
-        config.services.iter().map(source).collect()
-    }
-}
-
-impl From<&ServiceConfig> for ServiceSource {
-    fn from(config: &ServiceConfig) -> Self {
-        Self {
-            listen: config.listen.clone(),
-            cgroup: config.process.cgroup.clone(),
-            cpus: config.process.cpus.clone(),
-            needs_interface: config.requests.as_ref().is_some_and(|requests| {
-                let resources = requests.buckets.iter().map(|bucket| bucket.resource);
-                resources.into_iter().any(ControlledResource::is_of_interface)
-            }),
-            exempt: Vec::new(),
-        }
-    }
 }
 
 /// A source that could not be read in this tick.

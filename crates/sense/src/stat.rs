@@ -3,7 +3,7 @@
 
 use crate::file::{Probe, malformed};
 use std::io;
-use tidegate_model::intent::CpuList;
+use tidegate_model::CpuList;
 
 /// `/proc/stat` counts in ticks of 1/100 s on every architecture (USER_HZ).
 const TICK_NS: u64 = 10_000_000;

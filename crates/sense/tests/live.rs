@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use tidegate_model::intent::CpuList;
+use tidegate_model::CpuList;
 use tidegate_model::signals::Signals;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_sense::{Roots, Sense, ServiceSource, SockDiag};

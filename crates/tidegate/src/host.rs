@@ -4,8 +4,8 @@
 use std::path::Path;
 use tidegate_api::protocol::{ApiError, ErrorKind};
 use tidegate_cli::{Host, RunArgs, SystemReport};
+use tidegate_config::{Config, Places, Registry};
 use tidegate_daemon::{Options, RunError, controllers, examine, release_pinned, run};
-use tidegate_model::intent::{Config, Places, Registry};
 use tidegate_policy::{Policy, Reason};
 
 /// This machine.

@@ -2,7 +2,7 @@
 //! What the fuzz targets of peers do with their bytes. Also run, bounded, by
 //! crates/peer/tests/fuzz_smoke.rs.
 
-use tidegate_model::intent::SpiffeId;
+use tidegate_model::SpiffeId;
 use tidegate_peer::frame::{BODY_MAX, Frame, HEAD};
 use tidegate_peer::session::{Heard, Sender, Session, Step};
 use tidegate_peer::{Grant, Report, Table};

@@ -27,9 +27,10 @@ use crate::{build, process};
 pub(crate) use tally::Tally;
 
 /// Crates that touch neither network, processes nor kernel.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "tidegate-units",
     "tidegate-model",
+    "tidegate-config",
     "tidegate-policy",
     "tidegate-control",
     "tidegate-workload",

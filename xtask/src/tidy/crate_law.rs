@@ -6,22 +6,37 @@ use super::workspace::{Dependency, Package};
 use super::{Problem, Repository};
 
 /// A row may use only what stands in it. Names without `tidegate-`.
-const LAW: [(&str, &[&str]); 21] = [
+const LAW: [(&str, &[&str]); 22] = [
     ("units", &[]),
     ("policy", &["units"]),
     ("model", &["units"]),
+    ("config", &["model", "units"]),
     ("control", &["model", "units"]),
     ("workload", &["units"]),
     ("sim", &["policy", "control", "model", "workload", "units"]),
-    ("bpf", &["policy", "model", "units"]),
+    ("bpf", &["policy", "config", "model", "units"]),
     ("sense", &["model", "units"]),
     ("peer", &["model", "units"]),
-    ("gate", &["policy", "model", "units"]),
+    ("gate", &["policy", "config", "model", "units"]),
     ("telemetry", &["model", "units"]),
     ("api", &["telemetry", "model", "units"]),
-    ("daemon", &["bpf", "sense", "control", "peer", "gate", "telemetry", "api", "model", "units"]),
-    ("cli", &["api", "telemetry", "model", "units"]),
-    ("dashboard", &["api", "telemetry", "model", "units"]),
+    (
+        "daemon",
+        &[
+            "bpf",
+            "sense",
+            "control",
+            "peer",
+            "gate",
+            "telemetry",
+            "api",
+            "config",
+            "model",
+            "units",
+        ],
+    ),
+    ("cli", &["api", "telemetry", "config", "model", "units"]),
+    ("dashboard", &["api", "telemetry", "config", "model", "units"]),
     ("lab", &["workload", "api", "units"]),
     ("experiments", &["sim", "lab", "workload", "units"]),
     ("tidegate", &["*"]),
@@ -29,12 +44,14 @@ const LAW: [(&str, &[&str]); 21] = [
     // Must build before the tools are there that the others need.
     ("xtask", &[]),
     // The bench's worker, should it become a crate of its own.
-    ("bench", &["bpf", "lab", "policy", "model", "units"]),
+    ("bench", &["bpf", "lab", "policy", "config", "model", "units"]),
 ];
 
 /// What only tests may use beyond the law, with the reason.
-const TESTS_TOO: [(&str, &str, &str); 1] =
-    [("control", "policy", "the limits that a controller sets are tried on the real policy")];
+const TESTS_TOO: [(&str, &str, &str); 2] = [
+    ("control", "policy", "the limits that a controller sets are tried on the real policy"),
+    ("api", "config", "explanations are tried on a real configuration"),
+];
 
 const WHY: &str = "each crate must be understood, tested and reused without those above it";
 
@@ -141,6 +158,16 @@ mod tests {
     fn what_stands_in_the_row_may_be_used() {
         let uses = [("tidegate-model", "normal", true), ("serde", "normal", false)];
         assert!(problems(vec![package("tidegate-control", &uses)]).is_empty());
+    }
+
+    #[test]
+    fn the_configuration_is_above_the_nouns_and_beside_what_senses_and_tells() {
+        let uses = [("tidegate-model", "normal", true), ("tidegate-units", "normal", true)];
+        assert!(problems(vec![package("tidegate-config", &uses)]).is_empty());
+        for user in ["tidegate-model", "tidegate-sense", "tidegate-peer", "tidegate-api"] {
+            let uses = [("tidegate-config", "normal", true)];
+            assert_eq!(problems(vec![package(user, &uses)]).len(), 1, "{user}");
+        }
     }
 
     #[test]

@@ -18,20 +18,18 @@ const ANY: &str = "";
 const LAW: [Row; 12] = [
     Row { folder: "policy/contract", ours: &["policy/reasons.def"], system: &[] },
     Row { folder: "policy/algo", ours: &["policy/contract/"], system: &[] },
-    Row { folder: "policy/chain", ours: &["policy/contract/"], system: &[] },
+    Row {
+        folder: "policy/chain",
+        ours: &["policy/contract/", "policy/chain/", "policy/policies.h"],
+        system: &[],
+    },
     Row {
         folder: "policy",
-        ours: &[
-            "policy/contract/",
-            "policy/algo/",
-            "policy/chain/",
-            "policy/policies.def",
-            "policy/reasons.def",
-        ],
+        ours: &["policy/contract/", "policy/algo/", "policy/policies.def", "policy/reasons.def"],
         system: &[],
     },
     // What Rust calls: plain functions around the same headers.
-    Row { folder: "policy/src", ours: &["policy/"], system: &["stddef.h"] },
+    Row { folder: "policy/src", ours: &["policy/"], system: &["stddef.h", "stdint.h"] },
     Row { folder: "bpf/vmlinux", ours: &["bpf/vmlinux/"], system: &[] },
     Row { folder: "bpf/abi", ours: &["bpf/abi/", "bpf/vmlinux/", "policy/"], system: &["bpf/"] },
     Row {

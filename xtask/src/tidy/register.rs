@@ -14,7 +14,7 @@ use crate::registers::{
 const CONTRACT: &str = "policy/contract/contract.h";
 const ALGORITHMS: &str = "policy/algo/";
 /// Where the names in the configuration come from.
-const CONFIGURATION: &str = "crates/model/src/";
+const CONFIGURATION: &str = "crates/config/src/";
 
 const WHY: &str = "one register, from which everything else follows: a second copy must not differ";
 
@@ -156,7 +156,7 @@ fn at(path: &str, line: usize, what: String, fix: &str) -> Problem {
 mod tests {
     use super::*;
 
-    const GOOD_POLICIES: &str = "TG_POLICY(0, token_bucket, \"a rate\")\n";
+    const GOOD_POLICIES: &str = "TG_POLICY(0, token_bucket, ANY, NONE, \"a rate\")\n";
     const GOOD_REASONS: &str = "/* all */\nTG_REASON(0, NONE, \"none\", \"x\")\nTG_REASON(3, NOT_NEW, \"not-new\", \"y\")\n";
 
     fn whats(defs: (&str, &str), extra: &[(&str, &str)]) -> Vec<String> {
@@ -170,7 +170,7 @@ mod tests {
             (CONTRACT, "enum { TG_REASONS_MAX_\n\tTG_REASONS_MAX = 48,\n};\n"),
             ("policy/algo/token_bucket.h", ""),
             ("policy/tests/token_bucket.rs", ""),
-            ("crates/model/src/intent.rs", "enum PolicyName { TokenBucket }\n"),
+            ("crates/config/src/types.rs", "enum PolicyName { TokenBucket }\n"),
         ];
         files.extend(extra);
         let repository = Repository { tree: Tree::of(&files), packages: Vec::new() };
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_policy_needs_header_test_and_name_in_the_configuration() {
-        let defs = format!("{GOOD_POLICIES}TG_POLICY(1, gap, \"b\")\n");
+        let defs = format!("{GOOD_POLICIES}TG_POLICY(1, gap, ANY, NONE, \"b\")\n");
         let found = whats((&defs, GOOD_REASONS), &[]);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found.iter().all(|what| what.contains("`gap`")));

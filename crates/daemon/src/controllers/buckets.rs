@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the words of a bucket's configuration to its controller.
 
+use tidegate_config::{
+    BucketConfig, BucketController as Name, ControlVariant, ControlledResource, ServiceConfig,
+};
 use tidegate_control::fleet::Bounds;
 use tidegate_control::{
     BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Demand, FixedBucket, Gauge,
     PaperBucket, PaperBucketSpec, Room, Variant,
-};
-use tidegate_model::intent::{
-    BucketConfig, BucketController as Name, ControlVariant, ControlledResource, ServiceConfig,
 };
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -131,8 +131,8 @@ impl BucketController for Capped {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_config::{Registry, parse};
     use tidegate_control::Mode;
-    use tidegate_model::intent::{Registry, parse};
     use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Times};
 
     fn made(bucket: &str) -> Box<dyn BucketController> {

@@ -7,9 +7,10 @@ use tidegate_bpf::{
     BucketParams, Busy, CookieTest, Dataplane, HeaderRule, Host, HttpMatch, Methods, Refuse,
     Requests, Subject,
 };
-use tidegate_model::intent::{
-    Config, Cookie, CookieMatch, HostPattern, Method, Mode, RequestsConfig, RuleAnswer, RuleConfig,
+use tidegate_config::{
+    Config, Cookie, CookieMatch, HostPattern, Method, RequestsConfig, RuleAnswer, RuleConfig,
 };
+use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, Limits};
 use tidegate_model::snapshot::{RuleCounts, RuleServed, UnevaluatedCount};
 use tidegate_units::Nanos;
@@ -168,7 +169,7 @@ pub(super) fn counts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::intent::{ANSWER_BYTES_MAX, Registry, parse};
+    use tidegate_config::{ANSWER_BYTES_MAX, Registry, parse};
     use tidegate_model::limits::ServiceLimits;
     use tidegate_units::Rate;
 
@@ -249,7 +250,7 @@ mod tests {
             let config = config(&format!("      rules:\n{rules}{last}"));
             super::super::plan(&config).unwrap().validate().unwrap();
         }
-        let everything = include_str!("../../../model/tests/config/good/requests.yaml");
+        let everything = include_str!("../../../config/tests/config/good/requests.yaml");
         let config = parse(everything, &Registry::new(["fresh_first"], ["default"])).unwrap();
         super::super::plan(&config).unwrap().validate().unwrap();
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::governor::Governor;
 use std::collections::BTreeMap;
-use tidegate_model::intent::ServiceConfig;
+use tidegate_config::ServiceConfig;
 use tidegate_model::snapshot::Restored;
 use tidegate_units::Nanos;
 

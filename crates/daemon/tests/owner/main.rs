@@ -10,7 +10,7 @@ mod world;
 
 use tidegate_api::protocol::{ErrorKind, Handover, Reply};
 use tidegate_daemon::owner::{SAMPLES_MAX, keep_modes};
-use tidegate_model::intent::Mode;
+use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::Sample;
 use tidegate_units::{Clock, Nanos, Rate};

@@ -4,7 +4,7 @@
 use crate::world::*;
 use tidegate_api::protocol::Handover;
 use tidegate_daemon::plane::RequestCounts;
-use tidegate_model::intent::Mode;
+use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::snapshot::{Followed, RuleCounts, UnevaluatedCount};
 use tidegate_units::Rate;

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_api::protocol::Handover;
+use tidegate_config::{BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
 use tidegate_daemon::Makers;
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
 use tidegate_daemon::owner::{Owner, Parts};
 use tidegate_daemon::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Senses};
 use tidegate_daemon::state::Keeper;
-use tidegate_model::intent::{self, BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
 use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot};
@@ -382,7 +382,7 @@ services:
 ";
 
 pub(crate) fn config(text: &str) -> Config {
-    intent::parse(text, &registry()).unwrap()
+    tidegate_config::parse(text, &registry()).unwrap()
 }
 
 pub(crate) struct World {

@@ -4,8 +4,8 @@
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use tidegate_config::{CLASS_DEFAULT, Config, ServiceConfig};
 use tidegate_model::PRIORITY_DEFAULT;
-use tidegate_model::intent::{CLASS_DEFAULT, Config, ServiceConfig};
 use tidegate_sim::world::Arrival;
 use tidegate_units::Nanos;
 
@@ -119,7 +119,7 @@ fn find(lengths: &[Length], ip: IpAddr) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::intent::{Registry, parse};
+    use tidegate_config::{Registry, parse};
 
     #[test]
     fn the_longest_prefix_decides_and_never_shed_goes_before_all() {

@@ -24,8 +24,9 @@ use std::io::Write;
 use std::path::Path;
 use tidegate_api::protocol::{ApiError, ErrorKind};
 use tidegate_cli::{Exit, Extension, Host, UsageError};
+use tidegate_config::{Config, ServiceConfig, UnknownService, load};
 use tidegate_experiments::folder::{self, Run};
-use tidegate_model::intent::{Config, Mode, ServiceConfig, UnknownService, load};
+use tidegate_model::Mode;
 use tidegate_sim::whatif::{Answer, Spec, WhatIf};
 use tidegate_sim::world::server::ServerSpec;
 
@@ -284,7 +285,7 @@ mod tests {
         let args = ReplayArgs::from_arg_matches(&matches).unwrap();
         let text =
             "interfaces: [{name: lo}]\nservices: {web: {mode: enforce, listen: [\"*:80\"]}}\n";
-        let config = tidegate_model::intent::parse(text, &Machine.registry()).unwrap();
+        let config = tidegate_config::parse(text, &Machine.registry()).unwrap();
         let service = &config.services[0];
         let lines = 600_000;
         let endless = Endless { lines, written: 0, line: Vec::new(), taken: 0 };

@@ -2,9 +2,9 @@
 //! From options and configuration to the modelled server and its protection.
 
 use super::args::{ServerArgs, ShapeName};
+use tidegate_config::{Config, Refusal, ServiceConfig};
 use tidegate_control::{Controller, Mode};
 use tidegate_daemon::{controllers, kernel};
-use tidegate_model::intent::{Config, Refusal, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_policy::{Action, Policy};

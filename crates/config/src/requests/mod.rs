@@ -14,11 +14,12 @@ pub use text::{HostPattern, PathPrefix};
 
 use super::named::{self, Named};
 use super::text::{self as forms};
-use super::types::{BURST_MAX, Mode};
+use super::types::BURST_MAX;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use text::{ContentTypeText, CookieNameText, CookieValueText, HostText, PathText};
+use tidegate_model::Mode;
 use tidegate_units::{Nanos, Rate};
 
 /// Most rules of all services (bpf/abi/request.h: TG_RULES_MAX; 0 is not used there).
@@ -103,7 +104,7 @@ impl RequestsConfig {
     }
 
     /// Adds what is there unless it is written: the rule for unevaluable requests, and its bucket.
-    pub(in crate::intent) fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         if self.rules.iter().any(|rule| rule.unevaluable) {
             return;
         }

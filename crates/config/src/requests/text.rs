@@ -2,15 +2,15 @@
 //! Values of `requests` with a notation of their own: paths, hosts, cookies.
 
 use super::{COOKIE_NAME_MAX, COOKIE_VALUE_MAX, PATH_MAX, path};
-use crate::intent::text::{serde_by_text, text_schema};
+use crate::text::text_schema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use tidegate_model::written_as_text;
 
 /// Longest name of a host, in bytes (RFC 1035).
-pub(in crate::intent) const HOST_MAX: usize = 253;
+pub(crate) const HOST_MAX: usize = 253;
 /// Longest label of a name, in bytes (RFC 1035).
 const LABEL_MAX: usize = 63;
 /// Longest type of a body, in bytes.
@@ -231,19 +231,19 @@ fn length(text: &str, (min, max): (usize, usize)) -> Result<(), String> {
 }
 
 /// Whether a text is the name of a cookie.
-pub(in super::super) fn check_cookie_name(text: &str) -> Result<(), String> {
+pub(crate) fn check_cookie_name(text: &str) -> Result<(), String> {
     length(text, (1, COOKIE_NAME_MAX))?;
     only(text, is_token)
 }
 
 /// Whether a text is the value of a cookie.
-pub(in super::super) fn check_cookie_value(text: &str) -> Result<(), String> {
+pub(crate) fn check_cookie_value(text: &str) -> Result<(), String> {
     length(text, (0, COOKIE_VALUE_MAX))?;
     only(text, is_cookie_octet)
 }
 
 /// Whether a text is the type of a body: one line, `type/subtype` and parameters.
-pub(in super::super) fn check_content_type(text: &str) -> Result<(), String> {
+pub(crate) fn check_content_type(text: &str) -> Result<(), String> {
     length(text, (3, CONTENT_TYPE_MAX))?;
     only(text, |b| b == b' ' || b.is_ascii_graphic())?;
     let (essence, _) = text.split_once(';').unwrap_or((text, ""));
@@ -254,5 +254,5 @@ pub(in super::super) fn check_content_type(text: &str) -> Result<(), String> {
     }
 }
 
-serde_by_text!(PathPrefix, "path");
-serde_by_text!(HostPattern, "host");
+written_as_text!(PathPrefix, "path");
+written_as_text!(HostPattern, "host");

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Identities and addresses of peers, as they are written.
+//! Identities of peers, as they are written.
 
-use crate::intent::text::serde_by_text;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Longest identity, in bytes; SPIFFE allows more (2048), a name needs less.
@@ -64,27 +59,7 @@ impl fmt::Display for SpiffeId {
     }
 }
 
-/// An address with a port, never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerAddress(pub SocketAddr);
-
-impl FromStr for PeerAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let address = text.parse::<SocketAddr>().map_err(|_| "it is no address with a port")?;
-        if address.port() == 0 { Err("port 0 is no port".into()) } else { Ok(Self(address)) }
-    }
-}
-
-impl fmt::Display for PeerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-serde_by_text!(PeerAddress, "address");
-serde_by_text!(SpiffeId, "spiffe");
+crate::written_as_text!(SpiffeId, "spiffe");
 
 #[cfg(test)]
 mod tests {

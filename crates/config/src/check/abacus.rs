@@ -3,8 +3,8 @@
 //! ring of periods is finite. That holds for what is given and for the defaults.
 
 use super::Check;
-use crate::intent::text::show_span;
-use crate::intent::types::{ABACUS_PERIOD_RANGE, ABACUS_PERIODS, ABACUS_SCHEDULE, PolicyConfig};
+use crate::text::show_span;
+use crate::types::{ABACUS_PERIOD_RANGE, ABACUS_PERIODS, ABACUS_SCHEDULE, PolicyConfig};
 use tidegate_units::Nanos;
 
 impl Check<'_> {

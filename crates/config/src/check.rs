@@ -11,12 +11,12 @@ use super::shape::Places;
 use super::text::show_span;
 use super::types::*;
 use super::{Registry, suggest};
-use crate::RATE_FLOOR;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::Path;
+use tidegate_model::{NAME_MAX, RATE_FLOOR};
 use tidegate_units::{Nanos, Rate};
 
 /// The keys of `control` that each controller knows, `name` aside.

@@ -3,23 +3,20 @@
 //! docs/configuration.md, and the check of the file's shape.
 
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
-use super::listen::Listen;
 use super::named::{self, Named};
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
-use super::text::{self, CpuList, HttpAddress};
-use crate::{CLASSES_MAX, PRIORITIES, SERVICES_MAX};
+use super::text::{self, HttpAddress};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tidegate_model::{CLASSES_MAX, CpuList, Listen, Mode, PRIORITIES, SERVICES_MAX};
 use tidegate_units::{Nanos, Rate, Share};
 
 /// Most interfaces of one daemon.
 pub const INTERFACES_MAX: usize = 32;
 /// Longest name of an interface, in bytes (the kernel's IFNAMSIZ without the final zero).
 pub const INTERFACE_NAME_MAX: usize = 15;
-/// Longest name of a service or a class, in characters.
-pub const NAME_MAX: usize = 63;
 /// Most listen addresses of one service.
 pub const LISTEN_MAX: usize = 64;
 /// Most source prefixes of one class.
@@ -205,27 +202,6 @@ impl ServiceConfig {
             }
         }
         reserve
-    }
-}
-
-/// Whether refusals are executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Verdicts are computed and counted, and not executed.
-    Shadow,
-    /// Refusals are executed.
-    Enforce,
-}
-
-impl Mode {
-    /// The word of the configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shadow => "shadow",
-            Self::Enforce => "enforce",
-        }
     }
 }
 

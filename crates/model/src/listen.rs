@@ -115,6 +115,8 @@ impl fmt::Display for Listen {
     }
 }
 
+crate::written_as_text!(Listen, "listen");
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,11 +7,11 @@
 //! path of keys, what was found and what is allowed; all faults of one stage at once.
 
 mod check;
+mod clients;
 mod cluster;
 mod diff;
 mod error;
 mod file;
-mod listen;
 mod named;
 mod reference;
 mod requests;
@@ -25,24 +25,24 @@ mod types;
 
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
-    BACKENDS_MAX, BackendConfig, ClusterConfig, PEERS_MAX, PeerAddress, PeerConfig, SPIFFE_MAX,
-    SpiffeId, TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT, VALIDITY_RANGE,
+    BACKENDS_MAX, BackendConfig, ClusterConfig, PeerAddress, PeerConfig, TARGETS_MAX, TargetConfig,
+    VALIDITY_DEFAULT, VALIDITY_RANGE,
 };
-pub use diff::{Change, diff};
+pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};
-pub use listen::{Listen, Protocol};
 pub use reference::{bounds, reference};
 pub use requests::*;
 pub use schema::schema;
 pub use shape::Places;
 pub use system::{Finding, SystemFault};
-pub use text::{CpuList, HttpAddress};
+pub use text::HttpAddress;
 pub use types::*;
 
 use serde::{Deserialize, Serialize};
+use tidegate_model::Mode;
 
-/// The names that a configuration may use, handed in by the binary: `model` knows no policy and no
+/// The names that a configuration may use, handed in by the binary: this crate knows no policy and no
 /// controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registry {

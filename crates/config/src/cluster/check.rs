@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
-use super::super::check::name_fault;
-use super::super::error::{ConfigError, step};
-use super::super::shape::Places;
-use super::super::suggest;
-use super::super::text::show_span;
-use super::super::types::{Config, ServiceConfig};
 use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE};
+use crate::check::name_fault;
+use crate::error::{ConfigError, step};
+use crate::shape::Places;
+use crate::suggest;
+use crate::text::show_span;
+use crate::types::{Config, ServiceConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
-pub(in super::super) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
+pub(crate) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     let mut check = Check { config, places, errors: Vec::new() };
     if let Some(cluster) = &config.cluster {
         check.cluster(cluster);

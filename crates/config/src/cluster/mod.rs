@@ -6,17 +6,16 @@ mod check;
 mod text;
 
 pub(super) use check::check;
-pub use text::{PeerAddress, SPIFFE_MAX, SpiffeId};
+pub use text::PeerAddress;
 
 use super::named::{self, Named};
 use super::text as common;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tidegate_model::{PEERS_MAX, SpiffeId};
 use tidegate_units::Nanos;
 
-/// Most hosts that may report to one front-end.
-pub const PEERS_MAX: usize = 64;
 /// Most front-ends to which one host reports.
 pub const TARGETS_MAX: usize = 8;
 /// Most services that one peer may report, and most back-ends of one service.

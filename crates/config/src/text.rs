@@ -4,8 +4,7 @@
 //! Each is checked by [`Kind::check`] while the file's shape is checked, so that its fault has a
 //! place; the schema names the kind in `x-kind`.
 
-use super::cluster::{PeerAddress, SpiffeId};
-use super::listen::Listen;
+use super::cluster::PeerAddress;
 use super::requests::{
     HostPattern, PathPrefix, check_content_type, check_cookie_name, check_cookie_value,
 };
@@ -16,12 +15,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use tidegate_model::{CpuList, Listen, SpiffeId, written_as_text};
 use tidegate_units::{Nanos, Rate};
 
 /// The first of the IPv4-mapped IPv6 addresses.
 const IPV4_MAPPED: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0));
-/// Highest CPU number in a list.
-const CPU_MAX: u16 = 4095;
 
 /// The kinds of values with a notation of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,12 +234,12 @@ macro_rules! with_text {
         pub(super) mod $module {
             use super::*;
 
-            pub(in super::super) fn serialize<S: Serializer>(value: &$type, s: S) -> Result<S::Ok, S::Error> {
+            pub(crate) fn serialize<S: Serializer>(value: &$type, s: S) -> Result<S::Ok, S::Error> {
                 #[allow(clippy::redundant_closure_call)]
                 ($show)(value).serialize(s)
             }
 
-            pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
                 #[allow(clippy::redundant_closure_call)]
                 ($parse)(d)
             }
@@ -285,48 +283,6 @@ with_text!(
     |v: &Vec<IpNet>| v.iter().map(ToString::to_string).collect::<Vec<_>>()
 );
 
-/// A set of CPUs: sorted numbers, each once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuList(pub Vec<u16>);
-
-impl FromStr for CpuList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut cpus = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |t: &str| {
-                let n = t.trim().parse::<u16>().map_err(|_| format!("{t:?} is no CPU number"))?;
-                if n > CPU_MAX { Err(format!("CPU {n} is above {CPU_MAX}")) } else { Ok(n) }
-            };
-            let (first, last) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(format!("the range {part:?} runs backwards"));
-            }
-            cpus.extend(first..=last);
-        }
-        cpus.sort_unstable();
-        cpus.dedup();
-        Ok(Self(cpus))
-    }
-}
-
-impl fmt::Display for CpuList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
-        for (i, run) in runs.enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            match run {
-                [one] => write!(f, "{comma}{one}")?,
-                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
-                [] => {}
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Where HTTP is served; `None` is `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpAddress(pub Option<SocketAddr>);
@@ -352,38 +308,6 @@ impl fmt::Display for HttpAddress {
     }
 }
 
-macro_rules! serde_by_text {
-    ($type:ty, $kind:literal) => {
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
+pub(super) use text_schema;
 
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                $crate::intent::text::from_text(d, str::parse)
-            }
-        }
-
-        impl JsonSchema for $type {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($type).into()
-            }
-
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "x-kind": $kind })
-            }
-        }
-    };
-}
-
-pub(super) use {serde_by_text, text_schema};
-
-serde_by_text!(CpuList, "cpus");
-serde_by_text!(HttpAddress, "http");
-serde_by_text!(Listen, "listen");
+written_as_text!(HttpAddress, "http");

@@ -139,7 +139,7 @@ fn covers_cookie(mine: Option<&CookieMatch>, theirs: Option<&CookieMatch>) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intent::{Registry, parse};
+    use crate::{Registry, parse};
 
     fn requests(rules: &str) -> RequestsConfig {
         let text = format!(

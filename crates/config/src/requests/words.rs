@@ -72,7 +72,7 @@ impl RequestsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intent::requests::RetryAfter;
+    use crate::requests::RetryAfter;
 
     fn with(from: u64, to: u64) -> [u64; ANSWER_VARIANTS] {
         let retry_after = RetryAfter { from: Nanos::from_secs(from), to: Nanos::from_secs(to) };
@@ -80,7 +80,7 @@ mod tests {
             mode: None,
             buckets: vec![],
             rules: vec![],
-            syn_policing: crate::intent::SynPolicing::LastResort,
+            syn_policing: crate::SynPolicing::LastResort,
             retry_after,
             body: String::new(),
             content_type: "text/plain".into(),

@@ -3,11 +3,11 @@
 //! services together.
 
 use super::{Check, name_fault};
-use crate::intent::error::step;
-use crate::intent::requests::*;
-use crate::intent::suggest;
-use crate::intent::text::show_span;
-use crate::intent::types::ServiceConfig;
+use crate::error::step;
+use crate::requests::*;
+use crate::suggest;
+use crate::text::show_span;
+use crate::types::ServiceConfig;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_units::Nanos;
 

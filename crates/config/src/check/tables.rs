@@ -3,7 +3,7 @@
 
 use super::Check;
 use super::step;
-use crate::{LISTENS_MAX, PREFIXES_MAX};
+use tidegate_model::{LISTENS_MAX, PREFIXES_MAX};
 
 impl Check<'_> {
     /// The dataplane finds a place by the bits of a hash.

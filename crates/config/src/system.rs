@@ -171,7 +171,7 @@ impl std::fmt::Display for SystemFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intent::{Registry, parse_located};
+    use crate::{Registry, parse_located};
 
     #[test]
     fn a_fault_of_the_system_stands_at_the_key_that_names_it() {

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tables of docs/configuration.md: the reference, from the schema, and the bounds.
 
-use super::cluster::{BACKENDS_MAX, PEERS_MAX, TARGETS_MAX, VALIDITY_RANGE};
+use super::cluster::{BACKENDS_MAX, TARGETS_MAX, VALIDITY_RANGE};
 use super::requests::*;
 use super::schema::schema;
 use super::shape::allowed;
 use super::text::show_span;
 use super::types::*;
-use crate::{CLASSES_MAX, LISTENS_MAX, PREFIXES_MAX, RATE_FLOOR, SERVICES_MAX};
 use serde_json::Value;
 use std::fmt::Write;
+use tidegate_model::{
+    CLASSES_MAX, LISTENS_MAX, NAME_MAX, PEERS_MAX, PREFIXES_MAX, RATE_FLOOR, SERVICES_MAX,
+};
 use tidegate_units::Nanos;
 
 /// Deepest path in the table: a bound for a schema that would contain itself.

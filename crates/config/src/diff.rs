@@ -2,33 +2,9 @@
 //! What a reload changes.
 
 use super::types::Config;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fmt;
-
-/// One difference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// The path of keys, such as `services.shop.mode`.
-    pub path: String,
-    /// The value before; `None` if it is new.
-    pub before: Option<String>,
-    /// The value after; `None` if it is gone.
-    pub after: Option<String>,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = &self.path;
-        match (&self.before, &self.after) {
-            (Some(before), Some(after)) => write!(f, "~ {path}: {before} -> {after}"),
-            (None, Some(after)) => write!(f, "+ {path}: {after}"),
-            (Some(before), None) => write!(f, "- {path}: {before}"),
-            (None, None) => write!(f, "  {path}"),
-        }
-    }
-}
+use tidegate_model::Change;
 
 /// What changes from one configuration to the other, sorted by path; the defaults count as values.
 #[must_use]

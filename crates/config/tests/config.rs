@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Golden configurations: wrong ones with their messages, right ones with what was understood.
-//! `TIDEGATE_BLESS=1 cargo test -p tidegate-model` writes what is compared here.
+//! `TIDEGATE_BLESS=1 cargo test -p tidegate-config` writes what is compared here.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tidegate_model::intent::{
+use tidegate_config::{
     CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Method,
-    Mode, PathPrefix, Refusal, Registry, RequestHead, RuleConfig, ServiceConfig, bounds, diff,
-    load, parse, parse_bytes, reference, schema,
+    PathPrefix, Refusal, Registry, RequestHead, RuleConfig, ServiceConfig, bounds, diff, load,
+    parse, parse_bytes, reference, schema,
 };
+use tidegate_model::Mode;
 use tidegate_units::Nanos;
 
 /// Wrong configurations that must at least be there.

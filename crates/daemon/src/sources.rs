@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the configuration to what is sensed.
+
+use tidegate_config::{Config, ControlledResource, ServiceConfig};
+use tidegate_sense::ServiceSource;
+
+/// All services of a configuration.
+pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
+    let exempt = &config.never_shed.sources;
+    let source = |service: &ServiceConfig| ServiceSource {
+        listen: service.listen.clone(),
+        cgroup: service.process.cgroup.clone(),
+        cpus: service.process.cpus.clone(),
+        needs_interface: needs_interface(service),
+        exempt: exempt.clone(),
+    };
+    config.services.iter().map(source).collect()
+}
+
+/// Whether something is decided by the queue of the interfaces.
+pub(crate) fn needs_interface(service: &ServiceConfig) -> bool {
+    service.requests.as_ref().is_some_and(|requests| {
+        let resources = requests.buckets.iter().map(|bucket| bucket.resource);
+        resources.into_iter().any(ControlledResource::is_of_interface)
+    })
+}

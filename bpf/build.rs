@@ -12,7 +12,12 @@ fn main() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets it")?);
     for watched in [
         "hook",
-        "lib",
+        "packet",
+        "http",
+        "track",
+        "reply",
+        "syn",
+        "request",
         "abi",
         "vmlinux",
         "builder.rs",

@@ -77,7 +77,7 @@ struct tg_path_key {
 #define TG_PATH_BITS (16 + 8 * TG_PATH_MAX)
 
 /*
- * Names are compared by a hash with the key of this boot (lib/text_hash.h):
+ * Names are compared by a hash with the key of this boot (http/text_hash.h):
  * `shop.example` as it is, `*.shop.example` as `.shop.example`, with its dot; it
  * stands for one label: `a.shop.example`, and not `a.b.shop.example`.
  */

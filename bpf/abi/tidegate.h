@@ -69,7 +69,7 @@ struct tg_table {
 	__u32 sample_refused;
 	__u32 pad;
 	struct tg_bucket_params answers;	/* per CPU */
-	struct tg_bucket_params answers_proved;	/* see lib/answer.h */
+	struct tg_bucket_params answers_proved;	/* see reply/reset.h */
 	struct tg_service service[TG_SERVICES_MAX];
 	__u8 ports[TG_PORT_BYTES];
 };
@@ -240,7 +240,7 @@ struct tg_notes {
 
 /*
  * Verified connections that share a place: their state, one word each (see
- * lib/flow.h; 0: free). Every packet reads this: half a cache line.
+ * track/flow.h; 0: free). Every packet reads this: half a cache line.
  */
 struct tg_flow_set {
 	__u64 meta[TG_FLOW_WAYS];
@@ -306,7 +306,7 @@ TG_ASSERT(sizeof(struct tg_flow_sources) == 16);
 
 /*
  * Sources of a service: an address, of IPv6 a /64. Only one whose client has
- * completed a handshake gets a place (lib/source.h). A word each: 40 bits of the
+ * completed a handshake gets a place (track/source.h). A word each: 40 bits of the
  * key, and below them how many of its connections are open; 0: free.
  */
 #define TG_SOURCE_WAYS 4
@@ -322,7 +322,7 @@ struct tg_source {
 	__u64 proved_ns;	/* when a handshake was completed last */
 	__s32 held;		/* connections that are open and silent, or slow */
 	__u32 peak;		/* most that were open at once, lately */
-	/* of its last connections; halved together (lib/source.h): */
+	/* of its last connections; halved together (track/source.h): */
 	__u32 good;		/* that got a response */
 	__u32 bad;		/* that ended silent or slow */
 	__u32 exchanges;	/* that were completed */

@@ -6,9 +6,9 @@
  */
 #define TG_CONTEXT struct __sk_buff
 
-#include "../lib/tc.h"
-#include "../lib/classify.h"
-#include "../lib/turn.h"
+#include "../packet/tc.h"
+#include "../packet/classify.h"
+#include "../track/turn.h"
 
 SEC("tc")
 int tg_egress(struct __sk_buff *skb)

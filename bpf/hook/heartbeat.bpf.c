@@ -4,7 +4,7 @@
  * that units and clocks cannot differ. On the way it looks at a part of the
  * flow table and frees what was idle too long: packets need not do it.
  */
-#include "../lib/flow.h"
+#include "../track/flow.h"
 
 struct tg_reap {
 	__u64 now_ns;

@@ -5,7 +5,7 @@
  * question travels as a packet, behind 16 bytes that look like a header:
  * programs of type syscall may take no spin lock before Linux 6.2.
  */
-#include "../lib/limits.h"
+#include "../syn/limits.h"
 
 #define TG_REPLAY_AT 16
 

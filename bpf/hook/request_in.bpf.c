@@ -5,8 +5,8 @@
  * service is looked up; the first bytes of a connection, and what comes when an
  * answer is complete, are recognised and judged.
  */
-#include "../lib/tc.h"
-#include "../lib/refusal.h"
+#include "../packet/tc.h"
+#include "../request/refusal.h"
 
 /*
  * 1: the numbers of this packet are those of the connection, not a stranger's
@@ -276,7 +276,7 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 
 /*
  * Data in a SYN (TCP Fast Open) may be a request, and its connection is given no
- * place (lib/flow.h): counted here, once.
+ * place (track/flow.h): counted here, once.
  */
 static __always_inline void tg_fast_open(const struct tg_visit *v)
 {

@@ -4,10 +4,10 @@
  * follows its answers to their last byte. It never drops, never changes a
  * packet. It may see packets that segmentation will cut later.
  */
-#include "../lib/tc.h"
-#include "../lib/classify.h"
-#include "../lib/exchange.h"
-#include "../lib/refuse.h"
+#include "../packet/tc.h"
+#include "../packet/classify.h"
+#include "../track/exchange.h"
+#include "../reply/segment.h"
 
 /*
  * A SYN-ACK opens another connection under the same tuple, unless it is that of

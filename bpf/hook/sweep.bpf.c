@@ -5,7 +5,7 @@
  * packet, behind 16 bytes that look like a header: before Linux 6.2, programs
  * of type syscall may use no map that has a spin lock.
  */
-#include "../lib/conn.h"
+#include "../track/conn.h"
 
 #define TG_SWEEP_AT 16
 

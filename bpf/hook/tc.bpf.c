@@ -3,8 +3,8 @@
  * Ingress at tc: tcx from Linux 6.6 on, clsact below (the loader says which
  * before it loads). The good neighbour where another program owns XDP.
  */
-#include "../lib/tc.h"
-#include "../lib/judge.h"
+#include "../packet/tc.h"
+#include "../syn/judge.h"
 
 #define TG_TCP_CHECK_OFFSET 16	/* of the checksum in the TCP header */
 

@@ -6,8 +6,8 @@
 #define TG_LOAD_BYTES bpf_xdp_load_bytes
 #define TG_CONTEXT struct xdp_md
 
-#include "../lib/parse.h"
-#include "../lib/judge.h"
+#include "../packet/parse.h"
+#include "../syn/judge.h"
 
 static __always_inline enum tg_action
 tg_answer_room(struct xdp_md *ctx, const struct tg_packet *p)

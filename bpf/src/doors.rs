@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// What the kernel reads (`tg_door_of` in lib/classify.h): `None` where it asks the hash, else
+    /// What the kernel reads (`tg_door_of` in packet/classify.h): `None` where it asks the hash, else
     /// the service there.
     fn read(bytes: &[u8], address: &str, port: u16) -> Option<Option<u8>> {
         let first = &bytes[2 * usize::from(port)..][..2];

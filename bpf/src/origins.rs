@@ -185,7 +185,7 @@ mod tests {
     use crate::{Class, NeverShed, Service};
     use std::net::Ipv4Addr;
 
-    /// What the kernel reads (`tg_origin_of` in lib/classify.h): never shed, or a class.
+    /// What the kernel reads (`tg_origin_of` in packet/classify.h): never shed, or a class.
     fn read(bytes: &[u8], address: Ipv4Addr, service: usize) -> Option<u8> {
         let entry = |index: usize| u16::from_ne_bytes([bytes[2 * index], bytes[2 * index + 1]]);
         let in_block = |entry: u16, below: u8| {

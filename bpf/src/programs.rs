@@ -7,7 +7,7 @@
 //! that an earlier process has loaded is still there: it is used again.
 //!
 //! A hook uses it again only where it is at work. The settings hold when a program was loaded, and the
-//! hook counts from there since when it has seen every handshake (lib/late.h).
+//! hook counts from there since when it has seen every handshake (syn/late.h).
 
 use crate::abi::{Plain, SettingsRaw};
 use crate::maps::Maps;

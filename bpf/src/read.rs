@@ -76,7 +76,7 @@ pub(crate) fn verdict(number: u8) -> Option<VerdictKind> {
     VerdictKind::ALL.get(usize::from(number)).copied()
 }
 
-/// Verdict, shadow and reason of a cell (`tg_count_cell` in lib/count.h).
+/// Verdict, shadow and reason of a cell (`tg_count_cell` in packet/count.h).
 fn cell(index: usize) -> Option<(VerdictKind, bool, Reason)> {
     let Some(refused) = index.checked_sub(abi::COUNT_ADMIT) else {
         return Some((VerdictKind::Admit, false, reason(abi::REASON_FIRST + index)?));

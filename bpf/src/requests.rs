@@ -46,7 +46,7 @@ pub enum Subject {
 /// Which HTTP requests; all that is said must hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpMatch {
-    /// What the path begins with, in the normal form of lib/http_path.h: at least `/`, at most 120
+    /// What the path begins with, in the normal form of http/http_path.h: at least `/`, at most 120
     /// bytes.
     pub path: Vec<u8>,
     /// With which methods.

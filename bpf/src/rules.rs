@@ -115,7 +115,7 @@ pub(crate) struct RuleSet {
 }
 
 /// Compiles the rules of a plan that was checked. `seats` are those of its services, in their
-/// order; `hash` is that of lib/text_hash.h.
+/// order; `hash` is that of http/text_hash.h.
 pub(crate) fn compile(plan: &Plan, seats: &[Seats], hash: &dyn Fn(&[u8]) -> u64) -> RuleSet {
     let mut compiler = Compiler { set: RuleSet::default(), hash };
     for ((index, service), seats) in plan.services.iter().enumerate().zip(seats) {

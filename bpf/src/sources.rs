@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of sources (lib/source.h), as people and the control loop read it: mapped, so that a
+//! The table of sources (track/source.h), as people and the control loop read it: mapped, so that a
 //! look at all places takes no system call each.
 
 use crate::Error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The hash by which names and values in requests are compared with those of rules: what
-//! lib/text_hash.h computes in the kernel. SipHash-1-3 with a key of this boot, and 1 where that
+//! http/text_hash.h computes in the kernel. SipHash-1-3 with a key of this boot, and 1 where that
 //! is 0, since 0 says "any value" in `struct tg_cookie_test`.
 
 /// The hash of a text; `key` is `tg_settings.key`, whose words 2 and 3 this hash uses.

@@ -233,7 +233,7 @@ fn a_request_that_the_stack_drops_is_not_in_flight_and_is_refused_when_it_comes_
     with(|native| SCENES.iter().for_each(|(_, scene)| scene(native)));
 }
 
-const LATE_H: &str = "bpf/lib/late.h";
+const LATE_H: &str = "bpf/syn/late.h";
 const CANARIES: [Canary; 24] = [
     (LATE_H, "return limits && limits->accept_queue_max_q10;", "return 1;"),
     (LATE_H, "h.ipv6.flow = bpf_htonl(6U << 28);", "h.ipv6.flow = bpf_htonl(4U << 28);"),
@@ -252,13 +252,13 @@ const CANARIES: [Canary; 24] = [
     (LATE_H, "copy == TG_COPY_IGNORED && ask->queue.known", "0 && ask->queue.known"),
     (LATE_H, "TG_LATE_UNSEEN_NS TG_COPY_NS", "TG_LATE_UNSEEN_NS (9 * TG_COPY_NS)"),
     (LATE_H, "return tg_flow_over(&flow, tg_flow_read(&flow));", "return 0;"),
-    ("bpf/lib/judge.h", "if (c->late && c->ask.verdict.kind == TG_REJECT)", "if (0)"),
-    ("bpf/lib/judge.h", ".late = !tg_is_syn(p),", ".late = 0,"),
+    ("bpf/syn/judge.h", "if (c->late && c->ask.verdict.kind == TG_REJECT)", "if (0)"),
+    ("bpf/syn/judge.h", ".late = !tg_is_syn(p),", ".late = 0,"),
     (LATE_H, "if (taken)", "if (0)"),
-    ("bpf/lib/turn.h", "tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);", ";"),
-    ("bpf/lib/flow.h", "(meta & TG_FLOW_WAITING) && (meta & TG_FLOW_TAKEN);", "meta & 1;"),
-    ("bpf/lib/flow.h", "pending->syn_ns &= ~TG_FLOW_FAST;", ";"),
-    ("bpf/lib/answer.h", "tcp->seq = bpf_htonl(p->ack);", ""),
+    ("bpf/track/turn.h", "tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);", ";"),
+    ("bpf/track/flow.h", "(meta & TG_FLOW_WAITING) && (meta & TG_FLOW_TAKEN);", "meta & 1;"),
+    ("bpf/track/flow.h", "pending->syn_ns &= ~TG_FLOW_FAST;", ";"),
+    ("bpf/reply/reset.h", "tcp->seq = bpf_htonl(p->ack);", ""),
 ];
 
 /// The first scene that goes otherwise with these sources, or kills the program.

@@ -221,7 +221,7 @@ fn beyond_the_cap_a_proved_source_is_told_and_nobody_else() {
     native.finish();
 }
 
-const ANSWER_H: &str = "bpf/lib/answer.h";
+const ANSWER_H: &str = "bpf/reply/reset.h";
 const CANARIES: [Canary; 14] = [
     (ANSWER_H, "|| tg_senders_flood(senders))", ")"),
     (ANSWER_H, "|| !tg_source_proved(source, now_ns))", ")"),
@@ -236,20 +236,20 @@ const CANARIES: [Canary; 14] = [
     (ANSWER_H, "cap->full_ns > each_ns ? cap->full_ns : each_ns;", "cap->full_ns;"),
     (ANSWER_H, "if (now_ns - used_ns > most_ns)", "if (0)"),
     (ANSWER_H, "#define TG_ANSWER_SOURCE_SHARE 4", "#define TG_ANSWER_SOURCE_SHARE 3"),
-    ("bpf/lib/source.h", "(300 * TG_NS_PER_S)", "(301 * TG_NS_PER_S)"),
-    ("bpf/lib/source.h", "<=\n\t       TG_SOURCE_PROVED_NS", "<\n\t       TG_SOURCE_PROVED_NS"),
+    ("bpf/track/source.h", "(300 * TG_NS_PER_S)", "(301 * TG_NS_PER_S)"),
+    ("bpf/track/source.h", "<=\n\t       TG_SOURCE_PROVED_NS", "<\n\t       TG_SOURCE_PROVED_NS"),
     (
-        "bpf/lib/judge.h",
+        "bpf/syn/judge.h",
         "c->ask.event.now_ns) ||\n\t       tg_answer_proved",
         "c->ask.event.now_ns) &&\n\t       tg_answer_proved",
     ),
     (
-        "bpf/lib/judge.h",
+        "bpf/syn/judge.h",
         "\t\t\t\tc->source, c->ask.event.now_ns);",
         "\t\t\t\t~c->source, c->ask.event.now_ns);",
     ),
     (
-        "bpf/lib/judge.h",
+        "bpf/syn/judge.h",
         "&table->answers_proved, c->ask.service,",
         "&table->answers_proved, 1 - c->ask.service,",
     ),

@@ -4,10 +4,10 @@
  * for the verifier, and to be compared with the native build. The frame is an
  * Ethernet header and then what a segment carries.
  */
-#include "../lib/http.h"
-#include "../lib/http_answer.h"
-#include "../lib/tls_hello.h"
-#include "../lib/rule.h"
+#include "../http/http.h"
+#include "../http/response.h"
+#include "../http/tls_hello.h"
+#include "../http/rule.h"
 
 #define RECOGNISE_HEADER 14	/* bytes before the payload */
 

@@ -24,7 +24,7 @@ const FILES: [Wanted; 10] = [
     ("http_path.h", 98.0),
     ("http_cookie.h", 100.0),
     ("http_body.h", 90.0), // the verifier wants bounds checked, and loads that cannot fail
-    ("http_answer.h", 94.0), // words
+    ("response.h", 94.0),  // words
     ("http_scan.h", 96.0), // bounds
     ("tls_hello.h", 90.0), // bounds
     ("rule.h", 91.0),      // the verifier wants pointers checked
@@ -36,7 +36,7 @@ const UNREACHABLE: [Unreachable; 11] = [
     ("http_body.h", "return TG_CHUNK_FAILED;", "states that read no byte"),
     ("http_body.h", "k->state = TG_CHUNK_FAILED;", "a byte of the packet can be loaded"),
     ("http_body.h", "return 1;", "the same"),
-    ("http_answer.h", "return -1;", VERIFIER),
+    ("response.h", "return -1;", VERIFIER),
     ("tls_hello.h", "return TG_REASON_LOOKUP_FAILED;", VERIFIER),
     ("rule.h", "s->reason = TG_REASON_LOOKUP_FAILED;", VERIFIER),
     ("rule.h", "s->at = 0;", VERIFIER),
@@ -45,19 +45,19 @@ const UNREACHABLE: [Unreachable; 11] = [
 ];
 
 const LINE: [Canary; 6] = [
-    ("bpf/lib/http.h", "else if (++s->part == 2)", "else if (++s->part == 1)"),
+    ("bpf/http/http.h", "else if (++s->part == 2)", "else if (++s->part == 1)"),
     (
-        "bpf/lib/http.h",
+        "bpf/http/http.h",
         "s->state == TG_SCAN_PATH && (c == '?' || c == '#')",
         "s->state == TG_SCAN_PATH && c == '?'",
     ),
-    ("bpf/lib/http.h", "s->seen |= TG_SEEN_TARGET;", ""),
-    ("bpf/lib/http.h", "s->seen & TG_SEEN_PREFACE && tg_word_is(s, \"HTTP/2.0\")", "0"),
-    ("bpf/lib/http.h", "++s->part > TG_BLANKS_MAX ?", "0 ?"),
-    ("bpf/lib/http.h", "if (!(s->seen & TG_SEEN_LINE))", "if (0)"),
+    ("bpf/http/http.h", "s->seen |= TG_SEEN_TARGET;", ""),
+    ("bpf/http/http.h", "s->seen & TG_SEEN_PREFACE && tg_word_is(s, \"HTTP/2.0\")", "0"),
+    ("bpf/http/http.h", "++s->part > TG_BLANKS_MAX ?", "0 ?"),
+    ("bpf/http/http.h", "if (!(s->seen & TG_SEEN_LINE))", "if (0)"),
 ];
 
-const PATH: &str = "bpf/lib/http_path.h";
+const PATH: &str = "bpf/http/http_path.h";
 const PATHS: [Canary; 12] = [
     (PATH, "if (at >= TG_PATH_MAX)", "if (at >= TG_PATH_MAX - 1)"),
     (PATH, "if (c == '.' && s->dots < 2)", "if (c == '.')"),
@@ -74,93 +74,101 @@ const PATHS: [Canary; 12] = [
 ];
 
 const FIELDS: [Canary; 9] = [
-    ("bpf/lib/http_fields.h", "if (s->seen & seen)", "if (0)"),
-    ("bpf/lib/http_fields.h", "return s->seen & TG_SEEN_TARGET ?", "return 0 ?"),
-    ("bpf/lib/http_fields.h", "if (c != ':' || !s->word_bytes)", "if (c != ':')"),
-    ("bpf/lib/http_fields.h", "if (coded && (sized || !minor))", "if (coded && !minor)"),
-    ("bpf/lib/http_fields.h", "return !minor && !(s->seen & TG_SEEN_KEEP);", "return !minor;"),
-    ("bpf/lib/http_fields.h", "tg_word_spoil(s);", ""),
-    ("bpf/lib/http_fields.h", "return s->number < TG_BODY_MAX ? 0 : tg_scan_fail(s);", "return 0;"),
+    ("bpf/http/http_fields.h", "if (s->seen & seen)", "if (0)"),
+    ("bpf/http/http_fields.h", "return s->seen & TG_SEEN_TARGET ?", "return 0 ?"),
+    ("bpf/http/http_fields.h", "if (c != ':' || !s->word_bytes)", "if (c != ':')"),
+    ("bpf/http/http_fields.h", "if (coded && (sized || !minor))", "if (coded && !minor)"),
+    ("bpf/http/http_fields.h", "return !minor && !(s->seen & TG_SEEN_KEEP);", "return !minor;"),
+    ("bpf/http/http_fields.h", "tg_word_spoil(s);", ""),
     (
-        "bpf/lib/http_fields.h",
+        "bpf/http/http_fields.h",
+        "return s->number < TG_BODY_MAX ? 0 : tg_scan_fail(s);",
+        "return 0;",
+    ),
+    (
+        "bpf/http/http_fields.h",
         "return tg_word_is(s, \"chunked\") && tg_value_ends(s, c) ? 0 :",
         "return tg_value_ends(s, c) ? 0 :",
     ),
-    ("bpf/lib/http_scan.h", "return c >= 'A' && c <= 'Z' ? c | 0x20 : c;", "return c;"),
+    ("bpf/http/http_scan.h", "return c >= 'A' && c <= 'Z' ? c | 0x20 : c;", "return c;"),
 ];
 
 const HOSTS: [Canary; 8] = [
-    ("bpf/lib/http_host.h", "if (c == ':' && s->part != TG_HOST_FIRST) {", "if (c == ':') {"),
-    ("bpf/lib/http_host.h", "if (s->part == TG_HOST_CLOSED)", "if (0)"),
-    ("bpf/lib/http_host.h", "if (c == '.' && s->part == TG_HOST_NAME) {", "if (c == '.') {"),
-    ("bpf/lib/http_cookie.h", "h->http.flags |= TG_HTTP_COOKIES;", ""),
-    ("bpf/lib/http_cookie.h", "if (c != '=' || s->state == TG_SCAN_COOKIE_VALUE)", "if (c != '=')"),
+    ("bpf/http/http_host.h", "if (c == ':' && s->part != TG_HOST_FIRST) {", "if (c == ':') {"),
+    ("bpf/http/http_host.h", "if (s->part == TG_HOST_CLOSED)", "if (0)"),
+    ("bpf/http/http_host.h", "if (c == '.' && s->part == TG_HOST_NAME) {", "if (c == '.') {"),
+    ("bpf/http/http_cookie.h", "h->http.flags |= TG_HTTP_COOKIES;", ""),
     (
-        "bpf/lib/http_cookie.h",
+        "bpf/http/http_cookie.h",
+        "if (c != '=' || s->state == TG_SCAN_COOKIE_VALUE)",
+        "if (c != '=')",
+    ),
+    (
+        "bpf/http/http_cookie.h",
         "h->pair[at].name = valued ? s->cookie : hash;",
         "h->pair[at].name = hash;",
     ),
     (
-        "bpf/lib/http_scan.h",
+        "bpf/http/http_scan.h",
         "low = (w - '!' * TG_EACH_BYTE) & ~w;",
         "low = (w - ' ' * TG_EACH_BYTE) & ~w;",
     ),
     (
-        "bpf/lib/http_scan.h",
+        "bpf/http/http_scan.h",
         "if ((low | del) & 0x80 * TG_EACH_BYTE)",
         "if (low & 0x80 * TG_EACH_BYTE)",
     ),
 ];
 
 const BODIES: [Canary; 8] = [
-    ("bpf/lib/http_body.h", "k->size > TG_CHUNK_MAX >> 4", "0"),
+    ("bpf/http/http_body.h", "k->size > TG_CHUNK_MAX >> 4", "0"),
     (
-        "bpf/lib/http_body.h",
+        "bpf/http/http_body.h",
         "return k->size ? TG_CHUNK_DATA : TG_CHUNK_LINE;",
         "return TG_CHUNK_DATA;",
     ),
-    ("bpf/lib/http_body.h", "return c == ';' || tg_is_space(c) ?", "return c == ';' ?"),
-    ("bpf/lib/http_body.h", "if (f->left < bytes)", "if (0)"),
-    ("bpf/lib/http_answer.h", "r->code == 304 ||", ""),
+    ("bpf/http/http_body.h", "return c == ';' || tg_is_space(c) ?", "return c == ';' ?"),
+    ("bpf/http/http_body.h", "if (f->left < bytes)", "if (0)"),
+    ("bpf/http/response.h", "r->code == 304 ||", ""),
     (
-        "bpf/lib/http_answer.h",
+        "bpf/http/response.h",
         "to & TG_ANSWER_TO_CONNECT && r->code / 100 == 2",
         "to & TG_ANSWER_TO_CONNECT",
     ),
-    ("bpf/lib/http_answer.h", "if (c != ' ' && c != '\\r')", "if (c != ' ')"),
-    ("bpf/lib/http_answer.h", "r->flags = r->code == 101 ?", "r->flags = 0 ?"),
+    ("bpf/http/response.h", "if (c != ' ' && c != '\\r')", "if (c != ' ')"),
+    ("bpf/http/response.h", "r->flags = r->code == 101 ?", "r->flags = 0 ?"),
 ];
 
 const HELLO: [Canary; 6] = [
     (
-        "bpf/lib/tls_hello.h",
+        "bpf/http/tls_hello.h",
         "s->failed = at < s->part ? TG_REASON_SPLIT :",
         "s->failed = 0 ? TG_REASON_SPLIT :",
     ),
-    ("bpf/lib/tls_hello.h", "if (s->length > end)", "if (0)"),
-    ("bpf/lib/tls_hello.h", "list != bytes + 3 ||", "list < bytes ||"),
-    ("bpf/lib/tls_hello.h", "extension != bytes + 5", "extension < bytes"),
-    ("bpf/lib/tls_hello.h", "tg_host_name(s, c) | TG_FEED_LOWER", "tg_host_name(s, c)"),
-    ("bpf/lib/tls_hello.h", "if (at >= s->number) {", "if (0) {"),
+    ("bpf/http/tls_hello.h", "if (s->length > end)", "if (0)"),
+    ("bpf/http/tls_hello.h", "list != bytes + 3 ||", "list < bytes ||"),
+    ("bpf/http/tls_hello.h", "extension != bytes + 5", "extension < bytes"),
+    ("bpf/http/tls_hello.h", "tg_host_name(s, c) | TG_FEED_LOWER", "tg_host_name(s, c)"),
+    ("bpf/http/tls_hello.h", "if (at >= s->number) {", "if (0) {"),
 ];
 
 const RULE: [Canary; 8] = [
-    ("bpf/lib/rule.h", "if (!(h->http.flags & TG_HTTP_HOST))", "if (0)"),
+    ("bpf/http/rule.h", "if (!(h->http.flags & TG_HTTP_HOST))", "if (0)"),
     (
-        "bpf/lib/rule.h",
+        "bpf/http/rule.h",
         "return rule->host == s->whole || rule->host == s->rest ?",
         "return rule->host == s->whole ?",
     ),
     (
-        "bpf/lib/rule.h",
+        "bpf/http/rule.h",
         "(held & rule->cookies_all) != rule->cookies_all",
         "!(held & rule->cookies_all)",
     ),
-    ("bpf/lib/rule.h", "held & rule->cookies_none)", "0)"),
-    ("bpf/lib/rule.h", "(!test->value || test->value == h->pair[pair].value)", "1"),
-    ("bpf/lib/rule.h", "tls != !!a->tls ||", ""),
-    ("bpf/lib/rule.h", "a->protected = !!(s->cookies & rule->protect);", ""),
-    ("bpf/lib/rule.h", "s->at = rule->next;", "s->at = 0;"),
+    ("bpf/http/rule.h", "held & rule->cookies_none)", "0)"),
+    ("bpf/http/rule.h", "(!test->value || test->value == h->pair[pair].value)", "1"),
+    ("bpf/http/rule.h", "tls != !!a->tls ||", ""),
+    ("bpf/http/rule.h", "a->protected = !!(s->cookies & rule->protect);", ""),
+    ("bpf/http/rule.h", "s->at = rule->next;", "s->at = 0;"),
 ];
 
 #[test]

@@ -5,7 +5,7 @@
  * "verdicts" and "state" with what the native build of the same C makes of
  * them (tests/replay.rs). No lock: one run at a time.
  */
-#include "../lib/base.h"
+#include "../packet/base.h"
 
 #define REPLAY_BATCH 16384	/* a power of two; REPLAY_BATCH in replay.rs */
 

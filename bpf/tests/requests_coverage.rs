@@ -27,7 +27,7 @@ const FILES: [Wanted; 9] = [
     ("conn.h", 88.0),            // two CPUs at once
     ("exchange.h", 86.0),        // the same
     ("refusal.h", 85.0),         // the same; the verifier wants pointers checked
-    ("refuse.h", 89.0),          // the verifier wants bounds checked
+    ("segment.h", 89.0),         // the verifier wants bounds checked
     ("request.h", 89.0),         // the same
     ("request_in.bpf.c", 94.0),  // the verifier wants pointers checked
     ("request_out.bpf.c", 85.0), // two CPUs at once
@@ -49,7 +49,7 @@ const UNREACHABLE: [Unreachable; 12] = [
     ("exchange.h", "return;", TWO),
     ("refusal.h", "return -1;", TWO),
     ("refusal.h", "return TG_REFUSAL_BUSY;", TWO),
-    ("refuse.h", "return -1;", VERIFIER),
+    ("segment.h", "return -1;", VERIFIER),
     ("request_in.bpf.c", "return;", TWO),
     ("request_out.bpf.c", "return;", TWO),
     ("socket.h", "return TG_SOCKET_BUSY;", VERIFIER),

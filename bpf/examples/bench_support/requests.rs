@@ -271,7 +271,7 @@ impl Subject for Packet {
             self.give(&mut plane, hook, &segment)?;
         }
         if self.kind == Kind::Repeated {
-            // the 503 goes out again after 100 ms only (lib/refusal.h)
+            // the 503 goes out again after 100 ms only (request/refusal.h)
             std::thread::sleep(REPEATED_AFTER);
         }
         let before = self.kind.counted(&plane)?;

@@ -35,7 +35,7 @@ const ACK: u8 = 16;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Payload of a full segment.
 const MSS: usize = 1448;
-/// Extensions of the long ClientHello: as many as are walked (lib/said.h), the protocols last.
+/// Extensions of the long ClientHello: as many as are walked (track/said.h), the protocols last.
 const EXTENSIONS_MANY: usize = 32;
 
 /// How much is measured.

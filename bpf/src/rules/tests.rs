@@ -82,7 +82,7 @@ impl Model<'_> {
         self.get(table, &key).and_then(|bytes| T::read(&bytes)).expect("an entry")
     }
 
-    /// What lib/rule.h does, in the slot that is in force.
+    /// What http/rule.h does, in the slot that is in force.
     fn find(&self, probe: &Probe) -> Found {
         self.find_in(self.control().unwrap().slot, probe)
     }

@@ -6,8 +6,8 @@
 #define TG_LOAD_BYTES bpf_xdp_load_bytes
 #define TG_CONTEXT struct xdp_md
 
-#include "../../lib/parse.h"
-#include "../../lib/queue.h"
+#include "../../packet/parse.h"
+#include "../../track/queue.h"
 
 #define FRAME 54	/* Ethernet, IPv4, TCP: no options, no payload */
 #define AT_IP_CHECK 24

@@ -10,8 +10,8 @@
 #define TG_LOAD_BYTES bpf_xdp_load_bytes
 #define TG_CONTEXT struct xdp_md
 
-#include "../../lib/parse.h"
-#include "../../lib/queue.h"
+#include "../../packet/parse.h"
+#include "../../track/queue.h"
 
 /* The trimmed kernel types know what the product uses. */
 #define BPF_MAP_TYPE_PROG_ARRAY 3

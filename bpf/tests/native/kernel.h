@@ -23,7 +23,7 @@
 #define NATIVE_FREE 0xff	/* all of the key of an entry that was deleted */
 #define NATIVE_ENOMEM (-12)
 #define NATIVE_FAIL_ALL 0xffffffffU
-#define NATIVE_FLOW 2ULL	/* set in the word of every flow (lib/flow.h) */
+#define NATIVE_FLOW 2ULL	/* set in the word of every flow (track/flow.h) */
 #define NATIVE_SEEN (1ULL << 16)	/* in it: when it was seen, the lowest bit */
 
 /* What a call was, for the trace: maps by their place in native_maps, and */

@@ -4,10 +4,10 @@
  *
  * Spoken to as talk.h says; tests/support/recogniser.rs is the other side.
  */
-#include "lib/http.h"
-#include "lib/http_answer.h"
-#include "lib/tls_hello.h"
-#include "lib/rule.h"
+#include "http/http.h"
+#include "http/response.h"
+#include "http/tls_hello.h"
+#include "http/rule.h"
 
 #include "kernel.h"
 #include "talk.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bugs planted into a copy of the sources.
 
-use super::place::root;
+use super::place::{HOOK_FOLDERS, root};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -19,9 +19,8 @@ impl Copy {
     pub fn new() -> Self {
         let copy = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(copy.path().join("bpf/tests")).unwrap();
-        for folder in
-            ["policy", "bpf/abi", "bpf/hook", "bpf/lib", "bpf/vmlinux", "bpf/tests/native"]
-        {
+        let beside = ["policy", "bpf/abi", "bpf/vmlinux", "bpf/tests/native"];
+        for folder in HOOK_FOLDERS.into_iter().chain(beside) {
             let to = copy.path().join(folder);
             // links are followed: what is changed below must be a copy
             let copied = Command::new("cp").arg("-rL").arg(root().join(folder)).arg(to).status();

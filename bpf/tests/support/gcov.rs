@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a native build of the hooks has executed, as gcov (which comes with gcc) tells it.
 
-use super::place::root;
+use super::place::{HOOK_FOLDERS, root};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -22,15 +22,17 @@ pub struct Covered {
     lines: BTreeMap<u64, (u64, BTreeMap<usize, u64>)>,
 }
 
+/// Where the product's C stands; a file of the chain is named with its folder.
+fn folders() -> impl Iterator<Item = &'static str> {
+    HOOK_FOLDERS.into_iter().chain(["policy"])
+}
+
 impl Covered {
     /// Lines that were never executed, and what they say.
     fn missed_lines(&self, file: &str) -> Vec<(u64, String)> {
-        let folder = match file {
-            _ if file.ends_with(".bpf.c") => "bpf/hook",
-            _ if file.starts_with("chain/") => "policy",
-            _ => "bpf/lib",
-        };
-        let source = std::fs::read_to_string(root().join(folder).join(file)).unwrap();
+        let path =
+            folders().map(|folder| root().join(folder).join(file)).find(|path| path.exists());
+        let source = std::fs::read_to_string(path.unwrap()).unwrap();
         let source: Vec<&str> = source.lines().collect();
         let missed = self.lines.iter().filter(|(_, (times, _))| *times == 0);
         missed.map(|(line, _)| (*line, source[*line as usize - 1].trim().to_owned())).collect()
@@ -63,7 +65,7 @@ pub fn gcov(
         let name = path.rsplit('/').next().unwrap();
         let chain = path.contains("/policy/chain/");
         let name = if chain { format!("chain/{name}") } else { name.to_owned() };
-        let ours = chain || path.contains("/hook/") || path.contains("/lib/");
+        let ours = chain || folders().any(|folder| path.contains(&format!("/{folder}/")));
         let measured = files.iter().any(|(known, _)| *known == name);
         if !ours || !measured {
             continue;

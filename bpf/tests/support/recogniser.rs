@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The recogniser of requests (bpf/lib/http.h and its neighbours) as an ordinary program
+//! The recogniser of requests (bpf/http/http.h and its neighbours) as an ordinary program
 //! (tests/native/recognise.c), and what the reference expects of it.
 
 use super::gcov::FLAGS;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the conversations of turns.rs prove: they run every line of lib/turn.h and lib/said.h, also
+//! What the conversations of turns.rs prove: they run every line of track/turn.h and track/said.h, also
 //! when a helper fails or another CPU comes between, and they notice bugs that are planted there.
 
 use super::shapes;
@@ -38,56 +38,56 @@ const UNREACHABLE: [Unreachable; 5] = [
 /// Bugs about what begins an exchange, and when.
 const BEGINS: [Canary; 11] = [
     (
-        "bpf/lib/turn.h",
+        "bpf/track/turn.h",
         "    (__s32)(p->seq - way->client_next) < 0)\n\t\treturn 0;",
         "    0)\n\t\treturn 0;",
     ),
-    ("bpf/lib/turn.h", "(__s32)(p->ack - way->reply) >= 0;", "1;"),
+    ("bpf/track/turn.h", "(__s32)(p->ack - way->reply) >= 0;", "1;"),
     (
-        "bpf/lib/turn.h",
+        "bpf/track/turn.h",
         "if (ask.said != TG_SAID_CONTROL || meta & TG_FLOW_TURN)\n\t\ttg_turn_spoke",
         "tg_turn_spoke",
     ),
-    ("bpf/lib/turn.h", "TG_SAID_CONTROL || meta & TG_FLOW_TURN)", "TG_SAID_CONTROL)"),
-    ("bpf/lib/turn.h", "&meta, TG_FLOW_WAITING, 0);", "&meta, 0, 0);"),
-    ("bpf/lib/turn.h", "way->client |= TG_CLIENT_SLOW;", ""),
-    ("bpf/lib/turn.h", "if (!way || (__s32)(p->seq - way->client_next) < 0)", "if (!way)"),
-    ("bpf/lib/turn.h", "*meta & TG_FLOW_H2 || tg_flow_talk(*meta) == TG_TALK_HTTP2)", "0)"),
-    ("bpf/lib/turn.h", "return p->payload > 1;", "return p->payload > 0;"),
-    ("bpf/lib/turn.h", "way->request_ns = now_ns - owed_ns;", "way->request_ns = now_ns;"),
-    ("bpf/lib/turn.h", "set & TG_FLOW_ASKED && !(before & TG_FLOW_ASKED))", "1)"),
+    ("bpf/track/turn.h", "TG_SAID_CONTROL || meta & TG_FLOW_TURN)", "TG_SAID_CONTROL)"),
+    ("bpf/track/turn.h", "&meta, TG_FLOW_WAITING, 0);", "&meta, 0, 0);"),
+    ("bpf/track/turn.h", "way->client |= TG_CLIENT_SLOW;", ""),
+    ("bpf/track/turn.h", "if (!way || (__s32)(p->seq - way->client_next) < 0)", "if (!way)"),
+    ("bpf/track/turn.h", "*meta & TG_FLOW_H2 || tg_flow_talk(*meta) == TG_TALK_HTTP2)", "0)"),
+    ("bpf/track/turn.h", "return p->payload > 1;", "return p->payload > 0;"),
+    ("bpf/track/turn.h", "way->request_ns = now_ns - owed_ns;", "way->request_ns = now_ns;"),
+    ("bpf/track/turn.h", "set & TG_FLOW_ASKED && !(before & TG_FLOW_ASKED))", "1)"),
 ];
 
 /// Bugs about what ends one, and how it is counted.
 const ENDS: [Canary; 8] = [
-    ("bpf/lib/turn.h", "!(way->server & TG_SERVER_ANSWERED);", "1;"),
-    ("bpf/lib/turn.h", "set |= TG_FLOW_TALK_MASK;\t/* TG_TALK_LONG */", ";"),
-    ("bpf/lib/turn.h", "if (way->client & TG_CLIENT_SLOW)", "if (0)"),
-    ("bpf/lib/turn.h", "totals->lost++;", ""),
-    ("bpf/lib/turn.h", "+= last.exchanges;", "+= 1;"),
-    ("bpf/lib/turn.h", "if (meta & TG_FLOW_WAITING && !(meta & TG_FLOW_TURN)) {", "if (0) {"),
-    ("bpf/lib/turn.h", "way->client |= TG_CLIENT_FINISHED;", ""),
-    ("bpf/lib/turn.h", "if (*meta & TG_FLOW_BEHIND) {", "if (0) {"),
+    ("bpf/track/turn.h", "!(way->server & TG_SERVER_ANSWERED);", "1;"),
+    ("bpf/track/turn.h", "set |= TG_FLOW_TALK_MASK;\t/* TG_TALK_LONG */", ";"),
+    ("bpf/track/turn.h", "if (way->client & TG_CLIENT_SLOW)", "if (0)"),
+    ("bpf/track/turn.h", "totals->lost++;", ""),
+    ("bpf/track/turn.h", "+= last.exchanges;", "+= 1;"),
+    ("bpf/track/turn.h", "if (meta & TG_FLOW_WAITING && !(meta & TG_FLOW_TURN)) {", "if (0) {"),
+    ("bpf/track/turn.h", "way->client |= TG_CLIENT_FINISHED;", ""),
+    ("bpf/track/turn.h", "if (*meta & TG_FLOW_BEHIND) {", "if (0) {"),
 ];
 
 /// Bugs about flights of tickets.
 const TICKETS: [Canary; 15] = [
-    ("bpf/lib/turn.h", "f->votes -= f->votes > 1 ? 2 : 1;", ";"),
-    ("bpf/lib/turn.h", "f->votes++;", "f->votes += 2;"),
+    ("bpf/track/turn.h", "f->votes -= f->votes > 1 ? 2 : 1;", ";"),
+    ("bpf/track/turn.h", "f->votes++;", "f->votes += 2;"),
     ("bpf/abi/tidegate.h", "#define TG_FLIGHT_KNOWN 8", "#define TG_FLIGHT_KNOWN 9"),
-    ("bpf/lib/turn.h", "#define TG_FLIGHT_RECORDS_MAX 4", "#define TG_FLIGHT_RECORDS_MAX 5"),
-    ("bpf/lib/turn.h", "#define TG_FLIGHT_BYTES_MAX 2048", "#define TG_FLIGHT_BYTES_MAX 4096"),
-    ("bpf/lib/turn.h", "at = at < alike ? at : alike;", ""),
-    ("bpf/lib/turn.h", "way->server |= TG_SERVER_CANDIDATE;", ""),
-    ("bpf/lib/turn.h", "ask->record[0].length <= TG_ALERT)\n\t\treturn;", "0)\n\t\treturn;"),
-    ("bpf/lib/turn.h", "return next && next <= TG_PREAMBLE_MAX;", "return 0;"),
-    ("bpf/lib/turn.h", "f->records = records;", ";"),
-    ("bpf/lib/turn.h", "least->votes--;", ""),
-    ("bpf/lib/turn.h", "if (!way || tg_turn_repeated(way, p))", "if (!way)"),
-    ("bpf/lib/turn.h", "} else if (tg_flight_goes_on(ask, way, alike)) {", "} else if (0) {"),
-    ("bpf/lib/turn.h", "f->records--;", ";"),
+    ("bpf/track/turn.h", "#define TG_FLIGHT_RECORDS_MAX 4", "#define TG_FLIGHT_RECORDS_MAX 5"),
+    ("bpf/track/turn.h", "#define TG_FLIGHT_BYTES_MAX 2048", "#define TG_FLIGHT_BYTES_MAX 4096"),
+    ("bpf/track/turn.h", "at = at < alike ? at : alike;", ""),
+    ("bpf/track/turn.h", "way->server |= TG_SERVER_CANDIDATE;", ""),
+    ("bpf/track/turn.h", "ask->record[0].length <= TG_ALERT)\n\t\treturn;", "0)\n\t\treturn;"),
+    ("bpf/track/turn.h", "return next && next <= TG_PREAMBLE_MAX;", "return 0;"),
+    ("bpf/track/turn.h", "f->records = records;", ";"),
+    ("bpf/track/turn.h", "least->votes--;", ""),
+    ("bpf/track/turn.h", "if (!way || tg_turn_repeated(way, p))", "if (!way)"),
+    ("bpf/track/turn.h", "} else if (tg_flight_goes_on(ask, way, alike)) {", "} else if (0) {"),
+    ("bpf/track/turn.h", "f->records--;", ";"),
     (
-        "bpf/lib/turn.h",
+        "bpf/track/turn.h",
         "meta, TG_FLOW_BEHIND, 0);\n\t}\n\treturn meta;",
         "meta, 0, 0);\n\t}\n\treturn meta;",
     ),
@@ -95,23 +95,23 @@ const TICKETS: [Canary; 15] = [
 
 /// Bugs about what a segment says.
 const SAYS: [Canary; 17] = [
-    ("bpf/lib/said.h", "ask->client &= ~TG_CLIENT_FINISHED;", ""),
-    ("bpf/lib/said.h", "1ULL << 22 | ", ""),
-    ("bpf/lib/said.h", "== TG_FINISHED_SHA256 || length == TG_FINISHED_SHA384;", "== 0;"),
-    ("bpf/lib/said.h", "|| length == TG_FINISHED_SHA384;", ";"),
-    ("bpf/lib/said.h", "#define TG_REQUEST_MIN (27 +", "#define TG_REQUEST_MIN (5 +"),
-    ("bpf/lib/said.h", "#define TG_CONTINUE (25 +", "#define TG_CONTINUE (24 +"),
-    ("bpf/lib/said.h", "ask->client |= TG_CLIENT_PREFACE;", ""),
-    ("bpf/lib/said.h", "ask->said = TG_SAID_HANDSHAKE;\t/* once more */", ""),
-    ("bpf/lib/said.h", "first ? TG_SAID_HANDSHAKE : TG_SAID_NOTHING;", "TG_SAID_HANDSHAKE;"),
-    ("bpf/lib/said.h", "#define TG_HELLO_MIN 64", "#define TG_HELLO_MIN 6"),
-    ("bpf/lib/said.h", "ask->client |= TG_CLIENT_CERT;", ""),
-    ("bpf/lib/said.h", "|| (server && b[3] == TG_FRAME_DATA))", "|| b[3] == TG_FRAME_DATA)"),
-    ("bpf/lib/said.h", "at += TG_RECORD_HEADER + length;", "at += length;"),
-    ("bpf/lib/said.h", "b[11] == '1' && b[10] == '0'", "b[11] == '1'"),
-    ("bpf/lib/said.h", "b[6] == 2 &&", ""),
-    ("bpf/lib/said.h", "w.h2 = last > w.end;", "w.h2 = 0;"),
-    ("bpf/lib/said.h", "if (!ask->h2)\n\t\treturn length >= TG_REQUEST_MIN;", ""),
+    ("bpf/track/said.h", "ask->client &= ~TG_CLIENT_FINISHED;", ""),
+    ("bpf/track/said.h", "1ULL << 22 | ", ""),
+    ("bpf/track/said.h", "== TG_FINISHED_SHA256 || length == TG_FINISHED_SHA384;", "== 0;"),
+    ("bpf/track/said.h", "|| length == TG_FINISHED_SHA384;", ";"),
+    ("bpf/track/said.h", "#define TG_REQUEST_MIN (27 +", "#define TG_REQUEST_MIN (5 +"),
+    ("bpf/track/said.h", "#define TG_CONTINUE (25 +", "#define TG_CONTINUE (24 +"),
+    ("bpf/track/said.h", "ask->client |= TG_CLIENT_PREFACE;", ""),
+    ("bpf/track/said.h", "ask->said = TG_SAID_HANDSHAKE;\t/* once more */", ""),
+    ("bpf/track/said.h", "first ? TG_SAID_HANDSHAKE : TG_SAID_NOTHING;", "TG_SAID_HANDSHAKE;"),
+    ("bpf/track/said.h", "#define TG_HELLO_MIN 64", "#define TG_HELLO_MIN 6"),
+    ("bpf/track/said.h", "ask->client |= TG_CLIENT_CERT;", ""),
+    ("bpf/track/said.h", "|| (server && b[3] == TG_FRAME_DATA))", "|| b[3] == TG_FRAME_DATA)"),
+    ("bpf/track/said.h", "at += TG_RECORD_HEADER + length;", "at += length;"),
+    ("bpf/track/said.h", "b[11] == '1' && b[10] == '0'", "b[11] == '1'"),
+    ("bpf/track/said.h", "b[6] == 2 &&", ""),
+    ("bpf/track/said.h", "w.h2 = last > w.end;", "w.h2 = 0;"),
+    ("bpf/track/said.h", "if (!ask->h2)\n\t\treturn length >= TG_REQUEST_MIN;", ""),
 ];
 
 /// All conversations, by name.

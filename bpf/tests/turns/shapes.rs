@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What segments look like that begin a request or a response, and what only looks so: every bound of
-//! lib/said.h on both sides.
+//! track/said.h on both sides.
 
 use super::support::dialog::{Dialog, hello, record, sealed};
 use super::{GET, OK, PREFACE, TICKET, finished, frame, handshake13, learn, what, who, with};

@@ -15,7 +15,7 @@ const SECONDS: f64 = 20.0;
 const ANSWERED_MIN: f64 = 16.0;
 /// From so many exchanges a connection on, refusing connections is the wrong layer.
 const EXCHANGES_MIN: f64 = 8.0;
-/// One client has no more connections at once (lib/source.h).
+/// One client has no more connections at once (track/source.h).
 const SINGLE_OPEN_MAX: u32 = 6;
 /// A source with this part of the connections is most of the traffic.
 const SHARED_PART_MIN: f64 = 0.5;

@@ -43,7 +43,7 @@ impl SourceUse {
     }
 
     /// Whether it completes more of its connections than not; those that wait for the server count
-    /// for it. The dataplane never caps such a source (lib/source.h).
+    /// for it. The dataplane never caps such a source (track/source.h).
     #[must_use]
     pub fn completes(&self) -> bool {
         let (good, bad) = (u64::from(self.good), u64::from(self.bad));

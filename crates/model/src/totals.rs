@@ -112,7 +112,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The bucket of a time; the same arithmetic as in bpf/lib.
+    /// The bucket of a time; the same arithmetic as in bpf/packet/count.h.
     ///
     /// In units of 1024 ns: values below 8 have a bucket each, then every octave has 8.
     #[must_use]

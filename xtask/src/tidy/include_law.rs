@@ -15,7 +15,10 @@ struct Row {
 /// Also a name that the compiler is given as a macro.
 const ANY: &str = "";
 
-const LAW: [Row; 12] = [
+const ABI: &str = "bpf/abi/";
+const KERNEL: &str = "bpf/vmlinux/";
+
+const LAW: [Row; 17] = [
     Row { folder: "policy/contract", ours: &["policy/reasons.def"], system: &[] },
     Row { folder: "policy/algo", ours: &["policy/contract/"], system: &[] },
     Row {
@@ -32,14 +35,54 @@ const LAW: [Row; 12] = [
     Row { folder: "policy/src", ours: &["policy/"], system: &["stddef.h", "stdint.h"] },
     Row { folder: "bpf/vmlinux", ours: &["bpf/vmlinux/"], system: &[] },
     Row { folder: "bpf/abi", ours: &["bpf/abi/", "bpf/vmlinux/", "policy/"], system: &["bpf/"] },
+    // By job; each may include those above it.
+    Row { folder: "bpf/packet", ours: &["bpf/packet/", ABI, KERNEL, "policy/"], system: &["bpf/"] },
     Row {
-        folder: "bpf/lib",
-        ours: &["bpf/lib/", "bpf/abi/", "bpf/vmlinux/", "policy/"],
+        folder: "bpf/http",
+        ours: &["bpf/http/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
+        folder: "bpf/track",
+        ours: &["bpf/track/", "bpf/http/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
+        folder: "bpf/reply",
+        ours: &["bpf/reply/", "bpf/track/", "bpf/http/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
+        folder: "bpf/syn",
+        ours: &["bpf/syn/", "bpf/reply/", "bpf/track/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
+        folder: "bpf/request",
+        ours: &[
+            "bpf/request/",
+            "bpf/reply/",
+            "bpf/track/",
+            "bpf/http/",
+            "bpf/packet/",
+            ABI,
+            "policy/",
+        ],
         system: &["bpf/"],
     },
     Row {
         folder: "bpf/hook",
-        ours: &["bpf/lib/", "bpf/abi/", "bpf/vmlinux/", "policy/"],
+        ours: &[
+            "bpf/request/",
+            "bpf/syn/",
+            "bpf/reply/",
+            "bpf/track/",
+            "bpf/http/",
+            "bpf/packet/",
+            ABI,
+            KERNEL,
+            "policy/",
+        ],
         system: &["bpf/"],
     },
     // Programs that tests load beside ours, and hooks that tests run natively.
@@ -51,7 +94,7 @@ const LAW: [Row; 12] = [
 ];
 
 /// Where a compiler is told to look, besides the folder of the file.
-const SEARCH: [&str; 6] = ["", "policy", "bpf", "bpf/vmlinux", "bpf/lib", "bpf/abi"];
+const SEARCH: [&str; 5] = ["", "policy", "bpf", "bpf/vmlinux", "bpf/abi"];
 
 const WHY: &str = "a policy that includes nothing but the contract runs in every host; a hook that \
                    includes no hook can be read alone";
@@ -124,7 +167,7 @@ mod tests {
             ("policy/contract/contract.h", "#include \"../reasons.def\"\n"),
             ("policy/reasons.def", ""),
             ("policy/policies.def", ""),
-            ("bpf/lib/parse.h", ""),
+            ("bpf/packet/parse.h", ""),
             ("bpf/hook/other.h", ""),
             ("bpf/vmlinux/vmlinux.h", ""),
         ];
@@ -139,7 +182,7 @@ mod tests {
             ("policy/algo/a.h", "#include \"../contract/contract.h\"\n"),
             (
                 "bpf/hook/xdp.bpf.c",
-                "#include \"vmlinux.h\"\n#include <bpf/bpf_helpers.h>\n# include \"../lib/parse.h\"\n",
+                "#include \"vmlinux.h\"\n#include <bpf/bpf_helpers.h>\n# include \"../packet/parse.h\"\n",
             ),
         ]);
         assert!(found.is_empty(), "{found:?}");
@@ -147,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_policy_includes_the_contract_and_nothing_else() {
-        for include in ["<linux/types.h>", "\"../policies.def\"", "\"../../bpf/lib/parse.h\""] {
+        for include in ["<linux/types.h>", "\"../policies.def\"", "\"../../bpf/packet/parse.h\""] {
             let text = format!("#include {include}\n");
             assert_eq!(problems(&[("policy/algo/a.h", &text)]).len(), 1, "{include}");
         }
@@ -167,7 +210,7 @@ mod tests {
     fn tests_may_run_a_hook_natively() {
         let text = "#include HOOK\n#include <stdio.h>\n#include \"../hook/other.h\"\n";
         assert!(problems(&[("bpf/tests/native.c", text)]).is_empty());
-        assert_eq!(problems(&[("bpf/lib/a.h", text)]).len(), 3);
+        assert_eq!(problems(&[("bpf/packet/a.h", text)]).len(), 3);
     }
 
     #[test]

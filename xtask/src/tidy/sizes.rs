@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn both_sides_of_the_limit_of_a_function() {
         for (lines, problems) in [(FUNCTION_MAX, 0), (FUNCTION_MAX + 1, 1)] {
-            for (path, text) in [("a.rs", rust("f", lines)), ("bpf/lib/a.h", c(lines))] {
+            for (path, text) in [("a.rs", rust("f", lines)), ("bpf/http/a.h", c(lines))] {
                 let found = check(&repository(&[(path, &text)]));
                 assert_eq!(found.len(), problems, "{path}: {lines} lines: {found:?}");
             }

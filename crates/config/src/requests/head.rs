@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A request as a client would send it, recognised as strictly as the dataplane does (bpf/lib/http.h
+//! A request as a client would send it, recognised as strictly as the dataplane does (bpf/http/http.h
 //! and http_fields.h): what servers could read in different ways is not judged.
 
 use super::{Cookie, Method, path};
@@ -21,7 +21,7 @@ pub struct RequestHead {
 
 /// Most headers of one request that are looked at.
 const HEADERS_MAX: usize = 128;
-/// A body is shorter (bpf/lib/head.h: TG_BODY_MAX).
+/// A body is shorter (bpf/http/head.h: TG_BODY_MAX).
 const BODY_MAX: u64 = 1_000_000_000_000_000_000;
 
 /// What of a request only tells whether it can be judged.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The normal form of a path (bpf/lib/http_path.h): as servers understand it, however it is written.
+//! The normal form of a path (bpf/http/http_path.h): as servers understand it, however it is written.
 
 /// What stands in a segment and means itself (RFC 3986, pchar), but for the semicolon.
 fn means_itself(byte: u8) -> bool {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From what was recognised to a rule. Reads these maps (lib/request_maps.h):
+ * From what was recognised to a rule. Reads these maps (http/request_maps.h):
  *	tg_paths	LPM_TRIE, struct tg_path_key → __u32 first rule
  *	tg_rules	ARRAY, slot * TG_RULES_MAX + rule → struct tg_rule
  *	tg_hosts	HASH, struct tg_host_key → __u32 id (not 0)

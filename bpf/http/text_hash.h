@@ -9,7 +9,7 @@
  * a table holds hashes, not values. SipHash is a pseudorandom function: who does
  * not know the key, and is shown no output, hits the hash of a value that he
  * does not know with 2^-64 a try, however he chooses his tries; there is no way
- * to search off line. NH (lib/hash.h) would not do: its inputs have a fixed size.
+ * to search off line. NH (packet/hash.h) would not do: its inputs have a fixed size.
  *
  * User space computes the same in bpf/src/text_hash.rs:
  *	k0 = settings.key[2], k1 = settings.key[3]
@@ -19,7 +19,7 @@
 #ifndef TG_TEXT_HASH_H
 #define TG_TEXT_HASH_H
 
-#include "base.h"
+#include "../packet/base.h"
 
 struct tg_text {
 	__u64 v[4];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Passive signals: the connections of a service that are open, and which of them
- * the server owes a response. This is the table; lib/turn.h says what moves a
+ * the server owes a response. This is the table; track/turn.h says what moves a
  * connection in it.
  *
  * A SYN that passes leaves a note in `pending`, a fixed array that any sender
@@ -9,7 +9,7 @@
  * SYN-ACK adds its ISN. An ACK that names this ISN proves that the client receives
  * what is sent to its address: only then a connection gets a place in the flow table.
  *
- *	SYN ──► pending ──ISN, ACK──► open, silent ──► … (lib/turn.h)
+ *	SYN ──► pending ──ISN, ACK──► open, silent ──► … (track/turn.h)
  *	FIN of the server, RST of either, idle too long ──► free
  *
  * A flow is one word; each transition is one compare-and-swap, and who wins it
@@ -30,16 +30,16 @@
  * client takes the connection for open and sends again, for a minute and more, and
  * gets in whenever there is a place. The server says nothing to it, not even an
  * acknowledgement. Such a connection is open, and its client waits, but it is not
- * in flight: the server does not know it (lib/late.h).
+ * in flight: the server does not know it (syn/late.h).
  *
- * Each connection holds the place of its source (lib/source.h) while it is open.
+ * Each connection holds the place of its source (track/source.h) while it is open.
  */
 #ifndef TG_FLOW_H
 #define TG_FLOW_H
 
-#include "count.h"
-#include "hash.h"
-#include "maps.h"
+#include "../packet/count.h"
+#include "../packet/hash.h"
+#include "../packet/maps.h"
 #include "source.h"
 #include "talk.h"
 
@@ -426,7 +426,7 @@ static __always_inline void tg_flow_syn(const struct tg_packet *p,
 /*
  * A copy of a SYN that passed, whose handshake has not ended: 1 if it passes, too,
  * TG_COPY_IGNORED if the server has not replied to the first. Where the server's
- * stack keeps a socket for the first one, that says it (lib/queue.h); behind SYN
+ * stack keeps a socket for the first one, that says it (track/queue.h); behind SYN
  * cookies, and on a router, nothing but the note does.
  * No more copies than a client sends by itself (Linux: tcp_syn_linear_timeouts, 4
  * since 6.5, and tcp_syn_retries, 6; the last after 67 s), and not in quick

@@ -20,8 +20,8 @@
 #ifndef TG_SOURCE_H
 #define TG_SOURCE_H
 
-#include "hash.h"
-#include "maps.h"
+#include "../packet/hash.h"
+#include "../packet/maps.h"
 
 #define TG_SOURCE_OPEN ((1ULL << TG_SOURCE_OPEN_BITS) - 1)
 #define TG_SOURCE_TAG (~TG_SOURCE_OPEN)

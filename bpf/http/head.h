@@ -78,7 +78,7 @@ struct tg_reply {
 
 #define TG_SEGMENTS_MAX 64	/* of a path of TG_PATH_MAX bytes; a power of two */
 
-/* Of the path that is being normalised (lib/http_path.h). */
+/* Of the path that is being normalised (http/http_path.h). */
 struct tg_segments {
 	__u8 escape;		/* digits of an escape that are still to come */
 	__u8 value;		/* of those that have come */

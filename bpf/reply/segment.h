@@ -13,9 +13,9 @@
 #ifndef TG_REFUSE_H
 #define TG_REFUSE_H
 
-#include "answer.h"
-#include "options.h"
-#include "request_maps.h"
+#include "reset.h"
+#include "../packet/options.h"
+#include "../http/request_maps.h"
 
 #define TG_TCP_CHECK_OFFSET 16	/* of the checksum in the TCP header */
 #define TG_STAMPS_BYTES 12	/* as we send them, with two NOPs before */

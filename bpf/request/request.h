@@ -8,27 +8,27 @@
  *	kill switch, lease ended			pass (released …)
  *	bucket of the rule admits			pass, counted by rule
  *	shadow, or lease relaxing			pass, counted by rule
- *	else						refused, lib/refusal.h
+ *	else						refused, request/refusal.h
  *
  * The rule is the request's own; or that for unevaluable requests, where the
  * sender chose that none can be told: not recognised, cut, pipelined, an
  * ambiguous path, IP options, and what else tg_is_evaded() names. If the service
  * has no such rule, these pass, counted by reason.
  *
- * What passes is followed (lib/conn.h) where its extent is known.
+ * What passes is followed (track/conn.h) where its extent is known.
  */
 #ifndef TG_REQUEST_H
 #define TG_REQUEST_H
 
-#include "classify.h"
-#include "conn.h"
-#include "first.h"
-#include "http.h"
-#include "lease.h"
-#include "refuse.h"
-#include "rule.h"
-#include "socket.h"
-#include "tls_hello.h"
+#include "../packet/classify.h"
+#include "../track/conn.h"
+#include "../track/first.h"
+#include "../http/http.h"
+#include "../packet/lease.h"
+#include "../reply/segment.h"
+#include "../http/rule.h"
+#include "../track/socket.h"
+#include "../http/tls_hello.h"
 
 /* One packet of the client's. */
 struct tg_visit {

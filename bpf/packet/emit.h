@@ -4,7 +4,7 @@
 #define TG_EMIT_H
 
 #include "maps.h"
-#include "queue.h"
+#include "packet.h"
 
 /* One in `every`; 0: none. */
 static __always_inline int tg_emit_chosen(__u32 every, __u32 random)

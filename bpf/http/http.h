@@ -8,11 +8,11 @@
  *		of any other form (authority, "*") the path is none of a rule
  *
  * Of a path, the first TG_PATH_MAX bytes are kept, up to '?' or '#', in the
- * normal form of lib/http_path.h. A path that servers read in different ways is
+ * normal form of http/http_path.h. A path that servers read in different ways is
  * `ambiguous`: a rule must not meet a request that its server takes for another.
  *
  * What a server may read in another way than we do is not judged: see
- * lib/http_fields.h for what is refused in fields.
+ * http/http_fields.h for what is refused in fields.
  */
 #ifndef TG_HTTP_H
 #define TG_HTTP_H

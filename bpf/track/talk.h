@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a connection talks, and how far it has come (lib/flow.h, lib/turn.h). */
+/* What a connection talks, and how far it has come (track/flow.h, track/turn.h). */
 #ifndef TG_TALK_H
 #define TG_TALK_H
 

@@ -8,7 +8,7 @@
 #define TG_REQUEST_MAPS_H
 
 #include "head.h"
-#include "maps.h"
+#include "../packet/maps.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -100,7 +100,7 @@ struct {
  * Connections of services with rules, from their first request on. Preallocated,
  * and never an LRU: what is in flight is counted by who is in here, and a place
  * is given back by who ends it or by the sweep (hook/sweep.bpf.c), never by
- * somebody else's need. By the fingerprint of lib/hash.h. The loader sizes it.
+ * somebody else's need. By the fingerprint of packet/hash.h. The loader sizes it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What a segment with payload says: whether it begins a request, or a response.
- * Only segments at a turn of a connection are looked into (lib/turn.h).
+ * Only segments at a turn of a connection are looked into (track/turn.h).
  *
  *	HTTP/1		a method, or a status; 1xx is no response yet
  *	HTTP/2		frames (RFC 9113, 4.1): HEADERS begin both, control
@@ -17,12 +17,12 @@
  * request, with the Host that it must have, is 27 bytes; "100 Continue" is 25.
  * Control frames of HTTP/2 have a few lengths, and no list of fields is as short.
  * Where two things have one length, the likelier is taken; what follows from an
- * error is one exchange that is not timed (lib/turn.h).
+ * error is one exchange that is not timed (track/turn.h).
  */
 #ifndef TG_SAID_H
 #define TG_SAID_H
 
-#include "packet.h"
+#include "../packet/packet.h"
 #include "talk.h"
 
 enum tg_said {
@@ -94,7 +94,7 @@ struct tg_said_ask {
 	__u8 count;		/* of records */
 	__u8 exact;		/* 1: the last record ends with the segment */
 	__u8 had_cert;		/* a segment before held a certificate */
-	__u8 tickets;		/* out: of the records at its head, lib/turn.h */
+	__u8 tickets;		/* out: of the records at its head, track/turn.h */
 	__u8 pad;
 	struct tg_record record[TG_RECORDS_MAX];
 };
@@ -417,7 +417,7 @@ __noinline int tg_said_server(TG_CONTEXT *ctx, const struct tg_packet *p,
 		    ask->record[0].type != TG_RECORD_DATA)
 			ask->said = TG_SAID_CONTROL;
 	} else if (ask->talk == TG_TALK_TLS13) {
-		tg_records(ctx, p, ask);	/* lib/turn.h says the rest */
+		tg_records(ctx, p, ask);	/* track/turn.h says the rest */
 	}
 	return 0;
 }

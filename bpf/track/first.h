@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Whether the first request of a connection is still to come: only then it is
- * given a place among those that are judged (lib/conn.h). Whatever passed before
+ * given a place among those that are judged (track/conn.h). Whatever passed before
  * it may be a request that is outstanding, and a 503 would be taken for its
  * answer.
  */

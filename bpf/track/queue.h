@@ -10,8 +10,8 @@
 #ifndef TG_QUEUE_H
 #define TG_QUEUE_H
 
-#include "options.h"
-#include "packet.h"
+#include "../packet/options.h"
+#include "../packet/packet.h"
 
 #define TG_STATE_FIN_WAIT2 5	/* BPF_TCP_FIN_WAIT2 */
 #define TG_STATE_TIME_WAIT 6	/* BPF_TCP_TIME_WAIT */

@@ -51,7 +51,7 @@ static __always_inline __u64 tg_hash_syn(const struct tg_packet *p)
 		       p->seq);
 }
 
-/* The connection, seen from either side. Bit 1 is set: see lib/flow.h. */
+/* The connection, seen from either side. Bit 1 is set: see track/flow.h. */
 static __always_inline __u64 tg_hash_flow(const struct tg_packet *p, int egress)
 {
 	__u64 hash;

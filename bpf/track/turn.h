@@ -672,7 +672,7 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 /*
  * A packet of the client that may change something; `reset`: a RST that the stack
  * would believe. 1: something is owed, and the stack has said nothing: it may have
- * dropped that, and this, too (lib/late.h). Inlined, unlike what follows: the stack
+ * dropped that, and this, too (syn/late.h). Inlined, unlike what follows: the stack
  * of the hook is deep, and has no room for one frame more.
  */
 static __always_inline int tg_turn_in(TG_CONTEXT *ctx,

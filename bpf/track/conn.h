@@ -26,10 +26,10 @@
 #ifndef TG_CONN_H
 #define TG_CONN_H
 
-#include "count.h"
-#include "hash.h"
-#include "http_answer.h"
-#include "request_maps.h"
+#include "../packet/count.h"
+#include "../packet/hash.h"
+#include "../http/response.h"
+#include "../http/request_maps.h"
 
 #define TG_CONN_TOUCH_NS (1 * TG_NS_PER_S)	/* touch about once a second */
 #define TG_CONN_RST_WINDOW (1U << 20)	/* bytes ahead that a RST may be */

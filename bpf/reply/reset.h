@@ -15,9 +15,9 @@
 #ifndef TG_ANSWER_H
 #define TG_ANSWER_H
 
-#include "maps.h"
-#include "packet.h"
-#include "source.h"
+#include "../packet/maps.h"
+#include "../packet/packet.h"
+#include "../track/source.h"
 
 #define TG_ANSWER_TTL 64
 /* A source takes one in so many of a CPU's answers beyond the cap; of all CPUs. */
@@ -54,15 +54,16 @@ static __always_inline int tg_answer_ipv6(const struct tg_packet *p,
 	return tg_first(p->src[0]) != 0xff && tg_first(p->dst[0]) != 0xff;
 }
 
-/* Whether there is somebody to answer. */
-static __always_inline int tg_answer_possible(const struct tg_packet *p,
-					      __u32 ifindex)
+/* Whether there is somebody to answer. Not static: the verifier looks at it once. */
+__noinline int tg_answer_possible(const struct tg_packet *p, __u32 ifindex)
 {
-	int same = p->src[0] == p->dst[0] && p->src[1] == p->dst[1] &&
-		   p->src[2] == p->dst[2] && p->src[3] == p->dst[3];
+	int same;
 
-	if (settings.answer == TG_ANSWER_NEVER || p->group ||
-	    (same && ifindex != TG_LOOPBACK_IFINDEX))
+	if (!p || settings.answer == TG_ANSWER_NEVER || p->group)
+		return 0;
+	same = p->src[0] == p->dst[0] && p->src[1] == p->dst[1] &&
+	       p->src[2] == p->dst[2] && p->src[3] == p->dst[3];
+	if (same && ifindex != TG_LOOPBACK_IFINDEX)
 		return 0;
 	return p->ipv6 ? tg_answer_ipv6(p, ifindex) :
 			 tg_answer_ipv4(p, ifindex);

@@ -6,9 +6,9 @@
 #ifndef TG_LIMITS_H
 #define TG_LIMITS_H
 
-#include "maps.h"
-#include "packet.h"
-#include "source.h"
+#include "../packet/maps.h"
+#include "../packet/packet.h"
+#include "../track/source.h"
 
 static __always_inline const struct tg_limits *tg_host_limits(__u64 service)
 {

@@ -25,8 +25,8 @@
 #define TG_LATE_H
 
 #include "limits.h"
-#include "queue.h"
-#include "turn.h"
+#include "../track/queue.h"
+#include "../track/turn.h"
 
 /* 1: the accept queue of the service is limited. */
 static __always_inline int tg_late_limited(__u32 service)

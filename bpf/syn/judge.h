@@ -4,13 +4,13 @@
  *
  *	not understood, not TCP to a service	pass, with the parser's reason
  *	no SYN					pass (not-new), passive signals; but
- *						for what is late (lib/late.h),
+ *						for what is late (syn/late.h),
  *						which goes on as a SYN without
  *						a socket does
  *	never-shed port or source		pass
  *	a socket exists for the tuple		pass (socket-…), but for one in
  *						TIME_WAIT whose tuple the SYN
- *						opens anew (lib/queue.h)
+ *						opens anew (track/queue.h)
  *	a copy of a SYN that passed		pass (socket-request)
  *	kill switch				pass (released)
  *	lease ended				pass (lease-expired)
@@ -27,16 +27,16 @@
 #ifndef TG_JUDGE_H
 #define TG_JUDGE_H
 
-#include "answer.h"
-#include "classify.h"
-#include "count.h"
-#include "emit.h"
+#include "../reply/reset.h"
+#include "../packet/classify.h"
+#include "../packet/count.h"
+#include "../packet/emit.h"
 #include "late.h"
-#include "lease.h"
+#include "../packet/lease.h"
 #include "limits.h"
-#include "packet.h"
-#include "queue.h"
-#include "turn.h"
+#include "../packet/packet.h"
+#include "../track/queue.h"
+#include "../track/turn.h"
 
 enum tg_action {
 	TG_ACTION_PASS,
@@ -55,15 +55,15 @@ static __always_inline enum tg_action tg_pass(__u32 reason)
 struct tg_case {
 	struct tg_ask ask;
 	struct tg_class_view view;
-	__u64 fingerprint;	/* of the connection, as in lib/flow.h */
-	__u64 source;		/* key of the source (lib/source.h) */
+	__u64 fingerprint;	/* of the connection, as in track/flow.h */
+	__u64 source;		/* key of the source (track/source.h) */
 	__u32 ifindex;
 	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
 	enum tg_action refusal;
 	__u8 service;
 	__u8 class;
-	__u8 late;		/* no SYN: see lib/late.h */
+	__u8 late;		/* no SYN: see syn/late.h */
 };
 
 static __always_inline enum tg_action

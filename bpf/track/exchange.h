@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The server's side of a connection: from the head of an answer to its last
- * byte. What is followed is the framing of RFC 9112 (lib/http_answer.h), so that
+ * byte. What is followed is the framing of RFC 9112 (http/response.h), so that
  * it is known when the server has said all, though its application may be slow:
  * that the client has acknowledged all that was sent says nothing about that.
  */

@@ -6,8 +6,8 @@ use crate::abi_request::BUCKETS_MAX;
 use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
-use crate::{Error, Plan};
-use tidegate_model::SERVICES_MAX;
+use crate::{Error, Plan, action_of};
+use tidegate_model::{Mode, SERVICES_MAX};
 use tidegate_policy::{Action, InFlight, MinRate, Params};
 
 /// Rows: services, then buckets, then the generation.
@@ -134,13 +134,14 @@ impl Limits {
 
     /// Takes shadow and action from the plan.
     pub(crate) fn follow(&mut self, plan: &Plan) {
-        for (service, entry) in plan.services.iter().zip(&mut self.entries) {
-            let action = match service.action {
+        for (service, entry) in plan.config.services.iter().zip(&mut self.entries) {
+            let action = match action_of(&service.policy) {
                 Action::Drop => 0,
                 Action::Reject => abi::LIMITS_REJECT,
                 Action::Auto => abi::LIMITS_REJECT | abi::LIMITS_AUTO,
             };
-            entry.head.flags = if service.shadow { abi::LIMITS_SHADOW } else { 0 } | action;
+            entry.head.flags =
+                if service.mode == Mode::Shadow { abi::LIMITS_SHADOW } else { 0 } | action;
         }
     }
 

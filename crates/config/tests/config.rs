@@ -471,6 +471,7 @@ fn any_request() -> impl Strategy<Value = RequestHead> {
         path: target.into(),
         host: host.map(Into::into),
         cookies: cookies.into_iter().map(|(n, v)| (n.into(), Some(v.into()))).collect(),
+        ..RequestHead::default()
     })
 }
 

@@ -7,7 +7,7 @@ mod select;
 mod text;
 mod words;
 
-pub use head::RequestHead;
+pub use head::{RequestHead, Unevaluable, Unjudged};
 pub use select::{Compared, Selection};
 pub(super) use text::{HOST_MAX, check_content_type, check_cookie_name, check_cookie_value};
 pub use text::{HostPattern, PathPrefix};

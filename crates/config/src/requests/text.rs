@@ -143,7 +143,7 @@ impl HostPattern {
     pub fn matches(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         if self.below {
-            host.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest == self.name)
+            host.split_once('.').is_some_and(|(_, rest)| rest == self.name)
         } else {
             host == self.name
         }

@@ -5,15 +5,15 @@ use crate::abi::{HistogramRaw, Plain, REASONS_MAX, plain};
 use tidegate_model::RANKS;
 use tidegate_model::totals::HISTOGRAM_BUCKETS;
 
-pub(crate) const RULES_MAX: usize = 1024;
-pub(crate) const BUCKETS_MAX: usize = 128;
-pub(crate) const PATH_MAX: usize = 120;
+/// Number 0 is no rule.
+pub(crate) const RULES_MAX: usize = tidegate_config::RULES_MAX + 1;
+pub(crate) const BUCKETS_MAX: usize = tidegate_config::RULE_BUCKETS_MAX;
+pub(crate) const PATH_MAX: usize = tidegate_config::PATH_MAX;
 pub(crate) const HOSTS_MAX: usize = 1024;
-pub(crate) const COOKIE_TESTS_MAX: usize = 32;
-pub(crate) const ANSWERS_MAX: usize = 128;
-pub(crate) const ANSWER_VARIANTS: usize = 8;
-pub(crate) const ANSWER_BYTES_MAX: usize = 524;
-pub(crate) const METHOD_OTHER: u8 = 128;
+pub(crate) const COOKIE_TESTS_MAX: usize = tidegate_config::COOKIE_TESTS_MAX;
+pub(crate) const ANSWERS_MAX: usize = tidegate_config::ANSWER_TEXTS_MAX * ANSWER_VARIANTS;
+pub(crate) const ANSWER_VARIANTS: usize = tidegate_config::ANSWER_VARIANTS;
+pub(crate) const ANSWER_BYTES_MAX: usize = tidegate_config::ANSWER_BYTES_MAX;
 pub(crate) const METHOD_ANY: u8 = 255;
 #[cfg(test)]
 pub(crate) const RULE_STEPS: usize = RULES_MAX - 1;
@@ -84,7 +84,8 @@ pub(crate) const REQUEST_SIZES: [(&str, usize); 12] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Methods, Refuse};
+    use crate::rules::{methods, refusal};
+    use tidegate_config::{Method, RuleAnswer};
 
     const HEADER: &str = include_str!("../abi/request.h");
 
@@ -107,15 +108,14 @@ mod tests {
             ("TG_ANSWERS_MAX", ANSWERS_MAX),
             ("TG_ANSWER_VARIANTS", ANSWER_VARIANTS),
             ("TG_ANSWER_BYTES_MAX", ANSWER_BYTES_MAX),
-            ("TG_METHOD_OTHER", METHOD_OTHER.into()),
             ("TG_METHOD_ANY", METHOD_ANY.into()),
             ("TG_RULE_STEPS", RULE_STEPS),
             ("TG_RULE_TLS", RULE_TLS.into()),
             ("TG_RULE_CLOSE", RULE_CLOSE.into()),
-            ("TG_REFUSE_503", Refuse::Answer503 as usize),
-            ("TG_REFUSE_RESET", Refuse::Reset as usize),
-            ("TG_REFUSE_DROP", Refuse::Drop as usize),
-            ("TG_REFUSE_AUTO", Refuse::Auto as usize),
+            ("TG_REFUSE_503", refusal(RuleAnswer::Busy).into()),
+            ("TG_REFUSE_RESET", refusal(RuleAnswer::Reset).into()),
+            ("TG_REFUSE_DROP", refusal(RuleAnswer::Drop).into()),
+            ("TG_REFUSE_AUTO", refusal(RuleAnswer::Auto).into()),
             ("TG_RULE_COUNTS", RULE_COUNTS),
         ];
         for (name, value) in pairs {
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn methods_have_the_bits_of_the_header() {
-        for name in Methods::NAMES {
-            let bit = Methods::NONE.with(name).map(|methods| u64::from(methods.0));
-            assert_eq!(bit, Some(define(&format!("TG_METHOD_{name}"))), "{name}");
+        for method in Method::ALL {
+            let (bit, name) = (u64::from(methods(&[method])), method.name());
+            assert_eq!(bit, define(&format!("TG_METHOD_{name}")), "{name}");
         }
-        assert_eq!(Methods::NONE.with("get"), None, "methods know case");
+        assert_eq!([methods(&[]), methods(&Method::ALL)], [METHOD_ANY; 2]);
     }
 }

@@ -180,7 +180,7 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn attached(&self) -> Attached {
         Attached {
-            interface: self.interface.name.clone(),
+            interface: self.interface.config.name.clone(),
             namespace: self.interface.namespace.clone(),
             ingress: self.works(Role::Judge),
             egress: self.works(Role::Watch),
@@ -337,7 +337,7 @@ fn removal(interface: &Interface, filter: Filter) -> String {
     format!(
         "{}tc filter del dev {} {side} protocol all pref {} handle {:#x} bpf",
         enter.unwrap_or_default(),
-        interface.name,
+        interface.config.name,
         filter.priority,
         syscall::CLSACT_HANDLE,
     )

@@ -4,7 +4,7 @@
 
 use crate::abi::{self, BucketParams, ListenKey, ListenValue, Plain, PrefixKey, Table};
 use crate::maps::Maps;
-use crate::plan::mapped;
+use crate::plan::{keys, mapped};
 use crate::{Error, Plan, doors, origins};
 use ipnet::IpNet;
 use libbpf_rs::MapCore;
@@ -27,11 +27,11 @@ pub(crate) fn identity(name: &str) -> u64 {
 /// Fills a slot that is not in force.
 pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<(), Error> {
     clear(maps, slot)?;
-    for (index, service) in plan.services.iter().enumerate() {
+    for (index, service) in plan.config.services.iter().enumerate() {
         for listen in &service.listen {
             let value = listen_value(plan, index, listen.port);
-            for (addr, port) in listen.expand() {
-                let key = ListenKey { addr, port, proto: listen.protocol as u8, slot };
+            for (addr, port) in keys(listen) {
+                let key = ListenKey { addr, port, proto: listen.protocol.number(), slot };
                 maps.write("tg_listens", key.bytes(), value.bytes())?;
             }
         }
@@ -42,7 +42,7 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
             }
         }
     }
-    for source in &plan.never_shed.sources {
+    for source in &plan.config.never_shed.sources {
         let key = prefix_key(slot, SERVICES_MAX as u8, source);
         maps.write("tg_prefixes", key.bytes(), &1_u32.to_ne_bytes())?;
     }
@@ -58,7 +58,7 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
 
 /// What listens at a port of a service.
 pub(crate) fn listen_value(plan: &Plan, service: usize, port: u16) -> ListenValue {
-    let never = plan.never_shed.ports.contains(&port);
+    let never = plan.config.never_shed.ports.contains(&port);
     let flags = if never { abi::LISTEN_NEVER } else { 0 };
     ListenValue { service: service as u8, flags, pad: [0; 2] }
 }
@@ -99,29 +99,30 @@ fn answers(per_second: u32) -> BucketParams {
 
 fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
     let mut table = Box::new(Table {
-        flags: if plan.never_shed.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
+        flags: if plan.config.never_shed.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
         sample_admitted: plan.settings.sample_admitted,
         sample_refused: plan.settings.sample_refused,
-        answers: answers(plan.settings.rst_per_second),
-        answers_proved: answers(plan.settings.proved()),
+        answers: answers(plan.config.answers.rst_per_second),
+        answers_proved: answers(plan.proved()),
         ..Table::default()
     });
-    for (index, service) in plan.services.iter().enumerate() {
+    for (index, service) in plan.config.services.iter().enumerate() {
         let entry = &mut table.service[index];
         entry.gauge = gauges.get(index).copied().unwrap_or_default();
         entry.identity = identity(&service.name);
         entry.priority = [PRIORITY_DEFAULT; tidegate_model::CLASSES_MAX];
         for (class, number) in service.classes.iter().zip(1_u8..) {
             entry.priority[usize::from(number)] = class.priority;
-            if let Some(dscp) = class.dscp {
-                entry.dscp[usize::from(dscp)] = number;
+            let by_dscp = class.dscp.and_then(|dscp| entry.dscp.get_mut(usize::from(dscp)));
+            if let Some(class) = by_dscp {
+                *class = number;
                 entry.flags |= abi::SERVICE_DSCP;
             }
             if !class.sources.is_empty() {
                 entry.flags |= abi::SERVICE_PREFIXES;
             }
         }
-        for (addr, port) in service.listen.iter().flat_map(crate::Listen::expand) {
+        for (addr, port) in service.listen.iter().flat_map(keys) {
             let any = addr == [0; 16] || addr == mapped(Ipv4Addr::UNSPECIFIED.into());
             let bits = if any { abi::PORT_ANY } else { abi::PORT_EXACT };
             table.ports[usize::from(port >> 2)] |= bits << ((port & 3) * 2);

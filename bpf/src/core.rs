@@ -10,19 +10,18 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Count, Error, Listen, Passed, Plan, RequestReason, RuleCount, Sample,
-    ServiceParams, TableLosses, classification, read, request_read, sources, switch, syscall,
-    tables,
+    BucketParams, Count, Error, Passed, Plan, RequestReason, RuleCount, Sample, ServiceParams,
+    TableLosses, classification, read, request_read, sources, switch, syscall, tables,
 };
 use libbpf_rs::MapCore;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use tidegate_model::SERVICES_MAX;
 use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
-use tidegate_policy::{Params, RequestLimits, State};
+use tidegate_model::{Listen, Mode, SERVICES_MAX};
+use tidegate_policy::{Params, Policy, RequestLimits, State};
 use tidegate_units::Nanos;
 
 /// Heartbeats in which the whole flow table is looked at, however large it is.
@@ -36,6 +35,8 @@ const STOPPED: u32 = 2;
 pub struct Core {
     pub(crate) maps: Maps,
     pub(crate) plan: Plan,
+    /// Of its services.
+    policies: Vec<Policy>,
     pub(crate) objects: Objects,
     limits: Limits,
     /// Header rules; `None` as long as there were none.
@@ -50,14 +51,15 @@ pub struct Core {
 
 /// All that is listened to, and whether its requests are judged.
 fn judged(plan: &Plan) -> Vec<(bool, &Listen)> {
-    let services = plan.services.iter().map(|service| (service.has_rules(), &service.listen));
+    let services =
+        plan.config.services.iter().map(|service| (service.has_rules(), &service.listen));
     services.flat_map(|(judged, listens)| listens.iter().map(move |l| (judged, l))).collect()
 }
 
 impl Core {
     /// Adopts the maps or creates them, and puts the plan in force.
     pub(crate) fn start(plan: &Plan, objects: Objects) -> Result<Self, Error> {
-        plan.validate()?;
+        plan.policies()?;
         objects::quiet();
         let mut maps = match &plan.settings.pins {
             Some(pins) => Maps::adopt(pins, &objects::SHARED),
@@ -100,6 +102,7 @@ impl Core {
         let mut core = Self {
             maps,
             plan: empty,
+            policies: Vec::new(),
             objects,
             limits,
             requests,
@@ -115,7 +118,7 @@ impl Core {
     /// Puts a plan in force: limits of indices that change hands are dropped first, then the
     /// classification is swapped as a whole.
     pub(crate) fn apply(&mut self, plan: &Plan) -> Result<(), Error> {
-        plan.validate()?;
+        let policies = plan.policies()?;
         if let Some(text) = self.maps.resized(&objects::sized(plan)) {
             return Err(Error::Plan(format!("{text}: its size changes by a restart only")));
         }
@@ -129,9 +132,9 @@ impl Core {
         let mut fresh = Vec::new();
         for index in 0..SERVICES_MAX {
             let old = &table.service[index];
-            let name = plan.services.get(index).map(|service| &service.name);
+            let name = plan.config.services.get(index).map(|service| &service.name);
             let same = name.is_some_and(|name| classification::identity(name) == old.identity);
-            let policy = plan.services.get(index).map(|service| service.policy as u32);
+            let policy = policies.get(index).map(|policy| *policy as u32);
             let unused = name.is_none() && old.identity == 0;
             if !unused && (!same || self.limits.policy(index) != policy) {
                 fresh.push((index, same));
@@ -147,15 +150,12 @@ impl Core {
             )?;
             // Before the first plan of a process nothing is known of the one in force; its hooks
             // say when they listen.
-            if !self.plan.services.is_empty() && judged(&self.plan) != judged(plan) {
+            if !self.plan.config.services.is_empty() && judged(&self.plan) != judged(plan) {
                 requests.listen_to_nobody(&self.maps, &mut self.limits)?;
             }
         }
         for (index, _) in &fresh {
-            let policy = plan
-                .services
-                .get(*index)
-                .map_or(tidegate_policy::Policy::TokenBucket, |s| s.policy);
+            let policy = policies.get(*index).copied().unwrap_or(Policy::TokenBucket);
             self.limits.reset(*index, &Params::no_limit(policy));
         }
         self.limits.follow(plan);
@@ -171,6 +171,7 @@ impl Core {
         }
         self.gauges = gauges;
         self.plan = plan.clone();
+        self.policies = policies;
         Ok(())
     }
 
@@ -219,15 +220,17 @@ impl Core {
     }
 
     fn check(&self, service: &ServiceParams) -> Result<(), Error> {
-        let Some(planned) = self.plan.services.get(service.service) else {
+        let planned = self.plan.config.services.get(service.service);
+        let policy = self.policies.get(service.service);
+        let (Some(planned), Some(policy)) = (planned, policy) else {
             return Err(Error::Plan(format!("limits for service {}: none such", service.service)));
         };
-        if service.params.policy() != planned.policy {
+        if service.params.policy() != *policy {
             return Err(Error::Plan(format!(
                 "service {}: limits for policy {}, but {} is in use",
                 planned.name,
                 service.params.policy().name(),
-                planned.policy.name()
+                policy.name()
             )));
         }
         Ok(())
@@ -235,14 +238,15 @@ impl Core {
 
     /// Number and limit of a bucket; `None` where no rule is in force.
     fn compile(&self, params: &BucketParams) -> Result<Option<(u32, RequestLimits)>, Error> {
-        let service = self.plan.services.get(params.service);
+        let service = self.plan.config.services.get(params.service);
         let requests = service.and_then(|service| service.requests.as_ref());
-        let name = requests.and_then(|requests| requests.buckets.get(params.bucket));
-        let (Some(service), Some(name)) = (service, name) else {
+        let bucket = requests.and_then(|requests| requests.buckets.get(params.bucket));
+        let (Some(service), Some(planned)) = (service, bucket) else {
             let BucketParams { service, bucket, .. } = params;
             return Err(Error::Plan(format!("bucket {bucket} of service {service}: none such")));
         };
-        let wrong = |text| Error::Plan(format!("service {}: bucket {name}: {text}", service.name));
+        let (service, name) = (&service.name, &planned.name);
+        let wrong = |text| Error::Plan(format!("service {service}: bucket {name}: {text}"));
         let BucketParams { rate, burst, reserve, .. } = *params;
         let limit = RequestLimits::bucket(rate, burst, reserve).map_err(wrong)?;
         let requests = self.requests.as_ref();
@@ -255,10 +259,10 @@ impl Core {
     /// # Errors
     /// When there is no such service, or a map cannot be written.
     pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
-        let Some(planned) = self.plan.services.get_mut(service) else {
+        let Some(planned) = self.plan.config.services.get_mut(service) else {
             return Err(Error::Plan(format!("service {service}: none such")));
         };
-        planned.shadow = shadow;
+        planned.mode = if shadow { Mode::Shadow } else { Mode::Enforce };
         self.limits.shadow(service, shadow);
         if let Some(requests) = &self.requests {
             requests.follow(&mut self.limits, &self.plan);
@@ -269,8 +273,8 @@ impl Core {
     /// Forgets all limits: everything is admitted until some are set.
     pub(crate) fn forget_limits(&mut self) -> Result<(), Error> {
         let before = self.limits.decided();
-        for (index, service) in self.plan.services.iter().enumerate() {
-            self.limits.forget(index, &Params::no_limit(service.policy));
+        for (index, policy) in self.policies.iter().enumerate() {
+            self.limits.forget(index, &Params::no_limit(*policy));
         }
         self.limits.buckets.reset_all();
         let next = self.limits.generation() + 1;
@@ -308,7 +312,7 @@ impl Core {
     /// # Errors
     /// When a map cannot be read.
     pub fn counts(&self) -> Result<Vec<Count>, Error> {
-        read::counts(&self.maps, self.plan.services.len())
+        read::counts(&self.maps, self.plan.config.services.len())
     }
 
     /// Packets that passed without being evaluated since the state was created, by reason.
@@ -370,7 +374,7 @@ impl Core {
     /// # Errors
     /// When a map cannot be read.
     pub fn request_reasons(&self) -> Result<Vec<RequestReason>, Error> {
-        let services = self.requests.as_ref().map_or(0, |_| self.plan.services.len());
+        let services = self.requests.as_ref().map_or(0, |_| self.plan.config.services.len());
         request_read::reasons(&self.maps, services)
     }
 

@@ -158,7 +158,7 @@ impl Dataplane {
     }
 
     fn is_attached_as(&self, plan: &Plan) -> bool {
-        self.bound.iter().map(|bound| &bound.interface).eq(&plan.interfaces)
+        self.bound.iter().map(|bound| &bound.interface).eq(&plan.interfaces())
     }
 
     /// Puts the hooks of header rules on, or takes them off, where the others stay.
@@ -230,7 +230,7 @@ impl Dataplane {
             self.core.maps.pin(path)?;
         }
         let mut bound = Vec::new();
-        for interface in &plan.interfaces {
+        for interface in &plan.interfaces() {
             let earlier = self.bound.iter().find(|bound| same(&bound.interface, interface));
             match attach::attach(&self.core, interface, earlier) {
                 Ok(attached) => bound.push(attached),
@@ -336,15 +336,16 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
 }
 
 fn same(a: &Interface, b: &Interface) -> bool {
-    a.name == b.name && a.namespace == b.namespace
+    a.config.name == b.config.name && a.namespace == b.namespace
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::at_port;
+    use crate::testing::plans::{plan, requests, rule, service};
     use crate::{BucketParams, ServiceParams};
     use libbpf_rs::MapHandle;
+    use tidegate_config::ServiceConfig;
     use tidegate_policy::{Action, BucketSpec, InFlight, Limits as ChainLimits, Params, Policy};
     use tidegate_units::{ManualClock, Rate};
 
@@ -359,7 +360,7 @@ mod tests {
 
     #[test]
     fn limits_whose_lease_has_ended_do_not_come_back_with_a_start() {
-        let plan = Plan { services: vec![at_port("web", 80)], ..Plan::default() };
+        let plan = plan(vec![service("web", &["0.0.0.0:80"])]);
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let spec = BucketSpec::new(Rate::per_second(5.0), 3, Action::Drop);
         let tight = Params::token_bucket(&spec).unwrap();
@@ -392,10 +393,8 @@ mod tests {
 
     #[test]
     fn nor_do_those_of_request_buckets() {
-        use crate::examples::{http, service};
-        let rules = vec![http("/", Some(0))];
-        let requests = crate::Requests { buckets: vec!["a".into()], rules, ..Default::default() };
-        let plan = Plan { services: vec![service("web", requests)], ..Plan::default() };
+        let requests = Some(requests(&["a"], vec![rule("/", Some("a"))]));
+        let plan = plan(vec![ServiceConfig { requests, ..service("web", &[]) }]);
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let rate = Some(Rate::per_second(5.0));
         let limit = BucketParams { service: 0, bucket: 0, rate, burst: 3, reserve: [0; 3] };

@@ -7,8 +7,9 @@
 use crate::Plan;
 use crate::abi::{DOOR_IPV4, DOOR_IPV6, DOORS_AT, DOORS_MAX, DOORS_SIZE, Door, ListenValue, Plain};
 use crate::classification::listen_value;
-use crate::plan::{ListenAddress, mapped};
+use crate::plan::mapped;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// `struct tg_doors` of a plan.
 pub(crate) fn table(plan: &Plan) -> Vec<u8> {
@@ -36,7 +37,7 @@ pub(crate) fn table(plan: &Plan) -> Vec<u8> {
 
 fn by_port(plan: &Plan) -> BTreeMap<u16, Vec<Door>> {
     let mut ports = BTreeMap::<u16, Vec<Door>>::new();
-    for (index, service) in plan.services.iter().enumerate() {
+    for (index, service) in plan.config.services.iter().enumerate() {
         for at in &service.listen {
             let listen = listen_value(plan, index, at.port);
             ports.entry(at.port).or_default().push(door(at.address, listen));
@@ -45,44 +46,45 @@ fn by_port(plan: &Plan) -> BTreeMap<u16, Vec<Door>> {
     ports
 }
 
-fn door(address: ListenAddress, listen: ListenValue) -> Door {
+fn door(address: Option<IpAddr>, listen: ListenValue) -> Door {
     let any = |any| Door { listen, any, ..Door::default() };
     match address {
-        ListenAddress::Any => any(DOOR_IPV4 | DOOR_IPV6),
-        ListenAddress::AnyV4 => any(DOOR_IPV4),
-        ListenAddress::AnyV6 => any(DOOR_IPV6),
-        // As the hash has it: the unspecified address is any.
-        ListenAddress::Ip(ip) if ip.is_unspecified() && ip.is_ipv4() => any(DOOR_IPV4),
-        ListenAddress::Ip(ip) if ip.is_unspecified() => any(DOOR_IPV6),
-        ListenAddress::Ip(ip) => Door { addr: mapped(ip), listen, ..Door::default() },
+        None => any(DOOR_IPV4 | DOOR_IPV6),
+        Some(ip) if ip.is_unspecified() && ip.is_ipv4() => any(DOOR_IPV4),
+        Some(ip) if ip.is_unspecified() => any(DOOR_IPV6),
+        Some(ip) => Door { addr: mapped(ip), listen, ..Door::default() },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Listen, NeverShed, Service};
-    use std::net::IpAddr;
+    use crate::testing::plans;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use tidegate_config::NeverShed;
+    use tidegate_config::ServiceConfig;
+    use tidegate_model::{Listen, Mode, Protocol};
 
     fn plan(services: &[&[(&str, u16)]]) -> Plan {
         let listen = |(address, port): &(&str, u16)| {
             let address = match *address {
-                "any" => ListenAddress::Any,
-                "any4" => ListenAddress::AnyV4,
-                "any6" => ListenAddress::AnyV6,
-                address => ListenAddress::Ip(address.parse().unwrap()),
+                "any" => None,
+                "any4" => Some(Ipv4Addr::UNSPECIFIED.into()),
+                "any6" => Some(Ipv6Addr::UNSPECIFIED.into()),
+                address => Some(address.parse().unwrap()),
             };
-            Listen::tcp(address, *port)
+            Listen { address, port: *port, protocol: Protocol::Tcp }
         };
         let service = |(index, listens): (usize, &&[(&str, u16)])| {
-            Service::new(&format!("s{index}"), listens.iter().map(listen).collect())
+            ServiceConfig::new(
+                &format!("s{index}"),
+                Mode::Enforce,
+                listens.iter().map(listen).collect(),
+            )
         };
-        let never_shed = NeverShed { sources: vec![], ports: vec![22] };
-        Plan {
-            services: services.iter().enumerate().map(service).collect(),
-            never_shed,
-            ..Plan::default()
-        }
+        let mut plan = plans::plan(services.iter().enumerate().map(service).collect());
+        plan.config.never_shed = NeverShed { sources: vec![], ports: vec![22] };
+        plan
     }
 
     /// What the kernel reads (`tg_door_of` in packet/classify.h): `None` where it asks the hash, else

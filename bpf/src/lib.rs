@@ -19,8 +19,6 @@ mod core;
 mod dataplane;
 mod doors;
 mod error;
-#[cfg(test)]
-mod examples;
 mod limits;
 mod maps;
 mod mount;
@@ -32,7 +30,6 @@ mod pins;
 mod plan;
 mod programs;
 mod read;
-mod request_checks;
 mod request_read;
 mod request_state;
 mod requests;
@@ -54,15 +51,9 @@ pub use error::Error;
 pub use limits::ServiceParams;
 pub use mount::foreign_program;
 pub use pins::prepare as prepare_pins;
-pub use plan::{
-    AttachMode, Class, Interface, Listen, ListenAddress, NeverShed, Plan, Protocol, Service,
-    Settings,
-};
+pub use plan::{Interface, Plan, Settings, action_of, policy_of};
 pub use read::{Count, Passed, Sample};
-pub use requests::{
-    BucketParams, Busy, CookieTest, HeaderRule, Host, HttpMatch, Methods, Refuse, RequestReason,
-    Requests, RuleCount, Subject,
-};
+pub use requests::{BucketParams, RequestReason, RuleCount};
 pub use switch::release;
 pub use tables::TableLosses;
 /// The types that plans and limits are made of.

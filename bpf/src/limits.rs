@@ -5,8 +5,8 @@ use crate::abi_request::BUCKETS_MAX;
 use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
-use crate::{Error, Plan};
-use tidegate_model::SERVICES_MAX;
+use crate::{Error, Plan, action_of};
+use tidegate_model::{Mode, SERVICES_MAX};
 use tidegate_policy::{InFlight, Limits as Chain, MinRate, Params};
 
 /// Rows: services, then buckets, then the generation.
@@ -126,9 +126,9 @@ impl Limits {
 
     /// Takes shadow and action from the plan.
     pub(crate) fn follow(&mut self, plan: &Plan) {
-        for (service, entry) in plan.services.iter().zip(&mut self.entries) {
-            entry.set_action(service.action);
-            entry.set_shadow(service.shadow);
+        for (service, entry) in plan.config.services.iter().zip(&mut self.entries) {
+            entry.set_action(action_of(&service.policy));
+            entry.set_shadow(service.mode == Mode::Shadow);
         }
     }
 

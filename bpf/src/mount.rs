@@ -14,13 +14,14 @@ use crate::namespace::{self, Device};
 use crate::objects::{self, Load, Variant};
 use crate::programs::{self, Runs};
 use crate::syscall::{self, Side};
-use crate::{AttachMode, Error, Interface, abi};
+use crate::{Error, Interface, abi};
 use libbpf_rs::ProgramAttachType;
 use libbpf_sys as sys;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use tidegate_config::Attach;
 
 /// What the names of our programs begin with.
 pub(crate) const OUR_PREFIX: &str = "tg_";
@@ -131,24 +132,24 @@ impl Attempt<'_> {
 
     /// The first of the candidates that works.
     fn ingress(&self, told: &mut Told) -> Result<Mounted, Error> {
-        let replies = self.core.plan.settings.rst_per_second > 0;
+        let replies = self.core.plan.config.answers.rst_per_second > 0;
         let loses_replies = self.device.veth && replies;
-        let candidates: &[Hook] = match self.interface.attach {
-            AttachMode::Auto if loses_replies => &[Hook::Tcx, Hook::Clsact],
-            AttachMode::Auto => &[Hook::Xdp, Hook::Tcx, Hook::Clsact],
-            AttachMode::Xdp => &[Hook::Xdp],
-            AttachMode::XdpGeneric => &[Hook::XdpGeneric],
-            AttachMode::Tcx => &[Hook::Tcx, Hook::Clsact],
-            AttachMode::Clsact => &[Hook::Clsact],
+        let candidates: &[Hook] = match self.interface.config.attach {
+            _ if self.interface.wants_clsact() => &[Hook::Clsact],
+            Attach::Auto if loses_replies => &[Hook::Tcx, Hook::Clsact],
+            Attach::Auto => &[Hook::Xdp, Hook::Tcx, Hook::Clsact],
+            Attach::Xdp => &[Hook::Xdp],
+            Attach::XdpGeneric => &[Hook::XdpGeneric],
+            Attach::Tcx => &[Hook::Tcx, Hook::Clsact],
         };
         for (place, hook) in candidates.iter().enumerate() {
             match self.mount(*hook, Role::Judge) {
                 Ok(mounted) => {
-                    match (hook, self.interface.attach) {
+                    match (hook, self.interface.config.attach) {
                         (Hook::Xdp, _) if loses_replies => {
                             told.warnings.push(VETH_WARNING.to_string());
                         }
-                        (_, AttachMode::Auto) if loses_replies => {
+                        (_, Attach::Auto) if loses_replies => {
                             told.notes.push(VETH_NOTE.to_string());
                         }
                         _ => {}
@@ -182,7 +183,7 @@ impl Attempt<'_> {
 
     /// At tcx, or where that is not to be had, at clsact.
     fn tc(&self, role: Role) -> Result<Mounted, Error> {
-        if self.interface.attach == AttachMode::Clsact {
+        if self.interface.wants_clsact() {
             return self.mount(Hook::Clsact, role);
         }
         self.mount(Hook::Tcx, role).or_else(|_| self.mount(Hook::Clsact, role))
@@ -195,7 +196,7 @@ impl Attempt<'_> {
     fn program(&self, hook: Hook, role: Role) -> Result<OwnedFd, Error> {
         let redirect = hook == Hook::Xdp && self.device.veth;
         let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
-        let variant = Variant { answer, trust_dscp: self.interface.trust_dscp };
+        let variant = Variant { answer, trust_dscp: self.interface.config.trust_dscp };
         let objects = &self.core.objects;
         let (object, bytes) = match role {
             Role::Judge if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),

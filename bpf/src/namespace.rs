@@ -50,10 +50,10 @@ pub(crate) fn device(interface: &Interface) -> Result<Device, Error> {
     let failed = |source: io::Error| Error::Interface { interface: interface.shown(), source };
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)
         .map_err(|error| failed(error.into()))?;
-    let ifindex = rustix::net::netdevice::name_to_index(&socket, &interface.name)
+    let ifindex = rustix::net::netdevice::name_to_index(&socket, &interface.config.name)
         .map_err(|error| failed(error.into()))?;
     let namespace = inode().map_err(failed)?;
-    let veth = driver(&socket, &interface.name).is_ok_and(|name| name == "veth");
+    let veth = driver(&socket, &interface.config.name).is_ok_and(|name| name == "veth");
     Ok(Device { ifindex, namespace, veth })
 }
 
@@ -158,10 +158,10 @@ pub(crate) fn offload_notes(interface: &Interface, answers: bool) -> Vec<String>
         return Vec::new();
     };
     // A device that does not tell does nothing of the kind.
-    if ethtool(&socket, &interface.name, &mut flags).is_err() {
+    if ethtool(&socket, &interface.config.name, &mut flags).is_err() {
         return Vec::new();
     }
-    notes_of(&interface.name, flags.flags, answers)
+    notes_of(&interface.config.name, flags.flags, answers)
 }
 
 fn notes_of(name: &str, flags: u32, answers: bool) -> Vec<String> {
@@ -186,8 +186,8 @@ impl Interface {
     /// For messages: the name, with its namespace.
     pub(crate) fn shown(&self) -> String {
         match &self.namespace {
-            Some(path) => format!("{} in {}", self.name, path.display()),
-            None => self.name.clone(),
+            Some(path) => format!("{} in {}", self.config.name, path.display()),
+            None => self.config.name.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::maps::Maps;
 use crate::{Error, Plan, abi, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
+use tidegate_config::Tables;
 use tidegate_units::{Clock, MonotonicClock};
 
 /// Objects, compiled. Those of the build by default; tests bring those of other compilers.
@@ -164,8 +165,8 @@ pub(crate) struct Sized {
 
 /// See [`Sized`].
 pub(crate) fn sized(plan: &Plan) -> [Sized; 7] {
-    let (each, flows) = (abi::FLOW_WAYS as u32, plan.settings.flows);
-    let (ways, sources) = (abi::SOURCE_WAYS as u32, plan.settings.sources);
+    let Tables { handshakes, connections: flows, requests, sources } = plan.config.tables;
+    let (each, ways) = (abi::FLOW_WAYS as u32, abi::SOURCE_WAYS as u32);
     let of = |map, table, size, each| Sized { map, table, entries: size / each, each };
     [
         of("tg_flows", "connections", flows, each),
@@ -173,8 +174,8 @@ pub(crate) fn sized(plan: &Plan) -> [Sized; 7] {
         of("tg_flow_sources", "connections", flows, each),
         of("tg_source_sets", "sources", sources, ways),
         of("tg_sources", "sources", sources, 1),
-        of("tg_pending", "handshakes", plan.settings.pending, 1),
-        of("tg_conns", "requests", plan.settings.conns, 1),
+        of("tg_pending", "handshakes", handshakes, 1),
+        of("tg_conns", "requests", requests, 1),
     ]
 }
 
@@ -218,7 +219,7 @@ pub(crate) fn create_request_maps(
         if let Some(shared) = maps.find(&name) {
             map.reuse_fd(shared.as_fd()).map_err(failed)?;
         } else if name == "tg_conns" {
-            map.set_max_entries(plan.settings.conns).map_err(failed)?;
+            map.set_max_entries(plan.config.tables.requests).map_err(failed)?;
         }
     }
     for mut program in open.progs_mut() {

@@ -58,8 +58,8 @@ pub(crate) fn tables(plan: &Plan) -> Option<Vec<u8>> {
 
 /// What each prefix says of IPv4 addresses: address, length, meaning.
 fn prefixes(plan: &Plan) -> Vec<(u32, u32, Says)> {
-    let never = plan.never_shed.sources.iter().map(|source| (source, Says::Never));
-    let classes = plan.services.iter().enumerate().flat_map(|(service, planned)| {
+    let never = plan.config.never_shed.sources.iter().map(|source| (source, Says::Never));
+    let classes = plan.config.services.iter().enumerate().flat_map(|(service, planned)| {
         planned.classes.iter().zip(1_u8..).flat_map(move |(class, number)| {
             let says = Says::Class { service, class: number };
             class.sources.iter().map(move |source| (source, says))
@@ -182,8 +182,9 @@ impl Origins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Class, NeverShed, Service};
+    use crate::testing::plans;
     use std::net::Ipv4Addr;
+    use tidegate_config::{ClassConfig, NeverShed, ServiceConfig};
 
     /// What the kernel reads (`tg_origin_of` in packet/classify.h): never shed, or a class.
     fn read(bytes: &[u8], address: Ipv4Addr, service: usize) -> Option<u8> {
@@ -211,33 +212,37 @@ mod tests {
                 (net ^ address.to_bits()).checked_shr(32 - length).unwrap_or(0) == 0
             })
         };
-        if plan.never_shed.sources.iter().any(|source| fits(&source)) {
+        if plan.config.never_shed.sources.iter().any(|source| fits(&source)) {
             return None;
         }
-        let of_class = |(class, number): (&Class, u8)| {
+        let of_class = |(class, number): (&ClassConfig, u8)| {
             let longest = class.sources.iter().filter(fits).filter_map(v4).map(|(_, l)| l).max();
             longest.map(|length| (length, number))
         };
-        let classes = plan.services[service].classes.iter().zip(1..).filter_map(of_class);
+        let classes = plan.config.services[service].classes.iter().zip(1..).filter_map(of_class);
         Some(classes.max().map_or(0, |(_, number)| number))
     }
 
     fn plan(classes: &[&[&[&str]]], never: &[&str]) -> Plan {
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        let class = |sources: &&[&str]| Class { sources: nets(sources), ..Class::default() };
-        let service = |(index, classes): (usize, &&[&[&str]])| Service {
-            classes: classes.iter().map(class).collect(),
-            ..Service::new(&format!("s{index}"), vec![])
+        let class = |sources: &&[&str]| ClassConfig {
+            name: String::new(),
+            sources: nets(sources),
+            dscp: None,
+            priority: 0,
+            weight: 1,
         };
-        Plan {
-            services: classes.iter().enumerate().map(service).collect(),
-            never_shed: NeverShed { sources: nets(never), ports: vec![] },
-            ..Plan::default()
-        }
+        let service = |(index, classes): (usize, &&[&[&str]])| ServiceConfig {
+            classes: classes.iter().map(class).collect(),
+            ..plans::service(&format!("s{index}"), &[])
+        };
+        let mut plan = plans::plan(classes.iter().enumerate().map(service).collect());
+        plan.config.never_shed = NeverShed { sources: nets(never), ports: vec![] };
+        plan
     }
 
     fn assert_same(plan: &Plan, bytes: &[u8], address: Ipv4Addr) {
-        for service in 0..plan.services.len() {
+        for service in 0..plan.config.services.len() {
             let (read, wanted) = (read(bytes, address, service), expected(plan, address, service));
             assert_eq!(read, wanted, "{address} at service {service}");
         }
@@ -288,7 +293,7 @@ mod tests {
             let length = 8 + (random() % 25) as u8;
             let net = ipnet::Ipv4Net::new(address, length).unwrap().trunc().into();
             let service = n % 3;
-            match plan.services.get_mut(service) {
+            match plan.config.services.get_mut(service) {
                 Some(service) => {
                     let class = random() as usize % service.classes.len();
                     // One prefix belongs to one class of a service.
@@ -296,7 +301,7 @@ mod tests {
                         service.classes[class].sources.push(net);
                     }
                 }
-                None if length > 20 => plan.never_shed.sources.push(net),
+                None if length > 20 => plan.config.never_shed.sources.push(net),
                 None => {}
             }
         }
@@ -313,9 +318,9 @@ mod tests {
             (0..count).map(|n| ipnet::Ipv4Net::new(net(n), 24).unwrap().into()).collect()
         };
         let mut plan = plan(&[], &[]);
-        plan.never_shed.sources = nets(ORIGIN_BLOCKS);
+        plan.config.never_shed.sources = nets(ORIGIN_BLOCKS);
         assert!(tables(&plan).is_some());
-        plan.never_shed.sources = nets(ORIGIN_BLOCKS + 1);
+        plan.config.never_shed.sources = nets(ORIGIN_BLOCKS + 1);
         assert!(tables(&plan).is_none());
     }
 }

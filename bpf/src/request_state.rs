@@ -14,10 +14,12 @@ use crate::programs::{self, Runs};
 use crate::rules::{self, Identities, Seats, Tables};
 use crate::syscall::{self, TestRun};
 use crate::text_hash::text_hash;
-use crate::{Error, Plan, Service};
+use crate::{Error, Plan};
 use libbpf_rs::MapCore;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use tidegate_config::ServiceConfig;
+use tidegate_model::Mode;
 use tidegate_model::snapshot::Followed;
 use tidegate_units::Nanos;
 
@@ -150,10 +152,11 @@ impl RequestState {
 
     /// Takes from the plan whether refusals are executed.
     pub(crate) fn follow(&self, limits: &mut Limits, plan: &Plan) {
-        for (service, seats) in plan.services.iter().zip(&self.seats) {
-            let own = service.requests.as_ref().and_then(|requests| requests.shadow);
+        for (service, seats) in plan.config.services.iter().zip(&self.seats) {
+            let Some(requests) = &service.requests else { continue };
+            let shadow = requests.mode_within(service.mode) == Mode::Shadow;
             for number in &seats.buckets {
-                limits.buckets.shadow(*number, own.unwrap_or(service.shadow));
+                limits.buckets.shadow(*number, shadow);
             }
         }
     }
@@ -225,17 +228,17 @@ fn seats(plan: &Plan, [rules, buckets, texts]: [&Assigned; 3]) -> Vec<Seats> {
     let mut rules = rules.numbers.iter().copied();
     let mut buckets = buckets.numbers.iter().copied();
     let mut texts = texts.numbers.iter().copied();
-    let seat = |service: &Service| {
+    let seat = |service: &ServiceConfig| {
         let Some(requests) = &service.requests else {
             return Seats::default();
         };
         Seats {
             rules: rules.by_ref().take(requests.rules.len()).collect(),
             buckets: buckets.by_ref().take(requests.buckets.len()).collect(),
-            answer: if requests.answers() { texts.next() } else { None },
+            answer: if requests.sends_503() { texts.next() } else { None },
         }
     };
-    plan.services.iter().map(seat).collect()
+    plan.config.services.iter().map(seat).collect()
 }
 
 /// The tables of the kernel.

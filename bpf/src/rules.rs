@@ -13,9 +13,12 @@ use crate::abi_request::{
     self as abi, AnswerText, CookieTestRaw, HostKey, PathKey, RequestControl, RuleRaw,
 };
 use crate::numbers::Identity;
-use crate::{Busy, CookieTest, Error, HeaderRule, Host, Plan, Requests, Subject};
+use crate::{Error, Plan};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use tidegate_config::{
+    Cookie, CookieMatch, HostPattern, Method, RequestsConfig, RuleAnswer, RuleConfig,
+};
 use tidegate_model::SERVICES_MAX;
 use tidegate_units::Nanos;
 
@@ -29,11 +32,11 @@ pub(crate) struct Chain<'a> {
 }
 
 /// One chain for each path that a rule names, and one for TLS.
-pub(crate) fn chains(rules: &[HeaderRule]) -> Vec<Chain<'_>> {
+pub(crate) fn chains(rules: &[RuleConfig]) -> Vec<Chain<'_>> {
     let mut own: BTreeMap<Option<&[u8]>, Vec<usize>> = BTreeMap::new();
-    let chained = |rule: &&HeaderRule| rule.subject != Subject::Unevaluable;
-    for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| chained(rule)) {
-        own.entry(rule.http().map(|http| &http.path[..])).or_default().push(place);
+    for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.unevaluable) {
+        let path = rule.path.as_ref().map(|path| path.as_str().as_bytes());
+        own.entry(path).or_default().push(place);
     }
     // Shorter paths come before those that they begin: what follows is there already.
     let mut chains: Vec<Chain<'_>> = Vec::new();
@@ -63,7 +66,7 @@ pub(crate) struct Identities {
 /// bucket and a text while they say the same: how a rule refuses, and where it stands, may change.
 pub(crate) fn identities(plan: &Plan) -> Identities {
     let mut all = Identities::default();
-    for service in &plan.services {
+    for service in &plan.config.services {
         let Some(requests) = &service.requests else { continue };
         let of = |what: &dyn Fn(&mut Identity)| {
             let mut identity = Identity::default();
@@ -72,21 +75,50 @@ pub(crate) fn identities(plan: &Plan) -> Identities {
             identity.finish()
         };
         for rule in &requests.rules {
-            let bucket = rule.bucket.and_then(|bucket| requests.buckets.get(bucket));
-            all.rules.push(of(&|identity| (&rule.subject, bucket).hash(identity)));
+            all.rules.push(of(&|identity| (matched(rule), &rule.bucket).hash(identity)));
         }
-        all.buckets.extend(requests.buckets.iter().map(|name| of(&|identity| name.hash(identity))));
-        if requests.answers() {
-            all.answers.push(text_identity(&requests.busy));
+        let buckets = requests.buckets.iter().map(|bucket| &bucket.name);
+        all.buckets.extend(buckets.map(|name| of(&|identity| name.hash(identity))));
+        if requests.sends_503() {
+            all.answers.push(text_identity(requests));
         }
     }
     all
 }
 
-fn text_identity(busy: &Busy) -> u64 {
+/// What a rule matches, in one form however it is written.
+fn matched(rule: &RuleConfig) -> impl Hash + use<'_> {
+    let RuleConfig { path, tls, unevaluable, host, cookie, protect, .. } = rule;
+    (path, tls, unevaluable, methods(&rule.methods), host, cookie, protect)
+}
+
+fn text_identity(requests: &RequestsConfig) -> u64 {
     let mut identity = Identity::default();
-    busy.hash(&mut identity);
+    let RequestsConfig { retry_after, content_type, body, .. } = requests;
+    (retry_after.from, retry_after.to, content_type, body).hash(&mut identity);
     identity.finish()
+}
+
+/// The bits of methods, in the order of [`Method::ALL`]; none given means all.
+pub(crate) fn methods(named: &[Method]) -> u8 {
+    let bit = |method: &Method| {
+        Method::ALL.iter().position(|known| known == method).map_or(0, |at| 1 << at)
+    };
+    if named.is_empty() {
+        abi::METHOD_ANY
+    } else {
+        named.iter().map(bit).fold(0, |all, bit| all | bit)
+    }
+}
+
+/// How a refused request is answered, as the hooks have it (TG_REFUSE_503 …).
+pub(crate) const fn refusal(answer: RuleAnswer) -> u8 {
+    match answer {
+        RuleAnswer::Busy => 1,
+        RuleAnswer::Reset => 2,
+        RuleAnswer::Drop => 3,
+        RuleAnswer::Auto => 4,
+    }
 }
 
 /// The numbers of one service's rules and buckets.
@@ -118,7 +150,7 @@ pub(crate) struct RuleSet {
 /// order; `hash` is that of http/text_hash.h.
 pub(crate) fn compile(plan: &Plan, seats: &[Seats], hash: &dyn Fn(&[u8]) -> u64) -> RuleSet {
     let mut compiler = Compiler { set: RuleSet::default(), hash };
-    for ((index, service), seats) in plan.services.iter().enumerate().zip(seats) {
+    for ((index, service), seats) in plan.config.services.iter().enumerate().zip(seats) {
         if let Some(requests) = service.requests.as_ref().filter(|r| !r.rules.is_empty()) {
             compiler.service(index as u8, requests, seats);
         }
@@ -134,7 +166,7 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    fn service(&mut self, index: u8, requests: &Requests, seats: &Seats) {
+    fn service(&mut self, index: u8, requests: &RequestsConfig, seats: &Seats) {
         self.set.services |= 1 << index;
         let mut next = vec![0; requests.rules.len()];
         for chain in chains(&requests.rules) {
@@ -146,9 +178,9 @@ impl Compiler<'_> {
             self.set.paths.push((key, seats.rules[*first]));
         }
         for (place, rule) in requests.rules.iter().enumerate() {
-            let raw = self.rule(rule, seats);
+            let raw = self.rule((requests, rule), seats);
             let raw = RuleRaw { next: next[place] as u16, ..raw };
-            if rule.subject == Subject::Unevaluable {
+            if rule.unevaluable {
                 self.set.unevaluable.push((index.into(), seats.rules[place]));
             }
             self.set.rules.push((seats.rules[place], raw));
@@ -156,54 +188,59 @@ impl Compiler<'_> {
         if let Some(number) = seats.answer
             && !self.set.texts.iter().any(|(first, _)| *first == first_text(number))
         {
-            self.set.texts.extend(texts(number, &requests.busy));
+            self.set.texts.extend(texts(number, requests));
         }
     }
 
-    fn rule(&mut self, rule: &HeaderRule, seats: &Seats) -> RuleRaw {
-        let bucket = rule.bucket.map_or(abi::BUCKETS_MAX as u32, |bucket| seats.buckets[bucket]);
-        let tls = matches!(rule.subject, Subject::Tls(_));
-        let answers = rule.refuse.answers() && rule.bucket.is_some() && !tls;
+    fn rule(&mut self, (all, rule): (&RequestsConfig, &RuleConfig), seats: &Seats) -> RuleRaw {
+        let bucket = rule.bucket.as_ref().and_then(|name| seats.buckets.get(all.bucket(name)?));
+        let answers = rule.bucket.is_some() && rule.sends_503();
         let answer = seats.answer.filter(|_| answers).map_or(0, first_text);
         let raw = RuleRaw {
             flags: if rule.close_persistent { abi::RULE_CLOSE } else { 0 },
-            refuse: rule.refuse as u8,
-            bucket: bucket as u8,
+            refuse: refusal(rule.answer_or_default()),
+            bucket: bucket.map_or(abi::BUCKETS_MAX as u8, |bucket| *bucket as u8),
             answer: answer as u16,
             ..RuleRaw::default()
         };
-        match &rule.subject {
-            Subject::Tls(host) => RuleRaw {
+        if let Some(host) = &rule.tls {
+            return RuleRaw {
                 flags: raw.flags | abi::RULE_TLS,
                 methods: abi::METHOD_ANY,
                 host: self.host(host),
                 ..raw
-            },
-            Subject::Unevaluable => raw,
-            Subject::Http(http) => RuleRaw {
-                methods: http.methods.0,
-                host: http.host.as_ref().map_or(0, |host| self.host(host)),
-                cookies_all: self.tests(&http.cookies_all),
-                cookies_none: self.tests(&http.cookies_none),
-                protect: self.tests(&http.protect),
-                ..raw
-            },
+            };
+        }
+        if rule.unevaluable {
+            return raw;
+        }
+        let asked = |absent| {
+            let cookie = rule.cookie.as_ref().filter(|cookie| cookie.absent == absent);
+            cookie.map(CookieMatch::cookie)
+        };
+        RuleRaw {
+            methods: methods(&rule.methods),
+            host: rule.host.as_ref().map_or(0, |host| self.host(host)),
+            cookies_all: self.tests(asked(false).as_slice()),
+            cookies_none: self.tests(asked(true).as_slice()),
+            protect: self.tests(&rule.protect),
+            ..raw
         }
     }
 
     /// The id of a host; never 0. A rule names one host at most: there is room for all.
-    fn host(&mut self, host: &Host) -> u32 {
-        let hash = (self.hash)(host.name().as_bytes());
+    fn host(&mut self, host: &HostPattern) -> u32 {
+        let hash = (self.hash)(compared(host).as_bytes());
         let next = self.set.hosts.len() as u32 + 1;
         *self.set.hosts.entry(hash).or_insert(next)
     }
 
     /// The bits of these tests.
-    fn tests(&mut self, tests: &[CookieTest]) -> u32 {
+    fn tests(&mut self, tests: &[Cookie]) -> u32 {
         tests.iter().map(|test| 1 << self.test(test)).fold(0, |all, bit| all | bit)
     }
 
-    fn test(&mut self, test: &CookieTest) -> usize {
+    fn test(&mut self, test: &Cookie) -> usize {
         let name = (self.hash)(test.name.as_bytes());
         let value = test.value.as_ref().map_or(0, |value| (self.hash)(value.as_bytes()));
         let known = |known: &CookieTestRaw| (known.name, known.value) == (name, value);
@@ -212,6 +249,11 @@ impl Compiler<'_> {
             self.set.cookies.len() - 1
         })
     }
+}
+
+/// The name that is compared; `*.name` without its star.
+fn compared(host: &HostPattern) -> String {
+    format!("{}{}", if host.below { "." } else { "" }, host.name)
 }
 
 fn path_key(service: u8, path: &[u8]) -> PathKey {
@@ -226,16 +268,18 @@ const fn first_text(number: u32) -> u32 {
     number * abi::ANSWER_VARIANTS as u32
 }
 
-/// The variants of a 503, Retry-After spread evenly over them.
-fn texts(number: u32, busy: &Busy) -> impl Iterator<Item = (u32, Box<AnswerText>)> {
-    let (from, to) = busy.retry_after;
-    let steps = abi::ANSWER_VARIANTS as u32 - 1;
-    (0..=steps).map(move |variant| {
-        let (head, bytes) = busy.text(from + (to - from) * variant / steps);
+/// The variants of a 503.
+fn texts(
+    number: u32,
+    requests: &RequestsConfig,
+) -> impl Iterator<Item = (u32, Box<AnswerText>)> + use<'_> {
+    (0_u32..).zip(requests.retry_after_seconds()).map(move |(variant, seconds)| {
+        let (whole, head) = requests.busy_text(Nanos::from_secs(seconds));
+        let bytes = whole.as_bytes();
         let mut text = Box::new(AnswerText::default());
-        text.text[..bytes.len()].copy_from_slice(&bytes);
+        text.text[..bytes.len()].copy_from_slice(bytes);
         (text.bytes, text.head) = (bytes.len() as u16, head as u16);
-        (text.sum, text.sum_head) = (sum(&bytes), sum(&bytes[..head]));
+        (text.sum, text.sum_head) = (sum(bytes), sum(&bytes[..head]));
         (first_text(number) + variant, text)
     })
 }

@@ -65,7 +65,7 @@ abi::plain! {
 pub(crate) fn open(core: &Core) -> Result<Vec<SourceUse>, Error> {
     let map = |name: &'static str| Mapped::new(core.maps.get(name)?, name);
     let (sets, sources) = (map("tg_source_sets")?, map("tg_sources")?);
-    let services = core.plan.services.len();
+    let services = core.plan.config.services.len();
     let service_of: Vec<u8> = (0..services).map(|service| core.gauge(service)).collect();
     let mut found = Vec::new();
     for set in 0..sets.len() {

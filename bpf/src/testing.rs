@@ -4,6 +4,7 @@
 
 pub mod bench;
 mod foreign;
+pub mod plans;
 
 pub use foreign::{Foreign, Neighbour, Verdict as ForeignVerdict};
 
@@ -151,7 +152,8 @@ impl TestPlane {
     pub fn load_objects(plan: &Plan, objects: Objects, options: Options) -> Result<Self, Error> {
         let mut core = Core::start(plan, objects)?;
         core.heartbeat()?;
-        let trust_dscp = plan.interfaces.first().is_some_and(|interface| interface.trust_dscp);
+        let trust_dscp =
+            plan.config.interfaces.first().is_some_and(|interface| interface.trust_dscp);
         let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let settings = objects::settings(&core.maps, plan, Variant { answer, trust_dscp })?;
         core.listening(MonotonicClock.now(), false)?;

@@ -7,13 +7,14 @@ mod netns;
 #[path = "support/pinned.rs"]
 mod pinned;
 
-use netns::{BpfFs, Net, foreign_object, links, one_token, plan, says, sh, within};
+use netns::{AttachMode, BpfFs, Net, foreign_object, links, one_token, plan, says, sh, within};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tidegate_bpf::{ABI_VERSION, AttachMode, Dataplane, Error, Hook, Plan, foreign_program};
+use tidegate_bpf::{ABI_VERSION, Dataplane, Error, Hook, Plan, foreign_program};
+use tidegate_config::Attach;
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 
@@ -36,7 +37,7 @@ fn pinned(net: &Net, fs: &BpfFs) -> Plan {
 /// On veth, XDP is a candidate of `auto` only where it need not send anything.
 fn without_replies(interface: tidegate_bpf::Interface) -> Plan {
     let mut plan = plan(vec![interface], Action::Drop);
-    plan.settings.rst_per_second = 0;
+    plan.config.answers.rst_per_second = 0;
     plan
 }
 
@@ -110,11 +111,11 @@ fn an_interface_that_is_no_longer_planned_is_let_go() {
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let ours = xdp_id(&net).unwrap();
     assert_eq!(foreign_program(ours).unwrap(), None, "a check beside a daemon finds no fault");
-    plan.interfaces[0].attach = AttachMode::Tcx;
+    plan.config.interfaces[0].attach = Attach::Tcx;
     dataplane.apply(&plan).unwrap();
     assert!(!xdp_attached(&net), "moved to tcx");
     assert_eq!(dataplane.hooks()[0].ingress, Some(Hook::Tcx));
-    plan.interfaces.clear();
+    plan.config.interfaces.clear();
     dataplane.apply(&plan).unwrap();
     assert!(link_ids(&fs.pins()).is_empty());
     dataplane.detach();
@@ -166,7 +167,8 @@ fn without_net_admin<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
     let (net, fs) = (Net::new(), BpfFs::new());
     let mut plan = pinned(&net, &fs);
-    plan.interfaces[0].attach = AttachMode::Clsact;
+    plan.config.interfaces[0].attach = Attach::Tcx;
+    plan.settings.clsact = true;
     let mut dataplane = Dataplane::start(&plan).unwrap();
     dataplane.set_limits(&[one_token(Action::Reject)], &[], 2).unwrap();
     let _listener = within(&net.server, || TcpListener::bind(server()).unwrap());
@@ -309,7 +311,7 @@ fn without_pins_nothing_outlives_the_process() {
 fn an_interface_that_does_not_exist_is_named() {
     let net = Net::new();
     let mut interface = net.interface(AttachMode::Auto);
-    interface.name = "nosuch0".into();
+    interface.config.name = "nosuch0".into();
     let error = Dataplane::start(&plan(vec![interface], Action::Drop)).unwrap_err().to_string();
     assert!(error.contains("nosuch0"), "{error}");
 }
@@ -331,9 +333,8 @@ fn child_that_holds_the_dataplane() {
     let Some(pins) = std::env::var_os(CHILD) else {
         return;
     };
-    let mut interface = tidegate_bpf::Interface { name: "s0".into(), ..Default::default() };
-    interface.attach = AttachMode::Xdp;
-    interface.namespace = std::env::var_os("TIDEGATE_TEST_CHILD_NETNS").map(PathBuf::from);
+    let namespace = std::env::var_os("TIDEGATE_TEST_CHILD_NETNS").map(PathBuf::from);
+    let interface = AttachMode::Xdp.interface("s0", namespace);
     let mut plan = plan(vec![interface], Action::Reject);
     plan.settings.pins = Some(pins.into());
     let mut dataplane = Dataplane::start(&plan).unwrap();

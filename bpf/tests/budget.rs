@@ -15,11 +15,10 @@ use std::path::PathBuf;
 use support::golden::blessing;
 use support::object::{COMPILERS, objects, require_root};
 use support::place::root;
+use tidegate_bpf::Plan;
+use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{Options, TestPlane};
-use tidegate_bpf::{
-    HeaderRule, HttpMatch, Interface, Listen, ListenAddress, Plan, Refuse, Requests, Service,
-    Subject,
-};
+use tidegate_config::{InterfaceConfig, RuleConfig, ServiceConfig};
 use tidegate_policy::{Action, Policy};
 
 /// Instructions that any program may take: a quarter of what the kernel allows. One patch of the
@@ -35,25 +34,14 @@ type Budgets = BTreeMap<(String, String), u32>;
 
 /// Everything on, so that nothing is pruned.
 fn plan(trust_dscp: bool) -> Plan {
-    Plan {
-        services: vec![Service {
-            policy: Policy::Abacus,
-            action: Action::Reject,
-            requests: Some(Requests {
-                buckets: vec!["all".into()],
-                rules: vec![HeaderRule {
-                    subject: Subject::Http(HttpMatch::default()),
-                    bucket: Some(0),
-                    refuse: Refuse::Answer503,
-                    close_persistent: true,
-                }],
-                ..Requests::default()
-            }),
-            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
-        }],
-        interfaces: vec![Interface { trust_dscp, ..Interface::default() }],
-        ..Plan::default()
-    }
+    let rule = RuleConfig { close_persistent: true, ..plans::rule("/", Some("all")) };
+    let mut plan = plans::plan(vec![ServiceConfig {
+        policy: plans::policy(Policy::Abacus, Action::Reject),
+        requests: Some(plans::requests(&["all"], vec![rule])),
+        ..plans::service("shop", &["*:80"])
+    }]);
+    plan.config.interfaces = vec![InterfaceConfig { trust_dscp, ..InterfaceConfig::default() }];
+    plan
 }
 
 /// The most that each program took, over what the loader may choose.

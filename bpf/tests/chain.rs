@@ -6,11 +6,11 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, one_token, plan, sh, within};
+use netns::{AttachMode, BpfFs, Net, one_token, plan, sh, within};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tidegate_bpf::testing::{Foreign, ForeignVerdict, Neighbour, tcx_programs};
-use tidegate_bpf::{AttachMode, Dataplane, Hook, Plan};
+use tidegate_bpf::{Dataplane, Hook, Plan};
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 
@@ -141,7 +141,7 @@ fn auto_takes_a_hook_on_veth_whose_rst_arrives_and_xdp_is_warned_of() {
         (AttachMode::Tcx, 1000, Hook::Tcx, false),
     ] {
         let mut plan = plan(vec![net.interface(attach)], Action::Reject);
-        plan.settings.rst_per_second = rst;
+        plan.config.answers.rst_per_second = rst;
         let mut dataplane = Dataplane::start(&plan).unwrap();
         let hooks = dataplane.hooks();
         assert_eq!(hooks[0].ingress, Some(hook), "{attach:?} {rst}: {hooks:?}");

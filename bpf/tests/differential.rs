@@ -193,7 +193,8 @@ impl Tally {
         // a memory of promises is what the replay is for; sources.rs, late.rs
         let elsewhere = [Reason::ExpectedAgain, Reason::LastAttempt, Reason::Source, Reason::Late];
         let skipped = [&sockets[..], &never[..], &elsewhere[..], not].concat();
-        for reason in Reason::ALL.iter().filter(|reason| !skipped.contains(reason)) {
+        let of_syns = |reason: &&Reason| **reason < Reason::NoRule && !skipped.contains(reason);
+        for reason in Reason::ALL.iter().filter(of_syns) {
             let ends = |name: &&String| name.trim_end_matches(" (shadow)").ends_with(reason.name());
             let times: usize = self.0.keys().filter(ends).map(|name| self.0[name]).sum();
             assert!(times >= EACH_REASON_MIN, "{}: {times} times", reason.name());

@@ -9,13 +9,12 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use support::netns::{Net, plan, within};
-use tidegate_bpf::{
-    AttachMode, BucketParams, Busy, Dataplane, HeaderRule, HttpMatch, Refuse, Requests, RuleCount,
-    Subject,
-};
+use support::netns::{AttachMode, Net, plan, within};
+use tidegate_bpf::testing::plans;
+use tidegate_bpf::{BucketParams, Dataplane, RuleCount};
+use tidegate_config::{RequestsConfig, RetryAfter};
 use tidegate_policy::Action;
-use tidegate_units::Rate;
+use tidegate_units::{Nanos, Rate};
 
 const ADDRESS: &str = "10.77.0.1:80";
 const LIMIT: Duration = Duration::from_secs(5);
@@ -24,17 +23,11 @@ const PLAIN: usize = 0;
 const EVADERS: usize = 1;
 
 /// A rule for all requests without a limit, and one for what it cannot evaluate.
-fn start(net: &Net, busy: Busy) -> Dataplane {
-    let rule = |subject, bucket| HeaderRule {
-        subject,
-        bucket: Some(bucket),
-        refuse: Refuse::Answer503,
-        close_persistent: false,
-    };
-    let rules = vec![rule(Subject::Http(HttpMatch::default()), 0), rule(Subject::Unevaluable, 1)];
-    let buckets = vec!["all".into(), "unevaluable".into()];
+fn start(net: &Net, told: RequestsConfig) -> Dataplane {
+    let rules = vec![plans::rule("/", Some("all")), plans::unevaluable_rule(Some("unevaluable"))];
+    let RequestsConfig { buckets, rules, .. } = plans::requests(&["all", "unevaluable"], rules);
     let mut plan = plan(vec![net.interface(AttachMode::Tcx)], Action::Drop);
-    plan.services[0].requests = Some(Requests { buckets, rules, busy, ..Requests::default() });
+    plan.config.services[0].requests = Some(RequestsConfig { buckets, rules, ..told });
     Dataplane::start(&plan).unwrap()
 }
 
@@ -103,7 +96,7 @@ const HONEST: &[&str] = &["GET //x/../a HTTP/1.1\r\nHost: a\r\n\r\n"];
 fn evading_costs_the_evader_and_nobody_else() {
     let net = Net::new();
     serve(&net);
-    let mut dataplane = start(&net, Busy::default());
+    let mut dataplane = start(&net, RequestsConfig::default());
     // no limit: nothing that is merely odd is refused
     for pieces in EVASIONS {
         assert_eq!(ask(&net, pieces), "200", "{pieces:?}");
@@ -130,10 +123,10 @@ fn an_upload_that_is_refused_gets_one_503_within_a_small_mss() {
         "nsenter --net={client} ip route replace 10.77.0.0/24 dev c0 advmss 536"
     ));
     serve(&net);
-    let head = Busy { body: String::new(), ..Busy::default() };
-    let mut busy = Busy { body: "x".repeat(380), ..head };
-    busy.retry_after = (2, 2);
-    let mut dataplane = start(&net, busy);
+    let retry_after = RetryAfter { from: Nanos::from_secs(2), to: Nanos::from_secs(2) };
+    let body = "x".repeat(380);
+    let mut dataplane =
+        start(&net, RequestsConfig { body, retry_after, ..RequestsConfig::default() });
     allow(&mut dataplane, 1);
     assert_eq!(ask(&net, EVASIONS[0]), "200", "the one token");
     let mut client = connect(&net);

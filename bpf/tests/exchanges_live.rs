@@ -8,11 +8,11 @@ mod netns;
 #[path = "peers/rustls.rs"]
 mod rustls_peer;
 
-use netns::{Net, Server, certificate, inside, plan, wait_for};
+use netns::{AttachMode, Net, Server, certificate, inside, plan, wait_for};
 use rustls_peer::Talk;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tidegate_bpf::{AttachMode, Dataplane};
+use tidegate_bpf::Dataplane;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_policy::Action;
 

@@ -3,31 +3,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_bpf::{
-    HeaderRule, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests, Service, Subject,
-};
+use tidegate_bpf::Plan;
+use tidegate_bpf::testing::{Outcome, TestHook, TestPlane, plans};
+use tidegate_config::{RequestsConfig, RuleConfig, ServiceConfig};
 use tidegate_policy::{Action, Policy};
 
 fn plan() -> Plan {
-    Plan {
-        services: vec![Service {
-            policy: Policy::FreshFirst,
-            action: Action::Reject,
-            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
-        }],
-        ..Plan::default()
-    }
+    let policy = plans::policy(Policy::FreshFirst, Action::Reject);
+    plans::plan(vec![ServiceConfig { policy, ..plans::service("shop", &["*:80"]) }])
 }
 
-fn requests() -> Requests {
-    let rule = HeaderRule {
-        subject: Subject::Http(HttpMatch::default()),
-        bucket: Some(0),
-        refuse: Refuse::Answer503,
-        close_persistent: true,
-    };
-    Requests { buckets: vec!["pages".into()], rules: vec![rule], ..Requests::default() }
+fn requests() -> RequestsConfig {
+    let rule = RuleConfig { close_persistent: true, ..plans::rule("/", Some("pages")) };
+    plans::requests(&["pages"], vec![rule])
 }
 
 #[test]
@@ -36,7 +24,7 @@ fn hooks_of_header_rules_are_there_with_the_first_rule() {
     let error = plane.run(TestHook::RequestIn, &[0; 60]).unwrap_err().to_string();
     assert!(error.contains("no service has header rules"), "{error}");
     let mut with_rules = plan();
-    with_rules.services[0].requests = Some(requests());
+    with_rules.config.services[0].requests = Some(requests());
     plane.apply(&with_rules).unwrap();
     let run = plane.run(TestHook::RequestIn, &[0; 60]).unwrap();
     assert_eq!(run.outcome, Outcome::Pass);
@@ -47,7 +35,7 @@ fn hooks_of_header_rules_are_there_with_the_first_rule() {
 #[test]
 fn every_hook_loads_within_the_verifiers_budget_and_passes_foreign_frames() {
     let mut with_rules = plan();
-    with_rules.services[0].requests = Some(requests());
+    with_rules.config.services[0].requests = Some(requests());
     let plane = TestPlane::load(&with_rules).unwrap();
     plane.load_tcx().unwrap();
     let hooks =

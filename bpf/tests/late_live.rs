@@ -11,12 +11,12 @@
 
 mod netns;
 
-use netns::{Net, one_token, plan, wait_for, within};
+use netns::{AttachMode, Net, one_token, plan, wait_for, within};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
-use tidegate_bpf::{AttachMode, Dataplane, ServiceParams};
+use tidegate_bpf::{Dataplane, ServiceParams};
 use tidegate_model::totals::Totals;
 use tidegate_policy::{Action, Reason, VerdictKind};
 

@@ -5,13 +5,12 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, one_token, plan, within};
+use netns::{AttachMode, BpfFs, Net, one_token, plan, within};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use tidegate_bpf::{
-    AttachMode, Dataplane, HeaderRule, HttpMatch, Interface, Plan, Refuse, Requests, Subject,
-};
+use tidegate_bpf::testing::plans;
+use tidegate_bpf::{Dataplane, Plan};
 use tidegate_policy::Action;
 
 fn server() -> SocketAddr {
@@ -24,7 +23,7 @@ fn connect(net: &Net) -> std::io::Result<TcpStream> {
 
 /// The plan of a process that lives in the server's namespace; to be used only within it.
 fn at_home(attach: AttachMode, fs: &BpfFs) -> Plan {
-    let s0 = Interface { name: "s0".into(), attach, ..Interface::default() };
+    let s0 = attach.interface("s0", None);
     let mut plan = plan(vec![s0], Action::Reject);
     plan.settings.pins = Some(fs.pins());
     plan
@@ -100,15 +99,8 @@ fn an_interface_that_is_made_anew_is_told_and_its_hooks_come_back() {
 fn filters_that_went_with_clsact_come_back_with_a_reload() {
     let (net, fs) = (Net::new(), BpfFs::new());
     let mut plan = at_home(AttachMode::Clsact, &fs);
-    let rule = HeaderRule {
-        subject: Subject::Http(HttpMatch::default()),
-        bucket: Some(0),
-        refuse: Refuse::Reset,
-        close_persistent: false,
-    };
-    let buckets = vec!["pages".into()];
-    plan.services[0].requests =
-        Some(Requests { buckets, rules: vec![rule], ..Requests::default() });
+    plan.config.services[0].requests =
+        Some(plans::requests(&["pages"], vec![plans::rule("/", Some("pages"))]));
     let mut dataplane = within(&net.server, || Dataplane::start(&plan)).unwrap();
     assert_eq!(look(&net, &mut dataplane), [""; 0]);
     net.server_sh("tc qdisc del dev s0 clsact");

@@ -5,12 +5,12 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, one_token, plan, within};
+use netns::{AttachMode, BpfFs, Net, one_token, plan, within};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tidegate_bpf::{AttachMode, Dataplane, Plan};
+use tidegate_bpf::{Dataplane, Plan};
 use tidegate_policy::Action;
 use tidegate_units::Nanos;
 
@@ -85,7 +85,7 @@ fn other_settings_are_other_programs_and_those_of_before_go() {
     );
     // Other maps: programs over those of before would count where nobody reads.
     drop(second);
-    plan.settings.flows *= 2;
+    plan.config.tables.connections *= 2;
     let third = run(&plan);
     let anew = ids(&fs);
     assert!(anew.len() == 3 && anew.iter().all(|id| !after.contains(id)), "{after:?} {anew:?}");

@@ -19,9 +19,11 @@ use support::object::require_root;
 use support::proved::{PROVED, World, capped, handshake, outcome, syn, syn_to, v4};
 use support::reference::Socket;
 use support::setup::{SECOND, Setup};
+use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{Options, Outcome, TestHook, TestPlane};
-use tidegate_bpf::{Interface, Listen, ListenAddress, Plan, Service, ServiceParams, Settings};
-use tidegate_policy::{Action, BucketSpec, Params};
+use tidegate_bpf::{Plan, ServiceParams};
+use tidegate_config::{Answers, ServiceConfig};
+use tidegate_policy::{Action, BucketSpec, Params, Policy};
 use tidegate_units::Rate;
 
 /// What is said where no RST is sent.
@@ -278,19 +280,10 @@ fn bugs_about_who_is_told_are_found() {
 
 /// A plan whose only service refuses once its token is used, and how many RSTs it may send.
 fn plan((all, proved): (u32, u32)) -> Plan {
-    Plan {
-        services: vec![Service {
-            action: Action::Reject,
-            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
-        }],
-        interfaces: vec![Interface::default()],
-        settings: Settings {
-            rst_per_second: all,
-            rst_per_second_proved: proved,
-            ..Settings::default()
-        },
-        ..Plan::default()
-    }
+    let policy = plans::policy(Policy::TokenBucket, Action::Reject);
+    let mut plan = plans::plan(vec![ServiceConfig { policy, ..plans::service("shop", &["*:80"]) }]);
+    plan.config.answers = Answers { rst_per_second: all, rst_per_second_proved: proved };
+    plan
 }
 
 /// Both ingress hooks in the kernel, both families: an answer is used up, and then the known are told.

@@ -3,21 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use tidegate_bpf::ServiceParams;
+use tidegate_bpf::testing::plans::{self, plan};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_bpf::{
-    Class, Interface, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
-};
+use tidegate_config::{ClassConfig, InterfaceConfig, NeverShed, ServiceConfig};
 use tidegate_policy::{Action, BucketSpec, InFlight, MinRate, Params, Policy, Reason, VerdictKind};
 use tidegate_units::{Nanos, Rate};
 
 const CLIENT: [u8; 4] = [198, 51, 100, 7];
 
-fn service(name: &str, port: u16) -> Service {
-    Service::new(name, vec![Listen::tcp(ListenAddress::AnyV4, port)])
-}
-
-fn plan(services: Vec<Service>) -> Plan {
-    Plan { services, ..Plan::default() }
+fn service(name: &str, port: u16) -> ServiceConfig {
+    plans::service(name, &[&format!("0.0.0.0:{port}")])
 }
 
 fn limits(service: usize, burst: u32, reserve: [u32; 8]) -> ServiceParams {
@@ -70,7 +66,7 @@ fn a_reload_keeps_state_by_name_and_forgets_it_where_an_index_changes_hands() {
     }
     // "a" listens elsewhere, too; "b" gives way to "c".
     let mut a = service("a", 80);
-    a.listen.push(Listen::tcp(ListenAddress::AnyV4, 8080));
+    a.listen.push("0.0.0.0:8080".parse().unwrap());
     plane.apply(&plan(vec![a, service("c", 82)])).unwrap();
     for port in [80, 8080] {
         assert_eq!(outcome(&plane, &syn(CLIENT, port, 0)), Outcome::Drop, "a: {port}");
@@ -93,7 +89,7 @@ fn another_policy_starts_with_a_fresh_memory_and_limits_must_be_its_own() {
     outcome(&plane, &syn(CLIENT, 80, 0));
     assert!(plane.state(0).unwrap().iter().any(|byte| *byte != 0));
     let mut other = service("a", 80);
-    other.policy = Policy::FreshFirst;
+    other.policy = plans::policy(Policy::FreshFirst, Action::Drop);
     plane.apply(&plan(vec![other])).unwrap();
     assert!(plane.state(0).unwrap().iter().all(|byte| *byte == 0));
     let error = plane.set_limits(&[limits(0, 1, [0; 8])], &[], 3).unwrap_err().to_string();
@@ -103,11 +99,12 @@ fn another_policy_starts_with_a_fresh_memory_and_limits_must_be_its_own() {
 
 #[test]
 fn the_longest_prefix_gives_the_class_and_dscp_only_where_it_is_trusted() {
-    let class = |name: &str, sources: &[&str], dscp, priority| Class {
+    let class = |name: &str, sources: &[&str], dscp, priority| ClassConfig {
         name: name.into(),
         sources: sources.iter().map(|s| s.parse().unwrap()).collect(),
         dscp,
         priority,
+        weight: 1,
     };
     let mut a = service("a", 80);
     a.classes = vec![
@@ -117,7 +114,7 @@ fn the_longest_prefix_gives_the_class_and_dscp_only_where_it_is_trusted() {
     ];
     for (trust_dscp, voice) in [(false, 0), (true, 3)] {
         let mut plan = plan(vec![a.clone()]);
-        plan.interfaces = vec![Interface { trust_dscp, ..Interface::default() }];
+        plan.config.interfaces = vec![InterfaceConfig { trust_dscp, ..InterfaceConfig::default() }];
         let plane = TestPlane::load(&plan).unwrap();
         let cases = [
             ([198, 51, 100, 7], 0, 2),
@@ -138,11 +135,12 @@ fn the_longest_prefix_gives_the_class_and_dscp_only_where_it_is_trusted() {
 #[test]
 fn tokens_are_kept_for_the_classes_above() {
     let mut a = service("a", 80);
-    a.classes = vec![Class {
+    a.classes = vec![ClassConfig {
         name: "partners".into(),
         sources: vec!["198.51.100.0/24".parse().unwrap()],
         dscp: None,
         priority: 0,
+        weight: 1,
     }];
     let mut plane = TestPlane::load(&plan(vec![a])).unwrap();
     plane.set_limits(&[limits(0, 3, [0, 2, 2, 2, 2, 2, 2, 2])], &[], 2).unwrap();
@@ -164,7 +162,7 @@ fn tokens_are_kept_for_the_classes_above() {
 #[test]
 fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     let mut plan = plan(vec![service("a", 80), service("ssh", 22)]);
-    plan.never_shed =
+    plan.config.never_shed =
         NeverShed { sources: vec!["198.51.100.0/24".parse().unwrap()], ports: vec![22] };
     let mut plane = TestPlane::load(&plan).unwrap();
     plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], &[], 2).unwrap();
@@ -314,8 +312,8 @@ fn a_limit_that_has_refused_is_tighter_until_few_are_left() {
 #[test]
 fn an_idle_connection_is_forgotten_by_the_heartbeat() {
     let mut plan = plan(vec![service("a", 80)]);
-    plan.settings =
-        Settings { flow_timeout: Nanos::from_millis(300), flows: 1024, ..Settings::default() };
+    plan.settings.flow_timeout = Nanos::from_millis(300);
+    plan.config.tables.connections = 1024;
     let mut plane = TestPlane::load(&plan).unwrap();
     for port in 1..=20 {
         open(&plane, port);
@@ -336,8 +334,8 @@ fn an_idle_connection_is_forgotten_by_the_heartbeat() {
 #[test]
 fn thirty_two_heartbeats_look_at_a_large_table() {
     let mut plan = plan(vec![service("a", 80)]);
-    plan.settings =
-        Settings { flow_timeout: Nanos::from_millis(300), flows: 1 << 20, ..Settings::default() };
+    plan.settings.flow_timeout = Nanos::from_millis(300);
+    plan.config.tables.connections = 1 << 20;
     let mut plane = TestPlane::load(&plan).unwrap();
     for port in 1..=20 {
         open(&plane, port);
@@ -353,7 +351,7 @@ fn thirty_two_heartbeats_look_at_a_large_table() {
 #[test]
 fn a_full_table_leaves_the_rest_untracked_and_the_gauges_exact() {
     let mut plan = plan(vec![service("a", 80)]);
-    plan.settings = Settings { flows: 1024, ..Settings::default() };
+    plan.config.tables.connections = 1024;
     let plane = TestPlane::load(&plan).unwrap();
     for port in 1..=4000 {
         open(&plane, port);

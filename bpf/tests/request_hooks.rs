@@ -6,46 +6,38 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, links, plan, within};
+use netns::{AttachMode, BpfFs, Net, links, plan, within};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
+use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::tcx_programs;
-use tidegate_bpf::{
-    AttachMode, BucketParams, Dataplane, Error, HeaderRule, Hook, HttpMatch, Interface, Plan,
-    Refuse, Requests, Subject,
-};
+use tidegate_bpf::{BucketParams, Dataplane, Error, Hook, Plan};
+use tidegate_config::{Attach, InterfaceConfig, RequestsConfig, RuleAnswer, RuleConfig};
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 use tidegate_units::Rate;
 
 const SERVER: &str = "10.77.0.1:80";
 
-fn rule(path: &str) -> HeaderRule {
-    let matches = HttpMatch { path: path.into(), ..HttpMatch::default() };
-    HeaderRule {
-        subject: Subject::Http(matches),
-        bucket: Some(0),
-        refuse: Refuse::Reset,
-        close_persistent: false,
-    }
+fn rule(path: &str) -> RuleConfig {
+    RuleConfig { answer: Some(RuleAnswer::Reset), ..plans::rule(path, Some("pages")) }
 }
 
-fn rules(paths: &[&str]) -> Option<Requests> {
-    let rules = paths.iter().map(|path| rule(path)).collect();
-    Some(Requests { buckets: vec!["pages".into()], rules, ..Requests::default() })
+fn rules(paths: &[&str]) -> Option<RequestsConfig> {
+    Some(plans::requests(&["pages"], paths.iter().map(|path| rule(path)).collect()))
 }
 
 fn plan_with(net: &Net, mode: AttachMode, paths: &[&str]) -> Plan {
     let mut plan = plan(vec![net.interface(mode)], Action::Drop);
-    plan.services[0].requests = rules(paths);
+    plan.config.services[0].requests = rules(paths);
     plan
 }
 
 fn without(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
-    plan.services[0].requests = None;
+    plan.config.services[0].requests = None;
     plan
 }
 
@@ -121,7 +113,7 @@ fn a_daemon_without_privileges_changes_rules_and_limits() {
     let plan = plan_with(&net, AttachMode::Tcx, &["/a"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let mut more = plan.clone();
-    more.services[0].requests = rules(&["/a", "/b"]);
+    more.config.services[0].requests = rules(&["/a", "/b"]);
     unprivileged(|| {
         dataplane.apply(&more).unwrap();
         let rate = Some(Rate::per_second(10.0));
@@ -158,7 +150,7 @@ fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
         assert!(before.iter().all(|link| now.contains(link)), "{now:?}");
         assert_eq!(dataplane.hooks()[0].requests, Some(Hook::Tcx));
         let mut more = with.clone();
-        more.services[0].requests = rules(&["/a", "/b"]);
+        more.config.services[0].requests = rules(&["/a", "/b"]);
         assert!(!dataplane.needs_attach(&more), "other rules need no other programs");
         dataplane.apply(&more).unwrap();
         assert_eq!(ids(&fs.pins()), now);
@@ -181,9 +173,12 @@ fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_j
         let mut dataplane = Dataplane::start(&plan).unwrap();
         let before = links(&fs.pins());
         let mut wrong = plan.clone();
-        wrong.services[0].listen[0].port = 81;
-        wrong.interfaces[0].trust_dscp = true;
-        wrong.interfaces.push(Interface { name: "nosuch0".into(), ..net.interface(mode) });
+        wrong.config.services[0].listen[0].port = 81;
+        wrong.config.interfaces[0].trust_dscp = true;
+        wrong
+            .config
+            .interfaces
+            .push(InterfaceConfig { name: "nosuch0".into(), ..net.interface(mode).config });
         for _ in 0..2 {
             let error = dataplane.apply(&wrong).unwrap_err().to_string();
             assert!(error.contains("nosuch0"), "{error}");
@@ -238,11 +233,11 @@ fn requests_are_judged_behind_syns_also_where_they_were_there_first() {
     let net = Net::new();
     let plan = plan_with(&net, AttachMode::Xdp, &["/"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
-    let at = |place: usize| tcx_programs(&plan.interfaces[0]).unwrap()[place].clone();
+    let at = |place: usize| tcx_programs(&plan.interfaces()[0]).unwrap()[place].clone();
     assert_eq!(at(0), ["tg_request_in"], "SYNs are judged at XDP");
     assert_eq!(at(1), ["tg_egress", "tg_request_out"]);
     let mut moved = plan.clone();
-    moved.interfaces[0].attach = AttachMode::Tcx;
+    moved.config.interfaces[0].attach = Attach::Tcx;
     dataplane.apply(&moved).unwrap();
     assert_eq!(at(0), ["tg_ingress", "tg_request_in"]);
     assert_eq!(at(1), ["tg_egress", "tg_request_out"]);
@@ -297,9 +292,10 @@ fn rules_that_break_a_bound_change_nothing() {
     let net = Net::new();
     let plan = plan_with(&net, AttachMode::Tcx, &["/a"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
-    let broken = plan_with(&net, AttachMode::Tcx, &["/a", "b"]);
+    let mut broken = plan_with(&net, AttachMode::Tcx, &["/a", "/b"]);
+    broken.config.services[0].requests.as_mut().unwrap().body = "x".repeat(524);
     let error = dataplane.apply(&broken).unwrap_err().to_string();
-    assert!(error.contains("service shop: rule 2") && error.contains("begin with /"), "{error}");
+    assert!(error.contains("services.shop.requests.body: found 524 bytes"), "{error}");
     assert_eq!(dataplane.rule_counts().unwrap().len(), 1);
     assert_eq!(dataplane.hooks()[0].requests, Some(Hook::Tcx));
 }

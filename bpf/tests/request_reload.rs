@@ -4,11 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+use tidegate_bpf::testing::plans::{self, plan};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_bpf::{
-    BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
-    Service, Subject,
-};
+use tidegate_bpf::{BucketParams, Plan};
+use tidegate_config::{RequestsConfig, RuleAnswer, RuleConfig, ServiceConfig};
+use tidegate_model::Mode;
 use tidegate_policy::Reason;
 use tidegate_units::Rate;
 
@@ -100,27 +100,18 @@ impl Clients {
     }
 }
 
-fn service(name: &str, port: u16, requests: Option<Requests>) -> Service {
-    Service { requests, ..Service::new(name, vec![Listen::tcp(ListenAddress::AnyV4, port)]) }
+fn service(name: &str, port: u16, requests: Option<RequestsConfig>) -> ServiceConfig {
+    ServiceConfig { requests, ..plans::service(name, &[&format!("0.0.0.0:{port}")]) }
+}
+
+fn rule(path: &str, bucket: Option<&str>) -> RuleConfig {
+    RuleConfig { answer: Some(RuleAnswer::Drop), ..plans::rule(path, bucket) }
 }
 
 /// Rules that drop: path and place of the bucket.
-fn rules(buckets: &[&str], rules: &[(&str, Option<usize>)]) -> Option<Requests> {
-    let rule = |(path, bucket): &(&str, Option<usize>)| HeaderRule {
-        subject: Subject::Http(HttpMatch { path: (*path).into(), ..HttpMatch::default() }),
-        bucket: *bucket,
-        refuse: Refuse::Drop,
-        close_persistent: false,
-    };
-    Some(Requests {
-        buckets: buckets.iter().map(|name| (*name).into()).collect(),
-        rules: rules.iter().map(rule).collect(),
-        ..Requests::default()
-    })
-}
-
-fn plan(services: Vec<Service>) -> Plan {
-    Plan { services, ..Plan::default() }
+fn rules(buckets: &[&str], rules: &[(&str, Option<usize>)]) -> Option<RequestsConfig> {
+    let named = |(path, bucket): &(&str, Option<usize>)| rule(path, bucket.map(|at| buckets[at]));
+    Some(plans::requests(buckets, rules.iter().map(named).collect()))
 }
 
 #[test]
@@ -179,7 +170,7 @@ fn connections_of_a_port_that_comes_to_a_service_with_rules_pass() {
         Clients::new(&plan(vec![service("shop", 80, strict()), service("plain", 81, None)]));
     let early = clients.open(81);
     let mut shop = service("shop", 80, strict());
-    shop.listen.push(Listen::tcp(ListenAddress::AnyV4, 81));
+    shop.listen.push("0.0.0.0:81".parse().unwrap());
     clients.plane.apply(&plan(vec![shop])).unwrap();
     clients.one_token(0, 0);
     assert!(clients.get(81, "/"));
@@ -191,21 +182,11 @@ fn connections_of_a_port_that_comes_to_a_service_with_rules_pass() {
 /// is, and a host that none names meets none.
 #[test]
 fn a_thousand_hosts_at_one_path() {
-    let host = |n: usize| HeaderRule {
-        subject: Subject::Http(HttpMatch {
-            path: "/".into(),
-            host: Some(Host::Exact(format!("tenant{n}.example"))),
-            ..HttpMatch::default()
-        }),
-        bucket: Some(0),
-        refuse: Refuse::Drop,
-        close_persistent: false,
+    let host = |n: usize| RuleConfig {
+        host: Some(format!("tenant{n}.example").parse().unwrap()),
+        ..rule("/", Some("all"))
     };
-    let requests = Requests {
-        buckets: vec!["all".into()],
-        rules: (0..1000).map(host).collect(),
-        ..Requests::default()
-    };
+    let requests = plans::requests(&["all"], (0..1000).map(host).collect());
     let mut clients = Clients::new(&plan(vec![service("shop", 80, Some(requests))]));
     clients.one_token(0, 0);
     let mut passes = |name: &str| {
@@ -256,7 +237,7 @@ fn rules_never_meet_the_requests_of_another_service() {
 #[test]
 fn a_refusal_is_executed_as_the_service_or_the_rules_own_mode_says() {
     let mut own = rules(&["all"], &[("/", Some(0))]);
-    own.as_mut().unwrap().shadow = Some(true);
+    own.as_mut().unwrap().mode = Some(Mode::Shadow);
     let mut clients = Clients::new(&plan(vec![
         service("a", 80, rules(&["all"], &[("/", Some(0))])),
         service("b", 81, own),

@@ -6,17 +6,16 @@
 
 mod netns;
 
-use netns::{Net, inside, plan, says, sh, wait_for, within};
+use netns::{AttachMode, Net, inside, plan, says, sh, wait_for, within};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tidegate_bpf::{
-    AttachMode, BucketParams, Dataplane, HeaderRule, Host, HttpMatch, Interface, Plan, Refuse,
-    Requests, RuleCount, Subject,
-};
+use tidegate_bpf::testing::plans;
+use tidegate_bpf::{BucketParams, Dataplane, Interface, Plan, RuleCount};
+use tidegate_config::{RequestsConfig, RuleAnswer, RuleConfig};
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 use tidegate_units::Rate;
@@ -25,34 +24,24 @@ const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
 const MODES: [AttachMode; 3] = [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact];
 const LIMIT: Duration = Duration::from_secs(5);
 
-fn rule(path: &str, refuse: Refuse) -> HeaderRule {
-    HeaderRule {
-        subject: Subject::Http(HttpMatch { path: path.into(), ..HttpMatch::default() }),
-        bucket: Some(0),
-        refuse,
-        close_persistent: false,
-    }
+fn rule(path: &str, answer: RuleAnswer) -> RuleConfig {
+    RuleConfig { answer: Some(answer), ..plans::rule(path, Some("all")) }
 }
 
 /// `/busy` is answered with a 503, `/reset` reset, `/drop` dropped, TLS reset; everything else is free.
-fn rules() -> Requests {
-    let mut tls = rule("/", Refuse::Reset);
-    tls.subject = Subject::Tls(Host::Exact("shop.example".into()));
-    Requests {
-        buckets: vec!["all".into()],
-        rules: vec![
-            rule("/busy", Refuse::Answer503),
-            rule("/reset", Refuse::Reset),
-            rule("/drop", Refuse::Drop),
-            tls,
-        ],
-        ..Requests::default()
-    }
+fn rules() -> RequestsConfig {
+    let rules = vec![
+        rule("/busy", RuleAnswer::Busy),
+        rule("/reset", RuleAnswer::Reset),
+        rule("/drop", RuleAnswer::Drop),
+        plans::tls_rule("shop.example", Some("all")),
+    ];
+    plans::requests(&["all"], rules)
 }
 
 fn ruled(interface: Interface) -> Plan {
     let mut plan = plan(vec![interface], Action::Drop);
-    plan.services[0].requests = Some(rules());
+    plan.config.services[0].requests = Some(rules());
     plan
 }
 
@@ -255,7 +244,8 @@ fn checksums_that_are_complete_are_right_in_the_answer_and_in_the_rst() {
 #[test]
 fn the_loopback_device_refuses_as_well() {
     let net = Net::new();
-    let interface = Interface { name: "lo".into(), ..net.interface(AttachMode::Tcx) };
+    let mut interface = net.interface(AttachMode::Tcx);
+    interface.config.name = "lo".into();
     let _dataplane = start(interface);
     let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
     let seen = beside_server(&net.server, address, || {

@@ -11,13 +11,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
-use support::netns::{Net, inside, plan, wait_for, within};
+use support::netns::{AttachMode, Net, inside, plan, wait_for, within};
 use support::packet::{ACK, CLIENT4, PSH, Packet, SERVER4, SYN, eth};
 use support::talk::{read_segment, tags};
-use tidegate_bpf::{
-    AttachMode, BucketParams, CookieTest, Dataplane, HeaderRule, HttpMatch, Refuse, Requests,
-    Subject,
-};
+use tidegate_bpf::testing::plans;
+use tidegate_bpf::{BucketParams, Dataplane};
+use tidegate_config::{Cookie, RuleConfig};
 use tidegate_model::totals::Totals as _;
 use tidegate_policy::{Action, Reason};
 use tidegate_units::Rate;
@@ -27,16 +26,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// One rule for all requests, which asks for a cookie; one token.
 fn start(net: &Net, mode: AttachMode) -> Dataplane {
-    let protect = vec![CookieTest { name: "session".into(), value: None }];
-    let rule = HeaderRule {
-        subject: Subject::Http(HttpMatch { protect, ..HttpMatch::default() }),
-        bucket: Some(0),
-        refuse: Refuse::Answer503,
-        close_persistent: false,
-    };
+    let protect = vec![Cookie { name: "session".into(), value: None }];
+    let rule = RuleConfig { protect, ..plans::rule("/", Some("all")) };
     let mut plan = plan(vec![net.interface(mode)], Action::Drop);
-    let (buckets, rules) = (vec!["all".into()], vec![rule]);
-    plan.services[0].requests = Some(Requests { buckets, rules, ..Requests::default() });
+    plan.config.services[0].requests = Some(plans::requests(&["all"], vec![rule]));
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let rate = Some(Rate::per_second(0.001));
     let one = BucketParams { service: 0, bucket: 0, rate, burst: 1, reserve: [0; 3] };

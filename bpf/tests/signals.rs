@@ -5,11 +5,11 @@
 
 mod netns;
 
-use netns::{Net, one_token, plan, wait_for, within};
+use netns::{AttachMode, Net, one_token, plan, wait_for, within};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use tidegate_bpf::{AttachMode, Dataplane, Hook};
+use tidegate_bpf::{Dataplane, Hook};
 use tidegate_model::totals::{ConnectionTotals, ServiceTotals, Totals};
 use tidegate_policy::{Action, Reason, VerdictKind};
 

@@ -9,8 +9,9 @@ mod support;
 use support::netns::{BpfFs, plan};
 use support::object::require_root;
 use support::packet::{ACK, PSH, Packet, SERVER4, SYN, eth};
-use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_bpf::{Dataplane, HeaderRule, HttpMatch, Plan, Refuse, Requests, Settings, Subject};
+use tidegate_bpf::testing::{Outcome, TestHook, TestPlane, plans};
+use tidegate_bpf::{Dataplane, Plan};
+use tidegate_config::Tables;
 use tidegate_policy::{Action, Reason};
 
 /// The smallest table.
@@ -21,14 +22,8 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 fn small() -> Plan {
     let mut plan = plan(vec![], Action::Drop);
-    plan.settings = Settings { flows: SIZE, pending: SIZE, conns: SIZE, ..plan.settings };
-    let rule = HeaderRule {
-        subject: Subject::Http(HttpMatch::default()),
-        bucket: None,
-        refuse: Refuse::Reset,
-        close_persistent: false,
-    };
-    plan.services[0].requests = Some(Requests { rules: vec![rule], ..Requests::default() });
+    plan.config.tables = plans::tables(SIZE);
+    plan.config.services[0].requests = Some(plans::requests(&[], vec![plans::rule("/", None)]));
     plan
 }
 
@@ -106,7 +101,7 @@ fn at_101_percent_everything_passes_and_what_found_no_room_is_counted() {
 fn the_table_of_requests_is_filled_to_its_last_place() {
     require_root();
     let mut plan = small();
-    plan.settings.flows = 64 * SIZE;
+    plan.config.tables.connections = 64 * SIZE;
     let plane = TestPlane::load(&plan).unwrap();
     (0..SIZE).for_each(|n| open(&plane, n));
     (0..SIZE).for_each(|n| asks(&plane, n));
@@ -149,12 +144,12 @@ fn a_reload_does_not_resize_and_a_restart_begins_anew() {
     let mut dataplane = Dataplane::start(&before).unwrap();
     dataplane.release(true).unwrap();
     for (table, change) in [
-        ("connections", (|s: &mut Settings| s.flows *= 2) as fn(&mut Settings)),
-        ("handshakes", |s| s.pending *= 2),
-        ("requests", |s| s.conns *= 2),
+        ("connections", (|t: &mut Tables| t.connections *= 2) as fn(&mut Tables)),
+        ("handshakes", |t| t.handshakes *= 2),
+        ("requests", |t| t.requests *= 2),
     ] {
         let mut plan = before.clone();
-        change(&mut plan.settings);
+        change(&mut plan.config.tables);
         let said = dataplane.apply(&plan).unwrap_err().to_string();
         let wanted = format!("the table of {table} has room for 1024, not for 2048");
         assert!(said.contains(&wanted) && said.contains("by a restart only"), "{said}");
@@ -165,7 +160,7 @@ fn a_reload_does_not_resize_and_a_restart_begins_anew() {
     assert!(same.released().unwrap(), "the same sizes: state is adopted");
     drop(same);
     let mut after = before.clone();
-    after.settings.flows *= 2;
+    after.config.tables.connections *= 2;
     let anew = Dataplane::start(&after).unwrap();
     assert_eq!(anew.table_losses().unwrap(), tidegate_bpf::TableLosses::default());
     assert!(anew.released().unwrap(), "the operator's switch stays");

@@ -6,13 +6,14 @@
 
 mod netns;
 
-use netns::{BpfFs, Net, links, one_token, plan, says, within};
+use netns::{AttachMode, BpfFs, Net, links, one_token, plan, says, within};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 use tidegate_bpf::testing::tcx_programs;
-use tidegate_bpf::{AttachMode, Dataplane, Error, Hook, Interface, Plan, ServiceParams};
+use tidegate_bpf::{Dataplane, Error, Hook, Interface, Plan, ServiceParams};
+use tidegate_config::InterfaceConfig;
 use tidegate_policy::{Action, BucketSpec, Params};
 use tidegate_units::Rate;
 
@@ -36,7 +37,7 @@ fn pinned(interfaces: Vec<Interface>, fs: &BpfFs) -> Plan {
 
 /// The plan of a process that lives in the server's namespace; to be used only within it.
 fn at_home(attach: AttachMode, fs: &BpfFs) -> Plan {
-    pinned(vec![Interface { name: "s0".into(), attach, ..Interface::default() }], fs)
+    pinned(vec![attach.interface("s0", None)], fs)
 }
 
 /// More tokens than any test takes.
@@ -115,7 +116,10 @@ fn a_start_that_fails_or_is_given_up_leaves_the_hooks_of_whoever_is_in_charge() 
 
     // The first interface can go to XDP, the second cannot.
     let mut wrong = pinned(vec![net.interface(AttachMode::Xdp)], &fs);
-    wrong.interfaces.push(Interface { name: "lo".into(), ..net.interface(AttachMode::Xdp) });
+    wrong
+        .config
+        .interfaces
+        .push(InterfaceConfig { name: "lo".into(), ..net.interface(AttachMode::Xdp).config });
     let error = Dataplane::begin(&wrong).unwrap_err();
     assert!(matches!(&error, Error::Attach { interface, .. } if interface.starts_with("lo")));
     assert!(at_tcx(&net) && !at_xdp(&net));
@@ -149,7 +153,7 @@ fn what_a_successor_left_that_died_is_put_back_without_privileges() {
         within(&net.server, || std::mem::forget(Dataplane::begin(plan).unwrap()));
     };
     let mut other = plan.clone();
-    other.interfaces[0].trust_dscp = true;
+    other.config.interfaces[0].trust_dscp = true;
     successor(&other);
     assert_ne!(links(&fs.pins()), before, "other programs");
     successor(&at_home(AttachMode::Xdp, &fs));
@@ -236,7 +240,7 @@ fn filters_go_with_a_take_over_that_does_not_plan_their_interface_any_more() {
     net.server_sh("ip link add x0 type veth peer name x1");
     let on = |name: &str, fs: &BpfFs| {
         let mut plan = at_home(AttachMode::Clsact, fs);
-        plan.interfaces[0].name = name.into();
+        plan.config.interfaces[0].name = name.into();
         plan
     };
     let begin = |plan: &Plan| within(&net.server, || Dataplane::begin(plan).unwrap());

@@ -10,14 +10,14 @@ mod support;
 use std::net::{Ipv4Addr, SocketAddr};
 use support::engine::{Hook, Seen};
 use support::native::{How, NOW, Native, Program};
-use support::netns::{Net, inside, one_token, plan, says, within};
+use support::netns::{AttachMode, Net, inside, one_token, plan, says, within};
 use support::object::require_root;
 use support::packet::{Packet, eth};
 use support::reference::{Action, Counted};
 use support::setup::{SECOND, rejecting};
 use support::time_wait::{self, ROWS};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_bpf::{AttachMode, Dataplane, ServiceParams};
+use tidegate_bpf::{Dataplane, ServiceParams};
 use tidegate_model::totals::Totals;
 use tidegate_policy::{Action as Refusal, BucketSpec, Params, Reason};
 use tidegate_units::{Clock, MonotonicClock, Rate};
@@ -140,7 +140,7 @@ fn one_address_that_comes_again_through_time_wait_is_policed_like_any_other() {
     for mode in [AttachMode::Xdp, AttachMode::Tcx] {
         let net = Net::new();
         let mut plan = plan(vec![net.interface(mode)], Refusal::Reject);
-        plan.settings.rst_per_second = 1_000_000;
+        plan.config.answers.rst_per_second = 1_000_000;
         let mut dataplane = Dataplane::start(&plan).unwrap();
         let bucket = BucketSpec::new(Rate::per_second(RATE), BURST, Refusal::Reject);
         let params = Params::token_bucket(&bucket).unwrap();

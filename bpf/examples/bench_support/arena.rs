@@ -94,8 +94,7 @@ impl Arena {
 }
 
 fn interface(space: &Space, name: &str) -> Interface {
-    let namespace = Some(space.path().to_owned());
-    Interface { name: name.to_owned(), namespace, ..Interface::default() }
+    Interface::named(name, Some(space.path().to_owned()))
 }
 
 /// The flood into an arena, and what it costs alone.

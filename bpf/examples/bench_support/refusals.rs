@@ -12,9 +12,9 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketType, bind, listen, socket
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use tidegate_bpf::testing::bench::{Attachment, Bench};
-use tidegate_bpf::{
-    AttachMode, Dataplane, Interface, Listen, ListenAddress, Plan, Service, ServiceParams, Settings,
-};
+use tidegate_bpf::testing::plans;
+use tidegate_bpf::{Dataplane, Interface, Plan, ServiceParams};
+use tidegate_config::{Attach, InterfaceConfig, ServiceConfig};
 use tidegate_policy::{Action, BucketSpec, Params, Policy, VerdictKind};
 use tidegate_units::Rate;
 
@@ -142,17 +142,13 @@ fn listener(arena: &Arena, backlog: i32) -> Result<OwnedFd> {
 }
 
 fn plan(interface: Interface, action: Action) -> Plan {
-    let address = ListenAddress::Ip((*SERVICE.ip()).into());
-    Plan {
-        services: vec![Service {
-            policy: Policy::FreshFirst,
-            action,
-            ..Service::new("bench", vec![Listen::tcp(address, SERVICE.port())])
-        }],
-        interfaces: vec![Interface { attach: AttachMode::Xdp, ..interface }],
-        settings: Settings { rst_per_second: ANSWERS_MANY, ..Settings::default() },
-        ..Plan::default()
-    }
+    let policy = plans::policy(Policy::FreshFirst, action);
+    let service = plans::service("bench", &[&SERVICE.to_string()]);
+    let mut plan = plans::plan(vec![ServiceConfig { policy, ..service }]);
+    plan.config.interfaces = vec![InterfaceConfig { attach: Attach::Xdp, ..interface.config }];
+    plan.config.answers.rst_per_second = ANSWERS_MANY;
+    plan.settings.namespace = interface.namespace;
+    plan
 }
 
 /// The product with its default policy, which refuses all but one SYN a second.

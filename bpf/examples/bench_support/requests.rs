@@ -5,11 +5,9 @@
 
 use super::worker::{Subject, Subjects};
 use anyhow::{Context, Result, ensure};
-use tidegate_bpf::testing::{TestHook, TestPlane};
-use tidegate_bpf::{
-    BucketParams, HeaderRule, Host, HttpMatch, Listen, ListenAddress, Plan, Refuse, Requests,
-    Service, Subject as About,
-};
+use tidegate_bpf::testing::{TestHook, TestPlane, plans};
+use tidegate_bpf::{BucketParams, Plan};
+use tidegate_config::{RuleConfig, ServiceConfig};
 use tidegate_units::Rate;
 
 /// Rules that stand at one path, each for a host of its own.
@@ -82,34 +80,14 @@ fn frame(connection: u32, segment: &Segment) -> Vec<u8> {
 
 /// `/free` has tokens, `/busy` one; `/tenants` a rule for each of many hosts.
 fn plan() -> Plan {
-    let rule = |path: &str, bucket| HeaderRule {
-        subject: About::Http(HttpMatch { path: path.into(), ..HttpMatch::default() }),
-        bucket: Some(bucket),
-        refuse: Refuse::Answer503,
-        close_persistent: false,
+    let tenant = |n: usize| RuleConfig {
+        host: format!("tenant{n}.example").parse().ok(),
+        ..plans::rule("/tenants", Some("full"))
     };
-    let tenant = |n: usize| {
-        let host = Some(Host::Exact(format!("tenant{n}.example")));
-        HeaderRule {
-            subject: About::Http(HttpMatch {
-                path: "/tenants".into(),
-                host,
-                ..HttpMatch::default()
-            }),
-            ..rule("/", 0)
-        }
-    };
-    let rules = [rule("/free", 0), rule("/busy", 1)];
-    let requests = Requests {
-        buckets: vec!["full".into(), "empty".into()],
-        rules: rules.into_iter().chain((0..TENANTS).map(tenant)).collect(),
-        ..Requests::default()
-    };
-    let service = Service {
-        requests: Some(requests),
-        ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
-    };
-    Plan { services: vec![service], ..Plan::default() }
+    let rules = [plans::rule("/free", Some("full")), plans::rule("/busy", Some("empty"))];
+    let rules = rules.into_iter().chain((0..TENANTS).map(tenant)).collect();
+    let requests = Some(plans::requests(&["full", "empty"], rules));
+    plans::plan(vec![ServiceConfig { requests, ..plans::service("shop", &["*:80"]) }])
 }
 
 /// Longer than the pause between two 503s of one request.

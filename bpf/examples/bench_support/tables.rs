@@ -7,11 +7,12 @@ use super::random::SplitMix;
 use anyhow::{Result, bail};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{TestHook, TestPlane};
-use tidegate_bpf::{
-    Class, Listen, ListenAddress, NeverShed, Plan, Service, ServiceParams, Settings,
-};
+use tidegate_bpf::{Plan, ServiceParams};
+use tidegate_config::{ClassConfig, NeverShed, ServiceConfig};
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
+use tidegate_model::{Listen, Protocol};
 use tidegate_policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, Policy,
 };
@@ -70,7 +71,7 @@ pub struct Door {
 #[derive(Clone, Debug)]
 pub struct Tables {
     pub doors: Vec<Door>,
-    services: Vec<Service>,
+    services: Vec<ServiceConfig>,
     never: BTreeSet<u16>,
     classes: Vec<u16>,
     flows: u32,
@@ -110,13 +111,13 @@ impl Tables {
         Ok(tables)
     }
 
-    fn service(&mut self, index: usize, scale: &Scale) -> Result<Service> {
+    fn service(&mut self, index: usize, scale: &Scale) -> Result<ServiceConfig> {
         let mut listen = Vec::new();
         for number in 0..scale.listens {
             let address = Ipv4Addr::new(198, 18, index as u8, number as u8);
             let port = 1024 + 61 * self.doors.len() as u16 % 60_000;
             self.doors.push(Door { address, port });
-            listen.push(Listen::tcp(ListenAddress::Ip(address.into()), port));
+            listen.push(Listen { address: Some(address.into()), port, protocol: Protocol::Tcp });
         }
         let mut classes = Vec::new();
         let each = scale.class_prefixes;
@@ -124,25 +125,25 @@ impl Tables {
         for (number, sources) in ours.take(CLASSES_MAX - 1).enumerate() {
             let sources = sources.iter().map(|number| prefix(*number)).collect::<Result<_>>()?;
             let priority = (number % 8) as u8;
-            classes.push(Class { name: format!("class{number}"), sources, dscp: None, priority });
+            let name = format!("class{number}");
+            classes.push(ClassConfig { name, sources, dscp: None, priority, weight: 1 });
         }
-        Ok(Service { classes, ..Service::new(&format!("service{index}"), listen) })
+        Ok(ServiceConfig { classes, listen, ..plans::service(&format!("service{index}"), &[]) })
     }
 
     /// The plan, all services under one policy.
     pub fn plan(&self, policy: Policy, answers: u32) -> Result<Plan> {
         let mut services = self.services.clone();
-        services.iter_mut().for_each(|service| service.policy = policy);
+        let policy = plans::policy(policy, Action::Drop);
+        services.iter_mut().for_each(|service| service.policy = policy.clone());
         let sources = self.never.iter().map(|number| prefix(*number)).collect::<Result<_>>()?;
-        let settings = Settings {
-            flows: self.flows,
-            rst_per_second: answers,
-            // Longer than any bench: what was filled stays full.
-            flow_timeout: Nanos::from_secs(24 * 3600),
-            ..Settings::default()
-        };
-        let never_shed = NeverShed { sources, ports: Vec::new() };
-        Ok(Plan { services, never_shed, settings, ..Plan::default() })
+        let mut plan = plans::plan(services);
+        plan.config.tables.connections = self.flows;
+        plan.config.answers.rst_per_second = answers;
+        plan.config.never_shed = NeverShed { sources, ports: Vec::new() };
+        // Longer than any bench: what was filled stays full.
+        plan.settings.flow_timeout = Nanos::from_secs(24 * 3600);
+        Ok(plan)
     }
 
     fn source(&mut self) -> Ipv4Addr {

@@ -13,8 +13,9 @@ use anyhow::{Context, Result, ensure};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use tidegate_bpf::Plan;
+use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{TestHook, TestPlane};
-use tidegate_bpf::{Listen, ListenAddress, Plan, Service};
 
 /// What a subject's name ends with where one packet is given again and again.
 const HOT: &str = "-hot";
@@ -384,8 +385,7 @@ impl Subject for Packet {
 }
 
 fn plan() -> Plan {
-    let service = Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)]);
-    Plan { services: vec![service], ..Plan::default() }
+    plans::plan(vec![plans::service("shop", &["*:80"])])
 }
 
 /// All packets that have a name; one that several conversations have belongs to the first.

@@ -65,7 +65,7 @@ impl Search {
                 continue;
             }
             let namespace = namespace.map(Path::to_path_buf);
-            let interface = Interface { name, namespace, ..Interface::default() };
+            let interface = Interface::named(name, namespace);
             let filters = Role::ALL.map(Role::filter);
             left.extend(filters.into_iter().filter_map(|f| self.remove(&interface, index, f)));
         }

@@ -18,7 +18,7 @@ impl Bound {
     pub(crate) fn look(&mut self) {
         let Self { interface, device, mounted, present, .. } = self;
         let looked = namespace::within(interface.namespace.as_deref(), || {
-            Ok(look_at(&interface.name, *device, mounted))
+            Ok(look_at(&interface.config.name, *device, mounted))
         });
         let looked = looked.map_err(io::Error::other).and_then(|index| index);
         match looked {

@@ -4,27 +4,25 @@
 use crate::abi::{Plain, REASONS_MAX};
 use crate::abi_request::{self as abi, RequestControl, RuleCountsRaw, RuleRaw};
 use crate::core::Core;
-use crate::examples::{at_port, http, service};
 use crate::objects::{self, Load, Objects, Variant};
 use crate::syscall::{self, TestRun};
-use crate::{
-    BucketParams, CookieTest, HeaderRule, Host, HttpMatch, Plan, Requests, RuleCount, Service,
-    ServiceParams, Subject,
-};
+use crate::testing::plans::{self, plan, rule};
+use crate::{BucketParams, Plan, RuleCount, ServiceParams};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidegate_model::SERVICES_MAX;
+use tidegate_config::{Cookie, CookieMatch, RequestsConfig, RuleConfig, ServiceConfig};
+use tidegate_model::{Mode, SERVICES_MAX};
 use tidegate_policy::{Action, BucketSpec, Params, Reason, RequestLimits};
 use tidegate_units::Rate;
 
-fn shop(buckets: &[&str], rules: Vec<HeaderRule>) -> Service {
-    let buckets = buckets.iter().map(|name| (*name).into()).collect();
-    service("shop", Requests { buckets, rules, ..Requests::default() })
+/// A service with rules; it listens nowhere.
+fn service(name: &str, requests: RequestsConfig) -> ServiceConfig {
+    ServiceConfig { requests: Some(requests), ..plans::service(name, &[]) }
 }
 
-fn plan(services: Vec<Service>) -> Plan {
-    Plan { services, ..Plan::default() }
+fn shop(buckets: &[&str], rules: Vec<RuleConfig>) -> ServiceConfig {
+    service("shop", plans::requests(buckets, rules))
 }
 
 fn start(plan: &Plan) -> Core {
@@ -83,7 +81,7 @@ fn bucket(burst: u32) -> RequestLimits {
 
 #[test]
 fn a_rule_keeps_its_number_and_its_counts_while_it_is_the_same() {
-    let (a, b, c) = (http("/a", Some(0)), http("/b", Some(0)), http("/c", Some(0)));
+    let (a, b, c) = (rule("/a", Some("x")), rule("/b", Some("x")), rule("/c", Some("x")));
     let mut core = start(&plan(vec![shop(&["x"], vec![a.clone(), b.clone()])]));
     let first = numbers(&core, 0);
     count(&core, first[0], 4);
@@ -104,7 +102,7 @@ fn a_rule_keeps_its_number_and_its_counts_while_it_is_the_same() {
 
 #[test]
 fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
-    let rules = |n: usize| (0..n).map(|n| http(&format!("/{n}"), Some(0))).collect();
+    let rules = |n: usize| (0..n).map(|n| rule(&format!("/{n}"), Some("x"))).collect();
     let mut core = start(&plan(vec![shop(&["x"], rules(7))]));
     for n in [300, 2] {
         let before: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
@@ -120,7 +118,7 @@ fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
     let at = control.slot * abi::RULES_MAX as u32 + number;
     let rule: RuleRaw = core.maps.read("tg_rules", at).unwrap();
     assert_eq!((u32::from(rule.bucket), rule.refuse), (bucket_number(&core, 0, 0), 1));
-    core.apply(&plan(vec![at_port("shop", 80)])).unwrap();
+    core.apply(&plan(vec![plans::service("shop", &["0.0.0.0:80"])])).unwrap();
     assert_eq!(core.maps.get("tg_paths").unwrap().keys().count(), 0, "no rules any more");
     let control: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
     assert_eq!(control.services, 0);
@@ -128,7 +126,7 @@ fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
 
 #[test]
 fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
-    let rules = vec![http("/", Some(1))];
+    let rules = vec![rule("/", Some("y"))];
     let mut core = start(&plan(vec![shop(&["x", "y"], rules.clone())]));
     core.set_limits(&[], &[limit(0, 0, 3), limit(0, 1, 5)], 40).unwrap();
     core.set_limits(&[], &[limit(0, 1, 7)], 41).unwrap();
@@ -138,18 +136,13 @@ fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
     assert_eq!(named, (bucket(3), bucket(7)), "x was not named and keeps its limit");
     assert_eq!(generation(&core), 41);
     // "y" stands first now, and "z" is new.
-    core.apply(&plan(vec![shop(&["y", "z"], vec![http("/", Some(0))])])).unwrap();
+    core.apply(&plan(vec![shop(&["y", "z"], vec![rule("/", Some("y"))])])).unwrap();
     assert_eq!(bucket_number(&core, 0, 0), y);
     assert_eq!(tokens(&core, y), bucket(7));
     let z = bucket_number(&core, 0, 1);
     assert!(!in_force(&core, z).limited(), "z has no limit yet");
     // A bucket of this name of another service is another bucket.
-    let other =
-        service("other", Requests { buckets: vec!["y".into()], rules, ..Default::default() });
-    let broken = plan(vec![other.clone()]).validate().unwrap_err().to_string();
-    assert!(broken.contains("service other: rule 1: bucket"), "{broken}");
-    let mut other = other;
-    other.requests.as_mut().unwrap().rules[0].bucket = Some(0);
+    let other = service("other", plans::requests(&["y"], rules));
     core.apply(&plan(vec![other])).unwrap();
     let number = bucket_number(&core, 0, 0);
     assert!(!in_force(&core, number).limited());
@@ -159,10 +152,10 @@ fn limits_of_buckets_are_swapped_whole_and_follow_the_name() {
 
 #[test]
 fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
-    let mut own = shop(&["x"], vec![http("/", Some(0))]);
+    let mut own = shop(&["x"], vec![rule("/", Some("x"))]);
     own.name = "own".into();
-    own.requests.as_mut().unwrap().shadow = Some(true);
-    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))]), own]));
+    own.requests.as_mut().unwrap().mode = Some(Mode::Shadow);
+    let mut core = start(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))]), own]));
     let shadow =
         |core: &Core| [0, 1].map(|s| u8::from(in_force(core, bucket_number(core, s, 0)).shadow()));
     assert_eq!(shadow(&core), [0, 1]);
@@ -180,7 +173,7 @@ fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
 
 #[test]
 fn limits_for_buckets_that_are_not_there_or_cannot_be_are_refused_by_name() {
-    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
+    let mut core = start(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))])]));
     let cases = [
         (limit(0, 1, 3), "bucket 1 of service 0: none such"),
         (limit(1, 0, 3), "bucket 0 of service 1: none such"),
@@ -210,7 +203,7 @@ fn tokens(burst: u32) -> ServiceParams {
 /// A daemon knows by this number whether it took over from somebody.
 #[test]
 fn a_first_start_is_the_first_generation_with_rules_or_without() {
-    for services in [vec![], vec![shop(&["x"], vec![http("/", Some(0))])]] {
+    for services in [vec![], vec![shop(&["x"], vec![rule("/", Some("x"))])]] {
         let core = start(&plan(services));
         assert_eq!((core.generation(), generation(&core)), (1, 1));
     }
@@ -219,7 +212,7 @@ fn a_first_start_is_the_first_generation_with_rules_or_without() {
 /// Services and buckets are one generation: where the kernel refuses the write, both stay.
 #[test]
 fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {
-    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
+    let mut core = start(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))])]));
     core.set_limits(&[tokens(3)], &[limit(0, 0, 3)], 40).unwrap();
     let before = all_in_force(&core);
     let outer = core.maps.get("tg_limits").unwrap();
@@ -231,7 +224,7 @@ fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {
 
 #[test]
 fn an_index_that_changes_hands_begins_without_counts_of_reasons() {
-    let mut core = start(&plan(vec![shop(&["x"], vec![http("/", Some(0))])]));
+    let mut core = start(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))])]));
     let map = core.maps.get("tg_request_reasons").unwrap();
     let cpus =
         vec![1_u64.to_ne_bytes().repeat(REASONS_MAX); libbpf_rs::num_possible_cpus().unwrap()];
@@ -239,9 +232,9 @@ fn an_index_that_changes_hands_begins_without_counts_of_reasons() {
     let counted = core.request_reasons().unwrap();
     assert_eq!(counted.len(), Reason::ALL.len() - 1, "evaluated is no reason");
     assert!(counted.iter().all(|c| c.reason != Reason::None && c.count == cpus.len() as u64));
-    core.apply(&plan(vec![shop(&["x"], vec![http("/b", Some(0))])])).unwrap();
+    core.apply(&plan(vec![shop(&["x"], vec![rule("/b", Some("x"))])])).unwrap();
     assert_eq!(core.request_reasons().unwrap(), counted, "the same service");
-    let mut other = shop(&["x"], vec![http("/", Some(0))]);
+    let mut other = shop(&["x"], vec![rule("/", Some("x"))]);
     other.name = "other".into();
     core.apply(&plan(vec![other])).unwrap();
     assert_eq!(core.request_reasons().unwrap(), []);
@@ -249,10 +242,10 @@ fn an_index_that_changes_hands_begins_without_counts_of_reasons() {
 
 #[test]
 fn a_plan_without_rules_needs_no_tables_for_them() {
-    let mut core = start(&plan(vec![at_port("shop", 80)]));
+    let mut core = start(&plan(vec![plans::service("shop", &["0.0.0.0:80"])]));
     assert!(core.requests().is_none() && core.maps.find("tg_conns").is_none());
     assert_eq!((core.rule_counts().unwrap(), core.request_reasons().unwrap()), (vec![], vec![]));
-    core.apply(&plan(vec![shop(&["x"], vec![http("/", Some(0))])])).unwrap();
+    core.apply(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))])])).unwrap();
     assert!(core.requests().is_some());
     assert_eq!(core.totals(0).unwrap().buckets.len(), 1);
     core.heartbeat().unwrap();
@@ -337,38 +330,32 @@ impl Hooks {
     }
 }
 
-/// A request that needs all tables to be matched: path, host, two cookies. Around it so many rules
+/// A request that needs all tables to be matched: path, host, cookies. Around it so many rules
 /// that filling and emptying a slot takes long, each time at other places.
-fn crowded(bucket: usize, spare: usize) -> Plan {
-    let cookie = |name: String| CookieTest { name, value: Some("v".into()) };
-    let rule = |n: usize| {
-        let matches = HttpMatch {
-            path: format!("/{n}/").into(),
-            host: Some(Host::Exact(format!("h{n}.example"))),
-            cookies_all: vec![cookie(format!("c{}", n % 20))],
-            ..HttpMatch::default()
-        };
-        HeaderRule { subject: Subject::Http(matches), ..http("/", Some(0)) }
+fn crowded(bucket: &str, spare: usize) -> Plan {
+    let cookie = |name: String| CookieMatch { name, value: Some("v".into()), absent: false };
+    let other = |n: usize| RuleConfig {
+        host: Some(format!("h{n}.example").parse().unwrap()),
+        cookie: Some(cookie(format!("c{}", n % 20))),
+        ..rule(&format!("/{n}/"), Some("x"))
     };
-    let matches = HttpMatch {
-        path: b"/img".to_vec(),
-        host: Some(Host::Below("example".into())),
-        cookies_all: vec![cookie("session".into())],
-        cookies_none: vec![cookie("bot".into())],
-        ..HttpMatch::default()
-    };
-    let mut rules: Vec<HeaderRule> = (0..spare).map(rule).collect();
-    rules.push(HeaderRule { subject: Subject::Http(matches), ..http("/", Some(bucket)) });
+    let mut rules: Vec<RuleConfig> = (0..spare).map(other).collect();
+    rules.push(RuleConfig {
+        host: Some("*.example".parse().unwrap()),
+        cookie: Some(cookie("session".into())),
+        protect: vec![Cookie { name: "member".into(), value: None }],
+        ..rule("/img", Some(bucket))
+    });
     // What a packet would find that sees half of it.
-    rules.push(http("/", None));
+    rules.push(rule("/", None));
     let mut shop = shop(&["x", "y"], rules);
-    shop.listen = at_port("", 80).listen;
+    shop.listen = vec!["0.0.0.0:80".parse().unwrap()];
     plan(vec![shop])
 }
 
 #[test]
 fn every_request_finds_one_of_two_rule_sets_while_they_are_exchanged() {
-    let plans = [crowded(0, 300), crowded(1, 40)];
+    let plans = [crowded("x", 300), crowded("y", 40)];
     let mut core = start(&plans[0]);
     core.heartbeat().unwrap();
     core.listening(tidegate_units::Nanos::ZERO, true).unwrap();

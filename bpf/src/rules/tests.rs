@@ -2,8 +2,8 @@
 //! Rule sets in tables that a test can look into: what a packet finds, also between any two writes.
 
 use super::*;
-use crate::examples::{http, service};
-use crate::{HttpMatch, Methods, Refuse};
+use crate::testing::plans::{self, plan, requests, rule, tls_rule, unevaluable_rule};
+use tidegate_config::{BucketConfig, ControlledResource, ServiceConfig};
 
 /// The tables, and what a packet must find in them after every write.
 struct Model<'a> {
@@ -155,7 +155,7 @@ impl Model<'_> {
 /// Seats in the order of the plan: rules from `first` on, one bucket each, a text each.
 fn seats(plan: &Plan, first: u32) -> Vec<Seats> {
     let mut next = first;
-    let mut seat = |(at, service): (usize, &crate::Service)| {
+    let mut seat = |(at, service): (usize, &ServiceConfig)| {
         let rules = service.requests.as_ref().map_or(0, |requests| requests.rules.len() as u32);
         next += rules;
         let buckets = service.requests.as_ref().map_or(0, |r| r.buckets.len() as u32);
@@ -165,45 +165,50 @@ fn seats(plan: &Plan, first: u32) -> Vec<Seats> {
             answer: Some(at as u32),
         }
     };
-    plan.services.iter().enumerate().map(&mut seat).collect()
+    plan.config.services.iter().enumerate().map(&mut seat).collect()
 }
 
-fn plan_of(rules: Vec<HeaderRule>) -> Plan {
-    let requests = Requests { buckets: vec!["a".into()], rules, ..Requests::default() };
-    Plan { services: vec![service("shop", requests)], ..Plan::default() }
+/// A service with rules; it listens nowhere.
+fn service(name: &str, requests: RequestsConfig) -> ServiceConfig {
+    ServiceConfig { requests: Some(requests), ..plans::service(name, &[]) }
+}
+
+fn plan_of(rules: Vec<RuleConfig>) -> Plan {
+    plan(vec![service("shop", requests(&["a"], rules))])
 }
 
 fn in_force(plan: &Plan) -> Model<'static> {
-    plan.validate().unwrap();
     let mut model = Model::new(&|_| ());
     put_in_force(&mut model, &compile(plan, &seats(plan, 1), &hash)).unwrap();
     model
 }
 
-fn with(path: &str, change: impl Fn(&mut HttpMatch)) -> HeaderRule {
-    let mut rule = http(path, Some(0));
-    if let Subject::Http(matches) = &mut rule.subject {
-        change(matches);
-    }
+fn with(path: &str, change: impl Fn(&mut RuleConfig)) -> RuleConfig {
+    let mut rule = rule(path, Some("a"));
+    change(&mut rule);
     rule
 }
 
-fn cookie(name: &str, value: Option<&str>) -> Vec<CookieTest> {
-    vec![CookieTest { name: name.into(), value: value.map(Into::into) }]
+fn cookie(name: &str, value: Option<&str>) -> Cookie {
+    Cookie { name: name.into(), value: value.map(Into::into) }
+}
+
+fn asks(name: &str, value: Option<&str>, absent: bool) -> Option<CookieMatch> {
+    Some(CookieMatch { name: name.into(), value: value.map(Into::into), absent })
 }
 
 #[test]
 fn the_longest_path_wins_then_the_order_of_the_file_then_shorter_paths() {
-    let get_only = |m: &mut HttpMatch| m.methods = Methods(1);
-    let post_only = |m: &mut HttpMatch| m.methods = Methods(4);
+    let get_only = |m: &mut RuleConfig| m.methods = vec![Method::Get];
+    let post_only = |m: &mut RuleConfig| m.methods = vec![Method::Post];
     // Numbers 1 … 6.
     let model = in_force(&plan_of(vec![
         with("/a/b", get_only),
-        http("/", None),
+        rule("/", None),
         with("/a", post_only),
         with("/a/b", post_only),
-        with("/a", |m| m.host = Some(Host::Exact("x.example".into()))),
-        http("/a/b/c/d", None),
+        with("/a", |m| m.host = "x.example".parse().ok()),
+        rule("/a/b/c/d", None),
     ]));
     let probe = |path, method, host| Probe { method, host, ..get(path) };
     let cases = [
@@ -226,12 +231,9 @@ fn the_longest_path_wins_then_the_order_of_the_file_then_shorter_paths() {
 
 #[test]
 fn hosts_below_a_name_are_those_with_one_label_more() {
-    let host = |host: Host| with("/", move |m| m.host = Some(host.clone()));
-    let model = in_force(&plan_of(vec![
-        host(Host::Exact("Shop.Example".into())),
-        host(Host::Below("shop.example".into())),
-        host(Host::Below("example".into())),
-    ]));
+    let host = |host: &'static str| with("/", move |m| m.host = Some(host.parse().unwrap()));
+    let model =
+        in_force(&plan_of(vec![host("Shop.Example"), host("*.shop.example"), host("*.example")]));
     let cases = [
         ("shop.example", Some(1)),
         ("a.shop.example", Some(2)),
@@ -249,10 +251,10 @@ fn hosts_below_a_name_are_those_with_one_label_more() {
 #[test]
 fn cookies_are_asked_for_absent_or_protect() {
     let model = in_force(&plan_of(vec![
-        with("/", |m| m.cookies_all = [cookie("s", None), cookie("k", Some("v"))].concat()),
+        with("/", |m| m.cookie = asks("k", Some("v"), false)),
         with("/", |m| {
-            m.cookies_none = cookie("bot", None);
-            m.protect = [cookie("tier", Some("gold")), cookie("s", None)].concat();
+            m.cookie = asks("bot", None, true);
+            m.protect = vec![cookie("tier", Some("gold")), cookie("s", None)];
         }),
     ]));
     let cases: [(&'static [(&str, &str)], Found); 6] = [
@@ -270,13 +272,8 @@ fn cookies_are_asked_for_absent_or_protect() {
 
 #[test]
 fn tls_is_a_world_of_its_own_and_a_rule_without_a_bucket_names_none() {
-    let tls = HeaderRule {
-        subject: Subject::Tls(Host::Exact("api.example".into())),
-        bucket: None,
-        refuse: Refuse::Reset,
-        close_persistent: false,
-    };
-    let plan = plan_of(vec![tls, with("/", |m| m.host = Some(Host::Exact("x".into())))]);
+    let tls = tls_rule("api.example", None);
+    let plan = plan_of(vec![tls, with("/", |m| m.host = "x".parse().ok())]);
     let model = in_force(&plan);
     let hello = |host| Probe { path: None, host, ..get("/") };
     assert_eq!(model.find(&hello("api.example")), Some((1, false)));
@@ -288,7 +285,7 @@ fn tls_is_a_world_of_its_own_and_a_rule_without_a_bucket_names_none() {
 
 #[test]
 fn retry_after_is_spread_from_first_to_last_and_the_texts_are_whole() {
-    let model = in_force(&plan_of(vec![http("/", Some(0))]));
+    let model = in_force(&plan_of(vec![rule("/", Some("a"))]));
     let rule: RuleRaw = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
     assert_eq!((rule.answer, rule.refuse), (0, 1));
     let mut spread = Vec::new();
@@ -325,15 +322,15 @@ struct Two {
 
 impl Two {
     fn new() -> Self {
-        let session = |m: &mut HttpMatch| m.cookies_all = cookie("s", None);
+        let session = |m: &mut RuleConfig| m.cookie = asks("s", None, false);
         let plans = [
             three([
-                vec![with("/a", session), http("/a", Some(0)), http("/b", None)],
-                vec![http("/", Some(0))],
+                vec![with("/a", session), rule("/a", Some("a")), rule("/b", None)],
+                vec![rule("/", Some("a"))],
                 vec![],
             ]),
             three([
-                vec![http("/b", Some(0)), with("/a", |m| m.protect = cookie("p", None))],
+                vec![rule("/b", Some("a")), with("/a", |m| m.protect = vec![cookie("p", None)])],
                 vec![],
                 vec![with("/", session)],
             ]),
@@ -386,12 +383,10 @@ impl Two {
     }
 }
 
-fn three(rules: [Vec<HeaderRule>; 3]) -> Plan {
-    let service = |(n, rules): (usize, Vec<HeaderRule>)| {
-        let requests = Requests { buckets: vec!["a".into()], rules, ..Requests::default() };
-        service(&format!("s{n}"), requests)
-    };
-    Plan { services: rules.into_iter().enumerate().map(service).collect(), ..Plan::default() }
+fn three(rules: [Vec<RuleConfig>; 3]) -> Plan {
+    let service =
+        |(n, rules): (usize, Vec<RuleConfig>)| service(&format!("s{n}"), requests(&["a"], rules));
+    plan(rules.into_iter().enumerate().map(service).collect())
 }
 
 #[test]
@@ -433,7 +428,7 @@ fn a_slot_emptied_under_a_packet_is_noticed() {
 
 #[test]
 fn a_paused_service_has_no_rules_until_the_next_set() {
-    let plan = plan_of(vec![http("/", Some(0))]);
+    let plan = plan_of(vec![rule("/", Some("a"))]);
     let mut model = in_force(&plan);
     assert!(model.find(&get("/")).is_some());
     pause(&mut model, 0b10).unwrap();
@@ -446,7 +441,7 @@ fn a_paused_service_has_no_rules_until_the_next_set() {
 
 #[test]
 fn a_service_that_gets_rules_waits_until_the_hooks_listen() {
-    let plan = plan_of(vec![http("/", Some(0))]);
+    let plan = plan_of(vec![rule("/", Some("a"))]);
     let mut model = in_force(&plan);
     let since = |model: &Model<'_>| model.control().unwrap().since_ns;
     assert_eq!(since(&model), NOBODY);
@@ -461,22 +456,152 @@ fn a_service_that_gets_rules_waits_until_the_hooks_listen() {
 
 #[test]
 fn who_a_rule_is_does_not_depend_on_its_place_or_its_answer() {
-    let rules = |requests: Requests| {
-        let services = vec![service("shop", requests)];
-        identities(&Plan { services, ..Plan::default() })
+    let of = |buckets: [&str; 2], rules: &[&RuleConfig]| {
+        let rules = rules.iter().copied().cloned().collect();
+        identities(&plan(vec![service("shop", requests(&buckets, rules))]))
     };
-    let (a, b) = (http("/a", Some(0)), http("/b", Some(1)));
-    let names = |names: [&str; 2]| names.map(String::from).to_vec();
-    let of = |buckets, rules_: Vec<HeaderRule>| {
-        rules(Requests { buckets, rules: rules_, ..Requests::default() })
-    };
-    let first = of(names(["x", "y"]), vec![a.clone(), b.clone()]);
-    let turned = of(names(["x", "y"]), vec![b.clone(), a.clone()]);
+    let (a, b) = (rule("/a", Some("x")), rule("/b", Some("y")));
+    let first = of(["x", "y"], &[&a, &b]);
+    let turned = of(["x", "y"], &[&b, &a]);
     assert_eq!(first.rules, [turned.rules[1], turned.rules[0]]);
-    let moved = HeaderRule { bucket: Some(1), ..a.clone() };
-    let same = of(names(["y", "x"]), vec![moved.clone()]);
+    let same = of(["y", "x"], &[&a]);
     assert_eq!(same.rules[0], first.rules[0], "the same bucket at another place");
-    let other = of(names(["x", "y"]), vec![moved, HeaderRule { refuse: Refuse::Drop, ..b }]);
+    let moved = rule("/a", Some("y"));
+    let other = of(["x", "y"], &[&moved, &RuleConfig { answer: Some(RuleAnswer::Drop), ..b }]);
     assert_ne!(other.rules[0], first.rules[0], "another bucket");
     assert_eq!(other.rules[1], first.rules[1], "another answer");
+    let written = |methods: &[Method]| {
+        of(["x", "y"], &[&RuleConfig { methods: methods.to_vec(), ..a.clone() }]).rules[0]
+    };
+    let both = [Method::Get, Method::Post];
+    assert_eq!(written(&both), written(&[Method::Post, Method::Get]), "the same methods");
+    assert_eq!(written(&Method::ALL), first.rules[0], "all of them, written or not");
+    assert_ne!(written(&both), first.rules[0]);
+}
+
+/// Every key of a rule, as the hooks have it.
+#[test]
+fn a_rule_becomes_what_it_says() {
+    let text = "interfaces: [{name: lo}]
+services:
+  web:
+    mode: enforce
+    listen: ['*:80']
+    requests:
+      buckets: {a: {resource: cpu}, b: {resource: bandwidth}}
+      rules:
+        - {path: /a, methods: [GET, OTHER], host: '*.x.example', cookie: {name: s}, protect: [{name: p, value: gold}], close_persistent: true, bucket: b}
+        - {path: /a, cookie: {name: s, value: v, absent: true}, admit: true}
+        - {tls: y.example, bucket: a}
+        - {path: /b, bucket: a, answer: drop}
+        - {unevaluable: true, admit: true}
+";
+    let model = in_force(&Plan { config: config(text), ..Plan::default() });
+    let raw = |number: u32| -> RuleRaw { model.entry("tg_rules", 1, (abi::RULES_MAX, number)) };
+    let (first, second, tls, drop, rest) = (raw(1), raw(2), raw(3), raw(4), raw(5));
+    assert_eq!((first.methods, first.flags), (0b1000_0001, abi::RULE_CLOSE));
+    assert_eq!((first.bucket, first.refuse), (1, refusal(RuleAnswer::Busy)));
+    assert_eq!(
+        [first.cookies_all, first.cookies_none, first.protect].map(u32::count_ones),
+        [1, 0, 1]
+    );
+    assert_eq!((second.methods, usize::from(second.bucket)), (abi::METHOD_ANY, abi::BUCKETS_MAX));
+    assert_eq!([second.cookies_all, second.cookies_none].map(u32::count_ones), [0, 1]);
+    assert_eq!((tls.flags, tls.bucket), (abi::RULE_TLS, 0));
+    assert_eq!(tls.refuse, refusal(RuleAnswer::Reset), "no 503 can be put into TLS");
+    assert_eq!(drop.refuse, refusal(RuleAnswer::Drop));
+    assert_eq!((rest.methods, usize::from(rest.bucket)), (0, abi::BUCKETS_MAX));
+    let unevaluable: [u8; 4] = model
+        .get("tg_unevaluable", &(SERVICES_MAX as u32).to_ne_bytes())
+        .and_then(|bytes| bytes.try_into().ok())
+        .unwrap();
+    assert_eq!(u32::from_ne_bytes(unevaluable), 5);
+}
+
+fn config(text: &str) -> tidegate_config::Config {
+    let registry = tidegate_config::Registry::new(["fresh_first", "abacus"], ["default"]);
+    tidegate_config::parse(text, &registry).unwrap()
+}
+
+/// The bounds of the configuration are those of the tables: what fills them to the last entry is
+/// compiled, and one more is refused before it comes here.
+#[test]
+fn what_fills_the_tables_is_compiled_and_one_more_is_refused() {
+    type Rules<'a> = &'a dyn Fn(usize) -> RuleConfig;
+    let spread: Rules<'_> = &|n| rule(&format!("/p{n}/"), Some("a"));
+    let hosts: Rules<'_> = &|n| with("/p/", |m| m.host = format!("*.h{n}.example").parse().ok());
+    let values: Rules<'_> = &|n| with("/p", |m| m.cookie = asks(&format!("c{n}"), None, true));
+    let protects: Rules<'_> =
+        &|n| with(&format!("/p{n}"), |m| m.protect = vec![cookie("c", Some(&format!("v{n}")))]);
+    for (what, most, rules) in [
+        ("rules", abi::RULES_MAX - 1, spread),
+        ("rules", abi::RULES_MAX - 1, hosts),
+        ("different cookies", abi::COOKIE_TESTS_MAX, values),
+        ("different cookies", abi::COOKIE_TESTS_MAX, protects),
+    ] {
+        let plan = |n: usize| plan_of((0..n).map(rules).collect());
+        plan(most).policies().unwrap();
+        in_force(&plan(most));
+        let refused = plan(most + 1).policies().unwrap_err().to_string();
+        let wanted = format!("there are {} {what} in all services; at most {most}", most + 1);
+        assert!(refused.contains(&wanted), "{refused}");
+    }
+    let body = |n: usize| {
+        let mut requests = requests(&["a"], vec![rule("/", Some("a"))]);
+        requests.body = "x".repeat(n);
+        plan(vec![service("shop", requests)])
+    };
+    let longest = |n: usize| -> AnswerText {
+        in_force(&body(n)).entry("tg_answer_texts", 1, (abi::ANSWERS_MAX, 7))
+    };
+    let room = abi::ANSWER_BYTES_MAX - usize::from(longest(100).head);
+    body(room).policies().unwrap();
+    assert_eq!(usize::from(longest(room).bytes), abi::ANSWER_BYTES_MAX);
+    let refused = body(room + 1).policies().unwrap_err().to_string();
+    assert!(refused.contains(&format!("so the body at most {room}")), "{refused}");
+    let many = |n: usize| {
+        let mut all = requests(&["a"], vec![rule("/", Some("a"))]);
+        let bucket = |n: usize| BucketConfig::new(&format!("b{n}"), ControlledResource::Cpu);
+        all.buckets.extend((1..n).map(bucket));
+        plan(vec![service("shop", all)])
+    };
+    many(abi::BUCKETS_MAX).policies().unwrap();
+    let refused = many(abi::BUCKETS_MAX + 1).policies().unwrap_err().to_string();
+    assert!(refused.contains("there are 129 buckets in all services; at most 128"), "{refused}");
+}
+
+#[test]
+fn texts_and_cookies_are_counted_once_however_often_they_are_named() {
+    let texts = |n: usize, different: usize| {
+        let service_of = |n: usize| {
+            let mut requests = requests(&["a"], vec![rule("/", Some("a"))]);
+            requests.body = format!("busy {}", n % different);
+            service(&format!("s{n}"), requests)
+        };
+        plan((0..n).map(service_of).collect())
+    };
+    texts(20, 16).policies().unwrap();
+    in_force(&texts(16, 16));
+    let refused = texts(17, 17).policies().unwrap_err().to_string();
+    assert!(refused.contains("there are 17 different texts of a 503"), "{refused}");
+    let cookies = |n: usize, different: usize| {
+        let asking = |n: usize| {
+            let name = format!("c{}", n % different);
+            with(&format!("/{n}/"), |m| m.cookie = asks(&name, None, false))
+        };
+        plan_of((0..n).map(asking).collect())
+    };
+    cookies(64, 32).policies().unwrap();
+    in_force(&cookies(64, 32));
+    let refused = cookies(33, 33).policies().unwrap_err().to_string();
+    assert!(refused.contains("there are 33 different cookies"), "{refused}");
+}
+
+/// The annotated configuration and the one with everything, from the file to the tables.
+#[test]
+fn what_the_configuration_takes_is_compiled() {
+    let everything = include_str!("../../../crates/config/tests/config/good/requests.yaml");
+    in_force(&Plan { config: config(everything), ..Plan::default() });
+    let alone = plan_of(vec![unevaluable_rule(Some("a"))]);
+    assert_eq!(in_force(&alone).find(&get("/")), None);
 }

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tidegate_bpf::{
-    AttachMode, Interface, Listen, ListenAddress, Plan, Service, ServiceParams, Settings,
-};
-use tidegate_policy::{Action, BucketSpec, Params};
+use tidegate_bpf::testing::plans;
+use tidegate_bpf::{Interface, Plan, ServiceParams, Settings};
+use tidegate_config::{Attach, InterfaceConfig, ServiceConfig};
+use tidegate_policy::{Action, BucketSpec, Params, Policy};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -198,12 +198,30 @@ impl Net {
     }
 
     pub(crate) fn interface(&self, attach: AttachMode) -> Interface {
-        Interface {
-            name: "s0".into(),
-            namespace: Some(self.server.clone()),
-            attach,
-            trust_dscp: false,
-        }
+        attach.interface("s0", Some(self.server.clone()))
+    }
+}
+
+/// Which ingress hook an interface gets: what can be configured, and clsact by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttachMode {
+    Auto,
+    Xdp,
+    XdpGeneric,
+    Tcx,
+    Clsact,
+}
+
+impl AttachMode {
+    pub(crate) fn interface(self, name: &str, namespace: Option<PathBuf>) -> Interface {
+        let attach = match self {
+            Self::Auto => Attach::Auto,
+            Self::Xdp => Attach::Xdp,
+            Self::XdpGeneric => Attach::XdpGeneric,
+            Self::Tcx | Self::Clsact => Attach::Tcx,
+        };
+        let config = InterfaceConfig { name: name.into(), attach, trust_dscp: false };
+        Interface { config, namespace, clsact: self == Self::Clsact }
     }
 }
 
@@ -243,15 +261,18 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn plan(interfaces: Vec<Interface>, action: Action) -> Plan {
-    Plan {
-        services: vec![Service {
-            action,
-            ..Service::new("shop", vec![Listen::tcp(ListenAddress::Any, 80)])
-        }],
-        interfaces,
-        settings: Settings { sample_admitted: 1, sample_refused: 1, ..Settings::default() },
-        ..Plan::default()
-    }
+    let policy = plans::policy(Policy::TokenBucket, action);
+    let mut plan = plans::plan(vec![ServiceConfig { policy, ..plans::service("shop", &["*:80"]) }]);
+    let first = interfaces.first();
+    plan.settings = Settings {
+        sample_admitted: 1,
+        sample_refused: 1,
+        namespace: first.and_then(|interface| interface.namespace.clone()),
+        clsact: first.is_some_and(|interface| interface.clsact),
+        ..Settings::default()
+    };
+    plan.config.interfaces = interfaces.into_iter().map(|interface| interface.config).collect();
+    plan
 }
 
 /// One token now, the next in a thousand seconds.

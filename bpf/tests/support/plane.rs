@@ -7,11 +7,13 @@ use super::native::params;
 use super::packet::{ACK, RST, eth};
 use super::reference::{Action, Counted, Judged};
 use super::setup::{Heartbeat, Listen, SECOND, SECONDS_PER_TOKEN, Service, Setup};
+use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{LOOPBACK, Objects, Options, Outcome, Run, TestHook, TestPlane};
-use tidegate_bpf::{
-    Class, Count, Interface, ListenAddress, NeverShed, Plan, Protocol, Service as Planned,
-    ServiceParams, Settings,
+use tidegate_bpf::{Count, Plan, ServiceParams, Settings};
+use tidegate_config::{
+    Answers, ClassConfig, Config, InterfaceConfig, NeverShed, ServiceConfig, Tables,
 };
+use tidegate_model::{Mode, Protocol};
 use tidegate_policy::{Event, Reason, VerdictKind};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -318,54 +320,47 @@ fn action(run: Run, frame: &[u8]) -> Action {
 }
 
 fn plan(setup: &Setup, turn: u32) -> Plan {
-    Plan {
+    let config = Config {
         services: setup.services.iter().map(|service| planned(service, turn)).collect(),
         never_shed: NeverShed {
             sources: setup.never_sources.iter().map(net).collect(),
             ports: setup.never_ports.clone(),
         },
-        interfaces: vec![Interface { trust_dscp: setup.trust_dscp, ..Interface::default() }],
-        settings: Settings {
-            rst_per_second: setup.answers,
-            rst_per_second_proved: setup.proved,
-            sample_admitted: 1,
-            sample_refused: 1,
-            flows: 1024,
-            pending: 1024,
-            sources: 1024,
-            ..Settings::default()
-        },
-    }
+        interfaces: vec![InterfaceConfig {
+            trust_dscp: setup.trust_dscp,
+            ..InterfaceConfig::default()
+        }],
+        answers: Answers { rst_per_second: setup.answers, rst_per_second_proved: setup.proved },
+        tables: Tables { connections: 1024, handshakes: 1024, sources: 1024, ..Tables::default() },
+        ..Config::default()
+    };
+    let settings = Settings { sample_admitted: 1, sample_refused: 1, ..Settings::default() };
+    Plan { config, settings }
 }
 
 fn net(prefix: &super::setup::Prefix) -> ipnet::IpNet {
     ipnet::IpNet::new(prefix.addr, prefix.bits).unwrap()
 }
 
-fn planned(service: &Service, turn: u32) -> Planned {
-    let class = |class: &super::setup::Class| Class {
+fn planned(service: &Service, turn: u32) -> ServiceConfig {
+    let class = |class: &super::setup::Class| ClassConfig {
         name: class.name.into(),
         sources: class.sources.iter().map(net).collect(),
         dscp: class.dscp,
         priority: class.priority,
+        weight: 1,
     };
-    Planned {
-        name: format!("{}-{turn}", service.name),
-        listen: service.listen.iter().map(listen).collect(),
-        shadow: service.shadow,
-        policy: service.policy,
-        action: service.action,
+    let mode = if service.shadow { Mode::Shadow } else { Mode::Enforce };
+    let listen = service.listen.iter().map(listen).collect();
+    ServiceConfig {
+        policy: plans::policy(service.policy, service.action),
         classes: service.classes.iter().map(class).collect(),
-        requests: None,
+        ..ServiceConfig::new(&format!("{}-{turn}", service.name), mode, listen)
     }
 }
 
-fn listen(at: &Listen) -> tidegate_bpf::Listen {
-    tidegate_bpf::Listen {
-        address: at.addr.map_or(ListenAddress::Any, ListenAddress::Ip),
-        port: at.port,
-        protocol: Protocol::Tcp,
-    }
+fn listen(at: &Listen) -> tidegate_model::Listen {
+    tidegate_model::Listen { address: at.addr, port: at.port, protocol: Protocol::Tcp }
 }
 
 /// What a frame is refused for, if it was.

@@ -10,7 +10,7 @@ use std::io::Write;
 use tidegate_api::exit::Exit;
 use tidegate_config::{
     BucketConfig, Config, RequestHead, RequestsConfig, RuleAnswer, RuleConfig, Selection,
-    ServiceConfig, load,
+    ServiceConfig, Unevaluable, Unjudged, load,
 };
 use tidegate_model::Mode;
 use tidegate_units::Nanos;
@@ -23,6 +23,8 @@ struct Answer {
     mode: String,
     /// Index of the rule that it meets.
     rule: Option<usize>,
+    /// Why no rule of its own evaluates it, as it is counted; `None`: one does, or none matches.
+    reason: Option<&'static str>,
     /// Its bucket; `None` where nothing limits it.
     bucket: Option<String>,
     /// How it is answered when the bucket refuses it.
@@ -59,15 +61,15 @@ enum Asked {
     Request(RequestHead),
     /// A server name.
     Tls(String),
-    /// What the dataplane would not judge, and why.
-    Nothing(String),
+    /// What no rule of its own evaluates, and why.
+    Unevaluable(Unevaluable),
 }
 
 fn asked(args: &RulesTestArgs) -> anyhow::Result<Asked> {
     match (&args.request, &args.tls) {
         (Some(line), None) => {
             let parsed = RequestHead::parse(line, &args.header);
-            Ok(parsed.map_or_else(Asked::Nothing, Asked::Request))
+            Ok(parsed.map_or_else(Asked::Unevaluable, Asked::Request))
         }
         (None, Some(name)) => Ok(Asked::Tls(name.to_ascii_lowercase())),
         _ => Err(UsageError(
@@ -104,6 +106,7 @@ fn answer(
         service: service.name.clone(),
         mode: mode.name().into(),
         rule: None,
+        reason: None,
         bucket: None,
         answer: None,
         rank: None,
@@ -118,13 +121,20 @@ fn answer(
             answer.words.push(format!("{} ({}): TLS to {name}", service.name, mode.name()));
             rules.select_tls(name)
         }
-        Asked::Nothing(why) => {
-            let words = format!("{}: not judged, so it passes: {why}", service.name);
-            answer.words.push(words);
-            return answer;
+        Asked::Unevaluable(Unevaluable { reason, why }) => {
+            answer.words.push(format!("{} ({}): {why}", service.name, mode.name()));
+            let rule = rules.unevaluable_rule();
+            Selection { rule, unjudged: Some(*reason), ..Selection::default() }
         }
     };
     compared(rules, &selection, &mut answer.words);
+    if let Some(reason) = selection.unjudged {
+        let reason = reason.name();
+        answer.reason = Some(reason);
+        answer.words.push(format!(
+            "no rule of its own evaluates it ({reason}), so it meets the one with unevaluable: true"
+        ));
+    }
     match selection.rule.and_then(|index| Some((index, rules.rules.get(index)?))) {
         None => answer.words.push("it passes: no rule matches".into()),
         Some((index, rule)) => {
@@ -183,7 +193,9 @@ fn meets(
     answer.answer = Some(rule.answer_or_default().name().into());
     answer.words.push(format!("it takes from the bucket {}", described(bucket)));
     answer.words.push(format!("rank {rank}: {why}"));
-    answer.words.push(refused(rules, rule, mode));
+    // Of TLS and HTTP/2, a 503 would be no response.
+    let plain = !matches!(selection.unjudged, Some(Unjudged::Http2 | Unjudged::Tls));
+    answer.words.push(refused(rules, (rule, plain), mode));
 }
 
 fn described(bucket: &BucketConfig) -> String {
@@ -203,12 +215,11 @@ fn busy(rules: &RequestsConfig) -> String {
     format!("a 503 of {} bytes with Retry-After {from} to {to} s", text.len())
 }
 
-fn refused(rules: &RequestsConfig, rule: &RuleConfig, mode: Mode) -> String {
+fn refused(rules: &RequestsConfig, (rule, plain): (&RuleConfig, bool), mode: Mode) -> String {
     let how = match rule.answer_or_default() {
-        RuleAnswer::Busy => busy(rules),
-        RuleAnswer::Auto if rule.sends_503() => busy(rules),
+        RuleAnswer::Busy | RuleAnswer::Auto if plain && rule.sends_503() => busy(rules),
         RuleAnswer::Auto => "a reset for a source that looks like one client, else nothing".into(),
-        RuleAnswer::Reset => "a reset of the connection".into(),
+        RuleAnswer::Reset | RuleAnswer::Busy => "a reset of the connection".into(),
         RuleAnswer::Drop => "nothing: it is dropped".into(),
     };
     match mode {

@@ -449,9 +449,11 @@ fn rules_test_says_which_rule_a_request_meets_and_why() {
         &["GET /x HTTP/1.1", "--service", "blog"],
         &["PRI * HTTP/2.0", "--service", "shop"],
         &["GET /x", "--service", "shop"],
+        &["GET /a;b HTTP/1.1", "--service", "shop"],
         &["GET /x HTTP/1.1", "-H", "Host: a", "-H", "Host: a", "--service", "shop"],
         &["--tls", "API.shop.example"],
         &["--tls", "www.shop.example", "--service", "shop"],
+        &["--tls", "www shop", "--service", "shop"],
     ] {
         let args = [&["rules", "test", "--config", &file][..], asked].concat();
         let (exit, out, err) = world.tidegate(&args);

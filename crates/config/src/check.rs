@@ -48,12 +48,9 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     for service in &config.services {
         check.service(service);
     }
-    check.request_tables();
+    check.tables();
     check.listeners();
-    check.table_sizes();
-    check.listen_table();
     check.never_shed();
-    check.prefix_table();
     check.daemon();
     check.errors.extend(cluster::check(config, places));
     check.errors

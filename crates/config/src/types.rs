@@ -49,7 +49,8 @@ pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from
 pub const RESERVE_MAX: f64 = 0.9;
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+// Its default is empty, which no file may be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The interfaces on which packets are judged.
@@ -78,7 +79,7 @@ pub struct Config {
 }
 
 /// One interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceConfig {
     /// Name of the interface, as `ip link` shows it.
@@ -175,6 +176,30 @@ impl Named for ServiceConfig {
 }
 
 impl ServiceConfig {
+    /// A service that says no more than it must.
+    #[must_use]
+    pub fn new(name: &str, mode: Mode, listen: Vec<Listen>) -> Self {
+        Self {
+            name: name.to_owned(),
+            mode,
+            listen,
+            objective: Self::objective_default(),
+            policy: PolicyConfig::default(),
+            control: ControlConfig::default(),
+            process: ProcessConfig::default(),
+            classes: Vec::new(),
+            reserve: Self::reserve_default(),
+            requests: None,
+            backends: Vec::new(),
+        }
+    }
+
+    /// Whether its requests are evaluated.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        self.requests.as_ref().is_some_and(|requests| !requests.rules.is_empty())
+    }
+
     const fn objective_default() -> Nanos {
         Nanos::SECOND
     }

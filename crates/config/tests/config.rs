@@ -197,6 +197,52 @@ fn the_reserve_is_divided_by_weight_and_never_takes_the_whole_bucket() {
     assert_eq!(good("minimal").services[0].reserve_tokens(1000), [0; 8]);
 }
 
+/// What is there unless it is written.
+#[test]
+fn what_no_rule_can_evaluate_has_a_bucket_of_its_own() {
+    let rules = "{buckets: {a: {resource: cpu}}, rules: [{path: /, bucket: a}]}";
+    let requests = shop(&format!("requests: {rules}")).unwrap().requests.unwrap();
+    let names: Vec<&str> = requests.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
+    assert_eq!(names, ["a", "unevaluable"]);
+    let last = requests.rules.last().unwrap();
+    assert!(last.unevaluable && last.sends_503());
+    assert_eq!(last.bucket.as_deref(), Some("unevaluable"));
+}
+
+/// A configuration that was put together in a program is bounded as one of a file.
+#[test]
+fn what_has_no_room_in_the_tables_is_refused_wherever_it_comes_from() {
+    let fine = good("requests");
+    fine.fits().unwrap();
+    let refused = |change: &dyn Fn(&mut Config)| {
+        let mut config = fine.clone();
+        change(&mut config);
+        config.fits().unwrap_err().to_string()
+    };
+    let service = |config: &Config, n: usize| ServiceConfig {
+        name: format!("s{n}"),
+        requests: None,
+        ..config.services[0].clone()
+    };
+    let said = refused(&|config| config.services = (0..33).map(|n| service(config, n)).collect());
+    assert!(said.contains("services: found 33 services; allowed: at most 32"), "{said}");
+    let said = refused(&|config| config.tables.sources = 512);
+    assert!(said.contains("tables.sources: found 512; allowed: 1024 to 4194304"), "{said}");
+    let said = refused(&|config| config.tables.sources = 1500);
+    assert!(said.contains("a power of two, such as 1024 or 2048"), "{said}");
+    let said = refused(&|config| {
+        let requests = config.services.iter_mut().find_map(|s| s.requests.as_mut()).unwrap();
+        let rule = requests.rules[0].clone();
+        requests.rules.extend(vec![rule; 1024]);
+    });
+    assert!(said.contains("rules in all services; at most 1023"), "{said}");
+    let said = refused(&|config| {
+        let requests = config.services.iter_mut().find_map(|s| s.requests.as_mut()).unwrap();
+        requests.body = "x".repeat(600);
+    });
+    assert!(said.contains("requests.body: found 600 bytes"), "{said}");
+}
+
 #[test]
 fn files_that_are_no_text_or_too_long_are_refused() {
     let say = |bytes: &[u8]| parse_bytes(bytes, &registry()).unwrap_err().to_string();
@@ -425,6 +471,7 @@ fn any_request() -> impl Strategy<Value = RequestHead> {
         path: target.into(),
         host: host.map(Into::into),
         cookies: cookies.into_iter().map(|(n, v)| (n.into(), Some(v.into()))).collect(),
+        ..RequestHead::default()
     })
 }
 

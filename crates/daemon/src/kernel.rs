@@ -10,20 +10,12 @@ use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts};
 use crate::privileges;
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, InFlight, MinRate, Params,
-    Policy,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, BucketSpec, InFlight, MinRate, Params, Policy,
 };
-use tidegate_bpf::{
-    AttachMode, Attached, Class, Dataplane, Hook, Interface, Listen, ListenAddress, NeverShed,
-    Plan, Service, ServiceParams, Settings,
-};
-use tidegate_config::{
-    AbacusConfig, Attach, CLASS_DEFAULT, Config, PolicyConfig, Refusal, ServiceConfig,
-};
-use tidegate_model::Mode;
+use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
+use tidegate_config::{AbacusConfig, CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig};
 use tidegate_model::limits::{Limits, Pending, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::sources::SourceUse;
@@ -73,7 +65,7 @@ impl Kernel {
     /// # Errors
     /// What the dataplane refuses, in its words.
     pub fn start(config: &Config) -> Result<Self, PlaneError> {
-        let plan = plan(config)?;
+        let plan = plan(config);
         let dataplane = Dataplane::begin(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
@@ -90,8 +82,7 @@ impl Kernel {
     /// Whether following this configuration changes hooks.
     #[must_use]
     pub fn needs_attach(&self, config: &Config) -> bool {
-        // What is no plan is refused with its reason when it is applied.
-        plan(config).is_ok_and(|plan| self.dataplane.needs_attach(&plan))
+        self.dataplane.needs_attach(&plan(config))
     }
 }
 
@@ -216,7 +207,7 @@ impl Lifecycle for Kernel {
     }
 
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
-        let plan = plan(config)?;
+        let plan = plan(config);
         self.dataplane.apply(&plan).map_err(failed)?;
         self.sees_answers = sees_answers(&self.dataplane);
         Ok(())
@@ -272,101 +263,29 @@ fn class_name(service: &ServiceConfig, class: usize) -> &str {
 }
 
 /// The plan of a configuration.
-///
-/// # Errors
-/// When it names a policy that does not exist (its own check refuses that before).
-pub fn plan(config: &Config) -> Result<Plan, PlaneError> {
-    Ok(Plan {
-        services: config.services.iter().map(service).collect::<Result<_, _>>()?,
-        never_shed: NeverShed {
-            sources: config.never_shed.sources.clone(),
-            ports: config.never_shed.ports.clone(),
-        },
-        interfaces: config.interfaces.iter().map(interface).collect(),
+fn plan(config: &Config) -> Plan {
+    Plan {
+        config: config.clone(),
         settings: Settings {
-            rst_per_second: config.answers.rst_per_second,
-            rst_per_second_proved: config.answers.rst_per_second_proved,
             pins: Some(config.daemon.pins.clone()),
             sample_admitted: SAMPLES.0,
             sample_refused: SAMPLES.1,
-            flows: config.tables.connections,
-            sources: config.tables.sources,
-            pending: config.tables.handshakes,
-            conns: config.tables.requests,
             ..Settings::default()
         },
-    })
+    }
 }
 
 /// The tables of a configuration by their keys, and about how many bytes each takes; that of
 /// requests is there once a service has rules.
 #[must_use]
 pub fn table_memory(config: &Config) -> Vec<(&'static str, u64)> {
-    plan(config).map_or_else(
-        |_| Vec::new(),
-        |plan| {
-            let rules = plan.has_rules();
-            plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests").collect()
-        },
-    )
-}
-
-fn interface(config: &tidegate_config::InterfaceConfig) -> Interface {
-    Interface {
-        name: config.name.clone(),
-        namespace: None,
-        attach: match config.attach {
-            Attach::Auto => AttachMode::Auto,
-            Attach::Xdp => AttachMode::Xdp,
-            Attach::XdpGeneric => AttachMode::XdpGeneric,
-            Attach::Tcx => AttachMode::Tcx,
-        },
-        trust_dscp: config.trust_dscp,
-    }
-}
-
-fn service(config: &ServiceConfig) -> Result<Service, PlaneError> {
-    Ok(Service {
-        name: config.name.clone(),
-        listen: config.listen.iter().map(listen).collect(),
-        shadow: config.mode == Mode::Shadow,
-        policy: policy(&config.policy)?,
-        action: action(&config.policy),
-        classes: config
-            .classes
-            .iter()
-            .map(|class| Class {
-                name: class.name.clone(),
-                sources: class.sources.clone(),
-                dscp: class.dscp,
-                priority: class.priority,
-            })
-            .collect(),
-        requests: config.requests.as_ref().map(requests::plan).transpose()?,
-    })
-}
-
-fn listen(listen: &tidegate_model::Listen) -> Listen {
-    let address = match listen.address {
-        None => ListenAddress::Any,
-        Some(IpAddr::V4(ip)) if ip.is_unspecified() => ListenAddress::AnyV4,
-        Some(IpAddr::V6(ip)) if ip.is_unspecified() => ListenAddress::AnyV6,
-        Some(ip) => ListenAddress::Ip(ip),
-    };
-    Listen::tcp(address, listen.port)
+    let plan = plan(config);
+    let rules = plan.has_rules();
+    plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests").collect()
 }
 
 fn policy(config: &PolicyConfig) -> Result<Policy, PlaneError> {
-    Policy::from_name(&config.name)
-        .ok_or_else(|| PlaneError(format!("no policy is called {:?}", config.name)))
-}
-
-fn action(config: &PolicyConfig) -> Action {
-    match config.action.unwrap_or_default() {
-        Refusal::Drop => Action::Drop,
-        Refusal::Reject => Action::Reject,
-        Refusal::Auto => Action::Auto,
-    }
+    tidegate_bpf::policy_of(config).map_err(failed)
 }
 
 /// What is written for each service, and the services whose policy refused theirs: those get none,
@@ -409,7 +328,8 @@ fn in_flight(limits: &ServiceLimits) -> Option<InFlight> {
 pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
     let policy = policy(&config.policy)?;
     let Some(rate) = limits.rate else { return Ok(Params::no_limit(policy)) };
-    let mut bucket = BucketSpec::new(rate, limits.burst.max(1), action(&config.policy));
+    let mut bucket =
+        BucketSpec::new(rate, limits.burst.max(1), tidegate_bpf::action_of(&config.policy));
     bucket.reserve = limits.reserve;
     let params = match policy {
         Policy::TokenBucket => Params::token_bucket(&bucket),
@@ -443,6 +363,7 @@ fn abacus_learned(config: &PolicyConfig, bucket: BucketSpec) -> AbacusLearnedSpe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_bpf::policy::Action;
     use tidegate_config::Registry;
     use tidegate_units::Rate;
 

@@ -16,8 +16,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tidegate_bpf::Interface;
 use tidegate_bpf::testing::{Foreign, ForeignVerdict};
-use tidegate_bpf::{AttachMode, Interface};
 use tidegate_sense::in_namespace;
 
 const SERVER: &str = "10.79.0.1:8000";
@@ -70,12 +70,7 @@ fn a_hook_that_sees_nothing_of_a_busy_service_is_warned_of_and_not_ready() {
     serve(&world);
     world.run(&[]);
     let mut held = vec![client.connect()];
-    let interface = Interface {
-        name: "v0".into(),
-        namespace: Some(world.namespace()),
-        attach: AttachMode::Tcx,
-        trust_dscp: false,
-    };
+    let interface = Interface::named("v0", Some(world.namespace()));
     let foreign = Foreign { verdict: ForeignVerdict::Pass, egress: false, first: true };
     let stranger = foreign.attach(&interface).unwrap();
     let page = wait_for("not ready", || {

@@ -316,7 +316,11 @@ impl Check<'_> {
                 format!("found {from}, which is after to: {to}"),
             );
         }
-        let (longest, _) = requests.busy_text(to);
+        self.answer_length(path, requests);
+    }
+
+    pub(super) fn answer_length(&mut self, path: &str, requests: &RequestsConfig) {
+        let (longest, _) = requests.busy_text(requests.retry_after.to);
         if longest.len() > ANSWER_BYTES_MAX {
             let room = (ANSWER_BYTES_MAX + requests.body.len()).saturating_sub(longest.len());
             self.fault(
@@ -362,8 +366,7 @@ impl Tables {
             self.cookies.extend(rule.cookie.iter().map(CookieMatch::cookie));
             self.cookies.extend(rule.protect.iter().cloned());
         }
-        let busy = |rule: &RuleConfig| rule.bucket.is_some() && rule.sends_503();
-        if requests.rules.iter().any(busy) {
+        if requests.sends_503() {
             let RetryAfter { from, to } = requests.retry_after;
             self.texts.insert((requests.body.clone(), requests.content_type.clone(), from, to));
         }

@@ -3,13 +3,68 @@
 
 use super::Check;
 use super::step;
-use tidegate_model::{LISTENS_MAX, PREFIXES_MAX};
+use crate::Registry;
+use crate::error::ConfigErrors;
+use crate::shape::Places;
+use crate::types::{Config, TABLE_RANGE};
+use tidegate_model::{CLASSES_MAX, LISTENS_MAX, PREFIXES_MAX, SERVICES_MAX};
+
+impl Config {
+    /// Whether the dataplane's tables have room for all of it: what a file could not say either.
+    /// Everything that [`crate::parse`] gives fits; this is for what was put together otherwise.
+    ///
+    /// # Errors
+    /// What has no room, in the words of the check of a file.
+    pub fn fits(&self) -> Result<(), ConfigErrors> {
+        let (places, registry) = (Places::default(), Registry::default());
+        let mut check =
+            Check { config: self, places: &places, registry: &registry, errors: Vec::new() };
+        check.lists();
+        check.tables();
+        if check.errors.is_empty() { Ok(()) } else { Err(ConfigErrors::new(check.errors)) }
+    }
+}
 
 impl Check<'_> {
+    /// Lists whose length the schema bounds, and texts of a 503.
+    fn lists(&mut self) {
+        let config = self.config;
+        let mut list = |path: &str, found: usize, most: usize, what: &str| {
+            if found > most {
+                self.fault(path, format!("found {found} {what}; allowed: at most {most}"));
+            }
+        };
+        list("services", config.services.len(), SERVICES_MAX, "services");
+        for service in &config.services {
+            let path = format!("services.{}.classes", step(&service.name));
+            list(&path, service.classes.len(), CLASSES_MAX - 1, "classes");
+        }
+        for service in &config.services {
+            if let Some(requests) = &service.requests {
+                let path = format!("services.{}.requests", step(&service.name));
+                self.answer_length(&path, requests);
+            }
+        }
+    }
+
+    /// The tables that all services share.
+    pub(super) fn tables(&mut self) {
+        self.request_tables();
+        self.table_sizes();
+        self.listen_table();
+        self.prefix_table();
+    }
+
     /// The dataplane finds a place by the bits of a hash.
-    pub(super) fn table_sizes(&mut self) {
+    fn table_sizes(&mut self) {
         for (key, size) in self.config.tables.sizes() {
-            if !size.is_power_of_two() {
+            let (min, max) = TABLE_RANGE;
+            if size < min || size > max {
+                self.fault(
+                    &format!("tables.{key}"),
+                    format!("found {size}; allowed: {min} to {max}"),
+                );
+            } else if !size.is_power_of_two() {
                 let near = (size.next_power_of_two() / 2, size.next_power_of_two());
                 self.fault(
                     &format!("tables.{key}"),
@@ -23,7 +78,7 @@ impl Check<'_> {
     }
 
     /// `*` is two listen addresses, one of each family.
-    pub(super) fn listen_table(&mut self) {
+    fn listen_table(&mut self) {
         let lists = self.config.services.iter().map(|service| {
             let entries = service.listen.iter().flat_map(|listen| listen.entries()).count();
             (format!("services.{}.listen", step(&service.name)), entries)
@@ -31,7 +86,7 @@ impl Check<'_> {
         self.table(lists, LISTENS_MAX, "listen addresses in all services together (* is two)");
     }
 
-    pub(super) fn prefix_table(&mut self) {
+    fn prefix_table(&mut self) {
         let config = self.config;
         let of_classes = config.services.iter().flat_map(|service| {
             let path = move |i| format!("services.{}.classes[{i}].sources", step(&service.name));

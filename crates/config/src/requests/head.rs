@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A request as a client would send it, recognised as strictly as the dataplane does (bpf/http/http.h
-//! and http_fields.h): what servers could read in different ways is not judged.
+//! and http_fields.h): what servers could read in different ways has no rule of its own.
+//! bpf/tests/rules_shown.rs holds this, and the choice of the rule, against the C.
 
 use super::{Cookie, Method, path};
 
@@ -17,10 +18,72 @@ pub struct RequestHead {
     pub host: Option<String>,
     /// Cookies in their order; without a value where there is no `=`.
     pub cookies: Vec<(String, Option<String>)>,
+    /// There is more than is looked at: of the cookies, or of the head.
+    pub more: bool,
+    /// The head is longer than what is looked at, so that a host which was not seen is unknown.
+    pub cut: bool,
 }
 
-/// Most headers of one request that are looked at.
-const HEADERS_MAX: usize = 128;
+/// Why no rule of its own evaluates a request, as it is counted (policy/reasons.def).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unjudged {
+    /// No HTTP/1 that every server reads in the same way.
+    NotHttp,
+    /// The preface of HTTP/2.
+    Http2,
+    /// It depends on what is not looked at.
+    Split,
+    /// Servers differ in which path it is.
+    AmbiguousPath,
+    /// TLS without a name, or with one that is none, where rules ask for names.
+    Tls,
+}
+
+impl Unjudged {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::NotHttp, Self::Http2, Self::Split, Self::AmbiguousPath, Self::Tls];
+
+    /// Its name in counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotHttp => "not-http",
+            Self::Http2 => "http2",
+            Self::Split => "split",
+            Self::AmbiguousPath => "ambiguous-path",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// A request that no rule of its own evaluates: it meets the rule with `unevaluable: true`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Unevaluable {
+    /// What it is counted as.
+    pub reason: Unjudged,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Unevaluable {
+    fn new(reason: Unjudged, why: impl Into<String>) -> Self {
+        Self { reason, why: why.into() }
+    }
+}
+
+/// What the grammar does not have.
+impl From<String> for Unevaluable {
+    fn from(why: String) -> Self {
+        Self::new(Unjudged::NotHttp, why)
+    }
+}
+
+/// Bytes of a request that are looked at (bpf/http/head.h: TG_HEAD_MAX).
+const HEAD_MAX: usize = 4096;
+/// Cookies of a request that are looked at (bpf/http/head.h: TG_COOKIES_MAX).
+const COOKIES_MAX: usize = 128;
 /// A body is shorter (bpf/http/head.h: TG_BODY_MAX).
 const BODY_MAX: u64 = 1_000_000_000_000_000_000;
 
@@ -36,43 +99,42 @@ impl RequestHead {
     /// From a request line and headers, as a client would send them.
     ///
     /// # Errors
-    /// Says why the dataplane would not judge it.
-    pub fn parse(line: &str, headers: &[String]) -> Result<Self, String> {
-        let mut words = line.trim_end_matches(['\r', '\n']).split(' ');
-        let (Some(method), Some(target), version, None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err(format!("{line:?} is no request line such as \"GET /path HTTP/1.1\""));
-        };
-        let old = match version {
-            Some("HTTP/1.1") => false,
-            Some("HTTP/1.0") => true,
-            Some(other) => {
-                return Err(format!("{other:?}: only HTTP/1.0 and HTTP/1.1 are recognised"));
-            }
-            None => return Err(format!("{line:?} has no version, such as HTTP/1.1")),
-        };
-        if !is_token(method) {
-            return Err(format!("{method:?} is no method"));
-        }
-        if target.is_empty() || target.bytes().any(|b| b.is_ascii_control()) {
-            return Err(format!("{target:?} is no target"));
-        }
+    /// Says why the dataplane would evaluate it by no rule of its own.
+    pub fn parse(line: &str, headers: &[String]) -> Result<Self, Unevaluable> {
+        let line = line.trim_end_matches(['\r', '\n']);
+        let (target, old) = read_line(line)?;
         let (authority, target) = split_target(target);
-        let path = path_of(&target)?;
-        let method = method.to_owned();
-        let mut head = Self { method, target, path, host: None, cookies: Vec::new() };
+        let path = path_of(&target);
+        let method = line.split(' ').next().unwrap_or_default().to_owned();
+        let path_or_none = path.clone().unwrap_or_default();
+        let mut head = Self { method, target, path: path_or_none, ..Self::default() };
         let mut seen = Seen::default();
-        for header in headers.iter().take(HEADERS_MAX) {
+        let mut read = line.len() + LINE_END.len();
+        for header in headers {
+            read += header.len() + LINE_END.len();
+            if read > HEAD_MAX {
+                break;
+            }
             head.header(header, (authority.is_some(), &mut seen))?;
         }
-        body_fault(&seen, old)?;
+        if read + LINE_END.len() > HEAD_MAX {
+            (head.cut, head.more) = (true, true);
+            head.cookies.clear();
+        } else {
+            body_fault(&seen, old)?;
+        }
         // What the request line says wins over the Host header (RFC 9112, section 3.2.2).
         if let Some(authority) = authority {
             head.host =
                 Some(host(&authority).filter(|name| !name.is_empty()).ok_or_else(|| {
                     format!("{authority:?} in the target is no host, or one with a user name")
                 })?);
+        }
+        if path.is_none() {
+            return Err(Unevaluable::new(
+                Unjudged::AmbiguousPath,
+                format!("{:?}: servers differ in which path this is", path_text(&head.target)),
+            ));
         }
         Ok(head)
     }
@@ -112,7 +174,14 @@ impl RequestHead {
 
     fn cookies(&mut self, value: &str) {
         let pairs = value.split(';').map(|pair| pair.trim_matches(BLANK));
-        for pair in pairs.filter(|pair| !pair.is_empty() && !pair.contains(BLANK)) {
+        for pair in pairs.filter(|pair| !pair.is_empty()) {
+            if self.cookies.len() == COOKIES_MAX {
+                self.more = true;
+                return;
+            }
+            if pair.contains(BLANK) {
+                continue;
+            }
             self.cookies.push(match pair.split_once('=') {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
                 None => (pair.to_owned(), None),
@@ -134,18 +203,45 @@ impl RequestHead {
     }
 }
 
-/// The path of a target in its normal form; empty where it has none (`*`, an authority).
-fn path_of(target: &str) -> Result<String, String> {
-    let path = target.split(['?', '#']).next().unwrap_or_default();
-    if !path.starts_with('/') {
-        return Ok(String::new());
+/// The target of a request line, and whether it is HTTP/1.0.
+fn read_line(line: &str) -> Result<(&str, bool), Unevaluable> {
+    let mut words = line.split(' ');
+    let (Some(method), Some(target), version, None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(format!("{line:?} is no request line such as \"GET /path HTTP/1.1\"").into());
+    };
+    if !is_token(method) {
+        return Err(format!("{method:?} is no method").into());
     }
-    path::normal(path).ok_or_else(|| {
-        format!(
-            "{path:?}: servers differ in which path this is; it takes from the bucket of the rule \
-             with unevaluable: true"
-        )
-    })
+    if target.is_empty() || target.bytes().any(|b| b.is_ascii_control()) {
+        return Err(format!("{target:?} is no target").into());
+    }
+    if line.len() + LINE_END.len() > HEAD_MAX {
+        let why = format!("the request line ends behind {HEAD_MAX} bytes");
+        return Err(Unevaluable::new(Unjudged::Split, why));
+    }
+    match version {
+        Some("HTTP/1.1") => Ok((target, false)),
+        Some("HTTP/1.0") => Ok((target, true)),
+        Some("HTTP/2.0") if method == "PRI" && target.starts_with('*') => {
+            Err(Unevaluable::new(Unjudged::Http2, "what is in HTTP/2 is invisible here"))
+        }
+        Some(other) => Err(format!("{other:?}: only HTTP/1.0 and HTTP/1.1 are recognised").into()),
+        None => Err(format!("{line:?} has no version, such as HTTP/1.1").into()),
+    }
+}
+
+/// A target without what is behind its path.
+fn path_text(target: &str) -> &str {
+    target.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// The path of a target in its normal form; empty where it has none (`*`, an authority). `None`:
+/// servers differ in which it is.
+fn path_of(target: &str) -> Option<String> {
+    let path = path_text(target);
+    if path.starts_with('/') { path::normal(path) } else { Some(String::new()) }
 }
 
 /// The authority of an absolute target, and the path. Of any other form (`*`, an authority) it
@@ -183,6 +279,8 @@ fn host(text: &str) -> Option<String> {
 
 /// What a name of a host has besides letters and digits (RFC 3986, section 3.2.2).
 const HOST_MARKS: &[u8] = b"-._~!$&'()*+,;=%";
+/// What ends a line.
+const LINE_END: &str = "\r\n";
 /// What may stand around a value.
 const BLANK: [char; 2] = [' ', '\t'];
 
@@ -224,7 +322,7 @@ mod tests {
 
     fn parse(line: &str, headers: &[&str]) -> Result<RequestHead, String> {
         let headers: Vec<String> = headers.iter().map(|h| (*h).to_owned()).collect();
-        RequestHead::parse(line, &headers)
+        RequestHead::parse(line, &headers).map_err(|unevaluable| unevaluable.why)
     }
 
     /// docs/requests.md, "What is recognised": what is left alone there is refused here.

@@ -7,7 +7,7 @@ mod select;
 mod text;
 mod words;
 
-pub use head::RequestHead;
+pub use head::{RequestHead, Unevaluable, Unjudged};
 pub use select::{Compared, Selection};
 pub(super) use text::{HOST_MAX, check_content_type, check_cookie_name, check_cookie_value};
 pub use text::{HostPattern, PathPrefix};
@@ -22,7 +22,7 @@ use text::{ContentTypeText, CookieNameText, CookieValueText, HostText, PathText}
 use tidegate_model::Mode;
 use tidegate_units::{Nanos, Rate};
 
-/// Most rules of all services (bpf/abi/request.h: TG_RULES_MAX; 0 is not used there).
+/// Most rules of all services (bpf/abi/request.h: TG_RULES_MAX - 1, since number 0 is not used).
 pub const RULES_MAX: usize = 1023;
 /// Most buckets of all services (TG_RULE_BUCKETS_MAX).
 pub const RULE_BUCKETS_MAX: usize = 128;
@@ -85,6 +85,21 @@ pub struct RequestsConfig {
     pub content_type: String,
 }
 
+/// Without buckets and rules, which no file may have.
+impl Default for RequestsConfig {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            buckets: Vec::new(),
+            rules: Vec::new(),
+            syn_policing: SynPolicing::default(),
+            retry_after: RetryAfter::default(),
+            body: Self::body_default(),
+            content_type: Self::content_type_default(),
+        }
+    }
+}
+
 impl RequestsConfig {
     fn body_default() -> String {
         "The server is busy. Please try again.\n".into()
@@ -109,16 +124,16 @@ impl RequestsConfig {
             return;
         }
         if self.bucket(UNEVALUABLE_BUCKET).is_none() {
-            self.buckets.push(BucketConfig {
-                name: UNEVALUABLE_BUCKET.into(),
-                resource: ControlledResource::Cpu,
-                minimum: BucketConfig::minimum_default(),
-                burst: BUCKET_BURST,
-                control: BucketControl::default(),
-            });
+            self.buckets.push(BucketConfig::new(UNEVALUABLE_BUCKET, ControlledResource::Cpu));
         }
         let bucket = Some(UNEVALUABLE_BUCKET.into());
         self.rules.push(RuleConfig { unevaluable: true, bucket, ..RuleConfig::default() });
+    }
+
+    /// Whether a refused request may get a 503.
+    #[must_use]
+    pub fn sends_503(&self) -> bool {
+        self.rules.iter().any(|rule| rule.bucket.is_some() && rule.sends_503())
     }
 
     /// The place of a bucket.
@@ -173,6 +188,18 @@ pub struct BucketConfig {
 }
 
 impl BucketConfig {
+    /// A bucket that says no more than it must.
+    #[must_use]
+    pub fn new(name: &str, resource: ControlledResource) -> Self {
+        Self {
+            name: name.to_owned(),
+            resource,
+            minimum: Self::minimum_default(),
+            burst: BUCKET_BURST,
+            control: BucketControl::default(),
+        }
+    }
+
     fn minimum_default() -> Rate {
         Rate::per_second(BUCKET_MINIMUM)
     }
@@ -446,17 +473,15 @@ impl RuleConfig {
     /// Whether a refused request may get a 503.
     #[must_use]
     pub fn sends_503(&self) -> bool {
-        let plain = self.tls.is_none();
-        match self.answer_or_default() {
-            RuleAnswer::Busy => true,
-            RuleAnswer::Auto => plain,
-            RuleAnswer::Reset | RuleAnswer::Drop => false,
-        }
+        self.tls.is_none()
+            && matches!(self.answer_or_default(), RuleAnswer::Busy | RuleAnswer::Auto)
     }
 }
 
 /// A cookie by name, and by value where one is given.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
 pub struct Cookie {
     /// Its name; upper and lower case differ.
@@ -469,7 +494,7 @@ pub struct Cookie {
 }
 
 /// A cookie that must be there, or must not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CookieMatch {
     /// Its name; upper and lower case differ.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The normal form of a path (bpf/http/http_path.h): as servers understand it, however it is written.
 
+use super::PATH_MAX;
+
 /// What stands in a segment and means itself (RFC 3986, pchar), but for the semicolon.
 fn means_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
@@ -49,21 +51,30 @@ fn segment(text: &str) -> Option<String> {
 
 /// A path that begins with a slash, without its query. `None`: servers differ in which it is.
 pub(super) fn normal(path: &str) -> Option<String> {
-    let mut segments: Vec<String> = Vec::new();
-    let mut open = false;
-    for text in path.strip_prefix('/')?.split('/') {
+    let mut kept = String::from("/");
+    // Where each segment begins.
+    let mut starts: Vec<usize> = Vec::new();
+    // There was more than is compared: what `..` takes away is unknown then.
+    let mut full = false;
+    let mut texts = path.strip_prefix('/')?.split('/').peekable();
+    while let Some(text) = texts.next() {
         let segment = segment(text)?;
-        open = !matches!(segment.as_str(), "" | "." | "..");
+        full |= kept.len() + segment.len() > PATH_MAX;
         match segment.as_str() {
             "" | "." => {}
-            ".." => {
-                segments.pop()?;
+            ".." if full => return None,
+            ".." => kept.truncate(starts.pop()?),
+            _ => {
+                starts.push(kept.len());
+                kept += &segment;
+                if texts.peek().is_some() {
+                    kept.push('/');
+                    full |= kept.len() > PATH_MAX;
+                }
             }
-            _ => segments.push(segment),
         }
     }
-    let end = if open || segments.is_empty() { "" } else { "/" };
-    Some(format!("/{}{end}", segments.join("/")))
+    Some(kept)
 }
 
 #[cfg(test)]
@@ -96,5 +107,8 @@ mod tests {
         for (path, expected) in cases {
             assert_eq!(normal(path).as_deref(), expected, "{path}");
         }
+        let long = |letters: usize| format!("/{}/../b", "a".repeat(letters));
+        assert_eq!(normal(&long(PATH_MAX - 4)).as_deref(), Some("/b"));
+        assert_eq!(normal(&long(PATH_MAX - 3)), None, "more than is compared");
     }
 }

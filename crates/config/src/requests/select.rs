@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which rule a request meets, and why: the dataplane's choice again, in words, for people who ask
-//! before they trust it.
+//! before they trust it. bpf/tests/rules_shown.rs holds it against the C.
 
-use super::{Cookie, CookieMatch, Method, RequestHead, RequestsConfig, RuleConfig};
+use super::{Cookie, CookieMatch, Method, RequestHead, RequestsConfig, RuleConfig, Unjudged};
+
+/// Longest name in a hello, in bytes (TG_TLS_NAME_MAX).
+const SERVER_NAME_MAX: usize = 255;
 
 /// A rule that was compared, and why it does not match; `None`: it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,9 @@ pub struct Selection {
     pub compared: Vec<Compared>,
     /// The rule that it meets.
     pub rule: Option<usize>,
+    /// No rule of its own evaluates it: the last one that was compared asks for what is not looked
+    /// at. Then `rule` is the one for such requests.
+    pub unjudged: Option<Unjudged>,
     /// The cookie by which it is refused last.
     pub protected_by: Option<Cookie>,
 }
@@ -38,6 +44,12 @@ impl RequestsConfig {
         candidates.sort_by_key(|(_, _, length)| std::cmp::Reverse(*length));
         let mut selection = Selection::default();
         for (index, rule, _) in candidates {
+            if let Some(why) = rule.depends(head) {
+                selection.compared.push(Compared { rule: index, mismatch: Some(why) });
+                selection.unjudged = Some(Unjudged::Split);
+                selection.rule = self.unevaluable_rule();
+                break;
+            }
             let mismatch = rule.mismatch(head);
             let matches = mismatch.is_none();
             selection.compared.push(Compared { rule: index, mismatch });
@@ -50,10 +62,21 @@ impl RequestsConfig {
         selection
     }
 
+    /// The rule of what no rule of its own evaluates.
+    #[must_use]
+    pub fn unevaluable_rule(&self) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.unevaluable)
+    }
+
     /// The rule that a TLS connection to this server name meets: the first that matches.
     #[must_use]
     pub fn select_tls(&self, name: &str) -> Selection {
         let mut selection = Selection::default();
+        if !is_server_name(name) && self.rules.iter().any(|rule| rule.tls.is_some()) {
+            selection.unjudged = Some(Unjudged::Tls);
+            selection.rule = self.unevaluable_rule();
+            return selection;
+        }
         for (index, rule) in self.rules.iter().enumerate() {
             let Some(pattern) = &rule.tls else { continue };
             let matches = pattern.matches(name);
@@ -69,9 +92,32 @@ impl RequestsConfig {
 }
 
 impl RuleConfig {
+    /// Why it cannot be told whether such a request meets it: it asks for what is not looked at.
+    fn depends(&self, head: &RequestHead) -> Option<String> {
+        if self.methods_differ(head) {
+            return None;
+        }
+        match (&self.host, &head.host) {
+            (Some(pattern), None) if head.cut => {
+                return Some(format!(
+                    "it asks for the host {pattern}, which is not in what is seen"
+                ));
+            }
+            (Some(pattern), Some(host)) if !pattern.matches(host) => return None,
+            (Some(_), None) => return None,
+            _ => {}
+        }
+        let asks = self.cookie.is_some() || !self.protect.is_empty();
+        (asks && head.more).then(|| "it asks for cookies, and not all of them are seen".to_owned())
+    }
+
+    fn methods_differ(&self, head: &RequestHead) -> bool {
+        !self.methods.is_empty() && !self.methods.contains(&head.method_kind())
+    }
+
     /// Why a request whose path it begins does not meet it.
     fn mismatch(&self, head: &RequestHead) -> Option<String> {
-        if !self.methods.is_empty() && !self.methods.contains(&head.method_kind()) {
+        if self.methods_differ(head) {
             return Some(format!("the method is {}", head.method));
         }
         if let Some(pattern) = &self.host {
@@ -123,6 +169,12 @@ impl RuleConfig {
             (Some(_), None) => false,
         }
     }
+}
+
+/// What a name in a hello is made of (bpf/http/tls_hello.h).
+fn is_server_name(name: &str) -> bool {
+    let usual = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    (1..=SERVER_NAME_MAX).contains(&name.len()) && name.bytes().all(usual)
 }
 
 /// Whether the second's condition implies the first's.

@@ -143,7 +143,7 @@ impl HostPattern {
     pub fn matches(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         if self.below {
-            host.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest == self.name)
+            host.split_once('.').is_some_and(|(_, rest)| rest == self.name)
         } else {
             host == self.name
         }
@@ -256,3 +256,47 @@ pub(crate) fn check_content_type(text: &str) -> Result<(), String> {
 
 written_as_text!(PathPrefix, "path");
 written_as_text!(HostPattern, "host");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a rule could ask for and no request has: the rule would never match.
+    #[test]
+    fn what_no_request_can_have_is_refused() {
+        let long = format!("/{}", "a".repeat(PATH_MAX));
+        for path in ["", "cart", "/a b", "/a\tb", "/a?b", "/a*", "/%zz", "/a/../b", &long] {
+            assert!(path.parse::<PathPrefix>().is_err(), "{path:?} was taken");
+        }
+        for host in ["", "a.*.shop", "*.", "*..shop", ".shop", "[::g]", "shop:80", "-a.example"] {
+            assert!(host.parse::<HostPattern>().is_err(), "{host:?} was taken");
+        }
+        for name in ["", "a=b", "a b", "gr\u{fc}n", &"a".repeat(COOKIE_NAME_MAX + 1)] {
+            assert!(check_cookie_name(name).is_err(), "{name:?} was taken");
+        }
+        for value in ["b;c", "b,c", "\"b\"", "gr\u{fc}n", &"a".repeat(COOKIE_VALUE_MAX + 1)] {
+            assert!(check_cookie_value(value).is_err(), "{value:?} was taken");
+        }
+        for content_type in ["", "text", "text/plain\r\nX: y", "text/plain\u{e4}"] {
+            assert!(check_content_type(content_type).is_err(), "{content_type:?} was taken");
+        }
+    }
+
+    #[test]
+    fn what_a_request_can_have_is_taken() {
+        long_enough();
+        for host in ["[::1]", "*.Shop.example", "x", "a_b.example"] {
+            let shown = host.parse::<HostPattern>().unwrap().to_string();
+            assert_eq!(shown, host.to_ascii_lowercase());
+        }
+        check_cookie_name("__Host-x").unwrap();
+        check_cookie_value("a=b").unwrap();
+        check_content_type("text/html; charset=utf-8").unwrap();
+    }
+
+    fn long_enough() {
+        format!("/{}", "a".repeat(PATH_MAX - 1)).parse::<PathPrefix>().unwrap();
+        check_cookie_name(&"a".repeat(COOKIE_NAME_MAX)).unwrap();
+        check_cookie_value(&"a".repeat(COOKIE_VALUE_MAX)).unwrap();
+    }
+}

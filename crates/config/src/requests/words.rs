@@ -76,15 +76,7 @@ mod tests {
 
     fn with(from: u64, to: u64) -> [u64; ANSWER_VARIANTS] {
         let retry_after = RetryAfter { from: Nanos::from_secs(from), to: Nanos::from_secs(to) };
-        let config = RequestsConfig {
-            mode: None,
-            buckets: vec![],
-            rules: vec![],
-            syn_policing: crate::SynPolicing::LastResort,
-            retry_after,
-            body: String::new(),
-            content_type: "text/plain".into(),
-        };
+        let config = RequestsConfig { retry_after, ..RequestsConfig::default() };
         config.retry_after_seconds()
     }
 

@@ -1,102 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules: from the configuration to the plan, and from the dataplane's numbers to names.
+//! Header rules: limits of buckets, and from the dataplane's numbers to names.
 
 use super::failed;
 use crate::plane::{PlaneError, RequestCounts};
-use tidegate_bpf::{
-    BucketParams, Busy, CookieTest, Dataplane, HeaderRule, Host, HttpMatch, Methods, Refuse,
-    Requests, Subject,
-};
-use tidegate_config::{
-    Config, Cookie, CookieMatch, HostPattern, Method, RequestsConfig, RuleAnswer, RuleConfig,
-};
-use tidegate_model::Mode;
+use tidegate_bpf::{BucketParams, Dataplane};
+use tidegate_config::{Config, RequestsConfig};
 use tidegate_model::limits::{BucketLimits, Limits};
 use tidegate_model::snapshot::{RuleCounts, RuleServed, UnevaluatedCount};
 use tidegate_units::Nanos;
-
-/// The rules of a service as the dataplane takes them.
-///
-/// # Errors
-/// When a rule is none (the configuration's own check refuses it before).
-pub(super) fn plan(config: &RequestsConfig) -> Result<Requests, PlaneError> {
-    Ok(Requests {
-        // Where it is not in shadow by itself it follows its service, also when that changes.
-        shadow: (config.mode == Some(Mode::Shadow)).then_some(true),
-        buckets: config.buckets.iter().map(|bucket| bucket.name.clone()).collect(),
-        rules: config.rules.iter().map(|r| rule(config, r)).collect::<Result<_, _>>()?,
-        busy: Busy {
-            retry_after: (seconds(config.retry_after.from), seconds(config.retry_after.to)),
-            content_type: config.content_type.clone(),
-            body: config.body.clone(),
-        },
-    })
-}
-
-/// Whole seconds, at least one.
-fn seconds(time: Nanos) -> u32 {
-    u32::try_from(time.0 / Nanos::SECOND.0).unwrap_or(u32::MAX).max(1)
-}
-
-fn rule(config: &RequestsConfig, rule: &RuleConfig) -> Result<HeaderRule, PlaneError> {
-    let subject = match (&rule.path, &rule.tls) {
-        (Some(path), None) => Subject::Http(HttpMatch {
-            path: path.as_str().as_bytes().to_vec(),
-            methods: methods(&rule.methods)?,
-            host: rule.host.as_ref().map(host),
-            cookies_all: cookies(rule, false),
-            cookies_none: cookies(rule, true),
-            protect: rule.protect.iter().map(cookie).collect(),
-        }),
-        (None, Some(name)) => Subject::Tls(host(name)),
-        (None, None) if rule.unevaluable => Subject::Unevaluable,
-        _ => return Err(PlaneError(format!("rule {rule}: it has either a path or a TLS name"))),
-    };
-    let bucket = match &rule.bucket {
-        None => None,
-        Some(name) => Some(
-            config
-                .bucket(name)
-                .ok_or_else(|| PlaneError(format!("rule {rule}: no bucket is called {name:?}")))?,
-        ),
-    };
-    Ok(HeaderRule {
-        subject,
-        bucket,
-        refuse: match rule.answer_or_default() {
-            RuleAnswer::Busy => Refuse::Answer503,
-            RuleAnswer::Reset => Refuse::Reset,
-            RuleAnswer::Drop => Refuse::Drop,
-            RuleAnswer::Auto => Refuse::Auto,
-        },
-        close_persistent: rule.close_persistent,
-    })
-}
-
-/// None given means all.
-fn methods(named: &[Method]) -> Result<Methods, PlaneError> {
-    if named.is_empty() {
-        return Ok(Methods::ANY);
-    }
-    named.iter().try_fold(Methods::NONE, |set, method| {
-        let name = method.name();
-        set.with(name).ok_or_else(|| PlaneError(format!("no method is called {name:?}")))
-    })
-}
-
-fn host(pattern: &HostPattern) -> Host {
-    let name = pattern.name.clone();
-    if pattern.below { Host::Below(name) } else { Host::Exact(name) }
-}
-
-fn cookies(rule: &RuleConfig, absent: bool) -> Vec<CookieTest> {
-    let wanted = rule.cookie.iter().filter(|wanted| wanted.absent == absent);
-    wanted.map(CookieMatch::cookie).map(|wanted| cookie(&wanted)).collect()
-}
-
-fn cookie(wanted: &Cookie) -> CookieTest {
-    CookieTest { name: wanted.name.clone(), value: wanted.value.clone() }
-}
 
 /// The limits of all buckets; one of which nothing was decided has none.
 pub(super) fn params(config: &Config, limits: &Limits) -> Vec<BucketParams> {
@@ -169,7 +80,7 @@ pub(super) fn counts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_config::{ANSWER_BYTES_MAX, Registry, parse};
+    use tidegate_config::{Registry, parse};
     use tidegate_model::limits::ServiceLimits;
     use tidegate_units::Rate;
 
@@ -187,84 +98,6 @@ mod tests {
         - {path: /b, bucket: a, answer: drop}
         - {unevaluable: true, admit: true}
 ";
-
-    #[test]
-    fn a_rule_becomes_what_it_says() {
-        let config = config(&format!("{RULES}      retry_after: {{from: 3s, to: 1m}}\n"));
-        let plan = plan(config.services[0].requests.as_ref().unwrap()).unwrap();
-        assert_eq!(plan.buckets, ["a", "b"]);
-        assert_eq!((plan.shadow, plan.busy.retry_after), (None, (3, 60)));
-        let test = |name: &str, value: Option<&str>| CookieTest {
-            name: name.into(),
-            value: value.map(Into::into),
-        };
-        let first = &plan.rules[0];
-        let methods = Methods::NONE.with("GET").unwrap().with("OTHER").unwrap();
-        let Subject::Http(found) = &first.subject else { panic!("{first:?}") };
-        assert_eq!((found.path.as_slice(), found.methods), (&b"/a"[..], methods));
-        assert_eq!(found.host, Some(Host::Below("x.example".into())));
-        assert_eq!(found.cookies_all, [test("s", None)]);
-        assert_eq!(found.protect, [test("p", Some("gold"))]);
-        assert_eq!((first.bucket, first.close_persistent), (Some(1), true));
-        assert_eq!(first.refuse, Refuse::Answer503);
-        let Subject::Http(found) = &plan.rules[1].subject else { panic!("{plan:?}") };
-        assert_eq!(found.cookies_none, [test("s", Some("v"))]);
-        assert_eq!((plan.rules[1].bucket, found.methods), (None, Methods::ANY));
-        assert_eq!(plan.rules[2].subject, Subject::Tls(Host::Exact("y.example".into())));
-        assert_eq!(plan.rules[2].refuse, Refuse::Reset, "no 503 can be put into TLS");
-        assert_eq!(plan.rules[3].refuse, Refuse::Drop);
-        assert_eq!((&plan.rules[4].subject, plan.rules[4].bucket), (&Subject::Unevaluable, None));
-    }
-
-    #[test]
-    fn shadow_of_the_section_stays_and_else_follows_the_service() {
-        let config = config(&format!("{RULES}      mode: shadow\n"));
-        let requests = config.services[0].requests.as_ref().unwrap();
-        assert_eq!(plan(requests).unwrap().shadow, Some(true));
-    }
-
-    /// The configuration's own check of a length and the dataplane's must be one.
-    #[test]
-    fn the_longest_body_that_the_configuration_allows_is_taken_by_the_dataplane() {
-        let head =
-            config(RULES).services[0].requests.as_ref().unwrap().busy_text(Nanos::from_secs(9));
-        let room = ANSWER_BYTES_MAX - head.1 - 2;
-        let config = config(&format!("{RULES}      body: {}\n", "x".repeat(room)));
-        super::super::plan(&config).unwrap().validate().unwrap();
-    }
-
-    /// The bounds of the configuration's check lie inside those of the dataplane.
-    #[test]
-    fn what_fills_the_tables_is_taken_by_the_dataplane() {
-        let rules = |n: usize, rule: &dyn Fn(usize) -> String| {
-            (0..n).map(|i| format!("        - {{{}, bucket: a}}\n", rule(i))).collect::<String>()
-        };
-        let spread = |i: usize| format!("path: /p{i}/");
-        let hosts = |i: usize| format!("path: /p/, host: \"*.h{i}.example\"");
-        let cookies = |i: usize| format!("path: /p{i}, protect: [{{name: c, value: v{i}}}]");
-        let values = |i: usize| format!("path: /p, cookie: {{name: c{i}, absent: true}}");
-        let last = "        - {tls: \"*.last.example\", bucket: b}\n";
-        for rules in
-            [rules(1021, &spread), rules(64, &hosts), rules(32, &cookies), rules(32, &values)]
-        {
-            let config = config(&format!("      rules:\n{rules}{last}"));
-            super::super::plan(&config).unwrap().validate().unwrap();
-        }
-        let everything = include_str!("../../../config/tests/config/good/requests.yaml");
-        let config = parse(everything, &Registry::new(["fresh_first"], ["default"])).unwrap();
-        super::super::plan(&config).unwrap().validate().unwrap();
-    }
-
-    /// What is there unless it is written.
-    #[test]
-    fn what_no_rule_can_evaluate_has_a_bucket_of_its_own() {
-        let config = config("      rules: [{path: /a, bucket: a}, {path: /b, bucket: b}]\n");
-        let plan = plan(config.services[0].requests.as_ref().unwrap()).unwrap();
-        assert_eq!(plan.buckets, ["a", "b", "unevaluable"]);
-        let last = plan.rules.last().unwrap();
-        assert_eq!((&last.subject, last.bucket), (&Subject::Unevaluable, Some(2)));
-        assert_eq!(last.refuse, Refuse::Answer503);
-    }
 
     #[test]
     fn every_bucket_has_parameters_whatever_was_decided() {

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Plans for tests and benchmarks, which say no more than they must; a file would have to say more.
+
+use crate::Plan;
+use tidegate_config::{
+    BucketConfig, Config, ControlledResource, PolicyConfig, Refusal, RequestsConfig, RuleConfig,
+    ServiceConfig, Tables,
+};
+use tidegate_model::{Listen, Mode};
+use tidegate_policy::{Action, Policy};
+
+fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> T {
+    text.parse().unwrap_or_else(|why| panic!("{text:?}: {why}"))
+}
+
+/// These services, and nothing else.
+#[must_use]
+pub fn plan(services: Vec<ServiceConfig>) -> Plan {
+    Plan { config: Config { services, ..Config::default() }, ..Plan::default() }
+}
+
+/// A service in enforce whose token bucket drops what is beyond its limits; it listens at `*:80`
+/// and the like.
+#[must_use]
+pub fn service(name: &str, listen: &[&str]) -> ServiceConfig {
+    let listen: Vec<Listen> = listen.iter().map(|text| parsed(text)).collect();
+    let policy = policy(Policy::TokenBucket, Action::Drop);
+    ServiceConfig { policy, ..ServiceConfig::new(name, Mode::Enforce, listen) }
+}
+
+/// A policy, and what it does with what it refuses.
+#[must_use]
+pub fn policy(policy: Policy, action: Action) -> PolicyConfig {
+    let action = match action {
+        Action::Drop => Refusal::Drop,
+        Action::Reject => Refusal::Reject,
+        Action::Auto => Refusal::Auto,
+    };
+    PolicyConfig { name: policy.name().to_owned(), action: Some(action), ..PolicyConfig::default() }
+}
+
+/// Rules of a service, with buckets of these names.
+#[must_use]
+pub fn requests(buckets: &[&str], rules: Vec<RuleConfig>) -> RequestsConfig {
+    let bucket = |name: &&str| BucketConfig::new(name, ControlledResource::Cpu);
+    let buckets = buckets.iter().map(bucket).collect();
+    RequestsConfig { buckets, rules, ..RequestsConfig::default() }
+}
+
+/// A rule for all requests below a path; without a bucket it admits.
+#[must_use]
+pub fn rule(path: &str, bucket: Option<&str>) -> RuleConfig {
+    RuleConfig { path: Some(parsed(path)), ..no_subject(bucket) }
+}
+
+/// A rule for TLS to a name.
+#[must_use]
+pub fn tls_rule(name: &str, bucket: Option<&str>) -> RuleConfig {
+    RuleConfig { tls: Some(parsed(name)), ..no_subject(bucket) }
+}
+
+/// The rule for what no other can evaluate.
+#[must_use]
+pub fn unevaluable_rule(bucket: Option<&str>) -> RuleConfig {
+    RuleConfig { unevaluable: true, ..no_subject(bucket) }
+}
+
+fn no_subject(bucket: Option<&str>) -> RuleConfig {
+    let admit = bucket.is_none();
+    RuleConfig { bucket: bucket.map(str::to_owned), admit, ..RuleConfig::default() }
+}
+
+/// Tables of this size, but for that of sources.
+#[must_use]
+pub fn tables(size: u32) -> Tables {
+    Tables { handshakes: size, connections: size, requests: size, ..Tables::default() }
+}

@@ -14,7 +14,7 @@
  * above the root, or behind the bytes that are kept. Such a path is ambiguous: no
  * rule is chosen by it.
  *
- * Rules are written in the same form (crates/model/src/intent/requests/path.rs).
+ * Rules are written in the same form (crates/config/src/requests/path.rs).
  */
 #ifndef TG_HTTP_PATH_H
 #define TG_HTTP_PATH_H

@@ -45,6 +45,15 @@ pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
     }
 }
 
+/// What a controller wants, in the bucket of this service: at least one token, and the reserves of its
+/// classes.
+#[must_use]
+pub fn of_service(config: &ServiceConfig, mut wanted: ServiceLimits) -> ServiceLimits {
+    wanted.burst = wanted.burst.max(1);
+    wanted.reserve = config.reserve_tokens(wanted.burst);
+    wanted
+}
+
 /// What the operator said of the rates of a service and of its buckets; it needs no signals.
 pub(crate) fn operator(config: &ServiceConfig) -> Operator {
     let control = &config.control;

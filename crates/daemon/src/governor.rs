@@ -165,8 +165,7 @@ impl Governor {
             self.limits = released(signals.now, "the controller failed: everything passes");
             return Err("its controller failed and was started anew; everything passes".into());
         };
-        limits.burst = limits.burst.max(1);
-        limits.reserve = config.reserve_tokens(limits.burst);
+        limits = controllers::of_service(config, limits);
         if !signals_fresh(signals, SIGNAL_AGE_MAX) {
             // The second fence, whatever the controller thinks.
             let (operator, back_ends) = (controllers::operator(config), config.backends.len());

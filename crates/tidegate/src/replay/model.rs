@@ -72,7 +72,7 @@ pub(crate) fn protection(
     Ok(Protection { controller: Box::new(controller), gate })
 }
 
-/// A controller with what the daemon adds to its limits.
+/// A controller whose limits become those of a service as in the daemon.
 struct Governed {
     controller: Box<dyn Controller>,
     service: ServiceConfig,
@@ -80,10 +80,7 @@ struct Governed {
 
 impl Controller for Governed {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
-        let mut limits = self.controller.tick(signals, mode);
-        limits.burst = limits.burst.max(1);
-        limits.reserve = self.service.reserve_tokens(limits.burst);
-        limits
+        controllers::of_service(&self.service, self.controller.tick(signals, mode))
     }
 }
 

@@ -11,6 +11,9 @@
 #include "algo/abacus_exact.h"
 #include "algo/abacus_learned.h"
 #include "algo/fresh_first.h"
+#include "algo/gap.h"
+#include "algo/percent.h"
+#include "algo/threshold.h"
 #include "algo/token_bucket.h"
 
 #define TG_POLICY(number, name, serves, key, text) TG_POLICY_##name = number,

@@ -100,15 +100,11 @@ TG_INLINE void tg_abacus_start(const struct tg_abacus_params *p,
 TG_INLINE void tg_abacus_shift(const struct tg_abacus_params *p,
 			       struct tg_abacus_state *s)
 {
-	tg_u64 seen_milli = s->arrivals_milli;
-	tg_u32 shift = p->ewma_shift & 15;
+	long long more = (long long)s->arrivals_milli - s->lambda_milli;
 	struct tg_abacus_period fresh = {};
 
-	if (seen_milli >= s->lambda_milli)
-		s->lambda_milli += (seen_milli - s->lambda_milli) >> shift;
-	else	/* rounded up: silence ends at zero, not just above it */
-		s->lambda_milli -= (s->lambda_milli - seen_milli +
-				    (1U << shift) - 1) >> shift;
+	/* rounded down, so silence ends at zero, not just above it */
+	s->lambda_milli += more >> (p->ewma_shift & 15);
 	s->arrivals_milli = 0;
 	*tg_abacus_at(s, 0) = fresh;
 	s->now = (s->now + 1) & (TG_ABACUS_PERIODS - 1);

@@ -78,7 +78,7 @@ struct tg_ask {
 	tg_u8 execution;	/* enum tg_execution, of a refusal */
 	tg_u8 pad[2];
 };
-TG_ASSERT(sizeof(struct tg_ask) == 80);
+TG_ASSERT(sizeof(struct tg_ask) == 88);
 
 /* 1: the accept queue is as long as it may be. */
 TG_INLINE int tg_chain_queue(const struct tg_limits *limits,

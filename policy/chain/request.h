@@ -35,9 +35,9 @@ struct tg_request_chain {
 	TG_LOCK_TYPE lock;
 	tg_u32 pad;
 	struct tg_request_state state;
-	tg_u64 pad2[3];
+	tg_u64 pad2;
 };
-TG_ASSERT(sizeof(struct tg_request_chain) == 64);
+TG_ASSERT(sizeof(struct tg_request_chain) == 128);
 
 /* What a request is, in the bucket of its rule. `closes`: so its rule says. */
 TG_INLINE tg_u32 tg_request_rank(int protected, int first, int closes)

@@ -74,8 +74,12 @@ struct tg_event {
 	tg_u8 pad;
 	tg_u16 spared;	/* what is not charged of a token, 1/TG_SHARE_ONE: 0,
 			 * but in a flood (chain/senders.h) */
+	tg_u32 level;	/* how much work waits, in the unit of the thresholds
+			 * (algo/threshold.h): a queue's length, or the virtual
+			 * waiting time. 0: the host program measures none */
+	tg_u32 pad_end;
 };
-TG_ASSERT(sizeof(struct tg_event) == 24);
+TG_ASSERT(sizeof(struct tg_event) == 32);
 
 struct tg_verdict {
 	tg_u8 kind;	/* enum tg_verdict_kind */

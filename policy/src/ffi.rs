@@ -12,6 +12,8 @@ pub(crate) const PRIORITIES: usize = 8;
 pub(crate) const STEPS_MAX: usize = 12;
 /// Length of the table of an exact one (`TG_EXACT_TABLE`), of which as many are used.
 pub(crate) const EXACT_TABLE: usize = 16;
+/// Severities of a threshold's ladder (`TG_SEVERITIES`).
+pub(crate) const SEVERITIES: usize = 3;
 /// Size of `struct tg_params` behind its first eight bytes.
 const PARAMS_BODY: usize = 136;
 /// Size of `struct tg_state`.
@@ -78,6 +80,43 @@ pub(crate) struct AbacusLearned {
     pub(crate) steps: u16,
     pub(crate) gap: [u8; 16],
     pub(crate) pad: [u8; 6],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Threshold {
+    pub(crate) abatement: [u32; PRIORITIES],
+    pub(crate) onset: [u32; PRIORITIES],
+    pub(crate) discard: [u32; PRIORITIES],
+    pub(crate) rise: [u32; SEVERITIES],
+    pub(crate) throttle: [u32; SEVERITIES + 1],
+    pub(crate) harder: [u8; PRIORITIES],
+    pub(crate) in_force: u8,
+    pub(crate) kind: u8,
+    pub(crate) preferred: u8,
+    pub(crate) action: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Gap {
+    pub(crate) bucket: Bucket,
+    pub(crate) wait: u64,
+    pub(crate) start: u64,
+    pub(crate) us_factor: u32,
+    pub(crate) us_shift_in: u8,
+    pub(crate) us_shift_out: u8,
+    pub(crate) action: u8,
+    pub(crate) pad: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Percent {
+    pub(crate) period_ns: u64,
+    pub(crate) share: u32,
+    pub(crate) action: u32,
+    pub(crate) mix: [u8; PRIORITIES],
 }
 
 /// Parameters of one policy (`struct tg_params`), ready for the kernel's map.
@@ -184,6 +223,11 @@ pub struct Event {
     /// What is not charged of a token, in 1/65536 of it: 0, but in a flood of spoofed senders
     /// ([`crate::Senders::weigh`]).
     pub spared: u16,
+    /// How much work waits, in the unit of the thresholds: the length of a queue, or the virtual
+    /// waiting time. 0: the host program measures none.
+    pub level: u32,
+    /// Always zero.
+    pub pad_end: u32,
 }
 
 impl Event {
@@ -191,7 +235,7 @@ impl Event {
     #[must_use]
     pub const fn at(now_ns: u64) -> Self {
         let key = now_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { now_ns, key, random: 0, priority: 0, pad: 0, spared: 0 }
+        Self { now_ns, key, random: 0, priority: 0, pad: 0, spared: 0, level: 0, pad_end: 0 }
     }
 
     /// The same with this time.
@@ -241,6 +285,8 @@ pub struct Verdict {
     pub reason: Reason,
     /// Whether the event is known to be a copy of a SYN that was refused.
     pub repeated: bool,
+    /// When it is to be let in, from now on; above zero only for [`VerdictKind::Delay`].
+    pub delay: Nanos,
 }
 
 /// As C has it.
@@ -260,6 +306,7 @@ impl From<RawVerdict> for Verdict {
             kind: VerdictKind::ALL[usize::from(raw.kind & 3)],
             reason: Reason::from_number(raw.reason).unwrap_or(Reason::None),
             repeated: raw.repeated != 0,
+            delay: Nanos::from_micros(raw.delay_us.into()),
         }
     }
 }
@@ -270,7 +317,8 @@ impl From<&Verdict> for RawVerdict {
             kind: verdict.kind as u8,
             reason: verdict.reason as u8,
             repeated: verdict.repeated.into(),
-            ..Self::default()
+            pad: 0,
+            delay_us: u32::try_from(verdict.delay.0 / 1000).unwrap_or(u32::MAX),
         }
     }
 }
@@ -332,9 +380,27 @@ mod tests {
             offset_of!(AbacusLearned, crowd_q32),
             offset_of!(AbacusLearned, steps),
             offset_of!(AbacusLearned, gap),
+            size_of::<Threshold>(),
+            offset_of!(Threshold, discard),
+            offset_of!(Threshold, rise),
+            offset_of!(Threshold, throttle),
+            offset_of!(Threshold, harder),
+            offset_of!(Threshold, action),
+            size_of::<Gap>(),
+            offset_of!(Gap, wait),
+            offset_of!(Gap, start),
+            offset_of!(Gap, us_factor),
+            offset_of!(Gap, us_shift_out),
+            offset_of!(Gap, action),
+            size_of::<Percent>(),
+            offset_of!(Percent, share),
+            offset_of!(Percent, action),
+            offset_of!(Percent, mix),
+            offset_of!(RawVerdict, delay_us),
             offset_of!(Event, random),
             offset_of!(Event, priority),
             offset_of!(Event, spared),
+            offset_of!(Event, level),
         ];
         let chain = crate::chain::layout().into_iter().chain(crate::request::layout());
         let ours: Vec<usize> = ours.into_iter().chain(chain).collect();

@@ -23,6 +23,7 @@ mod min_rate;
 mod params;
 mod request;
 mod senders;
+mod throttle;
 
 pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision, Limits};
 pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
@@ -32,6 +33,7 @@ pub use min_rate::MinRate;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
 pub use request::{Rank, RequestChain, RequestLimits};
 pub use senders::{Noted, Senders, refused};
+pub use throttle::{GapSpec, PercentSpec, ThresholdSpec, Thresholds, Throttle, ThrottleError};
 
 include!(concat!(env!("OUT_DIR"), "/policies.rs"));
 include!(concat!(env!("OUT_DIR"), "/policy_words.rs"));

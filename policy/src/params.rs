@@ -5,7 +5,7 @@
 use crate::ffi::{
     Abacus, AbacusExact, AbacusLearned, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket,
 };
-use crate::{Params, Policy};
+use crate::{Params, Policy, ThrottleError};
 use std::fmt;
 use tidegate_units::{Nanos, Rate};
 
@@ -35,6 +35,16 @@ pub enum Action {
     Auto,
 }
 
+impl Action {
+    /// `TG_DROP` or `TG_REJECT`.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Drop => 1,
+            Self::Reject | Self::Auto => 2,
+        }
+    }
+}
+
 /// A bucket: rate, depth, what happens to the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BucketSpec {
@@ -55,7 +65,7 @@ impl BucketSpec {
         Self { rate, burst, action, reserve: [0; PRIORITIES] }
     }
 
-    fn compile(&self) -> Result<Bucket, ParamsError> {
+    pub(crate) fn compile(&self) -> Result<Bucket, ParamsError> {
         let rate_milli = self.rate.as_milli();
         if rate_milli == 0 || rate_milli > RATE_MILLI_MAX {
             return Err(ParamsError::Rate(self.rate));
@@ -77,10 +87,7 @@ impl BucketSpec {
     }
 
     const fn action(&self) -> u32 {
-        match self.action {
-            Action::Drop => 1,
-            Action::Reject | Action::Auto => 2,
-        }
+        self.action.code() as u32
     }
 }
 
@@ -321,6 +328,8 @@ pub enum ParamsError {
     Period(Nanos, u8),
     /// Cost of a rejection above 33,554 periods, or a period below 4 ms.
     Reject(Nanos, Nanos),
+    /// Of a policy that throttles.
+    Throttle(ThrottleError),
 }
 
 impl fmt::Display for ParamsError {
@@ -347,6 +356,7 @@ impl fmt::Display for ParamsError {
                 f,
                 "a rejection worth {reject} at a period of {period}: must be at most 33554 periods of 4 ms or more"
             ),
+            Self::Throttle(error) => error.fmt(f),
         }
     }
 }

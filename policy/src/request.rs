@@ -15,7 +15,7 @@ const LIMITED: u32 = 2;
 /// `TG_RANKS`.
 const RANKS: usize = 3;
 /// Words of `struct tg_request_chain`.
-const WORDS: usize = 8;
+const WORDS: usize = 16;
 
 /// What a request is in the bucket of its rule, in the order of who is refused last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,10 +5,11 @@
 use proptest::prelude::*;
 use tidegate_policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, AcceptQueue, Action, Ask, BucketSpec, Chain,
-    Circumstances, Decision, Event, Execution, InFlight, Lease, Limits, MinRate, Params, Policy,
-    Rank, Reason, RequestChain, RequestLimits, VerdictKind,
+    Circumstances, Decision, Event, Execution, GapSpec, InFlight, Lease, Limits, MinRate, Params,
+    PercentSpec, Policy, Rank, Reason, RequestChain, RequestLimits, ThresholdSpec, Throttle,
+    VerdictKind,
 };
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -22,6 +23,19 @@ fn every(bucket: &BucketSpec) -> Vec<Limits> {
         Policy::AbacusLearned => {
             Params::abacus_learned(&AbacusLearnedSpec::classic(bucket.clone()))
         }
+        Policy::Threshold => {
+            let throttle = Throttle::Share(vec![Share::new(0.5)]);
+            Params::threshold(&ThresholdSpec::combined((10, 20, 40), throttle, bucket.action))
+        }
+        Policy::Gap => {
+            // to somebody who could wait
+            let wait_max = Nanos::from_secs_f64(2.0 / bucket.rate.get());
+            let wait_max = wait_max.min(Nanos::from_secs(60));
+            let tau_milli = [(bucket.burst - 1) * 1000; 8];
+            let spec = GapSpec::new(bucket.rate, bucket.action);
+            Params::gap(&GapSpec { tau_milli, wait_max, ..spec })
+        }
+        Policy::Percent => Params::percent(&PercentSpec::new(Share::new(0.3), bucket.action)),
     };
     let limits = |policy| {
         let mut limits = Limits::new(params(policy).expect("the strategies give valid buckets"));
@@ -78,7 +92,8 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         let ask = |((step, key, random, priority, queue, waiting, silent), over)| {
             now = now.saturating_add_signed(step);
             let key = u64::wrapping_mul(key, 0x9e37_79b9_7f4a_7c15);
-            let event = Event { now_ns: now, key, random, priority, ..Event::default() };
+            let level = waiting as u32;
+            let event = Event { now_ns: now, key, random, priority, level, ..Event::default() };
             Ask { event, queue, waiting, silent, over }
         };
         rows.into_iter().map(ask).collect()
@@ -153,7 +168,11 @@ proptest! {
     /// What a limit before the policy refuses takes no token: the bucket is as full as before.
     #[test]
     fn a_limit_before_the_policy_takes_no_token(bucket in bucket(), times in 1_usize..50) {
-        for mut limits in every(&BucketSpec { reserve: [0; 8], ..bucket.clone() }) {
+        let every = every(&BucketSpec { reserve: [0; 8], ..bucket.clone() });
+        // thresholds and a share take none
+        let without = [Policy::Threshold, Policy::Percent];
+        let takes = |limits: &Limits| !without.contains(&limits.params.policy());
+        for mut limits in every.into_iter().filter(takes) {
             limits.accept_queue_max_q10 = 1024;
             let mut chain = Chain::new(limits);
             let full = Some(AcceptQueue { length: 8, limit: 8 });

@@ -9,10 +9,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Noted, Params,
-    Policy, Reason, Senders, State, Verdict, VerdictKind, admit, refused,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, GapSpec, Noted,
+    Params, Policy, Reason, Senders, State, Verdict, VerdictKind, admit, refused,
 };
-use tidegate_units::Rate;
+use tidegate_units::{Nanos, Rate};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -32,11 +32,19 @@ const RTT: u64 = 40 * MS;
 const PREPAID_MAX: f64 = 16.0;
 const ACTIONS: [Action; 2] = [Action::Drop, Action::Reject];
 
-/// Parameters of every policy.
+/// Whether a policy takes tokens, of which a flood could take too many. Thresholds go by what waits at
+/// the server, and a share by nothing but chance: there is nothing to charge.
+fn takes_tokens(policy: Policy) -> bool {
+    !matches!(policy, Policy::Threshold | Policy::Percent)
+}
+
+/// Parameters of every policy that takes tokens.
 fn every(action: Action) -> Vec<Params> {
     let bucket = BucketSpec::new(Rate::per_second(RATE), BURST, action);
     let schedule = AGAIN.to_vec();
-    let params: Vec<Params> = Policy::ALL
+    let policies: Vec<Policy> =
+        Policy::ALL.iter().copied().filter(|policy| takes_tokens(*policy)).collect();
+    let params: Vec<Params> = policies
         .iter()
         .map(|policy| match policy {
             Policy::TokenBucket => Params::token_bucket(&bucket),
@@ -53,10 +61,15 @@ fn every(action: Action) -> Vec<Params> {
                 let classic = AbacusLearnedSpec::classic(bucket.clone());
                 Params::abacus_learned(&AbacusLearnedSpec { schedule: schedule.clone(), ..classic })
             }
+            Policy::Gap => {
+                let tau_milli = [(BURST - 1) * 1000; 8];
+                Params::gap(&GapSpec { tau_milli, ..GapSpec::new(bucket.rate, action) })
+            }
+            Policy::Threshold | Policy::Percent => unreachable!("they take no tokens"),
         })
         .map(|params| params.expect("the parameters are valid"))
         .collect();
-    assert_eq!(params.len(), Policy::ALL.len());
+    assert_eq!(params.len(), policies.len());
     params
 }
 
@@ -408,7 +421,12 @@ fn clocks_that_jump_are_survived() {
     for now_ns in [0, u64::MAX, 1, u64::MAX / 2, ENDS] {
         let mut event = Event { now_ns, ..Event::default() };
         senders.weigh(&mut event);
-        let verdict = Verdict { kind: VerdictKind::Admit, reason: Reason::Token, repeated: false };
+        let verdict = Verdict {
+            kind: VerdictKind::Admit,
+            reason: Reason::Token,
+            repeated: false,
+            delay: Nanos::ZERO,
+        };
         let noted = senders.settle(&event, &verdict);
         senders.replied(noted);
         senders.proved(noted);

@@ -19,7 +19,7 @@ const BAD_MIN: usize = 170;
 
 fn registry() -> Registry {
     Registry::new(
-        ["token_bucket", "fresh_first", "abacus", "abacus_exact", "abacus_learned"],
+        ["token_bucket", "fresh_first", "abacus", "abacus_exact", "abacus_learned", "gap"],
         ["default", "syn", "fixed"],
     )
 }

@@ -203,10 +203,10 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 
 /*
  * What the bucket of a rule says to a request of this rank: TG_RULE_ADMITTED, or how it
- * is refused. It admits where a look-up fails.
+ * is refused. It admits where a look-up fails. Not static: the verifier looks at the
+ * policies once, and their stack is not that of the hook.
  */
-static __always_inline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank,
-					       __u32 strength)
+__noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength)
 {
 	const struct tg_request_limits *limits =
 		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
@@ -262,11 +262,16 @@ static __always_inline __u32 tg_rule_verdict(const struct tg_rule *rule,
 					     struct tg_found *found, int first,
 					     __u32 strength)
 {
+	__u32 verdict;
+
 	found->rank = tg_request_rank(found->asked.protected, first,
 				      rule->flags & TG_RULE_CLOSE);
 	if (rule->bucket >= TG_RULE_BUCKETS_MAX)
 		return TG_RULE_ADMITTED;
-	return tg_bucket_verdict(rule->bucket, found->rank, strength);
+	verdict = tg_bucket_verdict(rule->bucket, found->rank, strength);
+	/* clang knows which values it has, the verifier does not */
+	barrier_var(verdict);
+	return verdict;
 }
 
 /*

@@ -5,7 +5,7 @@ use tidegate_model::totals::HISTOGRAM_BUCKETS;
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 
 /// Version of the layout of all maps: part of the path of the pins.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 14;
 /// Gauges of one service index: a new service at an index takes the next.
 pub const GAUGES_EACH: u8 = 4;
 
@@ -177,9 +177,9 @@ plain! {
     /// In and out of the replay program.
     struct Replay {
         now_ns: u64, key: u64, random: u32, priority: u8, event_pad: u8, spared: u16,
-        kind: u8, reason: u8, repeated: u8, verdict_pad: u8, delay_us: u32,
+        level: u32, event_pad_end: u32, kind: u8, reason: u8, repeated: u8, verdict_pad: u8, delay_us: u32,
         service: u32, found: u32,
-    } = 40;
+    } = 48;
     /// `struct xdp_md`.
     struct XdpMd {
         data: u32, data_end: u32, data_meta: u32, ingress_ifindex: u32, rx_queue_index: u32,

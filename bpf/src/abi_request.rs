@@ -27,7 +27,7 @@ pub(crate) const HOST_SLOT_AT: usize = 8;
 /// Bits of a path's key before the path.
 pub(crate) const PATH_BITS: u32 = 16;
 /// Bytes of `struct tg_request_chain`.
-pub(crate) const BUCKET_LOCKED_SIZE: usize = 64;
+pub(crate) const BUCKET_LOCKED_SIZE: usize = 128;
 /// Bytes of `struct tg_conn`.
 pub(crate) const CONN_SIZE: usize = 96;
 /// Where the result of the sweep stands in its packet (hook/sweep.bpf.c).

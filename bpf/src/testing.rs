@@ -285,6 +285,7 @@ impl TestPlane {
             key: event.key,
             random: event.random,
             priority: event.priority,
+            level: event.level,
             service: service as u32,
             ..Replay::default()
         };
@@ -298,7 +299,8 @@ impl TestPlane {
         let kind = read::verdict(answer.kind).filter(|_| answer.found == 1);
         match (kind, read::reason(answer.reason.into())) {
             (Some(kind), Some(reason)) => {
-                Ok(Verdict { kind, reason, repeated: answer.repeated != 0 })
+                let delay = Nanos::from_micros(answer.delay_us.into());
+                Ok(Verdict { kind, reason, repeated: answer.repeated != 0, delay })
             }
             _ => Err(failed(std::io::ErrorKind::InvalidData.into())),
         }

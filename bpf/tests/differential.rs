@@ -192,7 +192,9 @@ impl Tally {
         let never = [Reason::None, Reason::LookupFailed, Reason::NoListener, Reason::Borrowed];
         // a memory of promises is what the replay is for; sources.rs, late.rs
         let elsewhere = [Reason::ExpectedAgain, Reason::LastAttempt, Reason::Source, Reason::Late];
-        let skipped = [&sockets[..], &never[..], &elsewhere[..], not].concat();
+        // no hook can wait, and none measures a level
+        let later = [Reason::Wait, Reason::Discard];
+        let skipped = [&sockets[..], &never[..], &elsewhere[..], &later[..], not].concat();
         let of_syns = |reason: &&Reason| **reason < Reason::NoRule && !skipped.contains(reason);
         for reason in Reason::ALL.iter().filter(of_syns) {
             let ends = |name: &&String| name.trim_end_matches(" (shadow)").ends_with(reason.name());

@@ -18,6 +18,8 @@ use tidegate_policy::{Event, Params, Policy, State, Verdict, admit};
 const SOURCE: &str = "bpf/tests/replay.bpf.c";
 /// Events in one run of the program; `REPLAY_BATCH` in replay.bpf.c.
 const REPLAY_BATCH: usize = 16384;
+/// Size of `struct tg_event`.
+const EVENT: usize = size_of::<Event>();
 /// Events per policy with the product's compiler.
 const EVENTS: usize = 1_200_000;
 /// Events per policy with each other compiler.
@@ -35,14 +37,16 @@ impl Kernel {
 
     /// The verdicts, 8 bytes each (`struct tg_verdict`).
     fn judge(&self, params: &Params, events: &[Event]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(REPLAY_BATCH * 24);
+        let mut bytes = Vec::with_capacity(REPLAY_BATCH * EVENT);
         for e in events {
             bytes.extend_from_slice(&e.now_ns.to_ne_bytes());
             bytes.extend_from_slice(&e.key.to_ne_bytes());
             bytes.extend_from_slice(&e.random.to_ne_bytes());
             bytes.extend_from_slice(&[e.priority, 0, 0, 0]);
+            bytes.extend_from_slice(&e.level.to_ne_bytes());
+            bytes.extend_from_slice(&[0; 4]);
         }
-        bytes.resize(REPLAY_BATCH * 24, 0);
+        bytes.resize(REPLAY_BATCH * EVENT, 0);
         self.0.write("params", params.as_bytes());
         self.0.write("events", &bytes);
         let count = events.len() as u32;
@@ -63,7 +67,9 @@ impl Kernel {
 }
 
 fn as_bytes(v: Verdict) -> [u8; 8] {
-    [v.kind as u8, v.reason as u8, u8::from(v.repeated), 0, 0, 0, 0, 0]
+    let delay_us = (v.delay.0 / 1000) as u32;
+    let [a, b, c, d] = delay_us.to_ne_bytes();
+    [v.kind as u8, v.reason as u8, u8::from(v.repeated), 0, a, b, c, d]
 }
 
 /// What a series of events covered, so that a one-sided generator does not pass for a proof.
@@ -122,6 +128,8 @@ fn replay_all(compiler: &str, total: usize) {
             policy.name(),
             seen.kinds
         );
+        let waits = *policy == Policy::Gap;
+        assert_eq!(seen.kinds[3] > 0, waits, "{}: {:?}", policy.name(), seen.kinds);
         let knows_repetitions =
             [Policy::FreshFirst, Policy::AbacusExact, Policy::AbacusLearned].contains(policy);
         assert_eq!(seen.repeated > 0, knows_repetitions, "{}", policy.name());

@@ -3,7 +3,7 @@
  * The policies under a fuzzer: parameters, memory and events are whatever the
  * bytes say, as an older or hostile version may have left them in pinned maps.
  * Beyond what the sanitizers find, these must hold:
- *	- a verdict is admit, drop or reject, for a known reason
+ *	- a verdict is admit, drop or reject, for a known reason; of a gap, delay
  *	- the same memory and the same event give the same verdict and memory
  *	- without a rate everything is admitted
  *	- with parameters as the loader makes them, a bucket never holds more
@@ -85,13 +85,34 @@ static void fuzz_sane_learned(struct tg_abacus_learned_params *a)
 		a->gap[i] = a->gap[i] % 248 + 1;
 }
 
+static void fuzz_sane_gap(struct tg_gap_params *g)
+{
+	tg_u64 most = g->bucket.depth - TG_TOKEN;
+
+	g->wait %= most + 1;
+	g->start %= most - g->wait + 1;
+	for (int i = 0; i < TG_PRIORITIES; i++)
+		g->reserve[i] = g->wait + g->reserve[i] % (most - g->wait + 1);
+}
+
+/* Whether a policy's parameters begin with bucket and reserve. */
+static int fuzz_has_bucket(const struct tg_params *p)
+{
+	return p->policy != TG_POLICY_threshold &&
+	       p->policy != TG_POLICY_percent;
+}
+
 static void fuzz_sane(struct tg_params *p)
 {
 	struct tg_abacus_params *a = &p->u.abacus;
 
-	p->policy %= 5;
-	/* every policy's parameters begin with bucket and reserve */
+	p->policy %= 8;
+	/* those of the others may be anything: nothing below depends on them */
+	if (!fuzz_has_bucket(p))
+		return;
 	fuzz_sane_bucket(&a->bucket, a->reserve);
+	if (p->policy == TG_POLICY_gap)
+		fuzz_sane_gap(&p->u.gap);
 	if (p->policy == TG_POLICY_fresh_first)
 		p->u.fresh_first.fresh_reserve %= a->bucket.depth;
 	if (p->policy == TG_POLICY_abacus_exact)
@@ -143,9 +164,14 @@ static void fuzz_event(const struct tg_params *p, const struct tg_event *e,
 
 	fuzz_must(!memcmp(&v, &again, sizeof(v)), "same event, same verdict");
 	fuzz_must(v.kind == TG_ADMIT || v.kind == TG_DROP ||
-		  v.kind == TG_REJECT, "a verdict is one of three");
+		  v.kind == TG_REJECT ||
+		  (v.kind == TG_DELAY && p->policy == TG_POLICY_gap &&
+		   p->u.gap.wait), "a verdict is one of three, or a wait");
 	fuzz_must(fuzz_reason_known(v.reason), "the reason is registered");
-	fuzz_must(v.repeated <= 1 && !v.pad && !v.delay_us, "nothing else");
+	fuzz_must(v.repeated <= 1 && !v.pad, "nothing else");
+	fuzz_must(v.kind == TG_DELAY || !v.delay_us, "who waits is delayed");
+	if (!fuzz_has_bucket(p))
+		return;
 	if (!limit->rate_milli)
 		fuzz_must(v.kind == TG_ADMIT, "no rate, no refusal");
 	if (!sane || !limit->rate_milli)

@@ -14,9 +14,10 @@ use tidegate_config::{ClassConfig, NeverShed, ServiceConfig};
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 use tidegate_model::{Listen, Protocol};
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Params, Policy,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, GapSpec, Params,
+    PercentSpec, Policy, ThresholdSpec,
 };
-use tidegate_units::{Nanos, Random, Rate};
+use tidegate_units::{Nanos, Random, Rate, Share};
 
 /// How large everything is.
 #[derive(Clone, Copy, Debug)]
@@ -221,6 +222,16 @@ pub fn limits(policy: Policy, admit: bool, action: Action) -> Result<Vec<Service
         Policy::Abacus => Params::abacus(&AbacusSpec::classic(bucket, 45))?,
         Policy::AbacusExact => Params::abacus_exact(&AbacusExactSpec::classic(bucket, 45))?,
         Policy::AbacusLearned => Params::abacus_learned(&AbacusLearnedSpec::classic(bucket))?,
+        // no hook measures a level, so all are below it
+        Policy::Threshold if admit => Params::threshold(&ThresholdSpec::dropping(1, 2, action))?,
+        Policy::Threshold => bail!("without a level nothing is refused"),
+        Policy::Gap => {
+            let tau_milli = [(bucket.burst - 1) * 1000; 8];
+            Params::gap(&GapSpec { tau_milli, ..GapSpec::new(bucket.rate, action) })?
+        }
+        // any share above none refuses somebody
+        Policy::Percent if admit => Params::no_limit(policy),
+        Policy::Percent => Params::percent(&PercentSpec::new(Share::ONE, action))?,
     };
     Ok((0..SERVICES_MAX).map(|service| ServiceParams::new(service, params)).collect())
 }

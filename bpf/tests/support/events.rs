@@ -5,9 +5,10 @@
 use super::policies::Spec;
 use super::random::Dice;
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Params, Policy,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, GapSpec, Params,
+    PercentSpec, Policy, ThresholdSpec, Thresholds, Throttle,
 };
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 const SECOND: u64 = 1_000_000_000;
 /// Keys that come again: enough to fill sets of the fingerprint table, few enough to meet again.
@@ -37,6 +38,9 @@ pub fn params(policy: Policy, spec: &Spec) -> Params {
         (_, Spec::Abacus(abacus)) => Params::abacus(abacus).unwrap(),
         (_, Spec::AbacusExact(exact)) => Params::abacus_exact(exact).unwrap(),
         (_, Spec::AbacusLearned(learned)) => Params::abacus_learned(learned).unwrap(),
+        (_, Spec::Threshold(threshold)) => Params::threshold(threshold).unwrap(),
+        (_, Spec::Gap(gap)) => Params::gap(gap).unwrap(),
+        (_, Spec::Percent(percent)) => Params::percent(percent).unwrap(),
     }
 }
 
@@ -45,6 +49,8 @@ pub struct Events {
     dice: Dice,
     policy: Policy,
     now: u64,
+    /// How much work waits.
+    level: u32,
     kept: Vec<u64>,
 }
 
@@ -53,7 +59,7 @@ impl Events {
         let mut dice = Dice::new(seed ^ (policy as u64) << 56);
         let kept = (0..KEYS_KEPT).map(|_| dice.u64()).collect();
         let now = 1 + dice.u64() % (1000 * SECOND);
-        Self { dice, policy, now, kept }
+        Self { dice, policy, now, level: 0, kept }
     }
 
     /// The next parameters and the events that meet them.
@@ -95,7 +101,79 @@ impl Events {
                 let reject = Nanos(period.0 * u64::from(window) * 2);
                 Spec::AbacusLearned(AbacusLearnedSpec { bucket, schedule, reject, period })
             }
+            Policy::Threshold => Spec::Threshold(self.threshold(bucket.action)),
+            Policy::Gap => Spec::Gap(self.gap(&bucket)),
+            Policy::Percent => Spec::Percent(self.percent(bucket.action)),
         }
+    }
+
+    /// Ladders that rise from priority 7 to 0, or are the same, below and around the usual levels.
+    fn threshold(&mut self, action: Action) -> ThresholdSpec {
+        let dice = &mut self.dice;
+        let mut below = |bound: usize| dice.below(bound) as u32;
+        let rises = match below(3) {
+            0 => vec![],
+            1 => vec![1 + below(20)],
+            _ => vec![1 + below(10), 11 + below(20)],
+        };
+        let (abatement, lowest) = (1 + below(40), below(30));
+        let onset = abatement + lowest;
+        let discard = onset + rises.last().copied().unwrap_or(0) + below(50);
+        let (step, without, hard) = (below(12), below(9), below(9));
+        let ladder = |priority: usize| {
+            let up = step * (7 - priority as u32);
+            Thresholds {
+                abatement: abatement + up,
+                onset: onset + up,
+                discard: (priority as u32 >= without).then_some(discard + up),
+                harder: u8::from(priority as u32 >= hard),
+            }
+        };
+        let mut values = [below(65_537), below(65_537), below(65_537)];
+        values.sort_unstable();
+        let values = &values[..=rises.len()];
+        let shares = values.iter().map(|value| Share::new(f64::from(*value) / 65_536.0));
+        let gaps = values.iter().map(|value| Nanos::from_micros(1 + u64::from(*value) * 7));
+        let throttle = match below(5) {
+            0 if rises.is_empty() => Throttle::None,
+            1 | 2 => Throttle::Gap(gaps.collect()),
+            _ => Throttle::Share(shares.collect()),
+        };
+        let preferred = [0, 0, 1, 7, 0xff][below(5) as usize];
+        ThresholdSpec {
+            priorities: std::array::from_fn(ladder),
+            rises,
+            throttle,
+            preferred,
+            action,
+        }
+    }
+
+    /// Half of them for a host program that can wait.
+    fn gap(&mut self, bucket: &BucketSpec) -> GapSpec {
+        let dice = &mut self.dice;
+        let mut tau_milli: [u32; 8] = std::array::from_fn(|_| dice.u32() % 20_000);
+        tau_milli.sort_unstable_by(|one, two| two.cmp(one));
+        let tau0_milli = if dice.one_in(2) { 0 } else { dice.u32() % (tau_milli[7] + 1) };
+        let gaps = if dice.one_in(2) { 0.0 } else { dice.below(50_000) as f64 / 1e3 };
+        let wait_max = Nanos::from_secs_f64((gaps / bucket.rate.get()).min(60.0));
+        GapSpec { tau_milli, tau0_milli, wait_max, ..GapSpec::new(bucket.rate, bucket.action) }
+    }
+
+    fn percent(&mut self, action: Action) -> PercentSpec {
+        let dice = &mut self.dice;
+        let share = match dice.below(8) {
+            0 => 0.0,
+            1 => 1.0,
+            _ => f64::from(dice.u32() % 65_537) / 65_536.0,
+        };
+        let mut mix = [0_u8; 8];
+        for _ in 0..100 {
+            // some have none at all
+            mix[dice.below(8) & dice.below(8)] += 1;
+        }
+        let period = Nanos::from_millis(*dice.pick(&[100, 1000, 5000, 3_600_000]));
+        PercentSpec { share: Share::new(share), period, mix, action }
     }
 
     fn bucket(&mut self) -> BucketSpec {
@@ -141,7 +219,20 @@ impl Events {
         self.pass(mix);
         let key = self.key();
         let priority = if self.dice.one_in(50) { self.dice.u8() } else { self.dice.u8() & 7 };
-        Event { now_ns: self.now, key, random: self.dice.u32(), priority, ..Event::default() }
+        let (random, level) = (self.dice.u32(), self.wait());
+        Event { now_ns: self.now, key, random, priority, level, ..Event::default() }
+    }
+
+    /// The level: nothing, anything, and mostly a little more or less than before.
+    fn wait(&mut self) -> u32 {
+        let dice = &mut self.dice;
+        self.level = match dice.below(40) {
+            0 => 0,
+            1 => dice.u32(),
+            2..5 => dice.u32() % 200,
+            _ => (self.level % 300 + dice.u32() % 9).saturating_sub(4),
+        };
+        self.level
     }
 
     fn pass(&mut self, mix: Mix) {

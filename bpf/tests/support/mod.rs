@@ -38,4 +38,5 @@ pub mod scene;
 pub mod setup;
 pub mod setups;
 pub mod talk;
+pub mod throttle;
 pub mod time_wait;

@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action as Refusal, BucketSpec, InFlight,
-    Params, Policy, Reason, VerdictKind,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action as Refusal, BucketSpec, GapSpec,
+    InFlight, Params, PercentSpec, Policy, Reason, ThresholdSpec, VerdictKind,
 };
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// The native clock stands here unless a test moves it.
 pub const NOW: u64 = 1_000_000_000_000;
@@ -560,6 +560,18 @@ pub fn params(service: &Service) -> Params {
                 reject,
                 ..AbacusLearnedSpec::classic(bucket)
             })
+        }
+        Policy::Threshold => Params::threshold(&ThresholdSpec::dropping(1, burst, bucket.action)),
+        Policy::Gap => {
+            // the same bucket in the words of RFC 7415
+            let tau_milli = reserve.map(|kept| (burst - 1 - kept) * 1000);
+            Params::gap(&GapSpec { tau_milli, ..GapSpec::new(rate, bucket.action) })
+        }
+        Policy::Percent => {
+            // three quarters of a mix that is believed for longer than a test runs: all of priority 7
+            let (mix, period) = ([25, 0, 0, 0, 0, 0, 0, 75], Nanos::from_secs(3600));
+            let spec = PercentSpec::new(Share::new(0.75), bucket.action);
+            Params::percent(&PercentSpec { period, mix, ..spec })
         }
     }
     .unwrap()

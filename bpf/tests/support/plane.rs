@@ -172,7 +172,7 @@ impl Kernel {
 
     /// Takes tokens until `used` of the set-up (or all but `left_max`) are taken.
     fn use_tokens(&self, index: usize, service: &Service, left_max: u32) {
-        let Some(limit) = &service.limit else { return };
+        let Some(limit) = service.limit.as_ref().filter(|_| service.takes_tokens()) else { return };
         let used = limit.used.max(limit.burst.saturating_sub(left_max));
         let now = MonotonicClock.now().0;
         for n in 0..used {
@@ -187,7 +187,7 @@ impl Kernel {
     /// one itself. When the clock goes back by more than a second, the policies believe it and add
     /// nothing.
     fn give_back(&self, index: usize, service: &Service) {
-        let Some(limit) = &service.limit else { return };
+        let Some(limit) = service.limit.as_ref().filter(|_| service.takes_tokens()) else { return };
         let left = u64::from(limit.burst - limit.used);
         if left == 0 {
             return;

@@ -4,9 +4,10 @@
 
 use super::exact::{Exact, Refused};
 use super::learned::{self, Learned};
+use super::throttle::{Above, Gapped, Ladders, Leaky, Mix};
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, Policy, Reason,
-    VerdictKind,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, GapSpec,
+    PercentSpec, Policy, Reason, ThresholdSpec, VerdictKind,
 };
 
 const TOKEN: u128 = 1_000_000_000_000;
@@ -26,6 +27,9 @@ pub enum Spec {
     Abacus(AbacusSpec),
     AbacusExact(AbacusExactSpec),
     AbacusLearned(AbacusLearnedSpec),
+    Threshold(ThresholdSpec),
+    Gap(GapSpec),
+    Percent(PercentSpec),
 }
 
 /// Kind, reason, and whether the event is known to be a repetition.
@@ -40,6 +44,9 @@ pub struct Policies {
     ring: Ring,
     exact: Exact,
     learned: Learned,
+    ladders: Ladders,
+    leaky: Leaky,
+    mix: Mix,
 }
 
 /// A bucket stores what was used.
@@ -98,6 +105,9 @@ impl Policies {
             ring: Ring::default(),
             exact: Exact::new(),
             learned: Learned::new(),
+            ladders: Ladders::default(),
+            leaky: Leaky::default(),
+            mix: Mix::default(),
         }
     }
 
@@ -109,7 +119,11 @@ impl Policies {
             (Policy::Abacus, Spec::Abacus(spec)) => self.abacus(spec, event),
             (Policy::AbacusExact, Spec::AbacusExact(spec)) => self.abacus_exact(spec, event),
             (Policy::AbacusLearned, Spec::AbacusLearned(spec)) => self.abacus_learned(spec, event),
+            (Policy::Threshold, Spec::Threshold(spec)) => self.threshold(spec, event),
+            (Policy::Gap, Spec::Gap(spec)) => self.gap(spec, event),
+            (Policy::Percent, Spec::Percent(spec)) => self.percent(spec, event),
             (policy, Spec::NoLimit) => {
+                self.leaky.idle();
                 let repeated = policy == Policy::FreshFirst && self.is_known(event);
                 (VerdictKind::Admit, Reason::NoLimit, repeated)
             }
@@ -173,6 +187,39 @@ impl Policies {
             (VerdictKind::Drop, Reason::Borrowed, false)
         } else {
             (VerdictKind::Reject, Reason::NoRoom, false)
+        }
+    }
+}
+
+impl Policies {
+    fn threshold(&mut self, spec: &ThresholdSpec, event: &Event) -> Said {
+        let (kind, reason) = match self.ladders.admit(spec, event) {
+            Above::Below => (VerdictKind::Admit, Reason::BelowThreshold),
+            Above::Let => (VerdictKind::Admit, Reason::LetThrough),
+            Above::Throttled => (refusal(spec.action), Reason::Throttled),
+            Above::Discarded => (refusal(spec.action), Reason::Discard),
+        };
+        (kind, reason, false)
+    }
+
+    fn gap(&mut self, spec: &GapSpec, event: &Event) -> Said {
+        let (kind, reason) = match self.leaky.admit(spec, event) {
+            Gapped::Sent => (VerdictKind::Admit, Reason::Token),
+            Gapped::Waits => (VerdictKind::Delay, Reason::Wait),
+            Gapped::Refused(true) => (refusal(spec.action), Reason::Reserved),
+            Gapped::Refused(false) => (refusal(spec.action), Reason::Rate),
+        };
+        (kind, reason, false)
+    }
+
+    fn percent(&mut self, spec: &PercentSpec, event: &Event) -> Said {
+        if spec.share.get() < 1.0 / 65_536.0 {
+            return (VerdictKind::Admit, Reason::NoLimit, false);
+        }
+        if self.mix.refuses(spec, event) {
+            (refusal(spec.action), Reason::Throttled, false)
+        } else {
+            (VerdictKind::Admit, Reason::LetThrough, false)
         }
     }
 }

@@ -371,6 +371,12 @@ impl Service {
         (self.min_rate_us > 0).then(|| MinRate::per(Rate::per_second(per_second)))
     }
 
+    /// Whether its policy takes tokens. The level of the others is never measured here, and of their
+    /// share nobody is refused but priority 7 (see `native::params`).
+    pub fn takes_tokens(&self) -> bool {
+        ![Policy::Threshold, Policy::Percent].contains(&self.policy)
+    }
+
     /// Whether its policy borrows from later.
     pub fn is_abacus(&self) -> bool {
         [Policy::Abacus, Policy::AbacusExact, Policy::AbacusLearned].contains(&self.policy)

@@ -72,6 +72,7 @@ fn limits(service: &mut Service, dice: &mut Dice, exact_clock: bool) {
     }
     let burst = 1 + dice.below(BURST_MAX) as u32;
     let used = if dice.one_in(2) { burst } else { dice.below(burst as usize + 1) as u32 };
+    let used = if service.takes_tokens() { used } else { 0 };
     let mut limit = Limit::new(burst, used);
     if dice.one_in(2) {
         // priority 0 reserves nothing: the tests use up tokens with it

@@ -337,6 +337,11 @@ pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, 
         Policy::Abacus => Params::abacus(&abacus(&config.policy, bucket)),
         Policy::AbacusExact => Params::abacus_exact(&abacus_exact(&config.policy, bucket)),
         Policy::AbacusLearned => Params::abacus_learned(&abacus_learned(&config.policy, bucket)),
+        // the configuration refuses their names (crates/config/src/check.rs)
+        Policy::Threshold | Policy::Gap | Policy::Percent => {
+            let name = policy.name();
+            return Err(PlaneError(format!("policy {name:?} cannot be configured yet")));
+        }
     };
     params.map_err(|e| PlaneError(format!("service {}: {e}", config.name)))
 }

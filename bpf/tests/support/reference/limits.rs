@@ -88,6 +88,16 @@ fn policy(service: &Service, priority: usize) -> Asked {
     let Some(limit) = &service.limit else {
         return say(VerdictKind::Admit, Reason::NoLimit);
     };
+    match service.policy {
+        // no hook measures a level, so it is 0
+        Policy::Threshold => return say(VerdictKind::Admit, Reason::BelowThreshold),
+        // three quarters, which is all of the lowest priority, and nobody above it
+        Policy::Percent if priority == 7 => {
+            return say(kind_of(service.action), Reason::Throttled);
+        }
+        Policy::Percent => return say(VerdictKind::Admit, Reason::LetThrough),
+        _ => {}
+    }
     let left = limit.burst - limit.used;
     let kept = limit.reserve[priority] + kept_for_first_attempts(service, limit);
     if left > kept {

@@ -54,12 +54,13 @@ static __always_inline int tg_answer_ipv6(const struct tg_packet *p,
 	return tg_first(p->src[0]) != 0xff && tg_first(p->dst[0]) != 0xff;
 }
 
-/* Whether there is somebody to answer. Not static: the verifier looks at it once. */
-__noinline int tg_answer_possible(const struct tg_packet *p, __u32 ifindex)
+/* Whether there is somebody to answer. */
+static __always_inline int tg_answer_possible(const struct tg_packet *p,
+					      __u32 ifindex)
 {
 	int same;
 
-	if (!p || settings.answer == TG_ANSWER_NEVER || p->group)
+	if (settings.answer == TG_ANSWER_NEVER || p->group)
 		return 0;
 	same = p->src[0] == p->dst[0] && p->src[1] == p->dst[1] &&
 	       p->src[2] == p->dst[2] && p->src[3] == p->dst[3];

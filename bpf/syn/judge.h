@@ -60,7 +60,7 @@ struct tg_case {
 	__u32 ifindex;
 	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
-	enum tg_action refusal;
+	__u8 refusal;		/* enum tg_action */
 	__u8 service;
 	__u8 class;
 	__u8 late;		/* no SYN: see syn/late.h */
@@ -110,8 +110,9 @@ static __always_inline void tg_carry_out(void *ctx, struct tg_case *c,
 		tg_chain_silent(ask, silent);
 }
 
-static __always_inline void tg_tell(const struct tg_case *c,
-				    const struct tg_packet *p)
+/* A function of its own: its stack is not needed beside that of the chain. */
+static __noinline void tg_tell(const struct tg_case *c,
+			       const struct tg_packet *p)
 {
 	struct tg_verdict v = c->ask.verdict;
 	int shadow = c->ask.execution != TG_EXECUTED;

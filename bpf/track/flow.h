@@ -386,7 +386,7 @@ static __always_inline struct tg_pending *tg_pending_take(__u64 fingerprint,
 	return pending;
 }
 
-/* Reads the note of a SYN, without using it: as tg_limits_fetch(). */
+/* Reads the note of a SYN, without using it: as tg_chain_fetch(). */
 static __always_inline void tg_flow_fetch(__u64 fingerprint)
 {
 	const struct tg_pending *pending = tg_pending_of(fingerprint);
@@ -454,7 +454,7 @@ static __always_inline int tg_flow_is_copy(const struct tg_packet *p,
 	return pending->isn ? 1 : TG_COPY_IGNORED;
 }
 
-/* What is known of a service's senders moves: not static, as tg_limits_fetch(). */
+/* What is known of a service's senders moves: not static, as tg_chain_fetch(). */
 __noinline int tg_flow_replied(__u32 service, __u64 syn_ns, __u8 noted)
 {
 	struct tg_senders *senders = tg_at(&tg_senders, service);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The order of the chain (chain.h), once. Who includes this has defined how a service
- * is found; each may return 0, then nothing is decided:
+ * is found. Each may return 0: then nothing is decided; without senders nothing is
+ * charged.
  *
  *	const struct tg_limits *tg_host_limits(tg_u64 service)
  *	struct tg_chain *tg_host_chain(tg_u64 service)

@@ -99,7 +99,9 @@ impl World {
 
     fn judge(&mut self, now: Nanos, id: Id) -> Gated {
         let service = self.conns[id].service;
-        let lease = self.silent_since.map_or(Lease::WHOLE, |since| Lease::at(since, now));
+        let lease = self.silent_since;
+        // zero would be a heartbeat that never was
+        let lease = lease.map_or(Lease::WHOLE, |since| Lease::at(since.max(Nanos(1)), now));
         let syn = syn_of(self.conns[id].number);
         let server = &self.servers[service];
         let queue = Queue { length: server.accept_length(), limit: server.accept_limit() };

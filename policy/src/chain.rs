@@ -269,6 +269,10 @@ impl Chain {
     }
 }
 
+/// Flags, in the order of shim.c.
+#[cfg(test)]
+pub(crate) const NUMBERS: [usize; 3] = [SHADOW as usize, REJECT as usize, AUTO as usize];
+
 #[cfg(test)]
 pub(crate) fn layout() -> [usize; 12] {
     use std::mem::offset_of;

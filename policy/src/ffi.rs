@@ -353,6 +353,7 @@ pub fn judge(params: &Params, state: &mut State, event: &Event) -> VerdictKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::{Execution, Lease};
     use std::mem::offset_of;
 
     #[test]
@@ -403,7 +404,11 @@ mod tests {
             offset_of!(Event, level),
         ];
         let chain = crate::chain::layout().into_iter().chain(crate::request::layout());
-        let ours: Vec<usize> = ours.into_iter().chain(chain).collect();
+        let lease = [Lease::WHOLE.strength() as usize, 0, 1, 2];
+        let executions = [Execution::Executed, Execution::Shadowed, Execution::Spared];
+        assert_eq!(executions, [0, 1, 2].map(Execution::from_number));
+        let numbers = crate::chain::NUMBERS.into_iter().chain(crate::request::NUMBERS).chain(lease);
+        let ours: Vec<usize> = ours.into_iter().chain(chain).chain(numbers).collect();
         // SAFETY: reads a constant table; any index is allowed.
         let theirs: Vec<usize> = (0..ours.len()).map(|i| unsafe { tg_native_layout(i) }).collect();
         assert_eq!(ours, theirs);

@@ -5,7 +5,7 @@
 
 use crate::ffi::{PRIORITIES, RawVerdict};
 use crate::lease::{Execution, Lease};
-use crate::{Action, BucketSpec, Event, Params, ParamsError, Policy, Verdict};
+use crate::{Action, BucketSpec, Event, Params, ParamsError, Policy, Verdict, VerdictKind};
 use tidegate_units::Rate;
 
 /// `TG_BUCKET_SHADOW`.
@@ -154,7 +154,8 @@ impl RequestChain {
         &self.limits
     }
 
-    /// What the bucket says to a request of this rank, and what becomes of a refusal. `random` are bits
+    /// What the bucket says to a request of this rank, and what becomes of a refusal; an admission is
+    /// executed. `random` are bits
     /// for a lease that has begun to end.
     pub fn decide(
         &mut self,
@@ -169,9 +170,16 @@ impl RequestChain {
             tg_native_request(&raw const self.limits, self.words.as_mut_ptr(), &event, &mut raw);
             tg_native_request_execution(&raw const self.limits, lease.strength(), random)
         };
-        (raw.into(), Execution::from_number(execution as u8))
+        let verdict = Verdict::from(raw);
+        let admitted = verdict.kind == VerdictKind::Admit;
+        let execution = Execution::from_number(execution as u8);
+        (verdict, if admitted { Execution::Executed } else { execution })
     }
 }
+
+/// Flags and ranks, in the order of shim.c.
+#[cfg(test)]
+pub(crate) const NUMBERS: [usize; 3] = [SHADOW as usize, LIMITED as usize, RANKS];
 
 #[cfg(test)]
 pub(crate) fn layout() -> [usize; 3] {

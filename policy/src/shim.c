@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The policies for native hosts: the one call, and the sizes and offsets by
- * which the Rust side checks its own view of the structures.
+ * The policies and the chain for native hosts, and the sizes, offsets and numbers
+ * by which the Rust side checks its own view of them.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -232,6 +232,16 @@ size_t tg_native_layout(size_t index)
 		sizeof(struct tg_request_limits),
 		offsetof(struct tg_request_limits, params),
 		sizeof(struct tg_request_chain),
+		TG_LIMITS_SHADOW,
+		TG_LIMITS_REJECT,
+		TG_LIMITS_AUTO,
+		TG_BUCKET_SHADOW,
+		TG_BUCKET_LIMITED,
+		TG_RANKS,
+		TG_LEASE_WHOLE,
+		TG_EXECUTED,
+		TG_SHADOWED,
+		TG_SPARED,
 	};
 
 	return index < sizeof(layout) / sizeof(layout[0]) ? layout[index] : 0;

@@ -330,7 +330,9 @@ fn the_lease_holds_fades_and_ends() {
             let limits = RequestLimits::bucket(Some(Rate::per_second(1.0)), 1, [0; 3]).unwrap();
             let mut chain = RequestChain::default();
             chain.set(limits);
-            chain.decide(&Event::at(SECOND), Rank::New, (at(ms), random)).1 == Execution::Executed
+            let mut ask = || chain.decide(&Event::at(SECOND), Rank::New, (at(ms), random));
+            assert_eq!(ask().1, Execution::Executed, "the only token: an admission is no refusal");
+            ask().1 == Execution::Executed
         };
         let count = (0..65_536).step_by(64).filter(|random| executed(*random)).count();
         assert!((count as f64 / 1_024.0 - share).abs() < 2e-3, "{ms} ms: {count}");
@@ -366,4 +368,27 @@ fn who_was_refused_before_the_policy_is_no_first_attempt() {
     let again = one(&mut chain, &ask(1)).verdict;
     assert_eq!((first.reason, first.repeated), (Reason::Waiting, false));
     assert_eq!((again.reason, again.repeated), (Reason::Waiting, true));
+}
+
+/// Both sides of each bound of a bucket's limits; without a rate there is none.
+#[test]
+fn limits_of_a_bucket_out_of_range_are_errors() {
+    let bucket = |rate: f64, burst, reserve| {
+        RequestLimits::bucket(Some(Rate::per_second(rate)), burst, reserve)
+    };
+    assert_eq!(RequestLimits::bucket(None, 0, [9, 1, 2]), Ok(RequestLimits::default()));
+    for (rate, burst, reserve, text) in [
+        (0.0004, 1, [0; 3], "rate"),
+        (1.1e9, 1, [0; 3], "rate"),
+        (1.0, 0, [0; 3], "burst 0"),
+        (1.0, 1_000_001, [0; 3], "burst 1000001"),
+        (1.0, 5, [0, 2, 1], "reserve"),
+        (1.0, 5, [0, 0, 5], "reserve"),
+    ] {
+        let error = bucket(rate, burst, reserve).unwrap_err().to_string();
+        assert!(error.starts_with(text), "{error}");
+    }
+    for (rate, burst) in [(0.001, 5), (1e9, 1_000_000)] {
+        assert!(bucket(rate, burst, [4, 4, 4]).unwrap().limited());
+    }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
-/// So long after the last heartbeat everything passes (abi/tidegate.h: TG_LEASE_END_NS).
+/// So long after the last heartbeat everything passes (policy/chain/lease.h: TG_LEASE_END_NS).
 const LEASE_END: Nanos = Nanos::from_secs(10);
 
 /// The hooks on their interfaces, with their state.

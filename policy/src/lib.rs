@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The admission policies: the C of `policy/algo`, which the kernel runs as it stands, compiled
+//! The admission policies and the chain around them: the C of `policy/algo` and `policy/chain`, which the kernel runs as it stands, compiled
 //! natively for the simulator, the gateway and the tests.
 //!
 //! ```

@@ -149,7 +149,7 @@ impl World {
             Some(p) => (Some((p.controller, p.gate.mode)), p.gate, Rules::new(&p.rules)),
             None => {
                 let open = GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce);
-                (None, open, Rules::default())
+                (None, open, Rules::new(&[]))
             }
         };
         let until = scenario.until();

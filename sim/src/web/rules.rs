@@ -3,11 +3,12 @@
 //! chain's.
 
 use super::spec::RuleSpec;
+use crate::world::gate::DICE_SEED;
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::totals::BucketTotals;
 use tidegate_policy::{Event, Lease, Rank, RequestChain, RequestLimits, VerdictKind};
-use tidegate_units::{Nanos, Rate};
-use tidegate_workload::RequestKind;
+use tidegate_units::{Nanos, Random, Rate};
+use tidegate_workload::{RequestKind, Rng};
 
 /// One rule with its bucket.
 struct Bucket {
@@ -46,9 +47,10 @@ impl Account {
 }
 
 /// All rules of the service.
-#[derive(Default)]
 pub(super) struct Rules {
     buckets: Vec<Bucket>,
+    /// The bits that policies decide by.
+    dice: Rng,
 }
 
 impl Rules {
@@ -59,7 +61,8 @@ impl Rules {
             totals: BucketTotals::default(),
             account: Account::default(),
         };
-        Self { buckets: rules.iter().map(bucket).collect() }
+        let dice = Rng::new(DICE_SEED, 1);
+        Self { buckets: rules.iter().map(bucket).collect(), dice }
     }
 
     /// Writes new limits; what is in the buckets stays.
@@ -91,7 +94,9 @@ impl Rules {
         let bucket = &mut self.buckets[index];
         // A connection has one request in this world.
         let rank = Rank::of(cookie && bucket.spec.protect, true, false);
-        let (verdict, _) = bucket.chain.decide(&Event::at(now.0), rank, (Lease::WHOLE, 0));
+        let random = self.dice.next_u64() as u32;
+        let event = Event { random, ..Event::at(now.0) };
+        let (verdict, _) = bucket.chain.decide(&event, rank, (Lease::WHOLE, 0));
         let admitted = verdict.kind == VerdictKind::Admit;
         let rank = rank as usize;
         bucket.totals.offered[rank] += 1;

@@ -15,7 +15,7 @@ use tidegate_units::{Nanos, Random};
 use tidegate_workload::Rng;
 
 /// Seed of the bits that policies decide by: they are the kernel's, and no scenario's.
-const DICE_SEED: u64 = 0x6761_7465;
+pub(crate) const DICE_SEED: u64 = 0x6761_7465;
 
 /// What the gate does with one SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -66,6 +66,7 @@ int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 		   long long waiting, long long silent);
 int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
 size_t tg_native_layout(size_t index);
+size_t tg_native_number(size_t index);
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v)
@@ -232,6 +233,14 @@ size_t tg_native_layout(size_t index)
 		sizeof(struct tg_request_limits),
 		offsetof(struct tg_request_limits, params),
 		sizeof(struct tg_request_chain),
+	};
+
+	return index < sizeof(layout) / sizeof(layout[0]) ? layout[index] : 0;
+}
+
+size_t tg_native_number(size_t index)
+{
+	static const size_t numbers[] = {
 		TG_LIMITS_SHADOW,
 		TG_LIMITS_REJECT,
 		TG_LIMITS_AUTO,
@@ -244,5 +253,5 @@ size_t tg_native_layout(size_t index)
 		TG_SPARED,
 	};
 
-	return index < sizeof(layout) / sizeof(layout[0]) ? layout[index] : 0;
+	return index < sizeof(numbers) / sizeof(numbers[0]) ? numbers[index] : 0;
 }

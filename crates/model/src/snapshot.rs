@@ -52,6 +52,9 @@ pub struct PeerState {
     pub identity: String,
     /// Whether a session is up.
     pub up: bool,
+    /// The version of the protocol of the last session; 0 before the first.
+    #[serde(default)]
+    pub version: u8,
     /// Epoch of the session: one more each time.
     pub epoch: u64,
     /// Number of the last report in it.

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sender's socket: connects, reports, and connects again with a growing, jittered pause.
 
-use crate::frame::{Bye, Frame};
+use crate::frame::Bye;
 use crate::io::{Lost, Reader, say, write};
 use crate::node::{Outgoing, Shared, Target};
 use crate::refusal::Refusal;
 use crate::report::Report;
 use crate::session::{FIRST_WORD_MAX, Heard, Sender};
-use crate::tls::Credentials;
-use rustls::CertificateError;
+use crate::tls::{self, Credentials};
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use std::io;
@@ -63,7 +62,11 @@ pub(crate) async fn report(shared: Arc<Shared>, target: Target, mut sources: Sou
             Ok(Refusal::Stopping) if *sources.stopping.borrow() => return,
             Ok(Refusal::Expired) => failures = 0,
             Ok(why) => fail(&shared, &target, why.name(), &format!("it ended the session: {why}")),
-            Err(error) => fail(&shared, &target, "lost", &error.to_string()),
+            Err(error) if tls::refusal(&error) == Refusal::Version => {
+                let why = Refusal::Version.name();
+                fail(&shared, &target, why, &tls::in_words(error).to_string());
+            }
+            Err(error) => fail(&shared, &target, "lost", &tls::in_words(error).to_string()),
         }
         let lasted = shared.clock.now().since(begun) >= LASTED;
         failures = if lasted { 0 } else { failures.saturating_add(1) };
@@ -111,20 +114,22 @@ async fn attempt(
     let stream = timeout(CONNECT_MAX, connect(target, credentials))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let version = tls::version(stream.get_ref().1.alpn_protocol());
     let (input, output) = split(stream);
-    let services = target.services.clone();
-    let mut line =
-        Line { reader: Reader::new(input), output, sender: Sender::new(services), last: None };
+    let sender = Sender::new(target.services.clone());
+    let reader = Reader::new(input, version);
+    let mut line = Line { reader, output, version, sender, last: None };
     let welcome = timeout(FIRST_WORD_MAX.into(), line.reader.next());
     let (welcome, _) = welcome.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     match line.sender.receive(welcome) {
-        Heard::Up(hello) => say(&mut line.output, &hello).await?,
+        Heard::Up(hello) => say(&mut line.output, version, &hello).await?,
         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
-        Heard::Refused(_) => return Ok(Refusal::Unexpected),
+        Heard::Refused(_) | Heard::Skipped(_) => return Ok(Refusal::Unexpected),
     }
-    tracing::info!(target = target.name, "session up");
+    tracing::info!(target = target.name, version, "session up");
     shared.target(target, |state| {
         state.up = true;
+        state.version = version;
         state.trouble.clear();
         (state.epoch, state.sequence) = line.sender.position();
     });
@@ -137,24 +142,14 @@ async fn connect(target: &Target, credentials: &Credentials) -> io::Result<TlsSt
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_MAX));
     let name = ServerName::IpAddress(target.address.ip().into());
-    TlsConnector::from(config).connect(name, stream).await.map_err(in_words)
-}
-
-/// The words of our own check of the certificate, which the library shows as a structure.
-fn in_words(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match inner {
-        Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) => {
-            io::Error::other(format!("its certificate: {}", why.0))
-        }
-        _ => error,
-    }
+    TlsConnector::from(config).connect(name, stream).await
 }
 
 /// A session that is up.
 struct Line {
     reader: Reader<ReadHalf<TlsStream<TcpStream>>>,
     output: WriteHalf<TlsStream<TcpStream>>,
+    version: u8,
     sender: Sender,
     last: Option<Nanos>,
 }
@@ -176,8 +171,12 @@ impl Line {
                     };
                     match self.sender.receive(frame) {
                         Heard::Refused(refused) => shared.target(target, |state| {
-                            state.trouble = format!("{:?}: {}", refused.service, refused.why);
-                            count(&mut state.refused, refused.why.name());
+                            let why = refused.why.refusal();
+                            state.trouble = format!("{:?}: {why}", refused.service);
+                            count(&mut state.refused, why.name());
+                        }),
+                        Heard::Skipped(_) => shared.target(target, |state| {
+                            count(&mut state.refused, Refusal::UnknownKind.name());
                         }),
                         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
                         Heard::Up(_) => return Ok(Refusal::Unexpected),
@@ -197,7 +196,7 @@ impl Line {
 
     /// What was said ends now, and not only when its validity is over.
     async fn farewell(&mut self) -> io::Result<Refusal> {
-        say(&mut self.output, &Frame::Bye(Bye { why: Refusal::Stopping })).await?;
+        say(&mut self.output, self.version, &Bye::of(Refusal::Stopping)).await?;
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.output).await;
         Ok(Refusal::Stopping)
     }
@@ -218,7 +217,8 @@ impl Line {
         for service in outgoing.iter().filter(|out| target.services.contains(&out.service)) {
             let report = Report::of(&service.service, &service.signals, target.validity);
             let report = Report { completed: service.completed, ..report };
-            if let Some(frame) = self.sender.report(now, report).and_then(|frame| frame.encode()) {
+            let frame = self.sender.report(now, report);
+            if let Some(frame) = frame.and_then(|frame| frame.encode(self.version)) {
                 bytes.extend(frame);
                 sent += 1;
             }

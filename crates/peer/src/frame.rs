@@ -4,19 +4,28 @@
 //! ```text
 //!  0               2         3         4
 //!  ├ length of body ┼ version ┼ kind    ┼ body (postcard) ───────
-//!    big endian       1         1…5       at most 4096 bytes
+//!    big endian       1…2       1…5       at most 4096 bytes
 //! ```
 //!
-//! A body is taken only if it is exactly what its content is written as: what is decoded is encoded
-//! again and compared. So there are no unknown, missing or trailing fields and no second spelling of
-//! anything, whichever side is newer; a change of the content is a change of the version.
+//! Both sides speak the newest version of [`VERSIONS`] that they share ([`crate::tls`] negotiates
+//! it), and every frame of a session carries it.
+//!
+//! - A new kind of message needs no new version: a frame of an unknown kind is [`Frame::Unknown`],
+//!   which the receiver skips and counts.
+//! - A body is taken only if it is exactly what its content is written as: what is decoded is encoded
+//!   again and compared. So there are no unknown, missing or trailing fields and no second spelling of
+//!   anything. A change of the content of a kind is a change of the version.
 
-use crate::refusal::Refusal;
+use crate::refusal::{Code, Refusal};
 use crate::report::Report;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::ops::RangeInclusive;
 
-/// The version that is spoken.
-pub const VERSION: u8 = 1;
+/// The versions that this host speaks. In version 1 a message of an unknown kind ends the session at
+/// its receiver.
+pub const VERSIONS: RangeInclusive<u8> = 1..=VERSION;
+/// The newest of them.
+pub const VERSION: u8 = 2;
 /// Longest body, in bytes.
 pub const BODY_MAX: usize = 4096;
 /// Bytes in front of the body.
@@ -37,6 +46,8 @@ pub enum Frame {
     Refused(Refused),
     /// Either: the end, and why.
     Bye(Bye),
+    /// A message of a kind that this host does not know, without its body.
+    Unknown(u8),
 }
 
 /// The receiver's first word.
@@ -66,14 +77,22 @@ pub struct Refused {
     /// The service.
     pub service: String,
     /// Why.
-    pub why: Refusal,
+    pub why: Code,
 }
 
 /// The end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {
     /// Why.
-    pub why: Refusal,
+    pub why: Code,
+}
+
+impl Bye {
+    /// The end, for this reason.
+    #[must_use]
+    pub fn of(why: Refusal) -> Frame {
+        Frame::Bye(Self { why: why.into() })
+    }
 }
 
 /// Bytes that are no frame.
@@ -82,10 +101,15 @@ pub enum FrameError {
     /// A length that no frame has.
     #[error("a body of {0} bytes; there are 1 to {BODY_MAX}")]
     Length(usize),
-    /// Another version.
-    #[error("version {0} of the protocol; this host speaks version {VERSION}")]
-    Version(u8),
-    /// No such kind of message.
+    /// Another version than the one that was negotiated.
+    #[error("version {found} of the protocol in a session of version {spoken}")]
+    Version {
+        /// What the frame says.
+        found: u8,
+        /// What was negotiated.
+        spoken: u8,
+    },
+    /// A kind of message that is never one.
     #[error("a message of kind {0}, which there is not")]
     Kind(u8),
     /// The body is not what a message of this kind has.
@@ -98,7 +122,7 @@ impl FrameError {
     #[must_use]
     pub const fn refusal(self) -> Refusal {
         match self {
-            Self::Version(_) => Refusal::Version,
+            Self::Version { .. } => Refusal::Version,
             Self::Length(_) | Self::Kind(_) | Self::Body(_) => Refusal::Malformed,
         }
     }
@@ -112,46 +136,51 @@ impl Frame {
             Self::Report(_) => 3,
             Self::Refused(_) => 4,
             Self::Bye(_) => 5,
+            Self::Unknown(kind) => *kind,
         }
     }
 
-    /// The frame as bytes; `None` if its body would be longer than [`BODY_MAX`] (names within their
-    /// bounds never are).
+    /// The frame as bytes of this version; `None` if its body would be longer than [`BODY_MAX`] (names
+    /// within their bounds never are), and of an unknown kind.
     #[must_use]
-    pub fn encode(&self) -> Option<Vec<u8>> {
+    pub fn encode(&self, version: u8) -> Option<Vec<u8>> {
         let body = match self {
             Self::Welcome(body) => postcard::to_allocvec(body),
             Self::Hello(body) => postcard::to_allocvec(body),
             Self::Report(body) => postcard::to_allocvec(body),
-            Self::Refused(body) => postcard::to_allocvec(body),
-            Self::Bye(body) => postcard::to_allocvec(body),
+            Self::Refused(body) => {
+                postcard::to_allocvec(&Refused { why: body.why.within(version), ..body.clone() })
+            }
+            Self::Bye(body) => postcard::to_allocvec(&Bye { why: body.why.within(version) }),
+            Self::Unknown(_) => return None,
         }
         .ok()
         .filter(|body| !body.is_empty() && body.len() <= BODY_MAX)?;
         let length = u16::try_from(body.len()).ok()?;
         let mut bytes = Vec::with_capacity(HEAD + body.len());
         bytes.extend(length.to_be_bytes());
-        bytes.extend([VERSION, self.kind()]);
+        bytes.extend([version, self.kind()]);
         bytes.extend(body);
         Some(bytes)
     }
 
-    /// The first frame of `bytes` and how many bytes it has; `None` while it is not complete.
+    /// The first frame of `bytes`, in a session of this version, and how many bytes it has; `None`
+    /// while it is not complete.
     ///
     /// # Errors
     /// As soon as the bytes cannot become a frame any more.
-    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
-        let Some((&[high, low, version, kind], rest)) = bytes.split_first_chunk::<HEAD>() else {
+    pub fn decode(version: u8, bytes: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
+        let Some((&[high, low, found, kind], rest)) = bytes.split_first_chunk::<HEAD>() else {
             return Ok(None);
         };
         let length = usize::from(u16::from_be_bytes([high, low]));
-        if version != VERSION {
-            return Err(FrameError::Version(version));
+        if found != version {
+            return Err(FrameError::Version { found, spoken: version });
         }
         if length == 0 || length > BODY_MAX {
             return Err(FrameError::Length(length));
         }
-        if !(1..=5).contains(&kind) {
+        if kind == 0 {
             return Err(FrameError::Kind(kind));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
@@ -171,7 +200,7 @@ impl Frame {
             3 => Self::Report(Box::new(exactly("report", body)?)),
             4 => Self::Refused(exactly("refused", body)?),
             5 => Self::Bye(exactly("bye", body)?),
-            _ => return Err(FrameError::Kind(kind)),
+            _ => Self::Unknown(kind),
         })
     }
 }

@@ -26,18 +26,20 @@ pub(crate) enum Lost {
 /// Frames out of a stream. Holds at most one frame and a chunk.
 pub(crate) struct Reader<R> {
     stream: R,
+    version: u8,
     bytes: Vec<u8>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(crate) fn new(stream: R) -> Self {
-        Self { stream, bytes: Vec::with_capacity(HEAD + BODY_MAX + CHUNK) }
+    pub(crate) fn new(stream: R, version: u8) -> Self {
+        Self { stream, version, bytes: Vec::with_capacity(HEAD + BODY_MAX + CHUNK) }
     }
 
     /// The next frame and its length. May be cancelled without loss.
     pub(crate) async fn next(&mut self) -> Result<(Frame, usize), Lost> {
         loop {
-            if let Some((frame, length)) = Frame::decode(&self.bytes).map_err(Lost::Wrong)? {
+            let decoded = Frame::decode(self.version, &self.bytes).map_err(Lost::Wrong)?;
+            if let Some((frame, length)) = decoded {
                 self.bytes.drain(..length);
                 return Ok((frame, length));
             }
@@ -59,9 +61,13 @@ pub(crate) async fn write<W: AsyncWrite + Unpin>(stream: &mut W, bytes: &[u8]) -
     timeout(WRITE_MAX, all).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Writes a frame.
-pub(crate) async fn say<W: AsyncWrite + Unpin>(stream: &mut W, frame: &Frame) -> io::Result<()> {
-    match frame.encode() {
+/// Writes a frame of this version.
+pub(crate) async fn say<W: AsyncWrite + Unpin>(
+    stream: &mut W,
+    version: u8,
+    frame: &Frame,
+) -> io::Result<()> {
+    match frame.encode(version) {
         Some(bytes) => write(stream, &bytes).await,
         None => Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is too long")),
     }

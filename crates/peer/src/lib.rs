@@ -36,6 +36,6 @@ pub mod table;
 pub mod tls;
 
 pub use node::{Node, NodeConfig, Outgoing, Target};
-pub use refusal::Refusal;
+pub use refusal::{Code, Refusal};
 pub use report::Report;
 pub use table::{Grant, Table};

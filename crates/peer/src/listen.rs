@@ -171,12 +171,14 @@ async fn take(shared: &Shared, credentials: &Credentials, stream: TcpStream, fro
     let mut stream = match accepted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
-            return shared.refuse(None, Refusal::Untrusted, &format!("{from}: {error}"));
+            let why = tls::refusal(&error);
+            return shared.refuse(None, why, &format!("{from}: {}", tls::in_words(error)));
         }
         Err(_) => {
             return shared.refuse(None, Refusal::Silent, &format!("{from}: no handshake in time"));
         }
     };
+    let version = tls::version(stream.get_ref().1.alpn_protocol());
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let identity = match certificate.map(|certificate| tls::identity(certificate)) {
         Some(Ok(identity)) => identity,
@@ -189,16 +191,18 @@ async fn take(shared: &Shared, credentials: &Credentials, stream: TcpStream, fro
                 },
             );
             shared.refuse(None, Refusal::Identity, &format!("{from}: its certificate: {why}"));
-            return leave(&mut stream, Refusal::Identity).await;
+            return leave(&mut stream, version, Refusal::Identity).await;
         }
     };
     let begun = {
         let number = credentials.random();
-        Session::begin(&mut shared.table(), identity.clone(), number, shared.clock.now())
+        let mut table = shared.table();
+        Session::begin(&mut table, identity.clone(), number, shared.clock.now())
+            .map(|session| session.speaking(&mut table, version))
     };
     let session = match begun {
         Ok(session) => session,
-        Err(why) => return leave(&mut stream, why).await,
+        Err(why) => return leave(&mut stream, version, why).await,
     };
     let number = session.number();
     tracing::info!(peer = %identity, %from, "session up");
@@ -227,16 +231,21 @@ fn told(identity: &SpiffeId, end: &End) {
     }
 }
 
-async fn leave<W: AsyncWrite + Unpin>(stream: &mut W, why: Refusal) {
+async fn leave<W: AsyncWrite + Unpin>(stream: &mut W, version: u8, why: Refusal) {
     // Whoever does not hear it sees the connection end.
-    let _ = say(stream, &Frame::Bye(Bye { why })).await;
+    let _ = say(stream, version, &Bye::of(why)).await;
+    close(stream).await;
+}
+
+async fn close<W: AsyncWrite + Unpin>(stream: &mut W) {
     let _ = timeout(CLOSE_MAX, tokio::io::AsyncWriteExt::shutdown(stream)).await;
 }
 
 async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Session) -> End {
     let (input, mut output) = split(stream);
-    let mut reader = Reader::new(input);
-    if let Err(error) = say(&mut output, &session.welcome()).await {
+    let version = session.version();
+    let mut reader = Reader::new(input, version);
+    if let Err(error) = say(&mut output, version, &session.welcome()).await {
         return End::Lost(error.to_string());
     }
     // Ticks come also while messages do.
@@ -252,15 +261,15 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
         match step {
             Step::Go => {}
             Step::Say(frame) => {
-                if let Err(error) = say(&mut output, &frame).await {
+                if let Err(error) = say(&mut output, version, &frame).await {
                     return End::Lost(error.to_string());
                 }
             }
-            Step::End(Frame::Bye(bye), why) => {
-                leave(&mut output, bye.why).await;
+            Step::End(bye, why) => {
+                let _ = say(&mut output, version, &bye).await;
+                close(&mut output).await;
                 return End::Refused(why);
             }
-            Step::End(_, why) => return End::Refused(why),
             Step::Over => return End::Leave,
         }
     }
@@ -325,7 +334,7 @@ mod tests {
     fn a_peer_that_does_not_read_does_not_keep_its_place() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let left = runtime.block_on(async {
-            timeout(20 * CLOSE_MAX, leave(&mut Unread, Refusal::Identity)).await
+            timeout(20 * CLOSE_MAX, leave(&mut Unread, 1, Refusal::Identity)).await
         });
         assert!(left.is_ok(), "waits without an end");
     }

@@ -81,6 +81,7 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TargetState {
     pub(crate) up: bool,
+    pub(crate) version: u8,
     pub(crate) epoch: u64,
     pub(crate) sequence: u64,
     pub(crate) sent: Option<Nanos>,
@@ -208,6 +209,7 @@ impl Node {
             role: "receives".into(),
             identity: target.identity.clone(),
             up: target.up,
+            version: target.version,
             epoch: target.epoch,
             sequence: target.sequence,
             age: target.sent.map(|at| now.since(at)),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 macro_rules! refusals {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $text:literal;)*) => {
         /// Why a session or a message was refused.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Refusal {
             $($(#[$doc])* $variant,)*
         }
@@ -63,6 +63,38 @@ refusals! {
     Expired = "expired", "the session has lasted its time";
     /// The receiver stops.
     Stopping = "stopping", "the host is stopping";
+    /// A kind of message that this host does not know; it was skipped.
+    UnknownKind = "unknown-kind", "a kind of message that this version does not know was skipped";
+    /// A reason that is not in this list: the other side is newer.
+    Other = "other", "a reason that this version does not know";
+}
+
+/// How many reasons version 1 of the protocol knows.
+const OF_VERSION_1: u32 = 16;
+
+/// A reason as it is sent: its place in the list, which grows at its end only. A newer peer may send
+/// one that is not in ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Code(pub u32);
+
+impl Code {
+    /// The reason; [`Refusal::Other`] where it is not in our list.
+    #[must_use]
+    pub fn refusal(self) -> Refusal {
+        let place = usize::try_from(self.0).unwrap_or(usize::MAX);
+        Refusal::ALL.get(place).copied().unwrap_or(Refusal::Other)
+    }
+
+    /// What is sent in a session of this version.
+    pub(crate) fn within(self, version: u8) -> Self {
+        if version == 1 && self.0 >= OF_VERSION_1 { Refusal::Unexpected.into() } else { self }
+    }
+}
+
+impl From<Refusal> for Code {
+    fn from(why: Refusal) -> Self {
+        Self(why as u32)
+    }
 }
 
 impl Refusal {

@@ -11,7 +11,7 @@
 //!    └── Bye, or its end ─── over ────┘
 //! ```
 
-use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, Welcome};
+use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, VERSION, Welcome};
 use crate::quota::{Allowance, Quota};
 use crate::refusal::Refusal;
 use crate::report::{Report, is_name};
@@ -45,6 +45,7 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Session {
     identity: SpiffeId,
+    version: u8,
     welcome: Welcome,
     open: bool,
     quota: Quota,
@@ -54,7 +55,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a session; `number` is random.
+    /// Begins a session of the newest version; `number` is random.
     ///
     /// # Errors
     /// [`Refusal::UnknownPeer`] or [`Refusal::Busy`], counted: say it and end.
@@ -77,7 +78,24 @@ impl Session {
             }
         };
         let quota = Quota::new(services, now);
-        Ok(Self { identity, welcome, open: false, quota, begun: now, heard: now, answered: None })
+        let version = VERSION;
+        table.speaks(&identity, version);
+        let (begun, heard, answered) = (now, now, None);
+        Ok(Self { identity, version, welcome, open: false, quota, begun, heard, answered })
+    }
+
+    /// The same session, in this version.
+    #[must_use]
+    pub fn speaking(mut self, table: &mut Table, version: u8) -> Self {
+        table.speaks(&self.identity, version);
+        self.version = version;
+        self
+    }
+
+    /// The version of the protocol that it speaks.
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        self.version
     }
 
     /// The first word.
@@ -129,6 +147,7 @@ impl Session {
             (Frame::Hello(hello), false) => self.hello(table, now, &hello),
             (Frame::Report(report), true) => self.report(table, now, *report),
             (Frame::Bye(_), _) => Step::Over,
+            (Frame::Unknown(kind), _) => self.skip(table, kind),
             _ => self.end(table, Refusal::Unexpected, Refusal::Unexpected.text()),
         }
     }
@@ -149,14 +168,21 @@ impl Session {
         if now.since(self.begun) >= SESSION_MAX {
             // Nothing was wrong, so nothing is counted.
             let why = Refusal::Expired;
-            return Step::End(Frame::Bye(Bye { why }), why);
+            return Step::End(Bye::of(why), why);
         }
         Step::Go
     }
 
     fn end(&self, table: &mut Table, why: Refusal, trouble: &str) -> Step {
         table.refuse(Some(&self.identity), why, trouble);
-        Step::End(Frame::Bye(Bye { why }), why)
+        Step::End(Bye::of(why), why)
+    }
+
+    /// A newer peer may say more than this host knows of.
+    fn skip(&self, table: &mut Table, kind: u8) -> Step {
+        let why = Refusal::UnknownKind;
+        table.refuse(Some(&self.identity), why, &format!("skipped a message of kind {kind}"));
+        Step::Go
     }
 
     fn hello(&mut self, table: &mut Table, now: Nanos, hello: &Hello) -> Step {
@@ -174,7 +200,9 @@ impl Session {
             refused.get_or_insert((service.clone(), why));
         }
         match refused {
-            Some((service, why)) => self.answer(now, Refused { sequence: 0, service, why }),
+            Some((service, why)) => {
+                self.answer(now, Refused { sequence: 0, service, why: why.into() })
+            }
             None => Step::Go,
         }
     }
@@ -188,7 +216,7 @@ impl Session {
             _ => trouble(&service, why),
         };
         table.refuse(Some(&self.identity), why, &text);
-        self.answer(now, Refused { sequence, service, why })
+        self.answer(now, Refused { sequence, service, why: why.into() })
     }
 
     /// Tells what was refused, once a second at most: an answer must not cost more than its cause.
@@ -216,6 +244,8 @@ pub enum Heard {
     Up(Frame),
     /// Something was not taken; the session goes on.
     Refused(Refused),
+    /// A message of a kind that this host does not know; the session goes on.
+    Skipped(u8),
     /// The receiver ended it.
     Over(Refusal),
     /// It does not speak as it should: end.
@@ -247,7 +277,8 @@ impl Sender {
                 Heard::Up(Frame::Hello(Hello { session: welcome.session, services }))
             }
             (Frame::Refused(refused), Some(_)) => Heard::Refused(refused),
-            (Frame::Bye(bye), _) => Heard::Over(bye.why),
+            (Frame::Bye(bye), _) => Heard::Over(bye.why.refusal()),
+            (Frame::Unknown(kind), _) => Heard::Skipped(kind),
             _ => Heard::Wrong(Refusal::Unexpected),
         }
     }

@@ -49,6 +49,8 @@ struct Peer {
     services: BTreeMap<String, Option<Told>>,
     /// The number of the session that is up.
     session: Option<u64>,
+    /// The version of the protocol that it speaks; 0 before the first.
+    version: u8,
     epoch: u64,
     sequence: u64,
     /// Sessions that may begin now, and as of when.
@@ -100,6 +102,7 @@ impl Peer {
             name: grant.name.clone(),
             services: grant.services.iter().map(|service| (service.clone(), None)).collect(),
             session: None,
+            version: 0,
             epoch: 0,
             sequence: 0,
             openings: (OPENINGS, Nanos::ZERO),
@@ -179,6 +182,13 @@ impl Table {
         peer.delay = Delay::default();
         peer.trouble.clear();
         Ok(Welcome { session, epoch: peer.epoch })
+    }
+
+    /// Notes the version of the session that is up.
+    pub(crate) fn speaks(&mut self, identity: &SpiffeId, version: u8) {
+        if let Some(peer) = self.peers.get_mut(identity) {
+            peer.version = version;
+        }
     }
 
     /// Ends a session. What was said stays valid for as long as it was said to be, unless the peer
@@ -278,6 +288,7 @@ impl Table {
                 role: "reports".into(),
                 identity: identity.to_string(),
                 up: peer.session.is_some(),
+                version: peer.version,
                 epoch: peer.epoch,
                 sequence: peer.sequence,
                 age: peer.last.map(|at| now.since(at)),

@@ -4,6 +4,8 @@
 //! Whether a certificate is in its time is the one thing here for which the wall clock is asked, by
 //! the TLS library: at the beginning of a session, and to warn of our own certificate.
 
+use crate::frame::VERSIONS;
+use crate::refusal::Refusal;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature};
@@ -12,11 +14,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, ServerConfig,
-    SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, OtherError,
+    RootCertStore, ServerConfig, SignatureScheme,
 };
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate_model::SpiffeId;
@@ -24,12 +26,55 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The name of the protocol in the TLS handshake: what was meant for something else is not taken.
-pub const ALPN: &[u8] = b"tidegate-peer/1";
+/// The name of the protocol in the TLS handshake (ALPN), before its version: what was meant for
+/// something else is not taken. The caller offers all of its versions, and the listener takes the
+/// newest that it speaks, too: inside the handshake, so that nobody on the way can lower it.
+pub const ALPN: &str = "tidegate-peer/";
 /// Longest PEM file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 /// Most certificates in a file.
 const CERTIFICATES_MAX: usize = 64;
+
+/// The names of the versions that this host speaks, newest first.
+fn versions() -> Vec<Vec<u8>> {
+    VERSIONS.rev().map(|version| format!("{ALPN}{version}").into_bytes()).collect()
+}
+
+/// The version that was negotiated. A peer that names none is one of version 1.
+pub(crate) fn version(negotiated: Option<&[u8]>) -> u8 {
+    let version = |name: &[u8]| std::str::from_utf8(name).ok()?.strip_prefix(ALPN)?.parse().ok();
+    negotiated.and_then(version).unwrap_or(*VERSIONS.start())
+}
+
+/// The reason under which a handshake that failed is counted.
+pub(crate) fn refusal(error: &io::Error) -> Refusal {
+    use rustls::Error::{AlertReceived, NoApplicationProtocol};
+    match of_library(error) {
+        Some(NoApplicationProtocol | AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            Refusal::Version
+        }
+        _ => Refusal::Untrusted,
+    }
+}
+
+/// What went wrong in a handshake, where the words of the library help nobody.
+pub(crate) fn in_words(error: io::Error) -> io::Error {
+    match of_library(&error) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) => {
+            io::Error::other(format!("its certificate: {}", why.0))
+        }
+        _ if refusal(&error) == Refusal::Version => {
+            let (from, to) = (VERSIONS.start(), VERSIONS.end());
+            let spoken = format!("this host speaks versions {from} to {to}");
+            io::Error::other(format!("no version of the protocol in common: {spoken}"))
+        }
+        _ => error,
+    }
+}
+
+fn of_library(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+}
 
 /// Where the certificates are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +221,7 @@ impl Credentials {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(|e| wrong(&files.key, key_fault(&e)))?;
-        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.alpn_protocols = versions();
         server.send_tls13_tickets = 0;
         Ok(Self {
             provider,
@@ -240,7 +285,7 @@ impl Credentials {
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
             .map_err(|e| wrong(&self.key_path, e))?;
-        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.alpn_protocols = versions();
         client.resumption = Resumption::disabled();
         Ok(Arc::new(client))
     }

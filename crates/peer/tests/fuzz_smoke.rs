@@ -8,7 +8,7 @@ mod common;
 mod peer;
 
 use proptest::prelude::*;
-use tidegate_peer::frame::{Frame, Hello, Welcome};
+use tidegate_peer::frame::{Frame, Hello, VERSION, Welcome};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..600)
@@ -23,7 +23,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         (0..4_u64).prop_map(|session| Frame::Welcome(Welcome { session, epoch: 1 })),
     ];
     let raw = raw.prop_map(|frame| {
-        let frame = frame.encode().unwrap();
+        let frame = frame.encode(VERSION).unwrap();
         [vec![2, (frame.len() - 4) as u8], frame].concat()
     });
     let one = prop_oneof![6 => step, 2 => begin, 1 => raw];

@@ -8,20 +8,20 @@ use common::Authority;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::SpiffeId;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
-use tidegate_peer::frame::Frame;
+use tidegate_peer::frame::{Frame, Refused, VERSION, Welcome};
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::session::{Heard, Sender};
 use tidegate_peer::tls::{ALPN, Credentials, Files, identity};
-use tidegate_peer::{Grant, Refusal, Report};
+use tidegate_peer::{Code, Grant, Refusal, Report};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -171,7 +171,10 @@ fn names_that_are_no_identity_or_another_are_refused_on_both_sides() {
         // Such a host cannot even be configured, so a client of another kind shows it.
         let before = refused(&state(&front, "unknown"), "identity");
         let bye = foreign(&files, address);
-        assert!(matches!(bye, Frame::Bye(bye) if bye.why == Refusal::Identity), "{bye:?}");
+        assert!(
+            matches!(bye, Frame::Bye(bye) if bye.why.refusal() == Refusal::Identity),
+            "{bye:?}"
+        );
         assert_eq!(refused(&state(&front, "unknown"), "identity"), before + 1, "{file}");
     }
     let stranger = authority.sign("stranger", &["spiffe://example.org/b1x"], &[]);
@@ -207,7 +210,7 @@ fn foreign(files: &Files, address: SocketAddr) -> Frame {
             PrivateKeyDer::from_pem_file(&files.key).unwrap(),
         )
         .unwrap();
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = names(&[VERSION]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -216,28 +219,176 @@ fn foreign(files: &Files, address: SocketAddr) -> Frame {
         let mut stream = connector.connect(name, stream).await.unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.unwrap();
-        Frame::decode(&bytes).unwrap().unwrap().0
+        Frame::decode(VERSION, &bytes).unwrap().unwrap().0
     })
 }
 
-/// A peer that speaks TLS and then whatever it likes.
-async fn hostile(files: &Files, address: SocketAddr) -> (TlsStream<tokio::net::TcpStream>, Sender) {
-    let credentials = Credentials::load(files).unwrap();
-    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let connector = TlsConnector::from(credentials.client(&id("front")).unwrap());
-    let name = ServerName::IpAddress(address.ip().into());
-    let mut stream = connector.connect(name, stream).await.unwrap();
-    let mut sender = Sender::new(vec!["shop".into()]);
+/// These versions of the protocol, as they are offered.
+fn names(versions: &[u8]) -> Vec<Vec<u8>> {
+    versions.iter().map(|version| format!("{ALPN}{version}").into_bytes()).collect()
+}
+
+/// The next frame of a stream.
+async fn next(stream: &mut (impl AsyncRead + Unpin), version: u8) -> Frame {
     let mut bytes = Vec::new();
-    let welcome = loop {
+    loop {
         bytes.push(stream.read_u8().await.unwrap());
-        if let Some((frame, _)) = Frame::decode(&bytes).unwrap() {
-            break frame;
+        if let Some((frame, _)) = Frame::decode(version, &bytes).unwrap() {
+            return frame;
         }
-    };
+    }
+}
+
+/// A peer that offers these versions, newest first, speaks TLS and then whatever it likes.
+async fn caller(
+    files: &Files,
+    address: SocketAddr,
+    versions: &[u8],
+) -> io::Result<TlsStream<tokio::net::TcpStream>> {
+    let credentials = Credentials::load(files).unwrap();
+    let mut config = (*credentials.client(&id("front")).unwrap()).clone();
+    config.alpn_protocols = names(versions);
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let name = ServerName::IpAddress(address.ip().into());
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// One that begins as it should, in the session's version.
+async fn begun(
+    files: &Files,
+    address: SocketAddr,
+    versions: &[u8],
+    spoken: u8,
+) -> (TlsStream<tokio::net::TcpStream>, Sender) {
+    let mut stream = caller(files, address, versions).await.unwrap();
+    let mut sender = Sender::new(vec!["shop".into()]);
+    let welcome = next(&mut stream, spoken).await;
     let Heard::Up(hello) = sender.receive(welcome) else { panic!("no welcome") };
-    stream.write_all(&hello.encode().unwrap()).await.unwrap();
+    stream.write_all(&hello.encode(spoken).unwrap()).await.unwrap();
     (stream, sender)
+}
+
+/// A peer of the newest version.
+async fn hostile(files: &Files, address: SocketAddr) -> (TlsStream<tokio::net::TcpStream>, Sender) {
+    begun(files, address, &[VERSION], VERSION).await
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A message of a kind that nobody knows yet.
+fn unheard_of(version: u8) -> [u8; 7] {
+    [0, 3, version, 99, 1, 2, 3]
+}
+
+/// One back-end is older and the other newer than the front-end: both report.
+#[test]
+fn older_and_newer_senders_are_understood() {
+    let authority = Authority::new();
+    let address = free();
+    let front = node(front_config(authority.host("front"), address));
+    wait_for("it listens", || TcpStream::connect(address).ok());
+    let report = || Report { validity_ms: 9_000, service: "shop".into(), ..Report::default() };
+    runtime().block_on(async {
+        let (mut old, mut sender) = begun(&authority.host("b1"), address, &[1], 1).await;
+        let frame = sender.report(Nanos::ZERO, report()).unwrap().encode(1).unwrap();
+        old.write_all(&frame).await.unwrap();
+        let newer = [VERSION + 2, VERSION + 1, VERSION];
+        let (mut new, mut sender) = begun(&authority.host("b2"), address, &newer, VERSION).await;
+        let frame = sender.report(Nanos::ZERO, report()).unwrap().encode(VERSION).unwrap();
+        new.write_all(&[unheard_of(VERSION).as_slice(), &frame].concat()).await.unwrap();
+        for (name, version, skipped) in [("b1", 1, 0), ("b2", VERSION, 1)] {
+            let known = || front.backend(MonotonicClock.now(), name, "shop").valid.then_some(());
+            wait_for("it reports", known);
+            let peer = state(&front, name);
+            assert_eq!((peer.up, peer.version, peer.epoch), (true, version, 1), "{peer:?}");
+            assert_eq!(refused(&peer, "unknown-kind"), skipped, "{peer:?}");
+        }
+    });
+}
+
+/// A front-end that offers these versions and speaks one of them, for one session; true once it
+/// heard a report after what nobody knows.
+async fn front_of(files: &Files, address: SocketAddr, versions: &[u8], spoken: u8) -> Frame {
+    let credentials = Credentials::load(files).unwrap();
+    let mut config = (*credentials.server()).clone();
+    config.alpn_protocols = names(versions);
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let mut stream = acceptor.accept(stream).await.unwrap();
+    let welcome = Frame::Welcome(Welcome { session: 5, epoch: 1 }).encode(spoken).unwrap();
+    stream.write_all(&welcome).await.unwrap();
+    assert!(matches!(next(&mut stream, spoken).await, Frame::Hello(_)));
+    if spoken > 1 {
+        let why = Code(1_000_000);
+        let refused = Frame::Refused(Refused { sequence: 0, service: "shop".into(), why });
+        let refused = refused.encode(spoken).unwrap();
+        stream.write_all(&[unheard_of(spoken).as_slice(), &refused].concat()).await.unwrap();
+    }
+    // The first may have been on its way before.
+    next(&mut stream, spoken).await;
+    next(&mut stream, spoken).await
+}
+
+#[test]
+fn older_and_newer_receivers_are_understood() {
+    for (versions, spoken) in [(&[1][..], 1), (&[VERSION + 1, VERSION], VERSION)] {
+        let authority = Authority::new();
+        let address = free();
+        let back = Arc::new(node(back_config(authority.host("b1"), address)));
+        let tells = Arc::clone(&back);
+        let telling = std::thread::spawn(move || {
+            while Arc::strong_count(&tells) > 1 {
+                tells.tell(told(7));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let files = authority.host("front");
+        runtime().block_on(async {
+            let heard = front_of(&files, address, versions, spoken).await;
+            let Frame::Report(report) = heard else { panic!("{heard:?}") };
+            assert_eq!((report.session, report.levels.accept.unwrap().value), (5, (7, 128)));
+        });
+        let there = state(&back, "front");
+        assert_eq!(there.version, spoken, "{there:?}");
+        let expected = u64::from(spoken > 1);
+        for reason in ["unknown-kind", "other"] {
+            assert_eq!(refused(&there, reason), expected, "{reason}: {there:?}");
+        }
+        drop(back);
+        telling.join().unwrap();
+    }
+}
+
+#[test]
+fn without_a_common_version_there_is_no_session_and_both_sides_say_why() {
+    let authority = Authority::new();
+    let address = free();
+    let front = node(front_config(authority.host("front"), address));
+    wait_for("it listens", || TcpStream::connect(address).ok());
+    let files = authority.host("b1");
+    let elsewhere = free();
+    let back = node(back_config(authority.host("b1"), elsewhere));
+    runtime().block_on(async {
+        assert!(caller(&files, address, &[VERSION + 1]).await.is_err());
+        let credentials = Credentials::load(&authority.host("front")).unwrap();
+        let mut config = (*credentials.server()).clone();
+        config.alpn_protocols = names(&[VERSION + 1]);
+        let listener = tokio::net::TcpListener::bind(elsewhere).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        assert!(acceptor.accept(stream).await.is_err());
+    });
+    let unknown = wait_for("it is counted", || {
+        Some(state(&front, "unknown")).filter(|state| refused(state, "version") == 1)
+    });
+    assert!(unknown.trouble.contains("this host speaks versions 1 to 2"), "{}", unknown.trouble);
+    let there = wait_for("the sender is told", || {
+        Some(state(&back, "front")).filter(|state| refused(state, "version") > 0)
+    });
+    assert!(there.trouble.contains("this host speaks versions 1 to 2"), "{}", there.trouble);
 }
 
 #[test]
@@ -259,14 +410,14 @@ fn what_one_peer_does_wrong_concerns_nobody_else() {
     runtime.block_on(async {
         let (mut stream, mut sender) = hostile(&files, address).await;
         let report = || Report { validity_ms: 500, service: "shop".into(), ..Report::default() };
-        let frame = sender.report(Nanos::ZERO, report()).unwrap().encode().unwrap();
+        let frame = sender.report(Nanos::ZERO, report()).unwrap().encode(VERSION).unwrap();
         // The same frame for ever: stale, then above the quota, then the end.
         while stream.write_all(&frame).await.is_ok() && stream.flush().await.is_ok() {}
         let (mut stream, _) = hostile(&files, address).await;
-        stream.write_all(&[0, 9, 1, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9]).await.unwrap();
+        stream.write_all(&[0, 9, VERSION, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9]).await.unwrap();
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest).await;
-        assert!(matches!(Frame::decode(&rest), Ok(Some((Frame::Bye(_), _)))), "{rest:?}");
+        assert!(matches!(Frame::decode(VERSION, &rest), Ok(Some((Frame::Bye(_), _)))), "{rest:?}");
     });
     let b1 = wait_for("its sessions are over", || Some(state(&front, "b1")).filter(|s| !s.up));
     for reason in ["stale", "quota", "malformed"] {

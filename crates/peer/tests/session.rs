@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use tidegate_model::SpiffeId;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
-use tidegate_peer::frame::{Frame, Hello};
+use tidegate_peer::frame::{Frame, Hello, VERSION};
 use tidegate_peer::session::{
     FIRST_WORD_MAX, Heard, SESSION_MAX, SILENCE_MAX, Sender, Session, Step,
 };
@@ -134,7 +134,7 @@ fn a_peer_reports_only_what_it_may() {
     let step = pair.session.receive(&mut table, ms(0), frame);
     let Step::Say(answer) = step else { panic!("{step:?}") };
     let Heard::Refused(told) = pair.sender.receive(answer) else { panic!("no answer") };
-    assert_eq!((told.service.as_str(), told.why), ("api", Refusal::NotGranted));
+    assert_eq!((told.service.as_str(), told.why.refusal()), ("api", Refusal::NotGranted));
     let frame = pair.frame(ms(10), "api", ms(500));
     assert_eq!(pair.session.receive(&mut table, ms(10), frame), Step::Go, "told once a second");
     assert_eq!(refused(&table, "b2"), [("not-granted".into(), 2)]);
@@ -429,9 +429,9 @@ impl Play {
         let report = Report { sent_ms: self.now.0 / 1_000_000, ..(**report).clone() };
         self.reference.take(self.now, &report);
         let frame = Frame::Report(Box::new(report));
-        let bytes = frame.encode().unwrap();
+        let bytes = frame.encode(VERSION).unwrap();
         self.recorded.push(frame);
-        let (read, _) = Frame::decode(&bytes).unwrap().unwrap();
+        let (read, _) = Frame::decode(VERSION, &bytes).unwrap().unwrap();
         let step = pair.session.receive(&mut self.table, self.now, read);
         assert!(matches!(step, Step::Go | Step::Say(_)), "{step:?}");
     }

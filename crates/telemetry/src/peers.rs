@@ -4,8 +4,8 @@
 use crate::table::{plain, render_rows};
 use tidegate_model::snapshot::{PeerState, Snapshot};
 
-const TITLES: [&str; 8] =
-    ["peer", "role", "session", "epoch", "reports", "last", "refused", "trouble"];
+const TITLES: [&str; 9] =
+    ["peer", "role", "session", "version", "epoch", "reports", "last", "refused", "trouble"];
 
 /// The peers; empty where there are none.
 #[must_use]
@@ -15,7 +15,7 @@ pub fn peers_table(snapshot: &Snapshot) -> String {
     }
     let titles = TITLES.map(String::from).to_vec();
     let rows: Vec<_> = std::iter::once(titles).chain(snapshot.peers.iter().map(cells)).collect();
-    let right: Vec<bool> = (0..TITLES.len()).map(|column| (3..6).contains(&column)).collect();
+    let right: Vec<bool> = (0..TITLES.len()).map(|column| (3..7).contains(&column)).collect();
     render_rows(&rows, &right)
 }
 
@@ -27,6 +27,7 @@ fn cells(peer: &PeerState) -> Vec<String> {
         plain(&peer.name),
         plain(&peer.role),
         if peer.up { "up" } else { "down" }.to_owned(),
+        if peer.version == 0 { "-".to_owned() } else { peer.version.to_string() },
         peer.epoch.to_string(),
         peer.reports.to_string(),
         peer.age.map_or_else(|| "-".to_owned(), |age| age.to_string()),

@@ -235,6 +235,7 @@ fn snapshot() -> Snapshot {
                 role: "reports".into(),
                 identity: "spiffe://example.org/b1".into(),
                 up: true,
+                version: 2,
                 epoch: 2,
                 sequence: 410,
                 age: Some(Nanos::from_millis(80)),

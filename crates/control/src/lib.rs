@@ -15,9 +15,16 @@
 //!
 //! All are deterministic: the same signals give the same limits.
 
+#[cfg(feature = "ablate")]
+pub mod ablate;
+#[cfg(not(feature = "ablate"))]
 mod detect;
+#[cfg(not(feature = "ablate"))]
 pub mod fleet;
+#[cfg(not(feature = "ablate"))]
 mod law;
+#[cfg(feature = "ablate")]
+include!(concat!(env!("OUT_DIR"), "/ablate.rs"));
 
 pub use detect::{Calm, Cause, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
 pub use law::{

@@ -592,6 +592,7 @@ impl Owner {
             requests,
             restored: self.restored.get(&service.name).copied(),
             bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),
+            remote: Vec::new(),
         }
     }
 

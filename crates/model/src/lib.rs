@@ -2,7 +2,7 @@
 //! The nouns that flow through tidegate.
 //!
 //! [`signals`]: what was sensed in one tick. [`limits`]: what the control loop decided.
-//! [`snapshot`]: what anyone may look at. (Event and Verdict live with the policies in
+//! [`remote`]: a limit that one host gives to another. [`snapshot`]: what anyone may look at. (Event and Verdict live with the policies in
 //! `tidegate-policy`, Report in `tidegate-peer`, Intent and the configuration in `tidegate-config`.)
 
 mod change;
@@ -11,6 +11,7 @@ mod cpus;
 pub mod limits;
 mod listen;
 mod mode;
+pub mod remote;
 pub mod signals;
 pub mod snapshot;
 pub mod sources;
@@ -23,6 +24,7 @@ pub use clients::ClientClass;
 pub use cpus::CpuList;
 pub use listen::{Listen, Protocol};
 pub use mode::Mode;
+pub use remote::RemoteLimit;
 pub use spiffe::{SPIFFE_MAX, SpiffeId};
 
 /// Most services that one dataplane protects (the dataplane's tables have this size).

@@ -3,6 +3,7 @@
 
 use crate::RANKS;
 use crate::limits::{BucketLimits, ServiceLimits};
+use crate::remote::Restriction;
 use crate::signals::{BucketSignals, Reading, Signals};
 use serde::{Deserialize, Serialize};
 use tidegate_units::{Nanos, Rate};
@@ -108,6 +109,36 @@ pub struct ServiceState {
     /// Connections that its listeners accepted and that no hook saw; `None`: none of late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bypassed: Option<Bypassed>,
+    /// Remote limits that peers give to it, and that it gives to its control nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<RemoteState>,
+}
+
+/// A remote limit of one service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RemoteState {
+    /// The peer: who gave it, or who gets it.
+    pub peer: String,
+    /// `from`: the peer limits this host; `to`: this host limits the peer.
+    pub role: String,
+    /// What it is about, as its receiver knows it.
+    pub scope: String,
+    /// What its sender said last; `None`: no limit.
+    pub restriction: Option<Restriction>,
+    /// Admissions per second that are in force where it is enforced here; sent, where it goes to a peer.
+    pub rate: Option<Rate>,
+    /// How long it is still valid; `None`: not any more.
+    pub left: Option<Nanos>,
+    /// Steps by which it has opened since it expired, each a doubling.
+    pub steps: u64,
+    /// Number of its last message.
+    pub sequence: u64,
+    /// Time since the last message of its sender, or since the last hit counters; `None` before.
+    pub age: Option<Nanos>,
+    /// New work for the scope since the first message, with what was refused.
+    pub offered: u64,
+    /// Of this refused because of the limit.
+    pub refused: u64,
 }
 
 /// What a service took over from a process that has ended.

@@ -198,6 +198,7 @@ fn shop() -> ServiceState {
         requests: Some(requests()),
         restored: None,
         bypassed: Some(Bypassed { connections: 12, span: Nanos::from_secs(14) }),
+        remote: Vec::new(),
     }
 }
 

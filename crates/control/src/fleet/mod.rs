@@ -13,12 +13,14 @@
 //! | `split.rs` | what of the signals is one back-end's; the sum of limits |
 //! | `clamp.rs` | what a report may do to a limit, whatever a controller makes of it |
 //! | `bounds.rs` | what an operator said holds always; without fresh signals nothing becomes tighter |
+//! | `remote/` | limits that one host gives to another |
 //!
 //! It knows nothing of sessions and frames: reports come as [`tidegate_model::signals::Backend`].
 
 mod backends;
 mod bounds;
 mod clamp;
+pub mod remote;
 mod split;
 mod steering;
 

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who may limit what, and which messages count.
+//!
+//! A peer may limit the destinations that the receiver's own configuration gives it, and nothing
+//! else. A message counts only in the session that is up, and only once: `(epoch, sequence)` grows.
+//! `tidegate-peer` checks the same before; this is the second check, by other code.
+
+use std::collections::BTreeMap;
+use tidegate_model::remote::{ReceivedLimit, Scope};
+use tidegate_units::Nanos;
+
+/// Messages per second for each scope that is granted: twice what a sender sends.
+const PER_SCOPE: f64 = 20.0;
+/// Seconds of that which may come at once.
+const BURST_SECONDS: f64 = 3.0;
+
+/// What one peer may limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its name in the configuration.
+    pub peer: String,
+    /// Destinations that it owns.
+    pub scopes: Vec<Scope>,
+}
+
+/// Why a remote limit was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotTaken {
+    /// A peer that may limit nothing.
+    UnknownPeer,
+    /// Not the session that is up.
+    OtherSession,
+    /// Stale or repeated.
+    Stale,
+    /// A destination that the peer does not own.
+    NotGranted,
+    /// A value outside its range.
+    OutOfRange,
+    /// No service of this host lies in the scope.
+    NoService,
+    /// Something that cannot be enforced here: a limit of some priorities only.
+    Unsupported,
+    /// More messages than the quota.
+    Quota,
+}
+
+impl NotTaken {
+    /// The name in metrics; where `tidegate-peer` has the reason, too, it is the same.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownPeer => "unknown-peer",
+            Self::OtherSession => "other-session",
+            Self::Stale => "stale",
+            Self::NotGranted => "not-granted",
+            Self::OutOfRange => "out-of-range",
+            Self::NoService => "no-service",
+            Self::Unsupported => "unsupported",
+            Self::Quota => "quota",
+        }
+    }
+}
+
+/// Who may limit what.
+#[derive(Clone, Debug, Default)]
+pub struct Authority {
+    peers: BTreeMap<String, Peer>,
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    scopes: Vec<Scope>,
+    /// Number and epoch of the session that is up.
+    session: Option<(u64, u64)>,
+    sequence: u64,
+    messages: f64,
+    at: Nanos,
+}
+
+impl Peer {
+    fn burst(&self) -> f64 {
+        PER_SCOPE * BURST_SECONDS * self.scopes.len().max(1) as f64
+    }
+
+    fn within_quota(&mut self, now: Nanos) -> bool {
+        let burst = self.burst();
+        let earned = now.since(self.at).as_secs_f64() * burst / BURST_SECONDS;
+        self.at = self.at.max(now);
+        self.messages = (self.messages + earned).min(burst);
+        let within = self.messages >= 1.0;
+        if within {
+            self.messages -= 1.0;
+        }
+        within
+    }
+}
+
+impl Authority {
+    /// Follows other grants. A peer that stays keeps its session and its place in it.
+    pub fn follow(&mut self, grants: &[Grant]) {
+        let mut old = std::mem::take(&mut self.peers);
+        for grant in grants.iter().filter(|grant| !grant.scopes.is_empty()) {
+            let scopes = grant.scopes.clone();
+            let peer = match old.remove(&grant.peer) {
+                Some(before) => Peer { scopes, ..before },
+                None => {
+                    let peer =
+                        Peer { scopes, session: None, sequence: 0, messages: 0.0, at: Nanos::ZERO };
+                    Peer { messages: peer.burst(), ..peer }
+                }
+            };
+            self.peers.insert(grant.peer.clone(), peer);
+        }
+    }
+
+    /// The session of a peer that is up, as the listener knows it: its random number and its epoch.
+    /// `None`: there is none, and nothing more of it counts.
+    pub fn session(&mut self, peer: &str, session: Option<(u64, u64)>) {
+        if let Some(peer) = self.peers.get_mut(peer)
+            && peer.session != session
+        {
+            peer.session = session;
+            peer.sequence = 0;
+        }
+    }
+
+    /// Whether a peer owns this scope.
+    #[must_use]
+    pub fn owns(&self, peer: &str, scope: &Scope) -> bool {
+        self.peers.get(peer).is_some_and(|p| p.scopes.iter().any(|own| own.covers(scope)))
+    }
+
+    /// The peers, and what each may limit.
+    pub fn grants(&self) -> impl Iterator<Item = (&str, &[Scope])> {
+        self.peers.iter().map(|(name, peer)| (name.as_str(), peer.scopes.as_slice()))
+    }
+
+    /// Whether a message counts. It is used up then: the same one does not count again.
+    ///
+    /// # Errors
+    /// Why it does not; nothing changed then.
+    pub fn accept(&mut self, received: &ReceivedLimit) -> Result<(), NotTaken> {
+        let limit = &received.limit;
+        let owns = self.owns(&received.peer, &limit.scope);
+        let peer = self.peers.get_mut(&received.peer).ok_or(NotTaken::UnknownPeer)?;
+        if peer.session != Some((received.session, received.epoch)) {
+            return Err(NotTaken::OtherSession);
+        }
+        if limit.sequence <= peer.sequence {
+            return Err(NotTaken::Stale);
+        }
+        if !owns {
+            return Err(NotTaken::NotGranted);
+        }
+        limit.check().map_err(|_| NotTaken::OutOfRange)?;
+        if limit.priority != 0 {
+            return Err(NotTaken::Unsupported);
+        }
+        if !peer.within_quota(received.at) {
+            return Err(NotTaken::Quota);
+        }
+        peer.sequence = limit.sequence;
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a server sends to its control nodes: its own limit, divided among them.
+//!
+//! A limit that works is soon not needed where it was found: the server is calm, because its control
+//! nodes refuse. So its own limit says when to begin and where, and the hit counters say when to end:
+//! while the server has no limit and the nodes still refuse, the rate grows; once all that comes fits,
+//! the limit ends.
+
+use super::divide::divide;
+use tidegate_model::remote::Hits;
+use tidegate_units::{Nanos, Rate};
+
+/// By how much the rate grows in a second while the server itself has no limit. At a delay of 5 s it
+/// is a third too high before the server's own limit comes back: refusing that third costs a server that
+/// spends a fifth of a response on each refusal less than a tenth of its goodput.
+pub const GROWTH_PER_SECOND: f64 = 0.05;
+/// Demand is averaged over this many seconds.
+const DEMAND_SECONDS: f64 = 2.0;
+/// A node of which nothing was heard for so long is silent: it has the floor.
+const SILENT_AFTER: Nanos = Nanos::from_secs(2);
+/// All that comes must fit for so long before the limit ends.
+const CALM_AFTER: Nanos = Nanos::from_secs(2);
+/// Without hit counters of any node nobody knows whether the limit is needed: it ends after this.
+const UNKNOWN_AFTER: Nanos = Nanos::from_secs(30);
+
+/// The remote limits of one service, as its server gives them.
+#[derive(Clone, Debug)]
+pub struct Feedback {
+    floor: f64,
+    nodes: Vec<Node>,
+    /// Admissions per second that all nodes have together.
+    total: Option<f64>,
+    /// Since when all that comes has fitted, or nothing has been heard.
+    calm: Option<Nanos>,
+    unknown: Option<Nanos>,
+}
+
+/// What a control node told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Node {
+    demand: Option<f64>,
+    heard: Option<Nanos>,
+    /// Its last hit counters had refusals.
+    refuses: bool,
+    /// It has lost its limit, and wants to know what holds.
+    pub probes: bool,
+    /// New work that came there, with what was refused.
+    pub offered: u64,
+    /// Of this refused because of the limit.
+    pub refused: u64,
+}
+
+impl Node {
+    /// Time since its last hit counters; `None` before the first.
+    #[must_use]
+    pub fn age(&self, now: Nanos) -> Option<Nanos> {
+        self.heard.map(|at| now.since(at))
+    }
+
+    fn recent(&self, now: Nanos) -> Option<f64> {
+        self.demand.filter(|_| self.age(now).is_some_and(|age| age < SILENT_AFTER))
+    }
+}
+
+impl Feedback {
+    /// Of a service with so many control nodes, none of which gets less than `floor` while the rate is
+    /// enough for that.
+    #[must_use]
+    pub fn new(nodes: usize, floor: Rate) -> Self {
+        let nodes = vec![Node::default(); nodes];
+        Self { floor: floor.get(), nodes, total: None, calm: None, unknown: None }
+    }
+
+    /// The control nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Takes hit counters of a control node in.
+    pub fn hear(&mut self, now: Nanos, node: usize, hits: &Hits) {
+        let Some(node) = self.nodes.get_mut(node) else { return };
+        node.heard = Some(now);
+        node.probes = hits.probe;
+        node.refuses = hits.refused > 0;
+        node.offered = node.offered.saturating_add(hits.offered);
+        node.refused = node.refused.saturating_add(hits.refused);
+        let span = hits.span.as_secs_f64();
+        if span > 0.0 {
+            let now = hits.offered as f64 / span;
+            let keep = libm::exp(-span / DEMAND_SECONDS);
+            node.demand = Some(node.demand.map_or(now, |mean| keep * mean + (1.0 - keep) * now));
+        }
+    }
+
+    /// A round: the rate of each control node until the next; `None`: no limit. `own` is what the
+    /// service limits itself to.
+    pub fn tick(&mut self, now: Nanos, period: Nanos, own: Option<Rate>) -> Vec<Option<Rate>> {
+        if let Some(own) = own {
+            self.total = Some(own.get());
+            (self.calm, self.unknown) = (None, None);
+        } else if let Some(total) = self.total {
+            self.total = self.grown(now, period, total);
+        }
+        let demands: Vec<_> = self.nodes.iter().map(|node| node.recent(now)).collect();
+        match self.total {
+            Some(total) => {
+                let shares = divide(total, self.floor, &demands).into_iter();
+                shares.map(|share| Some(Rate::per_second(share))).collect()
+            }
+            None => vec![None; self.nodes.len()],
+        }
+    }
+
+    fn grown(&mut self, now: Nanos, period: Nanos, total: f64) -> Option<f64> {
+        let recent: Vec<f64> = self.nodes.iter().filter_map(|node| node.recent(now)).collect();
+        let needed = if recent.is_empty() {
+            self.calm = None;
+            now.since(*self.unknown.get_or_insert(now)) < UNKNOWN_AFTER
+        } else {
+            self.unknown = None;
+            let refuses = self.nodes.iter().any(|n| n.refuses && n.recent(now).is_some());
+            if refuses || recent.iter().sum::<f64>() > total {
+                self.calm = None;
+                true
+            } else {
+                now.since(*self.calm.get_or_insert(now)) < CALM_AFTER
+            }
+        };
+        let seconds = period.clamp(Nanos::ZERO, Nanos::SECOND).as_secs_f64();
+        needed.then_some(total * (1.0 + GROWTH_PER_SECOND * seconds))
+    }
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All remote limits of a control node, and what they make of its services.
+//!
+//! - A scope with several services: its rate is divided among them by what each is offered.
+//! - Several scopes of one peer for a service: the tightest holds.
+//! - Several owners of a service (back-ends behind one address): each says what it can take itself, so
+//!   the service has the sum, and no limit while one of them has none.
+
+use super::super::split::Passed;
+use super::authority::{Authority, Grant, NotTaken};
+use super::divide::divide;
+use super::held::{Held, Seen};
+use std::collections::BTreeMap;
+use tidegate_model::Listen;
+use tidegate_model::remote::{Hits, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
+use tidegate_model::snapshot::{ReasonCount, RemoteState};
+use tidegate_units::{Nanos, Rate};
+
+/// How often its hit counters go back to the sender of a limit.
+pub const HITS_EVERY: Nanos = Nanos::from_millis(200);
+/// A scope of which its sender says nothing for so long is forgotten.
+const FORGET_AFTER: Nanos = Nanos::from_secs(60);
+
+/// A service of this host, and what remote limits may do to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Protected {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub listens: Vec<Listen>,
+    /// No remote limit takes it below this.
+    pub floor: Rate,
+}
+
+/// What came to a service in one tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flow {
+    /// New work, with what was refused.
+    pub offered: u64,
+    /// What passed.
+    pub passed: u64,
+    /// What was refused because of remote limits.
+    pub refused: u64,
+}
+
+/// What remote limits allow a service.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InForce {
+    /// Admissions per second.
+    pub rate: Rate,
+    /// Depth of the bucket, in admissions.
+    pub burst: u32,
+}
+
+/// The remote limits of one host.
+#[derive(Debug, Default)]
+pub struct Inbound {
+    authority: Authority,
+    services: Vec<Service>,
+    entries: BTreeMap<(String, Scope), Entry>,
+    refused: BTreeMap<(String, &'static str), u64>,
+}
+
+#[derive(Debug)]
+struct Service {
+    of: Protected,
+    owners: Vec<String>,
+    offered: Passed,
+    passed: Passed,
+}
+
+/// What a peer said of a scope.
+#[derive(Debug)]
+struct Entry {
+    services: Vec<usize>,
+    held: Option<Held>,
+    sequence: u64,
+    heard: Nanos,
+    /// Since the last hit counters, and since when.
+    offered: u64,
+    refused: u64,
+    since: Nanos,
+    /// Since the peer spoke of the scope first.
+    offered_total: u64,
+    refused_total: u64,
+}
+
+impl Inbound {
+    /// Follows another configuration. Limits stay whose sender still owns their scope.
+    pub fn follow(&mut self, grants: &[Grant], services: Vec<Protected>) {
+        self.authority.follow(grants);
+        let mut old: Vec<Service> = std::mem::take(&mut self.services);
+        for of in services {
+            let owns = |scopes: &[Scope]| scopes.iter().any(|s| s.reaches(&of.name, &of.listens));
+            let owners = self.authority.grants().filter(|(_, scopes)| owns(scopes));
+            let owners = owners.map(|(peer, _)| peer.to_owned()).collect();
+            let before = old.iter().position(|service| service.of.name == of.name);
+            let (offered, passed) = before.map_or_else(Default::default, |at| {
+                let before = old.swap_remove(at);
+                (before.offered, before.passed)
+            });
+            self.services.push(Service { of, owners, offered, passed });
+        }
+        let Self { authority, services, entries, .. } = self;
+        entries.retain(|(peer, scope), entry| {
+            entry.services = reached(services, scope);
+            authority.owns(peer, scope) && !entry.services.is_empty()
+        });
+    }
+
+    /// The session of a peer that is up; see [`Authority::session`].
+    pub fn session(&mut self, peer: &str, session: Option<(u64, u64)>) {
+        self.authority.session(peer, session);
+    }
+
+    /// Takes a message in.
+    ///
+    /// # Errors
+    /// Why it was not taken, counted; nothing else changed then.
+    pub fn take(&mut self, received: ReceivedLimit) -> Result<(), NotTaken> {
+        let peer = received.peer.clone();
+        self.accept(received).inspect_err(|why| {
+            // A name that is not configured must not grow the table.
+            let peer = if *why == NotTaken::UnknownPeer { String::new() } else { peer };
+            let count = self.refused.entry((peer, why.name())).or_default();
+            *count = count.saturating_add(1);
+        })
+    }
+
+    fn accept(&mut self, received: ReceivedLimit) -> Result<(), NotTaken> {
+        let services = reached(&self.services, &received.limit.scope);
+        let owned = self.authority.owns(&received.peer, &received.limit.scope);
+        if owned && services.is_empty() {
+            return Err(NotTaken::NoService);
+        }
+        let at = received.at;
+        let key = (received.peer.clone(), received.limit.scope.clone());
+        let held = self.entries.keys().filter(|(of, _)| *of == key.0).count();
+        if !self.entries.contains_key(&key) && held >= REMOTE_SCOPES_MAX {
+            return Err(NotTaken::Quota);
+        }
+        self.authority.accept(&received)?;
+        let limit = received.limit;
+        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(services, at));
+        entry.heard = entry.heard.max(at);
+        entry.sequence = limit.sequence;
+        match &mut entry.held {
+            _ if limit.validity == Nanos::ZERO => entry.held = None,
+            Some(held) => held.renew(limit, at),
+            none => *none = Some(Held::new(limit, at)),
+        }
+        Ok(())
+    }
+
+    /// A round: what remote limits allow each service until the next, in the order of the
+    /// configuration; `None`: no limit. `flows` is what came since the round before.
+    pub fn tick(&mut self, now: Nanos, period: Nanos, flows: &[Flow]) -> Vec<Option<InForce>> {
+        self.count(period, flows);
+        let mut decided: BTreeMap<(usize, &str), InForce> = BTreeMap::new();
+        let Self { services, entries, .. } = self;
+        entries.retain(|_, e| e.held.is_some() || now.since(e.heard) < FORGET_AFTER);
+        for ((peer, _), entry) in entries.iter_mut() {
+            if entry.held.as_ref().is_some_and(|held| held.gone(now)) {
+                entry.held = None;
+            }
+            for (service, new) in entry.shares(now, services) {
+                let held = decided.entry((service, peer.as_str())).or_insert(new);
+                if new.rate < held.rate {
+                    *held = new;
+                }
+            }
+        }
+        let of = |(index, service): (usize, &Service)| {
+            let each = service.owners.iter().map(|owner| decided.get(&(index, owner.as_str())));
+            let each: Option<Vec<_>> = each.collect();
+            let sum = |all: &[&InForce]| InForce {
+                rate: Rate::per_second(all.iter().map(|one| one.rate.get()).sum()),
+                burst: all.iter().fold(0, |sum: u32, one| sum.saturating_add(one.burst)),
+            };
+            each.filter(|all| !all.is_empty()).map(|all| sum(&all))
+        };
+        services.iter().enumerate().map(of).collect()
+    }
+
+    fn count(&mut self, period: Nanos, flows: &[Flow]) {
+        let seconds = period.as_secs_f64();
+        for (service, flow) in self.services.iter_mut().zip(flows) {
+            if seconds > 0.0 {
+                service.offered.see(seconds, flow.offered);
+                service.passed.see(seconds, flow.passed);
+            }
+        }
+        for entry in self.entries.values_mut() {
+            for flow in entry.services.iter().filter_map(|at| flows.get(*at)) {
+                entry.offered = entry.offered.saturating_add(flow.offered);
+                entry.refused = entry.refused.saturating_add(flow.refused);
+                entry.offered_total = entry.offered_total.saturating_add(flow.offered);
+                entry.refused_total = entry.refused_total.saturating_add(flow.refused);
+            }
+        }
+    }
+
+    /// The hit counters that are due, by peer.
+    pub fn hits(&mut self, now: Nanos) -> Vec<(String, Hits)> {
+        let mut due = Vec::new();
+        for ((peer, scope), entry) in &mut self.entries {
+            let span = now.since(entry.since);
+            if span < HITS_EVERY {
+                continue;
+            }
+            let owners = entry.services.iter().filter_map(|at| self.services.get(*at));
+            // Each of several owners gets its part of what comes for all.
+            let n = owners.map(|service| service.owners.len()).max().unwrap_or(1).max(1) as u64;
+            let (offered, refused) = (entry.offered / n, entry.refused / n);
+            entry.offered -= offered * n;
+            entry.refused -= refused * n;
+            entry.since = now;
+            let probe = entry.held.as_ref().is_some_and(|held| held.steps(now) > 0);
+            due.push((peer.clone(), Hits { scope: scope.clone(), span, offered, refused, probe }));
+        }
+        due
+    }
+
+    /// The remote limits of a service, by its place in the configuration.
+    #[must_use]
+    pub fn states(&self, now: Nanos, service: usize) -> Vec<RemoteState> {
+        let of_service = self.entries.iter().filter(|(_, entry)| entry.services.contains(&service));
+        of_service.map(|((peer, scope), entry)| entry.state(now, peer, scope)).collect()
+    }
+
+    /// Messages of a peer that were refused, by reason.
+    #[must_use]
+    pub fn refused(&self, peer: &str) -> Vec<ReasonCount> {
+        let of_peer = self.refused.iter().filter(|((of, _), _)| of == peer);
+        let count = |((_, reason), count): (&(String, &'static str), &u64)| ReasonCount {
+            reason: (*reason).to_owned(),
+            count: *count,
+        };
+        of_peer.map(count).collect()
+    }
+}
+
+fn reached(services: &[Service], scope: &Scope) -> Vec<usize> {
+    let reached = services.iter().enumerate();
+    reached.filter(|(_, s)| scope.reaches(&s.of.name, &s.of.listens)).map(|(at, _)| at).collect()
+}
+
+/// Depth of the bucket for a rate, in admissions (`tidegate_config::BURST_DEFAULT`).
+const BURST: u32 = 20;
+
+impl Entry {
+    const fn new(services: Vec<usize>, now: Nanos) -> Self {
+        Self {
+            services,
+            held: None,
+            sequence: 0,
+            heard: now,
+            offered: 0,
+            refused: 0,
+            since: now,
+            offered_total: 0,
+            refused_total: 0,
+        }
+    }
+
+    /// What the limit allows each of its services.
+    fn shares(&mut self, now: Nanos, services: &[Service]) -> Vec<(usize, InForce)> {
+        let Some(held) = &mut self.held else { return Vec::new() };
+        let of = |at: &usize| services.get(*at).map(|service| (*at, service));
+        let own: Vec<(usize, &Service)> = self.services.iter().filter_map(of).collect();
+        let sum = |of: fn(&Service) -> Option<Rate>| {
+            let each: Option<Vec<f64>> = own.iter().map(|(_, s)| Some(of(s)?.get())).collect();
+            each.map(|each| Rate::per_second(each.iter().sum()))
+        };
+        let seen = Seen {
+            offered: sum(|service| service.offered.one_of(1)),
+            passed: sum(|service| service.passed.one_of(1)),
+        };
+        let floor: f64 = own.iter().map(|(_, service)| service.of.floor.get()).sum();
+        let Some(rate) = held.tick(now, seen, Rate::per_second(floor)) else { return Vec::new() };
+        let demands: Vec<Option<f64>> =
+            own.iter().map(|(_, service)| service.offered.one_of(1).map(Rate::get)).collect();
+        let parts = divide(rate.get(), 0.0, &demands);
+        let burst = held.burst(BURST);
+        let part = |((at, service), part): (&(usize, &Service), f64)| {
+            let rate = Rate::per_second(part.max(service.of.floor.get()));
+            (*at, InForce { rate, burst })
+        };
+        own.iter().zip(parts).map(part).collect()
+    }
+
+    fn state(&self, now: Nanos, peer: &str, scope: &Scope) -> RemoteState {
+        let held = self.held.as_ref();
+        let left = held.map(|held| held.until().since(now));
+        RemoteState {
+            peer: peer.to_owned(),
+            role: "from".into(),
+            scope: scope.to_string(),
+            restriction: held.map(|held| held.limit().restriction),
+            rate: held.and_then(Held::rate),
+            left: left.filter(|left| *left > Nanos::ZERO),
+            steps: held.map_or(0, |held| held.steps(now)),
+            sequence: self.sequence,
+            age: Some(now.since(self.heard)),
+            offered: self.offered_total,
+            refused: self.refused_total,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Remote limits: a server tells the hosts before it, its control nodes, what it can take.
+//!
+//! ```text
+//!  server                                             control node
+//!  own limit ─► Feedback ─► divide ─► RemoteLimit ─────► Authority ─► Held ─► rate of the service
+//!                  ▲                                                            │
+//!                  └──────── Hits: offered, refused, probe ◄────────────────────┘
+//! ```
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `authority.rs` | who may limit what, and which messages count |
+//! | `held.rs` | one limit where it is enforced: clamped, and opened in steps after it expired |
+//! | `inbound.rs` | all limits of a control node, and what they make of its services |
+//! | `divide.rs` | one rate for several control nodes |
+//! | `feedback.rs` | what a server sends: its own limit, and how it grows back |
+//!
+//! It knows nothing of sessions and frames (tidegate-peer); time is an argument.
+
+mod authority;
+mod divide;
+mod feedback;
+mod held;
+mod inbound;
+
+pub use self::authority::{Authority, Grant, NotTaken};
+pub use self::divide::divide;
+pub use self::feedback::{Feedback, GROWTH_PER_SECOND};
+pub use self::held::{Held, OPENING_STEPS};
+pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Protected};

@@ -14,7 +14,7 @@ use support::recogniser::{Key, Native, Tables, method_bit, reason};
 use support::reference::rules::{CookieTest, Found, HostTest, Rule};
 use tidegate_bpf::testing::plans;
 use tidegate_config::{
-    Cookie, CookieMatch, HostPattern, Method, RequestHead, RequestsConfig, RuleConfig, Unjudged,
+    Cookie, CookieMatch, HostPattern, Method, RequestHead, RequestsConfig, RuleConfig, Unevaluated,
 };
 use tidegate_policy::Reason;
 
@@ -63,20 +63,20 @@ enum Said {
     /// Place of the rule, and whether a cookie protects.
     Rule(usize, bool),
     NoRule,
-    Unjudged(Unjudged),
+    Unevaluated(Unevaluated),
 }
 
 /// What `rules test` prints.
 fn shown(rules: &RequestsConfig, asked: &Asked) -> Said {
     let head = match RequestHead::parse(&asked.line, &asked.headers) {
         Ok(head) => head,
-        Err(unevaluable) => return Said::Unjudged(unevaluable.reason),
+        Err(unevaluable) => return Said::Unevaluated(unevaluable.reason),
     };
     let selection = rules.select(&head);
-    match (selection.unjudged, selection.rule) {
+    match (selection.unevaluated, selection.rule) {
         (Some(reason), rule) => {
             assert_eq!(rule, rules.unevaluable_rule(), "{asked:?}");
-            Said::Unjudged(reason)
+            Said::Unevaluated(reason)
         }
         (None, Some(rule)) => Said::Rule(rule, selection.protected_by.is_some()),
         (None, None) => Said::NoRule,
@@ -88,17 +88,19 @@ fn done(native: &mut Native, tables: &Tables, asked: &Asked) -> Said {
     let bytes = asked.sent();
     let recognised = native.request(&bytes);
     match recognised.reason {
-        reason::NONE if recognised.ambiguous => return Said::Unjudged(Unjudged::AmbiguousPath),
+        reason::NONE if recognised.ambiguous => {
+            return Said::Unevaluated(Unevaluated::AmbiguousPath);
+        }
         reason::NONE => {}
-        reason::HTTP2 => return Said::Unjudged(Unjudged::Http2),
-        reason::SPLIT => return Said::Unjudged(Unjudged::Split),
-        reason::NOT_HTTP => return Said::Unjudged(Unjudged::NotHttp),
+        reason::HTTP2 => return Said::Unevaluated(Unevaluated::Http2),
+        reason::SPLIT => return Said::Unevaluated(Unevaluated::Split),
+        reason::NOT_HTTP => return Said::Unevaluated(Unevaluated::NotHttp),
         other => panic!("reason {other}: {asked:?}"),
     }
     match native.find(tables, &bytes).1 {
         Found::Rule(rule, protected) => Said::Rule(rule, protected),
         Found::NoRule => Said::NoRule,
-        Found::Split => Said::Unjudged(Unjudged::Split),
+        Found::Split => Said::Unevaluated(Unevaluated::Split),
     }
 }
 
@@ -458,8 +460,8 @@ fn odd_requests_meet_the_rule_that_is_shown() {
             seen.push(said);
         }
     }
-    for reason in Unjudged::ALL.into_iter().filter(|reason| *reason != Unjudged::Tls) {
-        assert!(seen.contains(&Said::Unjudged(reason)), "{reason:?} was never said");
+    for reason in Unevaluated::ALL.into_iter().filter(|reason| *reason != Unevaluated::Tls) {
+        assert!(seen.contains(&Said::Unevaluated(reason)), "{reason:?} was never said");
     }
     let met =
         |at: &usize| seen.iter().any(|said| matches!(said, Said::Rule(rule, _) if rule == at));
@@ -473,7 +475,7 @@ fn odd_requests_meet_the_rule_that_is_shown() {
 fn requests_by_the_dice_meet_the_rule_that_is_shown() {
     let mut native = Native::start(key());
     let mut dice = Dice::new(seed());
-    let (mut ruled, mut protected, mut unjudged, mut free) = (0, 0, 0, 0);
+    let (mut ruled, mut protected, mut unevaluated, mut free) = (0, 0, 0, 0);
     let heads = from_env("TIDEGATE_HEADS").map_or(RULE_HEADS, |count| count as usize / RULE_SETS);
     for _ in 0..RULE_SETS {
         let count = 1 + dice.below(20);
@@ -487,13 +489,13 @@ fn requests_by_the_dice_meet_the_rule_that_is_shown() {
                     protected += usize::from(by_cookie);
                 }
                 Said::NoRule => free += 1,
-                Said::Unjudged(_) => unjudged += 1,
+                Said::Unevaluated(_) => unevaluated += 1,
             }
         }
     }
-    println!("{ruled} met a rule ({protected} protected), {free} none, {unjudged} unjudged");
-    for count in [ruled, free, unjudged] {
-        assert!(count > RULE_SETS * 10, "{ruled}, {free}, {unjudged}");
+    println!("{ruled} met a rule ({protected} protected), {free} none, {unevaluated} unevaluated");
+    for count in [ruled, free, unevaluated] {
+        assert!(count > RULE_SETS * 10, "{ruled}, {free}, {unevaluated}");
     }
     assert!(protected > RULE_SETS, "{protected}");
     native.finish();
@@ -532,11 +534,11 @@ fn tls_connections_meet_the_rule_that_is_shown() {
         let done = match (reason, found) {
             (reason::NONE, Found::Rule(rule, _)) => (None, Some(rule)),
             (reason::NONE, _) => (None, None),
-            (reason::TLS, _) => (Some(Unjudged::Tls), rules.unevaluable_rule()),
+            (reason::TLS, _) => (Some(Unevaluated::Tls), rules.unevaluable_rule()),
             other => panic!("{other:?}: {name:?}"),
         };
         let shown = rules.select_tls(&name.to_ascii_lowercase());
-        assert_eq!((shown.unjudged, shown.rule), done, "{name:?}");
+        assert_eq!((shown.unevaluated, shown.rule), done, "{name:?}");
     }
     native.finish();
 }
@@ -544,16 +546,16 @@ fn tls_connections_meet_the_rule_that_is_shown() {
 /// The names that are shown are those that are counted.
 #[test]
 fn reasons_have_the_names_of_the_counters() {
-    for unjudged in Unjudged::ALL {
-        let known = Reason::ALL.iter().find(|reason| reason.name() == unjudged.name());
+    for unevaluated in Unevaluated::ALL {
+        let known = Reason::ALL.iter().find(|reason| reason.name() == unevaluated.name());
         let number = known.map(|reason| *reason as u32);
-        let counted = match unjudged {
-            Unjudged::NotHttp => reason::NOT_HTTP,
-            Unjudged::Http2 => reason::HTTP2,
-            Unjudged::Split => reason::SPLIT,
-            Unjudged::AmbiguousPath => Reason::AmbiguousPath as u32,
-            Unjudged::Tls => reason::TLS,
+        let counted = match unevaluated {
+            Unevaluated::NotHttp => reason::NOT_HTTP,
+            Unevaluated::Http2 => reason::HTTP2,
+            Unevaluated::Split => reason::SPLIT,
+            Unevaluated::AmbiguousPath => Reason::AmbiguousPath as u32,
+            Unevaluated::Tls => reason::TLS,
         };
-        assert_eq!(number, Some(counted), "{unjudged:?}");
+        assert_eq!(number, Some(counted), "{unevaluated:?}");
     }
 }

@@ -10,7 +10,7 @@ use std::io::Write;
 use tidegate_api::exit::Exit;
 use tidegate_config::{
     BucketConfig, Config, RequestHead, RequestsConfig, RuleAnswer, RuleConfig, Selection,
-    ServiceConfig, Unevaluable, Unjudged, load,
+    ServiceConfig, Unevaluable, Unevaluated, load,
 };
 use tidegate_model::Mode;
 use tidegate_units::Nanos;
@@ -124,11 +124,11 @@ fn answer(
         Asked::Unevaluable(Unevaluable { reason, why }) => {
             answer.words.push(format!("{} ({}): {why}", service.name, mode.name()));
             let rule = rules.unevaluable_rule();
-            Selection { rule, unjudged: Some(*reason), ..Selection::default() }
+            Selection { rule, unevaluated: Some(*reason), ..Selection::default() }
         }
     };
     compared(rules, &selection, &mut answer.words);
-    if let Some(reason) = selection.unjudged {
+    if let Some(reason) = selection.unevaluated {
         let reason = reason.name();
         answer.reason = Some(reason);
         answer.words.push(format!(
@@ -194,7 +194,7 @@ fn meets(
     answer.words.push(format!("it takes from the bucket {}", described(bucket)));
     answer.words.push(format!("rank {rank}: {why}"));
     // Of TLS and HTTP/2, a 503 would be no response.
-    let plain = !matches!(selection.unjudged, Some(Unjudged::Http2 | Unjudged::Tls));
+    let plain = !matches!(selection.unevaluated, Some(Unevaluated::Http2 | Unevaluated::Tls));
     answer.words.push(refused(rules, (rule, plain), mode));
 }
 

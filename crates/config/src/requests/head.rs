@@ -26,7 +26,7 @@ pub struct RequestHead {
 
 /// Why no rule of its own evaluates a request, as it is counted (policy/reasons.def).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unjudged {
+pub enum Unevaluated {
     /// No HTTP/1 that every server reads in the same way.
     NotHttp,
     /// The preface of HTTP/2.
@@ -39,7 +39,7 @@ pub enum Unjudged {
     Tls,
 }
 
-impl Unjudged {
+impl Unevaluated {
     /// All of them.
     pub const ALL: [Self; 5] =
         [Self::NotHttp, Self::Http2, Self::Split, Self::AmbiguousPath, Self::Tls];
@@ -62,13 +62,13 @@ impl Unjudged {
 #[error("{why}")]
 pub struct Unevaluable {
     /// What it is counted as.
-    pub reason: Unjudged,
+    pub reason: Unevaluated,
     /// What is wrong with it.
     pub why: String,
 }
 
 impl Unevaluable {
-    fn new(reason: Unjudged, why: impl Into<String>) -> Self {
+    fn new(reason: Unevaluated, why: impl Into<String>) -> Self {
         Self { reason, why: why.into() }
     }
 }
@@ -76,7 +76,7 @@ impl Unevaluable {
 /// What the grammar does not have.
 impl From<String> for Unevaluable {
     fn from(why: String) -> Self {
-        Self::new(Unjudged::NotHttp, why)
+        Self::new(Unevaluated::NotHttp, why)
     }
 }
 
@@ -87,7 +87,7 @@ const COOKIES_MAX: usize = 128;
 /// A body is shorter (bpf/http/head.h: TG_BODY_MAX).
 const BODY_MAX: u64 = 1_000_000_000_000_000_000;
 
-/// What of a request only tells whether it can be judged.
+/// What of a request only tells whether it can be evaluated.
 #[derive(Default)]
 struct Seen {
     host: bool,
@@ -132,7 +132,7 @@ impl RequestHead {
         }
         if path.is_none() {
             return Err(Unevaluable::new(
-                Unjudged::AmbiguousPath,
+                Unevaluated::AmbiguousPath,
                 format!("{:?}: servers differ in which path this is", path_text(&head.target)),
             ));
         }
@@ -219,13 +219,13 @@ fn read_line(line: &str) -> Result<(&str, bool), Unevaluable> {
     }
     if line.len() + LINE_END.len() > HEAD_MAX {
         let why = format!("the request line ends behind {HEAD_MAX} bytes");
-        return Err(Unevaluable::new(Unjudged::Split, why));
+        return Err(Unevaluable::new(Unevaluated::Split, why));
     }
     match version {
         Some("HTTP/1.1") => Ok((target, false)),
         Some("HTTP/1.0") => Ok((target, true)),
         Some("HTTP/2.0") if method == "PRI" && target.starts_with('*') => {
-            Err(Unevaluable::new(Unjudged::Http2, "what is in HTTP/2 is invisible here"))
+            Err(Unevaluable::new(Unevaluated::Http2, "what is in HTTP/2 is invisible here"))
         }
         Some(other) => Err(format!("{other:?}: only HTTP/1.0 and HTTP/1.1 are recognised").into()),
         None => Err(format!("{line:?} has no version, such as HTTP/1.1").into()),
@@ -327,7 +327,7 @@ mod tests {
 
     /// docs/requests.md, "What is recognised": what is left alone there is refused here.
     #[test]
-    fn what_the_dataplane_does_not_judge_is_refused_with_its_reason() {
+    fn what_the_dataplane_does_not_evaluate_is_refused_with_its_reason() {
         for (line, headers, why) in [
             ("GET /", &[][..], "has no version"),
             ("GET / HTTP/2.0", &[], "only HTTP/1.0 and HTTP/1.1"),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dataplane_judges_is_understood() {
+    fn what_the_dataplane_evaluates_is_understood() {
         for (line, headers, host) in [
             ("GET / HTTP/1.0", &[][..], None),
             ("GET / HTTP/1.1\r\n", &["Host:"], Some("")),

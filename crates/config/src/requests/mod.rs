@@ -7,7 +7,7 @@ mod select;
 mod text;
 mod words;
 
-pub use head::{RequestHead, Unevaluable, Unjudged};
+pub use head::{RequestHead, Unevaluable, Unevaluated};
 pub use select::{Compared, Selection};
 pub(super) use text::{HOST_MAX, check_content_type, check_cookie_name, check_cookie_value};
 pub use text::{HostPattern, PathPrefix};
@@ -417,7 +417,7 @@ pub struct RuleConfig {
     #[schemars(with = "PathText")]
     pub path: Option<PathPrefix>,
     /// TLS connections to this server name (SNI), or `*.` and a name for all with one label more.
-    /// What is inside them is invisible here: the whole connection is judged, once.
+    /// What is inside them is invisible here: the whole connection is evaluated, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostText")]
     pub tls: Option<HostPattern>,

@@ -2,7 +2,7 @@
 //! Which rule a request meets, and why: the dataplane's choice again, in words, for people who ask
 //! before they trust it. bpf/tests/rules_shown.rs holds it against the C.
 
-use super::{Cookie, CookieMatch, Method, RequestHead, RequestsConfig, RuleConfig, Unjudged};
+use super::{Cookie, CookieMatch, Method, RequestHead, RequestsConfig, RuleConfig, Unevaluated};
 
 /// Longest name in a hello, in bytes (TG_TLS_NAME_MAX).
 const SERVER_NAME_MAX: usize = 255;
@@ -26,7 +26,7 @@ pub struct Selection {
     pub rule: Option<usize>,
     /// No rule of its own evaluates it: the last one that was compared asks for what is not looked
     /// at. Then `rule` is the one for such requests.
-    pub unjudged: Option<Unjudged>,
+    pub unevaluated: Option<Unevaluated>,
     /// The cookie by which it is refused last.
     pub protected_by: Option<Cookie>,
 }
@@ -46,7 +46,7 @@ impl RequestsConfig {
         for (index, rule, _) in candidates {
             if let Some(why) = rule.depends(head) {
                 selection.compared.push(Compared { rule: index, mismatch: Some(why) });
-                selection.unjudged = Some(Unjudged::Split);
+                selection.unevaluated = Some(Unevaluated::Split);
                 selection.rule = self.unevaluable_rule();
                 break;
             }
@@ -73,7 +73,7 @@ impl RequestsConfig {
     pub fn select_tls(&self, name: &str) -> Selection {
         let mut selection = Selection::default();
         if !is_server_name(name) && self.rules.iter().any(|rule| rule.tls.is_some()) {
-            selection.unjudged = Some(Unjudged::Tls);
+            selection.unevaluated = Some(Unevaluated::Tls);
             selection.rule = self.unevaluable_rule();
             return selection;
         }

@@ -1,11 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the hooks; the loader embeds them.
+//! Compiles the hooks, which the loader embeds, and generates the Rust side of `abi/`.
 
+#[path = "../policy/bindings.rs"]
+mod bindings;
 #[path = "builder.rs"]
 mod builder;
 
+use bindgen::callbacks::IntKind;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Constants that are stored or compared as something else than `usize`.
+const CONSTANTS: [(&str, IntKind); 19] = [
+    ("TG_ABI_VERSION", IntKind::U32),
+    ("TG_SLOTS", IntKind::U32),
+    ("TG_TABLE_", IntKind::U32),
+    ("TG_ANSWER_TX", IntKind::U32),
+    ("TG_ANSWER_REDIRECT", IntKind::U32),
+    ("TG_SOURCE_OPEN_BITS", IntKind::U32),
+    ("TG_ORIGIN_BLOCKS", IntKind::Custom { name: "usize", is_signed: false }),
+    ("TG_ORIGIN_BLOCK", IntKind::U16),
+    ("TG_ORIGIN_NEVER", IntKind::U16),
+    ("TG_PORT_BYTES", IntKind::Custom { name: "usize", is_signed: false }),
+    ("TG_PORT_", IntKind::U8),
+    ("TG_DOOR_IPV", IntKind::U8),
+    ("TG_SERVICE_", IntKind::U8),
+    ("TG_LISTEN_", IntKind::U8),
+    ("TG_METHOD_", IntKind::U8),
+    ("TG_REFUSE_", IntKind::U8),
+    ("TG_GAUGES_EACH", IntKind::U8),
+    ("TG_RULE_TLS", IntKind::U8),
+    ("TG_RULE_CLOSE", IntKind::U8),
+];
 
 fn main() -> Result<(), String> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets it")?);
@@ -21,6 +47,7 @@ fn main() -> Result<(), String> {
         "abi",
         "vmlinux",
         "builder.rs",
+        "../policy/bindings.rs",
         "../policy/contract",
         "../policy/chain",
         "../policy/algo",
@@ -35,5 +62,26 @@ fn main() -> Result<(), String> {
     for hook in builder::HOOKS {
         builder::compile(&root, hook, &clang, &out.join(format!("{hook}.bpf.o")))?;
     }
-    Ok(())
+    generate(&root, &out.join("abi.rs"))
+}
+
+/// Writes what user space needs of `abi/` and of what that is made of.
+fn generate(root: &Path, file: &Path) -> Result<(), String> {
+    println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
+    let header = |path: &str| root.join(path).display().to_string();
+    let bindings = bindings::bindings(&CONSTANTS)
+        .header(header("vmlinux/vmlinux.h"))
+        .header(header("abi/request.h"))
+        // Only the bodies of inline functions call helpers, and no function is bound.
+        .clang_args(["--target=bpf", "-Wno-implicit-function-declaration"])
+        .allowlist_file(".*/abi/[a-z]+\\.h")
+        .allowlist_type("tg_(chain|cohort|senders|request_chain|state|request_state)")
+        .allowlist_type("tg_(bucket_params|event|verdict)|bpf_spin_lock|xdp_md")
+        .allowlist_recursively(false)
+        .blocklist_type("tg_.*__bindgen_ty_.*")
+        .opaque_type("tg_(params|state|request_state|limits_row)")
+        .generate_comments(false)
+        .generate()
+        .map_err(|error| format!("bpf/abi to Rust: {error}"))?;
+    bindings.write_to_file(file).map_err(|error| format!("{}: {error}", file.display()))
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Header rules: what kernel and user space share about requests. Part of the
- * same ABI (TG_ABI_VERSION) as tidegate.h; bpf/src/abi_request.rs mirrors it.
+ * same ABI (TG_ABI_VERSION) as tidegate.h; its Rust side is generated, too.
  *
  * A rule set is filled into the slot that is not in force (TG_SLOTS) and put in
  * force by one word, tg_request_control.slot. Rates of buckets change every
@@ -74,7 +74,6 @@ struct tg_path_key {
 	__u8 path[TG_PATH_MAX];
 	__u8 pad[2];
 };
-#define TG_PATH_BITS (16 + 8 * TG_PATH_MAX)
 
 /*
  * Names are compared by a hash with the key of this boot (http/text_hash.h):

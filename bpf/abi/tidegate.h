@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What kernel and user space share: the layout of every map, of samples, of
- * the settings. bpf/src/abi.rs mirrors it; a test compares the constants, the
- * loader the sizes. TG_ABI_VERSION is part of the path of the pins: raise it with every
- * change of a layout or of a meaning; another version gets fresh state.
+ * the settings. The Rust side is generated from this (build.rs). TG_ABI_VERSION is
+ * part of the path of the pins: raise it with every change of a layout or of a
+ * meaning; another version gets fresh state.
  *
  * Addresses are in network order, IPv4 mapped into IPv6 (::ffff:a.b.c.d).
  * Ports and everything else are in host order.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The limits of request buckets: their part of what is in force.
 
-use crate::abi_request as abi;
+use crate::abi::RULE_BUCKETS_MAX;
 use tidegate_policy::RequestLimits;
 
 /// The limits of all request buckets, by their number.
@@ -11,7 +11,7 @@ pub(crate) struct BucketLimits(Vec<RequestLimits>);
 impl BucketLimits {
     /// From what is in force, or none.
     pub(crate) fn read(rows: &[Vec<u8>]) -> Self {
-        let mut entries = vec![RequestLimits::default(); abi::BUCKETS_MAX];
+        let mut entries = vec![RequestLimits::default(); RULE_BUCKETS_MAX];
         for (value, entry) in rows.iter().zip(&mut entries) {
             *entry = RequestLimits::from_bytes(value).unwrap_or_default();
         }

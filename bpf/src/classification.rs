@@ -2,14 +2,16 @@
 //! From the plan to the tables of the hooks. The tables have two slots; one is in force, the other
 //! is filled and then put in force by one number: no packet sees a mixture.
 
-use crate::abi::{self, BucketParams, ListenKey, ListenValue, Plain, PrefixKey, Table};
+use crate::abi::{self, BucketParams, Listen, ListenKey, PrefixKey, Table};
 use crate::maps::Maps;
 use crate::plan::{keys, mapped};
 use crate::{Error, Plan, doors, origins};
 use ipnet::IpNet;
 use libbpf_rs::MapCore;
+use std::mem::offset_of;
 use std::net::Ipv4Addr;
 use tidegate_model::{PRIORITY_DEFAULT, SERVICES_MAX};
+use zerocopy::{IntoBytes, transmute};
 
 /// Tokens of the answer bucket, in picotokens.
 const TOKEN: u64 = 1_000_000_000_000;
@@ -31,20 +33,21 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
         for listen in &service.listen {
             let value = listen_value(plan, index, listen.port);
             for (addr, port) in keys(listen) {
-                let key = ListenKey { addr, port, proto: listen.protocol.number(), slot };
-                maps.write("tg_listens", key.bytes(), value.bytes())?;
+                let proto = listen.protocol.number();
+                let key = ListenKey { addr: transmute!(addr), port, proto, slot };
+                maps.write("tg_listens", key.as_bytes(), value.as_bytes())?;
             }
         }
         for (class, sources) in service.classes.iter().map(|class| &class.sources).enumerate() {
             for source in sources {
                 let key = prefix_key(slot, index as u8, source);
-                maps.write("tg_prefixes", key.bytes(), &(class as u32 + 1).to_ne_bytes())?;
+                maps.write("tg_prefixes", key.as_bytes(), &(class as u32 + 1).to_ne_bytes())?;
             }
         }
     }
     for source in &plan.config.never_shed.sources {
         let key = prefix_key(slot, SERVICES_MAX as u8, source);
-        maps.write("tg_prefixes", key.bytes(), &1_u32.to_ne_bytes())?;
+        maps.write("tg_prefixes", key.as_bytes(), &1_u32.to_ne_bytes())?;
     }
     let slot = u32::from(slot).to_ne_bytes();
     maps.write("tg_doors", &slot, &doors::table(plan))?;
@@ -53,14 +56,14 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
         maps.write("tg_origins", &slot, &origins)?;
         table.flags |= abi::TABLE_ORIGINS;
     }
-    maps.write("tg_tables", &slot, table.bytes())
+    maps.write("tg_tables", &slot, table.as_bytes())
 }
 
 /// What listens at a port of a service.
-pub(crate) fn listen_value(plan: &Plan, service: usize, port: u16) -> ListenValue {
+pub(crate) fn listen_value(plan: &Plan, service: usize, port: u16) -> Listen {
     let never = plan.config.never_shed.ports.contains(&port);
     let flags = if never { abi::LISTEN_NEVER } else { 0 };
-    ListenValue { service: service as u8, flags, pad: [0; 2] }
+    Listen { service: service as u8, flags, pad: [0; 2] }
 }
 
 fn prefix_key(slot: u8, service: u8, source: &IpNet) -> PrefixKey {
@@ -76,8 +79,9 @@ fn prefix_key(slot: u8, service: u8, source: &IpNet) -> PrefixKey {
 
 /// Removes what an earlier plan left in a slot.
 fn clear(maps: &Maps, slot: u8) -> Result<(), Error> {
-    let listen_slot = size_of::<ListenKey>() - 1;
-    for (name, at) in [("tg_listens", listen_slot), ("tg_prefixes", 4)] {
+    let slots =
+        [("tg_listens", offset_of!(ListenKey, slot)), ("tg_prefixes", offset_of!(PrefixKey, slot))];
+    for (name, at) in slots {
         let map = maps.get(name)?;
         let keys: Vec<Vec<u8>> = map.keys().filter(|key| key[at] == slot).collect();
         for key in keys {

@@ -2,10 +2,9 @@
 //! The state of the dataplane, which is the same with hooks in place ([`crate::Dataplane`]) and
 //! without ([`crate::testing::TestPlane`]): maps, plan in force, limits, heartbeat.
 
-use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Plain, Table};
-use crate::abi_request::REQUEST_SIZES;
+use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Table};
 use crate::limits::Limits;
-use crate::maps::Maps;
+use crate::maps::{Maps, REQUEST_SIZES};
 use crate::objects::{self, Load, Objects, Variant};
 use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
@@ -16,6 +15,7 @@ use crate::{
 use libbpf_rs::MapCore;
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
@@ -23,6 +23,7 @@ use tidegate_model::totals::ServiceTotals;
 use tidegate_model::{Listen, Mode, SERVICES_MAX};
 use tidegate_policy::{Params, Policy, RequestLimits, State};
 use tidegate_units::Nanos;
+use zerocopy::IntoBytes;
 
 /// Heartbeats in which the whole flow table is looked at, however large it is.
 const REAP_HEARTBEATS: u32 = 32;
@@ -81,7 +82,7 @@ impl Core {
             let released = plan.settings.pins.as_deref().is_some_and(switch::thrown);
             let control =
                 Control { seed: seed()?, released: released.into(), ..Control::default() };
-            maps.write("tg_control", &0_u32.to_ne_bytes(), control.bytes())?;
+            maps.write("tg_control", &0_u32.to_ne_bytes(), control.as_bytes())?;
         }
         let left = maps.find(objects::REQUESTS[0]).is_some();
         let requests =
@@ -178,14 +179,18 @@ impl Core {
     /// A policy's memory is fresh; with another service, its gauges and counters too.
     fn reset_state(&self, index: usize, gauge: u8, same: bool) -> Result<(), Error> {
         let key = (index as u32).to_ne_bytes();
-        let mut state = vec![0_u8; abi::STATE_AT];
+        let mut state = vec![0_u8; offset_of!(abi::Chain, state)];
         state.extend_from_slice(State::fresh().as_bytes());
         self.maps.write("tg_states", &key, &state)?;
         if same {
             return Ok(());
         }
-        self.maps.write("tg_senders", &key, &[0; abi::SENDERS_SIZE])?;
-        self.maps.write("tg_gauges", &u32::from(gauge).to_ne_bytes(), &[0; 64])?;
+        self.maps.write("tg_senders", &key, abi::Senders::default().as_bytes())?;
+        self.maps.write(
+            "tg_gauges",
+            &u32::from(gauge).to_ne_bytes(),
+            abi::Gauges::default().as_bytes(),
+        )?;
         self.maps.clear_percpu("tg_totals", index as u32)?;
         for class in 0..tidegate_model::CLASSES_MAX {
             let index = index * tidegate_model::CLASSES_MAX + class;

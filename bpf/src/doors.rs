@@ -5,11 +5,12 @@
 //! hash, which always has everything.
 
 use crate::Plan;
-use crate::abi::{DOOR_IPV4, DOOR_IPV6, DOORS_AT, DOORS_MAX, DOORS_SIZE, Door, ListenValue, Plain};
+use crate::abi::{DOOR_IPV4, DOOR_IPV6, DOORS_AT, DOORS_MAX, Door, Doors, Listen};
 use crate::classification::listen_value;
 use crate::plan::mapped;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use zerocopy::{IntoBytes, transmute};
 
 /// `struct tg_doors` of a plan.
 pub(crate) fn table(plan: &Plan) -> Vec<u8> {
@@ -28,10 +29,10 @@ pub(crate) fn table(plan: &Plan) -> Vec<u8> {
             Door { more, ..door }
         }));
     }
-    let mut bytes = Vec::with_capacity(DOORS_SIZE);
+    let mut bytes = Vec::with_capacity(size_of::<Doors>());
     first.iter().for_each(|number| bytes.extend_from_slice(&number.to_ne_bytes()));
-    doors.iter().for_each(|door| bytes.extend_from_slice(door.bytes()));
-    bytes.resize(DOORS_SIZE, 0);
+    doors.iter().for_each(|door| bytes.extend_from_slice(door.as_bytes()));
+    bytes.resize(size_of::<Doors>(), 0);
     bytes
 }
 
@@ -46,20 +47,22 @@ fn by_port(plan: &Plan) -> BTreeMap<u16, Vec<Door>> {
     ports
 }
 
-fn door(address: Option<IpAddr>, listen: ListenValue) -> Door {
+fn door(address: Option<IpAddr>, listen: Listen) -> Door {
     let any = |any| Door { listen, any, ..Door::default() };
     match address {
         None => any(DOOR_IPV4 | DOOR_IPV6),
         Some(ip) if ip.is_unspecified() && ip.is_ipv4() => any(DOOR_IPV4),
         Some(ip) if ip.is_unspecified() => any(DOOR_IPV6),
-        Some(ip) => Door { addr: mapped(ip), listen, ..Door::default() },
+        Some(ip) => Door { addr: transmute!(mapped(ip)), listen, ..Door::default() },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi;
     use crate::testing::plans;
+    use std::mem::offset_of;
     use std::net::{Ipv4Addr, Ipv6Addr};
     use tidegate_config::NeverShed;
     use tidegate_config::ServiceConfig;
@@ -94,7 +97,10 @@ mod tests {
         let first = usize::from(u16::from_ne_bytes(first.try_into().unwrap()));
         let address: IpAddr = address.parse().unwrap();
         let family = if address.is_ipv4() { DOOR_IPV4 } else { DOOR_IPV6 };
-        let door = |number: usize| Door::read(&bytes[2 * 65536 + 24 * number..]).unwrap();
+        let door = |number: usize| {
+            abi::read::<Door>(&bytes[offset_of!(Doors, door) + size_of::<Door>() * number..])
+                .unwrap()
+        };
         if first == 0 {
             return None;
         }
@@ -102,7 +108,7 @@ mod tests {
         let mut more = true;
         let here = walk.take_while(|door| std::mem::replace(&mut more, door.more == 1));
         let fits = |door: &Door| match door.any {
-            0 => door.addr == mapped(address),
+            0 => door.addr.as_bytes() == mapped(address),
             any => any & family != 0,
         };
         Some({ here }.find(fits).map(|door| door.listen.service))
@@ -116,7 +122,7 @@ mod tests {
             &[("192.0.2.1", 443)],
         ];
         let bytes = table(&plan(&services));
-        assert_eq!(bytes.len(), DOORS_SIZE);
+        assert_eq!(bytes.len(), size_of::<Doors>());
         for (address, port, service) in [
             ("192.0.2.1", 80, Some(1)),
             ("2001:db8::1", 80, Some(1)),
@@ -154,7 +160,10 @@ mod tests {
     #[test]
     fn what_is_never_shed_is_told_at_the_door() {
         let bytes = table(&plan(&[&[("any", 22), ("any", 80)]]));
-        let door = |number: usize| Door::read(&bytes[2 * 65536 + 24 * number..]).unwrap();
+        let door = |number: usize| {
+            abi::read::<Door>(&bytes[offset_of!(Doors, door) + size_of::<Door>() * number..])
+                .unwrap()
+        };
         assert_eq!((door(1).listen.flags, door(2).listen.flags), (1, 0));
         assert_eq!((door(1).more, door(2).more), (0, 0));
     }

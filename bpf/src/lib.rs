@@ -11,7 +11,6 @@
 #![allow(unsafe_code)]
 
 mod abi;
-mod abi_request;
 mod attach;
 mod bucket_limits;
 mod classification;

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The limits in force: of services and of request buckets, swapped as one generation.
 
-use crate::abi_request::BUCKETS_MAX;
+use crate::abi::{self, LIMITS_HEAD, LIMITS_ROWS};
 use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan, action_of};
 use tidegate_model::{Mode, SERVICES_MAX};
 use tidegate_policy::{InFlight, Limits as Chain, MinRate, Params};
-
-/// Rows: services, then buckets, then the generation.
-const HEAD: usize = SERVICES_MAX + BUCKETS_MAX;
-const ROWS: usize = HEAD + 1;
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,14 +71,15 @@ impl Limits {
     /// Takes over the limits that are in force, or starts with none. What the limit in flight says of the
     /// silent, and its lower level, were of a moment that is over.
     pub(crate) fn adopt(maps: &Maps) -> Result<Self, Error> {
-        let swapped = Swapped::adopt(maps, "tg_limits", (size_of::<Chain>(), ROWS))?;
+        let swapped =
+            Swapped::adopt(maps, "tg_limits", (size_of::<abi::LimitsRow>(), LIMITS_ROWS))?;
         let rows = swapped.read()?;
-        let generation = rows.get(HEAD).and_then(|row| row.first_chunk().copied());
+        let generation = rows.get(LIMITS_HEAD).and_then(|row| row.first_chunk().copied());
         let mut limits = Self {
             generation: generation.map_or(0, u64::from_ne_bytes),
             entries: vec![Chain::default(); SERVICES_MAX],
             known: vec![false; SERVICES_MAX],
-            buckets: BucketLimits::read(rows.get(SERVICES_MAX..HEAD).unwrap_or_default()),
+            buckets: BucketLimits::read(rows.get(SERVICES_MAX..LIMITS_HEAD).unwrap_or_default()),
             swapped,
         };
         let entries = limits.entries.iter_mut().zip(&mut limits.known);

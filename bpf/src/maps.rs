@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The maps that all hooks share: created by the first object that names them, pinned, adopted.
 
-use crate::abi::{self, ABI_VERSION, Plain};
+use crate::abi::{self, ABI_VERSION};
 use crate::objects::Sized;
 use crate::{Error, syscall};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+use zerocopy::FromBytes;
 
 /// Maps by name.
 #[derive(Debug, Default)]
@@ -20,23 +21,39 @@ pub(crate) struct Maps {
 const VALUE_SIZES: [(&str, usize); 19] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
-    ("tg_listens", size_of::<abi::ListenValue>()),
-    ("tg_doors", abi::DOORS_SIZE),
+    ("tg_listens", size_of::<abi::Listen>()),
+    ("tg_doors", size_of::<abi::Doors>()),
     ("tg_prefixes", 4),
-    ("tg_origins", abi::ORIGINS_SIZE),
-    ("tg_counts", abi::COUNTS * 8),
-    ("tg_passed", abi::REASONS_MAX * 8),
-    ("tg_totals", size_of::<abi::TotalsRaw>()),
-    ("tg_gauges", size_of::<abi::GaugesRaw>()),
-    ("tg_pending", abi::PENDING_SIZE),
-    ("tg_senders", abi::SENDERS_SIZE),
-    ("tg_notes", 8 * abi::NOTES_WORDS),
-    ("tg_flows", abi::FLOW_SIZE * abi::FLOW_WAYS),
-    ("tg_times", abi::FLOW_TIMES_SIZE * abi::FLOW_WAYS),
-    ("tg_flow_sources", abi::FLOW_SOURCE_SIZE * abi::FLOW_WAYS),
-    ("tg_source_sets", abi::SOURCE_WORD_SIZE * abi::SOURCE_WAYS),
-    ("tg_sources", size_of::<abi::SourceRaw>()),
-    ("tg_flights", abi::FLIGHTS_SIZE),
+    ("tg_origins", size_of::<abi::Origins>()),
+    ("tg_counts", size_of::<abi::Counts>()),
+    ("tg_passed", size_of::<abi::ReasonCounts>()),
+    ("tg_totals", size_of::<abi::Totals>()),
+    ("tg_gauges", size_of::<abi::Gauges>()),
+    ("tg_pending", size_of::<abi::Pending>()),
+    ("tg_senders", size_of::<abi::Senders>()),
+    ("tg_notes", size_of::<abi::Notes>()),
+    ("tg_flows", size_of::<abi::FlowSet>()),
+    ("tg_times", size_of::<abi::FlowTimes>()),
+    ("tg_flow_sources", size_of::<abi::FlowSources>()),
+    ("tg_source_sets", size_of::<abi::SourceSet>()),
+    ("tg_sources", size_of::<abi::Source>()),
+    ("tg_flights", size_of::<abi::Flights>()),
+];
+
+/// The same of the maps of header rules.
+pub(crate) const REQUEST_SIZES: [(&str, usize); 12] = [
+    ("tg_request_control", size_of::<abi::RequestControl>()),
+    ("tg_paths", 4),
+    ("tg_rules", size_of::<abi::Rule>()),
+    ("tg_hosts", 4),
+    ("tg_cookie_tests", size_of::<abi::CookieTest>()),
+    ("tg_answer_texts", size_of::<abi::AnswerText>()),
+    ("tg_buckets", size_of::<abi::RequestChain>()),
+    ("tg_unevaluable", 4),
+    ("tg_bucket_totals", size_of::<abi::BucketTotals>()),
+    ("tg_rule_counts", size_of::<abi::RuleCounts>()),
+    ("tg_request_reasons", size_of::<abi::ReasonCounts>()),
+    ("tg_conns", size_of::<abi::Conn>()),
 ];
 
 impl Maps {
@@ -150,12 +167,12 @@ impl Maps {
     }
 
     /// Reads one value.
-    pub(crate) fn read<T: Plain>(&self, name: &str, index: u32) -> Result<T, Error> {
+    pub(crate) fn read<T: FromBytes>(&self, name: &str, index: u32) -> Result<T, Error> {
         let bytes = self
             .get(name)?
             .lookup(&index.to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::map(name))?;
-        bytes.and_then(|bytes| T::read(&bytes)).ok_or_else(|| Error::Layout { map: name.into() })
+        bytes.and_then(|bytes| abi::read(&bytes)).ok_or_else(|| Error::Layout { map: name.into() })
     }
 
     /// Writes one value.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The compiled hooks: loading them over the shared maps.
 
-use crate::abi::{Plain, SettingsRaw};
-use crate::abi_request::REQUEST_SIZES;
-use crate::maps::Maps;
+use crate::abi::Settings;
+use crate::maps::{Maps, REQUEST_SIZES};
 use crate::{Error, Plan, abi, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_config::Tables;
 use tidegate_units::{Clock, MonotonicClock};
+use zerocopy::IntoBytes;
 
 /// Objects, compiled. Those of the build by default; tests bring those of other compilers.
 #[derive(Clone, Debug)]
@@ -112,9 +112,9 @@ pub(crate) struct Variant {
 }
 
 /// The read-only settings of a hook.
-pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<SettingsRaw, Error> {
+pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Settings, Error> {
     let control: abi::Control = maps.read("tg_control", 0)?;
-    Ok(SettingsRaw {
+    Ok(Settings {
         key: keys(control.seed),
         flow_timeout_ns: plan.settings.flow_timeout.0,
         loaded_ns: MonotonicClock.now().0,
@@ -145,7 +145,7 @@ pub(crate) struct Load<'a> {
     /// The compiled object.
     pub(crate) bytes: &'a [u8],
     /// Its read-only settings.
-    pub(crate) settings: SettingsRaw,
+    pub(crate) settings: Settings,
     /// tcx must be told before loading; `None` for everything else.
     pub(crate) attach_type: Option<ProgramAttachType>,
 }
@@ -243,7 +243,7 @@ pub(crate) fn load(maps: &Maps, load: &Load<'_>) -> Result<OwnedFd, Error> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if name == ".rodata.settings" {
-            map.set_initial_value(load.settings.bytes()).map_err(failed)?;
+            map.set_initial_value(load.settings.as_bytes()).map_err(failed)?;
         } else if let Some(shared) = maps.find(&name) {
             map.reuse_fd(shared.as_fd()).map_err(failed)?;
         }

@@ -10,7 +10,7 @@
 //! What does not fit (a bound of blocks or rows) is left to the trie, which always has everything.
 
 use crate::Plan;
-use crate::abi::{ORIGIN_BLOCK, ORIGIN_BLOCKS, ORIGIN_NEVER, ORIGIN_ROWS, ORIGINS_SIZE};
+use crate::abi::{ORIGIN_BLOCK, ORIGIN_BLOCKS, ORIGIN_NEVER, ORIGIN_ROWS, Origins as Raw};
 use crate::plan::mapped;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -168,13 +168,13 @@ impl Origins {
 
     /// `struct tg_origins`.
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(ORIGINS_SIZE);
+        let mut bytes = Vec::with_capacity(size_of::<Raw>());
         let blocks = self.blocks.iter().flatten().copied();
         let entries = self.root.iter().copied().chain(blocks);
         entries.for_each(|entry| bytes.extend_from_slice(&entry.to_ne_bytes()));
         bytes.resize(2 * ((1 << ROOT_BITS) + ORIGIN_BLOCKS * BLOCK_ENTRIES), 0);
         self.rows.iter().for_each(|row| bytes.extend_from_slice(row));
-        bytes.resize(ORIGINS_SIZE, 0);
+        bytes.resize(size_of::<Raw>(), 0);
         bytes
     }
 }
@@ -260,7 +260,7 @@ mod tests {
             &["10.1.2.64/26", "192.0.2.0/31", "::ffff:198.51.100.0/120", "2001:db8::/32"],
         );
         let bytes = tables(&plan).unwrap();
-        assert_eq!(bytes.len(), ORIGINS_SIZE);
+        assert_eq!(bytes.len(), size_of::<Raw>());
         for (address, length, _) in prefixes(&plan) {
             let last = address | u32::MAX.checked_shr(length).unwrap_or(0);
             for near in [address.wrapping_sub(1), address, last, last.wrapping_add(1)] {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the dataplane follows: a configuration, and what only the daemon knows.
 
-use crate::{Error, abi, abi_request};
+use crate::Error;
+use crate::abi::{
+    Conn, FLOW_WAYS, FlowSet, FlowSources, FlowTimes, Pending, SOURCE_WAYS, Source, SourceSet,
+};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use tidegate_config::{Attach, Config, InterfaceConfig, PolicyConfig, Refusal};
@@ -106,17 +109,13 @@ impl Plan {
     pub fn memory(&self) -> [(&'static str, u64); 4] {
         let tables = &self.config.tables;
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
+        let flows = size_of::<FlowSet>() + size_of::<FlowTimes>() + size_of::<FlowSources>();
+        let place = size_of::<SourceSet>() / SOURCE_WAYS;
         [
-            ("handshakes", of(tables.handshakes, abi::PENDING_SIZE)),
-            (
-                "connections",
-                of(
-                    tables.connections,
-                    abi::FLOW_SIZE + abi::FLOW_TIMES_SIZE + abi::FLOW_SOURCE_SIZE,
-                ),
-            ),
-            ("sources", of(tables.sources, abi::SOURCE_WORD_SIZE + size_of::<abi::SourceRaw>())),
-            ("requests", of(tables.requests, abi_request::CONN_SIZE + HASH_BYTES)),
+            ("handshakes", of(tables.handshakes, size_of::<Pending>())),
+            ("connections", of(tables.connections, flows / FLOW_WAYS)),
+            ("sources", of(tables.sources, place + size_of::<Source>())),
+            ("requests", of(tables.requests, size_of::<Conn>() + HASH_BYTES)),
         ]
     }
 

@@ -9,7 +9,7 @@
 //! A hook uses it again only where it is at work. The settings hold when a program was loaded, and the
 //! hook counts from there since when it has seen every handshake (syn/late.h).
 
-use crate::abi::{Plain, SettingsRaw};
+use crate::abi::Settings;
 use crate::maps::Maps;
 use crate::mount::OUR_PREFIX;
 use crate::objects::{self, Load};
@@ -20,6 +20,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use zerocopy::IntoBytes;
 
 /// Where programs are pinned: beside the versions of the maps.
 pub(crate) fn directory(pins: &Path) -> PathBuf {
@@ -98,10 +99,10 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
 /// it.
 fn identity(maps: &Maps, load: &Load<'_>) -> Result<u64, Error> {
     // The first load says since when the hook is there.
-    let settings = SettingsRaw { loaded_ns: 0, ..load.settings };
+    let settings = Settings { loaded_ns: 0, ..load.settings };
     let mut hasher = DefaultHasher::new();
     load.bytes.hash(&mut hasher);
-    settings.bytes().hash(&mut hasher);
+    settings.as_bytes().hash(&mut hasher);
     load.attach_type.as_ref().map(std::mem::discriminant).hash(&mut hasher);
     maps.ids()?.hash(&mut hasher);
     Ok(hasher.finish())

@@ -2,7 +2,7 @@
 //! What the hooks counted: verdicts, passed packets, totals, samples.
 
 use crate::Error;
-use crate::abi::{self, GaugesRaw, Plain, SampleRaw, TotalsRaw};
+use crate::abi::{self, Gauges};
 use crate::maps::Maps;
 use libbpf_rs::RingBufferBuilder;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -10,6 +10,7 @@ use tidegate_model::CLASSES_MAX;
 use tidegate_model::totals::{Histogram, ServiceTotals};
 use tidegate_policy::{Reason, VerdictKind};
 use tidegate_units::Nanos;
+use zerocopy::transmute;
 
 /// How often one class of one service got one verdict for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +87,9 @@ fn cell(index: usize) -> Option<(VerdictKind, bool, Reason)> {
     Some((verdict(1 + (kind / 2) as u8)?, kind % 2 == 1, reason))
 }
 
-/// Sums the words of all CPUs.
-pub(crate) fn sum(percpu: &[Vec<u8>], words: usize) -> Vec<u64> {
-    let mut total = vec![0_u64; words];
+/// Sums the words of all CPUs, which have the same number of them.
+pub(crate) fn sum(percpu: &[Vec<u8>]) -> Vec<u64> {
+    let mut total = vec![0_u64; percpu.first().map_or(0, |value| value.len() / 8)];
     for value in percpu {
         for (sum, word) in total.iter_mut().zip(value.chunks_exact(8)) {
             *sum += word.try_into().map_or(0, u64::from_ne_bytes);
@@ -102,7 +103,7 @@ pub(crate) fn counts(maps: &Maps, services: usize) -> Result<Vec<Count>, Error> 
     let mut counts = Vec::new();
     for (service, class) in (0..services).flat_map(|s| (0..CLASSES_MAX).map(move |c| (s, c))) {
         let percpu = maps.read_percpu("tg_counts", (service * CLASSES_MAX + class) as u32)?;
-        for (index, count) in sum(&percpu, abi::COUNTS).into_iter().enumerate() {
+        for (index, count) in sum(&percpu).into_iter().enumerate() {
             if count > 0
                 && let Some((verdict, shadow, reason)) = cell(index)
             {
@@ -116,14 +117,14 @@ pub(crate) fn counts(maps: &Maps, services: usize) -> Result<Vec<Count>, Error> 
 /// Packets that passed without being evaluated, by reason.
 pub(crate) fn passed(maps: &Maps) -> Result<Vec<Passed>, Error> {
     let percpu = maps.read_percpu("tg_passed", 0)?;
-    let counts = sum(&percpu, abi::REASONS_MAX).into_iter().enumerate();
+    let counts = sum(&percpu).into_iter().enumerate();
     let known = counts.filter(|(_, count)| *count > 0);
     Ok(known.filter_map(|(n, count)| Some(Passed { reason: reason(n)?, count })).collect())
 }
 
 /// The totals of one service.
 pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTotals, Error> {
-    let gauges: GaugesRaw = maps.read("tg_gauges", gauge.into())?;
+    let gauges: Gauges = maps.read("tg_gauges", gauge.into())?;
     let mut totals = ServiceTotals {
         waiting: gauges.waiting.max(0).unsigned_abs(),
         open: gauges.open.max(0).unsigned_abs(),
@@ -133,27 +134,27 @@ pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTo
         ..ServiceTotals::default()
     };
     for value in maps.read_percpu("tg_totals", service as u32)? {
-        let Some(cpu) = TotalsRaw::read(&value) else { continue };
-        totals.offered += cpu.head.offered;
-        totals.repeated += cpu.head.repeated;
-        totals.admitted += cpu.head.admitted;
-        totals.refused += cpu.head.refused;
-        totals.unknown += cpu.head.unknown;
+        let Some(cpu) = abi::read::<abi::Totals>(&value) else { continue };
+        totals.offered += cpu.offered;
+        totals.repeated += cpu.repeated;
+        totals.admitted += cpu.admitted;
+        totals.refused += cpu.refused;
+        totals.unknown += cpu.unknown;
         let connections = &mut totals.connections;
-        connections.replied += cpu.head.replied;
-        connections.proved += cpu.head.proved;
-        connections.asked += cpu.head.asked;
-        connections.answered += cpu.head.answered;
-        connections.ended += cpu.head.ended;
-        connections.lost += cpu.head.lost;
-        connections.ended_exchanges += cpu.head.ended_exchanges;
+        connections.replied += cpu.replied;
+        connections.proved += cpu.proved;
+        connections.asked += cpu.asked;
+        connections.answered += cpu.answered;
+        connections.ended += cpu.ended;
+        connections.lost += cpu.lost;
+        connections.ended_exchanges += cpu.ended_exchanges;
         add(&mut totals.first_byte, &cpu.first_byte);
         add(&mut totals.end, &cpu.end);
     }
     Ok(totals)
 }
 
-pub(crate) fn add(histogram: &mut Histogram, cpu: &abi::HistogramRaw) {
+pub(crate) fn add(histogram: &mut Histogram, cpu: &abi::Histogram) {
     histogram.count += cpu.count;
     histogram.sum_ns = histogram.sum_ns.saturating_add(cpu.sum_ns);
     for (sum, count) in histogram.buckets.iter_mut().zip(&cpu.bucket) {
@@ -170,7 +171,7 @@ pub(crate) fn samples(maps: &Maps, max: usize) -> Result<Vec<Sample>, Error> {
     let failed = || Error::map("tg_samples");
     let mut builder = RingBufferBuilder::new();
     let take = |bytes: &[u8]| {
-        samples.extend(SampleRaw::read(bytes).as_ref().and_then(sample));
+        samples.extend(abi::read(bytes).as_ref().and_then(sample));
         0
     };
     builder.add(maps.get("tg_samples")?, take).map_err(failed())?;
@@ -189,11 +190,11 @@ fn address(bytes: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), port)
 }
 
-fn sample(raw: &SampleRaw) -> Option<Sample> {
+fn sample(raw: &abi::Sample) -> Option<Sample> {
     Some(Sample {
         at: Nanos(raw.now_ns),
-        client: address(raw.src, raw.sport),
-        local: address(raw.dst, raw.dport),
+        client: address(transmute!(raw.src), raw.sport),
+        local: address(transmute!(raw.dst), raw.dport),
         service: raw.service.into(),
         class: raw.class.into(),
         priority: raw.priority,

@@ -2,9 +2,9 @@
 //! What the loader keeps about header rules: who has which number, and the sweep. It exists once a plan
 //! has rules, or an earlier process left some.
 
-use crate::abi::{KEYS, Plain, SLOTS};
-use crate::abi_request::{
-    self as abi, ANSWER_VARIANTS, ANSWERS_MAX, BUCKETS_MAX, RULES_MAX, RequestControl, Sweep,
+use crate::abi::{
+    self, ANSWER_VARIANTS, ANSWERS_MAX, KEYS, RULE_BUCKETS_MAX, RULES_MAX, RequestControl, SLOTS,
+    Sweep,
 };
 use crate::limits::Limits;
 use crate::maps::Maps;
@@ -22,14 +22,17 @@ use tidegate_config::ServiceConfig;
 use tidegate_model::Mode;
 use tidegate_model::snapshot::Followed;
 use tidegate_units::Nanos;
+use zerocopy::IntoBytes;
 
 /// Numbers of the texts of 503s.
 const TEXTS_MAX: usize = ANSWERS_MAX / ANSWER_VARIANTS;
 /// All numbers that the map of numbers remembers: rules, buckets, texts.
-const NUMBERS: usize = RULES_MAX + BUCKETS_MAX + TEXTS_MAX;
+const NUMBERS: usize = RULES_MAX + RULE_BUCKETS_MAX + TEXTS_MAX;
 /// How often the table of connections is looked at for those that were idle too long: all of it
 /// takes about a millisecond.
 const SWEEP_PERIOD: Nanos = Nanos::SECOND;
+/// Where the result of the sweep stands in its packet (hook/sweep.bpf.c).
+const SWEEP_AT: usize = 16;
 
 /// See above.
 #[derive(Debug)]
@@ -57,7 +60,8 @@ impl RequestState {
         }
         let settings = objects::settings(maps, plan, Variant { answer: 0, trust_dscp: false })?;
         let load = Load { object: "sweep", bytes: &objects.sweep, settings, attach_type: None };
-        let (rules, buckets, all) = (RULES_MAX as u32, (RULES_MAX + BUCKETS_MAX) as u32, NUMBERS);
+        let (rules, buckets, all) =
+            (RULES_MAX as u32, (RULES_MAX + RULE_BUCKETS_MAX) as u32, NUMBERS);
         Ok(Self {
             rules: Numbers::adopt(maps, 0..rules, 1)?,
             buckets: Numbers::adopt(maps, rules..buckets, 0)?,
@@ -177,10 +181,10 @@ impl RequestState {
             return Ok(());
         }
         let failed = |source| Error::Run { program: "sweep", source };
-        let packet = [0; abi::SWEEP_AT + size_of::<Sweep>()];
+        let packet = [0; SWEEP_AT + size_of::<Sweep>()];
         let mut run = TestRun { data: &packet, context: &mut [], repeat: 1 };
         let output = syscall::test_run(self.sweep.as_fd(), &mut run).map_err(failed)?;
-        let swept = output.data.get(abi::SWEEP_AT..).and_then(Sweep::read);
+        let swept = output.data.get(SWEEP_AT..).and_then(abi::read::<Sweep>);
         let swept = swept.filter(|swept| swept.now_ns != 0);
         let swept = swept.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
         self.swept = Some(now);
@@ -210,7 +214,7 @@ fn begin_at_zero(
         }
     }
     for number in &buckets.fresh {
-        maps.write("tg_buckets", &number.to_ne_bytes(), &[0; abi::BUCKET_LOCKED_SIZE])?;
+        maps.write("tg_buckets", &number.to_ne_bytes(), abi::RequestChain::default().as_bytes())?;
         maps.clear_percpu("tg_bucket_totals", *number)?;
         limits.buckets.reset(*number);
     }

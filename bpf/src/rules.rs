@@ -8,19 +8,18 @@
 //! and when the last packet that began before is through, the other is emptied: no packet sees
 //! half a rule set.
 
-use crate::abi::{Plain, SLOTS};
-use crate::abi_request::{
-    self as abi, AnswerText, CookieTestRaw, HostKey, PathKey, RequestControl, RuleRaw,
-};
+use crate::abi::{self, AnswerText, CookieTest, HostKey, PathKey, RequestControl, Rule, SLOTS};
 use crate::numbers::Identity;
 use crate::{Error, Plan};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::mem::offset_of;
 use tidegate_config::{
     Cookie, CookieMatch, HostPattern, Method, RequestsConfig, RuleAnswer, RuleConfig,
 };
 use tidegate_model::SERVICES_MAX;
 use tidegate_units::Nanos;
+use zerocopy::IntoBytes;
 
 /// The rules that a look-up passes, in its order.
 #[derive(Clone, Debug)]
@@ -99,10 +98,17 @@ fn text_identity(requests: &RequestsConfig) -> u64 {
     identity.finish()
 }
 
-/// The bits of methods, in the order of [`Method::ALL`]; none given means all.
-pub(crate) fn methods(named: &[Method]) -> u8 {
-    let bit = |method: &Method| {
-        Method::ALL.iter().position(|known| known == method).map_or(0, |at| 1 << at)
+/// The bits of methods; none given means all.
+fn methods(named: &[Method]) -> u8 {
+    let bit = |method: &Method| match method {
+        Method::Get => abi::METHOD_GET,
+        Method::Head => abi::METHOD_HEAD,
+        Method::Post => abi::METHOD_POST,
+        Method::Put => abi::METHOD_PUT,
+        Method::Delete => abi::METHOD_DELETE,
+        Method::Options => abi::METHOD_OPTIONS,
+        Method::Patch => abi::METHOD_PATCH,
+        Method::Other => abi::METHOD_OTHER,
     };
     if named.is_empty() {
         abi::METHOD_ANY
@@ -111,13 +117,13 @@ pub(crate) fn methods(named: &[Method]) -> u8 {
     }
 }
 
-/// How a refused request is answered, as the hooks have it (TG_REFUSE_503 …).
-pub(crate) const fn refusal(answer: RuleAnswer) -> u8 {
+/// How a refused request is answered, as the hooks have it.
+const fn refusal(answer: RuleAnswer) -> u8 {
     match answer {
-        RuleAnswer::Busy => 1,
-        RuleAnswer::Reset => 2,
-        RuleAnswer::Drop => 3,
-        RuleAnswer::Auto => 4,
+        RuleAnswer::Busy => abi::REFUSE_503,
+        RuleAnswer::Reset => abi::REFUSE_RESET,
+        RuleAnswer::Drop => abi::REFUSE_DROP,
+        RuleAnswer::Auto => abi::REFUSE_AUTO,
     }
 }
 
@@ -136,9 +142,9 @@ pub(crate) struct Seats {
 #[derive(Debug, Default)]
 pub(crate) struct RuleSet {
     paths: Vec<(PathKey, u32)>,
-    rules: Vec<(u32, RuleRaw)>,
+    rules: Vec<(u32, Rule)>,
     hosts: BTreeMap<u64, u32>,
-    cookies: Vec<CookieTestRaw>,
+    cookies: Vec<CookieTest>,
     texts: Vec<(u32, Box<AnswerText>)>,
     /// By service: the rule of what no other evaluates.
     unevaluable: Vec<(u32, u32)>,
@@ -157,8 +163,6 @@ pub(crate) fn compile(plan: &Plan, seats: &[Seats], hash: &dyn Fn(&[u8]) -> u64)
     }
     compiler.set
 }
-
-const _: () = assert!(abi::RULES_MAX <= abi::HOSTS_MAX);
 
 struct Compiler<'a> {
     set: RuleSet,
@@ -179,7 +183,7 @@ impl Compiler<'_> {
         }
         for (place, rule) in requests.rules.iter().enumerate() {
             let raw = self.rule((requests, rule), seats);
-            let raw = RuleRaw { next: next[place] as u16, ..raw };
+            let raw = Rule { next: next[place] as u16, ..raw };
             if rule.unevaluable {
                 self.set.unevaluable.push((index.into(), seats.rules[place]));
             }
@@ -192,19 +196,19 @@ impl Compiler<'_> {
         }
     }
 
-    fn rule(&mut self, (all, rule): (&RequestsConfig, &RuleConfig), seats: &Seats) -> RuleRaw {
+    fn rule(&mut self, (all, rule): (&RequestsConfig, &RuleConfig), seats: &Seats) -> Rule {
         let bucket = rule.bucket.as_ref().and_then(|name| seats.buckets.get(all.bucket(name)?));
         let answers = rule.bucket.is_some() && rule.sends_503();
         let answer = seats.answer.filter(|_| answers).map_or(0, first_text);
-        let raw = RuleRaw {
+        let raw = Rule {
             flags: if rule.close_persistent { abi::RULE_CLOSE } else { 0 },
             refuse: refusal(rule.answer_or_default()),
-            bucket: bucket.map_or(abi::BUCKETS_MAX as u8, |bucket| *bucket as u8),
+            bucket: bucket.map_or(abi::RULE_BUCKETS_MAX as u8, |bucket| *bucket as u8),
             answer: answer as u16,
-            ..RuleRaw::default()
+            ..Rule::default()
         };
         if let Some(host) = &rule.tls {
-            return RuleRaw {
+            return Rule {
                 flags: raw.flags | abi::RULE_TLS,
                 methods: abi::METHOD_ANY,
                 host: self.host(host),
@@ -218,7 +222,7 @@ impl Compiler<'_> {
             let cookie = rule.cookie.as_ref().filter(|cookie| cookie.absent == absent);
             cookie.map(CookieMatch::cookie)
         };
-        RuleRaw {
+        Rule {
             methods: methods(&rule.methods),
             host: rule.host.as_ref().map_or(0, |host| self.host(host)),
             cookies_all: self.tests(asked(false).as_slice()),
@@ -243,9 +247,9 @@ impl Compiler<'_> {
     fn test(&mut self, test: &Cookie) -> usize {
         let name = (self.hash)(test.name.as_bytes());
         let value = test.value.as_ref().map_or(0, |value| (self.hash)(value.as_bytes()));
-        let known = |known: &CookieTestRaw| (known.name, known.value) == (name, value);
+        let known = |known: &CookieTest| (known.name, known.value) == (name, value);
         self.set.cookies.iter().position(known).unwrap_or_else(|| {
-            self.set.cookies.push(CookieTestRaw { name, value });
+            self.set.cookies.push(CookieTest { name, value });
             self.set.cookies.len() - 1
         })
     }
@@ -368,12 +372,14 @@ pub(crate) fn put_in_force(tables: &mut impl Tables, set: &RuleSet) -> Result<()
 }
 
 fn put(tables: &mut impl Tables, control: RequestControl) -> Result<(), Error> {
-    tables.write("tg_request_control", &0_u32.to_ne_bytes(), control.bytes())
+    tables.write("tg_request_control", &0_u32.to_ne_bytes(), control.as_bytes())
 }
 
 /// Removes what leads to the rules of a slot.
 fn empty(tables: &mut impl Tables, slot: u8) -> Result<(), Error> {
-    for (table, at) in [("tg_paths", abi::PATH_SLOT_AT), ("tg_hosts", abi::HOST_SLOT_AT)] {
+    for (table, at) in
+        [("tg_paths", offset_of!(PathKey, slot)), ("tg_hosts", offset_of!(HostKey, slot))]
+    {
         for key in tables.keys(table).into_iter().filter(|key| key.get(at) == Some(&slot)) {
             tables.delete(table, &key)?;
         }
@@ -384,13 +390,13 @@ fn empty(tables: &mut impl Tables, slot: u8) -> Result<(), Error> {
 fn fill(tables: &mut impl Tables, set: &RuleSet, slot: u8) -> Result<(), Error> {
     let place = |size: usize, number: u32| (u32::from(slot) * size as u32 + number).to_ne_bytes();
     for (number, rule) in &set.rules {
-        tables.write("tg_rules", &place(abi::RULES_MAX, *number), rule.bytes())?;
+        tables.write("tg_rules", &place(abi::RULES_MAX, *number), rule.as_bytes())?;
     }
-    let none = CookieTestRaw::default();
+    let none = CookieTest::default();
     for number in 0..abi::COOKIE_TESTS_MAX {
         let test = set.cookies.get(number).unwrap_or(&none);
         let place = place(abi::COOKIE_TESTS_MAX, number as u32);
-        tables.write("tg_cookie_tests", &place, test.bytes())?;
+        tables.write("tg_cookie_tests", &place, test.as_bytes())?;
     }
     for service in 0..SERVICES_MAX as u32 {
         let rule = set.unevaluable.iter().find(|(of, _)| *of == service);
@@ -399,15 +405,15 @@ fn fill(tables: &mut impl Tables, set: &RuleSet, slot: u8) -> Result<(), Error> 
         tables.write("tg_unevaluable", &place, &number.to_ne_bytes())?;
     }
     for (number, text) in &set.texts {
-        tables.write("tg_answer_texts", &place(abi::ANSWERS_MAX, *number), text.bytes())?;
+        tables.write("tg_answer_texts", &place(abi::ANSWERS_MAX, *number), text.as_bytes())?;
     }
     for (hash, id) in &set.hosts {
         let key = HostKey { hash: *hash, slot, ..HostKey::default() };
-        tables.write("tg_hosts", key.bytes(), &id.to_ne_bytes())?;
+        tables.write("tg_hosts", key.as_bytes(), &id.to_ne_bytes())?;
     }
     for (key, first) in &set.paths {
         let key = PathKey { slot, ..*key };
-        tables.write("tg_paths", key.bytes(), &first.to_ne_bytes())?;
+        tables.write("tg_paths", key.as_bytes(), &first.to_ne_bytes())?;
     }
     Ok(())
 }

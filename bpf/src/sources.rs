@@ -3,7 +3,7 @@
 //! look at all places takes no system call each.
 
 use crate::Error;
-use crate::abi::{self, Plain, SourceRaw};
+use crate::abi::{self, Source, SourceSet};
 use crate::core::Core;
 use libbpf_rs::{MapCore, MapHandle};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -11,6 +11,7 @@ use std::ffi::c_void;
 use std::net::Ipv6Addr;
 use std::os::fd::AsFd;
 use tidegate_model::sources::SourceUse;
+use zerocopy::FromBytes;
 
 /// The values of an array that can be mapped, one behind the other.
 struct Mapped {
@@ -40,7 +41,7 @@ impl Mapped {
     }
 
     /// One value, as it is just now: another CPU may change it meanwhile.
-    fn read<T: Plain>(&self, index: usize) -> Option<T> {
+    fn read<T: FromBytes>(&self, index: usize) -> Option<T> {
         if index >= self.len() || size_of::<T>() > self.value {
             return None;
         }
@@ -54,11 +55,6 @@ impl Drop for Mapped {
         // SAFETY: our own mapping, of which nobody keeps a pointer.
         let _ = unsafe { munmap(self.at, self.bytes) };
     }
-}
-
-abi::plain! {
-    /// `struct tg_source_set`.
-    struct SourceSet { word: [u64; abi::SOURCE_WAYS] } = abi::SOURCE_WAYS * abi::SOURCE_WORD_SIZE;
 }
 
 /// The sources that have connections open.
@@ -75,7 +71,7 @@ pub(crate) fn open(core: &Core) -> Result<Vec<SourceUse>, Error> {
             if open == 0 {
                 continue;
             }
-            let Some(raw) = sources.read::<SourceRaw>(set * abi::SOURCE_WAYS + way) else {
+            let Some(raw) = sources.read::<Source>(set * abi::SOURCE_WAYS + way) else {
                 continue;
             };
             let Some(service) = service_of.iter().position(|gauge| *gauge == raw.gauge) else {
@@ -87,7 +83,7 @@ pub(crate) fn open(core: &Core) -> Result<Vec<SourceUse>, Error> {
     Ok(found)
 }
 
-fn used(raw: &SourceRaw, service: usize, open: u32) -> SourceUse {
+fn used(raw: &Source, service: usize, open: u32) -> SourceUse {
     SourceUse {
         service,
         source: SourceUse::of(Ipv6Addr::from(raw.addr).into()),

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kill switch without a daemon: on the map that is pinned, by whatever version.
 
-use crate::abi::{Control, Plain};
-use crate::{Error, maps};
+use crate::abi::Control;
+use crate::{Error, abi, maps};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::path::{Path, PathBuf};
+use zerocopy::IntoBytes;
 
 /// The map, and where the switch stands in it: there it is in every version of the ABI.
 const CONTROL: &str = "tg_control";
 const RELEASED_AT: usize = 4;
+const _: () = assert!(std::mem::offset_of!(Control, released) == RELEASED_AT);
 /// What an operator's switch says; a clean stop says something else.
 const OPERATOR: u32 = 1;
 
@@ -60,9 +62,9 @@ fn read(map: &MapHandle) -> Result<Vec<u8>, Error> {
 /// Changes some fields of the control block. The others are read immediately before the write:
 /// whoever else writes at the same time loses as little as a map without a lock allows.
 pub(crate) fn write(map: &MapHandle, change: impl FnOnce(&mut Control)) -> Result<(), Error> {
-    let control = Control::read(&read(map)?);
+    let control = abi::read::<Control>(&read(map)?);
     let mut control = control.ok_or_else(|| Error::Layout { map: CONTROL.into() })?;
     change(&mut control);
     let key = 0_u32.to_ne_bytes();
-    map.update(&key, control.bytes(), MapFlags::ANY).map_err(Error::map(CONTROL))
+    map.update(&key, control.as_bytes(), MapFlags::ANY).map_err(Error::map(CONTROL))
 }

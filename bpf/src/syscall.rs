@@ -2,13 +2,13 @@
 //! What libbpf-rs does not wrap: links of XDP and tcx with flags, clsact by query, test runs with
 //! a context. One function a call, each returning an `io::Result`.
 
-use crate::abi::Plain;
 use libbpf_sys as sys;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Native mode only (`XDP_FLAGS_DRV_MODE`).
 pub(crate) const XDP_NATIVE: u32 = 1 << 2;
@@ -384,7 +384,10 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, run: &mut TestRun<'_>) -> io::Re
 }
 
 /// Runs a syscall program on one structure.
-pub(crate) fn run_syscall<T: Plain>(program: BorrowedFd<'_>, argument: &mut T) -> io::Result<u32> {
-    let mut run = TestRun { data: &[], context: argument.bytes_mut(), repeat: 0 };
+pub(crate) fn run_syscall<T: FromBytes + IntoBytes>(
+    program: BorrowedFd<'_>,
+    argument: &mut T,
+) -> io::Result<u32> {
+    let mut run = TestRun { data: &[], context: argument.as_mut_bytes(), repeat: 0 };
     test_run(program, &mut run).map(|output| output.returned)
 }

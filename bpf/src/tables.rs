@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What found no room in the tables of connections: harmless, and told.
 
-use crate::abi::{self, GaugesRaw};
+use crate::abi::Gauges;
 use crate::maps::Maps;
 use crate::read::sum;
 use crate::{Error, GAUGES_EACH};
@@ -20,10 +20,10 @@ pub struct TableLosses {
 }
 
 pub(crate) fn losses(maps: &Maps) -> Result<TableLosses, Error> {
-    let handshakes = sum(&maps.read_percpu("tg_notes", 0)?, abi::NOTES_WORDS)[0];
+    let handshakes = sum(&maps.read_percpu("tg_notes", 0)?).iter().sum();
     let (mut connections, mut sources) = (0_u64, 0_u64);
     for gauge in 0..SERVICES_MAX as u32 * u32::from(GAUGES_EACH) {
-        let gauges: GaugesRaw = maps.read("tg_gauges", gauge)?;
+        let gauges: Gauges = maps.read("tg_gauges", gauge)?;
         connections = connections.saturating_add(gauges.untracked);
         sources = sources.saturating_add(gauges.sourceless);
     }

@@ -8,7 +8,7 @@ pub mod plans;
 
 pub use foreign::{Foreign, Neighbour, Verdict as ForeignVerdict};
 
-use crate::abi::{Plain, Replay, SettingsRaw, XdpMd};
+use crate::abi::{Replay, Settings, XdpMd};
 use crate::core::Core;
 use crate::mount::program_name;
 pub use crate::objects::Objects;
@@ -16,12 +16,14 @@ use crate::objects::{self, Load, Variant};
 use crate::syscall::{self, Side, TestRun};
 use crate::{Error, Interface, Plan, abi, namespace, read};
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType};
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tidegate_policy::{Event, Verdict};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
+use zerocopy::IntoBytes;
 
 /// A program that packets can be given to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,7 +135,7 @@ pub struct TestPlane {
     core: Core,
     /// Loaded when they are asked for: most tests look at one or two of them.
     programs: [OnceLock<OwnedFd>; Program::ALL.len()],
-    settings: SettingsRaw,
+    settings: Settings,
 }
 
 impl TestPlane {
@@ -261,7 +263,7 @@ impl TestPlane {
                     ingress_ifindex: ifindex,
                     ..XdpMd::default()
                 };
-                md.bytes().to_vec()
+                md.as_bytes().to_vec()
             }
             _ => {
                 let mut skb = [0_u8; SKB_SIZE];
@@ -281,26 +283,29 @@ impl TestPlane {
     /// When the program cannot be run.
     pub fn replay(&self, service: usize, event: &Event) -> Result<Verdict, Error> {
         let argument = Replay {
-            now_ns: event.now_ns,
-            key: event.key,
-            random: event.random,
-            priority: event.priority,
-            level: event.level,
+            event: abi::Event {
+                now_ns: event.now_ns,
+                key: event.key,
+                random: event.random,
+                priority: event.priority,
+                level: event.level,
+                ..abi::Event::default()
+            },
             service: service as u32,
             ..Replay::default()
         };
         let failed = |source| Error::Run { program: "replay", source };
         let mut packet = vec![0_u8; REPLAY_AT];
-        packet.extend_from_slice(argument.bytes());
+        packet.extend_from_slice(argument.as_bytes());
         let mut run = TestRun { data: &packet, context: &mut [], repeat: 1 };
         let output =
             syscall::test_run(self.loaded(Program::Replay)?.as_fd(), &mut run).map_err(failed)?;
-        let answer = output.data.get(REPLAY_AT..).and_then(Replay::read).unwrap_or_default();
-        let kind = read::verdict(answer.kind).filter(|_| answer.found == 1);
-        match (kind, read::reason(answer.reason.into())) {
+        let answer = output.data.get(REPLAY_AT..).and_then(abi::read::<Replay>).unwrap_or_default();
+        let kind = read::verdict(answer.verdict.kind).filter(|_| answer.found == 1);
+        match (kind, read::reason(answer.verdict.reason.into())) {
             (Some(kind), Some(reason)) => {
-                let delay = Nanos::from_micros(answer.delay_us.into());
-                Ok(Verdict { kind, reason, repeated: answer.repeated != 0, delay })
+                let delay = Nanos::from_micros(answer.verdict.delay_us.into());
+                Ok(Verdict { kind, reason, repeated: answer.verdict.repeated != 0, delay })
             }
             _ => Err(failed(std::io::ErrorKind::InvalidData.into())),
         }
@@ -314,7 +319,7 @@ impl TestPlane {
         let key = (service as u32).to_ne_bytes();
         let value = self.core.maps.get("tg_states")?.lookup(&key, MapFlags::ANY);
         let value = value.map_err(Error::map("tg_states"))?.unwrap_or_default();
-        Ok(value.get(abi::STATE_AT..).unwrap_or_default().to_vec())
+        Ok(value.get(offset_of!(abi::Chain, state)..).unwrap_or_default().to_vec())
     }
 
     /// Loads a hook now, and not with its first packet.

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Header rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
 
-use crate::abi::{Plain, REASONS_MAX};
-use crate::abi_request::{self as abi, RequestControl, RuleCountsRaw, RuleRaw};
+use crate::abi::{self, RequestControl, Rule, RuleCounts};
 use crate::core::Core;
 use crate::objects::{self, Load, Objects, Variant};
 use crate::syscall::{self, TestRun};
 use crate::testing::plans::{self, plan, rule};
 use crate::{BucketParams, Plan, RuleCount, ServiceParams};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_config::{Cookie, CookieMatch, RequestsConfig, RuleConfig, ServiceConfig};
 use tidegate_model::{Mode, SERVICES_MAX};
 use tidegate_policy::{Action, BucketSpec, Params, Reason, RequestLimits};
 use tidegate_units::Rate;
+use zerocopy::IntoBytes;
 
 /// A service with rules; it listens nowhere.
 fn service(name: &str, requests: RequestsConfig) -> ServiceConfig {
@@ -44,10 +45,10 @@ fn count(core: &Core, number: u32, refused: u64) {
     let key = (control.slot * abi::RULES_MAX as u32 + number).to_ne_bytes();
     let map = core.maps.get("tg_rule_counts").unwrap();
     let mut cpus = map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
-    let mut counts = RuleCountsRaw::read(&cpus[0]).unwrap();
+    let mut counts = abi::read::<RuleCounts>(&cpus[0]).unwrap();
     counts.cell[0] += 1;
     counts.cell[1] += refused;
-    cpus[0] = counts.bytes().to_vec();
+    cpus[0] = counts.as_bytes().to_vec();
     map.update_percpu(&key, &cpus, MapFlags::ANY).unwrap();
 }
 
@@ -111,12 +112,14 @@ fn after_a_reload_only_the_slot_in_force_leads_to_rules() {
         assert_eq!((control.slot, control.services), (1 - before.slot, 1));
         let paths: Vec<Vec<u8>> = core.maps.get("tg_paths").unwrap().keys().collect();
         assert_eq!(paths.len(), n);
-        assert!(paths.iter().all(|key| u32::from(key[abi::PATH_SLOT_AT]) == control.slot));
+        assert!(
+            paths.iter().all(|key| u32::from(key[offset_of!(abi::PathKey, slot)]) == control.slot)
+        );
     }
     let number = numbers(&core, 0)[1];
     let control: RequestControl = core.maps.read("tg_request_control", 0).unwrap();
     let at = control.slot * abi::RULES_MAX as u32 + number;
-    let rule: RuleRaw = core.maps.read("tg_rules", at).unwrap();
+    let rule: Rule = core.maps.read("tg_rules", at).unwrap();
     assert_eq!((u32::from(rule.bucket), rule.refuse), (bucket_number(&core, 0, 0), 1));
     core.apply(&plan(vec![plans::service("shop", &["0.0.0.0:80"])])).unwrap();
     assert_eq!(core.maps.get("tg_paths").unwrap().keys().count(), 0, "no rules any more");
@@ -226,8 +229,8 @@ fn a_write_that_fails_leaves_the_limits_of_services_and_buckets_as_they_were() {
 fn an_index_that_changes_hands_begins_without_counts_of_reasons() {
     let mut core = start(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))])]));
     let map = core.maps.get("tg_request_reasons").unwrap();
-    let cpus =
-        vec![1_u64.to_ne_bytes().repeat(REASONS_MAX); libbpf_rs::num_possible_cpus().unwrap()];
+    let each = abi::ReasonCounts { reason: [1; _] };
+    let cpus = vec![each.as_bytes().to_vec(); libbpf_rs::num_possible_cpus().unwrap()];
     map.update_percpu(&0_u32.to_ne_bytes(), &cpus, MapFlags::ANY).unwrap();
     let counted = core.request_reasons().unwrap();
     assert_eq!(counted.len(), Reason::ALL.len() - 1, "evaluated is no reason");

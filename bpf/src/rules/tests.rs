@@ -4,6 +4,7 @@
 use super::*;
 use crate::testing::plans::{self, plan, requests, rule, tls_rule, unevaluable_rule};
 use tidegate_config::{BucketConfig, ControlledResource, ServiceConfig};
+use zerocopy::FromBytes;
 
 /// The tables, and what a packet must find in them after every write.
 struct Model<'a> {
@@ -17,7 +18,7 @@ struct Model<'a> {
 impl Tables for Model<'_> {
     fn control(&self) -> Result<RequestControl, Error> {
         let bytes = self.get("tg_request_control", &0_u32.to_ne_bytes());
-        Ok(bytes.and_then(|bytes| RequestControl::read(&bytes)).unwrap_or_default())
+        Ok(bytes.and_then(|bytes| abi::read(&bytes)).unwrap_or_default())
     }
 
     fn keys(&self, table: &'static str) -> Vec<Vec<u8>> {
@@ -77,9 +78,14 @@ impl Model<'_> {
         self.tables.get(&(table, key.to_vec())).cloned()
     }
 
-    fn entry<T: Plain>(&self, table: &'static str, slot: u32, (size, number): (usize, u32)) -> T {
+    fn entry<T: FromBytes>(
+        &self,
+        table: &'static str,
+        slot: u32,
+        (size, number): (usize, u32),
+    ) -> T {
         let key = (slot * size as u32 + number).to_ne_bytes();
-        self.get(table, &key).and_then(|bytes| T::read(&bytes)).expect("an entry")
+        self.get(table, &key).and_then(|bytes| abi::read(&bytes)).expect("an entry")
     }
 
     /// What http/rule.h does, in the slot that is in force.
@@ -93,7 +99,7 @@ impl Model<'_> {
         }
         let mut next = self.longest(slot, probe)?;
         for _ in 0..abi::RULE_STEPS {
-            let rule: RuleRaw = self.entry("tg_rules", slot, (abi::RULES_MAX, next));
+            let rule: Rule = self.entry("tg_rules", slot, (abi::RULES_MAX, next));
             if self.matches(slot, &rule, probe) {
                 return Some((next, self.any(slot, rule.protect, probe)));
             }
@@ -112,17 +118,17 @@ impl Model<'_> {
             .into_iter()
             .find_map(|length| {
                 let key = PathKey { slot: slot as u8, ..path_key(probe.service, &path[..length]) };
-                self.get("tg_paths", key.bytes())
+                self.get("tg_paths", key.as_bytes())
             })
             .map(|first| u32::from_ne_bytes(first.try_into().unwrap()))
     }
 
-    fn matches(&self, slot: u32, rule: &RuleRaw, probe: &Probe) -> bool {
+    fn matches(&self, slot: u32, rule: &Rule, probe: &Probe) -> bool {
         let rest = probe.host.find('.').map(|dot| &probe.host[dot..]).unwrap_or_default();
         let id = |name: &str| {
             let key =
                 HostKey { hash: hash(name.as_bytes()), slot: slot as u8, ..HostKey::default() };
-            self.get("tg_hosts", key.bytes())
+            self.get("tg_hosts", key.as_bytes())
         };
         let fits = |name: &str| id(name) == Some(rule.host.to_ne_bytes().to_vec());
         (rule.flags & abi::RULE_TLS != 0) == probe.path.is_none()
@@ -134,7 +140,7 @@ impl Model<'_> {
 
     /// The tests that a request passes.
     fn passed(&self, slot: u32, probe: &Probe) -> u32 {
-        let holds = |test: CookieTestRaw| {
+        let holds = |test: CookieTest| {
             probe.cookies.iter().any(|(name, value)| {
                 hash(name.as_bytes()) == test.name
                     && (test.value == 0 || hash(value.as_bytes()) == test.value)
@@ -279,14 +285,14 @@ fn tls_is_a_world_of_its_own_and_a_rule_without_a_bucket_names_none() {
     assert_eq!(model.find(&hello("api.example")), Some((1, false)));
     assert_eq!(model.find(&hello("x")), None, "HTTP's rules do not follow those of TLS");
     assert_eq!(model.find(&Probe { host: "api.example", ..get("/") }), None);
-    let rule: RuleRaw = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
+    let rule: Rule = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
     assert_eq!((rule.bucket, rule.flags, rule.refuse), (128, abi::RULE_TLS, 2));
 }
 
 #[test]
 fn retry_after_is_spread_from_first_to_last_and_the_texts_are_whole() {
     let model = in_force(&plan_of(vec![rule("/", Some("a"))]));
-    let rule: RuleRaw = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
+    let rule: Rule = model.entry("tg_rules", 1, (abi::RULES_MAX, 1));
     assert_eq!((rule.answer, rule.refuse), (0, 1));
     let mut spread = Vec::new();
     for variant in 0..8 {
@@ -401,7 +407,9 @@ fn between_any_two_writes_no_packet_sees_half_a_rule_set() {
     assert!(model.writes > 150, "{} writes were looked behind", model.writes);
     // Nothing of the old set is left to be found.
     let slot = model.control().unwrap().slot;
-    assert!(model.keys("tg_paths").iter().all(|key| u32::from(key[abi::PATH_SLOT_AT]) == slot));
+    assert!(
+        model.keys("tg_paths").iter().all(|key| u32::from(key[offset_of!(PathKey, slot)]) == slot)
+    );
 }
 
 /// The check above can fail: rules written into the slot in force.
@@ -497,7 +505,7 @@ services:
         - {unevaluable: true, admit: true}
 ";
     let model = in_force(&Plan { config: config(text), ..Plan::default() });
-    let raw = |number: u32| -> RuleRaw { model.entry("tg_rules", 1, (abi::RULES_MAX, number)) };
+    let raw = |number: u32| -> Rule { model.entry("tg_rules", 1, (abi::RULES_MAX, number)) };
     let (first, second, tls, drop, rest) = (raw(1), raw(2), raw(3), raw(4), raw(5));
     assert_eq!((first.methods, first.flags), (0b1000_0001, abi::RULE_CLOSE));
     assert_eq!((first.bucket, first.refuse), (1, refusal(RuleAnswer::Busy)));
@@ -505,12 +513,15 @@ services:
         [first.cookies_all, first.cookies_none, first.protect].map(u32::count_ones),
         [1, 0, 1]
     );
-    assert_eq!((second.methods, usize::from(second.bucket)), (abi::METHOD_ANY, abi::BUCKETS_MAX));
+    assert_eq!(
+        (second.methods, usize::from(second.bucket)),
+        (abi::METHOD_ANY, abi::RULE_BUCKETS_MAX)
+    );
     assert_eq!([second.cookies_all, second.cookies_none].map(u32::count_ones), [0, 1]);
     assert_eq!((tls.flags, tls.bucket), (abi::RULE_TLS, 0));
     assert_eq!(tls.refuse, refusal(RuleAnswer::Reset), "no 503 can be put into TLS");
     assert_eq!(drop.refuse, refusal(RuleAnswer::Drop));
-    assert_eq!((rest.methods, usize::from(rest.bucket)), (0, abi::BUCKETS_MAX));
+    assert_eq!((rest.methods, usize::from(rest.bucket)), (0, abi::RULE_BUCKETS_MAX));
     let unevaluable: [u8; 4] = model
         .get("tg_unevaluable", &(SERVICES_MAX as u32).to_ne_bytes())
         .and_then(|bytes| bytes.try_into().ok())
@@ -565,8 +576,8 @@ fn what_fills_the_tables_is_compiled_and_one_more_is_refused() {
         all.buckets.extend((1..n).map(bucket));
         plan(vec![service("shop", all)])
     };
-    many(abi::BUCKETS_MAX).policies().unwrap();
-    let refused = many(abi::BUCKETS_MAX + 1).policies().unwrap_err().to_string();
+    many(abi::RULE_BUCKETS_MAX).policies().unwrap();
+    let refused = many(abi::RULE_BUCKETS_MAX + 1).policies().unwrap_err().to_string();
     assert!(refused.contains("there are 129 buckets in all services; at most 128"), "{refused}");
 }
 

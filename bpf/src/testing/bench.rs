@@ -2,7 +2,7 @@
 //! What the measuring programs need of the kernel: objects of their own, one program called by
 //! another, live frames.
 
-use crate::abi::{GaugesRaw, Plain, XdpMd};
+use crate::abi::{Gauges, XdpMd};
 use crate::syscall::{self, TestRun};
 use crate::testing::{TestHook, TestPlane};
 use crate::{Error, Interface, namespace};
@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
+use zerocopy::IntoBytes;
 
 /// Frames that the kernel makes before it lets the stack handle them; its own default.
 const LIVE_BATCH: u32 = 64;
@@ -111,7 +112,7 @@ impl Bench {
             ingress_ifindex: super::LOOPBACK,
             ..XdpMd::default()
         };
-        let mut context = md.bytes().to_vec();
+        let mut context = md.as_bytes().to_vec();
         let mut run = TestRun { data: packet, context: &mut context, repeat };
         let output = syscall::test_run(self.program(program)?, &mut run).map_err(run_error)?;
         let mean = Duration::from_nanos(output.duration_ns.into());
@@ -183,7 +184,7 @@ impl TestPlane {
     /// When the map cannot be read.
     pub fn open(&self, service: usize) -> Result<i64, Error> {
         let index = u32::from(self.core.gauge(service));
-        Ok(self.core.maps.read::<GaugesRaw>("tg_gauges", index)?.open)
+        Ok(self.core.maps.read::<Gauges>("tg_gauges", index)?.open)
     }
 }
 

@@ -14,7 +14,10 @@ const fn package(name: &'static str, reason: &'static str) -> Package {
 
 pub(super) const PACKAGES: &[Package] = &[
     // To build
-    package("clang-19", "compiles the BPF programs; the compiler of every release"),
+    package(
+        "clang-19",
+        "compiles the BPF programs, reads their headers; the compiler of every release",
+    ),
     package("llvm-19", "llvm-strip and llvm-objdump for the BPF objects"),
     package("gcc", "links Rust, compiles the policies for user space"),
     package("libc6-dev", "C headers for gcc"),

@@ -3,10 +3,12 @@
 
 use super::cluster;
 mod abacus;
+mod gateways;
 mod requests;
 mod tables;
 
 use super::error::{ConfigError, step};
+use super::gateways::RouteConfig;
 use super::shape::Places;
 use super::text::show_span;
 use super::types::*;
@@ -51,6 +53,7 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     for service in &config.services {
         check.service(service);
     }
+    check.gateways();
     check.tables();
     check.listeners();
     check.never_shed();
@@ -89,13 +92,14 @@ impl Check<'_> {
         if let Some(why) = name_fault(&service.name) {
             self.fault(&path, format!("found the name {:?}: {why}", service.name));
         }
+        self.reached(&path, service);
         self.span(&format!("{path}.objective"), service.objective, OBJECTIVE_RANGE);
         self.policy(&format!("{path}.policy"), &service.policy);
         self.control(&format!("{path}.control"), &service.control);
         if let Some(cgroup) = &service.process.cgroup {
             self.absolute(&format!("{path}.process.cgroup"), cgroup);
         }
-        self.classes(&path, &service.classes);
+        self.classes(&path, service);
         self.requests(service);
     }
 
@@ -207,7 +211,8 @@ impl Check<'_> {
     fn known(&mut self, path: &str, what: &str, name: &str, known: &[String]) {
         if !known.iter().any(|k| k == name) {
             let hint = suggest::phrase(name, known);
-            let list = known.join(", ");
+            let list =
+                if known.is_empty() { "none is configured".into() } else { known.join(", ") };
             self.errors.push(
                 self.places
                     .error(path, format!("found {name:?}: no such {what}{hint}; allowed: {list}")),
@@ -215,13 +220,14 @@ impl Check<'_> {
         }
     }
 
-    fn classes(&mut self, service: &str, classes: &[ClassConfig]) {
+    fn classes(&mut self, service: &str, of: &ServiceConfig) {
         let mut names = BTreeMap::new();
         let mut sources: BTreeMap<IpNet, usize> = BTreeMap::new();
         let mut marks = BTreeMap::new();
-        for (i, class) in classes.iter().enumerate() {
+        for (i, class) in of.classes.iter().enumerate() {
             let path = format!("{service}.classes[{i}]");
-            self.class(&path, class);
+            let by_route = |route: &RouteConfig| route.class.as_ref() == Some(&class.name);
+            self.class(&path, class, gateways::names(self.config, &of.name, by_route));
             if let Some(first) = names.insert(&class.name, i) {
                 let message = format!("found {:?}, which is classes[{first}] already", class.name);
                 self.fault(&format!("{path}.name"), message);
@@ -242,7 +248,7 @@ impl Check<'_> {
         }
     }
 
-    fn class(&mut self, path: &str, class: &ClassConfig) {
+    fn class(&mut self, path: &str, class: &ClassConfig, by_route: bool) {
         let at = format!("{path}.name");
         if let Some(why) = name_fault(&class.name) {
             self.fault(&at, format!("found the name {:?}: {why}", class.name));
@@ -250,8 +256,8 @@ impl Check<'_> {
         if class.name == CLASS_DEFAULT {
             self.fault(&at, "found \"default\", which is the class of what no class names");
         }
-        if class.sources.is_empty() && class.dscp.is_none() {
-            self.fault(path, "the class matches nothing; it needs sources or dscp");
+        if class.sources.is_empty() && class.dscp.is_none() && !by_route {
+            self.fault(path, "the class matches nothing; it needs sources or dscp, or a route of a gateway that names it");
         }
         let trusted = self.config.interfaces.iter().any(|i| i.trust_dscp);
         if class.dscp.is_some() && !trusted {

@@ -12,6 +12,7 @@ mod cluster;
 mod diff;
 mod error;
 mod file;
+mod gateways;
 mod named;
 mod reference;
 mod requests;
@@ -31,6 +32,7 @@ pub use cluster::{
 pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};
+pub use gateways::*;
 pub use reference::{bounds, reference};
 pub use requests::*;
 pub use schema::schema;

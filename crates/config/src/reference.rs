@@ -2,6 +2,7 @@
 //! The tables of docs/configuration.md: the reference, from the schema, and the bounds.
 
 use super::cluster::{BACKENDS_MAX, TARGETS_MAX, VALIDITY_RANGE};
+use super::gateways::{GATEWAYS_MAX, ROUTES_MAX};
 use super::requests::*;
 use super::schema::schema;
 use super::shape::allowed;
@@ -86,6 +87,7 @@ fn of_requests() -> Vec<(&'static str, String)> {
             ),
         ),
         ("`retry_after`", range(RETRY_AFTER_RANGE)),
+        ("`gateways`", format!("{GATEWAYS_MAX}, with {ROUTES_MAX} routes each")),
     ]
 }
 

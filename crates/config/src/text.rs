@@ -5,6 +5,7 @@
 //! place; the schema names the kind in `x-kind`.
 
 use super::cluster::PeerAddress;
+use super::gateways::Endpoint;
 use super::requests::{
     HostPattern, PathPrefix, check_content_type, check_cookie_name, check_cookie_value,
 };
@@ -37,6 +38,7 @@ pub(super) enum Kind {
     ContentType,
     Address,
     Spiffe,
+    Endpoint,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             "content-type" => Self::ContentType,
             "address" => Self::Address,
             "spiffe" => Self::Spiffe,
+            "endpoint" => Self::Endpoint,
             _ => return None,
         })
     }
@@ -77,6 +80,7 @@ impl Kind {
             }
             Self::ContentType => "a media type such as text/plain or \"text/html; charset=utf-8\"",
             Self::Address => "\"address:port\" or \"[IPv6]:port\"",
+            Self::Endpoint => "\"unix:/absolute/path\", \"address:port\" or \"[IPv6]:port\"",
             Self::Spiffe => "an identity such as spiffe://example.org/shop-1",
         }
     }
@@ -97,6 +101,7 @@ impl Kind {
             Self::ContentType => check_content_type(text),
             Self::Address => text.parse::<PeerAddress>().map(drop),
             Self::Spiffe => text.parse::<SpiffeId>().map(drop),
+            Self::Endpoint => text.parse::<Endpoint>().map(drop),
         }
     }
 }
@@ -104,7 +109,7 @@ impl Kind {
 macro_rules! text_schema {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $($schema:tt)*) => {
         $(#[$doc])*
-        pub(super) struct $name;
+        pub(crate) struct $name;
 
         impl JsonSchema for $name {
             fn schema_name() -> Cow<'static, str> {

@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
                     return Err(fault(
                         Place::default(),
                         format!(
-                            "found {kind}; a configuration has at least the keys interfaces and services"
+                            "found {kind}; a configuration has at least the key services, and interfaces or gateways"
                         ),
                     ));
                 }

@@ -3,6 +3,7 @@
 //! docs/configuration.md, and the check of the file's shape.
 
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
+use super::gateways::{GATEWAYS_MAX, GatewayConfig};
 use super::named::{self, Named};
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
 use super::text::{self, HttpAddress};
@@ -53,7 +54,9 @@ pub const RESERVE_MAX: f64 = 0.9;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The interfaces on which packets are judged.
+    /// The interfaces on which packets are judged. Without any, only gateways are served, without
+    /// privileges.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = INTERFACES_MAX))]
     pub interfaces: Vec<InterfaceConfig>,
     /// What is protected, by name, in the order of the file: the index of a service is its place.
@@ -61,6 +64,11 @@ pub struct Config {
     #[schemars(with = "std::collections::BTreeMap<String, ServiceConfig>")]
     #[schemars(extend("minProperties" = 1, "maxProperties" = SERVICES_MAX))]
     pub services: Vec<ServiceConfig>,
+    /// HTTP proxies that ask before they pass a request on, by name.
+    #[serde(default, with = "named", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, GatewayConfig>")]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = GATEWAYS_MAX))]
+    pub gateways: Vec<GatewayConfig>,
     /// What is never refused, whatever the limits say.
     #[serde(default)]
     pub never_shed: NeverShed,
@@ -130,7 +138,10 @@ pub struct ServiceConfig {
     pub name: String,
     /// Whether refusals are executed (`enforce`) or only counted (`shadow`).
     pub mode: Mode,
-    /// Where it listens; `*` is every address of both families. An exact address wins over `*`.
+    /// Where it listens; `*` is every address of both families. An exact address wins over `*`. A
+    /// service that routes of gateways name needs none; where its server runs on this host, it tells
+    /// whose CPU and accept queue are looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = LISTEN_MAX))]
     pub listen: Vec<Listen>,
     /// Answers later than this are worth nothing to its clients; 10 ms to 60 s.

@@ -21,6 +21,7 @@ const PUBLIC: [&str; 20] = [
     "json-schema.org",
     "rfc-editor.org",
     "ietf.org",
+    "iana.org",
     "keepachangelog.com",
     "semver.org",
     "doi.org",

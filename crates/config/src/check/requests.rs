@@ -2,8 +2,9 @@
 //! The meaning of `requests`: buckets, their controllers, rules, answers, and the bounds of all
 //! services together.
 
-use super::{Check, name_fault};
+use super::{Check, gateways, name_fault};
 use crate::error::step;
+use crate::gateways::RouteConfig;
 use crate::requests::*;
 use crate::suggest;
 use crate::text::show_span;
@@ -45,7 +46,10 @@ impl Check<'_> {
         let Some(requests) = &service.requests else { return };
         let path = format!("services.{}.requests", step(&service.name));
         for bucket in &requests.buckets {
-            self.bucket(&format!("{path}.buckets.{}", step(&bucket.name)), bucket, requests);
+            let by_route = |route: &RouteConfig| route.bucket.as_ref() == Some(&bucket.name);
+            let routed = gateways::names(self.config, &service.name, by_route);
+            let at = format!("{path}.buckets.{}", step(&bucket.name));
+            self.bucket(&at, bucket, (requests, routed));
         }
         let mut names = BTreeMap::new();
         for (i, rule) in requests.rules.iter().enumerate() {
@@ -64,14 +68,19 @@ impl Check<'_> {
         self.answers(&path, requests);
     }
 
-    fn bucket(&mut self, path: &str, bucket: &BucketConfig, requests: &RequestsConfig) {
+    fn bucket(
+        &mut self,
+        path: &str,
+        bucket: &BucketConfig,
+        (requests, routed): (&RequestsConfig, bool),
+    ) {
         if let Some(why) = name_fault(&bucket.name) {
             self.fault(path, format!("found the name {:?}: {why}", bucket.name));
         }
         self.rate(&format!("{path}.minimum"), Some(bucket.minimum));
         self.bucket_control(path, bucket);
         let used = |rule: &RuleConfig| rule.bucket.as_ref() == Some(&bucket.name);
-        if !requests.rules.iter().any(used) {
+        if !routed && !requests.rules.iter().any(used) {
             self.fault(path, "no rule names this bucket; name it in a rule or leave it out");
         }
     }
@@ -299,7 +308,12 @@ impl Check<'_> {
     }
 
     fn answers(&mut self, path: &str, requests: &RequestsConfig) {
-        let RetryAfter { from, to } = requests.retry_after;
+        self.retry_after(path, &requests.retry_after);
+        self.answer_length(path, requests);
+    }
+
+    pub(super) fn retry_after(&mut self, path: &str, retry_after: &RetryAfter) {
+        let RetryAfter { from, to } = *retry_after;
         for (key, time) in [("from", from), ("to", to)] {
             let at = format!("{path}.retry_after.{key}");
             if !time.0.is_multiple_of(Nanos::SECOND.0) {
@@ -316,7 +330,6 @@ impl Check<'_> {
                 format!("found {from}, which is after to: {to}"),
             );
         }
-        self.answer_length(path, requests);
     }
 
     pub(super) fn answer_length(&mut self, path: &str, requests: &RequestsConfig) {

@@ -96,6 +96,33 @@ struct Seen {
 }
 
 impl RequestHead {
+    /// From what a proxy says of a request that it has read by itself: whatever its protocol was, one
+    /// host and one target are known. `cookies` are the values of its Cookie headers.
+    ///
+    /// # Errors
+    /// Says why no rule of its own evaluates it: no method, no host, or a path in which servers
+    /// differ.
+    pub fn of(
+        method: &str,
+        authority: Option<&str>,
+        target: &str,
+        cookies: &[&str],
+    ) -> Result<Self, Unevaluable> {
+        if !is_token(method) {
+            return Err(format!("{method:?} is no method").into());
+        }
+        let Some(path) = path_of(target) else {
+            let why = format!("{:?}: servers differ in which path this is", path_text(target));
+            return Err(Unevaluable::new(Unevaluated::AmbiguousPath, why));
+        };
+        let named = |text: &str| host(text).ok_or_else(|| format!("{text:?} is no host"));
+        let host = authority.map(named).transpose()?;
+        let (method, target) = (method.to_owned(), target.to_owned());
+        let mut head = Self { method, target, path, host, ..Self::default() };
+        cookies.iter().for_each(|value| head.cookies(value));
+        Ok(head)
+    }
+
     /// From a request line and headers, as a client would send them.
     ///
     /// # Errors

@@ -18,7 +18,8 @@ use super::types::BURST_MAX;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use text::{ContentTypeText, CookieNameText, CookieValueText, HostText, PathText};
+use text::{ContentTypeText, CookieValueText};
+pub(super) use text::{CookieNameText, HostText, PathText};
 use tidegate_model::Mode;
 use tidegate_units::{Nanos, Rate};
 

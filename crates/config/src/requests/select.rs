@@ -2,7 +2,9 @@
 //! Which rule a request meets, and why: the dataplane's choice again, in words, for people who ask
 //! before they trust it. bpf/tests/rules_shown.rs holds it against the C.
 
-use super::{Cookie, CookieMatch, Method, RequestHead, RequestsConfig, RuleConfig, Unevaluated};
+use super::{
+    Cookie, CookieMatch, HostPattern, Method, RequestHead, RequestsConfig, RuleConfig, Unevaluated,
+};
 
 /// Longest name in a hello, in bytes (TG_TLS_NAME_MAX).
 const SERVER_NAME_MAX: usize = 255;
@@ -14,6 +16,15 @@ pub struct Compared {
     pub rule: usize,
     /// Why it does not match.
     pub mismatch: Option<String>,
+}
+
+/// A condition of a rule that a request does not meet.
+enum Differs<'a> {
+    Method,
+    NoHost(&'a HostPattern),
+    Host(&'a str, &'a HostPattern),
+    HasCookie(&'a CookieMatch),
+    NoCookie(&'a CookieMatch),
 }
 
 /// What came out for a request.
@@ -93,7 +104,7 @@ impl RequestsConfig {
 
 impl RuleConfig {
     /// Why it cannot be told whether such a request meets it: it asks for what is not looked at.
-    fn depends(&self, head: &RequestHead) -> Option<String> {
+    pub(crate) fn depends(&self, head: &RequestHead) -> Option<String> {
         if self.methods_differ(head) {
             return None;
         }
@@ -115,24 +126,38 @@ impl RuleConfig {
         !self.methods.is_empty() && !self.methods.contains(&head.method_kind())
     }
 
+    /// Whether a request whose path it begins meets it.
+    pub(crate) fn meets(&self, head: &RequestHead) -> bool {
+        self.differs(head).is_none()
+    }
+
     /// Why a request whose path it begins does not meet it.
     fn mismatch(&self, head: &RequestHead) -> Option<String> {
+        Some(match self.differs(head)? {
+            Differs::Method => format!("the method is {}", head.method),
+            Differs::NoHost(pattern) => format!("there is no host, and {pattern} is asked for"),
+            Differs::Host(host, pattern) => format!("the host is {host}, not {pattern}"),
+            Differs::HasCookie(cookie) => format!("it has the cookie {}", cookie.cookie()),
+            Differs::NoCookie(cookie) => format!("it has no cookie {}", cookie.cookie()),
+        })
+    }
+
+    /// The first condition that such a request does not meet.
+    fn differs<'a>(&'a self, head: &'a RequestHead) -> Option<Differs<'a>> {
         if self.methods_differ(head) {
-            return Some(format!("the method is {}", head.method));
+            return Some(Differs::Method);
         }
         if let Some(pattern) = &self.host {
             match &head.host {
-                None => return Some(format!("there is no host, and {pattern} is asked for")),
-                Some(host) if !pattern.matches(host) => {
-                    return Some(format!("the host is {host}, not {pattern}"));
-                }
+                None => return Some(Differs::NoHost(pattern)),
+                Some(host) if !pattern.matches(host) => return Some(Differs::Host(host, pattern)),
                 Some(_) => {}
             }
         }
         let cookie = self.cookie.as_ref()?;
         match (head.has(&cookie.cookie()), cookie.absent) {
-            (true, true) => Some(format!("it has the cookie {}", cookie.cookie())),
-            (false, false) => Some(format!("it has no cookie {}", cookie.cookie())),
+            (true, true) => Some(Differs::HasCookie(cookie)),
+            (false, false) => Some(Differs::NoCookie(cookie)),
             _ => None,
         }
     }

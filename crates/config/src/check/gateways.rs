@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The meaning of `gateways`: routes that lead somewhere and can be met, addresses that are safe and
+//! do not collide.
+
+use super::{Check, name_fault};
+use crate::error::step;
+use crate::gateways::{Endpoint, GatewayConfig, RouteConfig};
+use crate::types::{Config, ServiceConfig};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Whether a route of a gateway leads to this service.
+pub(super) fn is_routed(config: &Config, service: &str) -> bool {
+    routes(config).any(|route| route.service == service)
+}
+
+/// Whether a route of a gateway names this class, or this bucket, of a service.
+pub(super) fn names(config: &Config, service: &str, of: impl Fn(&RouteConfig) -> bool) -> bool {
+    routes(config).any(|route| route.service == service && of(route))
+}
+
+fn routes(config: &Config) -> impl Iterator<Item = &RouteConfig> {
+    config.gateways.iter().flat_map(|gateway| &gateway.routes)
+}
+
+/// What a socket is bound by: two of a kind collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Stream,
+    Datagram,
+}
+
+impl Check<'_> {
+    pub(super) fn gateways(&mut self) {
+        let config = self.config;
+        if config.interfaces.is_empty() && config.gateways.is_empty() {
+            let what =
+                "the keys \"interfaces\" and \"gateways\" are missing; one of them is needed";
+            self.fault("", what);
+        }
+        for gateway in &config.gateways {
+            let path = format!("gateways.{}", step(&gateway.name));
+            if let Some(why) = name_fault(&gateway.name) {
+                self.fault(&path, format!("found the name {:?}: {why}", gateway.name));
+            }
+            self.endpoints(&path, gateway);
+            self.retry_after(&path, &gateway.retry_after);
+            for (i, route) in gateway.routes.iter().enumerate() {
+                self.route(&format!("{path}.routes[{i}]"), route);
+            }
+            self.unreachable(&path, &gateway.routes);
+        }
+        self.collisions();
+    }
+
+    /// A service is reached by packets, or by a route.
+    pub(super) fn reached(&mut self, path: &str, service: &ServiceConfig) {
+        let routed = is_routed(self.config, &service.name);
+        if service.listen.is_empty() && !routed {
+            let what = "the key \"listen\" is missing; allowed: a list (a service that a route of a \
+                        gateway leads to needs none)";
+            self.fault(path, what);
+        } else if !routed && self.config.interfaces.is_empty() && !self.config.gateways.is_empty() {
+            let what =
+                "nothing leads to it: there are no interfaces, and no route of a gateway names it";
+            self.fault(path, what);
+        }
+        if routed && service.policy.is_abacus() {
+            let name = &service.policy.name;
+            let what = format!(
+                "found {name:?}, which knows when SYNs come back; a gateway limits requests, by token_bucket"
+            );
+            self.fault(&format!("{path}.policy.name"), what);
+        }
+    }
+
+    fn endpoints(&mut self, path: &str, gateway: &GatewayConfig) {
+        let adapter = gateway.adapter.name();
+        match (&gateway.completions, gateway.adapter.reports_apart()) {
+            (None, true) => self.fault(
+                path,
+                format!(
+                    "the key \"completions\" is missing: the adapter {adapter:?} reports there what became of requests"
+                ),
+            ),
+            (Some(_), false) => self.fault(
+                &format!("{path}.completions"),
+                format!("the adapter {adapter:?} reports where it asks; leave it out"),
+            ),
+            _ => {}
+        }
+        if gateway.insecure {
+            return;
+        }
+        let both =
+            [("listen", Some(&gateway.listen)), ("completions", gateway.completions.as_ref())];
+        for (key, endpoint) in both {
+            if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_local()) {
+                let what = format!(
+                    "found {endpoint}, which other hosts reach: whoever reaches it may ask and report; allowed: \
+                     a Unix socket, an address of this host alone (127.0.0.1, [::1]), or insecure: true"
+                );
+                self.fault(&format!("{path}.{key}"), what);
+            }
+        }
+    }
+
+    fn route(&mut self, path: &str, route: &RouteConfig) {
+        let config = self.config;
+        let names: Vec<String> = config.services.iter().map(|s| s.name.clone()).collect();
+        self.known(&format!("{path}.service"), "service", &route.service, &names);
+        let Some(service) = config.services.iter().find(|s| s.name == route.service) else {
+            return;
+        };
+        if let Some(class) = &route.class {
+            let classes: Vec<String> = service.classes.iter().map(|c| c.name.clone()).collect();
+            self.known(&format!("{path}.class"), "class of the service", class, &classes);
+        }
+        if let Some(bucket) = &route.bucket {
+            let requests = service.requests.iter();
+            let buckets: Vec<String> =
+                requests.flat_map(|r| &r.buckets).map(|b| b.name.clone()).collect();
+            self.known(&format!("{path}.bucket"), "bucket of the service", bucket, &buckets);
+        }
+    }
+
+    fn unreachable(&mut self, path: &str, routes: &[RouteConfig]) {
+        for (i, route) in routes.iter().enumerate() {
+            let Some(first) = routes[..i].iter().position(|earlier| earlier.covers(route)) else {
+                continue;
+            };
+            let line = self.places.of(&format!("{path}.routes[{first}]")).line;
+            let earlier = format!("routes[{first}] (line {line})");
+            let message = if route.covers(&routes[first]) {
+                format!("it matches exactly what {earlier} matches, which comes first")
+            } else {
+                format!(
+                    "it is never reached: {earlier} comes first and matches all of its requests"
+                )
+            };
+            self.fault(&format!("{path}.routes[{i}]"), message);
+        }
+    }
+
+    /// Two sockets at one address: the second could not be opened.
+    fn collisions(&mut self) {
+        let config = self.config;
+        let mut taken: Vec<(Kind, Endpoint, String)> = Vec::new();
+        let socket = Endpoint::Unix(config.daemon.socket.clone());
+        taken.push((Kind::Stream, socket, "daemon.socket".into()));
+        if let Some(address) = config.daemon.http.0 {
+            taken.push((Kind::Stream, Endpoint::Ip(address), "daemon.http".into()));
+        }
+        let mut wanted = BTreeMap::new();
+        for (at, gateway) in config.gateways.iter().enumerate() {
+            let path = format!("gateways.{}", step(&gateway.name));
+            let listen = Some((Kind::Stream, &gateway.listen));
+            let completions = gateway.completions.as_ref().map(|c| (Kind::Datagram, c));
+            wanted.insert((at, 0), (listen, format!("{path}.listen")));
+            wanted.insert((at, 1), (completions, format!("{path}.completions")));
+        }
+        for (socket, path) in wanted.into_values() {
+            let Some((kind, endpoint)) = socket else { continue };
+            let first = taken.iter().find(|(other, at, _)| collide((kind, endpoint), (*other, at)));
+            if let Some((_, shown, of)) = first {
+                let line = self.places.of(of).line;
+                let what =
+                    format!("found {endpoint}, which is in use by {of} ({shown}, line {line})");
+                self.fault(&path, what);
+            } else {
+                taken.push((kind, endpoint.clone(), path));
+            }
+        }
+    }
+}
+
+fn collide((kind, mine): (Kind, &Endpoint), (other, theirs): (Kind, &Endpoint)) -> bool {
+    match (mine, theirs) {
+        // One file holds one socket, of whatever kind.
+        (Endpoint::Unix(mine), Endpoint::Unix(theirs)) => mine == theirs,
+        (Endpoint::Ip(mine), Endpoint::Ip(theirs)) => kind == other && overlap(mine, theirs),
+        _ => false,
+    }
+}
+
+/// Of two addresses with one port: the same, or one of them is every address of the family. An IPv6
+/// socket at `[::]` takes IPv4 connections as well.
+fn overlap(mine: &SocketAddr, theirs: &SocketAddr) -> bool {
+    let both = [mine.ip().to_canonical(), theirs.ip().to_canonical()];
+    let any = both.iter().any(|ip| ip.is_unspecified());
+    let all = both.iter().any(|ip| ip.is_unspecified() && ip.is_ipv6());
+    let family = both[0].is_ipv4() == both[1].is_ipv4();
+    mine.port() == theirs.port() && (both[0] == both[1] || all || (any && family))
+}

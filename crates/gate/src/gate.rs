@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The gate: what adapters ask, and what the daemon tells it.
+
+use crate::counters::Counter;
+use crate::flight::{
+    Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
+};
+use crate::refusal::{RateLimit, Refusal};
+use crate::routes::{Gateway, Routing, Served, Target};
+use crate::service::{Bucket, Counted, Decided, GateState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use tidegate_config::{Config, RequestHead, Routed, Unevaluable, Unevaluated};
+use tidegate_model::limits::{BucketLimits, ServiceLimits};
+use tidegate_model::totals::ServiceTotals;
+use tidegate_model::{Mode, PRIORITY_DEFAULT};
+use tidegate_policy::{Event, Execution, Lease, Rank, Reason, RequestLimits, VerdictKind};
+use tidegate_units::{Nanos, Rate};
+
+/// The headers of a request, as far as routes ask for them.
+pub trait Headers {
+    /// The value of a header, by its name in any case; where there are several, the values joined as
+    /// RFC 9110 says (of Cookie by `; `).
+    fn get(&self, name: &str) -> Option<&str>;
+}
+
+/// A request without headers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHeaders;
+
+impl Headers for NoHeaders {
+    fn get(&self, _: &str) -> Option<&str> {
+        None
+    }
+}
+
+/// What a proxy asks about one request.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    /// The place of the gateway in the configuration.
+    pub gateway: usize,
+    /// The method, as the client sent it.
+    pub method: &'a str,
+    /// The host (Host, `:authority`), with or without a port.
+    pub host: Option<&'a str>,
+    /// Path and query, or any other form of a target.
+    pub target: &'a str,
+    /// The client's address, from the proxy's own field: never from a header that a client can send.
+    pub client: Option<IpAddr>,
+    /// The proxy's id of the request.
+    pub request_id: Option<&'a str>,
+    /// Whether the report of it will name the id, and not the token.
+    pub reported_by_id: bool,
+    /// Its headers.
+    pub headers: &'a dyn Headers,
+}
+
+/// What a proxy is told about one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The place of the service in the configuration; `None`: no route led to one, and it passes.
+    pub service: Option<usize>,
+    /// Why, from the one list of reasons.
+    pub reason: Reason,
+    /// Whether the verdict was a refusal, executed or not.
+    pub refused: bool,
+    /// Names the request in its report; `None`: it is not followed.
+    pub token: Option<Token>,
+    /// What the client is told; `None`: the request passes.
+    pub refusal: Option<Refusal>,
+}
+
+impl Answer {
+    /// It passes, and nothing is followed.
+    const fn unevaluated(reason: Reason) -> Self {
+        Self { service: None, reason, refused: false, token: None, refusal: None }
+    }
+
+    /// Whether the request goes on to the server.
+    #[must_use]
+    pub const fn passes(&self) -> bool {
+        self.refusal.is_none()
+    }
+}
+
+/// Numbers of reasons that are no verdict are below this, or in the last group.
+const REASONS: usize = 80;
+
+/// Admission for all gateways of a configuration.
+pub struct Gate {
+    routing: RwLock<Arc<Routing>>,
+    flights: Flights,
+    heartbeat: AtomicU64,
+    released: AtomicBool,
+    /// Goes on with each random number.
+    seed: AtomicU64,
+    /// Passed without being evaluated, by reason.
+    passed: Box<[Counter]>,
+    completed: Counter,
+    late: Counter,
+    unknown: Counter,
+    untracked: Counter,
+}
+
+impl Gate {
+    /// A gate without limits, whose lease has not begun: everything passes. `seed` makes its tokens
+    /// and what it randomises; that of a process should be one that nobody can guess.
+    #[must_use]
+    pub fn new(config: &Config, seed: u64) -> Self {
+        Self {
+            routing: RwLock::new(Arc::new(Routing::new(config, &Routing::default()))),
+            flights: Flights::default(),
+            heartbeat: AtomicU64::new(0),
+            released: AtomicBool::new(false),
+            seed: AtomicU64::new(seed),
+            passed: (0..REASONS).map(|_| Counter::default()).collect(),
+            completed: Counter::default(),
+            late: Counter::default(),
+            unknown: Counter::default(),
+            untracked: Counter::default(),
+        }
+    }
+
+    fn routing(&self) -> Arc<Routing> {
+        Arc::clone(&self.routing.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    fn random(&self) -> u64 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.seed.fetch_add(STEP, Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Decides about a request. What passes and is routed to a service is in flight until
+    /// [`Self::complete`] is told of it.
+    pub fn ask(&self, now: Nanos, ask: &Ask<'_>) -> Answer {
+        let routing = self.routing();
+        let Some(gateway) = routing.gateways.get(ask.gateway) else {
+            return self.pass(Reason::NoRule);
+        };
+        let target = match target(gateway, ask) {
+            Ok(Some(target)) => target,
+            Ok(None) => return self.pass(Reason::NoRule),
+            Err(reason) => return self.pass(reason),
+        };
+        let Some(served) = routing.served(target.service) else {
+            return self.pass(Reason::NoRule);
+        };
+        if ask.client.is_some_and(|client| routing.exempt.get(client).is_some()) {
+            return self.pass(Reason::NeverShed);
+        }
+        self.evaluate(now, ask, (gateway, served, &target))
+    }
+
+    fn pass(&self, reason: Reason) -> Answer {
+        self.passed[reason as usize % REASONS].one();
+        Answer::unevaluated(reason)
+    }
+
+    fn evaluate(
+        &self,
+        now: Nanos,
+        ask: &Ask<'_>,
+        (gateway, served, target): (&Gateway, &Served, &Target),
+    ) -> Answer {
+        let (class, priority) = served.class(target, ask.client);
+        let random = self.random();
+        let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
+        let bucket = target.bucket.and_then(|bucket| served.buckets.get(bucket));
+        let service = &served.service;
+        let decided = match lease.passes(self.released.load(Relaxed)) {
+            Some(reason) => {
+                service.passes();
+                passing(reason)
+            }
+            None => {
+                let by_bucket = bucket.map(|b| of_bucket(b, now, (priority, random), lease));
+                match by_bucket {
+                    Some(refused) if !refused.passes => refused,
+                    // In shadow the bucket's word is shown, and the chain is asked as ever.
+                    Some(shadowed) if shadowed.refused => {
+                        let decided = service.decide(now, (priority, random), lease);
+                        if decided.refused { decided } else { shadowed }
+                    }
+                    _ => service.decide(now, (priority, random), lease),
+                }
+            }
+        };
+        service.count(now, &decided);
+        service.tally.count(class, decided.execution, decided.reason);
+        let token = decided.passes.then(|| self.follow(now, ask, (served, bucket))).flatten();
+        self.note(now, ask, (served, class, priority), &decided);
+        let refusal = (!decided.passes).then(|| {
+            let backlog = &service.backlog;
+            let retry_after_s =
+                backlog.refuse(now, service.serves(), gateway.retry_after, self.random());
+            let rate_limit = gateway.rate_limit_fields.then(|| {
+                RateLimit::new(&service.name, Rate::per_second(service.serves()), retry_after_s)
+            });
+            Refusal { reason: decided.reason, retry_after_s, rate_limit }
+        });
+        let Decided { reason, refused, .. } = decided;
+        Answer { service: Some(target.service), reason, refused, token, refusal }
+    }
+
+    /// Follows a request that passes. `None`: there is no room.
+    fn follow(
+        &self,
+        now: Nanos,
+        ask: &Ask<'_>,
+        (served, bucket): (&Served, Option<&Arc<Bucket>>),
+    ) -> Option<Token> {
+        let id = ask.request_id.filter(|_| ask.reported_by_id);
+        let key = id.map_or_else(|| self.random(), request_key);
+        if let Some(bucket) = bucket {
+            bucket.begun.one();
+        }
+        let flight = Flight::new(Arc::clone(&served.service), bucket.cloned(), now);
+        if self.flights.begin(key, flight) {
+            return Some(Token(key));
+        }
+        self.untracked.one();
+        served.service.untracked();
+        if let Some(bucket) = bucket {
+            bucket.untracked();
+        }
+        None
+    }
+
+    fn note(
+        &self,
+        now: Nanos,
+        ask: &Ask<'_>,
+        (served, class, priority): (&Served, usize, u8),
+        decided: &Decided,
+    ) {
+        let id = ask.request_id.unwrap_or_default();
+        let seen = Seen {
+            at: now,
+            request_id: shortened(id),
+            client: ask.client,
+            service: Arc::clone(&served.service.name),
+            class,
+            priority,
+            reason: decided.reason,
+            refused: decided.refused,
+            execution: decided.execution,
+        };
+        self.flights.note(request_key(id), seen);
+    }
+
+    /// Takes a report of what became of a request.
+    pub fn complete(&self, now: Nanos, id: Id<'_>, completion: &Completion) -> Completed {
+        match self.flights.end(id.key()) {
+            Ended::Flight(flight) => {
+                let times = (flight.started, now);
+                flight.service.complete(times, flight.bucket.as_deref(), completion);
+                self.completed.one();
+                Completed::Counted
+            }
+            Ended::Gone(flight) => {
+                flight.service.late((flight.started, now));
+                self.late.one();
+                Completed::Late
+            }
+            Ended::Unknown => {
+                self.unknown.one();
+                Completed::Unknown
+            }
+        }
+    }
+
+    /// Once a tick: renews the lease, and takes out of the count what is not in flight any more. After
+    /// 3 s without it limits begin to open.
+    pub fn tick(&self, now: Nanos) {
+        self.heartbeat.store(now.0, Relaxed);
+        let routing = self.routing();
+        routing.services.iter().flatten().for_each(|served| served.service.tick(now));
+        self.flights.age(now);
+    }
+
+    /// Follows another configuration; services and buckets that have the same name go on from what they
+    /// were, without limits until these are set.
+    pub fn reconfigure(&self, config: &Config) {
+        let mut routing = self.routing.write().unwrap_or_else(PoisonError::into_inner);
+        *routing = Arc::new(Routing::new(config, &routing));
+    }
+
+    /// Writes the limits of all services, in the order of the configuration. Returns those that have
+    /// none because they were refused, and why.
+    pub fn set_limits(&self, config: &Config, limits: &[ServiceLimits]) -> Vec<(String, String)> {
+        let routing = self.routing();
+        let mut refused = Vec::new();
+        for (at, (service, limits)) in config.services.iter().zip(limits).enumerate() {
+            let Some(served) = routing.served(at) else { continue };
+            let reserving = served.reserving(service);
+            if let Err(why) = served.service.set(&reserving, limits) {
+                refused.push((service.name.clone(), why));
+            }
+            let requests = service.requests.as_ref();
+            let mode = requests.map_or(service.mode, |r| r.mode_within(service.mode));
+            for (at, bucket) in served.buckets.iter().enumerate() {
+                let limits = limits.buckets.get(at).cloned().unwrap_or_default();
+                if let Err(why) = set_bucket(bucket, &limits, mode) {
+                    refused.push((service.name.clone(), why));
+                }
+            }
+        }
+        refused
+    }
+
+    /// Whether refusals of a service are only counted.
+    pub fn set_shadow(&self, service: usize, shadow: bool) {
+        let routing = self.routing();
+        let Some(served) = routing.served(service) else { return };
+        served.service.set_shadow(shadow);
+        for bucket in &served.buckets {
+            let mut chain = bucket.chain();
+            let mut limits = *chain.limits();
+            limits.set_shadow(shadow);
+            chain.set(limits);
+        }
+    }
+
+    /// The kill switch: on lets everything pass.
+    pub fn release(&self, on: bool) {
+        self.released.store(on, Relaxed);
+    }
+
+    /// Whether the kill switch is on.
+    #[must_use]
+    pub fn released(&self) -> bool {
+        self.released.load(Relaxed)
+    }
+
+    /// Whether routes lead to the service with this place in the configuration.
+    #[must_use]
+    pub fn serves(&self, service: usize) -> bool {
+        self.routing().served(service).is_some()
+    }
+
+    /// What was counted of a service, in the shape of the dataplane. `None`: no route leads there.
+    #[must_use]
+    pub fn totals(&self, service: usize) -> Option<ServiceTotals> {
+        let routing = self.routing();
+        routing.served(service).map(|served| served.service.totals(&served.buckets))
+    }
+
+    /// Whether requests of a service pass and nothing is reported of them: how many are in flight is
+    /// not known then.
+    #[must_use]
+    pub fn reports_missing(&self, service: usize) -> bool {
+        self.routing().served(service).is_some_and(|served| served.service.reports_missing())
+    }
+
+    /// Responses of a service by the hundreds of their status; 0: the client left before there was one.
+    #[must_use]
+    pub fn statuses(&self, service: usize) -> [u64; 6] {
+        self.routing().served(service).map_or([0; 6], |served| served.service.statuses())
+    }
+
+    /// Verdicts of a service by class and reason.
+    #[must_use]
+    pub fn counts(&self, service: usize) -> Vec<Counted> {
+        let routing = self.routing();
+        let tally = routing.served(service).map(|served| &served.service.tally);
+        let of = |(class, execution, reason, count)| Counted { class, execution, reason, count };
+        tally.into_iter().flat_map(|tally| tally.read().map(of)).collect()
+    }
+
+    /// What no service's totals hold.
+    #[must_use]
+    pub fn state(&self) -> GateState {
+        let passed = Reason::ALL
+            .iter()
+            .map(|reason| (*reason, self.passed.get(*reason as usize).map_or(0, Counter::get)));
+        GateState {
+            passed: passed.filter(|(_, count)| *count > 0).collect(),
+            completed: self.completed.get(),
+            late: self.late.get(),
+            unknown: self.unknown.get(),
+            untracked: self.untracked.get(),
+        }
+    }
+
+    /// The decisions about a request id that are remembered, the latest last.
+    #[must_use]
+    pub fn seen(&self, request_id: &str) -> Vec<Seen> {
+        self.flights.seen(request_id)
+    }
+
+    /// Decisions since then that are remembered, at most the latest so many.
+    #[must_use]
+    pub fn seen_since(&self, then: Nanos, most: usize) -> Vec<Seen> {
+        self.flights.seen_since(then, most)
+    }
+}
+
+/// The target of the route that a request meets; `None`: none does. An error is the reason why that
+/// cannot be told.
+fn target(gateway: &Gateway, ask: &Ask<'_>) -> Result<Option<Target>, Reason> {
+    let cookie = if gateway.cookies { ask.headers.get("cookie") } else { None };
+    let head = RequestHead::of(ask.method, ask.host, ask.target, cookie.as_slice());
+    let head = head.map_err(|Unevaluable { reason, .. }| why(reason))?;
+    match gateway.router.select(&head, |name| ask.headers.get(name)) {
+        Routed::Route(route) => Ok(gateway.targets.get(route).copied().flatten()),
+        Routed::None => Ok(None),
+        Routed::Unevaluable(reason) => Err(why(reason)),
+    }
+}
+
+const fn why(unevaluated: Unevaluated) -> Reason {
+    match unevaluated {
+        Unevaluated::NotHttp => Reason::NotHttp,
+        Unevaluated::Http2 => Reason::Http2,
+        Unevaluated::Split => Reason::Split,
+        Unevaluated::AmbiguousPath => Reason::AmbiguousPath,
+        Unevaluated::Tls => Reason::Tls,
+    }
+}
+
+const fn passing(reason: Reason) -> Decided {
+    Decided { reason, refused: false, execution: Execution::Executed, passes: true }
+}
+
+/// What a bucket says to a request of this priority: those above the lowest are refused last.
+fn of_bucket(bucket: &Bucket, now: Nanos, (priority, random): (u8, u64), lease: Lease) -> Decided {
+    // Which requests of one connection belong together, the gate does not know.
+    let rank = Rank::of(priority < PRIORITY_DEFAULT, true, false);
+    let event = Event { random: random as u32, ..Event::at(now.0) };
+    let (verdict, execution) = bucket.chain().decide(&event, rank, (lease, (random >> 32) as u32));
+    let refused = verdict.kind != VerdictKind::Admit;
+    bucket.offered[rank as usize].one();
+    if refused {
+        bucket.refused[rank as usize].one();
+    }
+    let passes = !refused || execution != Execution::Executed;
+    Decided { reason: verdict.reason, refused, execution, passes }
+}
+
+fn set_bucket(bucket: &Bucket, limits: &BucketLimits, mode: Mode) -> Result<(), String> {
+    let burst = limits.burst.max(1);
+    let reserve = limits.reserve.map(|tokens| tokens.min(burst - 1));
+    let set = RequestLimits::bucket(limits.rate, burst, reserve);
+    let (mut written, refused) = match set {
+        Ok(limits) => (limits, Ok(())),
+        Err(error) => (RequestLimits::default(), Err(error.to_string())),
+    };
+    written.set_shadow(mode == Mode::Shadow);
+    bucket.chain().set(written);
+    refused
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The shipped controller at the gate: untuned, it finds the limit of a server behind a proxy by what
+//! the gate counts, and nothing else: neither the server's CPU nor its accept queue is known.
+//!
+//! ```text
+//! Poisson arrivals ─► gate ─► FIFO ─► one worker, 1.25 ms on average ─► report ─► gate
+//!                      ▲                                                          │
+//!                      └──────────── limits ◄─ controller ◄─ totals ◄─────────────┘   every 100 ms
+//! ```
+
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
+
+use std::collections::BTreeMap;
+use tidegate_config::{Config, Registry, parse};
+use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
+use tidegate_gate::{Ask, Completion, Gate, Id, NoHeaders, Token};
+use tidegate_model::signals::{Balance, ConnectionCounts, Counts, Reading, Signals, Time, Times};
+use tidegate_model::totals::{Histogram, ServiceTotals};
+use tidegate_units::Nanos;
+
+/// Responses per second of the server.
+const CAPACITY: f64 = 800.0;
+const TICK: Nanos = Nanos::from_millis(100);
+const OBJECTIVE: Nanos = Nanos::SECOND;
+
+/// What reports are like.
+#[derive(Clone, Copy, Default)]
+struct Reports {
+    /// Share that is lost.
+    lost: f64,
+    /// How late all come.
+    late: Nanos,
+}
+
+struct World {
+    gate: Gate,
+    config: Config,
+    controller: DefaultController,
+    before: Option<ServiceTotals>,
+    now: Nanos,
+    /// When the server is free.
+    free: Nanos,
+    next: Nanos,
+    /// Reports on their way, by their time.
+    reports: BTreeMap<(Nanos, u64), (Token, Completion)>,
+    numbers: u64,
+    dice: u64,
+    kind: Reports,
+    shed: bool,
+}
+
+#[derive(Default)]
+struct Seen {
+    offered: u64,
+    refused: u64,
+    good: u64,
+    times: Vec<Nanos>,
+}
+
+impl World {
+    fn new(kind: Reports) -> Self {
+        let text = "services: {shop: {mode: enforce}}
+gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: shop}]}}
+";
+        let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        Self {
+            gate: Gate::new(&config, 1),
+            config,
+            controller: DefaultController::new(DefaultSpec { objective: OBJECTIVE }),
+            before: None,
+            now: Nanos::SECOND,
+            free: Nanos::SECOND,
+            next: Nanos::SECOND,
+            reports: BTreeMap::new(),
+            numbers: 0,
+            dice: 88_172_645_463_325_252,
+            kind,
+            shed: false,
+        }
+    }
+
+    fn random(&mut self) -> f64 {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        (self.dice >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn exponential(&mut self, mean_s: f64) -> Nanos {
+        Nanos::from_secs_f64(-mean_s * (1.0 - self.random()).ln())
+    }
+
+    /// Runs at this load, a multiple of the capacity.
+    fn run(&mut self, load: f64, seconds: u64) -> Seen {
+        let (end, mut seen) = (self.now + Nanos::from_secs(seconds), Seen::default());
+        while self.now < end {
+            let tick = self.now + TICK;
+            while self.next < tick {
+                self.arrive(&mut seen);
+                let gap = self.exponential(1.0 / (load * CAPACITY));
+                self.next += gap;
+            }
+            self.take_reports(tick);
+            self.now = tick;
+            self.tick();
+        }
+        seen
+    }
+
+    fn take_reports(&mut self, until: Nanos) {
+        while let Some(first) = self.reports.first_entry().filter(|first| first.key().0 <= until) {
+            let at = first.key().0;
+            let (token, completion) = first.remove();
+            self.gate.complete(at, Id::Token(token), &completion);
+        }
+    }
+
+    fn arrive(&mut self, seen: &mut Seen) {
+        let at = self.next;
+        self.take_reports(at);
+        seen.offered += 1;
+        let ask = Ask {
+            gateway: 0,
+            method: "GET",
+            host: Some("shop.example"),
+            target: "/",
+            client: None,
+            request_id: None,
+            reported_by_id: false,
+            headers: &NoHeaders,
+        };
+        let answer = self.gate.ask(at, &ask);
+        if !answer.passes() {
+            seen.refused += 1;
+            return;
+        }
+        self.free = self.free.max(at) + self.exponential(1.0 / CAPACITY);
+        let took = self.free.since(at);
+        seen.good += u64::from(took <= OBJECTIVE);
+        seen.times.push(took);
+        let lost = self.random() < self.kind.lost;
+        if let Some(token) = answer.token.filter(|_| !lost) {
+            self.numbers += 1;
+            let completion = Completion { status: 200, duration: Some(took), first_byte: None };
+            let at = self.free + self.kind.late;
+            self.reports.insert((at, self.numbers), (token, completion));
+        }
+    }
+
+    fn tick(&mut self) {
+        self.gate.tick(self.now);
+        let mut signals = Signals { now: self.now, period: TICK, ..Signals::default() };
+        if !self.gate.reports_missing(0) {
+            let totals = self.gate.totals(0).unwrap();
+            if let Some(before) = self.before.replace(totals.clone()) {
+                (signals.time, signals.balance) = since(&totals, &before);
+            }
+        }
+        let limits = self.controller.tick(&signals, Mode::Enforce);
+        self.shed |= limits.why.shedding;
+        assert!(self.gate.set_limits(&self.config, &[limits]).is_empty());
+    }
+}
+
+/// As `tidegate-sense` makes signals of totals.
+fn since(now: &ServiceTotals, before: &ServiceTotals) -> (Time, Balance) {
+    let times = |now: &Histogram, before: &Histogram| {
+        let since = now.since(before);
+        let (p50, p99) = (since.quantile(0.5), since.quantile(0.99));
+        Some(Reading::fresh(Times { count: since.count, sum: Nanos(since.sum_ns), p50, p99 }))
+    };
+    let (is, was) = (&now.connections, &before.connections);
+    let connections = ConnectionCounts {
+        replied: is.replied - was.replied,
+        proved: is.proved - was.proved,
+        asked: is.asked - was.asked,
+        answered: is.answered - was.answered,
+        lost: is.lost - was.lost,
+        ended: is.ended - was.ended,
+        ended_exchanges: is.ended_exchanges - was.ended_exchanges,
+    };
+    let counts = Counts {
+        offered: now.offered - before.offered,
+        repeated: 0,
+        admitted: now.admitted - before.admitted,
+        refused: now.refused - before.refused,
+        completed: now.first_byte.count - before.first_byte.count,
+        unknown: now.unknown - before.unknown,
+        unseen: now.unseen - before.unseen,
+        connections: Some(connections),
+    };
+    let time = Time {
+        waiting: Some(Reading::fresh(now.waiting)),
+        open: Some(Reading::fresh(now.open)),
+        silent: Some(Reading::fresh(now.silent)),
+        slow: Some(Reading::fresh(now.slow)),
+        first_byte: times(&now.first_byte, &before.first_byte),
+        end: times(&now.end, &before.end),
+    };
+    (time, Balance { counts: Some(Reading::fresh(counts)) })
+}
+
+fn p99(mut times: Vec<Nanos>) -> Nanos {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
+}
+
+/// Goodput per second and capacity.
+fn goodput(seen: &Seen, seconds: u64) -> f64 {
+    seen.good as f64 / seconds as f64 / CAPACITY
+}
+
+#[test]
+fn it_serves_the_capacity_at_any_load_and_refuses_nobody_below() {
+    let mut world = World::new(Reports::default());
+    world.run(0.5, 10);
+    let below = world.run(0.9, 60);
+    assert!(below.offered >= 30_000 && below.refused * 10_000 <= below.offered);
+    let usual = p99(below.times);
+    for load in [2.0, 3.0, 10.0] {
+        let first = world.run(load, 5);
+        let steady = world.run(load, 20);
+        let (begin, share) = (goodput(&first, 5), goodput(&steady, 20));
+        let slow = p99(steady.times);
+        println!("{load}: {begin:.3}, then {share:.3} of C, p99 {slow} (usual {usual})");
+        assert!(share >= 0.95, "{load}: {share}");
+        assert!(begin >= 0.9, "{load}: {begin} in the first 5 s");
+        assert!(slow.0 <= 2 * usual.0, "{load}: p99 {slow}, usual {usual}");
+        let after = world.run(0.9, 2);
+        let calm = world.run(0.9, 20);
+        println!("after: {} of {} refused", after.refused, after.offered);
+        assert!(calm.refused * 1000 <= calm.offered, "{} refused 2 s later", calm.refused);
+    }
+}
+
+/// Nothing latches: below the capacity nearly all are served, above it most of the capacity is used.
+#[test]
+fn reports_that_are_lost_or_late_do_not_shut_the_gate() {
+    for (name, kind) in [
+        ("30 % lost", Reports { lost: 0.3, ..Reports::default() }),
+        ("all late by 1 s", Reports { late: Nanos::SECOND, ..Reports::default() }),
+        ("none at all", Reports { lost: 1.0, ..Reports::default() }),
+    ] {
+        let mut world = World::new(kind);
+        world.run(0.5, 20);
+        let below = world.run(0.7, 30);
+        println!("{name}: {} of {} refused below", below.refused, below.offered);
+        assert!(below.refused * 100 <= below.offered, "{name}: {} refused", below.refused);
+        if kind.lost < 1.0 {
+            let above = world.run(2.0, 30);
+            println!("{name}: {:.3} of C at twice", goodput(&above, 30));
+            assert!(goodput(&above, 30) >= 0.8, "{name}: {}", goodput(&above, 30));
+            world.run(0.5, 10);
+            let after = world.run(0.5, 20);
+            assert!(after.refused * 100 <= after.offered, "{name}: {} refused", after.refused);
+        } else {
+            assert!(world.gate.reports_missing(0) && !world.shed, "{name}");
+        }
+    }
+}
+
+/// Reports that begin to be lost, and come again.
+#[test]
+fn it_recovers_when_reports_come_again() {
+    let mut world = World::new(Reports::default());
+    world.run(0.5, 20);
+    world.kind.lost = 1.0;
+    let without = world.run(0.5, 60);
+    assert!(world.gate.reports_missing(0));
+    println!("without reports {} of {} refused", without.refused, without.offered);
+    world.kind.lost = 0.0;
+    world.run(0.5, 5);
+    assert!(!world.gate.reports_missing(0));
+    let again = world.run(0.5, 20);
+    assert_eq!(again.refused, 0);
+    let above = world.run(3.0, 20);
+    assert!(goodput(&above, 20) >= 0.9, "{}", goodput(&above, 20));
+}

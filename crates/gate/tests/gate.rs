@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The gate as an adapter and the daemon see it.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
+
+use std::net::IpAddr;
+use tidegate_config::{Config, Registry, parse};
+use tidegate_gate::{Answer, Ask, Completed, Completion, Gate, Headers, Id, NoHeaders};
+use tidegate_model::limits::{BucketLimits, Low, ServiceLimits};
+use tidegate_policy::{Execution, Reason};
+use tidegate_units::{Nanos, Rate};
+
+const NOW: Nanos = Nanos::from_secs(1000);
+
+fn config(mode: &str) -> Config {
+    let text = format!(
+        "services:
+  shop:
+    mode: {mode}
+    classes:
+      - {{name: gold, sources: [198.51.100.0/24], priority: 0}}
+      - {{name: bulk, sources: [203.0.113.0/24], priority: 7}}
+    requests:
+      buckets: {{search: {{resource: cpu}}}}
+      rules: [{{path: /search, bucket: search}}]
+  mail: {{mode: {mode}, listen: ['*:25']}}
+interfaces: [{{name: lo}}]
+gateways:
+  edge:
+    adapter: nginx
+    listen: 127.0.0.1:9470
+    completions: 127.0.0.1:9471
+    rate_limit_fields: true
+    routes:
+      - {{path: /search, service: shop, bucket: search}}
+      - {{path: /cart/, service: shop, priority: 1}}
+      - {{path: /, host: shop.example, header: {{name: x-tier, value: gold}}, service: shop, class: gold}}
+      - {{path: /, host: shop.example, service: shop}}
+never_shed: {{sources: [10.0.0.0/8]}}
+"
+    );
+    parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap()
+}
+
+fn gate(mode: &str, limits: ServiceLimits) -> (Gate, Config) {
+    let config = config(mode);
+    let gate = Gate::new(&config, 7);
+    gate.tick(NOW);
+    assert!(gate.set_limits(&config, &[limits, ServiceLimits::default()]).is_empty());
+    (gate, config)
+}
+
+fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
+    Ask {
+        gateway: 0,
+        method: "GET",
+        host: Some("shop.example"),
+        target,
+        client: Some(client.parse::<IpAddr>().unwrap()),
+        request_id: None,
+        reported_by_id: false,
+        headers: &NoHeaders,
+    }
+}
+
+/// A rate so low that it admits its burst, and then nothing.
+fn burst(burst: u32) -> ServiceLimits {
+    ServiceLimits { rate: Some(Rate::per_second(0.001)), burst, ..ServiceLimits::default() }
+}
+
+struct Tier(&'static str);
+impl Headers for Tier {
+    fn get(&self, name: &str) -> Option<&str> {
+        name.eq_ignore_ascii_case("x-tier").then_some(self.0)
+    }
+}
+
+#[test]
+fn what_is_routed_to_no_service_passes_and_is_counted() {
+    let (gate, _) = gate("enforce", burst(1));
+    let other = Ask { host: Some("other.example"), ..ask("/", "192.0.2.1") };
+    for (ask, reason) in [
+        (other, Reason::NoRule),
+        (Ask { gateway: 9, ..ask("/", "192.0.2.1") }, Reason::NoRule),
+        (ask("/a%2fb", "192.0.2.1"), Reason::AmbiguousPath),
+        (Ask { method: "G T", ..ask("/", "192.0.2.1") }, Reason::NotHttp),
+        (Ask { host: Some("a b"), ..ask("/", "192.0.2.1") }, Reason::NotHttp),
+        (ask("/", "10.1.2.3"), Reason::NeverShed),
+        (ask("/", "::ffff:10.1.2.3"), Reason::NeverShed),
+    ] {
+        let answer = gate.ask(NOW, &ask);
+        assert_eq!((answer.passes(), answer.reason, answer.token), (true, reason, None));
+    }
+    let counted: u64 = gate.state().passed.iter().map(|(_, count)| count).sum();
+    assert_eq!((counted, gate.totals(0).unwrap().offered), (7, 0));
+    assert!(gate.totals(1).is_none() && gate.serves(0) && !gate.serves(1), "no route to mail");
+}
+
+#[test]
+fn a_refusal_is_a_503_that_says_when_to_come_back() {
+    let (gate, _) = gate("enforce", burst(2));
+    let answers: Vec<Answer> = (0..3).map(|_| gate.ask(NOW, &ask("/", "192.0.2.1"))).collect();
+    assert!(answers[0].passes() && answers[0].reason == Reason::Token);
+    let refused = answers.iter().rev().find(|answer| !answer.passes()).unwrap();
+    let refusal = refused.refusal.as_ref().unwrap();
+    assert!(refused.refused && refused.token.is_none() && refused.service == Some(0));
+    assert!((1..=60).contains(&refusal.retry_after_s));
+    assert!(refusal.rate_limit.as_ref().unwrap().limit.starts_with("\"shop\";r=0;t="));
+    let totals = gate.totals(0).unwrap();
+    assert_eq!(totals.offered, totals.admitted + totals.refused);
+    let counted: u64 = gate.counts(0).iter().map(|count| count.count).sum();
+    assert_eq!(counted, totals.offered);
+}
+
+#[test]
+fn shadow_refuses_nothing_and_counts_everything() {
+    let (gate, config) = gate("shadow", burst(1));
+    let answers: Vec<Answer> = (0..5).map(|_| gate.ask(NOW, &ask("/", "192.0.2.1"))).collect();
+    assert!(answers.iter().all(Answer::passes));
+    let totals = gate.totals(0).unwrap();
+    assert_eq!((totals.offered, totals.admitted, totals.waiting), (5, 5, 5));
+    assert_eq!(totals.refused, 4, "there was one token");
+    let shadowed = gate.counts(0).into_iter().find(|c| c.execution == Execution::Shadowed).unwrap();
+    assert_eq!((shadowed.reason, shadowed.count), (Reason::Rate, 4));
+    gate.set_shadow(0, false);
+    assert!(!gate.ask(NOW, &ask("/", "192.0.2.1")).passes());
+    gate.set_limits(&config, &[burst(1)]);
+    assert!(gate.ask(NOW, &ask("/", "192.0.2.1")).passes(), "the mode of the configuration");
+}
+
+#[test]
+fn the_kill_switch_and_a_lease_that_ends_let_everything_pass() {
+    let (gate, _) = gate("enforce", burst(1));
+    let passes = |at: Nanos| {
+        let answer = gate.ask(at, &ask("/", "192.0.2.1"));
+        (answer.passes(), answer.reason)
+    };
+    assert_eq!(passes(NOW), (true, Reason::Token));
+    assert_eq!(passes(NOW), (false, Reason::Rate));
+    gate.release(true);
+    assert!(gate.released());
+    assert_eq!(passes(NOW), (true, Reason::Released));
+    gate.release(false);
+    let after = |ms: u64| NOW + Nanos::from_millis(ms);
+    assert_eq!(passes(after(3000)), (false, Reason::Rate), "limits hold for 3 s");
+    let open = (0..1000).filter(|_| passes(after(6500)).0).count();
+    assert!((400..600).contains(&open), "half way: {open} of 1000");
+    assert_eq!(passes(after(10_000)), (true, Reason::LeaseExpired));
+    gate.tick(after(10_000));
+    assert_eq!(passes(after(10_000)), (false, Reason::Rate), "a lease that is renewed");
+    let fresh = Gate::new(&config("enforce"), 1);
+    assert_eq!(fresh.ask(NOW, &ask("/", "192.0.2.1")).reason, Reason::LeaseExpired);
+}
+
+/// By address, by route, by a header that the proxy vouches for.
+#[test]
+fn a_lower_priority_is_refused_before_any_of_a_higher_one() {
+    let gold = "198.51.100.7";
+    let (gate, _) = gate("enforce", burst(100));
+    let low = (0..1000).filter(|_| gate.ask(NOW, &ask("/", "192.0.2.1")).passes()).count();
+    let passes = |ask: &Ask<'_>| (0..1000).filter(|_| gate.ask(NOW, ask).passes()).count();
+    // the weights of gold and of the route's priority 1 are the same: half of the reserve is gold's
+    let cart = passes(&ask("/cart/1", "192.0.2.1"));
+    let marked = Ask { headers: &Tier("gold"), ..ask("/", "192.0.2.1") };
+    let by_header = (0..10).filter(|_| gate.ask(NOW, &marked).passes()).count();
+    let high = passes(&ask("/", gold));
+    assert_eq!((low, cart, by_header, high), (50, 25, 10, 15));
+    assert_eq!(passes(&ask("/", gold)), 0);
+}
+
+/// The limit in flight keeps seats for those above, and who fills it from below does not shut it for
+/// them.
+#[test]
+fn the_limit_in_flight_is_shut_from_below() {
+    let limits = ServiceLimits {
+        waiting_max: Some(100),
+        waiting_low: Some(Low { most: 60, rest: 40 }),
+        ..ServiceLimits::default()
+    };
+    let (gate, _) = gate("enforce", limits);
+    let admitted = |client: &str, n: usize| {
+        (0..n).filter(|_| gate.ask(NOW, &ask("/", client)).passes()).count()
+    };
+    // of the 40 seats between the levels half are reserved
+    assert_eq!(admitted("203.0.113.1", 200), 80);
+    assert_eq!(admitted("198.51.100.1", 200), 20);
+    assert_eq!(admitted("203.0.113.1", 10), 0);
+    assert_eq!(gate.totals(0).unwrap().waiting, 100);
+    assert!(gate.counts(0).iter().any(|count| count.reason == Reason::Waiting));
+}
+
+#[test]
+fn a_bucket_of_a_route_refuses_before_the_service() {
+    let bucket =
+        BucketLimits { rate: Some(Rate::per_second(0.001)), burst: 3, ..BucketLimits::default() };
+    let (gate, _) =
+        gate("enforce", ServiceLimits { buckets: vec![bucket], ..ServiceLimits::default() });
+    let search: Vec<bool> =
+        (0..5).map(|_| gate.ask(NOW, &ask("/search?q", "192.0.2.1")).passes()).collect();
+    assert_eq!(search, [true, true, true, false, false]);
+    assert!(gate.ask(NOW, &ask("/", "192.0.2.1")).passes());
+    let totals = gate.totals(0).unwrap();
+    let of = &totals.buckets[0];
+    assert_eq!((of.offered, of.refused, of.begun), ([0, 5, 0], [0, 2, 0], 3));
+    assert_eq!((totals.offered, totals.refused, totals.waiting), (6, 2, 4));
+}
+
+#[test]
+fn a_report_ends_a_request_and_its_times_are_counted() {
+    let (gate, _) = gate("enforce", ServiceLimits::default());
+    let answer = gate.ask(NOW, &ask("/search", "192.0.2.1"));
+    let done = Completion {
+        status: 200,
+        first_byte: Some(Nanos::from_millis(10)),
+        duration: Some(Nanos::from_millis(30)),
+    };
+    let later = NOW + Nanos::from_millis(40);
+    let token = Id::Token(answer.token.unwrap());
+    assert_eq!(gate.complete(later, token, &done), Completed::Counted);
+    assert_eq!(gate.complete(later, token, &done), Completed::Unknown, "only once");
+    let by_id = Ask { request_id: Some("r-1"), reported_by_id: true, ..ask("/", "192.0.2.1") };
+    gate.ask(NOW, &by_id);
+    let left = Completion { status: 499, ..Completion::default() };
+    assert_eq!(gate.complete(later, Id::Request("r-1"), &left), Completed::Counted);
+    let totals = gate.totals(0).unwrap();
+    assert_eq!((totals.waiting, totals.first_byte.count, totals.end.count), (0, 1, 1));
+    assert_eq!((totals.first_byte.sum_ns, totals.end.sum_ns), (10_000_000, 30_000_000));
+    assert_eq!((totals.connections.answered, totals.connections.lost), (1, 1));
+    assert_eq!(totals.buckets[0].ended, totals.buckets[0].begun);
+    assert_eq!(gate.statuses(0), [0, 0, 1, 0, 1, 0]);
+    let seen = gate.seen("r-1");
+    assert_eq!((seen.len(), seen[0].reason, &*seen[0].service), (1, Reason::NoLimit, "shop"));
+}
+
+#[test]
+fn a_reload_keeps_what_was_counted_and_what_is_in_flight() {
+    let (gate, mut config) = gate("enforce", ServiceLimits::default());
+    let answer = gate.ask(NOW, &ask("/", "192.0.2.1"));
+    config.services.reverse();
+    gate.reconfigure(&config);
+    assert_eq!(gate.totals(1).unwrap().waiting, 1);
+    let token = Id::Token(answer.token.unwrap());
+    gate.complete(NOW, token, &Completion { status: 200, ..Completion::default() });
+    assert_eq!(gate.totals(1).unwrap().waiting, 0);
+    config.gateways.clear();
+    gate.reconfigure(&config);
+    assert_eq!(gate.ask(NOW, &ask("/", "192.0.2.1")).reason, Reason::NoRule);
+}
+
+/// A million requests of random priority at random times against random limits: nobody is refused
+/// while somebody below would have been admitted, and everything is counted once.
+#[test]
+fn refusing_a_priority_implies_refusing_all_below_it() {
+    let mut dice = 1_u64;
+    let mut random = |below: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % below
+    };
+    let (gate, config) = gate("enforce", ServiceLimits::default());
+    let (gold, low) = (ask("/", "198.51.100.1"), ask("/", "203.0.113.1"));
+    let (mut now, mut tokens, mut refused) = (NOW, Vec::new(), 0_u32);
+    for step in 0..200_000 {
+        if step % 1000 == 0 {
+            let limits = ServiceLimits {
+                rate: (random(3) > 0).then(|| Rate::per_second(100.0 + random(1000) as f64)),
+                burst: 2 + random(200) as u32,
+                waiting_max: (random(3) > 0).then(|| 2 + random(300)),
+                ..ServiceLimits::default()
+            };
+            assert!(gate.set_limits(&config, &[limits]).is_empty());
+            gate.tick(now);
+        }
+        now += Nanos::from_micros(random(2000));
+        let high = gate.ask(now, &gold);
+        let below = gate.ask(now, &low);
+        assert!(high.passes() || !below.passes(), "step {step}: {high:?} {below:?}");
+        refused += u32::from(!high.passes());
+        tokens.extend([high, below].into_iter().filter_map(|answer| answer.token));
+        if tokens.len() > random(400) as usize {
+            let at = random(tokens.len() as u64) as usize;
+            let done = Completion { status: 200, ..Completion::default() };
+            assert_ne!(
+                gate.complete(now, Id::Token(tokens.swap_remove(at)), &done),
+                Completed::Unknown
+            );
+        }
+    }
+    let totals = gate.totals(0).unwrap();
+    assert_eq!((totals.offered, totals.offered), (400_000, totals.admitted + totals.refused));
+    assert!(refused > 10_000, "{refused} were refused of the upper priority");
+}

@@ -6,7 +6,7 @@ use super::tree::File;
 use super::{Problem, Repository};
 
 /// Hosts that may be named. Add one here if it is public and will last.
-const PUBLIC: [&str; 20] = [
+const PUBLIC: [&str; 21] = [
     "github.com",
     "crates.io",
     "docs.rs",

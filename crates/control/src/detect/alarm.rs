@@ -3,14 +3,12 @@
 
 use super::episode::QUEUE_MAX;
 use super::evidence::{balance, lossy};
+use super::scale::DEVIATIONS;
 use super::{Detector, Tick};
 use tidegate_model::signals::Family;
 
 /// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
 const EXCESS_MIN: f64 = 40.0;
-/// Deviations of the number in flight (Poisson: √(μ·r0), and of those that cost nothing likewise) that
-/// the excess must exceed as well.
-const EXCESS_DEVIATIONS: f64 = 4.0;
 /// For a fast server this share of the objective is no trouble yet.
 const EXCESS_OBJECTIVE: f64 = 0.1;
 /// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
@@ -113,7 +111,7 @@ impl Detector {
         let throughput = self.throughput();
         let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
         let idle = self.baseline.idle().max(self.harmless.jobs);
-        let chance = EXCESS_DEVIATIONS * (held + idle).sqrt();
+        let chance = DEVIATIONS * (held + idle).sqrt();
         let alarm = (EXCESS_MIN * self.baseline.variability() + chance)
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);
         (waiting - idle - held, alarm)

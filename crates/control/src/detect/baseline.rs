@@ -2,18 +2,10 @@
 //! What is learned while calm: response time, its variability, and who only holds a connection.
 
 use super::history::Sums;
+use super::scale::{EVENTS_MIN, LASTING_SECONDS, MEAN_EVENTS, RATE_EVENTS, SPREAD_MAX};
 
-/// Answers in a window of the baseline: a mean within 13 % at a coefficient of variation of 3.
-const BASELINE_ANSWERS: f64 = 512.0;
-/// A slow server's window ends after this many seconds with at least [`BASELINE_ANSWERS_MIN`].
+/// A slow server's window ends after this many seconds with at least [`EVENTS_MIN`].
 const BASELINE_SECONDS: f64 = 5.0;
-/// Fewest answers in a window.
-const BASELINE_ANSWERS_MIN: f64 = 16.0;
-/// Answers in a first estimate, which holds until the window is full, and its seconds: an overload may
-/// come before.
-const EARLY_ANSWERS: f64 = 64.0;
-/// See [`EARLY_ANSWERS`].
-const EARLY_SECONDS: f64 = 1.0;
 /// Standard errors added to a window's mean: the least of many windows must not be below the
 /// truth, because the jobs that keep the server busy are counted by it.
 const BASELINE_ERRORS: f64 = 2.0;
@@ -27,8 +19,6 @@ const SPREAD_WEIGHT_UP: f64 = 0.2;
 const SPREAD_WEIGHT_DOWN: f64 = 0.02;
 /// Answers in a tick below which its median says nothing.
 const SPREAD_ANSWERS_MIN: f64 = 4.0;
-/// Variability above this (a coefficient of variation of 5) is taken for this.
-const SPREAD_MAX: f64 = 25.0;
 /// Seconds in which the idle are learned.
 const IDLE_SECONDS: f64 = 10.0;
 /// Idle below this share of N (and these many jobs) are noise of the two averages.
@@ -80,8 +70,8 @@ impl Window {
 
     pub(super) fn enough(&self) -> bool {
         self.ticks > 1.0
-            && (self.answers >= BASELINE_ANSWERS
-                || self.seconds >= BASELINE_SECONDS && self.answers >= BASELINE_ANSWERS_MIN)
+            && (self.answers >= MEAN_EVENTS
+                || self.seconds >= BASELINE_SECONDS && self.answers >= EVENTS_MIN)
     }
 
     /// Mean and its standard error in seconds.
@@ -115,7 +105,7 @@ impl Baseline {
         self.window.add(tick, median_s);
         if !self.window.enough() {
             let early =
-                self.window.answers >= EARLY_ANSWERS && self.window.seconds >= EARLY_SECONDS;
+                self.window.answers >= RATE_EVENTS && self.window.seconds >= LASTING_SECONDS;
             if early && self.r0_s.is_none() && self.early_s.is_none() {
                 self.early_s = Some(self.window.upper());
             }

@@ -15,11 +15,10 @@
 //! alarmed for some time, before it and after: an overload shows in the counts before it is alarmed.
 
 use super::history::{History, Sums};
+use super::scale::LASTING_TICKS;
 
 /// Longest lag that is looked for, in ticks.
 pub(super) const LAGS: usize = 20;
-/// Ticks after which one without an alarm was calm.
-const SETTLED: usize = 10;
 /// Connections after which older ones have lost most of their weight.
 const MEMORY: f64 = 2048.0;
 /// Fewest connections that say something.
@@ -47,10 +46,10 @@ impl Coming {
     /// Takes a tick of `history`, whose last one was calm, or was not.
     pub(super) fn learn(&mut self, history: &History, calm: bool) {
         self.calm = if calm { self.calm.saturating_add(1) } else { 0 };
-        if self.calm.min(history.len()) <= SETTLED + LAGS {
+        if self.calm.min(history.len()) <= LASTING_TICKS + LAGS {
             return;
         }
-        let tick = |back: usize| history.between(SETTLED + back + 1, SETTLED + back);
+        let tick = |back: usize| history.between(LASTING_TICKS + back + 1, LASTING_TICKS + back);
         let Sums { asked, proved, .. } = tick(0);
         let keep = libm::exp(-asked / MEMORY);
         self.seen = keep * self.seen + asked;

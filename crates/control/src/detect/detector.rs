@@ -7,12 +7,15 @@ use super::coming::Coming;
 use super::episode::{Done, Episode, Search};
 use super::evidence::Standing;
 use super::exchanges::{Exchanges, float, sums};
-use super::harmless::{HARMLESS_SECONDS, Harmless};
+use super::harmless::Harmless;
 use super::held::{Held, HeldWorkers};
 use super::history::{History, Sums, TICKS_MAX};
 use super::load::{Calm, Load};
 use super::probe::Probe;
 use super::refusals::Refusals;
+use super::scale::{
+    ENOUGH_ARRIVALS, LASTING_SECONDS, LASTING_TICKS, LONG_SECONDS, MEAN_EVENTS, RATE_EVENTS,
+};
 use super::seats::Seats;
 use super::silent::Silent;
 use super::stall::{Reach, Stall};
@@ -28,28 +31,14 @@ const LATELY_DEPARTURES: f64 = 8.0;
 const LATELY_TICKS: usize = 5;
 /// Ticks that tell what completions were before a stall.
 const BEFORE_TICKS: usize = 11;
-/// Ticks in which who was admitted is expected to ask, where the delay is not longer than a tick.
-pub(super) const COMING_TICKS: usize = 10;
-/// Departures over which μ is averaged, and seconds at least.
-pub(super) const MU_DEPARTURES: f64 = 64.0;
-/// Arrivals missing for a release; grows by [`RELEASE_FACTOR`] when the alarm comes back soon.
-const RELEASE_ARRIVALS: f64 = 32.0;
-/// Twice as slow, at most [`RELEASE_ARRIVALS_MAX`].
+/// Where an alarm comes back soon after its end, the arrivals that end the next one are so many times as
+/// many, at most [`RELEASE_ARRIVALS_MAX`].
 const RELEASE_FACTOR: f64 = 2.0;
 /// See [`RELEASE_FACTOR`].
 const RELEASE_ARRIVALS_MAX: f64 = 256.0;
-/// An alarm within this many seconds of the release is the same overload.
-const RETURN_SECONDS: f64 = 30.0;
-/// Seconds and arrivals without a refusal after which the limits are gone.
-const UNUSED_SECONDS: f64 = 1.0;
-/// See [`UNUSED_SECONDS`].
-const UNUSED_ARRIVALS: f64 = 32.0;
-/// The same in lives of a connection: the clients that are in now think, and come back.
+/// Limits that refuse nobody end after so many lives of a connection: the clients that are in now think,
+/// and come back.
 const UNUSED_LIVES: f64 = 2.0;
-/// Completions in a window of the peak (its largest errs by 3/√512 = 13 %), and ticks at least.
-const PEAK_COMPLETIONS: f64 = 512.0;
-/// See [`PEAK_COMPLETIONS`].
-const PEAK_TICKS_MIN: usize = 10;
 /// A tick longer than this follows a gap.
 const GAP_MIN: Nanos = Nanos::from_millis(1500);
 /// Seconds in which the peak of completions fades to half.
@@ -129,7 +118,7 @@ impl Detector {
             stall: Stall::default(),
             episode: None,
             released_at: None,
-            release_arrivals: RELEASE_ARRIVALS,
+            release_arrivals: ENOUGH_ARRIVALS,
             since: Nanos::ZERO,
             in_flight: None,
             exchanges: Exchanges::default(),
@@ -186,7 +175,7 @@ impl Detector {
 
     /// Completions per second lately.
     pub(super) fn throughput(&self) -> f64 {
-        self.history.recent(MU_DEPARTURES, 3, 64).rate()
+        self.history.recent(RATE_EVENTS, 3, 64).rate()
     }
 
     /// Takes a tick of which all is known.
@@ -238,8 +227,8 @@ impl Detector {
         }
         self.harmless.jobs = self.harmless.jobs.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
-        if self.history.len() >= PEAK_TICKS_MIN {
-            let lately = self.history.recent(PEAK_COMPLETIONS, PEAK_TICKS_MIN, TICKS_MAX).rate();
+        if self.history.len() >= LASTING_TICKS {
+            let lately = self.history.recent(MEAN_EVENTS, LASTING_TICKS, TICKS_MAX).rate();
             self.peak = self.peak.max(lately);
         }
     }
@@ -266,11 +255,11 @@ impl Detector {
         let reach = if self.standing.cpu_full() { self.reach.own_rate() } else { None };
         let mu = self.throughput().max(reach.unwrap_or(0.0)).max(1.0);
         let soon =
-            self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < RETURN_SECONDS);
+            self.released_at.is_some_and(|at| tick.now.since(at).as_secs_f64() < LONG_SECONDS);
         self.release_arrivals = if soon {
             (self.release_arrivals * RELEASE_FACTOR).min(RELEASE_ARRIVALS_MAX)
         } else {
-            RELEASE_ARRIVALS
+            ENOUGH_ARRIVALS
         };
         let episode = self.episode_at(mu, self.baseline.r0_s, tick.waiting);
         self.episode = Some(Episode { families, cause, ..episode });
@@ -289,7 +278,7 @@ impl Detector {
             search: r0_s.is_none().then_some(Search::default()),
             actuator: self.actuator,
             each: self.exchanges.each(),
-            coming: self.coming.jobs(&self.history, COMING_TICKS),
+            coming: self.coming.jobs(&self.history, LASTING_TICKS),
             delay_s: self.coming.delay_s(&self.history),
             seats: self.seats.short(),
             grows: self.seats.grow(),
@@ -316,7 +305,7 @@ impl Detector {
         episode.families = families.to_vec();
         episode.shadow = mode == Mode::Shadow;
         episode.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
-        episode.coming = self.coming.jobs(&self.history, COMING_TICKS);
+        episode.coming = self.coming.jobs(&self.history, LASTING_TICKS);
         episode.delay_s = self.coming.delay_s(&self.history);
         episode.seats = self.seats.short();
         episode.grows = self.seats.grow();
@@ -328,13 +317,13 @@ impl Detector {
     /// Ends the overload if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
         let in_vain = self.probe.in_vain()
-            || self.episode.as_ref().is_some_and(|episode| episode.in_vain_s >= HARMLESS_SECONDS);
+            || self.episode.as_ref().is_some_and(|episode| episode.in_vain_s >= LASTING_SECONDS);
         let over = self.episode.as_ref().is_some_and(|episode| {
-            let unused_s = UNUSED_SECONDS.max(UNUSED_LIVES * episode.life_s);
+            let unused_s = LASTING_SECONDS.max(UNUSED_LIVES * episode.life_s);
             in_vain
                 || self.held.lasts()
                 || episode.missing >= self.release_arrivals
-                || episode.unused_s >= unused_s && episode.unused >= UNUSED_ARRIVALS
+                || episode.unused_s >= unused_s && episode.unused >= ENOUGH_ARRIVALS
         });
         if !over {
             return;

@@ -15,6 +15,7 @@
 //! `Episode::observe`. The capacity here is what the server completed before; μ may be ahead of that.
 
 use super::history::{History, Sums};
+use super::scale::{LASTING_SECONDS, SOON_SECONDS};
 
 /// This share of the capacity is admitted: somewhat less than the 0.9 at which the response times of a
 /// server are called normal in this project, for at that very load they would be it by chance only.
@@ -29,11 +30,6 @@ const FIRST_SPARE: f64 = 0.1;
 /// exp(−0.46·16) = 6e-4 in each excursion (0.46 solves 1 − e^(−θ) = 0.8·θ). A wrong echo costs
 /// 0.1·16/(1 − 0.8) = 8 connections until it ends, whatever the speed of the server.
 const MISSING: f64 = 16.0;
-/// Seconds in which first attempts must have fitted on average, so that the space between two bursts
-/// is no echo. Five ticks: more would delay the echo of fast servers.
-const SECONDS: f64 = 0.5;
-/// Seconds of completions that show the capacity: 5 % of error at 400/s.
-const CAPACITY_SECONDS: f64 = 1.0;
 
 /// What is known of the echo.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,16 +51,17 @@ impl Echo {
     /// when saturated, `each` of them for a connection.
     pub(super) fn see(&mut self, tick: &Sums, history: &History, (mu, each): (f64, f64)) {
         if !self.fits {
-            self.capacity = history.lasting(CAPACITY_SECONDS).rate() / each;
+            self.capacity = history.lasting(LASTING_SECONDS).rate() / each;
         }
         self.capacity = self.capacity.min(mu / each);
         let fitting = FITS_SHARE * self.capacity;
         self.missing = (self.missing + fitting * tick.seconds - tick.first).clamp(0.0, MISSING);
-        let lately = history.lasting(SECONDS);
+        // On average, so that the space between two bursts is no echo.
+        let lately = history.lasting(SOON_SECONDS);
         self.first = lately.first / lately.seconds;
         if self.missing <= 0.0 {
             self.fits = false;
-        } else if self.missing >= MISSING && lately.seconds >= SECONDS {
+        } else if self.missing >= MISSING && lately.seconds >= SOON_SECONDS {
             self.fits |= self.first < fitting;
         }
         self.on = self.fits && lately.with_repeated() > HELD_SHARE * self.capacity * lately.seconds;

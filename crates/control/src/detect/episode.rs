@@ -3,12 +3,13 @@
 
 use super::Tick;
 use super::alarm::Cause;
-use super::detector::{Actuator, MU_DEPARTURES};
+use super::detector::Actuator;
 use super::echo::Echo;
 use super::harmless::HARMLESS_CEILINGS;
 use super::history::{History, Sums};
 use super::load::Overload;
-use super::trial::{TRIAL_SECONDS, Trial};
+use super::scale::{LASTING_SECONDS, LONG_SECONDS, OBJECTIVE_SHARE, RATE_EVENTS, SOON_SECONDS};
+use super::trial::Trial;
 use crate::RATE_CEILING;
 use tidegate_model::signals::Family;
 use tidegate_units::Nanos;
@@ -27,13 +28,6 @@ pub(crate) const QUEUE_MAX: f64 = 16.0;
 const QUEUE_MIN: f64 = 2.0;
 /// The standing queue may take this share of the objective.
 const QUEUE_OBJECTIVE: f64 = 0.25;
-/// All jobs in flight may take this share of the objective, unless the server needs more to be busy.
-const TARGET_OBJECTIVE: f64 = 0.8;
-/// Seconds over which μ is averaged at least: see [`MU_DEPARTURES`].
-const MU_SECONDS_MIN: f64 = 1.0;
-/// Seconds in which μ doubles while the server is short of work that is being refused; where nothing
-/// was known of it before, half as many.
-const MU_DOUBLING_SECONDS: f64 = 0.5;
 /// How far ahead of what completes μ may be taken to be, as a multiple of it.
 const MU_AHEAD: f64 = 2.0;
 /// The ceiling in standing queues above the target: three deviations of N under the rate, so that
@@ -43,12 +37,8 @@ const CEILING_QUEUES: f64 = 1.5;
 const RELEASE_SHARE: f64 = 0.97;
 /// From one request of a connection to its next counts as at most so long.
 const CYCLE_SECONDS_MAX: f64 = 5.0;
-/// A connection counts as living at most so long.
-const LIFE_SECONDS_MAX: f64 = 30.0;
-/// Completions that must show in a step of the search without a baseline, and its seconds.
+/// Completions that must show in a step of the search without a baseline.
 const SEARCH_COMPLETIONS: f64 = 128.0;
-/// See [`SEARCH_COMPLETIONS`].
-const SEARCH_SECONDS: f64 = 0.5;
 /// The search goes on while completions hold this share of the best; a wrong stop costs some
 /// waiting, a step too far costs completions.
 const SEARCH_HOLD: f64 = 0.75;
@@ -204,7 +194,7 @@ impl Episode {
     /// Keeps the server's own wait inside the objective, where that leaves it enough to do.
     pub(super) fn cap(&self, jobs: f64, objective_s: f64) -> f64 {
         let busy = self.mu * self.r0_s + QUEUE_MIN;
-        jobs.min(self.idle + busy.max(TARGET_OBJECTIVE * objective_s * self.mu))
+        jobs.min(self.idle + busy.max(OBJECTIVE_SHARE * objective_s * self.mu))
     }
 
     /// What was counted towards a release or a trial was counted of another time.
@@ -227,7 +217,7 @@ impl Episode {
         self.each = each;
         let alive = levels.map_or(0, |(open, silent)| open.saturating_sub(silent)) as f64;
         self.cycle_s = if each > 1.0 { (alive / self.mu).min(CYCLE_SECONDS_MAX) } else { 0.0 };
-        self.life_s = (self.cycle_s * self.each).min(LIFE_SECONDS_MAX);
+        self.life_s = (self.cycle_s * self.each).min(LONG_SECONDS);
     }
 
     /// Takes who came in a tick, the last one of `history`, first and again.
@@ -260,11 +250,11 @@ impl Episode {
             // with μ would make any number in flight look like hardly anything.
             let most = if tick.waiting < 1.0 { RATE_CEILING } else { MU_AHEAD * done.lately };
             let known = if self.search.is_some() { 0.5 } else { 1.0 };
-            let doubling_s = (known * MU_DOUBLING_SECONDS).max(self.life_s);
+            let doubling_s = (known * SOON_SECONDS).max(self.life_s);
             let doubled = self.mu * libm::exp2(seconds / doubling_s);
             self.mu = self.mu.max(doubled.min(most)).min(RATE_CEILING);
         } else if !short {
-            let span = (MU_DEPARTURES / self.mu).max(MU_SECONDS_MIN);
+            let span = (RATE_EVENTS / self.mu).max(LASTING_SECONDS);
             let weight = 1.0 - libm::exp(-seconds / span);
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
@@ -296,7 +286,7 @@ impl Episode {
     /// Without a baseline: halve r0 while completions hold.
     pub(super) fn search_step(&mut self, waiting: f64, objective_s: f64) {
         let (span, completed) = self.trial.seen();
-        if waiting > self.target(objective_s) + self.queue(objective_s) && span < TRIAL_SECONDS.1 {
+        if waiting > self.target(objective_s) + self.queue(objective_s) && span < LONG_SECONDS {
             // Still working down what was there: nothing to be learned yet.
             self.trial.restart();
             return;
@@ -304,7 +294,7 @@ impl Episode {
         // Below the standing queue nothing is to be gained.
         let (busy, queue) = (self.mu * self.r0_s, self.queue(objective_s));
         let wanted = SEARCH_COMPLETIONS * self.variability;
-        let enough = span >= SEARCH_SECONDS && completed >= wanted || span >= TRIAL_SECONDS.1;
+        let enough = span >= SOON_SECONDS && completed >= wanted || span >= LONG_SECONDS;
         let Some(search) = self.search.as_mut().filter(|_| enough) else { return };
         let rate = completed / span;
         let held = rate >= SEARCH_HOLD * search.best;

@@ -25,13 +25,11 @@
 //! never empty during an interval (the standing queue of CoDel).
 
 use super::history::{History, Sums, TICKS_MAX};
+use super::scale::{DEVIATIONS, RATE_EVENTS};
 use crate::period_s;
 use tidegate_model::signals::{Resource, Signals};
 use tidegate_units::{Nanos, Share};
 
-/// Standard deviations for an alarm: by chance once in 30,000 windows, and a busy server's
-/// queue at 0.9 load drifts down, which makes it rarer still.
-const Z_ALARM: f64 = 4.0;
 /// Fewest completions that show a server at work.
 const COMPLETED_MIN: f64 = 4.0;
 /// Shortest window in ticks: two would be a burst at the turn of a tick.
@@ -40,8 +38,6 @@ const WINDOW_MIN: usize = 3;
 const BLOCKS: usize = 8;
 /// Ticks before a window that tell what completions were.
 const BEFORE_TICKS_MIN: usize = 64;
-/// Arrivals that are looked at for losses.
-const LOST_OF: f64 = 64.0;
 /// Share of them that is lost for an alarm; at 0.9 load it is below 1 % even where an answer takes
 /// 0.2 s and clients leave after 10 s.
 const LOST_SHARE: f64 = 0.25;
@@ -67,7 +63,7 @@ pub(crate) fn busy(resource: &Resource, age_max: Nanos) -> Option<Share> {
     Some(thread.map_or(cpu, |thread| if thread > cpu { thread } else { cpu }))
 }
 
-/// Whether the last ticks show a lasting excess of arrivals over completions of [`Z_ALARM`] deviations.
+/// Whether the last ticks show a lasting excess of arrivals over completions of [`DEVIATIONS`] deviations.
 /// `waiting` jobs are in flight.
 pub(crate) fn balance(history: &History, waiting: f64) -> bool {
     let mut window = WINDOW_MIN;
@@ -94,7 +90,7 @@ fn lasting(history: &History, window: usize) -> bool {
     }
     // Connections that came, and those that went.
     let poisson = all.offered + (all.offered - excess).max(0.0);
-    if excess * excess < Z_ALARM * Z_ALARM * poisson {
+    if excess * excess < DEVIATIONS * DEVIATIONS * poisson {
         return false;
     }
     let blocks = window.min(BLOCKS);
@@ -106,7 +102,7 @@ fn lasting(history: &History, window: usize) -> bool {
         .sum();
     // Variance of the sum of the blocks: blocks times the sample variance of one.
     let shown = squares / (blocks - 1) as f64 * blocks as f64;
-    if excess * excess < Z_ALARM * Z_ALARM * shown {
+    if excess * excess < DEVIATIONS * DEVIATIONS * shown {
         return false;
     }
     let ((early, early_ticks), (late, late_ticks)) =
@@ -144,7 +140,7 @@ fn fallen(history: &History, window: usize, waiting: f64) -> bool {
 /// Whether clients leave without an answer, or SYNs are ignored by the server: a quarter of the
 /// last arrivals is neither answered nor in flight.
 pub(crate) fn lossy(history: &History) -> bool {
-    let last = history.since_offered(LOST_OF);
+    let last = history.since_offered(RATE_EVENTS);
     last.is_some_and(|sums| sums.lost() > LOST_SHARE * sums.offered)
 }
 

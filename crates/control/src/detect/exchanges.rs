@@ -21,24 +21,19 @@
 //! add them again: see `Sums::with_repeated`.
 
 use super::history::{History, Sums};
+use super::scale::{EVENTS_MIN, RATE_EVENTS};
 use crate::period_s;
 use tidegate_model::signals::{Counts, Signals};
 
-/// Ends after which older ones have lost most of their weight.
-const ENDS: f64 = 64.0;
 /// Fewest ends that say something.
 const ENDS_MIN: f64 = 8.0;
 /// Seconds in which exchanges and first responses are averaged before they are compared: longer than
 /// connections live, or each wave of them would look like another kind.
 const RATIO_SECONDS: f64 = 20.0;
-/// Fewest first responses in it that say something.
-const ANSWERED_MIN: f64 = 16.0;
 /// A connection counts as at most this many exchanges: from there on, none need be admitted for those
 /// that are in to be enough.
 const EACH_MAX: f64 = 10_000.0;
-/// SYN-ACKs in a window whose share of completed handshakes is known, and ticks at most.
-const REPLIED: f64 = 64.0;
-/// See [`REPLIED`].
+/// See [`RATE_EVENTS`].
 const TICKS: usize = 100;
 
 /// What was seen of connections.
@@ -60,7 +55,7 @@ impl Exchanges {
             return Sums { answered: tick.completed, lost: tick.offered - known, ..tick };
         };
         let ended = float(connections.ended);
-        let keep = libm::exp(-ended / ENDS);
+        let keep = libm::exp(-ended / RATE_EVENTS);
         self.ends = keep * self.ends + ended;
         self.ended_exchanges = keep * self.ended_exchanges + float(connections.ended_exchanges);
         let keep = libm::exp(-tick.seconds / RATIO_SECONDS);
@@ -86,7 +81,7 @@ impl Exchanges {
 
     /// Exchanges that a connection brings, at least one.
     pub(super) fn each(&self) -> f64 {
-        let known = self.answered >= ANSWERED_MIN;
+        let known = self.answered >= EVENTS_MIN;
         let ratio = if known { self.completed / self.answered } else { 1.0 };
         let ended = if self.ends >= ENDS_MIN { self.ended_exchanges / self.ends } else { 1.0 };
         ratio.max(ended).clamp(1.0, EACH_MAX)
@@ -134,8 +129,12 @@ pub(super) fn float(n: u64) -> f64 {
 /// Share of those that the server replied to who complete their handshake: what of the refused would
 /// have been work. Spoofed SYNs do not.
 fn proved_share(history: &History) -> f64 {
-    let lately = history.replying(REPLIED, TICKS);
-    if lately.replied < REPLIED { 1.0 } else { (lately.proved / lately.replied).clamp(0.0, 1.0) }
+    let lately = history.replying(RATE_EVENTS, TICKS);
+    if lately.replied < RATE_EVENTS {
+        1.0
+    } else {
+        (lately.proved / lately.replied).clamp(0.0, 1.0)
+    }
 }
 
 #[cfg(test)]

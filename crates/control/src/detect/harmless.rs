@@ -4,10 +4,11 @@
 //! An overload fills the CPU or the accept queue, or what completes has stood in the queue of those in
 //! flight. While none of that is so, a growing number in flight is no queue, and refusing shortens
 //! nothing: an alarm that only says "more comes than completes" is spared. The limit in flight of calm stays, and bounds what
-//! can pile up meanwhile. After [`HARMLESS_SECONDS`] those that stay while others complete that came later count
+//! can pile up meanwhile. After [`LASTING_SECONDS`] those that stay while others complete that came later count
 //! as harmless, and more of the same with them, for as long as the server is free and fast.
 
 use super::evidence::{busy, lossy};
+use super::scale::{LASTING_SECONDS, LASTING_TICKS, SOON_SECONDS};
 use super::{Detector, Tick};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
@@ -15,19 +16,13 @@ use tidegate_units::Nanos;
 /// Where no more of the CPU, or of the thread that the server works in, is used, what is in flight
 /// may be harmless,
 const HARMLESS_CPU: f64 = 0.8;
-/// if so many responses in so many ticks took no longer than this many times the baseline.
+/// if so many responses took no longer than this many times the baseline.
 const HARMLESS_RESPONSES: f64 = 8.0;
-/// See [`HARMLESS_RESPONSES`].
-const HARMLESS_TICKS: usize = 10;
 /// See [`HARMLESS_RESPONSES`].
 const HARMLESS_TIMES: f64 = 2.0;
 /// So many ceilings in flight while the server is free and fast show that the ceiling holds nothing
 /// off.
 pub(super) const HARMLESS_CEILINGS: f64 = 2.0;
-/// It has to be so for this long: the first ticks of a flash crowd look like it, too.
-pub(super) const HARMLESS_SECONDS: f64 = 1.0;
-/// For so long after it more of the same is harmless, too; and on, while it is.
-const FOLLOW_SECONDS: f64 = 0.5;
 /// Responses whose medians decide whether an alarm is spared: with exponential times the chance that
 /// they look twice as slow is below 1 in 1,000.
 const SPARE_RESPONSES: f64 = 32.0;
@@ -60,7 +55,7 @@ impl Harmless {
     /// This many are, and what comes next may be.
     pub(super) const fn found(&mut self, jobs: f64) {
         self.jobs = jobs;
-        self.follow_s = FOLLOW_SECONDS;
+        self.follow_s = SOON_SECONDS;
     }
 
     /// Whether growth in flight is no reason to shed now.
@@ -72,7 +67,8 @@ impl Harmless {
     /// an alarm needs. Whether it is known to be harmless.
     fn see(&mut self, (staying, seconds): (f64, f64), harmless: bool, excessive: bool) -> bool {
         self.spared_s = if self.fast && excessive { self.spared_s + seconds } else { 0.0 };
-        let known = harmless && self.follow_s > 0.0 || self.spared_s >= HARMLESS_SECONDS;
+        // The first ticks of a flash crowd look like it, too.
+        let known = harmless && self.follow_s > 0.0 || self.spared_s >= LASTING_SECONDS;
         if known && staying >= 1.0 {
             self.found(staying);
         } else {
@@ -112,7 +108,7 @@ impl Detector {
     /// response time ago, in a queue together with all that came before it; so of those that were in
     /// flight then, what completes (Little's law) is taken off.
     pub(super) fn staying(&self, waiting: f64) -> Staying {
-        let lately = self.history.responding(HARMLESS_RESPONSES, HARMLESS_TICKS);
+        let lately = self.history.responding(HARMLESS_RESPONSES, LASTING_TICKS);
         let seconds = lately.seconds.max(f64::MIN_POSITIVE);
         let took_s = lately.response_s / lately.responses.max(1.0);
         let then = waiting - self.history.lasting(seconds + took_s).growth;
@@ -124,7 +120,7 @@ impl Detector {
     /// Whether what completes says nothing of a queue: most of it is as fast as ever, or hardly
     /// anything completes.
     fn is_fast(&self) -> bool {
-        let lately = self.history.last(HARMLESS_TICKS);
+        let lately = self.history.last(LASTING_TICKS);
         let Some(r0_s) = self.baseline.r0_s else { return false };
         lately.responses < HARMLESS_RESPONSES
             || lately.medians_s <= HARMLESS_TIMES * r0_s * lately.responses
@@ -133,7 +129,7 @@ impl Detector {
     /// Whether enough completes, and the last of it is as fast as ever. Medians are compared with a
     /// median: a mean that a few slow responses raise would let a queue pass.
     fn completes_fast(&self) -> bool {
-        let lately = self.history.responding(SPARE_RESPONSES, HARMLESS_TICKS);
+        let lately = self.history.responding(SPARE_RESPONSES, LASTING_TICKS);
         let Some(median_s) = self.baseline.median_s() else { return false };
         lately.responses >= SPARE_RESPONSES
             && lately.medians_s <= HARMLESS_TIMES * median_s * lately.responses

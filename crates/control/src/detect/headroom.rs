@@ -3,13 +3,12 @@
 //! before the loop has seen them.
 
 use super::Detector;
+use super::scale::OBJECTIVE_SHARE;
 
 /// At least this many jobs, whatever the server: what a healthy burst may bring before its server has
 /// shown how fast it is.
 const HEADROOM_MIN: f64 = 256.0;
-/// In objectives of capacity.
-pub(super) const HEADROOM_OBJECTIVE: f64 = 0.8;
-/// The same where the CPU tells what the server can reach. What a crowd brings in before the loop
+/// In objectives of what the CPU tells that the server can reach. What a crowd brings in before the loop
 /// has seen it is slow for everybody in it. A server of 1,000/s serves bursts of 200, and what comes
 /// until it is seen that it completes nothing meanwhile (at half load 71, with chance).
 const REACH_OBJECTIVE: f64 = 0.28;
@@ -25,7 +24,7 @@ impl Detector {
     /// Jobs that the server has answered within the objective, if they came at once.
     pub(super) fn headroom_of_peak(&self) -> f64 {
         let blind = HEADROOM_MIN * self.baseline.variability();
-        blind.max(HEADROOM_OBJECTIVE * self.objective_s * self.peak)
+        blind.max(OBJECTIVE_SHARE * self.objective_s * self.peak)
     }
 
     /// Jobs above the usual that are let pile up before the loop has seen them.
@@ -40,7 +39,7 @@ impl Detector {
             return headroom;
         }
         let rate = self.reach.rate().unwrap_or(rate);
-        let most = blind.max(HEADROOM_OBJECTIVE * self.objective_s * rate);
+        let most = blind.max(OBJECTIVE_SHARE * self.objective_s * rate);
         (headroom + self.stall.piles()).min(most)
     }
 }

@@ -15,6 +15,7 @@
 //! For the operator that is a cause with another remedy; limits do not know it.
 
 use super::evidence::busy;
+use super::scale::LASTING_SECONDS;
 use crate::period_s;
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_units::{Nanos, Share};
@@ -28,8 +29,6 @@ const CPU_FREE: f64 = 0.7;
 /// Who is silent and asks within this time holds nothing: a round trip of TLS, as long as those of
 /// policy/chain/senders.h.
 const ASKS_SECONDS: f64 = 0.25;
-/// So long it has to be so: longer than the queue of one burst. And so long it counts afterwards.
-const LASTS_SECONDS: f64 = 1.0;
 
 /// What silent and slow connections do to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +131,8 @@ impl Held {
     /// Takes a tick of so many seconds.
     pub(crate) fn see(&mut self, cause: Option<HeldWorkers>, seconds: f64) {
         self.seconds = if cause.is_some() { self.seconds + seconds } else { 0.0 };
-        let on = self.seconds >= LASTS_SECONDS;
-        self.after_s = if on { LASTS_SECONDS } else { (self.after_s - seconds).max(0.0) };
+        let on = self.seconds >= LASTING_SECONDS;
+        self.after_s = if on { LASTING_SECONDS } else { (self.after_s - seconds).max(0.0) };
     }
 
     /// Whether they hold them, and for long enough.

@@ -7,6 +7,7 @@
 //! see a flash crowd, and never wrong.
 
 use super::detector::{Detector, PEAK_HALF_LIFE};
+use super::scale::{SPREAD_MAX, TIME_SECONDS_MAX};
 use crate::RATE_CEILING;
 use serde_json::{Value, json};
 use tidegate_units::Nanos;
@@ -15,12 +16,6 @@ use tidegate_units::Nanos;
 const VERSION: u64 = 2;
 /// An overload is taken over for as long as the lease holds its limits.
 const OVERLOAD_AGE_MAX: Nanos = Nanos::from_secs(10);
-/// No response time above this is a baseline, in seconds.
-pub(super) const R0_MAX: f64 = 60.0;
-/// No client is further away, in seconds.
-const DELAY_MAX: f64 = 60.0;
-/// No squared coefficient of variation is above this.
-const SPREAD_MAX: f64 = 25.0;
 /// Most jobs in flight that are believed.
 const JOBS_MAX: f64 = 1e9;
 
@@ -57,13 +52,13 @@ impl Detector {
         if value.get("version")?.as_u64()? != VERSION {
             return None;
         }
-        let r0_s = number(value, "r0_s", (1e-9, R0_MAX))?;
+        let r0_s = number(value, "r0_s", (1e-9, TIME_SECONDS_MAX))?;
         let spread = number(value, "spread", (0.0, SPREAD_MAX))?;
         let peak = number(value, "peak", (0.0, RATE_CEILING))?;
         let usual = number(value, "usual", (0.0, JOBS_MAX))?;
         let each = number(value, "each", (1.0, JOBS_MAX))?;
         let answered = number(value, "answered", (0.0, JOBS_MAX))?;
-        let delay_s = number(value, "delay_s", (0.0, DELAY_MAX))?;
+        let delay_s = number(value, "delay_s", (0.0, TIME_SECONDS_MAX))?;
         let held = number(value, "held", (0.0, JOBS_MAX))?;
         let explained = number(value, "explained", (0.0, JOBS_MAX))?;
         let harmless = number(value, "harmless", (0.0, JOBS_MAX))?;
@@ -71,7 +66,7 @@ impl Detector {
             None | Some(Value::Null) => None,
             Some(overload) => Some((
                 number(overload, "mu", (1.0, RATE_CEILING))?,
-                number(overload, "r0_s", (1e-9, R0_MAX))?,
+                number(overload, "r0_s", (1e-9, TIME_SECONDS_MAX))?,
             )),
         };
         self.baseline.r0_s = Some(r0_s);

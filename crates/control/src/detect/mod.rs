@@ -47,6 +47,7 @@
 //! | --- | --- |
 //! | `detector.rs`, `load.rs` | one tick from signals to [`Load`]: calm, overload, or unknown |
 //! | `alarm.rs` | the five causes |
+//! | `scale.rs` | the numbers that all of them measure by |
 //! | `evidence.rs`, `history.rs` | imbalance and losses of the last ticks; CPU and queue that stand |
 //! | `baseline.rs`, `exchanges.rs` | response times while calm; one unit for what is compared |
 //! | `refusals.rs` | refusals that are no client's doing |
@@ -79,6 +80,7 @@ mod kept;
 mod load;
 mod probe;
 mod refusals;
+mod scale;
 mod seats;
 mod silent;
 mod stall;
@@ -98,6 +100,7 @@ pub(crate) use self::detector::is_gap;
 pub(crate) use self::episode::{QUEUE_MAX, TAU_SECONDS_MIN};
 pub(crate) use self::evidence::{CPU_USED_UP, busy};
 pub(crate) use self::refusals::residual;
+pub(crate) use self::scale::{LASTING_SECONDS, RATE_EVENTS};
 pub(crate) use self::window::Window;
 
 use self::detector::Tick;

@@ -16,15 +16,13 @@
 
 use super::detector::Actuator;
 use super::evidence::lossy;
-use super::harmless::HARMLESS_SECONDS;
+use super::scale::{LASTING_SECONDS, SILENT_COMPLETIONS};
 use super::{Detector, Tick};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
 /// The limit counts as full from this share of it on.
 const FULL_SHARE: f64 = 0.875;
-/// Completions that are missing: see stall.rs.
-const MISSING: f64 = 12.0;
 /// Silence in response times.
 const SILENT_RESPONSES: f64 = 3.0;
 /// Of the connections that asked since the limit was raised, this share has to be answered.
@@ -59,7 +57,7 @@ pub(super) struct Probe {
 impl Probe {
     /// Whether an alarm's limit holds off nothing.
     pub(super) fn in_vain(&self) -> bool {
-        self.alarm_s >= HARMLESS_SECONDS
+        self.alarm_s >= LASTING_SECONDS
     }
 
     /// Jobs beyond the headroom that may be tried.
@@ -118,7 +116,7 @@ impl Detector {
         self.probe.silent_s += sums.seconds;
         self.probe.tried_s += sums.seconds;
         let response_s = self.baseline.known_s().unwrap_or(self.objective_s);
-        if self.peak * self.probe.silent_s < MISSING
+        if self.peak * self.probe.silent_s < SILENT_COMPLETIONS
             || self.probe.silent_s < SILENT_RESPONSES * response_s
         {
             return;

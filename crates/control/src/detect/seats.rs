@@ -14,9 +14,8 @@
 //! who is admitted, and the ceiling does not know first attempts from repeated ones.
 
 use super::Tick;
+use super::scale::LASTING_SECONDS;
 
-/// Seconds in which the two numbers are averaged.
-const SEATS_SECONDS: f64 = 1.0;
 /// Share of those in flight that stands in the accept queue: it begins here,
 const SEATS_BEGIN: f64 = 0.5;
 /// and ends here; a queue that is short is a smaller share.
@@ -51,7 +50,7 @@ impl Seats {
             *self = Self::default();
             return;
         };
-        let weight = 1.0 - libm::exp(-tick.sums.seconds / SEATS_SECONDS);
+        let weight = 1.0 - libm::exp(-tick.sums.seconds / LASTING_SECONDS);
         self.waiting += weight * (tick.waiting - self.waiting);
         self.queued += weight * (queued - self.queued);
         self.compare(tick);

@@ -12,12 +12,11 @@
 //! While the alarm is on nobody is counted so: the rate allows for them (see coming.rs).
 
 use super::history::History;
+use super::scale::LASTING_TICKS;
 use tidegate_model::limits::Pending;
 
 /// The least of so many ticks is usual: one may have seen a crowd's beginning.
 const USUAL_TICKS: usize = 2;
-/// Ticks in which the share that asks is counted.
-const ASKS_TICKS: usize = 10;
 /// By so many ticks who asks may come after the end of its handshake.
 const ASKS_AFTER: usize = 1;
 /// Connections that are believed to ask, beside those that were seen: of few nothing is known.
@@ -40,8 +39,8 @@ impl Silent {
     pub(super) fn pending(&self, history: &History) -> Pending {
         let usual = self.lately.iter().copied().min().flatten();
         let Some(silent) = usual else { return Pending::default() };
-        let asked = history.last(ASKS_TICKS).asked;
-        let proved = history.between(ASKS_TICKS + ASKS_AFTER, ASKS_AFTER).proved;
+        let asked = history.last(LASTING_TICKS).asked;
+        let proved = history.between(LASTING_TICKS + ASKS_AFTER, ASKS_AFTER).proved;
         let share = (asked + ASKS_PRIOR) / (proved + ASKS_PRIOR);
         Pending { silent, asks_q10: (share.clamp(0.0, 1.0) * 1024.0).round() as u32 }
     }

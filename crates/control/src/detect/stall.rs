@@ -10,8 +10,8 @@
 //! thread, too.
 
 use super::evidence::busy;
-use super::headroom::HEADROOM_OBJECTIVE;
 use super::history::Sums;
+use super::scale::{OBJECTIVE_SHARE, SILENT_COMPLETIONS};
 use tidegate_model::signals::Resource;
 use tidegate_units::Nanos;
 
@@ -19,14 +19,11 @@ use tidegate_units::Nanos;
 const REACH_CPU_MIN: f64 = 0.1;
 /// Seconds in which it is averaged.
 const REACH_SECONDS: f64 = 3.0;
-/// Completions that are missing in a stall: by chance once in e^12, 160,000 times, and with bursts of
-/// responses still once in some hundreds.
-const STALL_MISSING: f64 = 12.0;
 /// What a stall left has drained after this many times its length, at two thirds of the capacity.
 const STALL_DRAINS: f64 = 2.0;
-/// However long it was, the limit in flight let no more pile up than [`HEADROOM_OBJECTIVE`] of work: at
+/// However long it was, the limit in flight let no more pile up than [`OBJECTIVE_SHARE`] of work: at
 /// two thirds of the capacity that has drained after so many objectives.
-const STALL_DRAINS_MAX: f64 = 3.0 * HEADROOM_OBJECTIVE;
+const STALL_DRAINS_MAX: f64 = 3.0 * OBJECTIVE_SHARE;
 
 /// What the server would complete with all of its CPU: completions over the share in use (the
 /// utilization law). Too much where something else is the bottleneck, so it only ever narrows. A server
@@ -111,7 +108,7 @@ impl Stall {
 
     /// Whether nothing completes, and for so long that it is no chance.
     pub(super) fn is_on(&self) -> bool {
-        self.rate * self.silent_s >= STALL_MISSING
+        self.rate * self.silent_s >= SILENT_COMPLETIONS
     }
 
     /// Whether it is on, or what it left may still drain.

@@ -15,17 +15,11 @@
 
 use super::episode::Episode;
 use super::history::Sums;
-use super::kept::R0_MAX;
+use super::scale::{
+    EVENTS_MIN, LASTING_SECONDS, LONG_SECONDS, MEAN_EVENTS, RATE_EVENTS, TIME_SECONDS_MAX,
+};
 use tidegate_model::signals::Family;
 
-/// Completions in one trial (of a higher or lower target), at most: two of them differ by 6 % by chance.
-const TRIAL_COMPLETIONS: f64 = 512.0;
-/// Completions before a trial that it can be compared with: a doubling of so many is 4 deviations.
-const BEFORE_COMPLETIONS: f64 = 64.0;
-/// And at least as many: a server that completes nothing tells nothing.
-const BEFORE_MIN: f64 = 16.0;
-/// Seconds of a trial, at least and at most.
-pub(super) const TRIAL_SECONDS: (f64, f64) = (1.0, 30.0);
 /// Completions below this share of the peak ask for a trial.
 const TRIAL_SHARE: f64 = 0.8;
 /// A trial raises the target by this share.
@@ -44,10 +38,8 @@ const TRIAL_CLEAR: f64 = 3.0;
 /// Where completions vary more than this many times as much as those of exponential times, a trial is
 /// confirmed in any case: what a few places complete in a second depends on who has them.
 const CONFIRM_VARIABILITY: f64 = 1.5;
-/// Seconds to the next trial after a failed one; doubles up to [`TRIAL_PAUSE_MAX`].
+/// Seconds to the next trial after a failed one; doubles up to [`TIME_SECONDS_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
-/// See [`TRIAL_PAUSE`].
-const TRIAL_PAUSE_MAX: f64 = 60.0;
 
 /// What happened in some time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,7 +107,7 @@ impl Trial {
     /// Begins, or goes back, where responses take so many seconds.
     fn begin(&mut self, on: On, response_s: f64) {
         self.on = Some(on);
-        self.settle_s = (2.0 * response_s).min(TRIAL_SECONDS.1);
+        self.settle_s = (2.0 * response_s).min(LONG_SECONDS);
     }
 
     /// Takes a tick.
@@ -156,10 +148,9 @@ fn follows(low: Window, high: Window, (variance, over): (f64, bool)) -> Option<F
 impl Episode {
     /// Begins, judges and ends trials.
     pub(super) fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
-        let least = self.cycle_s.max(TRIAL_SECONDS.0);
-        let within = |jobs: f64| {
-            (jobs * self.variability / self.mu).clamp(least, TRIAL_SECONDS.1.max(least))
-        };
+        let least = self.cycle_s.max(LASTING_SECONDS);
+        let within =
+            |jobs: f64| (jobs * self.variability / self.mu).clamp(least, LONG_SECONDS.max(least));
         let (target, now) = (self.target(objective_s), self.trial.now);
         // Beyond the ceiling it is not the ceiling that holds anything down. One more is let in by the
         // least rate.
@@ -167,13 +158,11 @@ impl Episode {
         let telling = now.is_steady() && waiting <= most;
         let variance = self.variability * self.each;
         match self.trial.on {
-            None if now.seconds
-                < self.trial.pause_s.max(within(BEFORE_COMPLETIONS * self.each)) =>
-            {
+            None if now.seconds < self.trial.pause_s.max(within(RATE_EVENTS * self.each)) => {
                 return;
             }
             Some(_) if now.seconds < least => return,
-            None if !telling || now.completed < BEFORE_MIN || self.shadow => {}
+            None if !telling || now.completed < EVENTS_MIN || self.shadow => {}
             None => {
                 let used_up = self.families.contains(&Family::Resource);
                 if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
@@ -183,18 +172,18 @@ impl Episode {
                 }
             }
             Some(on) => {
-                let over = now.seconds >= within(TRIAL_COMPLETIONS * self.each);
+                let over = now.seconds >= within(MEAN_EVENTS * self.each);
                 let (low, high) = on.high.map_or((on.low, now), |high| (now, high));
                 let Some(follows) = follows(low, high, (variance, over)) else { return };
                 self.trial.on = None;
                 let doubtful = !follows.clear || variance > CONFIRM_VARIABILITY;
                 if !telling || !follows.yes {
                     self.trial.pause_s =
-                        (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TRIAL_PAUSE_MAX);
+                        (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TIME_SECONDS_MAX);
                 } else if on.high.is_none() && doubtful {
                     self.trial.begin(On { high: Some(now), ..on }, waiting / self.mu);
                 } else {
-                    self.r0_s = (self.r0_s + on.jobs / self.mu).min(R0_MAX);
+                    self.r0_s = (self.r0_s + on.jobs / self.mu).min(TIME_SECONDS_MAX);
                     self.trial.pause_s = 0.0;
                 }
             }

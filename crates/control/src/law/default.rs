@@ -25,7 +25,10 @@
 //! freeze the limits, lost ones lift them. In shadow nothing is shed: then the rate is the measured
 //! completion rate, and no ceiling is set.
 
-use crate::detect::{Calm, Cause, Detector, Load, Overload, QUEUE_MAX, TAU_SECONDS_MIN, is_gap};
+use crate::detect::{
+    Calm, Cause, Detector, LASTING_SECONDS, Load, Overload, QUEUE_MAX, RATE_EVENTS,
+    TAU_SECONDS_MIN, is_gap,
+};
 use crate::{Beside, Controller, Decision, Mode, bounded, period_s};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{Low, Pending, ServiceLimits, Why};
@@ -34,10 +37,7 @@ use tidegate_units::{Nanos, Rate};
 
 /// Largest bucket while shedding, in tokens.
 const SHED_BURST_MAX: f64 = 1024.0;
-/// Departures in the time constant of the correction: limits vary by 1/√(2·64) = 9 %,
-/// and by what μ varies (12 % tick by tick is measured, below 10 % over a second).
-const TAU_DEPARTURES: f64 = 64.0;
-/// The same in cycles of a connection, from one request to the next.
+/// Cycles of a connection, from one request to the next, in the time constant of the correction.
 const TAU_CYCLES: f64 = 2.0;
 /// While shedding, the rate never falls below this share of μ: the queue drains by the ceiling.
 const RATE_SHARE_MIN: f64 = 0.5;
@@ -52,9 +52,6 @@ const SEATS_AHEAD: f64 = 4.0;
 const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 /// The limit of calm once it has refused, in headrooms at most.
 const LOW_HEADROOM: f64 = 0.5;
-/// It holds for so long: an overload is alarmed by then. What is none may be a dependency that has
-/// become slow, behind which more have to be in flight.
-const LOW_SECONDS: f64 = 1.0;
 /// The share of that, above the usual, at which the whole limit holds again.
 const LOW_REST: f64 = 0.5;
 /// Seconds without a refusal after which the limit of calm is as it was before, at most.
@@ -125,7 +122,8 @@ impl DefaultController {
     /// What holds once the limit of calm has refused. `None` where nobody leaves: in a stall, and while
     /// more is tried than the headroom; and where no alarm has come in time.
     fn low(&self, calm: &Calm) -> Option<Low> {
-        if self.full_s > LOW_SECONDS || calm.stalls || calm.tried > 0.0 {
+        // An overload is alarmed by then. What is none may be a dependency that has become slow.
+        if self.full_s > LASTING_SECONDS || calm.stalls || calm.tried > 0.0 {
             return None;
         }
         let low = calm.excess.min(LOW_HEADROOM * calm.headroom);
@@ -169,9 +167,8 @@ fn rate(overload: &Overload, mode: Mode) -> Rate {
     // A connection brings its exchanges with it: what it adds in flight is one.
     let departures = overload.capacity / overload.each;
     // Those who think come back: nobody new is let in for them meanwhile.
-    let tau = (TAU_DEPARTURES / overload.capacity)
-        .max(TAU_SECONDS_MIN)
-        .max(TAU_CYCLES * overload.cycle_s);
+    let tau =
+        (RATE_EVENTS / overload.capacity).max(TAU_SECONDS_MIN).max(TAU_CYCLES * overload.cycle_s);
     // What was let in and has not asked yet will: where handshakes take long, it is many, and as
     // many as come during one delay have to be on their way.
     let ahead = (overload.in_flight + overload.coming).max(0.0);

@@ -43,7 +43,7 @@ mod needed;
 use self::fits::Fits;
 use self::needed::{Needed, Work, fresh, jobs};
 use super::bucket::{BucketController, Context, Demand};
-use crate::detect::residual;
+use crate::detect::{RATE_EVENTS, residual};
 use crate::{
     Beside, Controller, Decision, Detector, Freshness, Load, Mode, Refusals, Watch, period_s,
 };
@@ -70,10 +70,8 @@ const RETURN_SECONDS: f64 = 30.0;
 /// The fence while asleep, in guards.
 const FENCE_GUARDS: u64 = 3;
 /// Seconds over which arrivals and completions are averaged, at least and at most; between these,
-/// over [`FLOW_EVENTS`].
+/// over [`RATE_EVENTS`].
 const FLOW_SECONDS: (f64, f64) = (0.3, 3.0);
-/// See [`FLOW_SECONDS`].
-const FLOW_EVENTS: f64 = 64.0;
 
 /// How the two are coupled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +118,7 @@ impl Flow {
     fn see(&mut self, seconds: f64, count: u64) {
         let now = count.min(1 << 40) as f64 / seconds;
         let mean = self.0.unwrap_or(now);
-        let span = (FLOW_EVENTS / mean.max(1.0)).clamp(FLOW_SECONDS.0, FLOW_SECONDS.1);
+        let span = (RATE_EVENTS / mean.max(1.0)).clamp(FLOW_SECONDS.0, FLOW_SECONDS.1);
         let keep = libm::exp(-seconds / span);
         self.0 = Some(keep * mean + (1.0 - keep) * now);
     }

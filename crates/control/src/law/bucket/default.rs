@@ -36,7 +36,7 @@
 //! its jobs in flight and counts as well, for an interface what is sent.
 
 use super::{BucketController, BucketSpec, Context, Core, Demand, Gauge, Room, squeezed};
-use crate::detect::{CPU_USED_UP, Overload};
+use crate::detect::{CPU_USED_UP, Overload, RATE_EVENTS};
 use crate::law::DefaultSpec;
 use crate::{Freshness, RATE_CEILING, Watch, period_s};
 use tidegate_model::limits::BucketLimits;
@@ -44,9 +44,7 @@ use tidegate_model::signals::{InterfaceQueue, Reading, Signals};
 
 /// Ticks for which the resource must have been used up.
 const STANDING_TICKS: u32 = 3;
-/// Departures in τ, and its seconds at least.
-const TAU_DEPARTURES: f64 = 64.0;
-/// See [`TAU_DEPARTURES`].
+/// τ in seconds, at least.
 const TAU_SECONDS_MIN: f64 = 0.5;
 /// Jobs in flight above the target for which the law is enough, in what is worked off in τ: the rate
 /// is e^−½ of the steady part there; and in what is worked off in the objective.
@@ -225,7 +223,7 @@ impl DefaultBucket {
             return;
         }
         let grow = if short && self.core.refusing() {
-            std::f64::consts::LN_2 / DOUBLING_SECONDS.max(TAU_DEPARTURES / capacity)
+            std::f64::consts::LN_2 / DOUBLING_SECONDS.max(RATE_EVENTS / capacity)
         } else {
             room_s / (STEADY * tau * tau)
         };
@@ -267,7 +265,7 @@ impl DefaultBucket {
 
 /// τ, in seconds.
 fn tau_s(mu: f64) -> f64 {
-    (TAU_DEPARTURES / mu).max(TAU_SECONDS_MIN)
+    (RATE_EVENTS / mu).max(TAU_SECONDS_MIN)
 }
 
 /// Jobs in flight above the target for which the law is enough.

@@ -15,6 +15,7 @@ mod sharing;
 mod signals;
 pub mod survival;
 pub mod syn;
+pub mod thresholds;
 pub mod traffic;
 pub mod web;
 pub mod whatif;

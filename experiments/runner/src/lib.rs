@@ -16,5 +16,6 @@ pub mod servers;
 pub mod start;
 pub mod summary;
 pub mod survival;
+pub mod thresholds;
 pub mod traffic;
 pub mod worlds;

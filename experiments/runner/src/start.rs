@@ -8,6 +8,7 @@ use crate::dual;
 use crate::rivals;
 use crate::servers;
 use crate::survival::{self, Watch};
+use crate::thresholds;
 use crate::traffic;
 use crate::worlds;
 use anyhow::{Context, Result, bail};
@@ -70,6 +71,8 @@ pub enum Scenario {
     Dual(Box<dual::Scenario>),
     /// See [`dual::refusal`].
     Refusal(dual::refusal::Scenario),
+    /// See [`thresholds`].
+    Thresholds(Box<thresholds::Scenario>),
 }
 
 #[derive(Deserialize)]
@@ -123,6 +126,12 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::Refusal(scenario))
         }
+        "thresholds" => {
+            let scenario: thresholds::Scenario =
+                serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Thresholds(Box::new(scenario)))
+        }
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
 }
@@ -139,7 +148,9 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         | Scenario::Rivals(_)
         | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
-        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) => &["sim"],
+        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) | Scenario::Thresholds(_) => {
+            &["sim"]
+        }
         Scenario::Dual(scenario) => scenario.worlds(),
     };
     let world = options.world.as_deref().unwrap_or(worlds[0]);
@@ -193,6 +204,15 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             }
         }
         Scenario::Refusal(scenario) => dual::refusal::run(&scenario, &lab, watch),
+        Scenario::Thresholds(scenario) => {
+            let options = thresholds::Options {
+                experiment: experiment.name.to_string(),
+                quick: options.effort != Effort::Full,
+                seed: options.seed,
+                threads: 0,
+            };
+            thresholds::run(&scenario, &options, watch)
+        }
     }
 }
 

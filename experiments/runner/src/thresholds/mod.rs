@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The experiments of papers/thresholds.txt in virtual time: thresholds on a queue, dropping at the
+//! interface, and feedback to those who send.
+//!
+//! A scenario ([`Scenario`]) names what is varied and what is compared; each point of it is a
+//! [`Setting`], of which [`run()`] makes a run of the simulator's world.
+
+mod run;
+mod scenario;
+mod setting;
+
+pub use run::run;
+pub use scenario::{Course, Scenario};
+pub use setting::{Arrivals, Changes, Clients, Control, Setting, Throttle, merged};
+
+/// How to run in virtual time.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the experiment, for the rows.
+    pub experiment: String,
+    /// Whether the quick number of runs and points is enough.
+    pub quick: bool,
+    /// Seed.
+    pub seed: u64,
+    /// Threads; 0: one a core. The result does not depend on them.
+    pub threads: usize,
+}

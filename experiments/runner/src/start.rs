@@ -205,14 +205,17 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         }
         Scenario::Refusal(scenario) => dual::refusal::run(&scenario, &lab, watch),
         Scenario::Thresholds(scenario) => {
-            let options = thresholds::Options {
-                experiment: experiment.name.to_string(),
-                quick: options.effort != Effort::Full,
-                seed: options.seed,
-                threads: 0,
-            };
-            thresholds::run(&scenario, &options, watch)
+            thresholds::run(&scenario, &in_virtual_time(experiment, options), watch)
         }
+    }
+}
+
+fn in_virtual_time(experiment: &Experiment, options: &Options) -> thresholds::Options {
+    thresholds::Options {
+        experiment: experiment.name.to_string(),
+        quick: options.effort != Effort::Full,
+        seed: options.seed,
+        threads: 0,
     }
 }
 

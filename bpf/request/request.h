@@ -218,13 +218,14 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength)
 
 	if (!limits || !chain || rank >= TG_RANKS)
 		return TG_RULE_ADMITTED;
-	event.random = bpf_get_prandom_u32();
-	v = tg_request_decide(limits, chain, &event);
+	if (tg_request_limited(limits))
+		event.random = bpf_get_prandom_u32();
+	v = tg_request_decide(limits, chain, &event, 0);
 	if (totals)
 		totals->offered[rank]++;
-	if (v.kind == TG_ADMIT)
+	if (!tg_refuses(v))
 		return TG_RULE_ADMITTED;
-	switch (tg_request_execution(limits, strength,
+	switch (tg_request_execution(limits, v, strength,
 				     tg_lease_dice(strength))) {
 	case TG_SHADOWED:
 		return TG_RULE_SHADOWED;

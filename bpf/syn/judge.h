@@ -101,7 +101,7 @@ static __always_inline void tg_carry_out(void *ctx, struct tg_case *c,
 
 	tg_chain_execute(ask, tg_chain_asks_single(ask) ?
 				      tg_source_single(c->source) : 1,
-			 0, c->strength, tg_lease_dice(c->strength));
+			 c->strength, tg_lease_dice(c->strength));
 	c->refusal = TG_ACTION_DROP;
 	if (!tg_chain_replies(ask))
 		return;

@@ -29,6 +29,11 @@
 #include "min_rate.h"
 #include "senders.h"
 
+/* 1: the host can delay what it asks. A host that never can is spared the question. */
+#ifndef TG_WAITS
+#define TG_WAITS(ask) 0
+#endif
+
 #define TG_LIMITS_SHADOW 1	/* computed and counted, not executed */
 #define TG_LIMITS_REJECT 2	/* refused with a reply; else silently */
 #define TG_LIMITS_AUTO 4	/* a reject of some sources becomes a drop */
@@ -76,7 +81,8 @@ struct tg_ask {
 	tg_u32 flags;		/* of the limits */
 	tg_u8 noted;		/* TG_SENDER_…, should it pass */
 	tg_u8 execution;	/* enum tg_execution, of a refusal */
-	tg_u8 pad[2];
+	tg_u8 waits;		/* asked, see TG_WAITS */
+	tg_u8 pad;
 };
 TG_ASSERT(sizeof(struct tg_ask) == 88);
 
@@ -178,22 +184,27 @@ TG_INLINE int tg_chain_asks_single(const struct tg_ask *ask)
 	return ask->verdict.kind == TG_REJECT && ask->flags & TG_LIMITS_AUTO;
 }
 
+/* 1: it is let in, now or later. */
+TG_INLINE int tg_chain_admits(const struct tg_ask *ask)
+{
+	return ask->verdict.kind == TG_ADMIT ||
+	       (TG_WAITS(ask) && ask->verdict.kind == TG_DELAY);
+}
+
 /*
  * From what was decided to what is done. `single`: its source is a single client, or
- * nobody asks (tg_chain_asks_single). `waits`: the host can delay. `strength` is that
- * of the lease, not zero; `random` 16 bits for it.
+ * nobody asks (tg_chain_asks_single). `strength` is that of the lease, not zero;
+ * `random` 16 bits for it.
  */
-TG_INLINE void tg_chain_execute(struct tg_ask *ask, int single, int waits,
+TG_INLINE void tg_chain_execute(struct tg_ask *ask, int single,
 				tg_u32 strength, tg_u32 random)
 {
 	struct tg_verdict *v = &ask->verdict;
 
-	if (v->kind == TG_DELAY && !waits)
-		*v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	/* a RST may make a proxy take its server for dead */
 	if (tg_chain_asks_single(ask) && !single)
 		v->kind = TG_DROP;
-	ask->execution = v->kind == TG_ADMIT ? TG_EXECUTED :
+	ask->execution = tg_chain_admits(ask) ? TG_EXECUTED :
 			 tg_lease_execution(ask->flags & TG_LIMITS_SHADOW,
 					    strength, random);
 }
@@ -214,7 +225,7 @@ TG_INLINE void tg_chain_silent(struct tg_ask *ask, tg_u8 reason)
 /* 1: it goes on to the server. */
 TG_INLINE int tg_chain_passes(const struct tg_ask *ask)
 {
-	return ask->verdict.kind == TG_ADMIT || ask->execution != TG_EXECUTED;
+	return tg_chain_admits(ask) || ask->execution != TG_EXECUTED;
 }
 
 #endif

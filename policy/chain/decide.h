@@ -84,6 +84,7 @@ TG_STEP int tg_chain_ask_policy(struct tg_ask *ask)
 	chain = tg_host_chain(ask->service);
 	ask->verdict = chain ? tg_chain_policy(limits, chain, &ask->event) :
 			       tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	ask->verdict = tg_waited(ask->verdict, TG_WAITS(ask));
 	return 0;
 }
 

@@ -33,7 +33,7 @@ TG_ASSERT(sizeof(struct tg_request_limits) == 152);
 /* The memory of one bucket; zero is fresh. */
 struct tg_request_chain {
 	TG_LOCK_TYPE lock;
-	tg_u32 pad;
+	tg_u32 policy;		/* whose memory it is, enum tg_policy */
 	struct tg_request_state state;
 	tg_u64 pad2;
 };
@@ -47,26 +47,50 @@ TG_INLINE tg_u32 tg_request_rank(int protected, int first, int closes)
 	return !first && closes ? TG_RANK_PERSISTENT : TG_RANK_NEW;
 }
 
-/* What the bucket says to an event, whose priority is its rank. */
+/* 1: it asks the policy; else all are admitted, and nothing random is needed. */
+TG_INLINE int tg_request_limited(const struct tg_request_limits *limits)
+{
+	return limits->flags & TG_BUCKET_LIMITED;
+}
+
+/* The policy alone, under its lock: what another one has left there is nothing to it. */
 TG_INLINE struct tg_verdict
-tg_request_decide(const struct tg_request_limits *limits,
+tg_request_policy(const struct tg_request_limits *limits,
 		  struct tg_request_chain *chain, const struct tg_event *event)
 {
-	struct tg_verdict v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	struct tg_verdict v;
 
-	if (!(limits->flags & TG_BUCKET_LIMITED))
-		return v;
 	TG_LOCK(&chain->lock);
+	if (chain->policy != limits->params.policy) {
+		chain->policy = limits->params.policy;
+		__builtin_memset(&chain->state, 0, sizeof(chain->state));
+	}
 	v = tg_policy_admit_request(&limits->params, &chain->state, event);
 	TG_UNLOCK(&chain->lock);
 	return v;
 }
 
-/* What becomes of its refusal: enum tg_execution. */
-TG_INLINE enum tg_execution
-tg_request_execution(const struct tg_request_limits *limits, tg_u32 strength,
-		     tg_u32 random)
+/*
+ * What the bucket says to an event, whose priority is its rank. `waits`: the host can
+ * delay; else who is to wait is admitted at once, and has its place in the bucket.
+ */
+TG_INLINE struct tg_verdict
+tg_request_decide(const struct tg_request_limits *limits,
+		  struct tg_request_chain *chain, const struct tg_event *event,
+		  int waits)
 {
+	if (!tg_request_limited(limits))
+		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	return tg_waited(tg_request_policy(limits, chain, event), waits);
+}
+
+/* What becomes of what it says: enum tg_execution. Only a refusal can be spared. */
+TG_INLINE enum tg_execution
+tg_request_execution(const struct tg_request_limits *limits,
+		     struct tg_verdict v, tg_u32 strength, tg_u32 random)
+{
+	if (!tg_refuses(v))
+		return TG_EXECUTED;
 	return tg_lease_execution(limits->flags & TG_BUCKET_SHADOW, strength,
 				  random);
 }

@@ -186,7 +186,8 @@ TG_INLINE tg_u8 tg_senders_settle(struct tg_senders *s,
 				  const struct tg_event *e,
 				  struct tg_verdict v)
 {
-	if (!e->spared || v.kind != TG_ADMIT || v.reason != TG_REASON_TOKEN)
+	if (!e->spared || tg_refuses(v) ||
+	    (v.reason != TG_REASON_TOKEN && v.reason != TG_REASON_WAIT))
 		return TG_SENDER_COUNTED;
 	if (s->prepaid < TG_SENDERS_PREPAID_MAX)
 		__sync_fetch_and_add(&s->prepaid,

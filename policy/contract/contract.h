@@ -97,6 +97,19 @@ TG_INLINE struct tg_verdict tg_verdict(tg_u8 kind, tg_u8 reason)
 	return v;
 }
 
+/* 1: it is not let in, neither now nor later. */
+TG_INLINE int tg_refuses(struct tg_verdict v)
+{
+	return v.kind != TG_ADMIT && v.kind != TG_DELAY;
+}
+
+/* The same to a host that can wait, or not: there who is to wait is let in at once. */
+TG_INLINE struct tg_verdict tg_waited(struct tg_verdict v, int waits)
+{
+	return v.kind == TG_DELAY && !waits ? tg_verdict(TG_ADMIT, v.reason) :
+					      v;
+}
+
 /* Time from then to now; zero if the clock stood still or went back. */
 TG_INLINE tg_u64 tg_elapsed_ns(tg_u64 now_ns, tg_u64 then_ns)
 {

@@ -124,7 +124,7 @@ pub struct Ask {
 pub struct Circumstances {
     /// The source is known to be a single client: with `auto` it may be rejected.
     pub single: bool,
-    /// A delay can be carried out; else it is an admission.
+    /// A delay can be carried out; else who is to wait is admitted at once.
     pub waits: bool,
     /// How strong the limits are.
     pub lease: Lease,
@@ -166,7 +166,8 @@ struct RawAsk {
     flags: u32,
     noted: u8,
     execution: u8,
-    pad: [u8; 2],
+    waits: u8,
+    pad: u8,
 }
 
 /// `struct tg_native`.
@@ -180,7 +181,7 @@ struct Native {
 // SAFETY: all are defined in shim.c with these signatures.
 unsafe extern "C" {
     fn tg_native_decide(host: *const Native, ask: *mut RawAsk) -> i32;
-    fn tg_native_execute(ask: *mut RawAsk, single: i32, waits: i32, strength: u32, random: u32);
+    fn tg_native_execute(ask: *mut RawAsk, single: i32, strength: u32, random: u32);
     fn tg_native_replies(ask: *const RawAsk) -> i32;
     fn tg_native_silent(ask: *mut RawAsk, reason: u8);
     fn tg_native_passes(ask: *const RawAsk) -> i32;
@@ -238,6 +239,7 @@ impl Chain {
             silent: gauge(ask.silent),
             queue: ask.queue.map_or([0; 3], |queue| [queue.length, queue.limit, 1]),
             over: ask.over.into(),
+            waits: how.waits.into(),
             ..RawAsk::default()
         };
         let host = Native {
@@ -249,8 +251,8 @@ impl Chain {
         // are exclusively borrowed; the chain stays inside what it is given.
         unsafe {
             tg_native_decide(&raw const host, &raw mut raw);
-            let Circumstances { single, waits, lease, random } = *how;
-            tg_native_execute(&raw mut raw, single.into(), waits.into(), lease.strength(), random);
+            let Circumstances { single, lease, random, .. } = *how;
+            tg_native_execute(&raw mut raw, single.into(), lease.strength(), random);
         }
         // SAFETY: reads a twin of the C structure.
         if unsafe { tg_native_replies(&raw const raw) } != 0

@@ -4,8 +4,8 @@
 #![allow(unsafe_code, reason = "the chain is C")]
 
 use crate::ffi::{PRIORITIES, RawVerdict};
-use crate::lease::{Execution, Lease};
-use crate::{Action, BucketSpec, Event, Params, ParamsError, Policy, Verdict, VerdictKind};
+use crate::lease::Execution;
+use crate::{Action, BucketSpec, Circumstances, Event, Params, ParamsError, Policy, Verdict};
 use tidegate_units::Rate;
 
 /// `TG_BUCKET_SHADOW`.
@@ -117,8 +117,19 @@ impl Default for RequestLimits {
 
 // SAFETY: all are defined in shim.c with these signatures.
 unsafe extern "C" {
-    fn tg_native_request(l: *const RequestLimits, c: *mut u64, e: *const Event, v: *mut RawVerdict);
-    fn tg_native_request_execution(l: *const RequestLimits, strength: u32, random: u32) -> i32;
+    fn tg_native_request(
+        limits: *const RequestLimits,
+        chain: *mut u64,
+        event: *const Event,
+        waits: i32,
+        verdict: *mut RawVerdict,
+    );
+    fn tg_native_request_execution(
+        limits: *const RequestLimits,
+        verdict: *const RawVerdict,
+        strength: u32,
+        random: u32,
+    ) -> i32;
     fn tg_native_rank(protected: i32, first: i32, closes: i32) -> u32;
 }
 
@@ -143,7 +154,7 @@ pub struct RequestChain {
 }
 
 impl RequestChain {
-    /// Other limits; what was seen stays.
+    /// Other limits; what was seen stays, but for what another policy has seen.
     pub const fn set(&mut self, limits: RequestLimits) {
         self.limits = limits;
     }
@@ -154,26 +165,24 @@ impl RequestChain {
         &self.limits
     }
 
-    /// What the bucket says to a request of this rank, and what becomes of a refusal; an admission is
-    /// executed. `random` are bits
-    /// for a lease that has begun to end.
+    /// What the bucket says to a request of this rank, and whether that is carried out: only a refusal
+    /// may not be. A request has no action that depends on a single client, so `how` is not asked for
+    /// it.
     pub fn decide(
         &mut self,
         event: &Event,
         rank: Rank,
-        (lease, random): (Lease, u32),
+        how: &Circumstances,
     ) -> (Verdict, Execution) {
         let event = Event { priority: rank as u8, ..*event };
-        let mut raw = RawVerdict::default();
+        let (limits, mut raw) = (&raw const self.limits, RawVerdict::default());
+        let Circumstances { waits, lease, random, .. } = *how;
         // SAFETY: the structures are twins of the C ones (checked in tests), and are exclusively borrowed.
         let execution = unsafe {
-            tg_native_request(&raw const self.limits, self.words.as_mut_ptr(), &event, &mut raw);
-            tg_native_request_execution(&raw const self.limits, lease.strength(), random)
+            tg_native_request(limits, self.words.as_mut_ptr(), &event, waits.into(), &raw mut raw);
+            tg_native_request_execution(limits, &raw const raw, lease.strength(), random)
         };
-        let verdict = Verdict::from(raw);
-        let admitted = verdict.kind == VerdictKind::Admit;
-        let execution = Execution::from_number(execution as u8);
-        (verdict, if admitted { Execution::Executed } else { execution })
+        (Verdict::from(raw), Execution::from_number(execution as u8))
     }
 }
 

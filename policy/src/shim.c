@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define TG_WAITS(ask) ((ask)->waits)
 #include "chain/chain.h"
 #include "chain/request.h"
 
@@ -41,8 +42,8 @@ TG_INLINE struct tg_senders *tg_host_senders(tg_u64 service)
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v);
 int tg_native_decide(const struct tg_native *host, struct tg_ask *ask);
-void tg_native_execute(struct tg_ask *ask, int single, int waits,
-		       tg_u32 strength, tg_u32 random);
+void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
+		       tg_u32 random);
 int tg_native_replies(const struct tg_ask *ask);
 void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
 int tg_native_passes(const struct tg_ask *ask);
@@ -50,9 +51,11 @@ tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns);
 tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength);
 void tg_native_request(const struct tg_request_limits *limits,
 		       struct tg_request_chain *chain,
-		       const struct tg_event *e, struct tg_verdict *v);
+		       const struct tg_event *e, int waits,
+		       struct tg_verdict *v);
 int tg_native_request_execution(const struct tg_request_limits *limits,
-				tg_u32 strength, tg_u32 random);
+				const struct tg_verdict *v, tg_u32 strength,
+				tg_u32 random);
 tg_u32 tg_native_rank(int protected, int first, int closes);
 int tg_native_weigh(struct tg_senders *s, struct tg_event *e);
 tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,
@@ -80,10 +83,10 @@ int tg_native_decide(const struct tg_native *host, struct tg_ask *ask)
 	return tg_chain_decide(ask);
 }
 
-void tg_native_execute(struct tg_ask *ask, int single, int waits,
-		       tg_u32 strength, tg_u32 random)
+void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
+		       tg_u32 random)
 {
-	tg_chain_execute(ask, single, waits, strength, random);
+	tg_chain_execute(ask, single, strength, random);
 }
 
 int tg_native_replies(const struct tg_ask *ask)
@@ -113,15 +116,17 @@ tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength)
 
 void tg_native_request(const struct tg_request_limits *limits,
 		       struct tg_request_chain *chain,
-		       const struct tg_event *e, struct tg_verdict *v)
+		       const struct tg_event *e, int waits,
+		       struct tg_verdict *v)
 {
-	*v = tg_request_decide(limits, chain, e);
+	*v = tg_request_decide(limits, chain, e, waits);
 }
 
 int tg_native_request_execution(const struct tg_request_limits *limits,
-				tg_u32 strength, tg_u32 random)
+				const struct tg_verdict *v, tg_u32 strength,
+				tg_u32 random)
 {
-	return tg_request_execution(limits, strength, random);
+	return tg_request_execution(limits, *v, strength, random);
 }
 
 tg_u32 tg_native_rank(int protected, int first, int closes)

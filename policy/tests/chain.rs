@@ -133,6 +133,59 @@ proptest! {
         }
     }
 
+    /// Every arrival is admitted, refused or told to wait, whoever can wait; and who cannot wait is let
+    /// in just when the others are to wait, since its place in the bucket is the same.
+    #[test]
+    fn who_cannot_wait_is_let_in_at_once(bucket in bucket(), around in around(), asks in asks()) {
+        let can = Circumstances { waits: true, ..Circumstances::default() };
+        for limits in every(&bucket) {
+            let limits = within(limits, around);
+            let waiting = run(&mut Chain::new(limits), &asks, &can);
+            let at_once = run(&mut Chain::new(limits), &asks, &Circumstances::default());
+            for (waiting, at_once) in waiting.iter().zip(&at_once) {
+                let delayed = waiting.verdict.kind == VerdictKind::Delay;
+                prop_assert_eq!(delayed, waiting.verdict.delay > Nanos::ZERO);
+                prop_assert_eq!(waiting.passes, at_once.passes);
+                prop_assert_eq!(waiting.verdict.reason, at_once.verdict.reason);
+                prop_assert_eq!(delayed, at_once.verdict.reason == Reason::Wait);
+                prop_assert!(!delayed || waiting.execution == Execution::Executed);
+            }
+        }
+    }
+
+    /// Arrivals that conform to rate and burst pass, whatever was refused to others before them by a
+    /// limit that is not full any more. Thresholds and a share have no rate.
+    #[test]
+    fn conforming_arrivals_pass(
+        rate in 1_u64..5_000, burst in 1_u32..50, sizes in prop::collection::vec(1_u32..50, 1..40),
+        refused in 0_u64..20,
+    ) {
+        let bucket = BucketSpec::new(Rate::per_second(rate as f64), burst, Action::Reject);
+        let without = [Policy::Threshold, Policy::Percent];
+        let rated = |limits: &Limits| !without.contains(&limits.params.policy());
+        for mut limits in every(&bucket).into_iter().filter(rated) {
+            limits.in_flight = InFlight::up_to(8);
+            let mut chain = Chain::new(limits);
+            let (mut now, mut key) = (SECOND, 0_u64);
+            let mut ask = |now, waiting| {
+                key += 1;
+                let key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                Ask { event: Event { key, ..Event::at(now) }, waiting, ..Ask::default() }
+            };
+            for size in &sizes {
+                let size = (*size).min(burst);
+                now += (u64::from(size) * SECOND).div_ceil(rate);
+                for _ in 0..refused {
+                    prop_assert!(!one(&mut chain, &ask(now, 8)).passes, "in flight");
+                }
+                for _ in 0..size {
+                    let decision = one(&mut chain, &ask(now, 7));
+                    prop_assert!(decision.passes, "{:?}", limits.params.policy());
+                }
+            }
+        }
+    }
+
     /// Zero limits nothing, whatever the server's load.
     #[test]
     fn zero_admits_everything(asks in asks()) {
@@ -227,6 +280,26 @@ proptest! {
         prop_assert!(passed >= 1, "the first passes");
     }
 
+    /// What one policy has seen in a bucket is nothing to the next: its memory is fresh.
+    #[test]
+    fn a_bucket_of_another_policy_is_fresh(bucket in bucket(), asks in asks()) {
+        let serving = |limits: &Limits| RequestLimits::new(limits.params);
+        let every: Vec<RequestLimits> = every(&bucket).iter().filter_map(serving).collect();
+        let how = Circumstances { waits: true, ..Circumstances::default() };
+        let run = |chain: &mut RequestChain| -> Vec<_> {
+            asks.iter().map(|ask| chain.decide(&ask.event, Rank::New, &how)).collect()
+        };
+        for (before, after) in every.iter().zip(every.iter().cycle().skip(1)) {
+            let (mut used, mut fresh) = (RequestChain::default(), RequestChain::default());
+            used.set(*before);
+            run(&mut used);
+            used.set(*after);
+            fresh.set(*after);
+            prop_assert_eq!(run(&mut used), run(&mut fresh));
+            prop_assert_eq!(used, fresh);
+        }
+    }
+
     /// The bucket of a rule: who is refused last is refused only where all others are.
     #[test]
     fn ranks_of_requests_are_refused_in_their_order(
@@ -238,7 +311,7 @@ proptest! {
         let mut chain = RequestChain::default();
         chain.set(limits);
         let ask = |chain: &mut RequestChain, rank| {
-            chain.decide(&Event::at(SECOND), rank, (Lease::WHOLE, 0)).0.kind
+            chain.decide(&Event::at(SECOND), rank, &Circumstances::default()).0.kind
         };
         for _ in 0..taken {
             let _ = ask(&mut chain, Rank::Protected);
@@ -330,7 +403,8 @@ fn the_lease_holds_fades_and_ends() {
             let limits = RequestLimits::bucket(Some(Rate::per_second(1.0)), 1, [0; 3]).unwrap();
             let mut chain = RequestChain::default();
             chain.set(limits);
-            let mut ask = || chain.decide(&Event::at(SECOND), Rank::New, (at(ms), random));
+            let how = Circumstances { lease: at(ms), random, ..Circumstances::default() };
+            let mut ask = || chain.decide(&Event::at(SECOND), Rank::New, &how);
             assert_eq!(ask().1, Execution::Executed, "the only token: an admission is no refusal");
             ask().1 == Execution::Executed
         };

@@ -6,7 +6,7 @@ use super::spec::RuleSpec;
 use crate::world::gate::DICE_SEED;
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::totals::BucketTotals;
-use tidegate_policy::{Event, Lease, Rank, RequestChain, RequestLimits, VerdictKind};
+use tidegate_policy::{Circumstances, Event, Rank, RequestChain, RequestLimits, VerdictKind};
 use tidegate_units::{Nanos, Random, Rate};
 use tidegate_workload::{RequestKind, Rng};
 
@@ -96,7 +96,7 @@ impl Rules {
         let rank = Rank::of(cookie && bucket.spec.protect, true, false);
         let random = self.dice.next_u64() as u32;
         let event = Event { random, ..Event::at(now.0) };
-        let (verdict, _) = bucket.chain.decide(&event, rank, (Lease::WHOLE, 0));
+        let (verdict, _) = bucket.chain.decide(&event, rank, &Circumstances::default());
         let admitted = verdict.kind == VerdictKind::Admit;
         let rank = rank as usize;
         bucket.totals.offered[rank] += 1;

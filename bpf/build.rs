@@ -7,31 +7,35 @@ mod bindings;
 mod builder;
 
 use bindgen::callbacks::IntKind;
+use bindings::Conventions;
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Constants that are stored or compared as something else than `usize`.
-const CONSTANTS: [(&str, IntKind); 19] = [
-    ("TG_ABI_VERSION", IntKind::U32),
-    ("TG_SLOTS", IntKind::U32),
-    ("TG_TABLE_", IntKind::U32),
-    ("TG_ANSWER_TX", IntKind::U32),
-    ("TG_ANSWER_REDIRECT", IntKind::U32),
-    ("TG_SOURCE_OPEN_BITS", IntKind::U32),
-    ("TG_ORIGIN_BLOCKS", IntKind::Custom { name: "usize", is_signed: false }),
-    ("TG_ORIGIN_BLOCK", IntKind::U16),
-    ("TG_ORIGIN_NEVER", IntKind::U16),
-    ("TG_PORT_BYTES", IntKind::Custom { name: "usize", is_signed: false }),
-    ("TG_PORT_", IntKind::U8),
-    ("TG_DOOR_IPV", IntKind::U8),
-    ("TG_SERVICE_", IntKind::U8),
-    ("TG_LISTEN_", IntKind::U8),
-    ("TG_METHOD_", IntKind::U8),
-    ("TG_REFUSE_", IntKind::U8),
-    ("TG_GAUGES_EACH", IntKind::U8),
-    ("TG_RULE_TLS", IntKind::U8),
-    ("TG_RULE_CLOSE", IntKind::U8),
-];
+/// Constants have the types of the fields that they are stored in or compared with.
+const CONVENTIONS: Conventions = Conventions {
+    constants: &[
+        ("TG_ABI_VERSION", IntKind::U32),
+        ("TG_SLOTS", IntKind::U32),
+        ("TG_TABLE_", IntKind::U32),
+        ("TG_ANSWER_TX", IntKind::U32),
+        ("TG_ANSWER_REDIRECT", IntKind::U32),
+        ("TG_SOURCE_OPEN_BITS", IntKind::U32),
+        ("TG_ORIGIN_BLOCKS", IntKind::Custom { name: "usize", is_signed: false }),
+        ("TG_ORIGIN_BLOCK", IntKind::U16),
+        ("TG_ORIGIN_NEVER", IntKind::U16),
+        ("TG_PORT_BYTES", IntKind::Custom { name: "usize", is_signed: false }),
+        ("TG_PORT_", IntKind::U8),
+        ("TG_DOOR_IPV", IntKind::U8),
+        ("TG_SERVICE_", IntKind::U8),
+        ("TG_LISTEN_", IntKind::U8),
+        ("TG_METHOD_", IntKind::U8),
+        ("TG_REFUSE_", IntKind::U8),
+        ("TG_GAUGES_EACH", IntKind::U8),
+        ("TG_RULE_TLS", IntKind::U8),
+        ("TG_RULE_CLOSE", IntKind::U8),
+    ],
+    private: &[],
+};
 
 fn main() -> Result<(), String> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets it")?);
@@ -69,7 +73,7 @@ fn main() -> Result<(), String> {
 fn generate(root: &Path, file: &Path) -> Result<(), String> {
     println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
     let header = |path: &str| root.join(path).display().to_string();
-    let bindings = bindings::bindings(&CONSTANTS)
+    let bindings = bindings::bindings(CONVENTIONS)
         .header(header("vmlinux/vmlinux.h"))
         .header(header("abi/request.h"))
         // Only the bodies of inline functions call helpers, and no function is bound.

@@ -1,9 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the policies natively and derives the Rust registers from policies.def and reasons.def.
+//! Compiles the policies natively, generates the Rust side of their C (of src/shim.h and what that
+//! includes) and derives the Rust registers from policies.def and reasons.def.
 
+mod bindings;
+
+use bindgen::callbacks::IntKind;
+use bindings::Conventions;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
+
+/// Constants have the types of what they are compared with; fields that methods guard are private.
+const CONVENTIONS: Conventions = Conventions {
+    constants: &[
+        ("TG_LIMITS_", IntKind::U32),
+        ("TG_BUCKET_", IntKind::U32),
+        ("TG_LEASE_WHOLE", IntKind::U32),
+        ("TG_ASKS_SHIFT", IntKind::U32),
+        ("TG_BURST_MAX", IntKind::U32),
+        ("TG_LEVEL_NONE", IntKind::U32),
+        ("TG_ABACUS_PERIODS", IntKind::U16),
+        ("TG_LEARNED_CALM", IntKind::U32),
+        ("TG_RANK_", IntKind::U8),
+    ],
+    private: &["Params.", "RequestLimits.", "Limits.flags", "Limits.min_rate_us", "Limits.pad"],
+};
 
 /// One line of a register: number, C name, arguments in quotes.
 struct Row {
@@ -16,9 +37,17 @@ struct Row {
 
 fn main() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    for file in
-        ["contract", "algo", "chain", "policies.h", "policies.def", "reasons.def", "src/shim.c"]
-    {
+    for file in [
+        "contract",
+        "algo",
+        "chain",
+        "policies.h",
+        "policies.def",
+        "reasons.def",
+        "src/shim.c",
+        "src/shim.h",
+        "bindings.rs",
+    ] {
         println!("cargo:rerun-if-changed={file}");
     }
     cc::Build::new()
@@ -29,6 +58,7 @@ fn main() {
         .opt_level(2)
         .warnings_into_errors(true)
         .compile("tidegate_policy_shim");
+    generate(&Path::new(&out).join("abi.rs"));
     let policies = rows("policies.def", "TG_POLICY(");
     let about = "The policies, from policies.def.";
     write_enum(&out, ("policies.rs", "Policy", about), &policies, |row| {
@@ -40,6 +70,26 @@ fn main() {
     write_enum(&out, ("reasons.rs", "Reason", about), &reasons, |row| {
         (row.name.to_lowercase(), row.texts[0].clone(), row.texts[1].clone())
     });
+}
+
+/// Writes what Rust needs of the C.
+fn generate(file: &Path) {
+    println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
+    let bindings = bindings::bindings(CONVENTIONS)
+        .header("src/shim.h")
+        .clang_arg("-fparse-all-comments")
+        .derive_eq(true)
+        .allowlist_function("tg_native_.*")
+        .allowlist_type("tg_([a-z_]+_)?params|tg_(request_)?(limits|chain|state)")
+        .allowlist_type("tg_(event|verdict|verdict_kind|execution|throttle)")
+        .allowlist_type("tg_(ask|queue|in_flight|senders|cohort)")
+        .allowlist_var("TG_.*")
+        .allowlist_recursively(false)
+        .blocklist_type("tg_.*__bindgen_ty_.*")
+        .opaque_type("tg_policy_params|tg_(request_)?state")
+        .generate()
+        .expect("the headers compile");
+    bindings.write_to_file(file).expect("OUT_DIR is writable");
 }
 
 fn rows(file: &str, call: &str) -> Vec<Row> {

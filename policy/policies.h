@@ -22,15 +22,17 @@ enum tg_policy {
 };
 #undef TG_POLICY
 
-/* Zeroed parameters admit everything: a table that was not filled lets pass. */
-struct tg_params {
-	tg_u32 policy;	/* enum tg_policy */
-	tg_u32 pad;
-	union {
+union tg_policy_params {
 #define TG_POLICY(number, name, serves, key, text) struct tg_##name##_params name;
 #include "policies.def"
 #undef TG_POLICY
-	} u;
+};
+
+/* Parameters of one policy. Zero admits everything: a table that was not filled lets pass. */
+struct tg_params {
+	tg_u32 policy;	/* enum tg_policy */
+	tg_u32 pad;
+	union tg_policy_params u;
 };
 TG_ASSERT(sizeof(struct tg_params) == 144);
 

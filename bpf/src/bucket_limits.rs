@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The limits of request buckets: their part of what is in force.
 
-use crate::abi::RULE_BUCKETS_MAX;
+use crate::abi::{self, RULE_BUCKETS_MAX};
 use tidegate_policy::RequestLimits;
+use zerocopy::IntoBytes;
 
 /// The limits of all request buckets, by their number.
 #[derive(Clone, Debug)]
@@ -13,7 +14,7 @@ impl BucketLimits {
     pub(crate) fn read(rows: &[Vec<u8>]) -> Self {
         let mut entries = vec![RequestLimits::default(); RULE_BUCKETS_MAX];
         for (value, entry) in rows.iter().zip(&mut entries) {
-            *entry = RequestLimits::from_bytes(value).unwrap_or_default();
+            *entry = abi::read(value).unwrap_or_default();
         }
         Self(entries)
     }

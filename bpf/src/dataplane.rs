@@ -348,6 +348,7 @@ mod tests {
     use tidegate_config::ServiceConfig;
     use tidegate_policy::{Action, BucketSpec, InFlight, Limits as ChainLimits, Params, Policy};
     use tidegate_units::{ManualClock, Rate};
+    use zerocopy::IntoBytes;
 
     /// Policy's parameters of the first service as the kernel has them.
     fn in_force(core: &Core) -> Vec<u8> {
@@ -355,7 +356,7 @@ mod tests {
         let id = core.maps.get("tg_limits").unwrap().lookup(&at, MapFlags::ANY).unwrap().unwrap();
         let inner = MapHandle::from_map_id(u32::from_ne_bytes(id.try_into().unwrap())).unwrap();
         let limits = inner.lookup(&at, MapFlags::ANY).unwrap().unwrap();
-        ChainLimits::from_bytes(&limits).unwrap().params.as_bytes().to_vec()
+        crate::abi::read::<ChainLimits>(&limits).unwrap().params.as_bytes().to_vec()
     }
 
     #[test]

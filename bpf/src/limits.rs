@@ -8,6 +8,7 @@ use crate::swapped::Swapped;
 use crate::{Error, Plan, action_of};
 use tidegate_model::{Mode, SERVICES_MAX};
 use tidegate_policy::{InFlight, Limits as Chain, MinRate, Params};
+use zerocopy::IntoBytes;
 
 /// What the control loop decided for one service.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +85,7 @@ impl Limits {
         };
         let entries = limits.entries.iter_mut().zip(&mut limits.known);
         for (value, (entry, known)) in rows.iter().zip(entries) {
-            let Some(found) = Chain::from_bytes(value) else { continue };
+            let Some(found) = abi::read::<Chain>(value) else { continue };
             *entry = found;
             let max = found.in_flight.max;
             entry.in_flight = InFlight { max, ..InFlight::default() };

@@ -14,6 +14,7 @@ use support::object::{COMPILER_DEFAULT, COMPILERS, Loaded, require_root};
 use support::policies::Policies;
 use support::random::{from_env, seed};
 use tidegate_policy::{Event, Params, Policy, State, Verdict, admit};
+use zerocopy::IntoBytes;
 
 const SOURCE: &str = "bpf/tests/replay.bpf.c";
 /// Events in one run of the program; `REPLAY_BATCH` in replay.bpf.c.

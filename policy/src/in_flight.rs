@@ -2,30 +2,7 @@
 //! The limit in flight, for native host programs (`policy/chain/in_flight.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
-/// `TG_ASKS_SHIFT`.
-const ASKS_SHIFT: u32 = 10;
-
-/// Connections that may wait for a response, and what counts beside them (`struct tg_in_flight`); zero
-/// limits nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct InFlight {
-    /// Most of them; 0: no limit.
-    pub max: u32,
-    /// Most of them once `max` has refused, if that is less; 0: `max`.
-    pub low: u32,
-    /// So few end that.
-    pub rest: u32,
-    /// Connections that have said nothing, as many as are usual.
-    pub silent: u32,
-    /// In 1/1024, the share of the others that will ask: what counts of them, up to `max - low`.
-    pub asks: u32,
-}
-
-// SAFETY: defined in shim.c with this signature.
-unsafe extern "C" {
-    fn tg_native_full(l: *const InFlight, tight: *mut u32, waiting: i64, silent: i64) -> i32;
-}
+use crate::abi::{self, ASKS_SHIFT, InFlight};
 
 impl InFlight {
     /// At most so many that wait; at least one.
@@ -49,8 +26,8 @@ impl InFlight {
     /// Whether no more may come. `tight` is the state of the limit: zero is fresh.
     pub fn full(&self, tight: &mut u32, waiting: u64, silent: u64) -> bool {
         let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        // SAFETY: the structures are twins: five words of 32 bits each.
-        unsafe { tg_native_full(self, tight, gauge(waiting), gauge(silent)) != 0 }
+        // SAFETY: the structures are the C ones.
+        unsafe { abi::tg_native_full(self, tight, gauge(waiting), gauge(silent)) != 0 }
     }
 }
 

@@ -2,7 +2,7 @@
 //! The lease on limits, for native host programs (`policy/chain/lease.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
-use crate::Reason;
+use crate::{Reason, abi};
 use tidegate_units::Nanos;
 
 /// How strong the limits are: they hold, are executed by chance, or have ended.
@@ -22,29 +22,23 @@ pub enum Execution {
 
 impl Execution {
     pub(crate) const fn from_number(number: u8) -> Self {
-        match number {
-            0 => Self::Executed,
-            1 => Self::Shadowed,
+        match number as u32 {
+            abi::TG_EXECUTED => Self::Executed,
+            abi::TG_SHADOWED => Self::Shadowed,
             _ => Self::Spared,
         }
     }
 }
 
-// SAFETY: both are defined in shim.c with these signatures.
-unsafe extern "C" {
-    fn tg_native_lease(heartbeat_ns: u64, now_ns: u64) -> u32;
-    fn tg_native_lease_passes(released: u32, strength: u32) -> u8;
-}
-
 impl Lease {
-    /// Limits hold (`TG_LEASE_WHOLE`).
-    pub const WHOLE: Self = Self(65_536);
+    /// Limits hold.
+    pub const WHOLE: Self = Self(abi::LEASE_WHOLE);
 
     /// By the last heartbeat (zero: there was none).
     #[must_use]
     pub fn at(heartbeat: Nanos, now: Nanos) -> Self {
         // SAFETY: computes with its arguments only.
-        Self(unsafe { tg_native_lease(heartbeat.0, now.0) })
+        Self(unsafe { abi::tg_native_lease(heartbeat.0, now.0) })
     }
 
     /// In 1/65536.
@@ -57,7 +51,7 @@ impl Lease {
     #[must_use]
     pub fn passes(self, released: bool) -> Option<Reason> {
         // SAFETY: as above.
-        let reason = unsafe { tg_native_lease_passes(released.into(), self.0) };
+        let reason = unsafe { abi::tg_native_lease_passes(released.into(), self.0) };
         Reason::from_number(reason).filter(|reason| *reason != Reason::None)
     }
 }

@@ -15,6 +15,7 @@
 //! # Ok::<(), tidegate_policy::ParamsError>(())
 //! ```
 
+mod abi;
 mod chain;
 mod ffi;
 mod in_flight;
@@ -25,13 +26,13 @@ mod request;
 mod senders;
 mod throttle;
 
-pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision, Limits};
-pub use ffi::{Event, Params, State, Verdict, VerdictKind, admit, judge};
-pub use in_flight::InFlight;
+pub use abi::{Event, InFlight, Limits, Params, RequestLimits};
+pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision};
+pub use ffi::{State, Verdict, VerdictKind, admit, judge};
 pub use lease::{Execution, Lease};
 pub use min_rate::MinRate;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
-pub use request::{Rank, RequestChain, RequestLimits};
+pub use request::{Rank, RequestChain};
 pub use senders::{Noted, Senders, refused};
 pub use throttle::{GapSpec, PercentSpec, ThresholdSpec, Thresholds, Throttle, ThrottleError};
 

@@ -2,6 +2,7 @@
 //! The least rate, for native host programs (`policy/chain/min_rate.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
+use crate::abi;
 use std::sync::atomic::AtomicU64;
 use tidegate_units::{Nanos, Rate};
 
@@ -10,11 +11,6 @@ use tidegate_units::{Nanos, Rate};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MinRate {
     interval_us: u32,
-}
-
-// SAFETY: defined in shim.c with this signature.
-unsafe extern "C" {
-    fn tg_native_min_rate(interval_us: u32, at_ns: *mut u64, now_ns: u64) -> i32;
 }
 
 impl MinRate {
@@ -38,6 +34,6 @@ impl MinRate {
     /// nanoseconds; zero is fresh.
     pub fn admits(self, at: &AtomicU64, now: Nanos) -> bool {
         // SAFETY: the word lives, and is only changed by a compare-and-exchange; nothing else is.
-        unsafe { tg_native_min_rate(self.interval_us, at.as_ptr(), now.0) != 0 }
+        unsafe { abi::tg_native_min_rate(self.interval_us, at.as_ptr(), now.0) != 0 }
     }
 }

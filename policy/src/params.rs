@@ -2,23 +2,17 @@
 //! From what an operator or a controller says to what a policy computes with: every division and
 //! every bound is here, once per change, so that there is none per packet.
 
-use crate::ffi::{
-    Abacus, AbacusExact, AbacusLearned, Bucket, FreshFirst, PRIORITIES, STEPS_MAX, TokenBucket,
+use crate::abi::{
+    ABACUS_PERIODS, ABACUS_STEPS_MAX, AbacusExactParams, AbacusLearnedParams, AbacusParams,
+    BURST_MAX, BucketParams, FreshFirstParams, LEARNED_CALM, PRIORITIES, RATE_MILLI_MAX, TG_DROP,
+    TG_REJECT, TOKEN, TokenBucketParams,
 };
 use crate::{Params, Policy, ThrottleError};
 use std::fmt;
 use tidegate_units::{Nanos, Rate};
 
-/// One token in the policies' unit.
-const TOKEN: u64 = 1_000_000_000_000;
-/// Largest bucket, in tokens (`TG_BURST_MAX`).
-const BURST_MAX: u32 = 1_000_000;
-/// Largest rate, in thousandths of a token per second (`TG_RATE_MILLI_MAX`).
-const RATE_MILLI_MAX: u64 = 1_000_000_000_000;
-/// Largest window of an Abacus filter, in periods (`TG_ABACUS_PERIODS` - 1).
-const WINDOW_MAX: u16 = 127;
-/// Crowd that a bucket just serves (`TG_LEARNED_CALM`).
-const CROWD_CALM: f64 = 5.0;
+/// Largest window of an Abacus filter, in periods.
+const WINDOW_MAX: u16 = ABACUS_PERIODS - 1;
 /// Longest gap that abacus_learned looks ahead, in slots: below its ring by the slots around it.
 const SLOTS_MAX: u8 = 248;
 /// Largest cost of a rejection, in thousandths of a slot: four bits are for fractions, one is spare.
@@ -39,8 +33,8 @@ impl Action {
     /// `TG_DROP` or `TG_REJECT`.
     pub(crate) const fn code(self) -> u8 {
         match self {
-            Self::Drop => 1,
-            Self::Reject | Self::Auto => 2,
+            Self::Drop => TG_DROP as u8,
+            Self::Reject | Self::Auto => TG_REJECT as u8,
         }
     }
 }
@@ -65,7 +59,8 @@ impl BucketSpec {
         Self { rate, burst, action, reserve: [0; PRIORITIES] }
     }
 
-    pub(crate) fn compile(&self) -> Result<Bucket, ParamsError> {
+    /// The bucket, and what an event of each priority must leave in it.
+    pub(crate) fn compile(&self) -> Result<(BucketParams, [u64; PRIORITIES]), ParamsError> {
         let rate_milli = self.rate.as_milli();
         if rate_milli == 0 || rate_milli > RATE_MILLI_MAX {
             return Err(ParamsError::Rate(self.rate));
@@ -78,12 +73,8 @@ impl BucketSpec {
             return Err(ParamsError::Reserve(self.reserve, self.burst));
         }
         let depth = u64::from(self.burst) * TOKEN;
-        Ok(Bucket {
-            rate_milli,
-            depth,
-            full_ns: depth.div_ceil(rate_milli),
-            reserve: self.reserve.map(|tokens| u64::from(tokens) * TOKEN),
-        })
+        let bucket = BucketParams { rate_milli, depth, full_ns: depth.div_ceil(rate_milli) };
+        Ok((bucket, self.reserve.map(|tokens| u64::from(tokens) * TOKEN)))
     }
 
     const fn action(&self) -> u32 {
@@ -188,7 +179,7 @@ impl AbacusLearnedSpec {
 fn check_plan(schedule: &[u16], window: u16) -> Result<(), ParamsError> {
     let rising = schedule.windows(2).all(|pair| pair[0] < pair[1]);
     let first = schedule.first().copied().unwrap_or(0);
-    if !rising || first == 0 || schedule.len() > STEPS_MAX {
+    if !rising || first == 0 || schedule.len() > ABACUS_STEPS_MAX {
         return Err(ParamsError::Schedule(schedule.to_vec()));
     }
     if window > WINDOW_MAX {
@@ -222,7 +213,8 @@ impl Params {
     /// # Errors
     /// When rate, burst or reserve are out of range.
     pub fn token_bucket(spec: &BucketSpec) -> Result<Self, ParamsError> {
-        let body = TokenBucket { bucket: spec.compile()?, action: spec.action(), pad: 0 };
+        let (bucket, reserve) = spec.compile()?;
+        let body = TokenBucketParams { bucket, reserve, action: spec.action(), pad: 0 };
         Ok(Self::new(Policy::TokenBucket, &body))
     }
 
@@ -233,8 +225,10 @@ impl Params {
     /// When rate, burst or reserve are out of range.
     pub fn fresh_first(spec: &BucketSpec) -> Result<Self, ParamsError> {
         let usable = spec.burst.saturating_sub(spec.reserve[PRIORITIES - 1]);
-        let body = FreshFirst {
-            bucket: spec.compile()?,
+        let (bucket, reserve) = spec.compile()?;
+        let body = FreshFirstParams {
+            bucket,
+            reserve,
             fresh_reserve: u64::from(usable / 2) * TOKEN,
             action: spec.action(),
             pad: 0,
@@ -248,8 +242,10 @@ impl Params {
     /// When the bucket, schedule, window or period are out of range.
     pub fn abacus(spec: &AbacusSpec) -> Result<Self, ParamsError> {
         spec.check()?;
-        let body = Abacus {
-            bucket: spec.bucket.compile()?,
+        let (bucket, reserve) = spec.bucket.compile()?;
+        let body = AbacusParams {
+            bucket,
+            reserve,
             period_ns: spec.period.0,
             room_milli: per_period(spec.bucket.rate, spec.period),
             lambda_start_milli: per_period(spec.lambda_start, spec.period),
@@ -269,8 +265,10 @@ impl Params {
     pub fn abacus_exact(spec: &AbacusExactSpec) -> Result<Self, ParamsError> {
         check_plan(&spec.schedule, spec.window)?;
         check_period(spec.period, 0)?;
-        let body = AbacusExact {
-            bucket: spec.bucket.compile()?,
+        let (bucket, reserve) = spec.bucket.compile()?;
+        let body = AbacusExactParams {
+            bucket,
+            reserve,
             period_ns: spec.period.0,
             room_milli: per_period(spec.bucket.rate, spec.period),
             window: spec.window,
@@ -298,10 +296,12 @@ impl Params {
         let gaps = spec.gaps();
         let mut gap = [0; 16];
         gap[..gaps.len()].copy_from_slice(&gaps);
-        let body = AbacusLearned {
-            bucket: spec.bucket.compile()?,
+        let (bucket, reserve) = spec.bucket.compile()?;
+        let body = AbacusLearnedParams {
+            bucket,
+            reserve,
             slot_ns,
-            crowd_q32: (CROWD_CALM / room_milli * (1_u64 << 32) as f64) as u32,
+            crowd_q32: (f64::from(LEARNED_CALM) / room_milli * (1_u64 << 32) as f64) as u32,
             reject_milli: reject_milli as u32,
             steps: gaps.len() as u16,
             gap,
@@ -343,7 +343,7 @@ impl fmt::Display for ParamsError {
             ),
             Self::Schedule(schedule) => write!(
                 f,
-                "schedule {schedule:?}: must be 1 to {STEPS_MAX} rising numbers of periods above 0"
+                "schedule {schedule:?}: must be 1 to {ABACUS_STEPS_MAX} rising numbers of periods above 0"
             ),
             Self::Window(window) => {
                 write!(f, "window {window}: must be at most {WINDOW_MAX} periods")

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * The policies and the chain for native hosts, and the sizes, offsets and numbers
- * by which the Rust side checks its own view of them.
- */
-#include <stddef.h>
+/* The policies and the chain for native host programs. */
 #include <stdint.h>
 
 #define TG_WAITS(ask) ((ask)->waits)
-#include "chain/chain.h"
-#include "chain/request.h"
+#include "shim.h"
 
 /* Where a native host program has what the chain asks for. */
 struct tg_native {
@@ -40,46 +35,17 @@ TG_INLINE struct tg_senders *tg_host_senders(tg_u64 service)
 #include "chain/decide.h"
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
-		     const struct tg_event *e, struct tg_verdict *v);
-int tg_native_decide(const struct tg_native *host, struct tg_ask *ask);
-void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
-		       tg_u32 random);
-int tg_native_replies(const struct tg_ask *ask);
-void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
-int tg_native_passes(const struct tg_ask *ask);
-tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns);
-tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength);
-void tg_native_request(const struct tg_request_limits *limits,
-		       struct tg_request_chain *chain,
-		       const struct tg_event *e, int waits,
-		       struct tg_verdict *v);
-int tg_native_request_execution(const struct tg_request_limits *limits,
-				const struct tg_verdict *v, tg_u32 strength,
-				tg_u32 random);
-tg_u32 tg_native_rank(int protected, int first, int closes);
-int tg_native_weigh(struct tg_senders *s, struct tg_event *e);
-tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,
-		       const struct tg_verdict *v);
-void tg_native_replied(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
-void tg_native_proved(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
-int tg_native_refused(const struct tg_params *p, struct tg_state *s,
-		      const struct tg_event *e);
-size_t tg_native_senders_size(void);
-int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
-		   long long waiting, long long silent);
-int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
-size_t tg_native_layout(size_t index);
-size_t tg_native_number(size_t index);
-
-void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v)
 {
 	*v = tg_policy_admit(p, s, e);
 }
 
-int tg_native_decide(const struct tg_native *host, struct tg_ask *ask)
+int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
+		     struct tg_senders *senders, struct tg_ask *ask)
 {
-	ask->service = (uintptr_t)host;
+	const struct tg_native host = { limits, chain, senders };
+
+	ask->service = (uintptr_t)&host;
 	return tg_chain_decide(ask);
 }
 
@@ -170,93 +136,4 @@ int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns)
 {
 	return tg_min_rate_admits(interval_us, at_ns, now_ns);
-}
-
-size_t tg_native_senders_size(void)
-{
-	return sizeof(struct tg_senders);
-}
-
-size_t tg_native_layout(size_t index)
-{
-	static const size_t layout[] = {
-		sizeof(struct tg_params),
-		sizeof(struct tg_state),
-		sizeof(struct tg_event),
-		sizeof(struct tg_verdict),
-		offsetof(struct tg_params, u),
-		offsetof(struct tg_token_bucket_params, reserve),
-		offsetof(struct tg_token_bucket_params, action),
-		offsetof(struct tg_fresh_first_params, fresh_reserve),
-		offsetof(struct tg_fresh_first_params, action),
-		offsetof(struct tg_abacus_params, period_ns),
-		offsetof(struct tg_abacus_params, room_milli),
-		offsetof(struct tg_abacus_params, window),
-		offsetof(struct tg_abacus_params, schedule),
-		offsetof(struct tg_abacus_params, ewma_shift),
-		offsetof(struct tg_abacus_exact_params, period_ns),
-		offsetof(struct tg_abacus_exact_params, room_milli),
-		offsetof(struct tg_abacus_exact_params, window),
-		offsetof(struct tg_abacus_exact_params, schedule),
-		offsetof(struct tg_abacus_learned_params, slot_ns),
-		offsetof(struct tg_abacus_learned_params, crowd_q32),
-		offsetof(struct tg_abacus_learned_params, steps),
-		offsetof(struct tg_abacus_learned_params, gap),
-		sizeof(struct tg_threshold_params),
-		offsetof(struct tg_threshold_params, discard),
-		offsetof(struct tg_threshold_params, rise),
-		offsetof(struct tg_threshold_params, throttle),
-		offsetof(struct tg_threshold_params, harder),
-		offsetof(struct tg_threshold_params, action),
-		sizeof(struct tg_gap_params),
-		offsetof(struct tg_gap_params, wait),
-		offsetof(struct tg_gap_params, start),
-		offsetof(struct tg_gap_params, us_factor),
-		offsetof(struct tg_gap_params, us_shift_out),
-		offsetof(struct tg_gap_params, action),
-		sizeof(struct tg_percent_params),
-		offsetof(struct tg_percent_params, share),
-		offsetof(struct tg_percent_params, action),
-		offsetof(struct tg_percent_params, mix),
-		offsetof(struct tg_verdict, delay_us),
-		offsetof(struct tg_event, random),
-		offsetof(struct tg_event, priority),
-		offsetof(struct tg_event, spared),
-		offsetof(struct tg_event, level),
-		sizeof(struct tg_limits),
-		offsetof(struct tg_limits, in_flight),
-		offsetof(struct tg_limits, source_max),
-		offsetof(struct tg_limits, params),
-		sizeof(struct tg_chain),
-		sizeof(struct tg_ask),
-		offsetof(struct tg_ask, waiting),
-		offsetof(struct tg_ask, queue),
-		offsetof(struct tg_ask, over),
-		offsetof(struct tg_ask, verdict),
-		offsetof(struct tg_ask, noted),
-		offsetof(struct tg_ask, execution),
-		sizeof(struct tg_request_limits),
-		offsetof(struct tg_request_limits, params),
-		sizeof(struct tg_request_chain),
-	};
-
-	return index < sizeof(layout) / sizeof(layout[0]) ? layout[index] : 0;
-}
-
-size_t tg_native_number(size_t index)
-{
-	static const size_t numbers[] = {
-		TG_LIMITS_SHADOW,
-		TG_LIMITS_REJECT,
-		TG_LIMITS_AUTO,
-		TG_BUCKET_SHADOW,
-		TG_BUCKET_LIMITED,
-		TG_RANKS,
-		TG_LEASE_WHOLE,
-		TG_EXECUTED,
-		TG_SHADOWED,
-		TG_SPARED,
-	};
-
-	return index < sizeof(numbers) / sizeof(numbers[0]) ? numbers[index] : 0;
 }

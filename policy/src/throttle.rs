@@ -2,24 +2,23 @@
 //! Parameters of the policies that throttle: thresholds on a level, a gap, a share. Every bound and
 //! every division is here, as in params.rs.
 
-use crate::ffi::{Gap, PRIORITIES, Percent, SEVERITIES, Threshold};
+use crate::abi::{
+    BURST_MAX, GapParams, LEVEL_NONE, PRIORITIES, PercentParams, SEVERITIES, TG_THROTTLE_GAP,
+    TG_THROTTLE_NONE, TG_THROTTLE_SHARE, TOKEN, ThresholdParams,
+};
 use crate::{Action, BucketSpec, Params, ParamsError, Policy};
 use std::fmt;
 use tidegate_units::{Nanos, Rate, Share};
 
-/// A threshold that is never reached (`TG_LEVEL_NONE`).
-const LEVEL_NONE: u32 = u32::MAX;
 /// Severity that a priority may have above that of its rung: with it, the first rung is the last.
 const HARDER_MAX: u8 = SEVERITIES as u8 - 1;
 /// Longest gap, so that it fits 32 bits in microseconds.
 const GAP_MAX: Nanos = Nanos::from_secs(3600);
 /// Longest wait of one request.
 const WAIT_MAX: Nanos = Nanos::from_secs(60);
-/// Requests that may be in the bucket of a gap at once (`TG_BURST_MAX`).
-const CONTENT_MAX: u64 = 1_000_000;
-/// One token, in picotokens.
-const TOKEN: u64 = 1_000_000_000_000;
-/// Thousandth of one.
+/// Requests that may be in the bucket of a gap at once.
+const CONTENT_MAX: u64 = BURST_MAX as u64;
+/// Thousandth of a token, in picotokens.
 const MILLI_TOKEN: u64 = TOKEN / 1000;
 
 /// The ladder of one priority, in the unit of the level.
@@ -75,9 +74,9 @@ impl Throttle {
 
     const fn kind(&self) -> u8 {
         match self {
-            Self::None => 0,
-            Self::Share(_) => 1,
-            Self::Gap(_) => 2,
+            Self::None => TG_THROTTLE_NONE as u8,
+            Self::Share(_) => TG_THROTTLE_SHARE as u8,
+            Self::Gap(_) => TG_THROTTLE_GAP as u8,
         }
     }
 
@@ -279,7 +278,7 @@ impl Params {
         spec.check()?;
         let rises: Vec<u32> = std::iter::once(0).chain(spec.rises.iter().copied()).collect();
         let by_severity: Vec<u32> = std::iter::once(0).chain(spec.throttle.values()).collect();
-        let body = Threshold {
+        let body = ThresholdParams {
             abatement: spec.priorities.map(|ladder| ladder.abatement),
             onset: spec.priorities.map(|ladder| ladder.onset),
             discard: spec.priorities.map(|ladder| ladder.discard.unwrap_or(LEVEL_NONE)),
@@ -300,13 +299,14 @@ impl Params {
     /// When the rate, the tolerances or the wait are out of range.
     pub fn gap(spec: &GapSpec) -> Result<Self, ParamsError> {
         let (depth, wait) = spec.depth()?;
-        let mut bucket = BucketSpec::new(spec.rate, 1, spec.action).compile()?;
+        let (mut bucket, _) = BucketSpec::new(spec.rate, 1, spec.action).compile()?;
         bucket.depth = depth;
         bucket.full_ns = depth.div_ceil(bucket.rate_milli);
-        bucket.reserve = spec.tau_milli.map(|tau| depth - TOKEN - u64::from(tau) * MILLI_TOKEN);
+        let reserve = spec.tau_milli.map(|tau| depth - TOKEN - u64::from(tau) * MILLI_TOKEN);
         let (us_factor, us_shift_in, us_shift_out) = microseconds(wait, bucket.rate_milli);
-        let body = Gap {
+        let body = GapParams {
             bucket,
+            reserve,
             wait,
             start: u64::from(spec.tau0_milli) * MILLI_TOKEN,
             us_factor,
@@ -329,7 +329,7 @@ impl Params {
         if spec.mix.iter().map(|percent| u32::from(*percent)).sum::<u32>() != 100 {
             return Err(ThrottleError::Mix(spec.mix).into());
         }
-        let body = Percent {
+        let body = PercentParams {
             period_ns: spec.period.0,
             share: share_q16(spec.share),
             action: spec.action.code().into(),

@@ -63,7 +63,7 @@ fn all_in_force(core: &Core) -> Vec<Vec<u8>> {
 
 /// What is in force for a bucket.
 fn in_force(core: &Core, number: u32) -> RequestLimits {
-    RequestLimits::from_bytes(&all_in_force(core)[SERVICES_MAX + number as usize]).unwrap()
+    abi::read(&all_in_force(core)[SERVICES_MAX + number as usize]).unwrap()
 }
 
 fn generation(core: &Core) -> u64 {

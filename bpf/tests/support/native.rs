@@ -15,6 +15,7 @@ use tidegate_policy::{
     InFlight, Params, PercentSpec, Policy, Reason, ThresholdSpec, VerdictKind,
 };
 use tidegate_units::{Nanos, Rate, Share};
+use zerocopy::IntoBytes;
 
 /// The native clock stands here unless a test moves it.
 pub const NOW: u64 = 1_000_000_000_000;

@@ -15,7 +15,9 @@ use tidegate_config::{Config, RequestHead, Routed, Unevaluable, Unevaluated};
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_model::{Mode, PRIORITY_DEFAULT};
-use tidegate_policy::{Event, Execution, Lease, Rank, Reason, RequestLimits, VerdictKind};
+use tidegate_policy::{
+    Circumstances, Event, Execution, Lease, Rank, Reason, RequestLimits, VerdictKind,
+};
 use tidegate_units::{Nanos, Rate};
 
 /// The headers of a request, as far as routes ask for them.
@@ -432,7 +434,8 @@ fn of_bucket(bucket: &Bucket, now: Nanos, (priority, random): (u8, u64), lease: 
     // Which requests of one connection belong together, the gate does not know.
     let rank = Rank::of(priority < PRIORITY_DEFAULT, true, false);
     let event = Event { random: random as u32, ..Event::at(now.0) };
-    let (verdict, execution) = bucket.chain().decide(&event, rank, (lease, (random >> 32) as u32));
+    let how = Circumstances { lease, random: (random >> 32) as u32, ..Circumstances::default() };
+    let (verdict, execution) = bucket.chain().decide(&event, rank, &how);
     let refused = verdict.kind != VerdictKind::Admit;
     bucket.offered[rank as usize].one();
     if refused {

@@ -11,6 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use tidegate_policy::{Reason, RequestLimits};
 use tidegate_units::Rate;
+use zerocopy::IntoBytes;
 
 const TOKEN: u64 = 1_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;

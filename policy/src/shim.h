@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The policies and the chain, as native host programs call them. */
+#ifndef TG_SHIM_H
+#define TG_SHIM_H
+
+#include "../chain/chain.h"
+#include "../chain/request.h"
+
+void tg_native_admit(const struct tg_params *p, struct tg_state *s,
+		     const struct tg_event *e, struct tg_verdict *v);
+int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
+		     struct tg_senders *senders, struct tg_ask *ask);
+void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
+		       tg_u32 random);
+int tg_native_replies(const struct tg_ask *ask);
+void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
+int tg_native_passes(const struct tg_ask *ask);
+tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns);
+tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength);
+void tg_native_request(const struct tg_request_limits *limits,
+		       struct tg_request_chain *chain,
+		       const struct tg_event *e, int waits,
+		       struct tg_verdict *v);
+int tg_native_request_execution(const struct tg_request_limits *limits,
+				const struct tg_verdict *v, tg_u32 strength,
+				tg_u32 random);
+tg_u32 tg_native_rank(int protected, int first, int closes);
+int tg_native_weigh(struct tg_senders *s, struct tg_event *e);
+tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,
+		       const struct tg_verdict *v);
+void tg_native_replied(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
+void tg_native_proved(struct tg_senders *s, tg_u64 syn_ns, tg_u8 noted);
+int tg_native_refused(const struct tg_params *p, struct tg_state *s,
+		      const struct tg_event *e);
+int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
+		   long long waiting, long long silent);
+int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
+
+#endif

@@ -10,6 +10,7 @@ use tidegate_workload::{Mixture, Rng, Schedule, Sessions, Trace};
 pub(super) mod streams {
     pub(in super::super) const INTERFACE: u64 = 0;
     pub(in super::super) const FEEDBACK: u64 = 1;
+    pub(in super::super) const FORGER: u64 = 2;
     pub(in super::super) const NODES: u64 = 1 << 8;
     pub(in super::super) const CLIENTS: u64 = 1 << 16;
 }

@@ -13,11 +13,13 @@
 //! number of requests that wait, or by the sample that a monitor took last. A dropped SYN comes again by
 //! the client's schedule. A request that finds 253 waiting is told "too busy", which costs CPU time.
 //!
-//! The policies are the shipped C: `threshold` at the server, `gap` or `percent` in the control node.
+//! The policies are the shipped C: `threshold` at the server, `gap` or `percent` in the control node. The
+//! messages are the paper's, or remote limits by the shipped logic (remote.rs).
 //! At one time the server finishes work first, then messages arrive, then SYNs, then new requests.
 
 mod clients;
 mod node;
+mod remote;
 mod report;
 mod serve;
 mod spec;
@@ -25,15 +27,16 @@ mod spec;
 mod tests;
 mod watch;
 
-pub use report::{ClientReport, Report};
+pub use report::{ClientReport, RemoteReport, Report};
 pub use spec::{
     CLASSIC, ClientSpec, Control, Feedback, Ladder, Node as NodeBounds, REQUESTS_MAX,
-    SEVERITIES_MAX, ServerSpec, Spec, Spread, Throttling,
+    Remote as RemoteLimits, SEVERITIES_MAX, ServerSpec, Spec, Spread, Throttling,
 };
 
 use crate::engine::{Classed, Engine};
 use clients::{Client, streams};
 use node::{Node, Sent};
+use remote::Remote;
 use report::Wish;
 use serve::{Done, Server};
 use spec::PRIORITIES;
@@ -48,6 +51,10 @@ enum Happening {
     Message(usize, u64, Severities),
     Monitor,
     Repeat,
+    /// A round of remote limits.
+    Tick,
+    /// A message about remote limits arrives.
+    Deliver(u64),
     /// Its time at the control node is over.
     Leave(usize),
     Syn(usize),
@@ -62,9 +69,9 @@ impl Classed for Happening {
         match self {
             Self::Measure => 0,
             Self::Cpu(_) => 1,
-            Self::Message(..) => 2,
+            Self::Message(..) | Self::Deliver(_) => 2,
             Self::Monitor => 3,
-            Self::Repeat => 4,
+            Self::Repeat | Self::Tick => 4,
             Self::Leave(_) => 5,
             Self::Syn(_) => 6,
             Self::GiveUp(_) => 7,
@@ -98,6 +105,7 @@ struct World {
     server: Server,
     watch: Option<Watch>,
     nodes: Vec<Node>,
+    remote: Option<Remote>,
     clients: Vec<Client>,
     requests: Vec<Request>,
     over: usize,
@@ -131,8 +139,10 @@ impl World {
         let rng = |stream| Rng::new(spec.seed, stream);
         let control = spec.control.as_ref();
         let watch = control.map(|c| Watch::new(c, rng(streams::INTERFACE))).transpose()?;
+        let remote = remote_of(&spec);
         let mut nodes = Vec::new();
         let mut clients = Vec::new();
+        let mut behind = 0..;
         for (index, client) in spec.clients.iter().enumerate() {
             let bounds = control.and_then(|c| c.throttling.node()).filter(|_| client.priority > 0);
             let place = match (bounds, control) {
@@ -144,6 +154,7 @@ impl World {
                     }
                     Some(nodes.len() - 1)
                 }
+                _ if remote.is_some() && client.priority > 0 => behind.next(),
                 _ => None,
             };
             clients.push(Client::new(&spec, index, place));
@@ -158,6 +169,7 @@ impl World {
             server: Server::new(spec.server),
             watch,
             nodes,
+            remote,
             clients,
             requests: Vec::new(),
             over: 0,
@@ -182,6 +194,9 @@ impl World {
                 self.engine.schedule(control.feedback.period, Happening::Repeat);
             }
         }
+        if self.remote.is_some() {
+            self.engine.schedule(remote::TICK, Happening::Tick);
+        }
         (0..self.clients.len()).for_each(|client| self.come(client, Nanos::ZERO));
     }
 
@@ -192,6 +207,13 @@ impl World {
             Happening::Message(to, sequence, severities) => self.message(to, sequence, severities),
             Happening::Monitor => self.monitor(),
             Happening::Repeat => self.repeat(),
+            Happening::Tick => self.tick()?,
+            Happening::Deliver(number) => {
+                let now = self.now();
+                if let Some(remote) = &mut self.remote {
+                    remote.deliver(now, number);
+                }
+            }
             Happening::Leave(request) => self.leave(request),
             Happening::Syn(request) => self.syn(request),
             Happening::GiveUp(request) => {
@@ -241,6 +263,7 @@ impl World {
         let lasts = self.spec.lasts.0.max(1) as f64;
         report.queue_mean = (waited - self.from.1) as f64 / lasts;
         report.throttled = wished.since(self.from.2).0 as f64 / lasts;
+        report.remote = self.remote.as_ref().map(Remote::report);
     }
 
     fn come(&mut self, client: usize, gap: Nanos) {
@@ -270,11 +293,7 @@ impl World {
         let schedule = self.clients[client].schedule(&self.spec.schedules);
         self.requests.push(Request { client, began: now, schedule, syns: 0, over: false });
         let priority = self.clients[client].spec.priority;
-        let Some(node) = self.clients[client].node else {
-            self.engine.schedule(now, Happening::Syn(number));
-            return Ok(());
-        };
-        match self.nodes[node].judge(now, (number, priority)) {
+        match self.judge(client, (number, priority)) {
             Sent::Now => self.engine.schedule(now, Happening::Syn(number)),
             Sent::After(delay) => self.engine.after(delay, Happening::Leave(number)),
             Sent::Refused => {
@@ -283,6 +302,16 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// At the control node, where there is one.
+    fn judge(&mut self, client: usize, request: (usize, u8)) -> Sent {
+        let now = self.now();
+        let Some(node) = self.clients[client].node else { return Sent::Now };
+        match &mut self.remote {
+            Some(remote) => remote.judge(now, node),
+            None => self.nodes[node].judge(now, request),
+        }
     }
 
     fn leave(&mut self, request: usize) {
@@ -369,6 +398,21 @@ impl World {
         }
     }
 
+    /// A round of remote limits.
+    fn tick(&mut self) -> Result<(), String> {
+        self.evaluate(false);
+        let (now, measured) = (self.now(), self.measured());
+        let throttled = self.told.severities.iter().any(|severity| *severity > 0);
+        let Some(remote) = &mut self.remote else { return Ok(()) };
+        for (at, number) in remote.tick(now, throttled, measured)? {
+            self.engine.schedule(at, Happening::Deliver(number));
+        }
+        if self.goes_on() {
+            self.engine.after(remote::TICK, Happening::Tick);
+        }
+        Ok(())
+    }
+
     /// Reads the thresholds, and tells those who throttle: when it changed, after n requests, and when
     /// `due`. The message to resume is sent once.
     fn evaluate(&mut self, due: bool) {
@@ -441,6 +485,17 @@ impl World {
         }
         self.server.check()
     }
+}
+
+/// The remote limits of a scenario that has them: a control node for each controlled client.
+fn remote_of(spec: &Spec) -> Option<Remote> {
+    let control = spec.control.as_ref()?;
+    let Throttling::Remote(remote) = control.throttling else { return None };
+    let nodes = spec.clients.iter().filter(|client| client.priority > 0).count();
+    let capacity = 1.0 / spec.server.work.as_secs_f64();
+    let dice = Rng::new(spec.seed, streams::FEEDBACK);
+    let forger = Rng::new(spec.seed, streams::FORGER);
+    Some(Remote::new((remote, control.feedback), (nodes, capacity), spec.from(), (dice, forger)))
 }
 
 // A severity for each priority of the policies.

@@ -40,6 +40,31 @@ pub struct Report {
     pub throttled: f64,
     /// Times that it began to.
     pub onsets: u64,
+    /// Of remote limits, where there are any.
+    pub remote: Option<RemoteReport>,
+}
+
+/// Remote limits.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RemoteReport {
+    /// Measured ticks.
+    pub ticks: u64,
+    /// Of them those in which every control node had a limit; without those of a cut link.
+    pub limited: u64,
+    /// In these: mean of what all nodes may admit, per second.
+    pub limit_mean: f64,
+    /// And its coefficient of variation.
+    pub limit_variation: f64,
+    /// The lowest rate of a node; infinite if there was none.
+    pub least_rate: f64,
+    /// From the last message that counted to the first step of the opening, of the slowest node.
+    pub first_step: Option<Nanos>,
+    /// The same until the limit is gone.
+    pub open: Option<Nanos>,
+    /// Messages of a forger.
+    pub forged: u64,
+    /// Of them those that a control node took.
+    pub forged_taken: u64,
 }
 
 impl Report {

@@ -2,6 +2,8 @@
 //! What a run is made of. Defaults and reasons are where scenarios are read
 //! (experiments/runner/src/thresholds/setting.rs).
 
+use super::remote::TICK;
+use tidegate_model::remote::REMOTE_VALIDITY_MAX;
 use tidegate_policy::{
     Action, GapSpec, Params, ParamsError, PercentSpec, ThresholdSpec, Thresholds, Throttle,
 };
@@ -10,6 +12,8 @@ use tidegate_workload::{Mixture, OnIcmp, OnReset, Schedule};
 
 /// Most requests of one run.
 pub const REQUESTS_MAX: usize = 1 << 22;
+/// Most forged messages to a control node in a tick.
+const FORGED_MAX: u32 = 10_000;
 /// Priorities of the policies.
 pub(super) const PRIORITIES: usize = 8;
 /// Severities of the threshold policy.
@@ -85,6 +89,23 @@ pub enum Throttling {
     MinimumGap(Node),
     /// A control node answers "too busy" to this share.
     Percent(f64, Node),
+    /// Each client has a control node, which the server sends remote limits to.
+    Remote(Remote),
+}
+
+/// Remote limits, as the product has them; delay, jitter and loss are those of [`Feedback`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Remote {
+    /// Share of the capacity to which the server limits itself while its thresholds ask for throttling.
+    pub own: f64,
+    /// How long a limit is valid.
+    pub validity: Nanos,
+    /// No limit takes a control node below this, per second.
+    pub floor: f64,
+    /// The link is cut so long after the beginning of the measurement, and for so long.
+    pub cut: Option<(Nanos, Nanos)>,
+    /// Forged, replayed, stale and out-of-scope messages to each control node in each tick of 100 ms.
+    pub forged: u32,
 }
 
 /// Where requests are throttled before the server.
@@ -205,6 +226,9 @@ impl Control {
             return Err("feedback: loss is a share".into());
         }
         self.thresholds()?;
+        if let Throttling::Remote(remote) = self.throttling {
+            remote.check()?;
+        }
         if let Some(node) = self.throttling.node() {
             for severity in 1..=self.gaps.len() {
                 self.at_node(node, severity).map_err(|e| e.to_string())?;
@@ -264,17 +288,32 @@ impl Control {
 /// Above an onset, in requests: no queue is so long.
 const OUT_OF_REACH: u32 = 1 << 24;
 
+impl Remote {
+    fn check(&self) -> Result<(), String> {
+        if !(self.own > 0.0 && self.own <= 1.0 && self.floor > 0.0) {
+            return Err("remote limits: own is a share above 0, the floor above 0".into());
+        }
+        if self.validity < TICK || self.validity > REMOTE_VALIDITY_MAX {
+            return Err(format!("remote limits: validity of {TICK} to {REMOTE_VALIDITY_MAX}"));
+        }
+        if self.forged > FORGED_MAX {
+            return Err(format!("remote limits: at most {FORGED_MAX} forged messages"));
+        }
+        Ok(())
+    }
+}
+
 impl Throttling {
     /// The control node, where there is one.
     #[must_use]
     pub const fn node(&self) -> Option<Node> {
         match self {
             Self::MinimumGap(node) | Self::Percent(_, node) => Some(*node),
-            Self::None | Self::Drop(..) | Self::AddedGap => None,
+            Self::None | Self::Drop(..) | Self::AddedGap | Self::Remote(_) => None,
         }
     }
 
-    /// Whether the server tells somebody.
+    /// Whether the server tells somebody by the paper's messages.
     #[must_use]
     pub const fn by_feedback(&self) -> bool {
         matches!(self, Self::AddedGap | Self::MinimumGap(_) | Self::Percent(..))

@@ -223,3 +223,40 @@ fn specs_are_checked() {
     assert!(refused(|s| s.control.as_mut().unwrap().gaps.clear()).contains("severities"));
     assert!(refused(|s| s.control.as_mut().unwrap().feedback.loss = 2.0).contains("loss"));
 }
+
+/// Three control nodes that the server sends remote limits to; nobody else sends.
+fn limited(relay: Feedback, remote: RemoteLimits) -> Spec {
+    let mut limits = control((5, 20, None), Throttling::Remote(remote), 1);
+    limits.feedback = relay;
+    spec((0.0, 33.2), 3, Some(limits))
+}
+
+const REMOTE: RemoteLimits =
+    RemoteLimits { own: 0.95, validity: Nanos::from_millis(500), floor: 1.0, cut: None, forged: 0 };
+
+/// With remote limits the nodes pass what the server can take; a third of the messages lost changes little,
+/// and nothing that a forger says is believed.
+#[test]
+fn remote_limits_keep_the_server_at_its_capacity() {
+    for loss in [0.0, 0.3] {
+        let relay = Feedback { loss, ..FEEDBACK };
+        let report = run(&limited(relay, RemoteLimits { forged: 20, ..REMOTE })).unwrap();
+        let remote = report.remote.clone().unwrap();
+        let good = report.served() as f64 / report.seconds;
+        assert!(good > 0.95 * 45.0 && remote.limit_variation < 0.1, "{good} {remote:?}");
+        assert!(remote.forged > 60_000 && remote.forged_taken == 0, "{remote:?}");
+        assert!(remote.least_rate >= 1.0 && remote.open.is_none(), "{remote:?}");
+    }
+}
+
+/// A cut link: the limit opens in steps after its validity, and is gone eight validities after the last
+/// message.
+#[test]
+fn a_cut_link_opens_the_limits() {
+    let cut = Some((Nanos::from_secs(20), Nanos::from_secs(30)));
+    let report = run(&limited(FEEDBACK, RemoteLimits { cut, ..REMOTE })).unwrap();
+    let remote = report.remote.unwrap();
+    let (first, open) = (remote.first_step.unwrap(), remote.open.unwrap());
+    assert!(first >= REMOTE.validity && first <= REMOTE.validity + Nanos::SECOND, "{first}");
+    assert!(open >= Nanos(7 * REMOTE.validity.0) && open <= MS(8 * 500 + 100), "{open}");
+}

@@ -9,7 +9,8 @@ use crate::abacus::{Variant, draw};
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result, anyhow};
 use tidegate_sim::syn::parallel;
-use tidegate_sim::thresholds::{self, ClientReport, Report};
+use tidegate_sim::thresholds::{self, ClientReport, RemoteReport, Report};
+use tidegate_units::Nanos;
 
 /// Seeds of one experiment's runs are this far apart.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -84,6 +85,7 @@ fn one(setting: &Setting, seed: u64, run: u32, within: &[f64]) -> Result<Measure
         metrics.extend(of_class("high", high, report.seconds));
         metrics.extend(of_class("low", low, report.seconds));
     }
+    metrics.extend(report.remote.iter().flat_map(|remote| of_remote(remote, report.seconds)));
     let mut course = Vec::new();
     for (class, clients) in [("uncontrolled", uncontrolled), ("controlled", controlled)] {
         let times = times(clients);
@@ -125,6 +127,27 @@ fn whole(setting: &Setting, report: &Report) -> Vec<Metric> {
     ]
     .map(|(name, unit, value)| (name.to_owned(), unit, value))
     .into()
+}
+
+/// Of remote limits; times of an opening only where there was one.
+fn of_remote(remote: &RemoteReport, seconds: f64) -> Vec<Metric> {
+    let seconds_of = |name: &str, time: Option<Nanos>| {
+        time.map(|time| (name.to_owned(), "s", time.as_secs_f64()))
+    };
+    let mut all = vec![
+        ("limit".to_owned(), "1/s", remote.limit_mean),
+        ("limit_cv".to_owned(), "ratio", remote.limit_variation),
+        ("limited".to_owned(), "share", remote.limited as f64 / remote.ticks.max(1) as f64),
+        ("forged".to_owned(), "messages", remote.forged as f64),
+        ("forged_rate".to_owned(), "1/s", remote.forged as f64 / seconds),
+        ("forged_taken".to_owned(), "messages", remote.forged_taken as f64),
+    ];
+    if remote.least_rate.is_finite() {
+        all.push(("least_rate".to_owned(), "1/s", remote.least_rate));
+    }
+    all.extend(seconds_of("first_step", remote.first_step));
+    all.extend(seconds_of("open", remote.open));
+    all
 }
 
 fn of_class(class: &str, clients: &[ClientReport], seconds: f64) -> Vec<Metric> {

@@ -6,7 +6,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tidegate_sim::thresholds::{
-    self, CLASSIC, ClientSpec, Feedback, Ladder, NodeBounds, ServerSpec, Spec, Spread, Throttling,
+    self, CLASSIC, ClientSpec, Feedback, Ladder, NodeBounds, RemoteLimits, ServerSpec, Spec,
+    Spread, Throttling,
 };
 use tidegate_units::Nanos;
 use tidegate_workload::Mixture;
@@ -40,6 +41,8 @@ pub enum Throttle {
     GapMinimum,
     /// A control node answers "too busy" to `percent` of the requests.
     Percent,
+    /// Each client has a control node, which the server sends remote limits to, as the product does.
+    RemoteLimit,
 }
 
 /// How requests are spread.
@@ -137,6 +140,19 @@ pub struct Setting {
     pub feedback_n: u32,
     /// τ: and after so many seconds. Not printed. A second is the monitor's period.
     pub feedback_s: f64,
+    /// Share of C to which the server limits itself while throttled, with remote limits. Below 1, so that
+    /// the queue drains.
+    pub own: f64,
+    /// How long a remote limit is valid, in seconds: five of the messages that renew it.
+    pub validity_s: f64,
+    /// No remote limit takes a control node below this, per second.
+    pub floor: f64,
+    /// The link is cut so many seconds after the beginning of the measurement.
+    pub cut_from_s: f64,
+    /// And for so long; 0: it is not.
+    pub cut_s: f64,
+    /// Messages to each control node in each tenth of a second that nobody may believe.
+    pub forged: u32,
     /// How SYNs are sent again.
     pub clients: Clients,
     /// How often, of classic clients. Not printed ("a predefined maximum"). 3 is what Windows NT 4.0 does
@@ -184,6 +200,12 @@ impl Default for Setting {
             feedback_loss: 0.0,
             feedback_n: 0,
             feedback_s: 1.0,
+            own: 0.95,
+            validity_s: 0.5,
+            floor: 1.0,
+            cut_from_s: 20.0,
+            cut_s: 0.0,
+            forged: 0,
             clients: Clients::Classic,
             syn_retries: 3,
             lead_s: 10.0,
@@ -229,6 +251,8 @@ impl Setting {
         within("feedback_delay_s", self.feedback_delay_s, (0.0, 1e3))?;
         within("feedback_jitter_s", self.feedback_jitter_s, (0.0, 1e3))?;
         within("feedback_s", self.feedback_s, (0.001, 1e6))?;
+        within("cut_from_s", self.cut_from_s, (0.0, 1e5))?;
+        within("cut_s", self.cut_s, (0.0, 1e5))?;
         within("syn_retries", self.syn_retries as f64, (0.0, 6.0))?;
         within("lead_s", self.lead_s, (0.0, 1e4))?;
         within("warm_s", self.warm_s, (0.0, 1e4))?;
@@ -310,6 +334,18 @@ impl Setting {
             Throttle::GapAdded => Throttling::AddedGap,
             Throttle::GapMinimum => Throttling::MinimumGap(node),
             Throttle::Percent => Throttling::Percent(self.percent, node),
+            Throttle::RemoteLimit => Throttling::Remote(self.remote()),
+        }
+    }
+
+    fn remote(&self) -> RemoteLimits {
+        let cut = [self.cut_from_s, self.cut_s].map(Nanos::from_secs_f64);
+        RemoteLimits {
+            own: self.own,
+            validity: Nanos::from_secs_f64(self.validity_s),
+            floor: self.floor,
+            cut: (self.cut_s > 0.0).then_some((cut[0], cut[1])),
+            forged: self.forged,
         }
     }
 

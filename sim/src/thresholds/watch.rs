@@ -8,7 +8,7 @@
 //! are nobody's, find the severity.
 
 use super::spec::{Control, PRIORITIES, SEVERITIES_MAX, Throttling};
-use tidegate_policy::{Event, Params, Reason, State, VerdictKind, admit};
+use tidegate_policy::{Event, Params, Reason, State, Verdict, VerdictKind, admit};
 use tidegate_units::{Nanos, Random};
 use tidegate_workload::Rng;
 
@@ -49,19 +49,17 @@ impl Watch {
         }
     }
 
-    fn ask(&mut self, now: Nanos, (queue, priority): (usize, u8), random: u32) -> Reason {
+    fn ask(&mut self, now: Nanos, (queue, priority): (usize, u8), random: u32) -> Verdict {
         let level = self.sample.unwrap_or(word(queue));
         let event = Event { level, priority, random, ..Event::at(now.0) };
-        admit(&self.params, &mut self.state, &event).reason
+        admit(&self.params, &mut self.state, &event)
     }
 
     /// Whether a SYN of this priority passes the interface.
     pub(super) fn passes(&mut self, now: Nanos, at: (usize, u8)) -> bool {
         let random = self.dice.next_u64() as u32;
         let random = if self.at_interface { random } else { u32::MAX };
-        let level = self.sample.unwrap_or(word(at.0));
-        let event = Event { level, priority: at.1, random, ..Event::at(now.0) };
-        admit(&self.params, &mut self.state, &event).kind == VerdictKind::Admit
+        self.ask(now, at, random).kind == VerdictKind::Admit
     }
 
     /// How hard each controlled priority is to be throttled.
@@ -77,7 +75,7 @@ impl Watch {
         let below = |n: u32| ((f64::from(n) - 0.5) * MARK * 4_294_967_296.0) as u32;
         let mut severity = 0;
         for n in 1..=SEVERITIES_MAX as u32 {
-            match self.ask(now, at, below(n)) {
+            match self.ask(now, at, below(n)).reason {
                 Reason::Throttled => severity += 1,
                 // Discarding is above all severities.
                 Reason::Discard => return SEVERITIES_MAX as u8,

@@ -11,11 +11,6 @@ use tidegate_model::signals::Family;
 const EXCESS_MIN: f64 = 40.0;
 /// For a fast server this share of the objective is no trouble yet.
 const EXCESS_OBJECTIVE: f64 = 0.1;
-/// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
-const EXCESS_LARGE: f64 = 2.25;
-/// CPU that has been used up for this many times what the excess takes at the peak rate is no
-/// burst; more than one, because the peak may not be the capacity.
-const OVERDUE: f64 = 2.0;
 
 /// Why it is an overload; each alone is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +23,10 @@ pub enum Cause {
     Growth,
     /// More comes than completes, and it stands in an accept queue.
     Queue,
-    /// Far more is in flight than by chance, and the CPU is used up for longer than a burst takes.
-    Busy,
-    /// Clients leave without a response, and those who wait stand in a queue or at a full CPU.
-    Losses,
 }
 
 impl Cause {
-    const ALL: [Self; 5] = [Self::Limited, Self::Growth, Self::Queue, Self::Busy, Self::Losses];
+    const ALL: [Self; 3] = [Self::Limited, Self::Growth, Self::Queue];
 
     /// For people.
     #[must_use]
@@ -44,20 +35,16 @@ impl Cause {
             Self::Limited => "the limit in flight refuses, and the CPU is used up",
             Self::Growth => "more comes than completes, and too much is in flight",
             Self::Queue => "more comes than completes, and it stands in the accept queue",
-            Self::Busy => "far too much is in flight, and the CPU has been used up for long",
-            Self::Losses => "clients leave without a response",
         }
     }
 
     /// Whether a tick shows it.
     fn is_shown(self, evidence: &Evidence) -> bool {
-        let Evidence { excess, cpu, queue, unbalanced, losing, stands, .. } = *evidence;
+        let Evidence { excess, queue, unbalanced, stands, .. } = *evidence;
         match self {
             Self::Limited => evidence.is_limited(),
             Self::Growth => excess && unbalanced && !evidence.spared,
             Self::Queue => queue && stands && unbalanced,
-            Self::Busy => excess && cpu && evidence.is_no_burst && !evidence.stalls,
-            Self::Losses => losing && stands && (excess || cpu),
         }
     }
 }
@@ -72,15 +59,11 @@ struct Evidence {
     cpu: bool,
     /// The accept queue stands.
     queue: bool,
-    /// More comes than is worked off.
+    /// More comes than is worked off, or leaves without a response.
     unbalanced: bool,
-    /// Part of that leaves without a response.
-    losing: bool,
     /// More is in flight than ever stands in a queue that is held short, or the accept queue is full:
     /// a short one never holds as much, and what it drops is known by its clients only.
     stands: bool,
-    /// The excess is beyond chance, and the CPU has been used up for longer than a burst takes.
-    is_no_burst: bool,
     /// The limit in flight refuses.
     refuses: bool,
     /// Nothing completes at all for a moment, or what piled up then still drains: see stall.rs.
@@ -126,18 +109,13 @@ impl Detector {
 
     fn evidence(&self, tick: &Tick) -> Evidence {
         let (excess, alarm) = self.excess(tick.waiting);
-        let losing = lossy(&self.history);
-        // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
-        let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         Evidence {
             excess: excess > alarm,
             cpu_now: self.standing.cpu_full(),
             cpu: self.standing.resource(),
             queue: self.standing.queue(),
-            unbalanced: losing || balance(&self.history, tick.waiting),
-            losing,
+            unbalanced: lossy(&self.history) || balance(&self.history, tick.waiting),
             stands: excess > QUEUE_MAX || self.standing.queue_full(),
-            is_no_burst: overdue && excess > EXCESS_LARGE * alarm,
             refuses: tick.sums.refused > 0.0,
             stalls: self.stall.holds(),
             spared: self.harmless.spares(),
@@ -189,29 +167,25 @@ mod tests {
     fn causes_are_pairs_and_one_family_alone_is_none() {
         type Set = fn(&mut Evidence);
         let excess: Set = |e| e.excess = true;
-        let cpu: Set = |e| (e.cpu, e.cpu_now, e.is_no_burst) = (true, true, true);
+        let cpu: Set = |e| (e.cpu, e.cpu_now) = (true, true);
         let queue: Set = |e| (e.queue, e.stands) = (true, true);
         let unbalanced: Set = |e| e.unbalanced = true;
-        let losing: Set = |e| (e.losing, e.unbalanced, e.stands) = (true, true, true);
         let refuses: Set = |e| e.refuses = true;
         let spared: Set = |e| e.spared = true;
         let stalls: Set = |e| e.stalls = true;
-        let cases: [(&[Set], Option<Cause>); 15] = [
+        let cases: [(&[Set], Option<Cause>); 12] = [
             (&[excess], None),
             (&[cpu], None),
             (&[queue], None),
             (&[unbalanced], None),
-            (&[losing], None),
             (&[excess, queue], None),
             (&[excess, unbalanced], Some(Cause::Growth)),
             (&[excess, unbalanced, spared], None),
             (&[queue, unbalanced], Some(Cause::Queue)),
-            (&[excess, cpu], Some(Cause::Busy)),
-            (&[excess, cpu, stalls], None),
+            (&[excess, cpu], None),
+            (&[excess, refuses], None),
             (&[excess, cpu, refuses], Some(Cause::Limited)),
             (&[excess, cpu, refuses, stalls], None),
-            (&[losing, cpu], Some(Cause::Losses)),
-            (&[losing, excess, spared], Some(Cause::Losses)),
         ];
         for (n, (sets, expected)) in cases.into_iter().enumerate() {
             let mut evidence = Evidence::default();

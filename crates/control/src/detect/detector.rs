@@ -4,7 +4,7 @@
 use super::alarm::Cause;
 use super::baseline::Baseline;
 use super::coming::Coming;
-use super::episode::{Done, Episode, Search};
+use super::episode::{Episode, Search};
 use super::evidence::Standing;
 use super::exchanges::{Exchanges, float, sums};
 use super::harmless::Harmless;
@@ -25,10 +25,6 @@ use tidegate_units::Nanos;
 
 /// Seconds in which "the usual" follows.
 const USUAL_SECONDS: f64 = 2.0;
-/// Departures, and ticks at least, that tell whether completions follow what is let in.
-const LATELY_DEPARTURES: f64 = 8.0;
-/// See [`LATELY_DEPARTURES`].
-const LATELY_TICKS: usize = 5;
 /// Ticks that tell what completions were before a stall.
 const BEFORE_TICKS: usize = 11;
 /// Where an alarm comes back soon after its end, the arrivals that end the next one are so many times as
@@ -87,8 +83,6 @@ pub struct Detector {
     pub(super) probe: Probe,
     seats: Seats,
     held: Held,
-    /// Largest excess since the CPU has been used up.
-    pub(super) excess_max: f64,
 }
 
 /// One tick's numbers.
@@ -128,7 +122,6 @@ impl Detector {
             probe: Probe::default(),
             seats: Seats::default(),
             held: Held::default(),
-            excess_max: 0.0,
         }
     }
 
@@ -193,14 +186,11 @@ impl Detector {
         let age_max = age_max(signals);
         self.standing.see(signals, age_max);
         self.learn(&tick);
-        let harmless = self.see_harmless(&tick, signals, limit, age_max);
-        let excess = self.excess(tick.waiting).0;
-        let busy = self.standing.resource_s() > 0.0;
-        self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
+        self.see_harmless(&tick, signals, limit, age_max);
         let (families, cause) = self.alarm(&tick);
         self.see_connections(&tick, signals, counts, age_max);
         if self.episode.is_some() {
-            self.follow(&tick, signals, harmless, (mode, &families));
+            self.follow(&tick, signals, mode, &families);
             self.end_if_over(tick.now);
         } else if cause.is_some() && !self.held.lasts() {
             self.begin(&tick, families.clone(), cause);
@@ -287,19 +277,8 @@ impl Detector {
     }
 
     /// Takes a tick of an overload.
-    fn follow(
-        &mut self,
-        tick: &Tick,
-        signals: &Signals,
-        harmless: bool,
-        (mode, families): (Mode, &[Family]),
-    ) {
+    fn follow(&mut self, tick: &Tick, signals: &Signals, mode: Mode, families: &[Family]) {
         let each = self.exchanges.each();
-        let done = Done {
-            peak: self.peak,
-            rate: self.throughput(),
-            lately: self.history.recent(LATELY_DEPARTURES, LATELY_TICKS, TICKS_MAX).rate(),
-        };
         let open = signals.time.open.zip(signals.time.silent);
         let Some(episode) = &mut self.episode else { return };
         episode.families = families.to_vec();
@@ -309,15 +288,13 @@ impl Detector {
         episode.delay_s = self.coming.delay_s(&self.history);
         episode.seats = self.seats.short();
         episode.grows = self.seats.grow();
-        episode.effect(tick, harmless, self.objective_s);
         episode.repeats(tick, &self.history);
-        episode.observe(tick, &done, self.objective_s);
+        episode.observe(tick, self.peak, self.objective_s);
     }
 
     /// Ends the overload if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
-        let in_vain = self.probe.in_vain()
-            || self.episode.as_ref().is_some_and(|episode| episode.in_vain_s >= LASTING_SECONDS);
+        let in_vain = self.probe.in_vain();
         let over = self.episode.as_ref().is_some_and(|episode| {
             let unused_s = LASTING_SECONDS.max(UNUSED_LIVES * episode.life_s);
             in_vain

@@ -5,7 +5,6 @@ use super::Tick;
 use super::alarm::Cause;
 use super::detector::Actuator;
 use super::echo::Echo;
-use super::harmless::HARMLESS_CEILINGS;
 use super::history::{History, Sums};
 use super::load::Overload;
 use super::scale::{LASTING_SECONDS, LONG_SECONDS, OBJECTIVE_SHARE, RATE_EVENTS, SOON_SECONDS};
@@ -28,15 +27,11 @@ pub(crate) const QUEUE_MAX: f64 = 16.0;
 const QUEUE_MIN: f64 = 2.0;
 /// The standing queue may take this share of the objective.
 const QUEUE_OBJECTIVE: f64 = 0.25;
-/// How far ahead of what completes μ may be taken to be, as a multiple of it.
-const MU_AHEAD: f64 = 2.0;
 /// The ceiling in standing queues above the target: three deviations of N under the rate, so that
 /// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
 const CEILING_QUEUES: f64 = 1.5;
 /// Load below this share of μ is no overload.
 const RELEASE_SHARE: f64 = 0.97;
-/// From one request of a connection to its next counts as at most so long.
-const CYCLE_SECONDS_MAX: f64 = 5.0;
 /// Completions that must show in a step of the search without a baseline.
 const SEARCH_COMPLETIONS: f64 = 128.0;
 /// The search goes on while completions hold this share of the best; a wrong stop costs some
@@ -74,8 +69,6 @@ pub(super) struct Episode {
     pub(super) shadow: bool,
     /// Exchanges that a connection brings.
     pub(super) each: f64,
-    /// Seconds in which the ceiling held nothing off: see [`Self::effect`].
-    pub(super) in_vain_s: f64,
     /// Seconds from one request of a connection to its next.
     pub(super) cycle_s: f64,
     /// Seconds that a connection lives.
@@ -89,16 +82,6 @@ pub(super) struct Episode {
     /// Whether more and more of them find one.
     pub(super) grows: bool,
     pub(super) echo: Echo,
-}
-
-/// Completions per second.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Done {
-    /// As many as were ever seen for some time.
-    pub(super) peak: f64,
-    /// Over as many as make a rate, and over the last few.
-    pub(super) rate: f64,
-    pub(super) lately: f64,
 }
 
 /// The search for a baseline: halve r0 while completions hold.
@@ -129,7 +112,6 @@ impl Episode {
             actuator: Actuator::Syns,
             shadow: false,
             each: 1.0,
-            in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
             coming: 0.0,
@@ -204,19 +186,12 @@ impl Episode {
         self.echo = Echo::default();
     }
 
-    /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
-    /// free and fast, is no queue that refusals shorten.
-    pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
-        let in_vain = harmless && tick.waiting > HARMLESS_CEILINGS * self.ceiling(objective_s);
-        self.in_vain_s = if in_vain { self.in_vain_s + tick.sums.seconds } else { 0.0 };
-    }
-
     /// Takes what is known of connections: exchanges each, those that are open and those that are
     /// silent.
     pub(super) fn connections(&mut self, each: f64, levels: Option<(u64, u64)>) {
         self.each = each;
         let alive = levels.map_or(0, |(open, silent)| open.saturating_sub(silent)) as f64;
-        self.cycle_s = if each > 1.0 { (alive / self.mu).min(CYCLE_SECONDS_MAX) } else { 0.0 };
+        self.cycle_s = if each > 1.0 { (alive / self.mu).min(LONG_SECONDS) } else { 0.0 };
         self.life_s = (self.cycle_s * self.each).min(LONG_SECONDS);
     }
 
@@ -227,8 +202,8 @@ impl Episode {
         }
     }
 
-    /// Takes a tick, and what the server completed.
-    pub(super) fn observe(&mut self, tick: &Tick, done: &Done, objective_s: f64) {
+    /// Takes a tick; the most completions per second that were ever seen for some time are `peak`.
+    pub(super) fn observe(&mut self, tick: &Tick, peak: f64, objective_s: f64) {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         self.idle = self.idle.min(tick.waiting);
         let target = self.target(objective_s);
@@ -236,23 +211,12 @@ impl Episode {
         // A queue at both ends of the tick kept the server busy meanwhile.
         let stood = tick.waiting - tick.sums.growth.max(0.0);
         let held_back = self.echo.is_on() && stood < target - self.queue(objective_s) / 2.0;
-        let coming =
-            self.delay_s > 0.0 && tick.waiting + self.coming > (target + self.on_their_way()) / 2.0;
         if held_back {
             // What completes is what is let in.
-        } else if short && coming {
-            // It is short only until those on their way have asked: what it completes meanwhile can
-            // only show more.
-            self.mu = self.mu.max(done.rate);
         } else if short && refused > 0.0 && self.actuator == Actuator::Syns {
-            // We refuse, and the server has hardly anything to do: μ is too low, not measured. Twice
-            // what it completes is enough to see whether it can do more: else a target that rises
-            // with μ would make any number in flight look like hardly anything.
-            let most = if tick.waiting < 1.0 { RATE_CEILING } else { MU_AHEAD * done.lately };
-            let known = if self.search.is_some() { 0.5 } else { 1.0 };
-            let doubling_s = (known * SOON_SECONDS).max(self.life_s);
-            let doubled = self.mu * libm::exp2(seconds / doubling_s);
-            self.mu = self.mu.max(doubled.min(most)).min(RATE_CEILING);
+            // We refuse, and the server has hardly anything to do: μ is too low, not measured.
+            let doubling_s = SOON_SECONDS.max(self.life_s);
+            self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(RATE_CEILING);
         } else if !short {
             let span = (RATE_EVENTS / self.mu).max(LASTING_SECONDS);
             let weight = 1.0 - libm::exp(-seconds / span);
@@ -270,16 +234,11 @@ impl Episode {
         let used = refused > 0.0 || unbalanced;
         self.unused_s = if used { 0.0 } else { self.unused_s + seconds };
         self.unused = if used { 0.0 } else { self.unused + offered };
-        if held_back {
-            // Nor does it tell anything about one queue or another.
-            self.trial.again();
-            return;
-        }
         self.trial.see(&tick.sums);
         if self.search.is_some() {
             self.search_step(tick.waiting, objective_s);
         } else {
-            self.trial_step(tick.waiting, done.peak, objective_s);
+            self.trial_step(tick.waiting, peak, objective_s);
         }
     }
 

@@ -14,14 +14,16 @@
 //! - the peak of D: the capacity that was seen.
 //!
 //! # When it alarms
-//! On any of five causes ([`Cause`]), each of two families of evidence that agree: an excess
-//! E = N − idle − D·r0 above what a healthy server shows, a lasting imbalance of arrivals and
-//! completions, a CPU that is used up for longer than a burst takes, a standing accept queue, clients
-//! that leave without a response. Everything is measured in departures, so it scales: at 0.9 load the
-//! jobs in a CPU-shared or single server exceed n with chance 0.9^n, whatever its speed. An accept
-//! queue with a long response time is one family in two places (a slow dependency looks so) and no
-//! alarm. Where connections that send nothing hold the workers there is no alarm: refusing others
-//! frees no worker.
+//! On any of three causes ([`Cause`]). More comes than completes for longer than by chance, or clients
+//! leave without a response, and
+//! 1. an excess E = N − idle − D·r0 is in flight, above what a healthy server shows; or
+//! 2. it stands in the accept queue. Or
+//! 3. the in-flight limit of calm refuses, and the CPU is used up: that does not wait for a trend.
+//!
+//! Everything is measured in departures, so it scales: at 0.9 load the jobs in a CPU-shared or single
+//! server exceed n with chance 0.9^n, whatever its speed. An accept queue with a long response time is
+//! one family in two places (a slow dependency looks so) and no alarm. Where connections that send
+//! nothing hold the workers there is no alarm: refusing others frees no worker.
 //!
 //! # What it says of an overload
 //! The capacity μ, exchanges completed per second under saturation, and a target for the jobs in
@@ -36,8 +38,8 @@
 //!
 //! # When it is over
 //! When offered load has been below 0.97·μ/k for long enough to be no chance (a CUSUM; k exchanges a
-//! connection), when the limits have refused nothing for a while, or when the ceiling holds nothing off
-//! while the server is free and fast (long polls: no queue that refusals shorten). Coming back soon
+//! connection), when the limits have refused nothing for a while, or when the limit is full of what is
+//! known to be harmless and nothing completes (long polls: see probe.rs). Coming back soon
 //! makes the next end slower, so that a load around the capacity does not swing. Signals that are
 //! missing never tighten: old ones freeze what was said, lost ones end it.
 //!
@@ -46,7 +48,7 @@
 //! | file | what it knows |
 //! | --- | --- |
 //! | `detector.rs`, `load.rs` | one tick from signals to [`Load`]: calm, overload, or unknown |
-//! | `alarm.rs` | the five causes |
+//! | `alarm.rs` | the three causes |
 //! | `scale.rs` | the numbers that all of them measure by |
 //! | `evidence.rs`, `history.rs` | imbalance and losses of the last ticks; CPU and queue that stand |
 //! | `baseline.rs`, `exchanges.rs` | response times while calm; one unit for what is compared |

@@ -186,11 +186,11 @@ impl Detector {
         let age_max = age_max(signals);
         self.standing.see(signals, age_max);
         self.learn(&tick);
-        self.see_harmless(&tick, signals, limit, age_max);
+        let harmless = self.see_harmless(&tick, signals, limit, age_max);
         let (families, cause) = self.alarm(&tick);
         self.see_connections(&tick, signals, counts, age_max);
         if self.episode.is_some() {
-            self.follow(&tick, signals, mode, &families);
+            self.follow(&tick, signals, harmless, (mode, &families));
             self.end_if_over(tick.now);
         } else if cause.is_some() && !self.held.lasts() {
             self.begin(&tick, families.clone(), cause);
@@ -277,7 +277,13 @@ impl Detector {
     }
 
     /// Takes a tick of an overload.
-    fn follow(&mut self, tick: &Tick, signals: &Signals, mode: Mode, families: &[Family]) {
+    fn follow(
+        &mut self,
+        tick: &Tick,
+        signals: &Signals,
+        harmless: bool,
+        (mode, families): (Mode, &[Family]),
+    ) {
         let each = self.exchanges.each();
         let open = signals.time.open.zip(signals.time.silent);
         let Some(episode) = &mut self.episode else { return };
@@ -288,13 +294,15 @@ impl Detector {
         episode.delay_s = self.coming.delay_s(&self.history);
         episode.seats = self.seats.short();
         episode.grows = self.seats.grow();
+        episode.effect(tick, harmless, self.objective_s);
         episode.repeats(tick, &self.history);
         episode.observe(tick, self.peak, self.objective_s);
     }
 
     /// Ends the overload if its cause is gone.
     fn end_if_over(&mut self, now: Nanos) {
-        let in_vain = self.probe.in_vain();
+        let in_vain = self.probe.in_vain()
+            || self.episode.as_ref().is_some_and(|episode| episode.in_vain_s >= LASTING_SECONDS);
         let over = self.episode.as_ref().is_some_and(|episode| {
             let unused_s = LASTING_SECONDS.max(UNUSED_LIVES * episode.life_s);
             in_vain

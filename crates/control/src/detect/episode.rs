@@ -5,6 +5,7 @@ use super::Tick;
 use super::alarm::Cause;
 use super::detector::Actuator;
 use super::echo::Echo;
+use super::harmless::HARMLESS_CEILINGS;
 use super::history::{History, Sums};
 use super::load::Overload;
 use super::scale::{LASTING_SECONDS, LONG_SECONDS, OBJECTIVE_SHARE, RATE_EVENTS, SOON_SECONDS};
@@ -69,6 +70,8 @@ pub(super) struct Episode {
     pub(super) shadow: bool,
     /// Exchanges that a connection brings.
     pub(super) each: f64,
+    /// Seconds in which the ceiling held nothing off: see [`Self::effect`].
+    pub(super) in_vain_s: f64,
     /// Seconds from one request of a connection to its next.
     pub(super) cycle_s: f64,
     /// Seconds that a connection lives.
@@ -112,6 +115,7 @@ impl Episode {
             actuator: Actuator::Syns,
             shadow: false,
             each: 1.0,
+            in_vain_s: 0.0,
             cycle_s: 0.0,
             life_s: 0.0,
             coming: 0.0,
@@ -184,6 +188,13 @@ impl Episode {
         (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
         self.trial.again();
         self.echo = Echo::default();
+    }
+
+    /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
+    /// free and fast, is no queue that refusals shorten.
+    pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
+        let in_vain = harmless && tick.waiting > HARMLESS_CEILINGS * self.ceiling(objective_s);
+        self.in_vain_s = if in_vain { self.in_vain_s + tick.sums.seconds } else { 0.0 };
     }
 
     /// Takes what is known of connections: exchanges each, those that are open and those that are

@@ -20,6 +20,9 @@ const HARMLESS_CPU: f64 = 0.8;
 const HARMLESS_RESPONSES: f64 = 8.0;
 /// See [`HARMLESS_RESPONSES`].
 const HARMLESS_TIMES: f64 = 2.0;
+/// So many ceilings in flight while the server is free and fast show that the ceiling holds nothing
+/// off.
+pub(super) const HARMLESS_CEILINGS: f64 = 2.0;
 /// Responses whose medians decide whether an alarm is spared: with exponential times the chance that
 /// they look twice as slow is below 1 in 1,000.
 const SPARE_RESPONSES: f64 = 32.0;
@@ -76,27 +79,29 @@ impl Harmless {
 }
 
 impl Detector {
-    /// Takes a tick: whether the server is free, and what completes says nothing of a queue; `limit` is
-    /// the one on the jobs in flight.
+    /// Whether the server is free, and what completes says nothing of a queue; `limit` is the one on
+    /// the jobs in flight.
     pub(super) fn see_harmless(
         &mut self,
         tick: &Tick,
         signals: &Signals,
         limit: Option<u64>,
         age_max: Nanos,
-    ) {
+    ) -> bool {
         let free = is_free(signals, age_max) && self.standing.queue_passes();
         let lossy = lossy(&self.history);
         let stay = self.staying(tick.waiting);
         self.harmless.fast = free && stay.most && self.completes_fast() && !lossy;
         self.probe(tick, signals, (limit, free), age_max);
         let (excess, alarm) = self.excess(tick.waiting);
+        let harmless = free && self.is_fast();
         let now = (stay.jobs, tick.sums.seconds);
         // A server that hangs, and one whose clients leave, is free and has nothing that is slow.
-        let follows = free && self.is_fast() && !lossy && !self.stall.is_on();
+        let follows = harmless && !lossy && !self.stall.is_on();
         if self.harmless.see(now, follows, excess > alarm) {
             self.usual = self.usual.max(self.harmless.jobs);
         }
+        harmless
     }
 
     /// Exchanges in flight that stay while others complete. What completes now was in flight a

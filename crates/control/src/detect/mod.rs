@@ -38,8 +38,8 @@
 //!
 //! # When it is over
 //! When offered load has been below 0.97·μ/k for long enough to be no chance (a CUSUM; k exchanges a
-//! connection), when the limits have refused nothing for a while, or when the limit is full of what is
-//! known to be harmless and nothing completes (long polls: see probe.rs). Coming back soon
+//! connection), when the limits have refused nothing for a while, or when the ceiling holds nothing off
+//! while the server is free and fast (long polls: no queue that refusals shorten). Coming back soon
 //! makes the next end slower, so that a load around the capacity does not swing. Signals that are
 //! missing never tighten: old ones freeze what was said, lost ones end it.
 //!

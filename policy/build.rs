@@ -82,11 +82,11 @@ fn generate(file: &Path) {
         .allowlist_function("tg_native_.*")
         .allowlist_type("tg_([a-z_]+_)?params|tg_(request_)?(limits|chain|state)")
         .allowlist_type("tg_(event|verdict|verdict_kind|execution|throttle)")
-        .allowlist_type("tg_(ask|queue|in_flight|senders|cohort)")
+        .allowlist_type("tg_(ask|queue|in_flight|senders|cohort|bucket|bucket_copy|policy_stats)")
         .allowlist_var("TG_.*")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")
-        .opaque_type("tg_policy_params|tg_(request_)?state")
+        .opaque_type("tg_policy_(params|stats)|tg_(request_)?state")
         .generate()
         .expect("the headers compile");
     bindings.write_to_file(file).expect("OUT_DIR is writable");
@@ -143,12 +143,13 @@ fn write_enum(
 fn write_words(out: &str, policies: &[Row]) {
     let (mut serves, mut remembers) = (String::new(), String::new());
     for row in policies {
-        let [events, key] = row.words.as_slice() else {
-            panic!("TG_POLICY(…, SERVES, KEY, …)")
+        let [events, key, state] = row.words.as_slice() else {
+            panic!("TG_POLICY(…, SERVES, KEY, STATE, …)")
         };
         let known = ["SYN", "ANY"].contains(&events.as_str())
-            && ["NONE", "ATTEMPT"].contains(&key.as_str());
-        assert!(known, "policies.def: {events}, {key}");
+            && ["NONE", "ATTEMPT"].contains(&key.as_str())
+            && ["LOCKED", "COPIED"].contains(&state.as_str());
+        assert!(known, "policies.def: {events}, {key}, {state}");
         let variant = camel(&row.name);
         let _ = writeln!(serves, "Self::{variant} => {},", events == "ANY");
         let _ = writeln!(remembers, "Self::{variant} => {},", key == "ATTEMPT");

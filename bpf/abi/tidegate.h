@@ -19,7 +19,7 @@
 #include "../../policy/chain/chain.h"
 #include "../../policy/chain/request.h"
 
-#define TG_ABI_VERSION 14
+#define TG_ABI_VERSION 15
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64

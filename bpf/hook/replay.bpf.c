@@ -12,20 +12,17 @@
 SEC("tc")
 int tg_replay(struct __sk_buff *skb)
 {
-	struct tg_replay *ask = (void *)(long)skb->data + TG_REPLAY_AT;
-	const struct tg_limits *limits;
-	struct tg_event event;
-	struct tg_chain *chain;
+	struct tg_replay *said = (void *)(long)skb->data + TG_REPLAY_AT;
+	struct tg_ask ask = {};
 
-	if ((void *)(ask + 1) > (void *)(long)skb->data_end)
+	if ((void *)(said + 1) > (void *)(long)skb->data_end)
 		return 0;
-	limits = tg_host_limits(ask->service);
-	chain = tg_host_chain(ask->service);
-	if (!limits || !chain)
+	ask.event = said->event;
+	ask.service = said->service;
+	if (tg_chain_ask_policy(&ask))
 		return 0;
-	event = ask->event;
-	ask->verdict = tg_chain_policy(limits, chain, &event);
-	ask->found = 1;
+	said->verdict = ask.verdict;
+	said->found = 1;
 	return 0;
 }
 

@@ -87,6 +87,14 @@ struct {
 	__type(value, struct tg_chain);
 } tg_states SEC(".maps");
 
+/* By service, of each CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TG_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct tg_bucket_copy);
+} tg_copies SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, TG_SERVICES_MAX * TG_CLASSES_MAX);

@@ -35,6 +35,27 @@ const _: () = {
     assert!(ANSWER_BYTES_MAX == tidegate_config::ANSWER_BYTES_MAX);
 };
 
+/// Brings a CPU's copy of a bucket into the state that it is of: its counts, and the bucket if nobody
+/// else has changed it since.
+pub(crate) fn put_copy_back(state: &mut [u8], copy: &[u8]) {
+    let (Some((counts, rest)), Some(copy)) =
+        (state.split_at_mut_checked(size_of::<PolicyStats>()), copy.get(..size_of::<BucketCopy>()))
+    else {
+        return;
+    };
+    let (bucket, more) = (&copy[..16], &copy[offset_of!(BucketCopy, stats)..]);
+    let seen = &copy[offset_of!(BucketCopy, seen)..][..16];
+    for (count, more) in counts.chunks_exact_mut(8).zip(more.chunks_exact(8)) {
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        count.copy_from_slice(&(word(count) + word(more)).to_ne_bytes());
+    }
+    if let Some(shared) = rest.get_mut(..16)
+        && *shared == *seen
+    {
+        shared.copy_from_slice(bucket);
+    }
+}
+
 /// A value from the first of these bytes; `None` if there are too few.
 pub(crate) fn read<T: zerocopy::FromBytes>(bytes: &[u8]) -> Option<T> {
     T::read_from_prefix(bytes).ok().map(|(value, _)| value)

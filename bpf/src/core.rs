@@ -182,6 +182,7 @@ impl Core {
         let mut state = vec![0_u8; offset_of!(abi::Chain, state)];
         state.extend_from_slice(State::fresh().as_bytes());
         self.maps.write("tg_states", &key, &state)?;
+        self.maps.clear_percpu("tg_copies", index as u32)?;
         if same {
             return Ok(());
         }

@@ -18,13 +18,14 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 19] = [
+const VALUE_SIZES: [(&str, usize); 20] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::Listen>()),
     ("tg_doors", size_of::<abi::Doors>()),
     ("tg_prefixes", 4),
     ("tg_origins", size_of::<abi::Origins>()),
+    ("tg_copies", size_of::<abi::BucketCopy>()),
     ("tg_counts", size_of::<abi::Counts>()),
     ("tg_passed", size_of::<abi::ReasonCounts>()),
     ("tg_totals", size_of::<abi::Totals>()),

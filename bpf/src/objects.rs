@@ -52,7 +52,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 24] = [
+pub(crate) const SHARED: [&str; 25] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -62,6 +62,7 @@ pub(crate) const SHARED: [&str; 24] = [
     "tg_origins",
     "tg_limits",
     "tg_states",
+    "tg_copies",
     "tg_counts",
     "tg_passed",
     "tg_totals",

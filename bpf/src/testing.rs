@@ -211,6 +211,15 @@ impl TestPlane {
         })
     }
 
+    /// Keeps the calling thread on the CPU that it is on. A test run is on the CPU of its thread, and
+    /// each CPU has a copy of a bucket: on one alone verdicts are those of the policy, to the reason.
+    pub fn stay_on_one_cpu() {
+        let mut here = rustix::thread::CpuSet::new();
+        here.set(rustix::thread::sched_getcpu());
+        let stays = rustix::thread::sched_setaffinity(None, &here);
+        stays.unwrap_or_else(|error| tracing::warn!(%error, "the thread may change its CPU"));
+    }
+
     /// Gives a hook one packet (at least 14 bytes: the kernel takes no less).
     ///
     /// # Errors
@@ -311,15 +320,20 @@ impl TestPlane {
         }
     }
 
-    /// Bytes of the state of a service's policy (`tidegate_policy::State::from_bytes`).
+    /// Bytes of the state of a service's policy (`tidegate_policy::State::from_bytes`), with what the
+    /// copies of all CPUs have counted, and the bucket as the CPU has it that changed it last.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// When a map cannot be read.
     pub fn state(&self, service: usize) -> Result<Vec<u8>, Error> {
         let key = (service as u32).to_ne_bytes();
         let value = self.core.maps.get("tg_states")?.lookup(&key, MapFlags::ANY);
         let value = value.map_err(Error::map("tg_states"))?.unwrap_or_default();
-        Ok(value.get(offset_of!(abi::Chain, state)..).unwrap_or_default().to_vec())
+        let mut state = value.get(offset_of!(abi::Chain, state)..).unwrap_or_default().to_vec();
+        for copy in self.core.maps.read_percpu("tg_copies", service as u32)? {
+            abi::put_copy_back(&mut state, &copy);
+        }
+        Ok(state)
     }
 
     /// Loads a hook now, and not with its first packet.

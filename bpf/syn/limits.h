@@ -20,6 +20,11 @@ static __always_inline struct tg_chain *tg_host_chain(__u64 service)
 	return tg_at(&tg_states, service);
 }
 
+static __always_inline struct tg_bucket_copy *tg_host_copy(__u64 service)
+{
+	return tg_at(&tg_copies, service);
+}
+
 static __always_inline struct tg_senders *tg_host_senders(__u64 service)
 {
 	return tg_at(&tg_senders, service);

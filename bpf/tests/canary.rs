@@ -75,7 +75,7 @@ const CHAIN: [Canary; 16] = [
     ("bpf/syn/judge.h", "if (!tg_answer_possible(p, c->ifindex))", "if (0)"),
     ("bpf/packet/count.h", "!!shadow", "0"),
     ("policy/contract/contract.h", "reserve + TG_TOKEN > p->depth", "TG_TOKEN > p->depth"),
-    ("policy/algo/fresh_first.h", "\t\t\ttg_fresh_remember(set, print);", ""),
+    ("policy/algo/fresh_first.h", "\t\ttg_fresh_remember(", "\t\t(void)("),
     ("policy/algo/abacus_exact.h", "c->print = tg_exact_print(e->key);", ""),
     ("policy/algo/abacus_learned.h", "c->print = tg_learned_print(e->key);", ""),
 ];

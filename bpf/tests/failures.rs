@@ -154,6 +154,10 @@ impl Subject<'_> {
                     setup.services.iter_mut().for_each(|service| service.limit = None);
                 }),
             ],
+            // the policy alone
+            Call::Copies => vec![without(&|setup| {
+                setup.services.iter_mut().for_each(|service| service.limit = None);
+            })],
             Call::Answers => vec![without(&|setup| setup.answers = 0)],
             Call::Socket | Call::ToTcp | Call::ToTimeWait => self.without_socket(failing),
             Call::Counts | Call::Passed => {

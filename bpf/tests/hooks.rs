@@ -145,6 +145,7 @@ fn the_kernel_and_the_native_build_give_the_same_verdicts() {
     use tidegate_policy::{BucketSpec, Event, Params, State, admit};
     use tidegate_units::Rate;
 
+    TestPlane::stay_on_one_cpu();
     let mut plane = TestPlane::load(&plan()).unwrap();
     let spec = BucketSpec::new(Rate::per_second(1000.0), 5, Action::Reject);
     let params = Params::fresh_first(&spec).unwrap();

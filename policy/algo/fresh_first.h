@@ -17,7 +17,8 @@
  *
  * Memory: the keys of refused SYNs, as 16-bit fingerprints in a fixed table of
  * 8-way sets, the latest first. Nothing is ever allocated; a set that is full
- * forgets its oldest. Forgetting (many spoofed sources) makes a repetition
+ * forgets its oldest. No lock is held: of two CPUs that write to one set at once, one
+ * may lose a fingerprint or keep one twice, which is forgetting as well. Forgetting (many spoofed sources) makes a repetition
  * look like a first attempt, a chance hit (8 in 65536) does the reverse:
  * both cost a place in the order, never more. Keys are seeded per boot by the
  * caller. At f refusals a second a key is remembered for about 262144 / f
@@ -77,26 +78,35 @@ TG_INLINE tg_u16 tg_fresh_print(tg_u64 key)
 	return print ? print : 1;
 }
 
+/*
+ * 1: equal. From the sign of a difference, not by a comparison: the kernel's verifier
+ * would follow both ways of all eight.
+ */
+TG_INLINE tg_u32 tg_fresh_equal(tg_u16 a, tg_u16 b)
+{
+	return ((tg_u32)(a ^ b) - 1) >> 31;
+}
+
 TG_INLINE int tg_fresh_known(const struct tg_fresh_set *set, tg_u16 print)
 {
-	int known = 0;
+	tg_u32 known = 0;
 
 	for (int i = 0; i < TG_FRESH_WAYS; i++)
-		known |= set->way[i] == print;
+		known |= tg_fresh_equal(set->way[i], print);
 	return known;
 }
 
 /* Puts the fingerprint first; a known one moves up, else the oldest falls out. */
 TG_INLINE void tg_fresh_remember(struct tg_fresh_set *set, tg_u16 print)
 {
-	tg_u16 carried = print;
+	tg_u32 carried = print;
+	tg_u32 keep = 0;	/* all ones behind where it was */
 
 	for (int i = 0; i < TG_FRESH_WAYS; i++) {
-		tg_u16 here = set->way[i];
+		tg_u32 here = set->way[i];
 
-		set->way[i] = carried;
-		if (here == print)
-			break;
+		set->way[i] = (here & keep) | (carried & ~keep);
+		keep |= -tg_fresh_equal(here, print);
 		carried = here;
 	}
 }
@@ -115,34 +125,81 @@ TG_INLINE void tg_fresh_first_observe(const struct tg_fresh_first_params *p,
 	(void)p; (void)s; (void)e;	/* completions do not matter here */
 }
 
+/* 1: it is known to have been refused before. Needs no lock. */
+TG_INLINE int tg_fresh_first_knows(struct tg_fresh_first_state *s,
+				   const struct tg_event *e)
+{
+	return tg_fresh_known(tg_fresh_set(s, e->key), tg_fresh_print(e->key));
+}
+
 /*
  * A limit before the policy has refused this event: it is a repetition when it
- * comes back, whoever refused it. 1: it was one already.
+ * comes back, whoever refused it. 1: it was one already. Needs no lock.
  */
 TG_INLINE int tg_fresh_first_refused(struct tg_fresh_first_state *s,
 				     const struct tg_event *e)
 {
-	struct tg_fresh_set *set = tg_fresh_set(s, e->key);
-	tg_u16 print = tg_fresh_print(e->key);
-	int repeated = tg_fresh_known(set, print);
+	int repeated = tg_fresh_first_knows(s, e);
 
-	tg_fresh_remember(set, print);
+	tg_fresh_remember(tg_fresh_set(s, e->key), tg_fresh_print(e->key));
 	return repeated;
 }
 
-TG_INLINE struct tg_verdict
-tg_fresh_first_refuse(const struct tg_fresh_first_params *p,
-		      const struct tg_fresh_first_state *s,
-		      tg_u64 reserve, int repeated)
+/* What an event must leave in the bucket. */
+TG_INLINE tg_u64 tg_fresh_first_reserve(const struct tg_fresh_first_params *p,
+					const struct tg_event *e, int repeated)
 {
-	tg_u8 reason = TG_REASON_RATE;
-	struct tg_verdict v;
+	return p->reserve[e->priority & (TG_PRIORITIES - 1)] +
+	       (repeated ? p->fresh_reserve : 0);
+}
 
-	if (s->bucket.used + reserve + TG_TOKEN <= p->bucket.depth)
-		reason = TG_REASON_REPEATED;
-	else if (tg_bucket_has(&p->bucket, &s->bucket))
-		reason = TG_REASON_RESERVED;
-	v = tg_verdict(tg_action(p->action), reason);
+TG_INLINE tg_u8 tg_fresh_first_reason(const struct tg_fresh_first_params *p,
+				      const struct tg_bucket *bucket,
+				      const struct tg_event *e)
+{
+	if (!tg_bucket_lacks(&p->bucket, bucket,
+			     tg_fresh_first_reserve(p, e, 0)))
+		return TG_REASON_REPEATED;
+	return tg_bucket_has(&p->bucket, bucket) ? TG_REASON_RESERVED :
+						   TG_REASON_RATE;
+}
+
+/*
+ * The verdict, once the bucket has given a token or not. Who gets none is
+ * remembered. Needs no lock, either.
+ */
+TG_INLINE struct tg_verdict
+tg_fresh_first_say(const struct tg_fresh_first_params *p,
+		   struct tg_fresh_first_state *s,
+		   const struct tg_bucket *bucket,
+		   struct tg_fresh_first_stats *stats, const struct tg_event *e,
+		   int taken, int repeated)
+{
+	struct tg_verdict v = tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
+
+	if (taken) {
+		stats->admitted++;
+		stats->admitted_repeated += repeated;
+	} else {
+		tg_fresh_remember(tg_fresh_set(s, e->key),
+				  tg_fresh_print(e->key));
+		stats->refused++;
+		stats->refused_repeated += repeated;
+		v = tg_verdict(tg_action(p->action),
+			       tg_fresh_first_reason(p, bucket, e));
+	}
+	v.repeated = repeated;
+	return v;
+}
+
+/* No rate: everything is admitted. */
+TG_INLINE struct tg_verdict
+tg_fresh_first_unlimited(struct tg_fresh_first_stats *stats, int repeated)
+{
+	struct tg_verdict v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+
+	stats->admitted++;
+	stats->admitted_repeated += repeated;
 	v.repeated = repeated;
 	return v;
 }
@@ -153,27 +210,15 @@ tg_fresh_first_admit(const struct tg_fresh_first_params *p,
 		     struct tg_fresh_first_stats *stats,
 		     const struct tg_event *e)
 {
-	tg_u64 reserve = p->reserve[e->priority & (TG_PRIORITIES - 1)];
-	struct tg_fresh_set *set = tg_fresh_set(s, e->key);
-	tg_u16 print = tg_fresh_print(e->key);
-	int repeated = tg_fresh_known(set, print);
-	struct tg_verdict v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	int repeated = tg_fresh_first_knows(s, e);
+	int taken;
 
-	v.repeated = repeated;
-	if (p->bucket.rate_milli) {
-		tg_fresh_first_tick(p, s, e->now_ns);
-		if (!tg_bucket_take_for(&p->bucket, &s->bucket, reserve +
-					(repeated ? p->fresh_reserve : 0), e)) {
-			tg_fresh_remember(set, print);
-			stats->refused++;
-			stats->refused_repeated += repeated;
-			return tg_fresh_first_refuse(p, s, reserve, repeated);
-		}
-		v.reason = TG_REASON_TOKEN;
-	}
-	stats->admitted++;
-	stats->admitted_repeated += repeated;
-	return v;
+	if (!p->bucket.rate_milli)
+		return tg_fresh_first_unlimited(stats, repeated);
+	tg_fresh_first_tick(p, s, e->now_ns);
+	taken = tg_bucket_take_for(&p->bucket, &s->bucket,
+				   tg_fresh_first_reserve(p, e, repeated), e);
+	return tg_fresh_first_say(p, s, &s->bucket, stats, e, taken, repeated);
 }
 
 #endif

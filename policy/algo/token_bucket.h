@@ -44,27 +44,45 @@ TG_INLINE void tg_token_bucket_observe(const struct tg_token_bucket_params *p,
 	(void)p; (void)s; (void)e;	/* completions do not matter here */
 }
 
+/* What an event must leave in the bucket. */
+TG_INLINE tg_u64 tg_token_bucket_reserve(const struct tg_token_bucket_params *p,
+					 const struct tg_event *e)
+{
+	return p->reserve[e->priority & (TG_PRIORITIES - 1)];
+}
+
+/* The verdict, once the bucket has given a token or not. */
+TG_INLINE struct tg_verdict
+tg_token_bucket_say(const struct tg_token_bucket_params *p,
+		    const struct tg_bucket *bucket,
+		    struct tg_token_bucket_stats *stats, int taken)
+{
+	if (taken) {
+		stats->admitted++;
+		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
+	}
+	stats->refused++;
+	return tg_verdict(tg_action(p->action),
+			  tg_bucket_has(&p->bucket, bucket) ?
+			  TG_REASON_RESERVED : TG_REASON_RATE);
+}
+
 TG_INLINE struct tg_verdict
 tg_token_bucket_admit(const struct tg_token_bucket_params *p,
 		      struct tg_token_bucket_state *s,
 		      struct tg_token_bucket_stats *stats,
 		      const struct tg_event *e)
 {
+	int taken;
+
 	if (!p->bucket.rate_milli) {
 		stats->admitted++;
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	}
 	tg_token_bucket_tick(p, s, e->now_ns);
-	if (tg_bucket_take_for(&p->bucket, &s->bucket,
-			       p->reserve[e->priority & (TG_PRIORITIES - 1)],
-			       e)) {
-		stats->admitted++;
-		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
-	}
-	stats->refused++;
-	return tg_verdict(tg_action(p->action),
-			  tg_bucket_has(&p->bucket, &s->bucket) ?
-			  TG_REASON_RESERVED : TG_REASON_RATE);
+	taken = tg_bucket_take_for(&p->bucket, &s->bucket,
+				   tg_token_bucket_reserve(p, e), e);
+	return tg_token_bucket_say(p, &s->bucket, stats, taken);
 }
 
 #endif

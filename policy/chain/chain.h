@@ -23,7 +23,7 @@
 #ifndef TG_CHAIN_H
 #define TG_CHAIN_H
 
-#include "../policies.h"
+#include "copy.h"
 #include "in_flight.h"
 #include "lease.h"
 #include "min_rate.h"
@@ -51,15 +51,21 @@ struct tg_limits {
 TG_ASSERT(sizeof(struct tg_limits) == 192);
 
 /*
- * The memory of one service. Zero is fresh. Lock, counts and bucket share one
- * cache line; what follows has its own. Only `state` is under the lock.
+ * The memory of one service, beside a copy of its bucket for each CPU. Zero is fresh.
+ * First what all CPUs read, then, in a cache line of their own, lock, counts and bucket;
+ * what follows has others. Only `state` is under the lock.
  */
 struct tg_chain {
-	TG_LOCK_TYPE lock;
 	tg_u32 tight;		/* the limit in flight */
+	tg_u32 pad;
 	tg_u64 min_rate_ns;	/* the least rate */
+	tg_u64 pad_line[6];
+	TG_LOCK_TYPE lock;
+	tg_u32 pad_lock;
+	tg_u64 pad_state;
 	struct tg_state state;
 };
+TG_ASSERT(__builtin_offsetof(struct tg_chain, lock) == 64);
 TG_ASSERT(sizeof(struct tg_chain) % 64 == 0);
 
 struct tg_queue {
@@ -139,15 +145,38 @@ TG_INLINE struct tg_verdict tg_chain_refusal(const struct tg_limits *limits,
 			  reason);
 }
 
-/* The policy alone, under its lock. */
-TG_INLINE struct tg_verdict tg_chain_policy(const struct tg_limits *limits,
+/* A policy whose bucket is copied: under the lock only if there may be a token. */
+TG_INLINE struct tg_verdict tg_chain_copied(const struct tg_params *p,
+					    struct tg_chain *chain,
+					    struct tg_bucket_copy *copy,
+					    const struct tg_event *event)
+{
+	const struct tg_bucket_params *limit = &p->u.token_bucket.bucket;
+	struct tg_state *s = &chain->state;
+	int repeated, taken = 0;
+	tg_u64 reserve = tg_policy_reserve(p, s, event, &repeated);
+
+	if (!limit->rate_milli)
+		return tg_policy_unlimited(p, &copy->stats, repeated);
+	if (!tg_copy_refuses(limit, copy, reserve, event->now_ns)) {
+		TG_LOCK(&chain->lock);
+		taken = tg_copy_take(limit, &s->u.token_bucket.bucket, copy,
+				     reserve, event);
+		TG_UNLOCK(&chain->lock);
+	}
+	return tg_policy_say(p, s, &copy->bucket, &copy->stats, event, taken,
+			     repeated);
+}
+
+/* Any other, under the lock. */
+TG_INLINE struct tg_verdict tg_chain_locked(const struct tg_params *p,
 					    struct tg_chain *chain,
 					    const struct tg_event *event)
 {
 	struct tg_verdict v;
 
 	TG_LOCK(&chain->lock);
-	v = tg_policy_admit(&limits->params, &chain->state, event);
+	v = tg_policy_admit_locked(p, &chain->state, event);
 	TG_UNLOCK(&chain->lock);
 	return v;
 }
@@ -158,10 +187,8 @@ TG_INLINE void tg_chain_refused(const struct tg_limits *limits,
 				tg_u8 reason)
 {
 	ask->verdict = tg_chain_refusal(limits, reason);
-	TG_LOCK(&chain->lock);
 	ask->verdict.repeated = tg_policy_refused(&limits->params,
 						  &chain->state, &ask->event);
-	TG_UNLOCK(&chain->lock);
 }
 
 /*

@@ -6,6 +6,7 @@
  *
  *	const struct tg_limits *tg_host_limits(tg_u64 service)
  *	struct tg_chain *tg_host_chain(tg_u64 service)
+ *	struct tg_bucket_copy *tg_host_copy(tg_u64 service)		of this CPU
  *	struct tg_senders *tg_host_senders(tg_u64 service)
  *
  * A step finds what it needs by itself. Where TG_STEP makes steps functions of their
@@ -23,6 +24,7 @@
 
 #define TG_CHAIN_DECIDED 1
 #define TG_CHAIN_LOST 2		/* the service was not found */
+#define TG_CHAIN_LOCKED 3	/* the state of its policy is under the lock */
 
 /* The verifier wants to see that no caller gives nothing. */
 TG_INLINE const struct tg_limits *tg_chain_limits(const struct tg_ask *ask)
@@ -73,8 +75,28 @@ TG_STEP int tg_chain_before(struct tg_ask *ask)
 	return TG_CHAIN_DECIDED;
 }
 
-/* What the policy says; 0, or TG_CHAIN_LOST. */
-TG_STEP int tg_chain_ask_policy(struct tg_ask *ask)
+/* What a policy says whose bucket is copied; 0, TG_CHAIN_LOCKED or TG_CHAIN_LOST. */
+TG_STEP int tg_chain_ask_copied(struct tg_ask *ask)
+{
+	const struct tg_limits *limits = tg_chain_limits(ask);
+	struct tg_chain *chain;
+	struct tg_bucket_copy *copy;
+
+	if (!limits)
+		return TG_CHAIN_LOST;
+	if (!tg_policy_is_copied(&limits->params))
+		return TG_CHAIN_LOCKED;
+	chain = tg_host_chain(ask->service);
+	copy = tg_host_copy(ask->service);
+	ask->verdict = chain && copy ?
+		       tg_chain_copied(&limits->params, chain, copy,
+				       &ask->event) :
+		       tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	return 0;
+}
+
+/* What any other policy says; 0, or TG_CHAIN_LOST. */
+TG_STEP int tg_chain_ask_locked(struct tg_ask *ask)
 {
 	const struct tg_limits *limits = tg_chain_limits(ask);
 	struct tg_chain *chain;
@@ -82,10 +104,19 @@ TG_STEP int tg_chain_ask_policy(struct tg_ask *ask)
 	if (!limits)
 		return TG_CHAIN_LOST;
 	chain = tg_host_chain(ask->service);
-	ask->verdict = chain ? tg_chain_policy(limits, chain, &ask->event) :
+	ask->verdict = chain ? tg_chain_locked(&limits->params, chain,
+					       &ask->event) :
 			       tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	ask->verdict = tg_waited(ask->verdict, TG_WAITS(ask));
 	return 0;
+}
+
+/* What the policy says; 0, or TG_CHAIN_LOST. */
+TG_INLINE int tg_chain_ask_policy(struct tg_ask *ask)
+{
+	int copied = tg_chain_ask_copied(ask);
+
+	return copied == TG_CHAIN_LOCKED ? tg_chain_ask_locked(ask) : copied;
 }
 
 /* It is charged, if it was admitted. */

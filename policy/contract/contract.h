@@ -33,9 +33,9 @@ typedef unsigned long long tg_u64;
 #define TG_ASSERT(what) _Static_assert(what, #what)
 
 /*
- * A policy's state is used by one CPU at a time. Where there are several, the host
- * program defines these three before it includes the contract. Under the lock
- * nothing is called.
+ * A policy's state is used by one CPU at a time, but for what its header says. Where
+ * there are several, the host program defines these three before it includes the
+ * contract. Under the lock nothing is called.
  */
 #ifndef TG_LOCK_TYPE
 #define TG_LOCK_TYPE tg_u32

@@ -5,9 +5,12 @@
 use crate::abi::{self, LIMITS_AUTO, LIMITS_REJECT, LIMITS_SHADOW, Limits, Queue};
 use crate::lease::{Execution, Lease};
 use crate::{Action, Event, MinRate, Noted, Params, Reason, Senders, Verdict};
+use std::mem::offset_of;
 
 /// Words of `struct tg_chain`.
 const WORDS: usize = size_of::<abi::Chain>() / 8;
+/// Words of `struct tg_bucket_copy`.
+const COPY_WORDS: usize = size_of::<abi::BucketCopy>() / 8;
 
 impl Limits {
     /// The limits of a policy, and no others.
@@ -105,6 +108,8 @@ pub struct Decision {
 pub struct Chain {
     limits: Limits,
     words: Box<[u64]>,
+    /// Of the bucket, one for each CPU.
+    copies: Vec<[u64; COPY_WORDS]>,
     senders: Senders,
 }
 
@@ -118,7 +123,18 @@ impl Chain {
     /// A chain that has seen nothing.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { limits, words: vec![0; WORDS].into_boxed_slice(), senders: Senders::default() }
+        Self::with_cpus(limits, 1)
+    }
+
+    /// The same for so many CPUs, of which each has a copy of the bucket; at least one.
+    #[must_use]
+    pub fn with_cpus(limits: Limits, cpus: usize) -> Self {
+        Self {
+            limits,
+            words: vec![0; WORDS].into_boxed_slice(),
+            copies: vec![[0; COPY_WORDS]; cpus.max(1)],
+            senders: Senders::default(),
+        }
     }
 
     /// Other limits; what was seen stays.
@@ -132,6 +148,15 @@ impl Chain {
         &self.limits
     }
 
+    /// What the policy counts, on all CPUs: of its four numbers most have admitted and refused first.
+    #[must_use]
+    pub fn counted(&self) -> [u64; 4] {
+        let copies = self.copies.iter().map(|copy| &copy[offset_of!(abi::BucketCopy, stats) / 8..]);
+        let shared = &self.words[offset_of!(abi::Chain, state) / 8..];
+        let all = std::iter::once(shared).chain(copies);
+        all.fold([0; 4], |sum, words| std::array::from_fn(|at| sum[at] + words[at]))
+    }
+
     /// What is known of the senders of SYNs.
     pub const fn senders(&mut self) -> &mut Senders {
         &mut self.senders
@@ -141,6 +166,17 @@ impl Chain {
     /// or the reason why not; it is told whether most SYNs are spoofed.
     pub fn decide(
         &mut self,
+        ask: &Ask,
+        how: &Circumstances,
+        reply: impl FnOnce(bool) -> Result<(), Reason>,
+    ) -> Decision {
+        self.decide_on(0, ask, how, reply)
+    }
+
+    /// The same on one CPU of several, counted modulo their number.
+    pub fn decide_on(
+        &mut self,
+        cpu: usize,
         ask: &Ask,
         how: &Circumstances,
         reply: impl FnOnce(bool) -> Result<(), Reason>,
@@ -158,10 +194,12 @@ impl Chain {
             ..abi::Ask::default()
         };
         let (chain, senders) = (self.words.as_mut_ptr().cast(), self.senders.as_mut_ptr());
+        let cpu = cpu % self.copies.len();
+        let copy = self.copies[cpu].as_mut_ptr().cast();
         // SAFETY: all structures are the C ones, live through the call and are exclusively borrowed; the
         // chain stays inside what it is given.
         unsafe {
-            abi::tg_native_decide(&raw const self.limits, chain, senders, &raw mut raw);
+            abi::tg_native_decide(&raw const self.limits, chain, copy, senders, &raw mut raw);
             let Circumstances { single, lease, random, .. } = *how;
             abi::tg_native_execute(&raw mut raw, single.into(), lease.strength(), random);
         }

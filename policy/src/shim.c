@@ -9,6 +9,7 @@
 struct tg_native {
 	const struct tg_limits *limits;
 	struct tg_chain *chain;
+	struct tg_bucket_copy *copy;
 	struct tg_senders *senders;
 };
 
@@ -27,6 +28,11 @@ TG_INLINE struct tg_chain *tg_host_chain(tg_u64 service)
 	return tg_native_of(service)->chain;
 }
 
+TG_INLINE struct tg_bucket_copy *tg_host_copy(tg_u64 service)
+{
+	return tg_native_of(service)->copy;
+}
+
 TG_INLINE struct tg_senders *tg_host_senders(tg_u64 service)
 {
 	return tg_native_of(service)->senders;
@@ -41,9 +47,10 @@ void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 }
 
 int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
+		     struct tg_bucket_copy *copy,
 		     struct tg_senders *senders, struct tg_ask *ask)
 {
-	const struct tg_native host = { limits, chain, senders };
+	const struct tg_native host = { limits, chain, copy, senders };
 
 	ask->service = (uintptr_t)&host;
 	return tg_chain_decide(ask);

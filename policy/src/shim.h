@@ -9,6 +9,7 @@
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v);
 int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
+		     struct tg_bucket_copy *copy,
 		     struct tg_senders *senders, struct tg_ask *ask);
 void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
 		       tg_u32 random);

@@ -53,9 +53,9 @@ pub(crate) fn policies(def: &str) -> Result<Vec<Policy>> {
     entries(def, "TG_POLICY")?
         .into_iter()
         .map(|entry| {
-            let [number, name, serves, key, text] = entry.fields.as_slice() else {
+            let [number, name, serves, key, _, text] = entry.fields.as_slice() else {
                 bail!(
-                    "line {}: expected TG_POLICY(number, name, SERVES, KEY, \"text\")",
+                    "line {}: expected TG_POLICY(number, name, SERVES, KEY, STATE, \"text\")",
                     entry.line
                 );
             };
@@ -233,8 +233,8 @@ mod tests {
         let page = reasons_page(&reasons(DEF).expect("well-formed"));
         assert!(page.contains("## Passed\n") && page.contains("| 30 | `rate` |"), "{page}");
         assert!(page.contains("## Refused\n\n| number |"), "{page}");
-        let list =
-            policies("TG_POLICY(0, token_bucket, ANY, NONE, \"a rate, a burst\")\n").expect("same");
+        let list = policies("TG_POLICY(0, token_bucket, ANY, NONE, COPIED, \"a rate, a burst\")\n")
+            .expect("same");
         let page = policies_page(&list);
         assert!(page.contains("| 0 | `token_bucket` | a rate, a burst |"), "{page}");
     }

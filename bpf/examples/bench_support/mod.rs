@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod compile;
+pub mod cores;
 pub mod frames;
 pub mod haproxy;
 pub mod idle;

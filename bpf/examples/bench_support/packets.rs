@@ -10,6 +10,7 @@ use super::worker::{Subject, Subjects, median};
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 use std::rc::Rc;
 use tidegate_bpf::testing::bench::Bench;
 use tidegate_bpf::testing::{TestHook, TestPlane};
@@ -26,7 +27,7 @@ const SAMPLES_MAX: usize = 1 << 16;
 
 /// What the hook must have done with every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expect {
+pub(super) enum Expect {
     /// There is no hook, but this program of the ring's object, which passes everything.
     Program(&'static str),
     Passed(Reason),
@@ -49,7 +50,7 @@ impl Expect {
     }
 
     /// How often the hook counted this.
-    fn count(self, plane: &TestPlane) -> Result<u64> {
+    pub(super) fn count(self, plane: &TestPlane) -> Result<u64> {
         if let Self::Passed(wanted) = self {
             let passed = plane.passed()?;
             return Ok(passed.iter().filter(|p| p.reason == wanted).map(|p| p.count).sum());
@@ -65,7 +66,7 @@ impl Expect {
 }
 
 /// A hook with tables; subjects share it.
-type Plane = Rc<RefCell<TestPlane>>;
+pub(super) type Plane = Rc<RefCell<TestPlane>>;
 
 struct Packets {
     name: String,
@@ -132,6 +133,22 @@ struct Scene {
     expect: Expect,
 }
 
+/// Puts packets into a ring.
+pub(super) fn fill(ring: &Bench, frames: &[Frame]) -> Result<()> {
+    let count = frames.len();
+    ensure!(count.is_power_of_two(), "{count} packets are no power of two");
+    for (index, frame) in (0..).zip(frames) {
+        let mut slot = frame.to_vec();
+        slot.resize(64, 0);
+        ring.write("ring", index, &slot)?;
+    }
+    // A hot key is the same packet again; in a large ring no SYN comes twice.
+    let vary = u32::from(count > HOT);
+    let place: Vec<u8> =
+        [count as u32 - 1, vary, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    Ok(ring.write("place", 0, &place)?)
+}
+
 struct Maker {
     scale: Scale,
     object: Object,
@@ -142,18 +159,7 @@ impl Maker {
     /// A subject: these packets, in this scene.
     fn add(&mut self, (name, about): (&str, &str), frames: &[Frame], scene: Scene) -> Result<()> {
         let ring = self.object.load()?;
-        let count = frames.len();
-        ensure!(count.is_power_of_two(), "{name}: {count} packets are no power of two");
-        for (index, frame) in (0..).zip(frames) {
-            let mut slot = frame.to_vec();
-            slot.resize(64, 0);
-            ring.write("ring", index, &slot)?;
-        }
-        // A hot key is the same packet again; in a large ring no SYN comes twice.
-        let vary = u32::from(count > HOT);
-        let place: Vec<u8> =
-            [count as u32 - 1, vary, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        ring.write("place", 0, &place)?;
+        fill(&ring, frames).context(name.to_owned())?;
         match (&scene.plane, scene.expect) {
             (Some(plane), _) => ring.call("target", plane.borrow().target(TestHook::Xdp)?)?,
             (None, Expect::Program(name)) => ring.call("target", ring.program(name)?)?,
@@ -194,7 +200,7 @@ impl Maker {
 }
 
 /// A namespace with its sockets.
-struct Place {
+pub(super) struct Place {
     space: Space,
     _listeners: Vec<TcpListener>,
     _streams: Vec<TcpStream>,
@@ -202,7 +208,7 @@ struct Place {
 
 impl Place {
     /// With a listener at each of these ports, and so many connections.
-    fn new(guard: &Rc<Guard>, ports: &[u16], connections: usize) -> Result<Rc<Self>> {
+    pub(super) fn new(guard: &Rc<Guard>, ports: &[u16], connections: usize) -> Result<Rc<Self>> {
         let space = Space::new(guard)?;
         let (listeners, streams) = space.on_cpu(last_cpu(), || {
             let bind = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port));
@@ -211,6 +217,11 @@ impl Place {
             Ok((listeners, streams))
         })?;
         Ok(Rc::new(Self { space, _listeners: listeners, _streams: streams }))
+    }
+
+    /// Where its namespace can be entered.
+    pub(super) fn path(&self) -> &Path {
+        self.space.path()
     }
 }
 
@@ -252,7 +263,7 @@ fn plane(tables: &Tables, policy: Policy, answers: u32) -> Result<TestPlane> {
 }
 
 /// A plane whose every service is under limits that admit all, or nothing any more.
-fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Result<Plane> {
+pub(super) fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Result<Plane> {
     let action = if expect == Expect::Answered { Action::Reject } else { Action::Drop };
     // Abacus rejects by itself; without answers that is a drop.
     let answers = if expect == Expect::Answered { ANSWERS_MANY } else { 0 };
@@ -272,7 +283,7 @@ fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Result<Plane>
     Ok(Rc::new(RefCell::new(plane)))
 }
 
-fn frames(tuples: &[Tuple], flags: u8) -> Vec<Frame> {
+pub(super) fn frames(tuples: &[Tuple], flags: u8) -> Vec<Frame> {
     tuples
         .iter()
         .zip(1..)
@@ -292,6 +303,7 @@ pub fn subjects(scale: &Scale) -> Result<Subjects> {
         judged(&mut maker, &mut tables, &places, policy)?;
     }
     variants(&mut maker, &mut tables, &places)?;
+    maker.subjects.extend(super::cores::subjects(scale)?);
     Ok(maker.subjects)
 }
 

@@ -131,6 +131,7 @@ static void host_limits(struct host_bytes *b)
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
 	gauges->silent = host_u64(b);
+	memset(native_entry(&tg_copies, service), 0, sizeof(struct tg_bucket_copy));
 	state->tight = host_u32(b);
 	state->min_rate_ns = host_u64(b);
 	/* every policy's state begins with its bucket */
@@ -249,8 +250,10 @@ static void host_window(struct host_bytes *b)
 /* u: tokens of a service that are used from now on. */
 static void host_used(struct host_bytes *b)
 {
-	struct tg_chain *state = native_entry(&tg_states, host_u8(b));
+	__u32 service = host_u8(b);
+	struct tg_chain *state = native_entry(&tg_states, service);
 
+	memset(native_entry(&tg_copies, service), 0, sizeof(struct tg_bucket_copy));
 	state->state.u.token_bucket.bucket.used = host_u64(b);
 }
 
@@ -495,6 +498,7 @@ static void host_maps(void)
 	HOST_MAP(tg_source_sets, HOST_TABLE / TG_SOURCE_WAYS);
 	HOST_MAP(tg_sources, HOST_TABLE);
 	HOST_MAP(tg_senders, HOST_SERVICES);
+	HOST_MAP(tg_copies, HOST_SERVICES);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "all limits",
 		.type = BPF_MAP_TYPE_ARRAY,

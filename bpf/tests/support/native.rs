@@ -79,6 +79,7 @@ pub enum Call {
     SourceSets,
     Sources,
     Senders,
+    Copies,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -94,12 +95,12 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Cookie, Counts, Doors, Flights, FlowSources, Flows, Gauges, Lease,
-            Limits, LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending, Prefixes,
-            Pull, Ring, Senders, Socket, SourceSets, Sources, States, Store, Tables, Tail, Times,
-            ToTcp, ToTimeWait, Totals,
+            Answers, Control, Cookie, Copies, Counts, Doors, Flights, FlowSources, Flows, Gauges,
+            Lease, Limits, LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending,
+            Prefixes, Pull, Ring, Senders, Socket, SourceSets, Sources, States, Store, Tables,
+            Tail, Times, ToTcp, ToTimeWait, Totals,
         };
-        const MAPS: [Call; 24] = [
+        const MAPS: [Call; 25] = [
             Control,
             Lease,
             Tables,
@@ -123,6 +124,7 @@ impl Call {
             SourceSets,
             Sources,
             Senders,
+            Copies,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];

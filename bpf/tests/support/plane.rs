@@ -100,6 +100,7 @@ impl Kernel {
 
     /// Puts a set-up in force. Its services get new names, which makes their state fresh.
     pub fn put(&mut self, setup: &Setup) {
+        TestPlane::stay_on_one_cpu();
         for rst in std::mem::take(&mut self.ends) {
             self.plane.run(TestHook::Xdp, &rst).unwrap();
         }

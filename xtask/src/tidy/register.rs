@@ -156,7 +156,7 @@ fn at(path: &str, line: usize, what: String, fix: &str) -> Problem {
 mod tests {
     use super::*;
 
-    const GOOD_POLICIES: &str = "TG_POLICY(0, token_bucket, ANY, NONE, \"a rate\")\n";
+    const GOOD_POLICIES: &str = "TG_POLICY(0, token_bucket, ANY, NONE, COPIED, \"a rate\")\n";
     const GOOD_REASONS: &str = "/* all */\nTG_REASON(0, NONE, \"none\", \"x\")\nTG_REASON(3, NOT_NEW, \"not-new\", \"y\")\n";
 
     fn whats(defs: (&str, &str), extra: &[(&str, &str)]) -> Vec<String> {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_policy_needs_header_test_and_name_in_the_configuration() {
-        let defs = format!("{GOOD_POLICIES}TG_POLICY(1, gap, ANY, NONE, \"b\")\n");
+        let defs = format!("{GOOD_POLICIES}TG_POLICY(1, gap, ANY, NONE, LOCKED, \"b\")\n");
         let found = whats((&defs, GOOD_REASONS), &[]);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found.iter().all(|what| what.contains("`gap`")));

@@ -58,11 +58,6 @@ mod instrument {
         std::fs::write(to, out.to_string()).expect("the folder is ours");
     }
 
-    fn is_test(attributes: &[Attribute]) -> bool {
-        let text = |a: &Attribute| a.meta.to_token_stream().to_string();
-        attributes.iter().any(|a| text(a) == "cfg (test)")
-    }
-
     /// Where the module `name` of the file at `path` stands.
     fn child(path: &Path, name: &str) -> PathBuf {
         let folder = path.parent().expect("a folder");
@@ -77,12 +72,7 @@ mod instrument {
     /// Reads a file and the modules below it.
     fn read(src: &Path, path: &Path, sources: &mut Vec<Source>) {
         let text = std::fs::read_to_string(path).expect("a module has a file");
-        let mut file = syn::parse_file(&text).expect("it compiles without the feature");
-        file.items.retain(|item| match item {
-            Item::Mod(m) => !is_test(&m.attrs),
-            Item::Use(u) => !is_test(&u.attrs),
-            _ => true,
-        });
+        let file = syn::parse_file(&text).expect("it compiles without the feature");
         let mut fixed = Fixed::default();
         fixed.visit_file(&file);
         let is_number = |item: &ItemConst| {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use tidegate_model::ClientClass;
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
+use tidegate_model::snapshot::{RemoteState, Sample, ServiceState, Snapshot};
 use tidegate_units::Nanos;
 
 /// Most samples in one explanation.
@@ -46,6 +46,9 @@ pub struct ServiceExplanation {
     pub never_shed: Option<String>,
     /// The limits in force, with the reasoning behind them.
     pub limits: ServiceLimits,
+    /// Remote limits that peers give to it, and that it gives to its control nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<RemoteState>,
     /// What its requests go through, in sentences; empty where the service has no header rules.
     #[serde(default)]
     pub rules: Vec<String>,
@@ -101,6 +104,7 @@ fn service(of: &ClientClass, state: Option<&ServiceState>) -> ServiceExplanation
         by_dscp: by_dscp.collect(),
         never_shed: of.never_shed.map(|prefix| prefix.to_string()),
         limits: state.map(|s| s.limits.clone()).unwrap_or_default(),
+        remote: state.map(|s| s.remote.clone()).unwrap_or_default(),
         rules: state.map(rules).unwrap_or_default(),
     }
 }
@@ -170,6 +174,24 @@ fn words(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
     words
 }
 
+/// A remote limit in force: who gave it, until when, what it refused.
+fn remote_words(limit: &RemoteState) -> Option<String> {
+    let (rate, restriction) = (limit.rate?, limit.restriction?);
+    let (peer, scope, refused, offered) = (&limit.peer, &limit.scope, limit.refused, limit.offered);
+    let counts = format!("it refused {refused} of {offered}");
+    Some(match (limit.role.as_str(), limit.left) {
+        ("to", _) => format!("the peer {peer} admits {rate} for it (as {scope}); {counts}"),
+        (_, Some(left)) => {
+            format!(
+                "the peer {peer} limits {scope} ({restriction}): {rate} for {left} more; {counts}"
+            )
+        }
+        (_, None) => format!(
+            "the limit of the peer {peer} for {scope} has expired and opens in steps: {rate}; {counts}"
+        ),
+    })
+}
+
 fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
     let name = &service.service;
     let by = match &service.prefix {
@@ -210,5 +232,8 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
     if !limits.why.text.is_empty() {
         words.push(format!("{name}: {}", limits.why.text));
     }
+    words.extend(
+        service.remote.iter().filter_map(remote_words).map(|said| format!("{name}: {said}.")),
+    );
     words.extend(service.rules.iter().map(|said| format!("{name}: {said}.")));
 }

@@ -12,7 +12,7 @@ use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::{Restored, ServiceState, Snapshot};
 use tidegate_telemetry::{
-    buckets_table, peers_table, rules_table, services_table, unevaluated_lines,
+    buckets_table, peers_table, remote_table, rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::Share;
 
@@ -76,9 +76,10 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
             let _ = write!(text, "\n{table}");
         }
     }
-    let peers = peers_table(snapshot);
-    if !peers.is_empty() {
-        let _ = write!(text, "\n{peers}");
+    for table in [peers_table(snapshot), remote_table(snapshot)] {
+        if !table.is_empty() {
+            let _ = write!(text, "\n{table}");
+        }
     }
     for (i, line) in unevaluated_lines(snapshot).iter().enumerate() {
         let _ = writeln!(text, "{}{line}", if i == 0 { "\n" } else { "" });

@@ -26,8 +26,8 @@ mod types;
 
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
-    BACKENDS_MAX, BackendConfig, ClusterConfig, PeerAddress, PeerConfig, TARGETS_MAX, TargetConfig,
-    VALIDITY_DEFAULT, VALIDITY_RANGE,
+    BACKENDS_MAX, BackendConfig, ClusterConfig, PeerAddress, PeerConfig, SentLimitConfig,
+    TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT, VALIDITY_RANGE,
 };
 pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};

@@ -10,6 +10,7 @@ use super::text::show_span;
 use super::types::*;
 use serde_json::Value;
 use std::fmt::Write;
+use tidegate_model::remote::REMOTE_SCOPES_MAX;
 use tidegate_model::{
     CLASSES_MAX, LISTENS_MAX, NAME_MAX, PEERS_MAX, PREFIXES_MAX, RATE_FLOOR, SERVICES_MAX,
 };
@@ -95,7 +96,11 @@ fn of_peers() -> Vec<(&'static str, String)> {
     vec![
         ("`cluster.peers`", PEERS_MAX.to_string()),
         ("`cluster.report_to`", TARGETS_MAX.to_string()),
-        ("`services` of a peer or target, `backends` of a service", format!("{BACKENDS_MAX} each")),
+        (
+            "`services` of a peer or target, `limits` of a target, `backends` of a service",
+            format!("{BACKENDS_MAX} each"),
+        ),
+        ("`limits` of a peer", REMOTE_SCOPES_MAX.to_string()),
         ("`report_to.NAME.validity`", format!("{}, two ticks at least", range(VALIDITY_RANGE))),
     ]
 }

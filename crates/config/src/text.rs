@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use tidegate_model::remote::Scope;
 use tidegate_model::{CpuList, Listen, SpiffeId, written_as_text};
 use tidegate_units::{Nanos, Rate};
 
@@ -39,6 +40,7 @@ pub(super) enum Kind {
     Address,
     Spiffe,
     Endpoint,
+    Scope,
 }
 
 impl Kind {
@@ -59,6 +61,7 @@ impl Kind {
             "address" => Self::Address,
             "spiffe" => Self::Spiffe,
             "endpoint" => Self::Endpoint,
+            "scope" => Self::Scope,
             _ => return None,
         })
     }
@@ -82,6 +85,9 @@ impl Kind {
             Self::Address => "\"address:port\" or \"[IPv6]:port\"",
             Self::Endpoint => "\"unix:/absolute/path\", \"address:port\" or \"[IPv6]:port\"",
             Self::Spiffe => "an identity such as spiffe://example.org/shop-1",
+            Self::Scope => {
+                "a service, \"address:port\" or \"prefix:port\" (/24, IPv6: /48, or longer)"
+            }
         }
     }
 
@@ -102,6 +108,7 @@ impl Kind {
             Self::Address => text.parse::<PeerAddress>().map(drop),
             Self::Spiffe => text.parse::<SpiffeId>().map(drop),
             Self::Endpoint => text.parse::<Endpoint>().map(drop),
+            Self::Scope => text.parse::<Scope>().map(drop),
         }
     }
 }

@@ -143,7 +143,7 @@ impl Node {
         let passed = offered.min(self.tokens.floor());
         self.tokens -= passed;
         let refused = (offered - passed) as u64;
-        self.flow = Flow { offered: offered as u64, passed: passed as u64, refused };
+        self.flow = Flow { offered: offered as u64, passed: passed as u64, refused, shadow: false };
         passed as u64
     }
 
@@ -419,7 +419,7 @@ fn of_a_million_wrong_messages_none_is_taken() {
     const WRONG: u64 = 1_000_000;
     let mut dice = Dice(99);
     let (mut attacked, mut quiet) = (guarded(), guarded());
-    let flows = [Flow { offered: 10, passed: 10, refused: 0 }; 3];
+    let flows = [Flow { offered: 10, passed: 10, refused: 0, shadow: false }; 3];
     let (mut now, mut sequence, mut taken) = (Nanos::SECOND, 10_u64, 0_u64);
     for round in 0..1_000 {
         now += TICK;
@@ -476,7 +476,7 @@ fn two_owners_of_a_service_have_the_sum_and_the_tightest_scope_of_one_holds() {
     for (peer, session) in [("b1", 11), ("b2", 12)] {
         inbound.session(peer, Some((session, 3)));
     }
-    let flow = [Flow { offered: 30, passed: 30, refused: 0 }];
+    let flow = [Flow { offered: 30, passed: 30, refused: 0, shadow: false }];
     let mut now = Nanos::SECOND;
     let mut rates = Vec::new();
     let mut say = |inbound: &mut Inbound, peer: &str, session, text: &str, rate, sequence| {
@@ -528,7 +528,7 @@ proptest! {
         passed in 1_u64..200,
     ) {
         let mut inbound = guarded();
-        let flows = [Flow { offered: passed, passed, refused: 0 }; 3];
+        let flows = [Flow { offered: passed, passed, refused: 0, shadow: false }; 3];
         let (mut now, mut sequence) = (Nanos::SECOND, 0);
         let mut last: VecDeque<f64> = VecDeque::new();
         let mut heard: Option<(Nanos, Nanos)> = None;

@@ -2,7 +2,7 @@
 //! The senses of a host that has peers: what back-ends report comes into the signals of the
 //! services that they serve, and the signals of this host's services go out.
 
-use crate::plane::Senses;
+use crate::plane::{Heard, Said, Senses};
 use crate::sources;
 use std::io;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use tidegate_control::fleet::under_most_pressure;
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
+use tidegate_peer::frame::WITH_LIMITS;
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
@@ -36,6 +37,8 @@ pub(crate) struct ClusterSenses {
     node: Option<Node>,
     services: Vec<Service>,
     reports: bool,
+    /// Receivers that are given limits.
+    limited: Vec<String>,
     trouble: Option<String>,
     again: Option<Again>,
 }
@@ -56,14 +59,18 @@ struct Service {
 impl ClusterSenses {
     /// Without peers until [`Senses::join`].
     pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
-        let services = Vec::new();
-        Self { inner, clock, node: None, services, reports: false, trouble: None, again: None }
+        let (services, limited) = (Vec::new(), Vec::new());
+        let (node, reports, trouble, again) = (None, false, None, None);
+        Self { inner, clock, node, services, reports, limited, trouble, again }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {
         let mut old = std::mem::take(&mut self.services);
         self.services = config.services.iter().map(|s| Service::new(s, &mut old)).collect();
         let wanted = config.cluster.as_ref().map(|cluster| node_config(cluster, config));
+        let targets = config.cluster.iter().flat_map(|cluster| &cluster.report_to);
+        let limited = targets.filter(|target| !target.limits.is_empty());
+        self.limited = limited.map(|target| target.name.clone()).collect();
         self.reports = wanted.as_ref().is_some_and(|wanted| !wanted.targets.is_empty());
         if self.node.is_none() && wanted.is_some() {
             let started = Node::start(Arc::clone(&self.clock));
@@ -149,6 +156,22 @@ impl Senses for ClusterSenses {
         self.attempt(self.clock.now(), Box::new(config.clone()));
     }
 
+    fn remote(&mut self) -> Heard {
+        let Some(node) = &self.node else { return Heard::default() };
+        let (limits, sessions) = node.take_limits();
+        Heard { sessions, limits, hits: node.hits() }
+    }
+
+    fn say(&mut self, said: Said) {
+        let Some(node) = &self.node else { return };
+        if !said.limits.is_empty() {
+            node.limit(said.limits);
+        }
+        if !said.hits.is_empty() {
+            node.tell_hits(said.hits);
+        }
+    }
+
     fn peers(&self, now: Nanos) -> Vec<PeerState> {
         self.node.as_ref().map(|node| node.states(now)).unwrap_or_default()
     }
@@ -159,9 +182,21 @@ impl Senses for ClusterSenses {
         let Some(node) = &self.node else { return troubles };
         let own = node.troubles().into_iter();
         troubles.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
-        troubles.extend(silent_peers(&node.states(now)));
+        let states = node.states(now);
+        troubles.extend(silent_peers(&states));
+        troubles.extend(self.limited.iter().filter_map(|name| too_old(name, &states)));
         troubles
     }
+}
+
+/// A control node whose version of the protocol has no remote limits.
+fn too_old(name: &str, states: &[PeerState]) -> Option<(String, String)> {
+    let peer = states.iter().find(|peer| peer.role == "receives" && peer.name == name)?;
+    let version = peer.version;
+    (peer.up && version < WITH_LIMITS).then(|| {
+        let text = format!("speaks version {version} of the protocol: it takes no remote limits");
+        (format!("peer {name}"), text)
+    })
 }
 
 /// A line for each peer without a session; those above [`PEER_LINES_MAX`] share one.
@@ -220,6 +255,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         name: peer.name.clone(),
         identity: peer.identity.clone(),
         services: peer.services.clone(),
+        limits: peer.limits.clone(),
     });
     let targets = cluster.report_to.iter().map(|target| Target {
         name: target.name.clone(),

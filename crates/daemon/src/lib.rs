@@ -26,6 +26,7 @@ pub mod plane;
 mod pooled;
 pub mod preflight;
 mod privileges;
+mod remote;
 mod request_watch;
 mod rule_signals;
 mod run;

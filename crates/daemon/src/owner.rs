@@ -8,6 +8,7 @@ use crate::governor::{Governor, Makers, released};
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::plane::{Counted, Plane, PlaneError, Senses};
+use crate::remote::Remote;
 use crate::request_watch::{RequestWatch, advice};
 use crate::state::{Keeper, restore};
 use crate::warnings::Warnings;
@@ -89,6 +90,9 @@ pub struct Owner {
     pub(crate) modes: BTreeMap<String, Mode>,
     pub(crate) make: Makers,
     pub(crate) requests: RequestWatch,
+    pub(crate) remote: Remote,
+    /// The limits that were decided last, joined with those of peers.
+    joined: Vec<ServiceLimits>,
     sensed: Vec<Sensed>,
     in_force: InForce,
     /// When the dataplane is made to follow the configuration again; `None`: it does.
@@ -147,6 +151,7 @@ impl Owner {
             }
         }
         let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
+        let remote = Remote::new(&parts.config);
         let mut owner = Self {
             clock: parts.clock,
             plane: parts.plane,
@@ -159,6 +164,8 @@ impl Owner {
             modes: left.modes,
             make,
             requests: RequestWatch::default(),
+            remote,
+            joined: Vec::new(),
             sensed: Vec::new(),
             in_force: InForce::after(left.generation),
             astray: None,
@@ -267,6 +274,7 @@ impl Owner {
             self.warnings.raise(now, &subject, text);
         }
         let kept = self.decide(now);
+        self.join_remote(now);
         self.write(now, kept);
         for (service, why) in self.in_force.refused() {
             let text = format!("refused, so that everything passes: {why}");
@@ -457,10 +465,17 @@ impl Owner {
         }
     }
 
+    /// Joins what was decided with the limits of peers, and tells peers theirs.
+    fn join_remote(&mut self, now: Nanos) {
+        let own = self.governors.iter().map(|governor| governor.limits.clone()).collect();
+        let Self { remote, sensed, intent, senses, .. } = self;
+        let of = (&intent.config, intent.released);
+        self.joined = remote.tick(now, of, (sensed, own), &mut **senses);
+    }
+
     /// Writes what changed.
     fn write(&mut self, now: Nanos, kept: Kept) {
-        let limits: Vec<ServiceLimits> =
-            self.governors.iter().map(|governor| governor.limits.clone()).collect();
+        let limits = self.joined.clone();
         let config = &self.intent.config;
         if let Err(error) = self.in_force.write(&mut *self.plane, config, (limits, kept)) {
             self.warnings.raise(now, "limits", format!("cannot be written: {error}"));
@@ -469,6 +484,7 @@ impl Owner {
 
     /// The dataplane forgot its limits (a new configuration): the next tick writes them all.
     pub(crate) fn rewrite(&mut self) {
+        self.joined.clear();
         self.in_force.forget();
         self.adopted = Kept::default();
         self.inherited.clear();
@@ -518,6 +534,8 @@ impl Owner {
             self.count(now);
         }
         let services = self.intent.config.services.iter().enumerate();
+        let mut peers = self.senses.peers(now);
+        self.remote.count_refused(&mut peers);
         let snapshot = Snapshot {
             version: self.version.clone(),
             now,
@@ -533,7 +551,7 @@ impl Owner {
             passed: self.counts.passed.clone(),
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
-            peers: self.senses.peers(now),
+            peers,
         };
         self.out.send_replace(Some(Arc::new(snapshot)));
     }
@@ -576,7 +594,8 @@ impl Owner {
 
     fn service_state(&self, now: Nanos, service: &ServiceConfig, index: usize) -> ServiceState {
         let signals = self.sensed.get(index).map(|s| s.signals.clone()).unwrap_or_default();
-        let limits = self.governors.get(index).map(|g| g.limits.clone()).unwrap_or_default();
+        let own = || self.governors.get(index).map(|governor| governor.limits.clone());
+        let limits = self.joined.get(index).cloned().or_else(own).unwrap_or_default();
         let defer_accept = self.sensed.get(index).and_then(|sensed| sensed.defer_accept);
         let requests =
             self.requests.state(now, (index, service), (&signals, &limits), defer_accept);
@@ -592,7 +611,7 @@ impl Owner {
             requests,
             restored: self.restored.get(&service.name).copied(),
             bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),
-            remote: Vec::new(),
+            remote: self.remote.states(now, index),
         }
     }
 

@@ -5,12 +5,15 @@
 
 use crate::outlet::Outlet;
 use tidegate_config::Config;
+use tidegate_model::remote::{Hits, ReceivedLimit};
 use tidegate_model::snapshot::{
     Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnevaluatedCount,
     VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
+use tidegate_peer::OutgoingLimit;
+use tidegate_peer::table::Sessions;
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
 
@@ -116,6 +119,26 @@ pub trait Lifecycle {
     fn detach(self: Box<Self>) -> Result<(), PlaneError>;
 }
 
+/// What peers said of remote limits since the last call.
+#[derive(Clone, Debug, Default)]
+pub struct Heard {
+    /// The session of each peer that may limit this host: its random number and its epoch.
+    pub sessions: Sessions,
+    /// Limits of peers.
+    pub limits: Vec<ReceivedLimit>,
+    /// Hit counters of limits of this host, by the name of the control node.
+    pub hits: Vec<(String, Hits)>,
+}
+
+/// What peers are told of remote limits.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// Limits of this host's services.
+    pub limits: Vec<OutgoingLimit>,
+    /// Hit counters of limits of peers, by the name of the peer.
+    pub hits: Vec<(String, Hits)>,
+}
+
 /// Whatever turns counters and the system's state into signals.
 pub trait Senses {
     /// One entry a service, in the order of the configuration.
@@ -137,6 +160,14 @@ pub trait Senses {
     fn troubles(&self, _now: Nanos) -> Vec<(String, String)> {
         Vec::new()
     }
+
+    /// What peers said of remote limits since the last call.
+    fn remote(&mut self) -> Heard {
+        Heard::default()
+    }
+
+    /// Tells peers their limits, and what became of theirs.
+    fn say(&mut self, _said: Said) {}
 
     /// The hosts that report to this one, or to which it reports.
     fn peers(&self, _now: Nanos) -> Vec<PeerState> {

@@ -64,6 +64,9 @@ pub struct PeerState {
     pub age: Option<Nanos>,
     /// Reports that were accepted (or sent).
     pub reports: u64,
+    /// Remote limits that were accepted (or sent).
+    #[serde(default)]
+    pub limits: u64,
     /// Messages and sessions that were refused, by reason.
     pub refused: Vec<ReasonCount>,
     /// What is wrong now, in one sentence; empty if nothing is.

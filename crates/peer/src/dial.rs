@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sender's socket: connects, reports, and connects again with a growing, jittered pause.
 
-use crate::frame::Bye;
+use crate::frame::{Bye, WITH_LIMITS};
 use crate::io::{Lost, Reader, say, write};
-use crate::node::{Outgoing, Shared, Target};
+use crate::node::{Outgoing, OutgoingLimit, Shared, Target};
 use crate::refusal::Refusal;
 use crate::report::Report;
 use crate::session::{FIRST_WORD_MAX, Heard, Sender};
@@ -41,6 +41,7 @@ const REPORT_EVERY: Nanos = Nanos::from_millis(95);
 pub(crate) struct Sources {
     pub(crate) credentials: watch::Receiver<Option<Arc<Credentials>>>,
     pub(crate) outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
+    pub(crate) limits: watch::Receiver<Arc<Vec<OutgoingLimit>>>,
     /// Becomes true when the host stops.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -124,7 +125,7 @@ async fn attempt(
     match line.sender.receive(welcome) {
         Heard::Up(hello) => say(&mut line.output, version, &hello).await?,
         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
-        Heard::Refused(_) | Heard::Skipped(_) => return Ok(Refusal::Unexpected),
+        Heard::Refused(_) | Heard::Skipped(_) | Heard::Hits(_) => return Ok(Refusal::Unexpected),
     }
     tracing::info!(target = target.name, version, "session up");
     shared.target(target, |state| {
@@ -178,6 +179,7 @@ impl Line {
                         Heard::Skipped(_) => shared.target(target, |state| {
                             count(&mut state.refused, Refusal::UnknownKind.name());
                         }),
+                        Heard::Hits(hits) => shared.heard(target, hits),
                         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
                         Heard::Up(_) => return Ok(Refusal::Unexpected),
                     }
@@ -189,6 +191,13 @@ impl Line {
                     let outgoing = Arc::clone(&sources.outgoing.borrow_and_update());
                     self.send(shared, target, &outgoing).await?;
                 }
+                changed = sources.limits.changed() => {
+                    if changed.is_err() {
+                        return self.farewell().await;
+                    }
+                    let limits = Arc::clone(&sources.limits.borrow_and_update());
+                    self.limit(shared, target, &limits).await?;
+                }
                 _ = sources.stopping.changed() => return self.farewell().await,
             }
         }
@@ -199,6 +208,34 @@ impl Line {
         say(&mut self.output, self.version, &Bye::of(Refusal::Stopping)).await?;
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.output).await;
         Ok(Refusal::Stopping)
+    }
+
+    /// A receiver of an older version is sent no limits: it would end the session.
+    async fn limit(
+        &mut self,
+        shared: &Shared,
+        target: &Target,
+        limits: &[OutgoingLimit],
+    ) -> io::Result<()> {
+        if self.version < WITH_LIMITS {
+            return Ok(());
+        }
+        let (mut bytes, mut sent) = (Vec::new(), 0);
+        for limit in limits.iter().filter(|limit| limit.target == target.name) {
+            let frame = self.sender.limit(&limit.limit);
+            if let Some(frame) = frame.and_then(|frame| frame.encode(self.version)) {
+                bytes.extend(frame);
+                sent += 1;
+            }
+        }
+        if sent > 0 {
+            write(&mut self.output, &bytes).await?;
+            shared.target(target, |state| {
+                (state.epoch, state.sequence) = self.sender.position();
+                state.limits += sent;
+            });
+        }
+        Ok(())
     }
 
     async fn send(

@@ -4,7 +4,7 @@
 //! ```text
 //!  0               2         3         4
 //!  ├ length of body ┼ version ┼ kind    ┼ body (postcard) ───────
-//!    big endian       1…2       1…5       at most 4096 bytes
+//!    big endian       1…2       1…7       at most 4096 bytes
 //! ```
 //!
 //! Both sides speak the newest version of [`VERSIONS`] that they share ([`crate::tls`] negotiates
@@ -16,6 +16,7 @@
 //!   again and compared. So there are no unknown, missing or trailing fields and no second spelling of
 //!   anything. A change of the content of a kind is a change of the version.
 
+use crate::limit::{HitsMessage, LimitMessage};
 use crate::refusal::{Code, Refusal};
 use crate::report::Report;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -26,6 +27,12 @@ use std::ops::RangeInclusive;
 pub const VERSIONS: RangeInclusive<u8> = 1..=VERSION;
 /// The newest of them.
 pub const VERSION: u8 = 2;
+/// The first version with remote limits.
+pub const WITH_LIMITS: u8 = 2;
+/// Kind of a [`Frame::Limit`].
+const LIMIT: u8 = 6;
+/// Kind of a [`Frame::Hits`].
+const HITS: u8 = 7;
 /// Longest body, in bytes.
 pub const BODY_MAX: usize = 4096;
 /// Bytes in front of the body.
@@ -46,6 +53,10 @@ pub enum Frame {
     Refused(Refused),
     /// Either: the end, and why.
     Bye(Bye),
+    /// Sender: a remote limit (from version 2 on).
+    Limit(LimitMessage),
+    /// Receiver: what became of it (from version 2 on).
+    Hits(HitsMessage),
     /// A message of a kind that this host does not know, without its body.
     Unknown(u8),
 }
@@ -136,12 +147,14 @@ impl Frame {
             Self::Report(_) => 3,
             Self::Refused(_) => 4,
             Self::Bye(_) => 5,
+            Self::Limit(_) => LIMIT,
+            Self::Hits(_) => HITS,
             Self::Unknown(kind) => *kind,
         }
     }
 
     /// The frame as bytes of this version; `None` if its body would be longer than [`BODY_MAX`] (names
-    /// within their bounds never are), and of an unknown kind.
+    /// within their bounds never are), and of a kind that the version does not have.
     #[must_use]
     pub fn encode(&self, version: u8) -> Option<Vec<u8>> {
         let body = match self {
@@ -152,6 +165,9 @@ impl Frame {
                 postcard::to_allocvec(&Refused { why: body.why.within(version), ..body.clone() })
             }
             Self::Bye(body) => postcard::to_allocvec(&Bye { why: body.why.within(version) }),
+            Self::Limit(_) | Self::Hits(_) if version < WITH_LIMITS => return None,
+            Self::Limit(body) => postcard::to_allocvec(body),
+            Self::Hits(body) => postcard::to_allocvec(body),
             Self::Unknown(_) => return None,
         }
         .ok()
@@ -184,10 +200,10 @@ impl Frame {
             return Err(FrameError::Kind(kind));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
-        Ok(Some((Self::of(kind, body)?, HEAD + length)))
+        Ok(Some((Self::of(version, kind, body)?, HEAD + length)))
     }
 
-    fn of(kind: u8, body: &[u8]) -> Result<Self, FrameError> {
+    fn of(version: u8, kind: u8, body: &[u8]) -> Result<Self, FrameError> {
         Ok(match kind {
             1 => Self::Welcome(exactly("welcome", body)?),
             2 => {
@@ -200,6 +216,8 @@ impl Frame {
             3 => Self::Report(Box::new(exactly("report", body)?)),
             4 => Self::Refused(exactly("refused", body)?),
             5 => Self::Bye(exactly("bye", body)?),
+            LIMIT if version >= WITH_LIMITS => Self::Limit(exactly("limit", body)?),
+            HITS if version >= WITH_LIMITS => Self::Hits(exactly("hits", body)?),
             _ => Self::Unknown(kind),
         })
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The receiver's sockets: every session is a task of its own, bounded in number, time and bytes.
 
-use crate::frame::{Bye, Frame};
-use crate::io::{Lost, Reader, say};
+use crate::frame::{Bye, Frame, WITH_LIMITS};
+use crate::io::{Lost, Reader, say, write};
 use crate::node::Shared;
 use crate::refusal::Refusal;
 use crate::session::{Session, Step};
@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::SpiffeId;
+use tidegate_model::remote::Hits;
 use tidegate_units::Nanos;
 use tokio::io::{AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
@@ -248,6 +249,8 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
     if let Err(error) = say(&mut output, version, &session.welcome()).await {
         return End::Lost(error.to_string());
     }
+    let mut told = shared.told();
+    told.borrow_and_update();
     // Ticks come also while messages do.
     let mut looks = interval(LOOK_EVERY);
     loop {
@@ -256,6 +259,16 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
                 Ok(step) => step,
                 Err(why) => return End::Lost(why),
             },
+            changed = told.changed() => {
+                let hits = Arc::clone(&told.borrow_and_update());
+                if changed.is_err() {
+                    return End::Lost("the host stops".into());
+                }
+                match tell(shared, &session, &mut output, &hits).await {
+                    Ok(()) => Step::Go,
+                    Err(error) => return End::Lost(error.to_string()),
+                }
+            }
             _ = looks.tick() => session.look(&mut shared.table(), shared.clock.now()),
         };
         match step {
@@ -273,6 +286,24 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
             Step::Over => return End::Leave,
         }
     }
+}
+
+/// Hit counters of the limits that this peer gave.
+async fn tell<W: AsyncWrite + Unpin>(
+    shared: &Shared,
+    session: &Session,
+    output: &mut W,
+    hits: &[(String, Hits)],
+) -> io::Result<()> {
+    let version = session.version();
+    if version < WITH_LIMITS {
+        return Ok(());
+    }
+    let name = shared.table().name(session.identity()).map(str::to_owned);
+    let own = hits.iter().filter(|(peer, _)| name.as_ref() == Some(peer));
+    let frames = own.filter_map(|(_, hits)| session.hits(hits).encode(version));
+    let bytes: Vec<u8> = frames.flatten().collect();
+    if bytes.is_empty() { Ok(()) } else { write(output, &bytes).await }
 }
 
 fn heard(

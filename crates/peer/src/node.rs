@@ -6,7 +6,7 @@
 use crate::dial::{self, Sources};
 use crate::listen;
 use crate::refusal::Refusal;
-use crate::table::{Grant, Table};
+use crate::table::{Grant, Sessions, Table};
 use crate::tls::{Credentials, Files, TlsError};
 use std::collections::BTreeMap;
 use std::io;
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tidegate_model::SpiffeId;
+use tidegate_model::remote::{Hits, ReceivedLimit, RemoteLimit};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::{Clock, Nanos};
@@ -27,6 +28,8 @@ use tokio::time::{sleep, timeout};
 const FILES_EVERY: Duration = Duration::from_secs(30);
 /// The subject of what is said of the end of our certificate.
 const EXPIRY: &str = "cluster.certificate (its end)";
+/// Most hit counters that wait for their reader; more than come in many of its rounds.
+const HITS_MAX: usize = 1024;
 /// How long a stopping host may take to say so.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
 
@@ -69,11 +72,24 @@ pub struct Outgoing {
     pub completed: Option<u64>,
 }
 
+/// A remote limit that is to be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutgoingLimit {
+    /// The receiver, by its name in the configuration.
+    pub target: String,
+    /// The limit; its sequence is the session's to fill in.
+    pub limit: RemoteLimit,
+}
+
 /// What tasks and owner share.
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock + Send + Sync>,
     table: Mutex<Table>,
     targets: Mutex<BTreeMap<String, TargetState>>,
+    /// Hit counters of limits that this host gave, by receiver.
+    hits: Mutex<Vec<(String, Hits)>>,
+    /// Hit counters for those who limit this host, by peer.
+    told: watch::Sender<Arc<Vec<(String, Hits)>>>,
     troubles: Mutex<BTreeMap<&'static str, String>>,
 }
 
@@ -86,6 +102,7 @@ pub(crate) struct TargetState {
     pub(crate) sequence: u64,
     pub(crate) sent: Option<Nanos>,
     pub(crate) reports: u64,
+    pub(crate) limits: u64,
     pub(crate) refused: Vec<ReasonCount>,
     pub(crate) trouble: String,
     identity: String,
@@ -113,6 +130,20 @@ impl Shared {
         }
     }
 
+    /// Hit counters of a receiver have come. Without a reader the oldest go.
+    pub(crate) fn heard(&self, target: &Target, heard: Hits) {
+        let mut hits = lock(&self.hits);
+        if hits.len() >= HITS_MAX {
+            hits.remove(0);
+        }
+        hits.push((target.name.clone(), heard));
+    }
+
+    /// Hit counters as they are told.
+    pub(crate) fn told(&self) -> watch::Receiver<Arc<Vec<(String, Hits)>>> {
+        self.told.subscribe()
+    }
+
     pub(crate) fn trouble(&self, subject: &'static str, text: String) {
         lock(&self.troubles).insert(subject, text);
     }
@@ -121,6 +152,9 @@ impl Shared {
         lock(&self.troubles).remove(subject);
     }
 }
+
+/// What dialers send: reports, and remote limits.
+type Sent = (watch::Receiver<Arc<Vec<Outgoing>>>, watch::Receiver<Arc<Vec<OutgoingLimit>>>);
 
 /// What is wanted of the thread.
 #[derive(Clone)]
@@ -134,6 +168,7 @@ pub struct Node {
     shared: Arc<Shared>,
     wanted: watch::Sender<Option<Arc<Wanted>>>,
     outgoing: watch::Sender<Arc<Vec<Outgoing>>>,
+    limits: watch::Sender<Arc<Vec<OutgoingLimit>>>,
     stopping: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -148,17 +183,20 @@ impl Node {
             clock,
             table: Mutex::default(),
             targets: Mutex::default(),
+            hits: Mutex::default(),
+            told: watch::channel(Arc::default()).0,
             troubles: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (wanted, wants) = watch::channel(None);
         let (outgoing, told) = watch::channel(Arc::default());
+        let (limits, limited) = watch::channel(Arc::default());
         let (stopping, stops) = watch::channel(false);
-        let supervisor = Supervisor::new(Arc::clone(&shared), told, stops);
+        let supervisor = Supervisor::new(Arc::clone(&shared), (told, limited), stops);
         let thread = std::thread::Builder::new()
             .name("tidegate-peer".into())
             .spawn(move || runtime.block_on(supervisor.run(wants)))?;
-        Ok(Self { shared, wanted, outgoing, stopping, thread: Some(thread) })
+        Ok(Self { shared, wanted, outgoing, limits, stopping, thread: Some(thread) })
     }
 
     /// Follows another configuration; `None` ends all sessions. What stays the same goes on.
@@ -193,6 +231,30 @@ impl Node {
         self.outgoing.send_replace(Arc::new(outgoing));
     }
 
+    /// Limits what these receivers let through: sent at once, and as often as this is called.
+    pub fn limit(&self, limits: Vec<OutgoingLimit>) {
+        self.limits.send_replace(Arc::new(limits));
+    }
+
+    /// The hit counters of limits that this host gave, by receiver, since the last call.
+    #[must_use]
+    pub fn hits(&self) -> Vec<(String, Hits)> {
+        std::mem::take(&mut *lock(&self.shared.hits))
+    }
+
+    /// Tells peers, by name, what came to the scopes of their limits.
+    pub fn tell_hits(&self, hits: Vec<(String, Hits)>) {
+        self.shared.told.send_replace(Arc::new(hits));
+    }
+
+    /// The limits that arrived since the last call, of each peer in the order of their numbers; and the
+    /// session of each peer that is up at that moment: its random number and its epoch.
+    #[must_use]
+    pub fn take_limits(&self) -> (Vec<ReceivedLimit>, Sessions) {
+        let mut table = self.shared.table();
+        (table.take_limits(), table.sessions())
+    }
+
     /// What `peer` last said of `service`, as far as it is valid.
     #[must_use]
     pub fn backend(&self, now: Nanos, peer: &str, service: &str) -> Backend {
@@ -214,6 +276,7 @@ impl Node {
             sequence: target.sequence,
             age: target.sent.map(|at| now.since(at)),
             reports: target.reports,
+            limits: target.limits,
             refused: target.refused.clone(),
             trouble: target.trouble.clone(),
         }));
@@ -245,6 +308,7 @@ struct Supervisor {
     shared: Arc<Shared>,
     credentials: watch::Sender<Option<Arc<Credentials>>>,
     outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
+    limits: watch::Receiver<Arc<Vec<OutgoingLimit>>>,
     stopping: watch::Receiver<bool>,
     listening: Running<SocketAddr>,
     dialing: Vec<(Target, tokio::task::JoinHandle<()>)>,
@@ -252,15 +316,12 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(
-        shared: Arc<Shared>,
-        outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
-        stopping: watch::Receiver<bool>,
-    ) -> Self {
+    fn new(shared: Arc<Shared>, (outgoing, limits): Sent, stopping: watch::Receiver<bool>) -> Self {
         Self {
             shared,
             credentials: watch::channel(None).0,
             outgoing,
+            limits,
             stopping,
             listening: None,
             dialing: Vec::new(),
@@ -340,6 +401,7 @@ impl Supervisor {
                 let sources = Sources {
                     credentials: self.credentials.subscribe(),
                     outgoing: self.outgoing.clone(),
+                    limits: self.limits.clone(),
                     stopping: self.stopping.clone(),
                 };
                 let shared = Arc::clone(&self.shared);

@@ -51,8 +51,8 @@ refusals! {
     OtherSession = "other-session", "a report that was made for another session";
     /// A newer session of the same peer has begun.
     Superseded = "superseded", "a newer session of the same peer has taken its place";
-    /// A service that this peer may not report.
-    NotGranted = "not-granted", "a service that this peer may not report";
+    /// A service that this peer may not report, or a scope that it may not limit.
+    NotGranted = "not-granted", "a service or scope that is not this peer's";
     /// Stale or repeated.
     Stale = "stale", "a report that is stale or repeated";
     /// A value outside its range.
@@ -67,6 +67,10 @@ refusals! {
     UnknownKind = "unknown-kind", "a kind of message that this version does not know was skipped";
     /// A reason that is not in this list: the other side is newer.
     Other = "other", "a reason that this version does not know";
+    /// A remote limit that this host cannot enforce.
+    Unsupported = "unsupported", "a limit of a kind or priority that this host cannot enforce";
+    /// A remote limit that reaches no service of this host.
+    NoService = "no-service", "no service of this host lies in the scope";
 }
 
 /// How many reasons version 1 of the protocol knows.

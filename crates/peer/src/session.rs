@@ -6,16 +6,19 @@
 //!  begun ── Welcome ─────────────► waiting
 //!    │                                │
 //!    ▼ ◄───────────────── Hello ──────┘
-//!  open  ◄───────────────── Report ── up  (any number; Refused ──► says what was not taken)
+//!  open  ◄────────── Report, Limit ── up  (any number; Refused ──► says what was not taken,
+//!    │                                │   Hits ──► what came to the scope of a limit)
 //!    │                                │
 //!    └── Bye, or its end ─── over ────┘
 //! ```
 
 use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, VERSION, Welcome};
+use crate::limit::{HitsMessage, LimitMessage};
 use crate::quota::{Allowance, Quota};
 use crate::refusal::Refusal;
 use crate::report::{Report, is_name};
 use crate::table::Table;
+use tidegate_model::remote::{Hits, RemoteLimit};
 use tidegate_model::{NAME_MAX, SpiffeId};
 use tidegate_units::Nanos;
 
@@ -146,6 +149,7 @@ impl Session {
         match (frame, self.open) {
             (Frame::Hello(hello), false) => self.hello(table, now, &hello),
             (Frame::Report(report), true) => self.report(table, now, *report),
+            (Frame::Limit(limit), true) => self.limit(table, now, &limit),
             (Frame::Bye(_), _) => Step::Over,
             (Frame::Unknown(kind), _) => self.skip(table, kind),
             _ => self.end(table, Refusal::Unexpected, Refusal::Unexpected.text()),
@@ -219,6 +223,25 @@ impl Session {
         self.answer(now, Refused { sequence, service, why: why.into() })
     }
 
+    fn limit(&mut self, table: &mut Table, now: Nanos, message: &LimitMessage) -> Step {
+        let Err(why) = table.accept_limit(now, &self.identity, message) else { return Step::Go };
+        let (sequence, service) = (message.sequence, message.scope.clone());
+        table.refuse(Some(&self.identity), why, &trouble(&service, why));
+        self.answer(now, Refused { sequence, service, why: why.into() })
+    }
+
+    /// Hit counters for the sender of a limit.
+    #[must_use]
+    pub fn hits(&self, hits: &Hits) -> Frame {
+        Frame::Hits(HitsMessage::of(self.welcome.session, hits))
+    }
+
+    /// Who the peer is.
+    #[must_use]
+    pub const fn identity(&self) -> &SpiffeId {
+        &self.identity
+    }
+
     /// Tells what was refused, once a second at most: an answer must not cost more than its cause.
     fn answer(&mut self, now: Nanos, refused: Refused) -> Step {
         let service = refused.service.chars().take(NAME_MAX).collect();
@@ -246,6 +269,8 @@ pub enum Heard {
     Refused(Refused),
     /// A message of a kind that this host does not know; the session goes on.
     Skipped(u8),
+    /// What came to the scope of a limit.
+    Hits(Hits),
     /// The receiver ended it.
     Over(Refusal),
     /// It does not speak as it should: end.
@@ -277,6 +302,11 @@ impl Sender {
                 Heard::Up(Frame::Hello(Hello { session: welcome.session, services }))
             }
             (Frame::Refused(refused), Some(_)) => Heard::Refused(refused),
+            (Frame::Hits(hits), Some(welcome)) => match hits.hits() {
+                _ if hits.session != welcome.session => Heard::Wrong(Refusal::OtherSession),
+                Some(hits) => Heard::Hits(hits),
+                None => Heard::Wrong(Refusal::OutOfRange),
+            },
             (Frame::Bye(bye), _) => Heard::Over(bye.why.refusal()),
             (Frame::Unknown(kind), _) => Heard::Skipped(kind),
             _ => Heard::Wrong(Refusal::Unexpected),
@@ -294,6 +324,18 @@ impl Sender {
             sent_ms: now.0 / 1_000_000,
             ..report
         })))
+    }
+
+    /// A remote limit as a frame; `None` before the welcome. Its sequence is the session's.
+    pub fn limit(&mut self, limit: &RemoteLimit) -> Option<Frame> {
+        let welcome = self.welcome?;
+        self.sequence = self.sequence.saturating_add(1);
+        Some(Frame::Limit(LimitMessage {
+            session: welcome.session,
+            epoch: welcome.epoch,
+            sequence: self.sequence,
+            ..LimitMessage::of(limit)
+        }))
     }
 
     /// Epoch of the session and sequence of the last report.

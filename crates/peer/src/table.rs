@@ -3,10 +3,12 @@
 //! nothing is kept of anyone who is not configured.
 
 use crate::frame::Welcome;
+use crate::limit::LimitMessage;
 use crate::refusal::Refusal;
 use crate::report::Report;
 use std::collections::BTreeMap;
 use tidegate_model::SpiffeId;
+use tidegate_model::remote::{REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
 use tidegate_model::signals::{Backend, Reading};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::Nanos;
@@ -23,6 +25,8 @@ pub struct Grant {
     pub identity: SpiffeId,
     /// The services that it may report.
     pub services: Vec<String>,
+    /// What it owns and may limit, as this host knows it.
+    pub limits: Vec<Scope>,
 }
 
 /// Sessions that a peer may begin at once, and per second: it reconnects with a growing pause.
@@ -31,6 +35,9 @@ const OPENINGS: f64 = 10.0;
 const OPENINGS_PER_SECOND: f64 = 1.0;
 /// The shortest way of a report is remembered for one to two times this.
 const DELAY_WINDOW: Nanos = Nanos::from_secs(60);
+
+/// The session of each peer, by its name in the configuration: random number and epoch, where one is up.
+pub type Sessions = Vec<(String, Option<(u64, u64)>)>;
 
 /// Counts by [`Refusal`].
 pub(crate) type Counts = [u64; Refusal::COUNT];
@@ -47,6 +54,9 @@ pub struct Table {
 struct Peer {
     name: String,
     services: BTreeMap<String, Option<Told>>,
+    scopes: Vec<Scope>,
+    /// The last limit of each scope that nobody has taken out yet.
+    inbox: BTreeMap<Scope, ReceivedLimit>,
     /// The number of the session that is up.
     session: Option<u64>,
     /// The version of the protocol that it speaks; 0 before the first.
@@ -58,6 +68,7 @@ struct Peer {
     delay: Delay,
     last: Option<Nanos>,
     reports: u64,
+    limits: u64,
     refused: Counts,
     trouble: String,
 }
@@ -101,6 +112,8 @@ impl Peer {
         Self {
             name: grant.name.clone(),
             services: grant.services.iter().map(|service| (service.clone(), None)).collect(),
+            scopes: grant.limits.clone(),
+            inbox: BTreeMap::new(),
             session: None,
             version: 0,
             epoch: 0,
@@ -109,6 +122,7 @@ impl Peer {
             delay: Delay::default(),
             last: None,
             reports: 0,
+            limits: 0,
             refused: [0; Refusal::COUNT],
             trouble: String::new(),
         }
@@ -136,6 +150,8 @@ impl Table {
                 peer = Peer {
                     name: peer.name,
                     services,
+                    scopes: peer.scopes,
+                    inbox: BTreeMap::new(),
                     ..Peer { services: BTreeMap::new(), ..before }
                 };
                 for (service, slot) in &mut peer.services {
@@ -146,10 +162,10 @@ impl Table {
         }
     }
 
-    /// How many services a peer may report; `None` if there is no such peer.
+    /// How many services a peer may report and scopes it may limit; `None` if there is no such peer.
     #[must_use]
     pub fn granted(&self, identity: &SpiffeId) -> Option<usize> {
-        self.peers.get(identity).map(|peer| peer.services.len())
+        self.peers.get(identity).map(|peer| peer.services.len() + peer.scopes.len())
     }
 
     /// Whether this peer may report this service.
@@ -180,6 +196,8 @@ impl Table {
         peer.sequence = 0;
         peer.session = Some(session);
         peer.delay = Delay::default();
+        // What nobody has taken out yet is of a session that is over.
+        peer.inbox.clear();
         peer.trouble.clear();
         Ok(Welcome { session, epoch: peer.epoch })
     }
@@ -246,6 +264,59 @@ impl Table {
         Ok(())
     }
 
+    /// Takes a remote limit in that has arrived now.
+    ///
+    /// # Errors
+    /// Why it was not taken; then nothing changed.
+    pub fn accept_limit(
+        &mut self,
+        now: Nanos,
+        identity: &SpiffeId,
+        message: &LimitMessage,
+    ) -> Result<(), Refusal> {
+        let peer = self.peers.get_mut(identity).ok_or(Refusal::UnknownPeer)?;
+        if peer.session != Some(message.session) {
+            return Err(Refusal::OtherSession);
+        }
+        if message.epoch != peer.epoch || message.sequence <= peer.sequence {
+            return Err(Refusal::Stale);
+        }
+        let limit = message.limit()?;
+        if !peer.scopes.iter().any(|own| own.covers(&limit.scope)) {
+            return Err(Refusal::NotGranted);
+        }
+        if peer.inbox.len() >= REMOTE_SCOPES_MAX && !peer.inbox.contains_key(&limit.scope) {
+            return Err(Refusal::Quota);
+        }
+        peer.sequence = message.sequence;
+        peer.limits += 1;
+        let (session, epoch) = (message.session, message.epoch);
+        let received = ReceivedLimit { peer: peer.name.clone(), session, epoch, at: now, limit };
+        peer.inbox.insert(received.limit.scope.clone(), received);
+        Ok(())
+    }
+
+    /// The limits that arrived since the last call, of each peer in the order of their numbers.
+    pub fn take_limits(&mut self) -> Vec<ReceivedLimit> {
+        let inboxes = self.peers.values_mut().map(|peer| std::mem::take(&mut peer.inbox));
+        let mut all: Vec<ReceivedLimit> = inboxes.flat_map(BTreeMap::into_values).collect();
+        all.sort_by_key(|received| received.limit.sequence);
+        all
+    }
+
+    /// The session of each peer that is up: its random number and its epoch.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        let session = |peer: &Peer| peer.session.map(|session| (session, peer.epoch));
+        self.peers.values().map(|peer| (peer.name.clone(), session(peer))).collect()
+    }
+
+    /// The name of a peer in the configuration.
+    #[must_use]
+    pub fn name(&self, identity: &SpiffeId) -> Option<&str> {
+        self.peers.get(identity).map(|peer| peer.name.as_str())
+    }
+
     /// Counts a refusal, at the peer if it is known who it was.
     pub fn refuse(&mut self, identity: Option<&SpiffeId>, why: Refusal, trouble: &str) {
         let peer = identity.and_then(|identity| self.peers.get_mut(identity));
@@ -293,6 +364,7 @@ impl Table {
                 sequence: peer.sequence,
                 age: peer.last.map(|at| now.since(at)),
                 reports: peer.reports,
+                limits: peer.limits,
                 refused: named(&peer.refused),
                 trouble: peer.trouble.clone(),
             })

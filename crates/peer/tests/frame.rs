@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use proptest::prelude::*;
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
 use tidegate_peer::frame::{
     BODY_MAX, Bye, Frame, FrameError, HEAD, Hello, Refused, VERSION, VERSIONS, Welcome,
 };
+use tidegate_peer::limit::{HitsMessage, LimitMessage};
 use tidegate_peer::report::{
     AGE_MAX_MS, Aged, COUNT_MAX, Levels, Report, SHARE_ONE, VALIDITY_MAX_MS, is_name,
 };
 use tidegate_peer::{Code, Refusal};
+use tidegate_units::{Nanos, Rate, Share};
 
 fn aged<T: std::fmt::Debug>(
     value: impl Strategy<Value = T>,
@@ -59,6 +62,26 @@ fn report() -> impl Strategy<Value = Report> {
     )
 }
 
+fn limit() -> impl Strategy<Value = Frame> {
+    let position = (any::<u64>(), any::<u64>(), any::<u64>());
+    let what = ("[ -~]{0,63}", any::<u8>(), any::<u64>(), any::<u32>(), any::<u8>());
+    (position, what).prop_map(
+        |((session, epoch, sequence), (scope, kind, value, validity_ms, priority))| {
+            let position = LimitMessage { session, epoch, sequence, ..LimitMessage::default() };
+            Frame::Limit(LimitMessage { scope, kind, value, validity_ms, priority, ..position })
+        },
+    )
+}
+
+fn hits() -> impl Strategy<Value = Frame> {
+    let counts = (any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>());
+    (any::<u64>(), "[ -~]{0,63}", counts).prop_map(
+        |(session, scope, (span_ms, offered, refused, probe))| {
+            Frame::Hits(HitsMessage { session, scope, span_ms, offered, refused, probe })
+        },
+    )
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let why = || any::<u32>().prop_map(Code);
     prop_oneof![
@@ -71,6 +94,8 @@ fn frame() -> impl Strategy<Value = Frame> {
             Refused { sequence, service, why }
         )),
         why().prop_map(|why| Frame::Bye(Bye { why })),
+        limit(),
+        hits(),
     ]
 }
 
@@ -134,6 +159,46 @@ fn heads_that_no_frame_has_are_refused_at_once() {
     assert_eq!(head(0, VERSION, 3).unwrap_err().refusal(), Refusal::Malformed);
 }
 
+/// What a limit says is what is read, but for what a step of its unit is.
+#[test]
+fn limits_and_hit_counters_keep_their_meaning() {
+    let scope: Scope = "192.0.2.0/24:80".parse().unwrap();
+    let limit = |restriction| RemoteLimit {
+        scope: scope.clone(),
+        restriction,
+        validity: Nanos::from_millis(500),
+        sequence: 9,
+        priority: 3,
+    };
+    for (restriction, read) in [
+        (Restriction::Rate(Rate::per_second(33.3339)), Restriction::Rate(Rate::per_second(33.333))),
+        (Restriction::Loss(Share::new(0.25)), Restriction::Loss(Share::new(0.25))),
+        (
+            Restriction::Gap(Nanos::from_micros(12_345)),
+            Restriction::Gap(Nanos::from_micros(12_345)),
+        ),
+    ] {
+        assert_eq!(LimitMessage::of(&limit(restriction)).limit(), Ok(limit(read)));
+    }
+    let good = LimitMessage::of(&limit(Restriction::Gap(Nanos::from_millis(1))));
+    let with = |change: fn(&mut LimitMessage)| {
+        let mut message = good.clone();
+        change(&mut message);
+        message.limit().unwrap_err()
+    };
+    assert_eq!(with(|message| message.kind = 4), Refusal::Unsupported);
+    assert_eq!(with(|message| message.value = 1_000_001), Refusal::OutOfRange);
+    assert_eq!(with(|message| message.validity_ms = 10_001), Refusal::OutOfRange);
+    assert_eq!(with(|message| message.priority = 8), Refusal::OutOfRange);
+    // The same prefix, written otherwise.
+    assert_eq!(with(|message| message.scope = "192.0.2.0/24:080".into()), Refusal::OutOfRange);
+    assert_eq!(with(|message| message.scope = "192.0.2.7/24:80".into()), Refusal::OutOfRange);
+    let hits = Hits { scope, span: Nanos::from_millis(200), offered: 20, refused: 20, probe: true };
+    let message = HitsMessage::of(5, &hits);
+    assert_eq!(message.hits(), Some(hits));
+    assert_eq!(HitsMessage { refused: 21, ..message }.hits(), None);
+}
+
 /// What is sent to a peer of version 1 is what that version sent itself, byte by byte.
 #[test]
 fn frames_of_version_1_stay_what_they_were() {
@@ -160,6 +225,12 @@ fn frames_of_version_1_stay_what_they_were() {
         let error = FrameError::Version { found: 1, spoken: 2 };
         assert_eq!(Frame::decode(2, bytes), Err(error), "{frame:?}");
     }
+    for kind in [6, 7] {
+        let bytes = [0, 1, 1, kind, 0];
+        assert_eq!(Frame::decode(1, &bytes), Ok(Some((Frame::Unknown(kind), 5))));
+    }
+    assert_eq!(Frame::Limit(LimitMessage::default()).encode(1), None);
+    assert_eq!(Frame::Hits(HitsMessage::default()).encode(1), None);
     assert_eq!(Code(16).refusal(), Refusal::UnknownKind);
     assert_eq!(Code(u32::MAX).refusal(), Refusal::Other);
 }

@@ -13,14 +13,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::SpiffeId;
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_peer::frame::{Frame, Refused, VERSION, Welcome};
-use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
+use tidegate_peer::node::{Node, NodeConfig, Outgoing, OutgoingLimit, Target};
 use tidegate_peer::session::{Heard, Sender};
 use tidegate_peer::tls::{ALPN, Credentials, Files, identity};
 use tidegate_peer::{Code, Grant, Refusal, Report};
-use tidegate_units::{Clock, MonotonicClock, Nanos};
+use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -54,8 +55,12 @@ fn node(config: NodeConfig) -> Node {
 }
 
 fn front_config(files: Files, address: SocketAddr) -> NodeConfig {
-    let grant =
-        |name: &str| Grant { name: name.into(), identity: id(name), services: vec!["shop".into()] };
+    let grant = |name: &str| Grant {
+        name: name.into(),
+        identity: id(name),
+        services: vec!["shop".into()],
+        limits: vec!["192.0.2.0/24:80".parse().unwrap()],
+    };
     let grants = vec![grant("b1"), grant("b2")];
     NodeConfig { files, listen: Some(address), grants, targets: Vec::new() }
 }
@@ -221,6 +226,51 @@ fn foreign(files: &Files, address: SocketAddr) -> Frame {
         stream.read_to_end(&mut bytes).await.unwrap();
         Frame::decode(VERSION, &bytes).unwrap().unwrap().0
     })
+}
+
+#[test]
+fn limits_go_up_and_hit_counters_come_back() {
+    let authority = Authority::new();
+    let address = free();
+    let front = node(front_config(authority.host("front"), address));
+    let back = node(back_config(authority.host("b1"), address));
+    let limit = |scope: &str| RemoteLimit {
+        scope: scope.parse().unwrap(),
+        restriction: Restriction::Rate(Rate::per_second(40.0)),
+        validity: Nanos::from_millis(500),
+        sequence: 0,
+        priority: 0,
+    };
+    let to = |target: &str, limit| OutgoingLimit { target: target.into(), limit };
+    let limits = || {
+        let good = to("front", limit("192.0.2.9:80"));
+        vec![good, to("elsewhere", limit("192.0.2.8:80")), to("front", limit("192.0.3.9:80"))]
+    };
+    let (received, sessions) = wait_for("the limit arrives", || {
+        back.limit(limits());
+        let (mut limits, sessions) = front.take_limits();
+        Some((limits.pop()?, sessions))
+    });
+    assert_eq!((received.peer.as_str(), received.epoch), ("b1", 1));
+    assert_eq!(received.limit.scope, limit("192.0.2.9:80").scope, "and no other");
+    assert_eq!(sessions[0], ("b1".into(), Some((received.session, 1))));
+    let refused_there = wait_for("what is not its own is refused, and told", || {
+        Some(state(&back, "front")).filter(|s| refused(s, "not-granted") > 0)
+    });
+    assert!(refused_there.trouble.contains("192.0.3.9:80"), "{}", refused_there.trouble);
+    assert!(refused_there.limits >= 2 && state(&front, "b1").limits > 0);
+    let hits = Hits {
+        scope: received.limit.scope,
+        span: Nanos::from_millis(200),
+        offered: 7,
+        refused: 2,
+        probe: false,
+    };
+    let heard = wait_for("hit counters come back", || {
+        front.tell_hits(vec![("b1".into(), hits.clone()), ("b2".into(), hits.clone())]);
+        back.hits().pop()
+    });
+    assert_eq!(heard, ("front".into(), hits));
 }
 
 /// These versions of the protocol, as they are offered.

@@ -4,14 +4,16 @@
 
 use proptest::prelude::*;
 use tidegate_model::SpiffeId;
+use tidegate_model::remote::{Hits, ReceivedLimit, RemoteLimit, Restriction};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_peer::frame::{Frame, Hello, VERSION};
+use tidegate_peer::limit::{HitsMessage, LimitMessage};
 use tidegate_peer::session::{
     FIRST_WORD_MAX, Heard, SESSION_MAX, SILENCE_MAX, Sender, Session, Step,
 };
 use tidegate_peer::table::UNKNOWN;
 use tidegate_peer::{Grant, Refusal, Report, Table};
-use tidegate_units::{Nanos, Share};
+use tidegate_units::{Nanos, Rate, Share};
 
 fn id(name: &str) -> SpiffeId {
     format!("spiffe://example.org/{name}").parse().unwrap()
@@ -22,6 +24,7 @@ fn grants() -> Vec<Grant> {
         name: name.into(),
         identity: id(name),
         services: services.iter().map(|s| (*s).to_owned()).collect(),
+        limits: services.iter().map(|s| s.parse().unwrap()).collect(),
     };
     vec![grant("b1", &["shop", "api"]), grant("b2", &["shop"])]
 }
@@ -287,6 +290,90 @@ fn another_configuration_keeps_what_stays_granted() {
     let frame = pair.frame(ms(2), "shop", ms(500));
     let step = pair.session.receive(&mut table, ms(2), frame);
     assert!(matches!(step, Step::End(_, Refusal::UnknownPeer)), "{step:?}");
+}
+
+fn remote(scope: &str, rate: f64) -> RemoteLimit {
+    RemoteLimit {
+        scope: scope.parse().unwrap(),
+        restriction: Restriction::Rate(Rate::per_second(rate)),
+        validity: ms(500),
+        sequence: 0,
+        priority: 0,
+    }
+}
+
+#[test]
+fn a_limit_arrives_once_with_its_place_in_the_session() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 4, ms(0));
+    let report = pair.frame(ms(0), "shop", ms(500));
+    assert_eq!(pair.session.receive(&mut table, ms(0), report), Step::Go);
+    let first = pair.sender.limit(&remote("shop", 40.0)).unwrap();
+    let second = pair.sender.limit(&remote("api", 30.0)).unwrap();
+    for (at, frame) in [(10, &first), (20, &second)] {
+        assert_eq!(pair.session.receive(&mut table, ms(at), frame.clone()), Step::Go);
+    }
+    let taken = table.take_limits();
+    let said = |r: &ReceivedLimit| (r.peer.clone(), r.session, r.epoch, r.at, r.limit.sequence);
+    let said: Vec<_> = taken.iter().map(said).collect();
+    let b1 = || "b1".to_owned();
+    assert_eq!(said, [(b1(), 4, 1, ms(10), 2), (b1(), 4, 1, ms(20), 3)]);
+    assert_eq!(taken[1].limit, RemoteLimit { sequence: 3, ..remote("api", 30.0) });
+    assert_eq!(table.sessions(), [(b1(), Some((4, 1))), ("b2".into(), None)]);
+    // Again, and from a session that is over.
+    pair.session.receive(&mut table, ms(30), second.clone());
+    let mut next = Pair::new(&mut table, "b1", 5, ms(40));
+    next.session.receive(&mut table, ms(40), second);
+    assert_eq!(refused(&table, "b1"), [("other-session".into(), 1), ("stale".into(), 1)]);
+    assert!(table.take_limits().is_empty());
+    let state = &table.states(ms(50))[0];
+    assert_eq!((state.limits, state.reports), (2, 1));
+}
+
+#[test]
+fn a_peer_limits_only_what_it_owns() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b2", 1, ms(0));
+    for (at, scope) in [(0, "api"), (1, "192.0.2.1:80"), (2, "[2001:db8::1]:80")] {
+        let frame = pair.sender.limit(&remote(scope, 40.0)).unwrap();
+        let step = pair.session.receive(&mut table, ms(at), frame);
+        let told = matches!(step, Step::Say(Frame::Refused(_)));
+        assert_eq!(told, at == 0, "told once a second: {step:?}");
+    }
+    let mut unknown = LimitMessage::of(&remote("shop", 40.0));
+    (unknown.session, unknown.epoch, unknown.sequence, unknown.kind) = (1, 1, 9, 77);
+    pair.session.receive(&mut table, ms(3), Frame::Limit(unknown));
+    assert_eq!(refused(&table, "b2"), [("not-granted".into(), 3), ("unsupported".into(), 1)]);
+    assert!(table.take_limits().is_empty());
+    table.follow(&grants()[..1]);
+    let frame = pair.sender.limit(&remote("shop", 40.0)).unwrap();
+    let step = pair.session.receive(&mut table, ms(4), frame);
+    assert!(matches!(step, Step::End(_, Refusal::UnknownPeer)), "{step:?}");
+}
+
+#[test]
+fn hit_counters_come_back_in_their_session() {
+    let mut table = Table::new(&grants());
+    let mut pair = Pair::new(&mut table, "b1", 6, ms(0));
+    let scope = "shop".parse().unwrap();
+    let hits = Hits { scope, span: ms(200), offered: 9, refused: 4, probe: true };
+    let frame = pair.session.hits(&hits);
+    assert_eq!(pair.sender.receive(frame.clone()), Heard::Hits(hits));
+    let Frame::Hits(message) = frame else { panic!() };
+    for wrong in [
+        HitsMessage { session: 7, ..message.clone() },
+        HitsMessage { refused: 10, ..message.clone() },
+        HitsMessage { scope: "a b".into(), ..message },
+    ] {
+        assert!(matches!(pair.sender.receive(Frame::Hits(wrong)), Heard::Wrong(_)));
+    }
+    // They are nothing that a sender says.
+    let step = pair.session.receive(&mut table, ms(0), frame_of_hits());
+    assert!(matches!(step, Step::End(_, Refusal::Unexpected)), "{step:?}");
+}
+
+fn frame_of_hits() -> Frame {
+    Frame::Hits(HitsMessage { session: 6, ..HitsMessage::default() })
 }
 
 /// What a peer may do, the well-behaved and the others.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hosts that report to each other, as a table for people.
+//! Hosts that report to each other and limit each other, as tables for people.
 
 use crate::table::{plain, render_rows};
-use tidegate_model::snapshot::{PeerState, Snapshot};
+use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState, Snapshot};
 
 const TITLES: [&str; 9] =
     ["peer", "role", "session", "version", "epoch", "reports", "last", "refused", "trouble"];
@@ -33,5 +33,46 @@ fn cells(peer: &PeerState) -> Vec<String> {
         peer.age.map_or_else(|| "-".to_owned(), |age| age.to_string()),
         dash(refused.join(", ")),
         dash(plain(&peer.trouble)),
+    ]
+}
+
+const REMOTE_TITLES: [&str; 9] =
+    ["service", "peer", "limits", "scope", "limit", "in force", "valid for", "offered", "refused"];
+
+/// The remote limits, in both directions; empty where there are none.
+#[must_use]
+pub fn remote_table(snapshot: &Snapshot) -> String {
+    let of_service = |service: &ServiceState| {
+        let limits = service.remote.iter().map(|limit| remote_cells(&service.name, limit));
+        limits.collect::<Vec<_>>()
+    };
+    let limits: Vec<_> = snapshot.services.iter().flat_map(of_service).collect();
+    if limits.is_empty() {
+        return String::new();
+    }
+    let titles = REMOTE_TITLES.map(String::from).to_vec();
+    let rows: Vec<_> = std::iter::once(titles).chain(limits).collect();
+    let right: Vec<bool> = (0..REMOTE_TITLES.len()).map(|column| column >= 5).collect();
+    render_rows(&rows, &right)
+}
+
+fn remote_cells(service: &str, limit: &RemoteState) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let whom = if limit.role == "to" { "the peer" } else { "this host" };
+    let left = match (limit.left, limit.rate) {
+        (Some(left), _) => left.to_string(),
+        (None, Some(_)) => format!("expired, opened {} times", limit.steps),
+        (None, None) => dash(),
+    };
+    vec![
+        plain(service),
+        plain(&limit.peer),
+        whom.to_owned(),
+        plain(&limit.scope),
+        limit.restriction.map_or_else(|| "none".to_owned(), |said| said.to_string()),
+        limit.rate.map_or_else(dash, |rate| rate.to_string()),
+        left,
+        limit.offered.to_string(),
+        limit.refused.to_string(),
     ]
 }

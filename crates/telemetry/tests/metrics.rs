@@ -7,18 +7,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
+use tidegate_model::remote::Restriction;
 use tidegate_model::signals::{
     AcceptQueue, Balance, BucketCounts, BucketSignals, Counts, Family, InterfaceQueue, Queue,
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, Followed, InterfaceState, PeerState, ReasonCount, RequestsState,
-    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, UnevaluatedCount,
-    VerdictCount,
+    BucketState, Bypassed, Followed, InterfaceState, PeerState, ReasonCount, RemoteState,
+    RequestsState, RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot,
+    UnevaluatedCount, VerdictCount,
 };
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
-    rules_table, services_table, unevaluated_lines,
+    remote_table, rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -198,7 +199,36 @@ fn shop() -> ServiceState {
         requests: Some(requests()),
         restored: None,
         bypassed: Some(Bypassed { connections: 12, span: Nanos::from_secs(14) }),
-        remote: Vec::new(),
+        remote: vec![
+            RemoteState {
+                peer: "b1".into(),
+                role: "from".into(),
+                scope: "192.0.2.11:80".into(),
+                restriction: Some(Restriction::Rate(Rate::per_second(40.0))),
+                rate: Some(Rate::per_second(45.5)),
+                left: Some(Nanos::from_millis(420)),
+                sequence: 411,
+                age: Some(Nanos::from_millis(80)),
+                offered: 9000,
+                refused: 4000,
+                steps: 0,
+            },
+            RemoteState {
+                peer: "b1".into(),
+                role: "from".into(),
+                scope: "shop".into(),
+                restriction: Some(Restriction::Gap(Nanos::from_millis(10))),
+                rate: Some(Rate::per_second(200.0)),
+                steps: 1,
+                ..RemoteState::default()
+            },
+            RemoteState {
+                peer: "front".into(),
+                role: "to".into(),
+                scope: "shop-1".into(),
+                ..RemoteState::default()
+            },
+        ],
     }
 }
 
@@ -241,6 +271,7 @@ fn snapshot() -> Snapshot {
                 sequence: 410,
                 age: Some(Nanos::from_millis(80)),
                 reports: 1400,
+                limits: 70,
                 refused: vec![ReasonCount { reason: "not-granted".into(), count: 3 }],
                 trouble: String::new(),
             },
@@ -257,7 +288,8 @@ fn snapshot() -> Snapshot {
 #[test]
 fn the_table_of_peers_is_what_it_was() {
     golden("tests/golden/peers.txt", &peers_table(&snapshot()));
-    assert_eq!(peers_table(&Snapshot::default()), "");
+    golden("tests/golden/remote.txt", &remote_table(&snapshot()));
+    assert_eq!(peers_table(&Snapshot::default()) + &remote_table(&Snapshot::default()), "");
 }
 
 #[test]

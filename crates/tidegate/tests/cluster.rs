@@ -33,7 +33,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::protocol::{Reply, Request};
-use tidegate_model::snapshot::{PeerState, ServiceState, Snapshot};
+use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState, Snapshot};
 use tidegate_sense::in_namespace;
 use tidegate_units::Rate;
 
@@ -41,6 +41,8 @@ use tidegate_units::Rate;
 const RATE_START: f64 = 150.0;
 /// Connections per second to each back-end; those that a full queue drops come again.
 const OFFERED: u64 = 100;
+/// Connections per second to which a server limits itself and the router.
+const LIMIT: u64 = 40;
 /// Connections per second that a slow server accepts.
 const SLOW: u64 = 40;
 /// Connections that a client keeps open at once, to each back-end.
@@ -228,6 +230,39 @@ impl World {
              identity: spiffe://example.org/f}}\n"
         );
         self.start(host, services, &cluster, folder)
+    }
+
+    /// A router without back-ends whose peers limit it: each its own server's address.
+    fn start_control_node(&self) -> Daemon {
+        let service = |host: &str| {
+            let listen = server_of(host);
+            format!(
+                "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], control: {{floor: 5}}}}\n"
+            )
+        };
+        let peer = |host: &str| {
+            format!(
+                "    {host}: {{identity: spiffe://example.org/{host}, services: [shop], \
+                 limits: [\"{}\"]}}\n",
+                server_of(host)
+            )
+        };
+        let cluster = format!("  listen: 0.0.0.0:7416\n  peers:\n{}{}", peer("b1"), peer("b2"));
+        self.start("f", &(service("b1") + &service("b2")), &cluster, "certificates")
+    }
+
+    /// A server that admits [`LIMIT`] connections a second, and tells the router so for this address.
+    fn start_limiting(&self, host: &str, address: SocketAddr) -> Daemon {
+        let services = format!(
+            "  shop: {{mode: enforce, listen: [\"*:8000\"], control: {{name: fixed, rate: {LIMIT}}}}}\n"
+        );
+        let net = host.trim_start_matches('b');
+        let cluster = format!(
+            "  report_to:\n    front: {{address: \"10.78.{net}.1:7416\", services: [shop], \
+             identity: spiffe://example.org/f, \
+             limits: [{{service: shop, scope: \"{address}\"}}]}}\n"
+        );
+        self.start(host, &services, &cluster, "certificates")
     }
 
     /// A byte and its answer, through the router.
@@ -643,4 +678,58 @@ fn a_back_end_s_queue_moves_the_buckets_of_its_requests_and_of_no_other() {
     assert!(rate(&pressed) < rate(&calm), "{:?} {:?}", pressed.limits, calm.limits);
     assert_eq!(loads[1].refused.load(Ordering::Relaxed), 0, "{:?}", calm.limits);
     assert_eq!(refused(&pressed), 0, "no SYN is refused while rules can hold the load");
+}
+
+fn remote_limit(service: &ServiceState) -> Option<RemoteState> {
+    service.remote.first().cloned()
+}
+
+/// A server says what it can take, and the router refuses the rest before it; nobody limits what is
+/// another's. Without the server the limit opens in steps.
+#[test]
+fn a_router_enforces_the_limit_of_a_server_and_of_no_other() {
+    let world = World::new();
+    let front = world.start_control_node();
+    let load = Load::start(&world, "b1");
+    let back1 = world.start_limiting("b1", server_of("b1"));
+    // The address of the other server is not its own.
+    let _back2 = world.start_limiting("b2", server_of("b1"));
+
+    let held = wait_for("the limit is in force", || {
+        let limit = remote_limit(&front.service("b1"))?;
+        (limit.rate == Some(Rate::per_second(LIMIT as f64))).then_some(limit)
+    });
+    assert_eq!((held.peer.as_str(), held.role.as_str()), ("b1", "from"));
+    assert_eq!(held.scope, server_of("b1").to_string());
+    let policed = wait_for("the router refuses", || {
+        Some(front.service("b1")).filter(|service| refused(service) > 50)
+    });
+    assert_eq!(policed.limits.rate, Some(Rate::per_second(LIMIT as f64)));
+    let mut explain = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let said = explain.args(["explain", "10.78.0.2", "--socket"]).arg(&front.socket);
+    let said = String::from_utf8(said.output().unwrap().stdout).unwrap();
+    assert!(said.contains("shop-b1: the peer b1 limits 10.78.1.2:8000 (rate 40.0/s)"), "{said}");
+
+    // The hit counters come back, and the server has nothing left to refuse.
+    let given = wait_for("hit counters come back", || {
+        let service = back1.snapshot()?.services.swap_remove(0);
+        remote_limit(&service).filter(|limit| limit.refused > 50)
+    });
+    assert_eq!((given.peer.as_str(), given.role.as_str()), ("front", "to"));
+    assert!(given.offered > given.refused, "{given:?}");
+
+    wait_for("the limit of another's address is refused", || {
+        (reasons(&front.peer("b2"), "not-granted") > 0).then_some(())
+    });
+    let other = front.service("b2");
+    assert!(other.remote.is_empty() && other.limits.rate.is_none(), "{other:?}");
+    assert!(policed.remote.iter().all(|limit| limit.peer == "b1"), "{:?}", policed.remote);
+
+    back1.kill();
+    wait_for("it opens in steps", || {
+        let limit = remote_limit(&front.service("b1"))?;
+        (limit.steps > 0 && limit.rate > Some(Rate::per_second(LIMIT as f64))).then_some(())
+    });
+    wait_for("and is over", || front.service("b1").limits.rate.is_none().then_some(()));
+    drop(load);
 }

@@ -3,10 +3,12 @@
 //! crates/peer/tests/fuzz_smoke.rs.
 
 use tidegate_model::SpiffeId;
+use tidegate_model::remote::{RemoteLimit, Restriction, Scope};
 use tidegate_peer::frame::{BODY_MAX, Frame, HEAD, VERSION};
+use tidegate_peer::limit::HitsMessage;
 use tidegate_peer::session::{Heard, Sender, Session, Step};
 use tidegate_peer::{Grant, Report, Table};
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate, Share};
 
 /// Any bytes: read, or refused; what is read has one spelling, and the rest makes no difference.
 pub(crate) fn frame(bytes: &[u8]) {
@@ -26,6 +28,19 @@ pub(crate) fn identity(bytes: &[u8]) {
     if let Ok(id) = tidegate_peer::tls::identity(bytes) {
         assert_eq!(id.as_str().parse::<SpiffeId>().as_ref(), Ok(&id));
     }
+}
+
+/// A limit of one of several scopes and kinds.
+fn limit(value: u8) -> RemoteLimit {
+    let scope = ["shop", "api", "other", "192.0.2.1:80"][usize::from(value) % 4];
+    let restriction = match value % 3 {
+        0 => Restriction::Rate(Rate::per_second(f64::from(value))),
+        1 => Restriction::Loss(Share::new(f64::from(value) / 255.0)),
+        _ => Restriction::Gap(Nanos::from_millis(5 * u64::from(value))),
+    };
+    let validity = Nanos::from_millis(97 * u64::from(value));
+    let scope = Scope::Service(scope.to_owned());
+    RemoteLimit { scope, restriction, validity, sequence: 0, priority: value % 9 }
 }
 
 /// The time that a session needs: no run takes longer than its bytes.
@@ -49,6 +64,7 @@ fn grants(services: &[&str]) -> Vec<Grant> {
         name: name.into(),
         identity: id(name),
         services: services.iter().map(|service| (*service).to_owned()).collect(),
+        limits: services.iter().filter_map(|service| service.parse().ok()).collect(),
     };
     vec![grant("b1", services), grant("b2", &["shop"])]
 }
@@ -75,7 +91,7 @@ impl World {
     fn act<'a>(&mut self, what: u8, rest: &'a [u8]) -> &'a [u8] {
         self.now += Nanos::from_millis(STEP_MS);
         let (&value, after) = rest.split_first().unwrap_or((&0, rest));
-        match what % 8 {
+        match what % 10 {
             0 => self.now += Nanos::from_millis(16 * u64::from(value)),
             1 => self.now = self.now - Nanos::from_millis(u64::from(value)),
             2 => {
@@ -104,6 +120,20 @@ impl World {
                 if let Ok(Some((frame, _))) = Frame::decode(VERSION, after) {
                     let _ = self.sender.receive(frame);
                 }
+            }
+            7 => {
+                let limit = limit(value);
+                if let Some(frame) = self.sender.limit(&limit) {
+                    self.last = Some(frame.clone());
+                    self.take(frame, 100);
+                }
+            }
+            8 => {
+                let _ = self.sender.receive(Frame::Hits(HitsMessage {
+                    session: self.number,
+                    refused: u64::from(value),
+                    ..HitsMessage::default()
+                }));
             }
             _ => {
                 let services: &[&str] = if value % 2 == 0 { &["shop", "api"] } else { &["shop"] };
@@ -145,7 +175,12 @@ impl World {
     }
 
     /// What must be true after every step.
-    fn holds(&self) {
+    fn holds(&mut self) {
+        for taken in self.table.take_limits() {
+            let own = ["shop", "api"].contains(&taken.limit.scope.to_string().as_str());
+            assert!(taken.peer == "b1" && own && taken.limit.check().is_ok(), "{taken:?}");
+            assert!(taken.session == self.number, "of the session that is up");
+        }
         for service in ["shop", "api"] {
             let known = self.table.backend(self.now, "b1", service);
             let queue = known.queue.accept.is_some() || known.resource.cpu.is_some();

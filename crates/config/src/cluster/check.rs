@@ -10,6 +10,7 @@ use crate::text::show_span;
 use crate::types::{Config, ServiceConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
+use tidegate_model::remote::Scope;
 
 pub(crate) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     let mut check = Check { config, places, errors: Vec::new() };
@@ -83,6 +84,33 @@ impl Check<'_> {
                     self.fault(&at, format!("found {service:?} a second time"));
                 }
             }
+            self.scopes(&path, peer);
+        }
+    }
+
+    /// Each scope of a peer has services here, or its limits would have no effect.
+    fn scopes(&mut self, path: &str, peer: &PeerConfig) {
+        let known: Vec<String> = self.config.services.iter().map(|s| s.name.clone()).collect();
+        let mut seen = BTreeSet::new();
+        for (i, scope) in peer.limits.iter().enumerate() {
+            let at = format!("{path}.limits[{i}]");
+            let reached = |service: &ServiceConfig| scope.reaches(&service.name, &service.listen);
+            let reaches = self.config.services.iter().any(reached);
+            match scope {
+                _ if !seen.insert(scope) => self.fault(&at, format!("found {scope} a second time")),
+                _ if reaches => {}
+                Scope::Service(name) => {
+                    let hint = suggest::phrase(name, &known);
+                    let list = known.join(", ");
+                    let message =
+                        format!("found {name:?}: no such service{hint}; there are: {list}");
+                    self.fault(&at, message);
+                }
+                Scope::Destination { .. } => {
+                    let why = "no service listens on addresses of this scope only";
+                    self.fault(&at, format!("found {scope}: {why}"));
+                }
+            }
         }
     }
 
@@ -121,6 +149,20 @@ impl Check<'_> {
                 self.fault(&at, message);
             } else if !seen.insert(service) {
                 self.fault(&at, format!("found {service:?} a second time"));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (i, limit) in target.limits.iter().enumerate() {
+            let (at, service) = (format!("{path}.limits[{i}]"), &limit.service);
+            if !known.contains(service) {
+                let hint = suggest::phrase(service, &known);
+                let list = known.join(", ");
+                let message =
+                    format!("found {service:?}: no such service{hint}; there are: {list}");
+                self.fault(&format!("{at}.service"), message);
+            }
+            if !seen.insert(&limit.scope) {
+                self.fault(&format!("{at}.scope"), format!("found {} a second time", limit.scope));
             }
         }
     }

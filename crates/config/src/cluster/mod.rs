@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The section `cluster`: who reports to this host, and to whom it reports; and `backends` of a
-//! service.
+//! The section `cluster`: who reports to this host and limits it, and to whom it reports and whom it
+//! limits; and `backends` of a service.
 
 mod check;
 mod text;
@@ -13,6 +13,7 @@ use super::text as common;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tidegate_model::remote::{REMOTE_SCOPES_MAX, Scope};
 use tidegate_model::{PEERS_MAX, SpiffeId};
 use tidegate_units::Nanos;
 
@@ -70,6 +71,11 @@ pub struct PeerConfig {
     /// The services (by the names that they have on that host) which it may report.
     #[schemars(length(min = 1, max = BACKENDS_MAX))]
     pub services: Vec<String>,
+    /// What it owns, so that its remote limits of it are taken: services of this host, or a prefix with
+    /// a port. Nothing else is taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = REMOTE_SCOPES_MAX))]
+    pub limits: Vec<Scope>,
 }
 
 /// A front-end to which this host reports.
@@ -87,10 +93,25 @@ pub struct TargetConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = BACKENDS_MAX))]
     pub services: Vec<String>,
-    /// How long each report is valid; where nothing is said 500ms, or five ticks if that is longer.
+    /// How long each report and remote limit is valid; where nothing is said 500ms, or five ticks if that is longer.
     #[serde(default, with = "common::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "common::SpanText")]
     pub validity: Option<Nanos>,
+    /// Services of this host whose limits are sent there, so that it refuses what they cannot take.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = BACKENDS_MAX))]
+    pub limits: Vec<SentLimitConfig>,
+}
+
+/// A service whose limit is sent to another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SentLimitConfig {
+    /// A service of this host.
+    pub service: String,
+    /// What it is there: the name of a service, or this host's address with the port, such as
+    /// "192.0.2.11:80".
+    pub scope: Scope,
 }
 
 impl TargetConfig {

@@ -4,6 +4,7 @@
 
 mod adopted;
 mod kept;
+mod remote;
 mod requests;
 mod sources;
 mod world;

@@ -11,7 +11,9 @@ use tidegate_control::{BucketController, Context, Controller, Demand, Mode as Co
 use tidegate_daemon::Makers;
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
 use tidegate_daemon::owner::{Owner, Parts};
-use tidegate_daemon::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Senses};
+use tidegate_daemon::plane::{
+    Counted, Counters, Heard, Lifecycle, PlaneError, RequestCounts, Said, Senses,
+};
 use tidegate_daemon::state::Keeper;
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
@@ -54,6 +56,9 @@ pub(crate) struct Memory {
     pub(crate) silent: Option<u64>,
     /// So many connections that are idle after a response do.
     pub(crate) idle: Option<u64>,
+    /// What peers say of remote limits, and what they are told.
+    pub(crate) heard: Heard,
+    pub(crate) said: Vec<Said>,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
@@ -271,6 +276,14 @@ impl Senses for FakeSenses {
         sensed.signals.buckets = self.offered.lock().unwrap().map(buckets).unwrap_or_default();
         sensed.defer_accept = *self.defer_accept.lock().unwrap();
         vec![sensed; self.services]
+    }
+
+    fn remote(&mut self) -> Heard {
+        std::mem::take(&mut self.memory.lock().unwrap().heard)
+    }
+
+    fn say(&mut self, said: Said) {
+        self.memory.lock().unwrap().said.push(said);
     }
 
     fn reconfigure(&mut self, services: Vec<ServiceSource>) {

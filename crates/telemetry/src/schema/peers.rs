@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The metrics of hosts that report to each other.
+//! The metrics of hosts that report to each other and limit each other.
 
 use super::{Metric, counter, gauge};
-use tidegate_model::snapshot::{PeerState, Snapshot};
+use std::collections::BTreeMap;
+use tidegate_model::snapshot::{PeerState, RemoteState, Snapshot};
 
 const PEER: &[&str] = &["peer", "role"];
 
@@ -21,6 +22,13 @@ pub(crate) const METRICS: &[Metric] = &[
         "Reports that were accepted from a peer, or sent to it.",
         PEER,
         |s, out| each(s, |p| out(&[&p.name, &p.role], p.reports.into())),
+    ),
+    counter(
+        "peer_limits",
+        "messages",
+        "Remote limits that were accepted from a peer, or sent to it.",
+        PEER,
+        |s, out| each(s, |p| out(&[&p.name, &p.role], p.limits.into())),
     ),
     gauge(
         "peer_report_age",
@@ -54,7 +62,69 @@ pub(crate) const METRICS: &[Metric] = &[
             })
         },
     ),
+    gauge(
+        "remote_limit_rate",
+        "per_second",
+        "Remote limit in force: role from is a limit that the peer gives to this host, to one that this host gives to the peer. Of several scopes the tightest; absent without a limit.",
+        REMOTE,
+        |s, out| {
+            remote(s, |labels, of| {
+                let rates = of.iter().filter_map(|limit| Some(limit.rate?.get()));
+                if let Some(least) = rates.reduce(f64::min) {
+                    out(labels, least.into());
+                }
+            })
+        },
+    ),
+    gauge(
+        "remote_limit_validity",
+        "seconds",
+        "How long it is still valid; absent once it has expired and opens in steps.",
+        REMOTE,
+        |s, out| {
+            remote(s, |labels, of| {
+                let left = of.iter().filter_map(|limit| Some(limit.left?.as_secs_f64()));
+                if let Some(longest) = left.reduce(f64::max) {
+                    out(labels, longest.into());
+                }
+            })
+        },
+    ),
+    counter(
+        "remote_limit_offered",
+        "syns",
+        "New work that came to the scope of remote limits where they are enforced, with what was refused; for role to as the peer says.",
+        REMOTE,
+        |s, out| remote(s, |labels, of| out(labels, most(of, |limit| limit.offered).into())),
+    ),
+    counter(
+        "remote_limit_refused",
+        "syns",
+        "Of this refused because of a remote limit; in shadow mode what would have been.",
+        REMOTE,
+        |s, out| remote(s, |labels, of| out(labels, most(of, |limit| limit.refused).into())),
+    ),
 ];
+
+const REMOTE: &[&str] = &["service", "peer", "role"];
+
+/// The limits of each service, peer and role. Scopes are no label: a peer may name many.
+fn remote(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &[&RemoteState])) {
+    for service in &snapshot.services {
+        let mut by_peer: BTreeMap<(&str, &str), Vec<&RemoteState>> = BTreeMap::new();
+        for limit in &service.remote {
+            by_peer.entry((&limit.peer, &limit.role)).or_default().push(limit);
+        }
+        for ((peer, role), limits) in &by_peer {
+            visit(&[&service.name, peer, role], limits);
+        }
+    }
+}
+
+/// Scopes of one service see the same work.
+fn most(limits: &[&RemoteState], of: impl Fn(&RemoteState) -> u64) -> u64 {
+    limits.iter().map(|limit| of(limit)).max().unwrap_or_default()
+}
 
 fn each(snapshot: &Snapshot, visit: impl FnMut(&PeerState)) {
     snapshot.peers.iter().for_each(visit);

@@ -39,8 +39,10 @@ pub struct Flow {
     pub offered: u64,
     /// What passed.
     pub passed: u64,
-    /// What was refused because of remote limits.
+    /// What was refused because of remote limits; in shadow mode what would have been.
     pub refused: u64,
+    /// Refusals are only counted: the sender of a limit is not told of any.
+    pub shadow: bool,
 }
 
 /// What remote limits allow a service.
@@ -193,7 +195,8 @@ impl Inbound {
         for entry in self.entries.values_mut() {
             for flow in entry.services.iter().filter_map(|at| flows.get(*at)) {
                 entry.offered = entry.offered.saturating_add(flow.offered);
-                entry.refused = entry.refused.saturating_add(flow.refused);
+                let told = if flow.shadow { 0 } else { flow.refused };
+                entry.refused = entry.refused.saturating_add(told);
                 entry.offered_total = entry.offered_total.saturating_add(flow.offered);
                 entry.refused_total = entry.refused_total.saturating_add(flow.refused);
             }
@@ -245,7 +248,7 @@ fn reached(services: &[Service], scope: &Scope) -> Vec<usize> {
     reached.filter(|(_, s)| scope.reaches(&s.of.name, &s.of.listens)).map(|(at, _)| at).collect()
 }
 
-/// Depth of the bucket for a rate, in admissions (`tidegate_config::BURST_DEFAULT`).
+/// Depth of the bucket for a rate, in admissions: that of a service without one of its own.
 const BURST: u32 = 20;
 
 impl Entry {

@@ -26,6 +26,6 @@ mod inbound;
 
 pub use self::authority::{Authority, Grant, NotTaken};
 pub use self::divide::divide;
-pub use self::feedback::{Feedback, GROWTH_PER_SECOND};
+pub use self::feedback::{Feedback, GROWTH_PER_SECOND, Node};
 pub use self::held::{Held, OPENING_STEPS};
 pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Protected};

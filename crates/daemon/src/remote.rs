@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Remote limits between the senses, which know the peers, and the limits that are written: what
+//! peers ask of this host's services is joined with what their controllers decided, and what this
+//! host's services can take goes to their control nodes. What decides is
+//! [`tidegate_control::fleet::remote`].
+
+use crate::controllers;
+use crate::plane::{Said, Senses};
+use std::collections::BTreeSet;
+use tidegate_config::{Config, ServiceConfig};
+use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
+use tidegate_model::Mode;
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
+use tidegate_model::snapshot::{PeerState, RemoteState};
+use tidegate_peer::OutgoingLimit;
+use tidegate_sense::Sensed;
+use tidegate_units::{Nanos, Rate};
+
+/// How often a control node is told that there is no limit: it learns the scope by that, and sends its
+/// hit counters.
+const NONE_EVERY: Nanos = Nanos::SECOND;
+
+/// The remote limits of this host, in both directions.
+#[derive(Default)]
+pub(crate) struct Remote {
+    inbound: Inbound,
+    /// By service, in the order of the configuration.
+    in_force: Vec<Option<InForce>>,
+    /// Services whose remote limit was the tighter one in the round before.
+    binds: BTreeSet<usize>,
+    given: Vec<Given>,
+    last: Option<Nanos>,
+}
+
+/// The limits that one service gives to its control nodes.
+struct Given {
+    service: String,
+    index: usize,
+    to: Vec<Target>,
+    feedback: Feedback,
+}
+
+/// A control node.
+#[derive(Clone, PartialEq)]
+struct Target {
+    name: String,
+    scope: Scope,
+    validity: Nanos,
+    rate: Option<Rate>,
+    said: Option<Nanos>,
+}
+
+impl Remote {
+    pub(crate) fn new(config: &Config) -> Self {
+        let mut remote = Self::default();
+        remote.follow(config);
+        remote
+    }
+
+    /// Follows another configuration. Limits stay whose sender still owns their scope.
+    pub(crate) fn follow(&mut self, config: &Config) {
+        let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);
+        let grants: Vec<Grant> = peers
+            .map(|peer| Grant { peer: peer.name.clone(), scopes: peer.limits.clone() })
+            .collect();
+        let protected = config.services.iter().map(|service| Protected {
+            name: service.name.clone(),
+            listens: service.listen.clone(),
+            floor: floor(service),
+        });
+        self.inbound.follow(&grants, protected.collect());
+        self.in_force = vec![None; config.services.len()];
+        self.binds.clear();
+        let mut old = std::mem::take(&mut self.given);
+        for (index, service) in config.services.iter().enumerate() {
+            let to = targets(config, &service.name);
+            if to.is_empty() {
+                continue;
+            }
+            let same = |given: &Given| {
+                let pairs = given.to.iter().zip(&to);
+                let mut pairs = pairs.map(|(a, b)| (&a.name, &a.scope) == (&b.name, &b.scope));
+                given.service == service.name && given.to.len() == to.len() && pairs.all(|is| is)
+            };
+            let before = old.iter().position(same).map(|at| old.swap_remove(at));
+            let feedback = match before {
+                Some(before) => before.feedback,
+                None => Feedback::new(to.len(), Rate::per_second(tidegate_model::RATE_FLOOR)),
+            };
+            self.given.push(Given { service: service.name.clone(), index, to, feedback });
+        }
+    }
+
+    /// A round: the limits of all services, joined with those of peers; peers are told theirs.
+    pub(crate) fn tick(
+        &mut self,
+        now: Nanos,
+        (config, released): (&Config, bool),
+        (sensed, own): (&[Sensed], Vec<ServiceLimits>),
+        senses: &mut dyn Senses,
+    ) -> Vec<ServiceLimits> {
+        let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
+        let heard = senses.remote();
+        for (peer, session) in &heard.sessions {
+            self.inbound.session(peer, *session);
+        }
+        for received in heard.limits {
+            // What is not taken is counted, and shown with the peer.
+            let _ = self.inbound.take(received);
+        }
+        let flows = self.flows(config, released, sensed);
+        let decided = self.inbound.tick(now, period, &flows);
+        log(config, &self.in_force, &decided);
+        self.in_force = decided;
+        let mut said = Said { hits: self.inbound.hits(now), limits: Vec::new() };
+        for (target, hits) in &heard.hits {
+            self.hear(now, target, hits);
+        }
+        for given in &mut self.given {
+            let enforced = !released
+                && config.services.get(given.index).is_some_and(|s| s.mode == Mode::Enforce);
+            let rate = own.get(given.index).and_then(|limits| limits.rate).filter(|_| enforced);
+            given.say(now, period, rate, &mut said.limits);
+        }
+        senses.say(said);
+        self.join(config, own)
+    }
+
+    fn flows(&self, config: &Config, released: bool, sensed: &[Sensed]) -> Vec<Flow> {
+        let flow = |(index, service): (usize, &ServiceConfig)| {
+            let counts = sensed.get(index).and_then(|sensed| sensed.signals.balance.counts);
+            let counts = counts.map(|counts| counts.value).unwrap_or_default();
+            let binds = self.binds.contains(&index);
+            Flow {
+                offered: counts.offered,
+                passed: counts.admitted,
+                refused: if binds { counts.refused } else { 0 },
+                shadow: released || service.mode == Mode::Shadow,
+            }
+        };
+        config.services.iter().enumerate().map(flow).collect()
+    }
+
+    fn hear(&mut self, now: Nanos, target: &str, hits: &Hits) {
+        for given in &mut self.given {
+            let node = given.to.iter().position(|to| to.name == target && to.scope == hits.scope);
+            if let Some(node) = node {
+                given.feedback.hear(now, node, hits);
+            }
+        }
+    }
+
+    /// The tighter of the two holds: an operator's own limit always does.
+    fn join(&mut self, config: &Config, mut own: Vec<ServiceLimits>) -> Vec<ServiceLimits> {
+        self.binds.clear();
+        let services = own.iter_mut().zip(&self.in_force).zip(&config.services).enumerate();
+        for (index, ((limits, in_force), service)) in services {
+            let Some(remote) = in_force else { continue };
+            if limits.rate.is_some_and(|rate| rate <= remote.rate) {
+                continue;
+            }
+            self.binds.insert(index);
+            let why = std::mem::take(&mut limits.why);
+            let text = format!("a remote limit of {} holds; {}", remote.rate, why.text);
+            let joined = ServiceLimits {
+                rate: Some(remote.rate),
+                burst: remote.burst,
+                why: tidegate_model::limits::Why { text, ..why },
+                ..std::mem::take(limits)
+            };
+            *limits = controllers::of_service(service, joined);
+        }
+        own
+    }
+
+    /// The remote limits of a service, in both directions.
+    pub(crate) fn states(&self, now: Nanos, index: usize) -> Vec<RemoteState> {
+        let mut states = self.inbound.states(now, index);
+        let given = self.given.iter().filter(|given| given.index == index);
+        states.extend(given.flat_map(|given| given.states(now)));
+        states
+    }
+
+    /// Adds what the second check refused to what is known of the peers.
+    pub(crate) fn count_refused(&self, peers: &mut [PeerState]) {
+        for peer in peers.iter_mut().filter(|peer| peer.role == "reports") {
+            for more in self.inbound.refused(&peer.name) {
+                match peer.refused.iter_mut().find(|count| count.reason == more.reason) {
+                    Some(count) => count.count = count.count.saturating_add(more.count),
+                    None => peer.refused.push(more),
+                }
+            }
+        }
+    }
+}
+
+fn floor(service: &ServiceConfig) -> Rate {
+    controllers::operator(service).service.floor
+}
+
+fn targets(config: &Config, service: &str) -> Vec<Target> {
+    let targets = config.cluster.iter().flat_map(|cluster| &cluster.report_to);
+    let of = |target: &tidegate_config::TargetConfig| {
+        let validity = target.validity(config.daemon.tick);
+        let limits = target.limits.iter().filter(|limit| limit.service == service);
+        let to = limits.map(|limit| Target {
+            name: target.name.clone(),
+            scope: limit.scope.clone(),
+            validity,
+            rate: None,
+            said: None,
+        });
+        to.collect::<Vec<_>>()
+    };
+    targets.flat_map(of).collect()
+}
+
+/// One line for each beginning and each end.
+fn log(config: &Config, before: &[Option<InForce>], after: &[Option<InForce>]) {
+    for ((service, was), is) in config.services.iter().zip(before).zip(after) {
+        match (was, is) {
+            (None, Some(limit)) => {
+                tracing::info!(service = service.name, rate = %limit.rate, "remote limit begins");
+            }
+            (Some(_), None) => tracing::info!(service = service.name, "remote limit is over"),
+            _ => {}
+        }
+    }
+}
+
+impl Given {
+    fn say(&mut self, now: Nanos, period: Nanos, own: Option<Rate>, out: &mut Vec<OutgoingLimit>) {
+        let rates = self.feedback.tick(now, period, own);
+        let begun = self.to.iter().any(|to| to.rate.is_some());
+        for (target, rate) in self.to.iter_mut().zip(rates) {
+            let ends = rate.is_none() && target.rate.is_some();
+            let due = target.said.is_none_or(|at| now.since(at) >= NONE_EVERY);
+            target.rate = rate;
+            if rate.is_none() && !ends && !due {
+                continue;
+            }
+            target.said = Some(now);
+            // Without a limit the restriction says nothing: a validity of zero ends it.
+            let least = Rate::per_second(tidegate_model::RATE_FLOOR);
+            let limit = RemoteLimit {
+                scope: target.scope.clone(),
+                restriction: Restriction::Rate(rate.unwrap_or(least)),
+                validity: if rate.is_some() { target.validity } else { Nanos::ZERO },
+                sequence: 0,
+                priority: 0,
+            };
+            out.push(OutgoingLimit { target: target.name.clone(), limit });
+        }
+        let begins = self.to.iter().any(|to| to.rate.is_some());
+        match (begun, begins, own) {
+            (false, true, Some(rate)) => {
+                tracing::info!(service = self.service, %rate, "limits its control nodes");
+            }
+            (true, false, _) => tracing::info!(service = self.service, "lifts their limits"),
+            _ => {}
+        }
+    }
+
+    fn states(&self, now: Nanos) -> Vec<RemoteState> {
+        let nodes = self.to.iter().zip(self.feedback.nodes());
+        let state = |(to, node): (&Target, &tidegate_control::fleet::remote::Node)| RemoteState {
+            peer: to.name.clone(),
+            role: "to".into(),
+            scope: to.scope.to_string(),
+            restriction: to.rate.map(Restriction::Rate),
+            rate: to.rate,
+            left: to.rate.map(|_| to.validity),
+            steps: 0,
+            sequence: 0,
+            age: node.age(now),
+            offered: node.offered,
+            refused: node.refused,
+        };
+        nodes.map(state).collect()
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Remote limits and hit counters, as they are sent: integers and text.
+
+use crate::refusal::Refusal;
+use serde::{Deserialize, Serialize};
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
+use tidegate_units::{Nanos, Rate, Share};
+
+/// Kinds of restrictions; a receiver refuses one that it does not know, and the session goes on.
+const RATE: u8 = 1;
+/// See [`RATE`].
+const LOSS: u8 = 2;
+/// See [`RATE`].
+const GAP: u8 = 3;
+/// A share of one, in millionths.
+const SHARE_ONE: f64 = 1e6;
+
+/// A remote limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitMessage {
+    /// The number of the session.
+    pub session: u64,
+    /// The epoch of the session.
+    pub epoch: u64,
+    /// One more than that of the report or limit before, from 1.
+    pub sequence: u64,
+    /// What it is about ([`Scope`] as text, in its one spelling).
+    pub scope: String,
+    /// 1: rate, 2: loss, 3: gap.
+    pub kind: u8,
+    /// A rate in thousandths per second, rounded down; a share of loss in millionths; a gap in µs.
+    pub value: u64,
+    /// How long it is valid from its arrival on, in ms; 0 ends it now.
+    pub validity_ms: u32,
+    /// The classes of this priority and of all lower ones are restricted; 0: all.
+    pub priority: u8,
+}
+
+impl LimitMessage {
+    /// A limit as a message; session and epoch are the sender's to fill in.
+    #[must_use]
+    pub fn of(limit: &RemoteLimit) -> Self {
+        let (kind, value) = match limit.restriction {
+            // Rounded down: the sum over several hosts must not become more.
+            Restriction::Rate(rate) => (RATE, (rate.get() * 1e3).floor().max(1.0) as u64),
+            Restriction::Loss(share) => (LOSS, (share.get() * SHARE_ONE).round() as u64),
+            Restriction::Gap(gap) => (GAP, gap.0 / 1_000),
+        };
+        Self {
+            sequence: limit.sequence,
+            scope: limit.scope.to_string(),
+            kind,
+            value,
+            validity_ms: u32::try_from(limit.validity.0 / 1_000_000).unwrap_or(u32::MAX),
+            priority: limit.priority,
+            ..Self::default()
+        }
+    }
+
+    /// The limit that it says.
+    ///
+    /// # Errors
+    /// [`Refusal::OutOfRange`] or, for a kind that this host does not know, [`Refusal::Unsupported`].
+    pub fn limit(&self) -> Result<RemoteLimit, Refusal> {
+        let value = self.value as f64;
+        let restriction = match self.kind {
+            RATE => Restriction::Rate(Rate::per_second(value / 1e3)),
+            LOSS => Restriction::Loss(Share::new(value / SHARE_ONE)),
+            GAP => Restriction::Gap(Nanos::from_micros(self.value.min(u64::from(u32::MAX)))),
+            _ => return Err(Refusal::Unsupported),
+        };
+        let limit = RemoteLimit {
+            scope: scope(&self.scope).ok_or(Refusal::OutOfRange)?,
+            restriction,
+            validity: Nanos::from_millis(self.validity_ms.into()),
+            sequence: self.sequence,
+            priority: self.priority,
+        };
+        limit.check().map_err(|_| Refusal::OutOfRange)?;
+        Ok(limit)
+    }
+}
+
+/// What came to the scope of a limit, from where it is enforced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HitsMessage {
+    /// The number of the session.
+    pub session: u64,
+    /// The scope of the limit.
+    pub scope: String,
+    /// The time over which was counted, in ms.
+    pub span_ms: u32,
+    /// New work that came, with what was refused.
+    pub offered: u64,
+    /// Of this refused because of the limit.
+    pub refused: u64,
+    /// The limit has expired: what holds?
+    pub probe: bool,
+}
+
+impl HitsMessage {
+    /// Hit counters as a message of this session.
+    #[must_use]
+    pub fn of(session: u64, hits: &Hits) -> Self {
+        Self {
+            session,
+            scope: hits.scope.to_string(),
+            span_ms: u32::try_from(hits.span.0 / 1_000_000).unwrap_or(u32::MAX),
+            offered: hits.offered,
+            refused: hits.refused,
+            probe: hits.probe,
+        }
+    }
+
+    /// The hit counters that it says; `None` where its scope is none, or more was refused than came.
+    #[must_use]
+    pub fn hits(&self) -> Option<Hits> {
+        if self.refused > self.offered {
+            return None;
+        }
+        Some(Hits {
+            scope: scope(&self.scope)?,
+            span: Nanos::from_millis(self.span_ms.into()),
+            offered: self.offered,
+            refused: self.refused,
+            probe: self.probe,
+        })
+    }
+}
+
+/// A scope in its one spelling.
+fn scope(text: &str) -> Option<Scope> {
+    text.parse::<Scope>().ok().filter(|scope| scope.to_string() == text)
+}

@@ -79,7 +79,9 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
         // Only the bodies of inline functions call helpers, and no function is bound.
         .clang_args(["--target=bpf", "-Wno-implicit-function-declaration"])
         .allowlist_file(".*/abi/[a-z]+\\.h")
-        .allowlist_type("tg_(chain|bucket_copy|policy_stats|cohort|senders|request_chain|state|request_state)")
+        .allowlist_type(
+            "tg_(chain|bucket_copy|policy_stats|cohort|senders|request_chain|state|request_state)",
+        )
         .allowlist_type("tg_(bucket|bucket_params|event|verdict)|bpf_spin_lock|xdp_md")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")

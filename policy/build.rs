@@ -23,7 +23,14 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_LEARNED_CALM", IntKind::U32),
         ("TG_RANK_", IntKind::U8),
     ],
-    private: &["Params.", "RequestLimits.", "Limits.flags", "Limits.min_rate_us", "Limits.pad"],
+    private: &[
+        "Params.",
+        "RequestLimits.",
+        "Limits.flags",
+        "Limits.min_rate_us",
+        "Limits.pad",
+        "Level.",
+    ],
 };
 
 /// One line of a register: number, C name, arguments in quotes.
@@ -82,7 +89,8 @@ fn generate(file: &Path) {
         .allowlist_function("tg_native_.*")
         .allowlist_type("tg_([a-z_]+_)?params|tg_(request_)?(limits|chain|state)")
         .allowlist_type("tg_(event|verdict|verdict_kind|execution|throttle)")
-        .allowlist_type("tg_(ask|queue|in_flight|senders|cohort|bucket|bucket_copy|policy_stats)")
+        .allowlist_type("tg_(ask|queue|in_flight|level|senders|cohort)")
+        .allowlist_type("tg_(bucket|bucket_copy|policy_stats)")
         .allowlist_var("TG_.*")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")

@@ -82,7 +82,7 @@ static __always_inline int tg_ruled(struct __sk_buff *skb,
 				    struct tg_work *w, int head)
 {
 	__u32 strength = tg_lease_now(bpf_ktime_get_ns());
-	__u32 verdict = tg_rule_verdict(rule, &w->found, w->step.first,
+	__u32 verdict = tg_rule_verdict(v, rule, &w->found, w->step.first,
 					strength);
 	int action;
 

@@ -202,26 +202,44 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 }
 
 /*
+ * Requests of a service that wait for a response, apart from the one that is looked
+ * at: the hook before has counted it.
+ */
+static __always_inline __s64 tg_gauge_others(__u32 gauge)
+{
+	const struct tg_gauges *gauges = tg_at(&tg_gauges,
+					       gauge & (TG_GAUGES_MAX - 1));
+
+	return gauges ? READ_ONCE(gauges->waiting) - 1 : 0;
+}
+
+/*
  * What the bucket of a rule says to a request of this rank: TG_RULE_ADMITTED, or how it
  * is refused. It admits where a look-up fails. Not static: the verifier looks at the
  * policies once, and their stack is not that of the hook.
  */
-__noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength)
+__noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
+				   __u32 gauge)
 {
 	const struct tg_request_limits *limits =
 		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
 	struct tg_request_chain *chain = tg_at(&tg_buckets, bucket);
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
-	struct tg_event event = { .now_ns = bpf_ktime_get_ns(),
-				  .priority = rank };
+	struct tg_event event = { .now_ns = bpf_ktime_get_ns() };
+	long long waiting = 0;
 	struct tg_verdict v;
 
 	if (!limits || !chain || rank >= TG_RANKS)
 		return TG_RULE_ADMITTED;
-	if (tg_request_limited(limits))
+	/* Else clang leaves out what bounds an index, and the verifier lost it. */
+	barrier_var(rank);
+	event.priority = rank;
+	if (tg_request_limited(limits)) {
 		event.random = bpf_get_prandom_u32();
-	v = tg_request_decide(limits, chain, &event, 0);
-	if (totals)
+		waiting = tg_gauge_others(gauge);
+	}
+	v = tg_request_decide(limits, chain, &event, waiting, 0);
+	if (totals && rank < TG_RANKS)
 		totals->offered[rank]++;
 	if (!tg_refuses(v))
 		return TG_RULE_ADMITTED;
@@ -259,17 +277,21 @@ static __always_inline void tg_count_refused(const struct tg_rule *rule,
  * What the rule of a request says: admitted, or how it is refused; the rank that
  * it has goes into `found`.
  */
-static __always_inline __u32 tg_rule_verdict(const struct tg_rule *rule,
+static __always_inline __u32 tg_rule_verdict(const struct tg_visit *v,
+					     const struct tg_rule *rule,
 					     struct tg_found *found, int first,
 					     __u32 strength)
 {
+	const struct tg_service *service =
+		&v->view.table->service[v->service & (TG_SERVICES_MAX - 1)];
 	__u32 verdict;
 
 	found->rank = tg_request_rank(found->asked.protected, first,
 				      rule->flags & TG_RULE_CLOSE);
 	if (rule->bucket >= TG_RULE_BUCKETS_MAX)
 		return TG_RULE_ADMITTED;
-	verdict = tg_bucket_verdict(rule->bucket, found->rank, strength);
+	verdict = tg_bucket_verdict(rule->bucket, found->rank, strength,
+				    service->gauge);
 	/* clang knows which values it has, the verifier does not */
 	barrier_var(verdict);
 	return verdict;

@@ -12,7 +12,7 @@ use crate::{
     BucketParams, Count, Error, Passed, Plan, RequestReason, RuleCount, Sample, ServiceParams,
     TableLosses, classification, read, request_read, sources, switch, syscall, tables,
 };
-use libbpf_rs::MapCore;
+use libbpf_rs::{MapCore, MapFlags};
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::offset_of;
@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
-use tidegate_model::{Listen, Mode, SERVICES_MAX};
-use tidegate_policy::{Params, Policy, RequestLimits, State};
+use tidegate_model::{Listen, Mode, PRIORITIES, SERVICES_MAX};
+use tidegate_policy::{Params, Policy, RequestChain, RequestLimits, State};
 use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
@@ -251,13 +251,16 @@ impl Core {
             let BucketParams { service, bucket, .. } = params;
             return Err(Error::Plan(format!("bucket {bucket} of service {service}: none such")));
         };
-        let (service, name) = (&service.name, &planned.name);
-        let wrong = |text| Error::Plan(format!("service {service}: bucket {name}: {text}"));
-        let BucketParams { rate, burst, reserve, .. } = *params;
-        let limit = RequestLimits::bucket(rate, burst, reserve).map_err(wrong)?;
+        let (found, used) = (params.limits.params().policy(), planned.policy_name());
+        if found.name() != used {
+            let (service, name, found) = (&service.name, &planned.name, found.name());
+            return Err(Error::Plan(format!(
+                "service {service}: bucket {name}: limits for policy {found}, but {used} is in use"
+            )));
+        }
         let requests = self.requests.as_ref();
         let number = requests.and_then(|state| state.bucket(params.service, params.bucket));
-        Ok(number.map(|number| (number, limit)))
+        Ok(number.map(|number| (number, params.limits)))
     }
 
     /// Changes whether refusals of a service are executed (`false`) or only counted (`true`).
@@ -363,6 +366,43 @@ impl Core {
             totals.buckets = request_read::bucket_totals(&self.maps, &seats.buckets)?;
         }
         Ok(totals)
+    }
+
+    /// The rung of each priority on its ladder of thresholds, as of the last SYN; `None` where the policy
+    /// of the service has no thresholds.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn rungs(&self, service: usize) -> Result<Option<[u8; PRIORITIES]>, Error> {
+        if self.policies.get(service) != Some(&Policy::Threshold) {
+            return Ok(None);
+        }
+        let key = (service as u32).to_ne_bytes();
+        let value = self.maps.get("tg_states")?.lookup(&key, MapFlags::ANY);
+        let value = value.map_err(Error::map("tg_states"))?.unwrap_or_default();
+        Ok(value.get(offset_of!(abi::Chain, state)..).and_then(State::rungs))
+    }
+
+    /// The same of a request bucket, as of the last request.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn bucket_rungs(
+        &self,
+        service: usize,
+        bucket: usize,
+    ) -> Result<Option<[u8; PRIORITIES]>, Error> {
+        let of_service = self.plan.config.services.get(service);
+        let requests = of_service.and_then(|service| service.requests.as_ref());
+        let planned = requests.and_then(|requests| requests.buckets.get(bucket));
+        let number = self.requests.as_ref().and_then(|state| state.bucket(service, bucket));
+        let (Some(planned), Some(number)) = (planned, number) else { return Ok(None) };
+        if planned.policy_name() != Policy::Threshold.name() {
+            return Ok(None);
+        }
+        let value = self.maps.get("tg_buckets")?.lookup(&number.to_ne_bytes(), MapFlags::ANY);
+        let value = value.map_err(Error::map("tg_buckets"))?.unwrap_or_default();
+        Ok(RequestChain::rungs(&value))
     }
 
     /// What the rules matched since the state was created, in the order of the plan; a rule that

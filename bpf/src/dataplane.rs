@@ -398,7 +398,7 @@ mod tests {
         let plan = plan(vec![ServiceConfig { requests, ..service("web", &[]) }]);
         let mut core = Core::start(&plan, Objects::default()).unwrap();
         let rate = Some(Rate::per_second(5.0));
-        let limit = BucketParams { service: 0, bucket: 0, rate, burst: 3, reserve: [0; 3] };
+        let limit = BucketParams::tokens((0, 0), rate, 3, [0; 3]).unwrap();
         core.set_limits(&[], &[limit], 40).unwrap();
         let limited = |core: &Core| core.limited(0, 0);
         let clock = ManualClock::default();

@@ -7,7 +7,7 @@ use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan, action_of};
 use tidegate_model::{Mode, SERVICES_MAX};
-use tidegate_policy::{InFlight, Limits as Chain, MinRate, Params};
+use tidegate_policy::{InFlight, Level, Limits as Chain, MinRate, Params};
 use zerocopy::IntoBytes;
 
 /// What the control loop decided for one service.
@@ -27,6 +27,8 @@ pub struct ServiceParams {
     /// So many pass the limit in flight and the one on the accept queue, even if they are full; `None`:
     /// nobody does.
     pub min_rate: Option<MinRate>,
+    /// What its policy is told of the work that waits.
+    pub level: Level,
 }
 
 impl ServiceParams {
@@ -40,6 +42,7 @@ impl ServiceParams {
             accept_queue_max_q10: 0,
             source_max: None,
             min_rate: None,
+            level: Level::NONE,
         }
     }
 
@@ -50,6 +53,7 @@ impl ServiceParams {
         limits.in_flight = self.waiting_max.unwrap_or_default();
         limits.source_max = self.source_max.map_or(0, |max| max.max(1));
         limits.set_min_rate(self.min_rate);
+        limits.level = self.level;
         limits
     }
 }

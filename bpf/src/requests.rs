@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is told of request buckets, and read of rules.
 
-use tidegate_policy::Reason;
+use tidegate_policy::{ParamsError, Reason, RequestLimits};
+use tidegate_units::Rate;
 
 /// What the control loop decided for one bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,13 +11,25 @@ pub struct BucketParams {
     pub service: usize,
     /// Place of the bucket in the service's `requests.buckets`.
     pub bucket: usize,
-    /// Requests per second; `None`: no limit.
-    pub rate: Option<tidegate_units::Rate>,
-    /// Depth in requests; at least 1 where there is a rate.
-    pub burst: u32,
-    /// Tokens that a request of each rank must leave: protected, new, persistent; not falling,
-    /// each below the depth.
-    pub reserve: [u32; 3],
+    /// Of the bucket's policy. Whether refusals are executed is the plan's.
+    pub limits: RequestLimits,
+}
+
+impl BucketParams {
+    /// A token bucket of `rate` requests per second (`None`: no limit) and `burst` requests. A request of
+    /// each rank must leave `reserve` tokens: protected, new, persistent; not falling, each below the
+    /// burst.
+    ///
+    /// # Errors
+    /// When rate, burst or reserve are out of range.
+    pub fn tokens(
+        (service, bucket): (usize, usize),
+        rate: Option<Rate>,
+        burst: u32,
+        reserve: [u32; 3],
+    ) -> Result<Self, ParamsError> {
+        Ok(Self { service, bucket, limits: RequestLimits::bucket(rate, burst, reserve)? })
+    }
 }
 
 /// How often a rule of a service matched, and what became of the requests.

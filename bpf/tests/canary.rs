@@ -61,13 +61,15 @@ const TIME_WAIT: [Canary; 6] = [
     ("bpf/packet/options.h", "o->at += length;", "o->at++;"),
 ];
 
-const CHAIN: [Canary; 16] = [
+const CHAIN: [Canary; 18] = [
     ("policy/chain/chain.h", ">= share;", "> share;"),
     ("policy/chain/in_flight.h", "count >= (was", "count > (was"),
     ("policy/chain/in_flight.h", "l->asks >> TG_ASKS_SHIFT", "1024 >> TG_ASKS_SHIFT"),
     ("policy/chain/in_flight.h", "tg_min(pending, most)", "pending"),
     ("policy/chain/min_rate.h", ">= interval_ns", "< interval_ns"),
     ("policy/chain/decide.h", "|| tg_chain_min_rate(limits, chain, ask, reason)", ""),
+    ("policy/chain/decide.h", "\ttg_chain_level(limits, ask);\n", ""),
+    ("policy/chain/level.h", "return one > two", "return one < two"),
     ("policy/chain/lease.h", "if (age_ns >= TG_LEASE_END_NS)", "if (0)"),
     ("policy/chain/lease.h", "(10 * TG_NS_PER_S)", "(11 * TG_NS_PER_S)"),
     ("policy/chain/lease.h", "if (released)", "if (0)"),

@@ -34,7 +34,7 @@ fn start(net: &Net, told: RequestsConfig) -> Dataplane {
 /// So many unevaluable requests from now on.
 fn allow(dataplane: &mut Dataplane, burst: u32) {
     let rate = Some(Rate::per_second(0.001));
-    let limit = BucketParams { service: 0, bucket: 1, rate, burst, reserve: [0; 3] };
+    let limit = BucketParams::tokens((0, 1), rate, burst, [0; 3]).unwrap();
     dataplane.set_limits(&[], &[limit], 2).unwrap();
     dataplane.heartbeat().unwrap();
 }

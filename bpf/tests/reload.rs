@@ -7,7 +7,10 @@ use tidegate_bpf::ServiceParams;
 use tidegate_bpf::testing::plans::{self, plan};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_config::{ClassConfig, InterfaceConfig, NeverShed, ServiceConfig};
-use tidegate_policy::{Action, BucketSpec, InFlight, MinRate, Params, Policy, Reason, VerdictKind};
+use tidegate_policy::{
+    Action, BucketSpec, InFlight, Level, MinRate, Params, Policy, Reason, ThresholdSpec,
+    VerdictKind,
+};
 use tidegate_units::{Nanos, Rate};
 
 const CLIENT: [u8; 4] = [198, 51, 100, 7];
@@ -284,6 +287,48 @@ fn reset(plane: &TestPlane, port: u16) {
         payload: 0,
     };
     plane.run(TestHook::Xdp, &segment(&rst, false)).unwrap();
+}
+
+/// The level is read with each SYN, and moves its verdict: nothing is written in between.
+#[test]
+fn thresholds_follow_what_is_in_flight() {
+    let service = ServiceConfig {
+        policy: plans::policy(Policy::Threshold, Action::Drop),
+        ..service("a", 80)
+    };
+    let mut plane = TestPlane::load(&plan(vec![service])).unwrap();
+    let spec = ThresholdSpec::dropping(2, 4, Action::Drop);
+    let mut limit = ServiceParams::new(0, Params::threshold(&spec).unwrap());
+    plane.set_limits(&[limit.clone()], &[], 2).unwrap();
+    let waits = |plane: &TestPlane| plane.totals(0).unwrap().waiting;
+    (1..=6).for_each(|port| open(&plane, port));
+    assert_eq!(waits(&plane), 6, "nothing is counted: the level is 0");
+    (3..=6).for_each(|port| reset(&plane, port));
+    limit.level = Level::IN_FLIGHT;
+    plane.set_limits(&[limit.clone()], &[], 3).unwrap();
+    (7..=12).for_each(|port| open(&plane, port));
+    assert_eq!((waits(&plane), plane.rungs(0).unwrap()), (4, Some([4; 8])), "up to the discard");
+    (1..=2).for_each(|port| reset(&plane, port));
+    open(&plane, 13);
+    assert_eq!(waits(&plane), 2, "below it, and not below the abatement");
+    reset(&plane, 7);
+    open(&plane, 14);
+    assert_eq!((waits(&plane), plane.rungs(0).unwrap()), (2, Some([0; 8])), "below");
+    let refused = |reason| {
+        let counts = plane.counts().unwrap();
+        counts.iter().filter(|count| count.reason == reason).map(|count| count.count).sum::<u64>()
+    };
+    assert_eq!((refused(Reason::Discard), refused(Reason::Waiting)), (5, 0));
+    // 2 requests of 20 ms each
+    let spec = ThresholdSpec::dropping(1, 40_000, Action::Drop);
+    limit.params = Params::threshold(&spec).unwrap();
+    for (per_request, passes) in [(19, 3), (20, 3), (21, 3)] {
+        limit.level = Level::waiting_time(Nanos::from_millis(per_request));
+        plane.set_limits(&[limit.clone()], &[], 4).unwrap();
+        let syn = syn([203, 0, 113, per_request as u8], 80, 0);
+        let passed = (0..passes).filter(|_| outcome(&plane, &syn) == Outcome::Pass).count();
+        assert_eq!(passed == 3, per_request < 20, "{per_request} ms: {passed} passed");
+    }
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn a_daemon_without_privileges_changes_rules_and_limits() {
     unprivileged(|| {
         dataplane.apply(&more).unwrap();
         let rate = Some(Rate::per_second(10.0));
-        let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
+        let limit = BucketParams::tokens((0, 0), rate, 5, [0; 3]).unwrap();
         dataplane.set_limits(&[], &[limit], 9).unwrap();
         dataplane.set_shadow(0, true).unwrap();
         dataplane.heartbeat().unwrap();
@@ -200,7 +200,7 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     plan.settings.pins = Some(fs.pins());
     let mut first = Dataplane::start(&plan).unwrap();
     let rate = Some(Rate::per_second(10.0));
-    let limit = BucketParams { service: 0, bucket: 0, rate, burst: 5, reserve: [0; 3] };
+    let limit = BucketParams::tokens((0, 0), rate, 5, [0; 3]).unwrap();
     first.set_limits(&[], &[limit], 41).unwrap();
     let before = ids(&fs.pins());
     assert_eq!(before.len(), 4);

@@ -88,7 +88,7 @@ impl Clients {
     /// One token for a bucket, the next in a thousand seconds.
     fn one_token(&mut self, service: usize, bucket: usize) {
         let rate = Some(Rate::per_second(0.001));
-        let limit = BucketParams { service, bucket, rate, burst: 1, reserve: [0; 3] };
+        let limit = BucketParams::tokens((service, bucket), rate, 1, [0; 3]).unwrap();
         self.plane.set_limits(&[], &[limit], 7).unwrap();
     }
 

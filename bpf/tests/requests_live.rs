@@ -17,7 +17,7 @@ use tidegate_bpf::testing::plans;
 use tidegate_bpf::{BucketParams, Dataplane, Interface, Plan, RuleCount};
 use tidegate_config::{RequestsConfig, RuleAnswer, RuleConfig};
 use tidegate_model::totals::Totals;
-use tidegate_policy::Action;
+use tidegate_policy::{Action, Level, Params, Policy, RequestLimits, ThresholdSpec};
 use tidegate_units::Rate;
 
 const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
@@ -48,13 +48,8 @@ fn ruled(interface: Interface) -> Plan {
 /// The hooks, with a bucket that has one token, and gets no other.
 fn start(interface: Interface) -> Dataplane {
     let mut dataplane = Dataplane::start(&ruled(interface)).unwrap();
-    let one = BucketParams {
-        service: 0,
-        bucket: 0,
-        rate: Some(Rate::per_second(0.001)),
-        burst: 1,
-        reserve: [0; 3],
-    };
+    let slow = Some(Rate::per_second(0.001));
+    let one = BucketParams::tokens((0, 0), slow, 1, [0; 3]).unwrap();
     dataplane.set_limits(&[], &[one], 2).unwrap();
     dataplane
 }
@@ -472,6 +467,63 @@ impl Drop for Nginx {
 
 /// With `TCP_DEFER_ACCEPT` a refused request costs the server nothing but the end of a request
 /// socket: its process never wakes.
+/// A request is told of those before it that wait for a response, and of itself not.
+#[test]
+fn thresholds_of_a_bucket_follow_what_is_in_flight() {
+    for mode in [AttachMode::Xdp, AttachMode::Clsact] {
+        let net = Net::new();
+        let mut ruled = ruled(net.interface(mode));
+        let buckets = &mut ruled.config.services[0].requests.as_mut().unwrap().buckets;
+        buckets[0].policy = Some(plans::policy(Policy::Threshold, Action::Reject));
+        let mut dataplane = Dataplane::start(&ruled).unwrap();
+        let spec = ThresholdSpec::dropping(2, 3, Action::Reject);
+        let limits = RequestLimits::new(Params::threshold(&spec).unwrap()).unwrap();
+        let limits = limits.with_level(Level::IN_FLIGHT);
+        dataplane.set_limits(&[], &[BucketParams { service: 0, bucket: 0, limits }], 2).unwrap();
+        let address: SocketAddr = ADDRESSES[0].parse().unwrap();
+        let listener = within(&net.server, || TcpListener::bind(address).unwrap());
+        let asks = || {
+            let mut client = connect(&net.client, address);
+            client.write_all(get("/busy").as_bytes()).unwrap();
+            client
+        };
+        let waits = || dataplane.totals(0).unwrap().waiting;
+        let served = |client: &mut TcpStream, server: &mut TcpStream| {
+            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").unwrap();
+            client.read_exact(&mut [0; 43]).unwrap();
+        };
+        let mut pairs: Vec<(TcpStream, TcpStream)> = (0..3)
+            .map(|n| {
+                let pair = (asks(), listener.accept().unwrap().0);
+                wait_for("it waits", || waits() == n + 1);
+                pair
+            })
+            .collect();
+        let refused = || is_whole_503(&rest(&mut asks()).unwrap());
+        assert!(refused(), "{mode:?}: three are before it");
+        wait_for("a refused one does not wait", || waits() == 3);
+        assert_eq!(dataplane.bucket_rungs(0, 0).unwrap(), Some([4; 8]));
+        let mut answer = || {
+            let (mut client, mut server) = pairs.pop().unwrap();
+            let left = pairs.len() as u64;
+            served(&mut client, &mut server);
+            wait_for("it is served", || waits() == left);
+        };
+        answer();
+        assert!(refused(), "{mode:?}: two, not below the abatement");
+        wait_for("a refused one does not wait", || waits() == 2);
+        answer();
+        let mut client = asks();
+        let from = client.local_addr().unwrap();
+        // those that were refused wait for accept(), too
+        let mut server = std::iter::repeat_with(|| listener.accept().unwrap())
+            .find_map(|(stream, peer)| (peer == from).then_some(stream))
+            .unwrap();
+        served(&mut client, &mut server);
+        assert_eq!(dataplane.bucket_rungs(0, 0).unwrap(), Some([0; 8]), "{mode:?}");
+    }
+}
+
 #[test]
 fn a_server_that_defers_accept_never_wakes() {
     let net = Net::new();

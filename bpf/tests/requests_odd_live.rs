@@ -32,7 +32,7 @@ fn start(net: &Net, mode: AttachMode) -> Dataplane {
     plan.config.services[0].requests = Some(plans::requests(&["all"], vec![rule]));
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let rate = Some(Rate::per_second(0.001));
-    let one = BucketParams { service: 0, bucket: 0, rate, burst: 1, reserve: [0; 3] };
+    let one = BucketParams::tokens((0, 0), rate, 1, [0; 3]).unwrap();
     dataplane.set_limits(&[], &[one], 2).unwrap();
     dataplane
 }

@@ -25,7 +25,7 @@ fn start(net: &Net, answer: RuleAnswer) -> Dataplane {
         Some(plans::requests(&["all"], vec![rule("busy.example"), rule("*.busy.test")]));
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let rate = Some(Rate::per_second(0.001));
-    let one = BucketParams { service: 0, bucket: 0, rate, burst: 1, reserve: [0; 3] };
+    let one = BucketParams::tokens((0, 0), rate, 1, [0; 3]).unwrap();
     dataplane.set_limits(&[], &[one], 2).unwrap();
     dataplane
 }

@@ -9,7 +9,8 @@
  *	accept queue				} reason
  *	connections in flight			}
  *	policy					takes a token: so it is asked
- *						last, if all others admit
+ *						last, if all others admit; it
+ *						is told the level (level.h)
  *	shadow, lease relaxing			a refusal is only counted
  *	reply not possible, or one too many	a reject becomes a drop
  *
@@ -26,6 +27,7 @@
 #include "copy.h"
 #include "in_flight.h"
 #include "lease.h"
+#include "level.h"
 #include "min_rate.h"
 #include "senders.h"
 
@@ -45,7 +47,8 @@ struct tg_limits {
 	struct tg_in_flight in_flight;
 	tg_u32 source_max;		/* of held connections; 0: no limit */
 	tg_u32 min_rate_us;		/* the least rate: one in so long */
-	tg_u32 pad[3];
+	struct tg_level level;	/* what the policy is told of it */
+	tg_u32 pad;
 	struct tg_params params;
 };
 TG_ASSERT(sizeof(struct tg_limits) == 192);
@@ -143,6 +146,17 @@ TG_INLINE struct tg_verdict tg_chain_refusal(const struct tg_limits *limits,
 {
 	return tg_verdict(limits->flags & TG_LIMITS_REJECT ? TG_REJECT : TG_DROP,
 			  reason);
+}
+
+/* How much work waits, as far as its limits ask. */
+TG_INLINE void tg_chain_level(const struct tg_limits *limits,
+			      struct tg_ask *ask)
+{
+	const struct tg_queue *queue = &ask->queue;
+
+	ask->event.level = tg_level(&limits->level,
+				    queue->known ? queue->length : 0,
+				    ask->waiting);
 }
 
 /* A policy whose bucket is copied: under the lock only if there may be a token. */

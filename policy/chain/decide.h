@@ -49,7 +49,7 @@ TG_STEP int tg_chain_fetch(tg_u32 service, tg_u64 key)
 }
 
 /*
- * What an event costs, and whether a limit before the policy refuses it. The policy
+ * What an event costs, the level, and whether a limit before the policy refuses it. The policy
  * hears of that: who comes back after it is no first attempt. 0: none refuses.
  */
 TG_STEP int tg_chain_before(struct tg_ask *ask)
@@ -65,6 +65,8 @@ TG_STEP int tg_chain_before(struct tg_ask *ask)
 	if (!chain)
 		return TG_CHAIN_LOST;
 	ask->flags = limits->flags;
+	/* here: each way before the policies is a way through all of them */
+	tg_chain_level(limits, ask);
 	senders = tg_host_senders(ask->service);
 	if (senders)
 		tg_senders_weigh(senders, &ask->event);

@@ -11,6 +11,7 @@
 
 #include "../policies.h"
 #include "lease.h"
+#include "level.h"
 
 /* Three kinds of request share a bucket. */
 #define TG_RANK_PROTECTED 0
@@ -25,7 +26,7 @@
 /* The limits of one bucket. Zero limits nothing. */
 struct tg_request_limits {
 	tg_u32 flags;
-	tg_u32 pad;
+	tg_u32 in_flight_q10;	/* the weight of its level: level.h */
 	struct tg_params params;
 };
 TG_ASSERT(sizeof(struct tg_request_limits) == 152);
@@ -71,16 +72,19 @@ tg_request_policy(const struct tg_request_limits *limits,
 }
 
 /*
- * What the bucket says to an event, whose priority is its rank. `waits`: the host can
- * delay; else who is to wait is admitted at once, and has its place in the bucket.
+ * What the bucket says to an event, whose priority is its rank. `waiting`: requests
+ * of the service that wait for a response, this one apart. There is no accept queue
+ * in its level: its connection is established. `waits`: the host can delay; else who
+ * is to wait is admitted at once, and has its place in the bucket.
  */
 TG_INLINE struct tg_verdict
 tg_request_decide(const struct tg_request_limits *limits,
-		  struct tg_request_chain *chain, const struct tg_event *event,
-		  int waits)
+		  struct tg_request_chain *chain, struct tg_event *event,
+		  long long waiting, int waits)
 {
 	if (!tg_request_limited(limits))
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	event->level = tg_level_in_flight(waiting, limits->in_flight_q10);
 	return tg_waited(tg_request_policy(limits, chain, event), waits);
 }
 

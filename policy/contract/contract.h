@@ -75,8 +75,8 @@ struct tg_event {
 	tg_u16 spared;	/* what is not charged of a token, 1/TG_SHARE_ONE: 0,
 			 * but in a flood (chain/senders.h) */
 	tg_u32 level;	/* how much work waits, in the unit of the thresholds
-			 * (algo/threshold.h): a queue's length, or the virtual
-			 * waiting time. 0: the host program measures none */
+			 * (algo/threshold.h): a number, or the virtual waiting
+			 * time in us. The chain fills it in (chain/level.h) */
 	tg_u32 pad_end;
 };
 TG_ASSERT(sizeof(struct tg_event) == 32);

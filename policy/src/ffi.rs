@@ -8,6 +8,8 @@ use crate::{Policy, Reason};
 use tidegate_units::Nanos;
 use zerocopy::{Immutable, IntoBytes};
 
+/// Where `struct tg_state` has the rungs of thresholds.
+const RUNG_AT: usize = 40;
 /// Words of `struct tg_state`.
 const WORDS: usize = size_of::<abi::State>() / 8;
 
@@ -62,6 +64,13 @@ impl State {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.words.as_bytes()
+    }
+
+    /// Of a state of [`Policy::Threshold`], as it lies in the kernel's map: the rung of each priority.
+    /// `None` if there are too few bytes.
+    #[must_use]
+    pub fn rungs(bytes: &[u8]) -> Option<[u8; abi::PRIORITIES]> {
+        bytes.get(RUNG_AT..)?.first_chunk().copied()
     }
 
     /// A state with these bytes; `None` if it is not their size.

@@ -20,13 +20,14 @@ mod chain;
 mod ffi;
 mod in_flight;
 mod lease;
+mod level;
 mod min_rate;
 mod params;
 mod request;
 mod senders;
 mod throttle;
 
-pub use abi::{Event, InFlight, Limits, Params, RequestLimits};
+pub use abi::{Event, InFlight, Level, Limits, Params, RequestLimits};
 pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision};
 pub use ffi::{State, Verdict, VerdictKind, admit, judge};
 pub use lease::{Execution, Lease};

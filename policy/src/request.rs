@@ -5,8 +5,11 @@
 
 use crate::abi::{self, BUCKET_LIMITED, BUCKET_SHADOW, PRIORITIES, RANKS, RequestLimits};
 use crate::lease::Execution;
-use crate::{Action, BucketSpec, Circumstances, Event, Params, ParamsError, Verdict};
+use crate::{Action, BucketSpec, Circumstances, Event, Level, Params, ParamsError, Verdict};
 use tidegate_units::Rate;
+
+/// Where `struct tg_request_chain` has the rungs of thresholds.
+const RUNG_AT: usize = 40;
 
 /// What a request is in the bucket of its rule, in the order of who is refused last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +38,7 @@ impl RequestLimits {
         let mut spec = BucketSpec::new(rate, burst, Action::Reject);
         spec.reserve = [reserve[RANKS - 1]; PRIORITIES];
         spec.reserve[..RANKS].copy_from_slice(&reserve);
-        Ok(Self { flags: BUCKET_LIMITED, pad: 0, params: Params::token_bucket(&spec)? })
+        Ok(Self { flags: BUCKET_LIMITED, in_flight_q10: 0, params: Params::token_bucket(&spec)? })
     }
 
     /// The limits of a policy that serves requests; `None` for another.
@@ -43,7 +46,14 @@ impl RequestLimits {
     pub fn new(params: Params) -> Option<Self> {
         let limited = params != Params::no_limit(params.policy());
         let flags = if limited { BUCKET_LIMITED } else { 0 };
-        params.policy().serves_requests().then_some(Self { flags, pad: 0, params })
+        params.policy().serves_requests().then_some(Self { flags, in_flight_q10: 0, params })
+    }
+
+    /// What the policy is told of the work that waits. Only requests in flight count: the connection of
+    /// a request is established.
+    #[must_use]
+    pub const fn with_level(self, level: Level) -> Self {
+        Self { in_flight_q10: level.in_flight_q10, ..self }
     }
 
     /// Says whether refusals are only counted.
@@ -108,16 +118,24 @@ impl RequestChain {
         &self.limits
     }
 
+    /// Of the memory of a bucket of `Policy::Threshold`, as it lies in the kernel's map: the rung of each
+    /// priority. `None` if there are too few bytes.
+    #[must_use]
+    pub fn rungs(bytes: &[u8]) -> Option<[u8; PRIORITIES]> {
+        bytes.get(RUNG_AT..)?.first_chunk().copied()
+    }
+
     /// What the bucket says to a request of this rank, and whether that is carried out: only a refusal
-    /// may not be. A request has no action that depends on a single client, so `how` is not asked for
+    /// may not be. `waiting`: requests of the service that wait for a response, this one apart. A request has no action that depends on a single client, so `how` is not asked for
     /// it.
     pub fn decide(
         &mut self,
         event: &Event,
-        rank: Rank,
+        (rank, waiting): (Rank, u64),
         how: &Circumstances,
     ) -> (Verdict, Execution) {
-        let event = Event { priority: rank as u8, ..*event };
+        let mut event = Event { priority: rank as u8, ..*event };
+        let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
         let (limits, mut raw) = (&raw const self.limits, abi::Verdict::default());
         let Circumstances { waits, lease, random, .. } = *how;
         // SAFETY: the structures are the C ones, and are exclusively borrowed.
@@ -125,7 +143,8 @@ impl RequestChain {
             abi::tg_native_request(
                 limits,
                 &raw mut self.memory,
-                &event,
+                &raw mut event,
+                waiting,
                 waits.into(),
                 &raw mut raw,
             );

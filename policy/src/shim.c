@@ -88,11 +88,16 @@ tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength)
 }
 
 void tg_native_request(const struct tg_request_limits *limits,
-		       struct tg_request_chain *chain,
-		       const struct tg_event *e, int waits,
-		       struct tg_verdict *v)
+		       struct tg_request_chain *chain, struct tg_event *e,
+		       long long waiting, int waits, struct tg_verdict *v)
 {
-	*v = tg_request_decide(limits, chain, e, waits);
+	*v = tg_request_decide(limits, chain, e, waiting, waits);
+}
+
+tg_u32 tg_native_level(const struct tg_level *level, tg_u32 queue,
+		       long long waiting)
+{
+	return tg_level(level, queue, waiting);
 }
 
 int tg_native_request_execution(const struct tg_request_limits *limits,

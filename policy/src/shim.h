@@ -19,9 +19,10 @@ int tg_native_passes(const struct tg_ask *ask);
 tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns);
 tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength);
 void tg_native_request(const struct tg_request_limits *limits,
-		       struct tg_request_chain *chain,
-		       const struct tg_event *e, int waits,
-		       struct tg_verdict *v);
+		       struct tg_request_chain *chain, struct tg_event *e,
+		       long long waiting, int waits, struct tg_verdict *v);
+tg_u32 tg_native_level(const struct tg_level *level, tg_u32 queue,
+		       long long waiting);
 int tg_native_request_execution(const struct tg_request_limits *limits,
 				const struct tg_verdict *v, tg_u32 strength,
 				tg_u32 random);

@@ -5,9 +5,9 @@
 use proptest::prelude::*;
 use tidegate_policy::{
     AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, AcceptQueue, Action, Ask, BucketSpec, Chain,
-    Circumstances, Decision, Event, Execution, GapSpec, InFlight, Lease, Limits, MinRate, Params,
-    PercentSpec, Policy, Rank, Reason, RequestChain, RequestLimits, ThresholdSpec, Throttle,
-    VerdictKind,
+    Circumstances, Decision, Event, Execution, GapSpec, InFlight, Lease, Level, Limits, MinRate,
+    Params, PercentSpec, Policy, Rank, Reason, RequestChain, RequestLimits, ThresholdSpec,
+    Throttle, VerdictKind,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -40,6 +40,7 @@ fn every(bucket: &BucketSpec) -> Vec<Limits> {
     let limits = |policy| {
         let mut limits = Limits::new(params(policy).expect("the strategies give valid buckets"));
         limits.set_action(bucket.action);
+        limits.level = Level::UNFINISHED_WORK;
         limits
     };
     Policy::ALL.iter().map(limits).collect()
@@ -92,8 +93,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         let ask = |((step, key, random, priority, queue, waiting, silent), over)| {
             now = now.saturating_add_signed(step);
             let key = u64::wrapping_mul(key, 0x9e37_79b9_7f4a_7c15);
-            let level = waiting as u32;
-            let event = Event { now_ns: now, key, random, priority, level, ..Event::default() };
+            let event = Event { now_ns: now, key, random, priority, ..Event::default() };
             Ask { event, queue, waiting, silent, over }
         };
         rows.into_iter().map(ask).collect()
@@ -287,7 +287,7 @@ proptest! {
         let every: Vec<RequestLimits> = every(&bucket).iter().filter_map(serving).collect();
         let how = Circumstances { waits: true, ..Circumstances::default() };
         let run = |chain: &mut RequestChain| -> Vec<_> {
-            asks.iter().map(|ask| chain.decide(&ask.event, Rank::New, &how)).collect()
+            asks.iter().map(|ask| chain.decide(&ask.event, (Rank::New, ask.waiting), &how)).collect()
         };
         for (before, after) in every.iter().zip(every.iter().cycle().skip(1)) {
             let (mut used, mut fresh) = (RequestChain::default(), RequestChain::default());
@@ -311,7 +311,7 @@ proptest! {
         let mut chain = RequestChain::default();
         chain.set(limits);
         let ask = |chain: &mut RequestChain, rank| {
-            chain.decide(&Event::at(SECOND), rank, &Circumstances::default()).0.kind
+            chain.decide(&Event::at(SECOND), (rank, 0), &Circumstances::default()).0.kind
         };
         for _ in 0..taken {
             let _ = ask(&mut chain, Rank::Protected);
@@ -404,7 +404,7 @@ fn the_lease_holds_fades_and_ends() {
             let mut chain = RequestChain::default();
             chain.set(limits);
             let how = Circumstances { lease: at(ms), random, ..Circumstances::default() };
-            let mut ask = || chain.decide(&Event::at(SECOND), Rank::New, &how);
+            let mut ask = || chain.decide(&Event::at(SECOND), (Rank::New, 0), &how);
             assert_eq!(ask().1, Execution::Executed, "the only token: an admission is no refusal");
             ask().1 == Execution::Executed
         };
@@ -465,4 +465,79 @@ fn limits_of_a_bucket_out_of_range_are_errors() {
     for (rate, burst) in [(0.001, 5), (1e9, 1_000_000)] {
         assert!(bucket(rate, burst, [4, 4, 4]).unwrap().limited());
     }
+}
+
+/// The ladder of [`every`] is climbed by what the level counts, and left as it says.
+#[test]
+fn the_level_is_of_what_the_limits_count() {
+    let throttle = Throttle::None;
+    let spec = ThresholdSpec::combined((10, 20, 40), throttle, Action::Drop);
+    let mut limits = Limits::new(Params::threshold(&spec).unwrap());
+    let queue = |length| Some(AcceptQueue { length, limit: 1024 });
+    // accept queue, in flight: in both is who waits for accept() and has sent a request
+    for (level, queued, waiting, discards) in [
+        (Level::NONE, 1000, 1000, false),
+        (Level::ACCEPT_QUEUE, 40, 0, true),
+        (Level::ACCEPT_QUEUE, 39, 1000, false),
+        (Level::IN_FLIGHT, 1000, 39, false),
+        (Level::IN_FLIGHT, 0, 40, true),
+        (Level::UNFINISHED_WORK, 39, 39, false),
+        (Level::UNFINISHED_WORK, 40, 1, true),
+        (Level::UNFINISHED_WORK, 1, 40, true),
+        // 39 µs and 40 µs
+        (Level::waiting_time(Nanos::from_micros(1)), 1, 39, false),
+        (Level::waiting_time(Nanos(500)), 80, 1, true),
+    ] {
+        limits.level = level;
+        let mut chain = Chain::new(limits);
+        let ask = |queued, waiting| Ask {
+            event: Event { level: 1000, ..Event::at(SECOND) },
+            queue: queue(queued),
+            waiting,
+            ..Ask::default()
+        };
+        let reason = one(&mut chain, &ask(queued, waiting)).verdict.reason;
+        assert_eq!(reason == Reason::Discard, discards, "{level:?} {queued} {waiting}: {reason:?}");
+        if discards {
+            let half = one(&mut chain, &ask(queued * 2 / 3, waiting * 2 / 3)).verdict.reason;
+            assert_eq!(half, Reason::Discard, "until it is below the onset");
+            let below = one(&mut chain, &ask(queued / 4, waiting / 4)).verdict.reason;
+            assert_eq!(below, Reason::BelowThreshold, "nothing is throttled");
+        }
+    }
+}
+
+/// Without a listener there is no queue; counts and weights of any size make a level.
+#[test]
+fn a_level_saturates() {
+    for (level, queue, waiting, expected) in [
+        (Level::UNFINISHED_WORK, 0, 0, 0),
+        (Level::UNFINISHED_WORK, u64::MAX, 0, u32::MAX - 1),
+        (Level::UNFINISHED_WORK, 3, u64::MAX, u32::MAX - 1),
+        (Level::waiting_time(Nanos(u64::MAX)), 0, 1, u32::MAX >> 10),
+        (Level::waiting_time(Nanos(u64::MAX)), 0, u64::MAX, u32::MAX - 1),
+        (Level::waiting_time(Nanos::from_millis(22)), 0, 250, 5_500_000),
+        (Level::waiting_time(Nanos::ZERO), 9, 9, 0),
+    ] {
+        assert_eq!(level.of(queue, waiting), expected, "{level:?} {queue} {waiting}");
+    }
+}
+
+/// A request is told of those that wait for a response, and of no accept queue.
+#[test]
+fn the_level_of_a_request_is_what_is_in_flight() {
+    let spec = ThresholdSpec::dropping(10, 20, Action::Reject);
+    let params = Params::threshold(&spec).unwrap();
+    let mut chain = RequestChain::default();
+    let mut reason = |level: Level, waiting| {
+        chain.set(RequestLimits::new(params).unwrap().with_level(level));
+        let event = Event::at(SECOND);
+        chain.decide(&event, (Rank::New, waiting), &Circumstances::default()).0.reason
+    };
+    assert_eq!(reason(Level::NONE, 1000), Reason::BelowThreshold);
+    assert_eq!(reason(Level::ACCEPT_QUEUE, 1000), Reason::BelowThreshold);
+    assert_eq!(reason(Level::IN_FLIGHT, 19), Reason::BelowThreshold);
+    assert_eq!(reason(Level::IN_FLIGHT, 20), Reason::Discard);
+    assert_eq!(reason(Level::UNFINISHED_WORK, 10), Reason::Discard);
+    assert_eq!(reason(Level::UNFINISHED_WORK, 9), Reason::BelowThreshold);
 }

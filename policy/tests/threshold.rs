@@ -344,3 +344,17 @@ fn parameters_out_of_range_are_errors() {
         assert!(Params::threshold(&spec).is_ok(), "{spec:?}");
     }
 }
+
+/// What people are shown of a state as it lies in the kernel's map.
+#[test]
+fn the_rungs_can_be_read_from_the_memory_of_a_policy() {
+    let mut server = Server::new(&ThresholdSpec::dropping(10, 20, Action::Drop));
+    server.reason(5);
+    assert_eq!(State::rungs(server.state.as_bytes()), Some([0; 8]));
+    server.reason(20);
+    assert_eq!(State::rungs(server.state.as_bytes()), Some([4; 8]));
+    server.now = u64::MAX;
+    server.reason(9);
+    assert_eq!(State::rungs(server.state.as_bytes()), Some([0; 8]));
+    assert_eq!(State::rungs(&[0; 47]), None);
+}

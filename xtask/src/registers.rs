@@ -98,8 +98,8 @@ pub(crate) fn policies_page(policies: &[Policy]) -> String {
     page.push_str(
         "What decides about new work, chosen per service by `policy: {name: …}` in the \
          configuration.\nA policy is one C header; the same file runs in the kernel, in user space \
-         and in the simulator.\nWhat serves requests may also be the bucket of a request rule; today such buckets are `token_bucket`. \
-         The configuration does not know 5 to 7 yet.\n\n\
+         and in the simulator.\nWhat serves requests may also be the policy of a request bucket. Which policy for what is \
+         told in [throttling.md](throttling.md).\n\n\
          | number | name | what it does | serves | recognises copies of a SYN | source | test |\n\
          | ---: | --- | --- | --- | --- | --- | --- |\n",
     );

@@ -266,14 +266,10 @@ impl Subject for Packet {
 /// The hooks; a bucket that is full, and one that is empty but for its first token.
 fn plane() -> Result<TestPlane> {
     let mut plane = TestPlane::load(&plan())?;
-    let bucket = |bucket, rate, burst| BucketParams {
-        service: 0,
-        bucket,
-        rate: Some(Rate::per_second(rate)),
-        burst,
-        reserve: [0; 3],
+    let bucket = |bucket, rate, burst| {
+        BucketParams::tokens((0, bucket), Some(Rate::per_second(rate)), burst, [0; 3])
     };
-    plane.set_limits(&[], &[bucket(0, 1e6, 1_000_000), bucket(1, 0.001, 1)], 2)?;
+    plane.set_limits(&[], &[bucket(0, 1e6, 1_000_000)?, bucket(1, 0.001, 1)?], 2)?;
     Ok(plane)
 }
 

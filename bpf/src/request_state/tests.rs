@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_config::{Cookie, CookieMatch, RequestsConfig, RuleConfig, ServiceConfig};
 use tidegate_model::{Mode, SERVICES_MAX};
-use tidegate_policy::{Action, BucketSpec, Params, Reason, RequestLimits};
+use tidegate_policy::{Action, BucketSpec, Params, Policy, Reason, RequestLimits};
 use tidegate_units::Rate;
 use zerocopy::IntoBytes;
 
@@ -72,7 +72,7 @@ fn generation(core: &Core) -> u64 {
 
 fn limit(service: usize, bucket: usize, burst: u32) -> BucketParams {
     let rate = Some(Rate::per_second(10.0));
-    BucketParams { service, bucket, rate, burst, reserve: [0, 0, 1] }
+    BucketParams::tokens((service, bucket), rate, burst, [0, 0, 1]).unwrap()
 }
 
 /// What [`limit`] becomes.
@@ -177,11 +177,12 @@ fn refusals_of_requests_are_executed_as_the_service_or_their_own_mode_says() {
 #[test]
 fn limits_for_buckets_that_are_not_there_or_cannot_be_are_refused_by_name() {
     let mut core = start(&plan(vec![shop(&["x"], vec![rule("/", Some("x"))])]));
+    let gap = RequestLimits::new(Params::no_limit(Policy::Gap)).unwrap();
+    let other = BucketParams { service: 0, bucket: 0, limits: gap };
     let cases = [
         (limit(0, 1, 3), "bucket 1 of service 0: none such"),
         (limit(1, 0, 3), "bucket 0 of service 1: none such"),
-        (limit(0, 0, 0), "service shop: bucket x: burst 0"),
-        (limit(0, 0, 1), "service shop: bucket x: reserve"),
+        (other, "service shop: bucket x: limits for policy gap, but token_bucket is in use"),
     ];
     let before = all_in_force(&core);
     for (wrong, text) in cases {

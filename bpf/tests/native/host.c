@@ -128,15 +128,18 @@ static void host_limits(struct host_bytes *b)
 	host_get(b, &limits->in_flight, sizeof(limits->in_flight));
 	limits->source_max = host_u32(b);
 	limits->min_rate_us = host_u32(b);
+	limits->level.queue_q10 = host_u32(b);
+	limits->level.in_flight_q10 = host_u32(b);
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
 	gauges->silent = host_u64(b);
 	memset(native_entry(&tg_copies, service), 0, sizeof(struct tg_bucket_copy));
 	state->tight = host_u32(b);
 	state->min_rate_ns = host_u64(b);
-	/* every policy's state begins with its bucket */
+	/* the state of every policy but one begins with its bucket */
 	state->state.u.token_bucket.bucket.used = host_u64(b);
-	state->state.u.token_bucket.bucket.then_ns = native.now_ns;
+	if (limits->params.policy != TG_POLICY_threshold)
+		state->state.u.token_bucket.bucket.then_ns = native.now_ns;
 }
 
 static void host_cap(struct host_bytes *b, struct tg_bucket_params *params,

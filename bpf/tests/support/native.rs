@@ -564,7 +564,9 @@ pub fn params(service: &Service) -> Params {
                 ..AbacusLearnedSpec::classic(bucket)
             })
         }
-        Policy::Threshold => Params::threshold(&ThresholdSpec::dropping(1, burst, bucket.action)),
+        Policy::Threshold => {
+            Params::threshold(&ThresholdSpec::dropping(burst, burst, bucket.action))
+        }
         Policy::Gap => {
             // the same bucket in the words of RFC 7415
             let tau_milli = reserve.map(|kept| (burst - 1 - kept) * 1000);
@@ -642,7 +644,7 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
     out.extend_from_slice(&[b'm', index]);
     push(out, &[u32::from(service.shadow) | action, service.accept_queue_max_q10]);
     push(out, &words_of(service.limit_in_flight()));
-    push(out, &[service.source_max, service.min_rate_us]);
+    push(out, &[service.source_max, service.min_rate_us, service.counts_queue() << 10, 0]);
     out.extend_from_slice(params(service).as_bytes());
     out.extend_from_slice(&service.waiting.to_le_bytes());
     out.extend_from_slice(&service.silent.to_le_bytes());

@@ -138,6 +138,7 @@ impl Kernel {
                 accept_queue_max_q10: said.accept_queue_max_q10,
                 source_max: (said.source_max > 0).then_some(said.source_max),
                 min_rate: said.min_rate(),
+                level: said.level(),
             })
             .collect();
         self.plane.set_limits(&limits, &[], 1).unwrap();

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use tidegate_policy::{Action, InFlight, MinRate, Policy};
+use tidegate_policy::{Action, InFlight, Level, MinRate, Policy};
 use tidegate_units::Rate;
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -371,8 +371,19 @@ impl Service {
         (self.min_rate_us > 0).then(|| MinRate::per(Rate::per_second(per_second)))
     }
 
-    /// Whether its policy takes tokens. The level of the others is never measured here, and of their
-    /// share nobody is refused but priority 7 (see `native::params`).
+    /// 1: its level is the length of the accept queue; 0: it has none. What is in flight is in no level
+    /// here: the queue comes with the frame.
+    pub fn counts_queue(&self) -> u32 {
+        (self.policy == Policy::Threshold).into()
+    }
+
+    /// The same as the dataplane takes it.
+    pub fn level(&self) -> Level {
+        if self.counts_queue() == 1 { Level::ACCEPT_QUEUE } else { Level::NONE }
+    }
+
+    /// Whether its policy takes tokens. Of the share of one of the others nobody is refused but priority 7
+    /// (see `native::params`).
     pub fn takes_tokens(&self) -> bool {
         ![Policy::Threshold, Policy::Percent].contains(&self.policy)
     }

@@ -205,7 +205,14 @@ fn described(bucket: &BucketConfig) -> String {
         _ => format!("never below {}", bucket.minimum),
     };
     let (name, resource, burst) = (&bucket.name, bucket.resource.name(), bucket.burst);
-    format!("{name}: {resource}, controller {}, {rate}, bursts of {burst}", control.name.name())
+    let begun = format!("{name}: {resource}");
+    match bucket.policy_name() {
+        BucketConfig::POLICY_DEFAULT => {
+            format!("{begun}, controller {}, {rate}, bursts of {burst}", control.name.name())
+        }
+        policy if !bucket.takes_rate() => format!("{begun}, policy {policy}"),
+        policy => format!("{begun}, policy {policy}, controller {}, {rate}", control.name.name()),
+    }
 }
 
 fn busy(rules: &RequestsConfig) -> String {

@@ -10,11 +10,11 @@ use std::io::Write;
 use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
-use tidegate_model::snapshot::{Restored, ServiceState, Snapshot};
+use tidegate_model::snapshot::{LevelState, Restored, ServiceState, Snapshot};
 use tidegate_telemetry::{
     buckets_table, peers_table, remote_table, rules_table, services_table, unevaluated_lines,
 };
-use tidegate_units::Share;
+use tidegate_units::{Nanos, Share};
 
 /// From this share of a CPU on the thread that a service works in is worth a line.
 const BUSY_THREAD: f64 = 0.8;
@@ -98,6 +98,15 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
             let _ =
                 writeln!(text, "{name}: works in one thread, which uses {percent:.0} % of a CPU");
         }
+        if let Some(level) = &service.level {
+            let _ = writeln!(text, "{}: {}", plain(&service.name), level_line(level));
+        }
+        let buckets = service.requests.iter().flat_map(|requests| &requests.buckets);
+        for bucket in buckets {
+            let Some(level) = &bucket.level else { continue };
+            let (service, bucket) = (plain(&service.name), plain(&bucket.name));
+            let _ = writeln!(text, "{service}, {bucket}: {}", level_line(level));
+        }
         if let Some(restored) = service.restored {
             let _ = writeln!(text, "{}: started with {}", plain(&service.name), kept(restored));
         }
@@ -117,6 +126,31 @@ fn busy_thread(service: &ServiceState) -> Option<Share> {
     let cpu = resource.cpu.map_or(0.0, |reading| reading.value.get());
     let thread = resource.busiest_thread?.value;
     (thread.get() >= BUSY_THREAD && thread.get() > cpu).then_some(thread)
+}
+
+/// The work that waits, and what is done with whom because of it.
+fn level_line(level: &LevelState) -> String {
+    let time = level.signal == "waiting-time";
+    let value = match level.value {
+        None => "not known".to_owned(),
+        Some(us) if time => Nanos::from_micros(us).to_string(),
+        Some(number) => number.to_string(),
+    };
+    let mut line = format!("level {value} ({})", plain(&level.signal));
+    let mut from = 0;
+    for rungs in level.rungs.chunk_by(|one, two| one == two) {
+        let to = from + rungs.len() - 1;
+        let priorities =
+            if from == to { format!("priority {from}") } else { format!("priorities {from}-{to}") };
+        let what = match rungs[0] {
+            0 => "below the thresholds".to_owned(),
+            LevelState::DISCARD.. => "discarded".to_owned(),
+            severity => format!("throttled, severity {severity}"),
+        };
+        let _ = write!(line, "; {priorities} {what}");
+        from = to + 1;
+    }
+    line
 }
 
 /// What a service took over from a process that has ended.
@@ -157,7 +191,23 @@ fn span(seconds: f64) -> String {
 mod tests {
     use super::*;
     use tidegate_model::signals::Reading;
-    use tidegate_units::Nanos;
+
+    #[test]
+    fn a_level_says_what_becomes_of_whom() {
+        let line = |signal: &str, value, rungs| {
+            let signal = signal.to_owned();
+            level_line(&LevelState { signal, value, rungs })
+        };
+        assert_eq!(
+            line("in-flight", Some(173), [0, 0, 0, 1, 1, 2, 4, 4]),
+            "level 173 (in-flight); priorities 0-2 below the thresholds; priorities 3-4 throttled, \
+             severity 1; priority 5 throttled, severity 2; priorities 6-7 discarded"
+        );
+        let calm = "level 250.0 ms (waiting-time); priorities 0-7 below the thresholds";
+        assert_eq!(line("waiting-time", Some(250_000), [0; 8]), calm);
+        let unknown = "level not known (waiting-time); priorities 0-7 below the thresholds";
+        assert_eq!(line("waiting-time", None, [0; 8]), unknown);
+    }
 
     #[test]
     fn a_service_at_the_end_of_its_thread_says_so() {

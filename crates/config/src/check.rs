@@ -6,6 +6,7 @@ mod abacus;
 mod gateways;
 mod requests;
 mod tables;
+mod throttle;
 
 use super::error::{ConfigError, step};
 use super::gateways::RouteConfig;
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_model::{NAME_MAX, RATE_FLOOR};
+use tidegate_model::{NAME_MAX, PRIORITIES, RATE_FLOOR};
 use tidegate_units::{Nanos, Rate};
 
 /// The keys of `control` that each controller knows, `name` aside.
@@ -40,9 +41,6 @@ const CONTROL_KEYS: [(&str, &[&str]); 3] = [
     ),
     ("fixed", &["rate", "burst"]),
 ];
-
-/// Policies that only host programs and tests use: the configuration has no keys for them yet.
-const POLICIES_LATER: [&str; 3] = ["threshold", "gap", "percent"];
 
 /// The name of the class of what no class names.
 pub const CLASS_DEFAULT: &str = "default";
@@ -96,6 +94,7 @@ impl Check<'_> {
         self.span(&format!("{path}.objective"), service.objective, OBJECTIVE_RANGE);
         self.policy(&format!("{path}.policy"), &service.policy);
         self.control(&format!("{path}.control"), &service.control);
+        self.rate_of_policy(&format!("{path}.control"), &service.policy, &service.control);
         if let Some(cgroup) = &service.process.cgroup {
             self.absolute(&format!("{path}.process.cgroup"), cgroup);
         }
@@ -122,35 +121,13 @@ impl Check<'_> {
     }
 
     fn policy(&mut self, path: &str, policy: &PolicyConfig) {
-        self.policy_name(&format!("{path}.name"), &policy.name);
-        let abacus = policy.is_abacus();
-        let given = [
-            ("schedule", policy.schedule.is_some()),
-            ("window", policy.window.is_some()),
-            ("period", policy.period.is_some()),
-        ];
-        for (key, _) in given.iter().filter(|(_, given)| *given && !abacus) {
-            let name = &policy.name;
-            self.fault(
-                &format!("{path}.{key}"),
-                format!("the policy {name:?} has no {key}; the abacus policies have"),
-            );
-        }
-        if abacus {
+        let known = &self.registry.policies;
+        self.known(&format!("{path}.name"), "policy", &policy.name, known);
+        self.policy_keys(path, policy);
+        if policy.is_abacus() {
             self.abacus(path, policy);
         }
-    }
-
-    fn policy_name(&mut self, path: &str, name: &str) {
-        let mut allowed = self.registry.policies.clone();
-        allowed.retain(|policy| !POLICIES_LATER.contains(&policy.as_str()));
-        if POLICIES_LATER.contains(&name) {
-            let list = allowed.join(", ");
-            let what = format!("found {name:?}, which cannot be configured yet; allowed: {list}");
-            self.fault(path, what);
-        } else {
-            self.known(path, "policy", name, &allowed);
-        }
+        self.throttle(path, policy, PRIORITIES - 1);
     }
 
     fn control(&mut self, path: &str, control: &ControlConfig) {
@@ -177,9 +154,6 @@ impl Check<'_> {
                 let message = format!("the controller {name:?} has no {key}; it has: {allowed}");
                 self.fault(&format!("{path}.{key}"), message);
             }
-        }
-        if control.name == "fixed" && control.rate.is_none() {
-            self.fault(path, "the key \"rate\" is missing: the controller \"fixed\" keeps it");
         }
         let rates =
             [("rate", control.rate), ("floor", control.floor), ("ceiling", control.ceiling)];

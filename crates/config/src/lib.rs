@@ -21,6 +21,7 @@ mod shape;
 mod suggest;
 mod system;
 mod text;
+mod throttle;
 mod tree;
 mod types;
 
@@ -39,6 +40,7 @@ pub use schema::schema;
 pub use shape::Places;
 pub use system::{Finding, SystemFault};
 pub use text::HttpAddress;
+pub use throttle::*;
 pub use types::*;
 
 use serde::{Deserialize, Serialize};

@@ -9,6 +9,7 @@ use super::gateways::Endpoint;
 use super::requests::{
     HostPattern, PathPrefix, check_content_type, check_cookie_name, check_cookie_value,
 };
+use super::throttle::{THRESHOLD_MAX, THRESHOLD_TIME_RANGE, Threshold};
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -18,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use tidegate_model::remote::Scope;
 use tidegate_model::{CpuList, Listen, SpiffeId, written_as_text};
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// The first of the IPv4-mapped IPv6 addresses.
 const IPV4_MAPPED: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0));
@@ -27,6 +28,8 @@ const IPV4_MAPPED: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Duration,
+    Threshold,
+    Share,
     Rate,
     Prefix,
     Cpus,
@@ -48,6 +51,8 @@ impl Kind {
     pub(super) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "duration" => Self::Duration,
+            "threshold" => Self::Threshold,
+            "share" => Self::Share,
             "rate" => Self::Rate,
             "prefix" => Self::Prefix,
             "cpus" => Self::Cpus,
@@ -70,6 +75,8 @@ impl Kind {
     pub(super) const fn allowed(self) -> &'static str {
         match self {
             Self::Duration => "a number with a unit (ns, us, ms, s, m, h), such as 100ms or 1s",
+            Self::Threshold => "a whole number from 1, or a duration such as 500ms",
+            Self::Share => "a percentage such as 50%, or a number from 0 to 1",
             Self::Rate => "events per second, such as 200 or \"200/s\"",
             Self::Prefix => "a prefix such as 198.51.100.0/24 or 2001:db8::/32, or one address",
             Self::Cpus => "a list of CPU numbers and ranges, such as \"0-1,4\"",
@@ -95,6 +102,8 @@ impl Kind {
     pub(super) fn check(self, text: &str) -> Result<(), String> {
         match self {
             Self::Duration => parse_span(text).map(drop),
+            Self::Threshold => parse_threshold(text).map(drop),
+            Self::Share => parse_share(text).map(drop),
             Self::Rate => parse_rate(text).map(drop),
             Self::Prefix => parse_prefix(text).map(drop),
             Self::Cpus => text.parse::<CpuList>().map(drop),
@@ -137,6 +146,14 @@ macro_rules! text_schema {
 text_schema!(
     /// The schema of a duration.
     SpanText, "duration", "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(ns|us|ms|s|m|h)$"
+);
+text_schema!(
+    /// The schema of a threshold.
+    ThresholdText, "threshold", "type": ["integer", "string"], "minimum": 1, "pattern": "^[0-9]+(\\.[0-9]+)?(ns|us|ms|s|m|h)?$"
+);
+text_schema!(
+    /// The schema of a share.
+    ShareText, "share", "type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": "^[0-9]+(\\.[0-9]+)?%?$"
 );
 text_schema!(
     /// The schema of a rate.
@@ -186,6 +203,45 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
         return Err("it is not a rate".into());
     }
     number.parse().map(Rate::per_second).map_err(|_| "it is not a rate".into())
+}
+
+fn parse_threshold(text: &str) -> Result<Threshold, String> {
+    if text.bytes().any(|b| !b.is_ascii_digit()) {
+        let time = parse_span(text)?;
+        let (min, max) = THRESHOLD_TIME_RANGE;
+        let inside = time >= min && time <= max;
+        let [min, max] = [min, max].map(show_span);
+        return if inside {
+            Ok(Threshold::Time(time))
+        } else {
+            Err(format!("a time is {min} to {max}"))
+        };
+    }
+    let number = text.parse().ok().filter(|number| (1..=THRESHOLD_MAX).contains(number));
+    number.map(Threshold::Number).ok_or_else(|| format!("a number is 1 to {THRESHOLD_MAX}"))
+}
+
+fn parse_share(text: &str) -> Result<Share, String> {
+    let (number, whole) = match text.strip_suffix('%') {
+        Some(percent) => (percent.trim_end(), 100.0),
+        None => (text, 1.0),
+    };
+    let value = digits(number).then(|| number.parse::<f64>().ok()).flatten();
+    let value = value.ok_or("it is not a share")?;
+    if value <= whole { Ok(Share::new(value / whole)) } else { Err("it is more than all".into()) }
+}
+
+fn show_threshold(threshold: Threshold) -> String {
+    match threshold {
+        Threshold::Number(number) => number.to_string(),
+        Threshold::Time(time) => show_span(time),
+    }
+}
+
+fn show_share(share: Share) -> String {
+    // a percentage has no more digits than it was written with
+    let percent = (share.get() * 1e12).round() / 1e10;
+    format!("{percent}%")
 }
 
 fn parse_prefix(text: &str) -> Result<IpNet, String> {
@@ -279,6 +335,20 @@ with_text!(
     /// Durations that may be absent.
     spans: Option<Vec<Nanos>>, |d| list(d, parse_span).map(Some),
     |v: &Option<Vec<Nanos>>| v.as_ref().map(|l| l.iter().map(|t| show_span(*t)).collect::<Vec<_>>())
+);
+with_text!(
+    /// A threshold.
+    threshold: Threshold, |d| from_text(d, parse_threshold), |v: &Threshold| show_threshold(*v)
+);
+with_text!(
+    /// A threshold that may be absent.
+    threshold_opt: Option<Threshold>, |d| from_text(d, parse_threshold).map(Some),
+    |v: &Option<Threshold>| v.map(show_threshold)
+);
+with_text!(
+    /// A share that may be absent.
+    share_opt: Option<Share>, |d| from_text(d, parse_share).map(Some),
+    |v: &Option<Share>| v.map(show_share)
 );
 with_text!(
     /// A rate.

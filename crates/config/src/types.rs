@@ -7,6 +7,9 @@ use super::gateways::{GATEWAYS_MAX, GatewayConfig};
 use super::named::{self, Named};
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
 use super::text::{self, HttpAddress};
+use super::throttle::{
+    LevelSignal, PriorityConfig, SEVERITIES_MAX, SeverityConfig, TOLERANCE_MAX, Threshold,
+};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -283,10 +286,57 @@ pub struct PolicyConfig {
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub window: Option<Nanos>,
-    /// Only the `abacus` policies: length of a period (1 s); schedule and window are multiples of it.
+    /// The `abacus` policies: length of a period (1 s); schedule and window are multiples of it. `percent`: in which it counts who arrives (5 s).
     #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::SpanText")]
     pub period: Option<Nanos>,
+    /// Only `threshold`: what its thresholds are on (`unfinished-work`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<LevelSignal>,
+    /// Only `threshold`: throttling ends below it (half of the onset); without throttling, discarding (half of `discard`).
+    #[serde(with = "text::threshold_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::ThresholdText")]
+    pub abatement: Option<Threshold>,
+    /// Only `threshold`: throttling begins at it.
+    #[serde(with = "text::threshold_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::ThresholdText")]
+    pub onset: Option<Threshold>,
+    /// Only `threshold`: all are refused from it on, until the level is below the last onset (none).
+    #[serde(with = "text::threshold_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::ThresholdText")]
+    pub discard: Option<Threshold>,
+    /// `threshold`: the share that is refused from the onset on. `percent`: the share that is always refused; the controller may raise it.
+    #[serde(with = "text::share_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::ShareText")]
+    pub share: Option<Share>,
+    /// `threshold`: the least time between two that are let through, from the onset on. `gap`: the least time between two, on average, always; the controller may lengthen it.
+    #[serde(with = "text::span_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::SpanText")]
+    pub gap: Option<Nanos>,
+    /// Only `threshold`: rising onsets, each with its share or its gap; instead of `onset`, `share` and `gap`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<SeverityConfig>", length(min = 1, max = SEVERITIES_MAX))]
+    pub severities: Option<Vec<SeverityConfig>>,
+    /// Only `threshold`: so many severities above the one that is reached (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u8", range(max = SEVERITIES_MAX - 1))]
+    pub extra_severity: Option<u8>,
+    /// Only `threshold`: this priority and those above it are not throttled, only discarded (none).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u8", range(max = PRIORITIES - 1))]
+    pub preferred: Option<u8>,
+    /// Only `gap`: how early one may come, in gaps (4); 0 is a gap between any two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0.0, max = TOLERANCE_MAX))]
+    pub tolerance: Option<f64>,
+    /// Only `gap`: what of the tolerance is used when control begins, in gaps (0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "f64", range(min = 0.0, max = TOLERANCE_MAX))]
+    pub tolerance_at_start: Option<f64>,
+    /// `threshold` and `gap`: what is different for a priority and those above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<PriorityConfig>", length(min = 1, max = PRIORITIES))]
+    pub priorities: Option<Vec<PriorityConfig>>,
 }
 
 impl Default for PolicyConfig {
@@ -297,6 +347,18 @@ impl Default for PolicyConfig {
             schedule: None,
             window: None,
             period: None,
+            level: None,
+            abatement: None,
+            onset: None,
+            discard: None,
+            share: None,
+            gap: None,
+            severities: None,
+            extra_severity: None,
+            preferred: None,
+            tolerance: None,
+            tolerance_at_start: None,
+            priorities: None,
         }
     }
 }
@@ -346,9 +408,10 @@ impl PolicyConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
     /// Name of the controller: `default` finds the limit of a server of which nothing is known,
-    /// `syn` is the published one for SYNs, `fixed` keeps one rate.
+    /// `syn` is the published one for SYNs, `fixed` keeps one rate, or leaves the limits to the policy.
     pub name: String,
-    /// `fixed`: the limit (required). `syn`: the rate to begin with (1000/s).
+    /// `fixed`: the limit (required, but for a policy with limits of its own). `syn`: the rate to begin
+    /// with (1000/s).
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub rate: Option<Rate>,

@@ -7,19 +7,28 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_config::{
-    CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Method,
-    PathPrefix, Refusal, Registry, RequestHead, RuleConfig, ServiceConfig, bounds, diff, load,
-    parse, parse_bytes, reference, schema,
+    CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Ladder,
+    Method, PathPrefix, Refusal, Registry, RequestHead, RuleConfig, ServiceConfig, ThrottleConfig,
+    bounds, diff, load, parse, parse_bytes, reference, schema,
 };
 use tidegate_model::Mode;
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Share};
 
 /// Wrong configurations that must at least be there.
 const BAD_MIN: usize = 185;
 
 fn registry() -> Registry {
     Registry::new(
-        ["token_bucket", "fresh_first", "abacus", "abacus_exact", "abacus_learned", "gap"],
+        [
+            "token_bucket",
+            "fresh_first",
+            "abacus",
+            "abacus_exact",
+            "abacus_learned",
+            "threshold",
+            "gap",
+            "percent",
+        ],
         ["default", "syn", "fixed"],
     )
 }
@@ -186,6 +195,90 @@ fn an_abacus_without_a_schedule_has_the_default_one_or_is_refused() {
     ] {
         assert_eq!(accepted(policy).map(|found| found.window), Some(window), "{policy}");
     }
+}
+
+/// What operators copy.
+#[test]
+fn the_examples_of_the_page_on_throttling_are_accepted() {
+    let page = fs::read_to_string(here("../../docs/throttling.md")).unwrap();
+    let examples: Vec<&str> = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```").map(|(text, _)| text))
+        .collect();
+    assert_eq!(examples.len(), 6);
+    for example in examples {
+        let service = shop(&example.replace('\n', "\n    "));
+        let service = service.unwrap_or_else(|e| panic!("{example}\n{e}"));
+        let own = service.policy.has_own_limits() || service.policy.name == "percent";
+        assert!(own || service.requests.is_some(), "{example}");
+    }
+}
+
+/// Abatement, onset and discard of priorities 7 and 0.
+fn lowest_and_highest(policy: &str) -> [(u32, u32, Option<u32>); 2] {
+    let service = shop(&format!("policy: {policy}")).unwrap_or_else(|e| panic!("{policy}: {e}"));
+    let ladders = service.policy.threshold().ladders;
+    [ladders[7], ladders[0]].map(|l: Ladder| (l.abatement, l.onset, l.discard))
+}
+
+/// Few keys make a whole ladder for every priority.
+#[test]
+fn thresholds_that_are_left_out_are_derived() {
+    let same = |ladder| [ladder; 2];
+    for (policy, expected) in [
+        ("{name: threshold, discard: 200}", same((100, 100, Some(200)))),
+        ("{name: threshold, discard: 1}", same((1, 1, Some(1)))),
+        ("{name: threshold, discard: 20, abatement: 5}", same((5, 5, Some(20)))),
+        ("{name: threshold, onset: 150, gap: 250ms}", same((75, 150, None))),
+        ("{name: threshold, onset: 150, gap: 250ms, discard: 200}", same((75, 150, Some(200)))),
+        (
+            "{name: threshold, level: waiting-time, onset: 500ms, share: 50%, discard: 2s}",
+            same((250_000, 500_000, Some(2_000_000))),
+        ),
+        (
+            "{name: threshold, onset: 150, share: 0.5, discard: 300, priorities: [{priority: 3, onset: 250}]}",
+            [(75, 150, Some(300)), (125, 250, Some(300))],
+        ),
+        (
+            "{name: threshold, discard: 100, priorities: [{priority: 1, discard: 300}]}",
+            [(50, 50, Some(100)), (150, 150, Some(300))],
+        ),
+        (
+            "{name: threshold, abatement: 90, onset: 100, gap: 1ms, priorities: [{priority: 1, onset: 110}]}",
+            [(90, 100, None), (90, 110, None)],
+        ),
+    ] {
+        assert_eq!(lowest_and_highest(policy), expected, "{policy}");
+    }
+}
+
+#[test]
+fn severities_and_shares_are_as_they_are_written() {
+    let service = shop(
+        "policy: {name: threshold, preferred: 1, priorities: [{priority: 2, extra_severity: 0}], extra_severity: 2, \
+         severities: [{onset: 100, share: 12.5%}, {onset: 150, share: 0.5}, {onset: 400, share: 100%}]}",
+    );
+    let config = service.unwrap().policy.threshold();
+    assert_eq!((config.rises, config.preferred), (vec![50, 300], 0b11));
+    let shares = [0.125, 0.5, 1.0].map(Share::new).to_vec();
+    assert_eq!(config.throttle, ThrottleConfig::Share(shares));
+    let extra = config.ladders.map(|ladder| ladder.extra_severity);
+    assert_eq!(extra, [0, 0, 0, 2, 2, 2, 2, 2]);
+    for wrong in ["101%", "1.1", "-1%", "half"] {
+        let error = shop(&format!("policy: {{name: percent, share: {wrong}}}")).unwrap_err();
+        assert!(error.to_string().contains("a percentage such as 50%"), "{error}");
+    }
+}
+
+#[test]
+fn a_tolerance_holds_for_a_priority_and_those_above() {
+    let gap = |policy: &str| shop(&format!("policy: {policy}")).unwrap().policy.gap();
+    assert_eq!(gap("{name: gap}").tolerance, [4.0; 8]);
+    let two =
+        gap("{name: gap, gap: 20ms, tolerance: 5, priorities: [{priority: 1, tolerance: 10}]}");
+    assert_eq!(two.tolerance, [10.0, 10.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0]);
+    assert_eq!(two.gap, Some(Nanos::from_millis(20)));
 }
 
 #[test]

@@ -6,11 +6,14 @@ mod buckets;
 pub(crate) use buckets::is_fixed;
 pub use buckets::make_bucket;
 
-use tidegate_config::{BURST_DEFAULT, ControlConfig, ControlVariant, ServiceConfig};
+use tidegate_bpf::policy::Policy;
+use tidegate_config::{
+    BURST_DEFAULT, ControlConfig, ControlVariant, LevelSignal, PolicyConfig, ServiceConfig,
+};
 use tidegate_control::fleet::{Bounds, Operator};
 use tidegate_control::{
-    Beside, Controller, Decision, DefaultController, DefaultSpec, Fixed, Mode, Syn, SynSpec,
-    SynVariant,
+    Beside, Controller, Decision, DefaultController, DefaultSpec, Fixed, Measured, Mode, Syn,
+    SynSpec, SynVariant, Wants,
 };
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::ServiceLimits;
@@ -37,6 +40,7 @@ pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
     let burst = control.burst.unwrap_or(BURST_DEFAULT);
     match (control.name.as_str(), control.rate) {
         (FIXED, Some(rate)) => Box::new(Fixed::new(rate, burst)),
+        (FIXED, None) => Box::new(Fixed::without_rate()),
         (SYN, _) => Box::new(Between::new(Box::new(SynByLength::new(control)), control)),
         _ => {
             let spec = DefaultSpec { objective: service.objective };
@@ -45,13 +49,38 @@ pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
     }
 }
 
-/// What a controller wants, in the bucket of this service: at least one token, and the reserves of its
-/// classes.
+/// What a controller wants, for the policies of this service: at least one token, the reserves of its
+/// classes, and what policies need beside a rate, as it was measured.
 #[must_use]
-pub fn of_service(config: &ServiceConfig, mut wanted: ServiceLimits) -> ServiceLimits {
+pub fn of_service(
+    config: &ServiceConfig,
+    measured: &mut Measured,
+    signals: &Signals,
+    wanted: ServiceLimits,
+) -> ServiceLimits {
+    let mut wanted = with_reserve(config, wanted);
+    measured.complete(signals, &wants(config), &mut wanted);
+    wanted
+}
+
+/// A bucket of at least one token, and the reserves of the classes.
+#[must_use]
+pub fn with_reserve(config: &ServiceConfig, mut wanted: ServiceLimits) -> ServiceLimits {
     wanted.burst = wanted.burst.max(1);
     wanted.reserve = config.reserve_tokens(wanted.burst);
     wanted
+}
+
+fn wants(config: &ServiceConfig) -> Wants {
+    let buckets = || config.requests.iter().flat_map(|requests| &requests.buckets);
+    let policies = buckets().filter_map(|bucket| bucket.policy.as_ref());
+    let times = |policy: &PolicyConfig| policy.level_signal().is_some_and(LevelSignal::is_time);
+    let shares = |name: &str| Policy::from_name(name) == Some(Policy::Percent);
+    Wants {
+        loss: shares(&config.policy.name),
+        per_request: policies.chain([&config.policy]).any(times),
+        buckets: buckets().map(|bucket| shares(bucket.policy_name())).collect(),
+    }
 }
 
 /// What the operator said of the rates of a service and of its buckets; it needs no signals.

@@ -16,7 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_control::fleet::{Steering, no_tighter};
 use tidegate_control::{
-    BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Mode, signals_fresh,
+    BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Measured, Mode,
+    signals_fresh,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
@@ -60,6 +61,8 @@ pub(crate) struct Governor {
     steering: Steering,
     make: Makers,
     panics: u32,
+    /// What its policies need beside a rate.
+    measured: Measured,
     /// What the service's connections carry.
     pub(crate) pooled: Pooled,
     /// Who holds its workers with silent connections.
@@ -86,6 +89,7 @@ impl Governor {
             steering: make.steering(config),
             make,
             panics: 0,
+            measured: Measured::default(),
             pooled: Pooled::default(),
             holders: Holders::default(),
             keep_alive: KeepAlive::default(),
@@ -137,6 +141,7 @@ impl Governor {
             ))),
             make,
             panics,
+            measured: self.measured,
             pooled: self.pooled,
             holders: self.holders,
             keep_alive: self.keep_alive,
@@ -165,7 +170,7 @@ impl Governor {
             self.limits = released(signals.now, "the controller failed: everything passes");
             return Err("its controller failed and was started anew; everything passes".into());
         };
-        limits = controllers::of_service(config, limits);
+        limits = controllers::of_service(config, &mut self.measured, signals, limits);
         if !signals_fresh(signals, SIGNAL_AGE_MAX) {
             // The second fence, whatever the controller thinks.
             let (operator, back_ends) = (controllers::operator(config), config.backends.len());
@@ -269,9 +274,9 @@ pub(crate) fn released(now: Nanos, text: &str) -> ServiceLimits {
 /// Whether the dataplane has to be told: the reasons alone are not written.
 pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
     let bucket = |(a, b): (&BucketLimits, &BucketLimits)| {
-        a.rate == b.rate && a.burst == b.burst && a.reserve == b.reserve
+        (a.rate, a.loss) == (b.rate, b.loss) && a.burst == b.burst && a.reserve == b.reserve
     };
-    a.rate == b.rate
+    (a.rate, a.loss, a.per_request) == (b.rate, b.loss, b.per_request)
         && a.burst == b.burst
         && (a.waiting_max, a.waiting_low, a.pending) == (b.waiting_max, b.waiting_low, b.pending)
         && a.accept_queue_max_q10 == b.accept_queue_max_q10

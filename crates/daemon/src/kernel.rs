@@ -3,19 +3,24 @@
 //! become parameters, numbers become names.
 
 mod requests;
+mod throttle;
 mod watch;
 
 use crate::outlet::{Kept, Outlet, Refused};
-use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts};
+use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
 use crate::privileges;
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
+use throttle::Decided;
 use tidegate_bpf::policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, BucketSpec, InFlight, MinRate, Params, Policy,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, BucketSpec, InFlight, Level, MinRate, Params,
+    Policy,
 };
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
-use tidegate_config::{AbacusConfig, CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig};
+use tidegate_config::{
+    AbacusConfig, BucketConfig, CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig,
+};
 use tidegate_model::limits::{Limits, Pending, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::sources::SourceUse;
@@ -105,7 +110,7 @@ impl Outlet for Kernel {
     ) -> Result<Vec<Refused>, PlaneError> {
         let (mut params, refused) = all_params(config, limits)?;
         params.retain(|params| !kept.services.contains(&params.service));
-        let mut buckets = requests::params(config, limits);
+        let mut buckets = requests::params(config, limits)?;
         buckets.retain(|params| !kept.buckets.contains(&(params.service, params.bucket)));
         self.dataplane.set_limits(&params, &buckets, limits.generation).map_err(failed)?;
         Ok(refused)
@@ -174,6 +179,14 @@ impl Counters for Kernel {
         let counts = requests::counts(&self.dataplane, config)?;
         let followed = self.dataplane.followed();
         Ok((counts, (followed.limit > 0).then_some(followed)))
+    }
+
+    fn rungs(&self, service: usize) -> Result<Option<Rungs>, PlaneError> {
+        self.dataplane.rungs(service).map_err(failed)
+    }
+
+    fn bucket_rungs(&self, service: usize, bucket: usize) -> Result<Option<Rungs>, PlaneError> {
+        self.dataplane.bucket_rungs(service, bucket).map_err(failed)
     }
 
     fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
@@ -303,6 +316,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                 accept_queue_max_q10: limits.accept_queue_max_q10,
                 source_max: limits.source_max,
                 min_rate: limits.min_rate.map(MinRate::per),
+                level: level(config, limits),
             },
             Err(error) => {
                 refused.push((config.name.clone(), error.0));
@@ -327,9 +341,14 @@ fn in_flight(limits: &ServiceLimits) -> Option<InFlight> {
 /// When there is no such policy, or it refuses the parameters.
 pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
     let policy = policy(&config.policy)?;
+    let action = tidegate_bpf::action_of(&config.policy);
+    let refused = |error| PlaneError(format!("service {}: {error}", config.name));
+    let decided = Decided { rate: limits.rate, loss: limits.loss };
+    if let Some(params) = throttle::params(policy, &config.policy, action, decided) {
+        return params.map_err(refused);
+    }
     let Some(rate) = limits.rate else { return Ok(Params::no_limit(policy)) };
-    let mut bucket =
-        BucketSpec::new(rate, limits.burst.max(1), tidegate_bpf::action_of(&config.policy));
+    let mut bucket = BucketSpec::new(rate, limits.burst.max(1), action);
     bucket.reserve = limits.reserve;
     let params = match policy {
         Policy::TokenBucket => Params::token_bucket(&bucket),
@@ -337,13 +356,22 @@ pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, 
         Policy::Abacus => Params::abacus(&abacus(&config.policy, bucket)),
         Policy::AbacusExact => Params::abacus_exact(&abacus_exact(&config.policy, bucket)),
         Policy::AbacusLearned => Params::abacus_learned(&abacus_learned(&config.policy, bucket)),
-        // the configuration refuses their names (crates/config/src/check.rs)
-        Policy::Threshold | Policy::Gap | Policy::Percent => {
-            let name = policy.name();
-            return Err(PlaneError(format!("policy {name:?} cannot be configured yet")));
-        }
+        Policy::Threshold | Policy::Gap | Policy::Percent => Ok(Params::no_limit(policy)),
     };
-    params.map_err(|e| PlaneError(format!("service {}: {e}", config.name)))
+    params.map_err(refused)
+}
+
+/// What the policy of a service is told of the work that waits.
+#[must_use]
+pub fn level(config: &ServiceConfig, limits: &ServiceLimits) -> Level {
+    throttle::level(&config.policy, limits.per_request)
+}
+
+/// What the policy of a request bucket is told of it.
+#[must_use]
+pub fn bucket_level(config: &BucketConfig, limits: &ServiceLimits) -> Level {
+    let policy = config.policy.as_ref();
+    policy.map_or(Level::NONE, |policy| throttle::level(policy, limits.per_request))
 }
 
 /// The defaults are those of [`PolicyConfig::abacus`].

@@ -5,6 +5,7 @@
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
 use crate::governor::{Governor, Makers, released};
+use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::plane::{Counted, Plane, PlaneError, Senses};
@@ -597,8 +598,12 @@ impl Owner {
         let own = || self.governors.get(index).map(|governor| governor.limits.clone());
         let limits = self.joined.get(index).cloned().or_else(own).unwrap_or_default();
         let defer_accept = self.sensed.get(index).and_then(|sensed| sensed.defer_accept);
-        let requests =
-            self.requests.state(now, (index, service), (&signals, &limits), defer_accept);
+        let (of, seen) = ((index, service), (&signals, &limits));
+        let mut requests = self.requests.state(now, of, seen, defer_accept);
+        let level = levels::of_service(&*self.plane, of, seen);
+        if let Some(requests) = &mut requests {
+            levels::of_buckets(&*self.plane, of, seen, requests);
+        }
         ServiceState {
             name: service.name.clone(),
             mode: service.mode.name().into(),
@@ -612,6 +617,7 @@ impl Owner {
             restored: self.restored.get(&service.name).copied(),
             bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),
             remote: self.remote.states(now, index),
+            level,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::outlet::Outlet;
 use tidegate_config::Config;
+use tidegate_model::PRIORITIES;
 use tidegate_model::remote::{Hits, ReceivedLimit};
 use tidegate_model::snapshot::{
     Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnevaluatedCount,
@@ -47,6 +48,10 @@ pub struct RequestCounts {
     pub unevaluated: Vec<UnevaluatedCount>,
 }
 
+/// The rung of each priority as of the last arrival: 0 below its thresholds, then a severity, and the
+/// last one discards.
+pub type Rungs = [u8; PRIORITIES];
+
 /// What is read from the dataplane, in the terms of the model.
 pub trait Counters: Totals {
     /// The counters for people.
@@ -64,6 +69,22 @@ pub trait Counters: Totals {
         &self,
         config: &Config,
     ) -> Result<(Vec<RequestCounts>, Option<Followed>), PlaneError>;
+
+    /// Where the policy of a service stands on its ladders of thresholds; `None`: it has none.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn rungs(&self, _service: usize) -> Result<Option<Rungs>, PlaneError> {
+        Ok(None)
+    }
+
+    /// The same of a request bucket.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn bucket_rungs(&self, _service: usize, _bucket: usize) -> Result<Option<Rungs>, PlaneError> {
+        Ok(None)
+    }
 
     /// The sources that have connections open, of all services.
     ///

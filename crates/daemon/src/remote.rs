@@ -169,7 +169,7 @@ impl Remote {
                 why: tidegate_model::limits::Why { text, ..why },
                 ..std::mem::take(limits)
             };
-            *limits = controllers::of_service(service, joined);
+            *limits = controllers::with_reserve(service, joined);
         }
         own
     }

@@ -191,6 +191,7 @@ fn buckets(
         signals: signals.buckets.get(i).cloned().unwrap_or_default(),
         offered: watched.offered.get(i).copied().unwrap_or_default(),
         refused: watched.refused.get(i).copied().unwrap_or_default(),
+        level: None,
     };
     requests.buckets.iter().enumerate().map(state).collect()
 }

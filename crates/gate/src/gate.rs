@@ -180,7 +180,9 @@ impl Gate {
                 passing(reason)
             }
             None => {
-                let by_bucket = bucket.map(|b| of_bucket(b, now, (priority, random), lease));
+                let waiting = service.in_flight();
+                let of = |b: &Arc<Bucket>| of_bucket(b, now, (priority, random), (waiting, lease));
+                let by_bucket = bucket.map(of);
                 match by_bucket {
                     Some(refused) if !refused.passes => refused,
                     // In shadow the bucket's word is shown, and the chain is asked as ever.
@@ -430,12 +432,17 @@ const fn passing(reason: Reason) -> Decided {
 }
 
 /// What a bucket says to a request of this priority: those above the lowest are refused last.
-fn of_bucket(bucket: &Bucket, now: Nanos, (priority, random): (u8, u64), lease: Lease) -> Decided {
+fn of_bucket(
+    bucket: &Bucket,
+    now: Nanos,
+    (priority, random): (u8, u64),
+    (waiting, lease): (u64, Lease),
+) -> Decided {
     // Which requests of one connection belong together, the gate does not know.
     let rank = Rank::of(priority < PRIORITY_DEFAULT, true, false);
     let event = Event { random: random as u32, ..Event::at(now.0) };
     let how = Circumstances { lease, random: (random >> 32) as u32, ..Circumstances::default() };
-    let (verdict, execution) = bucket.chain().decide(&event, rank, &how);
+    let (verdict, execution) = bucket.chain().decide(&event, (rank, waiting), &how);
     let refused = verdict.kind != VerdictKind::Admit;
     bucket.offered[rank as usize].one();
     if refused {

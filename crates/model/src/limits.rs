@@ -4,7 +4,7 @@
 use crate::signals::Family;
 use crate::{PRIORITIES, RANKS};
 use serde::{Deserialize, Serialize};
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// The limits of all services, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,14 @@ pub struct ServiceLimits {
     /// accept queue is full; the rate holds for them, too. `None` admits none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<Rate>,
+    /// The share of all that arrives that the rate leaves out, where the policy refuses a share; `None`
+    /// refuses none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Share>,
+    /// What one request takes of the service, where the policy looks at the virtual waiting time: 1 /
+    /// capacity. `None`: not known, and nothing is refused by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_request: Option<Nanos>,
     /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
     pub reserve: [u32; PRIORITIES],
     /// Why: what `explain` and `status` show.
@@ -93,6 +101,8 @@ impl ServiceLimits {
     /// no ground for it.
     pub fn no_tighter_than(&mut self, before: &Self) {
         self.rate = looser(self.rate, before.rate);
+        self.loss = less(self.loss, before.loss);
+        self.per_request = less(self.per_request, before.per_request);
         self.waiting_max = match (self.waiting_max, before.waiting_max) {
             (Some(now), Some(then)) => Some(now.max(then)),
             _ => None,
@@ -114,11 +124,22 @@ fn looser(now: Option<Rate>, then: Option<Rate>) -> Option<Rate> {
     }
 }
 
+/// The smaller one; none is the smallest.
+fn less<T: PartialOrd>(now: Option<T>, then: Option<T>) -> Option<T> {
+    match (now, then) {
+        (Some(now), Some(then)) => Some(if now > then { then } else { now }),
+        _ => None,
+    }
+}
+
 /// The limits of one request bucket: what rules with it admit together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BucketLimits {
     /// Requests per second; `None` admits everything.
     pub rate: Option<Rate>,
+    /// As [`ServiceLimits::loss`], of the requests of the bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Share>,
     /// Bucket depth in requests; at least 1 where a rate is set.
     pub burst: u32,
     /// Tokens that a request of rank i must leave in the bucket; not falling. Ranks: [`RANKS`].
@@ -131,6 +152,7 @@ impl BucketLimits {
     /// Takes back what is tighter than `before`; a bucket that was not there had no limit.
     pub fn no_tighter_than(&mut self, before: Option<&Self>) {
         self.rate = looser(self.rate, before.and_then(|before| before.rate));
+        self.loss = less(self.loss, before.and_then(|before| before.loss));
     }
 }
 
@@ -156,12 +178,16 @@ mod tests {
         let rate = |rate: f64| Some(Rate::per_second(rate));
         let before = ServiceLimits {
             rate: rate(100.0),
+            loss: Some(Share::new(0.2)),
+            per_request: Some(Nanos::from_millis(2)),
             waiting_max: None,
             accept_queue_max_q10: 512,
             ..ServiceLimits::default()
         };
         let mut limits = ServiceLimits {
             rate: rate(10.0),
+            loss: Some(Share::new(0.9)),
+            per_request: Some(Nanos::from_millis(3)),
             waiting_max: Some(3),
             accept_queue_max_q10: 100,
             ..ServiceLimits::default()
@@ -172,7 +198,13 @@ mod tests {
         limits.pending = Pending { silent: 0, asks_q10: 1024 };
         limits.no_tighter_than(&before);
         assert_eq!(limits, before, "neither a lower level nor who counts beside");
-        let open = ServiceLimits { rate: None, accept_queue_max_q10: 0, ..before.clone() };
+        let open = ServiceLimits {
+            rate: None,
+            loss: Some(Share::new(0.1)),
+            per_request: None,
+            accept_queue_max_q10: 0,
+            ..before.clone()
+        };
         let mut limits = open.clone();
         limits.no_tighter_than(&before);
         assert_eq!(limits, open, "looser is allowed");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What anyone may look at: the only thing that metrics, CLI and pages read.
 
-use crate::RANKS;
 use crate::limits::{BucketLimits, ServiceLimits};
 use crate::remote::Restriction;
 use crate::signals::{BucketSignals, Reading, Signals};
+use crate::{PRIORITIES, RANKS};
 use serde::{Deserialize, Serialize};
 use tidegate_units::{Nanos, Rate};
 
@@ -115,6 +115,9 @@ pub struct ServiceState {
     /// Remote limits that peers give to it, and that it gives to its control nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteState>,
+    /// The work that waits, where the policy has thresholds on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<LevelState>,
 }
 
 /// A remote limit of one service.
@@ -142,6 +145,23 @@ pub struct RemoteState {
     pub offered: u64,
     /// Of this refused because of the limit.
     pub refused: u64,
+}
+
+/// How much work waits, and what is done because of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelState {
+    /// What is counted, in the word of the configuration.
+    pub signal: String,
+    /// A number, or microseconds; `None`: not known.
+    pub value: Option<u64>,
+    /// By priority, as of the last arrival: 0 below its thresholds, then the severity with which it is
+    /// throttled, and [`Self::DISCARD`].
+    pub rungs: [u8; PRIORITIES],
+}
+
+impl LevelState {
+    /// The rung on which all are refused.
+    pub const DISCARD: u8 = 4;
 }
 
 /// What a service took over from a process that has ended.
@@ -201,6 +221,9 @@ pub struct BucketState {
     pub offered: [u64; RANKS],
     /// Of them refused (in shadow mode: what would have been), by rank.
     pub refused: [u64; RANKS],
+    /// The work that waits, where the policy has thresholds on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<LevelState>,
 }
 
 /// One rule.

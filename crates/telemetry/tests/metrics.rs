@@ -138,6 +138,7 @@ fn requests() -> RequestsState {
         },
         offered: [100, 2000, 30],
         refused: [0, 700, 25],
+        level: None,
     };
     let idle = BucketState {
         name: "large".into(),
@@ -229,6 +230,7 @@ fn shop() -> ServiceState {
                 ..RemoteState::default()
             },
         ],
+        level: None,
     }
 }
 

@@ -113,6 +113,30 @@ fn a_crowd_is_refused_where_it_was_and_the_better_class_is_served() {
     documented(&report);
 }
 
+/// With an operator's own limits, and by what the control loop tells them: thresholds on what waits (a
+/// second of work is 50 requests), a gap, a share.
+#[test]
+fn the_policies_that_throttle_protect_the_modelled_server() {
+    let world = World::new();
+    world.file("access.log", crowd().as_bytes());
+    for policy in [
+        "policy: {name: threshold, discard: 30, abatement: 20}\n    control: {name: fixed}",
+        "policy: {name: threshold, level: accept-queue, onset: 10, share: 90%, discard: 30}\n    control: {name: fixed}",
+        "policy: {name: threshold, level: waiting-time, onset: 300ms, gap: 20ms, discard: 600ms}\n    control: {name: fixed}",
+        "policy: {name: gap, gap: 21ms, tolerance: 10}\n    control: {name: fixed}",
+        "policy: {name: gap}",
+        "policy: {name: percent}",
+    ] {
+        world.file("tidegate.yaml", format!("{CONFIG}    {policy}\n").as_bytes());
+        let json = world.answers("access.log", &["-o", "json"], b"");
+        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let number = |path: &str| report.pointer(path).and_then(serde_json::Value::as_f64).unwrap();
+        let (with, without) = (number("/with/good"), number("/without/good"));
+        assert!(number("/with/refused") > 1000.0, "{policy}: {}", report["with"]);
+        assert!(with > 1.3 * without, "{policy}: {with} of {without}");
+    }
+}
+
 fn folder(dir: &Path, json: &str) {
     assert_eq!(fs::read_to_string(dir.join("replay.json")).unwrap(), json);
     let csv = fs::read_to_string(dir.join("results.csv")).unwrap();

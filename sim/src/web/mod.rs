@@ -368,7 +368,8 @@ impl World {
         client.requested = now;
         let (kind, cookie) = (client.asked.kind, client.asked.cookie);
         let bucket = self.rules.of(kind);
-        if bucket.is_some_and(|bucket| !self.rules.judge(now, bucket, cookie)) {
+        let others = self.gate.totals().waiting.saturating_sub(1);
+        if bucket.is_some_and(|bucket| !self.rules.judge(now, bucket, cookie, others)) {
             self.served.kernel(now, self.scenario.server.costs.refuse_s);
             self.gate.left();
             let (stream, began) = (self.clients[index].asked.stream, self.clients[index].began);

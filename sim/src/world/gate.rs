@@ -9,7 +9,7 @@ use tidegate_model::signals::ConnectionCounts;
 use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_policy::{
     AcceptQueue, Action, Ask, BucketSpec, Chain, Circumstances, Decision, Event, InFlight, Lease,
-    Limits, MinRate, Noted, Params, Policy, Reason, VerdictKind,
+    Level, Limits, MinRate, Noted, Params, Policy, Reason, VerdictKind,
 };
 use tidegate_units::{Nanos, Random};
 use tidegate_workload::Rng;
@@ -39,8 +39,25 @@ pub struct Syn {
     pub source: Option<u64>,
 }
 
-/// Makes a policy's parameters of limits that have a rate, or says why they are refused.
-pub type MakeParams = Box<dyn Fn(&ServiceLimits) -> Result<Params, String> + Send>;
+/// What is told to a policy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PolicyLimits {
+    /// Its parameters.
+    pub params: Params,
+    /// How the work that waits counts.
+    pub level: Level,
+}
+
+impl PolicyLimits {
+    /// Of a policy that looks at no level.
+    #[must_use]
+    pub const fn new(params: Params) -> Self {
+        Self { params, level: Level::NONE }
+    }
+}
+
+/// Makes what a policy is told of limits, or says why they are refused.
+pub type MakeParams = Box<dyn Fn(&ServiceLimits) -> Result<PolicyLimits, String> + Send>;
 
 /// What a dataplane is told about a service, but for its limits.
 pub struct GateSpec {
@@ -63,11 +80,13 @@ impl GateSpec {
         Self { policy, action, mode, params: None, answers: None }
     }
 
-    fn params(&self, limits: &ServiceLimits) -> Result<Params, String> {
-        let Some(rate) = limits.rate else { return Ok(Params::no_limit(self.policy)) };
+    fn params(&self, limits: &ServiceLimits) -> Result<PolicyLimits, String> {
         if let Some(make) = &self.params {
             return make(limits);
         }
+        let Some(rate) = limits.rate else {
+            return Ok(PolicyLimits::new(Params::no_limit(self.policy)));
+        };
         let mut spec = BucketSpec::new(rate, limits.burst, self.action);
         spec.reserve = limits.reserve;
         let params = match self.policy {
@@ -75,7 +94,7 @@ impl GateSpec {
             Policy::FreshFirst => Params::fresh_first(&spec),
             other => return Err(format!("{} is more than a bucket", other.name())),
         };
-        params.map_err(|e| e.to_string())
+        params.map(PolicyLimits::new).map_err(|e| e.to_string())
     }
 }
 
@@ -114,7 +133,7 @@ impl Gate {
             totals: ServiceTotals::default(),
             spec,
         };
-        gate.put(Params::no_limit(gate.spec.policy));
+        gate.put(PolicyLimits::new(Params::no_limit(gate.spec.policy)));
         gate
     }
 
@@ -130,11 +149,12 @@ impl Gate {
     }
 
     /// The limits as the chain takes them.
-    fn put(&mut self, params: Params) {
+    fn put(&mut self, PolicyLimits { params, level }: PolicyLimits) {
         let limits = &self.limits;
         let low = limits.waiting_low.map_or((0, 0), |low| (low.most, low.rest));
         let Pending { silent, asks_q10 } = limits.pending;
         let mut chain = Limits::new(params);
+        chain.level = level;
         chain.accept_queue_max_q10 = limits.accept_queue_max_q10;
         chain.in_flight = limits.waiting_max.map_or_else(InFlight::default, |max| {
             InFlight::up_to(max).tight(low).counting(silent, asks_q10)

@@ -4,10 +4,10 @@
 use super::{Case, admit, cases, drop, pass, reject};
 use crate::support::packet::{eth, syn4, syn6};
 use crate::support::setup::{Heartbeat, SECOND, Setup, base, dropping, rejecting};
-use tidegate_policy::Policy::{Abacus, AbacusExact, AbacusLearned, FreshFirst};
+use tidegate_policy::Policy::{Abacus, AbacusExact, AbacusLearned, FreshFirst, Threshold};
 use tidegate_policy::Reason::{
-    AcceptQueue, Borrowed, ExpectedAgain, LeaseExpired, NeverShed, NoLimit, NoRoom, Rate, Released,
-    Repeated, Reserved, Token, Waiting,
+    AcceptQueue, BelowThreshold, Borrowed, Discard, ExpectedAgain, LeaseExpired, NeverShed,
+    NoLimit, NoRoom, Rate, Released, Repeated, Reserved, Token, Waiting,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -17,6 +17,7 @@ pub fn cases() -> Vec<Case> {
     waiting(&mut all);
     accept_queue(&mut all);
     min_rate(&mut all);
+    level(&mut all);
     chain(&mut all);
     fresh_first(&mut all);
     abacus(&mut all);
@@ -152,6 +153,28 @@ fn min_rate(v: &mut Vec<Case>) {
     }
     cases! { v, with().bucket(5, 5).waiting(2, 2), drop(Rate);
         "min-rate-policy" "the policy is asked all the same" => syn4();
+    }
+}
+
+/// Thresholds on the accept queue: all are refused from as many on as the bucket has tokens.
+fn level(v: &mut Vec<Case>) {
+    let with = |burst| dropping().policy(Threshold).bucket(burst, 0);
+    cases! { v, with(3), drop(Discard);
+        "level-discard" "as many wait as the discard threshold says" =>
+            eth().ipv4().tcp(40000, 81).syn();
+    }
+    cases! { v, with(3).shadow(), drop(Discard).shadow();
+        "level-shadow" "the same in shadow" => eth().ipv4().tcp(40000, 81).syn();
+    }
+    cases! { v, with(4), admit(BelowThreshold);
+        "level-below" "one less" => eth().ipv4().tcp(40000, 81).syn();
+    }
+    cases! { v, with(1), admit(BelowThreshold);
+        "level-none" "nobody waits" => syn4();
+    }
+    cases! { v, with(1), admit(BelowThreshold).service("any");
+        "level-unknown" "without a listener there is no queue to look at" =>
+            eth().ipv4().tcp(40000, 8080).syn();
     }
 }
 

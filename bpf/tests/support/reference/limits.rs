@@ -62,7 +62,7 @@ pub fn ask(setup: &Setup, service: usize, class: usize, socket: Socket) -> Asked
         return say(kind, reason);
     }
     let priority = class.checked_sub(1).map_or(PRIORITY_DEFAULT, |at| service.classes[at].priority);
-    let asked = policy(service, usize::from(priority));
+    let asked = policy(service, usize::from(priority), queue.map_or(0, |(length, _)| length));
     let rejects = asked.kind == VerdictKind::Reject;
     let kind = if rejects && service.action == Action::Auto { kind } else { asked.kind };
     Asked { kind, took_min_rate: first.is_some(), ..asked }
@@ -84,12 +84,15 @@ fn in_flight_full(service: &Service) -> bool {
     count >= if tight { low } else { max }
 }
 
-fn policy(service: &Service, priority: usize) -> Asked {
+fn policy(service: &Service, priority: usize, queue: u32) -> Asked {
     let Some(limit) = &service.limit else {
         return say(VerdictKind::Admit, Reason::NoLimit);
     };
     match service.policy {
-        // no hook measures a level, so it is 0
+        // all from the discard threshold on, which is the abatement as well: nothing is remembered
+        Policy::Threshold if queue >= limit.burst => {
+            return say(kind_of(service.action), Reason::Discard);
+        }
         Policy::Threshold => return say(VerdictKind::Admit, Reason::BelowThreshold),
         // three quarters, which is all of the lowest priority, and nobody above it
         Policy::Percent if priority == 7 => {

@@ -8,7 +8,7 @@ use crate::gateways::RouteConfig;
 use crate::requests::*;
 use crate::suggest;
 use crate::text::show_span;
-use crate::types::ServiceConfig;
+use crate::types::{PolicyConfig, ServiceConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_units::Nanos;
 
@@ -78,6 +78,7 @@ impl Check<'_> {
             self.fault(path, format!("found the name {:?}: {why}", bucket.name));
         }
         self.rate(&format!("{path}.minimum"), Some(bucket.minimum));
+        self.bucket_policy(&format!("{path}.policy"), bucket);
         self.bucket_control(path, bucket);
         let used = |rule: &RuleConfig| rule.bucket.as_ref() == Some(&bucket.name);
         if !routed && !requests.rules.iter().any(used) {
@@ -102,7 +103,17 @@ impl Check<'_> {
             let message = format!("the controller {name:?} has no {key}; it has: {allowed}");
             self.fault(&format!("{path}.{key}"), message);
         }
-        if name == BucketController::Fixed && control.rate.is_none() {
+        if !bucket.takes_rate() {
+            let name = bucket.policy_name();
+            let rates = [("rate", control.rate), ("ceiling", control.ceiling)];
+            for (key, _) in rates.iter().filter(|(_, rate)| rate.is_some()) {
+                let message = format!("the policy {name:?} takes no rate, so {key} has no meaning");
+                self.fault(&format!("{path}.{key}"), message);
+            }
+            return;
+        }
+        let own = bucket.policy.as_ref().is_some_and(PolicyConfig::has_own_limits);
+        if name == BucketController::Fixed && control.rate.is_none() && !own {
             self.fault(&path, "the key \"rate\" is missing: the controller \"fixed\" keeps it");
         }
         self.rate(&format!("{path}.rate"), control.rate);

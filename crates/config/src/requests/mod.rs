@@ -14,7 +14,7 @@ pub use text::{HostPattern, PathPrefix};
 
 use super::named::{self, Named};
 use super::text::{self as forms};
-use super::types::BURST_MAX;
+use super::types::{BURST_MAX, PolicyConfig};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -183,6 +183,10 @@ pub struct BucketConfig {
     #[serde(default = "BucketConfig::burst_default")]
     #[schemars(range(min = 1, max = BURST_MAX))]
     pub burst: u32,
+    /// How requests are refused: a `token_bucket` of the rate, `gap`, `percent` or `threshold`. How the
+    /// refused are answered, the rules say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyConfig>,
     /// How its rate is found.
     #[serde(default)]
     pub control: BucketControl,
@@ -197,6 +201,7 @@ impl BucketConfig {
             resource,
             minimum: Self::minimum_default(),
             burst: BUCKET_BURST,
+            policy: None,
             control: BucketControl::default(),
         }
     }

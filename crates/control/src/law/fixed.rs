@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A limit set by hand: it looks at nothing.
+//! Limits set by hand: it looks at nothing.
 
 use crate::{BURST_MAX, Controller, Mode, bounded};
 use tidegate_model::limits::{ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
 
-/// A rate and a burst that never change.
+/// A rate and a burst that never change, or none: then the limits are those of the policy.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    rate: Rate,
+    rate: Option<Rate>,
     burst: u32,
     since: Option<Nanos>,
 }
@@ -19,7 +19,13 @@ impl Fixed {
     /// 1).
     #[must_use]
     pub fn new(rate: Rate, burst: u32) -> Self {
-        Self { rate: bounded(rate.get()), burst: burst.clamp(1, BURST_MAX), since: None }
+        Self { rate: Some(bounded(rate.get())), burst: burst.clamp(1, BURST_MAX), since: None }
+    }
+
+    /// No rate: for a policy whose limits an operator set.
+    #[must_use]
+    pub const fn without_rate() -> Self {
+        Self { rate: None, burst: 1, since: None }
     }
 }
 
@@ -27,9 +33,12 @@ impl Controller for Fixed {
     fn tick(&mut self, signals: &Signals, _mode: Mode) -> ServiceLimits {
         let since = *self.since.get_or_insert(signals.now);
         let refused = signals.balance.counts.map_or(0, |c| c.value.refused);
-        let text = format!("fixed at {} with a burst of {}", self.rate, self.burst);
+        let text = match self.rate {
+            Some(rate) => format!("fixed at {rate} with a burst of {}", self.burst),
+            None => "fixed: the limits are those of the policy".to_owned(),
+        };
         ServiceLimits {
-            rate: Some(self.rate),
+            rate: self.rate,
             burst: self.burst,
             why: Why { shedding: refused > 0, since, alarmed: Vec::new(), text },
             ..ServiceLimits::default()
@@ -46,5 +55,11 @@ mod tests {
         let limits = Fixed::new(Rate::ZERO, 0).tick(&Signals::default(), Mode::Enforce);
         assert_eq!(limits.rate.map(Rate::get), Some(1.0));
         assert_eq!(limits.burst, 1);
+    }
+
+    #[test]
+    fn without_a_rate_nothing_is_limited_here() {
+        let limits = Fixed::without_rate().tick(&Signals::default(), Mode::Enforce);
+        assert_eq!((limits.rate, limits.waiting_max, limits.burst), (None, None, 1));
     }
 }

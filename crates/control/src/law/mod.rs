@@ -7,12 +7,14 @@
 //! | `syn.rs` | a service: rate | its accept queue (Voigt and Gunningberg, section 2.3) |
 //! | `fixed.rs` | a service: rate | an operator's hand |
 //! | `bucket/` | the requests of a bucket: rate | its resource, and the service's overload |
+//! | `measured.rs` | what a policy needs beside a rate: a share, the time of a request | what arrives, what completes |
 //! | `dual.rs`, `dual/` | all of them together | the rest that request rules leave |
 
 mod bucket;
 mod default;
 mod dual;
 mod fixed;
+mod measured;
 mod syn;
 
 pub use self::bucket::{
@@ -22,4 +24,5 @@ pub use self::bucket::{
 pub use self::default::{DefaultController, DefaultSpec};
 pub use self::dual::{Dual, Interaction};
 pub use self::fixed::Fixed;
+pub use self::measured::{Measured, Wants};
 pub use self::syn::{Syn, SynSpec, SynVariant};

@@ -19,6 +19,9 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
     let control = &config.control;
     let spec = bucket_spec(config);
     let gauge = gauge(config, service.objective);
+    if !config.takes_rate() {
+        return Box::new(FixedBucket::without_rate(spec));
+    }
     let inner: Box<dyn BucketController> = match (control.name, control.rate) {
         // What an operator set by hand is not lifted to the minimum.
         (Name::Fixed, Some(rate)) => {
@@ -27,7 +30,8 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
         }
         (Name::P, _) => Box::new(paper(config, spec, PaperBucketSpec::p(gauge))),
         (Name::Pd, _) => Box::new(paper(config, spec, PaperBucketSpec::pd(gauge))),
-        (Name::Fixed | Name::Default, _) => {
+        (Name::Fixed, None) => return Box::new(FixedBucket::without_rate(spec)),
+        (Name::Default, _) => {
             let objective = DefaultSpec { objective: service.objective };
             Box::new(DefaultBucket::new(gauge, spec, objective))
         }

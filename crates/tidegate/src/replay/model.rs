@@ -3,12 +3,12 @@
 
 use super::args::{ServerArgs, ShapeName};
 use tidegate_config::{Config, Refusal, ServiceConfig};
-use tidegate_control::{Controller, Mode};
+use tidegate_control::{Controller, Measured, Mode};
 use tidegate_daemon::{controllers, kernel};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_policy::{Action, Policy};
-use tidegate_sim::world::gate::GateSpec;
+use tidegate_sim::world::gate::{GateSpec, PolicyLimits};
 use tidegate_sim::world::server::{ServerSpec, Work};
 use tidegate_sim::world::{AnswerCaps, Protection};
 use tidegate_workload::Shape;
@@ -56,7 +56,8 @@ pub(crate) fn protection(
     };
     let owned = service.clone();
     let make = move |limits: &ServiceLimits| {
-        kernel::params(&owned, limits).map_err(|error| error.to_string())
+        let params = kernel::params(&owned, limits).map_err(|error| error.to_string())?;
+        Ok(PolicyLimits { params, level: kernel::level(&owned, limits) })
     };
     let gate = GateSpec {
         params: Some(Box::new(make)),
@@ -68,19 +69,25 @@ pub(crate) fn protection(
         }),
         ..GateSpec::new(policy, action, Mode::Enforce)
     };
-    let controller = Governed { controller: controllers::make(service), service: service.clone() };
+    let controller = Governed {
+        controller: controllers::make(service),
+        measured: Measured::default(),
+        service: service.clone(),
+    };
     Ok(Protection { controller: Box::new(controller), gate })
 }
 
 /// A controller whose limits become those of a service as in the daemon.
 struct Governed {
     controller: Box<dyn Controller>,
+    measured: Measured,
     service: ServiceConfig,
 }
 
 impl Controller for Governed {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
-        controllers::of_service(&self.service, self.controller.tick(signals, mode))
+        let wanted = self.controller.tick(signals, mode);
+        controllers::of_service(&self.service, &mut self.measured, signals, wanted)
     }
 }
 

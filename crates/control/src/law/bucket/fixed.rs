@@ -19,6 +19,12 @@ impl FixedBucket {
     pub fn new(rate: Rate, spec: BucketSpec) -> Self {
         Self { core: Core::new(BucketSpec { start: Some(rate), ..spec }) }
     }
+
+    /// No rate: for a policy whose limits an operator set.
+    #[must_use]
+    pub fn without_rate(spec: BucketSpec) -> Self {
+        Self { core: Core::new(BucketSpec { start: None, ..spec }) }
+    }
 }
 
 impl BucketController for FixedBucket {
@@ -52,6 +58,17 @@ mod tests {
             })
             .collect();
         assert_eq!(rates, [Some(50.0); 50]);
+    }
+
+    #[test]
+    fn without_a_rate_it_never_begins_one() {
+        let mut bucket = FixedBucket::without_rate(BucketSpec::default());
+        for demand in [Demand::Nothing, Demand::LowerAtOnce, Demand::Least] {
+            let context = Context { demand, ..Context::alone(Mode::Enforce) };
+            let limits = bucket.tick(&second(100, 50, 1.0), 0, context);
+            assert_eq!(limits.rate, None, "{demand:?}");
+            assert!(bucket.room(demand, 1.0).spent, "connections are left to refuse");
+        }
     }
 
     #[test]

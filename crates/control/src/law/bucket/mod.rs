@@ -328,6 +328,7 @@ impl Core {
         let told = rate.map_or_else(|| "no limit".to_owned(), |rate| format!("rate {rate}"));
         BucketLimits {
             rate: self.pin(context.demand).or(rate),
+            loss: None,
             burst,
             reserve: if rate.is_some() { reserve } else { [0; RANKS] },
             why: Why {

@@ -15,22 +15,19 @@
  * (chain/senders.h): the flood leaves nearly all tokens to honest clients, their
  * repetitions among them.
  *
- * Memory: the keys of refused SYNs, as 16-bit fingerprints in a fixed table of
- * 8-way sets, the latest first. Nothing is ever allocated; a set that is full
- * forgets its oldest. No lock is held: of two CPUs that write to one set at once, one
- * may lose a fingerprint or keep one twice, which is forgetting as well. Forgetting (many spoofed sources) makes a repetition
- * look like a first attempt, a chance hit (8 in 65536) does the reverse:
- * both cost a place in the order, never more. Keys are seeded per boot by the
- * caller. At f refusals a second a key is remembered for about 262144 / f
- * seconds.
+ * Memory: the keys of refused SYNs, in a fixed table of sets (contract/fresh_set.h).
+ * Forgetting (many spoofed sources) makes a repetition look like a first attempt, a
+ * chance hit (8 in 65536) does the reverse: both cost a place in the order, never
+ * more. Keys are seeded per boot by the caller. At f refusals a second a key is
+ * remembered for about 262144 / f seconds.
  */
 #ifndef TG_FRESH_FIRST_H
 #define TG_FRESH_FIRST_H
 
 #include "../contract/contract.h"
+#include "../contract/fresh_set.h"
 
 #define TG_FRESH_SETS 32768
-#define TG_FRESH_WAYS 8
 
 struct tg_fresh_first_params {
 	struct tg_bucket_params bucket;
@@ -40,10 +37,6 @@ struct tg_fresh_first_params {
 	tg_u32 pad;
 };
 TG_ASSERT(sizeof(struct tg_fresh_first_params) == 104);
-
-struct tg_fresh_set {
-	tg_u16 way[TG_FRESH_WAYS];	/* fingerprints, latest first; 0: free */
-};
 
 struct tg_fresh_first_state {
 	struct tg_bucket bucket;
@@ -69,46 +62,6 @@ TG_INLINE const void *tg_fresh_first_near(const struct tg_fresh_first_state *s,
 					  tg_u64 key)
 {
 	return &s->set[key & (TG_FRESH_SETS - 1)];
-}
-
-TG_INLINE tg_u16 tg_fresh_print(tg_u64 key)
-{
-	tg_u16 print = key >> 48;
-
-	return print ? print : 1;
-}
-
-/*
- * 1: equal. From the sign of a difference, not by a comparison: the kernel's verifier
- * would follow both ways of all eight.
- */
-TG_INLINE tg_u32 tg_fresh_equal(tg_u16 a, tg_u16 b)
-{
-	return ((tg_u32)(a ^ b) - 1) >> 31;
-}
-
-TG_INLINE int tg_fresh_known(const struct tg_fresh_set *set, tg_u16 print)
-{
-	tg_u32 known = 0;
-
-	for (int i = 0; i < TG_FRESH_WAYS; i++)
-		known |= tg_fresh_equal(set->way[i], print);
-	return known;
-}
-
-/* Puts the fingerprint first; a known one moves up, else the oldest falls out. */
-TG_INLINE void tg_fresh_remember(struct tg_fresh_set *set, tg_u16 print)
-{
-	tg_u32 carried = print;
-	tg_u32 keep = 0;	/* all ones behind where it was */
-
-	for (int i = 0; i < TG_FRESH_WAYS; i++) {
-		tg_u32 here = set->way[i];
-
-		set->way[i] = (here & keep) | (carried & ~keep);
-		keep |= -tg_fresh_equal(here, print);
-		carried = here;
-	}
 }
 
 TG_INLINE void tg_fresh_first_tick(const struct tg_fresh_first_params *p,

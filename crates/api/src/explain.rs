@@ -137,13 +137,23 @@ fn samples(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Vec<Explain
         }
         Err(_) => s.client.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical() == address),
     };
-    let mut found: Vec<&Sample> = known.samples.iter().filter(of_client).collect();
+    let found: Vec<Sample> = known.samples.iter().filter(of_client).cloned().collect();
+    explain_samples(found, known.snapshot.now, known.reason_text)
+}
+
+/// Samples, the newest first, at most [`SAMPLES_MAX`].
+#[must_use]
+pub fn explain_samples(
+    mut found: Vec<Sample>,
+    now: Nanos,
+    reason_text: &dyn Fn(&str) -> String,
+) -> Vec<ExplainedSample> {
     found.sort_by_key(|s| std::cmp::Reverse(s.at));
     found.truncate(SAMPLES_MAX);
     let explained = found.into_iter().map(|sample| ExplainedSample {
-        ago: known.snapshot.now.since(sample.at),
-        text: (known.reason_text)(&sample.reason),
-        sample: sample.clone(),
+        ago: now.since(sample.at),
+        text: reason_text(&sample.reason),
+        sample,
     });
     explained.collect()
 }
@@ -162,15 +172,7 @@ fn words(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
                 .into(),
         );
     }
-    for seen in &explanation.samples {
-        let sample = &seen.sample;
-        let shadow = if sample.shadow { " (in shadow: it passed)" } else { "" };
-        let text = if seen.text.is_empty() { String::new() } else { format!(": {}", seen.text) };
-        words.push(format!(
-            "{} ago {} to {}, class {}: {}{shadow} for {}{text}.",
-            seen.ago, sample.client, sample.service, sample.class, sample.verdict, sample.reason
-        ));
-    }
+    words.extend(explanation.samples.iter().map(ExplainedSample::sentence));
     words
 }
 
@@ -190,6 +192,22 @@ fn remote_words(limit: &RemoteState) -> Option<String> {
             "the limit of the peer {peer} for {scope} has expired and opens in steps: {rate}; {counts}"
         ),
     })
+}
+
+impl ExplainedSample {
+    /// All of it in one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let Sample { client, service, class, verdict, reason, .. } = &self.sample;
+        let shadow = if self.sample.shadow { " (in shadow: it passed)" } else { "" };
+        let text = if self.text.is_empty() { String::new() } else { format!(": {}", self.text) };
+        let request = self.sample.request.as_ref();
+        let request = request.map_or_else(String::new, |id| format!("request {id} of "));
+        format!(
+            "{} ago {request}{client} to {service}, class {class}: {verdict}{shadow} for {reason}{text}.",
+            self.ago
+        )
+    }
 }
 
 fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {

@@ -3,7 +3,7 @@
 //! page that is dear once a snapshot, however often it is asked for.
 //!
 //! `/healthz`: 200 while the owner task ticks. `/readyz`: 200 while every hook is attached, sees the
-//! connections of its services, and the lease is fresh – that is, while the limits that it shows
+//! connections of its services, every gateway is served, and the lease is fresh – that is, while the limits that it shows
 //! really hold. Both say why not (503).
 
 use std::ops::Deref;
@@ -129,8 +129,12 @@ fn health_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
 }
 
 fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
-    if snapshot.interfaces.is_empty() {
+    let gateways = snapshot.gateways.as_ref().map_or(&[][..], |state| &state.gateways);
+    if snapshot.interfaces.is_empty() && gateways.is_empty() {
         return Some("no interface is attached".into());
+    }
+    if let Some(gateway) = gateways.iter().find(|gateway| !gateway.problem.is_empty()) {
+        return Some(format!("gateway {}: {}", gateway.name, gateway.problem));
     }
     if let Some(i) = snapshot.interfaces.iter().find(|i| i.attached.is_empty()) {
         return Some(format!("interface {} is not attached", i.name));

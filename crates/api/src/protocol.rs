@@ -8,7 +8,7 @@
 //! < {"version":1,"reply":"error","kind":"unknown-service","message":"no service is called …","details":[]}
 //! ```
 
-use crate::explain::Explanation;
+use crate::explain::{ExplainedSample, Explanation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,6 +60,11 @@ pub enum Request {
         /// The client's port, to see one connection only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<u16>,
+    },
+    /// What was decided about a request at a gateway.
+    ExplainRequest {
+        /// The proxy's id of it.
+        id: String,
     },
     /// The kill switch: on lets everything pass.
     Release {
@@ -119,6 +124,11 @@ pub enum Reply {
     Explain {
         /// The explanation.
         explanation: Box<Explanation>,
+    },
+    /// To [`Request::ExplainRequest`].
+    ExplainRequest {
+        /// Decisions about it, newest first; empty where none is remembered.
+        samples: Vec<ExplainedSample>,
     },
     /// To [`Request::Release`].
     Release {

@@ -69,6 +69,7 @@ fn sample(at_s: u64, client: &str) -> Sample {
     Sample {
         at: Nanos::from_secs(at_s),
         client: client.into(),
+        request: None,
         service: "shop".into(),
         class: "default".into(),
         verdict: "reject".into(),
@@ -94,6 +95,10 @@ fn the_lines_are_what_the_contract_says() {
         (
             Request::Explain { address: "2001:db8::1".parse().unwrap(), port: Some(5) },
             r#"{"version":1,"request":"explain","address":"2001:db8::1","port":5}"#,
+        ),
+        (
+            Request::ExplainRequest { id: "r-1".into() },
+            r#"{"version":1,"request":"explain-request","id":"r-1"}"#,
         ),
     ];
     for (request, wanted) in cases {

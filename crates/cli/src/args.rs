@@ -187,8 +187,11 @@ pub(crate) struct ExplainArgs {
     pub(crate) remote: Remote,
     /// Address of the client, with its port to see one connection: ADDRESS, ADDRESS:PORT or
     /// [IPv6]:PORT.
-    #[arg(value_name = "ADDRESS[:PORT]", value_parser = client)]
-    pub(crate) client: (IpAddr, Option<u16>),
+    #[arg(value_name = "ADDRESS[:PORT]", value_parser = client, required_unless_present = "request")]
+    pub(crate) client: Option<(IpAddr, Option<u16>)>,
+    /// Instead of a client: what was decided about the request with this id of the proxy.
+    #[arg(long, value_name = "ID", conflicts_with = "client")]
+    pub(crate) request: Option<String>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -22,7 +22,10 @@ pub(crate) fn explain(
     args: &ExplainArgs,
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
-    let (address, port) = args.client;
+    if let Some(id) = &args.request {
+        return explain_request(remote, (id, args.output.output), out);
+    }
+    let Some((address, port)) = args.client else { bail!("an address or --request is missing") };
     let reply = remote.connect()?.ask(&Request::Explain { address, port })?;
     let Reply::Explain { explanation } = reply else { bail!(UNEXPECTED) };
     match args.output.output {
@@ -30,6 +33,27 @@ pub(crate) fn explain(
         Format::Table => {
             let words = explanation.words.iter();
             words.map(|w| plain(w)).try_for_each(|w| writeln!(out, "{w}"))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn explain_request(
+    remote: &Remote,
+    (id, format): (&str, Format),
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let asked = Request::ExplainRequest { id: id.to_owned() };
+    let Reply::ExplainRequest { samples } = remote.connect()?.ask(&asked)? else {
+        bail!(UNEXPECTED)
+    };
+    match format {
+        Format::Json => json(&samples, out)?,
+        Format::Table if samples.is_empty() => {
+            writeln!(out, "No decision about the request {} is remembered.", plain(id))?;
+        }
+        Format::Table => {
+            samples.iter().map(|s| plain(&s.sentence())).try_for_each(|w| writeln!(out, "{w}"))?;
         }
     }
     Ok(Exit::Ok)

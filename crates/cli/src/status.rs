@@ -64,6 +64,24 @@ pub(crate) fn alerts(snapshot: &Snapshot) -> Vec<String> {
     released.into_iter().chain(warnings).collect()
 }
 
+/// The gateways, and what became of their reports.
+fn gateways(snapshot: &Snapshot, text: &mut String) {
+    let Some(state) = &snapshot.gateways else { return };
+    text.push('\n');
+    for gateway in &state.gateways {
+        let served = if gateway.problem.is_empty() { "served" } else { "not served" };
+        let (name, listen) = (plain(&gateway.name), plain(&gateway.listen));
+        let _ =
+            writeln!(text, "gateway {name} ({}) at {listen}: {served}", plain(&gateway.adapter));
+    }
+    let reports = &state.reports;
+    let _ = writeln!(
+        text,
+        "reports: {} completed, {} late, {} unknown; {} requests untracked, {} messages misunderstood",
+        reports.completed, reports.late, reports.unknown, reports.untracked, state.misunderstood
+    );
+}
+
 /// The whole status for people.
 pub(crate) fn text(snapshot: &Snapshot) -> String {
     let mut text = headline(snapshot) + "\n";
@@ -81,6 +99,7 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
             let _ = write!(text, "\n{table}");
         }
     }
+    gateways(snapshot, &mut text);
     for (i, line) in unevaluated_lines(snapshot).iter().enumerate() {
         let _ = writeln!(text, "{}{line}", if i == 0 { "\n" } else { "" });
     }
@@ -226,6 +245,28 @@ mod tests {
         }
         let kept = "node: started with the controller state of the process before, 1.00 s old\n";
         assert!(shown(0.0, None).contains(kept), "{}", shown(0.0, None));
+    }
+
+    #[test]
+    fn gateways_and_their_reports_are_shown() {
+        use tidegate_model::snapshot::{GatewayState, GatewaysState, ReportCounts};
+        let gateway = GatewayState {
+            name: "edge".into(),
+            adapter: "nginx".into(),
+            listen: "unix:/run/edge.sock".into(),
+            problem: String::new(),
+        };
+        let state = GatewaysState {
+            gateways: vec![gateway],
+            reports: ReportCounts { completed: 9, late: 2, unknown: 1, untracked: 0 },
+            misunderstood: 3,
+        };
+        let shown = text(&Snapshot { gateways: Some(state), ..Snapshot::default() });
+        assert!(shown.contains("gateway edge (nginx) at unix:/run/edge.sock: served\n"), "{shown}");
+        assert!(
+            shown.contains("9 completed, 2 late, 1 unknown; 0 requests untracked, 3 "),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
-use tidegate_api::explain::{Known, explain};
+use tidegate_api::explain::{Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
 use tidegate_cli::{Exit, Extension, Host, RunArgs, SystemReport, main, reference};
@@ -62,6 +62,7 @@ impl Handler for Daemon {
                 let samples = [Sample {
                     at: Nanos::from_secs(74),
                     client: "192.0.2.1:4711".into(),
+                    request: None,
                     service: "shop".into(),
                     class: "default".into(),
                     verdict: "reject".into(),
@@ -75,6 +76,20 @@ impl Handler for Daemon {
                     reason_text: &|_| "the bucket was empty".into(),
                 };
                 Reply::Explain { explanation: Box::new(explain(&known, address, port)) }
+            }
+            Request::ExplainRequest { id } => {
+                let sample = Sample {
+                    client: "192.0.2.1".into(),
+                    request: Some(id.clone()),
+                    service: "shop".into(),
+                    class: "default".into(),
+                    verdict: "reject".into(),
+                    reason: "rate".into(),
+                    ..Sample::default()
+                };
+                let found = if id == "r-1" { vec![sample] } else { Vec::new() };
+                let text = |_: &str| "the bucket was empty".to_owned();
+                Reply::ExplainRequest { samples: explain_samples(found, Nanos::SECOND, &text) }
             }
             Request::Release { on } => Reply::Release { on, before: false },
             Request::Mode { service, mode } => {
@@ -230,6 +245,21 @@ fn explain_speaks_in_sentences() {
     let (_, json, _) = world.tidegate(&["explain", "2001:db8::1", "-o", "json"]);
     assert!(json.contains("\"address\": \"2001:db8::1\""), "{json}");
     assert_eq!(world.tidegate(&["explain", "nobody"]).0, Exit::Usage);
+}
+
+#[test]
+fn a_request_at_a_gateway_is_explained_by_its_id() {
+    let world = World::new();
+    let (exit, out, _) = world.tidegate(&["explain", "--request", "r-1"]);
+    assert_eq!(exit, Exit::Ok);
+    assert_eq!(
+        out,
+        "1.00 s ago request r-1 of 192.0.2.1 to shop, class default: reject for rate: the bucket was empty.\n"
+    );
+    let (_, out, _) = world.tidegate(&["explain", "--request", "r-2"]);
+    assert_eq!(out, "No decision about the request r-2 is remembered.\n");
+    assert_eq!(world.tidegate(&["explain", "192.0.2.1", "--request", "r-1"]).0, Exit::Usage);
+    assert_eq!(world.tidegate(&["explain"]).0, Exit::Usage);
 }
 
 #[test]
@@ -406,7 +436,7 @@ fn check_looks_at_the_file_and_at_the_system() {
     let (exit, out, err) = world.tidegate(&["check", &bad]);
     assert_eq!((exit, out.as_str()), (Exit::Config, ""));
     assert!(
-        err.starts_with("tidegate: DIR/bad.yaml:1:1: the key \"interfaces\" is missing"),
+        err.starts_with("tidegate: DIR/bad.yaml:1:11: services: found \"1\"; allowed: a map"),
         "{err}"
     );
     assert!(matches!(load(Path::new("/nonexistent"), &registry()), Err(LoadError::Read { .. })));
@@ -478,7 +508,7 @@ fn rules_test_refuses_what_it_cannot_answer() {
         (&["-c", &rules, line, "--tls", "a"], Exit::Usage, "cannot be used with"),
         (&["-c", &rules, line, "--service", "plain"], Exit::Usage, "no service \"plain\" with"),
         (&["-c", &none, line], Exit::Usage, "has no service with header rules"),
-        (&["-c", &bad, line], Exit::Config, "the key \"interfaces\" is missing"),
+        (&["-c", &bad, line], Exit::Config, "services: found \"1\"; allowed: a map"),
     ] {
         let args = [&["rules", "test"][..], args].concat();
         let (found, out, err) = world.tidegate(&args);

@@ -3,6 +3,7 @@
 //! daemon and by `check`, worded here.
 
 use super::error::{ConfigError, step};
+use super::gateways::Endpoint;
 use super::shape::Places;
 use super::suggest;
 use super::types::Config;
@@ -60,6 +61,22 @@ pub enum SystemFault {
         /// The port.
         port: u16,
     },
+    /// A gateway listens where other hosts reach it.
+    OpenGateway {
+        /// The gateway.
+        gateway: String,
+        /// The key: `listen` or `completions`.
+        key: &'static str,
+        /// Where.
+        endpoint: Endpoint,
+    },
+    /// Somebody listens already where a gateway shall; perhaps the daemon that runs.
+    GatewayInUse {
+        /// The gateway.
+        gateway: String,
+        /// Where.
+        endpoint: Endpoint,
+    },
     /// A rate that the operator set is not in force while SYN policing sleeps.
     RateSleeps {
         /// The service.
@@ -85,7 +102,11 @@ impl SystemFault {
     pub const fn fatal(&self) -> bool {
         !matches!(
             self,
-            Self::CgroupMissing { .. } | Self::NothingListens { .. } | Self::RateSleeps { .. }
+            Self::CgroupMissing { .. }
+                | Self::NothingListens { .. }
+                | Self::OpenGateway { .. }
+                | Self::GatewayInUse { .. }
+                | Self::RateSleeps { .. }
         )
     }
 
@@ -122,6 +143,8 @@ impl SystemFault {
             Self::RateSleeps { service, key } => {
                 format!("services.{}.control.{key}", step(service))
             }
+            Self::OpenGateway { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
+            Self::GatewayInUse { gateway, .. } => format!("gateways.{}.listen", step(gateway)),
         }
     }
 }
@@ -157,6 +180,16 @@ impl std::fmt::Display for SystemFault {
                 "the ssh server of this machine listens on port {port}, which is never shed, so \
                  the service {service:?} cannot protect it; take the port out of its listen, give \
                  the address on which the service itself listens, or move the ssh server"
+            ),
+            Self::OpenGateway { endpoint, .. } => write!(
+                f,
+                "found {endpoint}, which other hosts reach: whoever does may ask and report in the proxy's \
+                 name (insecure: true)"
+            ),
+            Self::GatewayInUse { endpoint, .. } => write!(
+                f,
+                "found {endpoint}, where somebody listens already; if that is no running tidegate, the \
+                 gateway cannot be served"
             ),
             Self::RateSleeps { service, key } => write!(
                 f,

@@ -8,7 +8,7 @@ use crate::sources;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_api::explain::{Explanation, Known, explain};
+use tidegate_api::explain::{ExplainedSample, Explanation, Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
 use tidegate_config::{Command, Config, LoadError, Registry, UnknownService};
 use tidegate_model::{Change, Mode};
@@ -157,6 +157,17 @@ impl Owner {
         } else {
             self.warnings.stick(self.clock.now(), "daemon", texts.join("; "));
         }
+    }
+
+    /// What was decided about a request at a gateway, newest first.
+    #[must_use]
+    pub fn explain_request(
+        &self,
+        reason_text: &dyn Fn(&str) -> String,
+        id: &str,
+    ) -> Vec<ExplainedSample> {
+        let found = self.plane.decisions(&self.intent.config, id);
+        explain_samples(found, self.clock.now(), reason_text)
     }
 
     /// Why a client is treated as it is, as of the last snapshot.

@@ -200,6 +200,7 @@ impl Counters for Kernel {
             Some(Sample {
                 at: sample.at,
                 client: sample.client.to_string(),
+                request: None,
                 service: service.name.clone(),
                 class: class_name(service, sample.class).into(),
                 verdict: sample.verdict.name().into(),

@@ -24,6 +24,7 @@ mod log;
 pub mod outlet;
 pub mod owner;
 pub mod plane;
+mod planes;
 mod pooled;
 pub mod preflight;
 mod privileges;

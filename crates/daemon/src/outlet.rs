@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where limits go: an outlet, and what the owner knows of what is in force there.
 //!
-//! The kernel is the one outlet today ([`crate::kernel`]). A gateway is another
-//! implementation of [`Outlet`], with an [`InForce`] of its own. Limits for peers go another way
-//! ([`crate::remote`]): each of them gets a part.
+//! The kernel ([`crate::kernel`]) is an outlet, and so is the gate. Both get the same generation, so they
+//! are one outlet to the owner (planes.rs). Limits for peers go another way ([`crate::remote`]): each of
+//! them gets a part.
 
 use crate::governor::same;
 use crate::plane::PlaneError;

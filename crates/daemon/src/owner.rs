@@ -41,6 +41,10 @@ pub const SAMPLES_MAX: usize = 4096;
 const SAMPLES_PER_TICK: usize = 512;
 /// A tick that comes later than this many ticks after the one before is late.
 const LATE_TICKS: u64 = 2;
+/// The policy of a service that a route leads to, and what is done with its refused requests.
+const GATE_POLICY: &str = "token_bucket";
+/// See [`GATE_POLICY`].
+const GATE_ACTION: &str = "503";
 /// What stands before the words of a controller whose service keeps what was adopted.
 const ADOPTED: &str = "keeps for now what was in force before the start";
 /// After the kill switch was on it takes so long until SYNs that were not seen say anything: at least
@@ -213,9 +217,10 @@ impl Owner {
         }
     }
 
-    /// Begins to speak with the peers of the configuration.
+    /// Begins to speak with the peers of the configuration, and serves its gateways.
     pub fn join_peers(&mut self) {
         self.senses.join(&self.intent.config);
+        self.plane.open(&self.intent.config);
     }
 
     /// A round of an owner that is being succeeded: it decides nothing and keeps the lease.
@@ -285,6 +290,7 @@ impl Owner {
         if !lost.is_empty() {
             self.warnings.raise(now, "hooks", lost.join("; "));
         }
+        self.note_gateways(now);
         let doubts = self.plane.doubts();
         if !doubts.is_empty() {
             self.warnings.raise(now, "interfaces", doubts.join("; "));
@@ -348,7 +354,9 @@ impl Owner {
         let uncounted = self.uncounted_until.is_some_and(|until| now < until);
         let Self { sensed, intent, warnings, .. } = self;
         for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
-            sensed.bypassed = sensed.bypassed.take().filter(|_| !uncounted);
+            // Where a gateway stands in front, no SYN needs to be seen.
+            let seen = uncounted || intent.config.is_routed(&service.name);
+            sensed.bypassed = sensed.bypassed.take().filter(|_| !seen);
             let Some(Bypassed { connections, span }) = sensed.bypassed else { continue };
             let text = format!(
                 "{connections} connections were accepted in the last {span} and the hooks saw none: \
@@ -356,6 +364,19 @@ impl Owner {
                  does another program end the chain before ours?"
             );
             warnings.raise(now, &format!("{}: hooks", service.name), text);
+        }
+    }
+
+    /// Gateways that are not served: their proxies pass everything.
+    fn note_gateways(&mut self, now: Nanos) {
+        let state = self.plane.gateways(&self.intent.config).unwrap_or_default();
+        for gateway in state.gateways {
+            let subject = format!("gateway {}", gateway.name);
+            if gateway.problem.is_empty() {
+                self.warnings.clear(&subject);
+            } else {
+                self.warnings.raise(now, &subject, gateway.problem);
+            }
         }
     }
 
@@ -553,6 +574,7 @@ impl Owner {
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers,
+            gateways: self.plane.gateways(&self.intent.config),
         };
         self.out.send_replace(Some(Arc::new(snapshot)));
     }
@@ -598,6 +620,7 @@ impl Owner {
         let own = || self.governors.get(index).map(|governor| governor.limits.clone());
         let limits = self.joined.get(index).cloned().or_else(own).unwrap_or_default();
         let defer_accept = self.sensed.get(index).and_then(|sensed| sensed.defer_accept);
+        let routed = self.intent.config.is_routed(&service.name);
         let (of, seen) = ((index, service), (&signals, &limits));
         let mut requests = self.requests.state(now, of, seen, defer_accept);
         let level = levels::of_service(&*self.plane, of, seen);
@@ -607,8 +630,8 @@ impl Owner {
         ServiceState {
             name: service.name.clone(),
             mode: service.mode.name().into(),
-            policy: service.policy.name.clone(),
-            action: action_name(service).into(),
+            policy: if routed { GATE_POLICY } else { &service.policy.name }.into(),
+            action: if routed { GATE_ACTION } else { action_name(service) }.into(),
             controller: service.control.name.clone(),
             signals,
             limits,

@@ -8,8 +8,8 @@ use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::remote::{Hits, ReceivedLimit};
 use tidegate_model::snapshot::{
-    Followed, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample, UnevaluatedCount,
-    VerdictCount,
+    Followed, GatewaysState, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample,
+    UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
@@ -92,6 +92,11 @@ pub trait Counters: Totals {
     /// When the table could not be read.
     fn sources(&self) -> Result<Vec<SourceUse>, PlaneError>;
 
+    /// What was decided about a request at a gateway, as far as that is remembered.
+    fn decisions(&self, _config: &Config, _request_id: &str) -> Vec<Sample> {
+        Vec::new()
+    }
+
     /// Sampled verdicts since the last call, oldest first, at most `most`.
     ///
     /// # Errors
@@ -132,6 +137,14 @@ pub trait Lifecycle {
 
     /// The hooks as they are attached.
     fn hooks(&self) -> Vec<InterfaceState>;
+
+    /// Opens the listeners of the gateways. To be called once privileges are given up.
+    fn open(&mut self, _config: &Config) {}
+
+    /// The gateways as they are served; `None` where there are none.
+    fn gateways(&self, _config: &Config) -> Option<GatewaysState> {
+        None
+    }
 
     /// Detaches all hooks and removes what is pinned: everything passes.
     ///

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::foreign_program;
-use tidegate_config::{Attach, Config, SynPolicing, SystemFault};
+use tidegate_config::{Attach, Config, Endpoint, SynPolicing, SystemFault};
 use tidegate_peer::tls::TlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
@@ -62,8 +62,8 @@ pub fn examine(
         Ok(links) => interfaces(config, &links, &foreign_program, &mut found),
         Err(error) => found.notes.push(format!("interfaces cannot be looked at: {error}")),
     }
-    if on_bpffs(&config.daemon.pins) {
-        // As it should be.
+    if config.interfaces.is_empty() || on_bpffs(&config.daemon.pins) {
+        // As it should be: without interfaces nothing is pinned.
     } else if config.daemon.pins.starts_with(BPF_FS) {
         found.notes.push(format!("no BPF file system on {BPF_FS} yet: one will be mounted"));
     } else {
@@ -79,6 +79,7 @@ pub fn examine(
         found.faults.push(SystemFault::PeerFile { path, why });
     }
     nothing_listens(config, listeners, &mut found);
+    gateways(config, listeners, &mut found);
     found.faults.extend(asleep(config));
     match ssh_listeners(listeners, trees.proc) {
         Ok(ssh) => found.faults.extend(on_ssh(config, &ssh)),
@@ -197,6 +198,29 @@ fn on_bpffs(path: &Path) -> bool {
         .is_some_and(|stat| stat.f_type as u64 == BPF_FS_MAGIC)
 }
 
+/// Gateways that anybody may ask, and those whose address is taken.
+fn gateways(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Preflight) {
+    let mut all = Vec::new();
+    // That they cannot be looked at was told already.
+    let _ = listeners.list(&mut all);
+    for gateway in &config.gateways {
+        for (key, endpoint) in gateway.endpoints().filter(|(_, endpoint)| !endpoint.is_local()) {
+            let (gateway, endpoint) = (gateway.name.clone(), endpoint.clone());
+            found.faults.push(SystemFault::OpenGateway { gateway, key, endpoint });
+        }
+        let Endpoint::Ip(address) = gateway.listen else { continue };
+        let ip = address.ip().to_canonical();
+        let taken = all.iter().filter(|listener| listener.port == address.port()).any(|listener| {
+            let other = listener.address.to_canonical();
+            other == ip || other.is_unspecified() || ip.is_unspecified()
+        });
+        if taken {
+            let (gateway, endpoint) = (gateway.name.clone(), gateway.listen.clone());
+            found.faults.push(SystemFault::GatewayInUse { gateway, endpoint });
+        }
+    }
+}
+
 fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Preflight) {
     let mut all = Vec::new();
     if let Err(error) = listeners.list(&mut all) {
@@ -269,6 +293,32 @@ mod tests {
         let fatal = found.faults.iter().filter(|f| matches!(f, SystemFault::ListensOnSsh { .. }));
         let wanted = SystemFault::ListensOnSsh { service: "git".into(), index: 2, port: 2222 };
         assert_eq!(Vec::from_iter(fatal), [&wanted], "another address or port is the service's");
+    }
+
+    #[test]
+    fn a_gateway_that_anybody_may_ask_or_whose_address_is_taken_is_told() {
+        let mut taken = Sshd(Listener {
+            address: "0.0.0.0".parse().unwrap(),
+            port: 9470,
+            v6_only: false,
+            queue: 0,
+            limit: 1,
+            inode: 70,
+            cgroup_id: None,
+        });
+        let text = "services: {shop: {mode: shadow}}
+gateways:
+  edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: shop}]}
+  mesh: {adapter: envoy, listen: '192.0.2.1:9471', insecure: true, routes: [{service: shop}]}
+  sock: {adapter: envoy, listen: 'unix:/run/a.sock', routes: [{service: shop}]}
+";
+        let mut found = Preflight::default();
+        gateways(&config(text), &mut taken, &mut found);
+        let told: Vec<String> = found.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("127.0.0.1:9470, where somebody listens already"), "{told:?}");
+        assert!(told[1].contains("192.0.2.1:9471, which other hosts reach"), "{told:?}");
+        assert!(found.faults.iter().all(|fault| !fault.fatal()));
     }
 
     #[test]

@@ -16,10 +16,11 @@
 use crate::cluster::{self, ClusterSenses};
 use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
-use crate::kernel::{Kernel, release_pinned};
+use crate::kernel::release_pinned;
 use crate::lock::Lock;
 use crate::owner::{Owner, Parts, keep_modes};
 use crate::plane::PlaneError;
+use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
 use crate::state::{Directory, Keeper};
@@ -230,7 +231,7 @@ fn start(
     let Some(mut old) = Predecessor::find(&config.daemon.socket)? else {
         return begin(options, config, listeners).map(Some);
     };
-    if let Err(error) = old.shares(&config.daemon.pins) {
+    if let Err(error) = old.shares(&locked(&config)) {
         old.abort();
         return Err(error.into());
     }
@@ -254,9 +255,20 @@ fn start(
     }
 }
 
+/// The directory that one daemon locks: that of the pins; without interfaces, and so without pins,
+/// one beside the control socket.
+fn locked(config: &Config) -> PathBuf {
+    if !config.interfaces.is_empty() {
+        return config.daemon.pins.clone();
+    }
+    let mut name = config.daemon.socket.clone().into_os_string();
+    name.push(".lock");
+    name.into()
+}
+
 /// Starts where nobody is in charge.
 fn begin(options: &Options, config: Config, listeners: SockDiag) -> Result<Started, RunError> {
-    let pins = config.daemon.pins.clone();
+    let pins = locked(&config);
     let found = Lock::found(&pins).map_err(io_error("the directory of the pins"))?;
     let lock = found.ok_or_else(|| RunError::PinsInUse(pins.clone()))?;
     match build(options, config, listeners, None) {
@@ -293,8 +305,8 @@ fn build(
         Some(left) => keep_modes(config, &left.modes),
         None => config,
     };
-    let plane = Kernel::start(&config)?;
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
+    let plane = Planes::start(&config, Arc::clone(&clock))?;
     let sources = sources::all(&config);
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
     sense.warm_up(clock.now());
@@ -355,9 +367,9 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     let door = Door::open(socket, Arc::new(front));
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let pages = http::Server::start(owner.config().daemon.http.0, pages);
-    let pins = owner.config().daemon.pins.clone();
-    let locked = pins.clone();
-    let mut locking = Box::pin(hold(lock, &locked));
+    let pins = locked(owner.config());
+    let held = pins.clone();
+    let mut locking = Box::pin(hold(lock, &held));
     tracing::info!(version = options.version, "running");
     let leaving = Leaving::default();
     let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins };
@@ -554,6 +566,10 @@ impl Life {
             Request::Explain { address, port } => {
                 let explanation = self.owner.explain(&self.options.reason_text, address, port);
                 Ok(Reply::Explain { explanation: Box::new(explanation) })
+            }
+            Request::ExplainRequest { id } => {
+                let samples = self.owner.explain_request(&self.options.reason_text, &id);
+                Ok(Reply::ExplainRequest { samples })
             }
             // Served from the snapshot, without the owner.
             Request::Ping {} | Request::Status {} | Request::Handover { .. } => {

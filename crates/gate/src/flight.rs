@@ -128,6 +128,14 @@ pub struct Seen {
     pub execution: Execution,
 }
 
+impl Seen {
+    /// Whether the verdict was carried out, and not only counted.
+    #[must_use]
+    pub const fn executed(&self) -> bool {
+        matches!(self.execution, Execution::Executed)
+    }
+}
+
 /// A request in flight.
 pub(crate) struct Flight {
     pub(crate) service: Arc<Service>,

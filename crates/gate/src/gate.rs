@@ -103,6 +103,7 @@ pub struct Gate {
     late: Counter,
     unknown: Counter,
     untracked: Counter,
+    misunderstood: Counter,
 }
 
 impl Gate {
@@ -121,6 +122,7 @@ impl Gate {
             late: Counter::default(),
             unknown: Counter::default(),
             untracked: Counter::default(),
+            misunderstood: Counter::default(),
         }
     }
 
@@ -278,6 +280,11 @@ impl Gate {
         }
     }
 
+    /// Counts what an adapter did not understand.
+    pub fn misunderstood(&self) {
+        self.misunderstood.one();
+    }
+
     /// Once a tick: renews the lease, and takes out of the count what is not in flight any more. After
     /// 3 s without it limits begin to open.
     pub fn tick(&self, now: Nanos) {
@@ -388,6 +395,7 @@ impl Gate {
             late: self.late.get(),
             unknown: self.unknown.get(),
             untracked: self.untracked.get(),
+            misunderstood: self.misunderstood.get(),
         }
     }
 

@@ -13,13 +13,14 @@
 //! proxy ─► adapter ─ Completion ─► request in flight ─► totals ◄───┘
 //! ```
 //!
-//! The core knows no sockets and no clock: time is an argument. All methods take `&self`; each service
+//! The core knows no sockets and no clock: time is an argument. Only [`Adapters`] have both. All methods take `&self`; each service
 //! has a lock of its own around its chain, and requests in flight are spread over [`SHARDS`] locks.
 //!
 //! An adapter translates a protocol into [`Ask`] and [`Completion`], and [`Answer`] back. It takes the
 //! client's address from the proxy's own field, never from a client's header, and passes a request
 //! when it does not understand what the proxy said.
 
+mod adapter;
 mod classes;
 mod counters;
 mod flight;
@@ -28,6 +29,7 @@ mod refusal;
 mod routes;
 mod service;
 
+pub use adapter::{Adapters, nginx_report};
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};

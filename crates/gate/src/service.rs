@@ -61,6 +61,24 @@ pub struct Counted {
     pub count: u64,
 }
 
+/// Numbers of reasons for admissions, and for requests that passed unevaluated, are below this
+/// (policy/reasons.def).
+const REFUSALS: u8 = 30;
+
+impl Counted {
+    /// Whether the verdict was a refusal.
+    #[must_use]
+    pub const fn refused(&self) -> bool {
+        self.reason as u8 >= REFUSALS
+    }
+
+    /// Whether the verdict was carried out, and not only counted.
+    #[must_use]
+    pub const fn executed(&self) -> bool {
+        matches!(self.execution, Execution::Executed)
+    }
+}
+
 /// What the gate has counted of what no service's totals hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateState {
@@ -74,6 +92,8 @@ pub struct GateState {
     pub unknown: u64,
     /// Requests that passed and found no room to be followed.
     pub untracked: u64,
+    /// Messages at listeners that were not understood.
+    pub misunderstood: u64,
 }
 
 /// The chain, and what each priority must leave of the limit in flight.

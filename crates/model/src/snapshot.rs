@@ -40,6 +40,46 @@ pub struct Snapshot {
     /// Hosts that report to this one, and hosts to which it reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerState>,
+    /// The gateways; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateways: Option<GatewaysState>,
+}
+
+/// HTTP proxies that ask before they pass a request on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewaysState {
+    /// Each of them, in the order of the configuration.
+    pub gateways: Vec<GatewayState>,
+    /// Reports of what became of requests.
+    pub reports: ReportCounts,
+    /// Messages at their listeners that were not understood.
+    pub misunderstood: u64,
+}
+
+/// One gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayState {
+    /// Name in the configuration.
+    pub name: String,
+    /// Which proxy asks: `nginx`, `envoy`, `haproxy` or `forward-auth`.
+    pub adapter: String,
+    /// Where it asks.
+    pub listen: String,
+    /// What keeps it from being served, in one sentence; empty if nothing does.
+    pub problem: String,
+}
+
+/// Reports of what became of requests, since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportCounts {
+    /// They ended a request in flight.
+    pub completed: u64,
+    /// They came when their request did not count as in flight any more.
+    pub late: u64,
+    /// Nothing is known of their request.
+    pub unknown: u64,
+    /// Requests that passed and found no room to be followed.
+    pub untracked: u64,
 }
 
 /// A host that reports to this one, or to which it reports.
@@ -378,8 +418,11 @@ pub struct ReasonCount {
 pub struct Sample {
     /// When (the dataplane's clock).
     pub at: Nanos,
-    /// Client's address and port.
+    /// Client's address and port; of a request at a gateway its address, if the proxy tells it.
     pub client: String,
+    /// The proxy's id of a request at a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
     /// Name of the service.
     pub service: String,
     /// Name of the class.

@@ -120,6 +120,12 @@ impl Service {
         self.place = place;
     }
 
+    /// Whether nothing says where on this host its server runs: a gateway knows it by its requests.
+    fn is_elsewhere(&self) -> bool {
+        let ServiceSource { listen, cgroup, cpus, .. } = &self.source;
+        listen.is_empty() && cgroup.is_none() && cpus.is_none()
+    }
+
     pub(crate) fn queue(
         &mut self,
         now: Nanos,
@@ -131,6 +137,9 @@ impl Service {
             Err(error) => troubles.push(trouble(error.to_string())),
             Ok(()) if self.listeners.is_empty() => {
                 self.accept_held = None;
+                if self.is_elsewhere() {
+                    return Queue::default();
+                }
                 troubles.push(trouble("nothing listens on the service's addresses here".into()));
             }
             Ok(()) => {
@@ -150,6 +159,9 @@ impl Service {
         tick: &mut Tick<'_>,
         troubles: &mut Vec<Trouble>,
     ) -> Resource {
+        if self.is_elsewhere() {
+            return Resource::default();
+        }
         for kind in 0..PRESSURES.len() {
             let Some(pressures) = &mut self.pressures else { break };
             match pressures[kind].tick(tick.now, tick.buffer) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every metric, once.
 
+mod gateways;
 mod peers;
 mod requests;
 
@@ -101,7 +102,7 @@ const fn counter(
 
 /// Every metric, in the order in which they are exported.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    SERVICES.iter().chain(requests::METRICS).chain(peers::METRICS)
+    SERVICES.iter().chain(requests::METRICS).chain(peers::METRICS).chain(gateways::METRICS)
 }
 
 const SERVICES: &[Metric] = &[

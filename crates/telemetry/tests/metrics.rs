@@ -13,9 +13,9 @@ use tidegate_model::signals::{
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, Followed, InterfaceState, PeerState, ReasonCount, RemoteState,
-    RequestsState, RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot,
-    UnevaluatedCount, VerdictCount,
+    BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, PeerState,
+    ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts, RuleServed, RuleSignals,
+    RuleState, ServiceState, Snapshot, UnevaluatedCount, VerdictCount,
 };
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
@@ -284,6 +284,24 @@ fn snapshot() -> Snapshot {
                 ..PeerState::default()
             },
         ],
+        gateways: Some(GatewaysState {
+            gateways: vec![
+                GatewayState {
+                    name: "edge".into(),
+                    adapter: "nginx".into(),
+                    listen: "127.0.0.1:9470".into(),
+                    problem: String::new(),
+                },
+                GatewayState {
+                    name: "mesh".into(),
+                    adapter: "envoy".into(),
+                    listen: "127.0.0.1:9472".into(),
+                    problem: "127.0.0.1:9472 cannot be opened: Address already in use".into(),
+                },
+            ],
+            reports: ReportCounts { completed: 900, late: 3, unknown: 2, untracked: 1 },
+            misunderstood: 4,
+        }),
     }
 }
 
@@ -359,6 +377,8 @@ fn names_follow_the_rule_and_are_unique() {
             "peer",
             "role",
             "table",
+            "gateway",
+            "adapter",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

@@ -9,9 +9,12 @@ use crate::types::{Config, ServiceConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Whether a route of a gateway leads to this service.
-pub(super) fn is_routed(config: &Config, service: &str) -> bool {
-    routes(config).any(|route| route.service == service)
+impl Config {
+    /// Whether a route of a gateway leads to this service.
+    #[must_use]
+    pub fn is_routed(&self, service: &str) -> bool {
+        routes(self).any(|route| route.service == service)
+    }
 }
 
 /// Whether a route of a gateway names this class, or this bucket, of a service.
@@ -22,6 +25,9 @@ pub(super) fn names(config: &Config, service: &str, of: impl Fn(&RouteConfig) ->
 fn routes(config: &Config) -> impl Iterator<Item = &RouteConfig> {
     config.gateways.iter().flat_map(|gateway| &gateway.routes)
 }
+
+/// Policies that gateways do not have.
+const LATER: [&str; 3] = ["threshold", "gap", "percent"];
 
 /// What a socket is bound by: two of a kind collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +61,7 @@ impl Check<'_> {
 
     /// A service is reached by packets, or by a route.
     pub(super) fn reached(&mut self, path: &str, service: &ServiceConfig) {
-        let routed = is_routed(self.config, &service.name);
+        let routed = self.config.is_routed(&service.name);
         if service.listen.is_empty() && !routed {
             let what = "the key \"listen\" is missing; allowed: a list (a service that a route of a \
                         gateway leads to needs none)";
@@ -69,6 +75,13 @@ impl Check<'_> {
             let name = &service.policy.name;
             let what = format!(
                 "found {name:?}, which knows when SYNs come back; a gateway limits requests, by token_bucket"
+            );
+            self.fault(&format!("{path}.policy.name"), what);
+        }
+        if routed && LATER.contains(&service.policy.name.as_str()) {
+            let name = &service.policy.name;
+            let what = format!(
+                "found {name:?}, which a gateway does not have yet; it limits requests by token_bucket"
             );
             self.fault(&format!("{path}.policy.name"), what);
         }

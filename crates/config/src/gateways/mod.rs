@@ -71,6 +71,12 @@ impl Named for GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// Its addresses, with their keys.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&'static str, &Endpoint)> {
+        let completions = self.completions.as_ref().map(|endpoint| ("completions", endpoint));
+        std::iter::once(("listen", &self.listen)).chain(completions)
+    }
+
     /// The client may be told to stay away for a minute: longer than a short overload takes to drain.
     fn retry_after_default() -> RetryAfter {
         RetryAfter { from: Nanos::SECOND, to: Nanos::from_secs(60) }

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The dataplanes of this host as one [`Plane`]: the kernel, where there are interfaces, and the gate,
+//! where there are gateways.
+//!
+//! A service that a route leads to is limited at the gate, and only there: its proxies pool their
+//! connections to it, so a limit on SYNs would refuse proxies, not clients. The kernel gets no limits
+//! for it. Without interfaces there is no kernel's part, and no privileges are needed.
+
+use crate::kernel::Kernel;
+use crate::outlet::{Kept, Outlet, Refused};
+use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
+use std::io;
+use std::sync::Arc;
+use tidegate_config::{CLASS_DEFAULT, Config, ServiceConfig};
+use tidegate_gate::{Adapters, Gate, Seen};
+use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
+use tidegate_model::snapshot::{
+    Followed, GatewayState, GatewaysState, InterfaceState, ReasonCount, ReportCounts, Sample,
+    VerdictCount,
+};
+use tidegate_model::sources::SourceUse;
+use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_units::{Clock, Nanos};
+
+/// What is said where interfaces come or go.
+const NEEDS_START: &str = "whether there are interfaces is decided at the start: stop the daemon, and \
+    start it with this configuration";
+
+/// All dataplanes of this host.
+pub(crate) struct Planes {
+    kernel: Option<Box<dyn Plane>>,
+    gate: Arc<Gate>,
+    adapters: Option<Adapters>,
+    clock: Arc<dyn Clock + Send + Sync>,
+    /// Number of the limits at the gate, where there is no kernel to say.
+    generation: u64,
+    sampled: Nanos,
+    /// Why there are no adapters.
+    failed: Option<String>,
+}
+
+impl Planes {
+    /// Loads and attaches what the configuration wants of the kernel; listeners open later, by
+    /// [`Lifecycle::open`].
+    ///
+    /// # Errors
+    /// What the dataplane refuses, in its words.
+    pub(crate) fn start(
+        config: &Config,
+        clock: Arc<dyn Clock + Send + Sync>,
+    ) -> Result<Self, PlaneError> {
+        let kernel: Option<Box<dyn Plane>> = match config.interfaces.is_empty() {
+            true => None,
+            false => Some(Box::new(Kernel::start(config)?)),
+        };
+        let mut seed = [0; 8];
+        getrandom(&mut seed)?;
+        Ok(Self::new(kernel, (config, u64::from_ne_bytes(seed)), clock))
+    }
+
+    fn new(
+        kernel: Option<Box<dyn Plane>>,
+        (config, seed): (&Config, u64),
+        clock: Arc<dyn Clock + Send + Sync>,
+    ) -> Self {
+        let gate = Arc::new(Gate::new(config, seed));
+        let (adapters, failed, sampled) = (None, None, clock.now());
+        Self { kernel, gate, adapters, clock, generation: 0, sampled, failed }
+    }
+
+    /// The limits that the kernel gets: none for what the gate limits.
+    fn for_kernel(&self, limits: &Limits) -> Limits {
+        let mut limits = limits.clone();
+        for (at, service) in limits.services.iter_mut().enumerate() {
+            if self.gate.serves(at) {
+                let buckets = vec![BucketLimits::default(); service.buckets.len()];
+                *service = ServiceLimits { buckets, ..ServiceLimits::default() };
+            }
+        }
+        limits
+    }
+
+    fn sample(&self, config: &Config, seen: Seen) -> Option<Sample> {
+        let service = config.services.iter().find(|service| *service.name == *seen.service)?;
+        Some(Sample {
+            at: seen.at,
+            client: seen.client.map_or_else(String::new, |client| client.to_string()),
+            request: (!seen.request_id.is_empty()).then(|| seen.request_id.to_string()),
+            service: seen.service.to_string(),
+            class: class_name(service, seen.class).into(),
+            verdict: if seen.refused { "reject" } else { "admit" }.into(),
+            shadow: !seen.executed(),
+            reason: seen.reason.name().into(),
+        })
+    }
+}
+
+/// Random bytes of the system, for tokens that nobody guesses.
+fn getrandom(seed: &mut [u8]) -> Result<(), PlaneError> {
+    let failed = |error| PlaneError(format!("no random numbers: {error}"));
+    let file = std::fs::File::open("/dev/urandom").map_err(failed)?;
+    io::Read::read_exact(&mut &file, seed).map_err(failed)
+}
+
+fn class_name(service: &ServiceConfig, class: usize) -> &str {
+    let named = class.checked_sub(1).and_then(|index| service.classes.get(index));
+    named.map_or(CLASS_DEFAULT, |class| &class.name)
+}
+
+impl Totals for Planes {
+    fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
+        if let Some(totals) = self.gate.totals(service) {
+            if self.gate.reports_missing(service) {
+                return Err(io::Error::other(
+                    "requests pass and nothing is reported of them, so that nothing is known of what is \
+                     in flight: does the proxy send its access log to `completions`?",
+                ));
+            }
+            return Ok(totals);
+        }
+        match &self.kernel {
+            Some(kernel) => kernel.totals(service),
+            None => Err(io::Error::other("no route leads to it, and there are no interfaces")),
+        }
+    }
+
+    fn sees_answers(&self) -> bool {
+        self.kernel.as_ref().is_none_or(|kernel| kernel.sees_answers())
+    }
+}
+
+impl Outlet for Planes {
+    fn set_limits(
+        &mut self,
+        config: &Config,
+        limits: &Limits,
+        kept: &Kept,
+    ) -> Result<Vec<Refused>, PlaneError> {
+        let mut refused = self.gate.set_limits(config, &limits.services);
+        let for_kernel = self.for_kernel(limits);
+        if let Some(kernel) = &mut self.kernel {
+            refused.extend(kernel.set_limits(config, &for_kernel, kept)?);
+        }
+        self.generation = limits.generation;
+        Ok(refused)
+    }
+
+    fn generation(&self) -> u64 {
+        self.kernel.as_ref().map_or(0, |kernel| kernel.generation()).max(self.generation)
+    }
+
+    fn adopted(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.adopted())
+    }
+
+    fn heartbeat(&mut self) -> Result<(), PlaneError> {
+        self.gate.tick(self.clock.now());
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.heartbeat())
+    }
+
+    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+        self.gate.set_shadow(service, shadow);
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_shadow(service, shadow))
+    }
+
+    fn release(&mut self, on: bool) -> Result<(), PlaneError> {
+        self.gate.release(on);
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.release(on))
+    }
+
+    /// The kernel's word holds for the gate as well: its kill switch may be thrown past the daemon.
+    fn released(&self) -> Result<bool, PlaneError> {
+        let Some(kernel) = &self.kernel else { return Ok(self.gate.released()) };
+        let on = kernel.released()?;
+        self.gate.release(on);
+        Ok(on)
+    }
+}
+
+impl Counters for Planes {
+    fn counts(&self, config: &Config) -> Result<Counted, PlaneError> {
+        let mut counted = match &self.kernel {
+            Some(kernel) => kernel.counts(config)?,
+            None => {
+                Counted { services: vec![Vec::new(); config.services.len()], ..Counted::default() }
+            }
+        };
+        for (at, service) in
+            config.services.iter().enumerate().filter(|(at, _)| self.gate.serves(*at))
+        {
+            let counts = self.gate.counts(at).into_iter().map(|count| VerdictCount {
+                class: class_name(service, count.class).into(),
+                verdict: if count.refused() { "reject" } else { "admit" }.into(),
+                shadow: !count.executed(),
+                reason: count.reason.name().into(),
+                count: count.count,
+            });
+            if let Some(of) = counted.services.get_mut(at) {
+                of.extend(counts);
+            }
+        }
+        for (reason, count) in self.gate.state().passed {
+            let known = counted.passed.iter_mut().find(|passed| passed.reason == reason.name());
+            match known {
+                Some(passed) => passed.count += count,
+                None => counted.passed.push(ReasonCount { reason: reason.name().into(), count }),
+            }
+        }
+        Ok(counted)
+    }
+
+    fn request_counts(
+        &self,
+        config: &Config,
+    ) -> Result<(Vec<RequestCounts>, Option<Followed>), PlaneError> {
+        let Some(kernel) = &self.kernel else {
+            return Ok((config.services.iter().map(no_counts).collect(), None));
+        };
+        kernel.request_counts(config)
+    }
+
+    fn rungs(&self, service: usize) -> Result<Option<Rungs>, PlaneError> {
+        self.kernel.as_ref().map_or(Ok(None), |kernel| kernel.rungs(service))
+    }
+
+    fn bucket_rungs(&self, service: usize, bucket: usize) -> Result<Option<Rungs>, PlaneError> {
+        self.kernel.as_ref().map_or(Ok(None), |kernel| kernel.bucket_rungs(service, bucket))
+    }
+
+    fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
+        self.kernel.as_ref().map_or_else(|| Ok(Vec::new()), |kernel| kernel.sources())
+    }
+
+    fn decisions(&self, config: &Config, request_id: &str) -> Vec<Sample> {
+        let seen = self.gate.seen(request_id).into_iter();
+        seen.filter_map(|seen| self.sample(config, seen)).collect()
+    }
+
+    fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
+        let now = self.clock.now();
+        let then = std::mem::replace(&mut self.sampled, now);
+        let seen = self.gate.seen_since(then, most);
+        let mut samples: Vec<Sample> =
+            seen.into_iter().filter_map(|seen| self.sample(config, seen)).collect();
+        if let Some(kernel) = &mut self.kernel {
+            samples.extend(kernel.samples(config, most)?);
+        }
+        Ok(samples)
+    }
+}
+
+fn no_counts(service: &ServiceConfig) -> RequestCounts {
+    let rules = service.requests.as_ref().map_or(0, |requests| requests.rules.len());
+    RequestCounts { rules: vec![Default::default(); rules], unevaluated: Vec::new() }
+}
+
+impl Lifecycle for Planes {
+    fn examine(&self, config: &Config) -> Result<(), PlaneError> {
+        if self.kernel.is_none() != config.interfaces.is_empty() {
+            return Err(PlaneError(NEEDS_START.into()));
+        }
+        self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.examine(config))
+    }
+
+    fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.apply(config)?;
+        }
+        self.gate.reconfigure(config);
+        if self.adapters.is_some() || self.failed.is_some() {
+            self.open(config);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, config: &Config) {
+        if self.adapters.is_none() && !config.gateways.is_empty() {
+            match Adapters::start(Arc::clone(&self.gate), Arc::clone(&self.clock)) {
+                Ok(adapters) => (self.adapters, self.failed) = (Some(adapters), None),
+                Err(error) => self.failed = Some(format!("cannot be served: {error}")),
+            }
+        }
+        if let Some(adapters) = &self.adapters {
+            adapters.follow(&config.gateways);
+        }
+    }
+
+    fn commit(&mut self) -> Vec<String> {
+        self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.commit())
+    }
+
+    fn reassert(&mut self) -> Vec<String> {
+        self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.reassert())
+    }
+
+    fn mend(&mut self) -> Vec<String> {
+        self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.mend())
+    }
+
+    fn doubts(&self) -> Vec<String> {
+        self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.doubts())
+    }
+
+    fn hooks(&self) -> Vec<InterfaceState> {
+        self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.hooks())
+    }
+
+    fn gateways(&self, config: &Config) -> Option<GatewaysState> {
+        let problems = self.adapters.as_ref().map(Adapters::problems).unwrap_or_default();
+        let state = self.gate.state();
+        let of = |(at, gateway): (usize, &tidegate_config::GatewayConfig)| GatewayState {
+            name: gateway.name.clone(),
+            adapter: gateway.adapter.name().into(),
+            listen: gateway.listen.to_string(),
+            problem: match (&self.failed, problems.get(at)) {
+                (Some(why), _) => why.clone(),
+                (None, Some(problem)) => problem.clone().unwrap_or_default(),
+                (None, None) => "not open yet".into(),
+            },
+        };
+        (!config.gateways.is_empty()).then(|| GatewaysState {
+            gateways: config.gateways.iter().enumerate().map(of).collect(),
+            reports: ReportCounts {
+                completed: state.completed,
+                late: state.late,
+                unknown: state.unknown,
+                untracked: state.untracked,
+            },
+            misunderstood: state.misunderstood,
+        })
+    }
+
+    fn detach(self: Box<Self>) -> Result<(), PlaneError> {
+        drop(self.adapters);
+        self.kernel.map_or(Ok(()), |kernel| kernel.detach())
+    }
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sockets of gateways: streams and datagrams, of Unix or IP. One that cannot be opened is tried again:
+//! a predecessor may still hold it.
+
+use super::Context;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_config::Endpoint;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Most connections of one gateway at once. Proxies keep theirs open and need few.
+const CONNECTIONS_MAX: usize = 1024;
+/// How often a socket is tried that cannot be opened.
+const RETRY: Duration = Duration::from_millis(100);
+/// Who may enter the directory of a Unix socket may use it: the proxy runs as another user.
+const SOCKET_MODE: u32 = 0o666;
+/// Longest datagram, in bytes.
+const DATAGRAM_MAX: usize = 8192;
+
+/// A connection of either kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
+
+/// Accepts connections and serves each in a task of its own.
+pub(super) async fn streams<F: Future<Output = ()> + Send + 'static>(
+    context: &Context,
+    attend: impl Fn(Context, Box<dyn Stream>) -> F,
+) {
+    let listener = open(context, &context.config.listen, Listener::bind).await;
+    context.problem(None);
+    let (seats, mut tasks) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), JoinSet::new());
+    loop {
+        while tasks.try_join_next().is_some() {}
+        let Ok(stream) = listener.accept().await else {
+            // Out of descriptors, most likely: some will be given back.
+            tokio::time::sleep(RETRY).await;
+            continue;
+        };
+        // Without a seat it is closed: the proxy passes its request.
+        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else { continue };
+        let served = attend(context.clone(), stream);
+        tasks.spawn(async move {
+            served.await;
+            drop(seat);
+        });
+    }
+}
+
+/// Gives each datagram to `take`.
+pub(super) async fn datagrams(
+    context: &Context,
+    endpoint: &Endpoint,
+    take: impl Fn(&Context, &[u8]),
+) {
+    let socket = open(context, endpoint, Datagrams::bind).await;
+    let mut buffer = vec![0; DATAGRAM_MAX];
+    loop {
+        match socket.receive(&mut buffer).await {
+            Ok(length) => take(context, &buffer[..length]),
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+async fn open<T>(
+    context: &Context,
+    endpoint: &Endpoint,
+    bind: impl AsyncFn(&Endpoint) -> io::Result<T>,
+) -> T {
+    loop {
+        match bind(endpoint).await {
+            Ok(socket) => return socket,
+            Err(error) => context.problem(Some(format!("{endpoint} cannot be opened: {error}"))),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// A socket that somebody left is removed; no other file is.
+fn make_room(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn admit_all(path: &Path) -> io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn bind(endpoint: &Endpoint) -> io::Result<Self> {
+        match endpoint {
+            Endpoint::Ip(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Endpoint::Unix(path) => {
+                make_room(path)?;
+                let listener = UnixListener::bind(path)?;
+                admit_all(path)?;
+                Ok(Self::Unix(listener))
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // A response is one small segment, and somebody waits for it.
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
+
+enum Datagrams {
+    Udp(UdpSocket),
+    Unix(UnixDatagram),
+}
+
+impl Datagrams {
+    async fn bind(endpoint: &Endpoint) -> io::Result<Self> {
+        match endpoint {
+            Endpoint::Ip(address) => UdpSocket::bind(address).await.map(Self::Udp),
+            Endpoint::Unix(path) => {
+                make_room(path)?;
+                let socket = UnixDatagram::bind(path)?;
+                admit_all(path)?;
+                Ok(Self::Unix(socket))
+            }
+        }
+    }
+
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Udp(socket) => socket.recv(buffer).await,
+            Self::Unix(socket) => socket.recv(buffer).await,
+        }
+    }
+}

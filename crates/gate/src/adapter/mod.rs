@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The adapters: each gateway's listeners, in a thread of their own without privileges.
+//!
+//! An adapter of another protocol is one more arm in [`serve`]: a future that runs until it is
+//! dropped, opens what [`Context::config`] says, asks [`Context::ask`], reports by
+//! [`Context::complete`], and tells by [`Context::problem`] what keeps it from serving. What it does
+//! not understand it counts ([`Context::misunderstood`]), closes the connection, and does nothing else.
+
+mod listen;
+mod nginx;
+mod syslog;
+
+pub use syslog::nginx_report;
+
+use crate::{Answer, Ask, Completion, Gate, Id};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tidegate_config::{Adapter, GatewayConfig};
+use tidegate_units::Clock;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// What keeps each gateway from serving; by its place in the configuration.
+type Problems = Arc<Mutex<Vec<Option<String>>>>;
+
+/// What an adapter works with.
+#[derive(Clone)]
+pub(crate) struct Context {
+    gate: Arc<Gate>,
+    clock: Arc<dyn Clock + Send + Sync>,
+    problems: Problems,
+    /// The place of the gateway in the configuration.
+    pub(crate) index: usize,
+    pub(crate) config: Arc<GatewayConfig>,
+}
+
+impl Context {
+    /// Asks the gate, now.
+    pub(crate) fn ask(&self, ask: &Ask<'_>) -> Answer {
+        self.gate.ask(self.clock.now(), ask)
+    }
+
+    /// Reports, now.
+    pub(crate) fn complete(&self, id: Id<'_>, completion: &Completion) {
+        self.gate.complete(self.clock.now(), id, completion);
+    }
+
+    /// Counts what was not understood.
+    pub(crate) fn misunderstood(&self) {
+        self.gate.misunderstood();
+    }
+
+    /// What keeps it from serving; `None`: nothing.
+    pub(crate) fn problem(&self, why: Option<String>) {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = problems.get_mut(self.index) {
+            *problem = why;
+        }
+    }
+}
+
+/// The listeners of all gateways; closed when it is dropped.
+pub struct Adapters {
+    wanted: Option<mpsc::UnboundedSender<Vec<GatewayConfig>>>,
+    problems: Problems,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Adapters {
+    /// Starts the thread; it serves nothing before [`Self::follow`].
+    ///
+    /// # Errors
+    /// When there can be no thread, or no runtime in it.
+    pub fn start(gate: Arc<Gate>, clock: Arc<dyn Clock + Send + Sync>) -> io::Result<Self> {
+        let (wanted, configs) = mpsc::unbounded_channel();
+        let problems = Problems::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let told = Arc::clone(&problems);
+        let thread = std::thread::Builder::new()
+            .name("tidegate-gate".into())
+            .spawn(move || runtime.block_on(follow(configs, (gate, clock, told))))?;
+        Ok(Self { wanted: Some(wanted), problems, thread: Some(thread) })
+    }
+
+    /// Serves these gateways from now on; where they are the same nothing is closed.
+    pub fn follow(&self, gateways: &[GatewayConfig]) {
+        if let Some(wanted) = &self.wanted {
+            // The thread ends only with this.
+            let _ = wanted.send(gateways.to_vec());
+        }
+    }
+
+    /// What keeps each gateway from serving, in the order of the configuration.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Option<String>> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Adapters {
+    fn drop(&mut self) {
+        drop(self.wanted.take());
+        // One that panicked serves no more either.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+async fn follow(
+    mut configs: mpsc::UnboundedReceiver<Vec<GatewayConfig>>,
+    (gate, clock, problems): (Arc<Gate>, Arc<dyn Clock + Send + Sync>, Problems),
+) {
+    let (mut tasks, mut current) = (JoinSet::new(), Vec::new());
+    while let Some(gateways) = configs.recv().await {
+        if gateways == current {
+            continue;
+        }
+        tasks.shutdown().await;
+        let mut all = problems.lock().unwrap_or_else(PoisonError::into_inner);
+        *all = vec![Some("not open yet".to_owned()); gateways.len()];
+        drop(all);
+        for (index, config) in gateways.iter().enumerate() {
+            let context = Context {
+                gate: Arc::clone(&gate),
+                clock: Arc::clone(&clock),
+                problems: Arc::clone(&problems),
+                index,
+                config: Arc::new(config.clone()),
+            };
+            tasks.spawn(serve(context));
+        }
+        current = gateways;
+    }
+}
+
+/// Serves one gateway until it is dropped.
+async fn serve(context: Context) {
+    match context.config.adapter {
+        Adapter::Nginx => nginx::serve(context).await,
+        Adapter::Envoy | Adapter::Haproxy | Adapter::ForwardAuth => {
+            let name = context.config.adapter.name();
+            context.problem(Some(format!("the adapter {name:?} is not served by this version")));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The harness of the fuzz target `gate`, bounded, without a fuzzer: random bytes, and what is nearly a
+//! message.
+
+#[path = "../../../fuzz/fuzz_targets/support/gate.rs"]
+mod gate;
+
+use gate::Harness;
+
+const RUNS: usize = 200_000;
+const SEEDS: [&[u8]; 5] = [
+    b"<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010, 0.020|0.020 : 0.030",
+    b"POST\0/cart/1?x\0shop.example\0id\0s=1; t=2",
+    b"GET\0/a/./b/../b\0x.shop.example:443\0\0gold",
+    b"GET\0/%61%2e%2E/%zz\0[::1]:80\0i\0",
+    b"OPTIONS\0*\0\0x\0;=;",
+];
+
+#[test]
+fn random_bytes_and_near_messages_do_no_harm() {
+    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        (dice >> 33) as usize % below
+    };
+    let mut harness = Harness::default();
+    for run in 0..RUNS {
+        let mut bytes = SEEDS[run % SEEDS.len()].to_vec();
+        if run % 7 == 0 {
+            bytes = (0..random(200)).map(|_| random(256) as u8).collect();
+        }
+        for _ in 0..random(4) {
+            let (at, with) = (random(bytes.len() + 1), random(256) as u8);
+            match random(3) {
+                0 => bytes.insert(at, with),
+                1 if at < bytes.len() => bytes[at] = with,
+                _ => bytes.truncate(at),
+            }
+        }
+        harness.run(&bytes);
+    }
+}

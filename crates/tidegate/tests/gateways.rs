@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The gate behind the real nginx, with the configuration of packaging/nginx.conf. Only loopback and
+//! Unix sockets are used; the daemon has no privileges.
+//!
+//! ```text
+//!   clients ─► nginx ─► application: one worker, 5 ms a request
+//!                │ ▲
+//!        question│ │answer         access log
+//!                ▼ │                   │
+//!              tidegate ◄──────────────┘
+//! ```
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+mod common;
+
+use common::{PATIENCE, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
+use tidegate_api::protocol::{Reply, Request};
+use tidegate_model::snapshot::Snapshot;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+/// Nobody: no user of a test machine, and no capabilities.
+const NOBODY: u32 = 65_534;
+/// How long the application works on a request; one at a time.
+const WORK: Duration = Duration::from_millis(5);
+const CAPACITY: f64 = 200.0;
+
+struct World {
+    dir: tempfile::TempDir,
+    nginx: Child,
+    daemon: Option<Child>,
+    front: SocketAddr,
+    ending: Arc<AtomicBool>,
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+impl World {
+    fn new(control: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let ending = Arc::new(AtomicBool::new(false));
+        let back = application(&ending);
+        let front = free_port();
+        let path = |file: &str| dir.path().join(file).display().to_string();
+        let example = fs::read_to_string(
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging/nginx.conf"),
+        )
+        .unwrap();
+        let mut http = example;
+        for (from, to) in [
+            ("/run/tidegate/edge.sock", path("edge.sock")),
+            ("/run/tidegate/edge.log", path("edge.log")),
+            ("127.0.0.1:8080", back.to_string()),
+            ("listen 80;", format!("listen {front};")),
+        ] {
+            assert!(http.contains(from), "the example has no {from}");
+            http = http.replace(from, &to);
+        }
+        let conf = format!(
+            "user root;\nworker_processes 1;\npid {};\nerror_log {} warn;\nevents {{ worker_connections 4096; }}\nhttp {{\n\
+             client_body_temp_path {};\nproxy_temp_path {};\nfastcgi_temp_path {};\nuwsgi_temp_path {};\nscgi_temp_path {};\n{http}}}\n",
+            path("nginx.pid"),
+            path("error.log"),
+            path("t1"),
+            path("t2"),
+            path("t3"),
+            path("t4"),
+            path("t5"),
+        );
+        fs::write(dir.path().join("nginx.conf"), conf).unwrap();
+        let text = format!(
+            "services:\n  shop: {{mode: enforce, control: {control}}}\ngateways:\n  edge:\n    adapter: nginx\n    \
+             listen: unix:{}\n    completions: unix:{}\n    rate_limit_fields: true\n    routes: [{{service: shop}}]\n\
+             daemon: {{socket: {}, http: off}}\n",
+            path("edge.sock"),
+            path("edge.log"),
+            path("control.sock"),
+        );
+        fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
+        let nginx = Command::new("nginx")
+            .args(["-g", "daemon off;", "-p"])
+            .arg(dir.path())
+            .arg("-c")
+            .arg(dir.path().join("nginx.conf"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut world = Self { dir, nginx, daemon: None, front, ending };
+        wait_for("nginx listens", || TcpStream::connect(front).ok());
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        let log = fs::File::create(self.dir.path().join("log")).unwrap();
+        let daemon = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["run", "--config"])
+            .arg(self.dir.path().join("tidegate.yaml"))
+            .uid(NOBODY)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.daemon = Some(daemon);
+        wait_for("the gateway is served", || {
+            let snapshot = self.status()?;
+            let gateways = snapshot.gateways?.gateways;
+            gateways.iter().all(|gateway| gateway.problem.is_empty()).then_some(())
+        });
+    }
+
+    fn status(&self) -> Option<Snapshot> {
+        let socket = self.dir.path().join("control.sock");
+        let mut client = Client::connect(&socket, TIMEOUT_DEFAULT).ok()?;
+        match client.ask(&Request::Status {}).ok()? {
+            Reply::Status { snapshot } => Some(*snapshot),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(self.daemon.as_ref().unwrap());
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn kill(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    /// So many requests, one after the other: their responses.
+    fn requests(&self, n: usize) -> Vec<Response> {
+        let mut client = Http::connect(self.front);
+        (0..n).map(|_| client.get()).collect()
+    }
+
+    fn log(&self) -> String {
+        let read = |file: &str| fs::read_to_string(self.dir.path().join(file)).unwrap_or_default();
+        format!("{}\n{}", read("log"), read("error.log"))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.ending.store(true, Relaxed);
+        if let Some(daemon) = &mut self.daemon {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        // Its workers end with the master only if that is told to.
+        let _ = kill_process(Pid::from_child(&self.nginx), Signal::TERM);
+        let _ = self.nginx.wait();
+    }
+}
+
+/// A server that works on one request at a time.
+fn application(ending: &Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, ending) = (listener.local_addr().unwrap(), Arc::clone(ending));
+    let worker = Arc::new(Mutex::new(()));
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            if ending.load(Relaxed) {
+                return;
+            }
+            let worker = Arc::clone(&worker);
+            std::thread::spawn(move || work(stream, &worker));
+        }
+    });
+    address
+}
+
+fn work(stream: TcpStream, worker: &Mutex<()>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut writer = stream;
+    let mut line = String::new();
+    while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
+        if line == "\r\n" {
+            let busy = worker.lock().unwrap();
+            std::thread::park_timeout(WORK);
+            drop(busy);
+            let response = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n";
+            if writer.write_all(response.as_bytes()).is_err() {
+                return;
+            }
+        }
+        line.clear();
+    }
+}
+
+struct Response {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Response {
+    fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// A client that keeps its connection.
+struct Http(BufReader<TcpStream>);
+
+impl Http {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE.into())).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn get(&mut self) -> Response {
+        let request =
+            "GET /item?id=1 HTTP/1.1\r\nHost: shop.example\r\nX-Tidegate-Client: 10.0.0.1\r\n\r\n";
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        let line = |reader: &mut BufReader<TcpStream>| {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            line.trim_end().to_owned()
+        };
+        let status = line(&mut self.0).split(' ').nth(1).unwrap().parse().unwrap();
+        let mut headers = Vec::new();
+        loop {
+            let header = line(&mut self.0);
+            let Some((name, value)) = header.split_once(": ") else { break };
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        let mut response = Response { status, headers, body: String::new() };
+        let length = response.header("content-length").map_or(0, |n| n.parse().unwrap());
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        response.body = String::from_utf8(body).unwrap();
+        response
+    }
+}
+
+#[test]
+fn nginx_passes_refuses_and_fails_open() {
+    let mut world = World::new("{name: fixed, rate: 1/s, burst: 5}");
+    wait_for("the limit is in force", || {
+        let service = world.status()?.services.into_iter().next()?;
+        service.limits.rate.map(|_| ())
+    });
+    let responses = world.requests(20);
+    let passed = responses.iter().filter(|r| r.status == 200).count();
+    let refused: Vec<&Response> = responses.iter().filter(|r| r.status == 503).collect();
+    assert_eq!(passed + refused.len(), 20, "{}", world.log());
+    assert!((5..=7).contains(&passed), "{passed} passed\n{}", world.log());
+    for response in &refused {
+        let seconds: u64 = response.header("retry-after").unwrap().parse().unwrap();
+        assert!((1..=60).contains(&seconds));
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert_eq!(response.header("ratelimit-policy"), Some("\"shop\";q=1;w=1"));
+        assert!(response.body.contains("temporary-reduced-capacity"), "{}", response.body);
+    }
+    let completed = wait_for("reports", || {
+        let snapshot = world.status()?;
+        let counts = snapshot.services[0].counts.iter().map(|count| count.count).sum::<u64>();
+        let reports = snapshot.gateways.as_ref()?.reports;
+        (reports.completed == passed as u64 && counts == 20).then_some(snapshot)
+    });
+    assert_eq!(completed.services[0].signals.time.waiting.unwrap().value, 0);
+    let misunderstood = garbage(&world);
+    wait_for("garbage is counted", || {
+        (world.status()?.gateways?.misunderstood >= misunderstood).then_some(())
+    });
+
+    // SIGSTOP: nginx waits for 50 ms and passes.
+    world.signal(Signal::STOP);
+    let begin = MonotonicClock.now();
+    assert!(world.requests(10).iter().all(|r| r.status == 200), "{}", world.log());
+    let took = MonotonicClock.now().since(begin);
+    assert!(took < Nanos::from_secs(4), "10 requests took {took}");
+    world.signal(Signal::CONT);
+
+    world.kill();
+    assert!(world.requests(20).iter().all(|r| r.status == 200), "{}", world.log());
+    world.start();
+    let again = world.requests(20);
+    assert!(again.iter().all(|r| matches!(r.status, 200 | 503)), "{}", world.log());
+    wait_for("it refuses again", || {
+        world.requests(5).iter().any(|r| r.status == 503).then_some(())
+    });
+}
+
+/// What is no message of nginx, at both listeners: how many of them are counted.
+fn garbage(world: &World) -> u64 {
+    let path = |file: &str| world.dir.path().join(file);
+    for bytes in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n"] {
+        let mut stream = UnixStream::connect(path("edge.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE.into())).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // It is closed, whatever was said before.
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+    }
+    let mut stream = UnixStream::connect(path("edge.sock")).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 204"), "no question passes: {said}");
+    let socket = UnixDatagram::unbound().unwrap();
+    for datagram in [&b"\xff\xfe"[..], b"<190>x: y|1", &[0; 4000]] {
+        socket.send_to(datagram, path("edge.log")).unwrap();
+    }
+    3 + 1 + 2
+}
+
+/// Clients at a load of three times what the application can do. Untuned: nobody said how much that is.
+#[test]
+fn it_finds_the_limit_of_the_application_by_itself() {
+    let world = World::new("{name: default}");
+    let rate = Arc::new(AtomicU64::new((0.5 * CAPACITY) as u64));
+    let seen: Arc<[AtomicU64; 4]> = Arc::default();
+    let ending = Arc::new(AtomicBool::new(false));
+    const CLIENTS: u64 = 300;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|n| {
+            let (rate, seen, ending) = (Arc::clone(&rate), Arc::clone(&seen), Arc::clone(&ending));
+            let front = world.front;
+            std::thread::spawn(move || client((n, CLIENTS), front, (&rate, &seen, &ending)))
+        })
+        .collect();
+    let wait = |seconds| std::thread::park_timeout(Duration::from_secs(seconds));
+    wait(5);
+    let [good, slow, refused, failed] = seen.each_ref().map(|count| count.swap(0, Relaxed));
+    println!("half: {good} good, {slow} slow, {refused} refused, {failed} failed in 5 s");
+    assert_eq!((refused, failed), (0, 0), "{}", world.log());
+    rate.store((3.0 * CAPACITY) as u64, Relaxed);
+    wait(4);
+    let begun = seen.each_ref().map(|count| count.swap(0, Relaxed));
+    wait(6);
+    let [good, slow, refused, failed] = seen.each_ref().map(|count| count.swap(0, Relaxed));
+    let status = world.status().unwrap();
+    ending.store(true, Relaxed);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    println!(
+        "three times: {begun:?} in 4 s, then {good} good, {slow} slow, {refused} refused in 6 s"
+    );
+    println!("{}", status.services[0].limits.why.text);
+    assert_eq!(failed, 0, "{}", world.log());
+    let share = good as f64 / 6.0 / CAPACITY;
+    assert!(share >= 0.85, "{share:.3} of the capacity\n{:?}", status.services[0].limits);
+    assert!(status.services[0].limits.why.shedding, "{:?}", status.services[0].limits);
+}
+
+/// One client: its part of the rate, and what became of it (good, slow, refused, failed).
+fn client(
+    (n, clients): (u64, u64),
+    front: SocketAddr,
+    (rate, seen, ending): (&AtomicU64, &[AtomicU64; 4], &AtomicBool),
+) {
+    let mut http = Http::connect(front);
+    let pause = || Duration::from_secs_f64(clients as f64 / rate.load(Relaxed) as f64);
+    std::thread::park_timeout(pause().mul_f64(n as f64 / clients as f64));
+    while !ending.load(Relaxed) {
+        let begin = MonotonicClock.now();
+        let response = http.get();
+        let took = MonotonicClock.now().since(begin);
+        let what = match response.status {
+            200 if took <= Nanos::SECOND => 0,
+            200 => 1,
+            503 => 2,
+            _ => 3,
+        };
+        seen[what].fetch_add(1, Relaxed);
+        std::thread::park_timeout(pause().saturating_sub(took.into()));
+    }
+}

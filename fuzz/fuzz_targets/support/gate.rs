@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What comes to the listeners of a gateway: questions and reports, of any bytes.
+
+use tidegate_config::{Registry, parse};
+use tidegate_gate::{Ask, Completed, Gate, Headers, Id, nginx_report};
+use tidegate_model::limits::ServiceLimits;
+use tidegate_units::{Nanos, Rate};
+
+const CONFIG: &str = "services: {shop: {mode: enforce}}
+gateways:
+  edge:
+    adapter: envoy
+    listen: 127.0.0.1:9470
+    routes:
+      - {path: /cart/, methods: [POST], cookie: {name: s}, service: shop}
+      - {path: /a/b, host: '*.shop.example', header: {name: x-tier, value: gold}, service: shop}
+      - {service: shop}
+";
+
+/// A gate with a limit, which remembers what it was told.
+pub(crate) struct Harness {
+    gate: Gate,
+    now: Nanos,
+}
+
+impl Default for Harness {
+    fn default() -> Self {
+        let config = parse(CONFIG, &Registry::new(["fresh_first"], ["default"]));
+        let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+        let gate = Gate::new(&config, 1);
+        let now = Nanos::SECOND;
+        gate.tick(now);
+        let limits = ServiceLimits {
+            rate: Some(Rate::per_second(100.0)),
+            burst: 3,
+            waiting_max: Some(4),
+            ..ServiceLimits::default()
+        };
+        assert!(gate.set_limits(&config, &[limits]).is_empty());
+        Self { gate, now }
+    }
+}
+
+struct Given<'a>(&'a str);
+
+impl Headers for Given<'_> {
+    fn get(&self, _: &str) -> Option<&str> {
+        Some(self.0)
+    }
+}
+
+impl Harness {
+    /// The bytes as a report, and as the parts of a question. Everything is counted once, a token of
+    /// ours ends one request, and of what nobody has asked nothing is in flight.
+    pub(crate) fn run(&mut self, bytes: &[u8]) {
+        self.now += Nanos::from_millis(1);
+        if self.now.0.is_multiple_of(Nanos::from_millis(100).0) {
+            self.gate.tick(self.now);
+        }
+        if let Some((token, completion)) = nginx_report(bytes) {
+            assert!(completion.status < 1000);
+            self.gate.complete(self.now, Id::Token(token), &completion);
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let mut parts = text.split('\0');
+        let mut next = || parts.next().unwrap_or_default();
+        let (method, target, host, id, header) = (next(), next(), next(), next(), next());
+        let before = self.gate.totals(0).unwrap_or_default();
+        let answer = self.gate.ask(
+            self.now,
+            &Ask {
+                gateway: 0,
+                method,
+                host: (!host.is_empty()).then_some(host),
+                target,
+                client: None,
+                request_id: Some(id),
+                reported_by_id: id.len() % 2 == 1,
+                headers: &Given(header),
+            },
+        );
+        let after = self.gate.totals(0).unwrap_or_default();
+        assert_eq!(after.offered - before.offered, u64::from(answer.service.is_some()));
+        assert_eq!(after.offered, after.admitted + after.refused);
+        if let Some(refusal) = &answer.refusal {
+            assert!(answer.token.is_none() && (1..=60).contains(&refusal.retry_after_s));
+        }
+        if let Some(token) = answer.token {
+            let done = tidegate_gate::Completion { status: 200, ..Default::default() };
+            assert_eq!(self.gate.complete(self.now, Id::Token(token), &done), Completed::Counted);
+        }
+        assert_eq!(self.gate.totals(0).unwrap_or_default().waiting, 0);
+    }
+}

@@ -7,8 +7,16 @@ mod gate;
 
 use gate::Harness;
 
+/// HAPROXY-HELLO (version 2.0, frames of 1,024 bytes), and NOTIFY of one question.
+const SPOP: &[u8] = b"\x00\x00\x00\x40\x01\x00\x00\x00\x01\x00\x00\x12supported-versions\x08\x032.0\
+    \x0emax-frame-size\x03\xf0\x31\x0ccapabilities\x08\x00\
+    \x00\x00\x00\x4d\x03\x00\x00\x00\x01\x05\x01\x03ask\x04\x06method\x08\x03GET\x06target\x08\x02/a\
+    \x07headers\x08\x14host: x\r\ncookie: s=1\x06client\x06\x7f\x00\x00\x01";
+
 const RUNS: usize = 200_000;
-const SEEDS: [&[u8]; 5] = [
+const SEEDS: [&[u8]; 7] = [
+    b"tidegate=00000000000000ff|200|0|1|10|2",
+    SPOP,
     b"<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010, 0.020|0.020 : 0.030",
     b"POST\0/cart/1?x\0shop.example\0id\0s=1; t=2",
     b"GET\0/a/./b/../b\0x.shop.example:443\0\0gold",

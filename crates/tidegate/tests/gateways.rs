@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The gate behind the real nginx, with the configuration of packaging/nginx.conf. Only loopback and
-//! Unix sockets are used; the daemon has no privileges.
+//! The gate behind the real nginx and the real HAProxy, with the configurations of packaging/. Only loopback
+//! and Unix sockets are used; the daemon has no privileges.
 //!
 //! ```text
-//!   clients ─► nginx ─► application: one worker, 5 ms a request
+//!   clients ─► proxy ─► application: one worker, 5 ms a request
 //!                │ ▲
 //!        question│ │answer         access log
 //!                ▼ │                   │
@@ -21,7 +21,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -37,9 +37,16 @@ const NOBODY: u32 = 65_534;
 const WORK: Duration = Duration::from_millis(5);
 const CAPACITY: f64 = 200.0;
 
+/// The proxy that asks.
+#[derive(Clone, Copy, Debug)]
+enum Proxy {
+    Nginx,
+    Haproxy,
+}
+
 struct World {
     dir: tempfile::TempDir,
-    nginx: Child,
+    proxy: Child,
     daemon: Option<Child>,
     front: SocketAddr,
     ending: Arc<AtomicBool>,
@@ -49,28 +56,43 @@ fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-impl World {
-    fn new(control: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let ending = Arc::new(AtomicBool::new(false));
-        let back = application(&ending);
-        let front = free_port();
-        let path = |file: &str| dir.path().join(file).display().to_string();
-        let example = fs::read_to_string(
-            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging/nginx.conf"),
-        )
-        .unwrap();
-        let mut http = example;
-        for (from, to) in [
+/// An example of packaging/, in which each of these is something else.
+fn example(file: &str, replace: &[(&str, String)]) -> String {
+    let packaging = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let mut text = fs::read_to_string(packaging.join(file)).unwrap();
+    for (from, to) in replace {
+        assert!(text.contains(from), "{file} has no {from}");
+        text = text.replace(from, to);
+    }
+    text
+}
+
+impl Proxy {
+    const fn adapter(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+        }
+    }
+
+    /// Starts it in front of `back`.
+    fn start(self, dir: &Path, front: SocketAddr, back: SocketAddr) -> Child {
+        let path = |file: &str| dir.join(file).display().to_string();
+        let sockets = [
             ("/run/tidegate/edge.sock", path("edge.sock")),
             ("/run/tidegate/edge.log", path("edge.log")),
             ("127.0.0.1:8080", back.to_string()),
-            ("listen 80;", format!("listen {front};")),
-        ] {
-            assert!(http.contains(from), "the example has no {from}");
-            http = http.replace(from, &to);
+        ];
+        match self {
+            Self::Nginx => Self::nginx(dir, &sockets, front),
+            Self::Haproxy => Self::haproxy(dir, &sockets, front),
         }
+    }
+
+    fn nginx(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
+        let listen = ("listen 80;", format!("listen {front};"));
+        let http = example("nginx.conf", &[sockets, &[listen]].concat());
+        let path = |file: &str| dir.join(file).display().to_string();
         let conf = format!(
             "user root;\nworker_processes 1;\npid {};\nerror_log {} warn;\nevents {{ worker_connections 4096; }}\nhttp {{\n\
              client_body_temp_path {};\nproxy_temp_path {};\nfastcgi_temp_path {};\nuwsgi_temp_path {};\nscgi_temp_path {};\n{http}}}\n",
@@ -82,26 +104,49 @@ impl World {
             path("t4"),
             path("t5"),
         );
-        fs::write(dir.path().join("nginx.conf"), conf).unwrap();
+        fs::write(dir.join("nginx.conf"), conf).unwrap();
+        let mut nginx = Command::new("nginx");
+        nginx.args(["-g", "daemon off;", "-p"]).arg(dir).arg("-c").arg(dir.join("nginx.conf"));
+        nginx.stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn haproxy(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
+        let spoe = dir.join("spoe.cfg");
+        fs::write(&spoe, example("haproxy-spoe.cfg", &[])).unwrap();
+        let own = [
+            ("/etc/haproxy/tidegate-spoe.cfg", spoe.display().to_string()),
+            ("bind :80 ", format!("bind {front} ")),
+        ];
+        let text = example("haproxy.cfg", &[sockets, &own].concat());
+        let conf = dir.join("haproxy.cfg");
+        fs::write(&conf, format!("global\n    nbthread 1\n    maxconn 4096\n{text}")).unwrap();
+        let log = fs::File::create(dir.join("error.log")).unwrap();
+        let mut haproxy = Command::new("haproxy");
+        haproxy.args(["-db", "-f"]).arg(&conf).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    }
+}
+
+impl World {
+    fn new(proxy: Proxy, control: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let ending = Arc::new(AtomicBool::new(false));
+        let back = application(&ending);
+        let front = free_port();
+        let path = |file: &str| dir.path().join(file).display().to_string();
         let text = format!(
-            "services:\n  shop: {{mode: enforce, control: {control}}}\ngateways:\n  edge:\n    adapter: nginx\n    \
+            "services:\n  shop: {{mode: enforce, control: {control}}}\ngateways:\n  edge:\n    adapter: {}\n    \
              listen: unix:{}\n    completions: unix:{}\n    rate_limit_fields: true\n    routes: [{{service: shop}}]\n\
              daemon: {{socket: {}, http: off}}\n",
+            proxy.adapter(),
             path("edge.sock"),
             path("edge.log"),
             path("control.sock"),
         );
         fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
-        let nginx = Command::new("nginx")
-            .args(["-g", "daemon off;", "-p"])
-            .arg(dir.path())
-            .arg("-c")
-            .arg(dir.path().join("nginx.conf"))
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut world = Self { dir, nginx, daemon: None, front, ending };
-        wait_for("nginx listens", || TcpStream::connect(front).ok());
+        let proxy = proxy.start(dir.path(), front, back);
+        let mut world = Self { dir, proxy, daemon: None, front, ending };
+        wait_for("the proxy listens", || TcpStream::connect(front).ok());
         world.start();
         world
     }
@@ -139,6 +184,19 @@ impl World {
         kill_process(pid, signal).unwrap();
     }
 
+    /// Stops it. One thread gets the signal and tells the others: until they all stand, it may answer.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.daemon.as_ref().unwrap().id());
+        wait_for("all threads stand", || {
+            let stands = |task: std::io::Result<fs::DirEntry>| {
+                let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+                stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
+            };
+            fs::read_dir(&tasks).ok()?.map(stands).collect::<Option<Vec<()>>>().map(|_| ())
+        });
+    }
+
     fn kill(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
@@ -165,8 +223,8 @@ impl Drop for World {
             let _ = daemon.wait();
         }
         // Its workers end with the master only if that is told to.
-        let _ = kill_process(Pid::from_child(&self.nginx), Signal::TERM);
-        let _ = self.nginx.wait();
+        let _ = kill_process(Pid::from_child(&self.proxy), Signal::TERM);
+        let _ = self.proxy.wait();
     }
 }
 
@@ -256,7 +314,16 @@ impl Http {
 
 #[test]
 fn nginx_passes_refuses_and_fails_open() {
-    let mut world = World::new("{name: fixed, rate: 1/s, burst: 5}");
+    passes_refuses_and_fails_open(Proxy::Nginx);
+}
+
+#[test]
+fn haproxy_passes_refuses_and_fails_open() {
+    passes_refuses_and_fails_open(Proxy::Haproxy);
+}
+
+fn passes_refuses_and_fails_open(proxy: Proxy) {
+    let mut world = World::new(proxy, "{name: fixed, rate: 1/s, burst: 5}");
     wait_for("the limit is in force", || {
         let service = world.status()?.services.into_iter().next()?;
         service.limits.rate.map(|_| ())
@@ -280,13 +347,13 @@ fn nginx_passes_refuses_and_fails_open() {
         (reports.completed == passed as u64 && counts == 20).then_some(snapshot)
     });
     assert_eq!(completed.services[0].signals.time.waiting.unwrap().value, 0);
-    let misunderstood = garbage(&world);
+    let misunderstood = garbage(&world, proxy);
     wait_for("garbage is counted", || {
         (world.status()?.gateways?.misunderstood >= misunderstood).then_some(())
     });
 
-    // SIGSTOP: nginx waits for 50 ms and passes.
-    world.signal(Signal::STOP);
+    // SIGSTOP: the proxy waits for 20 or 50 ms, and passes.
+    world.stop();
     let begin = MonotonicClock.now();
     assert!(world.requests(10).iter().all(|r| r.status == 200), "{}", world.log());
     let took = MonotonicClock.now().since(begin);
@@ -303,8 +370,8 @@ fn nginx_passes_refuses_and_fails_open() {
     });
 }
 
-/// What is no message of nginx, at both listeners: how many of them are counted.
-fn garbage(world: &World) -> u64 {
+/// What is no message of the proxy, at both listeners: how many of them are counted.
+fn garbage(world: &World, proxy: Proxy) -> u64 {
     let path = |file: &str| world.dir.path().join(file);
     for bytes in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n"] {
         let mut stream = UnixStream::connect(path("edge.sock")).unwrap();
@@ -317,9 +384,12 @@ fn garbage(world: &World) -> u64 {
     }
     let mut stream = UnixStream::connect(path("edge.sock")).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    assert!(said.starts_with("HTTP/1.1 204"), "no question passes: {said}");
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    match proxy {
+        Proxy::Nginx => assert!(said.starts_with(b"HTTP/1.1 204"), "no question passes"),
+        Proxy::Haproxy => assert_eq!(said.get(4), Some(&102), "it is told, and closed"),
+    }
     let socket = UnixDatagram::unbound().unwrap();
     for datagram in [&b"\xff\xfe"[..], b"<190>x: y|1", &[0; 4000]] {
         socket.send_to(datagram, path("edge.log")).unwrap();
@@ -329,8 +399,17 @@ fn garbage(world: &World) -> u64 {
 
 /// Clients at a load of three times what the application can do. Untuned: nobody said how much that is.
 #[test]
-fn it_finds_the_limit_of_the_application_by_itself() {
-    let world = World::new("{name: default}");
+fn behind_nginx_it_finds_the_limit_of_the_application_by_itself() {
+    finds_the_limit(Proxy::Nginx);
+}
+
+#[test]
+fn behind_haproxy_it_finds_the_limit_of_the_application_by_itself() {
+    finds_the_limit(Proxy::Haproxy);
+}
+
+fn finds_the_limit(proxy: Proxy) {
+    let world = World::new(proxy, "{name: default}");
     let rate = Arc::new(AtomicU64::new((0.5 * CAPACITY) as u64));
     let seen: Arc<[AtomicU64; 4]> = Arc::default();
     let ending = Arc::new(AtomicBool::new(false));
@@ -356,7 +435,7 @@ fn it_finds_the_limit_of_the_application_by_itself() {
     ending.store(true, Relaxed);
     clients.into_iter().for_each(|client| client.join().unwrap());
     println!(
-        "three times: {begun:?} in 4 s, then {good} good, {slow} slow, {refused} refused in 6 s"
+        "{proxy:?}, three times: {begun:?} in 4 s, then {good} good, {slow} slow, {refused} refused in 6 s"
     );
     println!("{}", status.services[0].limits.why.text);
     assert_eq!(failed, 0, "{}", world.log());

@@ -2,7 +2,10 @@
 //! What comes to the listeners of a gateway: questions and reports, of any bytes.
 
 use tidegate_config::{Registry, parse};
-use tidegate_gate::{Ask, Completed, Gate, Headers, Id, nginx_report};
+use tidegate_gate::{
+    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, haproxy_report,
+    nginx_report,
+};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::{Nanos, Rate};
 
@@ -61,6 +64,42 @@ impl Harness {
             assert!(completion.status < 1000);
             self.gate.complete(self.now, Id::Token(token), &completion);
         }
+        if let Ok(Some((token, completion))) = haproxy_report(bytes) {
+            assert!(completion.status < 1000);
+            self.gate.complete(self.now, Id::Token(token), &completion);
+        }
+        self.spop(bytes);
+        self.http(bytes);
+    }
+
+    /// The bytes as a connection of HAProxy: what is answered are whole frames, nothing is kept of what
+    /// was read, and who is not understood is told so before it is closed.
+    fn spop(&self, bytes: &[u8]) {
+        let (mut talk, mut received, mut out) =
+            (HaproxyTalk::default(), bytes.to_vec(), Vec::new());
+        let goes_on = talk.hear(&mut received, &mut out, |ask| self.at_once(ask));
+        assert!(bytes.ends_with(&received));
+        assert!(goes_on || !out.is_empty());
+        assert!(!goes_on || received.len() < 4 + 16_380);
+        let mut rest = out.as_slice();
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            rest = &after[u32::from_be_bytes(*length) as usize..];
+        }
+        assert!(rest.is_empty());
+    }
+
+    /// Asks, and reports at once.
+    fn at_once(&self, ask: &Ask<'_>) -> Answer {
+        let answer = self.gate.ask(self.now, &Ask { gateway: 0, ..*ask });
+        if let Some(token) = answer.token {
+            let done = Completion { status: 200, ..Completion::default() };
+            assert_eq!(self.gate.complete(self.now, Id::Token(token), &done), Completed::Counted);
+        }
+        answer
+    }
+
+    /// The bytes as the parts of a question by HTTP.
+    fn http(&self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let mut parts = text.split('\0');
         let mut next = || parts.next().unwrap_or_default();

@@ -38,8 +38,8 @@ pub struct GatewayConfig {
     pub adapter: Adapter,
     /// Where the proxy asks: `unix:` and an absolute path, or an address and a port.
     pub listen: Endpoint,
-    /// Where the proxy reports what became of requests, one access log line a datagram (`nginx` and
-    /// `forward-auth`). The other adapters report where they ask.
+    /// Where the proxy reports what became of requests, one access log line a datagram. Envoy reports
+    /// where it asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Endpoint")]
     pub completions: Option<Endpoint>,
@@ -91,7 +91,7 @@ pub enum Adapter {
     Nginx,
     /// Envoy: `ext_authz` by gRPC, completions by its access log service.
     Envoy,
-    /// HAProxy: SPOE, completions as well.
+    /// HAProxy: SPOE, completions by its log.
     Haproxy,
     /// Caddy, Traefik and others that return our response to the client; completions by an access log.
     ForwardAuth,
@@ -112,7 +112,7 @@ impl Adapter {
     /// Whether completions come by datagrams at an address of their own.
     #[must_use]
     pub const fn reports_apart(self) -> bool {
-        matches!(self, Self::Nginx | Self::ForwardAuth)
+        matches!(self, Self::Nginx | Self::Haproxy | Self::ForwardAuth)
     }
 }
 

@@ -6,11 +6,13 @@
 //! [`Context::complete`], and tells by [`Context::problem`] what keeps it from serving. What it does
 //! not understand it counts ([`Context::misunderstood`]), closes the connection, and does nothing else.
 
+mod haproxy;
 mod listen;
 mod nginx;
 mod syslog;
 
-pub use syslog::nginx_report;
+pub use haproxy::Talk as HaproxyTalk;
+pub use syslog::{haproxy_report, nginx_report};
 
 use crate::{Answer, Ask, Completion, Gate, Id};
 use std::io;
@@ -137,7 +139,8 @@ async fn follow(
 async fn serve(context: Context) {
     match context.config.adapter {
         Adapter::Nginx => nginx::serve(context).await,
-        Adapter::Envoy | Adapter::Haproxy | Adapter::ForwardAuth => {
+        Adapter::Haproxy => haproxy::serve(context).await,
+        Adapter::Envoy | Adapter::ForwardAuth => {
             let name = context.config.adapter.name();
             context.problem(Some(format!("the adapter {name:?} is not served by this version")));
         }

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! nginx's access log by syslog: one request a datagram.
+//! Access logs by syslog: one request a datagram. Of nginx:
 //!
 //! ```text
 //! log_format tidegate '$tidegate_token|$status|$request_time|$upstream_header_time|$upstream_response_time';
 //! <190>Nov 25 22:00:00 tidegate: 0123456789abcdef|200|0.012|0.010|0.011
+//! ```
+//!
+//! Of HAProxy, which has one format for all logs of a frontend: at the end of any line,
+//!
+//! ```text
+//! tidegate=%[var(txn.tidegate.token)]|%ST|%Tw|%Tc|%Tr|%Td
+//! tidegate=0123456789abcdef|200|0|1|10|1
 //! ```
 
 use crate::{Completion, Token};
@@ -11,6 +18,8 @@ use tidegate_units::Nanos;
 
 /// Times longer than this are none, in seconds.
 const SECONDS_MAX: f64 = 1e6;
+/// The same in milliseconds.
+const MILLIS_MAX: i64 = 1_000_000_000;
 
 /// What a datagram of nginx reports; `None`: it is not understood.
 ///
@@ -34,6 +43,43 @@ pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
         duration: Some(tries(response)?.unwrap_or(whole)),
     };
     Some((token.parse().ok()?, completion))
+}
+
+/// What HAProxy's line has of ours.
+const HAPROXY: &str = "tidegate=";
+
+/// What a datagram of HAProxy reports: `Ok(None)` of a request that is not followed.
+///
+/// The times that count are those in HAProxy's queue, of the connection, and until the response began
+/// and ended. Where one is -1 there was no response, and the time between question and report counts.
+///
+/// # Errors
+/// What is not understood.
+pub fn haproxy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'static str> {
+    let text = std::str::from_utf8(datagram).map_err(|_| "no text")?;
+    // The last: what stands before it is the operator's format, and may have what a client sent.
+    let (_, ours) = text.trim_end().rsplit_once(HAPROXY).ok_or("no report")?;
+    let fields: Vec<&str> = ours.split('|').collect();
+    let [token, status, times @ ..] = fields.as_slice() else { return Err("too few fields") };
+    let times: Vec<i64> = times.iter().map_while(|time| time.parse().ok()).collect();
+    let (Ok(status), [queue, connect, response, data]) = (status.parse::<i64>(), times.as_slice())
+    else {
+        return Err("no status, or no four times");
+    };
+    let sum = |parts: &[i64]| {
+        let known = parts.iter().all(|ms| (0..=MILLIS_MAX).contains(ms));
+        known.then(|| Nanos::from_millis(parts.iter().map(|ms| ms.unsigned_abs()).sum()))
+    };
+    let completion = Completion {
+        status: u16::try_from(status.max(0)).ok().filter(|s| *s < 1000).ok_or("no status")?,
+        first_byte: sum(&[*queue, *connect, *response]),
+        duration: sum(&[*queue, *connect, *response, *data]),
+    };
+    if *token == "-" {
+        return Ok(None);
+    }
+    let token = token.parse().map_err(|_| "no token")?;
+    Ok(Some((token, completion)))
 }
 
 /// The times of all servers that were tried, summed; none was: `-`. nginx writes them with commas, and
@@ -63,6 +109,41 @@ mod tests {
         assert_eq!(token.to_string(), "00000000000000ff");
         let ms = |time: Option<Nanos>| time.map(|time| time.0 / 1_000_000);
         Some((completion.status, ms(completion.first_byte), ms(completion.duration)))
+    }
+
+    #[test]
+    fn what_haproxy_writes_is_understood() {
+        let report = |text: &str| haproxy_report(text.as_bytes());
+        let ms = |time: Option<Nanos>| time.map(|time| time.0 / 1_000_000);
+        for (line, found) in [
+            ("tidegate=00000000000000ff|200|0|1|10|2", (200, Some(11), Some(13))),
+            (
+                "<134>Nov 25 22:00:00 haproxy[7]: GET /?tidegate=1|2 tidegate=00000000000000ff|503|5|0|1|0\n",
+                (503, Some(6), Some(6)),
+            ),
+            ("tidegate=00000000000000ff|-1|-1|-1|-1|20", (0, None, None)),
+            ("tidegate=00000000000000ff|502|3|0|-1|3000", (502, None, None)),
+        ] {
+            let (token, completion) = report(line).unwrap().unwrap();
+            assert_eq!(token.to_string(), "00000000000000ff");
+            let Completion { status, first_byte, duration } = completion;
+            assert_eq!((status, ms(first_byte), ms(duration)), found, "{line}");
+        }
+        assert_eq!(report("tidegate=-|503|-1|-1|-1|0"), Ok(None), "it was refused");
+        for line in [
+            "",
+            "GET / 200",
+            "tidegate=",
+            "tidegate=00000000000000ff|200|0|1|10",
+            "tidegate=00000000000000ff|200|0|1|10|2|3",
+            "tidegate=00000000000000ff|2000|0|1|10|2",
+            "tidegate=00000000000000ff|ok|0|1|10|2",
+            "tidegate=00000000000000ff|200|0|1|10|x",
+            "tidegate=ff|200|0|1|10|2",
+        ] {
+            assert!(report(line).is_err(), "{line:?}");
+        }
+        assert!(haproxy_report(b"tidegate=\xff").is_err());
     }
 
     #[test]

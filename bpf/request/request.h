@@ -203,14 +203,14 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 
 /*
  * Requests of a service that wait for a response, apart from the one that is looked
- * at: the hook before has counted it.
+ * at: it is counted once the server's stack has taken it (track/turn.h).
  */
-static __always_inline __s64 tg_gauge_others(__u32 gauge)
+static __always_inline __s64 tg_gauge_waiting(__u32 gauge)
 {
 	const struct tg_gauges *gauges = tg_at(&tg_gauges,
 					       gauge & (TG_GAUGES_MAX - 1));
 
-	return gauges ? READ_ONCE(gauges->waiting) - 1 : 0;
+	return gauges ? READ_ONCE(gauges->waiting) : 0;
 }
 
 /*
@@ -236,7 +236,7 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
 	event.priority = rank;
 	if (tg_request_limited(limits)) {
 		event.random = bpf_get_prandom_u32();
-		waiting = tg_gauge_others(gauge);
+		waiting = tg_gauge_waiting(gauge);
 	}
 	v = tg_request_decide(limits, chain, &event, waiting, 0);
 	if (totals && rank < TG_RANKS)

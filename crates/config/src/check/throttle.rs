@@ -73,10 +73,10 @@ impl Check<'_> {
     /// The keys of the policies that throttle; `lowest`: the lowest priority that there is.
     pub(super) fn throttle(&mut self, path: &str, policy: &PolicyConfig, lowest: usize) {
         match policy.name.as_str() {
-            "threshold" => {
-                if self.priorities(path, policy, lowest) && self.thresholds(path, policy) {
-                    self.ladders(path, policy);
-                }
+            "threshold"
+                if self.priorities(path, policy, lowest) && self.thresholds(path, policy) =>
+            {
+                self.ladders(path, policy);
             }
             "gap" => {
                 self.gap(&format!("{path}.gap"), policy.gap);

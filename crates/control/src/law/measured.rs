@@ -116,11 +116,11 @@ impl RequestTime {
     fn see(&mut self, signals: &Signals) -> Option<Nanos> {
         let counts = signals.balance.counts.map(|counts| counts.value);
         let Some(counts) = counts else { return self.told };
-        self.length = self.length + signals.period;
+        self.length += signals.period;
         self.completed += counts.done();
         if let Some(times) = signals.time.first_byte.map(|times| times.value) {
             self.answered += times.count;
-            self.answered_time = self.answered_time + times.sum;
+            self.answered_time += times.sum;
         }
         if self.length >= WINDOW && self.completed >= WINDOW_LEAST {
             self.close(signals.now);

@@ -202,18 +202,6 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
 }
 
 /*
- * Requests of a service that wait for a response, apart from the one that is looked
- * at: it is counted once the server's stack has taken it (track/turn.h).
- */
-static __always_inline __s64 tg_gauge_waiting(__u32 gauge)
-{
-	const struct tg_gauges *gauges = tg_at(&tg_gauges,
-					       gauge & (TG_GAUGES_MAX - 1));
-
-	return gauges ? READ_ONCE(gauges->waiting) : 0;
-}
-
-/*
  * What the bucket of a rule says to a request of this rank: TG_RULE_ADMITTED, or how it
  * is refused. It admits where a look-up fails. Not static: the verifier looks at the
  * policies once, and their stack is not that of the hook.
@@ -231,6 +219,8 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
 
 	if (!limits || !chain || rank >= TG_RANKS)
 		return TG_RULE_ADMITTED;
+	if (totals)
+		totals->offered[rank]++;
 	/* Else clang leaves out what bounds an index, and the verifier lost it. */
 	barrier_var(rank);
 	event.priority = rank;
@@ -239,8 +229,6 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
 		waiting = tg_gauge_waiting(gauge);
 	}
 	v = tg_request_decide(limits, chain, &event, waiting, 0);
-	if (totals && rank < TG_RANKS)
-		totals->offered[rank]++;
 	if (!tg_refuses(v))
 		return TG_RULE_ADMITTED;
 	switch (tg_request_execution(limits, v, strength,

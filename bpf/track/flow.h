@@ -103,6 +103,18 @@ static __always_inline struct tg_gauges *tg_flow_gauges(__u64 meta)
 		     meta >> TG_FLOW_GAUGE_SHIFT & (TG_GAUGES_MAX - 1));
 }
 
+/*
+ * Requests of a service that wait for a response. One that is on its way to the
+ * server counts once the server's stack has taken it (track/turn.h).
+ */
+static __always_inline __s64 tg_gauge_waiting(__u32 gauge)
+{
+	const struct tg_gauges *gauges = tg_at(&tg_gauges,
+					       gauge & (TG_GAUGES_MAX - 1));
+
+	return gauges ? READ_ONCE(gauges->waiting) : 0;
+}
+
 static __always_inline __u32 tg_flow_service(__u64 meta)
 {
 	__u32 gauge = meta >> TG_FLOW_GAUGE_SHIFT & (TG_GAUGES_MAX - 1);

@@ -11,6 +11,11 @@ use tidegate_model::signals::Family;
 const EXCESS_MIN: f64 = 40.0;
 /// For a fast server this share of the objective is no trouble yet.
 const EXCESS_OBJECTIVE: f64 = 0.1;
+/// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
+const EXCESS_LARGE: f64 = 2.25;
+/// CPU that has been used up for this many times what the excess takes at the peak rate is no
+/// burst; more than one, because the peak may not be the capacity.
+const OVERDUE: f64 = 2.0;
 
 /// Why it is an overload; each alone is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +28,12 @@ pub enum Cause {
     Growth,
     /// More comes than completes, and it stands in an accept queue.
     Queue,
+    /// Far more is in flight than by chance, and the CPU is used up for longer than a burst takes.
+    Busy,
 }
 
 impl Cause {
-    const ALL: [Self; 3] = [Self::Limited, Self::Growth, Self::Queue];
+    const ALL: [Self; 4] = [Self::Limited, Self::Growth, Self::Queue, Self::Busy];
 
     /// For people.
     #[must_use]
@@ -35,16 +42,18 @@ impl Cause {
             Self::Limited => "the limit in flight refuses, and the CPU is used up",
             Self::Growth => "more comes than completes, and too much is in flight",
             Self::Queue => "more comes than completes, and it stands in the accept queue",
+            Self::Busy => "far too much is in flight, and the CPU has been used up for long",
         }
     }
 
     /// Whether a tick shows it.
     fn is_shown(self, evidence: &Evidence) -> bool {
-        let Evidence { excess, queue, unbalanced, stands, .. } = *evidence;
+        let Evidence { excess, cpu, queue, unbalanced, stands, .. } = *evidence;
         match self {
             Self::Limited => evidence.is_limited(),
             Self::Growth => excess && unbalanced && !evidence.spared,
             Self::Queue => queue && stands && unbalanced,
+            Self::Busy => excess && cpu && evidence.is_no_burst && !evidence.stalls,
         }
     }
 }
@@ -64,6 +73,8 @@ struct Evidence {
     /// More is in flight than ever stands in a queue that is held short, or the accept queue is full:
     /// a short one never holds as much, and what it drops is known by its clients only.
     stands: bool,
+    /// The excess is beyond chance, and the CPU has been used up for longer than a burst takes.
+    is_no_burst: bool,
     /// The limit in flight refuses.
     refuses: bool,
     /// Nothing completes at all for a moment, or what piled up then still drains: see stall.rs.
@@ -109,6 +120,8 @@ impl Detector {
 
     fn evidence(&self, tick: &Tick) -> Evidence {
         let (excess, alarm) = self.excess(tick.waiting);
+        // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
+        let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         Evidence {
             excess: excess > alarm,
             cpu_now: self.standing.cpu_full(),
@@ -116,6 +129,7 @@ impl Detector {
             queue: self.standing.queue(),
             unbalanced: lossy(&self.history) || balance(&self.history, tick.waiting),
             stands: excess > QUEUE_MAX || self.standing.queue_full(),
+            is_no_burst: overdue && excess > EXCESS_LARGE * alarm,
             refuses: tick.sums.refused > 0.0,
             stalls: self.stall.holds(),
             spared: self.harmless.spares(),
@@ -167,7 +181,7 @@ mod tests {
     fn causes_are_pairs_and_one_family_alone_is_none() {
         type Set = fn(&mut Evidence);
         let excess: Set = |e| e.excess = true;
-        let cpu: Set = |e| (e.cpu, e.cpu_now) = (true, true);
+        let cpu: Set = |e| (e.cpu, e.cpu_now, e.is_no_burst) = (true, true, true);
         let queue: Set = |e| (e.queue, e.stands) = (true, true);
         let unbalanced: Set = |e| e.unbalanced = true;
         let refuses: Set = |e| e.refuses = true;
@@ -182,8 +196,8 @@ mod tests {
             (&[excess, unbalanced], Some(Cause::Growth)),
             (&[excess, unbalanced, spared], None),
             (&[queue, unbalanced], Some(Cause::Queue)),
-            (&[excess, cpu], None),
-            (&[excess, refuses], None),
+            (&[excess, cpu], Some(Cause::Busy)),
+            (&[excess, cpu, stalls], None),
             (&[excess, cpu, refuses], Some(Cause::Limited)),
             (&[excess, cpu, refuses, stalls], None),
         ];

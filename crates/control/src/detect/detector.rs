@@ -83,6 +83,8 @@ pub struct Detector {
     pub(super) probe: Probe,
     seats: Seats,
     held: Held,
+    /// Largest excess since the CPU has been used up.
+    pub(super) excess_max: f64,
 }
 
 /// One tick's numbers.
@@ -122,6 +124,7 @@ impl Detector {
             probe: Probe::default(),
             seats: Seats::default(),
             held: Held::default(),
+            excess_max: 0.0,
         }
     }
 
@@ -187,6 +190,9 @@ impl Detector {
         self.standing.see(signals, age_max);
         self.learn(&tick);
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
+        let excess = self.excess(tick.waiting).0;
+        let busy = self.standing.resource_s() > 0.0;
+        self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, cause) = self.alarm(&tick);
         self.see_connections(&tick, signals, counts, age_max);
         if self.episode.is_some() {

@@ -26,6 +26,7 @@
 
 use super::history::{History, Sums, TICKS_MAX};
 use super::scale::{DEVIATIONS, RATE_EVENTS};
+use crate::period_s;
 use tidegate_model::signals::{Resource, Signals};
 use tidegate_units::{Nanos, Share};
 
@@ -158,6 +159,7 @@ pub(crate) struct Standing {
     queue: u32,
     /// Ticks for which the queue has had no place.
     full: u32,
+    cpu_s: f64,
 }
 
 impl Standing {
@@ -166,6 +168,7 @@ impl Standing {
         let busy = busy(&signals.resource, age_max);
         let full = busy.is_some_and(|busy| busy.get() >= CPU_USED_UP);
         self.cpu = if full { self.cpu.saturating_add(1) } else { 0 };
+        self.cpu_s = if full { self.cpu_s + period_s(signals) } else { 0.0 };
         let queue = signals.queue.accept.and_then(|q| q.within(age_max));
         let stands = queue.is_some_and(|q| q.length > 0);
         self.queue = if stands { self.queue.saturating_add(1) } else { 0 };
@@ -181,6 +184,11 @@ impl Standing {
     /// Whether the CPU was used up in the last tick.
     pub(crate) const fn cpu_full(&self) -> bool {
         self.cpu > 0
+    }
+
+    /// For how many seconds the CPU has been used up.
+    pub(crate) const fn resource_s(&self) -> f64 {
+        self.cpu_s
     }
 
     /// Whether the accept queue was empty lately.
@@ -258,11 +266,11 @@ mod tests {
             let signals =
                 Signals { resource, period: Nanos::from_millis(100), ..Signals::default() };
             (0..STANDING_TICKS).for_each(|_| standing.see(&signals, Nanos::SECOND));
-            (standing.resource(), standing.cpu_full())
+            (standing.resource(), standing.cpu_full(), standing.resource_s() > 0.45)
         };
-        assert_eq!(stands(Some(1.0)), (true, true));
-        assert_eq!(stands(Some(0.96)), (false, false));
-        assert_eq!(stands(None), (false, false));
+        assert_eq!(stands(Some(1.0)), (true, true, true));
+        assert_eq!(stands(Some(0.96)), (false, false, false));
+        assert_eq!(stands(None), (false, false, false));
     }
 
     #[test]

@@ -14,11 +14,13 @@
 //! - the peak of D: the capacity that was seen.
 //!
 //! # When it alarms
-//! On any of three causes ([`Cause`]). More comes than completes for longer than by chance, or clients
+//! On any of four causes ([`Cause`]). More comes than completes for longer than by chance, or clients
 //! leave without a response, and
 //! 1. an excess E = N − idle − D·r0 is in flight, above what a healthy server shows; or
 //! 2. it stands in the accept queue. Or
-//! 3. the in-flight limit of calm refuses, and the CPU is used up: that does not wait for a trend.
+//! 3. the in-flight limit of calm refuses, and the CPU is used up: that does not wait for a trend. Or
+//! 4. far more is in flight than by chance, and the CPU is used up for longer than a burst takes: a
+//!    load a little above the capacity shows no imbalance for long.
 //!
 //! Everything is measured in departures, so it scales: at 0.9 load the jobs in a CPU-shared or single
 //! server exceed n with chance 0.9^n, whatever its speed. An accept queue with a long response time is
@@ -48,7 +50,7 @@
 //! | file | what it knows |
 //! | --- | --- |
 //! | `detector.rs`, `load.rs` | one tick from signals to [`Load`]: calm, overload, or unknown |
-//! | `alarm.rs` | the three causes |
+//! | `alarm.rs` | the four causes |
 //! | `scale.rs` | the numbers that all of them measure by |
 //! | `evidence.rs`, `history.rs` | imbalance and losses of the last ticks; CPU and queue that stand |
 //! | `baseline.rs`, `exchanges.rs` | response times while calm; one unit for what is compared |

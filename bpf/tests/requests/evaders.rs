@@ -14,6 +14,7 @@ const FULL: Rules = rules(0);
 const fn rules(used: u64) -> Rules {
     Rules {
         used: [5, 0],
+        unlimited: false,
         reserve: [0, 0],
         unevaluable: Some(used),
         shadow: false,

@@ -12,6 +12,8 @@ pub(super) fn all() -> Vec<Case> {
     let rules = Rules::default;
     vec![
         case("a bucket with tokens admits", twice).rules(Rules { used: [4, 0], ..rules() }).fails(),
+        case("a bucket without a limit admits, and counts what is offered", twice)
+            .rules(Rules { unlimited: true, ..rules() }),
         case("in shadow nothing is refused", twice).rules(Rules { shadow: true, ..rules() }),
         case("the kill switch", twice).rules(Rules { released: true, ..rules() }),
         case("a client that is never shed", twice).rules(Rules { never: true, ..rules() }),

@@ -54,6 +54,8 @@ pub enum Refuse {
 pub struct Rules {
     /// Tokens of bucket 0 and 1 that are used, of 5; a thousand seconds a token.
     pub used: [u64; 2],
+    /// Nobody has set a limit for bucket 0.
+    pub unlimited: bool,
     /// Tokens that new and persistent requests must leave, of bucket 1.
     pub reserve: [u64; 2],
     /// Tokens of bucket 2 that are used, of 5; `None`: there is no rule 8.
@@ -73,6 +75,7 @@ impl Default for Rules {
     fn default() -> Self {
         Self {
             used: [5, 0],
+            unlimited: false,
             reserve: [0, 0],
             unevaluable: None,
             shadow: false,
@@ -423,7 +426,7 @@ fn text(out: &mut Vec<u8>) {
 fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
     let [new, persistent] = if index == 1 { rules.reserve.map(|n| n as u32) } else { [0, 0] };
     out.extend_from_slice(&[b'B', index]);
-    let slow = Some(Rate::per_second(0.001));
+    let slow = (!rules.unlimited || index > 0).then(|| Rate::per_second(0.001));
     let mut limits = RequestLimits::bucket(slow, 5, [0, new, persistent]).unwrap();
     limits.set_shadow(rules.shadow);
     out.extend_from_slice(limits.as_bytes());

@@ -32,6 +32,8 @@ const PUBLIC: [&str; 21] = [
 /// Names that are kept for examples, and the machine itself.
 const EXAMPLES: [&str; 7] =
     ["example", "example.com", "example.org", "example.net", "test", "invalid", "localhost"];
+/// Upstreams of packaging/nginx.conf, which are no hosts.
+const UPSTREAMS: [&str; 2] = ["application", "tidegate"];
 /// Texts of others, unchanged.
 const FOREIGN: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSES/", "bpf/vmlinux/"];
 
@@ -78,6 +80,7 @@ fn is_fine(host: &str) -> bool {
         || host.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
         || PUBLIC.iter().any(is_below)
         || EXAMPLES.iter().any(is_below)
+        || UPSTREAMS.contains(&host)
 }
 
 #[cfg(test)]

@@ -19,7 +19,11 @@ const ABI: &str = "bpf/abi/";
 const KERNEL: &str = "bpf/vmlinux/";
 
 const LAW: [Row; 17] = [
-    Row { folder: "policy/contract", ours: &["policy/reasons.def"], system: &[] },
+    Row {
+        folder: "policy/contract",
+        ours: &["policy/contract/", "policy/reasons.def"],
+        system: &[],
+    },
     Row { folder: "policy/algo", ours: &["policy/contract/"], system: &[] },
     Row {
         folder: "policy/chain",

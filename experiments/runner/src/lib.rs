@@ -13,6 +13,7 @@ pub mod results;
 pub mod rivals;
 mod schedule;
 pub mod servers;
+pub mod setting;
 pub mod start;
 pub mod summary;
 pub mod survival;

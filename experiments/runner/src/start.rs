@@ -7,6 +7,7 @@ use crate::catalog::Experiment;
 use crate::dual;
 use crate::rivals;
 use crate::servers;
+use crate::setting;
 use crate::survival::{self, Watch};
 use crate::thresholds;
 use crate::traffic;
@@ -183,26 +184,12 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             worlds::run(&scenario, experiment.name, part, watch)
         }
         Scenario::Syn(scenario) => {
-            let options = abacus::Options {
-                experiment: experiment.name.to_string(),
-                quick: options.effort != Effort::Full,
-                seed: options.seed,
-                threads: 0,
-            };
-            abacus::run(&scenario, &options, watch)
+            abacus::run(&scenario, &in_virtual_time(experiment, options), watch)
         }
-        Scenario::Dual(scenario) => {
-            let options = dual::Options {
-                experiment: experiment.name.to_string(),
-                quick: options.effort != Effort::Full,
-                seed: options.seed,
-                threads: 0,
-            };
-            match world {
-                "lab" => dual::lab::run(&scenario, &lab, watch),
-                _ => dual::sim::run(&scenario, &options, watch),
-            }
-        }
+        Scenario::Dual(scenario) => match world {
+            "lab" => dual::lab::run(&scenario, &lab, watch),
+            _ => dual::sim::run(&scenario, &in_virtual_time(experiment, options), watch),
+        },
         Scenario::Refusal(scenario) => dual::refusal::run(&scenario, &lab, watch),
         Scenario::Thresholds(scenario) => {
             thresholds::run(&scenario, &in_virtual_time(experiment, options), watch)
@@ -210,8 +197,8 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
     }
 }
 
-fn in_virtual_time(experiment: &Experiment, options: &Options) -> thresholds::Options {
-    thresholds::Options {
+fn in_virtual_time(experiment: &Experiment, options: &Options) -> setting::Options {
+    setting::Options {
         experiment: experiment.name.to_string(),
         quick: options.effort != Effort::Full,
         seed: options.seed,

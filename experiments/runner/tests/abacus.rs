@@ -5,7 +5,8 @@
 mod common;
 
 use common::{Quiet, compare, digest};
-use tidegate_experiments::abacus::{self, Options, Scenario, filters, setting};
+use tidegate_experiments::abacus::{self, Scenario, filters};
+use tidegate_experiments::setting::{self, Options};
 use tidegate_experiments::{catalog, results, start};
 use tidegate_sim::syn::Filter;
 use tidegate_units::{Nanos, Random};

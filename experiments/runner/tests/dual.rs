@@ -5,7 +5,8 @@
 mod common;
 
 use common::{Quiet, compare, digest};
-use tidegate_experiments::dual::{self, Options, Scenario};
+use tidegate_experiments::dual::{self, Scenario};
+use tidegate_experiments::setting::Options;
 use tidegate_experiments::{catalog, results, start};
 
 /// Every scenario that runs in virtual time, small: two runs, the middle x, some 20 seconds.

@@ -5,7 +5,8 @@
 mod common;
 
 use common::{Quiet, compare, digest};
-use tidegate_experiments::thresholds::{self, Options, Scenario};
+use tidegate_experiments::setting::Options;
+use tidegate_experiments::thresholds::{self, Scenario};
 use tidegate_experiments::{catalog, results, start};
 
 /// Every scenario of this kind, small: two runs, the middle x, some 20 seconds.

@@ -2,11 +2,11 @@
 //! SYNs over time (figures 4 and 5): recorded by a filter that stands around the filter.
 
 use super::measure::{Place, Table};
-use super::run::Options;
 use super::scenario::{Course, Scenario};
 use super::setting::Setting;
 use super::{arrivals, filters};
 use crate::results::Row;
+use crate::setting::Options;
 use anyhow::{Result, anyhow, ensure};
 use tidegate_sim::syn::{self, Filter, Verdict};
 use tidegate_units::Nanos;

@@ -19,5 +19,5 @@ pub mod setting;
 pub mod stats;
 
 pub use figures::{all as figures, draw};
-pub use run::{Options, run};
+pub use run::run;
 pub use scenario::{Axis, Course, FigureSpec, PanelSpec, Runs, Scenario, Variant};

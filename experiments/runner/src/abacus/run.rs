@@ -4,6 +4,7 @@
 use super::scenario::Scenario;
 use super::setting::{FilterKind, Setting};
 use super::{arrivals, course, figures, filters, measure};
+use crate::setting::Options;
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result, anyhow};
 use measure::{METRICS, Measured, Place, Table};
@@ -12,19 +13,6 @@ use tidegate_units::Nanos;
 
 /// Width of the bins of the bound: tight to some thousandths (sim::syn::bound).
 const BIN: Nanos = Nanos::from_millis(100);
-
-/// How to run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name of the experiment, for the rows.
-    pub experiment: String,
-    /// Whether the quick number of runs is enough.
-    pub quick: bool,
-    /// Seed.
-    pub seed: u64,
-    /// Threads; 0: one a core. The result does not depend on them.
-    pub threads: usize,
-}
 
 /// Runs it.
 ///

@@ -2,7 +2,8 @@
 //! scenario.yaml of the experiments on SYNs in virtual time.
 
 use super::derive::Derive;
-use super::setting::{Changes, Setting, merged};
+use super::setting::Setting;
+use crate::setting::{Changes, merged};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::Value;

@@ -6,10 +6,6 @@
 //! flat, so that a change is a line.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-/// Keys and values that differ from the defaults.
-pub type Changes = Map<String, Value>;
 
 /// How new requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,24 +218,11 @@ impl Default for Setting {
     }
 }
 
-/// A setting from the defaults and the changes to it, the last one first in rank.
-///
-/// # Errors
-/// For a key that there is not, or a value that does not fit.
-pub fn merged(changes: &[&Changes]) -> Result<Setting, serde_json::Error> {
-    let mut all = Map::new();
-    for change in changes {
-        for (key, value) in *change {
-            all.insert(key.clone(), value.clone());
-        }
-    }
-    serde_json::from_value(Value::Object(all))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::setting::{Changes, merged};
+    use serde_json::{Value, json};
 
     fn changes(value: Value) -> Changes {
         value.as_object().cloned().unwrap()
@@ -249,16 +232,16 @@ mod tests {
     fn later_changes_win_and_strangers_are_refused() {
         let base = changes(json!({"reject_cost": 10, "filter": "abacus"}));
         let point = changes(json!({"reject_cost": 20, "table": [1, 3]}));
-        let setting = merged(&[&base, &point]).unwrap();
+        let setting: Setting = merged(&[&base, &point]).unwrap();
         assert_eq!((setting.reject_cost, setting.filter), (20.0, FilterKind::Abacus));
         assert_eq!(setting.table, Table::Seconds(vec![1, 3]));
-        assert!(merged(&[&changes(json!({"rejection": 1}))]).is_err());
+        assert!(merged::<Setting>(&[&changes(json!({"rejection": 1}))]).is_err());
     }
 
     /// Section 6: what the paper states is the default.
     #[test]
     fn the_defaults_are_the_papers() {
-        let s = merged(&[]).unwrap();
+        let s: Setting = merged(&[]).unwrap();
         assert_eq!((s.mean, s.hurst, s.scales, s.seconds), (100.0, 0.8, 10, 600));
         assert_eq!((s.refill_rate, s.bucket_size, s.window_s), (120.0, 120, 50.0));
         assert_eq!((s.reject_cost, s.delay_cost), (75.0, 1.0));

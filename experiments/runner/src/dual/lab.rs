@@ -25,8 +25,8 @@ mod run;
 pub(super) use pairs::check;
 pub use run::{Options, run};
 
-use super::setting::Changes;
 use crate::abacus::Variant;
+use crate::setting::Changes;
 use serde::Deserialize;
 
 /// The `lab` section of a scenario.

@@ -18,17 +18,4 @@ mod setting;
 pub mod sim;
 
 pub use scenario::{Axis, Onset, Scenario, Sim};
-pub use setting::{Changes, Control, Rule, Setting, Unit, merged};
-
-/// How to run in virtual time.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name of the experiment, for the rows.
-    pub experiment: String,
-    /// Whether the quick number of runs and points is enough.
-    pub quick: bool,
-    /// Seed.
-    pub seed: u64,
-    /// Threads; 0: one a core. The result does not depend on them.
-    pub threads: usize,
-}
+pub use setting::{Control, Rule, Setting, Unit};

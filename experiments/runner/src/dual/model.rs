@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The server of the experiments in virtual time: the paper's, as far as its figures tell.
 
-use super::setting::{Changes, Control, Rule, Setting, Unit};
+use super::setting::{Control, Rule, Setting, Unit};
+use crate::setting::Changes;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Deserialize;
 use serde_json::Value;

@@ -2,11 +2,12 @@
 //! scenario.yaml of the experiments on dual admission control. Everything but the two sections
 //! `sim` and `lab` holds for both worlds.
 
-use super::setting::{Changes, Setting, merged};
+use super::setting::Setting;
 use crate::abacus::{FigureSpec, Variant};
+use crate::setting::{Changes, merged};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::Number;
 use std::collections::BTreeMap;
 
 /// Points, variants and runs of one experiment, at most.
@@ -58,6 +59,23 @@ pub struct Axis {
     pub quick: Vec<f64>,
 }
 
+impl Axis {
+    /// What a point sets.
+    ///
+    /// # Errors
+    /// When its value is not finite.
+    pub fn changes(&self, x: f64) -> Result<Changes> {
+        let number = |factor: &f64| Number::from_f64(factor * x).context("x is not finite");
+        self.sets.iter().map(|(key, factor)| Ok((key.clone(), number(factor)?.into()))).collect()
+    }
+
+    /// Its values.
+    #[must_use]
+    pub fn points(&self, quick: bool) -> &[f64] {
+        if quick && !self.quick.is_empty() { &self.quick } else { &self.at }
+    }
+}
+
 /// The search for the smallest load from which on SYN policing refuses.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -94,12 +112,7 @@ impl Scenario {
     /// # Errors
     /// For keys that there are not and values that do not fit.
     pub fn setting(&self, variant: &Variant, x: f64) -> Result<Setting> {
-        let mut point = Changes::new();
-        for (key, factor) in &self.x.sets {
-            let number = serde_json::Number::from_f64(factor * x).context("x is not finite")?;
-            point.insert(key.clone(), Value::Number(number));
-        }
-        merged(&[&self.base, &point, &variant.set])
+        merged(&[&self.base, &self.x.changes(x)?, &variant.set])
             .with_context(|| format!("variant {} at {}", variant.name, x))
     }
 
@@ -116,7 +129,7 @@ impl Scenario {
     /// The values of x.
     #[must_use]
     pub fn points(&self, quick: bool) -> &[f64] {
-        if quick && !self.x.quick.is_empty() { &self.x.quick } else { &self.x.at }
+        self.x.points(quick)
     }
 
     /// Whether every point of every variant is a valid setting.

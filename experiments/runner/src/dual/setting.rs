@@ -6,13 +6,10 @@
 //! kept in its unit, at a server that answers [`Setting::paper_capacity`] requests with 20 %
 //! dynamic ones; a world whose server has another capacity scales them by it.
 
+use crate::setting::within;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tidegate_workload::{Process, SurgeSpec};
-
-/// Keys and values that differ from the defaults.
-pub type Changes = Map<String, Value>;
 
 /// Most pieces of a load.
 const STEPS_MAX: usize = 100;
@@ -165,13 +162,6 @@ impl Setting {
     /// # Errors
     /// Names the first key that is out of its range.
     pub fn check(&self) -> Result<()> {
-        let within = |name: &str, value: f64, (low, high): (f64, f64)| {
-            ensure!(
-                (low..=high).contains(&value),
-                "{name} is {value}, from {low} to {high} wanted"
-            );
-            Ok(())
-        };
         within("load", self.load, (0.0, 100.0))?;
         for (seconds, load) in &self.steps {
             within("steps: seconds", *seconds, (0.0, 1e5))?;
@@ -208,35 +198,22 @@ impl Setting {
     }
 }
 
-/// The defaults with changes, the later ones first in force.
-///
-/// # Errors
-/// For keys that there are not and values that do not fit.
-pub fn merged(changes: &[&Changes]) -> Result<Setting, serde_json::Error> {
-    let mut all = Map::new();
-    for change in changes {
-        for (key, value) in *change {
-            all.insert(key.clone(), value.clone());
-        }
-    }
-    serde_json::from_value(Value::Object(all))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::setting::merged;
+    use serde_json::{Value, json};
 
     #[test]
     fn later_changes_win_and_strangers_are_refused() {
         let changes = |value: Value| value.as_object().cloned().unwrap();
         let base = changes(json!({"load": 2, "control": "paper"}));
         let point = changes(json!({"load": 3, "steps": [[50, 0.8], [20, 2.2]]}));
-        let setting = merged(&[&base, &point]).unwrap();
+        let setting: Setting = merged(&[&base, &point]).unwrap();
         assert_eq!((setting.load, setting.control), (3.0, Control::Paper));
         assert!(setting.check().is_ok());
-        assert!(merged(&[&changes(json!({"laod": 1}))]).is_err());
-        let bad = merged(&[&changes(json!({"dynamic": 2}))]).unwrap();
+        assert!(merged::<Setting>(&[&changes(json!({"laod": 1}))]).is_err());
+        let bad: Setting = merged(&[&changes(json!({"dynamic": 2}))]).unwrap();
         assert!(bad.check().unwrap_err().to_string().contains("dynamic"));
     }
 }

@@ -11,17 +11,4 @@ mod setting;
 
 pub use run::run;
 pub use scenario::{Course, Scenario};
-pub use setting::{Arrivals, Changes, Clients, Control, Setting, Throttle, merged};
-
-/// How to run in virtual time.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name of the experiment, for the rows.
-    pub experiment: String,
-    /// Whether the quick number of runs and points is enough.
-    pub quick: bool,
-    /// Seed.
-    pub seed: u64,
-    /// Threads; 0: one a core. The result does not depend on them.
-    pub threads: usize,
-}
+pub use setting::{Arrivals, Clients, Control, Setting, Throttle};

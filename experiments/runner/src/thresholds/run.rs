@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs a scenario in virtual time: every point and variant, on common random numbers.
 
-use super::Options;
 use super::scenario::Scenario;
 use super::setting::Setting;
 use crate::abacus::measure::{Place, Table};
 use crate::abacus::{Variant, draw};
+use crate::setting::Options;
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result, anyhow};
 use tidegate_sim::syn::parallel;

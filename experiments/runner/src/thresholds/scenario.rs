@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! scenario.yaml of the experiments on thresholds.
 
-use super::setting::{Changes, Setting, merged};
+use super::setting::Setting;
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::Axis;
+use crate::setting::{Changes, merged};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use serde_json::Value;
 
 /// Points, variants and runs of one experiment, at most.
 const EACH_MAX: usize = 1000;
@@ -63,19 +63,14 @@ impl Scenario {
     /// # Errors
     /// For keys that there are not and values that do not fit.
     pub fn setting(&self, variant: &Variant, x: f64) -> Result<Setting> {
-        let mut point = Changes::new();
-        for (key, factor) in &self.x.sets {
-            let number = serde_json::Number::from_f64(factor * x).context("x is not finite")?;
-            point.insert(key.clone(), Value::Number(number));
-        }
-        merged(&[&self.base, &point, &variant.set])
+        merged(&[&self.base, &self.x.changes(x)?, &variant.set])
             .with_context(|| format!("variant {} at {}", variant.name, x))
     }
 
     /// The values of x.
     #[must_use]
     pub fn points(&self, quick: bool) -> &[f64] {
-        if quick && !self.x.quick.is_empty() { &self.x.quick } else { &self.x.at }
+        self.x.points(quick)
     }
 
     /// Whether every point of every variant is a valid setting.

@@ -2,18 +2,15 @@
 //! One setting of the experiments on thresholds. The defaults are the paper's where it prints a number
 //! (section named), else ours with a reason.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use crate::setting::within;
+use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tidegate_sim::thresholds::{
     self, CLASSIC, ClientSpec, Feedback, Ladder, NodeBounds, RemoteLimits, ServerSpec, Spec,
     Spread, Throttling,
 };
 use tidegate_units::Nanos;
 use tidegate_workload::Mixture;
-
-/// Keys and values that differ from the defaults.
-pub type Changes = Map<String, Value>;
 
 /// What is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,13 +228,6 @@ impl Setting {
     /// # Errors
     /// Names what is out of its range.
     pub fn check(&self) -> Result<()> {
-        let within = |name: &str, value: f64, (low, high): (f64, f64)| {
-            ensure!(
-                (low..=high).contains(&value),
-                "{name} is {value}, from {low} to {high} wanted"
-            );
-            Ok(())
-        };
         within("load", self.load, (0.0, 1e4))?;
         within("uncontrolled", self.uncontrolled, (0.0, 1e4))?;
         within("controlled", f64::from(self.controlled), (0.0, 100.0))?;
@@ -367,18 +357,6 @@ impl Setting {
     }
 }
 
-/// The defaults with changes, the later ones first in force.
-///
-/// # Errors
-/// For keys that there are not and values that do not fit.
-pub fn merged(changes: &[&Changes]) -> Result<Setting, serde_json::Error> {
-    let mut all = Changes::new();
-    for change in changes {
-        all.extend(change.iter().map(|(key, value)| (key.clone(), value.clone())));
-    }
-    serde_json::from_value(Value::Object(all))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,7 +385,8 @@ mod tests {
         assert!(refused(|s| s.gap_ms = 0.0).contains("gap_ms"));
         assert!(refused(|s| s.discard = 149).contains("discard"));
         assert!(refused(|s| s.severities.clear()).contains("severities"));
-        let unknown: Changes = [("onsett".to_owned(), 1.into())].into_iter().collect();
-        assert!(merged(&[&unknown]).is_err());
+        let unknown: crate::setting::Changes =
+            [("onsett".to_owned(), 1.into())].into_iter().collect();
+        assert!(crate::setting::merged::<Setting>(&[&unknown]).is_err());
     }
 }

@@ -11,6 +11,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_bpf::testing::plans;
@@ -20,6 +21,21 @@ use tidegate_policy::{Action, BucketSpec, Params, Policy};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
+static SWEPT: Once = Once::new();
+/// How the names of our namespaces begin; the number of their process follows.
+const PREFIX: &str = "tgbpf";
+
+/// A test that was killed drops nothing: removes the namespaces of processes that are gone.
+fn sweep() {
+    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process =
+            name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('x')).map(|of| of.0);
+        if process.is_some_and(|number| !Path::new("/proc").join(number).exists()) {
+            let _ = Command::new("ip").args(["netns", "del", &name]).status();
+        }
+    }
+}
 
 pub(crate) struct Net {
     pub(crate) client: PathBuf,
@@ -155,8 +171,9 @@ impl Net {
     }
 
     fn spaces() -> Self {
+        SWEPT.call_once(sweep);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let id = format!("tgbpf{}x{n}", std::process::id());
+        let id = format!("{PREFIX}{}x{n}", std::process::id());
         let names = [format!("{id}c"), format!("{id}s")];
         let path = |name: &String| Path::new("/run/netns").join(name);
         let net = Self { client: path(&names[0]), server: path(&names[1]), names, line: None };

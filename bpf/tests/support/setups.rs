@@ -3,6 +3,7 @@
 
 use super::native::Answering;
 use super::random::Dice;
+use super::scene::CROWD;
 use super::setup::{ANSWERS, Heartbeat, Limit, SECOND, Service, Setup, base};
 use tidegate_policy::{Action, Policy};
 
@@ -70,7 +71,10 @@ fn limits(service: &mut Service, dice: &mut Dice, exact_clock: bool) {
     if dice.one_in(12) {
         return;
     }
-    let burst = 1 + dice.below(BURST_MAX) as u32;
+    // a threshold is on the queue, and where there are real ones few are long
+    let is_threshold = service.policy == Policy::Threshold;
+    let most = if is_threshold { CROWD as usize } else { BURST_MAX };
+    let burst = 1 + dice.below(most) as u32;
     let used = if dice.one_in(2) { burst } else { dice.below(burst as usize + 1) as u32 };
     let used = if service.takes_tokens() { used } else { 0 };
     let mut limit = Limit::new(burst, used);

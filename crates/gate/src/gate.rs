@@ -11,7 +11,7 @@ use crate::service::{Bucket, Counted, Decided, GateState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
-use tidegate_config::{Config, RequestHead, Routed, Unevaluable, Unevaluated};
+use tidegate_config::{Config, RequestHead, Routed, Unevaluated};
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_model::{Mode, PRIORITY_DEFAULT};
@@ -86,6 +86,8 @@ impl Answer {
     }
 }
 
+/// A method that no route names.
+const UNREADABLE: &str = "-";
 /// Numbers of reasons that are no verdict are below this, or in the last group.
 const REASONS: usize = 80;
 
@@ -146,10 +148,8 @@ impl Gate {
         let Some(gateway) = routing.gateways.get(ask.gateway) else {
             return self.pass(Reason::NoRule);
         };
-        let target = match target(gateway, ask) {
-            Ok(Some(target)) => target,
-            Ok(None) => return self.pass(Reason::NoRule),
-            Err(reason) => return self.pass(reason),
+        let Some(target) = target(gateway, ask) else {
+            return self.pass(Reason::NoRule);
         };
         let Some(served) = routing.served(target.service) else {
             return self.pass(Reason::NoRule);
@@ -412,26 +412,34 @@ impl Gate {
     }
 }
 
-/// The target of the route that a request meets; `None`: none does. An error is the reason why that
-/// cannot be told.
-fn target(gateway: &Gateway, ask: &Ask<'_>) -> Result<Option<Target>, Reason> {
+/// The target of the route that a request meets; `None`: none does.
+fn target(gateway: &Gateway, ask: &Ask<'_>) -> Option<Target> {
     let cookie = if gateway.cookies { ask.headers.get("cookie") } else { None };
-    let head = RequestHead::of(ask.method, ask.host, ask.target, cookie.as_slice());
-    let head = head.map_err(|Unevaluable { reason, .. }| why(reason))?;
-    match gateway.router.select(&head, |name| ask.headers.get(name)) {
-        Routed::Route(route) => Ok(gateway.targets.get(route).copied().flatten()),
-        Routed::None => Ok(None),
-        Routed::Unevaluable(reason) => Err(why(reason)),
+    let header = |name: &str| ask.headers.get(name);
+    let routed = match RequestHead::of(ask.method, ask.host, ask.target, cookie.as_slice()) {
+        Ok(head) => gateway.router.select(&head, header),
+        Err(_) => Routed::Unevaluable(Unevaluated::AmbiguousPath),
+    };
+    match routed {
+        Routed::Route(route) => gateway.targets.get(route).copied().flatten(),
+        Routed::None => None,
+        Routed::Unevaluable(_) => nearest(gateway, ask, cookie),
     }
 }
 
-const fn why(unevaluated: Unevaluated) -> Reason {
-    match unevaluated {
-        Unevaluated::NotHttp => Reason::NotHttp,
-        Unevaluated::Http2 => Reason::Http2,
-        Unevaluated::Split => Reason::Split,
-        Unevaluated::AmbiguousPath => Reason::AmbiguousPath,
-        Unevaluated::Tls => Reason::Tls,
+/// The same where the path, the host or the method of a request cannot be told. Its sender wrote it so:
+/// it is refused first.
+fn nearest(gateway: &Gateway, ask: &Ask<'_>, cookie: Option<&str>) -> Option<Target> {
+    let known = [(ask.method, ask.host), (UNREADABLE, ask.host), (UNREADABLE, None)];
+    let head = |(method, host)| RequestHead::of(method, host, "/", cookie.as_slice()).ok();
+    let head = known.into_iter().find_map(head)?;
+    let nameless = head.host.is_none();
+    match gateway.router.nearest(&head, nameless, |name| ask.headers.get(name)) {
+        Routed::Route(route) => {
+            let target = gateway.targets.get(route).copied().flatten()?;
+            Some(target.of_priority(PRIORITY_DEFAULT))
+        }
+        Routed::None | Routed::Unevaluable(_) => None,
     }
 }
 

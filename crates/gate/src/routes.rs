@@ -41,6 +41,13 @@ pub(crate) struct Target {
     pub(crate) bucket: Option<usize>,
 }
 
+impl Target {
+    /// The same for requests of this priority.
+    pub(crate) const fn of_priority(self, priority: u8) -> Self {
+        Self { priority: Some(priority), ..self }
+    }
+}
+
 /// A service that routes lead to.
 pub(crate) struct Served {
     pub(crate) service: Arc<Service>,

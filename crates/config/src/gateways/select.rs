@@ -58,6 +58,25 @@ impl Router {
         }
         Routed::None
     }
+
+    /// The route of a request whose path cannot be told: of those whose other conditions it meets, the
+    /// one with the shortest path. Without a readable host (`nameless`) the last route of all, if it meets
+    /// none. Who writes a request so chooses that, and shall not choose to go past all limits.
+    pub fn nearest<'a>(
+        &self,
+        head: &RequestHead,
+        nameless: bool,
+        header: impl Fn(&str) -> Option<&'a str>,
+    ) -> Routed {
+        let has = |wanted: &HeaderMatch| wanted.matches(header(&wanted.name));
+        let met = self
+            .routes
+            .iter()
+            .rev()
+            .find(|(_, rule, wanted)| rule.meets(head) && wanted.as_ref().is_none_or(has));
+        let last = if nameless { self.routes.last() } else { None };
+        met.or(last).map_or(Routed::None, |(index, ..)| Routed::Route(*index))
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +128,19 @@ mod tests {
         let some = Router::new(&routes()[1..2]);
         let head = RequestHead::of("GET", None, "/", &[]).unwrap();
         assert_eq!(some.select(&head, |_| None), Routed::None);
+    }
+
+    /// Of `/api/` and `/cart/` nobody knows which is meant, so it is neither.
+    #[test]
+    fn without_a_path_the_shortest_that_fits_is_taken() {
+        let router = Router::new(&routes());
+        let head = |host| RequestHead::of("GET", host, "/", &[]).unwrap();
+        assert_eq!(router.nearest(&head(Some("a")), false, |_| None), Routed::Route(0));
+        let some = Router::new(&routes()[3..]);
+        assert_eq!(some.nearest(&head(Some("x.shop.example")), false, |_| None), Routed::Route(0));
+        assert_eq!(some.nearest(&head(Some("a")), false, |_| None), Routed::None, "another's");
+        assert_eq!(some.nearest(&head(None), true, |_| None), Routed::Route(0));
+        assert_eq!(Router::new(&[]).nearest(&head(None), true, |_| None), Routed::None);
     }
 
     /// The same rules, as the dataplane's choice is shown: no other rule comes out.

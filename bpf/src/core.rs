@@ -402,7 +402,7 @@ impl Core {
         }
         let value = self.maps.get("tg_buckets")?.lookup(&number.to_ne_bytes(), MapFlags::ANY);
         let value = value.map_err(Error::map("tg_buckets"))?.unwrap_or_default();
-        Ok(RequestChain::rungs(&value))
+        Ok(RequestChain::rungs_in(&value))
     }
 
     /// What the rules matched since the state was created, in the order of the plan; a rule that

@@ -2,10 +2,11 @@
 //! The whole decision about a new connection, for native host programs (`policy/chain/chain.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
-use crate::abi::{self, LIMITS_AUTO, LIMITS_REJECT, LIMITS_SHADOW, Limits, Queue};
+use crate::abi::{self, LIMITS_AUTO, LIMITS_REJECT, LIMITS_SHADOW, Limits, PRIORITIES, Queue};
 use crate::lease::{Execution, Lease};
-use crate::{Action, Event, MinRate, Noted, Params, Reason, Senders, Verdict};
+use crate::{Action, Event, MinRate, Noted, Params, Policy, Reason, Senders, State, Verdict};
 use std::mem::offset_of;
+use zerocopy::IntoBytes;
 
 /// Words of `struct tg_chain`.
 const WORDS: usize = size_of::<abi::Chain>() / 8;
@@ -137,8 +138,14 @@ impl Chain {
         }
     }
 
-    /// Other limits; what was seen stays.
-    pub const fn set(&mut self, limits: Limits) {
+    /// Other limits; what was seen stays, unless another policy saw it.
+    pub fn set(&mut self, limits: Limits) {
+        if limits.params.policy() != self.limits.params.policy() {
+            *self = Self {
+                senders: std::mem::take(&mut self.senders),
+                ..Self::with_cpus(limits, self.copies.len())
+            };
+        }
         self.limits = limits;
     }
 
@@ -155,6 +162,14 @@ impl Chain {
         let shared = &self.words[offset_of!(abi::Chain, state) / 8..];
         let all = std::iter::once(shared).chain(copies);
         all.fold([0; 4], |sum, words| std::array::from_fn(|at| sum[at] + words[at]))
+    }
+
+    /// The rung of each priority on its ladder; `None`: the policy has no thresholds.
+    #[must_use]
+    pub fn rungs(&self) -> Option<[u8; PRIORITIES]> {
+        let has = self.limits.params.policy() == Policy::Threshold;
+        let state = self.words[offset_of!(abi::Chain, state) / 8..].as_bytes();
+        has.then(|| State::rungs(state).unwrap_or_default())
     }
 
     /// What is known of the senders of SYNs.

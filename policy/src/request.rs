@@ -5,8 +5,11 @@
 
 use crate::abi::{self, BUCKET_LIMITED, BUCKET_SHADOW, PRIORITIES, RANKS, RequestLimits};
 use crate::lease::Execution;
-use crate::{Action, BucketSpec, Circumstances, Event, Level, Params, ParamsError, Verdict};
+use crate::{
+    Action, BucketSpec, Circumstances, Event, Level, Params, ParamsError, Policy, Verdict,
+};
 use tidegate_units::Rate;
+use zerocopy::IntoBytes;
 
 /// Where `struct tg_request_chain` has the rungs of thresholds.
 const RUNG_AT: usize = 40;
@@ -118,10 +121,21 @@ impl RequestChain {
         &self.limits
     }
 
+    /// The rung of each priority on its ladder; `None`: the policy has no thresholds.
+    #[must_use]
+    pub fn rungs(&self) -> Option<[u8; PRIORITIES]> {
+        let has = self.limits.params().policy() == Policy::Threshold;
+        // of another policy's memory nothing is known
+        let own = self.memory.policy == self.limits.params().number();
+        has.then(|| {
+            own.then(|| Self::rungs_in(self.memory.as_bytes())).flatten().unwrap_or_default()
+        })
+    }
+
     /// Of the memory of a bucket of `Policy::Threshold`, as it lies in the kernel's map: the rung of each
     /// priority. `None` if there are too few bytes.
     #[must_use]
-    pub fn rungs(bytes: &[u8]) -> Option<[u8; PRIORITIES]> {
+    pub fn rungs_in(bytes: &[u8]) -> Option<[u8; PRIORITIES]> {
         bytes.get(RUNG_AT..)?.first_chunk().copied()
     }
 

@@ -3,7 +3,6 @@
 //! become parameters, numbers become names.
 
 mod requests;
-mod throttle;
 mod watch;
 
 use crate::outlet::{Kept, Outlet, Refused};
@@ -12,20 +11,13 @@ use crate::privileges;
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
-use throttle::Decided;
-use tidegate_bpf::policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, BucketSpec, InFlight, Level, MinRate, Params,
-    Policy,
-};
+use tidegate_bpf::policy::{MinRate, Params, Policy};
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
-use tidegate_config::{
-    AbacusConfig, BucketConfig, CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig,
-};
-use tidegate_model::limits::{Limits, Pending, ServiceLimits};
+use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig};
+use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_units::Nanos;
 use watch::Watch;
 
 /// The dataplane of this machine.
@@ -313,11 +305,11 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
             Ok(params) => ServiceParams {
                 service,
                 params,
-                waiting_max: in_flight(limits),
+                waiting_max: tidegate_params::in_flight(limits),
                 accept_queue_max_q10: limits.accept_queue_max_q10,
                 source_max: limits.source_max,
                 min_rate: limits.min_rate.map(MinRate::per),
-                level: level(config, limits),
+                level: tidegate_params::level(config, limits),
             },
             Err(error) => {
                 refused.push((config.name.clone(), error.0));
@@ -329,75 +321,19 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
     Ok((all, refused))
 }
 
-/// The limit in flight as the chain takes it.
-fn in_flight(limits: &ServiceLimits) -> Option<InFlight> {
-    let low = limits.waiting_low.map_or((0, 0), |low| (low.most, low.rest));
-    let Pending { silent, asks_q10 } = limits.pending;
-    limits.waiting_max.map(|max| InFlight::up_to(max).tight(low).counting(silent, asks_q10))
-}
-
 /// The limits of a service as its policy takes them.
 ///
 /// # Errors
 /// When there is no such policy, or it refuses the parameters.
-pub fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
-    let policy = policy(&config.policy)?;
+fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, PlaneError> {
     let action = tidegate_bpf::action_of(&config.policy);
-    let refused = |error| PlaneError(format!("service {}: {error}", config.name));
-    let decided = Decided { rate: limits.rate, loss: limits.loss };
-    if let Some(params) = throttle::params(policy, &config.policy, action, decided) {
-        return params.map_err(refused);
-    }
-    let Some(rate) = limits.rate else { return Ok(Params::no_limit(policy)) };
-    let mut bucket = BucketSpec::new(rate, limits.burst.max(1), action);
-    bucket.reserve = limits.reserve;
-    let params = match policy {
-        Policy::TokenBucket => Params::token_bucket(&bucket),
-        Policy::FreshFirst => Params::fresh_first(&bucket),
-        Policy::Abacus => Params::abacus(&abacus(&config.policy, bucket)),
-        Policy::AbacusExact => Params::abacus_exact(&abacus_exact(&config.policy, bucket)),
-        Policy::AbacusLearned => Params::abacus_learned(&abacus_learned(&config.policy, bucket)),
-        Policy::Threshold | Policy::Gap | Policy::Percent => Ok(Params::no_limit(policy)),
-    };
-    params.map_err(refused)
-}
-
-/// What the policy of a service is told of the work that waits.
-#[must_use]
-pub fn level(config: &ServiceConfig, limits: &ServiceLimits) -> Level {
-    throttle::level(&config.policy, limits.per_request)
-}
-
-/// What the policy of a request bucket is told of it.
-#[must_use]
-pub fn bucket_level(config: &BucketConfig, limits: &ServiceLimits) -> Level {
-    let policy = config.policy.as_ref();
-    policy.map_or(Level::NONE, |policy| throttle::level(policy, limits.per_request))
-}
-
-/// The defaults are those of [`PolicyConfig::abacus`].
-fn abacus(config: &PolicyConfig, bucket: BucketSpec) -> AbacusSpec {
-    let AbacusConfig { schedule, window, period } = config.abacus();
-    AbacusSpec { schedule, period, ..AbacusSpec::classic(bucket, window) }
-}
-
-/// As [`abacus`].
-fn abacus_exact(config: &PolicyConfig, bucket: BucketSpec) -> AbacusExactSpec {
-    let AbacusConfig { schedule, window, period } = config.abacus();
-    AbacusExactSpec { bucket, schedule, window, period }
-}
-
-/// As [`abacus`]; the window is the wait that costs as much as a rejection.
-fn abacus_learned(config: &PolicyConfig, bucket: BucketSpec) -> AbacusLearnedSpec {
-    let AbacusConfig { schedule, window, period } = config.abacus();
-    let reject = Nanos(period.0.saturating_mul(u64::from(window)));
-    AbacusLearnedSpec { bucket, schedule, reject, period }
+    let params = tidegate_params::service(policy(&config.policy)?, action, &config.policy, limits);
+    params.map_err(|error| PlaneError(format!("service {}: {error}", config.name)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_bpf::policy::Action;
     use tidegate_config::Registry;
     use tidegate_units::Rate;
 
@@ -409,7 +345,7 @@ mod tests {
                     shop: {mode: enforce, listen: ['*:81'], policy: {name: token_bucket}}\n";
         let registry = Registry::new(["abacus", "token_bucket"], ["default"]);
         let mut config = tidegate_config::parse(text, &registry).unwrap();
-        config.services[0].policy.period = Some(Nanos::from_secs(2));
+        config.services[0].policy.period = Some(tidegate_units::Nanos::from_secs(2));
         let rate = Some(Rate::per_second(5.0));
         let decided = |waiting_max| ServiceLimits {
             rate,
@@ -428,20 +364,5 @@ mod tests {
         assert_eq!(all[1].params, params(&config.services[1], &limits.services[1]).unwrap());
         assert_eq!(all[1].accept_queue_max_q10, 900);
         assert_eq!(all[1].min_rate.map(MinRate::interval_us), Some(2_000_000));
-    }
-
-    #[test]
-    fn abacus_takes_the_defaults_of_the_configuration_in_its_periods() {
-        let bucket = BucketSpec::new(Rate::per_second(10.0), 20, Action::Drop);
-        let half = Nanos::from_millis(500);
-        let mut config =
-            PolicyConfig { name: "abacus".into(), period: Some(half), ..PolicyConfig::default() };
-        let spec = abacus(&config, bucket.clone());
-        assert_eq!((spec.schedule, spec.window), (vec![2, 6, 14], 14), "1, 3 and 7 s");
-        assert_eq!((spec.period, spec.bucket.clone()), (half, bucket.clone()));
-        config.window = Some(Nanos::ZERO);
-        assert_eq!(abacus(&config, bucket.clone()).window, 0, "what is given counts");
-        let exact = abacus_exact(&config, bucket);
-        assert_eq!((exact.schedule, exact.window), (vec![2, 6, 14], 0), "the same keys");
     }
 }

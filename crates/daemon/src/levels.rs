@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The level of a service as people see it: the work that waits, and what its thresholds make of it.
 
-use crate::kernel::{bucket_level, level};
 use crate::plane::{Counters, PlaneError, Rungs};
 use tidegate_bpf::policy::Level;
 use tidegate_config::{LevelSignal, ServiceConfig};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::{LevelState, RequestsState};
+use tidegate_params::{bucket_level, level};
 
 /// That of the service's policy; `None`: it has no thresholds.
 pub(crate) fn of_service(

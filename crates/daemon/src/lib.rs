@@ -18,6 +18,7 @@ mod holders;
 mod http;
 mod keep_alive;
 pub mod kernel;
+mod kill_switch;
 mod levels;
 mod lock;
 mod log;

@@ -7,6 +7,7 @@
 //! for it. Without interfaces there is no kernel's part, and no privileges are needed.
 
 use crate::kernel::Kernel;
+use crate::kill_switch::KillSwitch;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
 use std::io;
@@ -30,6 +31,8 @@ const NEEDS_START: &str = "whether there are interfaces is decided at the start:
 pub(crate) struct Planes {
     kernel: Option<Box<dyn Plane>>,
     gate: Arc<Gate>,
+    /// What a restart knows of it, where no kernel does.
+    kill_switch: KillSwitch,
     adapters: Option<Adapters>,
     clock: Arc<dyn Clock + Send + Sync>,
     /// Number of the limits at the gate, where there is no kernel to say.
@@ -64,8 +67,10 @@ impl Planes {
         clock: Arc<dyn Clock + Send + Sync>,
     ) -> Self {
         let gate = Arc::new(Gate::new(config, seed));
+        let kill_switch = KillSwitch::beside(&config.daemon.socket);
+        gate.release(kernel.is_none() && kill_switch.is_on());
         let (adapters, failed, sampled) = (None, None, clock.now());
-        Self { kernel, gate, adapters, clock, generation: 0, sampled, failed }
+        Self { kernel, gate, kill_switch, adapters, clock, generation: 0, sampled, failed }
     }
 
     /// The limits that the kernel gets: none for what the gate limits.
@@ -165,7 +170,14 @@ impl Outlet for Planes {
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
         self.gate.release(on);
-        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.release(on))
+        if let Some(kernel) = &mut self.kernel {
+            return kernel.release(on);
+        }
+        // It works all the same.
+        if let Err(error) = self.kill_switch.remember(on) {
+            tracing::warn!(on, %error, "the kill switch works, but a restart will not know of it");
+        }
+        Ok(())
     }
 
     /// The kernel's word holds for the gate as well: its kill switch may be thrown past the daemon.
@@ -220,10 +232,16 @@ impl Counters for Planes {
     }
 
     fn rungs(&self, service: usize) -> Result<Option<Rungs>, PlaneError> {
+        if self.gate.serves(service) {
+            return Ok(self.gate.rungs(service));
+        }
         self.kernel.as_ref().map_or(Ok(None), |kernel| kernel.rungs(service))
     }
 
     fn bucket_rungs(&self, service: usize, bucket: usize) -> Result<Option<Rungs>, PlaneError> {
+        if self.gate.serves(service) {
+            return Ok(self.gate.bucket_rungs(service, bucket));
+        }
         self.kernel.as_ref().map_or(Ok(None), |kernel| kernel.bucket_rungs(service, bucket))
     }
 

@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use tidegate_config::{Config, RequestHead, Routed, Unevaluated};
-use tidegate_model::limits::{BucketLimits, ServiceLimits};
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::totals::ServiceTotals;
-use tidegate_model::{Mode, PRIORITY_DEFAULT};
+use tidegate_model::{Mode, PRIORITIES, PRIORITY_DEFAULT};
 use tidegate_policy::{
     Circumstances, Event, Execution, Lease, Rank, Reason, RequestLimits, VerdictKind,
 };
@@ -314,9 +314,11 @@ impl Gate {
             }
             let requests = service.requests.as_ref();
             let mode = requests.map_or(service.mode, |r| r.mode_within(service.mode));
-            for (at, bucket) in served.buckets.iter().enumerate() {
-                let limits = limits.buckets.get(at).cloned().unwrap_or_default();
-                if let Err(why) = set_bucket(bucket, &limits, mode) {
+            let planned = requests.iter().flat_map(|requests| &requests.buckets);
+            for (at, (bucket, planned)) in served.buckets.iter().zip(planned).enumerate() {
+                let own = limits.buckets.get(at).cloned().unwrap_or_default();
+                let written = tidegate_params::bucket(planned, &own, limits);
+                if let Err(why) = set_bucket(bucket, written, mode) {
                     refused.push((service.name.clone(), why));
                 }
             }
@@ -366,6 +368,18 @@ impl Gate {
     #[must_use]
     pub fn reports_missing(&self, service: usize) -> bool {
         self.routing().served(service).is_some_and(|served| served.service.reports_missing())
+    }
+
+    /// The rung of each priority on the ladder of thresholds of a service; `None`: it has none.
+    #[must_use]
+    pub fn rungs(&self, service: usize) -> Option<[u8; PRIORITIES]> {
+        self.routing().served(service)?.service.rungs()
+    }
+
+    /// The same of one of its buckets.
+    #[must_use]
+    pub fn bucket_rungs(&self, service: usize, bucket: usize) -> Option<[u8; PRIORITIES]> {
+        self.routing().served(service)?.buckets.get(bucket)?.chain().rungs()
     }
 
     /// Responses of a service by the hundreds of their status; 0: the client left before there was one.
@@ -468,13 +482,14 @@ fn of_bucket(
     Decided { reason: verdict.reason, refused, execution, passes }
 }
 
-fn set_bucket(bucket: &Bucket, limits: &BucketLimits, mode: Mode) -> Result<(), String> {
-    let burst = limits.burst.max(1);
-    let reserve = limits.reserve.map(|tokens| tokens.min(burst - 1));
-    let set = RequestLimits::bucket(limits.rate, burst, reserve);
-    let (mut written, refused) = match set {
+fn set_bucket(
+    bucket: &Bucket,
+    limits: Result<RequestLimits, String>,
+    mode: Mode,
+) -> Result<(), String> {
+    let (mut written, refused) = match limits {
         Ok(limits) => (limits, Ok(())),
-        Err(error) => (RequestLimits::default(), Err(error.to_string())),
+        Err(why) => (RequestLimits::default(), Err(why)),
     };
     written.set_shadow(mode == Mode::Shadow);
     bucket.chain().set(written);

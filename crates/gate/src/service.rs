@@ -19,12 +19,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_config::ServiceConfig;
-use tidegate_model::limits::{Pending, ServiceLimits};
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, ServiceTotals};
 use tidegate_model::{PRIORITIES, RANKS};
 use tidegate_policy::{
-    Action, BucketSpec, Chain, Execution, InFlight, Limits, MinRate, Params, Policy, Reason,
-    RequestChain,
+    Action, Chain, Execution, InFlight, Limits, MinRate, Params, Policy, Reason, RequestChain,
 };
 use tidegate_units::Nanos;
 
@@ -224,15 +223,20 @@ impl Service {
     /// # Errors
     /// When the policy does not take them; then nothing is limited.
     pub(crate) fn set(&self, config: &ServiceConfig, limits: &ServiceLimits) -> Result<(), String> {
-        let params = params(config, limits);
+        let policy = policy(config);
+        let burst = limits.burst.max(1);
+        let reserving = ServiceLimits { reserve: config.reserve_tokens(burst), ..limits.clone() };
+        let params = tidegate_params::service(policy, Action::Reject, &config.policy, &reserving);
+        let params = params.map_err(|error| error.to_string());
         let mut chain = Limits::new(match &params {
             Ok(params) => *params,
-            Err(_) => Params::no_limit(Policy::TokenBucket),
+            Err(_) => Params::no_limit(policy),
         });
         let seats = if params.is_ok() { seats(config, limits) } else { [0; PRIORITIES] };
         if params.is_ok() {
             chain.in_flight = in_flight(limits, seats.iter().any(|kept| *kept > 0));
             chain.set_min_rate(limits.min_rate.map(MinRate::per));
+            chain.level = tidegate_params::level(config, limits);
         }
         chain.set_action(Action::Reject);
         chain.set_shadow(config.mode == tidegate_model::Mode::Shadow);
@@ -242,6 +246,11 @@ impl Service {
         limited.chain.set(chain);
         limited.seats = seats;
         params.map(drop)
+    }
+
+    /// The rung of each priority on its ladder of thresholds; `None`: the policy has none.
+    pub(crate) fn rungs(&self) -> Option<[u8; PRIORITIES]> {
+        self.limited().chain.rungs()
     }
 
     /// Whether refusals are only counted.
@@ -498,30 +507,26 @@ impl Service {
     }
 }
 
-/// The limits of a service as the policy takes them. At the gate that is always the bucket: the
-/// policies that know repeated SYNs have nothing to recognise here.
-fn params(config: &ServiceConfig, limits: &ServiceLimits) -> Result<Params, String> {
-    let Some(rate) = limits.rate else { return Ok(Params::no_limit(Policy::TokenBucket)) };
-    let burst = limits.burst.max(1);
-    let mut bucket = BucketSpec::new(rate, burst, Action::Reject);
-    bucket.reserve = config.reserve_tokens(burst);
-    Params::token_bucket(&bucket).map_err(|error| error.to_string())
+/// The policy of a service at the gate: those that know repeated SYNs have nothing to recognise here.
+fn policy(config: &ServiceConfig) -> Policy {
+    let named = Policy::from_name(&config.policy.name);
+    named.filter(|policy| policy.serves_requests()).unwrap_or(Policy::TokenBucket)
 }
 
 /// The limit in flight as the chain takes it. That it is tighter once it has refused holds only where
 /// all requests are of one priority: else those who fill it would tighten it for those above them.
 fn in_flight(limits: &ServiceLimits, priorities: bool) -> InFlight {
-    let low = limits.waiting_low.filter(|_| !priorities).map_or((0, 0), |l| (l.most, l.rest));
-    let Pending { silent, asks_q10 } = limits.pending;
-    limits.waiting_max.map_or_else(InFlight::default, |max| {
-        InFlight::up_to(max).tight(low).counting(silent, asks_q10)
-    })
+    let waiting_low = limits.waiting_low.filter(|_| !priorities);
+    let limits = ServiceLimits { waiting_low, ..limits.clone() };
+    tidegate_params::in_flight(&limits).unwrap_or_default()
 }
 
 /// What each priority must leave of the limit in flight, as it must leave tokens: while it sheds, of
-/// as many as fit into the bucket; while calm, of what lies between the two levels of the limit.
+/// as many as fit into the bucket; while calm, of what lies between the two levels of the limit. None
+/// where priorities have thresholds of their own: what is kept would count as work that waits.
 fn seats(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
-    let Some(max) = limits.waiting_max else { return [0; PRIORITIES] };
+    let thresholds = config.policy.level_signal().is_some();
+    let Some(max) = limits.waiting_max.filter(|_| !thresholds) else { return [0; PRIORITIES] };
     let of = match (limits.rate, limits.waiting_low) {
         (Some(_), _) => u64::from(limits.burst).min(max / 2),
         (None, Some(low)) => max.saturating_sub(low.most),

@@ -6,18 +6,19 @@ use super::workspace::{Dependency, Package};
 use super::{Problem, Repository};
 
 /// A row may use only what stands in it. Names without `tidegate-`.
-const LAW: [(&str, &[&str]); 22] = [
+const LAW: [(&str, &[&str]); 23] = [
     ("units", &[]),
     ("policy", &["units"]),
     ("model", &["units"]),
     ("config", &["model", "units"]),
+    ("params", &["policy", "config", "model", "units"]),
     ("control", &["model", "units"]),
     ("workload", &["units"]),
     ("sim", &["policy", "control", "model", "workload", "units"]),
     ("bpf", &["policy", "config", "model", "units"]),
     ("sense", &["model", "units"]),
     ("peer", &["model", "units"]),
-    ("gate", &["policy", "config", "model", "units"]),
+    ("gate", &["params", "policy", "config", "model", "units"]),
     ("telemetry", &["model", "units"]),
     ("api", &["telemetry", "model", "units"]),
     (
@@ -30,6 +31,7 @@ const LAW: [(&str, &[&str]); 22] = [
             "gate",
             "telemetry",
             "api",
+            "params",
             "config",
             "model",
             "units",

@@ -3,6 +3,7 @@
 //! do not collide.
 
 use super::{Check, name_fault};
+use crate::LevelSignal;
 use crate::error::step;
 use crate::gateways::{Endpoint, GatewayConfig, RouteConfig};
 use crate::types::{Config, ServiceConfig};
@@ -25,9 +26,6 @@ pub(super) fn names(config: &Config, service: &str, of: impl Fn(&RouteConfig) ->
 fn routes(config: &Config) -> impl Iterator<Item = &RouteConfig> {
     config.gateways.iter().flat_map(|gateway| &gateway.routes)
 }
-
-/// Policies that gateways do not have.
-const LATER: [&str; 3] = ["threshold", "gap", "percent"];
 
 /// What a socket is bound by: two of a kind collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,12 +76,10 @@ impl Check<'_> {
             );
             self.fault(&format!("{path}.policy.name"), what);
         }
-        if routed && LATER.contains(&service.policy.name.as_str()) {
-            let name = &service.policy.name;
-            let what = format!(
-                "found {name:?}, which a gateway does not have yet; it limits requests by token_bucket"
-            );
-            self.fault(&format!("{path}.policy.name"), what);
+        if routed && service.policy.level_signal() == Some(LevelSignal::AcceptQueue) {
+            let what = "found \"accept-queue\": a gateway asks about requests, whose connections wait for \
+                        no accept; allowed: in-flight, unfinished-work, waiting-time";
+            self.fault(&format!("{path}.policy.level"), what);
         }
     }
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Header rules: limits of buckets, and from the dataplane's numbers to names.
 
-use super::throttle::{self, Decided};
-use super::{bucket_level, failed};
+use super::failed;
 use crate::plane::{PlaneError, RequestCounts};
-use tidegate_bpf::policy::{Action, Policy, RequestLimits};
 use tidegate_bpf::{BucketParams, Dataplane};
-use tidegate_config::{BucketConfig, Config, PolicyConfig, RequestsConfig};
-use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
+use tidegate_config::{Config, RequestsConfig};
+use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{RuleCounts, RuleServed, UnevaluatedCount};
 use tidegate_units::Nanos;
 
@@ -23,31 +21,13 @@ pub(super) fn params(config: &Config, limits: &Limits) -> Result<Vec<BucketParam
         let buckets = wanted.requests.iter().flat_map(|requests| &requests.buckets);
         for (bucket, config) in buckets.enumerate() {
             let own = decided.buckets.get(bucket).cloned().unwrap_or_default();
-            let limits = compiled(config, &own).map_err(|error| {
+            let limits = tidegate_params::bucket(config, &own, decided).map_err(|error| {
                 PlaneError(format!("service {}: bucket {}: {error}", wanted.name, config.name))
             })?;
-            let limits = limits.with_level(bucket_level(config, decided));
             all.push(BucketParams { service, bucket, limits });
         }
     }
     Ok(all)
-}
-
-/// The limits of one bucket as its policy takes them.
-fn compiled(config: &BucketConfig, limits: &BucketLimits) -> Result<RequestLimits, String> {
-    let throttled = |policy: &PolicyConfig| {
-        let decided = Decided { rate: limits.rate, loss: limits.loss };
-        // how a request is refused, its rule says
-        throttle::params(Policy::from_name(&policy.name)?, policy, Action::Reject, decided)
-    };
-    if let Some(params) = config.policy.as_ref().and_then(throttled) {
-        let params = params.map_err(|error| error.to_string())?;
-        let name = config.policy_name();
-        return RequestLimits::new(params).ok_or_else(|| format!("{name} serves no requests"));
-    }
-    let burst = limits.burst.max(1);
-    let reserve = limits.reserve.map(|tokens| tokens.min(burst - 1));
-    RequestLimits::bucket(limits.rate, burst, reserve).map_err(|error| error.to_string())
 }
 
 /// What the rules of all services counted.
@@ -101,7 +81,8 @@ pub(super) fn counts(
 mod tests {
     use super::*;
     use tidegate_config::{Registry, parse};
-    use tidegate_units::{Rate, Share};
+    use tidegate_model::limits::BucketLimits;
+    use tidegate_units::Rate;
 
     fn config(more: &str) -> Config {
         let text = format!(
@@ -136,30 +117,5 @@ mod tests {
             BucketParams::tokens((0, 1), None, 1, [0; 3]).unwrap(),
         ];
         assert_eq!(found, expected);
-    }
-
-    /// Of the policies that throttle; the level is that of the service.
-    #[test]
-    fn a_bucket_may_have_another_policy() {
-        let text = RULES.replace("bucket: b", "bucket: a");
-        let mut config = config(&text.replace("bucket: a, answer", "bucket: b, answer"));
-        let buckets = &mut config.services[0].requests.as_mut().unwrap().buckets;
-        let policy = |name: &str| PolicyConfig { name: name.into(), ..PolicyConfig::default() };
-        let discard = Some(tidegate_config::Threshold::Number(9));
-        buckets[0].policy = Some(PolicyConfig { discard, ..policy("threshold") });
-        buckets[1].policy = Some(policy("percent"));
-        let mut limits = Limits { generation: 1, services: vec![ServiceLimits::default()] };
-        let before = params(&config, &limits).unwrap();
-        assert_eq!(before[0].limits.params().policy(), Policy::Threshold);
-        assert!(before[0].limits.limited(), "without a word of the control loop");
-        let level = tidegate_bpf::policy::Level::UNFINISHED_WORK;
-        assert_eq!(before[0].limits, before[0].limits.with_level(level));
-        assert!(!before[1].limits.limited());
-        let share = BucketLimits { loss: Some(Share::new(0.4)), ..BucketLimits::default() };
-        limits.services[0].buckets = vec![BucketLimits::default(), share];
-        let after = params(&config, &limits).unwrap();
-        assert_eq!(after[0], before[0]);
-        assert!(after[1].limits.limited());
-        assert_eq!(after[1].limits.params().policy(), Policy::Percent);
     }
 }

@@ -4,7 +4,7 @@
 use super::args::{ServerArgs, ShapeName};
 use tidegate_config::{Config, Refusal, ServiceConfig};
 use tidegate_control::{Controller, Measured, Mode};
-use tidegate_daemon::{controllers, kernel};
+use tidegate_daemon::controllers;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_policy::{Action, Policy};
@@ -56,8 +56,9 @@ pub(crate) fn protection(
     };
     let owned = service.clone();
     let make = move |limits: &ServiceLimits| {
-        let params = kernel::params(&owned, limits).map_err(|error| error.to_string())?;
-        Ok(PolicyLimits { params, level: kernel::level(&owned, limits) })
+        let params = tidegate_params::service(policy, action, &owned.policy, limits);
+        let params = params.map_err(|error| error.to_string())?;
+        Ok(PolicyLimits { params, level: tidegate_params::level(&owned, limits) })
     };
     let gate = GateSpec {
         params: Some(Box::new(make)),

@@ -2,19 +2,13 @@
 //! The policies that throttle: from the configuration, and what the control loop decided, to their
 //! parameters and the level that they are told.
 
-use tidegate_bpf::policy::{
+use super::Decided;
+use tidegate_config::{GapConfig, LevelSignal, PolicyConfig, ThresholdConfig, ThrottleConfig};
+use tidegate_policy::{
     Action, GapSpec, Level, Params, ParamsError, PercentSpec, Policy, ThresholdSpec, Thresholds,
     Throttle,
 };
-use tidegate_config::{GapConfig, LevelSignal, PolicyConfig, ThresholdConfig, ThrottleConfig};
 use tidegate_units::{Nanos, Rate, Share};
-
-/// What the control loop decided.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Decided {
-    pub(super) rate: Option<Rate>,
-    pub(super) loss: Option<Share>,
-}
 
 /// The parameters of a policy that throttles; `None`: it is none of these.
 pub(super) fn params(

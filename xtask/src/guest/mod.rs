@@ -108,7 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut tally = Tally::default();
     let qemu = qemu(&kernel, &initramfs, &share, &place.join("console"));
     let limit = Duration::from_secs(60 * options.minutes);
-    let ran = test_run::watch(qemu, limit, &mut tally);
+    let ran = test_run::watch(qemu, limit, "", &mut tally);
     tally.end_of_programs();
     if let Err(error) = ran {
         tally.broken(&format!("guest: {error:#}"));

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask test`: builds and runs every test of the workspace.
 //!
-//! Three groups. *Pure* crates run their tests in parallel. All other crates use what the machine
-//! has only once – processors to pin to, namespaces, BPF objects – so their tests run one at a
-//! time; cargo itself runs one test program after the other. A new crate belongs to the second
-//! group until it is named in the first: slower, never wrong. The third repeats, as a release
-//! build, the tests that hold results against recorded bytes: the same seed must give the same
-//! bytes however it was compiled.
+//! - *Pure* crates run their tests in parallel.
+//! - All other crates use what the machine has only once – processors to pin to, time that passes,
+//!   pins – so in the group *machine* their tests run one at a time; cargo itself runs one test program
+//!   after the other.
+//! - *Steady* programs are those of the other crates that need a processor and nothing else: they give
+//!   packets to BPF programs, whose clock is the test's own. They run in two halves, side by side.
+//! - *Docs*: the examples in the documentation of the other crates.
+//! - *Bytes* repeats, as a release build, the tests that hold results against recorded bytes: the same seed
+//!   must give the same bytes however it was compiled.
+//!
+//! What is new belongs to *machine* until it is named elsewhere: slower, never wrong.
 //!
 //! The closing lines of all runners are printed again at the end, and the last line of all is
 //! their sum, `N passed, N failed`, alone on its line. A program that dies without a closing
@@ -14,6 +19,7 @@
 
 mod descendants;
 mod tally;
+mod targets;
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -27,11 +33,12 @@ use crate::{build, process};
 pub(crate) use tally::Tally;
 
 /// Crates that touch neither network, processes nor kernel.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "tidegate-units",
     "tidegate-model",
     "tidegate-config",
     "tidegate-policy",
+    "tidegate-params",
     "tidegate-control",
     "tidegate-workload",
     "tidegate-sim",
@@ -39,6 +46,24 @@ const PURE: [&str; 11] = [
     "tidegate-api",
     "tidegate-cli",
     "xtask",
+];
+/// Test programs of the other crates that need a processor and nothing else, in halves that take about as
+/// long.
+const STEADY: [&[&str]; 2] = [
+    &["differential", "turns", "late", "senders", "golden", "canary", "oldest_kernel"],
+    &[
+        "recognise_gate",
+        "proved",
+        "fuzz_smoke",
+        "connections",
+        "failures",
+        "budget",
+        "invariants",
+        "recognise",
+        "requests_coverage",
+        "coverage",
+        "sources",
+    ],
 ];
 /// Tests of recorded bytes, by the crates that have them.
 const BYTES: ([&str; 3], [&str; 4]) = (
@@ -56,9 +81,12 @@ const LINES_MAX: usize = 1024;
 /// Which tests run, and how many at a time.
 struct Group {
     name: &'static str,
-    selection: Vec<&'static str>,
+    selection: Vec<String>,
     one_at_a_time: bool,
 }
+
+/// The groups that run at once; most are alone.
+type Turn = Vec<Group>;
 
 /// Errors: no root, something does not build, a test failed, or no test ran.
 pub(crate) fn run() -> Result<()> {
@@ -67,11 +95,12 @@ pub(crate) fn run() -> Result<()> {
     // Tests of the lab and of the daemon start the product as an operator would.
     match build::run() {
         Ok(()) => {
-            let groups = groups();
-            let built = groups.map(|group| (build_group(&group, &mut tally), group));
-            for (_, group) in built.iter().filter(|(is_built, _)| *is_built) {
-                run_group(group, &mut tally);
+            let mut turns = turns(&targets::names(&PURE)?);
+            // All of it first: nobody waits for a failure that a compiler finds.
+            for turn in &mut turns {
+                turn.retain(|group| build_group(group, &mut tally));
             }
+            turns.iter().for_each(|turn| run_turn(turn, &mut tally));
         }
         Err(error) => tally.broken(&format!("the product does not build: {error:#}")),
     }
@@ -86,14 +115,36 @@ fn build_group(group: &Group, tally: &mut Tally) -> bool {
     built.is_ok()
 }
 
-fn run_group(group: &Group, tally: &mut Tally) {
+fn run_turn(turn: &[Group], tally: &mut Tally) {
+    let side_by_side = turn.len() > 1;
+    let tallies: Vec<Tally> = std::thread::scope(|scope| {
+        let one = |group| {
+            scope.spawn(move || {
+                let mut tally = Tally::default();
+                run_group(group, side_by_side, &mut tally);
+                tally
+            })
+        };
+        let running: Vec<_> = turn.iter().map(one).collect();
+        let panicked = || {
+            let mut tally = Tally::default();
+            tally.broken("who ran this group panicked");
+            tally
+        };
+        running.into_iter().map(|one| one.join().unwrap_or_else(|_| panicked())).collect()
+    });
+    tallies.into_iter().for_each(|one| tally.add(one));
+}
+
+fn run_group(group: &Group, named: bool, tally: &mut Tally) {
     println!("test: group `{}`", group.name);
     let mut command = cargo_test(group);
     if group.one_at_a_time {
         command.args(["--", "--test-threads=1"]);
     }
     let failed_before = tally.failed();
-    let ran = watch(command, GROUP_MAX, tally);
+    let before_line = if named { format!("{}: ", group.name) } else { String::new() };
+    let ran = watch(command, GROUP_MAX, &before_line, tally);
     tally.end_of_programs();
     if let Err(error) = ran
         && tally.failed() == failed_before
@@ -102,19 +153,35 @@ fn run_group(group: &Group, tally: &mut Tally) {
     }
 }
 
-fn groups() -> [Group; 3] {
-    let pure = PURE.iter().flat_map(|name| ["--package", name]).collect();
-    let others = std::iter::once("--workspace")
-        .chain(PURE.iter().flat_map(|name| ["--exclude", name]))
+/// The groups in their order. `targets`: of the crates that are not pure, what has tests.
+fn turns(targets: &targets::Names) -> Vec<Turn> {
+    let each = |flag: &str, names: &[&str]| -> Vec<String> {
+        names.iter().flat_map(|name| [flag.to_owned(), (*name).to_owned()]).collect()
+    };
+    let others = || -> Vec<String> {
+        std::iter::once("--workspace".to_owned()).chain(each("--exclude", &PURE)).collect()
+    };
+    let with = |more: Vec<String>| others().into_iter().chain(more).collect();
+    let steady: Vec<&str> = STEADY.concat();
+    let rest: Vec<&str> =
+        targets.tests.iter().map(String::as_str).filter(|name| !steady.contains(name)).collect();
+    // Examples are not run, but they must build.
+    let programs = ["--lib", "--bins", "--examples"].map(str::to_owned);
+    let bytes = std::iter::once("--release".to_owned())
+        .chain(each("--package", &BYTES.0))
+        .chain(each("--test", &BYTES.1))
         .collect();
-    let bytes = std::iter::once("--release")
-        .chain(BYTES.0.iter().flat_map(|name| ["--package", name]))
-        .chain(BYTES.1.iter().flat_map(|name| ["--test", name]))
-        .collect();
-    [
-        Group { name: "pure", selection: pure, one_at_a_time: false },
-        Group { name: "machine", selection: others, one_at_a_time: true },
-        Group { name: "bytes", selection: bytes, one_at_a_time: false },
+    let machine = programs.into_iter().chain(each("--test", &rest)).collect();
+    let group = |name, selection, one_at_a_time| Group { name, selection, one_at_a_time };
+    vec![
+        vec![group("pure", each("--package", &PURE), false)],
+        vec![
+            group("steady 1", with(each("--test", STEADY[0])), true),
+            group("steady 2", with(each("--test", STEADY[1])), true),
+        ],
+        vec![group("machine", with(machine), true)],
+        vec![group("docs", with(vec!["--doc".to_owned()]), false)],
+        vec![group("bytes", bytes, false)],
     ]
 }
 
@@ -130,8 +197,14 @@ fn cargo_test(group: &Group) -> Command {
     command
 }
 
-/// Runs it, shows what it prints, counts; kills it and all its descendants after `limit`.
-pub(crate) fn watch(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()> {
+/// Runs it, shows what it prints behind `before_line`, counts; kills it and all its descendants after
+/// `limit`.
+pub(crate) fn watch(
+    mut command: Command,
+    limit: Duration,
+    before_line: &str,
+    tally: &mut Tally,
+) -> Result<()> {
     // One pipe for both streams keeps headings (stderr) and results (stdout) in order.
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
@@ -149,7 +222,7 @@ pub(crate) fn watch(mut command: Command, limit: Duration, tally: &mut Tally) ->
     loop {
         match lines.recv_timeout(IDLE) {
             Ok(line) => {
-                println!("{line}");
+                println!("{before_line}{line}");
                 tally.line(&line);
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -229,7 +302,7 @@ mod tests {
         let mut tally = Tally::default();
         let script = "echo '     Running tests/a.rs (target/debug/deps/a-0123)' >&2
             echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out'";
-        watch(shell(script), LONG, &mut tally).expect("exit code 0");
+        watch(shell(script), LONG, "", &mut tally).expect("exit code 0");
         tally.end_of_programs();
         assert_eq!((tally.passed(), tally.failed()), (2, 0));
         assert!(tally.closing_lines()[0].starts_with("tests/a.rs: test result: ok."));
@@ -273,7 +346,7 @@ mod tests {
         command.current_dir(&fixture.0).args(["test", "--offline", "--no-fail-fast"]);
         command.env("CARGO_TARGET_DIR", fixture.0.join("target"));
         let mut tally = Tally::default();
-        watch(command, LONG, &mut tally).expect_err("a test fails");
+        watch(command, LONG, "", &mut tally).expect_err("a test fails");
         tally.end_of_programs();
         // Unit tests: one good, one bad. The one that dies has no closing line. One doc test.
         assert_eq!((tally.passed(), tally.failed()), (2, 2), "{:?}", tally.closing_lines());
@@ -283,7 +356,7 @@ mod tests {
     #[test]
     fn what_hangs_is_killed_with_its_children() {
         let mut tally = Tally::default();
-        let error = watch(shell("sleep 1000 & wait"), Duration::from_millis(200), &mut tally)
+        let error = watch(shell("sleep 1000 & wait"), Duration::from_millis(200), "", &mut tally)
             .expect_err("it never ends");
         assert!(error.to_string().contains("killed"), "{error}");
     }
@@ -291,7 +364,7 @@ mod tests {
     #[test]
     fn a_process_left_behind_does_not_hold_us_up() {
         let mut tally = Tally::default();
-        watch(shell("sleep 5 & exit 0"), LONG, &mut tally).expect("exit code 0");
+        watch(shell("sleep 5 & exit 0"), LONG, "", &mut tally).expect("exit code 0");
     }
 
     #[test]
@@ -299,12 +372,31 @@ mod tests {
         assert!(report(&Tally::default()).is_err());
     }
 
+    /// A name that no test has would select nothing; one that a pure crate has, the wrong program.
     #[test]
-    fn every_pure_crate_is_left_out_of_the_other_group() {
-        let [pure, machine, _] = groups();
-        assert!(!pure.one_at_a_time && machine.one_at_a_time);
+    fn every_test_of_the_other_crates_is_in_one_group() {
+        let targets = targets::names(&PURE).expect("cargo describes the workspace");
+        let turns = turns(&targets);
+        let tests = |group: &Group| -> Vec<String> {
+            let pairs = group.selection.windows(2);
+            pairs.filter(|pair| pair[0] == "--test").map(|pair| pair[1].clone()).collect()
+        };
+        let mut named: Vec<String> = turns[1..=2].iter().flatten().flat_map(tests).collect();
+        named.sort();
+        let mut all: Vec<String> = targets.tests.iter().cloned().collect();
+        all.sort();
+        assert_eq!(named, all);
         for name in PURE {
-            assert!(pure.selection.contains(&name) && machine.selection.contains(&name));
+            let excluded = |group: &Group| group.selection.iter().any(|word| word == name);
+            assert!(turns.iter().take(4).flatten().all(excluded), "{name}");
         }
+    }
+
+    #[test]
+    fn groups_of_a_turn_run_at_once_and_both_are_counted() {
+        let group = |name| Group { name, selection: vec!["--bogus".into()], one_at_a_time: false };
+        let mut tally = Tally::default();
+        run_turn(&[group("a"), group("b")], &mut tally);
+        assert_eq!((tally.passed(), tally.failed()), (0, 2), "{:?}", tally.closing_lines());
     }
 }

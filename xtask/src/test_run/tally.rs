@@ -51,6 +51,15 @@ impl Tally {
         self.closing.push(what.to_owned());
     }
 
+    /// What another one counted comes after what this one did.
+    pub(crate) fn add(&mut self, mut other: Self) {
+        self.end_of_programs();
+        other.end_of_programs();
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.closing.append(&mut other.closing);
+    }
+
     pub(crate) fn passed(&self) -> u64 {
         self.passed
     }

@@ -15,11 +15,8 @@
 
 mod common;
 
+use common::authority::Authority;
 use common::{run, wait_for};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    SanType,
-};
 use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::fs;
@@ -52,35 +49,6 @@ const HOSTS: [&str; 4] = ["c", "f", "b1", "b2"];
 fn server_of(host: &str) -> SocketAddr {
     let net = host.trim_start_matches('b');
     format!("10.78.{net}.2:8000").parse().unwrap()
-}
-
-/// Signs certificates.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new(folder: &Path) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        fs::create_dir_all(folder).unwrap();
-        fs::write(folder.join("authority.pem"), issuer.pem()).unwrap();
-        Self { issuer }
-    }
-
-    /// Files of `host` in which stands `name`.
-    fn sign(&self, folder: &Path, host: &str, name: &str) {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        let name = format!("spiffe://example.org/{name}");
-        params.subject_alt_names = vec![SanType::URI(name.as_str().try_into().unwrap())];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        let signed = params.signed_by(&key, &self.issuer).unwrap();
-        fs::write(folder.join(format!("{host}.pem")), signed.pem()).unwrap();
-        fs::write(folder.join(format!("{host}.key")), key.serialize_pem()).unwrap();
-    }
 }
 
 /// The namespaces, two servers, certificates; all gone when it is dropped.

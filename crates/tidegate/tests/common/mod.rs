@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
+pub(crate) mod authority;
 pub(crate) mod world;
 
 use std::process::Command;

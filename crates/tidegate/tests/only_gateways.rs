@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Hosts that have only gateways: no interfaces, no privileges, no BPF. What the kernel keeps elsewhere,
+//! they keep themselves; and one of them limits another.
+//!
+//! The tests ask as nginx does. Only loopback and Unix sockets are used.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+mod common;
+
+use common::authority::Authority;
+use common::wait_for;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
+use tidegate_api::protocol::{Reply, Request};
+use tidegate_model::snapshot::{RemoteState, ServiceState, Snapshot};
+use tidegate_units::Rate;
+
+/// Nobody: no user of a test machine, and no capabilities.
+const NOBODY: u32 = 65_534;
+/// Requests per second of the server that limits another.
+const LIMIT: f64 = 40.0;
+
+/// One host: its files, and its daemon.
+struct Host {
+    dir: PathBuf,
+    name: &'static str,
+    daemon: Option<Child>,
+}
+
+impl Host {
+    /// With one service, `shop`.
+    fn new(dir: &tempfile::TempDir, name: &'static str, control: &str, more: &str) -> Self {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut host = Self { dir: dir.path().to_owned(), name, daemon: None };
+        let path = |file: &str| host.path(file).display().to_string();
+        let text = format!(
+            "services:\n  shop: {{mode: enforce, control: {control}}}\n\
+             gateways:\n  edge: {{adapter: nginx, listen: 'unix:{}', completions: 'unix:{}', \
+             routes: [{{service: shop}}]}}\n\
+             daemon: {{socket: {}, http: off}}\n{more}",
+            path("edge"),
+            path("log"),
+            path("control"),
+        );
+        fs::write(host.path("yaml"), text).unwrap();
+        host.start();
+        host
+    }
+
+    fn path(&self, what: &str) -> PathBuf {
+        self.dir.join(format!("{}.{what}", self.name))
+    }
+
+    fn start(&mut self) {
+        let log = fs::File::create(self.path("stderr")).unwrap();
+        let daemon = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["run", "--config"])
+            .arg(self.path("yaml"))
+            .uid(NOBODY)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.daemon = Some(daemon);
+        wait_for("the gateway is served", || {
+            let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{}", fs::read_to_string(self.path("stderr")).unwrap());
+            let gateways = self.snapshot()?.gateways?.gateways;
+            gateways.iter().all(|gateway| gateway.problem.is_empty()).then_some(())
+        });
+    }
+
+    fn kill(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    fn ask(&self, request: &Request) -> Option<Reply> {
+        Client::connect(&self.path("control"), TIMEOUT_DEFAULT).ok()?.ask(request).ok()
+    }
+
+    fn snapshot(&self) -> Option<Snapshot> {
+        match self.ask(&Request::Status {})? {
+            Reply::Status { snapshot } => Some(*snapshot),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn service(&self) -> ServiceState {
+        self.snapshot().unwrap().services.swap_remove(0)
+    }
+
+    fn remote(&self) -> Option<RemoteState> {
+        self.service().remote.first().cloned()
+    }
+
+    /// Asks for so many requests at once; how many pass.
+    fn requests(&self, number: usize) -> usize {
+        let mut stream = UnixStream::connect(self.path("edge")).unwrap();
+        let one = "GET / HTTP/1.1\r\nHost: a\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n";
+        for at in 0..number {
+            let last = if at + 1 == number { "Connection: close\r\n\r\n" } else { "\r\n" };
+            stream.write_all([one, last].concat().as_bytes()).unwrap();
+        }
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).unwrap();
+        let of = |status: &str| answers.matches(&format!("HTTP/1.1 {status} ")).count();
+        assert_eq!(of("204") + of("403"), number, "{answers}");
+        of("204")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+/// Who threw it sleeps: a crash and a supervisor must not undo it.
+#[test]
+fn the_kill_switch_outlives_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(&dir, "h", "{name: fixed, rate: 1}", "");
+    assert!(host.requests(100) < 50, "the limit holds");
+    let released = |reply| matches!(reply, Some(Reply::Release { .. }));
+    assert!(released(host.ask(&Request::Release { on: true })));
+    assert_eq!(host.requests(100), 100);
+    host.kill();
+    host.start();
+    assert!(host.snapshot().unwrap().released);
+    assert_eq!(host.requests(100), 100, "the next process knows");
+    assert!(released(host.ask(&Request::Release { on: false })));
+    host.kill();
+    host.start();
+    assert!(!host.snapshot().unwrap().released);
+    assert!(host.requests(100) < 50, "the limit holds again");
+}
+
+/// A server behind a gateway tells another gateway what it can take, by the name of the service there.
+#[test]
+fn a_gateway_enforces_the_limit_of_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new(dir.path());
+    for host in ["front", "back"] {
+        authority.sign(dir.path(), host, host);
+        chown(dir.path().join(format!("{host}.key")), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let peers: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let cluster = |host: &str, more: &str| {
+        let file = |end: &str| dir.path().join(end).display().to_string();
+        let (certificate, key) = (file(&format!("{host}.pem")), file(&format!("{host}.key")));
+        let authority = file("authority.pem");
+        format!(
+            "cluster:\n  certificate: {certificate}\n  key: {key}\n  authority: {authority}\n{more}"
+        )
+    };
+    let grants = format!(
+        "  listen: {peers}\n  peers:\n    back: {{identity: spiffe://example.org/back, services: [shop], \
+         limits: [shop]}}\n"
+    );
+    let front = Host::new(&dir, "front", "{floor: 5}", &cluster("front", &grants));
+    let reports = format!(
+        "  report_to:\n    front: {{address: \"{peers}\", identity: spiffe://example.org/front, \
+         services: [shop], limits: [{{service: shop, scope: shop}}]}}\n"
+    );
+    let control = format!("{{name: fixed, rate: {LIMIT}}}");
+    let mut back = Host::new(&dir, "back", &control, &cluster("back", &reports));
+
+    let wanted = Some(Rate::per_second(LIMIT));
+    wait_for("the limit is in force", || {
+        // What passes says where a limit begins, so something has to.
+        front.requests(5);
+        (front.remote()?.rate == wanted && front.service().limits.rate == wanted).then_some(())
+    });
+    assert!(front.requests(200) < 150, "more than the rate is refused");
+    let said = wait_for("the server hears what was refused", || {
+        front.requests(50);
+        back.remote().filter(|limit| limit.refused > 0)
+    });
+    assert_eq!((said.peer.as_str(), said.role.as_str()), ("front", "to"));
+    back.kill();
+    wait_for("without the server it opens", || {
+        front.requests(5);
+        front.service().limits.rate.is_none().then_some(())
+    });
+}

@@ -31,7 +31,7 @@ struct Arguments {
 enum Task {
     /// Install what build, tests and demo need (needs root where something is missing)
     Setup {
-        /// Also fetch the proxy that the comparison runs against
+        /// Also fetch what only comparisons run against
         #[arg(long)]
         rivals: bool,
         /// Also install Node and Chromium, which the full test of real clients runs (400 MB)

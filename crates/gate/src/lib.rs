@@ -29,7 +29,9 @@ mod refusal;
 mod routes;
 mod service;
 
-pub use adapter::{Adapters, HaproxyTalk, haproxy_report, nginx_report};
+pub use adapter::{
+    Adapters, HaproxyTalk, envoy_check, envoy_reports, haproxy_report, nginx_report,
+};
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};

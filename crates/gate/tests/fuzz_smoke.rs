@@ -13,8 +13,20 @@ const SPOP: &[u8] = b"\x00\x00\x00\x40\x01\x00\x00\x00\x01\x00\x00\x12supported-
     \x00\x00\x00\x4d\x03\x00\x00\x00\x01\x05\x01\x03ask\x04\x06method\x08\x03GET\x06target\x08\x02/a\
     \x07headers\x08\x14host: x\r\ncookie: s=1\x06client\x06\x7f\x00\x00\x01";
 
+/// CheckRequest of Envoy: a peer, and a request with two headers.
+const CHECK: &[u8] = b"\x0a\x4d\x0a\x0f\x0a\x0d\x0a\x0b\x12\x09192.0.2.7\x22\x3a\x12\x38\x0a\x02id\
+    \x12\x03GET\x1a\x06\x0a\x01a\x12\x011\x22\x02/a\x2a\x0cshop.example\
+    \x6a\x13\x0a\x11\x0a\x06cookie\x1a\x07s=1;t=2";
+
+/// StreamAccessLogsMessage of Envoy: one entry, with a token, a status and two times.
+const LOG: &[u8] = b"\x12\x63\x0a\x61\x0a\x58\x52\x04\x10\x80\x89\x7a\xba\x01\x04\x08\x01\x10\x01\
+    \x8a\x01\x48\x0a\x46\x0a\x1cenvoy.filters.http.ext_authz\x12\x26\x0a\x24\
+    \x0a\x0etidegate_token\x12\x12\x1a\x1000000000000000ff\x22\x05\x0a\x03\x08\xc8\x01";
+
 const RUNS: usize = 200_000;
-const SEEDS: [&[u8]; 7] = [
+const SEEDS: [&[u8]; 9] = [
+    CHECK,
+    LOG,
     b"tidegate=00000000000000ff|200|0|1|10|2",
     SPOP,
     b"<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010, 0.020|0.020 : 0.030",
@@ -23,6 +35,27 @@ const SEEDS: [&[u8]; 7] = [
     b"GET\0/%61%2e%2E/%zz\0[::1]:80\0i\0",
     b"OPTIONS\0*\0\0x\0;=;",
 ];
+
+/// A seed that is no message finds nothing.
+#[test]
+fn the_seeds_of_envoy_are_messages() {
+    let found = tidegate_gate::envoy_reports(LOG).expect("a message");
+    assert_eq!(found.len(), 1);
+    let mut asked = false;
+    let told = tidegate_gate::envoy_check(CHECK, |ask| {
+        let header = |name| ask.headers.get(name).unwrap_or_default();
+        assert_eq!((ask.method, ask.target, header("cookie")), ("GET", "/a", "s=1;t=2"));
+        asked = true;
+        tidegate_gate::Answer {
+            service: None,
+            reason: tidegate_policy::Reason::NoRule,
+            refused: false,
+            token: None,
+            refusal: None,
+        }
+    });
+    assert!(asked && told.is_some());
+}
 
 #[test]
 fn random_bytes_and_near_messages_do_no_harm() {

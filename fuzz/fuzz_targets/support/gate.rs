@@ -3,8 +3,8 @@
 
 use tidegate_config::{Registry, parse};
 use tidegate_gate::{
-    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, haproxy_report,
-    nginx_report,
+    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, envoy_check, envoy_reports,
+    haproxy_report, nginx_report,
 };
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::{Nanos, Rate};
@@ -69,6 +69,7 @@ impl Harness {
             self.gate.complete(self.now, Id::Token(token), &completion);
         }
         self.spop(bytes);
+        self.envoy(bytes);
         self.http(bytes);
     }
 
@@ -86,6 +87,22 @@ impl Harness {
             rest = &after[u32::from_be_bytes(*length) as usize..];
         }
         assert!(rest.is_empty());
+    }
+
+    /// The bytes as messages of Envoy: who asks is told something, and who reports is believed only
+    /// what a response can be.
+    fn envoy(&self, bytes: &[u8]) {
+        let mut asked = 0;
+        let told = envoy_check(bytes, |ask| {
+            asked += 1;
+            self.at_once(ask)
+        });
+        assert_eq!(asked, u32::from(told.is_some()));
+        assert!(told.is_none_or(|told| !told.is_empty() && told.len() < 2048));
+        for (token, completion) in envoy_reports(bytes).unwrap_or_default() {
+            assert!(completion.status < 1000);
+            self.gate.complete(self.now, Id::Token(token), &completion);
+        }
     }
 
     /// Asks, and reports at once.

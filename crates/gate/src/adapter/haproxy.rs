@@ -6,6 +6,7 @@
 //! decided, in variables of the transaction: `token`, `reason`, and of a refusal `refuse` and the parts
 //! of the response. HAProxy goes on without them when the agent is silent, slow or gone.
 
+use super::headers::Joined;
 use super::listen::{Stream, datagrams, streams};
 use super::{Context, haproxy_report};
 use crate::{Answer, Ask, Headers, Id};
@@ -13,7 +14,6 @@ use spop::actions::VarScope;
 use spop::frame::{FramePayload, FrameType, Message};
 use spop::frames::{Ack, AgentDisconnect, AgentHello, FrameCapabilities, HaproxyHello};
 use spop::{SpopFrame, StatusCode, TypedData};
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,8 +22,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const FRAME_MAX: u32 = 16_380;
 /// Read at once.
 const CHUNK: usize = 16 * 1024;
-/// Most headers of a request that are looked at; HAProxy passes 101 on (`tune.http.maxhdr`).
-const HEADERS_MAX: usize = 256;
 /// A connection that says nothing for so long is closed; HAProxy closes idle ones after its own time-out.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 /// The message that asks.
@@ -177,7 +175,7 @@ fn ask(message: &Message, ask: &mut dyn FnMut(&Ask<'_>) -> Answer) -> Option<Ans
     else {
         return None;
     };
-    let headers = Received::new(text("headers").unwrap_or_default());
+    let headers = headers(text("headers").unwrap_or_default());
     Some(ask(&Ask {
         gateway: 0,
         method,
@@ -212,31 +210,9 @@ fn told(ack: Ack, answer: &Answer) -> Ack {
 }
 
 /// The headers of a request, from their text (`req.hdrs`).
-struct Received<'a>(Vec<(&'a str, Cow<'a, str>)>);
-
-impl<'a> Received<'a> {
-    fn new(text: &'a str) -> Self {
-        let mut headers: Vec<(&str, Cow<'_, str>)> = Vec::new();
-        for line in text.split("\r\n").take(HEADERS_MAX) {
-            let Some((name, value)) = line.split_once(':') else { continue };
-            let value = value.trim_matches([' ', '\t']);
-            match headers.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
-                None => headers.push((name, Cow::Borrowed(value))),
-                Some((_, joined)) => {
-                    let between = if name.eq_ignore_ascii_case("cookie") { "; " } else { ", " };
-                    *joined = Cow::Owned([joined.as_ref(), between, value].concat());
-                }
-            }
-        }
-        Self(headers)
-    }
-}
-
-impl Headers for Received<'_> {
-    fn get(&self, name: &str) -> Option<&str> {
-        let found = self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_ref())
-    }
+fn headers(text: &str) -> Joined<'_> {
+    let lines = text.split("\r\n").filter_map(|line| line.split_once(':'));
+    lines.map(|(name, value)| (name, value.trim_matches([' ', '\t']))).collect()
 }
 
 #[cfg(test)]

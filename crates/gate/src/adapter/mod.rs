@@ -6,11 +6,14 @@
 //! [`Context::complete`], and tells by [`Context::problem`] what keeps it from serving. What it does
 //! not understand it counts ([`Context::misunderstood`]), closes the connection, and does nothing else.
 
+mod envoy;
 mod haproxy;
+mod headers;
 mod listen;
 mod nginx;
 mod syslog;
 
+pub use envoy::{envoy_check, envoy_reports};
 pub use haproxy::Talk as HaproxyTalk;
 pub use syslog::{haproxy_report, nginx_report};
 
@@ -140,7 +143,8 @@ async fn serve(context: Context) {
     match context.config.adapter {
         Adapter::Nginx => nginx::serve(context).await,
         Adapter::Haproxy => haproxy::serve(context).await,
-        Adapter::Envoy | Adapter::ForwardAuth => {
+        Adapter::Envoy => envoy::serve(context).await,
+        Adapter::ForwardAuth => {
             let name = context.config.adapter.name();
             context.problem(Some(format!("the adapter {name:?} is not served by this version")));
         }

@@ -436,7 +436,8 @@ fn garbage(world: &World, proxy: Proxy) -> u64 {
         Proxy::Envoy => {
             let mut curl = Command::new("curl");
             curl.args(["--silent", "--http2-prior-knowledge", "--unix-socket"]);
-            let told = curl.arg(path("edge.sock")).args(["-I", "http://localhost/"]).output().unwrap();
+            let told =
+                curl.arg(path("edge.sock")).args(["-I", "http://localhost/"]).output().unwrap();
             let told = String::from_utf8(told.stdout).unwrap();
             assert!(told.contains("grpc-status: 12"), "{told}");
             return 3 + 1 + 1;

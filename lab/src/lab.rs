@@ -4,6 +4,7 @@
 use crate::cgroup::{Cgroups, Group};
 use crate::error::{LabError, Result};
 use crate::flood::{Flood, SPOOFED};
+use crate::gate::{self, Gate};
 use crate::guard::Guard;
 use crate::helper::Helper;
 use crate::idle::IdleMeter;
@@ -17,8 +18,8 @@ use crate::product::{self, Product, ProductConfig};
 use crate::registry;
 use crate::server::tiny::TinyOptions;
 use crate::server::{
-    ApacheOptions, Front, FrontKind, NftLimit, NftRule, NginxOptions, NodeOptions, Server, apache,
-    front, listens, nft, nginx, node, tiny,
+    ApacheOptions, EdgeOptions, EdgeProxy, Front, FrontKind, NftLimit, NftRule, NginxOptions,
+    NodeOptions, Server, apache, edge, front, listens, nft, nginx, node, tiny,
 };
 use crate::shape::{self, Shaped, Shaping};
 use crate::topology::{self, NetworkOptions, Role};
@@ -46,6 +47,9 @@ pub struct LabOptions {
     /// `false`). Then whatever a packet costs in the kernel is taken from the server, too. The load
     /// goes first on its CPU, so that arrivals stay punctual.
     pub shared: bool,
+    /// Something else runs on the load's CPU, proxies for example ([`Lab::start_edge`]): the load goes
+    /// first there, so that arrivals stay punctual (default `false`).
+    pub load_first: bool,
     /// The network.
     pub network: NetworkOptions,
 }
@@ -60,6 +64,7 @@ impl LabOptions {
             load_cpu: usize::from(all_cpus() > 1),
             product_cpu: None,
             shared: false,
+            load_first: false,
             network: NetworkOptions::default(),
         }
     }
@@ -246,6 +251,11 @@ impl Lab {
         if self.options.shared { format!("0-{}", all_cpus() - 1) } else { cpu.to_string() }
     }
 
+    /// Starts a proxy on the load's CPU: so it takes nothing from the server.
+    pub(crate) fn start_on_edge(&self, name: &str, command: &[&str]) -> Result<Managed> {
+        self.launch(Role::Server, self.options.load_cpu.to_string(), name, (command, false))
+    }
+
     pub(crate) fn start_product_process(&self, command: &[&str]) -> Result<Managed> {
         let cpu = self.options.product_cpu.unwrap_or(self.options.server_cpu);
         self.launch(Role::Server, self.cpus_of(cpu), "daemon", (command, false))
@@ -299,6 +309,28 @@ impl Lab {
     /// When it does not listen in time, or the program is missing.
     pub fn start_front(&self, kind: &FrontKind, behind: &Server, port: u16) -> Result<Front> {
         front::start(self, kind, behind, port)
+    }
+
+    /// Starts a proxy of a gateway on `port`, on the load's CPU, in front of a server.
+    ///
+    /// # Errors
+    /// When it does not listen in time, the program is missing, or it has no such limit.
+    pub fn start_edge(
+        &self,
+        options: &EdgeOptions<'_>,
+        behind: &Server,
+        port: u16,
+    ) -> Result<Server> {
+        edge::start(self, options, behind, port)
+    }
+
+    /// Starts the product as the gate of a proxy, without interfaces and without privileges, and
+    /// waits until it serves.
+    ///
+    /// # Errors
+    /// As [`Lab::start_product`].
+    pub fn start_gate(&self, program: &Path, proxy: &EdgeProxy) -> Result<Gate> {
+        gate::start(self, program, proxy)
     }
 
     /// Floods with SYNs of spoofed senders, until what it gives is dropped. The senders' prefix leads
@@ -461,15 +493,16 @@ impl Place for Inside<'_> {
 
     fn start(&mut self, shard: u32) -> Result<Managed> {
         let mut command = self.0.options.helper.command("shard");
-        if self.0.options.shared {
+        let first = self.0.options.shared || self.0.options.load_first;
+        if first {
             command.splice(0..0, ["nice", "-n", "-20"].map(str::to_owned));
         }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = format!("load{shard}");
         let cpu = self.0.options.load_cpu.to_string();
         let process = self.0.launch(Role::Client, cpu, &name, (&words, true))?;
-        if self.0.options.shared {
-            // Beside a server that takes every CPU, arrivals would wait for their turn: the load
+        if first {
+            // Beside others that take its CPU, arrivals would wait for their turn: the load
             // goes first, and its CPU time is in its report. By weight, since in a cgroup of
             // version 1 there is no real-time priority without a budget.
             process.group().prefer()?;

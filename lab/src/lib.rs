@@ -28,6 +28,7 @@
 mod cgroup;
 mod error;
 mod flood;
+mod gate;
 mod guard;
 pub mod helper;
 mod idle;
@@ -44,6 +45,7 @@ mod topology;
 pub use cgroup::Group;
 pub use error::{LabError, Result};
 pub use flood::Flood;
+pub use gate::Gate;
 pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
@@ -57,8 +59,8 @@ pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
 pub use server::tiny::TinyOptions;
 pub use server::{
-    ApacheOptions, Cgi, Cost, CostKind, FailsafePolicy, Front, FrontKind, Mpm, NftHook, NftLimit,
-    NftRule, NginxOptions, NodeOptions, Server,
+    ApacheOptions, Cgi, Cost, CostKind, EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy, Front,
+    FrontKind, Mpm, NftHook, NftLimit, NftRule, NginxOptions, NodeOptions, Server,
 };
 pub use shape::{Shaped, Shaping};
 pub use topology::{

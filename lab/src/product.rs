@@ -86,9 +86,26 @@ pub(crate) fn start(lab: &Lab, program: &Path, config: &ProductConfig) -> Result
 
 /// Starts the product with a configuration file that is there already.
 pub(crate) fn start_with(lab: &Lab, program: &Path, file: &Path, socket: &Path) -> Result<Product> {
-    let (program, config) = (os::text(program), os::text(file));
-    let command = [program.as_str(), "run", "--config", &config];
-    let process = lab.start_product_process(&command)?;
+    start_as(lab, (program, None), file, socket)
+}
+
+/// The same as another user, without capabilities.
+pub(crate) fn start_as(
+    lab: &Lab,
+    (program, user): (&Path, Option<u32>),
+    file: &Path,
+    socket: &Path,
+) -> Result<Product> {
+    let mut command = Vec::new();
+    if let Some(id) = user {
+        let ids = [format!("--reuid={id}"), format!("--regid={id}")];
+        command.push(os::text(&os::find_program("setpriv")?));
+        command.extend(ids);
+        command.extend(["--clear-groups", "--no-new-privs"].map(str::to_owned));
+    }
+    command.extend([os::text(program), "run".into(), "--config".into(), os::text(file)]);
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let process = lab.start_product_process(&words)?;
     let mut product = Product { process, socket: socket.to_path_buf(), config: file.to_path_buf() };
     let log = product.process.log().to_path_buf();
     // A taken-over daemon answers on the same socket until its successor is ready: the pid tells.

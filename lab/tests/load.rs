@@ -110,7 +110,7 @@ fn phases_scripts_and_kept_connections_add_up() {
     let lab = lab();
     let server = lab.start_nginx(&NginxOptions::default()).unwrap();
     let mut kept = server.stream("kept", steady(100.0, 3_000));
-    kept.keep_alive = Some(KeepAlive { requests: 10 });
+    kept.keep_alive = Some(KeepAlive::of(10));
     let phase = |name: &str, start, end| Phase {
         name: name.to_owned(),
         start: Nanos::from_secs(start),

@@ -88,7 +88,7 @@ fn sessions_make_all_their_requests() {
     let _one = one_at_a_time();
     let lab = lab();
     let server = lab.start_nginx(&NginxOptions::default()).unwrap();
-    for keep_alive in [None, Some(KeepAlive { requests: 3 })] {
+    for keep_alive in [None, Some(KeepAlive::of(3))] {
         let mut stream = server.stream("sessions", steady(20.0, 1_000));
         let think = Nanos::from_millis(100);
         stream.session = Some(Session { requests: 5, think, streams: 1, cookie: "session".into() });

@@ -6,6 +6,7 @@ pub mod attacks;
 pub mod catalog;
 pub mod dual;
 pub mod folder;
+pub mod gateways;
 pub mod judge;
 pub mod plot;
 pub mod report;

@@ -5,6 +5,7 @@ use crate::abacus;
 use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
+use crate::gateways;
 use crate::rivals;
 use crate::servers;
 use crate::setting;
@@ -62,6 +63,8 @@ pub enum Scenario {
     Attacks(Box<attacks::Scenario>),
     /// See [`rivals`].
     Rivals(Box<rivals::Scenario>),
+    /// See [`gateways`].
+    Gateways(Box<gateways::Scenario>),
     /// See [`servers`].
     Servers(servers::Scenario),
     /// See [`worlds`].
@@ -109,6 +112,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::Rivals(Box::new(scenario)))
         }
+        "gateways" => {
+            let scenario: gateways::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Gateways(Box::new(scenario)))
+        }
         "servers" => Ok(Scenario::Servers(serde_saphyr::from_str(text).with_context(place)?)),
         "worlds" => Ok(Scenario::Worlds(serde_saphyr::from_str(text).with_context(place)?)),
         "syn" => {
@@ -147,6 +155,7 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         Scenario::Survival(_)
         | Scenario::Attacks(_)
         | Scenario::Rivals(_)
+        | Scenario::Gateways(_)
         | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
         Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) | Scenario::Thresholds(_) => {
@@ -174,6 +183,9 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         }
         Scenario::Rivals(scenario) => {
             rivals::run(&scenario, part, &survivors(experiment, options), watch)
+        }
+        Scenario::Gateways(scenario) => {
+            gateways::run(&scenario, part, &survivors(experiment, options), watch)
         }
         Scenario::Servers(scenario) => {
             let effort = (options.effort != Effort::Full, options.seed);

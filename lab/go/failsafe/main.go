@@ -6,6 +6,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,6 +34,11 @@ const (
 )
 
 type response = *http.Response
+
+// none leaves everything to the server behind.
+func none(time.Duration) []failsafe.Policy[response] {
+	return nil
+}
 
 // limiter bounds concurrency. Its documentation says that a limit without a queue is too strict in
 // some cases and refuses what need not be refused.
@@ -92,15 +98,24 @@ func tell(admin string, refused *atomic.Uint64) error {
 	return nil
 }
 
+func guarded(inner http.Handler, policies []failsafe.Policy[response]) http.Handler {
+	if len(policies) == 0 {
+		return inner
+	}
+	return failsafehttp.NewHandler(inner, policies...)
+}
+
 func main() {
 	listen := flag.String("listen", "", "where clients come")
 	behind := flag.String("behind", "", "the server, host:port")
 	admin := flag.String("admin", "", "a socket that tells how many were refused")
-	name := flag.String("policy", "limiter", "limiter or throttler")
+	name := flag.String("policy", "limiter", "none, limiter or throttler")
 	wait := flag.Duration("wait", 0, "the longest wait for a place, or for a response")
+	certificate := flag.String("certificate", "", "a file in PEM; with it clients speak TLS 1.3")
+	key := flag.String("key", "", "its key, a file in PEM")
 	flag.Parse()
 	policies := map[string]func(time.Duration) []failsafe.Policy[response]{
-		"limiter": limiter, "throttler": throttler,
+		"none": none, "limiter": limiter, "throttler": throttler,
 	}
 	build, found := policies[*name]
 	if !found {
@@ -113,7 +128,11 @@ func main() {
 	if err := tell(*admin, refused); err != nil {
 		log.Fatal(err)
 	}
-	handler := counting(failsafehttp.NewHandler(proxy, build(*wait)...), refused)
+	handler := counting(guarded(proxy, build(*wait)), refused)
 	server := &http.Server{Addr: *listen, Handler: handler, ErrorLog: proxy.ErrorLog}
-	log.Fatal(server.ListenAndServe())
+	if *certificate == "" {
+		log.Fatal(server.ListenAndServe())
+	}
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13}
+	log.Fatal(server.ListenAndServeTLS(*certificate, *key))
 }

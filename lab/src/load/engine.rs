@@ -151,6 +151,10 @@ impl<'a, C: Clock> Engine<'a, C> {
         if !request.again && self.begin_on_idle(stream, request) {
             return;
         }
+        if self.is_at_bound(stream) {
+            self.done(stream, request, None, Outcome::NoHandshake);
+            return;
+        }
         let opened = if self.table.has_room() {
             let spec = &self.sources[stream].spec;
             conn::open(spec, request.number).and_then(|socket| Ok((socket, self.wires.open(spec)?)))
@@ -183,6 +187,14 @@ impl<'a, C: Clock> Engine<'a, C> {
             self.table.remove(key);
             self.done(stream, request, None, Outcome::Error);
         }
+    }
+
+    /// Whether clients hold as many connections as they may, all of them busy; each process of the load
+    /// has its part.
+    fn is_at_bound(&self, stream: usize) -> bool {
+        let bound = self.sources[stream].spec.keep_alive.map_or(0, |keep| keep.connections);
+        let part = u64::from(bound).div_ceil(self.shard.1.max(1));
+        part > 0 && self.table.count() as u64 >= part
     }
 
     /// A client that chooses its ports finds the one in turn still in use: it does not come.

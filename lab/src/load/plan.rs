@@ -134,6 +134,18 @@ fn default_host() -> String {
 pub struct KeepAlive {
     /// Most requests on one connection, at least 1.
     pub requests: u32,
+    /// Most connections at a time; 0 (default): as many as the process can hold. A request that finds
+    /// all of them busy is not sent: it fails as one without a handshake.
+    #[serde(default)]
+    pub connections: u32,
+}
+
+impl KeepAlive {
+    /// So many requests a connection.
+    #[must_use]
+    pub const fn of(requests: u32) -> Self {
+        Self { requests, connections: 0 }
+    }
 }
 
 /// When requests start.
@@ -237,7 +249,12 @@ impl LoadPlan {
         let stays = |s: &Stream| {
             s.session.as_ref().map_or(self.timeout, |session| session.longest(self.timeout))
         };
-        let most: f64 = self.streams.iter().map(|s| s.arrive.peak(stays(s).as_secs_f64())).sum();
+        let peak = |s: &Stream| {
+            let peak = s.arrive.peak(stays(s).as_secs_f64());
+            let bound = s.keep_alive.map(|k| k.connections).filter(|bound| *bound > 0);
+            bound.map_or(peak, |bound| peak.min(f64::from(bound)))
+        };
+        let most: f64 = self.streams.iter().map(peak).sum();
         let needed = (most * 1.2 / CONNECTIONS_MAX as f64).ceil() as u32;
         needed.clamp(1, SHARDS_MAX)
     }
@@ -383,6 +400,9 @@ pub(crate) mod tests {
     fn as_many_processes_as_waiting_clients_need() {
         assert_eq!(plan(100.0).shard_count(), 1);
         assert_eq!(plan(3_000.0).shard_count(), 2);
+        let mut bound = plan(3_000.0);
+        bound.streams[0].keep_alive = Some(KeepAlive { requests: 10, connections: 1_000 });
+        assert_eq!(bound.shard_count(), 1);
     }
 
     #[test]

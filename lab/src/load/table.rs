@@ -33,6 +33,11 @@ impl Table {
         !self.free.is_empty() || self.slots.len() < CONNECTIONS_MAX
     }
 
+    /// How many connections there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     pub(crate) fn insert(&mut self, conn: Conn) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));

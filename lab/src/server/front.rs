@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Proxies in front of a server, each with the documented way to bound its load: today's rivals.
 
-use super::{Server, count_lines, listens, nginx};
+use super::{Server, count_lines, envoy, listens, nginx};
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
 use crate::load::Transport;
@@ -70,7 +70,7 @@ pub enum FailsafePolicy {
 }
 
 impl FailsafePolicy {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Limiter => "limiter",
             Self::Throttler => "throttler",
@@ -181,75 +181,24 @@ fn front_frame(lab: &Lab, dir: &Path, http: &str) -> String {
     nginx::frame(dir, (lab.front_threads(), 8_192), http)
 }
 
-/// The values are those of Envoy's documentation of the filter
-/// (`envoy.filters.http.adaptive_concurrency`, its example configuration).
-fn envoy_config(admin: &Path, behind: u16, port: u16) -> serde_json::Value {
-    let typed = |name: &str| format!("type.googleapis.com/envoy.extensions.filters.{name}");
-    let adaptive = serde_json::json!({
-        "@type": typed("http.adaptive_concurrency.v3.AdaptiveConcurrency"),
-        "gradient_controller_config": {
-            "sample_aggregate_percentile": {"value": 90},
-            "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
-            "min_rtt_calc_params": {
-                "jitter": {"value": 10}, "interval": "60s", "request_count": 50
-            }
-        },
-        "enabled": {"default_value": true, "runtime_key": "adaptive_concurrency.enabled"}
-    });
-    let manager = serde_json::json!({
-        "@type": typed("network.http_connection_manager.v3.HttpConnectionManager"),
-        "stat_prefix": "in",
-        "route_config": {"virtual_hosts": [{
-            "name": "all", "domains": ["*"],
-            "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "out", "timeout": "60s"}}]
-        }]},
-        "http_filters": [
-            {"name": "envoy.filters.http.adaptive_concurrency", "typed_config": adaptive},
-            {"name": "envoy.filters.http.router",
-             "typed_config": {"@type": typed("http.router.v3.Router")}}
-        ]
-    });
-    let socket = |address: &str, port: u16| {
-        serde_json::json!({"socket_address":
-            {"address": address, "port_value": port, "ipv4_compat": address == "::"}})
-    };
-    let limit = 100_000;
-    serde_json::json!({
-        "admin": {"address": {"pipe": {"path": admin}}},
-        "static_resources": {
-            "listeners": [{"name": "in", "address": socket("::", port), "filter_chains": [{
-                "filters": [{"name": "envoy.filters.network.http_connection_manager",
-                             "typed_config": manager}]}]}],
-            "clusters": [{"name": "out", "type": "STATIC", "connect_timeout": "5s",
-                // Envoy's own default of 1,024 would limit in the filter's place.
-                "circuit_breakers": {"thresholds": [{"max_connections": limit,
-                    "max_pending_requests": limit, "max_requests": limit}]},
-                "load_assignment": {"cluster_name": "out", "endpoints": [{"lb_endpoints": [{
-                    "endpoint": {"address": {"socket_address":
-                        {"address": "127.0.0.1", "port_value": behind}}}}]}]}}]
-        }
-    })
-}
-
 fn envoy(lab: &Lab, behind: u16, port: u16, program: &Path) -> Result<Started> {
     if !program.is_file() {
         return Err(LabError::Missing(format!("Envoy at {}", program.display())));
     }
     let dir = lab.private_dir("envoy")?;
     let file = dir.join("envoy.json");
-    os::write(&file, envoy_config(&dir.join("admin"), behind, port).to_string())?;
-    let (program, file) = (os::text(program), os::text(&file));
-    let threads = lab.front_threads().to_string();
-    let command = [
-        program.as_str(),
-        "-c",
-        &file,
-        "--concurrency",
-        &threads,
-        "--disable-hot-restart",
-        "--log-level",
-        "warning",
-    ];
+    let admin = dir.join("admin");
+    let config = envoy::Config {
+        admin: &admin,
+        behind,
+        port,
+        tls: None,
+        filter: envoy::Filter::AdaptiveConcurrency,
+        timeout: "60s",
+    };
+    os::write(&file, config.json().to_string())?;
+    let command = envoy::command(program, &file, lab.front_threads());
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
     let process = lab.start_on_server("envoy", &command)?;
     wait_ready("Envoy to listen", &process, port)?;
     Ok((process, dir))
@@ -342,18 +291,4 @@ fn ask(socket: &Path, request: &[u8]) -> Result<String> {
     let mut bytes = Vec::new();
     stream.take(ADMIN_BYTES_MAX).read_to_end(&mut bytes).map_err(wrap())?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn envoy_s_configuration_names_the_filter_and_both_ports() {
-        let text = envoy_config(Path::new("/x/admin"), 8080, 80).to_string();
-        for word in ["AdaptiveConcurrency", "\"port_value\":8080", "\"port_value\":80}", "/x/admin"]
-        {
-            assert!(text.contains(word), "{word} in {text}");
-        }
-    }
 }

@@ -2,6 +2,8 @@
 //! Real servers, unmodified, with configurations of their own in the lab's directory.
 
 pub(crate) mod apache;
+pub(crate) mod edge;
+pub(crate) mod envoy;
 pub(crate) mod front;
 pub(crate) mod nft;
 pub(crate) mod nginx;
@@ -10,6 +12,7 @@ pub mod tiny;
 pub(crate) mod tls;
 
 pub use apache::{ApacheOptions, Cgi, Mpm};
+pub use edge::{EdgeLimit, EdgeOptions, EdgeProxy};
 pub use front::{FailsafePolicy, Front, FrontKind};
 pub use nft::{NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
@@ -169,10 +172,18 @@ impl Server {
     pub fn sessions(&self, name: &str, arrive: Arrive, requests: u32, think: Nanos) -> Stream {
         let keep = requests > 1 || self.transport == Transport::H2;
         Stream {
-            keep_alive: keep.then_some(KeepAlive { requests }),
+            keep_alive: keep.then_some(KeepAlive::of(requests)),
             session: Some(Session { requests, think, streams: 1, cookie: String::new() }),
             ..self.stream(name, arrive)
         }
+    }
+
+    /// The same from clients who keep their connections, whatever the status of a response: a request
+    /// takes a connection that is idle, else a new one, up to so many.
+    #[must_use]
+    pub fn kept(&self, name: &str, arrive: Arrive, connections: u32) -> Stream {
+        let keep_alive = Some(KeepAlive { requests: u32::MAX, connections });
+        Stream { keep_alive, ..self.stream(name, arrive) }
     }
 
     /// The same over IPv6.

@@ -45,6 +45,21 @@ pub(crate) fn frame(dir: &Path, (workers, connections): (usize, u32), http: &str
     )
 }
 
+/// Writes a configuration that nginx's workers may read.
+pub(crate) fn write(dir: &Path, config: &str) -> Result<()> {
+    os::write(&dir.join("nginx.conf"), config)?;
+    os::share(dir)
+}
+
+/// The words that start nginx with the configuration of a directory.
+pub(crate) fn command(dir: &Path) -> Result<Vec<String>> {
+    let program = os::text(&os::find_program("nginx")?);
+    let path = |name: &str| os::text(&dir.join(name));
+    // -e: until the configuration is read, nginx would log to the system's place.
+    let words = ["-p", &os::text(dir), "-e", &path("error.log"), "-c", &path("nginx.conf")];
+    Ok(std::iter::once(program).chain(words.map(str::to_owned)).collect())
+}
+
 /// Starts nginx with a configuration and waits until it listens.
 pub(crate) fn start_with(
     lab: &Lab,
@@ -52,15 +67,10 @@ pub(crate) fn start_with(
     config: &str,
     port: u16,
 ) -> Result<crate::process::Managed> {
-    let program = os::text(&os::find_program("nginx")?);
-    let file = dir.join("nginx.conf");
-    os::write(&file, config)?;
-    os::share(dir)?;
-    let prefix = os::text(dir);
-    // -e: until the configuration is read, nginx would log to the system's place.
-    let log = os::text(&dir.join("error.log"));
-    let command = [&program, "-p", &prefix, "-e", &log, "-c", &os::text(&file)];
-    let process = lab.start_on_server("nginx", &command)?;
+    write(dir, config)?;
+    let command = command(dir)?;
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let process = lab.start_on_server("nginx", &words)?;
     let pid = process.pid();
     os::wait_or_fail("nginx to listen", START_LIMIT, Some(&dir.join("error.log")), || {
         listens(pid, port)

@@ -197,7 +197,7 @@ impl Attacks<'_> {
                 manner: hostile.manner,
                 path: hostile.path.clone().unwrap_or(stream.path.clone()),
                 ports: (hostile.ports > 0).then_some((PORT_FIRST, hostile.ports)),
-                keep_alive: (hostile.hammering > 0).then_some(KeepAlive { requests: HAMMERED }),
+                keep_alive: (hostile.hammering > 0).then_some(KeepAlive::of(HAMMERED)),
                 ..stream
             });
         }

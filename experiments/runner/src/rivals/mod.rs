@@ -10,3 +10,5 @@ mod sweep;
 
 pub use run::run;
 pub use scenario::{Extent, Ramp, Scenario, Shape, Sweep};
+pub(crate) use summary::times;
+pub(crate) use sweep::{Tried, best};

@@ -85,7 +85,7 @@ fn pairs(ours: &[&Ran], theirs: &[&Ran]) -> Vec<f64> {
 }
 
 /// How many times a goodput that may be nothing at all.
-fn times(ours: f64, theirs: f64) -> f64 {
+pub(crate) fn times(ours: f64, theirs: f64) -> f64 {
     match (ours > 0.0, theirs > 0.0) {
         (_, true) => (ours / theirs).min(OVER_MAX),
         (true, false) => OVER_MAX,

@@ -7,12 +7,12 @@ use tidegate_units::Nanos;
 
 /// A setting that is tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Tried {
-    pub(super) setting: Setting,
+pub(crate) struct Tried {
+    pub(crate) setting: Setting,
     /// Where it stands in the results: the number, as a multiple of what was measured.
-    pub(super) x: f64,
+    pub(crate) x: f64,
     /// The queue, where that is tried, too, in milliseconds.
-    pub(super) queue_ms: Option<f64>,
+    pub(crate) queue_ms: Option<f64>,
 }
 
 /// What is tried for an arm, from the scenario alone; one setting where nothing is to choose.
@@ -50,7 +50,7 @@ pub(super) fn settings(
 }
 
 /// The best of what was tried, by its goodput; the first of equal ones.
-pub(super) fn best(tried: &[(Tried, f64)]) -> Option<(Tried, f64)> {
+pub(crate) fn best(tried: &[(Tried, f64)]) -> Option<(Tried, f64)> {
     let better = |a: (Tried, f64), b: (Tried, f64)| if b.1 > a.1 { b } else { a };
     tried.iter().copied().filter(|(_, goodput)| goodput.is_finite()).reduce(better)
 }

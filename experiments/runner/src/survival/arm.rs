@@ -25,8 +25,8 @@ const QUEUE: Nanos = Nanos::from_secs(5);
 const FAILED_AFTER: Nanos = Nanos::SECOND;
 /// Where `cargo xtask setup --rivals` puts Envoy and the proxy of failsafe-go; the variables name
 /// other places.
-const ENVOY: (&str, &str) = ("TIDEGATE_ENVOY", "target/rivals/envoy");
-const FAILSAFE: (&str, &str) = ("TIDEGATE_FAILSAFE", "target/rivals/failsafe");
+pub(crate) const ENVOY: (&str, &str) = ("TIDEGATE_ENVOY", "target/rivals/envoy");
+pub(crate) const FAILSAFE: (&str, &str) = ("TIDEGATE_FAILSAFE", "target/rivals/failsafe");
 /// A CPU that no machine of ours has: the product, told that the server runs on it, has no CPU
 /// signal. Without a cgroup alone it would take how busy the machine is.
 const NO_CPU: &str = "511";
@@ -203,7 +203,11 @@ pub(crate) fn lacks(variant: &str) -> Option<String> {
     installed(place).err().map(|error| error.to_string())
 }
 
-fn installed((variable, usual): (&str, &str)) -> Result<PathBuf> {
+/// Where a program that no package brings was put.
+///
+/// # Errors
+/// When it is not there, with how to get it.
+pub(crate) fn installed((variable, usual): (&str, &str)) -> Result<PathBuf> {
     let path = std::env::var_os(variable).map_or_else(|| PathBuf::from(usual), PathBuf::from);
     if !path.is_file() {
         bail!("{} is not there: cargo xtask setup --rivals, or set {variable}", path.display());

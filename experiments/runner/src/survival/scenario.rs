@@ -143,7 +143,8 @@ impl ServerSpec {
         if self.exponential { cost.shaped(tidegate_workload::Shape::Exponential) } else { cost }
     }
 
-    /// Starts it on a port; `backlog` shortens the listen queue of an Apache.
+    /// Starts it on a port; `backlog` is the length of its listen queue, of Apache and of the server with
+    /// workers.
     ///
     /// # Errors
     /// When it does not listen in time.
@@ -152,6 +153,7 @@ impl ServerSpec {
             workers: self.workers.unwrap_or(1),
             cost: self.cost(),
             port,
+            backlog: backlog.map_or(TinyOptions::default().backlog, |b| b.cast_signed()),
             ..TinyOptions::default()
         };
         let apache = |mpm| {

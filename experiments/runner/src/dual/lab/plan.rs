@@ -91,7 +91,7 @@ fn with_sessions(mut stream: Stream, setting: &Setting, keep_alive: bool) -> Str
             streams: 1,
             cookie: SESSION_COOKIE.into(),
         });
-        stream.keep_alive = keep_alive.then_some(KeepAlive { requests: setting.session_requests });
+        stream.keep_alive = keep_alive.then_some(KeepAlive::of(setting.session_requests));
     }
     stream
 }

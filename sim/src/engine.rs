@@ -88,6 +88,18 @@ impl<E: Classed> Engine<E> {
         Some(entry.event)
     }
 
+    /// The next event if it is due at `until` or before, and the clock is set to its time; else
+    /// none, and the clock is set to `until`.
+    pub fn step_until(&mut self, until: Nanos) -> Option<E> {
+        match self.heap.peek() {
+            Some(Reverse(first)) if first.at <= until => self.step(),
+            _ => {
+                self.now = self.now.max(until);
+                None
+            }
+        }
+    }
+
     /// Events that were scheduled for the past; must be zero.
     #[must_use]
     pub const fn late(&self) -> u64 {
@@ -136,6 +148,18 @@ mod tests {
         let order: Vec<&str> = std::iter::from_fn(|| engine.step()).map(|e| e.1).collect();
         assert_eq!(order, ["a", "b", "c", "d"]);
         assert_eq!((engine.now(), engine.late()), (Nanos(5), 0));
+    }
+
+    #[test]
+    fn a_run_in_parts_stops_at_its_limit_and_goes_on() {
+        let mut engine = Engine::new();
+        engine.schedule(Nanos(5), Named(0, "a"));
+        engine.schedule(Nanos(9), Named(0, "b"));
+        assert_eq!(engine.step_until(Nanos(4)), None);
+        assert_eq!(engine.now(), Nanos(4));
+        assert_eq!(engine.step_until(Nanos(5)), Some(Named(0, "a")));
+        assert_eq!(engine.step_until(Nanos(8)), None);
+        assert_eq!((engine.now(), engine.late()), (Nanos(8), 0));
     }
 
     #[test]

@@ -30,7 +30,8 @@ mod routes;
 mod service;
 
 pub use adapter::{
-    Adapters, HaproxyTalk, envoy_check, envoy_reports, haproxy_report, nginx_report,
+    Adapters, HaproxyTalk, caddy_report, envoy_check, envoy_reports, forwarded_client,
+    haproxy_report, nginx_report, traefik_export, traefik_report,
 };
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};

@@ -23,10 +23,16 @@ const LOG: &[u8] = b"\x12\x63\x0a\x61\x0a\x58\x52\x04\x10\x80\x89\x7a\xba\x01\x0
     \x8a\x01\x48\x0a\x46\x0a\x1cenvoy.filters.http.ext_authz\x12\x26\x0a\x24\
     \x0a\x0etidegate_token\x12\x12\x1a\x1000000000000000ff\x22\x05\x0a\x03\x08\xc8\x01";
 
+/// An export of OTLP with two records.
+const EXPORT: &[u8] = b"\x0a\x14\x12\x12\x12\x07\x2a\x05\x0a\x03one\x12\x07\x2a\x05\x0a\x03two";
+
 const RUNS: usize = 200_000;
-const SEEDS: [&[u8]; 9] = [
+const SEEDS: [&[u8]; 12] = [
     CHECK,
     LOG,
+    EXPORT,
+    b"{\"user_id\":\"00000000000000ff\",\"duration\":0.006,\"status\":200}",
+    b"{\"ClientUsername\":\"00000000000000ff\",\"DownstreamStatus\":200,\"Duration\":7,\"OriginDuration\":6}",
     b"tidegate=00000000000000ff|200|0|1|10|2",
     SPOP,
     b"<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010, 0.020|0.020 : 0.030",
@@ -35,6 +41,13 @@ const SEEDS: [&[u8]; 9] = [
     b"GET\0/%61%2e%2E/%zz\0[::1]:80\0i\0",
     b"OPTIONS\0*\0\0x\0;=;",
 ];
+
+#[test]
+fn the_seed_of_traefik_is_an_export() {
+    let mut found = Vec::new();
+    let understood = tidegate_gate::traefik_export(EXPORT, |text| found.push(text.to_vec()));
+    assert_eq!((understood, found), (Ok(()), vec![b"one".to_vec(), b"two".to_vec()]));
+}
 
 /// A seed that is no message finds nothing.
 #[test]

@@ -61,7 +61,7 @@ pub struct GatewaysState {
 pub struct GatewayState {
     /// Name in the configuration.
     pub name: String,
-    /// Which proxy asks: `nginx`, `envoy`, `haproxy` or `forward-auth`.
+    /// Which proxy asks: `nginx`, `envoy`, `haproxy`, `caddy` or `traefik`.
     pub adapter: String,
     /// Where it asks.
     pub listen: String,

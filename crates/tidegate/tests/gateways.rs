@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The gate behind the real nginx, HAProxy and Envoy, with the configurations of packaging/. Only loopback
-//! and Unix sockets are used; the daemon has no privileges.
+//! The gate behind the real nginx, HAProxy, Envoy and Caddy, with the configurations of packaging/. Only
+//! loopback and Unix sockets are used; the daemon has no privileges.
 //!
 //! ```text
 //!   clients ─► proxy ─► application: one worker, 5 ms a request
@@ -17,7 +17,7 @@ use common::{PATIENCE, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -43,6 +43,7 @@ enum Proxy {
     Nginx,
     Haproxy,
     Envoy,
+    Caddy,
 }
 
 /// Where `xtask setup` puts it.
@@ -53,7 +54,14 @@ struct World {
     proxy: Child,
     daemon: Option<Child>,
     front: SocketAddr,
+    /// Where the proxy reports.
+    completions: String,
     ending: Arc<AtomicBool>,
+}
+
+/// Where Caddy serves TLS: the port of `front`, at another address of this host.
+fn with_tls(front: SocketAddr) -> SocketAddr {
+    SocketAddr::new([127, 0, 0, 2].into(), front.port())
 }
 
 fn free_port() -> SocketAddr {
@@ -77,22 +85,70 @@ impl Proxy {
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
+            Self::Caddy => "caddy",
+        }
+    }
+
+    /// Where it reports, as the configuration says it; Envoy reports where it asks.
+    fn completions(self, dir: &Path) -> String {
+        match self {
+            Self::Nginx | Self::Haproxy => format!("unix:{}", dir.join("edge.log").display()),
+            Self::Envoy => String::new(),
+            Self::Caddy => {
+                UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+            }
         }
     }
 
     /// Starts it in front of `back`.
-    fn start(self, dir: &Path, front: SocketAddr, back: SocketAddr) -> Child {
+    fn start(self, dir: &Path, reports: &str, front: SocketAddr, back: SocketAddr) -> Child {
         let path = |file: &str| dir.join(file).display().to_string();
+        let (shown, reports) = match reports.strip_prefix("unix:") {
+            Some(path) => ("/run/tidegate/edge.log", path),
+            None => ("127.0.0.1:9471", reports),
+        };
         let sockets = [
             ("/run/tidegate/edge.sock", path("edge.sock")),
-            ("/run/tidegate/edge.log", path("edge.log")),
+            (shown, reports.to_owned()),
             ("127.0.0.1:8080", back.to_string()),
         ];
         match self {
             Self::Nginx => Self::nginx(dir, &sockets, front),
             Self::Haproxy => Self::haproxy(dir, &sockets, front),
             Self::Envoy => Self::envoy(dir, front, back),
+            Self::Caddy => Self::caddy(dir, &sockets, front),
         }
+    }
+
+    /// The site twice: without TLS at `front`, with it at [`with_tls`], by certificates of its own below `dir`.
+    fn caddy(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
+        let tls = with_tls(front);
+        let text = example("Caddyfile", sockets);
+        let (before, site) = text.split_once("\nshop.example {").unwrap();
+        let site = |name: String, at: SocketAddr| format!("{name} {{\n\tbind {}{site}", at.ip());
+        let (plain, secret) = (
+            format!("http://shop.example:{}", front.port()),
+            format!("https://shop.example:{}", tls.port()),
+        );
+        let site = [
+            before,
+            &site(plain, front),
+            &site(secret, tls).replacen('\n', "\n\ttls internal\n", 1),
+        ];
+        let site = site.join("\n");
+        let conf = dir.join("Caddyfile");
+        fs::write(
+            &conf,
+            format!(
+                "{{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n}}\n{site}"
+            ),
+        )
+        .unwrap();
+        let log = fs::File::create(dir.join("error.log")).unwrap();
+        let mut caddy = Command::new("caddy");
+        caddy.args(["run", "--adapter", "caddyfile", "--config"]).arg(&conf);
+        caddy.env("HOME", dir).env("XDG_DATA_HOME", dir).env("XDG_CONFIG_HOME", dir);
+        caddy.stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
 
     fn nginx(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
@@ -157,22 +213,22 @@ impl World {
         let back = application(&ending);
         let front = free_port();
         let path = |file: &str| dir.path().join(file).display().to_string();
-        // Envoy reports where it asks.
-        let completions = match proxy {
-            Proxy::Envoy => String::new(),
-            _ => format!("    completions: unix:{}\n", path("edge.log")),
+        let completions = proxy.completions(dir.path());
+        let reports = match completions.as_str() {
+            "" => String::new(),
+            at => format!("    completions: {at}\n"),
         };
         let text = format!(
             "services:\n  shop: {{mode: enforce, control: {control}}}\ngateways:\n  edge:\n    adapter: {}\n    \
-             listen: unix:{}\n{completions}    rate_limit_fields: true\n    routes: [{{service: shop}}]\n\
+             listen: unix:{}\n{reports}    rate_limit_fields: true\n    routes: [{{service: shop}}]\n\
              daemon: {{socket: {}, http: off}}\n",
             proxy.adapter(),
             path("edge.sock"),
             path("control.sock"),
         );
         fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
-        let proxy = proxy.start(dir.path(), front, back);
-        let mut world = Self { dir, proxy, daemon: None, front, ending };
+        let proxy = proxy.start(dir.path(), &completions, front, back);
+        let mut world = Self { dir, proxy, daemon: None, front, completions, ending };
         wait_for("the proxy listens", || TcpStream::connect(front).ok());
         world.start();
         world
@@ -320,8 +376,9 @@ impl Http {
 
     /// With more header lines.
     fn ask(&mut self, lines: &str) -> Response {
+        let port = self.0.get_ref().peer_addr().unwrap().port();
         let request = format!(
-            "GET /item?id=1 HTTP/1.1\r\nHost: shop.example\r\nX-Tidegate-Client: 10.0.0.1\r\n{lines}\r\n"
+            "GET /item?id=1 HTTP/1.1\r\nHost: shop.example:{port}\r\nX-Tidegate-Client: 10.0.0.1\r\n{lines}\r\n"
         );
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
         let line = |reader: &mut BufReader<TcpStream>| {
@@ -358,6 +415,56 @@ fn haproxy_passes_refuses_and_fails_open() {
 #[test]
 fn envoy_passes_refuses_and_fails_open() {
     passes_refuses_and_fails_open(Proxy::Envoy);
+}
+
+#[test]
+fn caddy_passes_refuses_and_fails_open() {
+    passes_refuses_and_fails_open(Proxy::Caddy);
+}
+
+/// TLS ends in Caddy, and a client of HTTP/2 is told the same.
+#[test]
+fn behind_caddy_http_2_is_limited_and_fails_open() {
+    let mut world = World::new(Proxy::Caddy, "{name: fixed, rate: 1/s, burst: 5}");
+    wait_for("the limit is in force", || {
+        let service = world.status()?.services.into_iter().next()?;
+        service.limits.rate.map(|_| ())
+    });
+    let statuses = |world: &World, n| -> Vec<String> {
+        let at = with_tls(world.front);
+        let asked = Command::new("curl")
+            .args([
+                "--silent",
+                "--fail-early",
+                "--http2",
+                "--max-time",
+                "20",
+                "--data",
+                "x=1",
+                "--cacert",
+            ])
+            .arg(world.dir.path().join("caddy/pki/authorities/local/root.crt"))
+            .args([
+                "--resolve",
+                &format!("shop.example:{}:{}", at.port(), at.ip()),
+                "--output",
+                "/dev/null",
+            ])
+            .args(["--write-out", "%{http_version} %{http_code} %header{retry-after}\\n"])
+            .arg(format!("https://shop.example:{}/item?[1-{n}]", at.port()))
+            .output()
+            .unwrap();
+        String::from_utf8(asked.stdout).unwrap().lines().map(str::to_owned).collect()
+    };
+    let told = statuses(&world, 20);
+    let passed = told.iter().filter(|line| *line == "2 200 ").count();
+    let refused = told
+        .iter()
+        .filter(|line| line.strip_prefix("2 503 ").is_some_and(|s| s.parse::<u8>().is_ok()));
+    assert_eq!((told.len(), passed + refused.count()), (20, 20), "{told:?}\n{}", world.log());
+    assert!((5..=7).contains(&passed), "{passed} passed\n{}", world.log());
+    world.kill();
+    assert_eq!(statuses(&world, 10), vec!["2 200 "; 10], "{}", world.log());
 }
 
 fn passes_refuses_and_fails_open(proxy: Proxy) {
@@ -430,7 +537,9 @@ fn garbage(world: &World, proxy: Proxy) -> u64 {
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
     match proxy {
-        Proxy::Nginx => assert!(said.starts_with(b"HTTP/1.1 204"), "no question passes"),
+        Proxy::Nginx | Proxy::Caddy => {
+            assert!(said.starts_with(b"HTTP/1.1 204"), "no question passes")
+        }
         Proxy::Haproxy => assert_eq!(said.get(4), Some(&102), "it is told, and closed"),
         // HTTP/2 without its first line, and a call that nobody answers.
         Proxy::Envoy => {
@@ -443,9 +552,12 @@ fn garbage(world: &World, proxy: Proxy) -> u64 {
             return 3 + 1 + 1;
         }
     }
-    let socket = UnixDatagram::unbound().unwrap();
     for datagram in [&b"\xff\xfe"[..], b"<190>x: y|1", &[0; 4000]] {
-        socket.send_to(datagram, path("edge.log")).unwrap();
+        match world.completions.strip_prefix("unix:") {
+            Some(path) => UnixDatagram::unbound().unwrap().send_to(datagram, path),
+            None => UdpSocket::bind("127.0.0.1:0").unwrap().send_to(datagram, &world.completions),
+        }
+        .unwrap();
     }
     3 + 1 + 2
 }
@@ -464,6 +576,11 @@ fn behind_haproxy_it_finds_the_limit_of_the_application_by_itself() {
 #[test]
 fn behind_envoy_it_finds_the_limit_of_the_application_by_itself() {
     finds_the_limit(Proxy::Envoy);
+}
+
+#[test]
+fn behind_caddy_it_finds_the_limit_of_the_application_by_itself() {
+    finds_the_limit(Proxy::Caddy);
 }
 
 fn finds_the_limit(proxy: Proxy) {

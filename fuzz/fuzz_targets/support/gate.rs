@@ -3,8 +3,8 @@
 
 use tidegate_config::{Registry, parse};
 use tidegate_gate::{
-    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, envoy_check, envoy_reports,
-    haproxy_report, nginx_report,
+    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, caddy_report, envoy_check,
+    envoy_reports, forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
 };
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::{Nanos, Rate};
@@ -68,6 +68,17 @@ impl Harness {
             assert!(completion.status < 1000);
             self.gate.complete(self.now, Id::Token(token), &completion);
         }
+        let json = [caddy_report(bytes), traefik_report(bytes)];
+        for (token, completion) in json.into_iter().filter_map(|report| report.ok().flatten()) {
+            assert!(completion.status < 1000);
+            self.gate.complete(self.now, Id::Token(token), &completion);
+        }
+        let mut length = 0;
+        let _ = traefik_export(bytes, |line| {
+            length += line.len();
+            let _ = traefik_report(line);
+        });
+        assert!(length <= bytes.len(), "each byte is in one record at most");
         self.spop(bytes);
         self.envoy(bytes);
         self.http(bytes);
@@ -129,7 +140,7 @@ impl Harness {
                 method,
                 host: (!host.is_empty()).then_some(host),
                 target,
-                client: None,
+                client: forwarded_client(host, 1 + id.len() % 3),
                 request_id: Some(id),
                 reported_by_id: id.len() % 2 == 1,
                 headers: &Given(header),

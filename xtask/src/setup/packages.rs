@@ -34,6 +34,10 @@ pub(super) const PACKAGES: &[Package] = &[
     package("nginx", "a protected server of the lab; limit_conn in the comparison"),
     package("nodejs", "a protected server of the lab: http, https, http2; a client of the tests"),
     package("haproxy", "comparison: what a refusal in a proxy costs"),
+    package(
+        "caddy",
+        "a gateway of the tests: forward_auth, its access log, HTTP/2 with its own CA",
+    ),
     package("nftables", "comparison: what a refusal in the packet filter costs"),
     // To see how refusals look to those who get them
     package("curl", "a real client of the tests"),

@@ -32,8 +32,8 @@ const PUBLIC: [&str; 21] = [
 /// Names that are kept for examples, and the machine itself.
 const EXAMPLES: [&str; 7] =
     ["example", "example.com", "example.org", "example.net", "test", "invalid", "localhost"];
-/// Upstreams of packaging/nginx.conf, which are no hosts.
-const UPSTREAMS: [&str; 2] = ["application", "tidegate"];
+/// Upstreams of packaging/nginx.conf and a Service of packaging/kubernetes, which are no hosts.
+const UPSTREAMS: [&str; 3] = ["application", "tidegate", "tidegate.tidegate.svc.cluster.local"];
 /// Texts of others, unchanged.
 const FOREIGN: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSES/", "bpf/vmlinux/"];
 

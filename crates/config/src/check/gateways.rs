@@ -5,7 +5,7 @@
 use super::{Check, name_fault};
 use crate::LevelSignal;
 use crate::error::step;
-use crate::gateways::{Endpoint, GatewayConfig, RouteConfig};
+use crate::gateways::{Adapter, Endpoint, GatewayConfig, RouteConfig};
 use crate::types::{Config, ServiceConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -96,7 +96,18 @@ impl Check<'_> {
                 &format!("{path}.completions"),
                 format!("the adapter {adapter:?} reports where it asks; leave it out"),
             ),
+            (Some(Endpoint::Unix(_)), true) if gateway.adapter == Adapter::Caddy => {
+                let what = "Caddy does not start while a Unix socket for its log is away; allowed: an address and \
+                            a port of this host, by UDP";
+                self.fault(&format!("{path}.completions"), what);
+            }
             _ => {}
+        }
+        if gateway.client_hop > 1 && !gateway.adapter.forwards() {
+            let what = format!(
+                "the adapter {adapter:?} is told the client's address by a field of its own; leave it out"
+            );
+            self.fault(&format!("{path}.client_hop"), what);
         }
         if gateway.insecure {
             return;

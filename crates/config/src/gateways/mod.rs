@@ -21,6 +21,8 @@ use tidegate_units::Nanos;
 pub const GATEWAYS_MAX: usize = 16;
 /// Most routes of one gateway.
 pub const ROUTES_MAX: usize = 256;
+/// Most proxies that X-Forwarded-For may name.
+pub const CLIENT_HOP_MAX: u8 = 16;
 /// Longest name of a header, in bytes.
 pub const HEADER_NAME_MAX: usize = 64;
 /// Longest value of a header that a route asks for, in bytes.
@@ -38,8 +40,8 @@ pub struct GatewayConfig {
     pub adapter: Adapter,
     /// Where the proxy asks: `unix:` and an absolute path, or an address and a port.
     pub listen: Endpoint,
-    /// Where the proxy reports what became of requests, one access log line a datagram. Envoy reports
-    /// where it asks.
+    /// Where the proxy reports what became of requests, one access log line a datagram. Envoy and Traefik
+    /// report where they ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Endpoint")]
     pub completions: Option<Endpoint>,
@@ -54,6 +56,11 @@ pub struct GatewayConfig {
     /// (draft-ietf-httpapi-ratelimit-headers).
     #[serde(default)]
     pub rate_limit_fields: bool,
+    /// Which element of X-Forwarded-For is the client, counted from the end. 1 is what Caddy or Traefik
+    /// has written itself: who has connected to it. One more for each proxy before it.
+    #[serde(default = "GatewayConfig::client_hop_default")]
+    #[schemars(range(min = 1, max = CLIENT_HOP_MAX))]
+    pub client_hop: u8,
     /// Which requests belong to which service. The longest path that begins the request's wins; among
     /// routes of one path the first that matches; what no route matches passes.
     #[schemars(length(min = 1, max = ROUTES_MAX))]
@@ -77,6 +84,10 @@ impl GatewayConfig {
         std::iter::once(("listen", &self.listen)).chain(completions)
     }
 
+    const fn client_hop_default() -> u8 {
+        1
+    }
+
     /// The client may be told to stay away for a minute: longer than a short overload takes to drain.
     fn retry_after_default() -> RetryAfter {
         RetryAfter { from: Nanos::SECOND, to: Nanos::from_secs(60) }
@@ -93,8 +104,10 @@ pub enum Adapter {
     Envoy,
     /// HAProxy: SPOE, completions by its log.
     Haproxy,
-    /// Caddy, Traefik and others that return our response to the client; completions by an access log.
-    ForwardAuth,
+    /// Caddy: `forward_auth` by HTTP, completions by its access log over UDP.
+    Caddy,
+    /// Traefik: `forwardAuth` by HTTP, completions by its access log over OTLP.
+    Traefik,
 }
 
 impl Adapter {
@@ -105,14 +118,21 @@ impl Adapter {
             Self::Nginx => "nginx",
             Self::Envoy => "envoy",
             Self::Haproxy => "haproxy",
-            Self::ForwardAuth => "forward-auth",
+            Self::Caddy => "caddy",
+            Self::Traefik => "traefik",
         }
     }
 
     /// Whether completions come by datagrams at an address of their own.
     #[must_use]
     pub const fn reports_apart(self) -> bool {
-        matches!(self, Self::Nginx | Self::Haproxy | Self::ForwardAuth)
+        matches!(self, Self::Nginx | Self::Haproxy | Self::Caddy)
+    }
+
+    /// Whether the client's address comes from X-Forwarded-For, as the proxy writes it.
+    #[must_use]
+    pub const fn forwards(self) -> bool {
+        matches!(self, Self::Caddy | Self::Traefik)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::Headers;
 use std::borrow::Cow;
 
 /// Most headers of a request that are looked at; proxies pass about a hundred on.
-const HEADERS_MAX: usize = 256;
+pub(super) const HEADERS_MAX: usize = 256;
 
 /// Names and values; those of one name joined as RFC 9110 says (of Cookie by `; `).
 #[derive(Default)]

@@ -6,16 +6,23 @@
 //! [`Context::complete`], and tells by [`Context::problem`] what keeps it from serving. What it does
 //! not understand it counts ([`Context::misunderstood`]), closes the connection, and does nothing else.
 
+mod caddy;
 mod envoy;
+mod forward_auth;
 mod haproxy;
 mod headers;
+mod http;
 mod listen;
 mod nginx;
 mod syslog;
+mod traefik;
 
+pub use caddy::caddy_report;
 pub use envoy::{envoy_check, envoy_reports};
+pub use forward_auth::client as forwarded_client;
 pub use haproxy::Talk as HaproxyTalk;
 pub use syslog::{haproxy_report, nginx_report};
+pub use traefik::{traefik_export, traefik_report};
 
 use crate::{Answer, Ask, Completion, Gate, Id};
 use std::io;
@@ -143,10 +150,8 @@ async fn serve(context: Context) {
     match context.config.adapter {
         Adapter::Nginx => nginx::serve(context).await,
         Adapter::Haproxy => haproxy::serve(context).await,
+        Adapter::Caddy => caddy::serve(context).await,
+        Adapter::Traefik => traefik::serve(context).await,
         Adapter::Envoy => envoy::serve(context).await,
-        Adapter::ForwardAuth => {
-            let name = context.config.adapter.name();
-            context.problem(Some(format!("the adapter {name:?} is not served by this version")));
-        }
     }
 }

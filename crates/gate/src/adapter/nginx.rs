@@ -5,19 +5,13 @@
 //! nginx sets the headers that are asked for, so a client's own of the same name do not come here. A
 //! question without them is counted, and passes: any other status would be a 500 for the client.
 
-use super::listen::{Stream, datagrams, streams};
+use super::http::{self, Reply, Served};
+use super::listen::{datagrams, streams};
 use super::{Context, nginx_report};
-use crate::{Ask, Headers, Id, Refusal};
-use http_body_util::Empty;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
+use crate::{Ask, Headers, Id};
+use hyper::StatusCode;
+use hyper::http::request::Parts;
 use std::net::IpAddr;
-use std::time::Duration;
 
 /// The method of the client's request.
 const METHOD: &str = "x-tidegate-method";
@@ -27,20 +21,11 @@ const URI: &str = "x-tidegate-uri";
 const HOST: &str = "x-tidegate-host";
 /// The client's address.
 const CLIENT: &str = "x-tidegate-client";
-/// nginx's own id of the request.
-const REQUEST: &str = "x-tidegate-request";
-/// In the response: what the report names.
-const TOKEN: HeaderName = HeaderName::from_static("x-tidegate-token");
-/// In the response: why.
-const REASON: HeaderName = HeaderName::from_static("x-tidegate-reason");
-/// A connection that asks nothing for so long is closed; nginx closes its own after 60 s.
-const IDLE_MAX: Duration = Duration::from_secs(120);
-/// Most bytes of a head: nginx passes the client's headers on.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
-    let asked = streams(&context, attend);
+    let served = Served { answer, body_max: 0 };
+    let asked = streams(&context, |context, stream| http::attend(context, stream, served));
     let Some(endpoint) = &context.config.completions else { return asked.await };
     let reported =
         datagrams(&context, endpoint, |context, datagram| match nginx_report(datagram) {
@@ -50,34 +35,11 @@ pub(super) async fn serve(context: Context) {
     tokio::join!(asked, reported);
 }
 
-/// Serves one connection to its end.
-async fn attend(context: Context, stream: Box<dyn Stream>) {
-    let of = &context;
-    let service = service_fn(async move |request| Ok::<_, Infallible>(answer(of, &request)));
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX).max_buf_size(HEAD_BYTES_MAX);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await
-        && error.is_parse()
-    {
-        context.misunderstood();
-    }
-}
-
-struct Received<'a>(&'a HeaderMap);
-
-impl Headers for Received<'_> {
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).and_then(|value| value.to_str().ok())
-    }
-}
-
-fn answer(context: &Context, request: &Request<Incoming>) -> Response<Empty<Bytes>> {
-    let mut response = Response::new(Empty::new());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    let headers = Received(request.headers());
+fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
+    let headers = http::received(&request.headers);
     let (Some(method), Some(target)) = (headers.get(METHOD), headers.get(URI)) else {
         context.misunderstood();
-        return response;
+        return http::of_status(StatusCode::NO_CONTENT);
     };
     let answer = context.ask(&Ask {
         gateway: context.index,
@@ -85,25 +47,12 @@ fn answer(context: &Context, request: &Request<Incoming>) -> Response<Empty<Byte
         host: headers.get(HOST).filter(|host| !host.is_empty()),
         target,
         client: headers.get(CLIENT).and_then(|client| client.parse::<IpAddr>().ok()),
-        request_id: headers.get(REQUEST),
+        request_id: headers.get(http::REQUEST),
         reported_by_id: false,
         headers: &headers,
     });
-    let out = response.headers_mut();
-    out.insert(REASON, HeaderValue::from_static(answer.reason.name()));
-    let token = answer.token.and_then(|token| HeaderValue::try_from(token.to_string()).ok());
-    out.extend(token.map(|token| (TOKEN, token)));
-    if let Some(refusal) = &answer.refusal {
-        refuse(&mut response, refusal);
-    }
-    response
-}
-
-fn refuse(response: &mut Response<Empty<Bytes>>, refusal: &Refusal) {
-    *response.status_mut() = StatusCode::FORBIDDEN;
-    for (name, value) in refusal.headers() {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            response.headers_mut().insert(HeaderName::from_static(name), value);
-        }
-    }
+    let Some(refusal) = &answer.refusal else { return http::passes(&answer) };
+    let mut reply = http::refuses(StatusCode::FORBIDDEN, refusal);
+    http::give_reason(&mut reply, &answer);
+    reply
 }

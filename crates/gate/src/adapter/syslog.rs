@@ -18,6 +18,8 @@ use tidegate_units::Nanos;
 
 /// Times longer than this are none, in seconds.
 const SECONDS_MAX: f64 = 1e6;
+/// The same in nanoseconds.
+pub(super) const NANOS_MAX: u64 = 1_000_000_000_000_000;
 /// The same in milliseconds.
 const MILLIS_MAX: i64 = 1_000_000_000;
 
@@ -95,8 +97,12 @@ fn tries(text: &str) -> Option<Option<Nanos>> {
 
 fn seconds(text: &str) -> Option<Nanos> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let seconds = plain.then(|| text.parse::<f64>().ok()).flatten()?;
-    (seconds <= SECONDS_MAX).then(|| Nanos::from_secs_f64(seconds))
+    plain.then(|| text.parse().ok()).flatten().and_then(time)
+}
+
+/// A time in seconds; `None`: it is none.
+pub(super) fn time(seconds: f64) -> Option<Nanos> {
+    (0.0..=SECONDS_MAX).contains(&seconds).then(|| Nanos::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What packaging/kubernetes says has the fields that Envoy Gateway, Istio and the Gateway API know.
+//!
+//! The schemas in tests/kubernetes are those of the CRDs, of the fields that are used: a field that is
+//! misspelt, or of another type, is in none.
+#![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
+
+use serde_json::Value;
+
+const ENVOY_GATEWAY: &str = include_str!("../../../packaging/kubernetes/envoy-gateway.yaml");
+const ISTIO: &str = include_str!("../../../packaging/kubernetes/istio.yaml");
+const INGRESS_NGINX: &str = include_str!("../../../packaging/kubernetes/ingress-nginx.yaml");
+
+/// By kind.
+const SCHEMAS: [(&str, &str); 6] = [
+    ("SecurityPolicy", include_str!("kubernetes/SecurityPolicy.json")),
+    ("EnvoyProxy", include_str!("kubernetes/EnvoyProxy.json")),
+    ("ReferenceGrant", include_str!("kubernetes/ReferenceGrant.json")),
+    ("AuthorizationPolicy", include_str!("kubernetes/AuthorizationPolicy.json")),
+    ("Telemetry", include_str!("kubernetes/Telemetry.json")),
+    ("MeshConfig", include_str!("kubernetes/MeshConfig.json")),
+];
+/// Of the kinds of Kubernetes itself.
+const PLAIN: [(&str, &str); 2] = [("Ingress", "networking.k8s.io/v1"), ("ConfigMap", "v1")];
+/// Annotations of ingress-nginx 1.15 (internal/ingress/annotations/authreq) that are used.
+const ANNOTATIONS: [&str; 3] = ["auth-url", "auth-proxy-set-headers", "auth-response-headers"];
+
+fn schema(kind: &str) -> Option<Value> {
+    let found = SCHEMAS.iter().find(|(of, _)| *of == kind)?;
+    Some(serde_json::from_str(found.1).unwrap())
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    text.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect()
+}
+
+/// What is wrong with a value, at its path.
+fn faults(value: &Value, schema: &Value, path: &str, out: &mut Vec<String>) {
+    let is = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        _ => false,
+    };
+    if !is {
+        return out.push(format!("{path}: {value} is no {}", schema["type"]));
+    }
+    if schema["enum"].as_array().is_some_and(|allowed| !allowed.contains(value)) {
+        out.push(format!("{path}: {value} is none of {}", schema["enum"]));
+    }
+    let number = value.as_f64();
+    let outside = |bound: &str, beyond: fn(f64, f64) -> bool| {
+        number.zip(schema[bound].as_f64()).is_some_and(|(n, b)| beyond(n, b))
+    };
+    if outside("minimum", |n, b| n < b) || outside("maximum", |n, b| n > b) {
+        out.push(format!("{path}: {value} is out of range"));
+    }
+    for required in schema["required"].as_array().into_iter().flatten() {
+        if value.get(required.as_str().unwrap()).is_none() {
+            out.push(format!("{path}: {required} is missing"));
+        }
+    }
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let of = schema["properties"].get(name).or_else(|| schema.get("additionalProperties"));
+        match of {
+            Some(schema) => faults(value, schema, &format!("{path}.{name}"), out),
+            None => out.push(format!("{path}: {name} is unknown")),
+        }
+    }
+    for (at, value) in value.as_array().into_iter().flatten().enumerate() {
+        faults(value, &schema["items"], &format!("{path}[{at}]"), out);
+    }
+}
+
+fn check(document: &Value) -> Vec<String> {
+    let (kind, version) =
+        (document["kind"].as_str().unwrap(), document["apiVersion"].as_str().unwrap());
+    let mut out = Vec::new();
+    match schema(kind) {
+        Some(schema) => {
+            assert_eq!(schema["apiVersion"], version, "{kind}");
+            faults(&document["spec"], &schema, kind, &mut out);
+        }
+        None => assert!(PLAIN.contains(&(kind, version)), "{kind} {version}"),
+    }
+    out
+}
+
+#[test]
+fn the_examples_are_of_the_schemas() {
+    for (text, kinds) in [
+        (ENVOY_GATEWAY, ["SecurityPolicy", "EnvoyProxy", "ReferenceGrant"]),
+        (ISTIO, ["ConfigMap", "AuthorizationPolicy", "Telemetry"]),
+        (INGRESS_NGINX, ["Ingress", "ConfigMap", "ConfigMap"]),
+    ] {
+        let documents = documents(text);
+        let found: Vec<&str> = documents.iter().map(|d| d["kind"].as_str().unwrap()).collect();
+        assert_eq!(found, kinds);
+        for document in &documents {
+            assert_eq!(check(document), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn the_providers_of_istio_are_those_that_its_policies_name() {
+    let documents = documents(ISTIO);
+    let mesh: Value =
+        serde_saphyr::from_str(documents[0]["data"]["mesh"].as_str().unwrap()).unwrap();
+    let mut out = Vec::new();
+    faults(&mesh, &schema("MeshConfig").unwrap(), "mesh", &mut out);
+    assert_eq!(out, Vec::<String>::new());
+    let provider = |at: usize| &mesh["extensionProviders"][at];
+    assert_eq!(documents[1]["spec"]["provider"]["name"], provider(0)["name"]);
+    assert_eq!(provider(0)["envoyExtAuthzGrpc"]["failOpen"], true);
+    let logging = &documents[2]["spec"]["accessLogging"][0]["providers"][0]["name"];
+    assert_eq!(*logging, provider(1)["name"]);
+}
+
+#[test]
+fn ingress_nginx_asks_by_annotations_that_it_has() {
+    let documents = documents(INGRESS_NGINX);
+    let annotations = documents[0]["metadata"]["annotations"].as_object().unwrap();
+    let mut names: Vec<&str> = annotations
+        .keys()
+        .map(|name| name.strip_prefix("nginx.ingress.kubernetes.io/").unwrap())
+        .collect();
+    names.sort_unstable();
+    let mut known = ANNOTATIONS;
+    known.sort_unstable();
+    assert_eq!(names, known);
+    let asked = documents[1]["data"].as_object().unwrap();
+    for header in ["X-Tidegate-Method", "X-Tidegate-Uri", "X-Tidegate-Host", "X-Tidegate-Client"] {
+        assert!(asked.contains_key(header), "{header}");
+    }
+}
+
+/// The check itself finds what is wrong.
+#[test]
+fn what_is_wrong_is_found() {
+    for (right, wrong) in [
+        ("failOpen: true", "failOpn: true"),
+        ("failOpen: true", "failOpen: yes please"),
+        ("port: 9470", "port: 70000"),
+        ("      name: shop\n", ""),
+        ("- type: ALS", "- type: Als"),
+        ("    timeout: 50ms", "    timeout: 50"),
+    ] {
+        assert!(ENVOY_GATEWAY.contains(right), "{right}");
+        let documents = documents(&ENVOY_GATEWAY.replacen(right, wrong, 1));
+        let faults: Vec<String> = documents.iter().flat_map(check).collect();
+        assert_eq!(faults.len(), 1, "{wrong}: {faults:?}");
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Caddy: `forward_auth`; completions by its access log, one line of JSON a datagram of UDP:
+//!
+//! ```text
+//! {"level":"info","ts":1795657665.2,"logger":"http.log.access.log0","msg":"handled request",
+//!  "user_id":"0123456789abcdef","duration":0.006,"size":3,"status":200}
+//! ```
+//!
+//! The token is the field `tidegate`, or `user_id`, which is what a configuration can set in any version.
+//! docs/gateways.md has the configuration of Caddy for both.
+
+use super::http::{self, Served};
+use super::listen::{datagrams, streams};
+use super::syslog::time;
+use super::{Context, forward_auth};
+use crate::{Completion, Id, Token};
+use serde::Deserialize;
+
+/// Serves until it is dropped.
+pub(super) async fn serve(context: Context) {
+    let served = Served {
+        answer: |context, request, _| forward_auth::answer(context, request),
+        body_max: 0,
+    };
+    let asked = streams(&context, |context, stream| http::attend(context, stream, served));
+    let Some(endpoint) = &context.config.completions else { return asked.await };
+    let reported =
+        datagrams(&context, endpoint, |context, datagram| match caddy_report(datagram) {
+            // A request that is not followed is logged as well.
+            Ok(report) => {
+                if let Some((token, completion)) = report {
+                    context.complete(Id::Token(token), &completion);
+                }
+            }
+            Err(_) => context.misunderstood(),
+        });
+    tokio::join!(asked, reported);
+}
+
+/// What a line has of what is needed here.
+#[derive(Deserialize)]
+struct Line {
+    status: u16,
+    /// In seconds.
+    duration: f64,
+    #[serde(default)]
+    tidegate: Option<String>,
+    #[serde(default)]
+    user_id: Option<String>,
+}
+
+/// What a datagram of Caddy reports: `Ok(None)` of a request that is not followed.
+///
+/// Caddy's time is from the head of the request to the end of the response. It does not hold responses
+/// back, so as long as the client takes what the server sends the server works on it.
+///
+/// # Errors
+/// What is not understood.
+pub fn caddy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'static str> {
+    let line: Line = serde_json::from_slice(datagram).map_err(|_| "no line of an access log")?;
+    let status = Some(line.status).filter(|status| *status < 1000).ok_or("no status")?;
+    let duration = time(line.duration).ok_or("no time")?;
+    let token = [line.tidegate, line.user_id].into_iter().flatten().find_map(|id| id.parse().ok());
+    let completion = Completion { status, first_byte: None, duration: Some(duration) };
+    Ok(token.map(|token| (token, completion)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_caddy_writes_is_understood() {
+        let begin = r#"{"level":"info","ts":1795657665.2353697,"logger":"http.log.access.log0","msg":"handled request""#;
+        for (rest, found) in [
+            (
+                r#""user_id":"00000000000000ff","duration":0.006,"size":3,"status":200"#,
+                Some((200, 6)),
+            ),
+            (
+                r#""duration":0.006,"status":0,"tidegate":"00000000000000ff","user_id":"bob""#,
+                Some((0, 6)),
+            ),
+            (r#""user_id":"","duration":0.05,"size":3,"status":503"#, None),
+            (r#""user_id":"bob","duration":0.05,"size":3,"status":200"#, None),
+            (r#""duration":1,"status":200"#, None),
+        ] {
+            let line = format!("{begin},{rest}}}\n");
+            let report = caddy_report(line.as_bytes()).unwrap().map(|(token, completion)| {
+                assert_eq!(token.to_string(), "00000000000000ff");
+                (completion.status, completion.duration.unwrap().0 / 1_000_000)
+            });
+            assert_eq!(report, found, "{line}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        for line in [
+            "",
+            "{}",
+            "[1]",
+            r#"{"user_id":"00000000000000ff","status":200}"#,
+            r#"{"user_id":"00000000000000ff","duration":0.1}"#,
+            r#"{"user_id":"00000000000000ff","duration":"0.1s","status":200}"#,
+            r#"{"user_id":"00000000000000ff","duration":-0.1,"status":200}"#,
+            r#"{"user_id":"00000000000000ff","duration":1e9,"status":200}"#,
+            r#"{"user_id":"00000000000000ff","duration":0.1,"status":1000}"#,
+            r#"{"user_id":"00000000000000ff","duration":0.1,"status":200,"status":201}"#,
+            r#"{"user_id":"00000000000000ff","duration":0.1,"status":200"#,
+        ] {
+            assert!(caddy_report(line.as_bytes()).is_err(), "{line}");
+        }
+        assert!(caddy_report(b"\xff\xfe").is_err());
+    }
+}

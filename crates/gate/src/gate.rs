@@ -269,7 +269,7 @@ impl Gate {
                 Completed::Counted
             }
             Ended::Gone(flight) => {
-                flight.service.complete_late((flight.started, now), completion);
+                flight.service.late((flight.started, now));
                 self.late.one();
                 Completed::Late
             }

@@ -26,13 +26,12 @@ mod counters;
 mod flight;
 mod gate;
 mod refusal;
-mod reports;
 mod routes;
 mod service;
 
 pub use adapter::{
-    Adapters, HaproxyTalk, caddy_report, envoy_check, envoy_reports, forwarded_client,
-    haproxy_report, nginx_report, traefik_export, traefik_report,
+    Adapters, HaproxyTalk, caddy_report, envoy_check, envoy_rate_limit, envoy_reports,
+    forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
 };
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};

@@ -18,6 +18,11 @@ const CHECK: &[u8] = b"\x0a\x4d\x0a\x0f\x0a\x0d\x0a\x0b\x12\x09192.0.2.7\x22\x3a
     \x12\x03GET\x1a\x06\x0a\x01a\x12\x011\x22\x02/a\x2a\x0cshop.example\
     \x6a\x13\x0a\x11\x0a\x06cookie\x1a\x07s=1;t=2";
 
+/// RateLimitRequest of Envoy: two descriptors, of three entries.
+const RATE_LIMIT: &[u8] =
+    b"\x0a\x01d\x12\x1f\x0a\x0d\x0a\x06method\x12\x03GET\x0a\x0e\x0a\x04path\x12\x06/cart/\
+    \x12\x1d\x0a\x1b\x0a\x0eremote_address\x12\x09192.0.2.7\x18\x02";
+
 /// StreamAccessLogsMessage of Envoy: one entry, with a token, a status and two times.
 const LOG: &[u8] = b"\x12\x63\x0a\x61\x0a\x58\x52\x04\x10\x80\x89\x7a\xba\x01\x04\x08\x01\x10\x01\
     \x8a\x01\x48\x0a\x46\x0a\x1cenvoy.filters.http.ext_authz\x12\x26\x0a\x24\
@@ -27,8 +32,9 @@ const LOG: &[u8] = b"\x12\x63\x0a\x61\x0a\x58\x52\x04\x10\x80\x89\x7a\xba\x01\x0
 const EXPORT: &[u8] = b"\x0a\x14\x12\x12\x12\x07\x2a\x05\x0a\x03one\x12\x07\x2a\x05\x0a\x03two";
 
 const RUNS: usize = 200_000;
-const SEEDS: [&[u8]; 12] = [
+const SEEDS: [&[u8]; 13] = [
     CHECK,
+    RATE_LIMIT,
     LOG,
     EXPORT,
     b"{\"user_id\":\"00000000000000ff\",\"duration\":0.006,\"status\":200}",
@@ -54,20 +60,25 @@ fn the_seed_of_traefik_is_an_export() {
 fn the_seeds_of_envoy_are_messages() {
     let found = tidegate_gate::envoy_reports(LOG).expect("a message");
     assert_eq!(found.len(), 1);
-    let mut asked = false;
+    let passes = || tidegate_gate::Answer {
+        service: None,
+        reason: tidegate_policy::Reason::NoRule,
+        refused: false,
+        token: None,
+        refusal: None,
+    };
     let told = tidegate_gate::envoy_check(CHECK, |ask| {
         let header = |name| ask.headers.get(name).unwrap_or_default();
         assert_eq!((ask.method, ask.target, header("cookie")), ("GET", "/a", "s=1;t=2"));
-        asked = true;
-        tidegate_gate::Answer {
-            service: None,
-            reason: tidegate_policy::Reason::NoRule,
-            refused: false,
-            token: None,
-            refusal: None,
-        }
+        passes()
     });
-    assert!(asked && told.is_some());
+    assert!(told.is_some());
+    let told = tidegate_gate::envoy_rate_limit(RATE_LIMIT, |ask| {
+        let client = Some([192, 0, 2, 7].into());
+        assert_eq!((ask.method, ask.target, ask.client), ("GET", "/cart/", client));
+        passes()
+    });
+    assert!(told.is_some());
 }
 
 #[test]

@@ -15,9 +15,11 @@ mod common;
 
 use common::{PATIENCE, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -43,6 +45,12 @@ enum Proxy {
     Nginx,
     Haproxy,
     Envoy,
+    /// The same with TLS.
+    EnvoyTls,
+    /// By the rate limit service.
+    EnvoyRatelimit,
+    /// It reports nothing.
+    EnvoySilent,
     Caddy,
 }
 
@@ -84,8 +92,8 @@ impl Proxy {
         match self {
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
-            Self::Envoy => "envoy",
             Self::Caddy => "caddy",
+            _ => "envoy",
         }
     }
 
@@ -93,10 +101,10 @@ impl Proxy {
     fn completions(self, dir: &Path) -> String {
         match self {
             Self::Nginx | Self::Haproxy => format!("unix:{}", dir.join("edge.log").display()),
-            Self::Envoy => String::new(),
             Self::Caddy => {
                 UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
             }
+            _ => String::new(),
         }
     }
 
@@ -115,8 +123,8 @@ impl Proxy {
         match self {
             Self::Nginx => Self::nginx(dir, &sockets, front),
             Self::Haproxy => Self::haproxy(dir, &sockets, front),
-            Self::Envoy => Self::envoy(dir, front, back),
             Self::Caddy => Self::caddy(dir, &sockets, front),
+            _ => self.envoy(dir, front, back),
         }
     }
 
@@ -187,22 +195,51 @@ impl Proxy {
         haproxy.args(["-db", "-f"]).arg(&conf).stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
 
-    fn envoy(dir: &Path, front: SocketAddr, back: SocketAddr) -> Child {
-        let own = [
+    fn envoy(self, dir: &Path, front: SocketAddr, back: SocketAddr) -> Child {
+        let file = match self {
+            Self::EnvoyRatelimit => "envoy-ratelimit.yaml",
+            _ => "envoy.yaml",
+        };
+        let listen = format!("{{address: 127.0.0.1, port_value: {}}}", front.port());
+        let mut own = vec![
             ("/run/tidegate/edge.sock", dir.join("edge.sock").display().to_string()),
             ("port_value: 8080", format!("port_value: {}", back.port())),
-            (
-                "{address: 0.0.0.0, port_value: 80}",
-                format!("{{address: 127.0.0.1, port_value: {}}}", front.port()),
-            ),
+            ("{address: 0.0.0.0, port_value: 80}", listen),
         ];
+        match self {
+            Self::EnvoyTls => own.push(("- filters:", chain_with_tls(dir))),
+            Self::EnvoySilent => {
+                let indent = " ".repeat(24);
+                let seldom =
+                    format!("buffer_flush_interval: 600s\n{indent}buffer_size_bytes: 100000000");
+                own.push(("buffer_flush_interval: 0.05s", seldom));
+            }
+            _ => {}
+        }
         let conf = dir.join("envoy.yaml");
-        fs::write(&conf, example("envoy.yaml", &own)).unwrap();
+        fs::write(&conf, example(file, &own)).unwrap();
         let mut envoy = Command::new(ENVOY);
         envoy.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "-c"]);
         envoy.arg(&conf).arg("--log-path").arg(dir.join("error.log"));
         envoy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
+}
+
+/// A filter chain of Envoy with TLS, and HTTP/2 inside.
+fn chain_with_tls(dir: &Path) -> String {
+    let signed = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
+    let (certificate, key) = (dir.join("tls.pem"), dir.join("tls.key"));
+    fs::write(&certificate, signed.cert.pem()).unwrap();
+    fs::write(&key, signed.signing_key.serialize_pem()).unwrap();
+    let context =
+        "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
+    format!(
+        "- transport_socket: {{name: envoy.transport_sockets.tls, typed_config: {{\"@type\": {context}, \
+         common_tls_context: {{alpn_protocols: [h2], tls_certificates: [{{certificate_chain: {{filename: {}}}, \
+         private_key: {{filename: {}}}}}]}}}}}}\n          filters:",
+        certificate.display(),
+        key.display(),
+    )
 }
 
 impl World {
@@ -284,6 +321,26 @@ impl World {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
+    }
+
+    /// Another daemon takes over while requests come: none fails.
+    fn upgrade(&mut self) {
+        let mut old = self.daemon.take().unwrap();
+        let done = Arc::new(AtomicBool::new(false));
+        let (front, ending) = (self.front, Arc::clone(&done));
+        let requests = std::thread::spawn(move || {
+            let mut client = Http::connect(front);
+            let mut statuses = Vec::new();
+            while !ending.load(Relaxed) {
+                statuses.push(client.get().status);
+            }
+            statuses
+        });
+        self.start();
+        wait_for("the old daemon ends", || old.try_wait().unwrap());
+        done.store(true, Relaxed);
+        let statuses = requests.join().unwrap();
+        assert!(statuses.iter().all(|s| matches!(s, 200 | 503)), "{statuses:?}\n{}", self.log());
     }
 
     /// So many requests, one after the other: their responses.
@@ -515,8 +572,57 @@ fn passes_refuses_and_fails_open(proxy: Proxy) {
     world.start();
     let again = world.requests(20);
     assert!(again.iter().all(|r| matches!(r.status, 200 | 503)), "{}", world.log());
-    wait_for("it refuses again", || {
-        world.requests(5).iter().any(|r| r.status == 503).then_some(())
+    let refuses = |world: &World| {
+        wait_for("it refuses again", || {
+            world.requests(5).iter().any(|r| r.status == 503).then_some(())
+        });
+    };
+    refuses(&world);
+    world.upgrade();
+    refuses(&world);
+}
+
+#[test]
+fn envoy_by_the_rate_limit_service_passes_refuses_and_fails_open() {
+    passes_refuses_and_fails_open(Proxy::EnvoyRatelimit);
+}
+
+/// TLS ends in Envoy, and clients of HTTP/2 are told the same.
+#[test]
+fn behind_envoy_http_2_inside_tls_is_limited_and_fails_open() {
+    let mut world = World::new(Proxy::EnvoyTls, "{name: fixed, rate: 1/s, burst: 5}");
+    wait_for("the limit is in force", || world.status()?.services[0].limits.rate);
+    let statuses = |world: &World, header: &[u8]| -> Vec<String> {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--insecure", "--http2", "--output", "/dev/null", "--header"]);
+        curl.arg(OsStr::from_bytes(header));
+        curl.args(["--write-out", "%{http_version} %{http_code} %header{retry-after}\\n"]);
+        let asked = curl.arg(format!("https://{}/item?[1-20]", world.front)).output().unwrap();
+        String::from_utf8(asked.stdout).unwrap().lines().map(str::to_owned).collect()
+    };
+    let refused = |told: &[String]| {
+        let after = told.iter().filter_map(|line| line.strip_prefix("2 503 "));
+        after.filter(|seconds| seconds.parse::<u8>().is_ok()).count()
+    };
+    let told = statuses(&world, b"X-A: 1");
+    let passed = told.iter().filter(|line| *line == "2 200 ").count();
+    assert_eq!(passed + refused(&told), 20, "{told:?}\n{}", world.log());
+    assert!((5..=7).contains(&passed), "{passed} passed\n{}", world.log());
+    // Nobody passes unasked by what is no UTF-8, which messages of gRPC must be.
+    let told = statuses(&world, b"X-A: \xff\xfe");
+    assert!(refused(&told) >= 17, "{told:?}\n{}", world.log());
+    world.kill();
+    assert_eq!(statuses(&world, b"X-A: 1"), vec!["2 200 "; 20], "{}", world.log());
+}
+
+/// No limit holds, and somebody is told.
+#[test]
+fn behind_an_envoy_that_reports_nothing_all_passes() {
+    let world = World::new(Proxy::EnvoySilent, "{name: default}");
+    wait_for("a warning", || {
+        assert!(world.requests(20).iter().all(|r| r.status == 200), "{}", world.log());
+        let warnings = world.status()?.warnings;
+        warnings.iter().any(|warning| warning.contains("nothing is reported")).then_some(())
     });
 }
 
@@ -542,7 +648,7 @@ fn garbage(world: &World, proxy: Proxy) -> u64 {
         }
         Proxy::Haproxy => assert_eq!(said.get(4), Some(&102), "it is told, and closed"),
         // HTTP/2 without its first line, and a call that nobody answers.
-        Proxy::Envoy => {
+        _ => {
             let mut curl = Command::new("curl");
             curl.args(["--silent", "--http2-prior-knowledge", "--unix-socket"]);
             let told =

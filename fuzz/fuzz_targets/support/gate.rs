@@ -4,7 +4,8 @@
 use tidegate_config::{Registry, parse};
 use tidegate_gate::{
     Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, caddy_report, envoy_check,
-    envoy_reports, forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
+    envoy_rate_limit, envoy_reports, forwarded_client, haproxy_report, nginx_report,
+    traefik_export, traefik_report,
 };
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::{Nanos, Rate};
@@ -105,6 +106,13 @@ impl Harness {
     fn envoy(&self, bytes: &[u8]) {
         let mut asked = 0;
         let told = envoy_check(bytes, |ask| {
+            asked += 1;
+            self.at_once(ask)
+        });
+        assert_eq!(asked, u32::from(told.is_some()));
+        assert!(told.is_none_or(|told| !told.is_empty() && told.len() < 2048));
+        asked = 0;
+        let told = envoy_rate_limit(bytes, |ask| {
             asked += 1;
             self.at_once(ask)
         });

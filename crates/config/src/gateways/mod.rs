@@ -100,7 +100,7 @@ impl GatewayConfig {
 pub enum Adapter {
     /// nginx: `auth_request` by HTTP, completions by its syslog access log.
     Nginx,
-    /// Envoy: `ext_authz` by gRPC, completions by its access log service.
+    /// Envoy: `ext_authz` or the rate limit service by gRPC, completions by its access log service.
     Envoy,
     /// HAProxy: SPOE, completions by its log.
     Haproxy,

@@ -18,7 +18,7 @@ mod syslog;
 mod traefik;
 
 pub use caddy::caddy_report;
-pub use envoy::{envoy_check, envoy_reports};
+pub use envoy::{envoy_check, envoy_rate_limit, envoy_reports};
 pub use forward_auth::client as forwarded_client;
 pub use haproxy::Talk as HaproxyTalk;
 pub use syslog::{haproxy_report, nginx_report};

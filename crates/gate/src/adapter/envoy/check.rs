@@ -59,7 +59,7 @@ pub(super) fn client(text: &[u8]) -> Option<IpAddr> {
 }
 
 fn headers(http: &HttpRequest) -> Joined<'_> {
-    let joined = http.headers.iter().map(|pair| (text(&pair.key), text(&pair.value)));
+    let joined = http.headers.iter().map(|pair| (text(&pair.key), pair.text()));
     let each = http.header_map.iter().flat_map(|map| &map.headers).map(|header| {
         let raw = if header.raw_value.is_empty() { &header.value } else { &header.raw_value };
         (text(&header.key), text(raw))

@@ -7,6 +7,7 @@
 
 use prost::Message;
 use prost::bytes::Bytes;
+use std::borrow::Cow;
 
 /// `envoy.service.auth.v3.CheckRequest`
 #[derive(Clone, PartialEq, Message)]
@@ -273,6 +274,43 @@ pub(super) struct UInt32 {
     pub(super) value: u32,
 }
 
+/// `envoy.service.ratelimit.v3.RateLimitRequest`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RateLimitRequest {
+    #[prost(message, repeated, tag = "2")]
+    pub(super) descriptors: Vec<RateLimitDescriptor>,
+}
+
+/// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RateLimitDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) entries: Vec<Pair>,
+}
+
+/// `envoy.service.ratelimit.v3.RateLimitResponse`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RateLimitResponse {
+    #[prost(int32, tag = "1")]
+    pub(super) overall_code: i32,
+    /// One for each descriptor.
+    #[prost(message, repeated, tag = "2")]
+    pub(super) statuses: Vec<DescriptorStatus>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) response_headers: Vec<HeaderValue>,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub(super) body: Bytes,
+    #[prost(message, optional, tag = "6")]
+    pub(super) dynamic_metadata: Option<Struct>,
+}
+
+/// `envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus`
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct DescriptorStatus {
+    #[prost(int32, tag = "1")]
+    pub(super) code: i32,
+}
+
 /// `grpc.health.v1.HealthCheckRequest`: of whichever service.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HealthCheckRequest {}
@@ -306,5 +344,12 @@ impl Struct {
     pub(super) fn text(&self, name: &str) -> Option<&[u8]> {
         let field = self.fields.iter().find(|field| field.key == name.as_bytes())?;
         field.value.as_ref().map(|value| value.text.as_ref())
+    }
+}
+
+impl Pair {
+    /// The value, as text.
+    pub(super) fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.value)
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Envoy: `ext_authz` by gRPC, completions by its access log service at the same listener.
-//! docs/gateways.md has the configuration of Envoy for both.
+//! Envoy: `ext_authz` or the rate limit service by gRPC, completions by its access log service at the same
+//! listener.
+//! docs/gateways.md has the configuration of Envoy for all.
 //!
 //! What passes gets a token in the metadata of its request. Envoy keeps that apart from what clients
 //! send, and writes it into the log, so no client can end a request of another. Its own request id would
@@ -12,6 +13,7 @@
 mod check;
 mod log;
 mod messages;
+mod ratelimit;
 
 use super::Context;
 use super::listen::{Stream, streams};
@@ -22,8 +24,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use messages::{
-    CheckRequest, CheckResponse, HealthCheckRequest, HealthCheckResponse, StreamAccessLogsMessage,
-    StreamAccessLogsResponse,
+    CheckRequest, CheckResponse, HealthCheckRequest, HealthCheckResponse, RateLimitRequest,
+    RateLimitResponse, StreamAccessLogsMessage, StreamAccessLogsResponse,
 };
 use prost::Message;
 use std::convert::Infallible;
@@ -41,6 +43,7 @@ use tonic_prost::ProstCodec;
 
 /// The calls that are answered.
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const LOG: &str = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 /// In the metadata of a request: what names it in the log.
@@ -153,6 +156,9 @@ impl Talk {
         self.heard.store(true, Relaxed);
         let response = match request.uri().path() {
             CHECK => grpc(QUESTION_MAX).unary(Unary(|asked| self.check(&asked)), request).await,
+            RATE_LIMIT => {
+                grpc(QUESTION_MAX).unary(Unary(|asked| self.rate_limit(&asked)), request).await
+            }
             LOG => grpc(LOG_MAX).client_streaming(Log(Arc::clone(&self)), request).await,
             HEALTH => grpc(QUESTION_MAX).unary(Unary(serving), request).await,
             _ => Status::unimplemented("not a service of tidegate").into_http(),
@@ -168,6 +174,14 @@ impl Talk {
         check::check(request, ask).unwrap_or_else(|| {
             self.misunderstood();
             check::passes()
+        })
+    }
+
+    fn rate_limit(&self, request: &RateLimitRequest) -> RateLimitResponse {
+        let ask = |ask: &Ask<'_>| self.context.ask(&Ask { gateway: self.context.index, ..*ask });
+        ratelimit::rate_limit(request, ask).unwrap_or_else(|| {
+            self.misunderstood();
+            ratelimit::passes(request.descriptors.len())
         })
     }
 
@@ -246,6 +260,13 @@ impl ClientStreamingService<StreamAccessLogsMessage> for Log {
 pub fn envoy_check(message: &[u8], ask: impl FnOnce(&Ask<'_>) -> Answer) -> Option<Vec<u8>> {
     let request = CheckRequest::decode(message).ok()?;
     check::check(&request, ask).map(|response| response.encode_to_vec())
+}
+
+/// The same of the rate limit service.
+#[must_use]
+pub fn envoy_rate_limit(message: &[u8], ask: impl FnOnce(&Ask<'_>) -> Answer) -> Option<Vec<u8>> {
+    let request = RateLimitRequest::decode(message).ok()?;
+    ratelimit::rate_limit(&request, ask).map(|response| response.encode_to_vec())
 }
 
 /// What a message of the log reports; `None`: it is none.

@@ -261,3 +261,69 @@ fn times_that_are_none_do_not_count() {
         assert_eq!((completion.first_byte, completion.duration), (None, None));
     }
 }
+
+fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entries = entries.iter().map(|(key, value)| pair(key.as_bytes(), value.as_bytes()));
+    RateLimitDescriptor { entries: entries.collect() }
+}
+
+/// What the gate is asked: method, target, host, the header `x-tier`, and the client.
+fn asked_by(descriptors: Vec<RateLimitDescriptor>) -> Option<([String; 4], Option<IpAddr>)> {
+    let mut asked = None;
+    let message = RateLimitRequest { descriptors }.encode_to_vec();
+    let told = envoy_rate_limit(&message, |ask| {
+        let own = |text: Option<&str>| text.unwrap_or("none").to_owned();
+        let tier = ask.headers.get("X-Tier");
+        let found = [own(Some(ask.method)), own(Some(ask.target)), own(ask.host), own(tier)];
+        asked = Some((found, ask.client));
+        passing()
+    });
+    assert_eq!(told.is_some(), asked.is_some());
+    asked
+}
+
+#[test]
+fn the_entries_of_all_descriptors_are_one_question() {
+    let client: Option<IpAddr> = Some([192, 0, 2, 7].into());
+    let found = |fields: [&str; 4], client| Some((fields.map(str::to_owned), client));
+    let request = descriptor(&[("method", "GET"), ("path", "/a?b"), ("host", "shop.example")]);
+    let address = descriptor(&[("remote_address", "192.0.2.7"), ("x-tier", "gold")]);
+    assert_eq!(
+        asked_by(vec![request.clone(), address.clone()]),
+        found(["GET", "/a?b", "shop.example", "gold"], client)
+    );
+    assert_eq!(asked_by(vec![address]), found(["-", "/", "none", "gold"], client));
+    let odd = descriptor(&[("remote_address", "shop"), ("generic_key", "x"), ("host", "")]);
+    assert_eq!(asked_by(vec![odd]), found(["-", "/", "none", "none"], None));
+    assert_eq!(
+        asked_by(vec![RateLimitDescriptor::default()]),
+        found(["-", "/", "none", "none"], None)
+    );
+    assert_eq!(asked_by(vec![]), None);
+    assert!(asked_by(vec![request.clone(); 64]).is_some());
+    assert_eq!(asked_by(vec![request; 65]), None);
+    assert_eq!(ratelimit::passes(65).overall_code, 1);
+}
+
+#[test]
+fn over_the_limit_all_descriptors_are_and_the_response_is_told() {
+    let message = RateLimitRequest { descriptors: vec![descriptor(&[("path", "/")]); 2] };
+    let told = |answer| {
+        let told = envoy_rate_limit(&message.encode_to_vec(), |_| answer).unwrap();
+        RateLimitResponse::decode(told.as_slice()).unwrap()
+    };
+    let codes = |told: &RateLimitResponse| {
+        (told.overall_code, told.statuses.iter().map(|status| status.code).collect::<Vec<_>>())
+    };
+    let passed = told(passing());
+    assert_eq!(codes(&passed), (1, vec![1, 1]));
+    let token = passed.dynamic_metadata.as_ref().and_then(|metadata| metadata.text(TOKEN));
+    assert_eq!(token, Some(&b"00000000000000ff"[..]));
+    assert!(passed.body.is_empty() && passed.response_headers.is_empty());
+    let refused = told(refusing());
+    assert_eq!(codes(&refused), (2, vec![2, 2]));
+    assert!(refused.dynamic_metadata.is_some_and(|metadata| metadata.text(TOKEN).is_none()));
+    let retry_after = refused.response_headers.iter().find(|header| header.key == "retry-after");
+    assert_eq!(retry_after.map(|header| header.value.as_ref()), Some(&b"7"[..]));
+    assert!(String::from_utf8(refused.body.to_vec()).unwrap().contains("reduced-capacity"));
+}

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decisions per second on one core, in process: match, chain, record, and the report of each that
-//! passes. Sockets are not in it. `cargo run --release -p tidegate-gate --example decisions`
+//! Decisions per second on one core. In process: match, chain, record, and the report of each that
+//! passes, without sockets. `cargo run --release -p tidegate-gate --example decisions`
+//!
+//! With `-- sockets`: the same through each adapter, over Unix sockets, and how long a question takes at
+//! 5,000/s.
+
+mod grpc;
+mod http;
+mod sockets;
+mod spop;
 
 use tidegate_config::{Registry, parse};
 use tidegate_gate::{Ask, Completion, Gate, Id, NoHeaders};
@@ -13,6 +21,14 @@ const REQUESTS: usize = 1_000_000;
 const IN_FLIGHT: usize = 1000;
 
 fn main() {
+    match std::env::args().nth(1).as_deref() {
+        None => in_process(),
+        Some("sockets") => sockets::run(),
+        Some(other) => println!("{other:?}: there is `sockets`"),
+    }
+}
+
+fn in_process() {
     let routes: String =
         (0..30).map(|n| format!("      - {{path: /part-{n}/, service: shop}}\n")).collect();
     let text = format!(

@@ -269,7 +269,7 @@ impl Gate {
                 Completed::Counted
             }
             Ended::Gone(flight) => {
-                flight.service.late((flight.started, now));
+                flight.service.complete_late((flight.started, now), completion);
                 self.late.one();
                 Completed::Late
             }

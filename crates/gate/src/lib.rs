@@ -26,6 +26,7 @@ mod counters;
 mod flight;
 mod gate;
 mod refusal;
+mod reports;
 mod routes;
 mod service;
 

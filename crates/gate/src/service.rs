@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One service at the gate: its chain, what is in flight, what was counted.
 //!
-//! # In flight
-//! A request is in flight from its admission to its report. Reports may be lost or late, and neither
-//! may keep the limit shut:
-//! - **Lost**: where requests that began later are reported, one that is older than twice the longest
-//!   that was seen lately is *overtaken*: its report will not come. It counts as completed, with a time
-//!   that is not known. Where nothing is reported nothing is overtaken: that may be a server that hangs.
-//! - **Late**: a report says how long the request took. What lies between its end and its report is
-//!   counted as in flight too long, and by Little's law as many as rate × delay are taken off.
-//! - **None at all**: then nothing is known of what is in flight ([`Service::reports_missing`]), and a
-//!   signal that is missing never tightens.
+//! What reports tell of the requests in flight is in [`crate::reports`].
 
 use crate::counters::{Counter, Tally, Times};
 use crate::flight::Completion;
 use crate::refusal::Backlog;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::reports::Reports;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_config::ServiceConfig;
 use tidegate_model::limits::ServiceLimits;
@@ -27,22 +18,6 @@ use tidegate_policy::{
 };
 use tidegate_units::Nanos;
 
-/// Time in which throughput and delay of reports are averaged, in seconds.
-const AVERAGE_SECONDS: f64 = 1.0;
-/// Time in which the longest request fades to half, in seconds.
-const LONGEST_HALF_LIFE: f64 = 5.0;
-/// The same of one that was overtaken and reported after all: some requests are long.
-const LATE_HALF_LIFE: f64 = 60.0;
-/// Time in which the share that is overtaken is averaged, in seconds.
-const LOST_SECONDS: f64 = 10.0;
-/// Ticks for which it is remembered how many were admitted.
-const TICKS_MAX: usize = 256;
-/// Reports come by batches and through queues: beside twice the longest so much is no loss.
-const OVERTAKEN_MIN: f64 = 0.1;
-/// So many requests without one report in so long: reports are missing.
-const MISSING_REQUESTS: u64 = 16;
-/// See [`MISSING_REQUESTS`]; at least twice the longest request as well.
-const MISSING_SECONDS: f64 = 5.0;
 /// Where nothing says how much of the limit in flight may be kept for the upper priorities, it is kept
 /// of this part of it.
 const SEATS_PART: u64 = 8;
@@ -101,44 +76,11 @@ struct Limited {
     seats: [u32; PRIORITIES],
 }
 
-/// What a tick remembers of the one before.
-#[derive(Default)]
-struct Pace {
-    at: Option<Nanos>,
-    answered: u64,
-    delay_ns: u64,
-    delayed: f64,
-    longest_s: f64,
-    late_s: f64,
-    overtaken: u64,
-    /// Of the requests that ended lately: overtaken, and all.
-    lost: (f64, f64),
-    /// Times of ticks, and how many had been admitted.
-    admitted: VecDeque<(Nanos, u64)>,
-}
-
-impl Pace {
-    /// The share of requests whose report does not come.
-    fn lost_share(&self) -> f64 {
-        if self.lost.1 > 0.0 { self.lost.0 / self.lost.1 } else { 0.0 }
-    }
-
-    /// Requests that were admitted since then.
-    fn admitted_since(&self, then: Nanos, now: u64) -> u64 {
-        let before = self.admitted.iter().rev().find(|(at, _)| *at <= then);
-        now.saturating_sub(before.or(self.admitted.front()).map_or(now, |(_, total)| *total))
-    }
-}
-
 /// One service.
 pub(crate) struct Service {
     pub(crate) name: Arc<str>,
     limited: Mutex<Limited>,
-    /// Admitted and not reported; it only counts those that are followed.
-    present: AtomicU64,
-    /// Of them, those that are over and wait for their report.
-    delayed: AtomicU64,
-    missing: AtomicBool,
+    reports: Reports,
     offered: Counter,
     admitted: Counter,
     refused: Counter,
@@ -151,24 +93,8 @@ pub(crate) struct Service {
     pub(crate) tally: Tally,
     statuses: [Counter; 6],
     pub(crate) backlog: Backlog,
-    /// Responses per second, as bits of an f64.
-    throughput: AtomicU64,
-    /// Requests per second that are admitted while that is limited, likewise; else 0.
+    /// Requests per second that are admitted while that is limited, as bits of an f64; else 0.
     rate: AtomicU64,
-    /// Sum of what lay between the end of requests and their reports.
-    delay_ns: Counter,
-    /// Longest request since the tick before, and longest that was reported after all.
-    longest_ns: AtomicU64,
-    late_ns: AtomicU64,
-    overtaken: Counter,
-    /// The latest beginning of a request that was reported.
-    latest_ns: AtomicU64,
-    /// Whatever began before is overtaken.
-    overtaken_ns: AtomicU64,
-    /// Requests since the last report, and when the first of them came.
-    unreported: AtomicU64,
-    silent_ns: AtomicU64,
-    pace: Mutex<Pace>,
 }
 
 /// A chain's word on a request, and whether it goes on to the server.
@@ -185,9 +111,7 @@ impl Service {
         Self {
             name: name.into(),
             limited: Mutex::new(Limited { chain, seats: [0; PRIORITIES] }),
-            present: AtomicU64::new(0),
-            delayed: AtomicU64::new(0),
-            missing: AtomicBool::new(false),
+            reports: Reports::default(),
             offered: Counter::default(),
             admitted: Counter::default(),
             refused: Counter::default(),
@@ -200,17 +124,7 @@ impl Service {
             tally: Tally::default(),
             statuses: Default::default(),
             backlog: Backlog::default(),
-            throughput: AtomicU64::new(0),
             rate: AtomicU64::new(0),
-            delay_ns: Counter::default(),
-            longest_ns: AtomicU64::new(0),
-            late_ns: AtomicU64::new(0),
-            overtaken: Counter::default(),
-            latest_ns: AtomicU64::new(0),
-            overtaken_ns: AtomicU64::new(0),
-            unreported: AtomicU64::new(0),
-            silent_ns: AtomicU64::new(0),
-            pace: Mutex::default(),
         }
     }
 
@@ -288,7 +202,7 @@ impl Service {
         };
         let decision = limited.chain.decide(&ask, &how, |_| Ok(()));
         if decision.passes {
-            self.present.fetch_add(1, Relaxed);
+            self.reports.begin();
         }
         drop(limited);
         Decided {
@@ -301,7 +215,7 @@ impl Service {
 
     /// A request that passes without a look at the limits is in flight as well.
     pub(crate) fn passes(&self) {
-        self.present.fetch_add(1, Relaxed);
+        self.reports.begin();
     }
 
     /// Counts what was decided about a request.
@@ -312,41 +226,27 @@ impl Service {
         }
         if decided.passes {
             self.admitted.one();
-            if self.unreported.fetch_add(1, Relaxed) == 0 {
-                self.silent_ns.store(now.0, Relaxed);
-            }
+            self.reports.expect(now);
         }
     }
 
     /// A request that passed could not be followed: that it completes is all that will be known.
     pub(crate) fn untracked(&self) {
-        self.leave();
+        self.reports.leave();
         self.unknown.one();
         self.answered.one();
-    }
-
-    fn leave(&self) {
-        // Below zero only if a request left twice, which the table does not let happen.
-        let less = |present: u64| present.checked_sub(1);
-        let _ = self.present.fetch_update(Relaxed, Relaxed, less);
     }
 
     /// The report of a request in flight.
     pub(crate) fn complete(
         &self,
-        (started, now): (Nanos, Nanos),
+        times: (Nanos, Nanos),
         bucket: Option<&Bucket>,
         completion: &Completion,
     ) {
-        self.leave();
-        let stayed = now.since(started);
-        self.reported(started);
-        self.longest_ns.fetch_max(stayed.0, Relaxed);
-        if let Some(duration) = completion.duration {
-            self.delay_ns.add(stayed.since(duration).0);
-        }
-        let class = usize::from(completion.status / 100).min(self.statuses.len() - 1);
-        self.statuses[class].one();
+        let took = took(times, completion);
+        self.reports.complete(times, took);
+        self.status(completion);
         if let Some(bucket) = bucket {
             bucket.ended.one();
         }
@@ -354,40 +254,38 @@ impl Service {
             self.lost.one();
             return;
         }
-        let duration = completion.duration.unwrap_or(stayed);
-        let first_byte = completion.first_byte.unwrap_or(duration).min(duration);
+        let first_byte = completion.first_byte.unwrap_or(took).min(took);
         self.first_byte.record(first_byte);
-        self.end.record(duration);
+        self.end.record(took);
         self.answered.one();
         if let Some(bucket) = bucket {
             bucket.first_byte.record(first_byte);
-            bucket.end.record(duration);
+            bucket.end.record(took);
         }
     }
 
-    /// The report of a request that does not count as in flight any more: what it says of how long
-    /// requests take is still true.
-    pub(crate) fn late(&self, (started, now): (Nanos, Nanos)) {
-        self.reported(started);
-        self.late_ns.fetch_max(now.since(started).0, Relaxed);
+    /// The report of a request that does not count as in flight any more, and has been counted as
+    /// completed.
+    pub(crate) fn complete_late(&self, times: (Nanos, Nanos), completion: &Completion) {
+        self.reports.complete_late(times, took(times, completion));
+        self.status(completion);
     }
 
-    fn reported(&self, started: Nanos) {
-        self.unreported.store(0, Relaxed);
-        self.latest_ns.fetch_max(started.0, Relaxed);
+    fn status(&self, completion: &Completion) {
+        let class = usize::from(completion.status / 100).min(self.statuses.len() - 1);
+        self.statuses[class].one();
     }
 
     /// Whether requests that began well after this time are reported.
     pub(crate) fn has_overtaken(&self, started: Nanos) -> bool {
-        started.0 < self.overtaken_ns.load(Relaxed)
+        self.reports.has_overtaken(started)
     }
 
     /// A request does not count as in flight any more. One that was overtaken has completed; of any
     /// other that is not known.
     pub(crate) fn out_of_sight(&self, bucket: Option<&Bucket>, overtaken: bool) {
-        self.leave();
+        self.reports.out_of_sight(overtaken);
         if overtaken {
-            self.overtaken.one();
             self.unknown.one();
             self.answered.one();
         } else {
@@ -400,73 +298,23 @@ impl Service {
 
     /// Requests in flight, as far as reports tell.
     pub(crate) fn in_flight(&self) -> u64 {
-        if self.missing.load(Relaxed) {
-            return 0;
-        }
-        self.present.load(Relaxed).saturating_sub(self.delayed.load(Relaxed))
+        self.reports.in_flight()
     }
 
     /// Whether requests pass and nothing is reported: what is in flight is not known.
     pub(crate) fn reports_missing(&self) -> bool {
-        self.missing.load(Relaxed)
+        self.reports.missing()
     }
 
     /// Requests per second that the service serves, for those who are to come back.
     pub(crate) fn serves(&self) -> f64 {
         let rate = f64::from_bits(self.rate.load(Relaxed));
-        if rate > 0.0 { rate } else { f64::from_bits(self.throughput.load(Relaxed)) }
+        if rate > 0.0 { rate } else { self.reports.throughput() }
     }
 
-    /// Once a tick: how fast, how long, how late, how many are lost.
+    /// Once a tick: what reports tell.
     pub(crate) fn tick(&self, now: Nanos) {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        let seconds = pace.at.replace(now).map_or(0.0, |at| now.since(at).as_secs_f64());
-        let (answered, delay_ns) = (self.answered.get(), self.delay_ns.get());
-        let overtaken = self.overtaken.get();
-        let done = answered.saturating_sub(std::mem::replace(&mut pace.answered, answered));
-        let delay = delay_ns.saturating_sub(std::mem::replace(&mut pace.delay_ns, delay_ns));
-        let lost = overtaken.saturating_sub(std::mem::replace(&mut pace.overtaken, overtaken));
-        let fade = |half_life: f64| (-seconds / half_life).exp2();
-        let longest_s = Nanos(self.longest_ns.swap(0, Relaxed)).as_secs_f64();
-        let late_s = Nanos(self.late_ns.swap(0, Relaxed)).as_secs_f64();
-        pace.longest_s = longest_s.max(pace.longest_s * fade(LONGEST_HALF_LIFE));
-        pace.late_s = late_s.max(pace.late_s * fade(LATE_HALF_LIFE));
-        if seconds > 0.0 {
-            let keep = (-seconds / AVERAGE_SECONDS).exp();
-            let mean = |old: f64, new: f64| keep * old + (1.0 - keep) * new / seconds;
-            let throughput = f64::from_bits(self.throughput.load(Relaxed));
-            self.throughput.store(mean(throughput, done as f64).to_bits(), Relaxed);
-            pace.delayed = mean(pace.delayed, Nanos(delay).as_secs_f64());
-            let keep = (-seconds / LOST_SECONDS).exp();
-            let (before, of) = pace.lost;
-            pace.lost = (keep * before + lost as f64, keep * of + done as f64);
-        }
-        self.look(now, seconds, &mut pace);
-    }
-
-    /// What the tick makes of that.
-    fn look(&self, now: Nanos, period_s: f64, pace: &mut Pace) {
-        let longest_s = pace.longest_s.max(pace.late_s);
-        let margin = Nanos::from_secs_f64(2.0 * longest_s + OVERTAKEN_MIN);
-        let latest = self.latest_ns.load(Relaxed);
-        let overtaken = Nanos(latest.saturating_sub(margin.0));
-        self.overtaken_ns.store(overtaken.0, Relaxed);
-        let admitted = self.admitted.get();
-        // Who is overtaken is found at a tick: half a period later, on average.
-        let found = Nanos(overtaken.0.saturating_sub(Nanos::from_secs_f64(period_s / 2.0).0));
-        let since = pace.admitted_since(found, admitted) as f64;
-        let throughput = f64::from_bits(self.throughput.load(Relaxed));
-        let there = (throughput * longest_s / 2.0).min(since);
-        let lost = pace.lost_share() * (since - there);
-        self.delayed.store((pace.delayed + lost).round() as u64, Relaxed);
-        pace.admitted.push_back((now, admitted));
-        if pace.admitted.len() > TICKS_MAX {
-            pace.admitted.pop_front();
-        }
-        let silent_s = now.since(Nanos(self.silent_ns.load(Relaxed))).as_secs_f64();
-        let missing = self.unreported.load(Relaxed) >= MISSING_REQUESTS
-            && silent_s >= MISSING_SECONDS.max(2.0 * longest_s);
-        self.missing.store(missing, Relaxed);
+        self.reports.tick(now, self.admitted.get(), self.answered.get());
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.
@@ -505,6 +353,11 @@ impl Service {
     pub(crate) fn statuses(&self) -> [u64; 6] {
         self.statuses.each_ref().map(Counter::get)
     }
+}
+
+/// How long the server had a request; where the proxy does not tell, all until its report counts.
+fn took((started, now): (Nanos, Nanos), completion: &Completion) -> Nanos {
+    completion.duration.unwrap_or_else(|| now.since(started))
 }
 
 /// The policy of a service at the gate: those that know repeated SYNs have nothing to recognise here.

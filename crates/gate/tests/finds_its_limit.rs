@@ -23,13 +23,28 @@ const CAPACITY: f64 = 800.0;
 const TICK: Nanos = Nanos::from_millis(100);
 const OBJECTIVE: Nanos = Nanos::SECOND;
 
-/// What reports are like.
+/// What reports are like, and who asks.
 #[derive(Clone, Copy, Default)]
 struct Reports {
     /// Share that is lost.
     lost: f64,
     /// How late all come.
     late: Nanos,
+    /// Share of requests that wait for [`POLL`] without work for the server, and for nothing else.
+    polls: f64,
+    /// Share of clients that are slow: the proxy reports them when they have received everything, 1 s to
+    /// 100 s after the server has sent it.
+    slow: f64,
+}
+
+/// A long poll.
+const POLL: Nanos = Nanos::from_secs(60);
+
+impl Reports {
+    /// Beside short requests 1 % long polls and 5 % slow clients.
+    const fn mixed(self) -> Self {
+        Self { polls: 0.01, slow: 0.05, ..self }
+    }
 }
 
 struct World {
@@ -86,6 +101,11 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         (self.dice >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Whether it belongs to this share.
+    fn is_one_of(&mut self, share: f64) -> bool {
+        share > 0.0 && self.random() < share
+    }
+
     fn exponential(&mut self, mean_s: f64) -> Nanos {
         Nanos::from_secs_f64(-mean_s * (1.0 - self.random()).ln())
     }
@@ -134,15 +154,22 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             seen.refused += 1;
             return;
         }
-        self.free = self.free.max(at) + self.exponential(1.0 / CAPACITY);
-        let took = self.free.since(at);
-        seen.good += u64::from(took <= OBJECTIVE);
-        seen.times.push(took);
+        let took = if self.is_one_of(self.kind.polls) {
+            POLL
+        } else {
+            self.free = self.free.max(at) + self.exponential(1.0 / CAPACITY);
+            let took = self.free.since(at);
+            seen.good += u64::from(took <= OBJECTIVE);
+            seen.times.push(took);
+            took
+        };
+        let slow = self.is_one_of(self.kind.slow);
+        let receiving = Nanos::from_secs_f64(if slow { 1.0 + 99.0 * self.random() } else { 0.0 });
         let lost = self.random() < self.kind.lost;
         if let Some(token) = answer.token.filter(|_| !lost) {
             self.numbers += 1;
             let completion = Completion { status: 200, duration: Some(took), first_byte: None };
-            let at = self.free + self.kind.late;
+            let at = at + took + receiving + self.kind.late;
             self.reports.insert((at, self.numbers), (token, completion));
         }
     }
@@ -256,6 +283,47 @@ fn reports_that_are_lost_or_late_do_not_shut_the_gate() {
         } else {
             assert!(world.gate.reports_missing(0) && !world.shed, "{name}");
         }
+    }
+}
+
+/// The same beside requests that are long, and clients that are slow: neither makes the gate believe
+/// in reports that do not come, nor in delays of which nothing is left.
+#[test]
+fn long_polls_and_slow_clients_do_not_hide_what_is_lost() {
+    for (name, kind) in [
+        ("all come", Reports::default()),
+        ("30 % lost", Reports { lost: 0.3, ..Reports::default() }),
+        ("all late by 1 s", Reports { late: Nanos::SECOND, ..Reports::default() }),
+        ("none at all", Reports { lost: 1.0, ..Reports::default() }),
+    ] {
+        let mut world = World::new(kind.mixed());
+        world.run(0.5, 10);
+        assert_eq!(world.gate.reports_missing(0), kind.lost >= 1.0, "{name}: after 10 s");
+        world.run(0.5, 60);
+        world.run(0.9, 10);
+        let below = world.run(0.9, 20);
+        println!("{name}: {} of {} refused below", below.refused, below.offered);
+        assert!(below.refused * 100 <= below.offered, "{name}: {} refused", below.refused);
+        if kind.lost >= 1.0 {
+            assert!(world.gate.reports_missing(0) && !world.shed, "{name}");
+            continue;
+        }
+        for load in [2.0, 3.0] {
+            let above = world.run(load, 20);
+            let (share, slow) = (goodput(&above, 20), p99(above.times));
+            println!("{name}: {share:.3} of C at {load}, p99 {slow}");
+            // As without long requests: what is late by 1 s steers 1 s late.
+            let least = if kind.late > Nanos::ZERO { 0.8 } else { 0.9 };
+            assert!(share >= least, "{name}: {share} at {load}");
+            assert!(slow <= OBJECTIVE, "{name}: p99 {slow} at {load}");
+        }
+        world.run(0.5, 10);
+        let after = world.run(0.5, 10);
+        assert!(after.refused * 100 <= after.offered, "{name}: {} refused", after.refused);
+        // No new request is reported: what was long or slow before is no excuse for it.
+        world.kind.lost = 1.0;
+        world.run(0.5, 12);
+        assert!(world.gate.reports_missing(0), "{name}: 11 s after the last one");
     }
 }
 

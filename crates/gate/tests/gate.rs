@@ -249,6 +249,41 @@ fn a_report_ends_a_request_and_its_times_are_counted() {
     assert_eq!((seen.len(), seen[0].reason, &*seen[0].service), (1, Reason::NoLimit, "shop"));
 }
 
+/// Clients that are slow to receive are reported when they have received everything. The server is done
+/// with them long before, and neither that they are there nor that they end moves what is in flight.
+#[test]
+fn slow_clients_are_not_in_flight_and_leave_no_hole() {
+    let (gate, _) = gate("enforce", ServiceLimits::default());
+    let took = Nanos::from_millis(100);
+    let done = Completion { status: 200, first_byte: None, duration: Some(took) };
+    let (mut reports, mut levels) = (std::collections::VecDeque::new(), Vec::new());
+    let slow: Vec<_> =
+        (0..50).filter_map(|_| gate.ask(NOW, &ask("/", "192.0.2.1")).token).collect();
+    // 100/s, 100 ms each: 10 are in flight
+    for step in 0..12_000_u64 {
+        let now = NOW + Nanos::from_millis(10 * step);
+        reports.push_back((now + took, gate.ask(now, &ask("/", "192.0.2.1")).token.unwrap()));
+        while let Some((_, token)) = reports.pop_front_if(|(at, _)| *at <= now) {
+            assert_eq!(gate.complete(now, Id::Token(token), &done), Completed::Counted);
+        }
+        let ends: &[_] = match step {
+            10_000 => &slow[..10],
+            10_500 => &slow[10..],
+            _ => &[],
+        };
+        for token in ends {
+            assert_eq!(gate.complete(now, Id::Token(*token), &done), Completed::Late, "{step}");
+        }
+        if step % 10 == 0 {
+            gate.tick(now);
+            levels.push(gate.totals(0).unwrap().waiting);
+        }
+    }
+    assert!(levels[..3].iter().all(|waiting| *waiting >= 50), "{:?}", &levels[..3]);
+    let later = &levels[20..];
+    assert!(later.iter().all(|waiting| (7..=13).contains(waiting)), "{later:?}");
+}
+
 #[test]
 fn a_reload_keeps_what_was_counted_and_what_is_in_flight() {
     let (gate, mut config) = gate("enforce", ServiceLimits::default());

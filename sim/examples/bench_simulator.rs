@@ -4,7 +4,8 @@
 //!
 //! Subjects: the speed model under each policy, in nanoseconds of processor time per SYN; one
 //! point of figure 8 (30 runs of 600 s, about 1.8 million new requests), in nanoseconds per point;
-//! and 54 days of that load, as 54 times one day.
+//! and 54 days of that load, as 54 times one day; a flash crowd in a network, packet by packet, per
+//! event and per hour.
 
 use std::io::{BufRead, Write};
 use tidegate_policy::{AbacusExactSpec, AbacusSpec, Action, BucketSpec, Params};
@@ -12,6 +13,9 @@ use tidegate_sim::syn::{self, Broken, Capacity, Outcome, PolicyFilter, Spec};
 use tidegate_units::{Clock, Nanos, Rate, ThreadCpuClock};
 use tidegate_workload::mwm::{Mwm, MwmSpec, Root, rates_to_counts};
 use tidegate_workload::{Jitter, OnReset, Poisson, Rng, Schedule, Trace};
+
+#[path = "../tests/net/crowd.rs"]
+mod crowd;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -21,6 +25,8 @@ const SPEED_SECONDS: u64 = 20_000;
 const RUNS_OF_A_POINT: u64 = 30;
 const RUNS_OF_A_DAY: u64 = 144;
 const DAYS: f64 = 54.0;
+/// Seconds of the flash crowd.
+const CROWD_SECONDS: u64 = 1200;
 
 fn main() -> Result<(), Failure> {
     let subjects: Vec<String> = SUBJECTS
@@ -53,6 +59,10 @@ const SUBJECTS: &[(&str, &str, Run)] = &[
     }),
     ("figure-8-point", "30 runs of 600 s, sd 80, token bucket", || figure_8(RUNS_OF_A_POINT)),
     ("figure-8-54-days", "54 times one day of that load", || Ok(DAYS * figure_8(RUNS_OF_A_DAY)?)),
+    ("network", "a flash crowd at 2 Mbit/s, per event", || network(|out| out.net.events as f64)),
+    ("network-hour", "an hour of it: thrice 20 minutes", || {
+        network(|_| CROWD_SECONDS as f64 / 3600.0)
+    }),
 ];
 
 fn token_bucket(rate: f64, burst: u32) -> Result<Params, Failure> {
@@ -107,7 +117,13 @@ fn one_run(mwm: &Mwm, params: Params, seed: u64) -> Result<Outcome, Broken> {
     syn::run(&Spec::paper(), PolicyFilter::new(params), arrivals, seed)
 }
 
-fn timed(run: impl FnOnce() -> Result<Outcome, Failure>) -> Result<(f64, Outcome), Failure> {
+/// Nanoseconds of the flash crowd, for one of so many.
+fn network(of: fn(&crowd::Outcome) -> f64) -> Result<f64, Failure> {
+    let (ns, out) = timed(|| crowd::run(CROWD_SECONDS, 1))?;
+    Ok(ns / of(&out))
+}
+
+fn timed<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<(f64, T), Failure> {
     let begun = ThreadCpuClock.now();
     let out = run()?;
     Ok((ThreadCpuClock.now().since(begun).0 as f64, out))

@@ -65,6 +65,8 @@ enum Task {
     Guest(guest::Options),
     /// Measure packets, requests and refusals, side by side (needs root)
     Bench(bench::Options),
+    /// Make anew the numbers of ns-3 that the simulator's network is held against (`setup --rivals`)
+    Reference,
     /// Remove build results and outputs
     Clean,
 }
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Task::Golden { bless, pages } => golden::run(bless, pages),
         Task::Guest(options) => guest::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Reference => bench::reference(),
         Task::Clean => build::clean(),
     };
     match done {

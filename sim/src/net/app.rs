@@ -40,8 +40,9 @@ pub enum Failure {
     TimedOut,
 }
 
-/// What an application is told. Operations on a connection that has ended do nothing, so a late
-/// reaction does no harm.
+/// What an application is told. While it is told that a connection has ended,
+/// [`Net::connection`] still knows it. Operations on one that has ended do nothing, so a late reaction
+/// does no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// At the client: the handshake has ended.

@@ -33,7 +33,7 @@ impl LinkSpec {
     /// How long a packet of `bytes` takes to send, rounded up.
     #[must_use]
     pub const fn takes(&self, bytes: u32) -> Nanos {
-        Nanos((bytes as u64 * 8_000_000_000).div_ceil(self.rate))
+        Nanos((bytes as u64).saturating_mul(8_000_000_000).div_ceil(self.rate))
     }
 
     pub(super) fn is_valid(&self) -> bool {

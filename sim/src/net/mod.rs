@@ -75,6 +75,8 @@ pub struct Net {
     held: Vec<Option<(NodeId, Packet)>>,
     free: Vec<u32>,
     conns: Table,
+    /// Connections that have ended; their records go when the world has been told.
+    ended: Vec<FlowId>,
     listeners: Listeners,
     sources: Vec<Source>,
     counts: NetCounts,
@@ -96,6 +98,7 @@ impl Net {
             held: Vec::new(),
             free: Vec::new(),
             conns: Table::default(),
+            ended: Vec::new(),
             listeners: Listeners::default(),
             sources: Vec::new(),
             counts: NetCounts::default(),
@@ -164,6 +167,7 @@ impl Net {
             } else if let Some(notice) = self.fx.notices.pop_front() {
                 app.told(self, notice);
             } else {
+                self.ended.drain(..).for_each(|id| self.conns.remove(id));
                 return;
             }
         }

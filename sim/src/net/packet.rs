@@ -105,6 +105,8 @@ pub struct Packet {
     pub ack: u64,
 }
 
+const _: () = assert!(size_of::<Packet>() == 56);
+
 impl Packet {
     /// Whether this packet is part of a connection.
     #[must_use]

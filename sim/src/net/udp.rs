@@ -6,6 +6,9 @@ use super::packet::{FlowId, HEADERS_UDP, Kind, NodeId, Packet, Side};
 use tidegate_units::Nanos;
 use tidegate_workload::{OnOff, OnOffArrivals, Poisson, Rng};
 
+/// No connection has a name of this generation, so names of flows are all different.
+const OF_SOURCES: u32 = u32::MAX;
+
 /// Who sends datagrams to whom, and of what size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpSpec {
@@ -93,11 +96,11 @@ impl Source {
     pub(super) fn send(&mut self, slot: u32) -> Packet {
         let UdpSpec { from, to, client, port, payload } = self.spec;
         let packet = Packet {
-            flow: FlowId { slot, generation: 0 },
+            flow: FlowId { slot, generation: OF_SOURCES },
             from,
             to,
             client,
-            bytes: payload + HEADERS_UDP,
+            bytes: payload.saturating_add(HEADERS_UDP),
             payload,
             tag: 0,
             port,

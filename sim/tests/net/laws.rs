@@ -109,8 +109,9 @@ impl App for Run {
             Notice::Closed(id) | Notice::Refused(id, _) | Notice::Failed(id, ..) => {
                 let index = self.of(id);
                 self.ended[index] += 1;
-                let facts = net.connection(id, Side::Client);
-                if let (Notice::Closed(_), Some(facts)) = (notice, facts) {
+                let facts = net.connection(id, Side::Client).expect("its record is there");
+                assert_eq!(facts.client as usize, index);
+                if matches!(notice, Notice::Closed(_)) {
                     assert_eq!(facts.received, self.got[index].iter().sum::<u64>());
                 }
             }

@@ -3,6 +3,7 @@
 
 mod laws;
 mod links;
+mod ns3;
 mod shapes;
 mod tcp;
 mod world;

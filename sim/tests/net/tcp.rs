@@ -389,6 +389,22 @@ fn the_receive_window_bounds_the_flight() {
     assert_eq!(rounds(&world.data(Side::Server)), [2, 4, 5, 5, 5, 5, 5, 5, 5, 5, 4]);
 }
 
+/// Windows that hold no whole segment do not stop a transfer.
+#[test]
+fn a_receive_window_may_be_smaller_than_a_segment() {
+    for (window, segments) in [(500, 6), (1, 3000), (0, 3000)] {
+        let mut world = World::new();
+        let tcp = TcpSpec { receive_window: window, rto_min: MS(200), ..prompt(2) };
+        let mut line = Line::fast();
+        line.listen(10, tcp);
+        let id = line.connect(tcp);
+        world.asks.insert(id, 3000);
+        line.net.run(&mut world, Nanos::from_secs(1000));
+        let got = world.times(|notice| matches!(notice, Notice::Message(_, Side::Client, 0)));
+        assert_eq!((got.len(), world.data(Side::Server).len()), (1, segments), "{window}");
+    }
+}
+
 /// A connection that was idle for longer than its time-out begins with its first window again.
 #[test]
 fn an_idle_connection_begins_slowly() {

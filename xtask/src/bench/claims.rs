@@ -112,4 +112,5 @@ pub(super) const SIMULATOR: &[Claim] = &[
     cheaper("token-bucket", "simpy", 5.0),
     within("figure-8-point", 0.2e9),
     within("figure-8-54-days", 30e9),
+    within("network-hour", 10e9),
 ];

@@ -18,6 +18,8 @@ mod report;
 mod stats;
 mod worker;
 
+pub(crate) use peers::reference;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};

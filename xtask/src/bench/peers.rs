@@ -51,6 +51,35 @@ fn ns3() -> Result<Vec<Remote>> {
     connect(&mut process::command(&program))
 }
 
+/// Where the reference numbers of ns-3 are kept.
+const REFERENCE: &str = "sim/tests/net/ns3.csv";
+
+/// Makes the numbers of ns-3 anew that the simulator's network is held against.
+pub(crate) fn reference() -> Result<()> {
+    let program = process::root().join(BUILT).join("ns3_net");
+    std::fs::create_dir_all(process::root().join(BUILT))?;
+    let modules =
+        ["applications", "point-to-point", "traffic-control", "internet", "network", "core"];
+    let build = ["-std=c++17", "-O2", "-DNDEBUG", "-o"];
+    process::run(
+        process::command("g++")
+            .args(build)
+            .arg(&program)
+            .arg(source("ns3_net.cc"))
+            .args(modules.map(|module| format!("-lns3-{module}"))),
+    )
+    .context("it needs the packages g++ and libns3-dev (`cargo xtask setup --rivals`)")?;
+    let version = process::fact("dpkg-query", &["-W", "-f", "${Version}", "libns3-dev"]);
+    let version = version.context("the version of libns3-dev")?;
+    println!("reference: some minutes of ns-3 {version}");
+    let rows = process::output(&mut process::command(&program))?;
+    let head = format!("# ns-3 {version}, by {SOURCES}/ns3_net.cc: cargo xtask reference\n");
+    std::fs::write(process::root().join(REFERENCE), format!("{head}{}\n", rows.trim_end()))
+        .with_context(|| format!("writing {REFERENCE}"))?;
+    println!("reference: {REFERENCE} written");
+    Ok(())
+}
+
 fn source(file: &str) -> PathBuf {
     process::root().join(SOURCES).join(file)
 }

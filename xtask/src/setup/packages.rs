@@ -70,6 +70,6 @@ pub(super) const GUEST: &[Package] = &[
 
 /// Only `setup --rivals` installs these.
 pub(super) const RIVALS: &[Package] = &[
-    package("g++", "compiles the simulator's speed model for ns-3"),
-    package("libns3-dev", "comparison: the speed model on ns-3, `bench simulator`"),
+    package("g++", "compiles what runs on ns-3 beside the simulator"),
+    package("libns3-dev", "comparison: ns-3, for `bench simulator` and `reference`"),
 ];

@@ -333,7 +333,7 @@ impl Conn {
 
     fn send(&mut self, fx: &mut Effects, side: Side, chunk: Chunk) {
         let packet = Packet {
-            bytes: HEADERS_TCP + chunk.len,
+            bytes: HEADERS_TCP.saturating_add(chunk.len),
             payload: chunk.len,
             fin: chunk.fin,
             seq: chunk.seq,

@@ -49,7 +49,7 @@ impl Receiver {
 
     /// A segment from `seq` to `end` comes, with a FIN as its last position or without.
     pub(super) fn take(&mut self, seq: u64, end: u64, fin: bool, window: u64) -> Respond {
-        if end <= self.next || end > self.next + window {
+        if end <= self.next || end > self.next + window.max(1) {
             return Respond::Now; // nothing new, or more than there is room for
         }
         if fin {

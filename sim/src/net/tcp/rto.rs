@@ -12,6 +12,7 @@ pub(super) struct Rto {
     /// How often it has doubled since the last measurement (Karn).
     backoff: u32,
     min: Nanos,
+    margin: Nanos,
     max: Nanos,
 }
 
@@ -20,8 +21,16 @@ const BACKOFF_MAX: u32 = 20;
 
 impl Rto {
     pub(super) fn new(spec: &TcpSpec) -> Self {
-        let (min, max) = (spec.rto_min, spec.rto_max);
-        Self { smoothed: None, base: spec.rto_initial, backoff: 0, min, max }
+        let TcpSpec { rto_initial, rto_min, rto_margin, rto_max, .. } = *spec;
+        let (smoothed, backoff) = (None, 0);
+        Self {
+            smoothed,
+            base: rto_initial,
+            backoff,
+            min: rto_min,
+            margin: rto_margin,
+            max: rto_max,
+        }
     }
 
     /// A round trip that was not ambiguous (section 2, α 1/8, β 1/4).
@@ -35,8 +44,8 @@ impl Rto {
             }
         };
         self.smoothed = Some((smooth, vary));
-        // The clock has no granularity to speak of.
-        self.base = (smooth + Nanos(vary.0.saturating_mul(4))).max(self.min);
+        let margin = Nanos(vary.0.saturating_mul(4)).max(self.margin);
+        self.base = (smooth + margin).max(self.min);
         self.backoff = 0;
     }
 
@@ -131,6 +140,10 @@ mod tests {
         assert_eq!(rto.get(), spec.rto_max);
         rto.sample(MS(90));
         assert!(rto.get() < MS(290), "a measurement ends the doubling");
+
+        let mut rto = Rto::new(&TcpSpec::today());
+        (0..100).for_each(|_| rto.sample(MS(80)));
+        assert_eq!(rto.get().0.div_ceil(1_000_000), 280, "80 and the margin of Linux");
     }
 
     #[test]

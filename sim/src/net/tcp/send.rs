@@ -36,6 +36,11 @@ pub(super) struct Acked {
     pub(super) restart: bool,
 }
 
+/// A segment that the peer has room for.
+fn segment(mss: u64, peer_window: u64) -> u64 {
+    mss.min(peer_window).max(1)
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     mss: u64,
@@ -75,13 +80,13 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(spec: &TcpSpec, peer_window: u64) -> Self {
         Self {
-            mss: spec.mss(),
+            mss: segment(spec.mss(), peer_window),
             limited_transmit: spec.limited_transmit,
             first_window: spec.first_window(false),
             rto: Rto::new(spec),
             window: spec.first_window(false),
             threshold: u64::MAX,
-            peer_window,
+            peer_window: peer_window.max(1),
             first: 0,
             next: 0,
             sent: 0,
@@ -112,8 +117,9 @@ impl Sender {
     }
 
     /// The peer takes so much ahead.
-    pub(super) const fn peer(&mut self, window: u64) {
-        self.peer_window = window;
+    pub(super) fn peer(&mut self, window: u64) {
+        self.peer_window = window.max(1);
+        self.mss = segment(self.mss, window);
     }
 
     /// Adds bytes to the stream; returns the position after them. None after [`Sender::finish`].

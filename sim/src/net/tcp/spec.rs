@@ -31,8 +31,11 @@ pub struct TcpSpec {
     pub delayed_ack: Nanos,
     /// Retransmission time-out before the first measurement (RFC 6298: 1 s, before that 3 s).
     pub rto_initial: Nanos,
-    /// Least retransmission time-out (RFC 6298: 1 s; Linux: 200 ms).
+    /// Least retransmission time-out (RFC 6298: 1 s).
     pub rto_min: Nanos,
+    /// Least distance of the time-out from the round trip (RFC 6298: the clock's granularity). Linux has
+    /// its minimum of 200 ms here.
+    pub rto_margin: Nanos,
     /// Most, when it has doubled (RFC 6298: at least 60 s).
     pub rto_max: Nanos,
     /// Time-outs in a row after which the connection has failed.
@@ -57,6 +60,7 @@ impl TcpSpec {
             delayed_ack: Nanos::from_millis(200),
             rto_initial: Nanos::SECOND,
             rto_min: Nanos::SECOND,
+            rto_margin: Nanos::from_millis(1),
             rto_max: Nanos::from_secs(60),
             retries_max: 15,
             limited_transmit: true,
@@ -65,12 +69,14 @@ impl TcpSpec {
         }
     }
 
-    /// With the times of Linux: least time-out 200 ms, delayed acknowledgements after 40 ms.
+    /// With the times of Linux: time-out at least 200 ms above the round trip, delayed acknowledgements
+    /// after 40 ms.
     #[must_use]
     pub fn today() -> Self {
         Self {
             delayed_ack: Nanos::from_millis(40),
             rto_min: Nanos::from_millis(200),
+            rto_margin: Nanos::from_millis(200),
             rto_max: Nanos::from_secs(120),
             schedule: named("linux-6.5"),
             ..Self::rfc()

@@ -33,7 +33,7 @@ impl Table {
         if *generation == id.generation { conn.as_deref_mut() } else { None }
     }
 
-    pub(super) fn remove(&mut self, id: FlowId) {
+    pub(in crate::net) fn remove(&mut self, id: FlowId) {
         if self.look(id).is_some() {
             let place = &mut self.slots[id.slot as usize];
             *place = (place.0.wrapping_add(1), None);

@@ -109,7 +109,7 @@ impl Net {
             listener.forgets();
         }
         if over {
-            self.conns.remove(id);
+            self.ended.push(id); // the world is told first
         }
     }
 

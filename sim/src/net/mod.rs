@@ -13,6 +13,46 @@
 //! it is told what happens at the ends of connections, and sees packets at hooked nodes. Times are
 //! whole nanoseconds, and one seed gives the same bytes on any machine. docs/simulator.md says what
 //! is modelled.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tidegate_sim::net::*;
+//! use tidegate_units::Nanos;
+//!
+//! /// Asks for 10 KB; the router drops every second SYN.
+//! #[derive(Default)]
+//! struct World { syns: u32, got: Option<Nanos> }
+//!
+//! impl App for World {
+//!     fn ingress(&mut self, _: &Net, _: Place, packet: &mut Packet) -> Verdict {
+//!         self.syns += u32::from(packet.kind == Kind::Syn);
+//!         if packet.kind == Kind::Syn && self.syns % 2 == 1 { Verdict::Drop } else { Verdict::Pass }
+//!     }
+//!     fn told(&mut self, net: &mut Net, notice: Notice) {
+//!         match notice {
+//!             Notice::Connected(id) => _ = net.send(id, Side::Client, 300, 10_000),
+//!             Notice::Ready(listener) => _ = net.accept(listener),
+//!             Notice::Message(id, Side::Server, size) => _ = net.send(id, Side::Server, size, 0),
+//!             Notice::Message(_, Side::Client, _) => self.got = Some(net.now()),
+//!             _ => {}
+//!         }
+//!     }
+//! }
+//!
+//! let mut graph = Graph::new();
+//! let (client, router, server) = (graph.node(), graph.hooked(), graph.node());
+//! graph.both(client, router, LinkSpec::new(2_000_000, Nanos::from_millis(20), 50));
+//! graph.both(router, server, LinkSpec::new(100_000_000, Nanos::ZERO, 50));
+//! let mut net = Net::new(graph, 1)?;
+//! let tcp = Arc::new(TcpSpec::classic());
+//! let spec = ListenerSpec { backlog: 128, half_open_max: 128, tcp: Arc::clone(&tcp) };
+//! net.listen(server, 80, spec);
+//! net.connect(&Connect { from: client, to: server, client: 0, port: 80, tcp });
+//! let mut world = World::default();
+//! net.run(&mut world, Nanos::from_secs(60));
+//! assert!(world.got.is_some_and(|at| at > Nanos::from_secs(3)), "the second SYN came after 3 s");
+//! # Ok::<(), GraphError>(())
+//! ```
 
 mod app;
 mod effects;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TCP by traces that were computed by hand. A round trip is 100 ms.
 
-use crate::world::{Line, MS, Seen, World};
+use crate::world::{Line, MS, PORT, Seen, World};
 use std::cell::Cell;
 use std::rc::Rc;
-use tidegate_sim::net::{Failure, Kind, Notice, Packet, Side, TcpSpec, Verdict};
+use std::sync::Arc;
+use tidegate_sim::net::{
+    Connect, Failure, Kind, ListenerSpec, Notice, Packet, Side, TcpSpec, Verdict,
+};
 use tidegate_units::Nanos;
 
 const MSS: u64 = 1460;
@@ -387,6 +390,34 @@ fn the_receive_window_bounds_the_flight() {
     let tcp = TcpSpec { receive_window: 5 * MSS, ..prompt(2) };
     fetch(Line::fast(), &mut world, tcp, 50 * MSS);
     assert_eq!(rounds(&world.data(Side::Server)), [2, 4, 5, 5, 5, 5, 5, 5, 5, 5, 4]);
+}
+
+/// A flood of SYNs in wrong names: half-open connections are bounded, the server's SYN-ACKs go
+/// unheard, and in the end nothing of it is left.
+#[test]
+fn spoofed_syns_are_forgotten() {
+    let mut line = Line::fast();
+    let mut world = World::new();
+    let tcp = TcpSpec::rfc();
+    let spec = ListenerSpec { backlog: 10, half_open_max: 20, tcp: Arc::new(tcp) };
+    let listener = line.net.listen(line.server, PORT, spec);
+    let (from, to, tcp) = (line.client, line.server, Arc::new(tcp));
+    for client in 0..50 {
+        line.net.spoof(&Connect { from, to, client, port: PORT, tcp: Arc::clone(&tcp) });
+    }
+    line.net.run(&mut world, MS(500));
+    let counts = line.net.listener(listener);
+    assert_eq!((counts.begun, counts.syns_ignored), (20, 30));
+    assert_eq!(world.of(Kind::SynAck, Side::Server).len(), 20);
+    let elsewhere = Connect { from, to, client: 1, port: 81, tcp };
+    line.net.spoof(&elsewhere); // the RST is not heard either
+    line.net.run(&mut world, Nanos::from_secs(15));
+    assert_eq!(line.net.connections(), 20);
+    line.net.run(&mut world, Nanos::from_secs(100));
+    assert_eq!((line.net.connections(), line.net.listener(listener).forgotten), (0, 20));
+    assert_eq!(world.of(Kind::SynAck, Side::Server).len(), 6 * 20);
+    assert!(world.of(Kind::Rst, Side::Client).is_empty() && world.notices.is_empty());
+    line.net.audit().expect("sound");
 }
 
 /// Windows that hold no whole segment do not stop a transfer.

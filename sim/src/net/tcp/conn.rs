@@ -13,6 +13,9 @@ use std::sync::Arc;
 use tidegate_units::{Clock as _, Nanos};
 use tidegate_workload::{Answer, Reaction};
 
+/// A SYN in a wrong name arrives within this, or never.
+const SPOOFED_FOR: Nanos = Nanos::from_secs(10);
+
 /// Which of an end's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) enum Which {
@@ -31,6 +34,8 @@ pub(super) enum State {
     /// A server that waits for the end of the handshake.
     SynGot,
     Open,
+    /// A client that does not exist: somebody has sent a SYN in its name.
+    Silent,
     /// Both streams have ended.
     Done,
     Dead,
@@ -73,7 +78,7 @@ impl End {
     }
 
     const fn is_over(&self) -> bool {
-        matches!(self.state, State::Idle | State::Done | State::Dead)
+        matches!(self.state, State::Idle | State::Silent | State::Done | State::Dead)
     }
 }
 
@@ -185,6 +190,20 @@ impl Conn {
         self.await_syn_ack(fx, Answer::Silence);
     }
 
+    /// Sends a SYN in the name of a client that does not exist. The record is kept for a while, in
+    /// case the SYN is on its way for long.
+    pub(super) fn spoof(&mut self, fx: &mut Effects) {
+        self.end(Side::Client).state = State::Silent;
+        fx.outbox.push_back(self.packet(Side::Client, Kind::Syn));
+        let due = fx.engine.now() + SPOOFED_FOR;
+        self.set(fx, Side::Client, Which::Resend, due);
+    }
+
+    /// Whether a SYN that arrives is of a client that still wants a connection.
+    pub(super) const fn is_wanted(&self) -> bool {
+        matches!(self.ends[Side::Client.index()].state, State::Syn | State::Silent)
+    }
+
     /// Plans what the client does after this answer to its SYN. False if it has failed now.
     fn await_syn_ack(&mut self, fx: &mut Effects, answer: Answer) -> bool {
         let end = self.end(Side::Client);
@@ -246,6 +265,7 @@ impl Conn {
                 self.pump(fx, Side::Client);
             }
             State::Dead => self.refuse(fx, Side::Client),
+            State::Silent => {}
             _ => fx.outbox.push_back(self.packet(Side::Client, Kind::Segment)),
         }
     }
@@ -272,7 +292,7 @@ impl Conn {
                 }
                 self.establish(fx);
             }
-            State::Idle | State::Syn => return,
+            State::Idle | State::Syn | State::Silent => return,
             State::Open | State::Done => {}
         }
         let bare = packet.payload == 0 && !packet.fin;
@@ -405,7 +425,7 @@ impl Conn {
             State::Syn => fx.notices.push_back(Notice::Refused(self.id, why)),
             State::Open => fx.notices.push_back(Notice::Failed(self.id, side, why)),
             State::SynGot => return After::Forget,
-            State::Idle | State::Done | State::Dead => {}
+            State::Idle | State::Silent | State::Done | State::Dead => {}
         }
         After::Goes
     }
@@ -415,7 +435,7 @@ impl Conn {
         if self.end(side).state == State::Syn && self.await_syn_ack(fx, Answer::Reset) {
             return After::Goes;
         }
-        if self.end(side).state == State::Idle {
+        if matches!(self.end(side).state, State::Idle | State::Silent) {
             return After::Goes;
         }
         self.fail(fx, side, Failure::Reset)
@@ -480,7 +500,7 @@ impl Conn {
                 end.sender.timeout();
                 self.pump(fx, side);
             }
-            State::Idle | State::Done | State::Dead => {}
+            State::Idle | State::Silent | State::Done | State::Dead => {}
         }
         After::Goes
     }

@@ -2,6 +2,7 @@
 //! What applications do with connections, and what the network does to them.
 
 use super::super::Net;
+use super::super::effects::Effects;
 use super::super::packet::{FlowId, Kind, NodeId, Packet, Side};
 use super::conn::{After, Conn, ConnFacts, State, Which};
 use super::listen::{ListenerCounts, ListenerId, ListenerSpec};
@@ -49,12 +50,21 @@ impl Net {
 
     /// Begins a connection: sends a SYN.
     pub fn connect(&mut self, wanted: &Connect) -> FlowId {
+        self.begin(wanted, Conn::syn)
+    }
+
+    /// Sends one SYN in the name of a client that does not exist. Nobody answers the SYN-ACK.
+    pub fn spoof(&mut self, wanted: &Connect) -> FlowId {
+        self.begin(wanted, Conn::spoof)
+    }
+
+    fn begin(&mut self, wanted: &Connect, first: fn(&mut Conn, &mut Effects)) -> FlowId {
         let Connect { from, to, client, port, tcp } = wanted;
         let (now, specs) = (self.fx.engine.now(), [Arc::clone(tcp), Arc::clone(tcp)]);
         let id = self.conns.add(Conn::new(now, (*client, *port), [*from, *to], specs));
         if let Some(conn) = self.conns.get(id) {
             conn.named(id);
-            conn.syn(&mut self.fx);
+            first(conn, &mut self.fx);
         }
         id
     }
@@ -137,7 +147,6 @@ impl Net {
 
     fn syn_arrives(&mut self, packet: &Packet) {
         let Some(conn) = self.conns.get(packet.flow) else { return };
-        let is_waiting = conn.end(Side::Client).state == State::Syn;
         let is_new = matches!(conn.end(Side::Server).state, State::Idle | State::Dead);
         if !is_new {
             return conn.syn_again(&mut self.fx);
@@ -146,7 +155,7 @@ impl Net {
             self.fx.outbox.push_back(packet.reset());
             return;
         };
-        if is_waiting
+        if conn.is_wanted()
             && let Some(listener) = self.listeners.get(id)
             && listener.takes_syn()
         {

@@ -73,6 +73,21 @@ fn gateways(snapshot: &Snapshot, text: &mut String) {
         let (name, listen) = (plain(&gateway.name), plain(&gateway.listen));
         let _ =
             writeln!(text, "gateway {name} ({}) at {listen}: {served}", plain(&gateway.adapter));
+        if let Some(proxy) = &gateway.proxy {
+            let _ = writeln!(
+                text,
+                "  {} connections, {} turned away, {} failed handshakes, {} requests malformed; servers: {} \
+                 unreachable, {} broken, {} timed out, {} full",
+                proxy.connections,
+                proxy.turned_away,
+                proxy.handshakes_failed,
+                proxy.malformed,
+                proxy.unreachable,
+                proxy.broken,
+                proxy.timed_out,
+                proxy.full
+            );
+        }
     }
     let reports = &state.reports;
     let _ = writeln!(
@@ -249,12 +264,13 @@ mod tests {
 
     #[test]
     fn gateways_and_their_reports_are_shown() {
-        use tidegate_model::snapshot::{GatewayState, GatewaysState, ReportCounts};
+        use tidegate_model::snapshot::{GatewayState, GatewaysState, ProxyCounts, ReportCounts};
         let gateway = GatewayState {
             name: "edge".into(),
             adapter: "nginx".into(),
             listen: "unix:/run/edge.sock".into(),
             problem: String::new(),
+            proxy: Some(ProxyCounts { connections: 7, timed_out: 5, ..ProxyCounts::default() }),
         };
         let state = GatewaysState {
             gateways: vec![gateway],
@@ -263,6 +279,8 @@ mod tests {
         };
         let shown = text(&Snapshot { gateways: Some(state), ..Snapshot::default() });
         assert!(shown.contains("gateway edge (nginx) at unix:/run/edge.sock: served\n"), "{shown}");
+        assert!(shown.contains("\n  7 connections, 0 turned away"), "{shown}");
+        assert!(shown.contains("0 broken, 5 timed out, 0 full\n"), "{shown}");
         assert!(
             shown.contains("9 completed, 2 late, 1 unknown; 0 requests untracked, 3 "),
             "{shown}"

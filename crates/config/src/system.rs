@@ -38,6 +38,15 @@ pub enum SystemFault {
         /// Why not.
         why: String,
     },
+    /// A certificate or key of a proxy that cannot be used.
+    ProxyFile {
+        /// The gateway.
+        gateway: String,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// A cgroup does not exist.
     CgroupMissing {
         /// The service.
@@ -134,6 +143,12 @@ impl SystemFault {
                 });
                 format!("cluster.{key}")
             }
+            Self::ProxyFile { gateway, path, .. } => {
+                let of = config.gateways.iter().find(|of| of.name == *gateway);
+                let is_key = of.and_then(|of| of.tls.as_ref()).is_some_and(|tls| tls.key == *path);
+                let key = if is_key { "key" } else { "certificate" };
+                format!("gateways.{}.tls.{key}", step(gateway))
+            }
             Self::CgroupMissing { service, .. } => {
                 format!("services.{}.process.cgroup", step(service))
             }
@@ -170,7 +185,9 @@ impl std::fmt::Display for SystemFault {
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",
                 path.display()
             ),
-            Self::PeerFile { path, why } => write!(f, "{}: {why}", path.display()),
+            Self::PeerFile { path, why } | Self::ProxyFile { path, why, .. } => {
+                write!(f, "{}: {why}", path.display())
+            }
             Self::CgroupMissing { path, .. } => {
                 write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
             }

@@ -12,7 +12,7 @@ use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
 use std::io;
 use std::sync::Arc;
-use tidegate_config::{CLASS_DEFAULT, Config, ServiceConfig};
+use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConfig};
 use tidegate_gate::{Adapters, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::snapshot::{
@@ -21,6 +21,7 @@ use tidegate_model::snapshot::{
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_proxy::Proxies;
 use tidegate_units::{Clock, Nanos};
 
 /// What is said where interfaces come or go.
@@ -34,6 +35,9 @@ pub(crate) struct Planes {
     /// What a restart knows of it, where no kernel does.
     kill_switch: KillSwitch,
     adapters: Option<Adapters>,
+    proxies: Option<Proxies>,
+    /// Of request ids.
+    seed: u64,
     clock: Arc<dyn Clock + Send + Sync>,
     /// Number of the limits at the gate, where there is no kernel to say.
     generation: u64,
@@ -69,8 +73,21 @@ impl Planes {
         let gate = Arc::new(Gate::new(config, seed));
         let kill_switch = KillSwitch::beside(&config.daemon.socket);
         gate.release(kernel.is_none() && kill_switch.is_on());
-        let (adapters, failed, sampled) = (None, None, clock.now());
-        Self { kernel, gate, kill_switch, adapters, clock, generation: 0, sampled, failed }
+        let (adapters, proxies, failed, sampled) = (None, None, None, clock.now());
+        // Request ids are shown, tokens are not.
+        let seed = seed.rotate_left(32) ^ 0x5851_f42d_4c95_7f2d;
+        Self {
+            kernel,
+            gate,
+            kill_switch,
+            adapters,
+            proxies,
+            seed,
+            clock,
+            generation: 0,
+            sampled,
+            failed,
+        }
     }
 
     /// The limits that the kernel gets: none for what the gate limits.
@@ -83,6 +100,35 @@ impl Planes {
             }
         }
         limits
+    }
+
+    /// Starts what serves gateways, where there are any of its kind.
+    fn start_missing(&mut self, gateways: &[GatewayConfig]) -> io::Result<()> {
+        let is_proxy = |gateway: &GatewayConfig| gateway.adapter == Adapter::Proxy;
+        if self.adapters.is_none() && !gateways.iter().all(is_proxy) {
+            let (gate, clock) = (Arc::clone(&self.gate), Arc::clone(&self.clock));
+            self.adapters = Some(Adapters::start(gate, clock)?);
+        }
+        if self.proxies.is_none() && gateways.iter().any(is_proxy) {
+            let (gate, clock) = (Arc::clone(&self.gate), Arc::clone(&self.clock));
+            self.proxies = Some(Proxies::start(gate, clock, self.seed)?);
+        }
+        Ok(())
+    }
+
+    /// What keeps each gateway from being served.
+    fn problems(&self, gateways: &[GatewayConfig]) -> Vec<Option<String>> {
+        let adapters = self.adapters.as_ref().map(Adapters::problems).unwrap_or_default();
+        let proxies = self.proxies.as_ref().map(Proxies::problems).unwrap_or_default();
+        let problem = |(at, gateway): (usize, &GatewayConfig)| {
+            let all = if gateway.adapter == Adapter::Proxy { &proxies } else { &adapters };
+            match (&self.failed, all.get(at)) {
+                (Some(why), _) => Some(format!("cannot be served: {why}")),
+                (None, Some(problem)) => problem.clone(),
+                (None, None) => Some("not open yet".into()),
+            }
+        };
+        gateways.iter().enumerate().map(problem).collect()
     }
 
     fn sample(&self, config: &Config, seen: Seen) -> Option<Sample> {
@@ -277,6 +323,11 @@ impl Lifecycle for Planes {
         if self.kernel.is_none() != config.interfaces.is_empty() {
             return Err(PlaneError(NEEDS_START.into()));
         }
+        for gateway in &config.gateways {
+            if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_proxy::examine) {
+                return Err(PlaneError(format!("{}: {}", error.path.display(), error.why)));
+            }
+        }
         self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.examine(config))
     }
 
@@ -285,21 +336,19 @@ impl Lifecycle for Planes {
             kernel.apply(config)?;
         }
         self.gate.reconfigure(config);
-        if self.adapters.is_some() || self.failed.is_some() {
+        if self.adapters.is_some() || self.proxies.is_some() || self.failed.is_some() {
             self.open(config);
         }
         Ok(())
     }
 
     fn open(&mut self, config: &Config) {
-        if self.adapters.is_none() && !config.gateways.is_empty() {
-            match Adapters::start(Arc::clone(&self.gate), Arc::clone(&self.clock)) {
-                Ok(adapters) => (self.adapters, self.failed) = (Some(adapters), None),
-                Err(error) => self.failed = Some(format!("cannot be served: {error}")),
-            }
-        }
+        self.failed = self.start_missing(&config.gateways).err().map(|error| error.to_string());
         if let Some(adapters) = &self.adapters {
             adapters.follow(&config.gateways);
+        }
+        if let Some(proxies) = &self.proxies {
+            proxies.follow(&config.gateways);
         }
     }
 
@@ -312,6 +361,9 @@ impl Lifecycle for Planes {
     }
 
     fn mend(&mut self) -> Vec<String> {
+        if let Some(proxies) = &self.proxies {
+            proxies.mend();
+        }
         self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.mend())
     }
 
@@ -324,17 +376,15 @@ impl Lifecycle for Planes {
     }
 
     fn gateways(&self, config: &Config) -> Option<GatewaysState> {
-        let problems = self.adapters.as_ref().map(Adapters::problems).unwrap_or_default();
+        let problems = self.problems(&config.gateways);
+        let counts = self.proxies.as_ref().map(Proxies::counts).unwrap_or_default();
         let state = self.gate.state();
-        let of = |(at, gateway): (usize, &tidegate_config::GatewayConfig)| GatewayState {
+        let of = |(at, gateway): (usize, &GatewayConfig)| GatewayState {
             name: gateway.name.clone(),
             adapter: gateway.adapter.name().into(),
             listen: gateway.listen.to_string(),
-            problem: match (&self.failed, problems.get(at)) {
-                (Some(why), _) => why.clone(),
-                (None, Some(problem)) => problem.clone().unwrap_or_default(),
-                (None, None) => "not open yet".into(),
-            },
+            problem: problems[at].clone().unwrap_or_default(),
+            proxy: counts.get(at).copied().flatten(),
         };
         (!config.gateways.is_empty()).then(|| GatewaysState {
             gateways: config.gateways.iter().enumerate().map(of).collect(),
@@ -350,6 +400,9 @@ impl Lifecycle for Planes {
 
     fn detach(self: Box<Self>) -> Result<(), PlaneError> {
         drop(self.adapters);
-        self.kernel.map_or(Ok(()), |kernel| kernel.detach())
+        let detached = self.kernel.map_or(Ok(()), |kernel| kernel.detach());
+        // Last: requests under way are given time to end.
+        drop(self.proxies);
+        detached
     }
 }

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::foreign_program;
-use tidegate_config::{Attach, Config, Endpoint, SynPolicing, SystemFault};
-use tidegate_peer::tls::TlsError;
+use tidegate_config::{Adapter, Attach, Config, Endpoint, SynPolicing, SystemFault};
+use tidegate_peer::tls::TlsError as PeerTlsError;
+use tidegate_proxy::TlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
 /// BPF_FS_MAGIC, linux/magic.h.
@@ -31,9 +32,9 @@ pub struct Preflight {
 
 /// Whether the daemon cannot begin with a fault that is an error in `check`. Certificates of peers
 /// that are bad, or half renewed, must not keep a host from protecting itself: it begins without
-/// peers, warns, and tries again.
+/// peers, warns, and tries again. Likewise those of a proxy.
 pub(crate) const fn forbids_to_run(fault: &SystemFault) -> bool {
-    fault.fatal() && !matches!(fault, SystemFault::PeerFile { .. })
+    fault.fatal() && !matches!(fault, SystemFault::PeerFile { .. } | SystemFault::ProxyFile { .. })
 }
 
 /// Where the kernel's files are: arguments, so that tests run on trees of their own.
@@ -75,7 +76,7 @@ pub fn examine(
             found.faults.push(SystemFault::CgroupMissing { service, path });
         }
     }
-    if let Err(TlsError { path, why }) = cluster::examine(config) {
+    if let Err(PeerTlsError { path, why }) = cluster::examine(config) {
         found.faults.push(SystemFault::PeerFile { path, why });
     }
     nothing_listens(config, listeners, &mut found);
@@ -204,7 +205,13 @@ fn gateways(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Pre
     // That they cannot be looked at was told already.
     let _ = listeners.list(&mut all);
     for gateway in &config.gateways {
-        for (key, endpoint) in gateway.endpoints().filter(|(_, endpoint)| !endpoint.is_local()) {
+        if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_proxy::examine) {
+            let (gateway, TlsError { path, why }) = (gateway.name.clone(), error);
+            found.faults.push(SystemFault::ProxyFile { gateway, path, why });
+        }
+        // A proxy is there for other hosts.
+        let asked = gateway.endpoints().filter(|_| gateway.adapter != Adapter::Proxy);
+        for (key, endpoint) in asked.filter(|(_, endpoint)| !endpoint.is_local()) {
             let (gateway, endpoint) = (gateway.name.clone(), endpoint.clone());
             found.faults.push(SystemFault::OpenGateway { gateway, key, endpoint });
         }

@@ -11,10 +11,14 @@
 //!   CPUs are found through the cgroup of its listener, or kept as they were.
 //! - `daemon.http` on a port below 1024, which is bound when a predecessor has left it.
 //!
+//! A proxy (`adapter: proxy`) on a port below 1024 keeps the one capability to bind it: a reload may open
+//! another.
+//!
 //! `keep_privileges` leaves everything as it is, for those who prefer it.
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
+use tidegate_config::{Adapter, Config, Endpoint};
 
 /// Niceness of the daemon: a saturated CPU must not starve the loop that relieves it.
 pub(crate) const NICE: i32 = -10;
@@ -35,18 +39,26 @@ pub(crate) fn may_attach() -> bool {
     })
 }
 
-/// Gives up all capabilities, for good. To be called before any other thread exists: each thread
+/// Gives up all capabilities, for good, but for that to bind low ports (`binds`). To be called before any other thread exists: each thread
 /// has its own, and inherits those of the one that starts it.
 ///
 /// # Errors
 /// When the system refuses; nothing is worse than before then.
-pub(crate) fn drop_all() -> io::Result<()> {
+pub(crate) fn drop_all(binds: bool) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
-        inheritable: CapabilitySet::empty(),
-    };
-    rustix::thread::set_capabilities(None, none)?;
+    let had = rustix::thread::capabilities(None)?.permitted;
+    let bind = if binds { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
+    let kept = had.intersection(bind);
+    let kept =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, kept)?;
     Ok(())
+}
+
+/// Whether a proxy of this configuration listens where that is a privilege.
+pub(crate) fn binds(config: &Config) -> bool {
+    config.gateways.iter().any(|gateway| match gateway.listen {
+        Endpoint::Ip(address) => gateway.adapter == Adapter::Proxy && address.port() < 1024,
+        Endpoint::Unix(_) => false,
+    })
 }

@@ -141,7 +141,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         return Ok(());
     };
     if !options.keep_privileges {
-        match privileges::drop_all() {
+        match privileges::drop_all(privileges::binds(started.owner.config())) {
             Ok(()) => tracing::info!("gave up all capabilities"),
             Err(error) => tracing::warn!(%error, "capabilities could not be given up"),
         }

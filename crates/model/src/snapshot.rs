@@ -61,12 +61,36 @@ pub struct GatewaysState {
 pub struct GatewayState {
     /// Name in the configuration.
     pub name: String,
-    /// Which proxy asks: `nginx`, `envoy`, `haproxy`, `caddy` or `traefik`.
+    /// Which proxy asks: `nginx`, `envoy`, `haproxy`, `caddy`, `traefik` or `proxy`.
     pub adapter: String,
     /// Where it asks.
     pub listen: String,
     /// What keeps it from being served, in one sentence; empty if nothing does.
     pub problem: String,
+    /// Of tidegate's own proxy; `None` of any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxyCounts>,
+}
+
+/// What tidegate's own proxy has counted since it was opened, beside what it asked and reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyCounts {
+    /// Connections of clients, now.
+    pub connections: u64,
+    /// Connections that were closed at once, since there were as many as may be.
+    pub turned_away: u64,
+    /// TLS handshakes that failed.
+    pub handshakes_failed: u64,
+    /// Requests that were refused for what they are (4xx, 501).
+    pub malformed: u64,
+    /// Requests for which no server could be connected to (502).
+    pub unreachable: u64,
+    /// Requests whose response was none, or ended before its end (502).
+    pub broken: u64,
+    /// Requests whose response took too long (504).
+    pub timed_out: u64,
+    /// Requests for which all servers had as many connections as may be (503).
+    pub full: u64,
 }
 
 /// Reports of what became of requests, since the process began.

@@ -14,8 +14,8 @@ use tidegate_model::signals::{
 };
 use tidegate_model::snapshot::{
     BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, PeerState,
-    ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts, RuleServed, RuleSignals,
-    RuleState, ServiceState, Snapshot, UnevaluatedCount, VerdictCount,
+    ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts, RuleServed,
+    RuleSignals, RuleState, ServiceState, Snapshot, UnevaluatedCount, VerdictCount,
 };
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
@@ -234,6 +234,44 @@ fn shop() -> ServiceState {
     }
 }
 
+fn gateways() -> GatewaysState {
+    GatewaysState {
+        gateways: vec![
+            GatewayState {
+                name: "edge".into(),
+                adapter: "nginx".into(),
+                listen: "127.0.0.1:9470".into(),
+                ..GatewayState::default()
+            },
+            GatewayState {
+                name: "mesh".into(),
+                adapter: "envoy".into(),
+                listen: "127.0.0.1:9472".into(),
+                problem: "127.0.0.1:9472 cannot be opened: Address already in use".into(),
+                ..GatewayState::default()
+            },
+            GatewayState {
+                name: "door".into(),
+                adapter: "proxy".into(),
+                listen: "0.0.0.0:443".into(),
+                proxy: Some(ProxyCounts {
+                    connections: 12,
+                    turned_away: 1,
+                    handshakes_failed: 2,
+                    malformed: 3,
+                    unreachable: 4,
+                    broken: 5,
+                    timed_out: 6,
+                    full: 7,
+                }),
+                ..GatewayState::default()
+            },
+        ],
+        reports: ReportCounts { completed: 900, late: 3, unknown: 2, untracked: 1 },
+        misunderstood: 4,
+    }
+}
+
 fn snapshot() -> Snapshot {
     let watched = ServiceState {
         name: "watched".into(),
@@ -284,24 +322,7 @@ fn snapshot() -> Snapshot {
                 ..PeerState::default()
             },
         ],
-        gateways: Some(GatewaysState {
-            gateways: vec![
-                GatewayState {
-                    name: "edge".into(),
-                    adapter: "nginx".into(),
-                    listen: "127.0.0.1:9470".into(),
-                    problem: String::new(),
-                },
-                GatewayState {
-                    name: "mesh".into(),
-                    adapter: "envoy".into(),
-                    listen: "127.0.0.1:9472".into(),
-                    problem: "127.0.0.1:9472 cannot be opened: Address already in use".into(),
-                },
-            ],
-            reports: ReportCounts { completed: 900, late: 3, unknown: 2, untracked: 1 },
-            misunderstood: 4,
-        }),
+        gateways: Some(gateways()),
     }
 }
 

@@ -6,7 +6,7 @@ use super::workspace::{Dependency, Package};
 use super::{Problem, Repository};
 
 /// A row may use only what stands in it. Names without `tidegate-`.
-const LAW: [(&str, &[&str]); 23] = [
+const LAW: [(&str, &[&str]); 24] = [
     ("units", &[]),
     ("policy", &["units"]),
     ("model", &["units"]),
@@ -19,6 +19,7 @@ const LAW: [(&str, &[&str]); 23] = [
     ("sense", &["model", "units"]),
     ("peer", &["model", "units"]),
     ("gate", &["params", "policy", "config", "model", "units"]),
+    ("proxy", &["gate", "config", "model", "units"]),
     ("telemetry", &["model", "units"]),
     ("api", &["telemetry", "model", "units"]),
     (
@@ -29,6 +30,7 @@ const LAW: [(&str, &[&str]); 23] = [
             "control",
             "peer",
             "gate",
+            "proxy",
             "telemetry",
             "api",
             "params",

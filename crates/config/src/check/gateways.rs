@@ -5,7 +5,7 @@
 use super::{Check, name_fault};
 use crate::LevelSignal;
 use crate::error::step;
-use crate::gateways::{Adapter, Endpoint, GatewayConfig, RouteConfig};
+use crate::gateways::{Adapter, Endpoint, GatewayConfig, PROXY_TIME_RANGE, RouteConfig, Upstream};
 use crate::types::{Config, ServiceConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -48,6 +48,7 @@ impl Check<'_> {
                 self.fault(&path, format!("found the name {:?}: {why}", gateway.name));
             }
             self.endpoints(&path, gateway);
+            self.proxy(&path, gateway);
             self.retry_after(&path, &gateway.retry_after);
             for (i, route) in gateway.routes.iter().enumerate() {
                 self.route(&format!("{path}.routes[{i}]"), route);
@@ -109,7 +110,8 @@ impl Check<'_> {
             );
             self.fault(&format!("{path}.client_hop"), what);
         }
-        if gateway.insecure {
+        // Clients connect to the proxy; nobody asks or reports there.
+        if gateway.insecure || gateway.adapter == Adapter::Proxy {
             return;
         }
         let both =
@@ -122,6 +124,68 @@ impl Check<'_> {
                 );
                 self.fault(&format!("{path}.{key}"), what);
             }
+        }
+    }
+
+    /// What only the adapter `proxy` has, and what it needs.
+    fn proxy(&mut self, path: &str, gateway: &GatewayConfig) {
+        if gateway.adapter != Adapter::Proxy {
+            let of_proxy = [
+                ("upstream", gateway.upstream.is_some()),
+                ("tls", gateway.tls.is_some()),
+                ("clients", gateway.clients.is_some()),
+            ];
+            for (key, _) in of_proxy.into_iter().filter(|(_, there)| *there) {
+                let adapter = gateway.adapter.name();
+                let what = format!("only the adapter \"proxy\" has it; this one is {adapter:?}");
+                self.fault(&format!("{path}.{key}"), what);
+            }
+            return;
+        }
+        if gateway.insecure {
+            let what = "the adapter \"proxy\" is there for clients on other hosts; leave it out";
+            self.fault(&format!("{path}.insecure"), what);
+        }
+        if let Endpoint::Unix(_) = gateway.listen {
+            let what =
+                "clients connect to the adapter \"proxy\" by TCP; allowed: an address and a port";
+            self.fault(&format!("{path}.listen"), what);
+        }
+        for (key, file) in gateway
+            .tls
+            .iter()
+            .flat_map(|tls| [("certificate", &tls.certificate), ("key", &tls.key)])
+        {
+            self.absolute(&format!("{path}.tls.{key}"), file);
+        }
+        let clients = gateway.clients.clone().unwrap_or_default();
+        for (key, found) in
+            [("idle_timeout", clients.idle_timeout), ("body_timeout", clients.body_timeout)]
+        {
+            self.span(&format!("{path}.clients.{key}"), found, PROXY_TIME_RANGE);
+        }
+        let Some(upstream) = &gateway.upstream else {
+            let what = "the key \"upstream\" is missing: the servers to which requests are passed";
+            return self.fault(path, what);
+        };
+        self.upstream(&format!("{path}.upstream"), gateway, upstream);
+    }
+
+    fn upstream(&mut self, path: &str, gateway: &GatewayConfig, upstream: &Upstream) {
+        for (at, server) in upstream.servers.iter().enumerate() {
+            let path = format!("{path}.servers[{at}]");
+            if *server == gateway.listen {
+                self.fault(&path, format!("found {server}, which is the proxy itself"));
+            } else if upstream.servers[..at].contains(server) {
+                self.fault(&path, format!("found {server} a second time"));
+            }
+        }
+        for (key, found) in [
+            ("connect_timeout", upstream.connect_timeout),
+            ("response_timeout", upstream.response_timeout),
+            ("idle_timeout", upstream.idle_timeout),
+        ] {
+            self.span(&format!("{path}.{key}"), found, PROXY_TIME_RANGE);
         }
     }
 

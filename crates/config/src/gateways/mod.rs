@@ -2,9 +2,14 @@
 //! The section `gateways`: HTTP proxies that ask before they pass a request on.
 
 mod endpoint;
+mod proxy;
 mod select;
 
 pub use endpoint::Endpoint;
+pub use proxy::{
+    PROXY_CONNECTIONS_RANGE, PROXY_TIME_RANGE, ProxyClients, ProxyQueue, ProxyTls,
+    QUEUE_LENGTH_MAX, QUEUE_WAIT_RANGE, UPSTREAM_SERVERS_MAX, Upstream,
+};
 pub use select::{Routed, Router};
 
 use super::named::Named;
@@ -38,7 +43,8 @@ pub struct GatewayConfig {
     pub name: String,
     /// Which proxy asks, and by which protocol.
     pub adapter: Adapter,
-    /// Where the proxy asks: `unix:` and an absolute path, or an address and a port.
+    /// Where the proxy asks: `unix:` and an absolute path, or an address and a port. With the adapter
+    /// `proxy`, where clients connect.
     pub listen: Endpoint,
     /// Where the proxy reports what became of requests, one access log line a datagram. Envoy and Traefik
     /// report where they ask.
@@ -49,6 +55,16 @@ pub struct GatewayConfig {
     /// proxy's name: only where the network keeps everybody else out.
     #[serde(default)]
     pub insecure: bool,
+    /// Only with the adapter `proxy`: the servers behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<Upstream>,
+    /// Only with the adapter `proxy`: TLS to clients, with HTTP/1.1 and HTTP/2. Without it clients
+    /// speak HTTP/1.1 in the clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ProxyTls>,
+    /// Only with the adapter `proxy`: what is granted to clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<ProxyClients>,
     /// How long a refused client is asked to stay away. Between the two, the time follows the backlog.
     #[serde(default = "GatewayConfig::retry_after_default")]
     pub retry_after: RetryAfter,
@@ -108,6 +124,8 @@ pub enum Adapter {
     Caddy,
     /// Traefik: `forwardAuth` by HTTP, completions by its access log over OTLP.
     Traefik,
+    /// tidegate's own proxy: clients connect to tidegate, which passes their requests on.
+    Proxy,
 }
 
 impl Adapter {
@@ -120,6 +138,7 @@ impl Adapter {
             Self::Haproxy => "haproxy",
             Self::Caddy => "caddy",
             Self::Traefik => "traefik",
+            Self::Proxy => "proxy",
         }
     }
 

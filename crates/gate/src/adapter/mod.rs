@@ -153,5 +153,7 @@ async fn serve(context: Context) {
         Adapter::Caddy => caddy::serve(context).await,
         Adapter::Traefik => traefik::serve(context).await,
         Adapter::Envoy => envoy::serve(context).await,
+        // It asks in process: crates/proxy.
+        Adapter::Proxy => context.problem(None),
     }
 }

@@ -2,7 +2,7 @@
 //! The metrics of gateways.
 
 use super::{Metric, counter, gauge};
-use tidegate_model::snapshot::{GatewaysState, Snapshot};
+use tidegate_model::snapshot::{GatewaysState, ProxyCounts, Snapshot};
 
 /// Every metric of gateways, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
@@ -47,7 +47,49 @@ pub(crate) const METRICS: &[Metric] = &[
         &[],
         |s, out| each(s, |state| out(&[], state.misunderstood.into())),
     ),
+    gauge(
+        "proxy_connections",
+        "",
+        "Connections of clients at tidegate's own proxy.",
+        &["gateway"],
+        |s, out| proxies(s, |gateway, proxy| out(&[gateway], proxy.connections.into())),
+    ),
+    counter(
+        "proxy_connections_lost",
+        "connections",
+        "Connections of clients at tidegate's own proxy that came to nothing: turned-away where there are as many as may be, handshake where TLS failed.",
+        &["gateway", "outcome"],
+        |s, out| {
+            proxies(s, |gateway, proxy| {
+                out(&[gateway, "turned-away"], proxy.turned_away.into());
+                out(&[gateway, "handshake"], proxy.handshakes_failed.into());
+            });
+        },
+    ),
+    counter(
+        "proxy_failures",
+        "requests",
+        "Requests at tidegate's own proxy that it answered itself: malformed by 4xx or 501, unreachable and broken (servers) by 502, timed-out by 504, full (all connections to servers in use) by 503. Refusals of the gate are not among them.",
+        &["gateway", "outcome"],
+        |s, out| {
+            proxies(s, |gateway, proxy| {
+                out(&[gateway, "malformed"], proxy.malformed.into());
+                out(&[gateway, "unreachable"], proxy.unreachable.into());
+                out(&[gateway, "broken"], proxy.broken.into());
+                out(&[gateway, "timed-out"], proxy.timed_out.into());
+                out(&[gateway, "full"], proxy.full.into());
+            });
+        },
+    ),
 ];
+
+fn proxies(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ProxyCounts)) {
+    each(snapshot, |state| {
+        for gateway in &state.gateways {
+            gateway.proxy.iter().for_each(|proxy| visit(&gateway.name, proxy));
+        }
+    });
+}
 
 fn each(snapshot: &Snapshot, visit: impl FnMut(&GatewaysState)) {
     snapshot.gateways.iter().for_each(visit);

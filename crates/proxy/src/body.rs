@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bodies under way, with their time-outs: frame by frame, never held as a whole.
+
+use crate::connection::UnderWay;
+use crate::front::Front;
+use crate::pool::Lease;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tidegate_gate::{Completion, Id, Token};
+use tidegate_units::Nanos;
+use tokio::time::{Sleep, sleep};
+
+type BoxError = Box<dyn Error + Send + Sync>;
+type Polled = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
+
+/// The status of a client that left before its response had ended, as nginx writes it.
+const CLIENT_LEFT: u16 = 499;
+/// So many bytes of a body buy its client another second.
+const BYTES_PER_SECOND_MIN: u64 = 500;
+
+/// What a request body has come to, as the exchange sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Upload {
+    /// It has ended, or there is none.
+    pub(crate) ended: AtomicBool,
+    /// Its client was too slow.
+    pub(crate) slow: AtomicBool,
+    /// It is no body.
+    pub(crate) malformed: AtomicBool,
+    /// When it went on last.
+    pub(crate) at_ns: AtomicU64,
+}
+
+/// The body of a request, on its way to the server.
+pub(crate) struct Uploaded {
+    inner: Incoming,
+    upload: Arc<Upload>,
+    front: Arc<Front>,
+    pause: Pause,
+    patience: Duration,
+    received: u64,
+}
+
+/// Time that is waited for one side.
+#[derive(Default)]
+struct Pause {
+    /// Since when.
+    since: Option<Nanos>,
+    /// All of it so far.
+    waited: Nanos,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pause {
+    /// It goes on.
+    fn end(&mut self, now: Nanos) {
+        if let Some(since) = self.since.take() {
+            self.waited += now.since(since);
+        }
+    }
+
+    /// It stands, for no longer than that. True: it has stood so long.
+    fn stands(&mut self, cx: &mut Context<'_>, now: Nanos, most: Duration) -> bool {
+        if self.since.is_none() {
+            self.since = Some(now);
+            match &mut self.sleep {
+                Some(pinned) => pinned.as_mut().set(sleep(most)),
+                None => self.sleep = Some(Box::pin(sleep(most))),
+            }
+        }
+        self.sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready())
+    }
+}
+
+impl Uploaded {
+    pub(crate) fn new(inner: Incoming, front: Arc<Front>, patience: Duration) -> Self {
+        let upload = Arc::new(Upload::default());
+        upload.ended.store(inner.is_end_stream(), Relaxed);
+        upload.at_ns.store(front.now().0, Relaxed);
+        Self { inner, upload, front, pause: Pause::default(), patience, received: 0 }
+    }
+
+    pub(crate) fn upload(&self) -> Arc<Upload> {
+        Arc::clone(&self.upload)
+    }
+
+    /// What is left of the time in which its client may pause.
+    fn left(&self) -> Duration {
+        let bought = Duration::from_secs(self.received / BYTES_PER_SECOND_MIN);
+        (self.patience + bought).saturating_sub(Duration::from_nanos(self.pause.waited.0))
+    }
+}
+
+impl Body for Uploaded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        let this = &mut *self;
+        let now = this.front.now();
+        this.upload.at_ns.store(now.0, Relaxed);
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
+                let left = this.left();
+                if this.pause.stands(cx, now, left) {
+                    this.upload.slow.store(true, Relaxed);
+                    return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
+                }
+                return Poll::Pending;
+            };
+            this.pause.end(now);
+            match frame {
+                // Trailers are between the client and us.
+                Some(Ok(frame)) if frame.is_trailers() => {}
+                Some(Ok(frame)) => {
+                    this.received += frame.data_ref().map_or(0, |data| data.len() as u64);
+                    if this.inner.is_end_stream() {
+                        this.upload.ended.store(true, Relaxed);
+                    }
+                    return Poll::Ready(Some(Ok(frame)));
+                }
+                Some(Err(error)) => {
+                    this.upload.malformed.store(true, Relaxed);
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                None => {
+                    this.upload.ended.store(true, Relaxed);
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Tells the gate what became of a request, once: also of one whose client left.
+pub(crate) struct Report {
+    front: Arc<Front>,
+    token: Option<Token>,
+    started: Nanos,
+    first_byte: Option<Nanos>,
+}
+
+impl Report {
+    pub(crate) const fn new(front: Arc<Front>, token: Option<Token>, started: Nanos) -> Self {
+        Self { front, token, started, first_byte: None }
+    }
+
+    /// The head of the response has come.
+    pub(crate) fn begin(&mut self) {
+        self.first_byte = Some(self.front.now().since(self.started));
+    }
+
+    /// The response has ended; its body took so long with the server.
+    pub(crate) fn end(&mut self, status: u16, body: Nanos) {
+        let Some(token) = self.token.take() else { return };
+        let now = self.front.now();
+        let head = self.first_byte.unwrap_or_else(|| now.since(self.started));
+        let completion = Completion { status, first_byte: Some(head), duration: Some(head + body) };
+        self.front.gate.complete(now, Id::Token(token), &completion);
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.end(CLIENT_LEFT, Nanos::ZERO);
+    }
+}
+
+/// The body of a response.
+pub(crate) enum Outgoing {
+    /// Of the proxy itself.
+    Text(Option<Bytes>),
+    /// Of a server.
+    Passed(Box<Passed>),
+}
+
+/// A server's body, on its way to the client.
+pub(crate) struct Passed {
+    inner: Incoming,
+    status: u16,
+    report: Report,
+    lease: Option<Lease>,
+    pause: Pause,
+    patience: Duration,
+    failed: bool,
+    /// The client's connection has something to do.
+    under_way: Option<UnderWay>,
+}
+
+impl Outgoing {
+    pub(crate) fn text(text: String) -> Self {
+        Self::Text(Some(text.into()))
+    }
+
+    pub(crate) fn passed(
+        inner: Incoming,
+        status: u16,
+        (report, lease): (Report, Lease),
+        patience: Duration,
+    ) -> Self {
+        let (lease, pause) = (Some(lease), Pause::default());
+        let (failed, under_way) = (false, None);
+        Self::Passed(Box::new(Passed {
+            inner,
+            status,
+            report,
+            lease,
+            pause,
+            patience,
+            failed,
+            under_way,
+        }))
+    }
+
+    /// Until it has ended, its request is under way.
+    pub(crate) fn with(mut self, under_way: UnderWay) -> Self {
+        if let Self::Passed(passed) = &mut self {
+            passed.under_way = Some(under_way);
+        }
+        self
+    }
+}
+
+impl Passed {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Polled {
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(_))) = polled
+            && self.pause.since.is_none()
+        {
+            // It was there already: most are.
+        } else {
+            let now = self.report.front.now();
+            if polled.is_pending() {
+                if self.pause.stands(cx, now, self.patience) {
+                    self.failed = true;
+                    crate::counters::one(&self.report.front.counters.timed_out);
+                    self.end(504);
+                    return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
+                }
+                return Poll::Pending;
+            }
+            self.pause.end(now);
+        }
+        let frame = ready!(polled);
+        match &frame {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => {
+                self.failed = true;
+                crate::counters::one(&self.report.front.counters.broken);
+                self.end(502);
+            }
+            None => self.end(self.status),
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    /// It has ended: the gate is told, and the server's connection may serve another.
+    fn end(&mut self, status: u16) {
+        self.report.end(status, self.pause.waited);
+        if let Some(lease) = self.lease.take().filter(|_| !self.failed) {
+            lease.give_back();
+        }
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        // A length says when it ends: then nobody asks for more.
+        if !self.failed && self.inner.is_end_stream() {
+            self.end(self.status);
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        match &mut *self {
+            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Passed(passed) => passed.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_none(),
+            Self::Passed(passed) => passed.inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |t| t.len() as u64)),
+            Self::Passed(passed) => passed.inner.size_hint(),
+        }
+    }
+}

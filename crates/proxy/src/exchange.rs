@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One request: what is no request is refused, then the gate is asked, then a server.
+
+use crate::body::{Outgoing, Report, Uploaded};
+use crate::counters::one;
+use crate::front::{Front, Site, duration};
+use crate::head::{self, Client, Fault};
+use crate::pool::Failure;
+use crate::response;
+use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Request, Response, StatusCode, Version};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tidegate_gate::{Answer, Ask, Headers};
+
+/// The headers of a request, as routes ask for them.
+struct Received<'a> {
+    headers: &'a HeaderMap,
+    /// Those that are there more than once.
+    joined: Vec<(&'a str, String)>,
+}
+
+impl<'a> Received<'a> {
+    fn new(headers: &'a HeaderMap, asked: &'a [String]) -> Self {
+        let joined = asked.iter().filter_map(|name| Some((&**name, head::joined(headers, name)?)));
+        Self { headers, joined: joined.collect() }
+    }
+}
+
+impl Headers for Received<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        let joined = self.joined.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let first = || self.headers.get(name).and_then(|value| value.to_str().ok());
+        joined.map(|(_, value)| value.as_str()).or_else(first)
+    }
+}
+
+/// Answers one request.
+pub(crate) async fn exchange(
+    front: Arc<Front>,
+    client: Client,
+    request: Request<Incoming>,
+) -> Response<Outgoing> {
+    let (id, site) = (front.id(), front.site());
+    let http1 = request.version() < Version::HTTP_2;
+    let (mut parts, body) = request.into_parts();
+    let examined = head::examine(&parts.method, &parts.uri, parts.version, &parts.headers);
+    let host = match examined {
+        Ok((host, uri)) => {
+            parts.uri = uri;
+            host
+        }
+        Err((status, why)) => {
+            one(&front.counters.malformed);
+            let response = response::fault(status, why, id);
+            return if http1 { response::closing(response) } else { response };
+        }
+    };
+    let started = front.now();
+    let answer = ask(&front, &site, (&parts, client), (&host, &id));
+    if let Some(refusal) = &answer.refusal {
+        return response::refused(refusal, id);
+    }
+    let report = Report::new(Arc::clone(&front), answer.token, started);
+    let passed = Passed { front, site, report };
+    let Parts { method, uri, mut headers, .. } = parts;
+    head::to_server(&mut headers, client, host, &id);
+    let mut request = Request::new(body);
+    (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
+    passed.on(request, id).await
+}
+
+fn ask(
+    front: &Front,
+    site: &Site,
+    (parts, client): (&Parts, Client),
+    (host, id): (&HeaderValue, &HeaderValue),
+) -> Answer {
+    let headers = Received::new(&parts.headers, &site.asked);
+    let ask = Ask {
+        gateway: site.index,
+        method: parts.method.as_str(),
+        host: host.to_str().ok().filter(|host| !host.is_empty()),
+        target: parts.uri.path_and_query().map_or("/", |target| target.as_str()),
+        client: Some(client.address.to_canonical()),
+        request_id: id.to_str().ok(),
+        reported_by_id: false,
+        headers: &headers,
+    };
+    front.gate.ask(front.now(), &ask)
+}
+
+/// A request that the gate has passed.
+struct Passed {
+    front: Arc<Front>,
+    site: Arc<Site>,
+    report: Report,
+}
+
+impl Passed {
+    /// On to a server. Dropped meanwhile, the client has left, and the report says so.
+    async fn on(mut self, request: Request<Incoming>, id: HeaderValue) -> Response<Outgoing> {
+        let patience = duration(self.site.clients.body_timeout);
+        let front = &self.front;
+        let request = request.map(|body| Uploaded::new(body, Arc::clone(front), patience));
+        let upload = request.body().upload();
+        match self.site.pool.send(request).await {
+            Ok((response, lease)) => {
+                self.report.begin();
+                let (mut parts, body) = response.into_parts();
+                let status = parts.status;
+                head::to_client(&mut parts.headers, id);
+                // A server that offers to upgrade by itself has nobody to do it with.
+                let answered = (self.report, lease);
+                let patience = self.site.pool.patience();
+                let body = Outgoing::passed(body, status.as_u16(), answered, patience);
+                let mut response = Response::new(body);
+                (*response.status_mut(), *response.headers_mut()) = (status, parts.headers);
+                response
+            }
+            Err(failure) => {
+                let by_client = if upload.slow.load(Relaxed) {
+                    Some((StatusCode::REQUEST_TIMEOUT, "the body of the request came too slowly"))
+                } else if upload.malformed.load(Relaxed) {
+                    Some((StatusCode::BAD_REQUEST, "the body of the request is none"))
+                } else {
+                    None
+                };
+                self.fails(failure, by_client, id)
+            }
+        }
+    }
+
+    fn fails(
+        mut self,
+        failure: Failure,
+        by_client: Option<Fault>,
+        id: HeaderValue,
+    ) -> Response<Outgoing> {
+        let counters = &self.front.counters;
+        let (counter, (status, why)) = match (by_client, failure) {
+            (Some(fault), _) => (&counters.malformed, fault),
+            (None, Failure::Unreachable) => {
+                (&counters.unreachable, (StatusCode::BAD_GATEWAY, "no server can be reached"))
+            }
+            (None, Failure::Broken) => {
+                (&counters.broken, (StatusCode::BAD_GATEWAY, "the server gave no response"))
+            }
+            (None, Failure::TimedOut) => {
+                (&counters.timed_out, (StatusCode::GATEWAY_TIMEOUT, "the server took too long"))
+            }
+            (None, Failure::Full) => {
+                (&counters.full, (StatusCode::SERVICE_UNAVAILABLE, "all connections are in use"))
+            }
+        };
+        one(counter);
+        // What the client did is no response of the service.
+        match by_client {
+            Some(_) => drop(self.report),
+            None => self.report.end(status.as_u16(), tidegate_units::Nanos::ZERO),
+        }
+        let response = response::fault(status, why, id);
+        if by_client.is_some() { response::closing(response) } else { response }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One proxy: what all its connections share, and what a reload changes.
+
+use crate::counters::Counters;
+use crate::pool::Pool;
+use crate::tls;
+use hyper::header::HeaderValue;
+use rustls::ServerConfig;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tidegate_config::{GatewayConfig, ProxyClients, Upstream};
+use tidegate_gate::Gate;
+use tidegate_units::{Clock, Nanos};
+
+pub(crate) type SharedClock = Arc<dyn Clock + Send + Sync>;
+
+/// What the configuration says of a proxy, at the moment.
+pub(crate) struct Site {
+    /// The place of the gateway in the configuration.
+    pub(crate) index: usize,
+    pub(crate) clients: ProxyClients,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) pool: Arc<Pool>,
+    /// Names of the headers that routes ask for.
+    pub(crate) asked: Vec<String>,
+}
+
+impl Site {
+    /// From the configuration of a gateway. What stays the same keeps its connections to servers.
+    ///
+    /// # Errors
+    /// When its certificate cannot be used.
+    pub(crate) fn new(
+        (index, gateway): (usize, &GatewayConfig),
+        before: Option<&Self>,
+        clock: &SharedClock,
+    ) -> Result<Self, String> {
+        let tls = match &gateway.tls {
+            None => None,
+            Some(files) => Some(
+                tls::load(files)
+                    .map_err(|error| format!("{}: {}", error.path.display(), error.why))?,
+            ),
+        };
+        let upstream = gateway.upstream.as_ref().ok_or("it has no upstream")?;
+        let pool = match before.filter(|before| before.pool.is_of(upstream)) {
+            Some(before) => Arc::clone(&before.pool),
+            None => Arc::new(Pool::new(Upstream::clone(upstream), Arc::clone(clock))),
+        };
+        let headers = gateway.routes.iter().filter_map(|route| route.header.as_ref());
+        let cookie = gateway.routes.iter().any(|route| route.cookie.is_some());
+        let cookie = cookie.then(|| "cookie".to_owned());
+        Ok(Self {
+            index,
+            clients: gateway.clients.clone().unwrap_or_default(),
+            tls,
+            pool,
+            asked: headers.map(|header| header.name.clone()).chain(cookie).collect(),
+        })
+    }
+}
+
+/// What all connections of a proxy share.
+pub(crate) struct Front {
+    pub(crate) gate: Arc<Gate>,
+    clock: SharedClock,
+    pub(crate) counters: Counters,
+    site: RwLock<Arc<Site>>,
+    /// Goes on with each request id.
+    ids: AtomicU64,
+}
+
+impl Front {
+    pub(crate) fn new((gate, clock): (Arc<Gate>, SharedClock), site: Arc<Site>, seed: u64) -> Self {
+        let counters = Counters::default();
+        Self { gate, clock, counters, site: RwLock::new(site), ids: AtomicU64::new(seed) }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    pub(crate) fn site(&self) -> Arc<Site> {
+        Arc::clone(&self.site.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set(&self, site: Arc<Site>) {
+        *self.site.write().unwrap_or_else(PoisonError::into_inner) = site;
+    }
+
+    /// A name for the next request: SplitMix64 (Steele, Lea, Flood 2014), twice.
+    pub(crate) fn id(&self) -> HeaderValue {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let from = self.ids.fetch_add(STEP.wrapping_mul(2), Relaxed);
+        let mut text = String::with_capacity(32);
+        for part in [from.wrapping_add(STEP), from.wrapping_add(STEP.wrapping_mul(2))] {
+            let mut z = part;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let _ = write!(text, "{:016x}", z ^ (z >> 31));
+        }
+        // Digits are no fault in a header.
+        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    }
+}
+
+pub(crate) const fn duration(time: Nanos) -> Duration {
+    Duration::from_nanos(time.0)
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The servers behind a proxy, and connections to them that are kept.
+//!
+//! The server with the fewest requests in flight is next; among equals they take turns. One that could
+//! not be connected to is asked again after [`DOWN`], or before if all are so. A request goes to another server,
+//! or to another connection, only while nothing of it was sent.
+
+use crate::body::{Upload, Uploaded};
+use crate::front::{SharedClock, duration};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tidegate_config::{Endpoint, Upstream};
+use tidegate_units::Nanos;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// A server that could not be connected to is left alone for so long.
+const DOWN: Nanos = Nanos::SECOND;
+/// Most bytes that are read ahead of a response.
+const BUFFER_MAX: usize = 64 * 1024;
+/// Most fields of a response.
+const FIELDS_MAX: usize = 256;
+
+/// Why there is no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// No server could be connected to.
+    Unreachable,
+    /// Each server has as many connections as may be.
+    Full,
+    /// The connection broke, or what came was no response.
+    Broken,
+    /// It took too long.
+    TimedOut,
+}
+
+struct Idle {
+    sender: SendRequest<Uploaded>,
+    since: Nanos,
+}
+
+struct Server {
+    endpoint: Endpoint,
+    idle: Mutex<Vec<Idle>>,
+    in_flight: AtomicUsize,
+    open: Arc<AtomicUsize>,
+    down_until_ns: AtomicU64,
+}
+
+impl Server {
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct Pool {
+    upstream: Upstream,
+    servers: Box<[Server]>,
+    turn: AtomicUsize,
+    clock: SharedClock,
+}
+
+/// A request that is with a server: its connection, and its place in what is in flight there.
+pub(crate) struct Lease {
+    pool: Arc<Pool>,
+    at: usize,
+    sender: Option<SendRequest<Uploaded>>,
+    upload: Arc<Upload>,
+}
+
+impl Lease {
+    /// Its response has ended: the connection may serve another.
+    pub(crate) fn give_back(mut self) {
+        // A body that still comes would be part of the next request.
+        let Some(sender) = self.sender.take().filter(|_| self.upload.ended.load(Relaxed)) else {
+            return;
+        };
+        if !sender.is_closed() {
+            let since = self.pool.clock.now();
+            self.pool.servers[self.at].idle().push(Idle { sender, since });
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.servers[self.at].in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Counts a connection for as long as it is open.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn new(of: &Arc<AtomicUsize>, most: u32) -> Option<Self> {
+        let open = Self(Arc::clone(of));
+        (of.fetch_add(1, Relaxed) < most as usize).then_some(open)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(upstream: Upstream, clock: SharedClock) -> Self {
+        let server = |endpoint: &Endpoint| Server {
+            endpoint: endpoint.clone(),
+            idle: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            open: Arc::default(),
+            down_until_ns: AtomicU64::new(0),
+        };
+        let servers = upstream.servers.iter().map(server).collect();
+        Self { upstream, servers, turn: AtomicUsize::new(0), clock }
+    }
+
+    /// Whether it is what this configuration says.
+    pub(crate) fn is_of(&self, upstream: &Upstream) -> bool {
+        self.upstream == *upstream
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        duration(self.upstream.response_timeout)
+    }
+
+    /// The server that is next, but for those that were tried (a bit each).
+    fn choose(&self, tried: u64) -> Option<usize> {
+        let now = self.clock.now();
+        let first = self.turn.fetch_add(1, Relaxed) % self.servers.len();
+        let order = (0..self.servers.len()).map(|at| (first + at) % self.servers.len());
+        let load = |at: &usize| {
+            let server = &self.servers[*at];
+            let down = server.down_until_ns.load(Relaxed) > now.0;
+            (down, server.in_flight.load(Relaxed))
+        };
+        order.filter(|at| tried & (1 << at) == 0).min_by_key(load)
+    }
+
+    /// A connection of this server that is kept; `None`: there is none.
+    async fn kept(&self, at: usize) -> Option<SendRequest<Uploaded>> {
+        loop {
+            let Idle { mut sender, since } = self.servers[at].idle().pop()?;
+            let age = self.clock.now().since(since);
+            if sender.is_closed() || age > self.upstream.idle_timeout {
+                continue;
+            }
+            // Its last response has just ended; it is ready once its task has seen that as well.
+            let wait = duration(self.upstream.connect_timeout);
+            if sender.is_ready() || matches!(timeout(wait, sender.ready()).await, Ok(Ok(()))) {
+                return Some(sender);
+            }
+        }
+    }
+
+    async fn connect(&self, at: usize) -> Result<SendRequest<Uploaded>, Failure> {
+        let server = &self.servers[at];
+        let open = Open::new(&server.open, self.upstream.connections).ok_or(Failure::Full)?;
+        let wait = duration(self.upstream.connect_timeout);
+        let connected = match &server.endpoint {
+            Endpoint::Ip(address) => {
+                let connect = async {
+                    let stream = TcpStream::connect(address).await?;
+                    stream.set_nodelay(true)?;
+                    Ok(stream)
+                };
+                greet(timeout(wait, connect).await, open).await
+            }
+            Endpoint::Unix(path) => {
+                greet(timeout(wait, UnixStream::connect(path)).await, open).await
+            }
+        };
+        let until = if connected.is_none() { self.clock.now() + DOWN } else { Nanos::ZERO };
+        server.down_until_ns.store(until.0, Relaxed);
+        connected.ok_or(Failure::Unreachable)
+    }
+
+    /// Sends a request to a server, and waits for the head of its response.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Uploaded>,
+    ) -> Result<(Response<Incoming>, Lease), Failure> {
+        let (mut tried, mut last) = (0_u64, Failure::Unreachable);
+        while let Some(at) = self.choose(tried) {
+            self.servers[at].in_flight.fetch_add(1, Relaxed);
+            let upload = request.body().upload();
+            let mut lease = Lease { pool: Arc::clone(self), at, sender: None, upload };
+            let kept = self.kept(at).await;
+            let again = kept.is_some();
+            let mut sender = match kept {
+                Some(sender) => sender,
+                None => match self.connect(at).await {
+                    Ok(sender) => sender,
+                    Err(failure) => {
+                        tried |= 1 << at;
+                        last = failure;
+                        continue;
+                    }
+                },
+            };
+            let sent = sender.try_send_request(request);
+            match self.within(sent, &lease.upload).await {
+                None => return Err(Failure::TimedOut),
+                Some(Ok(response)) => {
+                    lease.sender = Some(sender);
+                    return Ok((response, lease));
+                }
+                Some(Err(mut error)) => {
+                    // What was not sent comes back; the server had closed a kept connection.
+                    request = error.take_message().ok_or(Failure::Broken)?;
+                    last = Failure::Broken;
+                    if !again {
+                        tried |= 1 << at;
+                    }
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// The response, or `None`: neither it nor the body of the request went on for too long.
+    async fn within<T>(&self, sent: impl Future<Output = T>, upload: &Upload) -> Option<T> {
+        let mut sent = std::pin::pin!(sent);
+        let patience = self.upstream.response_timeout;
+        let mut left = patience;
+        loop {
+            if let Ok(response) = timeout(duration(left), &mut sent).await {
+                return Some(response);
+            }
+            let quiet = self.clock.now().since(Nanos(upload.at_ns.load(Relaxed)));
+            if quiet >= patience {
+                return None;
+            }
+            left = patience.since(quiet);
+        }
+    }
+
+    /// Closes connections that nobody has used for too long.
+    pub(crate) fn prune(&self) {
+        let now = self.clock.now();
+        for server in &self.servers {
+            server.idle().retain(|idle| {
+                !idle.sender.is_closed() && now.since(idle.since) <= self.upstream.idle_timeout
+            });
+        }
+    }
+}
+
+/// Makes HTTP of a connection. It runs by itself until nobody holds its sender.
+async fn greet<T, E>(
+    connected: Result<io::Result<T>, E>,
+    open: Open,
+) -> Option<SendRequest<Uploaded>>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = connected.ok()?.ok()?;
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(BUFFER_MAX).max_headers(FIELDS_MAX);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.ok()?;
+    tokio::spawn(async move {
+        // How it ended the request knows.
+        let _ = connection.await;
+        drop(open);
+    });
+    Some(sender)
+}

@@ -126,6 +126,25 @@ fn the_average_of_red_settles_where_it_drops_the_excess() {
     }
 }
 
+/// The link is idle for 80 ms, in which ten packets could have gone: the average is what it would be
+/// after ten looks at an empty queue.
+#[test]
+fn the_average_of_red_falls_while_the_link_is_idle() {
+    let red = RedSpec { min: 50.0, max: 100.0, weight: 0.1, ..RedSpec::NS2 };
+    let spec = LinkSpec { queue: QueueSpec::red(100, red), ..LinkSpec::new(1_000_000, MS(1), 0) };
+    let (mut net, udp, link) = pair(spec);
+    for _ in 0..20 {
+        net.datagrams(udp, Times::Constant { first: MS(1), gap: MS(1000), until: MS(2) });
+    }
+    net.datagrams(udp, Times::Constant { first: MS(241), gap: MS(1000), until: MS(242) });
+    net.run(&mut Quiet, MS(240));
+    let before = net.average(link).expect("RED");
+    assert!((1.0..18.0).contains(&before) && net.link(link).delivered.packets == 20);
+    net.run(&mut Quiet, MS(300));
+    let share = net.average(link).expect("RED") / before;
+    assert!((share - 0.9_f64.powi(10)).abs() < 1e-9, "{share}");
+}
+
 /// A triangle: the way back is fixed over the third node.
 #[test]
 fn paths_are_shortest_unless_said_otherwise_and_may_be_asymmetric() {

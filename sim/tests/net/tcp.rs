@@ -165,6 +165,32 @@ fn a_time_out_begins_again_with_one_segment() {
     assert_eq!(data[14].ms() - data[6].ms(), 1000);
 }
 
+/// Of 6 … 13 the first five are lost, 6 once more, and then the time-out sends 6, 7, 8, 9 and on. What
+/// the receiver had already makes duplicate acknowledgements of 9, which was lost again. They say
+/// nothing about new losses (RFC 6582, 3.2): 9 waits for the next time-out.
+#[test]
+fn duplicates_of_what_a_time_out_sent_again_are_no_loss() {
+    let mut world = losing(|segment, time| match segment {
+        6 | 9 => time <= 2,
+        7 | 8 | 10 => time == 1,
+        _ => false,
+    });
+    fetch(Line::fast(), &mut world, prompt(2), 40 * MSS);
+    let of = |wanted: u64| -> Vec<u64> {
+        let data = world.data(Side::Server);
+        let found = data.iter().filter(|seen| seen.packet.seq / MSS == wanted);
+        found.map(Seen::ms).collect()
+    };
+    let (first, ninth) = (of(6), of(9));
+    assert_eq!((first.len(), ninth.len()), (3, 3), "{first:?} {ninth:?}");
+    assert!(first[1] < first[0] + 200, "by the third duplicate: {first:?}");
+    assert!(first[2] >= first[1] + 1000, "by the time-out: {first:?}");
+    assert!(ninth[2] >= ninth[1] + 1000, "by the time-out: {ninth:?}");
+    let acks = world.of(Kind::Segment, Side::Client);
+    let duplicates = acks.iter().filter(|seen| seen.packet.ack == 9 * MSS).count();
+    assert!(duplicates > 3, "{duplicates}");
+}
+
 #[test]
 fn syns_are_sent_again_by_the_schedule_and_the_window_begins_with_one() {
     for (tcp, at) in [
@@ -355,6 +381,39 @@ fn an_abort_reaches_the_peer_and_a_dead_end_answers_what_still_comes() {
     line.net.audit().expect("sound");
     assert!(line.net.connection(id, Side::Client).is_none());
     assert!(!line.net.send(id, Side::Client, 1, 1), "its name is void");
+}
+
+/// The SYN-ACK finds nobody: a RST tells the server, which forgets the handshake at once.
+#[test]
+fn a_client_that_has_left_resets_the_handshake() {
+    let mut world = World::new();
+    let mut line = Line::fast();
+    let listener = line.listen(10, TcpSpec::rfc());
+    let id = line.connect(TcpSpec::rfc());
+    line.net.run(&mut world, MS(60));
+    line.net.abort(id, Side::Client);
+    line.net.run(&mut world, MS(145));
+    assert_eq!((line.net.connections(), line.net.listener(listener).forgotten), (1, 0));
+    line.net.run(&mut world, MS(155));
+    assert_eq!((line.net.connections(), line.net.listener(listener).forgotten), (0, 1));
+    assert!(world.notices.is_empty(), "it was the client's own wish, and nobody was accepted");
+}
+
+/// Who sends less than the window allows does not widen it.
+#[test]
+fn the_window_grows_only_while_it_is_the_limit() {
+    let mut world = World::new();
+    let mut line = Line::fast();
+    let tcp = prompt(10);
+    line.listen(10, tcp);
+    let id = line.connect(tcp);
+    for exchange in 1..=20 {
+        line.net.run(&mut world, MS(500 * exchange));
+        line.net.send(id, Side::Client, 300, 4 * MSS);
+    }
+    line.net.run(&mut world, MS(11_000));
+    let facts = line.net.connection(id, Side::Server).expect("alive");
+    assert_eq!((facts.acknowledged, facts.window), (80 * MSS, 10 * MSS));
 }
 
 #[test]

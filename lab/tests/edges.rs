@@ -43,7 +43,7 @@ fn proxies_serve_both_versions_of_http_and_limit() {
         let answers = counts.answered + counts.refused_http;
         assert_eq!(answers, counts.offered, "{options:?}: {counts:?}");
         assert_eq!(counts.refused_http > 50, limited, "{options:?}: {counts:?}");
-        assert!(counts.answered > 20, "{options:?}: {counts:?}");
+        assert!(counts.answered > 3, "{options:?}: {counts:?}");
         assert!(counts.reused > counts.offered / 4, "{options:?}: {counts:?}");
     }
 }
@@ -87,7 +87,7 @@ fn clients_hold_as_many_connections_as_they_may() {
     };
     let bound = counts(4);
     assert!(bound.no_handshake > 40 && bound.refused == bound.no_handshake, "{bound:?}");
-    assert!(bound.answered >= 12 && bound.answered <= 28, "{bound:?}");
+    assert!(bound.answered >= 4 && bound.answered <= 28, "{bound:?}");
     assert!(bound.reused + 4 >= bound.answered, "{bound:?}");
     let free = counts(0);
     assert_eq!((free.answered, free.no_handshake), (100, 0), "{free:?}");

@@ -29,14 +29,18 @@ const CONNECTIONS: u32 = 16_384;
 const THREADS: usize = 1;
 /// When a response is late for a proxy that does not limit by it.
 const TIMEOUT: &str = "60s";
-/// The examples, and the addresses in them that differ here.
+/// The examples, and what differs here.
 const NGINX: &str = include_str!("../../../packaging/nginx.conf");
 const HAPROXY: &str = include_str!("../../../packaging/haproxy.cfg");
 const HAPROXY_SPOE: &str = include_str!("../../../packaging/haproxy-spoe.cfg");
+const ENVOY: &str = include_str!("../../../packaging/envoy.yaml");
 const ASK: &str = "/run/tidegate/edge.sock";
 const REPORT: &str = "/run/tidegate/edge.log";
 const APPLICATION: &str = "127.0.0.1:8080";
 const SPOE: &str = "/etc/haproxy/tidegate-spoe.cfg";
+const ENVOY_APPLICATION: &str = "port_value: 8080";
+const ENVOY_LISTEN: &str = "{address: 0.0.0.0, port_value: 80}";
+const ENVOY_CHAIN: &str = "        - filters:\n";
 
 /// Which proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +67,8 @@ impl EdgeProxy {
         match self {
             Self::Nginx => Some("nginx"),
             Self::Haproxy => Some("haproxy"),
-            Self::Envoy { .. } | Self::Failsafe { .. } => None,
+            Self::Envoy { .. } => Some("envoy"),
+            Self::Failsafe { .. } => None,
         }
     }
 }
@@ -73,7 +78,7 @@ impl EdgeProxy {
 pub enum EdgeLimit<'a> {
     /// Nothing.
     None,
-    /// tidegate, asked by nginx or HAProxy.
+    /// tidegate, asked by nginx, HAProxy or Envoy.
     Gate(&'a Gate),
     /// So many requests at the server at a time: `limit_conn` of nginx, `maxconn` of HAProxy, whose
     /// other requests wait for so long.
@@ -281,6 +286,11 @@ impl Place<'_> {
 
     fn envoy(&self, path: &Path, limit: EdgeLimit<'_>) -> Result<Managed> {
         program(path)?;
+        if let EdgeLimit::Gate(gate) = limit {
+            let file = self.dir.join("envoy.yaml");
+            os::write(&file, self.envoy_example(gate)?)?;
+            return self.start_envoy(path, &file);
+        }
         let seconds = |late: Nanos| format!("{}s", late.as_secs_f64());
         let (filter, timeout) = match limit {
             EdgeLimit::None => (envoy::Filter::None, TIMEOUT.to_owned()),
@@ -302,7 +312,27 @@ impl Place<'_> {
             timeout: &timeout,
         };
         os::write(&file, config.json().to_string())?;
-        let command = envoy::command(path, &file, THREADS);
+        self.start_envoy(path, &file)
+    }
+
+    fn envoy_example(&self, gate: &Gate) -> Result<String> {
+        let listen = format!("{{address: \"::\", ipv4_compat: true, port_value: {}}}", self.port);
+        let secured = self.tls.as_ref().map(|files| envoy::secured(files).to_string());
+        let chain = secured.map_or_else(
+            || ENVOY_CHAIN.to_owned(),
+            |socket| format!("        - transport_socket: {socket}\n          filters:\n"),
+        );
+        let own = [
+            (ASK, os::text(&gate.ask)),
+            (ENVOY_APPLICATION, format!("port_value: {}", self.behind)),
+            (ENVOY_LISTEN, listen),
+            (ENVOY_CHAIN, chain),
+        ];
+        example(ENVOY, &own)
+    }
+
+    fn start_envoy(&self, path: &Path, file: &Path) -> Result<Managed> {
+        let command = envoy::command(path, file, THREADS);
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         self.start("envoy", &words)
     }
@@ -343,6 +373,9 @@ mod tests {
         for place in [ASK, REPORT, APPLICATION, SPOE, "bind :80 "] {
             assert!(HAPROXY.contains(place), "{place}");
         }
+        for place in [ASK, ENVOY_APPLICATION, ENVOY_LISTEN, ENVOY_CHAIN] {
+            assert_eq!(ENVOY.matches(place).count(), 1, "{place}");
+        }
         let replaced = example("a b a", &[("a", "c".to_owned())]).unwrap();
         assert_eq!(replaced, "c b c");
         assert!(example("a", &[("b", String::new())]).is_err());
@@ -350,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_proxy_that_cannot_ask_has_no_adapter() {
-        assert_eq!(EdgeProxy::Nginx.adapter(), Some("nginx"));
+        assert_eq!(EdgeProxy::Envoy { program: "/x".into() }.adapter(), Some("envoy"));
         assert_eq!(EdgeProxy::Failsafe { program: "/x".into() }.adapter(), None);
     }
 }

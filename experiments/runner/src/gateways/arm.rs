@@ -43,7 +43,7 @@ pub(super) const fn arms(proxy: Proxy) -> &'static [Arm] {
     match proxy {
         Proxy::Nginx => &[Arm::None, Arm::Gate, Arm::LimitConn, Arm::LimitReq],
         Proxy::Haproxy => &[Arm::None, Arm::Gate, Arm::Maxconn],
-        Proxy::Envoy => &[Arm::None, Arm::Adaptive, Arm::Admission],
+        Proxy::Envoy => &[Arm::None, Arm::Gate, Arm::Adaptive, Arm::Admission],
         Proxy::Failsafe => &[Arm::None, Arm::Limiter, Arm::Throttler],
     }
 }

@@ -6,7 +6,7 @@ use crate::rivals::Shape;
 use crate::survival::measure::{Metric, Normal, Span, of_load, recovery, worst};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
-use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Script};
+use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Product, Script};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::{Profile, Segment};
 
@@ -85,7 +85,7 @@ pub(super) fn plan(
 pub(super) struct Watched<'a> {
     pub(super) server: &'a Group,
     pub(super) proxy: &'a Group,
-    pub(super) gate: Option<&'a Group>,
+    pub(super) gate: Option<&'a Product>,
     pub(super) edge_cpu: usize,
 }
 
@@ -97,6 +97,8 @@ struct Mark {
     proxy: f64,
     gate: f64,
     idle: f64,
+    /// Requests that the gate has let pass and heard the end of.
+    asked: f64,
 }
 
 impl Watched<'_> {
@@ -106,10 +108,19 @@ impl Watched<'_> {
             at: MonotonicClock.now().as_secs_f64(),
             server: used(self.server),
             proxy: used(self.proxy),
-            gate: self.gate.map_or(0.0, used),
+            gate: self.gate.map_or(0.0, |product| used(product.process().group())),
             idle: idle(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), self.edge_cpu),
+            // Last: its answer may take long, and the rest is of this moment.
+            asked: self.gate.map_or(f64::NAN, asked),
         }
     }
+}
+
+fn asked(product: &Product) -> f64 {
+    let completed = |status: serde_json::Value| {
+        status.pointer("/gateways/reports/completed").and_then(serde_json::Value::as_f64)
+    };
+    product.status().ok().and_then(completed).unwrap_or(f64::NAN)
 }
 
 /// Seconds that a CPU was idle, by the kernel's own count.
@@ -142,20 +153,24 @@ impl Marks {
         })
     }
 
-    /// The shares of the load number `index`.
-    fn shares(&self, index: usize) -> Vec<Metric> {
+    /// The shares of the load number `index`, in which so many requests were answered a second.
+    fn shares(&self, index: usize, answered: f64) -> Vec<Metric> {
         let marks = self.marks.borrow();
         let (Some(from), Some(to)) = (marks.get(2 * index), marks.get(2 * index + 1)) else {
             return Vec::new();
         };
         let lasted = (to.at - from.at).max(f64::MIN_POSITIVE);
         let share = |of: fn(&Mark) -> f64| (of(to) - of(from)) / lasted;
-        vec![
+        let asked = share(|m| m.asked);
+        let unasked = asked.is_finite().then(|| (1.0 - asked / answered).max(0.0));
+        let mut shares = vec![
             ("server_cpu", "share", share(|m| m.server)),
             ("proxy_cpu", "share", share(|m| m.proxy)),
             ("gate_cpu", "share", share(|m| m.gate)),
             ("edge_idle", "share", share(|m| m.idle).min(1.0)),
-        ]
+        ];
+        shares.extend(unasked.map(|value| ("unasked", "share", value)));
+        shares
     }
 }
 
@@ -187,7 +202,8 @@ pub(super) fn read(report: &LoadReport, pieces: &[Piece], marks: &Marks) -> Resu
         let unsent = totals.counts.no_handshake as f64 / totals.counts.offered.max(1) as f64;
         metrics.push(("unsent", "share", unsent));
         metrics.push(("load_cpu", "share", load_cpu(report, span)));
-        metrics.extend(marks.shares(index));
+        let answered = metrics.iter().find(|m| m.0 == "answered").map_or(f64::NAN, |m| m.2);
+        metrics.extend(marks.shares(index, answered));
         let after = Span { from: piece.to, to: piece.until };
         let waited = piece.until - piece.to > ONSET_S;
         let recovery = waited.then(|| recovery(stream, after, NORMAL_P99, Normal::All));
@@ -248,20 +264,30 @@ mod tests {
     #[test]
     fn shares_are_of_one_load() {
         let marks = Marks::default();
-        let mark = |at: f64, server: f64, idle: f64| Mark { at, server, idle, ..Mark::default() };
-        marks.marks.borrow_mut().extend([
-            mark(1.0, 0.0, 0.0),
-            mark(5.0, 4.0, 1.0),
-            mark(6.0, 4.5, 2.0),
-            mark(8.0, 5.5, 4.0),
-        ]);
-        let share = |index: usize, name: &str| {
-            marks.shares(index).iter().find(|m| m.0 == name).map(|m| m.2).unwrap()
+        let mark = |at: f64, server: f64, idle: f64, asked: f64| Mark {
+            at,
+            server,
+            idle,
+            asked,
+            ..Mark::default()
         };
+        marks.marks.borrow_mut().extend([
+            mark(1.0, 0.0, 0.0, 10.0),
+            mark(5.0, 4.0, 1.0, 2_410.0),
+            mark(6.0, 4.5, 2.0, f64::NAN),
+            mark(8.0, 5.5, 4.0, 9.0),
+        ]);
+        let find = |index: usize, name: &str| {
+            marks.shares(index, 800.0).iter().find(|m| m.0 == name).map(|m| m.2)
+        };
+        let share = |index, name| find(index, name).unwrap();
+        // 600 of 800 a second were asked about; where the gate did not say, nothing is known.
+        assert!((share(0, "unasked") - 0.25).abs() < 1e-9);
+        assert!(find(1, "unasked").is_none());
         assert!((share(0, "server_cpu") - 1.0).abs() < 1e-9);
         assert!((share(0, "edge_idle") - 0.25).abs() < 1e-9);
         assert!((share(1, "server_cpu") - 0.5).abs() < 1e-9);
         assert!(share(1, "gate_cpu").abs() < 1e-9);
-        assert!(marks.shares(2).is_empty());
+        assert!(marks.shares(2, 800.0).is_empty());
     }
 }

@@ -258,7 +258,7 @@ impl Gateways<'_> {
         let watched = Watched {
             server: stand.server.group(),
             proxy: stand.edge.group(),
-            gate: stand.product().map(|product| product.process().group()),
+            gate: stand.product(),
             edge_cpu: self.edge_cpu,
         };
         let mut script = marks.script(&pieces, &watched);

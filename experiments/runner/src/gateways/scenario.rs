@@ -278,6 +278,22 @@ mod tests {
         assert!(pooled >= POOLED, "{pooled} requests at 0.9");
     }
 
+    /// The matrix has ramps and more rounds, and takes less than a night.
+    #[test]
+    fn the_matrix_is_larger() {
+        let (matrix, usual) = (scenario("product/gateways-matrix"), scenario("product/gateways"));
+        matrix.check().unwrap();
+        let (full, quick) = (minutes(&matrix, &matrix.full), minutes(&matrix, &matrix.quick));
+        println!("{full} minutes, quick {quick}");
+        assert!(full < 240.0 && quick <= 5.0, "{full} minutes, quick {quick}");
+        assert!(matrix.full.rounds > usual.full.rounds && matrix.full.minutes.is_none());
+        let ramp = Shape::Ramp(matrix.ramp.from, matrix.ramp.to);
+        for extent in [&matrix.full, &matrix.quick] {
+            assert_eq!(matrix.shapes(extent, Arm::Gate).last(), Some(&ramp));
+        }
+        assert_eq!((matrix.proxies, matrix.transports), (usual.proxies, usual.transports));
+    }
+
     #[test]
     fn a_scenario_that_contradicts_itself_is_named() {
         type Break = fn(&mut Scenario);

@@ -69,6 +69,21 @@ fn a_limit_that_a_proxy_lacks_is_an_error() {
     }
 }
 
+/// A server that keeps connections serves as many at a time as it has workers; others wait their turn.
+#[test]
+fn a_server_that_keeps_connections_serves_them_in_turn() {
+    let _one = one_at_a_time();
+    let lab = lab();
+    let cost = Cost::wait(Nanos::from_millis(20));
+    let options = TinyOptions { workers: 2, cost, keep_alive: true, ..TinyOptions::default() };
+    let server = lab.start_tiny(&options).unwrap();
+    // Twice what it can do: the last one waits for as long as all of them came.
+    let report = run(&lab, vec![server.kept("all", steady(200.0, 1_000), 0)], 8_000);
+    let totals = &report.streams[0].total;
+    assert_eq!((totals.counts.offered, totals.counts.answered), (200, 200), "{totals:?}");
+    assert!(totals.counts.reused > 0 && totals.perceived.p99 > 0.5, "{totals:?}");
+}
+
 /// Clients hold no more connections than they may: what finds all of them busy is not sent.
 #[test]
 fn clients_hold_as_many_connections_as_they_may() {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A small HTTP server of bounded concurrency: `workers` threads, each serving one connection at a
 //! time. With one worker it is the single-threaded application server; behind nginx it is the slow
-//! upstream.
+//! upstream. With `keep_alive` workers take requests instead: connections stay open, those that wait for
+//! a worker wait in the order in which their requests came, and there may be any number of them.
 
 use super::{Cost, CostKind};
 use crate::error::{LabError, Result};
 use crate::lab::Lab;
+use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::io::{Read, Write};
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_units::{Clock, Nanos, ThreadCpuClock};
 use tidegate_workload::{Rng, Shape};
@@ -20,6 +24,10 @@ const WORKERS_MAX: u32 = 1_024;
 const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 8_192;
+/// Marks the listener among the events.
+const LISTENER: u64 = 0;
+const ANSWER_KEPT: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n";
 const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n";
 
@@ -37,13 +45,16 @@ pub struct TinyOptions {
     pub backlog: i32,
     /// Seed of its service times.
     pub seed: u64,
+    /// Whether connections stay open, and wait for a worker by request (default: one request each).
+    #[serde(default)]
+    pub keep_alive: bool,
 }
 
 impl Default for TinyOptions {
     fn default() -> Self {
         let cost =
             Cost { mean: Nanos::from_millis(2), shape: Shape::Constant, kind: CostKind::Busy };
-        Self { port: 80, workers: 1, cost, backlog: 128, seed: 1 }
+        Self { port: 80, workers: 1, cost, backlog: 128, seed: 1, keep_alive: false }
     }
 }
 
@@ -63,6 +74,9 @@ pub(crate) fn serve(options: &TinyOptions) -> std::io::Result<()> {
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, options.port)).into())?;
     socket.listen(options.backlog)?;
     let listener: TcpListener = socket.into();
+    if options.keep_alive {
+        return serve_kept(listener, options);
+    }
     let workers: Vec<_> = (0..options.workers.clamp(1, WORKERS_MAX))
         .map(|number| {
             let (listener, cost) = (listener.try_clone(), options.cost);
@@ -71,10 +85,126 @@ pub(crate) fn serve(options: &TinyOptions) -> std::io::Result<()> {
         })
         .collect();
     for worker in workers {
-        let ended = worker.join();
-        ended.map_err(|_| std::io::Error::other("a worker panicked"))??;
+        join(worker)?;
     }
     Ok(())
+}
+
+fn join(worker: std::thread::JoinHandle<std::io::Result<()>>) -> std::io::Result<()> {
+    worker.join().map_err(|_| std::io::Error::other("a worker panicked"))?
+}
+
+/// Connections that stay, by number. Each event goes to one worker, which serves the connection and gives
+/// it back: so the kernel's list of ready connections is the queue.
+struct Kept {
+    poll: rustix::fd::OwnedFd,
+    listener: TcpListener,
+    open: Mutex<(u64, HashMap<u64, Arc<TcpStream>>)>,
+    kind: CostKind,
+}
+
+fn serve_kept(listener: TcpListener, options: &TinyOptions) -> std::io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let kept = Kept { poll, listener, open: Mutex::default(), kind: options.cost.kind };
+    let events = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+    epoll::add(&kept.poll, &kept.listener, epoll::EventData::new_u64(LISTENER), events)?;
+    let kept = Arc::new(kept);
+    let workers: Vec<_> = (0..options.workers.clamp(1, WORKERS_MAX))
+        .map(|number| {
+            let (kept, cost) = (Arc::clone(&kept), options.cost);
+            let mut rng = Rng::new(options.seed, u64::from(number));
+            std::thread::spawn(move || {
+                // Serves for ever: the lab kills it.
+                loop {
+                    kept.serve_next(|| cost.mean.as_secs_f64() * cost.shape.sample(&mut rng))?;
+                }
+            })
+        })
+        .collect();
+    workers.into_iter().try_for_each(join)
+}
+
+impl Kept {
+    fn serve_next(&self, cost_s: impl FnOnce() -> f64) -> std::io::Result<()> {
+        let mut events = Vec::with_capacity(1);
+        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Some(event) = events.first() else { return Ok(()) };
+        let number = event.data.u64();
+        if number == LISTENER {
+            return self.accept();
+        }
+        let stream = self.open().1.get(&number).cloned();
+        let Some(stream) = stream else { return Ok(()) };
+        match request(&stream) {
+            Ok(true) => {}
+            // The rest comes later. A proxy sends a head at once; whoever drips it is served late.
+            Ok(false) => return self.arm(&*stream, number),
+            Err(_) => {
+                self.open().1.remove(&number);
+                return Ok(());
+            }
+        }
+        spend(self.kind, Nanos::from_secs_f64(cost_s()));
+        if (&*stream).write_all(ANSWER_KEPT).is_err() {
+            self.open().1.remove(&number);
+            return Ok(());
+        }
+        self.arm(&*stream, number)
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, (u64, HashMap<u64, Arc<TcpStream>>)> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arm(&self, socket: impl std::os::fd::AsFd, number: u64) -> std::io::Result<()> {
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        let data = epoll::EventData::new_u64(number);
+        Ok(epoll::modify(&self.poll, socket, data, events)?)
+    }
+
+    fn accept(&self) -> std::io::Result<()> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            let mut open = self.open();
+            open.0 += 1;
+            let (number, stream) = (open.0, Arc::new(stream));
+            open.1.insert(number, Arc::clone(&stream));
+            drop(open);
+            let events = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+            epoll::add(&self.poll, &*stream, epoll::EventData::new_u64(number), events)?;
+        }
+        self.arm(&self.listener, LISTENER)
+    }
+}
+
+/// Takes the head of a request, if it is there as a whole.
+fn request(mut stream: &TcpStream) -> std::io::Result<bool> {
+    let mut head = [0_u8; HEAD_BYTES_MAX];
+    match stream.peek(&mut head) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(n) if !head[..n].windows(4).any(|w| w == b"\r\n\r\n") => {
+            if n == HEAD_BYTES_MAX {
+                Err(ErrorKind::InvalidData.into())
+            } else {
+                Ok(false)
+            }
+        }
+        Ok(n) => stream.read_exact(&mut head[..n]).map(|()| true),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn spend(kind: CostKind, span: Nanos) {
+    match kind {
+        CostKind::Wait => std::thread::sleep(span.into()),
+        CostKind::Busy => burn(span),
+    }
 }
 
 fn work(listener: &TcpListener, cost: Cost, mut rng: Rng) -> std::io::Result<()> {
@@ -98,10 +228,7 @@ fn answer(mut stream: TcpStream, kind: CostKind, span: Nanos) -> std::io::Result
         }
         head.extend_from_slice(&buffer[..n]);
     }
-    match kind {
-        CostKind::Wait => std::thread::sleep(span.into()),
-        CostKind::Busy => burn(span),
-    }
+    spend(kind, span);
     stream.write_all(ANSWER)
 }
 

@@ -5,6 +5,7 @@ use super::scenario::{Extent, Scenario};
 use crate::rivals::Shape;
 use crate::survival::measure::{Metric, Normal, Span, of_load, recovery, worst};
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::cell::RefCell;
 use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Product, Script};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -97,8 +98,8 @@ struct Mark {
     proxy: f64,
     gate: f64,
     idle: f64,
-    /// Requests that the gate has let pass and heard the end of.
-    asked: f64,
+    /// Requests that the gate has let pass.
+    admitted: f64,
 }
 
 impl Watched<'_> {
@@ -111,16 +112,18 @@ impl Watched<'_> {
             gate: self.gate.map_or(0.0, |product| used(product.process().group())),
             idle: idle(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), self.edge_cpu),
             // Last: its answer may take long, and the rest is of this moment.
-            asked: self.gate.map_or(f64::NAN, asked),
+            admitted: self.gate.map_or(f64::NAN, |p| p.status().map_or(f64::NAN, |s| admitted(&s))),
         }
     }
 }
 
-fn asked(product: &Product) -> f64 {
-    let completed = |status: serde_json::Value| {
-        status.pointer("/gateways/reports/completed").and_then(serde_json::Value::as_f64)
-    };
-    product.status().ok().and_then(completed).unwrap_or(f64::NAN)
+/// Requests that were let pass, by a status of the gate.
+fn admitted(status: &Value) -> f64 {
+    let counts = status.pointer("/services/0/counts").and_then(Value::as_array);
+    let admit = |count: &&Value| count["verdict"] == "admit";
+    counts.map_or(f64::NAN, |all| {
+        all.iter().filter(admit).filter_map(|count| count["count"].as_f64()).sum()
+    })
 }
 
 /// Seconds that a CPU was idle, by the kernel's own count.
@@ -161,8 +164,8 @@ impl Marks {
         };
         let lasted = (to.at - from.at).max(f64::MIN_POSITIVE);
         let share = |of: fn(&Mark) -> f64| (of(to) - of(from)) / lasted;
-        let asked = share(|m| m.asked);
-        let unasked = asked.is_finite().then(|| (1.0 - asked / answered).max(0.0));
+        let admitted = share(|m| m.admitted);
+        let unasked = admitted.is_finite().then(|| (1.0 - admitted / answered).max(0.0));
         let mut shares = vec![
             ("server_cpu", "share", share(|m| m.server)),
             ("proxy_cpu", "share", share(|m| m.proxy)),
@@ -224,6 +227,7 @@ fn load_cpu(report: &LoadReport, span: Span) -> f64 {
 mod tests {
     use super::*;
     use crate::catalog;
+    use serde_json::json;
 
     fn scenario() -> Scenario {
         let experiment = catalog::find("product/gateways").unwrap();
@@ -260,15 +264,23 @@ mod tests {
         assert!(idle(stat, 2).is_nan() && idle("", 0).is_nan());
     }
 
+    #[test]
+    fn what_the_gate_let_pass_is_in_its_status() {
+        let count = |verdict: &str, count: u64| json!({"verdict": verdict, "count": count});
+        let counts = [count("admit", 3), count("reject", 5), count("admit", 4)];
+        assert!((admitted(&json!({"services": [{"counts": counts}]})) - 7.0).abs() < 1e-9);
+        assert!(admitted(&json!({"services": []})).is_nan());
+    }
+
     /// Each load has the difference of its own two looks.
     #[test]
     fn shares_are_of_one_load() {
         let marks = Marks::default();
-        let mark = |at: f64, server: f64, idle: f64, asked: f64| Mark {
+        let mark = |at: f64, server: f64, idle: f64, admitted: f64| Mark {
             at,
             server,
             idle,
-            asked,
+            admitted,
             ..Mark::default()
         };
         marks.marks.borrow_mut().extend([
@@ -281,7 +293,7 @@ mod tests {
             marks.shares(index, 800.0).iter().find(|m| m.0 == name).map(|m| m.2)
         };
         let share = |index, name| find(index, name).unwrap();
-        // 600 of 800 a second were asked about; where the gate did not say, nothing is known.
+        // 600 of 800 a second were let pass; where the gate did not say, nothing is known.
         assert!((share(0, "unasked") - 0.25).abs() < 1e-9);
         assert!(find(1, "unasked").is_none());
         assert!((share(0, "server_cpu") - 1.0).abs() < 1e-9);

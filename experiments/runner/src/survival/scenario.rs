@@ -108,6 +108,9 @@ pub struct ServerSpec {
     /// How requests are carried; the server with workers of its own speaks cleartext only.
     #[serde(default)]
     pub transport: Transport,
+    /// Whether the server with workers keeps connections.
+    #[serde(default)]
+    pub keep_alive: bool,
     /// Whether Apache sees connections only once they have sent something, its own default.
     #[serde(default = "deferred")]
     pub defer_accept: bool,
@@ -154,6 +157,7 @@ impl ServerSpec {
             cost: self.cost(),
             port,
             backlog: backlog.map_or(TinyOptions::default().backlog, |b| b.cast_signed()),
+            keep_alive: self.keep_alive,
             ..TinyOptions::default()
         };
         let apache = |mpm| {

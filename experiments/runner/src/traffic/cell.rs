@@ -98,6 +98,7 @@ impl Cell {
             workers: None,
             exponential: false,
             transport: self.transport,
+            keep_alive: false,
             defer_accept: true,
         }
     }

@@ -148,7 +148,18 @@ impl RequestChain {
         (rank, waiting): (Rank, u64),
         how: &Circumstances,
     ) -> (Verdict, Execution) {
-        let mut event = Event { priority: rank as u8, ..*event };
+        self.decide_by_priority(&Event { priority: rank as u8, ..*event }, waiting, how)
+    }
+
+    /// The same for a host that knows priorities and no ranks: that of the event counts, and limits are
+    /// made for eight of them.
+    pub fn decide_by_priority(
+        &mut self,
+        event: &Event,
+        waiting: u64,
+        how: &Circumstances,
+    ) -> (Verdict, Execution) {
+        let mut event = *event;
         let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
         let (limits, mut raw) = (&raw const self.limits, abi::Verdict::default());
         let Circumstances { waits, lease, random, .. } = *how;

@@ -7,16 +7,17 @@ use crate::flight::{
 };
 use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Served, Target};
-use crate::service::{Bucket, Counted, Decided, GateState};
+use crate::service::{Bucket, Counted, Decided, GateState, Service};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
-use tidegate_config::{Config, RequestHead, Routed, Unevaluated};
-use tidegate_model::limits::ServiceLimits;
+use tidegate_config::{BucketConfig, Config, RequestHead, Routed, ServiceConfig, Unevaluated};
+use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_model::{Mode, PRIORITIES, PRIORITY_DEFAULT};
 use tidegate_policy::{
-    Circumstances, Event, Execution, Lease, Rank, Reason, RequestLimits, VerdictKind,
+    Action, BucketSpec, Circumstances, Event, Execution, Lease, Params, Policy, Rank, Reason,
+    RequestLimits, VerdictKind,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -86,6 +87,8 @@ impl Answer {
     }
 }
 
+/// Of so many tokens the parts of priorities are computed.
+const SCALE: u32 = 1 << 20;
 /// A method that no route names.
 const UNREADABLE: &str = "-";
 /// Numbers of reasons that are no verdict are below this, or in the last group.
@@ -181,20 +184,10 @@ impl Gate {
                 service.passes();
                 passing(reason)
             }
-            None => {
-                let waiting = service.in_flight();
-                let of = |b: &Arc<Bucket>| of_bucket(b, now, (priority, random), (waiting, lease));
-                let by_bucket = bucket.map(of);
-                match by_bucket {
-                    Some(refused) if !refused.passes => refused,
-                    // In shadow the bucket's word is shown, and the chain is asked as ever.
-                    Some(shadowed) if shadowed.refused => {
-                        let decided = service.decide(now, (priority, random), lease);
-                        if decided.refused { decided } else { shadowed }
-                    }
-                    _ => service.decide(now, (priority, random), lease),
-                }
-            }
+            None => match bucket {
+                Some(bucket) => both(service, bucket, now, (priority, random), lease),
+                None => service.decide(now, (priority, random), lease),
+            },
         };
         service.count(now, &decided);
         service.tally.count(class, decided.execution, decided.reason);
@@ -317,7 +310,7 @@ impl Gate {
             let planned = requests.iter().flat_map(|requests| &requests.buckets);
             for (at, (bucket, planned)) in served.buckets.iter().zip(planned).enumerate() {
                 let own = limits.buckets.get(at).cloned().unwrap_or_default();
-                let written = tidegate_params::bucket(planned, &own, limits);
+                let written = bucket_limits((planned, &reserving), &own, limits);
                 if let Err(why) = set_bucket(bucket, written, mode) {
                     refused.push((service.name.clone(), why));
                 }
@@ -461,25 +454,66 @@ const fn passing(reason: Reason) -> Decided {
     Decided { reason, refused: false, execution: Execution::Executed, passes: true }
 }
 
-/// What a bucket says to a request of this priority: those above the lowest are refused last.
-fn of_bucket(
+/// What bucket and service say to a request of this priority: both must admit. What the bucket has given
+/// to one that its service refuses is given back, as if it had not come: else those whom the service
+/// sheds would drain it.
+fn both(
+    service: &Service,
     bucket: &Bucket,
     now: Nanos,
     (priority, random): (u8, u64),
-    (waiting, lease): (u64, Lease),
+    lease: Lease,
 ) -> Decided {
+    let mut chain = bucket.chain();
+    let before = chain.clone();
+    let event = Event { random: random as u32, priority, ..Event::at(now.0) };
+    let how = Circumstances { lease, random: (random >> 32) as u32, ..Circumstances::default() };
+    let (verdict, execution) = chain.decide_by_priority(&event, service.in_flight(), &how);
+    let refused = verdict.kind != VerdictKind::Admit;
+    let passes = !refused || execution != Execution::Executed;
+    let by_bucket = Decided { reason: verdict.reason, refused, execution, passes };
+    let by_service = by_bucket.passes.then(|| service.decide(now, (priority, random), lease));
+    let decided = match by_service {
+        Some(decided) if !decided.passes => {
+            *chain = before;
+            return decided;
+        }
+        // In shadow the bucket's word is shown unless the service refuses.
+        Some(decided) if decided.refused || !by_bucket.refused => decided,
+        _ => by_bucket,
+    };
+    drop(chain);
     // Which requests of one connection belong together, the gate does not know.
     let rank = Rank::of(priority < PRIORITY_DEFAULT, true, false);
-    let event = Event { random: random as u32, ..Event::at(now.0) };
-    let how = Circumstances { lease, random: (random >> 32) as u32, ..Circumstances::default() };
-    let (verdict, execution) = bucket.chain().decide(&event, (rank, waiting), &how);
-    let refused = verdict.kind != VerdictKind::Admit;
     bucket.offered[rank as usize].one();
     if refused {
         bucket.refused[rank as usize].one();
     }
-    let passes = !refused || execution != Execution::Executed;
-    Decided { reason: verdict.reason, refused, execution, passes }
+    decided
+}
+
+/// The limits of a bucket whose priorities are those of its service, and not ranks: of what the control
+/// loop reserves from the lowest one, each priority leaves the part that the weights above it have.
+fn bucket_limits(
+    (bucket, service): (&BucketConfig, &ServiceConfig),
+    own: &BucketLimits,
+    limits: &ServiceLimits,
+) -> Result<RequestLimits, String> {
+    let made = tidegate_params::bucket(bucket, own, limits)?;
+    let Some(rate) = own.rate.filter(|_| made.params().policy() == Policy::TokenBucket) else {
+        return Ok(made);
+    };
+    let burst = own.burst.max(1);
+    let kept = u64::from(own.reserve[Rank::New as usize].min(burst - 1));
+    let above = service.reserve_tokens(SCALE);
+    let all = u64::from(above[PRIORITIES - 1].max(1));
+    let part = |above: u32| u32::try_from(kept * u64::from(above) / all).unwrap_or(u32::MAX);
+    let mut spec = BucketSpec::new(rate, burst, Action::Reject);
+    spec.reserve = above.map(part);
+    spec.reserve[PRIORITIES - 1] = kept as u32;
+    let params = Params::token_bucket(&spec).map_err(|error| error.to_string())?;
+    let made = RequestLimits::new(params).unwrap_or(made);
+    Ok(made.with_level(tidegate_params::bucket_level(bucket, limits)))
 }
 
 fn set_bucket(

@@ -16,7 +16,7 @@ use tidegate_model::{PRIORITIES, RANKS};
 use tidegate_policy::{
     Action, Chain, Execution, InFlight, Limits, MinRate, Params, Policy, Reason, RequestChain,
 };
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate};
 
 /// Where nothing says how much of the limit in flight may be kept for the upper priorities, it is kept
 /// of this part of it.
@@ -70,10 +70,31 @@ pub struct GateState {
     pub misunderstood: u64,
 }
 
-/// The chain, and what each priority must leave of the limit in flight.
+/// The chain, and what it is told of each priority.
 struct Limited {
     chain: Chain,
-    seats: [u32; PRIORITIES],
+    /// The limit in flight, less the seats that this priority must leave. Counted as work that waits
+    /// they would move the level of thresholds.
+    in_flight: [InFlight; PRIORITIES],
+    min_rate: Option<Rate>,
+    /// When the limit in flight has refused each priority.
+    refused: [Option<Nanos>; PRIORITIES],
+}
+
+impl Limited {
+    /// The limits that hold for this priority. Past a full limit goes the highest priority that came
+    /// within an interval: else it would be who comes first, which is nearly always the lowest.
+    fn choose(&mut self, now: Nanos, priority: usize) {
+        let interval = |rate: Rate| Nanos::from_secs_f64(1.0 / rate.get());
+        let yields = self.min_rate.map(interval).is_some_and(|interval| {
+            let lately = |at: &Option<Nanos>| at.is_some_and(|at| now.since(at) <= interval);
+            self.refused[..priority].iter().any(lately)
+        });
+        let mut limits = *self.chain.limits();
+        limits.in_flight = self.in_flight[priority];
+        limits.set_min_rate(self.min_rate.filter(|_| !yields).map(MinRate::per));
+        self.chain.set(limits);
+    }
 }
 
 /// One service.
@@ -110,7 +131,12 @@ impl Service {
         let chain = Chain::new(Limits::new(Params::no_limit(Policy::TokenBucket)));
         Self {
             name: name.into(),
-            limited: Mutex::new(Limited { chain, seats: [0; PRIORITIES] }),
+            limited: Mutex::new(Limited {
+                chain,
+                in_flight: [InFlight::default(); PRIORITIES],
+                min_rate: None,
+                refused: [None; PRIORITIES],
+            }),
             reports: Reports::default(),
             offered: Counter::default(),
             admitted: Counter::default(),
@@ -146,9 +172,10 @@ impl Service {
             Ok(params) => *params,
             Err(_) => Params::no_limit(policy),
         });
-        let seats = if params.is_ok() { seats(config, limits) } else { [0; PRIORITIES] };
+        let mut by_priority = [InFlight::default(); PRIORITIES];
         if params.is_ok() {
-            chain.in_flight = in_flight(limits, seats.iter().any(|kept| *kept > 0));
+            by_priority = in_flight(config, limits);
+            chain.in_flight = by_priority[0];
             chain.set_min_rate(limits.min_rate.map(MinRate::per));
             chain.level = tidegate_params::level(config, limits);
         }
@@ -157,8 +184,9 @@ impl Service {
         let rate = limits.rate.filter(|_| params.is_ok()).map_or(0.0, |rate| rate.get());
         self.rate.store(rate.to_bits(), Relaxed);
         let mut limited = self.limited();
+        limited.in_flight = by_priority;
+        limited.min_rate = limits.min_rate.filter(|rate| params.is_ok() && rate.get() > 0.0);
         limited.chain.set(chain);
-        limited.seats = seats;
         params.map(drop)
     }
 
@@ -183,7 +211,8 @@ impl Service {
         lease: tidegate_policy::Lease,
     ) -> Decided {
         let mut limited = self.limited();
-        let seats = limited.seats[usize::from(priority) % PRIORITIES];
+        let place = usize::from(priority) % PRIORITIES;
+        limited.choose(now, place);
         let ask = tidegate_policy::Ask {
             event: tidegate_policy::Event {
                 now_ns: now.0,
@@ -191,8 +220,7 @@ impl Service {
                 priority,
                 ..tidegate_policy::Event::default()
             },
-            // What is kept for the priorities above counts as taken.
-            waiting: self.in_flight() + u64::from(seats),
+            waiting: self.in_flight(),
             ..tidegate_policy::Ask::default()
         };
         let how = tidegate_policy::Circumstances {
@@ -203,6 +231,9 @@ impl Service {
         let decision = limited.chain.decide(&ask, &how, |_| Ok(()));
         if decision.passes {
             self.reports.begin();
+        }
+        if decision.verdict.reason == Reason::Waiting {
+            limited.refused[place] = Some(now);
         }
         drop(limited);
         Decided {
@@ -366,20 +397,22 @@ fn policy(config: &ServiceConfig) -> Policy {
     named.filter(|policy| policy.serves_requests()).unwrap_or(Policy::TokenBucket)
 }
 
-/// The limit in flight as the chain takes it. That it is tighter once it has refused holds only where
-/// all requests are of one priority: else those who fill it would tighten it for those above them.
-fn in_flight(limits: &ServiceLimits, priorities: bool) -> InFlight {
-    let waiting_low = limits.waiting_low.filter(|_| !priorities);
+/// The limit in flight of each priority. That it is tighter once it has refused holds only where all
+/// requests are of one priority: else those who fill it would tighten it for those above them.
+fn in_flight(config: &ServiceConfig, limits: &ServiceLimits) -> [InFlight; PRIORITIES] {
+    let seats = seats(config, limits);
+    let waiting_low = limits.waiting_low.filter(|_| seats.iter().all(|kept| *kept == 0));
     let limits = ServiceLimits { waiting_low, ..limits.clone() };
-    tidegate_params::in_flight(&limits).unwrap_or_default()
+    let whole = tidegate_params::in_flight(&limits).unwrap_or_default();
+    // A limit of zero is none.
+    seats
+        .map(|kept| InFlight { max: whole.max.saturating_sub(kept).max(whole.max.min(1)), ..whole })
 }
 
 /// What each priority must leave of the limit in flight, as it must leave tokens: while it sheds, of
-/// as many as fit into the bucket; while calm, of what lies between the two levels of the limit. None
-/// where priorities have thresholds of their own: what is kept would count as work that waits.
+/// as many as fit into the bucket; while calm, of what lies between the two levels of the limit.
 fn seats(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
-    let thresholds = config.policy.level_signal().is_some();
-    let Some(max) = limits.waiting_max.filter(|_| !thresholds) else { return [0; PRIORITIES] };
+    let Some(max) = limits.waiting_max else { return [0; PRIORITIES] };
     let of = match (limits.rate, limits.waiting_low) {
         (Some(_), _) => u64::from(limits.burst).min(max / 2),
         (None, Some(low)) => max.saturating_sub(low.most),

@@ -57,8 +57,16 @@ impl Times {
     }
 }
 
-/// Numbers of reasons are below this (policy/contract: TG_REASONS_MAX).
-const REASONS: usize = 80;
+/// Numbers of reasons are below this.
+pub(crate) const REASONS: usize = {
+    let (mut at, mut most) = (0, 0);
+    while at < Reason::ALL.len() {
+        let number = Reason::ALL[at] as usize;
+        most = if number > most { number } else { most };
+        at += 1;
+    }
+    most + 1
+};
 /// What becomes of a verdict: see [`Execution`].
 const EXECUTIONS: [Execution; 3] = [Execution::Executed, Execution::Shadowed, Execution::Spared];
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The gate: what adapters ask, and what the daemon tells it.
 
-use crate::counters::Counter;
+use crate::counters::{Counter, REASONS};
 use crate::flight::{
     Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
 };
@@ -91,8 +91,6 @@ impl Answer {
 const SCALE: u32 = 1 << 20;
 /// A method that no route names.
 const UNREADABLE: &str = "-";
-/// Numbers of reasons that are no verdict are below this, or in the last group.
-const REASONS: usize = 80;
 
 /// Admission for all gateways of a configuration.
 pub struct Gate {
@@ -190,7 +188,7 @@ impl Gate {
             },
         };
         service.count(now, &decided);
-        service.tally.count(class, decided.execution, decided.reason);
+        served.tally.count(class, decided.execution, decided.reason);
         let token = decided.passes.then(|| self.follow(now, ask, (served, bucket))).flatten();
         self.note(now, ask, (served, class, priority), &decided);
         let refusal = (!decided.passes).then(|| {
@@ -385,7 +383,7 @@ impl Gate {
     #[must_use]
     pub fn counts(&self, service: usize) -> Vec<Counted> {
         let routing = self.routing();
-        let tally = routing.served(service).map(|served| &served.service.tally);
+        let tally = routing.served(service).map(|served| &served.tally);
         let of = |(class, execution, reason, count)| Counted { class, execution, reason, count };
         tally.into_iter().flat_map(|tally| tally.read().map(of)).collect()
     }

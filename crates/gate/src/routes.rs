@@ -2,6 +2,7 @@
 //! A configuration as the gate asks it: routes, services, classes, exemptions.
 
 use crate::classes::Prefixes;
+use crate::counters::Tally;
 use crate::service::{Bucket, Service};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -52,6 +53,9 @@ impl Target {
 pub(crate) struct Served {
     pub(crate) service: Arc<Service>,
     pub(crate) buckets: Vec<Arc<Bucket>>,
+    /// By number of the class, so it begins anew when the classes change.
+    pub(crate) tally: Arc<Tally>,
+    class_names: Vec<String>,
     by_source: Prefixes<usize>,
     /// By class.
     priorities: Vec<u8>,
@@ -82,12 +86,12 @@ impl Routing {
     pub(crate) fn new(config: &Config, before: &Self) -> Self {
         let routes: Vec<&RouteConfig> =
             config.gateways.iter().flat_map(|gateway| &gateway.routes).collect();
-        let served = |service: &ServiceConfig| {
+        let service = |service: &ServiceConfig| {
             let here: Vec<&RouteConfig> =
                 routes.iter().filter(|route| route.service == service.name).copied().collect();
             (!here.is_empty()).then(|| served(service, &here, before))
         };
-        let services: Vec<_> = config.services.iter().map(served).collect();
+        let services: Vec<_> = config.services.iter().map(service).collect();
         let gateways = config.gateways.iter().map(|g| gateway(g, config)).collect();
         let exempt = Prefixes::new(config.never_shed.sources.iter().map(|net| (*net, ())));
         Self { gateways, services, exempt }
@@ -133,6 +137,9 @@ fn served(config: &ServiceConfig, routes: &[&RouteConfig], before: &Routing) -> 
         .collect();
     let bucket =
         |name: &String| known.get(name.as_str()).map_or_else(Arc::default, |b| Arc::clone(b));
+    let class_names: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
+    let same = old.filter(|old| old.class_names == class_names);
+    let tally = same.map_or_else(Arc::default, |old| Arc::clone(&old.tally));
     let sources = config.classes.iter().enumerate();
     let sources = sources.flat_map(|(at, c)| c.sources.iter().map(move |net| (*net, at + 1)));
     let class = |(at, priority): (usize, u8)| ClassConfig {
@@ -149,6 +156,8 @@ fn served(config: &ServiceConfig, routes: &[&RouteConfig], before: &Routing) -> 
         service: old
             .map_or_else(|| Arc::new(Service::new(&config.name)), |old| Arc::clone(&old.service)),
         buckets: bucket_names.iter().map(bucket).collect(),
+        tally,
+        class_names,
         by_source: Prefixes::new(sources),
         priorities: std::iter::once(PRIORITY_DEFAULT)
             .chain(config.classes.iter().map(|class| class.priority))

@@ -3,7 +3,7 @@
 //!
 //! What reports tell of the requests in flight is in [`crate::reports`].
 
-use crate::counters::{Counter, Tally, Times};
+use crate::counters::{Counter, Times};
 use crate::flight::Completion;
 use crate::refusal::Backlog;
 use crate::reports::Reports;
@@ -111,7 +111,6 @@ pub(crate) struct Service {
     unseen: Counter,
     first_byte: Times,
     end: Times,
-    pub(crate) tally: Tally,
     statuses: [Counter; 6],
     pub(crate) backlog: Backlog,
     /// Requests per second that are admitted while that is limited, as bits of an f64; else 0.
@@ -147,7 +146,6 @@ impl Service {
             unseen: Counter::default(),
             first_byte: Times::default(),
             end: Times::default(),
-            tally: Tally::default(),
             statuses: Default::default(),
             backlog: Backlog::default(),
             rate: AtomicU64::new(0),

@@ -294,6 +294,15 @@ fn a_reload_keeps_what_was_counted_and_what_is_in_flight() {
     let token = Id::Token(answer.token.unwrap());
     gate.complete(NOW, token, &Completion { status: 200, ..Completion::default() });
     assert_eq!(gate.totals(1).unwrap().waiting, 0);
+    let counted = |gate: &Gate| gate.counts(1).iter().map(|count| count.count).sum::<u64>();
+    assert_eq!(counted(&gate), 1, "by class, of the same classes");
+    config.services[1].classes.reverse();
+    gate.reconfigure(&config);
+    assert_eq!(
+        (counted(&gate), gate.totals(1).unwrap().offered),
+        (0, 1),
+        "of others it is unknown"
+    );
     config.gateways.clear();
     gate.reconfigure(&config);
     assert_eq!(gate.ask(NOW, &ask("/", "192.0.2.1")).reason, Reason::NoRule);

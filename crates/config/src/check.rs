@@ -100,6 +100,7 @@ impl Check<'_> {
         }
         self.classes(&path, service);
         self.requests(service);
+        self.agent_check(&path, service);
     }
 
     fn span(&mut self, path: &str, found: Nanos, (min, max): (Nanos, Nanos)) {

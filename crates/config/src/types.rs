@@ -3,7 +3,7 @@
 //! docs/configuration.md, and the check of the file's shape.
 
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
-use super::gateways::{GATEWAYS_MAX, GatewayConfig};
+use super::gateways::{AgentCheckConfig, GATEWAYS_MAX, GatewayConfig};
 use super::named::{self, Named};
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
 use super::text::{self, HttpAddress};
@@ -177,6 +177,10 @@ pub struct ServiceConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = BACKENDS_MAX))]
     pub backends: Vec<BackendConfig>,
+    /// Tells HAProxies in front of it how many requests they may have in flight at it, by agent-check.
+    /// They refuse the rest, and no SYN of the service is refused here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_check: Option<AgentCheckConfig>,
 }
 
 impl Named for ServiceConfig {
@@ -205,6 +209,7 @@ impl ServiceConfig {
             reserve: Self::reserve_default(),
             requests: None,
             backends: Vec::new(),
+            agent_check: None,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCount
 use std::io;
 use std::sync::Arc;
 use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConfig};
-use tidegate_gate::{Adapters, Gate, Seen};
+use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::snapshot::{
     Followed, GatewayState, GatewaysState, InterfaceState, ReasonCount, ReportCounts, Sample,
@@ -38,6 +38,10 @@ pub(crate) struct Planes {
     proxies: Option<Proxies>,
     /// Of request ids.
     seed: u64,
+    /// What HAProxies are told of services of the kernel.
+    agents: Option<Agents>,
+    /// Whether listeners may open: privileges are given up.
+    opened: bool,
     clock: Arc<dyn Clock + Send + Sync>,
     /// Number of the limits at the gate, where there is no kernel to say.
     generation: u64,
@@ -87,14 +91,18 @@ impl Planes {
             generation: 0,
             sampled,
             failed,
+            agents: None,
+            opened: false,
         }
     }
 
     /// The limits that the kernel gets: none for what the gate limits.
-    fn for_kernel(&self, limits: &Limits) -> Limits {
+    fn for_kernel(&self, config: &Config, limits: &Limits) -> Limits {
         let mut limits = limits.clone();
         for (at, service) in limits.services.iter_mut().enumerate() {
-            if self.gate.serves(at) {
+            // HAProxy pools its connections as well.
+            let told = config.services.get(at).is_some_and(|service| service.agent_check.is_some());
+            if self.gate.serves(at) || told {
                 let buckets = vec![BucketLimits::default(); service.buckets.len()];
                 *service = ServiceLimits { buckets, ..ServiceLimits::default() };
             }
@@ -188,7 +196,10 @@ impl Outlet for Planes {
         kept: &Kept,
     ) -> Result<Vec<Refused>, PlaneError> {
         let mut refused = self.gate.set_limits(config, &limits.services);
-        let for_kernel = self.for_kernel(limits);
+        if let Some(agents) = &self.agents {
+            agents.set_limits(config, &limits.services);
+        }
+        let for_kernel = self.for_kernel(config, limits);
         if let Some(kernel) = &mut self.kernel {
             refused.extend(kernel.set_limits(config, &for_kernel, kept)?);
         }
@@ -206,16 +217,25 @@ impl Outlet for Planes {
 
     fn heartbeat(&mut self) -> Result<(), PlaneError> {
         self.gate.tick(self.clock.now());
+        if let Some(agents) = &self.agents {
+            agents.renew(self.clock.now());
+        }
         self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.heartbeat())
     }
 
     fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
         self.gate.set_shadow(service, shadow);
+        if let Some(agents) = &self.agents {
+            agents.set_shadow(service, shadow);
+        }
         self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_shadow(service, shadow))
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
         self.gate.release(on);
+        if let Some(agents) = &self.agents {
+            agents.release(on);
+        }
         if let Some(kernel) = &mut self.kernel {
             return kernel.release(on);
         }
@@ -231,6 +251,9 @@ impl Outlet for Planes {
         let Some(kernel) = &self.kernel else { return Ok(self.gate.released()) };
         let on = kernel.released()?;
         self.gate.release(on);
+        if let Some(agents) = &self.agents {
+            agents.release(on);
+        }
         Ok(on)
     }
 }
@@ -313,6 +336,22 @@ impl Counters for Planes {
     }
 }
 
+impl Planes {
+    /// Listens for the agent-checks of HAProxies.
+    fn open_agents(&mut self, config: &Config) {
+        let wanted = config.services.iter().any(|service| service.agent_check.is_some());
+        if self.agents.is_none() && wanted {
+            match Agents::start(Arc::clone(&self.clock)) {
+                Ok(agents) => self.agents = Some(agents),
+                Err(error) => tracing::warn!(%error, "no agent-check can be answered"),
+            }
+        }
+        if let Some(agents) = &self.agents {
+            agents.follow(config);
+        }
+    }
+}
+
 fn no_counts(service: &ServiceConfig) -> RequestCounts {
     let rules = service.requests.as_ref().map_or(0, |requests| requests.rules.len());
     RequestCounts { rules: vec![Default::default(); rules], unevaluated: Vec::new() }
@@ -336,13 +375,14 @@ impl Lifecycle for Planes {
             kernel.apply(config)?;
         }
         self.gate.reconfigure(config);
-        if self.adapters.is_some() || self.proxies.is_some() || self.failed.is_some() {
+        if self.opened {
             self.open(config);
         }
         Ok(())
     }
 
     fn open(&mut self, config: &Config) {
+        self.opened = true;
         self.failed = self.start_missing(&config.gateways).err().map(|error| error.to_string());
         if let Some(adapters) = &self.adapters {
             adapters.follow(&config.gateways);
@@ -350,6 +390,7 @@ impl Lifecycle for Planes {
         if let Some(proxies) = &self.proxies {
             proxies.follow(&config.gateways);
         }
+        self.open_agents(config);
     }
 
     fn commit(&mut self) -> Vec<String> {
@@ -368,7 +409,9 @@ impl Lifecycle for Planes {
     }
 
     fn doubts(&self) -> Vec<String> {
-        self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.doubts())
+        let mut doubts = self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.doubts());
+        doubts.extend(self.agents.iter().flat_map(Agents::problems));
+        doubts
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
@@ -400,6 +443,7 @@ impl Lifecycle for Planes {
 
     fn detach(self: Box<Self>) -> Result<(), PlaneError> {
         drop(self.adapters);
+        drop(self.agents);
         let detached = self.kernel.map_or(Ok(()), |kernel| kernel.detach());
         // Last: requests under way are given time to end.
         drop(self.proxies);

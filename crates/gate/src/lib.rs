@@ -21,6 +21,7 @@
 //! when it does not understand what the proxy said.
 
 mod adapter;
+mod agent;
 mod classes;
 mod counters;
 mod flight;
@@ -34,6 +35,7 @@ pub use adapter::{
     Adapters, HaproxyTalk, caddy_report, envoy_check, envoy_rate_limit, envoy_reports,
     forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
 };
+pub use agent::Agents;
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};

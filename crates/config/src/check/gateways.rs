@@ -84,6 +84,40 @@ impl Check<'_> {
         }
     }
 
+    /// One place limits a service, and what HAProxy is told is measured by the hooks.
+    pub(super) fn agent_check(&mut self, path: &str, service: &ServiceConfig) {
+        let Some(agent) = &service.agent_check else { return };
+        let path = format!("{path}.agent_check");
+        if !matches!(agent.listen, Endpoint::Ip(_)) {
+            let what = format!(
+                "found {}; allowed: an address and a port, which HAProxy asks",
+                agent.listen
+            );
+            self.fault(&format!("{path}.listen"), what);
+        } else if !agent.insecure && !agent.listen.is_local() {
+            let what = format!(
+                "found {}, which other hosts reach: whoever reaches it can read the limit; allowed: an address \
+                 of this host alone (127.0.0.1, [::1]), or insecure: true",
+                agent.listen
+            );
+            self.fault(&format!("{path}.listen"), what);
+        }
+        if self.config.is_routed(&service.name) {
+            self.fault(
+                &path,
+                "a route of a gateway leads to the service, which limits it already; leave one out",
+            );
+        } else if self.config.interfaces.is_empty() {
+            self.fault(&path, "nothing is measured without interfaces");
+        }
+        if service.requests.is_some() {
+            self.fault(&path, "requests are refused by HAProxy then; leave \"requests\" out");
+        }
+        if service.control.name == "fixed" {
+            self.fault(&path, "the control \"fixed\" has no limit in flight to tell");
+        }
+    }
+
     fn endpoints(&mut self, path: &str, gateway: &GatewayConfig) {
         let adapter = gateway.adapter.name();
         match (&gateway.completions, gateway.adapter.reports_apart()) {
@@ -234,6 +268,21 @@ impl Check<'_> {
         taken.push((Kind::Stream, socket, "daemon.socket".into()));
         if let Some(address) = config.daemon.http.0 {
             taken.push((Kind::Stream, Endpoint::Ip(address), "daemon.http".into()));
+        }
+        for service in &config.services {
+            let Some(agent) = &service.agent_check else { continue };
+            let path = format!("services.{}.agent_check.listen", step(&service.name));
+            let listen = (Kind::Stream, &agent.listen);
+            let first = taken.iter().find(|(other, at, _)| collide(listen, (*other, at)));
+            if let Some((_, shown, of)) = first {
+                let line = self.places.of(of).line;
+                let what = format!(
+                    "found {}, which is in use by {of} ({shown}, line {line})",
+                    agent.listen
+                );
+                self.fault(&path, what);
+            }
+            taken.push((Kind::Stream, agent.listen.clone(), path));
         }
         let mut wanted = BTreeMap::new();
         for (at, gateway) in config.gateways.iter().enumerate() {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The section `gateways`: HTTP proxies that ask before they pass a request on.
 
+mod agent;
 mod endpoint;
 mod proxy;
 mod select;
 
+pub use agent::{AgentCheckConfig, BALANCERS_MAX};
 pub use endpoint::Endpoint;
 pub use proxy::{
     PROXY_CONNECTIONS_RANGE, PROXY_TIME_RANGE, ProxyClients, ProxyQueue, ProxyTls,

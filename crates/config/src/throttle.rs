@@ -192,6 +192,14 @@ impl PolicyConfig {
         }
     }
 
+    /// The name of the policy that limits requests at a gateway: those that know repeated SYNs have nothing
+    /// to recognise there.
+    #[must_use]
+    pub fn for_requests(&self) -> &str {
+        let serves = BUCKET_POLICIES.contains(&self.name.as_str());
+        if serves { &self.name } else { BUCKET_POLICIES[0] }
+    }
+
     /// Whether it takes a rate at all.
     #[must_use]
     pub fn takes_rate(&self) -> bool {

@@ -148,7 +148,7 @@ impl Node {
     }
 
     fn tick(&mut self, now: Nanos) {
-        let decided = self.inbound.tick(now, TICK, &[self.flow]);
+        let decided = self.inbound.tick(now, TICK, &[Some(self.flow)]);
         self.rate = decided[0].map(|in_force| in_force.rate.get());
     }
 }
@@ -419,7 +419,7 @@ fn of_a_million_wrong_messages_none_is_taken() {
     const WRONG: u64 = 1_000_000;
     let mut dice = Dice(99);
     let (mut attacked, mut quiet) = (guarded(), guarded());
-    let flows = [Flow { offered: 10, passed: 10, refused: 0, shadow: false }; 3];
+    let flows = [Some(Flow { offered: 10, passed: 10, refused: 0, shadow: false }); 3];
     let (mut now, mut sequence, mut taken) = (Nanos::SECOND, 10_u64, 0_u64);
     for round in 0..1_000 {
         now += TICK;
@@ -476,7 +476,7 @@ fn two_owners_of_a_service_have_the_sum_and_the_tightest_scope_of_one_holds() {
     for (peer, session) in [("b1", 11), ("b2", 12)] {
         inbound.session(peer, Some((session, 3)));
     }
-    let flow = [Flow { offered: 30, passed: 30, refused: 0, shadow: false }];
+    let flow = [Some(Flow { offered: 30, passed: 30, refused: 0, shadow: false })];
     let mut now = Nanos::SECOND;
     let mut rates = Vec::new();
     let mut say = |inbound: &mut Inbound, peer: &str, session, text: &str, rate, sequence| {
@@ -504,6 +504,59 @@ fn two_owners_of_a_service_have_the_sum_and_the_tightest_scope_of_one_holds() {
     assert_eq!(left, Some(180.0));
 }
 
+/// For policies that refuse a share.
+#[test]
+fn the_share_is_what_the_rate_leaves_out() {
+    let mut inbound = guarded();
+    let (mut now, mut sequence) = (Nanos::SECOND, 0);
+    let mut loss = |inbound: &mut Inbound, offered| {
+        let flows = [Some(Flow { offered, passed: offered, refused: 0, shadow: false }); 3];
+        let mut last = None;
+        for _ in 0..100 {
+            now += TICK;
+            sequence += 1;
+            assert_eq!(inbound.take(message(sequence, now)), Ok(()));
+            last = inbound.tick(now, TICK, &flows)[0];
+        }
+        let in_force = last.expect("a limit holds");
+        (in_force.rate.get(), in_force.loss.map(tidegate_units::Share::get))
+    };
+    let (rate, share) = loss(&mut inbound, 40);
+    assert!(
+        share.is_some_and(|share| (share - (1.0 - rate / 400.0)).abs() < 1e-3),
+        "{rate} {share:?}"
+    );
+    let (rate, share) = loss(&mut inbound, 1);
+    assert!(rate > 10.0 && share.is_none(), "all fits: {rate} {share:?}");
+}
+
+/// A host that cannot count for a while tells what came lately: with nothing told its share would go to
+/// others, and its own limit would fall.
+#[test]
+fn what_is_not_counted_is_not_nothing() {
+    let mut inbound = guarded();
+    let known = [Some(Flow { offered: 10, passed: 10, refused: 4, shadow: false }); 3];
+    let (mut now, mut sequence) = (Nanos::SECOND, 0);
+    let mut told = |inbound: &mut Inbound, flows: &[Option<Flow>; 3]| {
+        let mut hits = (0, 0);
+        for _ in 0..20 {
+            now += TICK;
+            sequence += 1;
+            assert_eq!(inbound.take(message(sequence, now)), Ok(()));
+            inbound.tick(now, TICK, flows);
+            for (_, one) in inbound.hits(now) {
+                hits = (hits.0 + one.offered, hits.1 + one.refused);
+            }
+        }
+        hits
+    };
+    let counted = told(&mut inbound, &known);
+    assert!(counted.0 >= 180 && counted.1 > 0, "{counted:?}");
+    let unknown = told(&mut inbound, &[None; 3]);
+    let both = unknown.0 as f64 / counted.0 as f64;
+    assert!((0.9..1.12).contains(&both) && unknown.1 <= 4, "{counted:?} {unknown:?}");
+}
+
 proptest! {
     /// Whatever the demands are: never more than the rate in all, and nobody below the floor while the
     /// rate is enough for all floors.
@@ -528,7 +581,7 @@ proptest! {
         passed in 1_u64..200,
     ) {
         let mut inbound = guarded();
-        let flows = [Flow { offered: passed, passed, refused: 0, shadow: false }; 3];
+        let flows = [Some(Flow { offered: passed, passed, refused: 0, shadow: false }); 3];
         let (mut now, mut sequence) = (Nanos::SECOND, 0);
         let mut last: VecDeque<f64> = VecDeque::new();
         let mut heard: Option<(Nanos, Nanos)> = None;

@@ -41,9 +41,7 @@ pub const SAMPLES_MAX: usize = 4096;
 const SAMPLES_PER_TICK: usize = 512;
 /// A tick that comes later than this many ticks after the one before is late.
 const LATE_TICKS: u64 = 2;
-/// The policy of a service that a route leads to, and what is done with its refused requests.
-const GATE_POLICY: &str = "token_bucket";
-/// See [`GATE_POLICY`].
+/// What is done with the refused requests of a service that a route leads to.
 const GATE_ACTION: &str = "503";
 /// What stands before the words of a controller whose service keeps what was adopted.
 const ADOPTED: &str = "keeps for now what was in force before the start";
@@ -630,7 +628,8 @@ impl Owner {
         ServiceState {
             name: service.name.clone(),
             mode: service.mode.name().into(),
-            policy: if routed { GATE_POLICY } else { &service.policy.name }.into(),
+            policy: if routed { service.policy.for_requests() } else { &service.policy.name }
+                .into(),
             action: if routed { GATE_ACTION } else { action_name(service) }.into(),
             controller: service.control.name.clone(),
             signals,

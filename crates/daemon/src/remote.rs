@@ -21,6 +21,11 @@ use tidegate_units::{Nanos, Rate};
 /// hit counters.
 const NONE_EVERY: Nanos = Nanos::SECOND;
 
+/// How often a limit is renewed at most; less often than the receiver's quota, whatever the tick is.
+const RATE_EVERY: Nanos = Nanos::from_millis(95);
+/// The same of one that falls.
+const FALLS_EVERY: Nanos = Nanos::from_millis(60);
+
 /// The remote limits of this host, in both directions.
 #[derive(Default)]
 pub(crate) struct Remote {
@@ -109,7 +114,7 @@ impl Remote {
             // What is not taken is counted, and shown with the peer.
             let _ = self.inbound.take(received);
         }
-        let flows = self.flows(config, released, sensed);
+        let flows = self.flows(period, (config, released), sensed);
         let decided = self.inbound.tick(now, period, &flows);
         log(config, &self.in_force, &decided);
         self.in_force = decided;
@@ -127,17 +132,25 @@ impl Remote {
         self.join(config, own)
     }
 
-    fn flows(&self, config: &Config, released: bool, sensed: &[Sensed]) -> Vec<Flow> {
+    fn flows(
+        &self,
+        period: Nanos,
+        (config, released): (&Config, bool),
+        sensed: &[Sensed],
+    ) -> Vec<Option<Flow>> {
         let flow = |(index, service): (usize, &ServiceConfig)| {
-            let counts = sensed.get(index).and_then(|sensed| sensed.signals.balance.counts);
-            let counts = counts.map(|counts| counts.value).unwrap_or_default();
+            let counts = sensed.get(index).and_then(|sensed| sensed.signals.balance.counts)?.value;
+            // Others refuse as well: what the rate leaves out is the most that it can have refused.
+            let rate = self.in_force.get(index).copied().flatten().map(|limit| limit.rate.get());
+            let fits = rate.map_or(0.0, |rate| rate * period.as_secs_f64());
+            let left_out = (counts.offered as f64 - fits).max(0.0).ceil() as u64;
             let binds = self.binds.contains(&index);
-            Flow {
+            Some(Flow {
                 offered: counts.offered,
                 passed: counts.admitted,
-                refused: if binds { counts.refused } else { 0 },
+                refused: if binds { counts.refused.min(left_out) } else { 0 },
                 shadow: released || service.mode == Mode::Shadow,
-            }
+            })
         };
         config.services.iter().enumerate().map(flow).collect()
     }
@@ -163,9 +176,11 @@ impl Remote {
             self.binds.insert(index);
             let why = std::mem::take(&mut limits.why);
             let text = format!("a remote limit of {} holds; {}", remote.rate, why.text);
+            let shares = service.policy.name == "percent";
             let joined = ServiceLimits {
                 rate: Some(remote.rate),
                 burst: remote.burst,
+                loss: if shares { remote.loss } else { limits.loss },
                 why: tidegate_model::limits::Why { text, ..why },
                 ..std::mem::take(limits)
             };
@@ -235,11 +250,16 @@ impl Given {
         let begun = self.to.iter().any(|to| to.rate.is_some());
         for (target, rate) in self.to.iter_mut().zip(rates) {
             let ends = rate.is_none() && target.rate.is_some();
-            let due = target.said.is_none_or(|at| now.since(at) >= NONE_EVERY);
-            target.rate = rate;
-            if rate.is_none() && !ends && !due {
+            let every = match (rate, target.rate) {
+                (None, _) => NONE_EVERY,
+                (Some(rate), Some(before)) if rate >= before => RATE_EVERY,
+                (Some(_), _) => FALLS_EVERY,
+            };
+            let due = target.said.is_none_or(|at| now.since(at) >= every);
+            if !ends && !due {
                 continue;
             }
+            target.rate = rate;
             target.said = Some(now);
             // Without a limit the restriction says nothing: a validity of zero ends it.
             let least = Rate::per_second(tidegate_model::RATE_FLOOR);

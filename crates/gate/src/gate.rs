@@ -285,8 +285,8 @@ impl Gate {
         self.flights.age(now);
     }
 
-    /// Follows another configuration; services and buckets that have the same name go on from what they
-    /// were, without limits until these are set.
+    /// Follows another configuration. Services and buckets that have the same name go on from what they
+    /// were, with the limits that they had until others are set.
     pub fn reconfigure(&self, config: &Config) {
         let mut routing = self.routing.write().unwrap_or_else(PoisonError::into_inner);
         *routing = Arc::new(Routing::new(config, &routing));
@@ -306,7 +306,9 @@ impl Gate {
             let requests = service.requests.as_ref();
             let mode = requests.map_or(service.mode, |r| r.mode_within(service.mode));
             let planned = requests.iter().flat_map(|requests| &requests.buckets);
+            let keeps = requests.is_some_and(|r| r.mode_within(Mode::Enforce) == Mode::Shadow);
             for (at, (bucket, planned)) in served.buckets.iter().zip(planned).enumerate() {
+                bucket.keeps_shadow.store(keeps, Relaxed);
                 let own = limits.buckets.get(at).cloned().unwrap_or_default();
                 let written = bucket_limits((planned, &reserving), &own, limits);
                 if let Err(why) = set_bucket(bucket, written, mode) {
@@ -325,7 +327,7 @@ impl Gate {
         for bucket in &served.buckets {
             let mut chain = bucket.chain();
             let mut limits = *chain.limits();
-            limits.set_shadow(shadow);
+            limits.set_shadow(shadow || bucket.keeps_shadow.load(Relaxed));
             chain.set(limits);
         }
     }

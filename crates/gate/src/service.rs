@@ -389,10 +389,9 @@ fn took((started, now): (Nanos, Nanos), completion: &Completion) -> Nanos {
     completion.duration.unwrap_or_else(|| now.since(started))
 }
 
-/// The policy of a service at the gate: those that know repeated SYNs have nothing to recognise here.
+/// The policy of a service at the gate.
 fn policy(config: &ServiceConfig) -> Policy {
-    let named = Policy::from_name(&config.policy.name);
-    named.filter(|policy| policy.serves_requests()).unwrap_or(Policy::TokenBucket)
+    Policy::from_name(config.policy.for_requests()).unwrap_or(Policy::TokenBucket)
 }
 
 /// The limit in flight of each priority. That it is tighter once it has refused holds only where all
@@ -423,6 +422,8 @@ fn seats(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
 #[derive(Default)]
 pub(crate) struct Bucket {
     pub(crate) chain: Mutex<RequestChain>,
+    /// Its configuration keeps it in shadow mode, whatever the mode of the service is.
+    pub(crate) keeps_shadow: AtomicBool,
     pub(crate) offered: [Counter; RANKS],
     pub(crate) refused: [Counter; RANKS],
     pub(crate) begun: Counter,

@@ -102,6 +102,13 @@ fn a_request_that_nobody_can_route_is_limited() {
         Ask { method: "G T", ..ask("/", "192.0.2.1") },
         Ask { host: Some("a b"), ..ask("/", "192.0.2.1") },
         Ask { method: "", host: Some(""), ..ask("", "192.0.2.1") },
+        ask("", "192.0.2.1"),
+        ask("*", "192.0.2.1"),
+        ask("?x=1", "192.0.2.1"),
+        ask("x", "192.0.2.1"),
+        ask("shop.example:443", "192.0.2.1"),
+        ask("http://shop.example?x=1", "192.0.2.1"),
+        ask("HTTP://shop.example", "192.0.2.1"),
     ];
     let first = gate.ask(NOW, &ask("/", "192.0.2.1"));
     assert!(first.passes(), "the only token");
@@ -143,6 +150,30 @@ fn shadow_refuses_nothing_and_counts_everything() {
     assert!(!gate.ask(NOW, &ask("/", "192.0.2.1")).passes());
     gate.set_limits(&config, &[burst(1)]);
     assert!(gate.ask(NOW, &ask("/", "192.0.2.1")).passes(), "the mode of the configuration");
+}
+
+/// A bucket that its configuration keeps in shadow mode stays there when the service goes on.
+#[test]
+fn a_bucket_in_shadow_stays_there() {
+    let mut config = config("enforce");
+    config.services[0].requests.as_mut().unwrap().mode = Some(tidegate_model::Mode::Shadow);
+    let gate = Gate::new(&config, 7);
+    gate.tick(NOW);
+    let rate = Some(Rate::per_second(0.001));
+    let bucket = BucketLimits { rate, burst: 1, ..BucketLimits::default() };
+    let limits = ServiceLimits { buckets: vec![bucket], ..ServiceLimits::default() };
+    assert!(gate.set_limits(&config, &[limits, ServiceLimits::default()]).is_empty());
+    let passes = |gate: &Gate| (0..5).all(|_| gate.ask(NOW, &ask("/search", "192.0.2.1")).passes());
+    assert!(passes(&gate));
+    gate.set_shadow(0, true);
+    gate.set_shadow(0, false);
+    assert!(passes(&gate), "`tidegate mode` is about the service");
+    config.services[0].requests.as_mut().unwrap().mode = None;
+    let bucket = BucketLimits { rate, burst: 1, ..BucketLimits::default() };
+    let limits = ServiceLimits { buckets: vec![bucket], ..ServiceLimits::default() };
+    gate.reconfigure(&config);
+    assert!(gate.set_limits(&config, &[limits, ServiceLimits::default()]).is_empty());
+    assert!(!passes(&gate));
 }
 
 #[test]

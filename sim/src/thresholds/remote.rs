@@ -295,7 +295,7 @@ impl ControlNode {
 
     fn tick(&mut self, now: Nanos) -> Result<Vec<Hits>, ParamsError> {
         let flow = std::mem::take(&mut self.flow);
-        let in_force = self.inbound.tick(now, TICK, &[flow]).first().copied().flatten();
+        let in_force = self.inbound.tick(now, TICK, &[Some(flow)]).first().copied().flatten();
         if in_force != self.in_force {
             self.params = in_force.map_or(Ok(Params::no_limit(Policy::Gap)), params)?;
             self.in_force = in_force;

@@ -49,7 +49,7 @@ impl Check<'_> {
             }
             self.endpoints(&path, gateway);
             self.proxy(&path, gateway);
-            self.retry_after(&path, &gateway.retry_after);
+            self.retry_after(&path, (gateway.retry_after.from, gateway.retry_after.to));
             for (i, route) in gateway.routes.iter().enumerate() {
                 self.route(&format!("{path}.routes[{i}]"), route);
             }
@@ -268,6 +268,10 @@ impl Check<'_> {
         taken.push((Kind::Stream, socket, "daemon.socket".into()));
         if let Some(address) = config.daemon.http.0 {
             taken.push((Kind::Stream, Endpoint::Ip(address), "daemon.http".into()));
+        }
+        if let Some(address) = config.cluster.as_ref().and_then(|cluster| cluster.listen.as_ref()) {
+            let endpoint = Endpoint::Ip(address.0);
+            taken.push((Kind::Stream, endpoint, "cluster.listen".into()));
         }
         for service in &config.services {
             let Some(agent) = &service.agent_check else { continue };

@@ -319,12 +319,11 @@ impl Check<'_> {
     }
 
     fn answers(&mut self, path: &str, requests: &RequestsConfig) {
-        self.retry_after(path, &requests.retry_after);
+        self.retry_after(path, (requests.retry_after.from, requests.retry_after.to));
         self.answer_length(path, requests);
     }
 
-    pub(super) fn retry_after(&mut self, path: &str, retry_after: &RetryAfter) {
-        let RetryAfter { from, to } = *retry_after;
+    pub(super) fn retry_after(&mut self, path: &str, (from, to): (Nanos, Nanos)) {
         for (key, time) in [("from", from), ("to", to)] {
             let at = format!("{path}.retry_after.{key}");
             if !time.0.is_multiple_of(Nanos::SECOND.0) {

@@ -98,7 +98,7 @@ impl Check<'_> {
             let reaches = self.config.services.iter().any(reached);
             match scope {
                 _ if !seen.insert(scope) => self.fault(&at, format!("found {scope} a second time")),
-                _ if reaches => {}
+                _ if reaches => self.takes_a_rate(&at, reached),
                 Scope::Service(name) => {
                     let hint = suggest::phrase(name, &known);
                     let list = known.join(", ");
@@ -111,6 +111,18 @@ impl Check<'_> {
                     self.fault(&at, format!("found {scope}: {why}"));
                 }
             }
+        }
+    }
+
+    /// A policy that takes no rate would not know of the limit.
+    fn takes_a_rate(&mut self, path: &str, reached: impl Fn(&ServiceConfig) -> bool) {
+        let mut services = self.config.services.iter().filter(|service| reached(service));
+        if let Some(service) = services.find(|service| !service.policy.takes_rate()) {
+            let (name, policy) = (&service.name, &service.policy.name);
+            let what = format!(
+                "it reaches the service {name:?}, whose policy {policy:?} takes no rate, so that a limit would do nothing"
+            );
+            self.fault(path, what);
         }
     }
 

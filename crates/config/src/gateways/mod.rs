@@ -16,9 +16,9 @@ pub use select::{Routed, Router};
 
 use super::named::Named;
 use super::requests::{
-    CookieMatch, CookieNameText, HostPattern, HostText, Method, PathPrefix, PathText, RetryAfter,
-    RuleConfig,
+    CookieMatch, CookieNameText, HostPattern, HostText, Method, PathPrefix, PathText, RuleConfig,
 };
+use super::text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_model::PRIORITIES;
@@ -68,8 +68,8 @@ pub struct GatewayConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<ProxyClients>,
     /// How long a refused client is asked to stay away. Between the two, the time follows the backlog.
-    #[serde(default = "GatewayConfig::retry_after_default")]
-    pub retry_after: RetryAfter,
+    #[serde(default)]
+    pub retry_after: StayAway,
     /// Whether a refusal carries the fields RateLimit and RateLimit-Policy
     /// (draft-ietf-httpapi-ratelimit-headers).
     #[serde(default)]
@@ -105,10 +105,26 @@ impl GatewayConfig {
     const fn client_hop_default() -> u8 {
         1
     }
+}
 
-    /// The client may be told to stay away for a minute: longer than a short overload takes to drain.
-    fn retry_after_default() -> RetryAfter {
-        RetryAfter { from: Nanos::SECOND, to: Nanos::from_secs(60) }
+/// How long a refused client is asked to stay away: whole seconds. A gateway spreads them over the time
+/// that its backlog needs, so the longest is far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StayAway {
+    /// The shortest, at least 1s.
+    #[serde(with = "text::span")]
+    #[schemars(with = "text::SpanText")]
+    pub from: Nanos,
+    /// The longest, at most 24h.
+    #[serde(with = "text::span")]
+    #[schemars(with = "text::SpanText")]
+    pub to: Nanos,
+}
+
+impl Default for StayAway {
+    fn default() -> Self {
+        Self { from: Nanos::SECOND, to: Nanos::from_secs(60) }
     }
 }
 

@@ -111,7 +111,10 @@ impl RequestHead {
         if !is_token(method) {
             return Err(format!("{method:?} is no method").into());
         }
-        let Some(path) = path_of(target) else {
+        // What has no path a proxy passes on with one, or with none: who sent it chose that.
+        let (_, whole) = split_target(target);
+        let whole = if whole.starts_with('?') { format!("/{whole}") } else { whole };
+        let Some(path) = path_of(&whole).filter(|path| !path.is_empty()) else {
             let why = format!("{:?}: servers differ in which path this is", path_text(target));
             return Err(Unevaluable::new(Unevaluated::AmbiguousPath, why));
         };

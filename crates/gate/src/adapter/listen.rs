@@ -3,15 +3,16 @@
 //! a predecessor may still hold it.
 
 use super::Context;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_config::Endpoint;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener};
+use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -35,7 +36,6 @@ pub(super) async fn streams<F: Future<Output = ()> + Send + 'static>(
     attend: impl Fn(Context, Box<dyn Stream>) -> F,
 ) {
     let listener = open(context, &context.config.listen, Listener::bind).await;
-    context.problem(None);
     let (seats, mut tasks) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), JoinSet::new());
     loop {
         while tasks.try_join_next().is_some() {}
@@ -75,23 +75,58 @@ async fn open<T>(
     endpoint: &Endpoint,
     bind: impl AsyncFn(&Endpoint) -> io::Result<T>,
 ) -> T {
+    let of = endpoint.to_string();
     loop {
         match bind(endpoint).await {
-            Ok(socket) => return socket,
-            Err(error) => context.problem(Some(format!("{endpoint} cannot be opened: {error}"))),
+            Ok(socket) => {
+                context.problem(&of, None);
+                return socket;
+            }
+            Err(error) => {
+                context.problem(&of, Some(format!("{endpoint} cannot be opened: {error}")));
+            }
         }
         tokio::time::sleep(RETRY).await;
     }
 }
 
-/// A socket that somebody left is removed; no other file is.
-fn make_room(path: &Path) -> io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no socket")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+/// A socket that somebody left is removed, and that of a daemon of ours which goes on serving who is
+/// connected. No other file is: a wrong path must not take the log away from a machine.
+async fn make_room(path: &Path) -> io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no socket"));
     }
+    if is_left(path)? || is_ours(path).await {
+        return std::fs::remove_file(path);
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "another program listens there"))
+}
+
+/// Whether nobody has the socket open: then none of both kinds can be connected.
+fn is_left(path: &Path) -> io::Result<bool> {
+    let refused = |kind| -> io::Result<bool> {
+        let socket = Socket::new(Domain::UNIX, kind, None)?;
+        socket.set_nonblocking(true)?;
+        let connected = socket.connect(&SockAddr::unix(path)?);
+        Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
+    };
+    // The wrong kind says so (EPROTOTYPE) before it says that nobody is there.
+    Ok(refused(Type::STREAM)? || refused(Type::DGRAM)?)
+}
+
+/// Whether a process of this program and this user listens there. A socket for datagrams does not tell:
+/// it is waited for.
+async fn is_ours(path: &Path) -> bool {
+    let Ok(stream) = UnixStream::connect(path).await else { return false };
+    let Ok(peer) = stream.peer_cred() else { return false };
+    let name = |process: &str| std::fs::read_to_string(format!("/proc/{process}/comm")).ok();
+    let theirs = peer.pid().and_then(|pid| name(&pid.to_string()));
+    let same_user = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == peer.uid());
+    same_user && theirs.is_some() && theirs == name("self")
 }
 
 fn admit_all(path: &Path) -> io::Result<()> {
@@ -108,7 +143,7 @@ impl Listener {
         match endpoint {
             Endpoint::Ip(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Endpoint::Unix(path) => {
-                make_room(path)?;
+                make_room(path).await?;
                 let listener = UnixListener::bind(path)?;
                 admit_all(path)?;
                 Ok(Self::Unix(listener))
@@ -139,7 +174,7 @@ impl Datagrams {
         match endpoint {
             Endpoint::Ip(address) => UdpSocket::bind(address).await.map(Self::Udp),
             Endpoint::Unix(path) => {
-                make_room(path)?;
+                make_room(path).await?;
                 let socket = UnixDatagram::bind(path)?;
                 admit_all(path)?;
                 Ok(Self::Unix(socket))
@@ -152,5 +187,39 @@ impl Datagrams {
             Self::Udp(socket) => socket.recv(buffer).await,
             Self::Unix(socket) => socket.recv(buffer).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn room(path: &Path) -> Result<bool, io::ErrorKind> {
+        make_room(path).await.map(|()| !path.exists()).map_err(|error| error.kind())
+    }
+
+    #[tokio::test]
+    async fn only_a_socket_that_nobody_else_has_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        assert_eq!(room(&path("nothing")).await, Ok(true));
+
+        std::fs::write(path("file"), "of somebody").unwrap();
+        assert_eq!(room(&path("file")).await, Err(io::ErrorKind::AlreadyExists));
+
+        drop(UnixListener::bind(path("stream")).unwrap());
+        drop(UnixDatagram::bind(path("datagram")).unwrap());
+        assert_eq!(room(&path("stream")).await, Ok(true), "left");
+        assert_eq!(room(&path("datagram")).await, Ok(true), "left");
+
+        let of_a_log = UnixDatagram::bind(path("datagram")).unwrap();
+        assert_eq!(room(&path("datagram")).await, Err(io::ErrorKind::AddrInUse));
+        assert!(path("datagram").exists());
+        drop(of_a_log);
+        assert_eq!(room(&path("datagram")).await, Ok(true), "and then it is ours");
+
+        let predecessor = UnixListener::bind(path("stream")).unwrap();
+        assert_eq!(room(&path("stream")).await, Ok(true), "of this program and this user");
+        drop(predecessor);
     }
 }

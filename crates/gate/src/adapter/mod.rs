@@ -33,8 +33,11 @@ use tidegate_units::Clock;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// What keeps each gateway from serving; by its place in the configuration.
-type Problems = Arc<Mutex<Vec<Option<String>>>>;
+/// What keeps each gateway from serving, by its place in the configuration: of which socket, and why.
+type Problems = Arc<Mutex<Vec<Vec<(String, String)>>>>;
+
+/// Before anything was tried.
+const NOT_YET: &str = "not open yet";
 
 /// What an adapter works with.
 #[derive(Clone)]
@@ -63,11 +66,12 @@ impl Context {
         self.gate.misunderstood();
     }
 
-    /// What keeps it from serving; `None`: nothing.
-    pub(crate) fn problem(&self, why: Option<String>) {
+    /// What keeps one of its sockets from serving; `None`: nothing. What was said of the others stays.
+    pub(crate) fn problem(&self, socket: &str, why: Option<String>) {
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(problem) = problems.get_mut(self.index) {
-            *problem = why;
+        if let Some(problems) = problems.get_mut(self.index) {
+            problems.retain(|(of, why)| of != socket && why != NOT_YET);
+            problems.extend(why.map(|why| (socket.to_owned(), why)));
         }
     }
 }
@@ -106,7 +110,8 @@ impl Adapters {
     /// What keeps each gateway from serving, in the order of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<Option<String>> {
-        self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems.iter().map(|of| of.first().map(|(_, why)| why.clone())).collect()
     }
 }
 
@@ -129,7 +134,7 @@ async fn follow(
         }
         tasks.shutdown().await;
         let mut all = problems.lock().unwrap_or_else(PoisonError::into_inner);
-        *all = vec![Some("not open yet".to_owned()); gateways.len()];
+        *all = vec![vec![(String::new(), NOT_YET.to_owned())]; gateways.len()];
         drop(all);
         for (index, config) in gateways.iter().enumerate() {
             let context = Context {

@@ -18,6 +18,8 @@ pub const GROWTH_PER_SECOND: f64 = 0.05;
 const DEMAND_SECONDS: f64 = 2.0;
 /// A node of which nothing was heard for so long is silent: it has the floor.
 const SILENT_AFTER: Nanos = Nanos::from_secs(2);
+/// The rate grows to so many times the demand, not further.
+const DEMAND_MOST: f64 = 2.0;
 /// All that comes must fit for so long before the limit ends.
 const CALM_AFTER: Nanos = Nanos::from_secs(2);
 /// Without hit counters of any node nobody knows whether the limit is needed: it ends after this.
@@ -128,6 +130,9 @@ impl Feedback {
             }
         };
         let seconds = period.clamp(Nanos::ZERO, Nanos::SECOND).as_secs_f64();
-        needed.then_some(total * (1.0 + GROWTH_PER_SECOND * seconds))
+        let grown = total * (1.0 + GROWTH_PER_SECOND * seconds);
+        // Who still refuses while far less comes does it for a reason of its own.
+        let most = total.max(DEMAND_MOST * recent.iter().sum::<f64>());
+        needed.then_some(if recent.is_empty() { grown } else { grown.min(most) })
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tidegate_model::Listen;
 use tidegate_model::remote::{Hits, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
 use tidegate_model::snapshot::{ReasonCount, RemoteState};
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 /// How often its hit counters go back to the sender of a limit.
 pub const HITS_EVERY: Nanos = Nanos::from_millis(200);
@@ -52,6 +52,8 @@ pub struct InForce {
     pub rate: Rate,
     /// Depth of the bucket, in admissions.
     pub burst: u32,
+    /// The share of what is offered that the rate leaves out, for policies that refuse a share.
+    pub loss: Option<Share>,
 }
 
 /// The remote limits of one host.
@@ -82,6 +84,8 @@ struct Entry {
     offered: u64,
     refused: u64,
     since: Nanos,
+    /// What came while nothing was counted, as far as it is less than one.
+    guessed: f64,
     /// Since the peer spoke of the scope first.
     offered_total: u64,
     refused_total: u64,
@@ -155,8 +159,14 @@ impl Inbound {
     }
 
     /// A round: what remote limits allow each service until the next, in the order of the
-    /// configuration; `None`: no limit. `flows` is what came since the round before.
-    pub fn tick(&mut self, now: Nanos, period: Nanos, flows: &[Flow]) -> Vec<Option<InForce>> {
+    /// configuration; `None`: no limit. `flows` is what came since the round before; `None`: nothing was
+    /// counted.
+    pub fn tick(
+        &mut self,
+        now: Nanos,
+        period: Nanos,
+        flows: &[Option<Flow>],
+    ) -> Vec<Option<InForce>> {
         self.count(period, flows);
         let mut decided: BTreeMap<(usize, &str), InForce> = BTreeMap::new();
         let Self { services, entries, .. } = self;
@@ -175,30 +185,40 @@ impl Inbound {
         let of = |(index, service): (usize, &Service)| {
             let each = service.owners.iter().map(|owner| decided.get(&(index, owner.as_str())));
             let each: Option<Vec<_>> = each.collect();
-            let sum = |all: &[&InForce]| InForce {
-                rate: Rate::per_second(all.iter().map(|one| one.rate.get()).sum()),
-                burst: all.iter().fold(0, |sum: u32, one| sum.saturating_add(one.burst)),
+            let sum = |all: &[&InForce]| {
+                let rate = Rate::per_second(all.iter().map(|one| one.rate.get()).sum());
+                InForce {
+                    rate,
+                    burst: all.iter().fold(0, |sum: u32, one| sum.saturating_add(one.burst)),
+                    loss: service.offered.one_of(1).and_then(|offered| loss(rate, offered)),
+                }
             };
             each.filter(|all| !all.is_empty()).map(|all| sum(&all))
         };
         services.iter().enumerate().map(of).collect()
     }
 
-    fn count(&mut self, period: Nanos, flows: &[Flow]) {
+    fn count(&mut self, period: Nanos, flows: &[Option<Flow>]) {
         let seconds = period.as_secs_f64();
         for (service, flow) in self.services.iter_mut().zip(flows) {
-            if seconds > 0.0 {
+            if let Some(flow) = flow.filter(|_| seconds > 0.0) {
                 service.offered.see(seconds, flow.offered);
                 service.passed.see(seconds, flow.passed);
             }
         }
-        for entry in self.entries.values_mut() {
-            for flow in entry.services.iter().filter_map(|at| flows.get(*at)) {
-                entry.offered = entry.offered.saturating_add(flow.offered);
-                let told = if flow.shadow { 0 } else { flow.refused };
-                entry.refused = entry.refused.saturating_add(told);
-                entry.offered_total = entry.offered_total.saturating_add(flow.offered);
-                entry.refused_total = entry.refused_total.saturating_add(flow.refused);
+        let Self { services, entries, .. } = self;
+        for entry in entries.values_mut() {
+            for at in entry.services.clone() {
+                match (flows.get(at), services.get(at)) {
+                    (Some(Some(flow)), _) => entry.see(*flow),
+                    // What is not counted is not nothing: the sender of the limit would give this
+                    // host's share to others.
+                    (Some(None), Some(service)) => {
+                        let lately = service.offered.one_of(1).map_or(0.0, Rate::get);
+                        entry.guess(lately * seconds);
+                    }
+                    _ => {}
+                }
             }
         }
     }
@@ -243,6 +263,10 @@ impl Inbound {
     }
 }
 
+fn loss(rate: Rate, offered: Rate) -> Option<Share> {
+    (rate < offered).then(|| Share::new(1.0 - rate.get() / offered.get()))
+}
+
 fn reached(services: &[Service], scope: &Scope) -> Vec<usize> {
     let reached = services.iter().enumerate();
     reached.filter(|(_, s)| scope.reaches(&s.of.name, &s.of.listens)).map(|(at, _)| at).collect()
@@ -261,9 +285,25 @@ impl Entry {
             offered: 0,
             refused: 0,
             since: now,
+            guessed: 0.0,
             offered_total: 0,
             refused_total: 0,
         }
+    }
+
+    fn see(&mut self, flow: Flow) {
+        self.offered = self.offered.saturating_add(flow.offered);
+        let told = if flow.shadow { 0 } else { flow.refused };
+        self.refused = self.refused.saturating_add(told);
+        self.offered_total = self.offered_total.saturating_add(flow.offered);
+        self.refused_total = self.refused_total.saturating_add(flow.refused);
+    }
+
+    fn guess(&mut self, offered: f64) {
+        self.guessed += offered;
+        let whole = self.guessed.floor();
+        self.guessed -= whole;
+        self.offered = self.offered.saturating_add(whole as u64);
     }
 
     /// What the limit allows each of its services.
@@ -287,7 +327,7 @@ impl Entry {
         let burst = held.burst(BURST);
         let part = |((at, service), part): (&(usize, &Service), f64)| {
             let rate = Rate::per_second(part.max(service.of.floor.get()));
-            (*at, InForce { rate, burst })
+            (*at, InForce { rate, burst, loss: None })
         };
         own.iter().zip(parts).map(part).collect()
     }

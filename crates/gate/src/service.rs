@@ -7,7 +7,7 @@ use crate::counters::{Counter, Times};
 use crate::flight::Completion;
 use crate::refusal::Backlog;
 use crate::reports::Reports;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_config::ServiceConfig;
 use tidegate_model::limits::ServiceLimits;

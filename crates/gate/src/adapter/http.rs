@@ -73,9 +73,11 @@ async fn reply(context: &Context, request: Request<Incoming>, served: Served) ->
     }
 }
 
-/// The headers of a question.
+/// The headers of a question. A byte that is no text must not hide the rest: its sender chose it.
 pub(super) fn received(map: &HeaderMap) -> Joined<'_> {
-    map.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))).collect()
+    map.iter()
+        .map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes())))
+        .collect()
 }
 
 /// A response without a body.

@@ -159,6 +159,6 @@ async fn serve(context: Context) {
         Adapter::Traefik => traefik::serve(context).await,
         Adapter::Envoy => envoy::serve(context).await,
         // It asks in process: crates/proxy.
-        Adapter::Proxy => context.problem(None),
+        Adapter::Proxy => context.problem("", None),
     }
 }

@@ -87,6 +87,17 @@ fn gateways(snapshot: &Snapshot, text: &mut String) {
                 proxy.timed_out,
                 proxy.full
             );
+            if proxy.waiting + proxy.waited + proxy.queue_full > 0 {
+                let _ = writeln!(
+                    text,
+                    "  queue: {} wait, {} were served, {} found no room, {} waited too long, {} left",
+                    proxy.waiting,
+                    proxy.waited,
+                    proxy.queue_full,
+                    proxy.waited_too_long,
+                    proxy.left_queue
+                );
+            }
         }
     }
     let reports = &state.reports;
@@ -270,7 +281,12 @@ mod tests {
             adapter: "nginx".into(),
             listen: "unix:/run/edge.sock".into(),
             problem: String::new(),
-            proxy: Some(ProxyCounts { connections: 7, timed_out: 5, ..ProxyCounts::default() }),
+            proxy: Some(ProxyCounts {
+                connections: 7,
+                timed_out: 5,
+                waited: 4,
+                ..ProxyCounts::default()
+            }),
         };
         let state = GatewaysState {
             gateways: vec![gateway],
@@ -280,6 +296,7 @@ mod tests {
         let shown = text(&Snapshot { gateways: Some(state), ..Snapshot::default() });
         assert!(shown.contains("gateway edge (nginx) at unix:/run/edge.sock: served\n"), "{shown}");
         assert!(shown.contains("\n  7 connections, 0 turned away"), "{shown}");
+        assert!(shown.contains("  queue: 0 wait, 4 were served, 0 found no room"), "{shown}");
         assert!(shown.contains("0 broken, 5 timed out, 0 full\n"), "{shown}");
         assert!(
             shown.contains("9 completed, 2 late, 1 unknown; 0 requests untracked, 3 "),

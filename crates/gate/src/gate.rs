@@ -6,8 +6,9 @@ use crate::flight::{
     Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
 };
 use crate::refusal::{RateLimit, Refusal};
-use crate::routes::{Gateway, Routing, Served, Target};
+use crate::routes::{Gateway, Routing, Target};
 use crate::service::{Bucket, Counted, Decided, GateState, Service};
+use crate::waiting::{Subject, Waiting};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -145,20 +146,72 @@ impl Gate {
     /// Decides about a request. What passes and is routed to a service is in flight until
     /// [`Self::complete`] is told of it.
     pub fn ask(&self, now: Nanos, ask: &Ask<'_>) -> Answer {
+        match self.asked(now, ask, false) {
+            Ok(answer) => answer,
+            // Nobody is told to wait who cannot.
+            Err(waiting) => self.enter(now, &waiting),
+        }
+    }
+
+    /// The same by a proxy that can let a request wait.
+    ///
+    /// # Errors
+    /// When it is to wait. Nothing is counted of it before [`Self::enter`] or [`Self::turn_away`].
+    pub fn ask_or_wait(&self, now: Nanos, ask: &Ask<'_>) -> Result<Answer, Box<Waiting>> {
+        self.asked(now, ask, true)
+    }
+
+    /// A request that has waited passes.
+    pub fn enter(&self, now: Nanos, waiting: &Waiting) -> Answer {
+        waiting.passes();
+        self.settle(now, &waiting.subject(), passing(Reason::Wait))
+    }
+
+    /// A request that was to wait does not pass: there was no room, or its client has left.
+    pub fn turn_away(&self, now: Nanos, waiting: &Waiting) -> Answer {
+        let refused = Decided {
+            reason: Reason::Rate,
+            refused: true,
+            execution: Execution::Executed,
+            passes: false,
+            delay: None,
+        };
+        self.settle(now, &waiting.subject(), refused)
+    }
+
+    fn asked(&self, now: Nanos, ask: &Ask<'_>, waits: bool) -> Result<Answer, Box<Waiting>> {
         let routing = self.routing();
         let Some(gateway) = routing.gateways.get(ask.gateway) else {
-            return self.pass(Reason::NoRule);
+            return Ok(self.pass(Reason::NoRule));
         };
         let Some(target) = target(gateway, ask) else {
-            return self.pass(Reason::NoRule);
+            return Ok(self.pass(Reason::NoRule));
         };
         let Some(served) = routing.served(target.service) else {
-            return self.pass(Reason::NoRule);
+            return Ok(self.pass(Reason::NoRule));
         };
         if ask.client.is_some_and(|client| routing.exempt.get(client).is_some()) {
-            return self.pass(Reason::NeverShed);
+            return Ok(self.pass(Reason::NeverShed));
         }
-        self.evaluate(now, ask, (gateway, served, &target))
+        let (class, priority) = served.class(&target, ask.client);
+        let subject = Subject {
+            at: target.service,
+            service: &served.service,
+            tally: &served.tally,
+            bucket: target.bucket.and_then(|bucket| served.buckets.get(bucket)),
+            id: ask.request_id.unwrap_or_default(),
+            reported_by_id: ask.reported_by_id && ask.request_id.is_some(),
+            client: ask.client,
+            class,
+            priority,
+            retry_after: gateway.retry_after,
+            rate_limit_fields: gateway.rate_limit_fields,
+        };
+        let decided = self.decide(now, &subject, waits);
+        match decided.delay {
+            Some(delay) => Err(Box::new(Waiting::new(&subject, now + delay))),
+            None => Ok(self.settle(now, &subject, decided)),
+        }
     }
 
     fn pass(&self, reason: Reason) -> Answer {
@@ -166,88 +219,71 @@ impl Gate {
         Answer::unevaluated(reason)
     }
 
-    fn evaluate(
-        &self,
-        now: Nanos,
-        ask: &Ask<'_>,
-        (gateway, served, target): (&Gateway, &Served, &Target),
-    ) -> Answer {
-        let (class, priority) = served.class(target, ask.client);
-        let random = self.random();
+    fn decide(&self, now: Nanos, of: &Subject<'_>, waits: bool) -> Decided {
+        let who = (of.priority, self.random());
         let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
-        let bucket = target.bucket.and_then(|bucket| served.buckets.get(bucket));
-        let service = &served.service;
-        let decided = match lease.passes(self.released.load(Relaxed)) {
-            Some(reason) => {
-                service.passes();
-                passing(reason)
-            }
-            None => match bucket {
-                Some(bucket) => both(service, bucket, now, (priority, random), lease),
-                None => service.decide(now, (priority, random), lease),
-            },
-        };
+        let service = of.service;
+        if let Some(reason) = lease.passes(self.released.load(Relaxed)) {
+            service.passes();
+            return passing(reason);
+        }
+        match of.bucket {
+            Some(bucket) => both(service, bucket, now, who, (lease, waits)),
+            None => service.decide(now, who, (lease, waits)),
+        }
+    }
+
+    /// Counts what was decided, and makes the answer of it.
+    fn settle(&self, now: Nanos, of: &Subject<'_>, decided: Decided) -> Answer {
+        let service = of.service;
         service.count(now, &decided);
-        served.tally.count(class, decided.execution, decided.reason);
-        let token = decided.passes.then(|| self.follow(now, ask, (served, bucket))).flatten();
-        self.note(now, ask, (served, class, priority), &decided);
+        of.tally.count(of.class, decided.execution, decided.reason);
+        let token = decided.passes.then(|| self.follow(now, of)).flatten();
+        self.note(now, of, &decided);
         let refusal = (!decided.passes).then(|| {
             let backlog = &service.backlog;
             let retry_after_s =
-                backlog.refuse(now, service.serves(), gateway.retry_after, self.random());
-            let rate_limit = gateway.rate_limit_fields.then(|| {
+                backlog.refuse(now, service.serves(), of.retry_after, self.random());
+            let rate_limit = of.rate_limit_fields.then(|| {
                 RateLimit::new(&service.name, Rate::per_second(service.serves()), retry_after_s)
             });
             Refusal { reason: decided.reason, retry_after_s, rate_limit }
         });
         let Decided { reason, refused, .. } = decided;
-        Answer { service: Some(target.service), reason, refused, token, refusal }
+        Answer { service: Some(of.at), reason, refused, token, refusal }
     }
 
     /// Follows a request that passes. `None`: there is no room.
-    fn follow(
-        &self,
-        now: Nanos,
-        ask: &Ask<'_>,
-        (served, bucket): (&Served, Option<&Arc<Bucket>>),
-    ) -> Option<Token> {
-        let id = ask.request_id.filter(|_| ask.reported_by_id);
-        let key = id.map_or_else(|| self.random(), request_key);
-        if let Some(bucket) = bucket {
+    fn follow(&self, now: Nanos, of: &Subject<'_>) -> Option<Token> {
+        let key = if of.reported_by_id { request_key(of.id) } else { self.random() };
+        if let Some(bucket) = of.bucket {
             bucket.begun.one();
         }
-        let flight = Flight::new(Arc::clone(&served.service), bucket.cloned(), now);
+        let flight = Flight::new(Arc::clone(of.service), of.bucket.cloned(), now);
         if self.flights.begin(key, flight) {
             return Some(Token(key));
         }
         self.untracked.one();
-        served.service.untracked();
-        if let Some(bucket) = bucket {
+        of.service.untracked();
+        if let Some(bucket) = of.bucket {
             bucket.untracked();
         }
         None
     }
 
-    fn note(
-        &self,
-        now: Nanos,
-        ask: &Ask<'_>,
-        (served, class, priority): (&Served, usize, u8),
-        decided: &Decided,
-    ) {
-        let id = ask.request_id.unwrap_or_default();
+    fn note(&self, now: Nanos, of: &Subject<'_>, decided: &Decided) {
         let seen = Seen {
             at: now,
-            request_id: shortened(id),
-            client: ask.client,
-            service: Arc::clone(&served.service.name),
-            class,
-            priority,
+            request_id: shortened(of.id),
+            client: of.client,
+            service: Arc::clone(&of.service.name),
+            class: of.class,
+            priority: of.priority,
             reason: decided.reason,
             refused: decided.refused,
             execution: decided.execution,
         };
-        self.flights.note(request_key(id), seen);
+        self.flights.note(request_key(of.id), seen);
     }
 
     /// Takes a report of what became of a request.
@@ -300,7 +336,9 @@ impl Gate {
         for (at, (service, limits)) in config.services.iter().zip(limits).enumerate() {
             let Some(served) = routing.served(at) else { continue };
             let reserving = served.reserving(service);
-            if let Err(why) = served.service.set(&reserving, limits) {
+            let waits = config.gateways.iter().filter_map(|gateway| gateway.waits(&service.name));
+            let longest = waits.min().filter(|longest| *longest > Nanos::ZERO);
+            if let Err(why) = served.service.set(&reserving, limits, longest) {
                 refused.push((service.name.clone(), why));
             }
             let requests = service.requests.as_ref();
@@ -451,7 +489,7 @@ fn nearest(gateway: &Gateway, ask: &Ask<'_>, cookie: Option<&str>) -> Option<Tar
 }
 
 const fn passing(reason: Reason) -> Decided {
-    Decided { reason, refused: false, execution: Execution::Executed, passes: true }
+    Decided { reason, refused: false, execution: Execution::Executed, passes: true, delay: None }
 }
 
 /// What bucket and service say to a request of this priority: both must admit. What the bucket has given
@@ -462,7 +500,7 @@ fn both(
     bucket: &Bucket,
     now: Nanos,
     (priority, random): (u8, u64),
-    lease: Lease,
+    (lease, waits): (Lease, bool),
 ) -> Decided {
     let mut chain = bucket.chain();
     let before = chain.clone();
@@ -471,15 +509,18 @@ fn both(
     let (verdict, execution) = chain.decide_by_priority(&event, service.in_flight(), &how);
     let refused = verdict.kind != VerdictKind::Admit;
     let passes = !refused || execution != Execution::Executed;
-    let by_bucket = Decided { reason: verdict.reason, refused, execution, passes };
-    let by_service = by_bucket.passes.then(|| service.decide(now, (priority, random), lease));
+    let by_bucket = Decided { reason: verdict.reason, refused, execution, passes, delay: None };
+    let by_service =
+        by_bucket.passes.then(|| service.decide(now, (priority, random), (lease, waits)));
     let decided = match by_service {
         Some(decided) if !decided.passes => {
             *chain = before;
             return decided;
         }
         // In shadow the bucket's word is shown unless the service refuses.
-        Some(decided) if decided.refused || !by_bucket.refused => decided,
+        Some(decided) if decided.refused || decided.delay.is_some() || !by_bucket.refused => {
+            decided
+        }
         _ => by_bucket,
     };
     drop(chain);

@@ -30,6 +30,7 @@ mod refusal;
 mod reports;
 mod routes;
 mod service;
+mod waiting;
 
 pub use adapter::{
     Adapters, HaproxyTalk, caddy_report, envoy_check, envoy_rate_limit, envoy_reports,
@@ -40,3 +41,4 @@ pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};
 pub use service::{Counted, GateState};
+pub use waiting::Waiting;

@@ -79,6 +79,8 @@ struct Limited {
     min_rate: Option<Rate>,
     /// When the limit in flight has refused each priority.
     refused: [Option<Nanos>; PRIORITIES],
+    /// Nobody waits for what is only counted.
+    shadow: bool,
 }
 
 impl Limited {
@@ -123,6 +125,8 @@ pub(crate) struct Decided {
     pub(crate) refused: bool,
     pub(crate) execution: Execution,
     pub(crate) passes: bool,
+    /// It is to wait for so long first.
+    pub(crate) delay: Option<Nanos>,
 }
 
 impl Service {
@@ -135,6 +139,7 @@ impl Service {
                 in_flight: [InFlight::default(); PRIORITIES],
                 min_rate: None,
                 refused: [None; PRIORITIES],
+                shadow: false,
             }),
             reports: Reports::default(),
             offered: Counter::default(),
@@ -160,11 +165,21 @@ impl Service {
     ///
     /// # Errors
     /// When the policy does not take them; then nothing is limited.
-    pub(crate) fn set(&self, config: &ServiceConfig, limits: &ServiceLimits) -> Result<(), String> {
+    pub(crate) fn set(
+        &self,
+        config: &ServiceConfig,
+        limits: &ServiceLimits,
+        longest_wait: Option<Nanos>,
+    ) -> Result<(), String> {
         let policy = policy(config);
         let burst = limits.burst.max(1);
         let reserving = ServiceLimits { reserve: config.reserve_tokens(burst), ..limits.clone() };
-        let params = tidegate_params::service(policy, Action::Reject, &config.policy, &reserving);
+        let params = match longest_wait {
+            Some(longest) if policy == Policy::Gap => {
+                tidegate_params::waiting(&config.policy, &reserving, longest)
+            }
+            _ => tidegate_params::service(policy, Action::Reject, &config.policy, &reserving),
+        };
         let params = params.map_err(|error| error.to_string());
         let mut chain = Limits::new(match &params {
             Ok(params) => *params,
@@ -185,6 +200,7 @@ impl Service {
         limited.in_flight = by_priority;
         limited.min_rate = limits.min_rate.filter(|rate| params.is_ok() && rate.get() > 0.0);
         limited.chain.set(chain);
+        limited.shadow = config.mode == tidegate_model::Mode::Shadow;
         params.map(drop)
     }
 
@@ -199,14 +215,16 @@ impl Service {
         let mut limits = *limited.chain.limits();
         limits.set_shadow(shadow);
         limited.chain.set(limits);
+        limited.shadow = shadow;
     }
 
-    /// What the chain says to a request of this priority. One that passes is in flight from here on.
+    /// What the chain says to a request of this priority. One that passes is in flight from here on;
+    /// where it `waits`, one that is delayed is not.
     pub(crate) fn decide(
         &self,
         now: Nanos,
         (priority, random): (u8, u64),
-        lease: tidegate_policy::Lease,
+        (lease, waits): (tidegate_policy::Lease, bool),
     ) -> Decided {
         let mut limited = self.limited();
         let place = usize::from(priority) % PRIORITIES;
@@ -224,10 +242,12 @@ impl Service {
         let how = tidegate_policy::Circumstances {
             lease,
             random: (random >> 32) as u32,
+            waits: waits && !limited.shadow,
             ..tidegate_policy::Circumstances::default()
         };
         let decision = limited.chain.decide(&ask, &how, |_| Ok(()));
-        if decision.passes {
+        let delayed = decision.verdict.kind == tidegate_policy::VerdictKind::Delay;
+        if decision.passes && !delayed {
             self.reports.begin();
         }
         if decision.verdict.reason == Reason::Waiting {
@@ -236,9 +256,10 @@ impl Service {
         drop(limited);
         Decided {
             reason: decision.verdict.reason,
-            refused: decision.verdict.kind != tidegate_policy::VerdictKind::Admit,
+            refused: decision.verdict.kind != tidegate_policy::VerdictKind::Admit && !delayed,
             execution: decision.execution,
             passes: decision.passes,
+            delay: delayed.then_some(decision.verdict.delay),
         }
     }
 

@@ -91,6 +91,18 @@ pub struct ProxyCounts {
     pub timed_out: u64,
     /// Requests for which all servers had as many connections as may be (503).
     pub full: u64,
+    /// Requests in the queue, now.
+    pub waiting: u64,
+    /// Requests that waited in the queue and passed.
+    pub waited: u64,
+    /// How long these waited, in nanoseconds, in all.
+    pub waited_ns: u64,
+    /// Requests that were to wait and found no room (503).
+    pub queue_full: u64,
+    /// Requests that waited for the longest time and were refused (503).
+    pub waited_too_long: u64,
+    /// Requests whose client left while they waited.
+    pub left_queue: u64,
 }
 
 /// Reports of what became of requests, since the process began.

@@ -49,6 +49,19 @@ pub fn service(
     }
 }
 
+/// The same of the policy `gap` where a request may wait for so long, in user space. Other policies let
+/// nobody wait.
+///
+/// # Errors
+/// When the policy refuses the parameters.
+pub fn waiting(
+    config: &PolicyConfig,
+    limits: &ServiceLimits,
+    longest: Nanos,
+) -> Result<Params, ParamsError> {
+    throttle::waiting(config, limits.rate, longest)
+}
+
 /// The limits of one request bucket, with its level; `service`: those of its service. How a request is
 /// refused, its rule says.
 ///

@@ -10,6 +10,9 @@ use tidegate_policy::{
 };
 use tidegate_units::{Nanos, Rate, Share};
 
+/// Most requests that wait at once; far below what the policy takes.
+const WAITING_MAX: f64 = 65_536.0;
+
 /// The parameters of a policy that throttles; `None`: it is none of these.
 pub(super) fn params(
     policy: Policy,
@@ -77,6 +80,19 @@ fn gap(config: &GapConfig, action: Action, rate: Option<Rate>) -> Option<GapSpec
     })
 }
 
+/// A gap whose requests may wait: as long as given, and as many as the policy can count.
+pub(super) fn waiting(
+    config: &PolicyConfig,
+    rate: Option<Rate>,
+    longest: Nanos,
+) -> Result<Params, ParamsError> {
+    let Some(spec) = gap(&config.gap(), Action::Reject, rate) else {
+        return Ok(Params::no_limit(Policy::Gap));
+    };
+    let most = Nanos::from_secs_f64(WAITING_MAX / spec.rate.get());
+    Params::gap(&GapSpec { wait_max: longest.min(most), ..spec })
+}
+
 /// The larger of the two shares holds; `None`: there is none.
 fn percent(config: &PolicyConfig, action: Action, loss: Option<Share>) -> Option<PercentSpec> {
     let shares = [config.share, loss].into_iter().flatten();
@@ -88,6 +104,25 @@ fn percent(config: &PolicyConfig, action: Action, loss: Option<Share>) -> Option
 mod tests {
     use super::*;
     use tidegate_config::{BUCKET_POLICIES, Registry, parse};
+
+    /// The longest wait is what the operator said; what a fast gap could not count is cut.
+    #[test]
+    fn a_gap_lets_requests_wait_where_they_can() {
+        let config = config("{name: gap, gap: 20ms, tolerance: 0}");
+        let event = tidegate_policy::Event::at(1_000_000_000);
+        let mut state = tidegate_policy::RequestChain::default();
+        let params = waiting(&config, None, Nanos::from_millis(40)).unwrap();
+        state.set(tidegate_policy::RequestLimits::new(params).unwrap());
+        let how = tidegate_policy::Circumstances { waits: true, ..Default::default() };
+        let rank = tidegate_policy::Rank::New;
+        let delays: Vec<_> =
+            (0..4).map(|_| state.decide(&event, (rank, 0), &how).0.delay.0 / 1_000_000).collect();
+        assert_eq!(delays, [0, 20, 40, 0], "the last one is refused");
+        let fast = Some(Rate::per_second(1e6));
+        let none = PolicyConfig { gap: None, ..config };
+        assert!(waiting(&none, fast, Nanos::from_secs(60)).is_ok());
+        assert_eq!(waiting(&none, None, Nanos::SECOND), Ok(Params::no_limit(Policy::Gap)));
+    }
 
     fn config(policy: &str) -> PolicyConfig {
         let text = format!(

@@ -15,6 +15,12 @@ pub(crate) struct Counters {
     pub(crate) broken: AtomicU64,
     pub(crate) timed_out: AtomicU64,
     pub(crate) full: AtomicU64,
+    pub(crate) waiting: AtomicU64,
+    pub(crate) waited: AtomicU64,
+    pub(crate) waited_ns: AtomicU64,
+    pub(crate) queue_full: AtomicU64,
+    pub(crate) waited_too_long: AtomicU64,
+    pub(crate) left_queue: AtomicU64,
 }
 
 /// One more.
@@ -34,6 +40,12 @@ impl Counters {
             broken: of(&self.broken),
             timed_out: of(&self.timed_out),
             full: of(&self.full),
+            waiting: of(&self.waiting),
+            waited: of(&self.waited),
+            waited_ns: of(&self.waited_ns),
+            queue_full: of(&self.queue_full),
+            waited_too_long: of(&self.waited_too_long),
+            left_queue: of(&self.left_queue),
         }
     }
 }

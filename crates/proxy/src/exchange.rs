@@ -6,6 +6,7 @@ use crate::counters::one;
 use crate::front::{Front, Site, duration};
 use crate::head::{self, Client, Fault};
 use crate::pool::Failure;
+use crate::queue::{Queue, Waited};
 use crate::response;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderValue};
@@ -13,7 +14,8 @@ use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use tidegate_gate::{Answer, Ask, Headers};
+use tidegate_config::ProxyQueue;
+use tidegate_gate::{Answer, Ask, Headers, Waiting};
 
 /// The headers of a request, as routes ask for them.
 struct Received<'a> {
@@ -58,8 +60,12 @@ pub(crate) async fn exchange(
             return if http1 { response::closing(response) } else { response };
         }
     };
+    let answer = match ask(&front, &site, (&parts, client), (&host, &id)) {
+        Ok(answer) => answer,
+        Err(waiting) => wait(&front, &site.queue.unwrap_or_default(), &waiting).await,
+    };
+    // What waited was no work of the server: its time counts in the queue.
     let started = front.now();
-    let answer = ask(&front, &site, (&parts, client), (&host, &id));
     if let Some(refusal) = &answer.refusal {
         return response::refused(refusal, id);
     }
@@ -77,7 +83,7 @@ fn ask(
     site: &Site,
     (parts, client): (&Parts, Client),
     (host, id): (&HeaderValue, &HeaderValue),
-) -> Answer {
+) -> Result<Answer, Box<Waiting>> {
     let headers = Received::new(&parts.headers, &site.asked);
     let ask = Ask {
         gateway: site.index,
@@ -89,7 +95,38 @@ fn ask(
         reported_by_id: false,
         headers: &headers,
     };
-    front.gate.ask(front.now(), &ask)
+    match site.queue {
+        Some(_) => front.gate.ask_or_wait(front.now(), &ask),
+        None => Ok(front.gate.ask(front.now(), &ask)),
+    }
+}
+
+/// A request in the queue; refused there, should its client leave.
+struct Place<'a> {
+    front: &'a Front,
+    waiting: &'a Waiting,
+    settled: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.front.gate.turn_away(self.front.now(), self.waiting);
+        }
+    }
+}
+
+/// Waits until it is its turn.
+async fn wait(front: &Arc<Front>, queue: &ProxyQueue, waiting: &Waiting) -> Answer {
+    let mut place = Place { front, waiting, settled: false };
+    let waited = Waited::new(front);
+    let turn = Queue::wait(front, waiting, queue).await;
+    waited.end(turn);
+    place.settled = true;
+    match turn {
+        Ok(()) => front.gate.enter(front.now(), waiting),
+        Err(_) => front.gate.turn_away(front.now(), waiting),
+    }
 }
 
 /// A request that the gate has passed.

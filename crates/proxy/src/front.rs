@@ -3,6 +3,7 @@
 
 use crate::counters::Counters;
 use crate::pool::Pool;
+use crate::queue::Queue;
 use crate::tls;
 use hyper::header::HeaderValue;
 use rustls::ServerConfig;
@@ -10,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use tidegate_config::{GatewayConfig, ProxyClients, Upstream};
+use tidegate_config::{GatewayConfig, ProxyClients, ProxyQueue, Upstream};
 use tidegate_gate::Gate;
 use tidegate_units::{Clock, Nanos};
 
@@ -23,6 +24,7 @@ pub(crate) struct Site {
     pub(crate) clients: ProxyClients,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) queue: Option<ProxyQueue>,
     /// Names of the headers that routes ask for.
     pub(crate) asked: Vec<String>,
 }
@@ -55,6 +57,7 @@ impl Site {
         Ok(Self {
             index,
             clients: gateway.clients.clone().unwrap_or_default(),
+            queue: gateway.queue,
             tls,
             pool,
             asked: headers.map(|header| header.name.clone()).chain(cookie).collect(),
@@ -67,6 +70,7 @@ pub(crate) struct Front {
     pub(crate) gate: Arc<Gate>,
     clock: SharedClock,
     pub(crate) counters: Counters,
+    pub(crate) queue: Queue,
     site: RwLock<Arc<Site>>,
     /// Goes on with each request id.
     ids: AtomicU64,
@@ -74,8 +78,9 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) fn new((gate, clock): (Arc<Gate>, SharedClock), site: Arc<Site>, seed: u64) -> Self {
-        let counters = Counters::default();
-        Self { gate, clock, counters, site: RwLock::new(site), ids: AtomicU64::new(seed) }
+        let (counters, queue) = (Counters::default(), Queue::default());
+        let (site, ids) = (RwLock::new(site), AtomicU64::new(seed));
+        Self { gate, clock, counters, queue, site, ids }
     }
 
     pub(crate) fn now(&self) -> Nanos {

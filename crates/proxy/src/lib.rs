@@ -6,10 +6,10 @@
 //! what became of it, whether its client left.
 //!
 //! ```text
-//! client ─► listener ─► connection ─► exchange ─► head: 400? ─► gate: 503? ─► pool ─► server
-//!           seats       TLS, time-outs              │                          │
-//!                                                   └─ X-Forwarded-…,          └─ kept connections,
-//!                                                      X-Request-Id               502, 504
+//! client ─► listener ─► connection ─► exchange ─► head: 400? ─► gate: 503? ─► queue ─► pool ─► server
+//!           seats       TLS, time-outs              │                          gap       │
+//!                                                   └─ X-Forwarded-…,                    └─ kept connections,
+//!                                                      X-Request-Id                         502, 504
 //! ```
 //!
 //! Bodies stream in both directions: nothing is held but what is under way. hyper parses; what two
@@ -26,6 +26,7 @@ mod io;
 mod listener;
 mod pool;
 mod proxies;
+mod queue;
 mod response;
 mod tls;
 

@@ -263,6 +263,12 @@ fn gateways() -> GatewaysState {
                     broken: 5,
                     timed_out: 6,
                     full: 7,
+                    waiting: 8,
+                    waited: 9,
+                    waited_ns: 2_500_000_000,
+                    queue_full: 10,
+                    waited_too_long: 11,
+                    left_queue: 12,
                 }),
                 ..GatewayState::default()
             },

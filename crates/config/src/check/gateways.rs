@@ -5,10 +5,14 @@
 use super::{Check, name_fault};
 use crate::LevelSignal;
 use crate::error::step;
-use crate::gateways::{Adapter, Endpoint, GatewayConfig, PROXY_TIME_RANGE, RouteConfig, Upstream};
+use crate::gateways::{
+    Adapter, Endpoint, GatewayConfig, PROXY_TIME_RANGE, ProxyQueue, QUEUE_WAIT_RANGE, RouteConfig,
+    Upstream,
+};
 use crate::types::{Config, ServiceConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use tidegate_units::Nanos;
 
 impl Config {
     /// Whether a route of a gateway leads to this service.
@@ -168,6 +172,7 @@ impl Check<'_> {
                 ("upstream", gateway.upstream.is_some()),
                 ("tls", gateway.tls.is_some()),
                 ("clients", gateway.clients.is_some()),
+                ("queue", gateway.queue.is_some()),
             ];
             for (key, _) in of_proxy.into_iter().filter(|(_, there)| *there) {
                 let adapter = gateway.adapter.name();
@@ -198,11 +203,41 @@ impl Check<'_> {
         {
             self.span(&format!("{path}.clients.{key}"), found, PROXY_TIME_RANGE);
         }
+        if let Some(queue) = gateway.queue {
+            self.queue(&format!("{path}.queue"), gateway, queue);
+        }
         let Some(upstream) = &gateway.upstream else {
             let what = "the key \"upstream\" is missing: the servers to which requests are passed";
             return self.fault(path, what);
         };
         self.upstream(&format!("{path}.upstream"), gateway, upstream);
+    }
+
+    /// Only `gap` lets requests wait. All gateways of such a service must be able to: one that cannot would
+    /// have to admit at once whom the policy lets wait.
+    fn queue(&mut self, path: &str, gateway: &GatewayConfig, queue: ProxyQueue) {
+        self.span(&format!("{path}.longest_wait"), queue.longest_wait, QUEUE_WAIT_RANGE);
+        let config = self.config;
+        let waits = |service: &&ServiceConfig| {
+            service.policy.name == "gap" && gateway.waits(&service.name).is_some()
+        };
+        let mut waiting = config.services.iter().filter(waits).peekable();
+        if waiting.peek().is_none() {
+            let what = "nothing waits here: no route leads to a service with policy: {name: gap}";
+            self.fault(path, what);
+        }
+        for service in waiting {
+            let cannot = |other: &&GatewayConfig| {
+                other.waits(&service.name).is_some_and(|wait| wait == Nanos::ZERO)
+            };
+            if let Some(other) = config.gateways.iter().find(cannot) {
+                let (service, other) = (&service.name, &other.name);
+                let what = format!(
+                    "the service {service:?} has routes of the gateway {other:?}, too, which has no queue"
+                );
+                self.fault(path, what);
+            }
+        }
     }
 
     fn upstream(&mut self, path: &str, gateway: &GatewayConfig, upstream: &Upstream) {

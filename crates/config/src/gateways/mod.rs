@@ -67,6 +67,10 @@ pub struct GatewayConfig {
     /// Only with the adapter `proxy`: what is granted to clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<ProxyClients>,
+    /// Only with the adapter `proxy`: requests that the policy `gap` of their service would refuse wait
+    /// for their turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<ProxyQueue>,
     /// How long a refused client is asked to stay away. Between the two, the time follows the backlog.
     #[serde(default)]
     pub retry_after: StayAway,
@@ -96,6 +100,13 @@ impl Named for GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// How long a request of this service may wait here; `None`: routes lead elsewhere.
+    #[must_use]
+    pub fn waits(&self, service: &str) -> Option<Nanos> {
+        let leads = self.routes.iter().any(|route| route.service == service);
+        leads.then(|| self.queue.map_or(Nanos::ZERO, |queue| queue.longest_wait))
+    }
+
     /// Its addresses, with their keys.
     pub fn endpoints(&self) -> impl Iterator<Item = (&'static str, &Endpoint)> {
         let completions = self.completions.as_ref().map(|endpoint| ("completions", endpoint));

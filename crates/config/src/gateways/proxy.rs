@@ -131,6 +131,12 @@ pub struct ProxyQueue {
     pub longest_wait: Nanos,
 }
 
+impl Default for ProxyQueue {
+    fn default() -> Self {
+        Self { length: Self::length_default(), longest_wait: Self::longest_wait_default() }
+    }
+}
+
 impl ProxyQueue {
     const fn length_default() -> u32 {
         256

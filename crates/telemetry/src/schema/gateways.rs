@@ -3,6 +3,7 @@
 
 use super::{Metric, counter, gauge};
 use tidegate_model::snapshot::{GatewaysState, ProxyCounts, Snapshot};
+use tidegate_units::Nanos;
 
 /// Every metric of gateways, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
@@ -79,6 +80,38 @@ pub(crate) const METRICS: &[Metric] = &[
                 out(&[gateway, "timed-out"], proxy.timed_out.into());
                 out(&[gateway, "full"], proxy.full.into());
             });
+        },
+    ),
+    gauge(
+        "proxy_queue_requests",
+        "",
+        "Requests in the queue of tidegate's own proxy.",
+        &["gateway"],
+        |s, out| proxies(s, |gateway, proxy| out(&[gateway], proxy.waiting.into())),
+    ),
+    counter(
+        "proxy_queue_left",
+        "requests",
+        "Requests that left the queue of tidegate's own proxy: served when it was their turn, full where there was no room, too-long after the longest wait, client where the client left.",
+        &["gateway", "outcome"],
+        |s, out| {
+            proxies(s, |gateway, proxy| {
+                out(&[gateway, "served"], proxy.waited.into());
+                out(&[gateway, "full"], proxy.queue_full.into());
+                out(&[gateway, "too-long"], proxy.waited_too_long.into());
+                out(&[gateway, "client"], proxy.left_queue.into());
+            });
+        },
+    ),
+    counter(
+        "proxy_queue_waited",
+        "seconds",
+        "How long requests that were served waited in the queue of tidegate's own proxy, in all.",
+        &["gateway"],
+        |s, out| {
+            proxies(s, |gateway, proxy| {
+                out(&[gateway], Nanos(proxy.waited_ns).as_secs_f64().into())
+            })
         },
     ),
 ];

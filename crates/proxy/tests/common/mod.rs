@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A proxy with its gate, a server, and what clients say, on loopback.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+#![allow(dead_code, reason = "no file of tests uses all of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidegate_config::{Config, Endpoint, Registry, parse};
+use tidegate_gate::Gate;
+use tidegate_model::limits::ServiceLimits;
+use tidegate_model::snapshot::ProxyCounts;
+use tidegate_proxy::Proxies;
+use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
+
+/// Longer than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let clock = MonotonicClock;
+    let end = clock.now() + Nanos::from_secs(PATIENCE.as_secs());
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(clock.now() < end, "{what} did not happen");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// What a server was sent, head by head.
+pub(crate) type Heads = Arc<Mutex<Vec<String>>>;
+
+/// A server that answers as the path of a request asks for: `/sleep/MS`, `/long/BYTES`, `/echo`, `/break`.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) heads: Heads,
+    pub(crate) connections: Arc<AtomicU64>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (heads, connections) = (Heads::default(), Arc::new(AtomicU64::new(0)));
+        let of = (Arc::clone(&heads), Arc::clone(&connections));
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                of.1.fetch_add(1, Relaxed);
+                let heads = Arc::clone(&of.0);
+                std::thread::spawn(move || attend(stream, &heads));
+            }
+        });
+        Self { address, heads, connections }
+    }
+
+    pub(crate) fn heads(&self) -> Vec<String> {
+        self.heads.lock().unwrap().clone()
+    }
+}
+
+/// The head of what comes next; `None`: nothing does.
+pub(crate) fn head(reader: &mut impl BufRead) -> Option<String> {
+    let mut head = String::new();
+    loop {
+        let before = head.len();
+        reader.read_line(&mut head).ok().filter(|n| *n > 0)?;
+        if head[before..] == *"\r\n" {
+            return Some(head);
+        }
+    }
+}
+
+pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let of = |line: &'a str| line.split_once(": ").filter(|(n, _)| n.eq_ignore_ascii_case(name));
+    head.lines().find_map(of).map(|(_, value)| value)
+}
+
+/// The body that a head announces.
+pub(crate) fn body(reader: &mut impl BufRead, head: &str) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    if field(head, "transfer-encoding") == Some("chunked") {
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+            let length = usize::from_str_radix(line.trim(), 16).ok()?;
+            let mut chunk = vec![0; length + 2];
+            reader.read_exact(&mut chunk).ok()?;
+            body.extend(&chunk[..length]);
+            if length == 0 {
+                return Some(body);
+            }
+        }
+    }
+    body.resize(field(head, "content-length").map_or(0, |n| n.parse().unwrap()), 0);
+    reader.read_exact(&mut body).ok()?;
+    Some(body)
+}
+
+fn attend(stream: TcpStream, heads: &Heads) {
+    let (mut reader, mut writer) = (BufReader::new(stream.try_clone().unwrap()), stream);
+    while let Some(head) = head(&mut reader) {
+        heads.lock().unwrap().push(head.clone());
+        let Some(sent) = body(&mut reader, &head) else { return };
+        let path = head.split(' ').nth(1).unwrap().to_owned();
+        let mut parts = path[1..].splitn(2, '/');
+        let number = |part: Option<&str>| part.and_then(|n| n.parse().ok()).unwrap_or(0_u64);
+        let answer = match (parts.next(), parts.next()) {
+            (Some("sleep"), ms) => {
+                std::thread::park_timeout(Duration::from_millis(number(ms)));
+                b"slept\n".to_vec()
+            }
+            (Some("long"), bytes) => vec![b'x'; number(bytes) as usize],
+            (Some("echo"), _) => sent,
+            (Some("break"), _) => {
+                let _ = writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort");
+                return;
+            }
+            (Some("stop"), _) => return,
+            _ => b"ok\n".to_vec(),
+        };
+        let length = answer.len();
+        let response =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nKeep-Alive: timeout=5\r\n\r\n");
+        let sent = writer.write_all(response.as_bytes()).and_then(|()| writer.write_all(&answer));
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) proxies: Option<Proxies>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) config: Config,
+    pub(crate) front: SocketAddr,
+}
+
+fn registry() -> Registry {
+    Registry::new(["token_bucket", "fresh_first", "gap"], ["default", "fixed"])
+}
+
+impl World {
+    /// A proxy on `front` with these further keys.
+    pub(crate) fn new(front: SocketAddr, keys: &str) -> Self {
+        Self::with(config(front, keys))
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        let Endpoint::Ip(front) = config.gateways[0].listen else { panic!("{config:?}") };
+        let gate = Arc::new(Gate::new(&config, 7));
+        let proxies = Proxies::start(Arc::clone(&gate), Arc::new(MonotonicClock), 7).unwrap();
+        proxies.follow(&config.gateways);
+        let world = Self { proxies: Some(proxies), gate, config, front };
+        world.gate.tick(MonotonicClock.now());
+        // What the operator has set holds without a word of the control loop.
+        assert_eq!(world.gate.set_limits(&world.config, &[ServiceLimits::default()]), []);
+        world.open();
+        world
+    }
+
+    /// In front of these servers.
+    pub(crate) fn before(servers: &[SocketAddr]) -> Self {
+        let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        Self::new(free_port(), &format!("upstream: {{servers: [{}]}}", servers.join(", ")))
+    }
+
+    pub(crate) fn proxies(&self) -> &Proxies {
+        self.proxies.as_ref().unwrap()
+    }
+
+    pub(crate) fn open(&self) {
+        wait_for("the proxy is open", || (self.proxies().problems() == [None]).then_some(()));
+    }
+
+    /// Only so many requests per second, from now on.
+    pub(crate) fn limit(&self, rate: f64, burst: u32) {
+        let rate = Some(Rate::per_second(rate));
+        let limits = ServiceLimits { rate, burst, ..ServiceLimits::default() };
+        assert_eq!(self.gate.set_limits(&self.config, &[limits]), []);
+    }
+
+    pub(crate) fn counts(&self) -> ProxyCounts {
+        self.proxies().counts()[0].unwrap()
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.gate.totals(0).unwrap().waiting
+    }
+}
+
+pub(crate) fn config(front: SocketAddr, keys: &str) -> Config {
+    config_of("{mode: enforce}", front, keys)
+}
+
+/// With this service.
+pub(crate) fn config_of(service: &str, front: SocketAddr, keys: &str) -> Config {
+    let routes = if keys.contains("routes:") { "" } else { "routes: [{service: shop}]\n    " };
+    let text = format!(
+        "services:\n  shop: {service}\ngateways:\n  edge:\n    adapter: proxy\n    listen: {front}\n    \
+         {routes}{keys}\n"
+    );
+    parse(&text, &registry()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Says something, and hears everything until the connection ends.
+pub(crate) fn say(address: SocketAddr, text: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(text).unwrap();
+    let mut heard = Vec::new();
+    // One that ends with a reset ends as well.
+    let _ = stream.read_to_end(&mut heard);
+    String::from_utf8_lossy(&heard).into_owned()
+}
+
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
+    say(
+        address,
+        format!("GET {path} HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n").as_bytes(),
+    )
+}
+
+pub(crate) fn status(response: &str) -> u16 {
+    response.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}

@@ -106,8 +106,8 @@ pub struct SeverityConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriorityConfig {
-    /// 0 is the highest, 7 the lowest. In a bucket of requests: 0 protected, 1 any other, 2 later requests
-    /// of a connection where the rule closes it.
+    /// 0 is the highest, 7 the lowest. In a bucket that a rule names: 0 protected, 1 any other, 2 later
+    /// requests of a connection where the rule closes it.
     #[schemars(range(max = PRIORITIES - 1))]
     pub priority: u8,
     /// `threshold`: throttling ends below it.

@@ -78,10 +78,11 @@ impl Check<'_> {
             self.fault(path, format!("found the name {:?}: {why}", bucket.name));
         }
         self.rate(&format!("{path}.minimum"), Some(bucket.minimum));
-        self.bucket_policy(&format!("{path}.policy"), bucket);
-        self.bucket_control(path, bucket);
         let used = |rule: &RuleConfig| rule.bucket.as_ref() == Some(&bucket.name);
-        if !routed && !requests.rules.iter().any(used) {
+        let of_a_rule = requests.rules.iter().any(used);
+        self.bucket_policy(&format!("{path}.policy"), bucket, of_a_rule);
+        self.bucket_control(path, bucket);
+        if !routed && !of_a_rule {
             self.fault(path, "no rule names this bucket; name it in a rule or leave it out");
         }
     }

@@ -117,8 +117,8 @@ impl Check<'_> {
         }
     }
 
-    /// The policy of a bucket of requests.
-    pub(super) fn bucket_policy(&mut self, path: &str, bucket: &BucketConfig) {
+    /// The policy of a bucket of requests. Rules know three ranks, routes of gateways all priorities.
+    pub(super) fn bucket_policy(&mut self, path: &str, bucket: &BucketConfig, of_a_rule: bool) {
         let Some(policy) = &bucket.policy else { return };
         let known = BUCKET_POLICIES.map(str::to_owned);
         self.known(&format!("{path}.name"), "policy for requests", &policy.name, &known);
@@ -132,7 +132,7 @@ impl Check<'_> {
             self.fault(&format!("{path}.level"), why);
         }
         self.policy_keys(path, policy);
-        self.throttle(path, policy, RANK_LOWEST);
+        self.throttle(path, policy, if of_a_rule { RANK_LOWEST } else { PRIORITIES - 1 });
     }
 
     /// Each priority once, and one that there is; false: what they say cannot be told.

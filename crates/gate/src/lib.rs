@@ -33,7 +33,7 @@ mod service;
 mod waiting;
 
 pub use adapter::{
-    Adapters, HaproxyTalk, caddy_report, envoy_check, envoy_rate_limit, envoy_reports,
+    Adapters, HaproxyTalk, Joined, caddy_report, envoy_check, envoy_rate_limit, envoy_reports,
     forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
 };
 pub use agent::Agents;

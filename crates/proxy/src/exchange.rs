@@ -15,28 +15,13 @@ use hyper::{Request, Response, StatusCode, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tidegate_config::ProxyQueue;
-use tidegate_gate::{Answer, Ask, Headers, Waiting};
+use tidegate_gate::{Answer, Ask, Joined, Waiting};
 
-/// The headers of a request, as routes ask for them.
-struct Received<'a> {
-    headers: &'a HeaderMap,
-    /// Those that are there more than once.
-    joined: Vec<(&'a str, String)>,
-}
-
-impl<'a> Received<'a> {
-    fn new(headers: &'a HeaderMap, asked: &'a [String]) -> Self {
-        let joined = asked.iter().filter_map(|name| Some((&**name, head::joined(headers, name)?)));
-        Self { headers, joined: joined.collect() }
-    }
-}
-
-impl Headers for Received<'_> {
-    fn get(&self, name: &str) -> Option<&str> {
-        let joined = self.joined.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        let first = || self.headers.get(name).and_then(|value| value.to_str().ok());
-        joined.map(|(_, value)| value.as_str()).or_else(first)
-    }
+/// The headers of a request that routes ask for.
+fn received<'a>(headers: &'a HeaderMap, asked: &'a [String]) -> Joined<'a> {
+    let values = |name: &'a String| headers.get_all(name).iter().map(move |value| (name, value));
+    let all = asked.iter().flat_map(values);
+    all.map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes()))).collect()
 }
 
 /// Answers one request.
@@ -84,7 +69,7 @@ fn ask(
     (parts, client): (&Parts, Client),
     (host, id): (&HeaderValue, &HeaderValue),
 ) -> Result<Answer, Box<Waiting>> {
-    let headers = Received::new(&parts.headers, &site.asked);
+    let headers = received(&parts.headers, &site.asked);
     let ask = Ask {
         gateway: site.index,
         method: parts.method.as_str(),

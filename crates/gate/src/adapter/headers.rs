@@ -9,7 +9,7 @@ pub(super) const HEADERS_MAX: usize = 256;
 
 /// Names and values; those of one name joined as RFC 9110 says (of Cookie by `; `).
 #[derive(Default)]
-pub(super) struct Joined<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+pub struct Joined<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a, N: Into<Cow<'a, str>>, V: Into<Cow<'a, str>>> FromIterator<(N, V)> for Joined<'a> {
     fn from_iter<T: IntoIterator<Item = (N, V)>>(headers: T) -> Self {

@@ -21,6 +21,7 @@ pub use caddy::caddy_report;
 pub use envoy::{envoy_check, envoy_rate_limit, envoy_reports};
 pub use forward_auth::client as forwarded_client;
 pub use haproxy::Talk as HaproxyTalk;
+pub use headers::Joined;
 pub use syslog::{haproxy_report, nginx_report};
 pub use traefik::{traefik_export, traefik_report};
 

@@ -75,12 +75,7 @@ fn pages(bless: bool) -> Result<()> {
 
 /// The arguments that select each golden test program.
 fn golden_tests() -> Result<BTreeSet<Vec<String>>> {
-    let json = process::output(process::cargo().args([
-        "metadata",
-        "--no-deps",
-        "--format-version=1",
-        "--offline",
-    ]))?;
+    let json = process::metadata()?;
     let metadata: serde_json::Value = serde_json::from_str(&json).context("cargo metadata")?;
     let mut found = BTreeSet::new();
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();

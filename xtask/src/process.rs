@@ -56,6 +56,11 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// What cargo says of the workspace's own crates, as JSON.
+pub(crate) fn metadata() -> Result<String> {
+    output(cargo().args(["metadata", "--no-deps", "--format-version=1", "--offline"]))
+}
+
 /// The cargo that runs us.
 #[must_use]
 pub(crate) fn cargo() -> Command {

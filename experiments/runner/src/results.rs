@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The one schema of results: a row a metric and point, as CSV.
 
+use crate::abacus::stats::mean_ci95;
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
@@ -63,6 +64,35 @@ impl Row {
             ci95: None,
             runs: 1,
         }
+    }
+
+    /// The median over rounds in the lab, and its interval.
+    pub(crate) fn of_rounds(
+        experiment: &str,
+        variant: &str,
+        (x_name, x): (&str, f64),
+        (metric, unit, values): (&str, &str, &[f64]),
+    ) -> Self {
+        Self {
+            experiment: experiment.into(),
+            world: "lab".into(),
+            variant: variant.into(),
+            x_name: x_name.into(),
+            x,
+            metric: metric.into(),
+            unit: unit.into(),
+            value: median(values.to_vec()),
+            ci95: mean_ci95(values).1,
+            runs: values.len() as u32,
+        }
+    }
+
+    /// Over the capacity of the same variant at the same x, if it is among these.
+    pub(crate) fn over_capacity(&self, among: &[&Self]) -> Option<f64> {
+        let same =
+            |other: &&&Self| other.variant == self.variant && other.x.total_cmp(&self.x).is_eq();
+        let capacity = among.iter().filter(same).find(|other| other.metric == "capacity");
+        capacity.map(|capacity| self.value / capacity.value)
     }
 
     fn key(&self) -> (&str, &str, &str, &str) {

@@ -33,12 +33,7 @@ struct Target {
 
 /// Those of all crates but these.
 pub(super) fn names(without: &[&str]) -> Result<Names> {
-    let json = process::output(process::cargo().args([
-        "metadata",
-        "--no-deps",
-        "--format-version=1",
-        "--offline",
-    ]))?;
+    let json = process::metadata()?;
     let metadata: Metadata = serde_json::from_str(&json).context("what cargo metadata printed")?;
     let others = metadata.packages.into_iter();
     let others = others.filter(|package| !without.contains(&package.name.as_str()));

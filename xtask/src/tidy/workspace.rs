@@ -42,12 +42,7 @@ struct Metadata {
 }
 
 pub(super) fn read() -> Result<Vec<Package>> {
-    parse(&process::output(process::cargo().args([
-        "metadata",
-        "--no-deps",
-        "--format-version=1",
-        "--offline",
-    ]))?)
+    parse(&process::metadata()?)
 }
 
 pub(super) fn parse(json: &str) -> Result<Vec<Package>> {

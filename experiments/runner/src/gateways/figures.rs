@@ -30,12 +30,7 @@ pub(super) fn all(rows: &[Row]) -> Result<Vec<(String, String)>, PlotError> {
 }
 
 fn figure(steps: &[&Row], (names, transport): (&[String], &str)) -> Figure {
-    let share = |row: &Row| {
-        let same =
-            |other: &&&Row| other.variant == row.variant && other.x.total_cmp(&row.x).is_eq();
-        let capacity = steps.iter().filter(same).find(|other| other.metric == "capacity");
-        capacity.map(|capacity| row.value / capacity.value)
-    };
+    let share = |row: &Row| row.over_capacity(steps);
     let time = |row: &Row| Some(row.value);
     let panels = vec![
         Panel {

@@ -5,8 +5,7 @@
 use super::arm::Arm;
 use super::course::Gave;
 use super::scenario::{Group, is_calm, variant};
-use crate::abacus::stats::mean_ci95;
-use crate::results::{Row, median};
+use crate::results::Row;
 use crate::rivals::{Shape, times};
 
 /// One load of one course.
@@ -53,26 +52,6 @@ pub(super) fn rows(experiment: &str, runs: &[Ran]) -> Vec<Row> {
     rows
 }
 
-fn row(
-    experiment: &str,
-    variant: &str,
-    (x_name, x): (&str, f64),
-    (metric, unit, values): (&str, &str, &[f64]),
-) -> Row {
-    Row {
-        experiment: experiment.into(),
-        world: "lab".into(),
-        variant: variant.into(),
-        x_name: x_name.into(),
-        x,
-        metric: metric.into(),
-        unit: unit.into(),
-        value: median(values.to_vec()),
-        ci95: mean_ci95(values).1,
-        runs: values.len() as u32,
-    }
-}
-
 fn of_point(experiment: &str, runs: &[Ran], of: &Ran) -> Vec<Row> {
     let same = |ran: &&Ran| {
         ran.group.name() == of.group.name() && ran.arm == of.arm && ran.gave.shape == of.gave.shape
@@ -83,11 +62,11 @@ fn of_point(experiment: &str, runs: &[Ran], of: &Ran) -> Vec<Row> {
     let mut rows = Vec::new();
     for (metric, unit, _) in &of.gave.metrics {
         let values: Vec<f64> = mine.iter().filter_map(|ran| ran.value(metric)).collect();
-        rows.push(row(experiment, &name, x, (metric, unit, &values)));
+        rows.push(Row::of_rounds(experiment, &name, x, (metric, unit, &values)));
     }
     let mut more = |x: (&str, f64), metric: &str, unit: &str, values: Vec<f64>| {
         if !values.is_empty() {
-            rows.push(row(experiment, &name, x, (metric, unit, &values)));
+            rows.push(Row::of_rounds(experiment, &name, x, (metric, unit, &values)));
         }
     };
     let requests = mine.iter().map(|ran| ran.gave.requests.0 as f64).collect();
@@ -104,7 +83,7 @@ fn of_point(experiment: &str, runs: &[Ran], of: &Ran) -> Vec<Row> {
         more(x, "p99_over_none", "ratio", over_none(runs, &mine));
     }
     let largest = mine.iter().map(|ran| ran.drift).fold(0.0, f64::max);
-    let drift = row(experiment, &name, x, ("drift", "share", &[largest]));
+    let drift = Row::of_rounds(experiment, &name, x, ("drift", "share", &[largest]));
     rows.push(Row { ci95: None, ..drift });
     rows
 }
@@ -150,8 +129,13 @@ fn pooled(experiment: &str, runs: &[Ran]) -> Vec<Row> {
         let name = format!("pooled-{}-{}", of.group.proxy.name(), of.arm.name());
         let share = refused as f64 / requests.max(1) as f64;
         let x = of.gave.shape.x();
-        rows.push(row(experiment, &name, x, ("refused", "share", &[share])));
-        rows.push(row(experiment, &name, x, ("requests", "requests", &[requests as f64])));
+        rows.push(Row::of_rounds(experiment, &name, x, ("refused", "share", &[share])));
+        rows.push(Row::of_rounds(
+            experiment,
+            &name,
+            x,
+            ("requests", "requests", &[requests as f64]),
+        ));
     }
     rows.into_iter().map(|row| Row { ci95: None, ..row }).collect()
 }

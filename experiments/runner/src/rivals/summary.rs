@@ -3,8 +3,7 @@
 //! same round.
 
 use super::scenario::{NONE, OURS, Shape};
-use crate::abacus::stats::mean_ci95;
-use crate::results::{Row, median};
+use crate::results::Row;
 use crate::survival::measure::Metric;
 
 /// More than so many times a rival's goodput says no more.
@@ -46,18 +45,8 @@ fn of_point(experiment: &str, runs: &[Ran], (arm, shape): (&str, Shape)) -> Vec<
         runs.iter().filter(|ran| ran.arm == arm && ran.shape == shape).collect()
     };
     let mine = of(arm);
-    let (x_name, x) = shape.x();
-    let row = |metric: &str, unit: &str, values: &[f64]| Row {
-        experiment: experiment.into(),
-        world: "lab".into(),
-        variant: arm.into(),
-        x_name: x_name.into(),
-        x,
-        metric: metric.into(),
-        unit: unit.into(),
-        value: median(values.to_vec()),
-        ci95: mean_ci95(values).1,
-        runs: values.len() as u32,
+    let row = |metric: &str, unit: &str, values: &[f64]| {
+        Row::of_rounds(experiment, arm, shape.x(), (metric, unit, values))
     };
     let mut rows = Vec::new();
     for (metric, unit, _) in mine.first().map(|ran| ran.metrics.clone()).unwrap_or_default() {

@@ -22,6 +22,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_ABACUS_PERIODS", IntKind::U16),
         ("TG_LEARNED_CALM", IntKind::U32),
         ("TG_RANK_", IntKind::U8),
+        ("TG_HOT_SHARE_ONE", IntKind::U32),
     ],
     private: &[
         "Params.",
@@ -30,6 +31,11 @@ const CONVENTIONS: Conventions = Conventions {
         "Limits.min_rate_us",
         "Limits.pad",
         "Level.",
+        "Tsw",
+        "HotEntry.",
+        "HotList.",
+        "HotAgedParams.",
+        "Crowd",
     ],
 };
 
@@ -48,6 +54,7 @@ fn main() {
         "contract",
         "algo",
         "chain",
+        "router",
         "policies.h",
         "policies.def",
         "reasons.def",
@@ -91,6 +98,8 @@ fn generate(file: &Path) {
         .allowlist_type("tg_(event|verdict|verdict_kind|execution|throttle)")
         .allowlist_type("tg_(ask|queue|in_flight|level|senders|cohort)")
         .allowlist_type("tg_(bucket|bucket_copy|policy_stats)")
+        .allowlist_type("tg_(tsw|durations|hot_(entry|list|aged_params))")
+        .allowlist_type("tg_crowd_(rule|limit|bucket|params|state)")
         .allowlist_var("TG_.*")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")

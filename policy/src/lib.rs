@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The admission policies and the chain around them: the C of `policy/algo` and `policy/chain`, which the kernel runs as it stands, compiled
+//! The admission policies and the chain around them: the C of `policy/algo` and `policy/chain`, which the kernel runs as it stands,
+//! and of `policy/router` (what a router measures and decides), compiled
 //! natively for the simulator, the gateway and the tests.
 //!
 //! ```
@@ -24,6 +25,7 @@ mod level;
 mod min_rate;
 mod params;
 mod request;
+mod router;
 mod senders;
 mod throttle;
 
@@ -34,6 +36,9 @@ pub use lease::{Execution, Lease};
 pub use min_rate::MinRate;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
 pub use request::{Rank, RequestChain};
+pub use router::{
+    AgedHotSpots, CrowdGate, CrowdLimit, CrowdRule, Durations, HotSpots, Tsw, TswSpec,
+};
 pub use senders::{Noted, Senders, refused};
 pub use throttle::{GapSpec, PercentSpec, ThresholdSpec, Thresholds, Throttle, ThrottleError};
 

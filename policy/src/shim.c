@@ -149,3 +149,86 @@ int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns)
 {
 	return tg_min_rate_admits(interval_us, at_ns, now_ns);
 }
+
+void tg_native_tsw_add(const struct tg_tsw_params *p, struct tg_tsw *s,
+		       tg_u64 now_ns, tg_u32 bytes)
+{
+	tg_tsw_add(p, s, now_ns, bytes);
+}
+
+tg_u32 tg_native_tsw_rate(const struct tg_tsw_params *p,
+			  const struct tg_tsw *s, tg_u64 now_ns)
+{
+	return tg_tsw_rate(p, s, now_ns);
+}
+
+tg_u32 tg_native_size_class(tg_u64 bytes)
+{
+	return tg_size_class(bytes);
+}
+
+tg_u32 tg_native_duration_bucket(tg_u64 us)
+{
+	return tg_duration_bucket(us);
+}
+
+tg_u64 tg_native_duration_from_us(tg_u32 bucket)
+{
+	return tg_duration_from_us(bucket);
+}
+
+void tg_native_durations_add(struct tg_durations *d, tg_u64 bytes, tg_u64 us)
+{
+	tg_durations_add(d, bytes, us);
+}
+
+void tg_native_hot_hit(struct tg_hot_list *l, tg_u64 key)
+{
+	tg_hot_hit(l, key);
+}
+
+void tg_native_hot_fade(struct tg_hot_list *l)
+{
+	tg_hot_fade(l);
+}
+
+void tg_native_hot_admitted(struct tg_hot_list *l, tg_u64 key)
+{
+	tg_hot_admitted(l, key);
+}
+
+tg_u32 tg_native_hot_certain(const struct tg_hot_list *l, tg_u64 key)
+{
+	return tg_hot_certain(l, key);
+}
+
+int tg_native_hot_is(const struct tg_hot_list *l, tg_u64 key, tg_u32 share)
+{
+	return tg_hot_is(l, key, share);
+}
+
+tg_u32 tg_native_hot_share(const struct tg_hot_list *l, tg_u64 key)
+{
+	return tg_hot_admitted_share(l, key);
+}
+
+void tg_native_hot_aged_hit(const struct tg_hot_aged_params *p,
+			    struct tg_hot_list *l, tg_u64 key, tg_u32 random,
+			    tg_u32 now_s)
+{
+	tg_hot_aged_hit(p, l, key, random, now_s);
+}
+
+tg_u64 tg_native_hot_aged_top(const struct tg_hot_aged_params *p,
+			      struct tg_hot_list *l, tg_u32 now_s)
+{
+	return tg_hot_aged_top(p, l, now_s);
+}
+
+void tg_native_crowd_admit(const struct tg_crowd_params *p,
+			   struct tg_crowd_state *s,
+			   const struct tg_hot_list *hot,
+			   const struct tg_event *e, struct tg_verdict *v)
+{
+	*v = tg_crowd_admit(p, s, hot, e);
+}

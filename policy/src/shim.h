@@ -5,6 +5,10 @@
 
 #include "../chain/chain.h"
 #include "../chain/request.h"
+#include "../router/crowd.h"
+#include "../router/durations.h"
+#include "../router/hotspot.h"
+#include "../router/tsw.h"
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 		     const struct tg_event *e, struct tg_verdict *v);
@@ -37,5 +41,28 @@ int tg_native_refused(const struct tg_params *p, struct tg_state *s,
 int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 		   long long waiting, long long silent);
 int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
+void tg_native_tsw_add(const struct tg_tsw_params *p, struct tg_tsw *s,
+		       tg_u64 now_ns, tg_u32 bytes);
+tg_u32 tg_native_tsw_rate(const struct tg_tsw_params *p,
+			  const struct tg_tsw *s, tg_u64 now_ns);
+tg_u32 tg_native_size_class(tg_u64 bytes);
+tg_u32 tg_native_duration_bucket(tg_u64 us);
+tg_u64 tg_native_duration_from_us(tg_u32 bucket);
+void tg_native_durations_add(struct tg_durations *d, tg_u64 bytes, tg_u64 us);
+void tg_native_hot_hit(struct tg_hot_list *l, tg_u64 key);
+void tg_native_hot_fade(struct tg_hot_list *l);
+void tg_native_hot_admitted(struct tg_hot_list *l, tg_u64 key);
+tg_u32 tg_native_hot_certain(const struct tg_hot_list *l, tg_u64 key);
+int tg_native_hot_is(const struct tg_hot_list *l, tg_u64 key, tg_u32 share);
+tg_u32 tg_native_hot_share(const struct tg_hot_list *l, tg_u64 key);
+void tg_native_hot_aged_hit(const struct tg_hot_aged_params *p,
+			    struct tg_hot_list *l, tg_u64 key, tg_u32 random,
+			    tg_u32 now_s);
+tg_u64 tg_native_hot_aged_top(const struct tg_hot_aged_params *p,
+			      struct tg_hot_list *l, tg_u32 now_s);
+void tg_native_crowd_admit(const struct tg_crowd_params *p,
+			   struct tg_crowd_state *s,
+			   const struct tg_hot_list *hot,
+			   const struct tg_event *e, struct tg_verdict *v);
 
 #endif

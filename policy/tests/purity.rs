@@ -68,6 +68,53 @@ fn no_undefined_symbols_no_data_no_floats() {
     assert!(tried >= 2, "at least two compilers must be here, {tried} are");
 }
 
+/// The same of what a router measures and decides, and each also for the kernel.
+#[test]
+fn what_a_router_runs_is_pure_and_compiles_for_the_kernel() {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let source = out.join("router.c");
+    let text = "#include \"router/crowd.h\"\n#include \"router/durations.h\"\n#include \"router/tsw.h\"\n\
+         void t(const struct tg_tsw_params *p, struct tg_tsw *s, struct tg_durations *d, tg_u64 n);\n\
+         void t(const struct tg_tsw_params *p, struct tg_tsw *s, struct tg_durations *d, tg_u64 n)\n\
+         { tg_tsw_add(p, s, n, 1); tg_durations_add(d, tg_tsw_rate(p, s, n), n); }\n\
+         tg_u64 h(const struct tg_hot_aged_params *p, struct tg_hot_list *l, tg_u64 k);\n\
+         tg_u64 h(const struct tg_hot_aged_params *p, struct tg_hot_list *l, tg_u64 k)\n\
+         { tg_hot_hit(l, k); tg_hot_fade(l); tg_hot_admitted(l, k); tg_hot_aged_hit(p, l, k, 1, 2);\n\
+         return tg_hot_aged_top(p, l, 3) + tg_hot_is(l, k, 4); }\n\
+         int c(const struct tg_crowd_params *p, struct tg_crowd_state *s,\n\
+         const struct tg_hot_list *l, const struct tg_event *e);\n\
+         int c(const struct tg_crowd_params *p, struct tg_crowd_state *s,\n\
+         const struct tg_hot_list *l, const struct tg_event *e)\n\
+         { return tg_crowd_admit(p, s, l, e).kind; }\n";
+    std::fs::write(&source, text).expect("the test's folder is writable");
+    let here = |compiler: &&&str| Command::new(compiler).arg("--version").output().is_ok();
+    let native = "-mgeneral-regs-only -ffreestanding";
+    let mut tried = 0;
+    for compiler in COMPILERS.iter().filter(here) {
+        let kernel = compiler.starts_with("clang").then_some("-target bpf -mcpu=v3");
+        for flags in [Some(native), kernel].into_iter().flatten() {
+            tried += 1;
+            let object = out.join("router.o");
+            let flags = format!("-std=gnu11 -O2 -Wall -Wextra -Werror -c {flags}");
+            run(Command::new(compiler)
+                .args(flags.split(' '))
+                .arg("-I")
+                .arg(folder())
+                .arg(&source)
+                .arg("-o")
+                .arg(&object));
+            if flags.contains("bpf") {
+                continue; // nm does not know it; the flags have refused floats and calls
+            }
+            for line in run(Command::new("nm").arg(&object)).lines() {
+                let kind = line.split_whitespace().nth_back(1).unwrap_or("");
+                assert_eq!(kind, "T", "{compiler}: {line}");
+            }
+        }
+    }
+    assert!(tried >= 3, "two compilers and the kernel's target, {tried} were tried");
+}
+
 /// One line in policies.def, one header, one test file.
 #[test]
 fn register_headers_and_tests_agree() {

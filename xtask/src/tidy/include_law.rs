@@ -18,7 +18,7 @@ const ANY: &str = "";
 const ABI: &str = "bpf/abi/";
 const KERNEL: &str = "bpf/vmlinux/";
 
-const LAW: [Row; 17] = [
+const LAW: [Row; 18] = [
     Row {
         folder: "policy/contract",
         ours: &["policy/contract/", "policy/reasons.def"],
@@ -30,6 +30,7 @@ const LAW: [Row; 17] = [
         ours: &["policy/contract/", "policy/chain/", "policy/policies.h"],
         system: &[],
     },
+    Row { folder: "policy/router", ours: &["policy/contract/", "policy/router/"], system: &[] },
     Row {
         folder: "policy",
         ours: &["policy/contract/", "policy/algo/", "policy/policies.def", "policy/reasons.def"],

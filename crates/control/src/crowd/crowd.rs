@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One destination: what a tick shows becomes an alarm, and a limit.
+
+use super::demand::Demand;
+use super::limit::{CrowdLimit, Limit, Shown};
+use super::slow::{Seen, Slow, Took};
+use tidegate_units::Nanos;
+
+/// A tick is no shorter, and after a pause no longer.
+const PERIOD_S: (f64, f64) = (0.05, 5.0);
+/// Time constant of the exchanges a connection, seconds.
+const PER_CONNECTION_S: f64 = 30.0;
+
+/// What happened at one destination since the last tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrowdTick<'a> {
+    /// Time since the last tick: half a second is usual.
+    pub period: Nanos,
+    /// Exchanges completed, by size and duration.
+    pub took: &'a [Took],
+    /// New connections that came for the first time, admitted or not.
+    pub first_attempts: u32,
+    /// New connections refused, repeated attempts included.
+    pub refused: u32,
+    /// Connections whose handshake was completed.
+    pub connected: u32,
+    /// Exchanges begun.
+    pub started: u32,
+    /// Exchanges completed.
+    pub completed: u32,
+    /// Exchanges in flight.
+    pub in_flight: u32,
+    /// Of them those in flight for longer than [`CrowdSaid::overdue_after`].
+    pub overdue: u32,
+}
+
+/// What is known after a tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CrowdSaid {
+    /// Whether there is a flash crowd.
+    pub alarm: bool,
+    /// Share of the exchanges that are slow for their size.
+    pub slow: f64,
+    /// The limit from now on; none admits everybody.
+    pub limit: Option<CrowdLimit>,
+    /// From how long on an exchange in flight is to be counted as overdue; none: not yet known.
+    pub overdue_after: Option<Nanos>,
+}
+
+/// The detector of one destination.
+#[derive(Clone, Debug, Default)]
+pub struct Crowd {
+    slow: Slow,
+    demand: Demand,
+    limit: Limit,
+    per_connection: f64,
+    /// The alarm where nothing is limited.
+    alarm: bool,
+}
+
+impl Crowd {
+    /// One tick. Where limits are not executed (`enforced` false: shadow, or a twin that is only
+    /// watched) the alarm ends when the destination is no longer slow.
+    pub fn tick(&mut self, tick: &CrowdTick<'_>, enforced: bool) -> CrowdSaid {
+        let s = tick.period.as_secs_f64().clamp(PERIOD_S.0, PERIOD_S.1);
+        let on = self.alarm;
+        let learn = !on && !self.slow.is_suspicious();
+        let more = tick.started.saturating_sub(tick.connected);
+        let demand = f64::from(tick.first_attempts) + f64::from(more);
+        let turns = (f64::from(tick.started), f64::from(tick.completed));
+        self.demand.tick(s, demand, turns, learn);
+        self.slow.tick(tick.took, &Seen { s, overdue: f64::from(tick.overdue), crowd: on });
+        if tick.connected > 0 {
+            let now = f64::from(tick.started) / f64::from(tick.connected);
+            let weight = -libm::expm1(-s / PER_CONNECTION_S);
+            self.per_connection += weight * (now.max(1.0) - self.per_connection);
+        }
+        let begins = self.slow.is_certain() && self.demand.is_up();
+        let limit = if enforced {
+            let limit = self.limit.tick(&self.shown(tick, s), begins);
+            self.alarm = self.limit.is_on();
+            limit
+        } else {
+            self.alarm = begins || (on && self.slow.is_slow());
+            None
+        };
+        let overdue_after = self.slow.overdue_after_s().map(Nanos::from_secs_f64);
+        CrowdSaid { alarm: self.alarm, slow: self.slow.share(), limit, overdue_after }
+    }
+
+    fn shown(&self, tick: &CrowdTick<'_>, s: f64) -> Shown {
+        Shown {
+            s,
+            completed: f64::from(tick.completed),
+            in_flight: f64::from(tick.in_flight),
+            refused: f64::from(tick.refused),
+            usual_s: self.slow.usual_s(),
+            per_connection: self.per_connection,
+        }
+    }
+
+    /// Whether there was a crowd at the last tick.
+    #[must_use]
+    pub const fn is_alarmed(&self) -> bool {
+        self.alarm
+    }
+
+    /// Whether it is slow at the moment, crowd or not.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        self.slow.is_slow()
+    }
+
+    /// Demand per second, lately: first attempts, and exchanges on known connections.
+    #[must_use]
+    pub const fn demand(&self) -> f64 {
+        self.demand.now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half a second of a destination: so many exchanges of one size, in this bucket.
+    fn half(n: u32, completed: u32, bucket: usize) -> (CrowdTick<'static>, Vec<Took>) {
+        let took = vec![Took { class: 4, bucket, count: completed }];
+        let tick = CrowdTick {
+            period: Nanos::from_millis(500),
+            first_attempts: n,
+            connected: n,
+            started: n,
+            completed,
+            in_flight: 4,
+            ..CrowdTick::default()
+        };
+        (tick, took)
+    }
+
+    /// Half seconds until the alarm.
+    fn alarm_after(crowd: &mut Crowd, n: u32, completed: u32, bucket: usize) -> Option<u32> {
+        let (tick, took) = half(n, completed, bucket);
+        (1..=240).find(|_| crowd.tick(&CrowdTick { took: &took, ..tick }, false).alarm)
+    }
+
+    fn calm() -> Crowd {
+        let mut crowd = Crowd::default();
+        for _ in 0..5 {
+            assert_eq!(alarm_after(&mut crowd, 15, 15, 36), None);
+        }
+        crowd
+    }
+
+    #[test]
+    fn slow_and_more_is_a_crowd_and_each_alone_is_none() {
+        let found = alarm_after(&mut calm(), 75, 25, 44);
+        assert!(found.is_some_and(|n| n <= 12), "{found:?}");
+        assert_eq!(alarm_after(&mut calm(), 15, 15, 44), None, "a dependency that slows");
+        assert_eq!(alarm_after(&mut calm(), 75, 75, 36), None, "a crowd that the link carries");
+    }
+
+    #[test]
+    fn unenforced_it_ends_when_responses_are_fast_again() {
+        let mut crowd = calm();
+        assert!(alarm_after(&mut crowd, 75, 25, 44).is_some());
+        let (tick, took) = half(15, 15, 36);
+        let ended = (1..=60).find(|_| !crowd.tick(&CrowdTick { took: &took, ..tick }, false).alarm);
+        assert!(ended.is_some_and(|n| n < 20), "{ended:?}");
+    }
+
+    #[test]
+    fn enforced_it_limits_to_what_completes() {
+        let mut crowd = calm();
+        let (tick, took) = half(75, 25, 44);
+        let tick = CrowdTick { took: &took, refused: 50, in_flight: 60, ..tick };
+        let limits: Vec<_> = (0..80).filter_map(|_| crowd.tick(&tick, true).limit).collect();
+        assert!(limits.len() > 60, "{}", limits.len());
+        assert!(limits.iter().all(|limit| (15.0..=60.0).contains(&limit.rate)), "{limits:?}");
+    }
+
+    /// Clients that are refused and come again are no more demand than they were.
+    #[test]
+    fn repeated_attempts_are_no_demand() {
+        let mut crowd = calm();
+        let (tick, took) = half(15, 15, 36);
+        let tick = CrowdTick { took: &took, refused: 500, ..tick };
+        (0..100).for_each(|_| _ = crowd.tick(&tick, false));
+        assert!(crowd.demand() < 33.0, "{}", crowd.demand());
+    }
+
+    /// A tick that is late, early or empty does no harm.
+    #[test]
+    fn odd_ticks_are_survived() {
+        let mut crowd = Crowd::default();
+        let odd = [Took { class: 99, bucket: 99, count: u32::MAX }];
+        for period in [Nanos::ZERO, Nanos(u64::MAX), Nanos::from_secs(1)] {
+            let tick =
+                CrowdTick { period, took: &odd, completed: u32::MAX, ..CrowdTick::default() };
+            let said = crowd.tick(&tick, true);
+            assert!(said.slow.is_finite() && said.limit.is_none(), "{said:?}");
+        }
+    }
+}

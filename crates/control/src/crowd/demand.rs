@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether more comes than usual. What is usual differs by time scale: a crowd within seconds stands out
+//! from the last minute, a ramp of half an hour only from the hours before. And whether more comes than
+//! completes, for longer than by chance: where a ramp is so slow that it is usual on every scale, the
+//! overload shows by what is left behind.
+//!
+//! Demand is first attempts and exchanges on known connections. Refused clients that come again are not
+//! more of them.
+
+/// Time constant of the present, seconds.
+const NOW_S: f64 = 8.0;
+/// Time constants of what is usual.
+const SCALES_S: [f64; 3] = [60.0, 600.0, 3600.0];
+/// The deviation of the present around a mean is learned with this one.
+const SPREAD_S: f64 = 600.0;
+/// More than usual: by this share at least, and by so many deviations.
+const MORE: f64 = 0.15;
+const DEVIATIONS: f64 = 3.0;
+/// So much more needs no deviation.
+const MUCH_MORE: f64 = 1.5;
+/// Fewer than this in [`NOW_S`] are too few to say anything.
+const FEW: f64 = 10.0;
+/// Time constant of what is left behind, and the share of what comes that is no chance.
+const BALANCE_S: f64 = 16.0;
+const LEFT: f64 = 0.1;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Scale {
+    mean: f64,
+    variance: f64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Demand {
+    seen_s: f64,
+    now: f64,
+    scales: [Scale; 3],
+    came: f64,
+    done: f64,
+}
+
+fn move_to(value: &mut f64, to: f64, s: f64, constant_s: f64) {
+    *value += -libm::expm1(-s / constant_s) * (to - *value);
+}
+
+impl Demand {
+    /// What came in a tick of so many seconds: demand; exchanges started and completed. `learn`: whether
+    /// it is usual.
+    pub(super) fn tick(&mut self, s: f64, demand: f64, (started, done): (f64, f64), learn: bool) {
+        let s = s.max(1e-3);
+        self.seen_s += s;
+        move_to(&mut self.now, demand / s, s, NOW_S.min(self.seen_s));
+        move_to(&mut self.came, started / s, s, BALANCE_S);
+        move_to(&mut self.done, done / s, s, BALANCE_S);
+        if !learn {
+            return;
+        }
+        for (scale, constant_s) in self.scales.iter_mut().zip(SCALES_S) {
+            // At first the mean is that of all there was.
+            move_to(&mut scale.mean, demand / s, s, constant_s.min(self.seen_s));
+            let off = self.now - scale.mean;
+            move_to(&mut scale.variance, off * off, s, SPREAD_S.min(self.seen_s));
+        }
+    }
+
+    /// More comes than usual on one of the scales.
+    fn is_more(&self) -> bool {
+        self.now * NOW_S >= FEW
+            && self.seen_s > 2.0 * NOW_S
+            && self.scales.iter().any(|scale| {
+                let by = (MORE * scale.mean).max(DEVIATIONS * libm::sqrt(scale.variance));
+                self.now > scale.mean + by || self.now > MUCH_MORE * scale.mean
+            })
+    }
+
+    /// More comes than completes.
+    fn is_left(&self) -> bool {
+        let chance = 2.0 * libm::sqrt(self.came / BALANCE_S);
+        self.came * BALANCE_S >= FEW && self.came - self.done > LEFT * self.came + chance
+    }
+
+    /// Whether there is more demand, as far as anybody can tell.
+    pub(super) fn is_up(&self) -> bool {
+        self.is_more() || self.is_left()
+    }
+
+    /// Demand per second, lately.
+    pub(super) const fn now(&self) -> f64 {
+        self.now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Demand;
+
+    /// Seconds of demand at these rates, all completed; returns when it was up first.
+    fn run(demand: &mut Demand, rates: impl Iterator<Item = f64>) -> Option<usize> {
+        let mut first = None;
+        for (n, rate) in rates.enumerate() {
+            demand.tick(1.0, rate, (rate, rate), true);
+            if demand.is_up() && first.is_none() {
+                first = Some(n);
+            }
+        }
+        first
+    }
+
+    fn wave(n: usize) -> f64 {
+        30.0 * (1.0 + 0.2 * libm::sin(n as f64))
+    }
+
+    #[test]
+    fn five_times_as_many_are_more_within_seconds_and_the_usual_wave_is_not() {
+        let mut demand = Demand::default();
+        assert_eq!(run(&mut demand, (0..1000).map(wave)), None);
+        let found = run(&mut demand, (0..60).map(|_| 150.0));
+        assert!(found.is_some_and(|n| n <= 3), "{found:?}");
+    }
+
+    /// The ramp of window A, 3.5 times in 34 minutes, stands out on the longest scale before it has
+    /// doubled.
+    #[test]
+    fn a_ramp_of_half_an_hour_is_more_on_a_long_scale() {
+        let mut demand = Demand::default();
+        assert_eq!(run(&mut demand, (0..1200).map(wave)), None);
+        let ramp = (0..2040).map(|n| wave(n) * (1.0 + 2.5 * n as f64 / 2040.0));
+        let found = run(&mut demand, ramp);
+        assert!(found.is_some_and(|n| (100..900).contains(&n)), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_left_behind_is_demand_whatever_is_usual() {
+        let up_after = |done: f64| {
+            let mut demand = Demand::default();
+            run(&mut demand, (0..300).map(|_| 50.0));
+            (0..120).find(|_| {
+                demand.tick(1.0, 50.0, (50.0, done), true);
+                demand.is_up()
+            })
+        };
+        assert_eq!(up_after(50.0), None);
+        assert_eq!(up_after(46.0), None, "within chance");
+        assert!(up_after(35.0).is_some_and(|n| n < 30));
+    }
+
+    #[test]
+    fn a_few_say_nothing() {
+        let mut demand = Demand::default();
+        assert_eq!(run(&mut demand, (0..600).map(|n| f64::from(u8::from(n % 20 == 0)))), None);
+        assert_eq!(run(&mut demand, (0..20).map(|_| 1.0)), None);
+        assert!(demand.now() < 2.0);
+    }
+}

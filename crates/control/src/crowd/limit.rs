@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The limit while a crowd is there, and when it is over.
+//!
+//! What the bottleneck carries, μ, is measured: exchanges completed per second while more than enough
+//! are in flight. The limit is μ, a little more or less, so that about twice as many are in flight as
+//! those that Little's law says the bottleneck needs (μ times their usual duration). That holds for a
+//! link as for a server, and needs no number from anybody. It is never far below what completes.
+//!
+//! It is over when it refuses nobody any more: then lifting it changes nothing. Coming back soon makes
+//! the next end slower. A limit that changes nothing about the durations is taken back.
+
+/// Time constant of μ, seconds.
+const MU_S: f64 = 6.0;
+/// The best μ fades with this one: a bottleneck that wastes its capacity completes less.
+const BEST_S: f64 = 60.0;
+/// How much of the best is believed to be there still.
+const BEST: f64 = 0.95;
+/// In flight: this many times what Little's law says, and so many more for chance.
+const HELD: f64 = 2.0;
+const SPARE: f64 = 6.0;
+/// How far the limit goes from μ, down and up.
+const GAIN: (f64, f64) = (0.35, 0.15);
+/// The bucket, in seconds of the rate.
+const BURST_S: f64 = 0.05;
+/// Nobody was refused for so long: the crowd is over. At least, and at most.
+const QUIET_S: (f64, f64) = (4.0, 64.0);
+/// Coming back within this time is soon.
+const SOON_S: f64 = 300.0;
+/// After so long a limit must have changed something.
+const EFFECT_S: f64 = 30.0;
+/// Durations above this many times the usual are not what a limit is for.
+const WITHOUT_EFFECT: f64 = 4.0;
+/// For so long a limit without effect is not tried again, at least.
+const PAUSE_S: f64 = 60.0;
+
+/// A limit on new connections to one destination.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrowdLimit {
+    /// Connections per second.
+    pub rate: f64,
+    /// Bucket, in connections; at least 1.
+    pub burst: f64,
+}
+
+/// What a tick shows of a destination.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) s: f64,
+    /// Exchanges completed in it.
+    pub(super) completed: f64,
+    pub(super) in_flight: f64,
+    /// New connections refused in it, repeated attempts included.
+    pub(super) refused: f64,
+    /// How long exchanges usually take, seconds.
+    pub(super) usual_s: f64,
+    /// Exchanges a connection.
+    pub(super) per_connection: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Begun {
+    s: f64,
+    quiet_s: f64,
+    best: f64,
+    /// In flight over μ: the longest at the beginning, seconds.
+    waits_s: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    mu: f64,
+    /// Known since so many seconds.
+    seen_s: f64,
+    begun: Option<Begun>,
+    /// How long it has to be quiet.
+    needs_s: f64,
+    since_end_s: f64,
+    /// How long no limit is to be tried, and how long the next time.
+    pause_s: f64,
+    next_pause_s: f64,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self {
+            mu: 0.0,
+            seen_s: 0.0,
+            begun: None,
+            needs_s: QUIET_S.0,
+            since_end_s: f64::MAX,
+            pause_s: 0.0,
+            next_pause_s: PAUSE_S,
+        }
+    }
+}
+
+impl Limit {
+    pub(super) const fn is_on(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// A tick; `crowd`: the detector sees one. The limit until the next.
+    pub(super) fn tick(&mut self, shown: &Shown, crowd: bool) -> Option<CrowdLimit> {
+        let s = shown.s.max(1e-3);
+        self.seen_s += s;
+        let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
+        self.mu += weight * (shown.completed / s - self.mu);
+        self.pause_s = (self.pause_s - s).max(0.0);
+        if self.begun.is_none() {
+            self.since_end_s += s;
+            if !crowd || self.pause_s > 0.0 {
+                return None;
+            }
+            self.begin();
+        }
+        self.go_on(shown, s)
+    }
+
+    fn begin(&mut self) {
+        self.needs_s = match self.since_end_s < SOON_S {
+            true => (2.0 * self.needs_s).min(QUIET_S.1),
+            false => QUIET_S.0,
+        };
+        self.begun = Some(Begun { s: 0.0, quiet_s: 0.0, best: self.mu, waits_s: 0.0 });
+    }
+
+    fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
+        let mu = self.mu;
+        let begun = self.begun.as_mut()?;
+        begun.s += s;
+        begun.best = mu.max(begun.best - begun.best * s / BEST_S);
+        begun.quiet_s = if shown.refused > 0.0 { 0.0 } else { begun.quiet_s + s };
+        let waits_s = shown.in_flight / mu.max(0.1);
+        if begun.s <= EFFECT_S / 4.0 {
+            begun.waits_s = begun.waits_s.max(waits_s);
+        } else if begun.s > EFFECT_S
+            && waits_s > begun.waits_s
+            && waits_s > WITHOUT_EFFECT * shown.usual_s
+        {
+            self.pause_s = self.next_pause_s;
+            self.next_pause_s *= 2.0;
+            self.end();
+            return None;
+        }
+        if begun.quiet_s >= self.needs_s {
+            self.next_pause_s = PAUSE_S;
+            self.end();
+            return None;
+        }
+        let base = mu.max(BEST * begun.best).max(0.1);
+        let target = HELD * base * shown.usual_s + SPARE;
+        let off = ((target - shown.in_flight) / target).clamp(-1.0, 1.0);
+        let gain = if off < 0.0 { GAIN.0 } else { GAIN.1 };
+        let rate = base * (1.0 + gain * off) / shown.per_connection.max(1.0);
+        Some(CrowdLimit { rate, burst: (rate * BURST_S).max(1.0) })
+    }
+
+    const fn end(&mut self) {
+        self.begun = None;
+        self.since_end_s = 0.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that completes up to `capacity` a second, offered `offered`; all have one exchange.
+    struct Plant {
+        limit: Limit,
+        in_flight: f64,
+        capacity: f64,
+        usual_s: f64,
+        /// What is offered is not what makes it slow: it completes nothing more or less.
+        deaf: bool,
+        rates: Vec<f64>,
+    }
+
+    impl Plant {
+        fn new() -> Self {
+            let (limit, rates) = (Limit::default(), Vec::new());
+            Self { limit, in_flight: 10.0, capacity: 50.0, usual_s: 0.2, deaf: false, rates }
+        }
+
+        /// So many seconds; whether the limit was on at the end.
+        fn run(&mut self, seconds: u32, offered: f64, crowd: bool) -> bool {
+            let mut admitted = offered;
+            for _ in 0..2 * seconds {
+                let came = offered.min(admitted);
+                self.in_flight += 0.5 * came;
+                let completed = self.in_flight.min(0.5 * self.capacity);
+                self.in_flight -= completed;
+                let shown = Shown {
+                    s: 0.5,
+                    completed,
+                    in_flight: if self.deaf { 500.0 } else { self.in_flight },
+                    refused: offered - came,
+                    usual_s: self.usual_s,
+                    per_connection: 1.0,
+                };
+                let limit = self.limit.tick(&shown, crowd);
+                admitted = limit.map_or(f64::MAX, |limit| limit.rate);
+                self.rates.extend(limit.map(|limit| limit.rate));
+            }
+            self.limit.is_on()
+        }
+    }
+
+    #[test]
+    fn it_finds_the_capacity_and_holds_it() {
+        let mut plant = Plant::new();
+        plant.run(20, 30.0, false);
+        assert!(plant.rates.is_empty(), "no crowd, no limit");
+        plant.run(5, 200.0, false);
+        assert!(plant.run(90, 200.0, true));
+        // Five seconds of a crowd are in flight at first.
+        let late = &plant.rates[110..];
+        assert!(late.iter().all(|rate| (45.0..=55.0).contains(rate)), "{late:?}");
+        let least = plant.rates.iter().copied().fold(f64::MAX, f64::min);
+        assert!(least >= (1.0 - GAIN.0) * 30.0, "never far below what completes: {least}");
+        assert!(plant.in_flight < 60.0, "{}", plant.in_flight);
+    }
+
+    #[test]
+    fn it_is_over_when_nobody_is_refused_and_comes_back_more_slowly() {
+        let mut plant = Plant::new();
+        plant.run(20, 30.0, false);
+        assert!(plant.run(30, 200.0, true));
+        assert!(!plant.run(8, 20.0, false), "full use within seconds");
+        assert!(plant.run(20, 200.0, true));
+        assert!(plant.run(6, 20.0, false), "soon again: the end takes longer");
+        assert!(!plant.run(8, 20.0, false));
+    }
+
+    #[test]
+    fn a_limit_without_effect_is_taken_back_for_a_while() {
+        let mut plant = Plant { deaf: true, ..Plant::new() };
+        plant.run(20, 30.0, false);
+        assert!(plant.run(25, 60.0, true));
+        // What waits does not shrink, whatever is refused.
+        plant.usual_s = 0.2;
+        plant.capacity = 40.0;
+        assert!(!plant.run(20, 60.0, true));
+        let tried = plant.rates.len();
+        plant.run(20, 60.0, true);
+        assert_eq!(plant.rates.len(), tried, "not at once again");
+    }
+}

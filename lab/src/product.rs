@@ -47,7 +47,7 @@ impl ProductConfig {
         let mut whole = json!({
             "interfaces": [{"name": SERVER_INTERFACE, "attach": self.attach}],
             "services": self.services,
-            "daemon": {"socket": socket, "http": "127.0.0.1:9464", "pins": lab.pins()},
+            "daemon": {"socket": socket, "http": "127.0.0.1:7118", "pins": lab.pins()},
         });
         let (Some(map), Some(others)) = (whole.as_object_mut(), self.others.as_object()) else {
             return whole.to_string();

@@ -11,11 +11,12 @@ use tidegate_api::protocol::{
 };
 use tidegate_config::{Config, Registry, parse};
 use tidegate_model::Mode;
-use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
+use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
     BucketState, Bypassed, InterfaceState, RequestsState, RuleState, Sample, ServiceState, Snapshot,
 };
+use tidegate_model::totals::Histogram;
 use tidegate_units::{Nanos, Rate};
 
 const CONFIG: &str = r#"
@@ -40,6 +41,7 @@ fn snapshot() -> Snapshot {
         shedding: true,
         since: Nanos::from_secs(90),
         alarmed: vec![Family::Resource, Family::Queue],
+        cause: Some(Cause::Growth),
         text: "resource and queue agree: CPU 100 %, accept queue 511 of 511.".into(),
     };
     let limits = ServiceLimits {
@@ -318,4 +320,15 @@ proptest! {
     fn no_http_request_makes_it_panic(method in any::<String>(), path in any::<String>(), now in any::<u64>()) {
         let _ = respond(&method, &path, Some(&snapshot()), Nanos(now));
     }
+}
+
+#[test]
+fn a_histogram_is_written_without_its_empty_buckets() {
+    let mut some = Histogram::default();
+    some.record(Nanos::from_millis(7));
+    let text = serde_json::to_string(&some).unwrap();
+    assert!(text.len() < 60, "{text}");
+    assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), some);
+    let beyond = text.replace("[[", "[[999,1],[");
+    assert!(serde_json::from_str::<Histogram>(&beyond).is_err());
 }

@@ -613,6 +613,9 @@ pub struct DaemonConfig {
 
 /// The control socket where none is configured.
 pub const SOCKET_DEFAULT: &str = "/run/tidegate/control.sock";
+/// The port of /metrics where none is configured: below those that exporters of Prometheus are given
+/// (9100 to 9999, of which 9464 is OpenTelemetry's), and given to nobody by IANA.
+const HTTP_PORT: u16 = 7118;
 /// The directory for pinned state where none is configured.
 pub const PINS_DEFAULT: &str = "/sys/fs/bpf/tidegate";
 
@@ -621,7 +624,7 @@ impl Default for DaemonConfig {
         Self {
             tick: Nanos::from_millis(100),
             socket: SOCKET_DEFAULT.into(),
-            http: HttpAddress(Some(([127, 0, 0, 1], 9464).into())),
+            http: HttpAddress(Some(([127, 0, 0, 1], HTTP_PORT).into())),
             pins: PINS_DEFAULT.into(),
         }
     }

@@ -112,7 +112,7 @@ fn what_is_not_given_has_its_default() {
     );
     assert_eq!(shop.control.name, "default");
     assert_eq!(config.daemon.tick, Nanos::from_millis(100));
-    assert_eq!(config.daemon.http.to_string(), "127.0.0.1:9464");
+    assert_eq!(config.daemon.http.to_string(), "127.0.0.1:7118");
     assert_eq!(shop.policy.abacus().schedule, [1, 3, 7]);
 }
 

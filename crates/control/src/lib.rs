@@ -28,7 +28,7 @@ mod law;
 #[cfg(feature = "ablate")]
 include!(concat!(env!("OUT_DIR"), "/ablate.rs"));
 
-pub use detect::{Calm, Cause, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
+pub use detect::{Calm, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
 pub use law::{
     BucketController, BucketSpec, Context, DefaultBucket, DefaultController, DefaultSpec, Demand,
     Dual, Equation, Fixed, FixedBucket, Gauge, Interaction, Measured, PaperBucket, PaperBucketSpec,

@@ -113,6 +113,7 @@ impl Owner {
         self.senses.rename_interfaces(cluster::interfaces_read(&config));
         self.senses.join(&config);
         self.remote.follow(&config);
+        self.record.follow(&config);
         self.requests.begin_anew();
         self.warn_of_what_waits(&config);
         self.intent.config = config;

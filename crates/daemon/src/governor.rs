@@ -267,7 +267,8 @@ impl Governor {
 
 /// No limits, with the reason.
 pub(crate) fn released(now: Nanos, text: &str) -> ServiceLimits {
-    let why = Why { shedding: false, since: now, alarmed: Vec::new(), text: text.into() };
+    let text = text.into();
+    let why = Why { shedding: false, since: now, alarmed: Vec::new(), cause: None, text };
     ServiceLimits { burst: 1, why, ..ServiceLimits::default() }
 }
 

@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn an_address_that_comes_after_the_start_gets_its_pages() {
         let namespace = Namespace::new();
-        let address: SocketAddr = "192.0.2.1:9464".parse().unwrap();
+        let address: SocketAddr = "192.0.2.1:7118".parse().unwrap();
         let server =
             in_namespace(Some(&namespace.path()), || Ok(Server::start(Some(address), pages())));
         let server = server.unwrap();

@@ -9,6 +9,7 @@ use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::plane::{Counted, Plane, PlaneError, Senses};
+use crate::record::{Record, Seen};
 use crate::remote::Remote;
 use crate::request_watch::{RequestWatch, advice};
 use crate::state::{Keeper, restore};
@@ -63,6 +64,8 @@ const INHERIT: Nanos = Nanos::from_secs(3);
 pub struct Parts {
     /// Its time.
     pub clock: Arc<dyn Clock + Send + Sync>,
+    /// The time of day, for the record and for nothing else.
+    pub day: Arc<dyn Clock + Send + Sync>,
     /// What it steers; already following `config`.
     pub plane: Box<dyn Plane>,
     /// What it senses with; already set to `config`.
@@ -82,6 +85,7 @@ pub struct Parts {
 /// The owner of all state.
 pub struct Owner {
     pub(crate) clock: Arc<dyn Clock + Send + Sync>,
+    pub(crate) day: Arc<dyn Clock + Send + Sync>,
     pub(crate) plane: Box<dyn Plane>,
     pub(crate) senses: Box<dyn Senses>,
     pub(crate) intent: Intent,
@@ -94,6 +98,7 @@ pub struct Owner {
     pub(crate) make: Makers,
     pub(crate) requests: RequestWatch,
     pub(crate) remote: Remote,
+    pub(crate) record: Record,
     /// The limits that were decided last, joined with those of peers.
     joined: Vec<ServiceLimits>,
     sensed: Vec<Sensed>,
@@ -157,6 +162,7 @@ impl Owner {
         let remote = Remote::new(&parts.config);
         let mut owner = Self {
             clock: parts.clock,
+            day: parts.day,
             plane: parts.plane,
             senses: parts.senses,
             intent: Intent::new(parts.config),
@@ -168,6 +174,7 @@ impl Owner {
             make,
             requests: RequestWatch::default(),
             remote,
+            record: Record::default(),
             joined: Vec::new(),
             sensed: Vec::new(),
             in_force: InForce::after(left.generation),
@@ -279,6 +286,7 @@ impl Owner {
         }
         let kept = self.decide(now);
         self.join_remote(now);
+        self.note_record(now);
         self.write(now, kept);
         for (service, why) in self.in_force.refused() {
             let text = format!("refused, so that everything passes: {why}");
@@ -493,6 +501,13 @@ impl Owner {
         self.joined = remote.tick(now, of, (sensed, own), &mut **senses);
     }
 
+    fn note_record(&mut self, now: Nanos) {
+        let Self { record, remote, sensed, intent, joined, .. } = self;
+        let (config, released) = (&intent.config, intent.released);
+        let remote = &|index| remote.holds(index);
+        record.see(&Seen { now, config, released, sensed, limits: joined, remote });
+    }
+
     /// Writes what changed.
     fn write(&mut self, now: Nanos, kept: Kept) {
         let limits = self.joined.clone();
@@ -559,6 +574,7 @@ impl Owner {
         let snapshot = Snapshot {
             version: self.version.clone(),
             now,
+            unix: Some(self.day.now()),
             started: self.started,
             config_generation: self.config_generation,
             limits_generation: self.in_force.generation(),
@@ -623,6 +639,9 @@ impl Owner {
         let mut requests = self.requests.state(now, of, seen, defer_accept);
         let level = levels::of_service(&*self.plane, of, seen);
         if let Some(requests) = &mut requests {
+            for bucket in &mut requests.buckets {
+                bucket.sums = self.record.sums(&service.name, Some(&bucket.name));
+            }
             levels::of_buckets(&*self.plane, of, seen, requests);
         }
         ServiceState {
@@ -640,6 +659,9 @@ impl Owner {
             bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),
             remote: self.remote.states(now, index),
             level,
+            totals: self.record.totals(&service.name).cloned(),
+            sees_answers: self.plane.sees_answers(),
+            sums: self.record.sums(&service.name, None),
         }
     }
 

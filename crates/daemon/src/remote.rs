@@ -189,6 +189,11 @@ impl Remote {
         own
     }
 
+    /// Whether a limit of a peer is the tightest of a service.
+    pub(crate) fn holds(&self, index: usize) -> bool {
+        self.binds.contains(&index)
+    }
+
     /// The remote limits of a service, in both directions.
     pub(crate) fn states(&self, now: Nanos, index: usize) -> Vec<RemoteState> {
         let mut states = self.inbound.states(now, index);

@@ -10,6 +10,7 @@ use tidegate_config::{Config, RequestsConfig, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::RANKS;
 use tidegate_model::limits::ServiceLimits;
+use tidegate_model::record::Sums;
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::{BucketState, Followed, RequestsState, RuleState, UnevaluatedCount};
 use tidegate_units::Nanos;
@@ -192,6 +193,7 @@ fn buckets(
         offered: watched.offered.get(i).copied().unwrap_or_default(),
         refused: watched.refused.get(i).copied().unwrap_or_default(),
         level: None,
+        sums: Sums::default(),
     };
     requests.buckets.iter().enumerate().map(state).collect()
 }

@@ -35,7 +35,7 @@ use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve}
 use tidegate_config::{Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
-use tidegate_units::{Clock, MonotonicClock};
+use tidegate_units::{Clock, DayClock, MonotonicClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -325,6 +325,7 @@ fn build(
     let keeper = Keeper::new(Box::new(store), options.version.clone());
     let (owner, snapshots) = Owner::new(Parts {
         clock: Arc::clone(&clock),
+        day: Arc::new(DayClock),
         plane: Box::new(plane),
         senses: Box::new(ClusterSenses::new(Box::new(sense), Arc::clone(&clock))),
         config,

@@ -2,7 +2,8 @@
 //! The nouns that flow through tidegate.
 //!
 //! [`signals`]: what was sensed in one tick. [`limits`]: what the control loop decided.
-//! [`remote`]: a limit that one host gives to another. [`snapshot`]: what anyone may look at. (Event and Verdict live with the policies in
+//! [`remote`]: a limit that one host gives to another. [`snapshot`]: what anyone may look at.
+//! [`record`]: what happened, summed up and event by event. (Event and Verdict live with the policies in
 //! `tidegate-policy`, Report in `tidegate-peer`, Intent and the configuration in `tidegate-config`.)
 
 mod change;
@@ -11,6 +12,7 @@ mod cpus;
 pub mod limits;
 mod listen;
 mod mode;
+pub mod record;
 pub mod remote;
 pub mod signals;
 pub mod snapshot;

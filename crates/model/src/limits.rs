@@ -156,6 +156,72 @@ impl BucketLimits {
     }
 }
 
+/// Why something is refused: a value of metrics and of the record, so the list is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The limit in flight of calm refuses, and the CPU is used up.
+    InFlight,
+    /// More comes than completes, and too much is in flight.
+    Growth,
+    /// More comes than completes, and it stands in the accept queue.
+    AcceptQueue,
+    /// Far too much is in flight, and the CPU has been used up for long.
+    Cpu,
+    /// The law's own measure is above its reference: a queue, the CPU or the bandwidth.
+    Reference,
+    /// A process before this one has seen the overload.
+    Earlier,
+    /// No overload: more comes than an operator's rate, the policy or a limit of calm admits.
+    Limit,
+    /// A limit of a peer.
+    Remote,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::InFlight,
+        Self::Growth,
+        Self::AcceptQueue,
+        Self::Cpu,
+        Self::Reference,
+        Self::Earlier,
+        Self::Limit,
+        Self::Remote,
+    ];
+
+    /// As in metrics and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InFlight => "in-flight",
+            Self::Growth => "growth",
+            Self::AcceptQueue => "accept-queue",
+            Self::Cpu => "cpu",
+            Self::Reference => "reference",
+            Self::Earlier => "earlier",
+            Self::Limit => "limit",
+            Self::Remote => "remote",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::InFlight => "the limit in flight refuses, and the CPU is used up",
+            Self::Growth => "more comes than completes, and too much is in flight",
+            Self::AcceptQueue => "more comes than completes, and it stands in the accept queue",
+            Self::Cpu => "far too much is in flight, and the CPU has been used up for long",
+            Self::Reference => "what the controller measures is above its reference",
+            Self::Earlier => "a process before has seen it",
+            Self::Limit => "more comes than a limit admits; nothing else shows an overload",
+            Self::Remote => "a limit of a peer holds",
+        }
+    }
+}
+
 /// The reasoning behind a limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Why {
@@ -165,6 +231,9 @@ pub struct Why {
     pub since: Nanos,
     /// The families that report trouble now.
     pub alarmed: Vec<Family>,
+    /// What it began for; `None` while nothing is shed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// One sentence with the figures behind the decision.
     pub text: String,
 }

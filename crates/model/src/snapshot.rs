@@ -2,8 +2,10 @@
 //! What anyone may look at: the only thing that metrics, CLI and pages read.
 
 use crate::limits::{BucketLimits, ServiceLimits};
+use crate::record::Sums;
 use crate::remote::Restriction;
 use crate::signals::{BucketSignals, Reading, Signals};
+use crate::totals::ServiceTotals;
 use crate::{PRIORITIES, RANKS};
 use serde::{Deserialize, Serialize};
 use tidegate_units::{Nanos, Rate};
@@ -17,6 +19,9 @@ pub struct Snapshot {
     pub now: Nanos,
     /// When the daemon took over.
     pub started: Nanos,
+    /// The time of day when it was taken, since 1970; `None`: not known.
+    #[serde(default)]
+    pub unix: Option<Nanos>,
     /// Number of the configuration in force: 1 at the start, +1 a reload.
     pub config_generation: u64,
     /// Number of the limits in force.
@@ -194,6 +199,15 @@ pub struct ServiceState {
     /// The work that waits, where the policy has thresholds on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<LevelState>,
+    /// Its totals as they were last read; `None`: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub totals: Option<ServiceTotals>,
+    /// Whether its responses are seen, so that the totals say what completed.
+    #[serde(default)]
+    pub sees_answers: bool,
+    /// What it went through since the process began.
+    #[serde(default)]
+    pub sums: Sums,
 }
 
 /// A remote limit of one service.
@@ -300,6 +314,9 @@ pub struct BucketState {
     /// The work that waits, where the policy has thresholds on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<LevelState>,
+    /// What it went through since the process began.
+    #[serde(default)]
+    pub sums: Sums,
 }
 
 /// One rule.

@@ -101,8 +101,29 @@ pub struct Histogram {
     pub count: u64,
     /// Their sum in nanoseconds.
     pub sum_ns: u64,
-    /// Counts by bucket.
+    /// Counts by bucket; written as pairs of a bucket and its count, the empty ones left out.
+    #[serde(with = "sparse")]
     pub buckets: Vec<u64>,
+}
+
+/// Most buckets are empty.
+mod sparse {
+    use super::HISTOGRAM_BUCKETS;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(all: &[u64], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().enumerate().filter(|(_, count)| **count > 0))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
+        let mut all = vec![0; HISTOGRAM_BUCKETS];
+        for (bucket, count) in <Vec<(usize, u64)>>::deserialize(from)? {
+            let place = all.get_mut(bucket).ok_or_else(|| D::Error::custom("no such bucket"))?;
+            *place = count;
+        }
+        Ok(all)
+    }
 }
 
 impl Default for Histogram {
@@ -136,6 +157,16 @@ impl Histogram {
         let low = (8 + (bucket % 8) as u64) << (octave - 3);
         let width = 1_u64 << (octave - 3);
         Nanos(((low << 10) + (width << 9)).min(u64::MAX >> 1))
+    }
+
+    /// The end of a bucket: what is in it is below.
+    #[must_use]
+    pub fn end(bucket: usize) -> Nanos {
+        if bucket < 8 {
+            return Nanos((bucket as u64 + 1) << 10);
+        }
+        let octave = bucket / 8 + 2;
+        Nanos(((9 + (bucket % 8) as u64) << (octave - 3)).saturating_mul(1 << 10))
     }
 
     /// Counts one time.
@@ -203,6 +234,15 @@ mod tests {
         for ns in [10_000_u64, 123_456, 7_654_321, 1_000_000_007, 60_000_000_000] {
             let shown = Histogram::value(Histogram::bucket(Nanos(ns))).0 as f64;
             assert!((shown / ns as f64 - 1.0).abs() < 1.0 / 15.0, "{ns} ns shown as {shown}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_ends_where_the_next_begins() {
+        for bucket in 0..HISTOGRAM_BUCKETS - 9 {
+            let end = Histogram::end(bucket);
+            assert_eq!(Histogram::bucket(end), bucket + 1, "{end}");
+            assert_eq!(Histogram::bucket(Nanos(end.0 - 1)), bucket, "{end}");
         }
     }
 

@@ -75,6 +75,11 @@ impl Passive {
         (Time::default(), Balance { counts })
     }
 
+    /// The totals as they were read in this tick; `None`: they could not be.
+    pub(crate) const fn totals(&self) -> Option<&ServiceTotals> {
+        self.last.as_ref()
+    }
+
     /// The buckets: what happened since the tick before, and the requests in flight as they were last
     /// read, with their age. Answers are seen where the requests are, or no request is judged.
     pub(crate) fn buckets(&self, now: Nanos) -> Vec<BucketSignals> {

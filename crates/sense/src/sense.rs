@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::Bypassed;
-use tidegate_model::totals::Totals;
+use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_model::{CpuList, Listen};
 use tidegate_units::Nanos;
 
@@ -80,6 +80,8 @@ pub struct Sensed {
     pub defer_accept: Option<bool>,
     /// Connections that the listeners accepted and that no hook saw.
     pub bypassed: Option<Bypassed>,
+    /// The totals of which the signals are the differences; `None`: they could not be read.
+    pub totals: Option<ServiceTotals>,
 }
 
 /// All sources of all services.
@@ -242,6 +244,7 @@ impl Sense {
                     out.troubles.push(Trouble { signal: "counters", why: error.to_string() });
                 }
             }
+            out.totals = service.passive.totals().cloned();
             out.signals.buckets = service.passive.buckets(now);
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
@@ -280,7 +283,6 @@ mod tests {
     use std::fs;
     use std::io;
     use std::os::unix::fs::MetadataExt;
-    use tidegate_model::totals::ServiceTotals;
     use tidegate_units::Share;
 
     struct Nothing;

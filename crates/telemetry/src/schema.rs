@@ -3,11 +3,12 @@
 
 mod gateways;
 mod peers;
+mod record;
 mod requests;
 
-use crate::service::figures;
 use tidegate_model::signals::{Family, Reading};
 use tidegate_model::snapshot::{ServiceState, Snapshot};
+use tidegate_model::totals::Histogram;
 use tidegate_units::Share;
 
 /// Longest label value, in bytes; what is longer is cut, so that no name can grow a page.
@@ -20,6 +21,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Times by how long they were; only grows.
+    Histogram,
 }
 
 /// A value.
@@ -51,6 +54,47 @@ impl From<bool> for Number {
 
 /// Takes label values, in the order of the metric's labels, and the number.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[&str], Number);
+/// The same of times.
+pub(crate) type Times<'a> = &'a mut dyn FnMut(&[&str], &Histogram);
+
+/// Where the values of a metric stand.
+#[derive(Clone, Copy)]
+pub(crate) enum Read {
+    Numbers(fn(&Snapshot, Sink<'_>)),
+    Times(fn(&Snapshot, Times<'_>), Bounds),
+}
+
+/// Which ends of the dataplane's buckets are bounds of a histogram. They are always the same: a
+/// bound that appears later would be missed by whoever forms a rate.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    first: usize,
+    last: usize,
+    each: usize,
+}
+
+impl Bounds {
+    /// Each at most 12.5 % above the one before, from 131 µs to 34 s.
+    pub(crate) const FINE: Self = Self { first: 39, last: 183, each: 1 };
+    /// Two an octave, from 131 µs to 73 min.
+    pub(crate) const COARSE: Self = Self { first: 39, last: 239, each: 4 };
+
+    /// Bounds in seconds, each with what was counted since the one before; the last is infinite.
+    pub(crate) fn of(self, times: &Histogram) -> Vec<(f64, u64)> {
+        let mut out = Vec::new();
+        let mut count = 0_u64;
+        for (bucket, more) in times.buckets.iter().enumerate() {
+            count = count.saturating_add(*more);
+            let is_bound = (self.first..=self.last).contains(&bucket)
+                && (bucket - self.first).is_multiple_of(self.each);
+            if is_bound {
+                out.push((Histogram::end(bucket).as_secs_f64(), std::mem::take(&mut count)));
+            }
+        }
+        out.push((f64::INFINITY, count));
+        out
+    }
+}
 
 /// One metric.
 pub struct Metric {
@@ -64,7 +108,7 @@ pub struct Metric {
     pub help: &'static str,
     /// Its labels.
     pub labels: &'static [&'static str],
-    pub(crate) read: fn(&Snapshot, Sink<'_>),
+    pub(crate) read: Read,
 }
 
 impl Metric {
@@ -87,7 +131,7 @@ const fn gauge(
     labels: &'static [&'static str],
     read: fn(&Snapshot, Sink<'_>),
 ) -> Metric {
-    Metric { name, unit, kind: Kind::Gauge, help, labels, read }
+    Metric { name, unit, kind: Kind::Gauge, help, labels, read: Read::Numbers(read) }
 }
 
 const fn counter(
@@ -97,12 +141,28 @@ const fn counter(
     labels: &'static [&'static str],
     read: fn(&Snapshot, Sink<'_>),
 ) -> Metric {
-    Metric { name, unit, kind: Kind::Counter, help, labels, read }
+    Metric { name, unit, kind: Kind::Counter, help, labels, read: Read::Numbers(read) }
+}
+
+const fn histogram(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    bounds: Bounds,
+    read: fn(&Snapshot, Times<'_>),
+) -> Metric {
+    let read = Read::Times(read, bounds);
+    Metric { name, unit: "seconds", kind: Kind::Histogram, help, labels, read }
 }
 
 /// Every metric, in the order in which they are exported.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    SERVICES.iter().chain(requests::METRICS).chain(peers::METRICS).chain(gateways::METRICS)
+    SERVICES
+        .iter()
+        .chain(record::METRICS)
+        .chain(requests::METRICS)
+        .chain(peers::METRICS)
+        .chain(gateways::METRICS)
 }
 
 const SERVICES: &[Metric] = &[
@@ -216,55 +276,6 @@ const SERVICES: &[Metric] = &[
         each(s, |v| out(&[&v.name, &v.mode], Number::Count(1)))
     }),
     gauge(
-        "service_offered_rate",
-        "per_second",
-        "Demand in the last tick: new work that was judged (see service_offered), what was refused included.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).offered, out)),
-    ),
-    gauge(
-        "service_repeated_rate",
-        "per_second",
-        "Of the demand, known copies of refused SYNs, in the last tick.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).repeated, out)),
-    ),
-    gauge(
-        "service_admitted_rate",
-        "per_second",
-        "Admitted in the last tick.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).admitted, out)),
-    ),
-    gauge(
-        "service_refused_rate",
-        "per_second",
-        "Refused in the last tick; in shadow mode an upper bound of what enforcing would refuse.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).refused, out)),
-    ),
-    gauge(
-        "service_completed_rate",
-        "per_second",
-        "Answers begun in the last tick.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).completed, out)),
-    ),
-    gauge(
-        "service_unknown_rate",
-        "per_second",
-        "Exchanges completed in the last tick whose time cannot be told from the packets: slow uploads, early data of TLS, responses to what was not recognised as a request. They count as completed, and not in response times.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).unknown, out)),
-    ),
-    gauge(
-        "service_unseen_rate",
-        "per_second",
-        "Connections that went out of sight in the last tick: the table had no room for them, or they waited for an answer in silence for a minute. They count as neither lost nor completed.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, figures(v).unseen, out)),
-    ),
-    gauge(
         "service_bypassed",
         "connections",
         "Connections of the last minute that the service's listeners accepted while no hook saw a SYN of it: it is not protected. Absent while there are none.",
@@ -300,34 +311,6 @@ const SERVICES: &[Metric] = &[
         |s, out| each(s, |v| optional(v, v.signals.time.slow.map(|r| r.value as f64), out)),
     ),
     gauge(
-        "service_first_byte_time",
-        "seconds",
-        "Time from SYN or request to the first byte of the answer, in the last tick with answers.",
-        &["service", "quantile"],
-        |s, out| {
-            each(s, |v| {
-                if let Some(t) = v.signals.time.first_byte {
-                    out(&[&v.name, "0.5"], t.value.p50.as_secs_f64().into());
-                    out(&[&v.name, "0.99"], t.value.p99.as_secs_f64().into());
-                }
-            })
-        },
-    ),
-    gauge(
-        "service_connection_time",
-        "seconds",
-        "Time from SYN to the end of a connection, in the last tick with ends.",
-        &["service", "quantile"],
-        |s, out| {
-            each(s, |v| {
-                if let Some(t) = v.signals.time.end {
-                    out(&[&v.name, "0.5"], t.value.p50.as_secs_f64().into());
-                    out(&[&v.name, "0.99"], t.value.p99.as_secs_f64().into());
-                }
-            })
-        },
-    ),
-    gauge(
         "service_accept_queue",
         "connections",
         "Connections that wait for accept, all listeners summed.",
@@ -358,13 +341,6 @@ const SERVICES: &[Metric] = &[
         "Packets that fit into that queue.",
         SERVICE,
         |s, out| each(s, |v| optional(v, v.signals.queue.interface.map(|r| r.value.limit), out)),
-    ),
-    gauge(
-        "service_sent",
-        "bytes_per_second",
-        "Bytes per second sent on the interfaces that the answers leave by.",
-        SERVICE,
-        |s, out| each(s, |v| optional(v, v.signals.resource.bandwidth.map(|r| r.value), out)),
     ),
     gauge(
         "service_cpu",

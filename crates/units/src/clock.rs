@@ -45,6 +45,17 @@ impl Clock for BootClock {
     }
 }
 
+/// The time of day (`CLOCK_REALTIME`), since 1970: for people, and for no decision. It may be set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DayClock;
+
+impl Clock for DayClock {
+    fn now(&self) -> Nanos {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        Nanos(u64::try_from(t.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000) + t.tv_nsec as u64)
+    }
+}
+
 /// CPU time used by the present thread: for programs that have to spend a certain amount of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadCpuClock;

@@ -6,6 +6,6 @@ mod clock;
 mod rate;
 mod time;
 
-pub use clock::{BootClock, Clock, ManualClock, MonotonicClock, Random, ThreadCpuClock};
+pub use clock::{BootClock, Clock, DayClock, ManualClock, MonotonicClock, Random, ThreadCpuClock};
 pub use rate::{Rate, Share};
 pub use time::Nanos;

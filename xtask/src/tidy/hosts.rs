@@ -93,7 +93,7 @@ mod tests {
         for (url, found) in [
             ("https://github.com/a/b", 0),
             ("<https://www.rfc-editor.org/rfc/rfc9293>.", 0),
-            ("http://127.0.0.1:9464/metrics", 0),
+            ("http://127.0.0.1:7118/metrics", 0),
             ("http://[::1]:80/", 0),
             ("http://{address}/", 0),
             ("http://shop.example/", 0),

@@ -5,6 +5,7 @@ use super::episode::QUEUE_MAX;
 use super::evidence::{balance, lossy};
 use super::scale::DEVIATIONS;
 use super::{Detector, Tick};
+use tidegate_model::limits::Cause;
 use tidegate_model::signals::Family;
 
 /// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
@@ -17,44 +18,26 @@ const EXCESS_LARGE: f64 = 2.25;
 /// burst; more than one, because the peak may not be the capacity.
 const OVERDUE: f64 = 2.0;
 
-/// Why it is an overload; each alone is enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The limit in flight of calm refuses, and the CPU is used up: what stands there drains sooner
-    /// without more behind it, and a burst ends the overload itself.
-    Limited,
-    /// More comes than completes, and what is in flight is more than a healthy server shows: not
-    /// beside a free server that is as fast as ever.
-    Growth,
-    /// More comes than completes, and it stands in an accept queue.
-    Queue,
-    /// Far more is in flight than by chance, and the CPU is used up for longer than a burst takes.
-    Busy,
-}
+/// Why it is an overload, the first that is shown; each alone is enough.
+///
+/// - in flight: the limit of calm refuses, and the CPU is used up: what stands there drains sooner
+///   without more behind it, and a burst ends the overload itself;
+/// - growth: more comes than completes, and what is in flight is more than a healthy server shows:
+///   not beside a free server that is as fast as ever;
+/// - accept queue: more comes than completes, and it stands there;
+/// - CPU: far more is in flight than by chance, and the CPU is used up for longer than a burst takes.
+const CAUSES: [Cause; 4] = [Cause::InFlight, Cause::Growth, Cause::AcceptQueue, Cause::Cpu];
 
-impl Cause {
-    const ALL: [Self; 4] = [Self::Limited, Self::Growth, Self::Queue, Self::Busy];
-
-    /// For people.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Limited => "the limit in flight refuses, and the CPU is used up",
-            Self::Growth => "more comes than completes, and too much is in flight",
-            Self::Queue => "more comes than completes, and it stands in the accept queue",
-            Self::Busy => "far too much is in flight, and the CPU has been used up for long",
-        }
-    }
-
-    /// Whether a tick shows it.
-    fn is_shown(self, evidence: &Evidence) -> bool {
-        let Evidence { excess, cpu, queue, unbalanced, stands, .. } = *evidence;
-        match self {
-            Self::Limited => evidence.is_limited(),
-            Self::Growth => excess && unbalanced && !evidence.spared,
-            Self::Queue => queue && stands && unbalanced,
-            Self::Busy => excess && cpu && evidence.is_no_burst && !evidence.stalls,
-        }
+/// Whether a tick shows it.
+fn is_shown(cause: Cause, evidence: &Evidence) -> bool {
+    let Evidence { excess, cpu, queue, unbalanced, stands, .. } = *evidence;
+    match cause {
+        Cause::InFlight => evidence.is_limited(),
+        Cause::Growth => excess && unbalanced && !evidence.spared,
+        Cause::AcceptQueue => queue && stands && unbalanced,
+        Cause::Cpu => excess && cpu && evidence.is_no_burst && !evidence.stalls,
+        // Found by no detector.
+        Cause::Reference | Cause::Earlier | Cause::Limit | Cause::Remote => false,
     }
 }
 
@@ -114,7 +97,7 @@ impl Detector {
     /// The families that report trouble, and what they show if they are enough.
     pub(super) fn alarm(&self, tick: &Tick) -> (Vec<Family>, Option<Cause>) {
         let evidence = self.evidence(tick);
-        let cause = Cause::ALL.into_iter().find(|cause| cause.is_shown(&evidence));
+        let cause = CAUSES.into_iter().find(|cause| is_shown(*cause, &evidence));
         (evidence.families(), cause)
     }
 
@@ -139,7 +122,7 @@ impl Detector {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cause, Evidence};
+    use super::{CAUSES, Cause, Evidence, is_shown};
     use crate::{Controller, DefaultController, DefaultSpec, Mode};
     use tidegate_model::signals::{
         AcceptQueue, ConnectionCounts, Counts, Family, Reading, Signals, Times,
@@ -195,16 +178,16 @@ mod tests {
             (&[excess, queue], None),
             (&[excess, unbalanced], Some(Cause::Growth)),
             (&[excess, unbalanced, spared], None),
-            (&[queue, unbalanced], Some(Cause::Queue)),
-            (&[excess, cpu], Some(Cause::Busy)),
+            (&[queue, unbalanced], Some(Cause::AcceptQueue)),
+            (&[excess, cpu], Some(Cause::Cpu)),
             (&[excess, cpu, stalls], None),
-            (&[excess, cpu, refuses], Some(Cause::Limited)),
+            (&[excess, cpu, refuses], Some(Cause::InFlight)),
             (&[excess, cpu, refuses, stalls], None),
         ];
         for (n, (sets, expected)) in cases.into_iter().enumerate() {
             let mut evidence = Evidence::default();
             sets.iter().for_each(|set| set(&mut evidence));
-            let shown = Cause::ALL.into_iter().find(|cause| cause.is_shown(&evidence));
+            let shown = CAUSES.into_iter().find(|cause| is_shown(*cause, &evidence));
             assert_eq!(shown, expected, "{n}: {evidence:?}");
         }
     }

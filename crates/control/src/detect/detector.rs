@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The detector: a tick of signals becomes a [`Load`]. mod.rs tells how.
 
-use super::alarm::Cause;
 use super::baseline::Baseline;
 use super::coming::Coming;
 use super::episode::{Episode, Search};
@@ -20,6 +19,7 @@ use super::seats::Seats;
 use super::silent::Silent;
 use super::stall::{Reach, Stall};
 use crate::{Freshness, Mode, Watch, age_max};
+use tidegate_model::limits::Cause;
 use tidegate_model::signals::{Counts, Family, Reading, Signals};
 use tidegate_units::Nanos;
 

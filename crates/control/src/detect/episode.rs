@@ -2,7 +2,6 @@
 //! An overload while it lasts: capacity and target. What corrects them is in trial.rs.
 
 use super::Tick;
-use super::alarm::Cause;
 use super::detector::Actuator;
 use super::echo::Echo;
 use super::harmless::HARMLESS_CEILINGS;
@@ -11,6 +10,7 @@ use super::load::Overload;
 use super::scale::{LASTING_SECONDS, LONG_SECONDS, OBJECTIVE_SHARE, RATE_EVENTS, SOON_SECONDS};
 use super::trial::Trial;
 use crate::RATE_CEILING;
+use tidegate_model::limits::Cause;
 use tidegate_model::signals::Family;
 use tidegate_units::Nanos;
 

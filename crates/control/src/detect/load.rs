@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a detector says of a tick.
 
-use super::alarm::Cause;
 use super::echo::Echo;
+use tidegate_model::limits::Cause;
 use tidegate_model::limits::Pending;
 use tidegate_model::signals::Family;
 use tidegate_units::Nanos;

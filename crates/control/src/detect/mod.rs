@@ -14,7 +14,7 @@
 //! - the peak of D: the capacity that was seen.
 //!
 //! # When it alarms
-//! On any of four causes ([`Cause`]). More comes than completes for longer than by chance, or clients
+//! On any of four causes ([`Cause`](tidegate_model::limits::Cause)). More comes than completes for longer than by chance, or clients
 //! leave without a response, and
 //! 1. an excess E = N − idle − D·r0 is in flight, above what a healthy server shows; or
 //! 2. it stands in the accept queue. Or
@@ -91,7 +91,6 @@ mod stall;
 mod trial;
 mod window;
 
-pub use self::alarm::Cause;
 pub use self::detector::Detector;
 pub use self::held::{HeldWorkers, IdleWorkers};
 pub use self::load::{Calm, Load, Overload};

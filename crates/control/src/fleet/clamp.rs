@@ -138,7 +138,7 @@ impl Clamp {
                 |own| format!("up to {own} pass, as set by hand"),
             );
             let text = format!("no valid report of the back-end: {passes}");
-            Why { shedding: false, since: now, alarmed: Vec::new(), text }
+            Why { shedding: false, since: now, alarmed: Vec::new(), cause: None, text }
         };
         let open = |(index, bucket): (usize, &BucketLimits)| BucketLimits {
             rate: None,

@@ -26,12 +26,12 @@
 //! completion rate, and no ceiling is set.
 
 use crate::detect::{
-    Calm, Cause, Detector, LASTING_SECONDS, Load, Overload, QUEUE_MAX, RATE_EVENTS,
-    TAU_SECONDS_MIN, is_gap,
+    Calm, Detector, LASTING_SECONDS, Load, Overload, QUEUE_MAX, RATE_EVENTS, TAU_SECONDS_MIN,
+    is_gap,
 };
 use crate::{Beside, Controller, Decision, Mode, bounded, period_s};
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::limits::{Low, Pending, ServiceLimits, Why};
+use tidegate_model::limits::{Cause, Low, Pending, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
 
@@ -114,7 +114,13 @@ impl DefaultController {
             waiting_low: low,
             pending: low.map_or_else(Pending::default, |_| calm.pending),
             min_rate: Some(self.min_rate()),
-            why: Why { shedding: false, since: calm.since, alarmed: calm.evidence, text },
+            why: Why {
+                shedding: false,
+                since: calm.since,
+                alarmed: calm.evidence,
+                cause: None,
+                text,
+            },
             ..ServiceLimits::default()
         }
     }
@@ -135,6 +141,7 @@ impl DefaultController {
     fn shedding(&self, overload: &Overload, mode: Mode) -> ServiceLimits {
         let rate = rate(overload, mode);
         // Who is refused now would have asked only when so many more have been answered.
+        let cause = overload.cause.unwrap_or(Cause::Earlier);
         let ceiling = overload.ceiling + overload.on_their_way;
         let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
@@ -146,7 +153,7 @@ impl DefaultController {
             overload.target,
             overload.baseline_s * 1e3,
             if overload.only_repeated() { ", only repeated SYNs are too many" } else { "" },
-            overload.cause.map_or("a process before has seen it", Cause::text),
+            cause.text(),
         );
         let alarmed = overload.evidence.clone();
         ServiceLimits {
@@ -156,7 +163,7 @@ impl DefaultController {
             // A full accept queue loses what comes, in silence, after the handshake.
             accept_queue_max_q10: ACCEPT_QUEUE_FULL_Q10,
             min_rate: Some(self.min_rate()),
-            why: Why { shedding: true, since: overload.since, alarmed, text },
+            why: Why { shedding: true, since: overload.since, alarmed, cause: Some(cause), text },
             ..ServiceLimits::default()
         }
     }
@@ -205,7 +212,7 @@ impl Controller for DefaultController {
             }
             Load::Lost(since) => {
                 let text = "no limits: counts or in-flight have been unknown for long".to_owned();
-                let why = Why { shedding: false, since, alarmed: Vec::new(), text };
+                let why = Why { shedding: false, since, alarmed: Vec::new(), cause: None, text };
                 self.last = ServiceLimits { why, ..ServiceLimits::default() };
             }
             Load::Calm(calm) => self.last = self.calm(calm),

@@ -2,7 +2,7 @@
 //! Limits set by hand: it looks at nothing.
 
 use crate::{BURST_MAX, Controller, Mode, bounded};
-use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::limits::{Cause, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
 
@@ -40,7 +40,13 @@ impl Controller for Fixed {
         ServiceLimits {
             rate: self.rate,
             burst: self.burst,
-            why: Why { shedding: refused > 0, since, alarmed: Vec::new(), text },
+            why: Why {
+                shedding: refused > 0,
+                since,
+                alarmed: Vec::new(),
+                cause: (refused > 0).then_some(Cause::Limit),
+                text,
+            },
             ..ServiceLimits::default()
         }
     }

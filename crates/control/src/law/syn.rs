@@ -27,7 +27,7 @@ use crate::{
     period_s,
 };
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::limits::{ServiceLimits, Why};
+use tidegate_model::limits::{Cause, ServiceLimits, Why};
 use tidegate_model::signals::{Family, Signals};
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -164,6 +164,7 @@ impl Syn {
                 shedding: self.shedding,
                 since: self.since,
                 alarmed,
+                cause: self.shedding.then_some(Cause::Reference),
                 text: format!("{text}; {told}"),
             },
             ..ServiceLimits::default()

@@ -436,6 +436,7 @@ impl World {
         let defer_accept = Arc::clone(&senses.defer_accept);
         let (owner, snapshots) = Owner::new(Parts {
             clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
+            day: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
             plane: Box::new(plane),
             senses: Box::new(senses),
             config,

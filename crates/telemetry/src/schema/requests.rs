@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics of header rules.
 
-use super::{Metric, Number, Sink, counter, gauge};
+use super::{Bounds, Metric, Number, Sink, counter, gauge, histogram};
 use tidegate_model::RANKS;
-use tidegate_model::signals::{BucketSignals, Times};
-use tidegate_model::snapshot::{BucketState, RequestsState, RuleState, Snapshot};
+use tidegate_model::signals::BucketSignals;
+use tidegate_model::snapshot::{BucketState, RequestsState, RuleServed, RuleState, Snapshot};
+use tidegate_model::totals::BucketTotals;
 
 /// The names of the ranks: who is refused last comes first.
 pub(crate) const RANK_NAMES: [&str; RANKS] = ["protected", "new", "persistent"];
@@ -12,7 +13,6 @@ pub(crate) const RANK_NAMES: [&str; RANKS] = ["protected", "new", "persistent"];
 const RULE: &[&str] = &["service", "rule", "name", "bucket"];
 const BUCKET: &[&str] = &["service", "bucket"];
 const BUCKET_RANK: &[&str] = &["service", "bucket", "rank"];
-const BUCKET_QUANTILE: &[&str] = &["service", "bucket", "quantile"];
 
 /// Every metric of header rules, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
@@ -52,35 +52,28 @@ pub(crate) const METRICS: &[Metric] = &[
         "requests",
         "Requests of a rule whose answer was complete.",
         RULE,
-        |s, out| {
-            each(s, |service, r| {
-                for (index, rule) in r.rules.iter().enumerate() {
-                    let index = index.to_string();
-                    out(&labels(service, &index, rule), rule.counts.served.answered.into());
-                }
-            })
-        },
+        |s, out| served(s, out, |served| served.answered.into()),
     ),
-    gauge(
-        "requests_rule_answer_rate",
-        "per_second",
-        "Complete answers to requests of a rule per second, over the last second or longer.",
+    counter(
+        "requests_rule_first_bytes",
+        "requests",
+        "Requests of a rule whose answer has begun.",
         RULE,
-        |s, out| rules(s, out, |rule| rule.signals.answers.map(|r| r.value.get())),
+        |s, out| served(s, out, |served| served.started.into()),
     ),
-    gauge(
+    counter(
         "requests_rule_first_byte_time",
         "seconds",
-        "Mean time from a request of a rule to the first byte of its answer, over the last second or longer; absent without answers.",
+        "Time from these requests to the first byte of their answers, summed: over their number it is the mean.",
         RULE,
-        |s, out| rules(s, out, |rule| rule.signals.first_byte.map(|r| r.value.as_secs_f64())),
+        |s, out| served(s, out, |served| served.started_time.as_secs_f64().into()),
     ),
-    gauge(
+    counter(
         "requests_rule_response_time",
         "seconds",
-        "Mean time from a request of a rule to the last byte of its answer, over the last second or longer; absent without answers.",
+        "Time from the answered requests of a rule to the last byte of their answers, summed.",
         RULE,
-        |s, out| rules(s, out, |rule| rule.signals.end.map(|r| r.value.as_secs_f64())),
+        |s, out| served(s, out, |served| served.answered_time.as_secs_f64().into()),
     ),
     gauge(
         "requests_rule_signal_age",
@@ -158,27 +151,41 @@ pub(crate) const METRICS: &[Metric] = &[
             })
         },
     ),
-    gauge(
-        "requests_bucket_first_byte_time",
+    counter(
+        "requests_bucket_shedding",
         "seconds",
-        "Time from a request to the first byte of its answer, in the last tick with answers.",
-        BUCKET_QUANTILE,
+        "How long a bucket refused, by cause and mode, since the process began (with shadow=\"true\" only computed).",
+        &["service", "bucket", "cause", "shadow"],
         |s, out| {
             buckets(s, |service, b| {
-                quantiles((service, b), |signals| signals.first_byte.map(|r| r.value), out)
+                for shed in &b.sums.shedding {
+                    let shadow = if shed.shadow { "true" } else { "false" };
+                    let labels = [service, &b.name, shed.cause.name(), shadow];
+                    out(&labels, shed.time.as_secs_f64().into());
+                }
             })
         },
     ),
-    gauge(
+    counter(
+        "requests_bucket_completed",
+        "requests",
+        "Requests of a bucket that the server had and that are answered, or whose connection ended.",
+        BUCKET,
+        |s, out| totals(s, |labels, t| out(labels, t.ended.into())),
+    ),
+    histogram(
+        "requests_bucket_first_byte_time",
+        "Time from a request to the first byte of its answer.",
+        BUCKET,
+        Bounds::FINE,
+        |s, out| totals(s, |labels, t| out(labels, &t.first_byte)),
+    ),
+    histogram(
         "requests_bucket_response_time",
-        "seconds",
-        "Time from a request to the last byte of its answer, in the last tick with answers.",
-        BUCKET_QUANTILE,
-        |s, out| {
-            buckets(s, |service, b| {
-                quantiles((service, b), |signals| signals.end.map(|r| r.value), out)
-            })
-        },
+        "Time from a request to the last byte of its answer.",
+        BUCKET,
+        Bounds::FINE,
+        |s, out| totals(s, |labels, t| out(labels, &t.end)),
     ),
     gauge(
         "requests_bucket_signal_age",
@@ -259,6 +266,26 @@ fn rules(snapshot: &Snapshot, out: Sink<'_>, value: impl Fn(&RuleState) -> Optio
     });
 }
 
+fn served(snapshot: &Snapshot, out: Sink<'_>, value: impl Fn(&RuleServed) -> Number) {
+    each(snapshot, |service, requests| {
+        for (index, rule) in requests.rules.iter().enumerate() {
+            let index = index.to_string();
+            out(&labels(service, &index, rule), value(&rule.counts.served));
+        }
+    });
+}
+
+/// The totals of each bucket.
+fn totals(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &BucketTotals)) {
+    for service in &snapshot.services {
+        let buckets = service.requests.iter().flat_map(|requests| &requests.buckets);
+        let totals = service.totals.iter().flat_map(|totals| &totals.buckets);
+        for (bucket, totals) in buckets.zip(totals) {
+            visit(&[&service.name, &bucket.name], totals);
+        }
+    }
+}
+
 fn buckets(snapshot: &Snapshot, mut visit: impl FnMut(&str, &BucketState)) {
     each(snapshot, |service, requests| {
         requests.buckets.iter().for_each(|bucket| visit(service, bucket));
@@ -281,17 +308,6 @@ fn ranks((service, bucket): (&str, &BucketState), counts: [u64; RANKS], out: Sin
 fn optional((service, bucket): (&str, &BucketState), value: Option<f64>, out: Sink<'_>) {
     if let Some(value) = value {
         out(&[service, &bucket.name], value.into());
-    }
-}
-
-fn quantiles(
-    (service, bucket): (&str, &BucketState),
-    of: impl Fn(&BucketSignals) -> Option<Times>,
-    out: Sink<'_>,
-) {
-    if let Some(times) = of(&bucket.signals) {
-        out(&[service, &bucket.name, "0.5"], times.p50.as_secs_f64().into());
-        out(&[service, &bucket.name, "0.99"], times.p99.as_secs_f64().into());
     }
 }
 

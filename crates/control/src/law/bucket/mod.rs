@@ -20,7 +20,7 @@ pub use paper::{Equation, PaperBucket, PaperBucketSpec};
 use crate::detect::Overload;
 use crate::{BURST_MAX, Freshness, Mode, RATE_CEILING, Watch, period_s};
 use hits::Hits;
-use tidegate_model::limits::{BucketLimits, Why};
+use tidegate_model::limits::{BucketLimits, Cause, Why};
 use tidegate_model::signals::{Family, Signals};
 use tidegate_model::{RANKS, RATE_FLOOR};
 use tidegate_units::{Nanos, Rate};
@@ -335,6 +335,7 @@ impl Core {
                 shedding,
                 since: self.since,
                 alarmed: if self.pressed { vec![Family::Resource] } else { Vec::new() },
+                cause: shedding.then_some(Cause::Reference),
                 text: format!("{text}; {told}"),
             },
         }

@@ -91,9 +91,13 @@ const fn execution_number(execution: Execution) -> usize {
 
 impl Tally {
     pub(crate) fn count(&self, class: usize, execution: Execution, reason: Reason) {
+        self.add(class, execution, reason, 1);
+    }
+
+    pub(crate) fn add(&self, class: usize, execution: Execution, reason: Reason, count: u64) {
         let row = class.min(CLASSES_MAX - 1) * EXECUTIONS.len() + execution_number(execution);
         if let Some(cell) = self.0.get(row * REASONS + reason as usize) {
-            cell.one();
+            cell.add(count);
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The gate: what adapters ask, and what the daemon tells it.
 
+use crate::asked::{Asked, Listener, PARTS};
 use crate::counters::{Counter, REASONS};
 use crate::flight::{
     Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
@@ -207,10 +208,41 @@ impl Gate {
             retry_after: gateway.retry_after,
             rate_limit_fields: gateway.rate_limit_fields,
         };
+        self.reckon(gateway, &subject);
         let decided = self.decide(now, &subject, waits);
         match decided.delay {
             Some(delay) => Err(Box::new(Waiting::new(&subject, now + delay))),
             None => Ok(self.settle(now, &subject, decided)),
+        }
+    }
+
+    /// Counts whom the proxy has refused by itself, for each that it asks about.
+    fn reckon(&self, gateway: &Gateway, of: &Subject<'_>) {
+        let unseen = gateway.asked.unseen(self.random());
+        if unseen > 0 {
+            of.service.unseen(unseen);
+            of.tally.add(of.class, Execution::Executed, Reason::ByProxy, unseen);
+        }
+    }
+
+    /// A proxy of this gateway can be told what share to ask about, until what this gives is dropped.
+    pub(crate) fn listen(&self, gateway: usize) -> Option<Listener> {
+        self.routing().gateways.get(gateway).map(|gateway| Asked::listen(&gateway.asked))
+    }
+
+    /// The parts of [`PARTS`] that a gateway's proxies are to ask about.
+    pub(crate) fn asks(&self, now: Nanos, gateway: usize) -> u32 {
+        let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
+        let passes = lease.passes(self.released.load(Relaxed)).is_some();
+        let routing = self.routing();
+        let asked = routing.gateways.get(gateway).map(|gateway| &gateway.asked);
+        match asked {
+            Some(asked) if passes => {
+                asked.all();
+                PARTS
+            }
+            Some(asked) => asked.parts(),
+            None => PARTS,
         }
     }
 
@@ -318,6 +350,12 @@ impl Gate {
         self.heartbeat.store(now.0, Relaxed);
         let routing = self.routing();
         routing.services.iter().flatten().for_each(|served| served.service.tick(now));
+        for gateway in &routing.gateways {
+            match gateway.alike.and_then(|service| routing.served(service)) {
+                Some(served) => gateway.asked.tick(now, &served.service),
+                None => gateway.asked.all(),
+            }
+        }
         self.flights.age(now);
     }
 

@@ -22,6 +22,7 @@
 
 mod adapter;
 mod agent;
+mod asked;
 mod classes;
 mod counters;
 mod flight;

@@ -18,6 +18,9 @@
 //!   interval, since a queue that grows is not reported yet. Only requests that were not overtaken
 //!   count in the mean delay, so that it is short.
 //!   What is left is never less than rate × time of the server (Little's law).
+//! - **None while the limit is full**: those in flight may be dead, and then nobody would ever be let in
+//!   whose report says so. So after a second, or twice the margin, one a second is let in past the limit
+//!   ([`Reports::silent`]): the report of one of them frees all that were lost before it.
 //! - **None at all**: then nothing is known of what is in flight ([`Reports::missing`]), and a signal
 //!   that is missing never tightens.
 
@@ -51,6 +54,9 @@ const DEAD_SECONDS: f64 = 10.0;
 const TICKS_MAX: usize = 256;
 /// So many requests without one report in so long: reports are missing.
 const MISSING_REQUESTS: u64 = 16;
+/// Without a report for so long, and for so many margins, one asks whether those in flight are dead.
+const SILENT_SECONDS: f64 = 1.0;
+const SILENT_MARGINS: u64 = 2;
 /// See [`MISSING_REQUESTS`]; at least the margin as well.
 const MISSING_SECONDS: f64 = 5.0;
 
@@ -180,6 +186,8 @@ pub(crate) struct Reports {
     margin_ns: AtomicU64,
     /// The latest beginning of a request that was reported.
     latest_ns: AtomicU64,
+    /// When something was reported.
+    heard_ns: AtomicU64,
     /// Whatever began before is overtaken.
     overtaken_ns: AtomicU64,
     /// Requests since the last report, and when the first of them came.
@@ -230,6 +238,7 @@ impl Reports {
     /// How late the report is. One that is about an older request than others tells nothing of what
     /// comes now.
     fn learn(&self, (started, now): (Nanos, Nanos), took: Nanos) -> Nanos {
+        self.heard_ns.fetch_max(now.0, Relaxed);
         if self.latest_ns.fetch_max(started.0, Relaxed) <= started.0 {
             self.unreported.store(0, Relaxed);
         }
@@ -264,6 +273,13 @@ impl Reports {
     /// Whether requests pass and nothing is reported: what is in flight is not known.
     pub(crate) fn missing(&self) -> bool {
         self.missing.load(Relaxed)
+    }
+
+    /// Whether reports came, and none has for longer than one takes.
+    pub(crate) fn silent(&self, now: Nanos) -> bool {
+        let heard = self.heard_ns.load(Relaxed);
+        let margins = Nanos(SILENT_MARGINS * self.margin_ns.load(Relaxed));
+        heard > 0 && now.since(Nanos(heard)) >= margins.max(Nanos::from_secs_f64(SILENT_SECONDS))
     }
 
     /// Responses per second.

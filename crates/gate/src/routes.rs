@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A configuration as the gate asks it: routes, services, classes, exemptions.
 
+use crate::asked::{Asked, alike};
 use crate::classes::Prefixes;
 use crate::counters::Tally;
 use crate::service::{Bucket, Service};
@@ -23,6 +24,11 @@ pub(crate) struct Routing {
 
 /// One gateway.
 pub(crate) struct Gateway {
+    name: String,
+    /// What its proxies ask about.
+    pub(crate) asked: Arc<Asked>,
+    /// The service of all its requests, where they are alike.
+    pub(crate) alike: Option<usize>,
     pub(crate) router: Router,
     /// By the place of the route.
     pub(crate) targets: Vec<Option<Target>>,
@@ -92,7 +98,7 @@ impl Routing {
             (!here.is_empty()).then(|| served(service, &here, before))
         };
         let services: Vec<_> = config.services.iter().map(service).collect();
-        let gateways = config.gateways.iter().map(|g| gateway(g, config)).collect();
+        let gateways = config.gateways.iter().map(|g| gateway(g, config, before)).collect();
         let exempt = Prefixes::new(config.never_shed.sources.iter().map(|net| (*net, ())));
         Self { gateways, services, exempt }
     }
@@ -102,7 +108,8 @@ impl Routing {
     }
 }
 
-fn gateway(gateway: &GatewayConfig, config: &Config) -> Gateway {
+fn gateway(gateway: &GatewayConfig, config: &Config, before: &Routing) -> Gateway {
+    let old = before.gateways.iter().find(|old| old.name == gateway.name);
     let target = |route: &RouteConfig| {
         let service = config.services.iter().position(|s| s.name == route.service)?;
         let of = &config.services[service];
@@ -115,6 +122,9 @@ fn gateway(gateway: &GatewayConfig, config: &Config) -> Gateway {
         Some(Target { service, class, priority: route.priority, bucket })
     };
     Gateway {
+        name: gateway.name.clone(),
+        asked: old.map_or_else(Arc::default, |old| Arc::clone(&old.asked)),
+        alike: alike(gateway, config),
         router: Router::new(&gateway.routes),
         targets: gateway.routes.iter().map(target).collect(),
         cookies: gateway.routes.iter().any(|route| route.cookie.is_some()),

@@ -22,6 +22,9 @@ use tidegate_units::{Nanos, Rate};
 /// of this part of it.
 const SEATS_PART: u64 = 8;
 
+/// Past full limits go at least so many a second while nothing is reported: see [`crate::reports`].
+const SILENT_RATE: f64 = 1.0;
+
 /// How often a class got a verdict for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
@@ -86,15 +89,17 @@ struct Limited {
 impl Limited {
     /// The limits that hold for this priority. Past a full limit goes the highest priority that came
     /// within an interval: else it would be who comes first, which is nearly always the lowest.
-    fn choose(&mut self, now: Nanos, priority: usize) {
+    fn choose(&mut self, now: Nanos, priority: usize, silent: bool) {
+        let least = Rate::per_second(SILENT_RATE);
+        let min_rate = self.min_rate.map(|rate| if silent && rate < least { least } else { rate });
         let interval = |rate: Rate| Nanos::from_secs_f64(1.0 / rate.get());
-        let yields = self.min_rate.map(interval).is_some_and(|interval| {
+        let yields = min_rate.map(interval).is_some_and(|interval| {
             let lately = |at: &Option<Nanos>| at.is_some_and(|at| now.since(at) <= interval);
             self.refused[..priority].iter().any(lately)
         });
         let mut limits = *self.chain.limits();
         limits.in_flight = self.in_flight[priority];
-        limits.set_min_rate(self.min_rate.filter(|_| !yields).map(MinRate::per));
+        limits.set_min_rate(min_rate.filter(|_| !yields).map(MinRate::per));
         self.chain.set(limits);
     }
 }
@@ -228,7 +233,7 @@ impl Service {
     ) -> Decided {
         let mut limited = self.limited();
         let place = usize::from(priority) % PRIORITIES;
-        limited.choose(now, place);
+        limited.choose(now, place, self.reports.silent(now));
         let ask = tidegate_policy::Ask {
             event: tidegate_policy::Event {
                 now_ns: now.0,
@@ -360,6 +365,28 @@ impl Service {
     pub(crate) fn serves(&self) -> f64 {
         let rate = f64::from_bits(self.rate.load(Relaxed));
         if rate > 0.0 { rate } else { self.reports.throughput() }
+    }
+
+    /// Requests that came.
+    pub(crate) fn offered(&self) -> u64 {
+        self.offered.get()
+    }
+
+    /// Requests per second that are admitted while the rest is refused; `None`: nothing is, or only in
+    /// words, or not by a rate.
+    pub(crate) fn sheds(&self) -> Option<f64> {
+        let rate = f64::from_bits(self.rate.load(Relaxed));
+        let by_rate = rate > 0.0 && {
+            let limited = self.limited();
+            !limited.shadow && limited.chain.limits().params.policy() == Policy::TokenBucket
+        };
+        by_rate.then(|| rate.max(self.reports.throughput()))
+    }
+
+    /// So many requests came and were refused before anybody asked.
+    pub(crate) fn unseen(&self, count: u64) {
+        self.offered.add(count);
+        self.refused.add(count);
     }
 
     /// Once a tick: what reports tell.

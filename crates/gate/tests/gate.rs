@@ -338,3 +338,44 @@ fn a_reload_keeps_what_was_counted_and_what_is_in_flight() {
     gate.reconfigure(&config);
     assert_eq!(gate.ask(NOW, &ask("/", "192.0.2.1")).reason, Reason::NoRule);
 }
+
+/// Answers that a proxy took for none leave requests in flight of which nothing is reported. One a second
+/// asks whether they are dead, and its report frees them all.
+#[test]
+fn requests_that_are_never_reported_do_not_shut_the_limit() {
+    let limits = ServiceLimits {
+        waiting_max: Some(60),
+        min_rate: Some(Rate::per_second(0.1)),
+        ..ServiceLimits::default()
+    };
+    let (gate, _) = gate("enforce", limits);
+    let mut now = NOW;
+    let done = Completion { status: 200, ..Completion::default() };
+    let pass = |now| gate.ask(now, &ask("/", "192.0.2.1")).token;
+    for _ in 0..50 {
+        now += Nanos::from_millis(10);
+        let token = pass(now).unwrap();
+        gate.complete(now + Nanos::from_millis(5), Id::Token(token), &done);
+    }
+    gate.tick(now);
+    let dead = (0..100).filter(|_| pass(now).is_some()).count();
+    assert!((50..=61).contains(&dead), "the limit, and one by the least rate: {dead}");
+    let (mut probes, mut passed) = (Vec::new(), 0);
+    for step in 1..=400_u64 {
+        now += Nanos::from_millis(10);
+        if step % 10 == 0 {
+            gate.tick(now);
+        }
+        if let Some(token) = pass(now) {
+            // The first ones are lost as well.
+            if probes.len() < 2 {
+                probes.push(now.since(NOW));
+            } else {
+                gate.complete(now + Nanos::from_millis(5), Id::Token(token), &done);
+                passed += 1;
+            }
+        }
+    }
+    assert!(probes[1].since(probes[0]) >= Nanos::from_millis(900), "one a second: {probes:?}");
+    assert!(passed > 50, "{passed} passed in the rest of 4 s");
+}

@@ -560,7 +560,7 @@ fn passes_refuses_and_fails_open(proxy: Proxy) {
         (world.status()?.gateways?.misunderstood >= misunderstood).then_some(())
     });
 
-    // SIGSTOP: the proxy waits for 20 or 50 ms, and passes.
+    // SIGSTOP: the proxy waits for 200 ms, and passes.
     world.stop();
     let begin = MonotonicClock.now();
     assert!(world.requests(10).iter().all(|r| r.status == 200), "{}", world.log());
@@ -625,6 +625,44 @@ fn behind_an_envoy_that_reports_nothing_all_passes() {
         let warnings = world.status()?.warnings;
         warnings.iter().any(|warning| warning.contains("nothing is reported")).then_some(())
     });
+}
+
+/// Far more comes than passes: Envoy refuses most of it without a question, as it was told. It forgets that
+/// when tidegate hangs.
+#[test]
+fn an_envoy_that_is_told_to_refuses_by_itself_and_fails_open() {
+    let world = World::new(Proxy::Envoy, "{name: fixed, rate: 20/s, burst: 5}");
+    wait_for("the limit is in force", || world.status()?.services[0].limits.rate);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = Http::connect(world.front);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let response = client.ask("X-A: b\r\n");
+                    assert!(matches!(response.status, 200 | 503), "{}", response.status);
+                    if response.status == 503 {
+                        assert!(
+                            response.header("retry-after").is_some_and(|s| s.parse::<u8>().is_ok())
+                        );
+                    }
+                }
+            });
+        }
+        wait_for("Envoy refuses by itself", || {
+            let counts = world.status()?.services.into_iter().next()?.counts;
+            let of = |reason: &str| -> u64 {
+                counts.iter().filter(|count| count.reason == reason).map(|count| count.count).sum()
+            };
+            (of("by-proxy") > 200 && of("token") > 0).then_some(())
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    world.stop();
+    wait_for("it is forgotten", || {
+        world.requests(10).iter().all(|response| response.status == 200).then_some(())
+    });
+    world.signal(Signal::CONT);
 }
 
 /// What is no message of the proxy, at both listeners: how many of them are counted.

@@ -25,6 +25,7 @@ pub use headers::Joined;
 pub use syslog::{haproxy_report, nginx_report};
 pub use traefik::{traefik_export, traefik_report};
 
+use crate::asked::Listener;
 use crate::{Answer, Ask, Completion, Gate, Id};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +61,16 @@ impl Context {
     /// Reports, now.
     pub(crate) fn complete(&self, id: Id<'_>, completion: &Completion) {
         self.gate.complete(self.clock.now(), id, completion);
+    }
+
+    /// A proxy of it can be told what share to ask about, until what this gives is dropped.
+    pub(crate) fn listen(&self) -> Option<Listener> {
+        self.gate.listen(self.index)
+    }
+
+    /// The share that it is to ask about now, in parts of [`crate::asked::PARTS`].
+    pub(crate) fn asks(&self) -> u32 {
+        self.gate.asks(self.clock.now(), self.index)
     }
 
     /// Counts what was not understood.

@@ -166,11 +166,71 @@ pub(super) struct Field {
     pub(super) value: Option<Value>,
 }
 
-/// `google.protobuf.Value`, of text.
+/// `google.protobuf.Value`: one of these.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Value {
+    #[prost(double, optional, tag = "2")]
+    pub(super) number: Option<f64>,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) text: Bytes,
+    #[prost(bool, optional, tag = "4")]
+    pub(super) is: Option<bool>,
+    #[prost(message, optional, tag = "5")]
+    pub(super) fields: Option<Struct>,
+}
+
+/// `envoy.service.discovery.v3.DiscoveryRequest`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DiscoveryRequest {
+    #[prost(string, repeated, tag = "3")]
+    pub(super) names: Vec<String>,
+    /// Of the answer that it refuses.
+    #[prost(message, optional, tag = "6")]
+    pub(super) error: Option<Status>,
+}
+
+/// `envoy.service.discovery.v3.DiscoveryResponse`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DiscoveryResponse {
+    #[prost(string, tag = "1")]
+    pub(super) version: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) resources: Vec<Any>,
+    #[prost(string, tag = "4")]
+    pub(super) type_url: String,
+    #[prost(string, tag = "5")]
+    pub(super) nonce: String,
+}
+
+/// `google.protobuf.Any`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Any {
+    #[prost(string, tag = "1")]
+    pub(super) type_url: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) value: Bytes,
+}
+
+/// `envoy.service.discovery.v3.Resource`: one that Envoy forgets after a time.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Resource {
+    #[prost(string, tag = "1")]
+    pub(super) version: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) resource: Option<Any>,
+    #[prost(string, tag = "3")]
+    pub(super) name: String,
+    #[prost(message, optional, tag = "6")]
+    pub(super) ttl: Option<Duration>,
+}
+
+/// `envoy.service.runtime.v3.Runtime`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Runtime {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) layer: Option<Struct>,
 }
 
 /// `envoy.service.accesslog.v3.StreamAccessLogsMessage`
@@ -333,11 +393,16 @@ impl HeaderValue {
 impl Struct {
     /// Names and texts.
     pub(super) fn of(fields: impl Iterator<Item = (&'static str, Bytes)>) -> Self {
-        let field = |(key, text): (&'static str, Bytes)| Field {
+        Self::values(fields.map(|(key, text)| (key, Value { text, ..Value::default() })))
+    }
+
+    /// Names and values.
+    pub(super) fn values(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        let field = |(key, value): (&'static str, Value)| Field {
             key: Bytes::from_static(key.as_bytes()),
-            value: Some(Value { text }),
+            value: Some(value),
         };
-        Self { fields: fields.map(field).collect() }
+        Self { fields: fields.into_iter().map(field).collect() }
     }
 
     /// The text of a field.

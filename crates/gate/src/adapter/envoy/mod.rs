@@ -14,6 +14,7 @@ mod check;
 mod log;
 mod messages;
 mod ratelimit;
+mod runtime;
 
 use super::Context;
 use super::listen::{Stream, streams};
@@ -45,6 +46,7 @@ use tonic_prost::ProstCodec;
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const LOG: &str = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs";
+const LAYERS: &str = "/envoy.service.runtime.v3.RuntimeDiscoveryService/StreamRuntime";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 /// In the metadata of a request: what names it in the log.
 const TOKEN: &str = "tidegate_token";
@@ -53,7 +55,7 @@ const REASON: &str = "tidegate_reason";
 /// Longest question, in bytes. It has the path twice, and Envoy takes 60 KiB of headers unless it is told
 /// otherwise (`max_request_headers_kb`).
 const QUESTION_MAX: usize = 256 * 1024;
-/// Longest message of the log, in bytes. The first of a stream also says what Envoy was built of (60 KiB),
+/// Longest message of the log, in bytes, and of who asks for a layer. The first of a stream also says what Envoy was built of (60 KiB),
 /// and one that has reached 16 KiB is sent with its last entry.
 const LOG_MAX: usize = 1024 * 1024;
 /// Most questions of one connection at once; for more Envoy opens another connection.
@@ -123,6 +125,11 @@ impl Talk {
         Self { context, closing: watch::Sender::new(false), heard: AtomicBool::new(false) }
     }
 
+    /// It said something, or is told something.
+    fn heard(&self) {
+        self.heard.store(true, Relaxed);
+    }
+
     /// Until it shall be closed: nothing was heard for a while, or something that was not understood.
     async fn over(&self) {
         let quiet = async {
@@ -153,13 +160,14 @@ impl Talk {
 
     /// Answers one call.
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
-        self.heard.store(true, Relaxed);
+        self.heard();
         let response = match request.uri().path() {
             CHECK => grpc(QUESTION_MAX).unary(Unary(|asked| self.check(&asked)), request).await,
             RATE_LIMIT => {
                 grpc(QUESTION_MAX).unary(Unary(|asked| self.rate_limit(&asked)), request).await
             }
             LOG => grpc(LOG_MAX).client_streaming(Log(Arc::clone(&self)), request).await,
+            LAYERS => grpc(LOG_MAX).streaming(runtime::Layers(Arc::clone(&self)), request).await,
             HEALTH => grpc(QUESTION_MAX).unary(Unary(serving), request).await,
             _ => Status::unimplemented("not a service of tidegate").into_http(),
         };
@@ -248,7 +256,7 @@ impl ClientStreamingService<StreamAccessLogsMessage> for Log {
                 let Some(message) = message else {
                     return Ok(tonic::Response::new(StreamAccessLogsResponse {}));
                 };
-                talk.heard.store(true, Relaxed);
+                talk.heard();
                 talk.report(&message);
             }
         })

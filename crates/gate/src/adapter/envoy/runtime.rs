@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What share of its requests Envoy is to ask about (see [`crate::asked`]), by its runtime discovery
+//! service.
+//!
+//! Envoy's `ext_authz` takes from its runtime for which share it is enabled, and whether a request for
+//! which it is not is refused. Both are one layer here. While a share is withheld the layer has a time to
+//! live of a second and is renewed three times in it, so Envoy asks about everything again when tidegate is
+//! gone or hangs.
+
+use super::Talk;
+use super::messages::{
+    Any, DiscoveryRequest, DiscoveryResponse, Duration as Ttl, Resource, Runtime, Struct, Value,
+};
+use crate::asked::PARTS;
+use prost::Message;
+use prost::bytes::Bytes;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::server::StreamingService;
+use tonic::{Status, Streaming};
+
+const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime";
+const RESOURCE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+/// `filter_enabled` of ext_authz: the share that is asked about.
+const ASKS: &str = "tidegate.asks";
+/// `deny_at_disable` of ext_authz: whether the rest is refused.
+const REFUSES: &str = "tidegate.refuses";
+/// How often the share is looked at: once a tick of the control loop.
+const LOOK: Duration = Duration::from_millis(100);
+/// A layer that withholds lives for so long, and is told again after the second.
+const TTL: Ttl = Ttl { seconds: 1, nanos: 0 };
+const RENEW: Duration = Duration::from_millis(300);
+/// A share that is nearer to the last one that was told is not told: in parts of it.
+const SAME: u32 = 20;
+/// Answers that wait for a reader; then Envoy does not read, and the layer runs out.
+const WAITING: usize = 4;
+
+/// The call: Envoy names its layer, and is told what is in it.
+pub(super) struct Layers(pub(super) Arc<Talk>);
+
+impl StreamingService<DiscoveryRequest> for Layers {
+    type Response = DiscoveryResponse;
+    type ResponseStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
+    type Future =
+        Pin<Box<dyn Future<Output = Result<tonic::Response<Self::ResponseStream>, Status>> + Send>>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<DiscoveryRequest>>) -> Self::Future {
+        let (talk, requests) = (Arc::clone(&self.0), request.into_inner());
+        let (told, answers) = mpsc::channel(WAITING);
+        tokio::spawn(tell(talk, requests, told));
+        Box::pin(async move { Ok(tonic::Response::new(ReceiverStream::new(answers))) })
+    }
+}
+
+/// Tells until the call ends.
+async fn tell(
+    talk: Arc<Talk>,
+    mut requests: Streaming<DiscoveryRequest>,
+    told: mpsc::Sender<Result<DiscoveryResponse, Status>>,
+) {
+    let Ok(Some(first)) = requests.message().await else { return };
+    let Some(layer) = first.names.into_iter().next() else { return talk.misunderstood() };
+    let _listens = talk.context.listen();
+    let (mut version, mut last, mut at) = (0_u64, None, Instant::now());
+    let mut looks = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            message = requests.message() => match message {
+                // Envoy refuses what was told: another version that has other fields.
+                Ok(Some(request)) if request.error.is_some() => talk.misunderstood(),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            },
+            _ = looks.tick() => {
+                let parts = talk.context.asks();
+                let renew = parts < PARTS && at.elapsed() >= RENEW;
+                if !renew && last.is_some_and(|last| is_same(last, parts)) {
+                    continue;
+                }
+                version += 1;
+                talk.heard();
+                if told.send(Ok(answer(&layer, parts, version))).await.is_err() {
+                    return;
+                }
+                (last, at) = (Some(parts), Instant::now());
+            }
+            () = talk.closed() => return,
+        }
+    }
+}
+
+const fn is_same(last: u32, parts: u32) -> bool {
+    last == parts || (parts < PARTS && last < PARTS && last.abs_diff(parts) <= last / SAME)
+}
+
+/// The layer of this name, in which so many of [`PARTS`] are asked about.
+fn answer(layer: &str, parts: u32, version: u64) -> DiscoveryResponse {
+    let number = |number: f64| Value { number: Some(number), ..Value::default() };
+    let text = |text: &'static str| Value {
+        text: Bytes::from_static(text.as_bytes()),
+        ..Value::default()
+    };
+    let share = Struct::values([
+        ("numerator", number(f64::from(parts))),
+        // `envoy.type.v3.FractionalPercent`: of PARTS.
+        ("denominator", text("TEN_THOUSAND")),
+    ]);
+    let fields = [
+        (ASKS, Value { fields: Some(share), ..Value::default() }),
+        (REFUSES, Value { is: Some(parts < PARTS), ..Value::default() }),
+    ];
+    let runtime = Runtime { name: layer.to_owned(), layer: Some(Struct::values(fields)) };
+    let version = version.to_string();
+    let resource = Resource {
+        version: version.clone(),
+        resource: Some(any(RUNTIME, &runtime)),
+        name: layer.to_owned(),
+        ttl: (parts < PARTS).then_some(TTL),
+    };
+    DiscoveryResponse {
+        nonce: version.clone(),
+        version,
+        resources: vec![any(RESOURCE, &resource)],
+        type_url: RUNTIME.to_owned(),
+    }
+}
+
+fn any(type_url: &str, message: &impl Message) -> Any {
+    Any { type_url: type_url.to_owned(), value: Bytes::from(message.encode_to_vec()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only what withholds runs out, and small changes are not worth a message.
+    #[test]
+    fn a_layer_that_withholds_runs_out() {
+        let read = |parts| {
+            let response = answer("tidegate", parts, 3);
+            assert_eq!((response.type_url.as_str(), response.nonce.as_str()), (RUNTIME, "3"));
+            let resource = Resource::decode(response.resources[0].value.clone()).unwrap();
+            let runtime = Runtime::decode(resource.resource.unwrap().value).unwrap();
+            assert_eq!((runtime.name.as_str(), resource.name.as_str()), ("tidegate", "tidegate"));
+            let fields = runtime.layer.unwrap().fields;
+            let value = |name: &str| {
+                fields.iter().find(|f| f.key == name.as_bytes()).and_then(|f| f.value.clone())
+            };
+            let share = value(ASKS).and_then(|value| value.fields).unwrap();
+            let number = share.fields[0].value.as_ref().and_then(|value| value.number);
+            (number, value(REFUSES).and_then(|value| value.is), resource.ttl)
+        };
+        assert_eq!(read(1_500), (Some(1_500.0), Some(true), Some(TTL)));
+        assert_eq!(read(PARTS), (Some(f64::from(PARTS)), Some(false), None));
+        assert!(is_same(1_500, 1_570) && !is_same(1_500, 1_600));
+        assert!(!is_same(PARTS, PARTS - 1) && is_same(PARTS, PARTS), "the end is told at once");
+    }
+}

@@ -8,7 +8,10 @@
  *	limits	each has a bucket, and the destination that it is for; 0: for all
  *
  *	TG_CROWD_OWN	ours: a limit holds for its own destination, and nobody else
- *			takes its tokens. Several destinations may be hot.
+ *			takes its tokens. Several destinations may be hot. A repeated
+ *			attempt (of a priority above 0) has to leave half of the
+ *			bucket: first attempts come first, and find a client that
+ *			has not waited yet.
  *	TG_CROWD_ALL	as first published: one bucket for all destinations; whoever
  *			finds no token is refused
  *	TG_CROWD_SHARED	as published with hot spots: one bucket for all; without a
@@ -69,7 +72,8 @@ TG_INLINE tg_u32 tg_crowd_find(const struct tg_crowd_params *p, tg_u64 key)
 
 /* 1: the limit had a token, and it is taken. */
 TG_INLINE int tg_crowd_take(const struct tg_crowd_limit *l,
-			    struct tg_crowd_bucket *b, tg_u64 key, tg_u64 now_ns)
+			    struct tg_crowd_bucket *b, tg_u64 key, int again,
+			    tg_u64 now_ns)
 {
 	if (b->key != key) {
 		b->key = key;
@@ -77,7 +81,8 @@ TG_INLINE int tg_crowd_take(const struct tg_crowd_limit *l,
 		b->bucket.then_ns = now_ns;
 	}
 	tg_bucket_refill(&l->bucket, &b->bucket, now_ns);
-	return tg_bucket_take(&l->bucket, &b->bucket, 0);
+	return tg_bucket_take(&l->bucket, &b->bucket,
+			      again ? l->bucket.depth / 2 : 0);
 }
 
 /* Without a token: whether the destination is one that the crowd is for. */
@@ -106,7 +111,7 @@ TG_INLINE struct tg_verdict tg_crowd_admit(const struct tg_crowd_params *p,
 	if (i >= TG_CROWD_LIMITS || !p->limit[i].bucket.rate_milli)
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	if (tg_crowd_take(&p->limit[i], &s->bucket[i], own ? e->key : 0,
-			  e->now_ns))
+			  own && e->priority, e->now_ns))
 		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
 	return tg_crowd_lacks(p, hot, e);
 }

@@ -12,6 +12,7 @@
 mod clients;
 pub mod engine;
 pub mod net;
+pub mod news;
 pub mod servers;
 mod sharing;
 mod signals;

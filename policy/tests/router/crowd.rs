@@ -135,6 +135,24 @@ fn bystanders_are_treated_by_the_rule() {
     assert_eq!(gate.admit(&hot, &event(0, 2, share)).reason, Reason::LetThrough);
 }
 
+/// First attempts come first: a repeated one leaves half of the bucket. The published rules know no
+/// difference.
+#[test]
+fn repeated_attempts_leave_half_of_the_bucket() {
+    let hot = HotSpots::default();
+    for (rule, admitted) in [(CrowdRule::Own, 2), (CrowdRule::All, 4), (CrowdRule::Shared, 4)] {
+        let mut gate = gate(rule, &[limit(1, 1.0, 4)]);
+        let again = Event { priority: 1, ..event(0, 1, 0) };
+        let count = (0..9).filter(|_| gate.admit(&hot, &again).kind == VerdictKind::Admit).count();
+        assert_eq!(count, admitted, "{rule:?}");
+        let first = (0..9).filter(|_| gate.admit(&hot, &event(0, 1, 0)).kind == VerdictKind::Admit);
+        assert_eq!(first.count(), 4 - admitted, "{rule:?}");
+    }
+    let mut gate = gate(CrowdRule::Own, &[limit(1, 1.0, 1)]);
+    let again = Event { priority: 7, ..event(0, 1, 0) };
+    assert_eq!(gate.admit(&hot, &again).kind, VerdictKind::Drop, "half a token is not there");
+}
+
 /// The rate moves while it is in force: what was used stays used, also if the depth shrinks.
 #[test]
 fn rate_and_depth_are_adapted_in_force() {

@@ -28,6 +28,8 @@ pub struct CrowdTick<'a> {
     pub started: u32,
     /// Exchanges completed.
     pub completed: u32,
+    /// Segments with payload that the server sent, and those of them that it had sent before.
+    pub segments: (u32, u32),
     /// Exchanges in flight.
     pub in_flight: u32,
     /// Of them those in flight for longer than [`CrowdSaid::overdue_after`].
@@ -84,6 +86,9 @@ impl Crowd {
             self.alarm = begins || (on && self.slow.is_slow());
             None
         };
+        if on && !self.alarm {
+            self.slow.again();
+        }
         let overdue_after = self.slow.overdue_after_s().map(Nanos::from_secs_f64);
         CrowdSaid { alarm: self.alarm, slow: self.slow.share(), limit, overdue_after }
     }
@@ -93,16 +98,12 @@ impl Crowd {
             s,
             completed: f64::from(tick.completed),
             in_flight: f64::from(tick.in_flight),
+            came: f64::from(tick.first_attempts),
             refused: f64::from(tick.refused),
+            segments: (f64::from(tick.segments.0), f64::from(tick.segments.1)),
             usual_s: self.slow.usual_s(),
             per_connection: self.per_connection,
         }
-    }
-
-    /// Whether there was a crowd at the last tick.
-    #[must_use]
-    pub const fn is_alarmed(&self) -> bool {
-        self.alarm
     }
 
     /// Whether it is slow at the moment, crowd or not.

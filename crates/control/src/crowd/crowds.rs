@@ -37,16 +37,13 @@ pub struct Crowds {
 }
 
 impl Crowds {
-    /// One tick of a destination; see [`Crowd::tick`]. Returns what was said, and whether an alarm has
-    /// begun by it.
-    pub fn tick(&mut self, key: u64, tick: &CrowdTick<'_>, enforced: bool) -> (CrowdSaid, bool) {
-        let crowd = self.all.entry(key).or_default();
-        let was = crowd.is_alarmed();
-        let said = crowd.tick(tick, enforced);
-        (said, said.alarm && !was)
+    /// One tick of a destination; see [`Crowd::tick`].
+    pub fn tick(&mut self, key: u64, tick: &CrowdTick<'_>, enforced: bool) -> CrowdSaid {
+        self.all.entry(key).or_default().tick(tick, enforced)
     }
 
-    /// Why a destination is slow: by most of the demand of its neighbours.
+    /// Why a destination is slow: by most of the demand of its neighbours. Right after an alarm a neighbour
+    /// of few exchanges may not have shown it yet.
     #[must_use]
     pub fn why(&self, key: u64) -> Why {
         let (mut slow, mut all) = (0.0, 0.0);
@@ -86,7 +83,7 @@ mod tests {
             completed: n,
             ..CrowdTick::default()
         };
-        (0..halves).any(|_| crowds.tick(key, &tick, false).1)
+        (0..halves).any(|_| crowds.tick(key, &tick, false).alarm)
     }
 
     #[test]

@@ -19,7 +19,7 @@ const DEVIATIONS: f64 = 3.0;
 /// So much more needs no deviation.
 const MUCH_MORE: f64 = 1.5;
 /// Fewer than this in [`NOW_S`] are too few to say anything.
-const FEW: f64 = 10.0;
+const FEW: f64 = 24.0;
 /// Time constant of what is left behind, and the share of what comes that is no chance.
 const BALANCE_S: f64 = 16.0;
 const LEFT: f64 = 0.1;
@@ -75,7 +75,7 @@ impl Demand {
 
     /// More comes than completes.
     fn is_left(&self) -> bool {
-        let chance = 2.0 * libm::sqrt(self.came / BALANCE_S);
+        let chance = 2.5 * libm::sqrt(self.came / BALANCE_S);
         self.came * BALANCE_S >= FEW && self.came - self.done > LEFT * self.came + chance
     }
 

@@ -4,25 +4,39 @@
 //! What the bottleneck carries, μ, is measured: exchanges completed per second while more than enough
 //! are in flight. The limit is μ, a little more or less, so that about twice as many are in flight as
 //! those that Little's law says the bottleneck needs (μ times their usual duration). That holds for a
-//! link as for a server, and needs no number from anybody. It is never far below what completes.
+//! link as for a server, and needs no number from anybody. Where segments are lost on the way, fewer
+//! are held. It is never far below what completes.
 //!
-//! It is over when it refuses nobody any more: then lifting it changes nothing. Coming back soon makes
-//! the next end slower. A limit that changes nothing about the durations is taken back.
+//! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
+//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about the durations is taken back.
 
 /// Time constant of μ, seconds.
-const MU_S: f64 = 6.0;
-/// The best μ fades with this one: a bottleneck that wastes its capacity completes less.
-const BEST_S: f64 = 60.0;
+const MU_S: f64 = 4.0;
+/// The best μ, of the time before the crowd as well, fades with this one: a bottleneck that wastes its
+/// capacity (retransmissions, swapping) completes less than it can.
+const BEST_S: f64 = 120.0;
 /// How much of the best is believed to be there still.
 const BEST: f64 = 0.95;
 /// In flight: this many times what Little's law says, and so many more for chance.
 const HELD: f64 = 2.0;
 const SPARE: f64 = 6.0;
+/// A link with a short queue drops before that many are in flight. Servers send again what it drops: with
+/// more than this share of the segments the target shrinks, by a share a second, to no less than a
+/// quarter; with less it grows back.
+const LOST: f64 = 0.025;
+const SHRINKS: f64 = 0.03;
+const GROWS: f64 = 0.02;
+const HELD_LEAST: f64 = 0.25;
+/// Time constant of that share, seconds.
+const LOST_S: f64 = 4.0;
 /// How far the limit goes from μ, down and up.
-const GAIN: (f64, f64) = (0.35, 0.15);
-/// The bucket, in seconds of the rate.
-const BURST_S: f64 = 0.05;
-/// Nobody was refused for so long: the crowd is over. At least, and at most.
+const GAIN: (f64, f64) = (0.35, 0.4);
+/// The bucket, in seconds of the rate. In a crowd it is empty; after it, it is what chance needs.
+const BURST_S: f64 = 0.25;
+/// Time constant of what comes, and the share of what is there from which on it is no crowd.
+const CAME_S: f64 = 3.0;
+const FITS: f64 = 0.85;
+/// It fits, or nobody was refused, for so long: the crowd is over. At least, and at most.
 const QUIET_S: (f64, f64) = (4.0, 64.0);
 /// Coming back within this time is soon.
 const SOON_S: f64 = 300.0;
@@ -38,7 +52,7 @@ const PAUSE_S: f64 = 60.0;
 pub struct CrowdLimit {
     /// Connections per second.
     pub rate: f64,
-    /// Bucket, in connections; at least 1.
+    /// Bucket, in connections; at least 2: half of it is for first attempts.
     pub burst: f64,
 }
 
@@ -49,8 +63,12 @@ pub(super) struct Shown {
     /// Exchanges completed in it.
     pub(super) completed: f64,
     pub(super) in_flight: f64,
+    /// New connections that came for the first time.
+    pub(super) came: f64,
     /// New connections refused in it, repeated attempts included.
     pub(super) refused: f64,
+    /// Segments that the server sent in it, and those of them that it had sent before.
+    pub(super) segments: (f64, f64),
     /// How long exchanges usually take, seconds.
     pub(super) usual_s: f64,
     /// Exchanges a connection.
@@ -61,7 +79,6 @@ pub(super) struct Shown {
 struct Begun {
     s: f64,
     quiet_s: f64,
-    best: f64,
     /// In flight over μ: the longest at the beginning, seconds.
     waits_s: f64,
 }
@@ -69,6 +86,11 @@ struct Begun {
 #[derive(Clone, Debug)]
 pub(super) struct Limit {
     mu: f64,
+    best: f64,
+    came: f64,
+    lost: f64,
+    /// What is held of the target.
+    held: f64,
     /// Known since so many seconds.
     seen_s: f64,
     begun: Option<Begun>,
@@ -84,6 +106,10 @@ impl Default for Limit {
     fn default() -> Self {
         Self {
             mu: 0.0,
+            best: 0.0,
+            came: 0.0,
+            lost: 0.0,
+            held: 1.0,
             seen_s: 0.0,
             begun: None,
             needs_s: QUIET_S.0,
@@ -105,6 +131,8 @@ impl Limit {
         self.seen_s += s;
         let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
         self.mu += weight * (shown.completed / s - self.mu);
+        self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
+        self.best = self.mu.max(self.best * (1.0 - s / BEST_S).max(0.0));
         self.pause_s = (self.pause_s - s).max(0.0);
         if self.begun.is_none() {
             self.since_end_s += s;
@@ -121,22 +149,22 @@ impl Limit {
             true => (2.0 * self.needs_s).min(QUIET_S.1),
             false => QUIET_S.0,
         };
-        self.begun = Some(Begun { s: 0.0, quiet_s: 0.0, best: self.mu, waits_s: 0.0 });
+        self.held = 1.0;
+        self.begun = Some(Begun { s: 0.0, quiet_s: 0.0, waits_s: 0.0 });
     }
 
     fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
-        let mu = self.mu;
+        let (mu, best, came) = (self.mu, self.mu.max(BEST * self.best).max(0.1), self.came);
+        let per_connection = shown.per_connection.max(1.0);
         let begun = self.begun.as_mut()?;
         begun.s += s;
-        begun.best = mu.max(begun.best - begun.best * s / BEST_S);
-        begun.quiet_s = if shown.refused > 0.0 { 0.0 } else { begun.quiet_s + s };
+        let fits = shown.refused <= 0.0 || came * per_connection < FITS * best;
+        begun.quiet_s = if fits { begun.quiet_s + s } else { 0.0 };
         let waits_s = shown.in_flight / mu.max(0.1);
+        let is_long = waits_s > WITHOUT_EFFECT * shown.usual_s;
         if begun.s <= EFFECT_S / 4.0 {
             begun.waits_s = begun.waits_s.max(waits_s);
-        } else if begun.s > EFFECT_S
-            && waits_s > begun.waits_s
-            && waits_s > WITHOUT_EFFECT * shown.usual_s
-        {
+        } else if begun.s > EFFECT_S && waits_s > begun.waits_s && is_long {
             self.pause_s = self.next_pause_s;
             self.next_pause_s *= 2.0;
             self.end();
@@ -147,12 +175,21 @@ impl Limit {
             self.end();
             return None;
         }
-        let base = mu.max(BEST * begun.best).max(0.1);
-        let target = HELD * base * shown.usual_s + SPARE;
+        let (sent, again) = shown.segments;
+        if sent > 0.0 {
+            self.lost += -libm::expm1(-s / LOST_S) * (again / sent - self.lost);
+        }
+        let change = if self.lost > LOST { -SHRINKS * s } else { GROWS * s };
+        self.held = (self.held * (1.0 + change)).clamp(HELD_LEAST, 1.0);
+        let target = self.held * (HELD * best * shown.usual_s + SPARE);
         let off = ((target - shown.in_flight) / target).clamp(-1.0, 1.0);
-        let gain = if off < 0.0 { GAIN.0 } else { GAIN.1 };
-        let rate = base * (1.0 + gain * off) / shown.per_connection.max(1.0);
-        Some(CrowdLimit { rate, burst: (rate * BURST_S).max(1.0) })
+        // What is too much drains at what completes now; what is missing is tried up to the best.
+        let (base, gain) = match off < 0.0 {
+            true => (best + off * (best - mu), GAIN.0),
+            false => (best, GAIN.1),
+        };
+        let rate = (base * (1.0 + gain * off)).max(0.1) / per_connection;
+        Some(CrowdLimit { rate, burst: (rate * BURST_S).max(2.0) })
     }
 
     const fn end(&mut self) {
@@ -173,13 +210,23 @@ mod tests {
         usual_s: f64,
         /// What is offered is not what makes it slow: it completes nothing more or less.
         deaf: bool,
+        /// Share of the segments that are sent again.
+        again: f64,
         rates: Vec<f64>,
     }
 
     impl Plant {
         fn new() -> Self {
             let (limit, rates) = (Limit::default(), Vec::new());
-            Self { limit, in_flight: 10.0, capacity: 50.0, usual_s: 0.2, deaf: false, rates }
+            Self {
+                limit,
+                in_flight: 10.0,
+                capacity: 50.0,
+                usual_s: 0.2,
+                deaf: false,
+                again: 0.0,
+                rates,
+            }
         }
 
         /// So many seconds; whether the limit was on at the end.
@@ -193,8 +240,10 @@ mod tests {
                 let shown = Shown {
                     s: 0.5,
                     completed,
+                    came: offered * 0.5,
                     in_flight: if self.deaf { 500.0 } else { self.in_flight },
                     refused: offered - came,
+                    segments: (100.0, 100.0 * self.again),
                     usual_s: self.usual_s,
                     per_connection: 1.0,
                 };
@@ -230,6 +279,20 @@ mod tests {
         assert!(plant.run(20, 200.0, true));
         assert!(plant.run(6, 20.0, false), "soon again: the end takes longer");
         assert!(!plant.run(8, 20.0, false));
+    }
+
+    /// A link drops what does not fit its queue: fewer are in flight then, but not next to none.
+    #[test]
+    fn where_segments_are_lost_fewer_are_held() {
+        let mut held = [0.0; 2];
+        for (held, again) in held.iter_mut().zip([0.0, 0.1]) {
+            let mut plant = Plant { again, ..Plant::new() };
+            plant.run(20, 30.0, false);
+            plant.run(90, 200.0, true);
+            *held = plant.in_flight;
+        }
+        assert!(held[1] < 0.7 * held[0], "{held:?}");
+        assert!(held[1] > 0.0);
     }
 
     #[test]

@@ -191,6 +191,11 @@ impl Slow {
         self.score_s >= ENOUGH_S
     }
 
+    /// The test begins anew: what it knew has led to an alarm that is over.
+    pub(super) const fn again(&mut self) {
+        self.score_s = 0.0;
+    }
+
     /// Whether it is slow at the moment.
     pub(super) fn is_slow(&self) -> bool {
         self.share > self.middle()

@@ -15,6 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use tidegate_model::limits::ServiceLimits;
+use tidegate_model::record::{Event, Moment};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Change, Mode};
 
@@ -66,6 +67,8 @@ pub enum Request {
         /// The proxy's id of it.
         id: String,
     },
+    /// What happened: shedding, modes, reloads.
+    History {},
     /// The kill switch: on lets everything pass.
     Release {
         /// Whether everything shall pass.
@@ -129,6 +132,13 @@ pub enum Reply {
     ExplainRequest {
         /// Decisions about it, newest first; empty where none is remembered.
         samples: Vec<ExplainedSample>,
+    },
+    /// To [`Request::History`].
+    History {
+        /// When this was said.
+        now: Moment,
+        /// The events that are remembered, the oldest first.
+        events: Vec<Event>,
     },
     /// To [`Request::Release`].
     Release {

@@ -12,6 +12,7 @@ use tidegate_api::protocol::{
 use tidegate_config::{Config, Registry, parse};
 use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
+use tidegate_model::record::{Ended, Episode, Event, Moment, Outcome, What};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
     BucketState, Bypassed, InterfaceState, RequestsState, RuleState, Sample, ServiceState, Snapshot,
@@ -87,6 +88,7 @@ fn the_lines_are_what_the_contract_says() {
     let cases = [
         (Request::Ping {}, r#"{"version":1,"request":"ping"}"#),
         (Request::Status {}, r#"{"version":1,"request":"status"}"#),
+        (Request::History {}, r#"{"version":1,"request":"history"}"#),
         (Request::Release { on: true }, r#"{"version":1,"request":"release","on":true}"#),
         (mode, r#"{"version":1,"request":"mode","service":"shop","mode":"shadow"}"#),
         (Request::Reload { path: None }, r#"{"version":1,"request":"reload"}"#),
@@ -331,4 +333,18 @@ fn a_histogram_is_written_without_its_empty_buckets() {
     assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), some);
     let beyond = text.replace("[[", "[[999,1],[");
     assert!(serde_json::from_str::<Histogram>(&beyond).is_err());
+}
+
+#[test]
+fn an_event_is_one_flat_object() {
+    let (service, bucket, mode) = ("shop".to_owned(), None, Mode::Enforce);
+    let episode = Episode { service, bucket, mode, cause: Cause::Growth };
+    let outcome = Outcome { offered: 9, refused: 4, ..Outcome::default() };
+    let what = What::SheddingEnded(Ended { episode, lasted: Nanos::SECOND, cut: false, outcome });
+    let event = Event { number: 7, at: Moment::default(), what };
+    let value = serde_json::to_value(&event).unwrap();
+    for (key, expected) in [("event", "shedding-ended"), ("service", "shop"), ("cause", "growth")] {
+        assert_eq!(value[key], expected, "{value}");
+    }
+    assert_eq!(serde_json::from_value::<Event>(value).unwrap(), event);
 }

@@ -11,9 +11,19 @@ use std::path::Path;
 use tidegate_api::explain::{ExplainedSample, Explanation, Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
 use tidegate_config::{Command, Config, LoadError, Registry, UnknownService};
+use tidegate_model::record::{By, What};
 use tidegate_model::{Change, Mode};
 
+/// So many changes of a reload are remembered.
+const CHANGES_NOTED: usize = 10;
+
 impl Owner {
+    /// What is remembered, the oldest first.
+    #[must_use]
+    pub fn history(&self) -> Reply {
+        Reply::History { now: self.record.moment(), events: self.record.events() }
+    }
+
     /// The kill switch. On works at once and without a tick.
     ///
     /// # Errors
@@ -25,6 +35,7 @@ impl Owner {
             .map_err(|e| ApiError::new(ErrorKind::Failed, format!("the kill switch: {e}")))?;
         self.intent.released = on;
         tracing::info!(on, before, "kill switch");
+        self.record.note(What::Release { on, lasts: None, by: By::Operator });
         self.publish(self.clock.now());
         Ok(Reply::Release { on, before })
     }
@@ -55,6 +66,14 @@ impl Owner {
         self.modes.insert(service.to_owned(), mode);
         let until = "the next reload or restart; to keep it, change the file";
         tracing::info!(service, mode = mode.name(), before = before.name(), until, "mode");
+        let named = service.to_owned();
+        self.record.note(What::Mode {
+            service: named,
+            mode,
+            before,
+            lasts: None,
+            by: By::Operator,
+        });
         self.publish(self.clock.now());
         Ok(Reply::Mode { service: service.to_owned(), mode, before })
     }
@@ -77,6 +96,9 @@ impl Owner {
             Ok(changes) => {
                 self.warnings.clear("reload");
                 tracing::info!(path = %path.display(), changes = changes.len(), "reloaded");
+                let said = changes.iter().take(CHANGES_NOTED).map(ToString::to_string).collect();
+                let generation = self.config_generation;
+                self.record.note(What::Reload { generation, changes: said });
                 Ok(Reply::Reload { generation: self.config_generation, changes })
             }
             Err(error) => {

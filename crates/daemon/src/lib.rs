@@ -29,7 +29,7 @@ mod planes;
 mod pooled;
 pub mod preflight;
 mod privileges;
-mod record;
+pub mod record;
 mod remote;
 mod request_watch;
 mod rule_signals;

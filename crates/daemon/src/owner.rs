@@ -9,7 +9,7 @@ use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::plane::{Counted, Plane, PlaneError, Senses};
-use crate::record::{Record, Seen};
+use crate::record::{Books, Record, Seen};
 use crate::remote::Remote;
 use crate::request_watch::{RequestWatch, advice};
 use crate::state::{Keeper, restore};
@@ -21,6 +21,7 @@ use tidegate_config::{Config, ControlledResource, Intent, Refusal, ServiceConfig
 use tidegate_control::Mode as ControlMode;
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
+use tidegate_model::record::{By, What};
 use tidegate_model::snapshot::{Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot};
 use tidegate_model::sources::SourceUse;
 use tidegate_sense::Sensed;
@@ -29,6 +30,8 @@ use tokio::sync::watch;
 
 /// Subject of warnings about what is kept for the next process.
 const STATE: &str = "state";
+/// Subject of warnings about the file of the history.
+const HISTORY: &str = "history";
 /// Subject of warnings about what a take-over left.
 const TAKE_OVER: &str = "take-over";
 /// Subject of the warning that the dataplane does not follow the configuration in force.
@@ -64,8 +67,8 @@ const INHERIT: Nanos = Nanos::from_secs(3);
 pub struct Parts {
     /// Its time.
     pub clock: Arc<dyn Clock + Send + Sync>,
-    /// The time of day, for the record and for nothing else.
-    pub day: Arc<dyn Clock + Send + Sync>,
+    /// What the record is made of.
+    pub books: Books,
     /// What it steers; already following `config`.
     pub plane: Box<dyn Plane>,
     /// What it senses with; already set to `config`.
@@ -85,7 +88,6 @@ pub struct Parts {
 /// The owner of all state.
 pub struct Owner {
     pub(crate) clock: Arc<dyn Clock + Send + Sync>,
-    pub(crate) day: Arc<dyn Clock + Send + Sync>,
     pub(crate) plane: Box<dyn Plane>,
     pub(crate) senses: Box<dyn Senses>,
     pub(crate) intent: Intent,
@@ -142,6 +144,7 @@ impl Owner {
         let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
         let mut keeper = parts.keeper;
         let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
+        let took_over = parts.inherited.is_some();
         let mut left = parts.inherited.unwrap_or_default();
         let mut inherited = BTreeSet::new();
         for (index, (service, governor)) in
@@ -160,9 +163,9 @@ impl Owner {
         }
         let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
         let remote = Remote::new(&parts.config);
+        let (record, damage) = Record::new(parts.books);
         let mut owner = Self {
             clock: parts.clock,
-            day: parts.day,
             plane: parts.plane,
             senses: parts.senses,
             intent: Intent::new(parts.config),
@@ -174,7 +177,7 @@ impl Owner {
             make,
             requests: RequestWatch::default(),
             remote,
-            record: Record::default(),
+            record,
             joined: Vec::new(),
             sensed: Vec::new(),
             in_force: InForce::after(left.generation),
@@ -196,11 +199,21 @@ impl Owner {
             version: parts.version,
             out,
         };
-        owner.adopt_kill_switch(owner.started);
-        if let Some(fault) = fault {
-            owner.warnings.raise(owner.started, STATE, format!("{fault}; started afresh"));
-        }
+        owner.begin(took_over, damage, fault);
         (owner, snapshots)
+    }
+
+    /// What is told of a start: what was wrong with the file of the history, and with what was learned.
+    fn begin(&mut self, took_over: bool, damage: Option<String>, fault: Option<String>) {
+        let version = self.version.clone();
+        self.record.note(What::Started { version, took_over });
+        self.adopt_kill_switch(self.started);
+        if let Some(damage) = damage {
+            self.warnings.raise(self.started, HISTORY, damage);
+        }
+        if let Some(fault) = fault {
+            self.warnings.raise(self.started, STATE, format!("{fault}; started afresh"));
+        }
     }
 
     /// The configuration in force.
@@ -226,6 +239,9 @@ impl Owner {
     pub fn join_peers(&mut self) {
         self.senses.join(&self.intent.config);
         self.plane.open(&self.intent.config);
+        if let Err(why) = self.record.open() {
+            self.warnings.stick(self.clock.now(), HISTORY, format!("is not written: {why}"));
+        }
     }
 
     /// A round of an owner that is being succeeded: it decides nothing and keeps the lease.
@@ -262,7 +278,12 @@ impl Owner {
     /// daemon, stays thrown, and the snapshot says so.
     fn adopt_kill_switch(&mut self, now: Nanos) {
         match self.plane.released() {
-            Ok(on) => self.intent.released = on,
+            Ok(on) => {
+                let before = std::mem::replace(&mut self.intent.released, on);
+                if on != before {
+                    self.record.note(What::Release { on, lasts: None, by: By::Pins });
+                }
+            }
             Err(error) => {
                 self.warnings.raise(now, "kill switch", format!("cannot be read: {error}"));
             }
@@ -402,7 +423,16 @@ impl Owner {
 
     /// What was learned is for a successor now: the last word before it begins, or before the end.
     pub fn keep_for_successor(&mut self) {
-        self.keep(self.clock.now(), true);
+        let now = self.clock.now();
+        self.keep(now, true);
+        self.record.close(now);
+        self.record.flush();
+    }
+
+    /// The same of a stop that leaves everything attached.
+    pub fn keep_at_stop(&mut self) {
+        self.record.note(What::Stopped { kept: true });
+        self.keep_for_successor();
     }
 
     /// A log that cannot be written costs its lines, and is told where it can be.
@@ -502,10 +532,22 @@ impl Owner {
     }
 
     fn note_record(&mut self, now: Nanos) {
-        let Self { record, remote, sensed, intent, joined, .. } = self;
+        let Self { record, remote, sensed, intent, joined, counts, warnings, .. } = self;
         let (config, released) = (&intent.config, intent.released);
         let remote = &|index| remote.holds(index);
-        record.see(&Seen { now, config, released, sensed, limits: joined, remote });
+        record.see(&Seen { now, config, released, sensed, limits: joined, counts, remote });
+        if let Err(why) = record.write(now) {
+            warnings.raise(
+                now,
+                HISTORY,
+                format!("cannot be written, and is kept in memory: {why}"),
+            );
+        }
+    }
+
+    /// Writes what is remembered, now.
+    pub fn write_record(&mut self) {
+        self.record.flush();
     }
 
     /// Writes what changed.
@@ -574,7 +616,7 @@ impl Owner {
         let snapshot = Snapshot {
             version: self.version.clone(),
             now,
-            unix: Some(self.day.now()),
+            unix: Some(self.record.day()),
             started: self.started,
             config_generation: self.config_generation,
             limits_generation: self.in_force.generation(),
@@ -674,7 +716,12 @@ impl Owner {
         if let Some(keeper) = &mut self.keeper {
             keeper.forget();
         }
-        self.plane.detach()
+        self.record.note(What::Stopped { kept: false });
+        self.record.close(self.clock.now());
+        let detached = self.plane.detach();
+        // What the disk takes is not taken off later for it.
+        self.record.flush();
+        detached
     }
 }
 

@@ -22,8 +22,9 @@ use crate::owner::{Owner, Parts, keep_modes};
 use crate::plane::PlaneError;
 use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
+use crate::record::Books;
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
-use crate::state::{Directory, Keeper};
+use crate::state::{Directory, Keeper, Store};
 use crate::{controllers, http, privileges, sources};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve}
 use tidegate_config::{Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
-use tidegate_units::{Clock, DayClock, MonotonicClock};
+use tidegate_units::{BootClock, Clock, DayClock, MonotonicClock};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -323,9 +324,10 @@ fn build(
     let socket = bind(&config.daemon.socket)?;
     let store = Directory::beside(&config.daemon.socket);
     let keeper = Keeper::new(Box::new(store), options.version.clone());
+    let books = books(&config);
     let (owner, snapshots) = Owner::new(Parts {
         clock: Arc::clone(&clock),
-        day: Arc::new(DayClock),
+        books,
         plane: Box::new(plane),
         senses: Box::new(ClusterSenses::new(Box::new(sense), Arc::clone(&clock))),
         config,
@@ -335,6 +337,26 @@ fn build(
         keeper: Some(keeper),
     });
     Ok(Started { owner, snapshots, socket, clock, ssh, lock: None })
+}
+
+/// Where the history outlives the process: in the directory that a supervisor gives for what outlives a
+/// boot (systemd: `StateDirectory=`), else beside the control socket.
+fn books(config: &Config) -> Books {
+    let given = std::env::var_os("STATE_DIRECTORY").filter(|given| !given.is_empty());
+    // Several may be given, with colons between them.
+    let first = given.and_then(|given| std::env::split_paths(&given).next());
+    let place = first.map_or_else(
+        || {
+            let mut path = config.daemon.socket.clone().into_os_string();
+            path.push(".history");
+            path.into()
+        },
+        |directory| directory.join("history"),
+    );
+    let store = Directory::at(place);
+    let boot = store.here().boot;
+    let (up, day) = (Arc::new(BootClock), Arc::new(DayClock));
+    Books { store: Some(Box::new(store)), boot, up, day }
 }
 
 /// Queues and bytes of the interfaces are one signal of many: without them the others go on.
@@ -383,7 +405,7 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
         End::Stopped if options.keep => {
-            owner.keep_for_successor();
+            owner.keep_at_stop();
             tracing::info!("stopped; everything stays attached, the lease opens within 10 s");
         }
         End::Stopped => match owner.detach() {
@@ -568,6 +590,7 @@ impl Life {
                 let explanation = self.owner.explain(&self.options.reason_text, address, port);
                 Ok(Reply::Explain { explanation: Box::new(explanation) })
             }
+            Request::History {} => Ok(self.owner.history()),
             Request::ExplainRequest { id } => {
                 let samples = self.owner.explain_request(&self.options.reason_text, &id);
                 Ok(Reply::ExplainRequest { samples })

@@ -9,7 +9,7 @@ const OVER_AFTER: Nanos = Nanos::from_secs(10);
 /// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
 const WARNINGS_MAX: usize = 128;
 /// What concerns the daemon as a whole always finds room.
-const OWN: [&str; 21] = [
+const OWN: [&str; 22] = [
     "cluster",
     "connections",
     "control socket",
@@ -17,6 +17,7 @@ const OWN: [&str; 21] = [
     "counts",
     "daemon",
     "dataplane",
+    "history",
     "hooks",
     "interfaces",
     "kill switch",

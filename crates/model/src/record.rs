@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happened to a service: summed up for whoever looks every 15 s ([`Sums`]).
+//! What happened to a service: summed up for whoever looks every 15 s ([`Sums`]), and event by event
+//! for whoever looks the next morning ([`Event`]).
 
+use crate::Mode;
 use crate::limits::Cause;
 use crate::signals::Family;
+use crate::snapshot::ReasonCount;
 use serde::{Deserialize, Serialize};
 use tidegate_units::Nanos;
 
@@ -62,5 +65,325 @@ impl Sums {
             Some(shed) => shed.time += more,
             None => self.shedding.push(Shed { cause, shadow, time: more }),
         }
+    }
+}
+
+/// A moment, on the clock of its boot and on the clock of the day, as they were then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// The id of the boot.
+    pub boot: String,
+    /// Time since that boot, sleep included.
+    pub up: Nanos,
+    /// Time since 1970 as the machine believed it was.
+    pub unix: Nanos,
+}
+
+impl Moment {
+    /// The moment with the time of day that it has by the clocks of `now`: a clock that was set in
+    /// the meantime moves nothing that was of this boot.
+    #[must_use]
+    pub fn seen_from(mut self, now: &Self) -> Self {
+        if self.boot == now.boot {
+            self.unix = now.unix.since(now.up.since(self.up));
+        }
+        self
+    }
+}
+
+/// Something that an operator wants to know of later.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// One more each time, also over restarts.
+    pub number: u64,
+    /// When.
+    pub at: Moment,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum What {
+    /// A service, or a request bucket, began to shed.
+    SheddingBegan(Began),
+    /// And ended.
+    SheddingEnded(Ended),
+    /// The mode of a service is another.
+    Mode {
+        /// Name of the service.
+        service: String,
+        /// Now.
+        mode: Mode,
+        /// Before.
+        before: Mode,
+        /// How long it shall hold; `None`: until another is set.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lasts: Option<Nanos>,
+        /// Who did it.
+        by: By,
+    },
+    /// The kill switch was thrown.
+    Release {
+        /// Whether everything passes now.
+        on: bool,
+        /// How long it shall hold; `None`: until it is switched.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lasts: Option<Nanos>,
+        /// Who did it.
+        by: By,
+    },
+    /// Another configuration is in force.
+    Reload {
+        /// Its number.
+        generation: u64,
+        /// What changed, one sentence each, the first few.
+        changes: Vec<String>,
+    },
+    /// A process began.
+    Started {
+        /// Version of the program.
+        version: String,
+        /// It took over from one that ran.
+        took_over: bool,
+    },
+    /// A process ended in order; one that was killed leaves no such event.
+    Stopped {
+        /// The hooks and their limits were left to the process that comes.
+        kept: bool,
+    },
+}
+
+/// Who changed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// A command.
+    Operator,
+    /// The time for which it was set was over.
+    Time,
+    /// A reload.
+    File,
+    /// Somebody past the daemon, in what is pinned.
+    Pins,
+}
+
+/// What sheds, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Episode {
+    /// Name of the service.
+    pub service: String,
+    /// Name of the request bucket; `None`: the service itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<String>,
+    /// `shadow`: it was only computed.
+    pub mode: Mode,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl Episode {
+    /// The service, with its bucket.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        match &self.bucket {
+            Some(bucket) => format!("{}, bucket {bucket}", self.service),
+            None => self.service.clone(),
+        }
+    }
+}
+
+/// The begin of shedding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Began {
+    /// What and why.
+    #[serde(flatten)]
+    pub episode: Episode,
+    /// The families that reported trouble.
+    pub families: Vec<Family>,
+    /// The controller's sentence.
+    pub why: String,
+    /// What was measured.
+    pub figures: Figures,
+}
+
+/// The end of shedding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// What and why.
+    #[serde(flatten)]
+    pub episode: Episode,
+    /// How long it was, to the last moment in which something was shed.
+    pub lasted: Nanos,
+    /// The process ended or was succeeded, and not the overload.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What was measured at one moment; what is not known is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Came in about the last second.
+    pub offered: f64,
+    /// Refused of these.
+    pub refused: f64,
+    /// Admissions per second that are allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// Exchanges in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u64>,
+    /// Connections that wait for accept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_queue: Option<u64>,
+    /// Share of the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    /// Median of the time to the first byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<Nanos>,
+    /// 99th percentile of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<Nanos>,
+}
+
+/// What came of an episode.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What came.
+    pub offered: u64,
+    /// Of it admitted.
+    pub admitted: u64,
+    /// Refused (in shadow: what would have been).
+    pub refused: u64,
+    /// By reason; empty where that is not counted apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_by: Vec<ReasonCount>,
+    /// Exchanges that completed.
+    pub completed: u64,
+    /// Median of the times to the first byte of its responses; `None`: there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<Nanos>,
+    /// 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<Nanos>,
+}
+
+impl What {
+    /// The service that it is about; `None`: all.
+    #[must_use]
+    pub fn service(&self) -> Option<&str> {
+        match self {
+            Self::SheddingBegan(began) => Some(&began.episode.service),
+            Self::SheddingEnded(ended) => Some(&ended.episode.service),
+            Self::Mode { service, .. } => Some(service),
+            _ => None,
+        }
+    }
+
+    /// All of it in one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let lasts = |lasts: &Option<Nanos>| match lasts {
+            Some(lasts) => format!(" for {lasts}"),
+            None => String::new(),
+        };
+        match self {
+            Self::SheddingBegan(began) => began.sentence(),
+            Self::SheddingEnded(ended) => ended.sentence(),
+            Self::Mode { service, mode, before, lasts: span, by } => {
+                let (mode, before) = (mode.name(), before.name());
+                format!("{service}: {mode}{} {} (before: {before})", lasts(span), by.words())
+            }
+            Self::Release { on: true, lasts: span, by } => {
+                format!("released{} {}: everything passes", lasts(span), by.words())
+            }
+            Self::Release { on: false, by, .. } => {
+                format!("limits are in force again {}", by.words())
+            }
+            Self::Reload { generation, changes } if changes.is_empty() => {
+                format!("reloaded: configuration {generation}, no difference")
+            }
+            Self::Reload { generation, changes } => {
+                format!("reloaded: configuration {generation}: {}", changes.join("; "))
+            }
+            Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
+            Self::Started { version, .. } => format!("tidegate {version} started"),
+            Self::Stopped { kept: true } => "stopped; hooks and limits stay for the next".into(),
+            Self::Stopped { .. } => "stopped; everything passes".into(),
+        }
+    }
+}
+
+impl By {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Operator => "by command",
+            Self::Time => "as its time is over",
+            Self::File => "by the file",
+            Self::Pins => "as what is pinned says",
+        }
+    }
+}
+
+impl Began {
+    fn sentence(&self) -> String {
+        let Figures { offered, refused, limit, in_flight, accept_queue, cpu, p50, p99 } =
+            self.figures;
+        let mut parts = vec![format!("{offered:.0}/s came, {refused:.0}/s refused")];
+        parts.extend(limit.map(|limit| format!("limit {limit:.1}/s")));
+        parts.extend(in_flight.map(|n| format!("{n} in flight")));
+        parts.extend(accept_queue.map(|n| format!("{n} in the accept queue")));
+        parts.extend(cpu.map(|share| format!("CPU {:.0} %", share * 100.0)));
+        parts.extend(p50.zip(p99).map(|(p50, p99)| format!("p50 {p50}, p99 {p99}")));
+        let subject = self.episode.subject();
+        let shadow =
+            if self.episode.mode == Mode::Shadow { " (shadow: nothing is refused)" } else { "" };
+        let (cause, figures) = (self.episode.cause.text(), parts.join(", "));
+        format!("{subject}: shedding began{shadow}: {cause}; {figures}")
+    }
+}
+
+impl Ended {
+    fn sentence(&self) -> String {
+        let Outcome { offered, admitted, refused, refused_by, completed, p50, p99 } = &self.outcome;
+        let by: Vec<String> =
+            refused_by.iter().map(|by| format!("{} {}", by.reason, by.count)).collect();
+        let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join(", ")) };
+        let times = p50.zip(*p99).map(|(p50, p99)| format!(", p50 {p50}, p99 {p99}"));
+        let subject = self.episode.subject();
+        let how = if self.cut { "is handed on or cut off" } else { "ended" };
+        let shadow = if self.episode.mode == Mode::Shadow { " (shadow)" } else { "" };
+        format!(
+            "{subject}: shedding {how}{shadow} after {}: {offered} came, {admitted} admitted, {refused} \
+             refused{by}, {completed} completed{}; it had begun because {}",
+            self.lasted,
+            times.unwrap_or_default(),
+            self.episode.cause.text()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_moves_nothing_of_this_boot() {
+        let moment = |boot: &str, up, unix| Moment {
+            boot: boot.into(),
+            up: Nanos::from_secs(up),
+            unix: Nanos::from_secs(unix),
+        };
+        // Set back by a day between the two.
+        let now = moment("b", 200, 1_800_000_000);
+        let then = moment("b", 100, 1_800_086_300);
+        assert_eq!(then.seen_from(&now).unix, Nanos::from_secs(1_799_999_900));
+        let other = moment("a", 100, 1_800_086_300);
+        assert_eq!(other.clone().seen_from(&now), other, "of another boot nothing else is known");
     }
 }

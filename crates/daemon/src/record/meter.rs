@@ -126,6 +126,17 @@ impl Meter {
         Some(Turn::Ended(episode))
     }
 
+    /// What came and what was refused in about the last second.
+    pub(crate) fn lately(&self) -> (f64, f64) {
+        let short = |count: f64| (count * 10.0).round() / 10.0;
+        (short(self.offered), short(self.refused))
+    }
+
+    /// Whether something is shed in this very tick.
+    pub(crate) fn is_on(&self, now: Nanos) -> bool {
+        self.episode.is_some_and(|episode| episode.last == now)
+    }
+
     /// Adds the levels of a tick.
     pub(crate) fn measure(&mut self, signals: &Signals) {
         let seconds = Nanos(signals.period.0.min(PERIOD_MAX.0)).as_secs_f64();

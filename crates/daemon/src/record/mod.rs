@@ -1,22 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The record: what happened to services, for whoever looks later. Sums over time ([`Meter`]) are
-//! for metrics. Nothing is decided by any of it.
+//! for metrics, events ([`History`]) for `tidegate history` and the log. Nothing is decided by any
+//! of it.
 
+mod episodes;
+mod history;
 mod meter;
 
-use meter::{Look, Meter};
+use crate::plane::Counted;
+use crate::state::Store;
+use episodes::{Accounts, Baseline};
+pub use history::EVENTS_MAX;
+use history::{History, Writer};
+use meter::{Look, Meter, Turn};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tidegate_config::{Config, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::record::Sums;
-use tidegate_model::signals::Signals;
+use tidegate_model::record::{Event, Moment, Sums, What};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_sense::Sensed;
-use tidegate_units::Nanos;
+use tidegate_units::{Clock, Nanos};
 
 /// A service, or one of its request buckets.
 type Subject = (String, Option<String>);
+
+/// How often a file that could not be written is tried again, and one that changes is written.
+const WRITE_EVERY: Nanos = Nanos::SECOND;
+/// How long the end of a process waits for its last events to be written.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// What a record is made of.
+pub struct Books {
+    /// Where events outlive the process; `None`: nowhere.
+    pub store: Option<Box<dyn Store + Send>>,
+    /// The id of this boot.
+    pub boot: String,
+    /// Time since the boot.
+    pub up: Arc<dyn Clock + Send + Sync>,
+    /// The time of day.
+    pub day: Arc<dyn Clock + Send + Sync>,
+}
 
 /// What a tick showed of all services, in the order of the configuration.
 pub(crate) struct Seen<'a> {
@@ -25,39 +51,109 @@ pub(crate) struct Seen<'a> {
     pub(crate) released: bool,
     pub(crate) sensed: &'a [Sensed],
     pub(crate) limits: &'a [ServiceLimits],
+    /// As they were last read.
+    pub(crate) counts: &'a Counted,
     /// Services whose tightest limit is a peer's.
     pub(crate) remote: &'a dyn Fn(usize) -> bool,
 }
 
 /// See the head of this file.
-#[derive(Debug, Default)]
 pub(crate) struct Record {
+    books: Books,
     meters: BTreeMap<Subject, Meter>,
     /// As they were last read, by name of the service.
     totals: BTreeMap<String, ServiceTotals>,
+    /// What was counted when the episodes that are on began.
+    open: BTreeMap<Subject, Baseline>,
+    history: History,
+    writer: Option<Writer>,
+    offered: Option<Nanos>,
 }
 
 impl Record {
+    /// One that goes on where the file ends; and what is wrong with that.
+    pub(crate) fn new(mut books: Books) -> (Self, Option<String>) {
+        let mut fault = None;
+        let mut history = History::default();
+        match books.store.as_mut().map(|store| store.read()) {
+            Some(Ok(Some(bytes))) => {
+                let lost;
+                (history, lost) = History::decode(&bytes);
+                fault = (lost > 0).then(|| format!("{lost} lines of it are damaged, and left out"));
+            }
+            Some(Err(error)) => fault = Some(format!("cannot be read: {error}")),
+            Some(Ok(None)) | None => {}
+        }
+        let record = Self {
+            books,
+            meters: BTreeMap::new(),
+            totals: BTreeMap::new(),
+            open: BTreeMap::new(),
+            history,
+            writer: None,
+            offered: None,
+        };
+        (record, fault)
+    }
+
+    /// Begins to write. To be called once the process is in charge and has given up its privileges.
+    pub(crate) fn open(&mut self) -> Result<(), String> {
+        let Some(store) = self.books.store.take() else { return Ok(()) };
+        let started = Writer::start(store).map_err(|error| error.to_string())?;
+        self.writer = Some(started);
+        Ok(())
+    }
+
+    /// The time of day.
+    pub(crate) fn day(&self) -> Nanos {
+        self.books.day.now()
+    }
+
+    /// This moment.
+    pub(crate) fn moment(&self) -> Moment {
+        let Books { boot, up, day, .. } = &self.books;
+        Moment { boot: boot.clone(), up: up.now(), unix: day.now() }
+    }
+
+    /// Remembers what happens now.
+    pub(crate) fn note(&mut self, what: What) {
+        let at = self.moment();
+        self.history.note(at, what);
+    }
+
+    /// Remembers what happened a while ago.
+    fn note_since(&mut self, ago: Nanos, what: What) {
+        let now = self.moment();
+        let at = Moment { up: now.up.since(ago), unix: now.unix.since(ago), ..now };
+        self.history.note(at, what);
+    }
+
+    /// What is remembered, the oldest first, with times of day as of now.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.history.events(&self.moment())
+    }
+
     /// Takes a tick.
     pub(crate) fn see(&mut self, seen: &Seen<'_>) {
         let services = seen.config.services.iter().zip(seen.sensed).zip(seen.limits).enumerate();
         for (index, ((service, sensed), limits)) in services {
-            let shadow = seen.released || service.mode == Mode::Shadow;
             let signals = &sensed.signals;
             let counts = signals.balance.counts.map(|r| r.value).unwrap_or_default();
             let look = Look {
                 now: seen.now,
                 period: signals.period,
                 why: &limits.why,
-                shadow,
+                shadow: seen.released || service.mode == Mode::Shadow,
                 remote: (seen.remote)(index),
                 offered: counts.offered,
                 refused: counts.refused,
             };
-            let meter = self.meters.entry((service.name.clone(), None)).or_default();
-            meter.measure(signals);
-            meter.see(&look);
-            self.see_buckets(seen, (service, signals, limits));
+            let subject = (service.name.clone(), None);
+            self.meters.entry(subject.clone()).or_default().measure(signals);
+            let verdicts = seen.counts.services.get(index).map_or(&[][..], |counts| counts);
+            let accounts = Accounts::of_service(sensed, limits, verdicts);
+            self.take(&look, subject, &accounts);
+            self.see_buckets(seen, service, (sensed, limits));
             if let Some(totals) = &sensed.totals {
                 self.totals.insert(service.name.clone(), totals.clone());
             }
@@ -67,13 +163,15 @@ impl Record {
     fn see_buckets(
         &mut self,
         seen: &Seen<'_>,
-        (service, signals, limits): (&ServiceConfig, &Signals, &ServiceLimits),
+        service: &ServiceConfig,
+        (sensed, limits): (&Sensed, &ServiceLimits),
     ) {
         let Some(requests) = &service.requests else { return };
         let shadow = seen.released || requests.mode_within(service.mode) == Mode::Shadow;
+        let signals = &sensed.signals;
         let buckets = requests.buckets.iter().zip(&signals.buckets).zip(&limits.buckets);
-        for ((bucket, signals_of), limits) in buckets {
-            let counts = signals_of.counts.map(|r| r.value).unwrap_or_default();
+        for (place, ((bucket, of_bucket), limits)) in buckets.enumerate() {
+            let counts = of_bucket.counts.map(|r| r.value).unwrap_or_default();
             let look = Look {
                 now: seen.now,
                 period: signals.period,
@@ -84,24 +182,91 @@ impl Record {
                 refused: counts.refused.iter().sum(),
             };
             let subject = (service.name.clone(), Some(bucket.name.clone()));
-            self.meters.entry(subject).or_default().see(&look);
+            let accounts = Accounts::of_bucket((sensed, of_bucket), limits, place);
+            self.take(&look, subject, &accounts);
+        }
+    }
+
+    /// One subject in one tick.
+    fn take(&mut self, look: &Look<'_>, subject: Subject, accounts: &Accounts<'_>) {
+        let meter = self.meters.entry(subject.clone()).or_default();
+        let turn = meter.see(look);
+        let lately = meter.lately();
+        let on = meter.is_on(look.now);
+        match turn {
+            Some(Turn::Began(episode)) => {
+                let baseline = Baseline::new(self.totals.get(&subject.0), accounts);
+                let began = accounts.began(&subject, &episode, (look.why, lately));
+                self.open.insert(subject.clone(), baseline);
+                self.note_since(look.now.since(episode.began), began);
+            }
+            Some(Turn::Ended(episode)) => {
+                let baseline = self.open.remove(&subject).unwrap_or_default();
+                let ended = baseline.ended(&subject, &episode, Some(accounts.verdicts));
+                self.note_since(look.now.since(episode.last), ended);
+            }
+            None => {}
+        }
+        if on && let Some(baseline) = self.open.get_mut(&subject) {
+            baseline.keep(accounts);
+        }
+    }
+
+    /// Gives the file to the thread that writes, now and then. An error when the last one could not
+    /// be written.
+    pub(crate) fn write(&mut self, now: Nanos) -> Result<(), String> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        if self.offered.is_some_and(|at| now.since(at) < WRITE_EVERY) {
+            return writer.failed().map_or(Ok(()), Err);
+        }
+        self.offered = Some(now);
+        let failed = writer.failed();
+        if failed.is_some() {
+            self.history.retry();
+        }
+        writer.offer(&mut self.history);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The process ends, or another takes over: nothing is known from here on of what goes on.
+    pub(crate) fn close(&mut self, now: Nanos) {
+        let mut cut = Vec::new();
+        for (subject, meter) in &mut self.meters {
+            if let Some(Turn::Ended(episode)) = meter.end() {
+                cut.push((subject.clone(), episode));
+            }
+        }
+        for (subject, episode) in cut {
+            let baseline = self.open.remove(&subject).unwrap_or_default();
+            let ended = baseline.cut(&subject, &episode);
+            self.note_since(now.since(episode.last), ended);
+        }
+    }
+
+    /// Waits until all is written, not for long.
+    pub(crate) fn flush(&mut self) {
+        if let Some(writer) = &self.writer {
+            writer.flush(LAST_WORDS);
+            writer.offer(&mut self.history);
+            writer.flush(LAST_WORDS);
         }
     }
 
     /// Another configuration: what it does not have any more is forgotten.
     pub(crate) fn follow(&mut self, config: &Config) {
-        let service = |name: &str| config.services.iter().find(|service| service.name == name);
-        self.meters.retain(|(name, bucket), _| {
-            let requests = service(name).map(|service| &service.requests);
-            match (requests, bucket) {
-                (None, _) => false,
-                (Some(_), None) => true,
-                (Some(requests), Some(bucket)) => requests
-                    .as_ref()
-                    .is_some_and(|requests| requests.buckets.iter().any(|b| b.name == *bucket)),
+        let has = |(name, bucket): &Subject| {
+            let service = config.services.iter().find(|service| service.name == *name);
+            let buckets = service.and_then(|service| service.requests.as_ref());
+            match bucket {
+                None => service.is_some(),
+                Some(bucket) => {
+                    buckets.is_some_and(|r| r.buckets.iter().any(|b| b.name == *bucket))
+                }
             }
-        });
-        self.totals.retain(|name, _| service(name).is_some());
+        };
+        self.meters.retain(|subject, _| has(subject));
+        self.open.retain(|subject, _| has(subject));
+        self.totals.retain(|name, _| has(&(name.clone(), None)));
     }
 
     /// What a service, or one of its buckets, went through.

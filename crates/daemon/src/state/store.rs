@@ -49,10 +49,16 @@ impl Directory {
     pub fn beside(socket: &Path) -> Self {
         let mut path = socket.as_os_str().to_owned();
         path.push(".state");
+        Self::at(path.into())
+    }
+
+    /// This file.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
         // Without an id no state is of this boot but one that has none, either: on one machine the
         // file cannot tell two boots apart then, and the directory (/run) does.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self { path: path.into(), boot: boot.trim().to_owned() }
+        Self { path, boot: boot.trim().to_owned() }
     }
 
     /// What is written before it takes the place of the file.

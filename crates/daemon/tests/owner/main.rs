@@ -4,6 +4,7 @@
 
 mod adopted;
 mod kept;
+mod record;
 mod remote;
 mod requests;
 mod sources;

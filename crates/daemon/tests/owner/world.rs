@@ -14,10 +14,11 @@ use tidegate_daemon::owner::{Owner, Parts};
 use tidegate_daemon::plane::{
     Counted, Counters, Heard, Lifecycle, PlaneError, RequestCounts, Said, Senses,
 };
+use tidegate_daemon::record::Books;
 use tidegate_daemon::state::Keeper;
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
-use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot};
+use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot, VerdictCount};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{BucketTotals, ServiceTotals, Totals};
 use tidegate_sense::{Sensed, ServiceSource};
@@ -67,6 +68,10 @@ pub(crate) struct Memory {
     pub(crate) unhooked: Vec<String>,
     /// What is not ours any more after a take-over that failed.
     pub(crate) lost: Vec<String>,
+    /// What every service has counted; then ticks have a length, too.
+    pub(crate) totals: Option<ServiceTotals>,
+    /// Its verdicts.
+    pub(crate) verdicts: Vec<VerdictCount>,
 }
 
 #[derive(Clone, Default)]
@@ -153,7 +158,8 @@ impl Outlet for FakePlane {
 
 impl Counters for FakePlane {
     fn counts(&self, _: &Config) -> Result<Counted, PlaneError> {
-        Ok(Counted::default())
+        let services = vec![self.0.lock().unwrap().verdicts.clone()];
+        Ok(Counted { services, ..Counted::default() })
     }
 
     fn request_counts(
@@ -268,6 +274,10 @@ impl Senses for FakeSenses {
         }
         let completed = u64::from(idle.is_some());
         sensed.signals.now = now;
+        sensed.totals = self.memory.lock().unwrap().totals.clone();
+        if sensed.totals.is_some() {
+            sensed.signals.period = Nanos::from_millis(100);
+        }
         sensed.signals.balance.counts = self
             .offered
             .lock()
@@ -424,6 +434,19 @@ impl World {
     ) -> Self {
         let clock = Arc::new(ManualClock::default());
         clock.advance(Nanos::from_secs(1000));
+        let day = Arc::new(ManualClock::default());
+        day.advance(Nanos::from_secs(1_800_000_000));
+        let up = Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>;
+        let books = Books { store: None, boot: "test".into(), up, day };
+        Self::with_books(text, inherited, plane, (clock, keeper, books))
+    }
+
+    pub(crate) fn with_books(
+        text: &str,
+        inherited: Option<Handover>,
+        plane: FakePlane,
+        (clock, keeper, books): (Arc<ManualClock>, Option<Keeper>, Books),
+    ) -> Self {
         let config = config(text);
         let senses = FakeSenses {
             services: config.services.len(),
@@ -436,7 +459,7 @@ impl World {
         let defer_accept = Arc::clone(&senses.defer_accept);
         let (owner, snapshots) = Owner::new(Parts {
             clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
-            day: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
+            books,
             plane: Box::new(plane),
             senses: Box::new(senses),
             config,
@@ -446,6 +469,11 @@ impl World {
             keeper,
         });
         Self { owner, snapshots, clock, memory, offered, defer_accept }
+    }
+
+    /// What the record writes is written.
+    pub(crate) fn settle(&mut self) {
+        self.owner.write_record();
     }
 
     /// One tick, a period after the last, with so many arrivals.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The record of an overload: what metrics and history say of it, also after a restart under a clock
+//! that was set.
+
+use crate::world::*;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidegate_api::protocol::Reply;
+use tidegate_daemon::record::Books;
+use tidegate_daemon::state::{Here, Store};
+use tidegate_model::Mode;
+use tidegate_model::limits::Cause;
+use tidegate_model::record::{By, Event, What};
+use tidegate_model::snapshot::VerdictCount;
+use tidegate_model::totals::ServiceTotals;
+use tidegate_units::{Clock, ManualClock, Nanos};
+
+/// A file that is written by another thread.
+#[derive(Clone, Default)]
+struct File(Arc<Mutex<(Option<Vec<u8>>, bool)>>);
+
+impl Store for File {
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().unwrap().0.clone())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.0.lock().unwrap();
+        if file.1 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.0 = Some(bytes.to_vec());
+        Ok(())
+    }
+
+    fn remove(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn here(&self) -> Here {
+        Here::default()
+    }
+}
+
+/// The time of day, by so much later than the time since the boot.
+struct Day(Arc<ManualClock>, Nanos);
+
+impl Clock for Day {
+    fn now(&self) -> Nanos {
+        self.0.now() + self.1
+    }
+}
+
+/// A process of the boot `boot`, on a clock that is `day` now.
+fn process(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Nanos) -> World {
+    let at_day = Arc::new(Day(Arc::clone(clock), day.since(clock.now())));
+    let books = Books {
+        store: Some(Box::new(file.clone())),
+        boot: boot.into(),
+        up: Arc::clone(clock) as Arc<dyn Clock + Send + Sync>,
+        day: at_day,
+    };
+    let mut world =
+        World::with_books(ONE, None, FakePlane::default(), (Arc::clone(clock), None, books));
+    world.memory.lock().unwrap().totals = Some(ServiceTotals::default());
+    world.owner.join_peers();
+    world
+}
+
+fn events(world: &World) -> Vec<Event> {
+    let Reply::History { events, .. } = world.owner.history() else { panic!() };
+    events
+}
+
+/// Ticks in which `came` arrive each, and as many but for `refused` are served in 80 ms.
+fn ticks(world: &mut World, ticks: u32, came: u64, refused: u64) {
+    for _ in 0..ticks {
+        {
+            let mut memory = world.memory.lock().unwrap();
+            let totals = memory.totals.get_or_insert_default();
+            totals.offered += came;
+            totals.admitted += came - refused;
+            totals.refused += refused;
+            (refused..came).for_each(|_| totals.first_byte.record(Nanos::from_millis(80)));
+            let refused = totals.refused;
+            let verdict = |verdict: &str, reason: &str, count| VerdictCount {
+                class: "default".into(),
+                verdict: verdict.into(),
+                reason: reason.into(),
+                count,
+                ..VerdictCount::default()
+            };
+            memory.verdicts = vec![
+                verdict("admit", "token", 5),
+                verdict("reject", "rate", refused - refused / 4),
+                verdict("drop", "waiting", refused / 4),
+            ];
+        }
+        world.tick(Some(came));
+    }
+}
+
+#[test]
+fn an_overload_is_remembered_with_cause_and_figures_over_a_restart_under_another_clock() {
+    let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+    clock.advance(Nanos::from_secs(1000));
+    let day = Nanos::from_secs(1_800_000_000);
+    let mut world = process(&file, &clock, "boot", day);
+    ticks(&mut world, 20, 10, 0);
+    ticks(&mut world, 600, 1000, 600);
+    ticks(&mut world, 60, 10, 0);
+    let sums = world.snapshot().services[0].sums.clone();
+    assert_eq!((sums.episodes, sums.shedding[0].time), (1, Nanos::from_secs(60)));
+    let told = events(&world);
+    let [
+        _,
+        Event { what: What::SheddingBegan(began), .. },
+        Event { what: What::SheddingEnded(ended), .. },
+    ] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!(began.episode.cause, Cause::Reference);
+    assert_eq!((ended.lasted, ended.cut), (Nanos::from_secs(60), false));
+    let outcome = &ended.outcome;
+    assert_eq!((outcome.offered, outcome.refused, outcome.completed), (600_000, 360_000, 240_000));
+    let by: Vec<(&str, u64)> = outcome.refused_by.iter().map(|r| (&*r.reason, r.count)).collect();
+    assert_eq!(by, [("rate", 270_000), ("waiting", 90_000)]);
+    for quantile in [outcome.p50, outcome.p99] {
+        assert!(quantile.is_some_and(|q| (q.as_millis_f64() / 80.0 - 1.0).abs() < 0.07));
+    }
+    let words = ended_sentence(&told);
+    for part in
+        ["shop: shedding ended after 60.00 s", "rate 270000", "p50 79.7 ms", "had begun because"]
+    {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    // The process is killed, and the clock of the day was set back by a day and five seconds.
+    world.settle();
+    let until = clock.now();
+    clock.advance(Nanos::from_secs(86_400));
+    let set = day.since(Nanos::from_secs(5));
+    let later = process(&file, &clock, "boot", set);
+    let again = events(&later);
+    assert_eq!(again.len(), 4, "{again:?}");
+    assert_eq!(again[1].what, told[1].what);
+    assert_eq!(again[2].what, told[2].what);
+    let span = again[2].at.unix.since(again[1].at.unix);
+    assert_eq!(span, Nanos::from_secs(60));
+    let ago = clock.now().since(until) + Nanos::from_secs(6);
+    assert_eq!(again[2].at.unix, set.since(ago), "by the clock as it is now");
+    // Of another boot only the time of day is known.
+    let booted = Arc::new(ManualClock::default());
+    let next = events(&process(&file, &booted, "next", Nanos::SECOND));
+    assert_eq!(next[2].at.unix, told[2].at.unix);
+    let numbers: Vec<u64> = next.iter().map(|event| event.number).collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+}
+
+fn ended_sentence(events: &[Event]) -> String {
+    let ended = events.iter().find(|event| matches!(event.what, What::SheddingEnded(_)));
+    ended.unwrap().what.sentence()
+}
+
+#[test]
+fn what_an_operator_does_is_remembered() {
+    let mut world = World::new(ONE);
+    world.tick(Some(10));
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    world.owner.release(true).unwrap();
+    world.owner.release(false).unwrap();
+    // Past the daemon, in what is pinned.
+    world.memory.lock().unwrap().released = true;
+    world.tick(Some(10));
+    let told: Vec<What> = events(&world).into_iter().map(|event| event.what).skip(1).collect();
+    let release = |on, by| What::Release { on, lasts: None, by };
+    let mode = What::Mode {
+        service: "shop".into(),
+        mode: Mode::Shadow,
+        before: Mode::Enforce,
+        lasts: None,
+        by: By::Operator,
+    };
+    let (operator, pins) = (By::Operator, By::Pins);
+    let expected = [mode, release(true, operator), release(false, operator), release(true, pins)];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_stop_and_a_take_over_in_an_overload_say_so() {
+    for kept in [true, false] {
+        let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+        clock.advance(Nanos::from_secs(1000));
+        let mut world = process(&file, &clock, "boot", Nanos::from_secs(5000));
+        ticks(&mut world, 20, 1000, 600);
+        if kept {
+            world.owner.keep_at_stop();
+        } else {
+            world.owner.detach().unwrap();
+        }
+        let next = events(&process(&file, &clock, "boot", Nanos::from_secs(5000)));
+        let cut = next.iter().find_map(|event| match &event.what {
+            What::SheddingEnded(ended) => Some((ended.cut, ended.lasted)),
+            _ => None,
+        });
+        assert_eq!(cut, Some((true, Nanos::from_secs(2))), "{next:?}");
+        assert!(next.iter().any(|event| event.what == What::Stopped { kept }), "{next:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_warning_and_costs_no_event() {
+    let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+    clock.advance(Nanos::from_secs(1000));
+    file.0.lock().unwrap().1 = true;
+    let mut world = process(&file, &clock, "boot", Nanos::from_secs(5000));
+    wait_for(|| {
+        ticks(&mut world, 11, 10, 0);
+        world.warns("history: cannot be written")
+    });
+    file.0.lock().unwrap().1 = false;
+    wait_for(|| {
+        ticks(&mut world, 11, 10, 0);
+        file.0.lock().unwrap().0.is_some()
+    });
+    // A file that is damaged costs what is damaged, and says so.
+    let bytes = file.0.lock().unwrap().0.clone().unwrap();
+    file.0.lock().unwrap().0 = Some([&bytes[..], b"nonsense\n"].concat());
+    let mut next = process(&file, &clock, "boot", Nanos::from_secs(5000));
+    assert_eq!(events(&next).len(), 2);
+    next.tick(Some(10));
+    assert!(next.warns("history: 1 lines of it are damaged"));
+}
+
+/// Another thread has to come to it.
+fn wait_for(mut condition: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it did not happen within 5 s");
+}

@@ -6,10 +6,11 @@ use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
 use crate::os;
 use crate::product::{self, Product};
-use crate::server::EdgeProxy;
-use serde_json::{Value, json};
+use crate::server::{EdgeProxy, Server, listens};
+use serde_json::{Map, Value, json};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
+use tidegate_units::Nanos;
 
 /// Nobody: no user of a machine, and no capabilities.
 const NOBODY: u32 = 65_534;
@@ -25,38 +26,112 @@ pub struct Gate {
     pub(crate) report: PathBuf,
 }
 
+/// Who asks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GateProxy {
+    /// A proxy that is started afterwards ([`Lab::start_edge`]).
+    Edge(EdgeProxy),
+    /// tidegate's own, in the same process.
+    Own {
+        /// Where it listens; no port below 1024, as nobody has no privileges.
+        port: u16,
+        /// Port of the server behind it.
+        behind: u16,
+        /// Its queue: how many wait, and for how long; none: nobody waits.
+        queue: Option<(u32, Nanos)>,
+    },
+}
+
+impl GateProxy {
+    /// tidegate's own proxy in front of a server.
+    #[must_use]
+    pub const fn own(port: u16, behind: &Server, queue: Option<(u32, Nanos)>) -> Self {
+        Self::Own { port, behind: behind.port, queue }
+    }
+}
+
+/// A gate as an operator's file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GateOptions {
+    /// Who asks.
+    pub proxy: GateProxy,
+    /// The services by name, as in the product's configuration file.
+    pub services: Value,
+    /// The routes to them.
+    pub routes: Value,
+    /// Other top-level keys (`cluster` …); an object, empty for none.
+    pub others: Map<String, Value>,
+}
+
 pub(crate) fn start(lab: &Lab, program: &Path, proxy: &EdgeProxy) -> Result<Gate> {
-    let Some(adapter) = proxy.adapter() else {
-        return Err(LabError::Plan(format!("{proxy:?} cannot ask")));
+    // The five minutes of docs/gateways.md, enforced.
+    let options = GateOptions {
+        proxy: GateProxy::Edge(proxy.clone()),
+        services: json!({"shop": {"mode": "enforce"}}),
+        routes: json!([{"service": "shop"}]),
+        others: Map::new(),
     };
+    start_with(lab, program, &options)
+}
+
+pub(crate) fn start_with(lab: &Lab, program: &Path, options: &GateOptions) -> Result<Gate> {
     let dir = lab.private_dir("gate")?;
     chown(&dir, Some(NOBODY), Some(NOBODY)).map_err(LabError::io("give the gate its directory"))?;
     let (ask, report) = (dir.join("edge.sock"), dir.join("edge.log"));
     let (socket, file) = (dir.join("control.sock"), dir.join("tidegate.yaml"));
-    let config = config(adapter, (&ask, &report), &socket);
-    os::write(&file, config.to_string())?;
+    os::write(&file, config(options, (&ask, &report), &socket)?.to_string())?;
     let product = product::start_as(lab, (program, Some(NOBODY)), &file, &socket)?;
     let gate = Gate { product, ask, report };
     os::wait_or_fail("the gate to serve", START_LIMIT, Some(gate.product.process().log()), || {
         gate.serves()
     })?;
+    if let GateProxy::Own { port, .. } = options.proxy {
+        let (pid, log) = (gate.product.process().pid(), gate.product.process().log());
+        os::wait_or_fail("tidegate's proxy to listen", START_LIMIT, Some(log), || {
+            listens(pid, port)
+        })?;
+    }
     Ok(gate)
 }
 
-/// The five minutes of docs/gateways.md, enforced.
-fn config(adapter: &str, (ask, report): (&Path, &Path), socket: &Path) -> Value {
+/// What the file says.
+fn config(options: &GateOptions, (ask, report): (&Path, &Path), socket: &Path) -> Result<Value> {
     let unix = |path: &Path| format!("unix:{}", path.display());
-    let mut edge =
-        json!({"adapter": adapter, "listen": unix(ask), "routes": [{"service": "shop"}]});
-    // Envoy reports where it asks.
-    if adapter != "envoy" {
-        edge["completions"] = json!(unix(report));
-    }
-    json!({
-        "services": {"shop": {"mode": "enforce"}},
+    let edge = match &options.proxy {
+        GateProxy::Edge(proxy) => {
+            let Some(adapter) = proxy.adapter() else {
+                return Err(LabError::Plan(format!("{proxy:?} cannot ask")));
+            };
+            let mut edge = json!({"adapter": adapter, "listen": unix(ask)});
+            // Envoy reports where it asks.
+            if adapter != "envoy" {
+                edge["completions"] = json!(unix(report));
+            }
+            edge
+        }
+        GateProxy::Own { port, behind, queue } => {
+            let mut edge = json!({
+                "adapter": "proxy",
+                "listen": format!("0.0.0.0:{port}"),
+                "upstream": {"servers": [format!("127.0.0.1:{behind}")]},
+            });
+            if let Some((length, wait)) = queue {
+                let wait = format!("{}ms", wait.0 / 1_000_000);
+                edge["queue"] = json!({"length": length, "longest_wait": wait});
+            }
+            edge
+        }
+    };
+    let mut whole = json!({
+        "services": options.services,
         "gateways": {"edge": edge},
         "daemon": {"socket": socket, "http": "off"},
-    })
+    });
+    whole["gateways"]["edge"]["routes"] = options.routes.clone();
+    for (key, value) in &options.others {
+        whole[key] = value.clone();
+    }
+    Ok(whole)
 }
 
 impl Gate {
@@ -73,14 +148,29 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// Nothing is said about the service but that it is there; Envoy has one address.
+    /// What an operator says is in the file; Envoy has one address, the own proxy none but its own.
     #[test]
     fn the_configuration_is_that_of_the_documentation() {
-        let of =
-            |adapter| config(adapter, (Path::new("/x/a"), Path::new("/x/b")), Path::new("/x/c"));
-        let nginx = of("nginx");
+        let of = |proxy: GateProxy| {
+            let options = GateOptions {
+                proxy,
+                services: json!({"shop": {"mode": "enforce"}}),
+                routes: json!([{"service": "shop"}]),
+                others: Map::new(),
+            };
+            let paths = (Path::new("/x/a"), Path::new("/x/b"));
+            config(&options, paths, Path::new("/x/c"))
+        };
+        let nginx = of(GateProxy::Edge(EdgeProxy::Nginx)).unwrap();
         assert_eq!(nginx["services"], json!({"shop": {"mode": "enforce"}}));
         assert_eq!(nginx["gateways"]["edge"]["completions"], json!("unix:/x/b"));
-        assert!(of("envoy")["gateways"]["edge"].get("completions").is_none());
+        assert_eq!(nginx["gateways"]["edge"]["routes"], json!([{"service": "shop"}]));
+        let envoy = of(GateProxy::Edge(EdgeProxy::Envoy { program: "/x".into() })).unwrap();
+        assert!(envoy["gateways"]["edge"].get("completions").is_none());
+        let queue = Some((20, Nanos::from_millis(1_500)));
+        let own = of(GateProxy::Own { port: 8_000, behind: 8_080, queue }).unwrap();
+        let wanted = json!({"length": 20, "longest_wait": "1500ms"});
+        assert_eq!(own["gateways"]["edge"]["queue"], wanted);
+        assert!(of(GateProxy::Edge(EdgeProxy::Failsafe { program: "/x".into() })).is_err());
     }
 }

@@ -4,7 +4,7 @@
 use crate::cgroup::{Cgroups, Group};
 use crate::error::{LabError, Result};
 use crate::flood::{Flood, SPOOFED};
-use crate::gate::{self, Gate};
+use crate::gate::{self, Gate, GateOptions};
 use crate::guard::Guard;
 use crate::helper::Helper;
 use crate::idle::IdleMeter;
@@ -19,10 +19,12 @@ use crate::registry;
 use crate::server::tiny::TinyOptions;
 use crate::server::{
     ApacheOptions, EdgeOptions, EdgeProxy, Front, FrontKind, NftLimit, NftRule, NginxOptions,
-    NodeOptions, Server, apache, edge, front, listens, nft, nginx, node, tiny,
+    NodeOptions, QueueWatch, QueuedOptions, Rungs, Server, apache, edge, front, listens, nft,
+    nginx, node, queued, tiny,
 };
 use crate::shape::{self, Shaped, Shaping};
 use crate::topology::{self, NetworkOptions, Role};
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -269,6 +271,28 @@ impl Lab {
         apache::start(self, options)
     }
 
+    /// Starts Apache with a bounded queue in front of its script engine and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its logs.
+    pub fn start_queued(&self, options: &QueuedOptions) -> Result<Server> {
+        queued::start(self, options)
+    }
+
+    /// Starts the monitor of such a server's queue. It tells `to`, in the client's namespace, by UDP
+    /// which ladders are throttled: at each change, and every `repeat` while one is.
+    ///
+    /// # Errors
+    /// When the server has no queue, or the monitor sees none.
+    pub fn watch_queue(
+        &self,
+        server: &Server,
+        (ladders, repeat): (&[Rungs], Nanos),
+        to: SocketAddrV4,
+    ) -> Result<QueueWatch> {
+        queued::watch(self, server, (ladders, repeat), to)
+    }
+
     /// Starts nginx (and its upstream) and waits until it listens.
     ///
     /// # Errors
@@ -331,6 +355,14 @@ impl Lab {
     /// As [`Lab::start_product`].
     pub fn start_gate(&self, program: &Path, proxy: &EdgeProxy) -> Result<Gate> {
         gate::start(self, program, proxy)
+    }
+
+    /// The same as an operator's file says: services, routes, and tidegate's own proxy as well.
+    ///
+    /// # Errors
+    /// As [`Lab::start_product`].
+    pub fn start_gate_with(&self, program: &Path, options: &GateOptions) -> Result<Gate> {
+        gate::start_with(self, program, options)
     }
 
     /// Floods with SYNs of spoofed senders, until what it gives is dropped. The senders' prefix leads

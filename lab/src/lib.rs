@@ -45,22 +45,23 @@ mod topology;
 pub use cgroup::Group;
 pub use error::{LabError, Result};
 pub use flood::Flood;
-pub use gate::Gate;
+pub use gate::{Gate, GateOptions, GateProxy};
 pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
 pub use load::{
     Arrive, Capacity, CapacityOptions, Counts, EventDone, Hist, KeepAlive, LoadPlan, LoadReport,
     Manner, Mix, Percentiles, Phase, PhaseReport, Progress, Script, Session, Sessions, SlotPart,
-    SlotReport, Sources, Stream, StreamProgress, StreamReport, Totals, Transport,
+    SlotReport, Sources, Stream, StreamProgress, StreamReport, Throttle, Totals, Transport,
 };
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
 pub use server::tiny::TinyOptions;
 pub use server::{
-    ApacheOptions, Cgi, Cost, CostKind, EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy, Front,
-    FrontKind, Mpm, NftHook, NftLimit, NftRule, NginxOptions, NodeOptions, Server,
+    ApacheOptions, Cgi, Change, Cost, CostKind, EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy,
+    Front, FrontKind, Mpm, NftHook, NftLimit, NftRule, NginxOptions, NodeOptions, QueueSeen,
+    QueueWatch, QueuedOptions, Rungs, Server,
 };
 pub use shape::{Shaped, Shaping};
 pub use topology::{

@@ -158,9 +158,8 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         | Scenario::Gateways(_)
         | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
-        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) | Scenario::Thresholds(_) => {
-            &["sim"]
-        }
+        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) => &["sim"],
+        Scenario::Thresholds(scenario) => scenario.worlds(),
         Scenario::Dual(scenario) => scenario.worlds(),
     };
     let world = options.world.as_deref().unwrap_or(worlds[0]);
@@ -203,9 +202,16 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             _ => dual::sim::run(&scenario, &in_virtual_time(experiment, options), watch),
         },
         Scenario::Refusal(scenario) => dual::refusal::run(&scenario, &lab, watch),
-        Scenario::Thresholds(scenario) => {
-            thresholds::run(&scenario, &in_virtual_time(experiment, options), watch)
-        }
+        Scenario::Thresholds(scenario) => match world {
+            "lab" => {
+                let filter = options.cell.clone();
+                let dual::lab::Options { experiment, program, helper, quick, seed } = lab;
+                let own =
+                    thresholds::lab::Options { experiment, program, helper, quick, seed, filter };
+                thresholds::lab::run(&scenario, &own, watch)
+            }
+            _ => thresholds::run(&scenario, &in_virtual_time(experiment, options), watch),
+        },
     }
 }
 

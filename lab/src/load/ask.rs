@@ -174,6 +174,7 @@ mod tests {
             abortive: false,
             mix: Some(Mix { files, query: "&mean_us=7".into() }),
             session,
+            throttle: None,
         };
         Asker::new(&LoadPlan::default(), 0, &spec)
     }

@@ -13,6 +13,7 @@ use super::report::Progress;
 use super::source::{Follow, Source};
 use super::table::{Key, Table};
 use super::tally::{Done, Outcome, ShardResult, StreamTally};
+use super::told::Told;
 use super::wire::Wires;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -34,8 +35,9 @@ const EVENTS_MAX: usize = 512;
 const RETRY_WAIT: Nanos = Nanos::from_millis(10);
 /// How long a client with its answer waits for the server's FIN.
 const DRAIN_LIMIT: Nanos = Nanos::from_secs(2);
-/// Marks the timer among the events.
+/// Mark timer and messages among the events.
 const TIMER: u64 = u64::MAX;
+const TOLD: u64 = u64::MAX - 1;
 
 /// One process's engine. All its times are on the run's clock, which starts at `start`.
 pub(crate) struct Engine<'a, C> {
@@ -46,6 +48,7 @@ pub(crate) struct Engine<'a, C> {
     timer: OwnedFd,
     wires: Wires,
     wake: Nanos,
+    told: Told,
     table: Table,
     sources: Vec<Source>,
     draining: VecDeque<(Nanos, Key)>,
@@ -74,6 +77,11 @@ impl<'a, C: Clock> Engine<'a, C> {
         // Edge-triggered: each expiry wakes once, and the timer never has to be read.
         let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&poll, &timer, epoll::EventData::new_u64(TIMER), events)?;
+        let told = Told::listen(plan.told_at)?;
+        if let Some(socket) = told.socket() {
+            let data = epoll::EventData::new_u64(TOLD);
+            epoll::add(&poll, socket, data, epoll::EventFlags::IN)?;
+        }
         let sources = plan.streams.iter().enumerate().map(|(i, s)| Source::new(plan, i, s, shard));
         Ok(Self {
             plan,
@@ -83,6 +91,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             timer,
             wires: Wires::new()?,
             wake: Nanos(u64::MAX),
+            told,
             table: Table::default(),
             sources: sources.collect(),
             draining: VecDeque::new(),
@@ -134,7 +143,7 @@ impl<'a, C: Clock> Engine<'a, C> {
             while left > 0
                 && let Some(at) = self.sources[stream].next_start().filter(|at| *at <= now)
             {
-                let request = self.sources[stream].take_start(self.shard.1);
+                let request = self.sources[stream].take_start(self.shard.1, &self.told);
                 let started = self.now();
                 self.lag.record(started - at);
                 self.sources[stream].progress.started += u64::from(1 + request.beside);
@@ -295,9 +304,10 @@ impl<'a, C: Clock> Engine<'a, C> {
             Err(e) => return Err(e.into()),
         }
         for event in &events {
-            let data = event.data.u64();
-            if data != TIMER {
-                self.on_event(Key::unpack(data));
+            match event.data.u64() {
+                TIMER => {}
+                TOLD => self.told.receive(),
+                data => self.on_event(Key::unpack(data)),
             }
         }
         Ok(())

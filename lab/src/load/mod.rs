@@ -27,6 +27,7 @@ mod shard;
 mod source;
 mod table;
 mod tally;
+mod told;
 mod wire;
 
 pub use ask::{Mix, Session};
@@ -34,7 +35,7 @@ pub use capacity::{Capacity, CapacityOptions, Probe};
 pub use coordinate::{Script, run_here};
 pub use hist::{Hist, Percentiles};
 pub use manner::Manner;
-pub use plan::{Arrive, KeepAlive, LoadPlan, Phase, Sources, Stream};
+pub use plan::{Arrive, KeepAlive, LoadPlan, Phase, Sources, Stream, Throttle};
 pub use report::{
     Counts, EventDone, LoadReport, PhaseReport, Progress, Sessions, SlotPart, SlotReport,
     StreamProgress, StreamReport, Totals,

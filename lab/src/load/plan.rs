@@ -6,7 +6,7 @@ use super::manner::Manner;
 use super::wire::Transport;
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use tidegate_units::Nanos;
 use tidegate_workload::{Arrivals, Process, Profile, Rng, Trace};
 
@@ -47,6 +47,9 @@ pub struct LoadPlan {
     pub shards: u32,
     /// When a closed-loop stream stops; open-loop streams end with their arrivals.
     pub closed_until: Nanos,
+    /// Where the load is told by UDP to throttle, for streams with [`Stream::throttle`]: a rising number,
+    /// then 0 or 1 for each ladder, with blanks between. Such a load has one process.
+    pub told_at: Option<SocketAddrV4>,
 }
 
 impl Default for LoadPlan {
@@ -62,6 +65,7 @@ impl Default for LoadPlan {
             lag_bound: Nanos::from_millis(20),
             shards: 0,
             closed_until: Nanos::ZERO,
+            told_at: None,
         }
     }
 }
@@ -122,6 +126,20 @@ pub struct Stream {
     /// Each arrival is a client that makes several requests.
     #[serde(default)]
     pub session: Option<Session>,
+    /// An open loop that lengthens its intervals while it is told to.
+    #[serde(default)]
+    pub throttle: Option<Throttle>,
+}
+
+/// What a client does that is told to throttle: until it is told to resume, each of its intervals is
+/// longer by the gap. It stops when its profile ends, with what it has not sent by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Throttle {
+    /// The ladder that it goes by: its place in the messages, from 0.
+    pub ladder: usize,
+    /// The gap.
+    pub gap: Nanos,
 }
 
 fn default_host() -> String {
@@ -223,6 +241,10 @@ impl LoadPlan {
         if self.phases.windows(2).any(|p| p[1].start < p[0].end) {
             return wrong("phases overlap or are out of order".into());
         }
+        let throttled = self.streams.iter().any(|s| s.throttle.is_some());
+        if throttled && (self.told_at.is_none() || self.shard_count() != 1) {
+            return wrong("throttled streams need told_at, and one process".into());
+        }
         self.streams.iter().try_for_each(|s| s.check(self))
     }
 
@@ -284,6 +306,9 @@ impl Stream {
         {
             return wrong("ports are a first one and how many, up to 65,535");
         }
+        if self.throttle.is_some() && matches!(self.arrive, Arrive::Closed { .. }) {
+            return wrong("a closed loop cannot throttle");
+        }
         match &self.arrive {
             Arrive::Closed { clients: 0 } => wrong("a closed loop needs clients"),
             Arrive::Closed { .. } if plan.closed_until == Nanos::ZERO => {
@@ -308,7 +333,7 @@ impl Arrive {
         Self::Open { process: Process::Constant, profile }
     }
 
-    fn duration(&self, closed_until: Nanos) -> Nanos {
+    pub(crate) fn duration(&self, closed_until: Nanos) -> Nanos {
         match self {
             Self::Open { profile, .. } => profile.duration(),
             Self::Trace { counts, period } => Nanos(period.0.saturating_mul(counts.len() as u64)),
@@ -367,6 +392,7 @@ pub(crate) mod tests {
             abortive: false,
             mix: None,
             session: None,
+            throttle: None,
         };
         LoadPlan { streams: vec![stream], ..LoadPlan::default() }
     }

@@ -6,6 +6,7 @@ use super::conn::Request;
 use super::plan::{Arrive, LoadPlan, Stream};
 use super::report::StreamProgress;
 use super::table::Key;
+use super::told::Told;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::iter::Peekable;
@@ -27,6 +28,9 @@ pub(crate) struct Source {
     pub(crate) spec: Stream,
     pub(crate) asker: Asker,
     times: Peekable<Box<dyn Iterator<Item = Nanos>>>,
+    /// By how much its arrivals are later than unthrottled ones, and when they end all the same.
+    shift: Nanos,
+    until: Nanos,
     /// Clients of a closed loop that are between two requests, by time of the next one.
     pub(crate) between: BinaryHeap<Reverse<Nanos>>,
     /// Requests of sessions under way.
@@ -54,6 +58,8 @@ impl Source {
         Self {
             spec: spec.clone(),
             asker: Asker::new(plan, index, spec),
+            shift: Nanos::ZERO,
+            until: spec.arrive.duration(plan.closed_until),
             times: (Box::new(mine) as Box<dyn Iterator<Item = Nanos>>).peekable(),
             between: mine_too.map(|_| Reverse(Nanos::ZERO)).collect(),
             follow: BinaryHeap::new(),
@@ -74,12 +80,15 @@ impl Source {
     }
 
     fn next_fresh(&mut self) -> Option<Nanos> {
-        let open = self.times.peek().copied();
+        let open = self.times.peek().map(|at| *at + self.shift);
+        // Who was never throttled has all its arrivals.
+        let open = open.filter(|at| self.shift == Nanos::ZERO || *at < self.until);
         open.or_else(|| self.between.peek().map(|next| next.0))
     }
 
     /// Takes the request that starts next off the list; its number says where it comes from.
-    pub(crate) fn take_start(&mut self, shards: u64) -> Request {
+    /// `told`: which ladders are throttled now.
+    pub(crate) fn take_start(&mut self, shards: u64, told: &Told) -> Request {
         let fresh = self.next_fresh().unwrap_or(Nanos(u64::MAX));
         if self.follow.peek().is_some_and(|next| next.0.at <= fresh)
             && let Some(Reverse(next)) = self.follow.pop()
@@ -98,6 +107,8 @@ impl Source {
         if self.times.next().is_none() {
             self.between.pop();
         }
+        let throttle = self.spec.throttle.filter(|throttle| told.throttles(throttle.ladder));
+        self.shift += throttle.map_or(Nanos::ZERO, |throttle| throttle.gap);
         let number = self.number;
         self.number += shards.max(1);
         let asked = self.asker.draw(number, 0);

@@ -8,6 +8,7 @@ pub(crate) mod front;
 pub(crate) mod nft;
 pub(crate) mod nginx;
 pub(crate) mod node;
+pub(crate) mod queued;
 pub mod tiny;
 pub(crate) mod tls;
 
@@ -17,6 +18,7 @@ pub use front::{FailsafePolicy, Front, FrontKind};
 pub use nft::{NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
 pub use node::NodeOptions;
+pub use queued::{Change, QueueSeen, QueueWatch, QueuedOptions, Rungs};
 
 use crate::cgroup::Group;
 use crate::error::{LabError, Result};
@@ -162,6 +164,7 @@ impl Server {
             abortive: false,
             mix: self.mix.clone(),
             session: None,
+            throttle: None,
         }
     }
 

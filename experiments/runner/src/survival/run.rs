@@ -411,6 +411,7 @@ pub(crate) fn plan(pieces: &[(&str, f64, f64)], capacity: f64, seed: u64) -> Loa
         abortive: false,
         mix: None,
         session: None,
+        throttle: None,
     };
     LoadPlan { seed, streams: vec![stream], phases, slot: SLOT, ..LoadPlan::default() }
 }

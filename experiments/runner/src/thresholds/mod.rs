@@ -5,6 +5,7 @@
 //! A scenario ([`Scenario`]) names what is varied and what is compared; each point of it is a
 //! [`Setting`], of which [`run()`] makes a run of the simulator's world.
 
+pub mod lab;
 mod run;
 mod scenario;
 mod setting;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! scenario.yaml of the experiments on thresholds.
 
+use super::lab::{Lab, LabVariant};
 use super::setting::Setting;
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::Axis;
@@ -33,6 +34,9 @@ pub struct Scenario {
     /// Whether the distribution of response times is kept.
     #[serde(default)]
     pub within: Option<Course>,
+    /// On a real server.
+    #[serde(default)]
+    pub lab: Option<Lab>,
     /// Figures.
     #[serde(default)]
     pub figures: Vec<FigureSpec>,
@@ -67,6 +71,21 @@ impl Scenario {
             .with_context(|| format!("variant {} at {}", variant.name, x))
     }
 
+    /// The same of a variant of the lab.
+    ///
+    /// # Errors
+    /// As [`Scenario::setting`].
+    pub fn lab_setting(&self, variant: &LabVariant, x: f64) -> Result<Setting> {
+        merged(&[&self.base, &self.x.changes(x)?, &variant.set])
+            .with_context(|| format!("the lab's variant {} at {}", variant.name, x))
+    }
+
+    /// Where it runs; the first is where it runs if nobody says where.
+    #[must_use]
+    pub const fn worlds(&self) -> &'static [&'static str] {
+        if self.lab.is_some() { &["sim", "lab"] } else { &["sim"] }
+    }
+
     /// The values of x.
     #[must_use]
     pub fn points(&self, quick: bool) -> &[f64] {
@@ -92,6 +111,18 @@ impl Scenario {
             self.setting(variant, x)?
                 .check()
                 .with_context(|| format!("variant {} at {x}", variant.name))?;
+        }
+        self.lab.as_ref().map_or(Ok(()), |lab| self.check_lab(lab))
+    }
+
+    fn check_lab(&self, lab: &Lab) -> Result<()> {
+        lab.check()?;
+        let all: Vec<f64> =
+            [false, true].iter().flat_map(|q| lab.points(&self.x.at, *q)).copied().collect();
+        for (variant, x) in lab.variants.iter().flat_map(|v| all.iter().map(move |x| (v, *x))) {
+            let setting = self.lab_setting(variant, x)?;
+            let checked = setting.check().and_then(|()| variant.check(&setting));
+            checked.with_context(|| format!("the lab's variant {} at {x}", variant.name))?;
         }
         Ok(())
     }

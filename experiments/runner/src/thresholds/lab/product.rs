@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What tidegate is told in each variant: at the server's interface, and as the proxy's gate.
+
+use super::super::setting::{Control, Setting, Throttle};
+use super::load::{self, Client, EDGE};
+use super::{Gating, LabVariant};
+use serde_json::{Map, Value, json};
+use tidegate_lab::ProductConfig;
+use tidegate_units::Nanos;
+
+/// A threshold that no level reaches.
+const NEVER: u32 = 1_000_000;
+/// Requests that wait, and the one in service: what is in flight is one more than the paper's queue.
+const IN_SERVICE: u32 = 1;
+
+/// Half of another threshold where none is given.
+fn half(own: u32, of: u32) -> u32 {
+    if own > 0 { own } else { (of / 2).max(1) }
+}
+
+/// tidegate at the interface, where the setting drops SYNs.
+pub(super) fn at_interface(setting: &Setting) -> Option<ProductConfig> {
+    let above = |threshold: u32| threshold + IN_SERVICE;
+    let ladder = match setting.control {
+        Control::None | Control::Throttle => return None,
+        Control::Drop => json!({
+            "abatement": above(half(setting.abatement, setting.discard)),
+            "discard": above(setting.discard),
+        }),
+        // Dropping ends below the onset.
+        Control::Combined => {
+            json!({"abatement": above(setting.onset), "discard": above(setting.discard)})
+        }
+        Control::DropShare => {
+            let share = |share: f64| format!("{}%", share * 100.0);
+            json!({
+                "abatement": above(half(setting.abatement, setting.onset)),
+                "severities": [
+                    {"onset": above(setting.onset), "share": share(setting.shares.0)},
+                    {"onset": NEVER, "share": share(setting.shares.1)},
+                ],
+                "extra_severity": 1,
+            })
+        }
+    };
+    let mut policy = json!({"name": "threshold", "action": "drop", "level": "in-flight"});
+    for (key, value) in ladder.as_object().into_iter().flatten() {
+        policy[key] = value.clone();
+    }
+    // The uncontrolled client is preferred where a share is dropped, and never discarded else.
+    policy["priorities"] = if setting.control == Control::DropShare {
+        policy["preferred"] = json!(0);
+        json!([{"priority": 1, "extra_severity": 0}])
+    } else {
+        json!([{"priority": 0, "discard": NEVER}])
+    };
+    let class = |(index, client): (u8, Client)| {
+        json!({
+            "name": format!("client{index}"),
+            "sources": [format!("{}/16", load::prefix(index))],
+            "priority": client.priority(),
+        })
+    };
+    let classes: Vec<Value> = (0_u8..).zip(load::clients(setting)).map(class).collect();
+    let web = json!({
+        "mode": "enforce", "listen": [format!("*:{EDGE}")], "policy": policy,
+        "control": {"name": "fixed"}, "classes": classes,
+    });
+    let services = json!({"web": web});
+    Some(ProductConfig { services, ..ProductConfig::one("web", &[]) })
+}
+
+/// What the gate limits: services, routes, and the own proxy's queue.
+pub(super) struct Gated {
+    pub(super) services: Value,
+    pub(super) routes: Value,
+    pub(super) queue: Option<(u32, Nanos)>,
+    pub(super) others: Map<String, Value>,
+    /// Whether the server's monitor turns it on and off.
+    pub(super) told: bool,
+}
+
+/// The gate of a variant, if it has one.
+pub(super) fn at_gate(variant: &LabVariant, setting: &Setting, faster: f64) -> Option<Gated> {
+    let throttles = matches!(setting.control, Control::Throttle | Control::Combined);
+    let node = throttles && setting.throttle == Throttle::GapMinimum;
+    let (queue, others) = (None, Map::new());
+    match variant.gate {
+        Gating::Feedback if node => {
+            let gap = setting.gap_ms * 1e3 / faster;
+            let policy = json!({"name": "gap", "gap": format!("{gap:.0}us"), "tolerance": 0});
+            let shop = json!({"mode": "enforce", "policy": policy, "control": {"name": "fixed"}});
+            // One gap more: who comes last may find the first of the queue just gone.
+            let wait = gap * f64::from(setting.node_queue + 1) / 1e6;
+            let queue = Some((setting.node_queue.max(1), Nanos::from_secs_f64(wait)));
+            Some(Gated {
+                services: json!({"open": {"mode": "shadow"}, "shop": shop}),
+                routes: json!([
+                    {"host": Client::Uncontrolled.host(), "service": "open"},
+                    {"service": "shop"},
+                ]),
+                queue,
+                others,
+                told: true,
+            })
+        }
+        Gating::Feedback => None,
+        Gating::Default => {
+            let services = json!({"shop": {"mode": "enforce"}});
+            Some(Gated { services, routes: by_priority(), queue, others, told: false })
+        }
+        Gating::Discard => {
+            let above = |threshold: u32| threshold + IN_SERVICE;
+            // Of the lowest as its ladder says; each higher one's ends where the one below it begins.
+            let (low, high) = (setting.low_onset, setting.onset);
+            let policy = json!({
+                "name": "threshold", "level": "in-flight",
+                "abatement": above(half(setting.low_abatement, low)), "discard": above(low),
+                "priorities": [
+                    {"priority": 1, "abatement": above(low), "discard": above(high)},
+                    {"priority": 0, "abatement": above(high), "discard": above(setting.discard)},
+                ],
+            });
+            let shop = json!({"mode": "enforce", "policy": policy, "control": {"name": "fixed"}});
+            let services = json!({"shop": shop});
+            Some(Gated { services, routes: by_priority(), queue, others, told: false })
+        }
+    }
+}
+
+fn by_priority() -> Value {
+    let route = |client: Client| json!({"host": client.host(), "service": "shop", "priority": client.priority()});
+    json!([route(Client::Uncontrolled), route(Client::High), route(Client::Low),
+           {"service": "shop", "priority": 7}])
+}
+
+/// The own proxy as it is where the gate limits nothing.
+pub(super) fn open() -> Gated {
+    Gated {
+        services: json!({"open": {"mode": "shadow"}}),
+        routes: json!([{"service": "open"}]),
+        queue: None,
+        others: Map::new(),
+        told: false,
+    }
+}
+
+/// SYNs that were dropped, by a status of tidegate at the interface.
+pub(super) fn dropped(status: &Value) -> f64 {
+    let counts = status.pointer("/services/0/counts").and_then(Value::as_array);
+    let refused = |count: &&Value| count["verdict"] == "drop" && count["shadow"] != true;
+    counts.map_or(f64::NAN, |all| {
+        all.iter().filter(refused).filter_map(|count| count["count"].as_f64()).sum()
+    })
+}

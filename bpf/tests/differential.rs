@@ -192,8 +192,8 @@ impl Tally {
         let never = [Reason::None, Reason::LookupFailed, Reason::NoListener, Reason::Borrowed];
         // a memory of promises is what the replay is for; sources.rs, late.rs
         let elsewhere = [Reason::ExpectedAgain, Reason::LastAttempt, Reason::Source, Reason::Late];
-        // no hook can wait
-        let later = [Reason::Wait];
+        // no hook can wait, and nobody asks a hook
+        let later = [Reason::Wait, Reason::ByProxy];
         let skipped = [&sockets[..], &never[..], &elsewhere[..], &later[..], not].concat();
         let of_syns = |reason: &&Reason| **reason < Reason::NoRule && !skipped.contains(reason);
         for reason in Reason::ALL.iter().filter(of_syns) {

@@ -14,8 +14,9 @@
  * The RFC has two categories, and these are one for each priority. So nothing
  * of a priority is refused before all below it are.
  *
- * Before the first counts a mix is believed (RFC 7339: 80 % of the requests in
- * the category that is reduced first). A period with few arrivals goes on until
+ * They are counted while nothing is refused as well, so the first share finds a
+ * mix. Before the first counts one is believed (RFC 7339: 80 % of the requests
+ * in the category that is reduced first). A period with few arrivals goes on until
  * there are enough: a share of a handful says nothing.
  *
  * One division a period, and one for each change of the share.
@@ -121,13 +122,18 @@ tg_percent_admit(const struct tg_percent_params *p, struct tg_percent_state *s,
 {
 	tg_u32 priority = e->priority & (TG_PRIORITIES - 1);
 
-	if (!p->share || !p->period_ns) {
+	if (!p->period_ns) {
 		stats->admitted++;
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	}
+	/* also while nothing is refused: the first share finds a mix */
 	tg_percent_tick(p, s, e->now_ns);
 	s->count[priority] = tg_min((tg_u64)s->count[priority] + 1,
 				    TG_PERCENT_COUNT_MAX);
+	if (!p->share) {
+		stats->admitted++;
+		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	}
 	if (p->share >= TG_SHARE_ONE || priority > s->edge ||
 	    (priority == s->edge && e->random < s->chance)) {
 		stats->refused++;

@@ -124,6 +124,18 @@ fn no_share_and_the_whole_need_no_luck() {
     assert_eq!((refused.kind, refused.reason), (VerdictKind::Drop, Reason::Throttled));
 }
 
+/// Everybody has the priority of a class that nobody configured. What came while nothing was refused is the
+/// mix that the first share finds: nobody waits for a period.
+#[test]
+fn the_first_share_finds_the_mix_that_came_before() {
+    let mix = [0, 0, 0, 100, 0, 0, 0, 0];
+    let mut load = Load::new(percent(0.0));
+    assert_eq!(share(&load.run(12, mix)), 0.0);
+    load.params = percent(0.5);
+    let counts = load.run(2, mix);
+    assert!((share(&counts) - 0.5).abs() < 0.15, "{counts:?}");
+}
+
 /// The mix changes: after a period it is the new one, and the share holds again.
 #[test]
 fn a_new_mix_is_known_after_a_period() {

@@ -213,10 +213,10 @@ impl Policies {
     }
 
     fn percent(&mut self, spec: &PercentSpec, event: &Event) -> Said {
+        let refuses = self.mix.refuses(spec, event);
         if spec.share.get() < 1.0 / 65_536.0 {
-            return (VerdictKind::Admit, Reason::NoLimit, false);
-        }
-        if self.mix.refuses(spec, event) {
+            (VerdictKind::Admit, Reason::NoLimit, false)
+        } else if refuses {
             (refusal(spec.action), Reason::Throttled, false)
         } else {
             (VerdictKind::Admit, Reason::LetThrough, false)

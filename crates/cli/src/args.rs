@@ -3,7 +3,7 @@
 
 use crate::format::Format;
 use crate::host::{Extension, Host};
-use crate::{check, control, rules, status, top};
+use crate::{check, control, pages, rules, status, top};
 use anyhow::Context;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
@@ -85,6 +85,16 @@ pub(crate) enum Command {
         remote: Remote,
         /// Another file than before.
         file: Option<PathBuf>,
+    },
+    /// Print what a shell needs to complete commands and options.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// The folder; made if it is not there.
+        dir: PathBuf,
     },
 }
 
@@ -254,5 +264,7 @@ pub(crate) fn dispatch(
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
         Command::Mode { remote, service, mode } => control::mode(&remote, (service, mode), out),
         Command::Reload { remote, file } => control::reload(&remote, file, out),
+        Command::Completions { shell } => pages::completions(shell, command(extensions), out),
+        Command::Man { dir } => pages::man(command(extensions), &dir),
     }
 }

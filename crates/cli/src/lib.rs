@@ -11,6 +11,7 @@ mod control;
 mod failure;
 mod format;
 mod host;
+mod pages;
 mod reference;
 mod rules;
 mod status;

@@ -600,3 +600,30 @@ fn the_document_is_made_from_the_commands() {
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(wanted == found, "docs/cli.md is not up to date (TIDEGATE_BLESS=1 writes it)");
 }
+
+/// Every command is on a manual page of its own, and every shell hears of all of them.
+#[test]
+fn pages_and_completions_are_made_from_the_commands() {
+    let dir = TempDir::new().unwrap();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut run = |args: &[&str]| {
+        out.clear();
+        let exit = main(args, (&Machine, &[&Dance]), (&mut out, &mut err));
+        assert_eq!(exit, Exit::Ok, "{args:?}: {}", String::from_utf8_lossy(&err));
+        String::from_utf8(out.clone()).unwrap()
+    };
+    let pages = dir.path().join("man");
+    run(&["tidegate", "man", pages.to_str().unwrap()]);
+    let page = |name: &str| std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
+    assert!(page("tidegate-explain").contains("Address of the client"));
+    assert!(page("tidegate-rules-test").contains("request line"));
+    for command in ["run", "check", "status", "release", "dance"] {
+        assert!(page("tidegate").contains(command), "{command}");
+        for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+            assert!(
+                run(&["tidegate", "completions", shell]).contains(command),
+                "{command}, {shell}"
+            );
+        }
+    }
+}

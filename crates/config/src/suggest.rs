@@ -17,24 +17,10 @@ pub(super) fn phrase(word: &str, known: &[impl AsRef<str>]) -> String {
     closest(word, known).map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"))
 }
 
-/// Edits between two words: insert, delete, replace, swap of neighbours (optimal string alignment).
+/// Edits between two words: insert, delete, replace, swap of neighbours.
 fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.to_lowercase().chars().take(WORD_MAX).collect();
-    let b: Vec<char> = b.to_lowercase().chars().take(WORD_MAX).collect();
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let cost = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + cost);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
+    let begin = |word: &str| word.to_lowercase().chars().take(WORD_MAX).collect::<String>();
+    strsim::osa_distance(&begin(a), &begin(b))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The gate: what adapters ask, and what the daemon tells it.
 
-use crate::asked::{Asked, Listener, PARTS};
+use crate::asked::{Asked, Listener};
 use crate::counters::{Counter, REASONS};
 use crate::flight::{
     Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
@@ -208,7 +208,7 @@ impl Gate {
             retry_after: gateway.retry_after,
             rate_limit_fields: gateway.rate_limit_fields,
         };
-        self.reckon(gateway, &subject);
+        self.estimate(now, gateway, &subject);
         let decided = self.decide(now, &subject, waits);
         match decided.delay {
             Some(delay) => Err(Box::new(Waiting::new(&subject, now + delay))),
@@ -217,10 +217,10 @@ impl Gate {
     }
 
     /// Counts whom the proxy has refused by itself, for each that it asks about.
-    fn reckon(&self, gateway: &Gateway, of: &Subject<'_>) {
-        let unseen = gateway.asked.unseen(self.random());
+    fn estimate(&self, now: Nanos, gateway: &Gateway, of: &Subject<'_>) {
+        let unseen = gateway.asked.unseen(|| self.random());
         if unseen > 0 {
-            of.service.unseen(unseen);
+            of.service.refused_by_proxy(now, unseen, of.retry_after.1);
             of.tally.add(of.class, Execution::Executed, Reason::ByProxy, unseen);
         }
     }
@@ -228,22 +228,6 @@ impl Gate {
     /// A proxy of this gateway can be told what share to ask about, until what this gives is dropped.
     pub(crate) fn listen(&self, gateway: usize) -> Option<Listener> {
         self.routing().gateways.get(gateway).map(|gateway| Asked::listen(&gateway.asked))
-    }
-
-    /// The parts of [`PARTS`] that a gateway's proxies are to ask about.
-    pub(crate) fn asks(&self, now: Nanos, gateway: usize) -> u32 {
-        let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
-        let passes = lease.passes(self.released.load(Relaxed)).is_some();
-        let routing = self.routing();
-        let asked = routing.gateways.get(gateway).map(|gateway| &gateway.asked);
-        match asked {
-            Some(asked) if passes => {
-                asked.all();
-                PARTS
-            }
-            Some(asked) => asked.parts(),
-            None => PARTS,
-        }
     }
 
     fn pass(&self, reason: Reason) -> Answer {
@@ -351,7 +335,8 @@ impl Gate {
         let routing = self.routing();
         routing.services.iter().flatten().for_each(|served| served.service.tick(now));
         for gateway in &routing.gateways {
-            match gateway.alike.and_then(|service| routing.served(service)) {
+            let alike = gateway.alike.filter(|_| !self.released());
+            match alike.and_then(|service| routing.served(service)) {
                 Some(served) => gateway.asked.tick(now, &served.service),
                 None => gateway.asked.all(),
             }
@@ -411,6 +396,9 @@ impl Gate {
     /// The kill switch: on lets everything pass.
     pub fn release(&self, on: bool) {
         self.released.store(on, Relaxed);
+        if on {
+            self.routing().gateways.iter().for_each(|gateway| gateway.asked.all());
+        }
     }
 
     /// Whether the kill switch is on.

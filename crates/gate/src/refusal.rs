@@ -95,15 +95,20 @@ impl Backlog {
         (min, max): (Nanos, Nanos),
         random: u64,
     ) -> u64 {
-        let each = Nanos::from_secs_f64(1.0 / per_second.clamp(1.0, 1e9));
-        let latest = now + max;
-        let next = |end: u64| Some((end.max(now.0).saturating_add(each.0)).min(latest.0));
-        let end = self.end_ns.fetch_update(Relaxed, Relaxed, next).unwrap_or_else(|end| end);
+        let end = self.grow(now, per_second, (1, max));
         let span = Nanos(end).since(now).clamp(min, max.max(min)).since(min);
         // An even share of the span, by the upper bits: 64 of them times 64 need 128.
         let within = (u128::from(random) * u128::from(span.0 + 1)) >> 64;
         let wait = min.0.saturating_add(u64::try_from(within).unwrap_or(span.0));
         wait.div_ceil(Nanos::SECOND.0).max(1)
+    }
+
+    /// Takes so many in. When what was there before is served, at most `longest` from now.
+    pub(crate) fn grow(&self, now: Nanos, per_second: f64, (count, longest): (u64, Nanos)) -> u64 {
+        let each = Nanos::from_secs_f64(1.0 / per_second.clamp(1.0, 1e9));
+        let (more, latest) = (each.0.saturating_mul(count), now + longest);
+        let next = |end: u64| Some((end.max(now.0).saturating_add(more)).min(latest.0));
+        self.end_ns.fetch_update(Relaxed, Relaxed, next).unwrap_or_else(|end| end)
     }
 }
 

@@ -20,7 +20,8 @@
 //!   What is left is never less than rate × time of the server (Little's law).
 //! - **None while the limit is full**: those in flight may be dead, and then nobody would ever be let in
 //!   whose report says so. So after a second, or twice the margin, one a second is let in past the limit
-//!   ([`Reports::silent`]): the report of one of them frees all that were lost before it.
+//!   where a least rate is let in at all ([`Reports::silent`]): the report of one of them frees all that
+//!   were lost before it. A server that hangs gets these few more. With 16 of them reports are missing.
 //! - **None at all**: then nothing is known of what is in flight ([`Reports::missing`]), and a signal
 //!   that is missing never tightens.
 
@@ -238,9 +239,9 @@ impl Reports {
     /// How late the report is. One that is about an older request than others tells nothing of what
     /// comes now.
     fn learn(&self, (started, now): (Nanos, Nanos), took: Nanos) -> Nanos {
-        self.heard_ns.fetch_max(now.0, Relaxed);
         if self.latest_ns.fetch_max(started.0, Relaxed) <= started.0 {
             self.unreported.store(0, Relaxed);
+            self.heard_ns.fetch_max(now.0, Relaxed);
         }
         let delay = now.since(started).since(took);
         self.took.record(took);
@@ -278,8 +279,11 @@ impl Reports {
     /// Whether reports came, and none has for longer than one takes.
     pub(crate) fn silent(&self, now: Nanos) -> bool {
         let heard = self.heard_ns.load(Relaxed);
+        let since = heard.max(self.silent_ns.load(Relaxed));
         let margins = Nanos(SILENT_MARGINS * self.margin_ns.load(Relaxed));
-        heard > 0 && now.since(Nanos(heard)) >= margins.max(Nanos::from_secs_f64(SILENT_SECONDS))
+        // Nothing is to be heard where nobody was let in.
+        let owed = heard > 0 && self.unreported.load(Relaxed) > 0;
+        owed && now.since(Nanos(since)) >= margins.max(Nanos::from_secs_f64(SILENT_SECONDS))
     }
 
     /// Responses per second.

@@ -116,6 +116,7 @@ pub(crate) struct Service {
     lost: Counter,
     unknown: Counter,
     unseen: Counter,
+    by_proxy: Counter,
     first_byte: Times,
     end: Times,
     statuses: [Counter; 6],
@@ -154,6 +155,7 @@ impl Service {
             lost: Counter::default(),
             unknown: Counter::default(),
             unseen: Counter::default(),
+            by_proxy: Counter::default(),
             first_byte: Times::default(),
             end: Times::default(),
             statuses: Default::default(),
@@ -367,9 +369,11 @@ impl Service {
         if rate > 0.0 { rate } else { self.reports.throughput() }
     }
 
-    /// Requests that came.
-    pub(crate) fn offered(&self) -> u64 {
-        self.offered.get()
+    /// Requests that came, that were refused, and those of both that a proxy has refused by itself.
+    pub(crate) fn came(&self) -> (u64, u64, u64) {
+        // First what is part of the others: a difference is never below nothing.
+        let by_proxy = self.by_proxy.get();
+        (self.offered.get(), self.refused.get(), by_proxy)
     }
 
     /// Requests per second that are admitted while the rest is refused; `None`: nothing is, or only in
@@ -383,10 +387,12 @@ impl Service {
         by_rate.then(|| rate.max(self.reports.throughput()))
     }
 
-    /// So many requests came and were refused before anybody asked.
-    pub(crate) fn unseen(&self, count: u64) {
+    /// So many requests came, and their proxy refused them without a question.
+    pub(crate) fn refused_by_proxy(&self, now: Nanos, count: u64, longest: Nanos) {
         self.offered.add(count);
         self.refused.add(count);
+        self.by_proxy.add(count);
+        self.backlog.grow(now, self.serves(), (count, longest));
     }
 
     /// Once a tick: what reports tell.

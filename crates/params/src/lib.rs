@@ -190,7 +190,7 @@ mod tests {
         assert!(made.limited(), "without a word of the control loop");
         assert_eq!(made, made.with_level(Level::UNFINISHED_WORK));
         let percent = a_bucket(Some(policy("percent")));
-        assert!(!bucket(&percent, &none, &nothing).unwrap().limited());
+        assert!(bucket(&percent, &none, &nothing).unwrap().limited(), "it counts who arrives");
         let share = BucketLimits { loss: Some(Share::new(0.4)), ..none };
         let made = bucket(&percent, &share, &nothing).unwrap();
         assert!(made.limited());

@@ -26,10 +26,7 @@ pub(super) fn params(
             Some(spec) => Params::gap(&spec),
             None => Ok(Params::no_limit(policy)),
         }),
-        Policy::Percent => Some(match percent(config, action, decided.loss) {
-            Some(spec) => Params::percent(&spec),
-            None => Ok(Params::no_limit(policy)),
-        }),
+        Policy::Percent => Some(Params::percent(&percent(config, action, decided.loss))),
         _ => None,
     }
 }
@@ -93,11 +90,12 @@ pub(super) fn waiting(
     Params::gap(&GapSpec { wait_max: longest.min(most), ..spec })
 }
 
-/// The larger of the two shares holds; `None`: there is none.
-fn percent(config: &PolicyConfig, action: Action, loss: Option<Share>) -> Option<PercentSpec> {
+/// The larger of the two shares holds. Without any nobody is refused, and arrivals are counted: the first
+/// share finds a mix.
+fn percent(config: &PolicyConfig, action: Action, loss: Option<Share>) -> PercentSpec {
     let shares = [config.share, loss].into_iter().flatten();
-    let share = shares.reduce(|one, two| if one < two { two } else { one })?;
-    Some(PercentSpec { period: config.percent_period(), ..PercentSpec::new(share, action) })
+    let share = shares.fold(Share::ZERO, |one, two| if one < two { two } else { one });
+    PercentSpec { period: config.percent_period(), ..PercentSpec::new(share, action) }
 }
 
 #[cfg(test)]
@@ -171,9 +169,10 @@ mod tests {
             assert_eq!(params.policy(), kind, "{policy}");
             assert_ne!(params, none(kind), "{policy}");
         }
-        for (policy, kind) in [("{name: gap}", Policy::Gap), ("{name: percent}", Policy::Percent)] {
-            assert_eq!(made(policy, None, None), none(kind), "nobody limits");
-        }
+        assert_eq!(made("{name: gap}", None, None), none(Policy::Gap), "nobody limits");
+        let counts = made("{name: percent}", None, None);
+        assert_eq!(counts, made("{name: percent}", None, Some(0.0)), "nobody limits, and it counts");
+        assert_ne!(counts, none(Policy::Percent));
     }
 
     /// An operator's own limit holds whatever the controller says, and becomes tighter by it.

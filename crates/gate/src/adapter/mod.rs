@@ -31,7 +31,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tidegate_config::{Adapter, GatewayConfig};
-use tidegate_units::Clock;
+use tidegate_units::{Clock, Nanos};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -68,9 +68,8 @@ impl Context {
         self.gate.listen(self.index)
     }
 
-    /// The share that it is to ask about now, in parts of [`crate::asked::PARTS`].
-    pub(crate) fn asks(&self) -> u32 {
-        self.gate.asks(self.clock.now(), self.index)
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now()
     }
 
     /// Counts what was not understood.

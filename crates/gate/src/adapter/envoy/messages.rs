@@ -184,7 +184,10 @@ pub(super) struct Value {
 pub(super) struct DiscoveryRequest {
     #[prost(string, repeated, tag = "3")]
     pub(super) names: Vec<String>,
-    /// Of the answer that it refuses.
+    /// Of the response that it has read.
+    #[prost(string, tag = "5")]
+    pub(super) nonce: String,
+    /// Why it does not take what that says.
     #[prost(message, optional, tag = "6")]
     pub(super) error: Option<Status>,
 }

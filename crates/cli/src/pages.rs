@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a package installs beside the program, made from the commands themselves: manual pages, and what
+//! shells need to complete words.
+
+use anyhow::Context;
+use clap::Command;
+use clap_complete::Shell;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use tidegate_api::exit::Exit;
+
+/// Prints what a shell reads.
+pub(crate) fn completions(
+    shell: Shell,
+    mut command: Command,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let name = command.get_name().to_owned();
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut text);
+    out.write_all(&text)?;
+    Ok(Exit::Ok)
+}
+
+/// Writes a page for each command into a folder.
+pub(crate) fn man(command: Command, dir: &Path) -> anyhow::Result<Exit> {
+    let made = fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command, dir));
+    made.with_context(|| format!("no manual pages in {}", dir.display()))?;
+    Ok(Exit::Ok)
+}

@@ -9,6 +9,7 @@ use crate::flight::{
 use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Target};
 use crate::service::{Bucket, Counted, Decided, GateState, Service};
+use crate::sketch::Sketch;
 use crate::waiting::{Subject, Waiting};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -109,6 +110,8 @@ pub struct Gate {
     unknown: Counter,
     untracked: Counter,
     misunderstood: Counter,
+    /// Clients that were refused in the last minute.
+    refused: Sketch,
 }
 
 impl Gate {
@@ -128,6 +131,7 @@ impl Gate {
             unknown: Counter::default(),
             untracked: Counter::default(),
             misunderstood: Counter::default(),
+            refused: Sketch::default(),
         }
     }
 
@@ -288,6 +292,10 @@ impl Gate {
     }
 
     fn note(&self, now: Nanos, of: &Subject<'_>, decided: &Decided) {
+        if let Some(client) = of.client.filter(|_| decided.refused) {
+            let shadow = decided.execution != Execution::Executed;
+            self.refused.note(now, &(&*of.service.name, client.to_canonical(), shadow));
+        }
         let seen = Seen {
             at: now,
             request_id: shortened(of.id),
@@ -474,6 +482,19 @@ impl Gate {
     #[must_use]
     pub fn seen(&self, request_id: &str) -> Vec<Seen> {
         self.flights.seen(request_id)
+    }
+
+    /// Whether a service has refused this client in the last minute: how long ago, at least and at
+    /// most. A client that was is always found; another one hardly ever. `shadow`: it was only
+    /// computed.
+    #[must_use]
+    pub fn refused_lately(
+        &self,
+        now: Nanos,
+        service: &str,
+        (client, shadow): (IpAddr, bool),
+    ) -> Option<(Nanos, Nanos)> {
+        self.refused.find(now, &(service, client.to_canonical(), shadow))
     }
 
     /// Decisions since then that are remembered, at most the latest so many.

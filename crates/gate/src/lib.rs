@@ -31,6 +31,7 @@ mod refusal;
 mod reports;
 mod routes;
 mod service;
+mod sketch;
 mod waiting;
 
 pub use adapter::{

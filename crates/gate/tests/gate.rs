@@ -379,3 +379,26 @@ fn requests_that_are_never_reported_do_not_shut_the_limit() {
     assert!(probes[1].since(probes[0]) >= Nanos::from_millis(900), "one a second: {probes:?}");
     assert!(passed > 50, "{passed} passed in the rest of 4 s");
 }
+
+/// `explain` finds them without a sample.
+#[test]
+fn who_was_refused_in_the_last_minute_is_found() {
+    for mode in ["enforce", "shadow"] {
+        let shadow = mode == "shadow";
+        let (gate, config) = gate(mode, burst(1));
+        gate.ask(NOW, &ask("/x", "192.0.2.9"));
+        gate.ask(NOW, &ask("/x", "::ffff:192.0.2.1"));
+        let client: IpAddr = "192.0.2.1".parse().unwrap();
+        let later = NOW + Nanos::from_secs(60);
+        let found = |at, client, shadow| gate.refused_lately(at, "shop", (client, shadow));
+        let (least, most) = found(later, client, shadow).unwrap();
+        assert!(least <= Nanos::from_secs(60) && Nanos::from_secs(60) <= most, "{least} {most}");
+        assert_eq!(found(later, client, !shadow), None, "the other way of being refused");
+        assert_eq!(found(later, "192.0.2.9".parse().unwrap(), shadow), None, "was admitted");
+        assert_eq!(found(NOW + Nanos::from_secs(70), client, shadow), None);
+        // Services are known by name: another configuration moves them.
+        gate.reconfigure(&config);
+        assert!(found(later, client, shadow).is_some());
+        assert_eq!(gate.refused_lately(later, "mail", (client, shadow)), None);
+    }
+}

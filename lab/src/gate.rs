@@ -6,14 +6,19 @@ use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
 use crate::os;
 use crate::product::{self, Product};
-use crate::server::{EdgeProxy, Server, listens};
+use crate::server::{EdgeProxy, Server, listens, tls};
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use tidegate_units::Nanos;
 
 /// Nobody: no user of a machine, and no capabilities.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// The two hosts of a cluster, and where the gate listens for the server's limits.
+const SERVER: &str = "server";
+const GATE: &str = "gate";
+const PEERS: &str = "127.0.0.1:7416";
 
 /// A running gate; killed by drop.
 #[derive(Debug)]
@@ -92,6 +97,33 @@ pub(crate) fn start_with(lab: &Lab, program: &Path, options: &GateOptions) -> Re
         })?;
     }
     Ok(gate)
+}
+
+/// The section `cluster` of two daemons: the server's, which limits services of the gate's by the name
+/// that they have in both, and the gate's, which takes that.
+pub(crate) fn cluster(lab: &Lab, services: &[&str]) -> Result<(Value, Value)> {
+    let dir = lab.private_dir("peers")?;
+    tls::make_peers(&dir, &[(SERVER, 0), (GATE, NOBODY)])?;
+    let file = |name: &str, end: &str| os::text(&dir.join(format!("{name}.{end}")));
+    let own = |name: &str| {
+        json!({
+            "certificate": file(name, "pem"),
+            "key": file(name, "key"),
+            "authority": file("authority", "pem"),
+        })
+    };
+    let identity = |name: &str| format!("spiffe://example.org/{name}");
+    let (mut server, mut gate) = (own(SERVER), own(GATE));
+    let scope = |service: &&str| json!({"service": service, "scope": service});
+    let limits: Vec<Value> = services.iter().map(scope).collect();
+    server["report_to"] = json!({GATE: {
+        "address": PEERS, "identity": identity(GATE), "services": services, "limits": limits,
+    }});
+    gate["listen"] = json!(PEERS);
+    gate["peers"] = json!({SERVER: {
+        "identity": identity(SERVER), "services": services, "limits": services,
+    }});
+    Ok((server, gate))
 }
 
 /// What the file says.

@@ -365,6 +365,15 @@ impl Lab {
         gate::start_with(self, program, options)
     }
 
+    /// The sections `cluster` of a server's daemon and of a gate's, so that the server gives remote limits
+    /// to these services of the gate, with certificates made anew.
+    ///
+    /// # Errors
+    /// When they cannot be made or written.
+    pub fn cluster(&self, services: &[&str]) -> Result<(serde_json::Value, serde_json::Value)> {
+        gate::cluster(self, services)
+    }
+
     /// Floods with SYNs of spoofed senders, until what it gives is dropped. The senders' prefix leads
     /// back to the client's namespace and ends there.
     ///

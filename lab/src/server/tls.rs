@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Certificates of the lab's servers, made anew for each.
+//! Certificates of the lab's servers, made anew for each, and of hosts that tell each other limits.
 
 use crate::error::{LabError, Result};
 use crate::os;
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    SanType,
+};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 /// The name that the lab's clients ask for.
@@ -28,4 +32,29 @@ pub(crate) fn make(dir: &Path) -> Result<Certificate> {
     os::write(&files.certificate, signed.pem())?;
     os::write(&files.key, key.serialize_pem())?;
     Ok(files)
+}
+
+/// Certificates of hosts of a cluster, as docs/cluster.md makes them: `NAME.pem` and `NAME.key`, which
+/// belongs to this user, and `authority.pem`. A host's identity is `spiffe://example.org/NAME`.
+pub(crate) fn make_peers(dir: &Path, hosts: &[(&str, u32)]) -> Result<()> {
+    let wrong = |e: rcgen::Error| LabError::Missing(format!("a certificate: {e}"));
+    let mut params = CertificateParams::new(Vec::new()).map_err(wrong)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().map_err(wrong)?;
+    let issuer = CertifiedIssuer::self_signed(params, key).map_err(wrong)?;
+    os::write(&dir.join("authority.pem"), issuer.pem())?;
+    for (host, user) in hosts {
+        let identity = format!("spiffe://example.org/{host}");
+        let mut params = CertificateParams::new(Vec::new()).map_err(wrong)?;
+        params.subject_alt_names = vec![SanType::URI(identity.try_into().map_err(wrong)?)];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().map_err(wrong)?;
+        let signed = params.signed_by(&key, &issuer).map_err(wrong)?;
+        os::write(&dir.join(format!("{host}.pem")), signed.pem())?;
+        let file = dir.join(format!("{host}.key"));
+        os::write(&file, key.serialize_pem())?;
+        chown(&file, Some(*user), None).map_err(LabError::io(os::text(&file)))?;
+    }
+    Ok(())
 }

@@ -2,11 +2,12 @@
 //! What runs are made on: the server, fitted to the paper's, and what stands before it.
 
 use super::super::setting::{Control, Setting};
-use super::load::{self, Client, EDGE, MEASURED, SLOT};
-use super::product::{self, Gated};
+use super::load::{self, BEHIND, Client, EDGE, MEASURED, SLOT};
+use super::product::{self, Gated, SHOP, Told};
 use super::{FASTER, LabVariant, Proxy};
 use crate::survival::arm::{ENVOY, installed};
 use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::path::PathBuf;
 use tidegate_lab::{
@@ -17,8 +18,6 @@ use tidegate_lab::{
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::Profile;
 
-/// Port of the server behind the proxy.
-const BEHIND: u16 = 8_080;
 /// Clients of the closed loop that measures C: one is in service, and the others are at hand.
 const CLIENTS: u32 = 8;
 /// Seconds of that loop before it is measured.
@@ -39,6 +38,8 @@ pub(super) struct Bench {
     busy: Nanos,
     /// CPU time of a response "too busy", as measured, in seconds.
     pub(super) busy_s: f64,
+    /// How much faster than the paper's the server was when C was measured last.
+    pub(super) faster: f64,
 }
 
 /// What a closed loop reached.
@@ -60,18 +61,26 @@ impl Capacity {
 /// What runs; dropped in this order.
 pub(super) struct Stand {
     pub(super) watch: Option<QueueWatch>,
-    /// tidegate at the interface.
+    /// The server's tidegate: at the interface, or as who gives remote limits.
     pub(super) interface: Option<Product>,
     edge: Option<Server>,
     gate: Option<Gate>,
     pub(super) server: Server,
-    /// Whether the server's monitor turns the gate on and off.
-    pub(super) told: bool,
+    told: Told,
 }
 
 impl Stand {
     pub(super) fn gate(&self) -> Option<&Product> {
         self.gate.as_ref().map(|gate| &gate.product)
+    }
+
+    /// Who is in force while the monitor says so.
+    pub(super) fn told(&self) -> Option<&Product> {
+        match self.told {
+            Told::Nobody => None,
+            Told::Gate => self.gate(),
+            Told::Server => self.interface.as_ref(),
+        }
     }
 
     /// Ends it in good order.
@@ -97,7 +106,8 @@ impl Bench {
         let lab = lab.context("the lab")?;
         let queue_max = u32::try_from(setting.queue_max)?;
         let (work, busy) = (GUESS, LEAST);
-        let mut bench = Self { lab, program, queue_max, work, busy, busy_s: 0.0 };
+        let (busy_s, faster) = (0.0, FASTER);
+        let mut bench = Self { lab, program, queue_max, work, busy, busy_s, faster };
         let wanted = 1.0 / (setting.capacity * FASTER);
         let plain = LabVariant::plain();
         let stand = bench.stand(&plain, setting, FASTER)?;
@@ -128,8 +138,13 @@ impl Bench {
         // One is in service, and does not wait.
         let server = self.server(self.queue_max + 1)?;
         let gated = product::at_gate(variant, setting, faster);
-        let told = gated.as_ref().is_some_and(|gated| gated.told);
-        let gate = self.gate(variant.proxy, gated, &server).context("the gate")?;
+        let told = gated.as_ref().map_or(Told::Nobody, |gated| gated.told);
+        let (of_server, of_gate) = self.lab.cluster(&[SHOP]).context("certificates")?;
+        let mut others = Map::new();
+        if told == Told::Server {
+            others.insert("cluster".into(), of_gate);
+        }
+        let gate = self.gate(variant.proxy, (gated, others), &server).context("the gate")?;
         let proxy = edge_of(variant.proxy)?;
         let limit = gate.as_ref().map_or(EdgeLimit::None, EdgeLimit::Gate);
         let edge = proxy.map(|proxy| {
@@ -138,13 +153,24 @@ impl Bench {
         });
         let edge = edge.transpose()?;
         self.syns(setting)?;
-        let config = product::at_interface(setting);
+        let config = match told {
+            Told::Server => Some(product::at_server(setting, faster, &of_server)),
+            Told::Nobody | Told::Gate => product::at_interface(setting),
+        };
         let start = |config| self.lab.start_product(&self.program, &config).context("tidegate");
         let interface = config.map(start).transpose()?;
+        if let (Told::Server, Some(server)) = (told, &interface) {
+            server.release(true)?;
+        }
         Ok(Stand { watch: None, interface, edge, gate, server, told })
     }
 
-    fn gate(&self, proxy: Proxy, gated: Option<Gated>, server: &Server) -> Result<Option<Gate>> {
+    fn gate(
+        &self,
+        proxy: Proxy,
+        (gated, others): (Option<Gated>, Map<String, Value>),
+        server: &Server,
+    ) -> Result<Option<Gate>> {
         let (proxy, gated) = match (edge_of(proxy)?, gated) {
             (Some(_), None) => return Ok(None),
             (Some(edge), Some(gated)) => (GateProxy::Edge(edge), gated),
@@ -153,7 +179,7 @@ impl Bench {
                 (GateProxy::own(EDGE, server, gated.queue), gated)
             }
         };
-        let Gated { services, routes, others, .. } = gated;
+        let Gated { services, routes, .. } = gated;
         let options = GateOptions { proxy, services, routes, others };
         Ok(Some(self.lab.start_gate_with(&self.program, &options)?))
     }
@@ -195,7 +221,7 @@ impl Bench {
         let (report, cpu) = self.load(stand, arrive, seconds)?;
         let good = counted(&report, seconds, |counts| counts.answered);
         ensure!(good > 0, "no good response");
-        if let Some(gate) = stand.gate().filter(|_| !stand.told) {
+        if let Some(gate) = stand.gate().filter(|_| stand.told != Told::Gate) {
             gate.release(false)?;
         }
         let rate = good as f64 / seconds;
@@ -206,8 +232,14 @@ impl Bench {
     fn measure_busy(&self) -> Result<f64> {
         let seconds = 4.0;
         let server = self.server(0)?;
-        let stand =
-            Stand { watch: None, interface: None, edge: None, gate: None, server, told: false };
+        let stand = Stand {
+            watch: None,
+            interface: None,
+            edge: None,
+            gate: None,
+            server,
+            told: Told::Nobody,
+        };
         let lasts = Nanos::from_secs_f64(SETTLE_S + seconds);
         let arrive = Arrive::constant(Profile::constant(lasts, BUSY_RATE));
         let (report, cpu) = self.load(&stand, arrive, seconds)?;

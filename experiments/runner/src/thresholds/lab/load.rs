@@ -9,6 +9,8 @@ use tidegate_lab::{
 use tidegate_units::{Nanos, Random};
 use tidegate_workload::{Profile, Rng, Segment, Sessions};
 
+/// Port of the server behind the proxy.
+pub(super) const BEHIND: u16 = 8_080;
 /// Port of the proxy.
 pub(super) const EDGE: u16 = 8_000;
 /// Where the load is told to throttle.
@@ -19,8 +21,8 @@ pub(super) const PREFIXES: u8 = 16;
 const ADDRESSES: u32 = 60_000;
 /// The measured part.
 pub(super) const MEASURED: &str = "measured";
-/// Length of the steps in which results are told.
-pub(super) const SLOT: Nanos = Nanos::from_millis(250);
+/// Length of the steps in which results are told: some three requests of the server.
+pub(super) const SLOT: Nanos = Nanos::from_millis(50);
 /// A client gives up so long after it began, in seconds: the last SYN of the classic schedule goes out
 /// after 7 s here, and is answered within 8 s at most; then the server's queue is before it.
 const TIMEOUT_S: u64 = 25;

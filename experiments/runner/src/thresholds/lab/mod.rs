@@ -10,7 +10,7 @@
 //!
 //! A second of the paper is 45 / C seconds here, so that loads, gaps and times are those of the paper in
 //! units of a request's work; results are in the paper's units. C is measured before each run, and
-//! the loads of that run follow it ([decision 36](../../../../../docs/decisions/0036-thresholds-in-the-lab.md)).
+//! the loads of that run follow it ([decision 38](../../../../../docs/decisions/0038-thresholds-in-the-lab.md)).
 
 mod bench;
 mod feedback;
@@ -106,6 +106,9 @@ pub enum Gating {
     /// What the setting says: with `gap-minimum` it keeps the gap while the server's monitor says so.
     #[default]
     Feedback,
+    /// The same by remote limits: the server's tidegate gives the gate the rate of the gap while the
+    /// monitor says so, and the policy `gap` keeps it.
+    Remote,
     /// The default policy and controller, with three priorities.
     Default,
     /// The policy `threshold` with a discard threshold for each priority.
@@ -172,10 +175,12 @@ impl LabVariant {
         let added = throttles && setting.throttle == Throttle::GapAdded;
         ensure!(!throttles || node || added, "{name}: the lab has gaps only");
         ensure!(!(node && setting.priorities), "{name}: one gap for two ladders");
-        ensure!(
-            self.gate == Gating::Feedback || setting.control == Control::None,
-            "{name}: the gate has one policy"
-        );
+        let fits = match self.gate {
+            Gating::Feedback => true,
+            Gating::Remote => node && setting.control == Control::Throttle,
+            Gating::Default | Gating::Discard => setting.control == Control::None,
+        };
+        ensure!(fits, "{name}: the gate has one policy, and the server one tidegate");
         Ok(())
     }
 }

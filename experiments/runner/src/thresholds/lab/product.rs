@@ -2,9 +2,9 @@
 //! What tidegate is told in each variant: at the server's interface, and as the proxy's gate.
 
 use super::super::setting::{Control, Setting, Throttle};
-use super::load::{self, Client, EDGE};
+use super::load::{self, BEHIND, Client, EDGE};
 use super::{Gating, LabVariant};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tidegate_lab::ProductConfig;
 use tidegate_units::Nanos;
 
@@ -75,21 +75,54 @@ pub(super) struct Gated {
     pub(super) services: Value,
     pub(super) routes: Value,
     pub(super) queue: Option<(u32, Nanos)>,
-    pub(super) others: Map<String, Value>,
-    /// Whether the server's monitor turns it on and off.
-    pub(super) told: bool,
+    /// Whom the server's monitor turns on and off.
+    pub(super) told: Told,
+}
+
+/// Who is in force while the server's monitor says that somebody is throttled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Nobody,
+    Gate,
+    /// The server's tidegate, which gives the gate a remote limit.
+    Server,
+}
+
+/// A rate that no load reaches: tidegate's own limits must be looser than the remote one.
+const FREE: f64 = 100_000.0;
+/// What the gate limits, for the server as well.
+pub(super) const SHOP: &str = "shop";
+
+/// The server's tidegate where it only tells the gate: a limit set by hand, the rate of the gap. No
+/// connection of its service comes by the interface.
+pub(super) fn at_server(setting: &Setting, faster: f64, cluster: &Value) -> ProductConfig {
+    let rate = (faster * 1e3 / setting.gap_ms * 1e3).round() / 1e3;
+    let control = json!({"name": "fixed", "rate": rate});
+    let services = json!({
+        SHOP: {"mode": "enforce", "listen": [format!("*:{BEHIND}")], "control": control},
+    });
+    let others = json!({"cluster": cluster});
+    ProductConfig { services, others, ..ProductConfig::one(SHOP, &[]) }
 }
 
 /// The gate of a variant, if it has one.
 pub(super) fn at_gate(variant: &LabVariant, setting: &Setting, faster: f64) -> Option<Gated> {
     let throttles = matches!(setting.control, Control::Throttle | Control::Combined);
     let node = throttles && setting.throttle == Throttle::GapMinimum;
-    let (queue, others) = (None, Map::new());
+    let (queue, nobody) = (None, Told::Nobody);
     match variant.gate {
-        Gating::Feedback if node => {
+        Gating::Feedback | Gating::Remote if node => {
             let gap = setting.gap_ms * 1e3 / faster;
-            let policy = json!({"name": "gap", "gap": format!("{gap:.0}us"), "tolerance": 0});
-            let shop = json!({"mode": "enforce", "policy": policy, "control": {"name": "fixed"}});
+            let (mut policy, mut control) =
+                (json!({"name": "gap", "tolerance": 0}), json!({"name": "fixed"}));
+            let told = if variant.gate == Gating::Remote {
+                control["rate"] = json!(FREE);
+                Told::Server
+            } else {
+                policy["gap"] = json!(format!("{gap:.0}us"));
+                Told::Gate
+            };
+            let shop = json!({"mode": "enforce", "policy": policy, "control": control});
             // One gap more: who comes last may find the first of the queue just gone.
             let wait = gap * f64::from(setting.node_queue + 1) / 1e6;
             let queue = Some((setting.node_queue.max(1), Nanos::from_secs_f64(wait)));
@@ -100,14 +133,13 @@ pub(super) fn at_gate(variant: &LabVariant, setting: &Setting, faster: f64) -> O
                     {"service": "shop"},
                 ]),
                 queue,
-                others,
-                told: true,
+                told,
             })
         }
-        Gating::Feedback => None,
+        Gating::Feedback | Gating::Remote => None,
         Gating::Default => {
             let services = json!({"shop": {"mode": "enforce"}});
-            Some(Gated { services, routes: by_priority(), queue, others, told: false })
+            Some(Gated { services, routes: by_priority(), queue, told: nobody })
         }
         Gating::Discard => {
             let above = |threshold: u32| threshold + IN_SERVICE;
@@ -123,7 +155,7 @@ pub(super) fn at_gate(variant: &LabVariant, setting: &Setting, faster: f64) -> O
             });
             let shop = json!({"mode": "enforce", "policy": policy, "control": {"name": "fixed"}});
             let services = json!({"shop": shop});
-            Some(Gated { services, routes: by_priority(), queue, others, told: false })
+            Some(Gated { services, routes: by_priority(), queue, told: nobody })
         }
     }
 }
@@ -140,8 +172,7 @@ pub(super) fn open() -> Gated {
         services: json!({"open": {"mode": "shadow"}}),
         routes: json!([{"service": "open"}]),
         queue: None,
-        others: Map::new(),
-        told: false,
+        told: Told::Nobody,
     }
 }
 

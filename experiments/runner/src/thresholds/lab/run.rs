@@ -6,7 +6,7 @@ use super::super::setting::{Control, Setting};
 use super::bench::{Bench, Stand};
 use super::load::{self, Span, Wanted};
 use super::rows::{Mark, Metric, Seen};
-use super::{FASTER, Lab as Section, LabVariant, feedback, product};
+use super::{Lab as Section, LabVariant, feedback, product};
 use crate::abacus::measure::{Place, Table};
 use crate::abacus::{FigureSpec, draw};
 use crate::results::Row;
@@ -217,12 +217,13 @@ impl Runner<'_> {
     /// One run on a fresh server: C, then the load.
     fn once(&mut self, job: &Job<'_>, seed: u64) -> Result<(Vec<String>, f64, Vec<Metric>)> {
         let setting = &job.setting;
-        // Gaps follow C as the server was fitted, loads as it is now.
-        let mut stand = self.bench.stand(job.variant, setting, FASTER)?;
+        // The gate's gap follows C as it was before the run before, loads as it is now.
+        let mut stand = self.bench.stand(job.variant, setting, self.bench.faster)?;
         let measured_s = if self.options.quick { CAPACITY_QUICK_S } else { CAPACITY_S };
         let capacity = self.bench.capacity(&stand, measured_s).context("the capacity")?;
-        self.bench.watch(&mut stand, setting, FASTER)?;
         let faster = capacity.faster(setting);
+        self.bench.faster = faster;
+        self.bench.watch(&mut stand, setting, faster)?;
         let slot = load::SLOT.as_secs_f64();
         let whole = |seconds: f64| (seconds / faster / slot).round() * slot;
         let lead = whole(setting.lead_s);
@@ -258,13 +259,12 @@ impl Runner<'_> {
         let (lab, watch) = (&self.bench.lab, &mut *self.watch);
         let mut load =
             || lab.run_script(&plan, &mut script, &mut |progress| watch.second(progress));
-        let (Some(monitor), Some(gate)) = (&stand.watch, stand.gate().filter(|_| stand.told))
-        else {
+        let (Some(monitor), Some(daemon)) = (&stand.watch, stand.told()) else {
             return Ok(load()?);
         };
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let carry = scope.spawn(|| feedback::carry(monitor, gate, &done));
+            let carry = scope.spawn(|| feedback::carry(monitor, daemon, &done));
             let report = load();
             done.store(true, Ordering::Relaxed);
             let carried = carry.join().map_err(|_| anyhow!("the feedback ended badly"))?;

@@ -6,6 +6,7 @@ use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
 use crate::gateways;
+use crate::news;
 use crate::rivals;
 use crate::servers;
 use crate::setting;
@@ -45,6 +46,8 @@ pub struct Options {
     pub helper: Helper,
     /// Every point of an experiment that runs a subset by default.
     pub all: bool,
+    /// Folder with real traces.
+    pub data: Option<PathBuf>,
     /// Cells by name, `*` standing for anything, of an experiment that has cells.
     pub cell: Option<String>,
 }
@@ -77,6 +80,8 @@ pub enum Scenario {
     Refusal(dual::refusal::Scenario),
     /// See [`thresholds`].
     Thresholds(Box<thresholds::Scenario>),
+    /// See [`news`].
+    News(Box<news::Scenario>),
 }
 
 #[derive(Deserialize)]
@@ -141,6 +146,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::Thresholds(Box::new(scenario)))
         }
+        "news" => {
+            let scenario: news::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::News(Box::new(scenario)))
+        }
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
 }
@@ -158,7 +168,9 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
         | Scenario::Gateways(_)
         | Scenario::Refusal(_) => &["lab"],
         Scenario::Traffic(_) => &["lab", "sim"],
-        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) => &["sim"],
+        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) | Scenario::News(_) => {
+            &["sim"]
+        }
         Scenario::Thresholds(scenario) => scenario.worlds(),
         Scenario::Dual(scenario) => scenario.worlds(),
     };
@@ -212,7 +224,18 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             }
             _ => thresholds::run(&scenario, &in_virtual_time(experiment, options), watch),
         },
+        Scenario::News(scenario) => crowd(experiment, &scenario, options, watch),
     }
+}
+
+fn crowd(
+    experiment: &Experiment,
+    scenario: &news::Scenario,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
+    let data = options.data.as_deref();
+    news::run(scenario, &in_virtual_time(experiment, options), data, watch)
 }
 
 fn in_virtual_time(experiment: &Experiment, options: &Options) -> setting::Options {

@@ -365,7 +365,7 @@ mod tests {
     mode: enforce
     listen: ['*:80']
     classes: [{{name: gold, sources: [198.51.100.0/24], priority: 0}}]
-  mail: {{mode: enforce}}
+  mail: {{mode: enforce, listen: ['*:82']}}
   pile: {{mode: enforce, listen: ['*:81'], requests: {{buckets: {{search: {{resource: cpu}}}}, rules: [{{path: /search, bucket: search}}]}}}}
 interfaces: [{{name: lo}}]
 gateways:

@@ -244,6 +244,11 @@ fn chain_with_tls(dir: &Path) -> String {
 
 impl World {
     fn new(proxy: Proxy, control: &str) -> Self {
+        Self::telling(proxy, control, true)
+    }
+
+    /// Whether clients are told of limits by RateLimit fields is said by `fields`.
+    fn telling(proxy: Proxy, control: &str, fields: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let ending = Arc::new(AtomicBool::new(false));
@@ -257,7 +262,7 @@ impl World {
         };
         let text = format!(
             "services:\n  shop: {{mode: enforce, control: {control}}}\ngateways:\n  edge:\n    adapter: {}\n    \
-             listen: unix:{}\n{reports}    rate_limit_fields: true\n    routes: [{{service: shop}}]\n\
+             listen: unix:{}\n{reports}    rate_limit_fields: {fields}\n    routes: [{{service: shop}}]\n\
              daemon: {{socket: {}, http: off}}\n",
             proxy.adapter(),
             path("edge.sock"),
@@ -631,24 +636,30 @@ fn behind_an_envoy_that_reports_nothing_all_passes() {
 /// when tidegate hangs.
 #[test]
 fn an_envoy_that_is_told_to_refuses_by_itself_and_fails_open() {
-    let world = World::new(Proxy::Envoy, "{name: fixed, rate: 20/s, burst: 5}");
+    let world = World::telling(Proxy::Envoy, "{name: fixed, rate: 20/s, burst: 5}", false);
     wait_for("the limit is in force", || world.status()?.services[0].limits.rate);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..16 {
             scope.spawn(|| {
                 let mut client = Http::connect(world.front);
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !stop.load(Relaxed) {
                     let response = client.ask("X-A: b\r\n");
                     assert!(matches!(response.status, 200 | 503), "{}", response.status);
                     if response.status == 503 {
+                        let after = response.header("retry-after").and_then(|s| s.parse().ok());
                         assert!(
-                            response.header("retry-after").is_some_and(|s| s.parse::<u8>().is_ok())
+                            after.is_some_and(|seconds: u8| seconds > 0),
+                            "{:?}",
+                            response.headers
                         );
+                        assert_eq!(response.header("x-envoy-ratelimited"), Some("true"));
                     }
                 }
             });
         }
+        // Whoever waits below and gives up must not leave them running.
+        let _ended = Ended(&stop);
         wait_for("Envoy refuses by itself", || {
             let counts = world.status()?.services.into_iter().next()?.counts;
             let of = |reason: &str| -> u64 {
@@ -656,16 +667,28 @@ fn an_envoy_that_is_told_to_refuses_by_itself_and_fails_open() {
             };
             (of("by-proxy") > 200 && of("token") > 0).then_some(())
         });
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        // It hangs while Envoy refuses: the layer runs out, and all pass.
+        world.stop();
+        wait_for("it is forgotten", || {
+            world.requests(10).iter().all(|response| response.status == 200).then_some(())
+        });
+        world.signal(Signal::CONT);
+        wait_for("Envoy is told again", || {
+            let without_question = |r: &Response| r.status == 503 && r.body.is_empty();
+            world.requests(10).iter().any(without_question).then_some(())
+        });
     });
-    world.stop();
-    wait_for("it is forgotten", || {
-        world.requests(10).iter().all(|response| response.status == 200).then_some(())
-    });
-    world.signal(Signal::CONT);
 }
 
-/// What is no message of the proxy, at both listeners: how many of them are counted.
+/// Ends the load of a test, however the test ends.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// What a proxy takes and an adapter may not: each is refused by one of them, but for who finds a token.
 fn nobody_passes_by_an_odd_head(world: &World) {
     let many: String = (0..300).map(|at| format!("X-{at}: a\r\n")).collect();
@@ -695,6 +718,7 @@ fn nobody_passes_by_an_odd_head(world: &World) {
     }
 }
 
+/// What is no message of the proxy, at both listeners: how many of them are counted.
 fn garbage(world: &World, proxy: Proxy) -> u64 {
     let path = |file: &str| world.dir.path().join(file);
     for bytes in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n"] {

@@ -2,6 +2,7 @@
 //! The arguments.
 
 use crate::format::Format;
+use crate::history::{self, HistoryArgs};
 use crate::host::{Extension, Host};
 use crate::{check, control, pages, rules, status, top};
 use anyhow::Context;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Say what happens to a client, and why.
     Explain(ExplainArgs),
+    /// Show what happened: when services shed, why and what came of it, modes, reloads, restarts.
+    History(HistoryArgs),
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
     /// Set the mode of one service until the next reload or stop; a daemon that takes over keeps it.
@@ -261,6 +264,7 @@ pub(crate) fn dispatch(
         Command::Status { remote, output } => status::status(&remote, output.output, out),
         Command::Top(args) => top::top(&args.remote, &args, out),
         Command::Explain(args) => control::explain(&args.remote, &args, out),
+        Command::History(args) => history::history(&args, out),
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
         Command::Mode { remote, service, mode } => control::mode(&remote, (service, mode), out),
         Command::Reload { remote, file } => control::reload(&remote, file, out),

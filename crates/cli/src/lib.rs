@@ -10,6 +10,7 @@ mod check;
 mod control;
 mod failure;
 mod format;
+mod history;
 mod host;
 mod pages;
 mod reference;

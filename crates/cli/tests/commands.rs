@@ -14,6 +14,7 @@ use tidegate_cli::{Exit, Extension, Host, RunArgs, SystemReport, main, reference
 use tidegate_config::{
     Config, Intent, LoadError, Places, Registry, SystemFault, UnknownService, load, parse,
 };
+use tidegate_model::record::{By, Event, Moment, What};
 use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
 use tidegate_model::{Change, Mode};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -91,6 +92,7 @@ impl Handler for Daemon {
                 let text = |_: &str| "the bucket was empty".to_owned();
                 Reply::ExplainRequest { samples: explain_samples(found, Nanos::SECOND, &text) }
             }
+            Request::History {} => happened(),
             Request::Release { on } => Reply::Release { on, before: false },
             Request::Mode { service, mode } => {
                 let mut intent = Intent::new(config);
@@ -113,6 +115,21 @@ impl Handler for Daemon {
             other => panic!("no command sends {other:?}"),
         })
     }
+}
+
+fn happened() -> Reply {
+    let at = |unix| Moment { unix: Nanos::from_secs(1_800_000_000 + unix), ..Moment::default() };
+    let mode = |service: &str| What::Mode {
+        service: service.into(),
+        mode: Mode::Shadow,
+        before: Mode::Enforce,
+        lasts: Some(Nanos::from_secs(60)),
+        by: By::Operator,
+    };
+    let started = What::Started { version: "9".into(), took_over: false };
+    let all = [started, mode("shop"), mode("b\u{1b}log")].into_iter().enumerate();
+    let events = all.map(|(n, what)| Event { number: n as u64, at: at(n as u64), what });
+    Reply::History { now: at(9), events: events.collect() }
 }
 
 /// The daemon on a socket in a directory of its own.
@@ -149,7 +166,7 @@ impl World {
     /// Exit code, standard output, standard error; the directory's name replaced.
     fn tidegate(&self, args: &[&str]) -> (Exit, String, String) {
         let socket = self.socket().display().to_string();
-        let talks = ["status", "top", "explain", "release", "mode", "reload"];
+        let talks = ["status", "top", "explain", "history", "release", "mode", "reload"];
         let reached = args.first().is_some_and(|name| talks.contains(name));
         let remote = if reached { &["--socket", &socket][..] } else { &[] };
         let args = ["tidegate"].iter().chain(args).chain(remote).copied();
@@ -245,6 +262,25 @@ fn explain_speaks_in_sentences() {
     let (_, json, _) = world.tidegate(&["explain", "2001:db8::1", "-o", "json"]);
     assert!(json.contains("\"address\": \"2001:db8::1\""), "{json}");
     assert_eq!(world.tidegate(&["explain", "nobody"]).0, Exit::Usage);
+}
+
+#[test]
+fn history_is_a_line_an_event_or_json() {
+    let world = World::new();
+    let (exit, out, _) = world.tidegate(&["history"]);
+    let lines = [
+        "2027-01-15T08:00:00Z  tidegate 9 started",
+        "2027-01-15T08:00:01Z  shop: shadow for 60.00 s by command (before: enforce)",
+        "2027-01-15T08:00:02Z  b\\u{1b}log: shadow for 60.00 s by command (before: enforce)",
+    ];
+    assert_eq!((exit, out), (Exit::Ok, lines.join("\n") + "\n"));
+    let (_, out, _) = world.tidegate(&["history", "--service", "shop"]);
+    assert_eq!(out, lines[..2].join("\n") + "\n", "what is about all stays");
+    let (_, out, _) = world.tidegate(&["history", "-n", "1"]);
+    assert_eq!(out, format!("{}\n", lines[2]));
+    let (_, json, _) = world.tidegate(&["history", "-o", "json", "-n", "1"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["schema"], &json["events"][0]["event"]), (&1.into(), &"mode".into()));
 }
 
 #[test]

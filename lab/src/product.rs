@@ -165,7 +165,7 @@ impl Product {
     /// # Errors
     /// When the daemon does not do it.
     pub fn release(&self, on: bool) -> Result<()> {
-        self.ask(&Request::Release { on }).map(drop)
+        self.ask(&Request::Release { on, lasts: None }).map(drop)
     }
 
     /// Stops the daemon's process in its tracks (SIGSTOP), or lets it go on (SIGCONT).

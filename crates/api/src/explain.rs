@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use tidegate_model::ClientClass;
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::snapshot::{RemoteState, Sample, ServiceState, Snapshot};
+use tidegate_model::snapshot::{RefusedLately, RemoteState, Sample, ServiceState, Snapshot};
 use tidegate_units::Nanos;
 
 /// Most samples in one explanation.
@@ -23,6 +23,9 @@ pub struct Explanation {
     pub services: Vec<ServiceExplanation>,
     /// What happened to it lately, newest first, at most [`SAMPLES_MAX`].
     pub samples: Vec<ExplainedSample>,
+    /// Services that have probably refused it in the last minute, as far as that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedLately>,
     /// All of it in sentences.
     pub words: Vec<String>,
 }
@@ -73,6 +76,8 @@ pub struct Known<'a> {
     pub snapshot: &'a Snapshot,
     /// The ring of samples, any order.
     pub samples: &'a [Sample],
+    /// Services that have probably refused it in the last minute; and whether that is known of all.
+    pub refused: (Vec<RefusedLately>, bool),
     /// What an operator reads for a reason (policy/reasons.def); empty if unknown.
     pub reason_text: &'a dyn Fn(&str) -> String,
 }
@@ -87,9 +92,10 @@ pub fn explain(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Explana
         services.push(service(class, state));
     }
     let samples = samples(known, address, port);
-    let mut explanation =
-        Explanation { address: address.to_string(), port, services, samples, words: Vec::new() };
-    explanation.words = words(&explanation, known.snapshot);
+    let (refused, known_of_all) = known.refused.clone();
+    let (address, words) = (address.to_string(), Vec::new());
+    let mut explanation = Explanation { address, port, services, samples, refused, words };
+    explanation.words = self::words(&explanation, (known.snapshot, known_of_all));
     explanation
 }
 
@@ -158,7 +164,22 @@ pub fn explain_samples(
     explained.collect()
 }
 
-fn words(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
+/// What is known of refusals without any sample.
+fn refused_words(explanation: &Explanation, known_of_all: bool, words: &mut Vec<String>) {
+    for found in &explanation.refused {
+        let RefusedLately { service, shadow, ago_min, ago_max } = found;
+        let how = if *shadow { "would have refused (shadow)" } else { "has refused" };
+        words.push(format!(
+            "{service}: it probably {how} this address {ago_min} to {ago_max} ago (one such answer in 100 is \
+             wrong at most)."
+        ));
+    }
+    if explanation.refused.is_empty() && known_of_all {
+        words.push("No service has refused this address in the last 60 s.".into());
+    }
+}
+
+fn words(explanation: &Explanation, (snapshot, known_of_all): (&Snapshot, bool)) -> Vec<String> {
     let mut words = Vec::new();
     if snapshot.released {
         words.push("The kill switch is on: everything passes.".into());
@@ -166,6 +187,7 @@ fn words(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
     for service in &explanation.services {
         service_words(service, &mut words);
     }
+    refused_words(explanation, known_of_all, &mut words);
     if explanation.samples.is_empty() {
         words.push(
             "No sample of this client is in the ring: it sent nothing new lately, or was not sampled."

@@ -18,6 +18,7 @@ use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::{Event, Moment};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Change, Mode};
+use tidegate_units::Nanos;
 
 /// Version of the protocol; both sides must speak the same.
 pub const VERSION: u32 = 1;
@@ -73,13 +74,24 @@ pub enum Request {
     Release {
         /// Whether everything shall pass.
         on: bool,
+        /// For how long; without it until it is switched.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lasts: Option<Nanos>,
     },
-    /// The mode of one service, until the next reload or restart; to keep it, change the file.
+    /// The mode of one service, until another is set or the process ends; to keep it, change the file.
     Mode {
         /// Name of the service.
         service: String,
         /// Its mode from now on.
         mode: Mode,
+        /// For how long; then the file's holds again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lasts: Option<Nanos>,
+    },
+    /// The mode of one service is that of the file again.
+    ModeOfFile {
+        /// Name of the service.
+        service: String,
     },
     /// Reads the configuration again.
     Reload {
@@ -146,6 +158,9 @@ pub enum Reply {
         on: bool,
         /// Whether it did before.
         before: bool,
+        /// For how long; without it until it is switched.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lasts: Option<Nanos>,
     },
     /// To [`Request::Mode`].
     Mode {
@@ -155,6 +170,9 @@ pub enum Reply {
         mode: Mode,
         /// Its mode before.
         before: Mode,
+        /// For how long; then the file's holds again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lasts: Option<Nanos>,
     },
     /// To [`Request::Reload`].
     Reload {
@@ -162,6 +180,9 @@ pub enum Reply {
         generation: u64,
         /// What changed.
         changes: Vec<Change>,
+        /// Modes that commands had set and that stay, against the file: a sentence each.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<String>,
     },
     /// To [`Request::Handover`].
     Handover(Handover),
@@ -176,9 +197,15 @@ pub struct Handover {
     pub generation: u64,
     /// What was decided last, by service.
     pub limits: BTreeMap<String, ServiceLimits>,
-    /// Modes that were set by command since the last reload, by service.
+    /// Modes that commands have set, by service.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<String, Mode>,
+    /// How long these hold, where that was said.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes_left: BTreeMap<String, Nanos>,
+    /// How long the kill switch stays on, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release_left: Option<Nanos>,
     /// Where its state is pinned; a daemon that does not say so is an older one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pins: Option<PathBuf>,

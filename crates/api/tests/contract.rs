@@ -15,7 +15,8 @@ use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Ended, Episode, Event, Moment, Outcome, What};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, InterfaceState, RequestsState, RuleState, Sample, ServiceState, Snapshot,
+    BucketState, Bypassed, InterfaceState, RefusedLately, RequestsState, RuleState, Sample,
+    ServiceState, Snapshot,
 };
 use tidegate_model::totals::Histogram;
 use tidegate_units::{Nanos, Rate};
@@ -84,12 +85,15 @@ fn sample(at_s: u64, client: &str) -> Sample {
 #[test]
 fn the_lines_are_what_the_contract_says() {
     let line = |request: &Request| String::from_utf8(encode_request(request)).unwrap();
-    let mode = Request::Mode { service: "shop".into(), mode: Mode::Shadow };
+    let mode = Request::Mode { service: "shop".into(), mode: Mode::Shadow, lasts: None };
     let cases = [
         (Request::Ping {}, r#"{"version":1,"request":"ping"}"#),
         (Request::Status {}, r#"{"version":1,"request":"status"}"#),
         (Request::History {}, r#"{"version":1,"request":"history"}"#),
-        (Request::Release { on: true }, r#"{"version":1,"request":"release","on":true}"#),
+        (
+            Request::Release { on: true, lasts: None },
+            r#"{"version":1,"request":"release","on":true}"#,
+        ),
         (mode, r#"{"version":1,"request":"mode","service":"shop","mode":"shadow"}"#),
         (Request::Reload { path: None }, r#"{"version":1,"request":"reload"}"#),
         (
@@ -118,6 +122,7 @@ fn replies_survive_the_way() {
             classes: &config().classify("192.0.2.1".parse().unwrap()),
             snapshot: &snapshot(),
             samples: &[sample(99, "192.0.2.1:5000")],
+            refused: (Vec::new(), false),
             reason_text: &|_| String::new(),
         },
         "192.0.2.1".parse().unwrap(),
@@ -142,6 +147,7 @@ fn handover() -> Reply {
         limits: [("shop".into(), ServiceLimits { burst: 3, ..ServiceLimits::default() })].into(),
         modes: [("shop".into(), Mode::Shadow)].into(),
         pins: Some("/sys/fs/bpf/tidegate".into()),
+        ..Handover::default()
     })
 }
 
@@ -227,7 +233,13 @@ fn an_explanation_says_class_limit_reason_and_signal() {
     let text = |reason: &str| format!("text of {reason}");
     let client = "198.51.100.70".parse().unwrap();
     let classes = &config.classify(client);
-    let known = Known { classes, snapshot: &snapshot, samples: &samples, reason_text: &text };
+    let known = Known {
+        classes,
+        snapshot: &snapshot,
+        samples: &samples,
+        refused: (Vec::new(), false),
+        reason_text: &text,
+    };
     let found = explain(&known, client, None);
     assert_eq!(found.samples.len(), SAMPLES_MAX);
     assert_eq!(
@@ -255,6 +267,7 @@ fn an_unknown_client_and_a_protected_one_are_told_apart() {
             classes: &config.classify(client),
             snapshot: &snapshot,
             samples: &[],
+            refused: (Vec::new(), false),
             reason_text: &|_| String::new(),
         };
         explain(&known, client, None)
@@ -299,6 +312,7 @@ fn header_rules_are_mentioned_with_the_limits_of_their_buckets() {
         classes: &config.classify(client),
         snapshot: &snapshot,
         samples: &[],
+        refused: (Vec::new(), false),
         reason_text: &|_| String::new(),
     };
     let found = explain(&known, client, None);
@@ -347,4 +361,33 @@ fn an_event_is_one_flat_object() {
         assert_eq!(value[key], expected, "{value}");
     }
     assert_eq!(serde_json::from_value::<Event>(value).unwrap(), event);
+}
+
+#[test]
+fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
+    let snapshot = snapshot();
+    let lately = |shadow| RefusedLately {
+        service: "shop".into(),
+        shadow,
+        ago_min: Nanos::from_secs(9),
+        ago_max: Nanos::from_secs(17),
+    };
+    let said = |refused| {
+        let known = Known {
+            classes: &[],
+            snapshot: &snapshot,
+            samples: &[],
+            refused,
+            reason_text: &|_: &str| String::new(),
+        };
+        explain(&known, "192.0.2.1".parse().unwrap(), None).words.join("\n")
+    };
+    let words = said((vec![lately(false)], true));
+    assert!(
+        words.contains("shop: it probably has refused this address 9.00 s to 17.00 s ago"),
+        "{words}"
+    );
+    assert!(said((vec![lately(true)], true)).contains("probably would have refused (shadow)"));
+    assert!(said((Vec::new(), true)).contains("No service has refused this address"));
+    assert!(!said((Vec::new(), false)).contains("No service"), "what is not known is not said");
 }

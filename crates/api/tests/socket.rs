@@ -29,8 +29,8 @@ impl Handler for Answers {
         match request {
             Request::Ping {} => Ok(Reply::Pong { program: "test".into(), pid: 7 }),
             Request::Status {} => Ok(Reply::Status { snapshot: Box::new(Snapshot::default()) }),
-            Request::Mode { service, mode } if service == "shop" => {
-                Ok(Reply::Mode { service, mode, before: Mode::Shadow })
+            Request::Mode { service, mode, lasts } if service == "shop" => {
+                Ok(Reply::Mode { service, mode, before: Mode::Shadow, lasts })
             }
             Request::Reload { .. } => std::future::pending().await,
             _ => Err(ApiError::new(ErrorKind::UnknownService, "no service is called so")),
@@ -108,11 +108,16 @@ fn requests_are_answered_in_their_order_on_one_connection() {
     let mut client = server.client();
     assert!(matches!(client.ask(&Request::Ping {}).unwrap(), Reply::Pong { .. }));
     assert!(matches!(client.ask(&Request::Status {}).unwrap(), Reply::Status { .. }));
-    let mode = Request::Mode { service: "shop".into(), mode: Mode::Enforce };
+    let mode = Request::Mode { service: "shop".into(), mode: Mode::Enforce, lasts: None };
     let reply = client.ask(&mode).unwrap();
-    let wanted = Reply::Mode { service: "shop".into(), mode: Mode::Enforce, before: Mode::Shadow };
+    let wanted = Reply::Mode {
+        service: "shop".into(),
+        mode: Mode::Enforce,
+        before: Mode::Shadow,
+        lasts: None,
+    };
     assert_eq!(reply, wanted);
-    let unknown = Request::Mode { service: "shpo".into(), mode: Mode::Enforce };
+    let unknown = Request::Mode { service: "shpo".into(), mode: Mode::Enforce, lasts: None };
     let error = client.ask(&unknown).unwrap_err();
     assert_eq!(Exit::from(&error), Exit::NotFound);
     assert_eq!(refused(error).kind, ErrorKind::UnknownService);
@@ -294,7 +299,7 @@ fn who_leaves_is_told_of_with_the_last_request_that_was_served() {
         let mut client = Client::connect(&asked, PATIENCE).unwrap();
         client.ask(&Request::Ping {}).unwrap();
         client.ask(&Request::Status {}).unwrap();
-        client.ask(&Request::Release { on: true }).unwrap_err();
+        client.ask(&Request::Release { on: true, lasts: None }).unwrap_err();
     };
     let last = runtime.block_on(async {
         let socket = bind(&path).unwrap();

@@ -15,6 +15,7 @@ use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::exit::Exit;
 use tidegate_config::{PINS_DEFAULT, SOCKET_DEFAULT};
 use tidegate_model::Mode;
+use tidegate_units::Nanos;
 
 /// The configuration file where none is named.
 pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
@@ -72,15 +73,19 @@ pub(crate) enum Command {
     History(HistoryArgs),
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
-    /// Set the mode of one service until the next reload or stop; a daemon that takes over keeps it.
+    /// Set the mode of one service until another is set or the daemon stops; a reload and a daemon that
+    /// takes over keep it.
     Mode {
         #[command(flatten)]
         remote: Remote,
         /// Name of the service.
         service: String,
-        /// `shadow` counts what would be refused, `enforce` refuses.
+        /// `shadow` counts what would be refused, `enforce` refuses, `file` is what the file says.
         #[arg(value_parser = mode)]
-        mode: Mode,
+        mode: ModeWord,
+        /// For how long, such as 1h; then what the file says holds again.
+        #[arg(long = "for", value_name = "TIME", value_parser = span)]
+        lasts: Option<Nanos>,
     },
     /// Read the configuration again; a wrong one changes nothing.
     Reload {
@@ -124,6 +129,9 @@ pub(crate) struct ReleaseArgs {
     /// `on` lets everything pass, `off` puts the limits in force again.
     #[arg(default_value = "on", value_parser = ["on", "off"])]
     pub(crate) state: String,
+    /// For how long everything passes, such as 10m; then limits are in force again.
+    #[arg(long = "for", value_name = "TIME", value_parser = span)]
+    pub(crate) lasts: Option<Nanos>,
     /// Where the dataplane is pinned: used when no daemon answers.
     #[arg(long, default_value = PINS_DEFAULT)]
     pub(crate) pins: PathBuf,
@@ -222,10 +230,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
+/// What may be said for a mode; `None`: what the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModeWord(pub(crate) Option<Mode>);
+
+fn mode(text: &str) -> Result<ModeWord, String> {
     let modes = [Mode::Shadow, Mode::Enforce];
     let found = modes.into_iter().find(|m| m.name() == text);
-    found.ok_or_else(|| "a mode is shadow or enforce".into())
+    if text == "file" || found.is_some() {
+        return Ok(ModeWord(found));
+    }
+    Err("a mode is shadow, enforce or file".into())
+}
+
+fn span(text: &str) -> Result<Nanos, String> {
+    let span = tidegate_config::parse_span(text)?;
+    let long = span >= Nanos::SECOND;
+    if long { Ok(span) } else { Err("it is shorter than a second".into()) }
 }
 
 fn client(text: &str) -> Result<(IpAddr, Option<u16>), String> {
@@ -266,7 +287,9 @@ pub(crate) fn dispatch(
         Command::Explain(args) => control::explain(&args.remote, &args, out),
         Command::History(args) => history::history(&args, out),
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
-        Command::Mode { remote, service, mode } => control::mode(&remote, (service, mode), out),
+        Command::Mode { remote, service, mode: ModeWord(mode), lasts } => {
+            control::mode(&remote, (service, mode, lasts), out)
+        }
         Command::Reload { remote, file } => control::reload(&remote, file, out),
         Command::Completions { shell } => pages::completions(shell, command(extensions), out),
         Command::Man { dir } => pages::man(command(extensions), &dir),

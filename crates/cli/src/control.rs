@@ -2,7 +2,7 @@
 //! Commands that ask the daemon one thing: `explain`, `release`, `mode`, `reload`.
 
 use crate::args::{ExplainArgs, ReleaseArgs, Remote};
-use crate::format::{Format, json, plain};
+use crate::format::{Format, duration, json, plain};
 use crate::host::Host;
 use anyhow::{Context, anyhow, bail};
 use std::io::Write;
@@ -13,6 +13,7 @@ use tidegate_api::client::{Client, ClientError};
 use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{ErrorKind, Reply, Request};
 use tidegate_model::Mode;
+use tidegate_units::Nanos;
 
 /// The daemon answered something else than what was asked: a bug worth a report.
 pub(crate) const UNEXPECTED: &str = "the daemon answered another question than the one asked";
@@ -59,6 +60,9 @@ fn explain_request(
     Ok(Exit::Ok)
 }
 
+/// Said where nobody will end what was set for a time.
+const UNTIMED: &str = " until `tidegate release off`: no daemon keeps the time";
+
 /// How long `release` waits for the daemon, where nothing else is said: whoever throws the switch
 /// is in a hurry, and what is pinned can be told within a second in any case.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -96,12 +100,17 @@ pub(crate) fn release(
 ) -> anyhow::Result<Exit> {
     let on = args.state == "on";
     let timeout = remote.timeout.unwrap_or(RELEASE_TIMEOUT);
-    let asked = ask_within(remote, timeout, Request::Release { on });
+    let asked = ask_within(remote, timeout, Request::Release { on, lasts: args.lasts });
     let state = |on| if on { "everything passes" } else { "limits are in force" };
     match asked {
-        Ok(Reply::Release { on, before }) => {
+        Ok(Reply::Release { on, before, lasts }) => {
             let already = if on == before { " (as before)" } else { "" };
-            writeln!(out, "{}{already}", state(on))?;
+            let time = match (lasts, args.lasts.filter(|_| on)) {
+                (Some(lasts), _) => format!(" for {}", duration(lasts)),
+                (None, Some(_)) => UNTIMED.to_owned(),
+                (None, None) => String::new(),
+            };
+            writeln!(out, "{}{already}{time}", state(on))?;
         }
         Err(error) if is_forbidden(&error) => return Err(error.into()),
         failed => {
@@ -119,21 +128,33 @@ pub(crate) fn release(
                 Err(error) => plain(&error.to_string()).to_string(),
                 Ok(_) => UNEXPECTED.to_owned(),
             };
-            writeln!(out, "{}; {why}, the dataplane was told itself", state(on))?;
+            let time = if on && args.lasts.is_some() { UNTIMED } else { "" };
+            writeln!(out, "{}{time}; {why}, the dataplane was told itself", state(on))?;
         }
     }
     Ok(Exit::Ok)
 }
 
+/// `mode`: `None` is what the file says.
 pub(crate) fn mode(
     remote: &Remote,
-    (service, mode): (String, Mode),
+    (service, mode, lasts): (String, Option<Mode>, Option<Nanos>),
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
-    let reply = remote.connect()?.ask(&Request::Mode { service, mode })?;
-    let Reply::Mode { service, mode, before } = reply else { bail!(UNEXPECTED) };
-    let (service, mode, before) = (plain(&service), mode.name(), before.name());
-    writeln!(out, "{service}: {mode} (before: {before}); until the next reload or restart")?;
+    let request = match mode {
+        Some(mode) => Request::Mode { service, mode, lasts },
+        None => Request::ModeOfFile { service },
+    };
+    let Reply::Mode { service, mode: now, before, lasts } = remote.connect()?.ask(&request)? else {
+        bail!(UNEXPECTED)
+    };
+    let until = match (mode, lasts) {
+        (None, _) => "as the file says".to_owned(),
+        (_, Some(lasts)) => format!("for {}, then as the file says", duration(lasts)),
+        (_, None) => "until another is set or the daemon stops".to_owned(),
+    };
+    let (service, now, before) = (plain(&service), now.name(), before.name());
+    writeln!(out, "{service}: {now} (before: {before}); {until}")?;
     Ok(Exit::Ok)
 }
 
@@ -146,9 +167,12 @@ pub(crate) fn reload(
     let absolute = file.map(std::path::absolute).transpose();
     let path = absolute.context("the name of the file is not understood")?;
     let reply = remote.connect()?.ask(&Request::Reload { path })?;
-    let Reply::Reload { generation, changes } = reply else { bail!(UNEXPECTED) };
+    let Reply::Reload { generation, changes, kept } = reply else { bail!(UNEXPECTED) };
     for change in &changes {
         writeln!(out, "{}", plain(&change.to_string()))?;
+    }
+    for said in &kept {
+        writeln!(out, "{}", plain(said))?;
     }
     let what = if changes.is_empty() { "no difference" } else { "reloaded" };
     writeln!(out, "{what}; configuration {generation} is in force")?;

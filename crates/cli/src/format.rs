@@ -4,6 +4,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{self, Write};
+use tidegate_units::Nanos;
 
 /// How data is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,4 +26,14 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
         .collect()
+}
+
+/// A time in the largest unit that has no rest, as it may be written.
+pub(crate) fn duration(time: Nanos) -> String {
+    let seconds = time.0.div_ceil(1_000_000_000);
+    match seconds {
+        s if s >= 3600 && s.is_multiple_of(3600) => format!("{}h", s / 3600),
+        s if s >= 60 && s.is_multiple_of(60) => format!("{}m", s / 60),
+        s => format!("{s}s"),
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::args::Remote;
 use crate::control::UNEXPECTED;
-use crate::format::{Format, json, plain};
+use crate::format::{Format, duration, json, plain};
 use anyhow::bail;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -59,9 +59,18 @@ pub(crate) fn headline(snapshot: &Snapshot) -> String {
 
 /// What must not be overlooked: the kill switch and warnings.
 pub(crate) fn alerts(snapshot: &Snapshot) -> Vec<String> {
-    let released = snapshot.released.then(|| "RELEASED: everything passes".to_owned());
+    let left = snapshot.release_left.map(|left| format!(" for {} more", duration(left)));
+    let left = left.unwrap_or_default();
+    let released = snapshot.released.then(|| format!("RELEASED: everything passes{left}"));
+    let modes = snapshot.services.iter().filter_map(|service| {
+        let set = service.mode_set.as_ref()?;
+        let left = set.left.map(|left| format!(" for {} more", duration(left)));
+        let (name, mode, file) = (plain(&service.name), plain(&service.mode), plain(&set.file));
+        let left = left.unwrap_or_default();
+        Some(format!("{name}: {mode} by command{left}; the file says {file}"))
+    });
     let warnings = snapshot.warnings.iter().map(|w| format!("warning: {}", plain(w)));
-    released.into_iter().chain(warnings).collect()
+    released.into_iter().chain(modes).chain(warnings).collect()
 }
 
 /// The gateways, and what became of their reports.

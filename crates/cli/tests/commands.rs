@@ -74,6 +74,7 @@ impl Handler for Daemon {
                     classes: &config.classify(address),
                     snapshot: &snapshot(),
                     samples: &samples,
+                    refused: (Vec::new(), false),
                     reason_text: &|_| "the bucket was empty".into(),
                 };
                 Reply::Explain { explanation: Box::new(explain(&known, address, port)) }
@@ -93,12 +94,15 @@ impl Handler for Daemon {
                 Reply::ExplainRequest { samples: explain_samples(found, Nanos::SECOND, &text) }
             }
             Request::History {} => happened(),
-            Request::Release { on } => Reply::Release { on, before: false },
-            Request::Mode { service, mode } => {
+            Request::Release { on, lasts } => Reply::Release { on, before: false, lasts },
+            Request::ModeOfFile { service } => {
+                Reply::Mode { service, mode: Mode::Enforce, before: Mode::Shadow, lasts: None }
+            }
+            Request::Mode { service, mode, lasts } => {
                 let mut intent = Intent::new(config);
                 let wanted = tidegate_config::Command::Mode { service: service.clone(), mode };
                 intent.apply(wanted).map_err(unknown)?;
-                Reply::Mode { service, mode, before: Mode::Enforce }
+                Reply::Mode { service, mode, before: Mode::Enforce, lasts }
             }
             Request::Reload { path: Some(path) } => {
                 load(&path, &registry()).map_err(not_loaded)?;
@@ -107,7 +111,8 @@ impl Handler for Daemon {
                     before: Some("100ms".into()),
                     after: Some("1s".into()),
                 };
-                Reply::Reload { generation: 4, changes: vec![change] }
+                let kept = vec!["shop: keeps shadow".to_owned()];
+                Reply::Reload { generation: 4, changes: vec![change], kept }
             }
             Request::Reload { path: None } => {
                 return Err(ApiError::new(ErrorKind::Failed, "the disk is full"));
@@ -308,12 +313,18 @@ fn the_commands_of_an_operator_say_what_they_did() {
     };
     assert_eq!(said(&["release"]), "everything passes\n");
     assert_eq!(said(&["release", "off"]), "limits are in force (as before)\n");
+    assert_eq!(said(&["release", "--for", "10m"]), "everything passes for 10m\n");
+    let timed = said(&["mode", "shop", "shadow", "--for", "1h"]);
+    assert_eq!(timed, "shop: shadow (before: enforce); for 1h, then as the file says\n");
+    let file_says = said(&["mode", "shop", "file"]);
+    assert_eq!(file_says, "shop: enforce (before: shadow); as the file says\n");
     assert_eq!(
         said(&["mode", "shop", "shadow"]),
-        "shop: shadow (before: enforce); until the next reload or restart\n"
+        "shop: shadow (before: enforce); until another is set or the daemon stops\n"
     );
     let file = world.file("new.yaml", CONFIG);
-    let reloaded = "~ daemon.tick: 100ms -> 1s\nreloaded; configuration 4 is in force\n";
+    let reloaded =
+        "~ daemon.tick: 100ms -> 1s\nshop: keeps shadow\nreloaded; configuration 4 is in force\n";
     assert_eq!(said(&["reload", &file]), reloaded);
 }
 

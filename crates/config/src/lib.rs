@@ -39,7 +39,7 @@ pub use requests::*;
 pub use schema::schema;
 pub use shape::Places;
 pub use system::{Finding, SystemFault};
-pub use text::HttpAddress;
+pub use text::{HttpAddress, parse_span};
 pub use throttle::*;
 pub use types::*;
 
@@ -115,7 +115,7 @@ pub enum Command {
         /// Whether everything passes.
         on: bool,
     },
-    /// The mode of one service, until the next reload.
+    /// The mode of one service, until another is set.
     Mode {
         /// Name of the service.
         service: String,

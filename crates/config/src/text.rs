@@ -178,7 +178,11 @@ fn digits(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
-fn parse_span(text: &str) -> Result<Nanos, String> {
+/// A duration with its unit, such as `90s` or `1.5h`.
+///
+/// # Errors
+/// When it has no unit, is none, or is longer than a year.
+pub fn parse_span(text: &str) -> Result<Nanos, String> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     if unit.is_empty() && digits(number) {

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use tidegate_api::explain::{ExplainedSample, Explanation, Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
-use tidegate_config::{Command, Config, LoadError, Registry, UnknownService};
-use tidegate_model::record::{By, What};
-use tidegate_model::{Change, Mode};
+use tidegate_config::{Config, LoadError, Registry, UnknownService};
+use tidegate_model::Change;
+use tidegate_model::record::What;
 
 /// So many changes of a reload are remembered.
 const CHANGES_NOTED: usize = 10;
@@ -24,61 +24,7 @@ impl Owner {
         Reply::History { now: self.record.moment(), events: self.record.events() }
     }
 
-    /// The kill switch. On works at once and without a tick.
-    ///
-    /// # Errors
-    /// When the dataplane does not take it; then nothing changed.
-    pub fn release(&mut self, on: bool) -> Result<Reply, ApiError> {
-        let before = self.intent.released;
-        self.plane
-            .release(on)
-            .map_err(|e| ApiError::new(ErrorKind::Failed, format!("the kill switch: {e}")))?;
-        self.intent.released = on;
-        tracing::info!(on, before, "kill switch");
-        self.record.note(What::Release { on, lasts: None, by: By::Operator });
-        self.publish(self.clock.now());
-        Ok(Reply::Release { on, before })
-    }
-
-    /// The mode of one service, until the next reload or restart; a daemon that takes over keeps
-    /// it. To keep it for longer, change the file.
-    ///
-    /// # Errors
-    /// When there is no such service or the dataplane does not take it; then nothing changed.
-    pub fn set_mode(&mut self, service: &str, mode: Mode) -> Result<Reply, ApiError> {
-        let services = &self.intent.config.services;
-        let (index, before) = services
-            .iter()
-            .position(|s| s.name == service)
-            .map(|index| (index, services[index].mode))
-            .ok_or_else(|| unknown(&UnknownService::new(service, &self.intent.config)))?;
-        let mut next = self.intent.clone();
-        let wanted = Command::Mode { service: service.to_owned(), mode };
-        next.apply(wanted).map_err(|error| unknown(&error))?;
-        if let Err(error) = self.plane.set_shadow(index, mode == Mode::Shadow) {
-            // What the plane remembers of it must not come with the next limits.
-            if let Err(back) = self.plane.set_shadow(index, before == Mode::Shadow) {
-                tracing::warn!(service, %back, "the mode before could not be written again");
-            }
-            return Err(ApiError::new(ErrorKind::Failed, format!("{service}: {error}")));
-        }
-        self.intent = next;
-        self.modes.insert(service.to_owned(), mode);
-        let until = "the next reload or restart; to keep it, change the file";
-        tracing::info!(service, mode = mode.name(), before = before.name(), until, "mode");
-        let named = service.to_owned();
-        self.record.note(What::Mode {
-            service: named,
-            mode,
-            before,
-            lasts: None,
-            by: By::Operator,
-        });
-        self.publish(self.clock.now());
-        Ok(Reply::Mode { service: service.to_owned(), mode, before })
-    }
-
-    /// Reads a configuration file and follows it; its modes win over those that were set.
+    /// Reads a configuration file and follows it, but for modes that commands set.
     ///
     /// # Errors
     /// When it cannot be read, is wrong, or the dataplane does not take it: then what was followed
@@ -93,13 +39,14 @@ impl Owner {
         let changed = loaded.and_then(prepare).and_then(|config| self.follow(config));
         let now = self.clock.now();
         let reply = match changed {
-            Ok(changes) => {
+            Ok((changes, kept)) => {
                 self.warnings.clear("reload");
                 tracing::info!(path = %path.display(), changes = changes.len(), "reloaded");
-                let said = changes.iter().take(CHANGES_NOTED).map(ToString::to_string).collect();
+                let said = changes.iter().take(CHANGES_NOTED).map(ToString::to_string);
+                let said = said.chain(kept.iter().cloned()).collect();
                 let generation = self.config_generation;
                 self.record.note(What::Reload { generation, changes: said });
-                Ok(Reply::Reload { generation: self.config_generation, changes })
+                Ok(Reply::Reload { generation, changes, kept })
             }
             Err(error) => {
                 let text = format!("{} was refused: {}", path.display(), one_line(&error));
@@ -111,7 +58,10 @@ impl Owner {
         reply
     }
 
-    fn follow(&mut self, config: Config) -> Result<Vec<Change>, ApiError> {
+    /// What changes, and which modes stay against the file, in sentences.
+    fn follow(&mut self, mut config: Config) -> Result<(Vec<Change>, Vec<String>), ApiError> {
+        let (mut overrides, now) = (self.overrides.clone(), self.clock.now());
+        let kept = overrides.keep(&mut config, now);
         let changes = tidegate_config::diff(&self.intent.config, &config);
         if let Err(error) = self.plane.examine(&config) {
             let why = format!("nothing was changed: {error}");
@@ -139,10 +89,13 @@ impl Owner {
         self.requests.begin_anew();
         self.warn_of_what_waits(&config);
         self.intent.config = config;
-        self.modes.clear();
+        self.overrides = overrides;
+        for said in &kept {
+            tracing::warn!("{said}");
+        }
         self.config_generation += 1;
         self.rewrite();
-        Ok(changes)
+        Ok((changes, kept))
     }
 
     /// A service that stays, wherever in the file, keeps the controllers whose configuration
@@ -203,11 +156,13 @@ impl Owner {
         let snapshot = self.last_snapshot();
         let samples = &*self.samples.make_contiguous();
         let classes = &self.intent.config.classify(address);
-        explain(&Known { classes, snapshot: &snapshot, samples, reason_text }, address, port)
+        let refused = self.plane.refused_lately(&self.intent.config, address);
+        let snapshot = &*snapshot;
+        explain(&Known { classes, snapshot, samples, refused, reason_text }, address, port)
     }
 }
 
-fn unknown(error: &UnknownService) -> ApiError {
+pub(crate) fn unknown(error: &UnknownService) -> ApiError {
     ApiError::new(ErrorKind::UnknownService, error.to_string())
 }
 

@@ -8,6 +8,7 @@ use crate::governor::{Governor, Makers, released};
 use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
+use crate::overrides::Overrides;
 use crate::plane::{Counted, Plane, PlaneError, Senses};
 use crate::record::{Books, Record, Seen};
 use crate::remote::Remote;
@@ -79,6 +80,8 @@ pub struct Parts {
     pub controllers: Makers,
     /// Version of the program, for the snapshot.
     pub version: String,
+    /// The modes that the file says: `config` may have those that commands had set.
+    pub file_modes: BTreeMap<String, Mode>,
     /// What the predecessor had decided, if there was one.
     pub inherited: Option<Handover>,
     /// Where controllers keep what they have learned; `None`: nowhere.
@@ -95,8 +98,7 @@ pub struct Owner {
     pub(crate) config_generation: u64,
     pub(crate) samples: VecDeque<Sample>,
     pub(crate) governors: Vec<Governor>,
-    /// Modes that were set by command since the last reload.
-    pub(crate) modes: BTreeMap<String, Mode>,
+    pub(crate) overrides: Overrides,
     pub(crate) make: Makers,
     pub(crate) requests: RequestWatch,
     pub(crate) remote: Remote,
@@ -146,6 +148,7 @@ impl Owner {
         let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
         let took_over = parts.inherited.is_some();
         let mut left = parts.inherited.unwrap_or_default();
+        let overrides = Overrides::inherit(&left, &parts.file_modes, started);
         let mut inherited = BTreeSet::new();
         for (index, (service, governor)) in
             parts.config.services.iter().zip(&mut governors).enumerate()
@@ -173,7 +176,7 @@ impl Owner {
             config_generation: 1,
             samples: VecDeque::new(),
             governors,
-            modes: left.modes,
+            overrides,
             make,
             requests: RequestWatch::default(),
             remote,
@@ -227,12 +230,10 @@ impl Owner {
     pub fn handover(&self) -> Handover {
         let services = self.intent.config.services.iter().zip(&self.governors);
         let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
-        Handover {
-            generation: self.in_force.generation(),
-            limits: limits.collect(),
-            modes: self.modes.clone(),
-            pins: None,
-        }
+        let generation = self.in_force.generation();
+        let mut left = Handover { generation, limits: limits.collect(), ..Handover::default() };
+        self.overrides.hand_over(self.clock.now(), &mut left);
+        left
     }
 
     /// Begins to speak with the peers of the configuration, and serves its gateways.
@@ -295,6 +296,7 @@ impl Owner {
         let now = self.clock.now();
         self.renew(now);
         self.adopt_kill_switch(now);
+        self.end_overrides(now);
         if self.astray.is_some_and(|due| now >= due) {
             // The reason of a refusal is in the warnings.
             let _ = self.go_back();
@@ -326,7 +328,10 @@ impl Owner {
         self.keep(now, false);
         self.note_lost_lines(now);
         if self.intent.released {
-            self.warnings.raise(now, "kill switch", "released: everything passes");
+            let left = self.overrides.release_left(now);
+            let time = left.map(|left| format!(" for {left} more")).unwrap_or_default();
+            let text = format!("released: everything passes{time}");
+            self.warnings.raise(now, "kill switch", text);
         } else {
             self.warnings.clear("kill switch");
         }
@@ -621,6 +626,7 @@ impl Owner {
             config_generation: self.config_generation,
             limits_generation: self.in_force.generation(),
             released: self.intent.released,
+            release_left: self.overrides.release_left(now),
             heartbeat: self.heartbeat,
             interfaces: self.plane.hooks(),
             services: services
@@ -689,6 +695,7 @@ impl Owner {
         ServiceState {
             name: service.name.clone(),
             mode: service.mode.name().into(),
+            mode_set: self.overrides.of(&service.name, now),
             policy: if routed { service.policy.for_requests() } else { &service.policy.name }
                 .into(),
             action: if routed { GATE_ACTION } else { action_name(service) }.into(),

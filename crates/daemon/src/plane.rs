@@ -4,12 +4,13 @@
 //! their own.
 
 use crate::outlet::Outlet;
+use std::net::IpAddr;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::remote::{Hits, ReceivedLimit};
 use tidegate_model::snapshot::{
-    Followed, GatewaysState, InterfaceState, PeerState, ReasonCount, RuleCounts, Sample,
-    UnevaluatedCount, VerdictCount,
+    Followed, GatewaysState, InterfaceState, PeerState, ReasonCount, RefusedLately, RuleCounts,
+    Sample, UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
@@ -95,6 +96,12 @@ pub trait Counters: Totals {
     /// What was decided about a request at a gateway, as far as that is remembered.
     fn decisions(&self, _config: &Config, _request_id: &str) -> Vec<Sample> {
         Vec::new()
+    }
+
+    /// Who has probably refused a client in the last minute, of the services of which that is known
+    /// (a wrong answer in a hundred at most); and whether it is known of every service.
+    fn refused_lately(&self, _config: &Config, _client: IpAddr) -> (Vec<RefusedLately>, bool) {
+        (Vec::new(), false)
     }
 
     /// Sampled verdicts since the last call, oldest first, at most `most`.

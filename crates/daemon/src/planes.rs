@@ -11,13 +11,14 @@ use crate::kill_switch::KillSwitch;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConfig};
 use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::snapshot::{
-    Followed, GatewayState, GatewaysState, InterfaceState, ReasonCount, ReportCounts, Sample,
-    VerdictCount,
+    Followed, GatewayState, GatewaysState, InterfaceState, ReasonCount, RefusedLately,
+    ReportCounts, Sample, VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
@@ -321,6 +322,27 @@ impl Counters for Planes {
     fn decisions(&self, config: &Config, request_id: &str) -> Vec<Sample> {
         let seen = self.gate.seen(request_id).into_iter();
         seen.filter_map(|seen| self.sample(config, seen)).collect()
+    }
+
+    fn refused_lately(&self, config: &Config, client: IpAddr) -> (Vec<RefusedLately>, bool) {
+        let (now, mut found, mut all) = (self.clock.now(), Vec::new(), true);
+        for (at, service) in config.services.iter().enumerate() {
+            if !self.gate.serves(at) {
+                all = false;
+                continue;
+            }
+            for shadow in [false, true] {
+                let ago = self.gate.refused_lately(now, &service.name, (client, shadow));
+                let service = service.name.clone();
+                found.extend(ago.map(|(ago_min, ago_max)| RefusedLately {
+                    service,
+                    shadow,
+                    ago_min,
+                    ago_max,
+                }));
+            }
+        }
+        (found, all)
     }
 
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {

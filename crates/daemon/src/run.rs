@@ -18,6 +18,7 @@ use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::kernel::release_pinned;
 use crate::lock::Lock;
+use crate::overrides::modes_of;
 use crate::owner::{Owner, Parts, keep_modes};
 use crate::plane::PlaneError;
 use crate::planes::Planes;
@@ -302,6 +303,7 @@ fn build(
     let found = ssh_listeners(&mut listeners, &roots.proc).unwrap_or_default();
     let ssh = Ssh { ports: Vec::from_iter(ssh), listeners: found };
     let config = never_shed_ssh(config, &ssh.ports);
+    let file_modes = modes_of(&config);
     let config = match &inherited {
         Some(left) => keep_modes(config, &left.modes),
         None => config,
@@ -333,6 +335,7 @@ fn build(
         config,
         controllers: Makers { service: controllers::make, bucket: controllers::make_bucket },
         version: options.version.clone(),
+        file_modes,
         inherited,
         keeper: Some(keeper),
     });
@@ -576,15 +579,18 @@ impl Life {
         if let Request::Handover { phase } = request {
             return self.hand_over(phase);
         }
-        if let (Request::Release { on }, true) = (&request, self.leaving.begun()) {
+        if let (Request::Release { on, .. }, true) = (&request, self.leaving.begun()) {
             return self.release_leaving(*on).map(|reply| (reply, false));
         }
         if self.leaving.begun() {
             return Err(ApiError::new(ErrorKind::Busy, "another daemon is taking over; try again"));
         }
         let reply = match request {
-            Request::Release { on } => self.owner.release(on),
-            Request::Mode { service, mode } => self.owner.set_mode(&service, mode),
+            Request::Release { on, lasts } => self.owner.release_for(on, lasts),
+            Request::Mode { service, mode, lasts } => {
+                self.owner.set_mode_for(&service, mode, lasts)
+            }
+            Request::ModeOfFile { service } => self.owner.mode_of_file(&service),
             Request::Reload { path } => self.reload(path),
             Request::Explain { address, port } => {
                 let explanation = self.owner.explain(&self.options.reason_text, address, port);

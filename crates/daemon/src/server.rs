@@ -84,13 +84,13 @@ mod tests {
         let front = Front { owner, snapshots, version: "test".into() };
         let mut now = Context::from_waker(Waker::noop());
         let mut late = Box::pin(front.handle(Request::Reload { path: None }));
-        let mut patient = Box::pin(front.handle(Request::Release { on: true }));
+        let mut patient = Box::pin(front.handle(Request::Release { on: true, lasts: None }));
         assert!(late.as_mut().poll(&mut now).is_pending());
         assert!(patient.as_mut().poll(&mut now).is_pending());
         drop(late);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let message = runtime.block_on(wanted(&mut messages)).unwrap();
-        assert_eq!(message.request, Request::Release { on: true });
+        assert_eq!(message.request, Request::Release { on: true, lasts: None });
         drop(patient);
         drop(front);
         assert!(runtime.block_on(wanted(&mut messages)).is_none());

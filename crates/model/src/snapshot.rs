@@ -28,6 +28,9 @@ pub struct Snapshot {
     pub limits_generation: u64,
     /// Whether the kill switch is on: everything passes.
     pub released: bool,
+    /// How long it stays on; `None`: until it is switched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release_left: Option<Nanos>,
     /// When the dataplane's lease was last renewed (monotonic clock); `None` if never.
     #[serde(default)]
     pub heartbeat: Option<Nanos>,
@@ -172,6 +175,9 @@ pub struct ServiceState {
     pub name: String,
     /// `shadow` or `enforce`.
     pub mode: String,
+    /// A command set that mode; `None`: it is the file's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_set: Option<ModeSet>,
     /// Name of the policy.
     pub policy: String,
     /// What is done with what is not admitted: `drop` or `reject`.
@@ -208,6 +214,15 @@ pub struct ServiceState {
     /// What it went through since the process began.
     #[serde(default)]
     pub sums: Sums,
+}
+
+/// A mode that a command set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeSet {
+    /// What the file says.
+    pub file: String,
+    /// How long it holds; `None`: until another is set.
+    pub left: Option<Nanos>,
 }
 
 /// A remote limit of one service.
@@ -486,4 +501,17 @@ pub struct Sample {
     pub shadow: bool,
     /// Name of the reason.
     pub reason: String,
+}
+
+/// A client that a service has probably refused in the last minute.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedLately {
+    /// Name of the service.
+    pub service: String,
+    /// Whether that was only computed.
+    pub shadow: bool,
+    /// The last time is so long ago, at least.
+    pub ago_min: Nanos,
+    /// And at most.
+    pub ago_max: Nanos,
 }

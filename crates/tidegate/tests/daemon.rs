@@ -454,8 +454,8 @@ fn the_kill_switch_is_served_while_another_daemon_takes_over() {
     successor.ask(&Request::Handover { phase: HandoverPhase::Begin }).unwrap();
     let mut operator = Client::connect(&world.socket(), TIMEOUT_DEFAULT).unwrap();
     operator.ask(&Request::Reload { path: None }).unwrap_err();
-    let reply = operator.ask(&Request::Release { on: true }).unwrap();
-    assert_eq!(reply, Reply::Release { on: true, before: false });
+    let reply = operator.ask(&Request::Release { on: true, lasts: None }).unwrap();
+    assert_eq!(reply, Reply::Release { on: true, before: false, lasts: None });
     assert!((0..30).all(|_| world.request().is_ok()), "everything passes");
     daemon.kill();
 }

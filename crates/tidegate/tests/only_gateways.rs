@@ -135,13 +135,13 @@ fn the_kill_switch_outlives_the_process() {
     let mut host = Host::new(&dir, "h", "{name: fixed, rate: 1}", "");
     assert!(host.requests(100) < 50, "the limit holds");
     let released = |reply| matches!(reply, Some(Reply::Release { .. }));
-    assert!(released(host.ask(&Request::Release { on: true })));
+    assert!(released(host.ask(&Request::Release { on: true, lasts: None })));
     assert_eq!(host.requests(100), 100);
     host.kill();
     host.start();
     assert!(host.snapshot().unwrap().released);
     assert_eq!(host.requests(100), 100, "the next process knows");
-    assert!(released(host.ask(&Request::Release { on: false })));
+    assert!(released(host.ask(&Request::Release { on: false, lasts: None })));
     host.kill();
     host.start();
     assert!(!host.snapshot().unwrap().released);

@@ -4,6 +4,7 @@
 
 mod adopted;
 mod kept;
+mod overrides;
 mod record;
 mod remote;
 mod requests;
@@ -11,7 +12,7 @@ mod sources;
 mod world;
 
 use tidegate_api::protocol::{ErrorKind, Handover, Reply};
-use tidegate_daemon::owner::{SAMPLES_MAX, keep_modes};
+use tidegate_daemon::owner::SAMPLES_MAX;
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::Sample;
@@ -89,7 +90,7 @@ fn a_reload_that_is_wrong_changes_nothing_and_is_remembered_until_one_succeeds()
 
     let good = ONE.replace("*:80", "*:81");
     let reply = world.owner.reload(&file(&dir, &good), &registry(), &keep).unwrap();
-    let Reply::Reload { generation: 2, changes } = reply else { panic!("{reply:?}") };
+    let Reply::Reload { generation: 2, changes, .. } = reply else { panic!("{reply:?}") };
     assert_eq!(changes.len(), 1, "{changes:?}");
     assert!(!world.warns("reload"), "a success ends the warning");
     assert_eq!(world.memory.lock().unwrap().applied.len(), 1);
@@ -186,7 +187,7 @@ fn the_kill_switch_works_at_once_and_the_controller_knows() {
     let mut world = World::new(ONE);
     world.tick(Some(50));
     let reply = world.owner.release(true).unwrap();
-    assert_eq!(reply, Reply::Release { on: true, before: false });
+    assert_eq!(reply, Reply::Release { on: true, before: false, lasts: None });
     assert!(world.memory.lock().unwrap().released, "without waiting for a tick");
     assert!(world.snapshot().released);
     let snapshot = world.tick(Some(50));
@@ -218,7 +219,8 @@ fn a_mode_is_changed_in_the_dataplane_and_a_wrong_name_is_explained() {
     let mut world = World::new(ONE);
     world.tick(Some(50));
     let reply = world.owner.set_mode("shop", Mode::Shadow).unwrap();
-    let wanted = Reply::Mode { service: "shop".into(), mode: Mode::Shadow, before: Mode::Enforce };
+    let (mode, before) = (Mode::Shadow, Mode::Enforce);
+    let wanted = Reply::Mode { service: "shop".into(), mode, before, lasts: None };
     assert_eq!(reply, wanted);
     assert_eq!(world.memory.lock().unwrap().shadows, [(0, true)]);
     assert!(world.memory.lock().unwrap().applied.is_empty(), "the rest is not touched");
@@ -231,21 +233,6 @@ fn a_mode_is_changed_in_the_dataplane_and_a_wrong_name_is_explained() {
     assert_eq!(world.memory.lock().unwrap().shadows[1..], [(0, false), (0, true)], "put back");
     assert_eq!(world.owner.handover().modes, [("shop".into(), Mode::Shadow)].into());
     assert_eq!(world.owner.config().services[0].mode, Mode::Shadow, "nothing changed");
-}
-
-#[test]
-fn a_mode_that_was_set_survives_a_take_over_and_ends_with_a_reload() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut world = World::new(ONE);
-    assert_eq!(world.owner.handover().modes, [].into(), "what the file says is not handed over");
-    world.owner.set_mode("shop", Mode::Shadow).unwrap();
-    let left = world.owner.handover();
-    assert_eq!(keep_modes(config(ONE), &left.modes).services[0].mode, Mode::Shadow);
-    let mut next = World::with(ONE, Some(left), FakePlane::default());
-    assert_eq!(next.owner.handover().modes.len(), 1, "and the take-over after that");
-    next.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
-    assert_eq!(next.owner.handover().modes, [].into(), "the file wins");
-    assert_eq!(next.owner.config().services[0].mode, Mode::Enforce);
 }
 
 #[test]

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use tidegate_api::protocol::Handover;
 use tidegate_config::{BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
-use tidegate_daemon::Makers;
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
 use tidegate_daemon::owner::{Owner, Parts};
 use tidegate_daemon::plane::{
@@ -16,6 +15,7 @@ use tidegate_daemon::plane::{
 };
 use tidegate_daemon::record::Books;
 use tidegate_daemon::state::Keeper;
+use tidegate_daemon::{Makers, modes_of};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
 use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot, VerdictCount};
@@ -457,6 +457,7 @@ impl World {
         let memory = Arc::clone(&plane.0);
         let offered = Arc::clone(&senses.offered);
         let defer_accept = Arc::clone(&senses.defer_accept);
+        let file_modes = modes_of(&config);
         let (owner, snapshots) = Owner::new(Parts {
             clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
             books,
@@ -465,6 +466,7 @@ impl World {
             config,
             controllers: Makers { service: make, bucket: make_bucket },
             version: "test".into(),
+            file_modes,
             inherited,
             keeper,
         });

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What commands set against the file: modes and the kill switch, and for how long.
+//!
+//! A mode that was set holds until its time is over, another is set, the file's is asked for
+//! (`tidegate mode NAME file`) or the file says the same. A reload keeps it and says so: whoever
+//! reloads for another reason, or whose tools do, must not end what somebody set in an incident.
+
+use crate::commands::unknown;
+use crate::owner::Owner;
+use std::collections::BTreeMap;
+use tidegate_api::protocol::{ApiError, ErrorKind, Handover, Reply};
+use tidegate_config::{Command, Config, UnknownService};
+use tidegate_model::Mode;
+use tidegate_model::record::{By, What};
+use tidegate_model::snapshot::ModeSet;
+use tidegate_units::Nanos;
+
+/// A mode that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Set {
+    mode: Mode,
+    /// What the file says.
+    file: Mode,
+    until: Option<Nanos>,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overrides {
+    modes: BTreeMap<String, Set>,
+    released_until: Option<Nanos>,
+}
+
+/// The modes that a configuration says, by service.
+#[must_use]
+pub fn modes_of(config: &Config) -> BTreeMap<String, Mode> {
+    config.services.iter().map(|service| (service.name.clone(), service.mode)).collect()
+}
+
+impl Overrides {
+    /// Those of a process before; `files`: what the file says.
+    pub(crate) fn inherit(left: &Handover, files: &BTreeMap<String, Mode>, now: Nanos) -> Self {
+        let set = left.modes.iter().map(|(name, mode)| {
+            let file = files.get(name).copied().unwrap_or(*mode);
+            let until = left.modes_left.get(name).map(|left| now + *left);
+            (name.clone(), Set { mode: *mode, file, until })
+        });
+        let released_until = left.release_left.map(|left| now + left);
+        Self { modes: set.collect(), released_until }
+    }
+
+    /// What the successor is to know.
+    pub(crate) fn hand_over(&self, now: Nanos, handover: &mut Handover) {
+        for (name, set) in &self.modes {
+            handover.modes.insert(name.clone(), set.mode);
+            if let Some(until) = set.until {
+                handover.modes_left.insert(name.clone(), until.since(now));
+            }
+        }
+        handover.release_left = self.released_until.map(|until| until.since(now));
+    }
+
+    /// Puts the modes that hold into a configuration that was read; a sentence for each that is not
+    /// the file's.
+    pub(crate) fn keep(&mut self, config: &mut Config, now: Nanos) -> Vec<String> {
+        let mut kept = Vec::new();
+        let mut modes = BTreeMap::new();
+        for service in &mut config.services {
+            let Some(set) = self.modes.get(&service.name) else { continue };
+            let file = service.mode;
+            if set.mode == file {
+                continue;
+            }
+            let (name, mode) = (&service.name, set.mode.name());
+            let time = set.until.map(|until| format!(" for {} more", until.since(now)));
+            kept.push(format!(
+                "{name}: keeps {mode}, which a command set, for the file says {}{}; `tidegate mode \
+                 {name} file` ends that",
+                file.name(),
+                time.unwrap_or_default()
+            ));
+            service.mode = set.mode;
+            modes.insert(service.name.clone(), Set { file, ..*set });
+        }
+        self.modes = modes;
+        kept
+    }
+
+    /// Of a service, for whoever looks.
+    pub(crate) fn of(&self, service: &str, now: Nanos) -> Option<ModeSet> {
+        let set = self.modes.get(service)?;
+        let left = set.until.map(|until| until.since(now));
+        Some(ModeSet { file: set.file.name().into(), left })
+    }
+
+    /// How long the kill switch stays on; `None`: until it is switched.
+    pub(crate) fn release_left(&self, now: Nanos) -> Option<Nanos> {
+        self.released_until.map(|until| until.since(now))
+    }
+}
+
+impl Owner {
+    /// The kill switch. On works at once and without a tick.
+    ///
+    /// # Errors
+    /// When the dataplane does not take it; then nothing changed.
+    pub fn release(&mut self, on: bool) -> Result<Reply, ApiError> {
+        self.release_for(on, None)
+    }
+
+    /// The kill switch, and for how long it stays on; the last word counts.
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub fn release_for(&mut self, on: bool, lasts: Option<Nanos>) -> Result<Reply, ApiError> {
+        let before = self.switch(on)?;
+        let lasts = lasts.filter(|_| on);
+        self.overrides.released_until = lasts.map(|lasts| self.clock.now() + lasts);
+        self.record.note(What::Release { on, lasts, by: By::Operator });
+        self.publish(self.clock.now());
+        Ok(Reply::Release { on, before, lasts })
+    }
+
+    fn switch(&mut self, on: bool) -> Result<bool, ApiError> {
+        let before = self.intent.released;
+        self.plane
+            .release(on)
+            .map_err(|e| ApiError::new(ErrorKind::Failed, format!("the kill switch: {e}")))?;
+        self.intent.released = on;
+        tracing::info!(on, before, "kill switch");
+        Ok(before)
+    }
+
+    /// The mode of one service, until another is set; a daemon that takes over keeps it.
+    ///
+    /// # Errors
+    /// When there is no such service or the dataplane does not take it; then nothing changed.
+    pub fn set_mode(&mut self, service: &str, mode: Mode) -> Result<Reply, ApiError> {
+        self.set_mode_for(service, mode, None)
+    }
+
+    /// The mode of one service for a time; then that of the file holds again.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    pub fn set_mode_for(
+        &mut self,
+        service: &str,
+        mode: Mode,
+        lasts: Option<Nanos>,
+    ) -> Result<Reply, ApiError> {
+        let file = self.overrides.modes.get(service).map(|set| set.file);
+        let before = self.change_mode(service, mode)?;
+        let until = lasts.map(|lasts| self.clock.now() + lasts);
+        let set = Set { mode, file: file.unwrap_or(before), until };
+        self.overrides.modes.insert(service.to_owned(), set);
+        let span = lasts.map(|lasts| lasts.to_string());
+        tracing::info!(service, mode = mode.name(), before = before.name(), lasts = span, "mode");
+        let (service, by) = (service.to_owned(), By::Operator);
+        self.record.note(What::Mode { service: service.clone(), mode, before, lasts, by });
+        self.publish(self.clock.now());
+        Ok(Reply::Mode { service, mode, before, lasts })
+    }
+
+    /// The mode that the file says holds again.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    pub fn mode_of_file(&mut self, service: &str) -> Result<Reply, ApiError> {
+        let reply = self.end_mode(service, By::Operator);
+        self.publish(self.clock.now());
+        reply
+    }
+
+    fn end_mode(&mut self, service: &str, by: By) -> Result<Reply, ApiError> {
+        let set = self.overrides.modes.get(service).copied();
+        let services = &self.intent.config.services;
+        let now = services.iter().find(|s| s.name == service).map(|s| s.mode);
+        let file = set.map(|set| set.file).or(now).unwrap_or(Mode::Shadow);
+        let before = self.change_mode(service, file)?;
+        self.overrides.modes.remove(service);
+        let (service, mode, lasts) = (service.to_owned(), file, None);
+        tracing::info!(service, mode = mode.name(), before = before.name(), "mode of the file");
+        self.record.note(What::Mode { service: service.clone(), mode, before, lasts, by });
+        Ok(Reply::Mode { service, mode, before, lasts })
+    }
+
+    /// Returns the mode before.
+    fn change_mode(&mut self, service: &str, mode: Mode) -> Result<Mode, ApiError> {
+        let services = &self.intent.config.services;
+        let (index, before) = services
+            .iter()
+            .position(|s| s.name == service)
+            .map(|index| (index, services[index].mode))
+            .ok_or_else(|| unknown(&UnknownService::new(service, &self.intent.config)))?;
+        let mut next = self.intent.clone();
+        let wanted = Command::Mode { service: service.to_owned(), mode };
+        next.apply(wanted).map_err(|error| unknown(&error))?;
+        if let Err(error) = self.plane.set_shadow(index, mode == Mode::Shadow) {
+            // What the plane remembers of it must not come with the next limits.
+            if let Err(back) = self.plane.set_shadow(index, before == Mode::Shadow) {
+                tracing::warn!(service, %back, "the mode before could not be written again");
+            }
+            return Err(ApiError::new(ErrorKind::Failed, format!("{service}: {error}")));
+        }
+        self.intent = next;
+        Ok(before)
+    }
+
+    /// Ends what was set for a time that is over. What the dataplane does not take is tried again at
+    /// every tick.
+    pub(crate) fn end_overrides(&mut self, now: Nanos) {
+        let over = |until: &Option<Nanos>| until.is_some_and(|until| now >= until);
+        let modes = self.overrides.modes.iter().filter(|(_, set)| over(&set.until));
+        let due: Vec<String> = modes.map(|(name, _)| name.clone()).collect();
+        for service in due {
+            if let Err(error) = self.end_mode(&service, By::Time) {
+                self.warnings.raise(now, &format!("{service}: mode"), error.to_string());
+            }
+        }
+        if !self.intent.released {
+            self.overrides.released_until = None;
+        }
+        if over(&self.overrides.released_until) {
+            match self.switch(false) {
+                Ok(_) => {
+                    self.overrides.released_until = None;
+                    self.record.note(What::Release { on: false, lasts: None, by: By::Time });
+                }
+                Err(error) => self.warnings.raise(now, "kill switch", error.to_string()),
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What commands set against the file: how long it holds, and that nothing ends it in silence.
+
+use crate::world::*;
+use tidegate_api::protocol::Reply;
+use tidegate_daemon::owner::keep_modes;
+use tidegate_model::Mode;
+use tidegate_model::snapshot::ModeSet;
+use tidegate_units::Nanos;
+
+fn mode(world: &World) -> Mode {
+    world.owner.config().services[0].mode
+}
+
+fn kept(reply: Reply) -> Vec<String> {
+    let Reply::Reload { kept, .. } = reply else { panic!("{reply:?}") };
+    kept
+}
+
+#[test]
+fn a_mode_that_was_set_survives_a_take_over_and_reloads_that_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    assert_eq!(world.owner.handover().modes, [].into(), "what the file says is not handed over");
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    let left = world.owner.handover();
+    assert_eq!(keep_modes(config(ONE), &left.modes).services[0].mode, Mode::Shadow);
+    let mut next = World::with(ONE, Some(left), FakePlane::default());
+    assert_eq!(next.owner.handover().modes.len(), 1, "and the take-over after that");
+    let reply = next.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    let said = kept(reply);
+    assert!(said[0].starts_with("shop: keeps shadow") && said[0].contains("enforce"), "{said:?}");
+    assert_eq!(mode(&next), Mode::Shadow);
+    next.tick(Some(5));
+    let set = next.snapshot().services[0].mode_set.clone();
+    assert_eq!(set, Some(ModeSet { file: "enforce".into(), left: None }));
+    // The file's again; then a reload has nothing to say.
+    next.owner.mode_of_file("shop").unwrap();
+    assert_eq!((mode(&next), next.snapshot().services[0].mode_set.clone()), (Mode::Enforce, None));
+    let reply = next.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    assert!(kept(reply).is_empty());
+    assert!(next.owner.mode_of_file("shp").is_err());
+}
+
+#[test]
+fn a_file_that_says_the_same_takes_over_from_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    let shadow = ONE.replace("mode: enforce", "mode: shadow");
+    let reply = world.owner.reload(&file(&dir, &shadow), &registry(), &Ok).unwrap();
+    assert!(kept(reply).is_empty());
+    world.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    assert_eq!(mode(&world), Mode::Enforce, "nothing of the command is left");
+}
+
+#[test]
+fn a_reload_that_is_refused_ends_no_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    world.memory.lock().unwrap().refuse_applies = 1;
+    let shadow = ONE.replace("mode: enforce", "mode: shadow").replace("*:80", "*:81");
+    world.owner.reload(&file(&dir, &shadow), &registry(), &Ok).unwrap_err();
+    assert_eq!(world.owner.handover().modes.len(), 1);
+}
+
+#[test]
+fn what_is_set_for_a_time_ends_with_it_also_after_a_take_over() {
+    let mut world = World::new(ONE);
+    world.tick(Some(5));
+    let second = Nanos::SECOND;
+    let reply = world.owner.set_mode_for("shop", Mode::Shadow, Some(second)).unwrap();
+    assert!(matches!(reply, Reply::Mode { lasts: Some(Nanos::SECOND), .. }), "{reply:?}");
+    world.owner.release_for(true, Some(second)).unwrap();
+    let left = world.owner.handover();
+    let plane = FakePlane::default();
+    plane.0.lock().unwrap().released = true;
+    let next = World::with(ONE, Some(left), plane);
+    for mut world in [world, next] {
+        for _ in 0..9 {
+            let snapshot = world.tick(Some(5));
+            assert!(snapshot.released && snapshot.release_left.is_some());
+            assert!(world.warns("released: everything passes for "));
+        }
+        // It is refused, and tried again.
+        world.memory.lock().unwrap().refuse_release = true;
+        world.memory.lock().unwrap().refuse_shadow = true;
+        assert!(world.tick(Some(5)).released);
+        assert!(world.warns("shop: mode") && world.warns("kill switch"));
+        world.memory.lock().unwrap().refuse_release = false;
+        world.memory.lock().unwrap().refuse_shadow = false;
+        let snapshot = world.tick(Some(5));
+        assert_eq!((snapshot.released, snapshot.release_left), (false, None));
+        assert_eq!(
+            (&*snapshot.services[0].mode, &snapshot.services[0].mode_set),
+            ("enforce", &None)
+        );
+        assert!(!world.memory.lock().unwrap().released);
+    }
+}
+
+#[test]
+fn the_last_word_counts() {
+    let mut world = World::new(ONE);
+    world.tick(Some(5));
+    world.owner.release_for(true, Some(Nanos::SECOND)).unwrap();
+    world.owner.release(true).unwrap();
+    world.owner.set_mode_for("shop", Mode::Shadow, Some(Nanos::SECOND)).unwrap();
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    (0..30).for_each(|_| drop(world.tick(Some(5))));
+    assert!(world.snapshot().released && mode(&world) == Mode::Shadow, "until further notice");
+    // Switched off past the daemon: the time of before says nothing of the next.
+    world.owner.release_for(true, Some(Nanos::SECOND)).unwrap();
+    world.memory.lock().unwrap().released = false;
+    world.tick(Some(5));
+    world.memory.lock().unwrap().released = true;
+    (0..30).for_each(|_| drop(world.tick(Some(5))));
+    assert!(world.snapshot().released);
+}

@@ -173,7 +173,7 @@ mod tests {
     fn enforced_it_limits_to_what_completes() {
         let mut crowd = calm();
         let (tick, took) = half(75, 25, 44);
-        let tick = CrowdTick { took: &took, refused: 50, in_flight: 60, ..tick };
+        let tick = CrowdTick { took: &took, refused: 50, in_flight: 30, ..tick };
         let limits: Vec<_> = (0..80).filter_map(|_| crowd.tick(&tick, true).limit).collect();
         assert!(limits.len() > 60, "{}", limits.len());
         assert!(limits.iter().all(|limit| (15.0..=60.0).contains(&limit.rate)), "{limits:?}");

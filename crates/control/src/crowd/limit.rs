@@ -8,7 +8,7 @@
 //! are held. It is never far below what completes.
 //!
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
-//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about the durations is taken back.
+//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
 
 /// Time constant of μ, seconds.
 const MU_S: f64 = 4.0;
@@ -40,10 +40,11 @@ const FITS: f64 = 0.85;
 const QUIET_S: (f64, f64) = (4.0, 64.0);
 /// Coming back within this time is soon.
 const SOON_S: f64 = 300.0;
-/// After so long a limit must have changed something.
+/// So many times the target in flight, for so long, although clients are refused: it changes nothing.
+const WITHOUT_EFFECT: f64 = 2.0;
 const EFFECT_S: f64 = 30.0;
-/// Durations above this many times the usual are not what a limit is for.
-const WITHOUT_EFFECT: f64 = 4.0;
+/// Fewer in flight by this share are an effect.
+const FALLS: f64 = 0.95;
 /// For so long a limit without effect is not tried again, at least.
 const PAUSE_S: f64 = 60.0;
 
@@ -77,10 +78,10 @@ pub(super) struct Shown {
 
 #[derive(Clone, Debug)]
 struct Begun {
-    s: f64,
     quiet_s: f64,
-    /// In flight over μ: the longest at the beginning, seconds.
-    waits_s: f64,
+    /// It has changed nothing for so long: no fewer than the least are in flight.
+    vain_s: f64,
+    least: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -150,21 +151,27 @@ impl Limit {
             false => QUIET_S.0,
         };
         self.held = 1.0;
-        self.begun = Some(Begun { s: 0.0, quiet_s: 0.0, waits_s: 0.0 });
+        self.begun = Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX });
     }
 
     fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
         let (mu, best, came) = (self.mu, self.mu.max(BEST * self.best).max(0.1), self.came);
         let per_connection = shown.per_connection.max(1.0);
+        let (sent, again) = shown.segments;
+        if sent > 0.0 {
+            self.lost += -libm::expm1(-s / LOST_S) * (again / sent - self.lost);
+        }
+        let change = if self.lost > LOST { -SHRINKS * s } else { GROWS * s };
+        self.held = (self.held * (1.0 + change)).clamp(HELD_LEAST, 1.0);
         let begun = self.begun.as_mut()?;
-        begun.s += s;
         let fits = shown.refused <= 0.0 || came * per_connection < FITS * best;
         begun.quiet_s = if fits { begun.quiet_s + s } else { 0.0 };
-        let waits_s = shown.in_flight / mu.max(0.1);
-        let is_long = waits_s > WITHOUT_EFFECT * shown.usual_s;
-        if begun.s <= EFFECT_S / 4.0 {
-            begun.waits_s = begun.waits_s.max(waits_s);
-        } else if begun.s > EFFECT_S && waits_s > begun.waits_s && is_long {
+        let target = self.held * (HELD * best * shown.usual_s + SPARE);
+        let falls = shown.in_flight < FALLS * begun.least;
+        let vain = shown.in_flight > WITHOUT_EFFECT * target && !falls;
+        begun.least = if falls { shown.in_flight } else { begun.least };
+        begun.vain_s = if vain { begun.vain_s + s } else { 0.0 };
+        if begun.vain_s > EFFECT_S {
             self.pause_s = self.next_pause_s;
             self.next_pause_s *= 2.0;
             self.end();
@@ -175,13 +182,6 @@ impl Limit {
             self.end();
             return None;
         }
-        let (sent, again) = shown.segments;
-        if sent > 0.0 {
-            self.lost += -libm::expm1(-s / LOST_S) * (again / sent - self.lost);
-        }
-        let change = if self.lost > LOST { -SHRINKS * s } else { GROWS * s };
-        self.held = (self.held * (1.0 + change)).clamp(HELD_LEAST, 1.0);
-        let target = self.held * (HELD * best * shown.usual_s + SPARE);
         let off = ((target - shown.in_flight) / target).clamp(-1.0, 1.0);
         // What is too much drains at what completes now; what is missing is tried up to the best.
         let (base, gain) = match off < 0.0 {
@@ -270,6 +270,20 @@ mod tests {
         assert!(plant.in_flight < 60.0, "{}", plant.in_flight);
     }
 
+    /// A crowd that comes slowly finds little in flight at first: that more stands there later is no reason
+    /// to lift the limit.
+    #[test]
+    fn a_limit_that_holds_a_crowd_is_not_taken_back() {
+        let mut plant = Plant { usual_s: 0.05, ..Plant::new() };
+        plant.run(20, 45.0, false);
+        for offered in [50.0, 60.0, 80.0, 110.0] {
+            plant.run(20, offered, true);
+        }
+        let held = plant.rates.len();
+        assert!(plant.run(200, 110.0, true));
+        assert_eq!(plant.rates.len(), held + 400, "never lifted");
+    }
+
     #[test]
     fn it_is_over_when_nobody_is_refused_and_comes_back_more_slowly() {
         let mut plant = Plant::new();
@@ -300,10 +314,8 @@ mod tests {
         let mut plant = Plant { deaf: true, ..Plant::new() };
         plant.run(20, 30.0, false);
         assert!(plant.run(25, 60.0, true));
-        // What waits does not shrink, whatever is refused.
-        plant.usual_s = 0.2;
-        plant.capacity = 40.0;
-        assert!(!plant.run(20, 60.0, true));
+        // What is in flight does not shrink, whatever is refused.
+        assert!(!plant.run(10, 60.0, true));
         let tried = plant.rates.len();
         plant.run(20, 60.0, true);
         assert_eq!(plant.rates.len(), tried, "not at once again");

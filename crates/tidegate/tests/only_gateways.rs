@@ -11,7 +11,7 @@ use common::authority::Authority;
 use common::wait_for;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -19,8 +19,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::protocol::{Reply, Request};
+use tidegate_model::record::{Event, What};
 use tidegate_model::snapshot::{RemoteState, ServiceState, Snapshot};
-use tidegate_units::Rate;
+use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 /// Nobody: no user of a test machine, and no capabilities.
 const NOBODY: u32 = 65_534;
@@ -31,6 +32,8 @@ const LIMIT: f64 = 40.0;
 struct Host {
     dir: PathBuf,
     name: &'static str,
+    /// Where /healthz is.
+    pages: SocketAddr,
     daemon: Option<Child>,
 }
 
@@ -38,13 +41,14 @@ impl Host {
     /// With one service, `shop`.
     fn new(dir: &tempfile::TempDir, name: &'static str, control: &str, more: &str) -> Self {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let mut host = Self { dir: dir.path().to_owned(), name, daemon: None };
+        let mut host = Self { dir: dir.path().to_owned(), name, pages: free(), daemon: None };
+        let pages = host.pages;
         let path = |file: &str| host.path(file).display().to_string();
         let text = format!(
             "services:\n  shop: {{mode: enforce, control: {control}}}\n\
              gateways:\n  edge: {{adapter: nginx, listen: 'unix:{}', completions: 'unix:{}', \
              routes: [{{service: shop}}]}}\n\
-             daemon: {{socket: {}, http: off}}\n{more}",
+             daemon: {{socket: {}, http: '{pages}'}}\n{more}",
             path("edge"),
             path("log"),
             path("control"),
@@ -64,6 +68,7 @@ impl Host {
             .args(["run", "--config"])
             .arg(self.path("yaml"))
             .uid(NOBODY)
+            .env_remove("STATE_DIRECTORY")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -95,6 +100,23 @@ impl Host {
         }
     }
 
+    /// What `/healthz` says, and how long that takes.
+    fn health(&self) -> (String, Nanos) {
+        let begin = MonotonicClock.now();
+        let mut stream = TcpStream::connect(self.pages).unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        (said, MonotonicClock.now().since(begin))
+    }
+
+    fn history(&self) -> Vec<Event> {
+        match self.ask(&Request::History {}) {
+            Some(Reply::History { events, .. }) => events,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn service(&self) -> ServiceState {
         self.snapshot().unwrap().services.swap_remove(0)
     }
@@ -106,7 +128,8 @@ impl Host {
     /// Asks for so many requests at once; how many pass.
     fn requests(&self, number: usize) -> usize {
         let mut stream = UnixStream::connect(self.path("edge")).unwrap();
-        let one = "GET / HTTP/1.1\r\nHost: a\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n";
+        let one = "GET / HTTP/1.1\r\nHost: a\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n\
+                   X-Tidegate-Client: 192.0.2.7\r\n";
         for at in 0..number {
             let last = if at + 1 == number { "Connection: close\r\n\r\n" } else { "\r\n" };
             stream.write_all([one, last].concat().as_bytes()).unwrap();
@@ -117,6 +140,11 @@ impl Host {
         assert_eq!(of("204") + of("403"), number, "{answers}");
         of("204")
     }
+}
+
+/// An address that nobody uses.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 impl Drop for Host {
@@ -157,7 +185,7 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         authority.sign(dir.path(), host, host);
         chown(dir.path().join(format!("{host}.key")), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let peers: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let peers = free();
     let cluster = |host: &str, more: &str| {
         let file = |end: &str| dir.path().join(end).display().to_string();
         let (certificate, key) = (file(&format!("{host}.pem")), file(&format!("{host}.key")));
@@ -195,4 +223,71 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         front.requests(5);
         front.service().limits.rate.is_none().then_some(())
     });
+}
+
+/// A file that cannot be written, half requests that never end, a crowd at the control socket: limits hold,
+/// and whoever asks for its health hears of it within a second.
+#[test]
+fn what_fails_around_it_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(&dir, "f", "{name: fixed, rate: 1}", "");
+    // In the way of the file that takes its place: as on a full disk.
+    fs::create_dir(host.path("control.history.new")).unwrap();
+    let half: Vec<TcpStream> = (0..64)
+        .map(|_| {
+            let mut stream = TcpStream::connect(host.pages).unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
+            stream
+        })
+        .collect();
+    // Who finds no room at the socket is turned away; as many as get in stay.
+    let crowd: Vec<UnixStream> =
+        (0..1000).filter_map(|_| UnixStream::connect(host.path("control")).ok()).collect();
+    assert!(crowd.len() > 100, "{} came in", crowd.len());
+    for _ in 0..20 {
+        let (said, took) = host.health();
+        assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+        assert!(took < Nanos::SECOND, "{took}");
+        assert!(host.requests(50) < 25, "the limit holds");
+    }
+    drop((half, crowd));
+    let warned =
+        |what: &str| host.snapshot()?.warnings.iter().any(|w| w.starts_with(what)).then_some(());
+    wait_for("the file of the history is missed", || warned("history: cannot be written"));
+    let sheds = |event: &Event| matches!(event.what, What::SheddingBegan(_));
+    assert!(host.history().iter().any(sheds), "in memory it is there");
+    host.kill();
+}
+
+/// A process that is killed leaves what happened to the next one.
+#[test]
+fn what_happened_outlives_the_process_and_its_clients_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(&dir, "r", "{name: fixed, rate: 1}", "");
+    host.requests(100);
+    let Some(Reply::Explain { explanation }) =
+        host.ask(&Request::Explain { address: [192, 0, 2, 7].into(), port: None })
+    else {
+        panic!("no explanation")
+    };
+    let said = explanation.words.join("\n");
+    assert!(said.contains("probably has refused") == !explanation.refused.is_empty(), "{said}");
+    assert!(explanation.refused.iter().all(|found| found.service == "shop"), "{said}");
+    assert!(!explanation.refused.is_empty(), "{said}");
+    let ended = wait_for("the refusals are over", || {
+        host.history().into_iter().find(|event| matches!(event.what, What::SheddingEnded(_)))
+    });
+    let What::SheddingEnded(told) = &ended.what else { unreachable!() };
+    let by: u64 = told.outcome.refused_by.iter().map(|by| by.count).sum();
+    assert!(told.outcome.refused > 50 && by == told.outcome.refused, "{told:?}");
+    wait_for("it is written", || {
+        let file = fs::read_to_string(host.path("control.history")).ok()?;
+        file.contains("shedding-ended").then_some(())
+    });
+    host.kill();
+    host.start();
+    let events = host.history();
+    assert!(events.iter().any(|event| event.what == ended.what), "{events:?}");
+    let starts = events.iter().filter(|event| matches!(event.what, What::Started { .. }));
+    assert_eq!(starts.count(), 2);
 }

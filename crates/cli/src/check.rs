@@ -62,7 +62,9 @@ fn tables(memory: &[(&str, u64)], out: &mut dyn Write) -> anyhow::Result<()> {
 fn rules(service: &ServiceConfig, out: &mut dyn Write) -> anyhow::Result<()> {
     let Some(requests) = &service.requests else { return Ok(()) };
     let mode = requests.mode_within(service.mode).name();
-    writeln!(out, "  header rules: {mode}, {} rule(s)", requests.rules.len())?;
+    if !requests.rules.is_empty() {
+        writeln!(out, "  header rules: {mode}, {} rule(s)", requests.rules.len())?;
+    }
     for bucket in &requests.buckets {
         let rules = requests.rules.iter().filter(|rule| rule.bucket.as_ref() == Some(&bucket.name));
         writeln!(

@@ -82,6 +82,10 @@ fn gateways(snapshot: &Snapshot, text: &mut String) {
         let (name, listen) = (plain(&gateway.name), plain(&gateway.listen));
         let _ =
             writeln!(text, "gateway {name} ({}) at {listen}: {served}", plain(&gateway.adapter));
+        if let Some(tls) = gateway.tls.as_ref().filter(|tls| tls.handshakes_failed > 0) {
+            let (failed, last) = (tls.handshakes_failed, plain(&tls.last));
+            let _ = writeln!(text, "  {failed} TLS handshakes failed, the last: {last}");
+        }
         if let Some(proxy) = &gateway.proxy {
             let _ = writeln!(
                 text,
@@ -284,12 +288,15 @@ mod tests {
 
     #[test]
     fn gateways_and_their_reports_are_shown() {
-        use tidegate_model::snapshot::{GatewayState, GatewaysState, ProxyCounts, ReportCounts};
+        use tidegate_model::snapshot::{
+            GatewayState, GatewaysState, ProxyCounts, ReportCounts, TlsCounts,
+        };
         let gateway = GatewayState {
             name: "edge".into(),
             adapter: "nginx".into(),
             listen: "unix:/run/edge.sock".into(),
             problem: String::new(),
+            tls: Some(TlsCounts { handshakes_failed: 2, last: "192.0.2.7: no certificate".into() }),
             proxy: Some(ProxyCounts {
                 connections: 7,
                 timed_out: 5,
@@ -304,6 +311,8 @@ mod tests {
         };
         let shown = text(&Snapshot { gateways: Some(state), ..Snapshot::default() });
         assert!(shown.contains("gateway edge (nginx) at unix:/run/edge.sock: served\n"), "{shown}");
+        let refused = "\n  2 TLS handshakes failed, the last: 192.0.2.7: no certificate\n";
+        assert!(shown.contains(refused), "{shown}");
         assert!(shown.contains("\n  7 connections, 0 turned away"), "{shown}");
         assert!(shown.contains("  queue: 0 wait, 4 were served, 0 found no room"), "{shown}");
         assert!(shown.contains("0 broken, 5 timed out, 0 full\n"), "{shown}");

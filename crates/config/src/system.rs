@@ -38,8 +38,8 @@ pub enum SystemFault {
         /// Why not.
         why: String,
     },
-    /// A certificate or key of a proxy that cannot be used.
-    ProxyFile {
+    /// A certificate, key or authority of a gateway that cannot be used.
+    GatewayFile {
         /// The gateway.
         gateway: String,
         /// The file.
@@ -79,6 +79,13 @@ pub enum SystemFault {
         /// Where.
         endpoint: Endpoint,
     },
+    /// The limit of a service can be read by other hosts.
+    OpenAgent {
+        /// The service.
+        service: String,
+        /// Where.
+        endpoint: Endpoint,
+    },
     /// Somebody listens already where a gateway shall; perhaps the daemon that runs.
     GatewayInUse {
         /// The gateway.
@@ -114,6 +121,7 @@ impl SystemFault {
             Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
                 | Self::OpenGateway { .. }
+                | Self::OpenAgent { .. }
                 | Self::GatewayInUse { .. }
                 | Self::RateSleeps { .. }
         )
@@ -143,10 +151,12 @@ impl SystemFault {
                 });
                 format!("cluster.{key}")
             }
-            Self::ProxyFile { gateway, path, .. } => {
+            Self::GatewayFile { gateway, path, .. } => {
                 let of = config.gateways.iter().find(|of| of.name == *gateway);
-                let is_key = of.and_then(|of| of.tls.as_ref()).is_some_and(|tls| tls.key == *path);
-                let key = if is_key { "key" } else { "certificate" };
+                let mut files =
+                    of.and_then(|of| of.tls.as_ref()).into_iter().flat_map(|t| t.files());
+                let key =
+                    files.find(|(_, file)| file == path).map_or("certificate", |(key, _)| key);
                 format!("gateways.{}.tls.{key}", step(gateway))
             }
             Self::CgroupMissing { service, .. } => {
@@ -159,6 +169,9 @@ impl SystemFault {
                 format!("services.{}.control.{key}", step(service))
             }
             Self::OpenGateway { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
+            Self::OpenAgent { service, .. } => {
+                format!("services.{}.agent_check.listen", step(service))
+            }
             Self::GatewayInUse { gateway, .. } => format!("gateways.{}.listen", step(gateway)),
         }
     }
@@ -185,7 +198,7 @@ impl std::fmt::Display for SystemFault {
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",
                 path.display()
             ),
-            Self::PeerFile { path, why } | Self::ProxyFile { path, why, .. } => {
+            Self::PeerFile { path, why } | Self::GatewayFile { path, why, .. } => {
                 write!(f, "{}: {why}", path.display())
             }
             Self::CgroupMissing { path, .. } => {
@@ -198,10 +211,17 @@ impl std::fmt::Display for SystemFault {
                  the service {service:?} cannot protect it; take the port out of its listen, give \
                  the address on which the service itself listens, or move the ssh server"
             ),
-            Self::OpenGateway { endpoint, .. } => write!(
+            Self::OpenGateway { key, endpoint, .. } => {
+                let may = if *key == "listen" { "ask and report" } else { "report" };
+                write!(
+                    f,
+                    "found {endpoint}, which other hosts reach: whoever does may {may} in the proxy's name \
+                     (insecure: true)"
+                )
+            }
+            Self::OpenAgent { endpoint, .. } => write!(
                 f,
-                "found {endpoint}, which other hosts reach: whoever does may ask and report in the proxy's \
-                 name (insecure: true)"
+                "found {endpoint}, which other hosts reach: whoever does can read the limit (insecure: true)"
             ),
             Self::GatewayInUse { endpoint, .. } => write!(
                 f,

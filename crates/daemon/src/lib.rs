@@ -12,6 +12,7 @@ mod cluster;
 mod commands;
 pub mod controllers;
 mod effect;
+mod gateways;
 mod governor;
 mod handover;
 mod holders;

@@ -4,6 +4,7 @@
 //! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
+use crate::gateways::GatewayWatch;
 use crate::governor::{Governor, Makers, released};
 use crate::levels;
 use crate::log::lines_lost;
@@ -103,6 +104,7 @@ pub struct Owner {
     pub(crate) requests: RequestWatch,
     pub(crate) remote: Remote,
     pub(crate) record: Record,
+    gateways: GatewayWatch,
     /// The limits that were decided last, joined with those of peers.
     joined: Vec<ServiceLimits>,
     sensed: Vec<Sensed>,
@@ -138,8 +140,7 @@ impl Owner {
     #[must_use]
     pub fn new(parts: Parts) -> (Self, watch::Receiver<Option<Arc<Snapshot>>>) {
         let (out, snapshots) = watch::channel(None);
-        let started = parts.clock.now();
-        let make = parts.controllers;
+        let (started, make) = (parts.clock.now(), parts.controllers);
         let mut governors: Vec<Governor> =
             parts.config.services.iter().map(|service| Governor::new(service, make)).collect();
         let adopts = parts.inherited.is_none() && parts.plane.adopted();
@@ -181,6 +182,7 @@ impl Owner {
             requests: RequestWatch::default(),
             remote,
             record,
+            gateways: GatewayWatch::default(),
             joined: Vec::new(),
             sensed: Vec::new(),
             in_force: InForce::after(left.generation),
@@ -319,7 +321,8 @@ impl Owner {
         if !lost.is_empty() {
             self.warnings.raise(now, "hooks", lost.join("; "));
         }
-        self.note_gateways(now);
+        let gateways = self.plane.gateways(&self.intent.config).unwrap_or_default();
+        self.gateways.look(now, (&self.intent.config, gateways), &mut self.warnings);
         let doubts = self.plane.doubts();
         if !doubts.is_empty() {
             self.warnings.raise(now, "interfaces", doubts.join("; "));
@@ -396,19 +399,6 @@ impl Owner {
                  does another program end the chain before ours?"
             );
             warnings.raise(now, &format!("{}: hooks", service.name), text);
-        }
-    }
-
-    /// Gateways that are not served: their proxies pass everything.
-    fn note_gateways(&mut self, now: Nanos) {
-        let state = self.plane.gateways(&self.intent.config).unwrap_or_default();
-        for gateway in state.gateways {
-            let subject = format!("gateway {}", gateway.name);
-            if gateway.problem.is_empty() {
-                self.warnings.clear(&subject);
-            } else {
-                self.warnings.raise(now, &subject, gateway.problem);
-            }
         }
     }
 

@@ -385,8 +385,8 @@ impl Lifecycle for Planes {
             return Err(PlaneError(NEEDS_START.into()));
         }
         for gateway in &config.gateways {
-            if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_proxy::examine) {
-                return Err(PlaneError(format!("{}: {}", error.path.display(), error.why)));
+            if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_gate::examine_tls) {
+                return Err(PlaneError(error.to_string()));
             }
         }
         self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.examine(config))
@@ -443,12 +443,14 @@ impl Lifecycle for Planes {
     fn gateways(&self, config: &Config) -> Option<GatewaysState> {
         let problems = self.problems(&config.gateways);
         let counts = self.proxies.as_ref().map(Proxies::counts).unwrap_or_default();
+        let refused = self.adapters.as_ref().map(Adapters::refused).unwrap_or_default();
         let state = self.gate.state();
         let of = |(at, gateway): (usize, &GatewayConfig)| GatewayState {
             name: gateway.name.clone(),
             adapter: gateway.adapter.name().into(),
             listen: gateway.listen.to_string(),
             problem: problems[at].clone().unwrap_or_default(),
+            tls: refused.get(at).cloned().flatten(),
             proxy: counts.get(at).copied().flatten(),
         };
         (!config.gateways.is_empty()).then(|| GatewaysState {

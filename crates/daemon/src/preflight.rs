@@ -3,13 +3,14 @@
 
 use crate::cluster;
 use crate::controllers;
+use crate::gateways::open;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::foreign_program;
-use tidegate_config::{Adapter, Attach, Config, Endpoint, SynPolicing, SystemFault};
+use tidegate_config::{Attach, Config, Endpoint, SynPolicing, SystemFault};
+use tidegate_gate::TlsError;
 use tidegate_peer::tls::TlsError as PeerTlsError;
-use tidegate_proxy::TlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
 
 /// BPF_FS_MAGIC, linux/magic.h.
@@ -32,9 +33,10 @@ pub struct Preflight {
 
 /// Whether the daemon cannot begin with a fault that is an error in `check`. Certificates of peers
 /// that are bad, or half renewed, must not keep a host from protecting itself: it begins without
-/// peers, warns, and tries again. Likewise those of a proxy.
+/// peers, warns, and tries again. Likewise those of a gateway.
 pub(crate) const fn forbids_to_run(fault: &SystemFault) -> bool {
-    fault.fatal() && !matches!(fault, SystemFault::PeerFile { .. } | SystemFault::ProxyFile { .. })
+    fault.fatal()
+        && !matches!(fault, SystemFault::PeerFile { .. } | SystemFault::GatewayFile { .. })
 }
 
 /// Where the kernel's files are: arguments, so that tests run on trees of their own.
@@ -80,6 +82,7 @@ pub fn examine(
         found.faults.push(SystemFault::PeerFile { path, why });
     }
     nothing_listens(config, listeners, &mut found);
+    found.faults.extend(open(config).into_iter().map(|(_, fault)| fault));
     gateways(config, listeners, &mut found);
     found.faults.extend(asleep(config));
     match ssh_listeners(listeners, trees.proc) {
@@ -199,21 +202,15 @@ fn on_bpffs(path: &Path) -> bool {
         .is_some_and(|stat| stat.f_type as u64 == BPF_FS_MAGIC)
 }
 
-/// Gateways that anybody may ask, and those whose address is taken.
+/// Gateways whose certificate cannot be used, and those whose address is taken.
 fn gateways(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Preflight) {
     let mut all = Vec::new();
     // That they cannot be looked at was told already.
     let _ = listeners.list(&mut all);
     for gateway in &config.gateways {
-        if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_proxy::examine) {
+        if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_gate::examine_tls) {
             let (gateway, TlsError { path, why }) = (gateway.name.clone(), error);
-            found.faults.push(SystemFault::ProxyFile { gateway, path, why });
-        }
-        // A proxy is there for other hosts.
-        let asked = gateway.endpoints().filter(|_| gateway.adapter != Adapter::Proxy);
-        for (key, endpoint) in asked.filter(|(_, endpoint)| !endpoint.is_local()) {
-            let (gateway, endpoint) = (gateway.name.clone(), endpoint.clone());
-            found.faults.push(SystemFault::OpenGateway { gateway, key, endpoint });
+            found.faults.push(SystemFault::GatewayFile { gateway, path, why });
         }
         let Endpoint::Ip(address) = gateway.listen else { continue };
         let ip = address.ip().to_canonical();
@@ -303,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_anybody_may_ask_or_whose_address_is_taken_is_told() {
+    fn a_gateway_whose_address_is_taken_is_told() {
         let mut taken = Sshd(Listener {
             address: "0.0.0.0".parse().unwrap(),
             port: 9470,
@@ -322,9 +319,8 @@ gateways:
         let mut found = Preflight::default();
         gateways(&config(text), &mut taken, &mut found);
         let told: Vec<String> = found.faults.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("127.0.0.1:9470, where somebody listens already"), "{told:?}");
-        assert!(told[1].contains("192.0.2.1:9471, which other hosts reach"), "{told:?}");
         assert!(found.faults.iter().all(|fault| !fault.fatal()));
     }
 

@@ -32,6 +32,7 @@ mod reports;
 mod routes;
 mod service;
 mod sketch;
+mod tls;
 mod waiting;
 
 pub use adapter::{
@@ -43,4 +44,5 @@ pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};
 pub use service::{Counted, GateState};
+pub use tls::{Loaded, TlsError, examine_tls, load_tls};
 pub use waiting::Waiting;

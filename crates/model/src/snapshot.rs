@@ -75,9 +75,21 @@ pub struct GatewayState {
     pub listen: String,
     /// What keeps it from being served, in one sentence; empty if nothing does.
     pub problem: String,
+    /// What its TLS has refused; `None` where its listener speaks none, and of tidegate's own proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsCounts>,
     /// Of tidegate's own proxy; `None` of any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyCounts>,
+}
+
+/// What the TLS of a gateway's listener has refused since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsCounts {
+    /// Connections that were closed: no certificate, a wrong one, no TLS at all, or too slow.
+    pub handshakes_failed: u64,
+    /// Why the last one was, and whose; empty: none was.
+    pub last: String,
 }
 
 /// What tidegate's own proxy has counted since it was opened, beside what it asked and reported.

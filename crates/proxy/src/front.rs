@@ -4,7 +4,6 @@
 use crate::counters::Counters;
 use crate::pool::Pool;
 use crate::queue::Queue;
-use crate::tls;
 use hyper::header::HeaderValue;
 use rustls::ServerConfig;
 use std::fmt::Write as _;
@@ -12,8 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tidegate_config::{GatewayConfig, ProxyClients, ProxyQueue, Upstream};
-use tidegate_gate::Gate;
+use tidegate_gate::{Gate, load_tls};
 use tidegate_units::{Clock, Nanos};
+
+/// What is offered to clients, the preferred first.
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 pub(crate) type SharedClock = Arc<dyn Clock + Send + Sync>;
 
@@ -39,13 +41,8 @@ impl Site {
         before: Option<&Self>,
         clock: &SharedClock,
     ) -> Result<Self, String> {
-        let tls = match &gateway.tls {
-            None => None,
-            Some(files) => Some(
-                tls::load(files)
-                    .map_err(|error| format!("{}: {}", error.path.display(), error.why))?,
-            ),
-        };
+        let tls = gateway.tls.as_ref().map(|files| load_tls(files, &ALPN)).transpose();
+        let tls = tls.map_err(|error| error.to_string())?.map(|loaded| loaded.server);
         let upstream = gateway.upstream.as_ref().ok_or("it has no upstream")?;
         let pool = match before.filter(|before| before.pool.is_of(upstream)) {
             Some(before) => Arc::clone(&before.pool),

@@ -28,7 +28,5 @@ mod pool;
 mod proxies;
 mod queue;
 mod response;
-mod tls;
 
 pub use proxies::Proxies;
-pub use tls::{TlsError, examine};

@@ -16,7 +16,7 @@ use tidegate_model::signals::{
 use tidegate_model::snapshot::{
     BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, PeerState,
     ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts, RuleServed,
-    RuleSignals, RuleState, ServiceState, Snapshot, UnevaluatedCount, VerdictCount,
+    RuleSignals, RuleState, ServiceState, Snapshot, TlsCounts, UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_telemetry::{
@@ -318,6 +318,7 @@ fn gateways() -> GatewaysState {
                 adapter: "envoy".into(),
                 listen: "127.0.0.1:9472".into(),
                 problem: "127.0.0.1:9472 cannot be opened: Address already in use".into(),
+                tls: Some(TlsCounts { handshakes_failed: 13, last: "no certificate".into() }),
                 ..GatewayState::default()
             },
             GatewayState {

@@ -52,6 +52,7 @@ impl Check<'_> {
                 self.fault(&path, format!("found the name {:?}: {why}", gateway.name));
             }
             self.endpoints(&path, gateway);
+            self.tls(&format!("{path}.tls"), gateway);
             self.proxy(&path, gateway);
             self.retry_after(&path, (gateway.retry_after.from, gateway.retry_after.to));
             for (i, route) in gateway.routes.iter().enumerate() {
@@ -148,20 +149,45 @@ impl Check<'_> {
             );
             self.fault(&format!("{path}.client_hop"), what);
         }
-        // Clients connect to the proxy; nobody asks or reports there.
-        if gateway.insecure || gateway.adapter == Adapter::Proxy {
+        if gateway.insecure {
             return;
         }
-        let both =
-            [("listen", Some(&gateway.listen)), ("completions", gateway.completions.as_ref())];
-        for (key, endpoint) in both {
-            if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_local()) {
-                let what = format!(
-                    "found {endpoint}, which other hosts reach: whoever reaches it may ask and report; allowed: \
-                     a Unix socket, an address of this host alone (127.0.0.1, [::1]), or insecure: true"
-                );
-                self.fault(&format!("{path}.{key}"), what);
+        for (key, endpoint) in gateway.open_endpoints() {
+            let (may, tls) = match key {
+                "listen" => ("ask and report", "tls with an authority, "),
+                // Datagrams carry no TLS.
+                _ => ("report", ""),
+            };
+            let what = format!(
+                "found {endpoint}, which other hosts reach: whoever reaches it may {may}; allowed: \
+                 a Unix socket, an address of this host alone (127.0.0.1, [::1]), {tls}or insecure: true"
+            );
+            self.fault(&format!("{path}.{key}"), what);
+        }
+    }
+
+    /// TLS of adapters is mutual: what asks shows who it is. Clients of the own proxy do not.
+    fn tls(&mut self, path: &str, gateway: &GatewayConfig) {
+        let Some(tls) = &gateway.tls else { return };
+        for (key, file) in tls.files() {
+            self.absolute(&format!("{path}.{key}"), file);
+        }
+        match (gateway.adapter, &tls.authority) {
+            (Adapter::Proxy, Some(_)) => {
+                let what = "clients of the adapter \"proxy\" show no certificate; leave it out";
+                self.fault(&format!("{path}.authority"), what);
             }
+            (Adapter::Proxy, None) | (_, Some(_)) => {}
+            (_, None) => {
+                let what =
+                    "the key \"authority\" is missing: without it anybody could ask and report";
+                self.fault(path, what);
+            }
+        }
+        if let (Endpoint::Unix(_), false) = (&gateway.listen, gateway.adapter == Adapter::Proxy) {
+            let what =
+                "a Unix socket speaks no TLS: who may enter its directory may ask; leave it out";
+            self.fault(path, what);
         }
     }
 
@@ -170,7 +196,6 @@ impl Check<'_> {
         if gateway.adapter != Adapter::Proxy {
             let of_proxy = [
                 ("upstream", gateway.upstream.is_some()),
-                ("tls", gateway.tls.is_some()),
                 ("clients", gateway.clients.is_some()),
                 ("queue", gateway.queue.is_some()),
             ];
@@ -189,13 +214,6 @@ impl Check<'_> {
             let what =
                 "clients connect to the adapter \"proxy\" by TCP; allowed: an address and a port";
             self.fault(&format!("{path}.listen"), what);
-        }
-        for (key, file) in gateway
-            .tls
-            .iter()
-            .flat_map(|tls| [("certificate", &tls.certificate), ("key", &tls.key)])
-        {
-            self.absolute(&format!("{path}.tls.{key}"), file);
         }
         let clients = gateway.clients.clone().unwrap_or_default();
         for (key, found) in

@@ -45,6 +45,12 @@ impl Check<'_> {
     pub(super) fn requests(&mut self, service: &ServiceConfig) {
         let Some(requests) = &service.requests else { return };
         let path = format!("services.{}.requests", step(&service.name));
+        let to_a_bucket = |route: &RouteConfig| route.bucket.is_some();
+        if requests.rules.is_empty() && !gateways::names(self.config, &service.name, to_a_bucket) {
+            let what = "the key \"rules\" is missing; allowed: a list (a service needs none if a route of a \
+                        gateway names a bucket of it)";
+            self.fault(&path, what);
+        }
         for bucket in &requests.buckets {
             let by_route = |route: &RouteConfig| route.bucket.as_ref() == Some(&bucket.name);
             let routed = gateways::names(self.config, &service.name, by_route);

@@ -5,14 +5,16 @@ mod agent;
 mod endpoint;
 mod proxy;
 mod select;
+mod tls;
 
 pub use agent::{AgentCheckConfig, BALANCERS_MAX};
 pub use endpoint::Endpoint;
 pub use proxy::{
-    PROXY_CONNECTIONS_RANGE, PROXY_TIME_RANGE, ProxyClients, ProxyQueue, ProxyTls,
-    QUEUE_LENGTH_MAX, QUEUE_WAIT_RANGE, UPSTREAM_SERVERS_MAX, Upstream,
+    PROXY_CONNECTIONS_RANGE, PROXY_TIME_RANGE, ProxyClients, ProxyQueue, QUEUE_LENGTH_MAX,
+    QUEUE_WAIT_RANGE, UPSTREAM_SERVERS_MAX, Upstream,
 };
 pub use select::{Routed, Router};
+pub use tls::GatewayTls;
 
 use super::named::Named;
 use super::requests::{
@@ -53,17 +55,17 @@ pub struct GatewayConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Endpoint")]
     pub completions: Option<Endpoint>,
-    /// Accepts an address that other hosts reach. Whoever reaches it may ask and report in the
+    /// Accepts an address that other hosts reach, without TLS. Whoever reaches it may ask and report in the
     /// proxy's name: only where the network keeps everybody else out.
     #[serde(default)]
     pub insecure: bool,
     /// Only with the adapter `proxy`: the servers behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream: Option<Upstream>,
-    /// Only with the adapter `proxy`: TLS to clients, with HTTP/1.1 and HTTP/2. Without it clients
-    /// speak HTTP/1.1 in the clear.
+    /// TLS at `listen`, 1.2 and 1.3. Whoever asks must show a certificate of `authority`. With the adapter
+    /// `proxy` it is TLS to clients, with HTTP/1.1 and HTTP/2; without it they speak HTTP/1.1 in the clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<ProxyTls>,
+    pub tls: Option<GatewayTls>,
     /// Only with the adapter `proxy`: what is granted to clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<ProxyClients>,
@@ -111,6 +113,14 @@ impl GatewayConfig {
     pub fn endpoints(&self) -> impl Iterator<Item = (&'static str, &Endpoint)> {
         let completions = self.completions.as_ref().map(|endpoint| ("completions", endpoint));
         std::iter::once(("listen", &self.listen)).chain(completions)
+    }
+
+    /// Of its addresses those, with their keys, where anybody on another host may ask or report. Clients
+    /// connect to the adapter `proxy`, and nobody asks or reports there.
+    pub fn open_endpoints(&self) -> impl Iterator<Item = (&'static str, &Endpoint)> {
+        let secured = |key| key == "listen" && self.tls.is_some();
+        let asked = self.endpoints().filter(|_| self.adapter != Adapter::Proxy);
+        asked.filter(move |(key, endpoint)| !endpoint.is_local() && !secured(*key))
     }
 
     const fn client_hop_default() -> u8 {

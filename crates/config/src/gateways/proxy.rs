@@ -5,7 +5,6 @@ use super::Endpoint;
 use crate::text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use tidegate_units::Nanos;
 
 /// Most servers of one proxy.
@@ -18,16 +17,6 @@ pub const PROXY_CONNECTIONS_RANGE: (u32, u32) = (1, 1 << 17);
 pub const QUEUE_LENGTH_MAX: u32 = 1 << 16;
 /// Bounds of the time that a request may wait in the queue; the longest is that of the policy `gap`.
 pub const QUEUE_WAIT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(60));
-
-/// With what the proxy speaks TLS to clients.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ProxyTls {
-    /// Absolute path of a PEM file: the certificate, and those that lead to its authority.
-    pub certificate: PathBuf,
-    /// Absolute path of a PEM file: its key.
-    pub key: PathBuf,
-}
 
 /// What the proxy grants to clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

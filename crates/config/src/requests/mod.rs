@@ -67,7 +67,9 @@ pub struct RequestsConfig {
     #[schemars(extend("minProperties" = 1, "maxProperties" = RULE_BUCKETS_MAX))]
     pub buckets: Vec<BucketConfig>,
     /// Which requests go through which bucket. The longest path that begins the request's wins;
-    /// among rules of one path the first that matches; what no rule matches passes.
+    /// among rules of one path the first that matches; what no rule matches passes. Required, unless a route
+    /// of a gateway names a bucket: then there may be none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = RULES_MAX))]
     pub rules: Vec<RuleConfig>,
     /// When connections are refused as well, by the service's own controller. While SYN policing
@@ -119,9 +121,10 @@ impl RequestsConfig {
         }
     }
 
-    /// Adds what is there unless it is written: the rule for unevaluable requests, and its bucket.
+    /// Adds what is there unless it is written: the rule for unevaluable requests, and its bucket. Without
+    /// rules nothing is evaluated by them.
     pub(crate) fn complete(&mut self) {
-        if self.rules.iter().any(|rule| rule.unevaluable) {
+        if self.rules.is_empty() || self.rules.iter().any(|rule| rule.unevaluable) {
             return;
         }
         if self.bucket(UNEVALUABLE_BUCKET).is_none() {

@@ -22,7 +22,8 @@ pub(super) async fn serve(context: Context) {
         answer: |context, request, _| forward_auth::answer(context, request),
         body_max: 0,
     };
-    let asked = streams(&context, |context, stream| http::attend(context, stream, served));
+    let asked =
+        streams(&context, http::ALPN, |context, stream| http::attend(context, stream, served));
     let Some(endpoint) = &context.config.completions else { return asked.await };
     let reported =
         datagrams(&context, endpoint, |context, datagram| match caddy_report(datagram) {

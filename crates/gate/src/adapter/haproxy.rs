@@ -29,7 +29,7 @@ const ASK: &str = "ask";
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
-    let asked = streams(&context, attend);
+    let asked = streams(&context, &[], attend);
     let Some(endpoint) = &context.config.completions else { return asked.await };
     let reported =
         datagrams(&context, endpoint, |context, datagram| match haproxy_report(datagram) {
@@ -52,7 +52,7 @@ async fn attend(context: Context, mut stream: Box<dyn Stream>) {
         let goes_on = talk.hear(&mut received, &mut out, |ask| {
             context.ask(&Ask { gateway: context.index, ..*ask })
         });
-        let written = out.is_empty() || stream.write_all(&out).await.is_ok();
+        let written = out.is_empty() || send_all(&mut stream, &out).await.is_ok();
         out.clear();
         (0..talk.misunderstood()).for_each(|_| context.misunderstood());
         if !goes_on || !written {
@@ -66,6 +66,12 @@ async fn attend(context: Context, mut stream: Box<dyn Stream>) {
             _ => return,
         }
     }
+}
+
+/// TLS holds back what is not flushed.
+async fn send_all(stream: &mut Box<dyn Stream>, out: &[u8]) -> std::io::Result<()> {
+    stream.write_all(out).await?;
+    stream.flush().await
 }
 
 /// One connection of HAProxy, without its socket.

@@ -23,6 +23,8 @@ pub(super) const REQUEST: &str = "x-tidegate-request";
 const TOKEN: HeaderName = HeaderName::from_static("x-tidegate-token");
 /// In the response: why.
 const REASON: HeaderName = HeaderName::from_static("x-tidegate-reason");
+/// What is spoken inside TLS.
+pub(super) const ALPN: &[&[u8]] = &[b"http/1.1"];
 /// A connection that asks nothing for so long is closed; proxies close their own after 60 to 120 s.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// A body that takes longer is not waited for.

@@ -3,17 +3,17 @@
 //! a predecessor may still hold it.
 
 use super::Context;
+use super::secured::Secured;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use tidegate_config::Endpoint;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Most connections of one gateway at once. Proxies keep theirs open and need few.
@@ -30,27 +30,53 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
-/// Accepts connections and serves each in a task of its own.
+/// Somebody who has connected.
+pub(super) struct Arrived {
+    pub(super) stream: Box<dyn Stream>,
+    /// From where; `None` at a Unix socket.
+    pub(super) from: Option<IpAddr>,
+}
+
+/// Accepts connections and serves each in a task of its own. Inside TLS one of these protocols is spoken
+/// (ALPN).
 pub(super) async fn streams<F: Future<Output = ()> + Send + 'static>(
     context: &Context,
+    alpn: &'static [&'static [u8]],
+    attend: impl Fn(Context, Box<dyn Stream>) -> F,
+) {
+    let (secured, follow) = Secured::new(context, alpn);
+    tokio::join!(follow, seat(context, secured, attend));
+}
+
+async fn seat<F: Future<Output = ()> + Send + 'static>(
+    context: &Context,
+    mut secured: Secured,
     attend: impl Fn(Context, Box<dyn Stream>) -> F,
 ) {
     let listener = open(context, &context.config.listen, Listener::bind).await;
-    let (seats, mut tasks) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), JoinSet::new());
+    let mut seated = JoinSet::new();
     loop {
-        while tasks.try_join_next().is_some() {}
-        let Ok(stream) = listener.accept().await else {
-            // Out of descriptors, most likely: some will be given back.
-            tokio::time::sleep(RETRY).await;
-            continue;
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(arrived) => secured.enter(arrived),
+                // Out of descriptors, most likely: some will be given back.
+                Err(_) => {
+                    tokio::time::sleep(RETRY).await;
+                    None
+                }
+            },
+            next = secured.next() => {
+                if next.is_none() {
+                    seated.abort_all();
+                }
+                next
+            }
         };
+        while seated.try_join_next().is_some() {}
         // Without a seat it is closed: the proxy passes its request.
-        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else { continue };
-        let served = attend(context.clone(), stream);
-        tasks.spawn(async move {
-            served.await;
-            drop(seat);
-        });
+        if let Some(stream) = stream.filter(|_| seated.len() < CONNECTIONS_MAX) {
+            seated.spawn(attend(context.clone(), stream));
+        }
     }
 }
 
@@ -151,15 +177,17 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    async fn accept(&self) -> io::Result<Arrived> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, from) = listener.accept().await?;
                 // A response is one small segment, and somebody waits for it.
                 stream.set_nodelay(true)?;
-                Ok(Box::new(stream))
+                Ok(Arrived { stream: Box::new(stream), from: Some(from.ip().to_canonical()) })
             }
-            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix(listener) => {
+                Ok(Arrived { stream: Box::new(listener.accept().await?.0), from: None })
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ mod headers;
 mod http;
 mod listen;
 mod nginx;
+mod secured;
 mod syslog;
 mod traefik;
 
@@ -27,12 +28,14 @@ pub use traefik::{traefik_export, traefik_report};
 
 use crate::asked::Listener;
 use crate::{Answer, Ask, Completion, Gate, Id};
+use secured::Refused;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tidegate_config::{Adapter, GatewayConfig};
+use tidegate_model::snapshot::TlsCounts;
 use tidegate_units::{Clock, Nanos};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// What keeps each gateway from serving, by its place in the configuration: of which socket, and why.
@@ -47,6 +50,9 @@ pub(crate) struct Context {
     gate: Arc<Gate>,
     clock: Arc<dyn Clock + Send + Sync>,
     problems: Problems,
+    refused: Refused,
+    /// A reload says that files may have changed.
+    reread: watch::Receiver<()>,
     /// The place of the gateway in the configuration.
     pub(crate) index: usize,
     pub(crate) config: Arc<GatewayConfig>,
@@ -91,6 +97,7 @@ impl Context {
 pub struct Adapters {
     wanted: Option<mpsc::UnboundedSender<Vec<GatewayConfig>>>,
     problems: Problems,
+    refused: Refused,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -101,16 +108,17 @@ impl Adapters {
     /// When there can be no thread, or no runtime in it.
     pub fn start(gate: Arc<Gate>, clock: Arc<dyn Clock + Send + Sync>) -> io::Result<Self> {
         let (wanted, configs) = mpsc::unbounded_channel();
-        let problems = Problems::default();
+        let (problems, refused) = (Problems::default(), Refused::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let told = Arc::clone(&problems);
+        let told = (Arc::clone(&problems), Arc::clone(&refused));
         let thread = std::thread::Builder::new()
             .name("tidegate-gate".into())
             .spawn(move || runtime.block_on(follow(configs, (gate, clock, told))))?;
-        Ok(Self { wanted: Some(wanted), problems, thread: Some(thread) })
+        Ok(Self { wanted: Some(wanted), problems, refused, thread: Some(thread) })
     }
 
-    /// Serves these gateways from now on; where they are the same nothing is closed.
+    /// Serves these gateways from now on; where they are the same nothing is closed, and their certificates
+    /// are read again.
     pub fn follow(&self, gateways: &[GatewayConfig]) {
         if let Some(wanted) = &self.wanted {
             // The thread ends only with this.
@@ -124,6 +132,13 @@ impl Adapters {
         let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         problems.iter().map(|of| of.first().map(|(_, why)| why.clone())).collect()
     }
+
+    /// What TLS has refused at each gateway since it was opened, in the order of the configuration; `None`:
+    /// its listener speaks none.
+    #[must_use]
+    pub fn refused(&self) -> Vec<Option<TlsCounts>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Drop for Adapters {
@@ -136,22 +151,30 @@ impl Drop for Adapters {
 
 async fn follow(
     mut configs: mpsc::UnboundedReceiver<Vec<GatewayConfig>>,
-    (gate, clock, problems): (Arc<Gate>, Arc<dyn Clock + Send + Sync>, Problems),
+    (gate, clock, told): (Arc<Gate>, Arc<dyn Clock + Send + Sync>, (Problems, Refused)),
 ) {
     let (mut tasks, mut current) = (JoinSet::new(), Vec::new());
+    let (problems, refused) = told;
+    let (reread, files) = watch::channel(());
     while let Some(gateways) = configs.recv().await {
         if gateways == current {
+            reread.send_replace(());
             continue;
         }
         tasks.shutdown().await;
         let mut all = problems.lock().unwrap_or_else(PoisonError::into_inner);
         *all = vec![vec![(String::new(), NOT_YET.to_owned())]; gateways.len()];
         drop(all);
+        let counts =
+            gateways.iter().map(|gateway| gateway.tls.as_ref().map(|_| TlsCounts::default()));
+        *refused.lock().unwrap_or_else(PoisonError::into_inner) = counts.collect();
         for (index, config) in gateways.iter().enumerate() {
             let context = Context {
                 gate: Arc::clone(&gate),
                 clock: Arc::clone(&clock),
                 problems: Arc::clone(&problems),
+                refused: Arc::clone(&refused),
+                reread: files.clone(),
                 index,
                 config: Arc::new(config.clone()),
             };

@@ -25,7 +25,8 @@ const CLIENT: &str = "x-tidegate-client";
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
     let served = Served { answer, body_max: 0 };
-    let asked = streams(&context, |context, stream| http::attend(context, stream, served));
+    let asked =
+        streams(&context, http::ALPN, |context, stream| http::attend(context, stream, served));
     let Some(endpoint) = &context.config.completions else { return asked.await };
     let reported =
         datagrams(&context, endpoint, |context, datagram| match nginx_report(datagram) {

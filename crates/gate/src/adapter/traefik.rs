@@ -32,7 +32,7 @@ const EXPORT_MAX: usize = 4 << 20;
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
     let served = Served { answer, body_max: EXPORT_MAX };
-    streams(&context, |context, stream| http::attend(context, stream, served)).await;
+    streams(&context, http::ALPN, |context, stream| http::attend(context, stream, served)).await;
 }
 
 fn answer(context: &Context, request: &Parts, body: &[u8]) -> Reply {

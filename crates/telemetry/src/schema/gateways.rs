@@ -48,6 +48,21 @@ pub(crate) const METRICS: &[Metric] = &[
         &[],
         |s, out| each(s, |state| out(&[], state.misunderstood.into())),
     ),
+    counter(
+        "gateway_handshakes_failed",
+        "connections",
+        "Connections to a gateway with TLS that were closed in their handshake: no certificate, a wrong one, no TLS, or too slow.",
+        &["gateway"],
+        |s, out| {
+            each(s, |state| {
+                for gateway in &state.gateways {
+                    if let Some(tls) = &gateway.tls {
+                        out(&[&gateway.name], tls.handshakes_failed.into());
+                    }
+                }
+            });
+        },
+    ),
     gauge(
         "proxy_connections",
         "",

@@ -74,7 +74,7 @@ const SERVING: i32 = 1;
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
-    streams(&context, attend).await;
+    streams(&context, &[b"h2"], attend).await;
 }
 
 /// Serves one connection to its end.

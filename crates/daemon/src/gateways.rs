@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an operator should know of the listeners of gateways, for as long as it is so.
+
+use crate::warnings::Warnings;
+use std::collections::BTreeMap;
+use tidegate_config::{Config, SystemFault};
+use tidegate_model::snapshot::GatewaysState;
+use tidegate_units::Nanos;
+
+/// What was told already.
+#[derive(Debug, Default)]
+pub(crate) struct GatewayWatch {
+    /// Handshakes that have failed, by gateway.
+    failed: BTreeMap<String, u64>,
+}
+
+impl GatewayWatch {
+    /// Once a tick: gateways that are not served, whose proxies pass everything; whose certificate is not
+    /// taken; and listeners that anybody may use.
+    pub(crate) fn look(
+        &mut self,
+        now: Nanos,
+        (config, state): (&Config, GatewaysState),
+        warnings: &mut Warnings,
+    ) {
+        let mut failed = BTreeMap::new();
+        for gateway in state.gateways {
+            let subject = format!("gateway {}", gateway.name);
+            if gateway.problem.is_empty() {
+                warnings.clear(&subject);
+            } else {
+                warnings.raise(now, &subject, gateway.problem);
+            }
+            let Some(tls) = gateway.tls else { continue };
+            if tls.handshakes_failed > self.failed.get(&gateway.name).copied().unwrap_or_default() {
+                let text = format!(
+                    "connections are closed in their TLS handshake, {} so far; the last: {}",
+                    tls.handshakes_failed, tls.last
+                );
+                warnings.raise(now, &format!("{subject}: tls"), text);
+            }
+            failed.insert(gateway.name, tls.handshakes_failed);
+        }
+        self.failed = failed;
+        for (subject, fault) in open(config) {
+            warnings.raise(now, &subject, fault.to_string());
+        }
+    }
+}
+
+/// Listeners that other hosts reach without TLS, each with a subject.
+pub(crate) fn open(config: &Config) -> Vec<(String, SystemFault)> {
+    let mut open = Vec::new();
+    for gateway in &config.gateways {
+        for (key, endpoint) in gateway.open_endpoints() {
+            let (gateway, endpoint) = (gateway.name.clone(), endpoint.clone());
+            let subject = format!("gateway {gateway}: {key}");
+            open.push((subject, SystemFault::OpenGateway { gateway, key, endpoint }));
+        }
+    }
+    for service in &config.services {
+        if let Some(agent) = service.agent_check.as_ref().filter(|agent| !agent.listen.is_local()) {
+            let (service, endpoint) = (service.name.clone(), agent.listen.clone());
+            let subject = format!("{service}: agent_check");
+            open.push((subject, SystemFault::OpenAgent { service, endpoint }));
+        }
+    }
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers;
+    use tidegate_config::{Registry, parse};
+    use tidegate_model::snapshot::{GatewayState, TlsCounts};
+
+    const CONFIG: &str = "interfaces: [{name: lo}]
+services:
+  shop: {mode: shadow}
+  mail: {mode: shadow, listen: ['*:25'], agent_check: {listen: '192.0.2.1:9490', insecure: true}}
+  news: {mode: shadow, listen: ['*:81'], agent_check: {listen: '127.0.0.1:9491'}}
+gateways:
+  own: {adapter: proxy, listen: '0.0.0.0:80', upstream: {servers: ['127.0.0.1:8080']}, routes: [{service: shop}]}
+  mesh: {adapter: envoy, listen: '192.0.2.1:9471', insecure: true, routes: [{service: shop}]}
+  sock: {adapter: envoy, listen: 'unix:/run/a.sock', routes: [{service: shop}]}
+  edge:
+    adapter: nginx
+    listen: '0.0.0.0:9472'
+    tls: {certificate: /c.pem, key: /c.key, authority: /ca.pem}
+    completions: '192.0.2.1:9472'
+    insecure: true
+    routes: [{service: shop}]
+";
+
+    fn sentences(watch: &mut GatewayWatch, second: u64, failed: u64) -> String {
+        let config = parse(CONFIG, &Registry::new(["fresh_first"], controllers::NAMES));
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let tls = TlsCounts { handshakes_failed: failed, last: "192.0.2.7: no certificate".into() };
+        let edge = GatewayState { name: "edge".into(), tls: Some(tls), ..GatewayState::default() };
+        let state = GatewaysState { gateways: vec![edge], ..GatewaysState::default() };
+        let (now, mut warnings) = (Nanos::from_secs(second), Warnings::default());
+        watch.look(now, (&config, state), &mut warnings);
+        warnings.sentences(now).join("\n")
+    }
+
+    #[test]
+    fn open_listeners_and_refused_certificates_are_told() {
+        let mut watch = GatewayWatch::default();
+        let told = sentences(&mut watch, 1, 0);
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), 3, "{told}");
+        assert!(lines[0].starts_with("gateway edge: completions: found 192.0.2.1:9472"), "{told}");
+        assert!(lines[1].starts_with("gateway mesh: listen: found 192.0.2.1:9471"), "{told}");
+        assert!(lines[2].starts_with("mail: agent_check: found 192.0.2.1:9490"), "{told}");
+        let told = sentences(&mut watch, 2, 3);
+        let refused = "gateway edge: tls: connections are closed in their TLS handshake, 3 so far; \
+                       the last: 192.0.2.7: no certificate";
+        assert!(told.contains(refused), "{told}");
+        assert!(!sentences(&mut watch, 3, 3).contains("handshake"), "no more came");
+        assert!(sentences(&mut watch, 4, 4).contains("4 so far"));
+    }
+}

@@ -36,8 +36,8 @@ mod tls;
 mod waiting;
 
 pub use adapter::{
-    Adapters, HaproxyTalk, Joined, caddy_report, envoy_check, envoy_rate_limit, envoy_reports,
-    forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
+    Adapters, HaproxyTalk, Joined, Unbound, caddy_report, envoy_check, envoy_rate_limit,
+    envoy_reports, forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
 };
 pub use agent::Agents;
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};

@@ -237,6 +237,16 @@ impl Outgoing {
 
 impl Passed {
     fn poll(&mut self, cx: &mut Context<'_>) -> Polled {
+        let polled = self.poll_inner(cx);
+        if let (Poll::Ready(Some(Ok(_))), Some(under_way)) = (&polled, &self.under_way) {
+            under_way.gave();
+        }
+        polled
+    }
+
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Polled {
+        // Who asks for more has taken what there was.
+        self.under_way.iter().for_each(UnderWay::taken);
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         if let Poll::Ready(Some(Ok(_))) = polled
             && self.pause.since.is_none()

@@ -12,17 +12,18 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_units::Nanos;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -40,6 +41,9 @@ const ERRORS_MAX: usize = 64;
 const WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
 /// What waits for a client in a stream.
 const SEND_BUFFER_MAX: usize = 64 * 1024;
+/// Requests that a client has reset before they were answered. One more, and more than half of all, ends
+/// the connection: those of [`RESETS_MAX`] are only the ones that we had not looked at.
+const CANCELLED_MAX: u32 = 200;
 /// Who has just come, or had a request, is not asked to make room.
 const FRESH: Duration = Duration::from_millis(500);
 /// A client that says nothing is asked whether it is there, and has as long again to say so.
@@ -59,13 +63,34 @@ struct Busy {
     requests: AtomicU32,
     /// When the last one ended; else when it was opened.
     since_ns: AtomicU64,
+    /// Requests so far, and those that were cancelled.
+    all: AtomicU32,
+    cancelled: AtomicU32,
+    /// The client cancels too much.
+    abused: Notify,
+    /// Responses of which the client has not taken what there is, and since when.
+    standing: Mutex<BTreeMap<u32, Nanos>>,
     front: Arc<Front>,
 }
 
 impl Busy {
     fn new(front: &Arc<Front>) -> Arc<Self> {
-        let (since_ns, front) = (AtomicU64::new(front.now().0), Arc::clone(front));
-        Arc::new(Self { requests: AtomicU32::new(0), since_ns, front })
+        Arc::new(Self {
+            requests: AtomicU32::new(0),
+            since_ns: AtomicU64::new(front.now().0),
+            all: AtomicU32::new(0),
+            cancelled: AtomicU32::new(0),
+            abused: Notify::new(),
+            standing: Mutex::default(),
+            front: Arc::clone(front),
+        })
+    }
+
+    /// For how long the client has not taken a response that it asked for.
+    fn stands(&self) -> Duration {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = standing.values().min().copied();
+        since.map_or(Duration::ZERO, |since| duration(self.front.now().since(since)))
     }
 
     /// How long there has been no request; zero: there is one.
@@ -78,19 +103,43 @@ impl Busy {
 }
 
 /// A request that is under way, until its response has ended.
-pub(crate) struct UnderWay(Arc<Busy>);
+pub(crate) struct UnderWay {
+    busy: Arc<Busy>,
+    id: u32,
+    answered: bool,
+}
 
 impl UnderWay {
     fn new(busy: Arc<Busy>) -> Self {
         busy.requests.fetch_add(1, Relaxed);
-        Self(busy)
+        let id = busy.all.fetch_add(1, Relaxed);
+        Self { busy, id, answered: false }
+    }
+
+    /// A part of the response was given to the client, who asks for more once it has taken this one.
+    pub(crate) fn gave(&self) {
+        let mut standing = self.busy.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.insert(self.id, self.busy.front.now());
+    }
+
+    /// The client has taken it.
+    pub(crate) fn taken(&self) {
+        let mut standing = self.busy.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.remove(&self.id);
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.since_ns.store(self.0.front.now().0, Relaxed);
-        self.0.requests.fetch_sub(1, Relaxed);
+        self.taken();
+        self.busy.since_ns.store(self.busy.front.now().0, Relaxed);
+        self.busy.requests.fetch_sub(1, Relaxed);
+        if !self.answered {
+            let cancelled = self.busy.cancelled.fetch_add(1, Relaxed) + 1;
+            if cancelled > CANCELLED_MAX && cancelled > self.busy.all.load(Relaxed) / 2 {
+                self.busy.abused.notify_one();
+            }
+        }
     }
 }
 
@@ -98,7 +147,7 @@ impl Drop for UnderWay {
 pub(crate) async fn attend(
     front: Arc<Front>,
     (stream, from): (TcpStream, SocketAddr),
-    told: watch::Receiver<Told>,
+    mut told: watch::Receiver<Told>,
 ) {
     let site = front.site();
     let clients = &site.clients;
@@ -110,14 +159,28 @@ pub(crate) async fn attend(
     let stream = Patient::new(stream, patience);
     let client = Client { address: from.ip(), secure: site.tls.is_some() };
     let Some(tls) = &site.tls else { return http1(front, (stream, client), (told, idle)).await };
-    let Ok(Ok(stream)) = timeout(idle, TlsAcceptor::from(Arc::clone(tls)).accept(stream)).await
-    else {
-        return one(&front.counters.handshakes_failed);
+    let shaken = tokio::select! {
+        shaken = timeout(idle, TlsAcceptor::from(Arc::clone(tls)).accept(stream)) => shaken.ok(),
+        () = has_to_leave(&front, &mut told) => None,
     };
+    let Some(Ok(stream)) = shaken else { return one(&front.counters.handshakes_failed) };
     drop(site);
     match stream.get_ref().1.alpn_protocol() {
-        Some(b"h2") => http2(front, (stream, client), (told, idle)).await,
+        Some(b"h2") => http2(front, (stream, client), (told, idle, patience)).await,
         _ => http1(front, (stream, client), (told, idle)).await,
+    }
+}
+
+/// Until room is wanted from a client that has had time for its handshake.
+async fn has_to_leave(front: &Front, told: &mut watch::Receiver<Told>) {
+    let begun = front.now();
+    loop {
+        if told.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if !told.borrow().ends && duration(front.now().since(begun)) >= FRESH {
+            return;
+        }
     }
 }
 
@@ -181,7 +244,7 @@ async fn http1<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 async fn http2<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     front: Arc<Front>,
     (stream, client): (T, Client),
-    (told, idle): (watch::Receiver<Told>, Duration),
+    (told, idle, patience): (watch::Receiver<Told>, Duration, Duration),
 ) {
     let busy = Busy::new(&front);
     let of = (front, Arc::clone(&busy));
@@ -201,7 +264,7 @@ async fn http2<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .keep_alive_timeout(PING_EVERY);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     // How it ended is the client's affair.
-    let _ = run(connection, &busy, told, Some(idle)).await;
+    let _ = run(connection, &busy, told, Some((idle, patience))).await;
 }
 
 async fn answer(
@@ -209,43 +272,67 @@ async fn answer(
     client: Client,
     request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Infallible> {
-    let under_way = UnderWay::new(busy);
-    Ok(exchange(front, client, request).await.map(|body| body.with(under_way)))
+    let mut under_way = UnderWay::new(busy);
+    let response = exchange(front, client, request).await;
+    under_way.answered = true;
+    Ok(response.map(|body| body.with(under_way)))
 }
 
-/// Until it ends by itself, is told to, or has had no request for `idle`.
+/// Until it ends by itself, is told to, has had no request for a while, or its client does not take a
+/// response for another. HTTP/1.1 has both times of its own.
 async fn run(
     connection: impl Ends,
     busy: &Busy,
     mut told: watch::Receiver<Told>,
-    idle: Option<Duration>,
+    times: Option<(Duration, Duration)>,
 ) -> Result<(), hyper::Error> {
     let mut connection = pin!(connection);
     if told.borrow_and_update().ends {
         connection.as_mut().end();
     }
-    let mut left = idle.unwrap_or_default();
+    let (idle, patience) = times.unwrap_or_default();
+    let mut left = idle.min(patience);
     loop {
-        let look = sleep(left);
         tokio::select! {
             ended = connection.as_mut() => return ended,
             changed = told.changed() => {
-                let ends = changed.is_err() || told.borrow().ends;
-                if ends || busy.silent() >= FRESH {
+                if changed.is_err() || told.borrow().ends {
                     connection.as_mut().end();
-                }
-                if ends {
                     return connection.await;
                 }
-            }
-            () = look, if idle.is_some() => {
-                let idle = idle.unwrap_or_default();
-                if busy.silent() >= idle {
-                    connection.as_mut().end();
-                    return timeout(idle, connection).await.unwrap_or(Ok(()));
+                if busy.silent() >= FRESH {
+                    return leave(connection, busy, FRESH).await;
                 }
-                left = idle.saturating_sub(busy.silent());
             }
+            () = busy.abused.notified() => return leave(connection, busy, Duration::ZERO).await,
+            () = sleep(left), if times.is_some() => {
+                if busy.silent() >= idle {
+                    return leave(connection, busy, idle).await;
+                }
+                if busy.stands() >= patience {
+                    connection.as_mut().end();
+                    return timeout(patience, connection).await.unwrap_or(Ok(()));
+                }
+                left = idle.saturating_sub(busy.silent()).min(patience);
+            }
+        }
+    }
+}
+
+/// It is told to end, and has ended once its last request has, and it is silent for so long: what is no whole
+/// request is not waited for.
+async fn leave(
+    mut connection: Pin<&mut impl Ends>,
+    busy: &Busy,
+    silent: Duration,
+) -> Result<(), hyper::Error> {
+    connection.as_mut().end();
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = sleep(silent.max(FRESH)) => if busy.silent() >= silent {
+                return Ok(());
+            },
         }
     }
 }

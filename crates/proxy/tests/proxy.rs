@@ -5,7 +5,8 @@
 mod common;
 
 use common::{
-    PATIENCE, Server, World, body, config, field, free_port, get, head, say, status, wait_for,
+    PATIENCE, Server, World, body, certificate, config, field, free_port, get, head, say, status,
+    wait_for,
 };
 use std::fs;
 use std::io::{BufReader, Read, Write};
@@ -323,14 +324,6 @@ fn connections_without_a_request_make_room_and_no_more_than_may_are_served() {
     assert_eq!(get(world.front, "/"), "");
     assert_eq!(world.counts().turned_away, before + 1);
     drop(busy);
-}
-
-fn certificate(dir: &Path) -> String {
-    let made = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
-    let (certificate, key) = (dir.join("cert.pem"), dir.join("key.pem"));
-    fs::write(&certificate, made.cert.pem()).unwrap();
-    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    format!("tls: {{certificate: {}, key: {}}}", certificate.display(), key.display())
 }
 
 /// The real curl.

@@ -10,7 +10,7 @@
 //! docs/gateways.md has the configuration of Caddy for both.
 
 use super::http::{self, Served};
-use super::listen::{datagrams, streams};
+use super::listen::{Stream, datagrams, streams};
 use super::syslog::time;
 use super::{Context, forward_auth};
 use crate::{Completion, Id, Token};
@@ -18,12 +18,7 @@ use serde::Deserialize;
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
-    let served = Served {
-        answer: |context, request, _| forward_auth::answer(context, request),
-        body_max: 0,
-    };
-    let asked =
-        streams(&context, http::ALPN, |context, stream| http::attend(context, stream, served));
+    let asked = streams(&context, http::ALPN, attend);
     let Some(endpoint) = &context.config.completions else { return asked.await };
     let reported =
         datagrams(&context, endpoint, |context, datagram| match caddy_report(datagram) {
@@ -36,6 +31,15 @@ pub(super) async fn serve(context: Context) {
             Err(_) => context.misunderstood(),
         });
     tokio::join!(asked, reported);
+}
+
+/// Serves one connection to its end.
+pub(super) async fn attend(context: Context, stream: Box<dyn Stream>) {
+    let served = Served {
+        answer: |context, request, _| forward_auth::answer(context, request),
+        body_max: 0,
+    };
+    http::attend(context, stream, served).await;
 }
 
 /// What a line has of what is needed here.

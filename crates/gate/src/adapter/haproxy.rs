@@ -45,7 +45,7 @@ pub(super) async fn serve(context: Context) {
 }
 
 /// Serves one connection to its end.
-async fn attend(context: Context, mut stream: Box<dyn Stream>) {
+pub(super) async fn attend(context: Context, mut stream: Box<dyn Stream>) {
     let mut talk = Talk::default();
     let (mut received, mut out) = (Vec::new(), Vec::new());
     loop {

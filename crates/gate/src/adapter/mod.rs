@@ -17,6 +17,7 @@ mod nginx;
 mod secured;
 mod syslog;
 mod traefik;
+mod unbound;
 
 pub use caddy::caddy_report;
 pub use envoy::{envoy_check, envoy_rate_limit, envoy_reports};
@@ -25,6 +26,7 @@ pub use haproxy::Talk as HaproxyTalk;
 pub use headers::Joined;
 pub use syslog::{haproxy_report, nginx_report};
 pub use traefik::{traefik_export, traefik_report};
+pub use unbound::Unbound;
 
 use crate::asked::Listener;
 use crate::{Answer, Ask, Completion, Gate, Id};
@@ -181,6 +183,18 @@ async fn follow(
             tasks.spawn(serve(context));
         }
         current = gateways;
+    }
+}
+
+/// Serves one connection of a gateway to its end.
+async fn attend(context: Context, stream: Box<dyn listen::Stream>) {
+    match context.config.adapter {
+        Adapter::Nginx => nginx::attend(context, stream).await,
+        Adapter::Haproxy => haproxy::attend(context, stream).await,
+        Adapter::Caddy => caddy::attend(context, stream).await,
+        Adapter::Traefik => traefik::attend(context, stream).await,
+        Adapter::Envoy => envoy::attend(context, stream).await,
+        Adapter::Proxy => {}
     }
 }
 

@@ -6,7 +6,7 @@
 //! question without them is counted, and passes: any other status would be a 500 for the client.
 
 use super::http::{self, Reply, Served};
-use super::listen::{datagrams, streams};
+use super::listen::{Stream, datagrams, streams};
 use super::{Context, nginx_report};
 use crate::{Ask, Headers, Id};
 use hyper::StatusCode;
@@ -24,9 +24,7 @@ const CLIENT: &str = "x-tidegate-client";
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
-    let served = Served { answer, body_max: 0 };
-    let asked =
-        streams(&context, http::ALPN, |context, stream| http::attend(context, stream, served));
+    let asked = streams(&context, http::ALPN, attend);
     let Some(endpoint) = &context.config.completions else { return asked.await };
     let reported =
         datagrams(&context, endpoint, |context, datagram| match nginx_report(datagram) {
@@ -34,6 +32,11 @@ pub(super) async fn serve(context: Context) {
             None => context.misunderstood(),
         });
     tokio::join!(asked, reported);
+}
+
+/// Serves one connection to its end.
+pub(super) async fn attend(context: Context, stream: Box<dyn Stream>) {
+    http::attend(context, stream, Served { answer, body_max: 0 }).await;
 }
 
 fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {

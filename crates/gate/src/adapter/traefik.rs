@@ -11,7 +11,7 @@
 //! set, where the log keeps it. docs/gateways.md has the configuration of Traefik for both.
 
 use super::http::{self, Reply, Served};
-use super::listen::streams;
+use super::listen::{Stream, streams};
 use super::syslog::NANOS_MAX;
 use super::{Context, forward_auth};
 use crate::{Completion, Id, Token};
@@ -31,8 +31,12 @@ const EXPORT_MAX: usize = 4 << 20;
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
-    let served = Served { answer, body_max: EXPORT_MAX };
-    streams(&context, http::ALPN, |context, stream| http::attend(context, stream, served)).await;
+    streams(&context, http::ALPN, attend).await;
+}
+
+/// Serves one connection to its end.
+pub(super) async fn attend(context: Context, stream: Box<dyn Stream>) {
+    http::attend(context, stream, Served { answer, body_max: EXPORT_MAX }).await;
 }
 
 fn answer(context: &Context, request: &Parts, body: &[u8]) -> Reply {

@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -193,6 +194,15 @@ impl World {
     pub(crate) fn in_flight(&self) -> u64 {
         self.gate.totals(0).unwrap().waiting
     }
+}
+
+/// The configuration of TLS, with a certificate of its own in `dir`.
+pub(crate) fn certificate(dir: &Path) -> String {
+    let made = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
+    let (certificate, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    format!("tls: {{certificate: {}, key: {}}}", certificate.display(), key.display())
 }
 
 pub(crate) fn config(front: SocketAddr, keys: &str) -> Config {

@@ -78,7 +78,7 @@ pub(super) async fn serve(context: Context) {
 }
 
 /// Serves one connection to its end.
-async fn attend(context: Context, stream: Box<dyn Stream>) {
+pub(super) async fn attend(context: Context, stream: Box<dyn Stream>) {
     let talk = Arc::new(Talk::new(context));
     let of = Arc::clone(&talk);
     let service = service_fn(move |request| {

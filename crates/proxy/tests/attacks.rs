@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients that attack: frames of HTTP/2 written by hand inside TLS, and connections that say nothing. Each
+//! ends by itself, and others are served meanwhile.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+mod common;
+
+use common::{PATIENCE, Server, World, certificate, free_port, get, status, wait_for};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Kinds of frames, and flags (RFC 9113, section 6).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// More than any buffer on the way takes.
+const FLOOD: usize = 64 << 20;
+
+/// A client that writes frames.
+struct Raw {
+    stream: StreamOwned<ClientConnection, TcpStream>,
+    next: u32,
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// `GET` by names of the static table (RFC 7541, appendix A).
+fn head(path: &str) -> Vec<u8> {
+    let mut head = vec![0x82, 0x87];
+    for (name, value) in [(0x01, "shop"), (0x04, path)] {
+        head.extend([name, u8::try_from(value.len()).unwrap()]);
+        head.extend(value.as_bytes());
+    }
+    head
+}
+
+impl Raw {
+    /// With these settings: pairs of a number and a value.
+    fn connect(front: SocketAddr, dir: &Path, settings: &[(u16, u32)]) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(dir.join("cert.pem")).unwrap()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = "shop.example".try_into().unwrap();
+        let session = ClientConnection::new(Arc::new(config), name).unwrap();
+        let stream = TcpStream::connect(front).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let mut raw = Self { stream: StreamOwned::new(session, stream), next: 1 };
+        let settings: Vec<u8> = settings
+            .iter()
+            .flat_map(|(of, value)| [&of.to_be_bytes()[..], &value.to_be_bytes()].concat())
+            .collect();
+        let first = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &settings)[..]];
+        assert!(raw.send(&first.concat()));
+        raw
+    }
+
+    /// False: the connection has ended.
+    fn send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).and_then(|()| self.stream.flush()).is_ok()
+    }
+
+    /// The frames of a request without a body.
+    fn request(&mut self, path: &str) -> (u32, Vec<u8>) {
+        let stream = self.next;
+        self.next += 2;
+        (stream, frame(HEADERS, END_STREAM | END_HEADERS, stream, &head(path)))
+    }
+
+    /// Kind, flags, stream and payload of the next frame; `None`: the connection has ended.
+    fn hear(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let mut payload = vec![0; length as usize];
+        self.stream.read_exact(&mut payload).ok()?;
+        Some((head[3], head[4], stream, payload))
+    }
+
+    /// Reads until the connection ends: the error of GOAWAY, if one came.
+    fn ends(&mut self) -> Option<u32> {
+        let mut error = None;
+        while let Some((kind, _, _, payload)) = self.hear() {
+            if kind == GOAWAY {
+                error = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+            }
+        }
+        error
+    }
+
+    /// Writes this until the connection ends: whether it did before [`FLOOD`].
+    fn flood(&mut self, bytes: &[u8]) -> bool {
+        let many = bytes.repeat((16 << 10) / bytes.len());
+        !(0..FLOOD / many.len()).all(|_| self.send(&many))
+    }
+
+    /// Asks, and hears the whole response: whether it was a 200.
+    fn served(&mut self) -> bool {
+        let (asked, request) = self.request("/");
+        if !self.send(&request) {
+            return false;
+        }
+        let mut ok = false;
+        while let Some((kind, flags, stream, payload)) = self.hear() {
+            // `:status: 200` of the static table.
+            ok |= kind == HEADERS && stream == asked && payload[0] == 0x88;
+            if stream == asked && matches!(kind, HEADERS | DATA) && flags & END_STREAM != 0 {
+                return ok;
+            }
+        }
+        false
+    }
+}
+
+struct Attacked {
+    world: World,
+    server: Server,
+    dir: tempfile::TempDir,
+}
+
+impl Attacked {
+    fn new(clients: &str) -> Self {
+        let (server, dir) = (Server::start(), tempfile::tempdir().unwrap());
+        let keys = format!(
+            "{}\n    clients: {clients}\n    upstream: {{servers: [{}]}}",
+            certificate(dir.path()),
+            server.address
+        );
+        Self { world: World::new(free_port(), &keys), server, dir }
+    }
+
+    fn client(&self, settings: &[(u16, u32)]) -> Raw {
+        Raw::connect(self.world.front, self.dir.path(), settings)
+    }
+
+    /// Others are served, and nothing is left of the attack.
+    fn goes_on(&self) {
+        assert!(self.client(&[]).served());
+        wait_for("nothing is in flight", || (self.world.in_flight() == 0).then_some(()));
+        wait_for("the connections end", || (self.world.counts().connections == 0).then_some(()));
+    }
+}
+
+/// CVE-2023-44487, as it was used: each request is reset at once.
+#[test]
+fn requests_that_are_reset_at_once_end_the_connection() {
+    let attacked = Attacked::new("{}");
+    let (mut raw, mut other) = (attacked.client(&[]), attacked.client(&[]));
+    let mut sent = 0;
+    for _ in 0..100 {
+        let mut batch = Vec::new();
+        for _ in 0..100 {
+            let (stream, request) = raw.request("/sleep/50");
+            batch.extend(request);
+            batch.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+        }
+        if !raw.send(&batch) {
+            break;
+        }
+        sent += 100;
+    }
+    assert!(other.served(), "another is served meanwhile");
+    let told = raw.ends();
+    assert!(matches!(told, None | Some(11)), "ENHANCE_YOUR_CALM, where it is heard: {told:?}");
+    let reached = attacked.server.heads().len();
+    assert!(reached < 100, "{reached} of {sent} reached the server");
+    drop((raw, other));
+    attacked.goes_on();
+}
+
+/// The same, but each is taken up before it is reset: this is what h2 does not count.
+#[test]
+fn requests_that_are_reset_once_they_are_taken_up_end_the_connection() {
+    let attacked = Attacked::new("{}");
+    let mut raw = attacked.client(&[]);
+    let mut cancelled = 0;
+    loop {
+        let (stream, mut request) = raw.request("/sleep/500");
+        request.extend(frame(PING, 0, 0, &[1; 8]));
+        if !raw.send(&request) {
+            break;
+        }
+        // The answer to the ping comes when what stands before it was taken up.
+        let mut heard = raw.hear();
+        while heard.as_ref().is_some_and(|(kind, flags, ..)| (*kind, *flags) != (PING, ACK)) {
+            heard = raw.hear();
+        }
+        if heard.is_none() || !raw.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())) {
+            break;
+        }
+        cancelled += 1;
+        assert!(cancelled < 1000, "{cancelled} were taken");
+    }
+    assert!(cancelled > 20, "{cancelled}: a browser that leaves a page may cancel many");
+    drop(raw);
+    attacked.goes_on();
+}
+
+/// A head that never ends (CVE-2024-27316 and its like).
+#[test]
+fn a_head_in_endless_parts_ends_the_connection() {
+    for part in [&[][..], &[0x10, 0x01, b'a', 0x01, b'b'], &[0; 1000]] {
+        let attacked = Attacked::new("{}");
+        let mut raw = attacked.client(&[]);
+        assert!(raw.send(&frame(HEADERS, END_STREAM, 1, &head("/"))));
+        assert!(raw.flood(&frame(CONTINUATION, 0, 1, part)), "{} bytes each", part.len());
+        assert!(attacked.server.heads().is_empty());
+        drop(raw);
+        attacked.goes_on();
+    }
+}
+
+/// Each wants an answer, and nobody takes them.
+#[test]
+fn who_takes_no_answers_to_settings_and_pings_is_closed() {
+    for bytes in [frame(PING, 0, 0, &[7; 8]), frame(SETTINGS, 0, 0, &[])] {
+        let attacked = Attacked::new("{body_timeout: 300ms}");
+        let mut raw = attacked.client(&[]);
+        assert!(raw.flood(&bytes));
+        drop(raw);
+        attacked.goes_on();
+    }
+}
+
+/// They are answered, but they are no requests.
+#[test]
+fn pings_alone_keep_no_connection() {
+    let attacked = Attacked::new("{idle_timeout: 300ms}");
+    let mut raw = attacked.client(&[]);
+    let ping = frame(PING, 0, 0, &[7; 8]);
+    let mut answered = 0;
+    while raw.send(&ping) && raw.hear().is_some() {
+        answered += 1;
+    }
+    assert!(answered > 0);
+    drop(raw);
+    attacked.goes_on();
+}
+
+/// Windows of nothing, or of one byte: the responses are there and nobody takes them.
+#[test]
+fn who_does_not_take_its_responses_is_closed() {
+    for window in [0, 1] {
+        let attacked = Attacked::new("{body_timeout: 300ms, idle_timeout: 60s}");
+        let mut raw = attacked.client(&[(4, window)]);
+        let mut requests = Vec::new();
+        for _ in 0..20 {
+            requests.extend(raw.request("/long/3000000").1);
+        }
+        assert!(raw.send(&requests));
+        wait_for("they are at the server", || (attacked.server.heads().len() == 20).then_some(()));
+        raw.ends();
+        attacked.goes_on();
+    }
+}
+
+/// Who takes a response slowly, but takes it, is served to the end.
+#[test]
+fn a_slow_client_gets_all_of_its_response() {
+    let attacked = Attacked::new("{body_timeout: 400ms}");
+    let mut raw = attacked.client(&[]);
+    let (asked, request) = raw.request("/long/300000");
+    assert!(raw.send(&request));
+    let (mut taken, mut unseen) = (0, 0_u32);
+    while let Some((kind, flags, stream, payload)) = raw.hear() {
+        if kind != DATA {
+            continue;
+        }
+        taken += payload.len();
+        unseen += u32::try_from(payload.len()).unwrap();
+        if flags & END_STREAM != 0 {
+            break;
+        }
+        // Less than a window, a few times within the time-out.
+        if unseen > 30_000 {
+            std::thread::park_timeout(Duration::from_millis(100));
+            let more = unseen.to_be_bytes();
+            assert!(raw.send(&[frame(8, 0, 0, &more), frame(8, 0, stream, &more)].concat()));
+            unseen = 0;
+        }
+    }
+    assert_eq!((asked, taken), (1, 300_000));
+    drop(raw);
+    attacked.goes_on();
+}
+
+/// As many as may be say nothing, before TLS and inside it: they make room.
+#[test]
+fn silent_connections_make_room() {
+    let attacked = Attacked::new("{connections: 16, idle_timeout: 60s}");
+    let silent: Vec<TcpStream> =
+        (0..10).map(|_| TcpStream::connect(attacked.world.front).unwrap()).collect();
+    let idle: Vec<Raw> = (0..6).map(|_| attacked.client(&[])).collect();
+    wait_for("all seats are taken", || (attacked.world.counts().connections == 16).then_some(()));
+    wait_for("there is room", || {
+        let _ = TcpStream::connect(attacked.world.front);
+        (attacked.world.counts().connections < 14).then_some(())
+    });
+    assert!(attacked.client(&[]).served());
+    drop((silent, idle));
+    attacked.goes_on();
+}
+
+/// Heads that come slowly (Slowloris), in the clear.
+#[test]
+fn beginnings_of_requests_make_room() {
+    let server = Server::start();
+    let keys = format!(
+        "clients: {{connections: 16, idle_timeout: 60s}}\n    upstream: {{servers: [{}]}}",
+        server.address
+    );
+    let world = World::new(free_port(), &keys);
+    let begun: Vec<TcpStream> = (0..16)
+        .map(|_| {
+            let mut stream = TcpStream::connect(world.front).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: sh").unwrap();
+            stream
+        })
+        .collect();
+    wait_for("another is served", || {
+        let response = get(world.front, "/");
+        (!response.is_empty()).then(|| assert_eq!(status(&response), 200))
+    });
+    drop(begun);
+}

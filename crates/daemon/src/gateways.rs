@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an operator should know of the listeners of gateways, for as long as it is so.
 
+use crate::plane::Plane;
 use crate::warnings::Warnings;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, SystemFault};
@@ -12,9 +13,36 @@ use tidegate_units::Nanos;
 pub(crate) struct GatewayWatch {
     /// Handshakes that have failed, by gateway.
     failed: BTreeMap<String, u64>,
+    /// Whether each service was limited at the gate in the last tick, by name.
+    at_gate: BTreeMap<String, bool>,
 }
 
 impl GatewayWatch {
+    /// Once a tick: services that are limited at another place than before. What was learned there is in
+    /// other units. Also tells of those whose gateways are closed.
+    pub(crate) fn moved(
+        &mut self,
+        now: Nanos,
+        (config, plane): (&Config, &dyn Plane),
+        warnings: &mut Warnings,
+    ) -> Vec<usize> {
+        let mut moved = Vec::new();
+        let mut places = BTreeMap::new();
+        for (at, service) in config.services.iter().enumerate() {
+            let at_gate = plane.at_gate(at);
+            if self.at_gate.get(&service.name).is_some_and(|before| *before != at_gate) {
+                moved.push(at);
+            }
+            if !at_gate && config.is_routed(&service.name) && !config.interfaces.is_empty() {
+                let text = "no gateway of it is open: its connections are limited by the kernel, as without one";
+                warnings.raise(now, &format!("{}: gateways", service.name), text);
+            }
+            places.insert(service.name.clone(), at_gate);
+        }
+        self.at_gate = places;
+        moved
+    }
+
     /// Once a tick: gateways that are not served, whose proxies pass everything; whose certificate is not
     /// taken; and listeners that anybody may use.
     pub(crate) fn look(

@@ -323,6 +323,7 @@ impl Owner {
         }
         let gateways = self.plane.gateways(&self.intent.config).unwrap_or_default();
         self.gateways.look(now, (&self.intent.config, gateways), &mut self.warnings);
+        self.follow_places(now);
         let doubts = self.plane.doubts();
         if !doubts.is_empty() {
             self.warnings.raise(now, "interfaces", doubts.join("; "));
@@ -340,6 +341,18 @@ impl Owner {
         }
         self.warnings.expire(now);
         self.publish(now);
+    }
+
+    /// A service whose gateways opened, or did not, is limited at another place from now on.
+    fn follow_places(&mut self, now: Nanos) {
+        let Self { gateways, intent, plane, warnings, governors, .. } = self;
+        let moved = gateways.moved(now, (&intent.config, &**plane), warnings);
+        for at in &moved {
+            governors[*at] = Governor::new(&intent.config.services[*at], self.make);
+        }
+        if !moved.is_empty() {
+            self.rewrite();
+        }
     }
 
     /// Whether something is decided by what [`Self::sample`] looks at.

@@ -148,6 +148,12 @@ pub trait Lifecycle {
     /// Opens the listeners of the gateways. To be called once privileges are given up.
     fn open(&mut self, _config: &Config) {}
 
+    /// Whether requests of a service (by its index) are limited at the gate, and not its connections by the
+    /// kernel.
+    fn at_gate(&self, _service: usize) -> bool {
+        false
+    }
+
     /// The gateways as they are served; `None` where there are none.
     fn gateways(&self, _config: &Config) -> Option<GatewaysState> {
         None

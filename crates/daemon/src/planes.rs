@@ -9,6 +9,7 @@
 use crate::kernel::Kernel;
 use crate::kill_switch::KillSwitch;
 use crate::outlet::{Kept, Outlet, Refused};
+use crate::places::Places;
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
 use std::io;
 use std::net::IpAddr;
@@ -33,6 +34,10 @@ const NEEDS_START: &str = "whether there are interfaces is decided at the start:
 pub(crate) struct Planes {
     kernel: Option<Box<dyn Plane>>,
     gate: Arc<Gate>,
+    /// Where each service is limited.
+    places: Places,
+    /// Of the configuration that is followed.
+    gateways: Vec<GatewayConfig>,
     /// What a restart knows of it, where no kernel does.
     kill_switch: KillSwitch,
     adapters: Option<Adapters>,
@@ -81,9 +86,13 @@ impl Planes {
         let (adapters, proxies, failed, sampled) = (None, None, None, clock.now());
         // Request ids are shown, tokens are not.
         let seed = seed.rotate_left(32) ^ 0x5851_f42d_4c95_7f2d;
+        let mut places = Places::default();
+        places.follow(config, kernel.is_some());
         Self {
             kernel,
             gate,
+            places,
+            gateways: config.gateways.clone(),
             kill_switch,
             adapters,
             proxies,
@@ -103,12 +112,24 @@ impl Planes {
         for (at, service) in limits.services.iter_mut().enumerate() {
             // HAProxy pools its connections as well.
             let told = config.services.get(at).is_some_and(|service| service.agent_check.is_some());
-            if self.gate.serves(at) || told {
+            if self.places.at_gate(at) || told {
                 let buckets = vec![BucketLimits::default(); service.buckets.len()];
                 *service = ServiceLimits { buckets, ..ServiceLimits::default() };
             }
         }
         limits
+    }
+
+    /// The limits that the gate gets: none for what the kernel limits, which has other units.
+    fn for_gate(&self, limits: &Limits) -> Vec<ServiceLimits> {
+        let mut services = limits.services.clone();
+        for (at, service) in services.iter_mut().enumerate() {
+            if self.gate.serves(at) && !self.places.at_gate(at) {
+                let buckets = vec![BucketLimits::default(); service.buckets.len()];
+                *service = ServiceLimits { buckets, ..ServiceLimits::default() };
+            }
+        }
+        services
     }
 
     /// Starts what serves gateways, where there are any of its kind.
@@ -169,7 +190,12 @@ fn class_name(service: &ServiceConfig, class: usize) -> &str {
 
 impl Totals for Planes {
     fn totals(&self, service: usize) -> io::Result<ServiceTotals> {
-        if let Some(totals) = self.gate.totals(service) {
+        if self.places.changed(service) {
+            let to = if self.places.at_gate(service) { "gate" } else { "kernel" };
+            let why = format!("it is limited at the {to} from now on, which counts by itself");
+            return Err(io::Error::other(why));
+        }
+        if let Some(totals) = self.gate.totals(service).filter(|_| self.places.at_gate(service)) {
             if self.gate.reports_missing(service) {
                 return Err(io::Error::other(
                     "requests pass and nothing is reported of them, so that nothing is known of what is \
@@ -196,7 +222,8 @@ impl Outlet for Planes {
         limits: &Limits,
         kept: &Kept,
     ) -> Result<Vec<Refused>, PlaneError> {
-        let mut refused = self.gate.set_limits(config, &limits.services);
+        let for_gate = self.for_gate(limits);
+        let mut refused = self.gate.set_limits(config, &for_gate);
         if let Some(agents) = &self.agents {
             agents.set_limits(config, &limits.services);
         }
@@ -302,14 +329,14 @@ impl Counters for Planes {
     }
 
     fn rungs(&self, service: usize) -> Result<Option<Rungs>, PlaneError> {
-        if self.gate.serves(service) {
+        if self.places.at_gate(service) {
             return Ok(self.gate.rungs(service));
         }
         self.kernel.as_ref().map_or(Ok(None), |kernel| kernel.rungs(service))
     }
 
     fn bucket_rungs(&self, service: usize, bucket: usize) -> Result<Option<Rungs>, PlaneError> {
-        if self.gate.serves(service) {
+        if self.places.at_gate(service) {
             return Ok(self.gate.bucket_rungs(service, bucket));
         }
         self.kernel.as_ref().map_or(Ok(None), |kernel| kernel.bucket_rungs(service, bucket))
@@ -397,6 +424,8 @@ impl Lifecycle for Planes {
             kernel.apply(config)?;
         }
         self.gate.reconfigure(config);
+        self.places.follow(config, self.kernel.is_some());
+        self.gateways.clone_from(&config.gateways);
         if self.opened {
             self.open(config);
         }
@@ -427,6 +456,8 @@ impl Lifecycle for Planes {
         if let Some(proxies) = &self.proxies {
             proxies.mend();
         }
+        let problems = self.problems(&self.gateways);
+        self.places.look(self.clock.now(), &problems);
         self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.mend())
     }
 
@@ -434,6 +465,10 @@ impl Lifecycle for Planes {
         let mut doubts = self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.doubts());
         doubts.extend(self.agents.iter().flat_map(Agents::problems));
         doubts
+    }
+
+    fn at_gate(&self, service: usize) -> bool {
+        self.places.at_gate(service)
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
@@ -474,3 +509,7 @@ impl Lifecycle for Planes {
         detached
     }
 }
+
+#[cfg(test)]
+#[path = "planes_tests.rs"]
+mod tests;

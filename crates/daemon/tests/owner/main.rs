@@ -5,6 +5,7 @@
 mod adopted;
 mod kept;
 mod overrides;
+mod places;
 mod record;
 mod remote;
 mod requests;

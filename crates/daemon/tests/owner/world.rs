@@ -70,6 +70,8 @@ pub(crate) struct Memory {
     pub(crate) lost: Vec<String>,
     /// What every service has counted; then ticks have a length, too.
     pub(crate) totals: Option<ServiceTotals>,
+    /// Services are limited at the kernel, in spite of their routes.
+    pub(crate) at_kernel: bool,
     /// Its verdicts.
     pub(crate) verdicts: Vec<VerdictCount>,
 }
@@ -210,6 +212,10 @@ impl Lifecycle for FakePlane {
 
     fn mend(&mut self) -> Vec<String> {
         self.0.lock().unwrap().unhooked.clone()
+    }
+
+    fn at_gate(&self, _: usize) -> bool {
+        !self.0.lock().unwrap().at_kernel
     }
 
     fn doubts(&self) -> Vec<String> {

@@ -171,7 +171,11 @@ mod tests {
         }
         assert_eq!(made("{name: gap}", None, None), none(Policy::Gap), "nobody limits");
         let counts = made("{name: percent}", None, None);
-        assert_eq!(counts, made("{name: percent}", None, Some(0.0)), "nobody limits, and it counts");
+        assert_eq!(
+            counts,
+            made("{name: percent}", None, Some(0.0)),
+            "nobody limits, and it counts"
+        );
         assert_ne!(counts, none(Policy::Percent));
     }
 

@@ -21,8 +21,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_units::Nanos;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::server::StreamingService;
 use tonic::{Status, Streaming};
@@ -37,9 +37,9 @@ const REFUSES: &str = "refuses";
 const LOOK: Duration = Duration::from_millis(100);
 /// A layer that withholds lives for so long, and is told again after the second.
 const TTL: Ttl = Ttl { seconds: 1, nanos: 0 };
-const RENEW: Duration = Duration::from_millis(300);
+const RENEW: Nanos = Nanos::from_millis(300);
 /// One that withholds nothing is told again after this: Envoy's word keeps the connection open.
-const REPEAT: Duration = Duration::from_secs(60);
+const REPEAT: Nanos = Nanos::from_secs(60);
 /// A share that is nearer to the last one that was told is not told: in parts of it.
 const SAME: u32 = 20;
 /// Responses without an acknowledgement: then Envoy does not read, and the layer runs out.
@@ -89,13 +89,14 @@ async fn tell(
                 Ok(None) | Err(_) => return,
             },
             _ = looks.tick() => {
-                let parts = told.listener.parts(talk.context.now());
-                if told.is_due(parts) && !told.tell(parts) {
+                let now = talk.context.now();
+                let parts = told.listener.parts(now);
+                if told.is_due(now, parts) && !told.tell(now, parts) {
                     return;
                 }
             }
             () = talk.closed() => {
-                told.tell(PARTS);
+                told.tell(talk.context.now(), PARTS);
                 return;
             }
         }
@@ -111,24 +112,24 @@ struct Told {
     versions: VecDeque<(u64, u32)>,
     version: u64,
     /// The last share, and when it was told.
-    last: Option<(u32, Instant)>,
+    last: Option<(u32, Nanos)>,
 }
 
 impl Told {
-    fn is_due(&self, parts: u32) -> bool {
+    fn is_due(&self, now: Nanos, parts: u32) -> bool {
         let Some((last, at)) = self.last else { return true };
         let renew = if parts < PARTS { RENEW } else { REPEAT };
-        !is_same(last, parts) || at.elapsed() >= renew
+        !is_same(last, parts) || now.since(at) >= renew
     }
 
     /// False: nobody reads.
-    fn tell(&mut self, parts: u32) -> bool {
+    fn tell(&mut self, now: Nanos, parts: u32) -> bool {
         self.version += 1;
         if self.versions.len() == WAITING {
             self.versions.pop_front();
         }
         self.versions.push_back((self.version, parts));
-        self.last = Some((parts, Instant::now()));
+        self.last = Some((parts, now));
         self.told.try_send(Ok(response(&self.layer, parts, self.version))).is_ok()
     }
 

@@ -189,6 +189,7 @@ fn shop() -> ServiceState {
     ServiceState {
         name: "shop".into(),
         mode: "enforce".into(),
+        mode_set: None,
         policy: "fresh_first".into(),
         action: "reject".into(),
         controller: "default".into(),
@@ -368,6 +369,7 @@ fn snapshot() -> Snapshot {
         config_generation: 2,
         limits_generation: 31,
         released: false,
+        release_left: None,
         heartbeat: Some(Nanos::from_millis(99_900)),
         interfaces: vec![InterfaceState {
             name: "eth0".into(),

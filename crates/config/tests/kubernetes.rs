@@ -146,7 +146,7 @@ fn what_is_wrong_is_found() {
         ("port: 9470", "port: 70000"),
         ("      name: shop\n", ""),
         ("- type: ALS", "- type: Als"),
-        ("    timeout: 50ms", "    timeout: 50"),
+        ("    timeout: 200ms", "    timeout: 200"),
     ] {
         assert!(ENVOY_GATEWAY.contains(right), "{right}");
         let documents = documents(&ENVOY_GATEWAY.replacen(right, wrong, 1));

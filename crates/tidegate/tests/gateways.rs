@@ -13,29 +13,25 @@
 
 mod common;
 
+use common::gate::{self, ENVOY, application, example, free_port};
 use common::http::{Http, Response};
 use common::{PATIENCE, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
-use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
-/// Nobody: no user of a test machine, and no capabilities.
-const NOBODY: u32 = 65_534;
 /// How long the application works on a request; one at a time.
 const WORK: Duration = Duration::from_millis(5);
 const CAPACITY: f64 = 200.0;
@@ -55,9 +51,6 @@ enum Proxy {
     Caddy,
 }
 
-/// Where `xtask setup` puts it.
-const ENVOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/rivals/envoy");
-
 struct World {
     dir: tempfile::TempDir,
     proxy: Child,
@@ -65,27 +58,11 @@ struct World {
     front: SocketAddr,
     /// Where the proxy reports.
     completions: String,
-    ending: Arc<AtomicBool>,
 }
 
 /// Where Caddy serves TLS: the port of `front`, at another address of this host.
 fn with_tls(front: SocketAddr) -> SocketAddr {
     SocketAddr::new([127, 0, 0, 2].into(), front.port())
-}
-
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-/// An example of packaging/, in which each of these is something else.
-fn example(file: &str, replace: &[(&str, String)]) -> String {
-    let packaging = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let mut text = fs::read_to_string(packaging.join(file)).unwrap();
-    for (from, to) in replace {
-        assert!(text.contains(from), "{file} has no {from}");
-        text = text.replace(from, to);
-    }
-    text
 }
 
 impl Proxy {
@@ -252,8 +229,7 @@ impl World {
     fn telling(proxy: Proxy, control: &str, fields: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let ending = Arc::new(AtomicBool::new(false));
-        let back = application(&ending);
+        let back = busy_application();
         let front = free_port();
         let path = |file: &str| dir.path().join(file).display().to_string();
         let completions = proxy.completions(dir.path());
@@ -271,23 +247,15 @@ impl World {
         );
         fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
         let proxy = proxy.start(dir.path(), &completions, front, back);
-        let mut world = Self { dir, proxy, daemon: None, front, completions, ending };
+        let mut world = Self { dir, proxy, daemon: None, front, completions };
         wait_for("the proxy listens", || TcpStream::connect(front).ok());
         world.start();
         world
     }
 
     fn start(&mut self) {
-        let log = fs::File::create(self.dir.path().join("log")).unwrap();
-        let daemon = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["run", "--config"])
-            .arg(self.dir.path().join("tidegate.yaml"))
-            .uid(NOBODY)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let path = |file: &str| self.dir.path().join(file);
+        let daemon = gate::run(&path("tidegate.yaml"), &path("log"));
         self.daemon = Some(daemon);
         wait_for("the gateway is served", || {
             let snapshot = self.status()?;
@@ -297,12 +265,7 @@ impl World {
     }
 
     fn status(&self) -> Option<Snapshot> {
-        let socket = self.dir.path().join("control.sock");
-        let mut client = Client::connect(&socket, TIMEOUT_DEFAULT).ok()?;
-        match client.ask(&Request::Status {}).ok()? {
-            Reply::Status { snapshot } => Some(*snapshot),
-            other => panic!("{other:?}"),
-        }
+        gate::status(&self.dir.path().join("control.sock"))
     }
 
     fn signal(&self, signal: Signal) {
@@ -363,7 +326,6 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.ending.store(true, Relaxed);
         if let Some(daemon) = &mut self.daemon {
             let _ = daemon.kill();
             let _ = daemon.wait();
@@ -375,38 +337,13 @@ impl Drop for World {
 }
 
 /// A server that works on one request at a time.
-fn application(ending: &Arc<AtomicBool>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, ending) = (listener.local_addr().unwrap(), Arc::clone(ending));
+fn busy_application() -> SocketAddr {
     let worker = Arc::new(Mutex::new(()));
-    std::thread::spawn(move || {
-        while let Ok((stream, _)) = listener.accept() {
-            if ending.load(Relaxed) {
-                return;
-            }
-            let worker = Arc::clone(&worker);
-            std::thread::spawn(move || work(stream, &worker));
-        }
-    });
-    address
-}
-
-fn work(stream: TcpStream, worker: &Mutex<()>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut writer = stream;
-    let mut line = String::new();
-    while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
-        if line == "\r\n" {
-            let busy = worker.lock().unwrap();
-            std::thread::park_timeout(WORK);
-            drop(busy);
-            let response = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n";
-            if writer.write_all(response.as_bytes()).is_err() {
-                return;
-            }
-        }
-        line.clear();
-    }
+    application(move || {
+        let busy = worker.lock().unwrap();
+        std::thread::park_timeout(WORK);
+        drop(busy);
+    })
 }
 
 #[test]

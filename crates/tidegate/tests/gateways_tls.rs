@@ -13,27 +13,20 @@
 
 mod common;
 
+use common::gate::{self, ENVOY, application, example, free_port};
 use common::{PATIENCE, wait_for};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
-use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::Snapshot;
 
-/// Nobody: no user of a test machine, and no capabilities.
-const NOBODY: u32 = 65_534;
 /// Where the gate listens: no proxy speaks from there.
 const GATE: [u8; 4] = [127, 0, 0, 3];
-/// Where `xtask setup` puts it.
-const ENVOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/rivals/envoy");
-
 #[derive(Clone, Copy, Debug)]
 enum Proxy {
     Nginx,
@@ -66,17 +59,6 @@ impl Authority {
             fs::write(dir.join(format!("{name}.{end}")), text).unwrap();
         }
     }
-}
-
-/// What of packaging/ a proxy is started with: the lines `#tls`, with the certificate `shown`, if any.
-fn example(file: &str, replace: &[(&str, String)]) -> String {
-    let packaging = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let mut text = fs::read_to_string(packaging.join(file)).unwrap();
-    for (from, to) in replace {
-        assert!(text.contains(from), "{file} has no {from}");
-        text = text.replace(from, to);
-    }
-    text
 }
 
 /// A proxy that runs.
@@ -133,16 +115,8 @@ impl World {
             path("control.sock"),
         );
         fs::write(path("tidegate.yaml"), text).unwrap();
-        let log = fs::File::create(path("log")).unwrap();
-        let daemon = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["run", "--config", &path("tidegate.yaml")])
-            .uid(NOBODY)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let back = application();
+        let daemon = gate::run(path("tidegate.yaml").as_ref(), path("log").as_ref());
+        let back = application(|| ());
         let world = Self { dir, proxy, daemon, gate, back, completions };
         wait_for("the limit is in force", || {
             let snapshot = world.status()?;
@@ -157,12 +131,7 @@ impl World {
     }
 
     fn status(&self) -> Option<Snapshot> {
-        let socket = self.dir.path().join("control.sock");
-        let mut client = Client::connect(&socket, TIMEOUT_DEFAULT).ok()?;
-        match client.ask(&Request::Status {}).ok()? {
-            Reply::Status { snapshot } => Some(*snapshot),
-            other => panic!("{other:?}"),
-        }
+        gate::status(&self.dir.path().join("control.sock"))
     }
 
     /// Handshakes that have failed.
@@ -179,7 +148,7 @@ impl World {
 
     /// Starts the proxy, which shows the certificate of this name, or none: where it listens.
     fn start(&self, shown: Option<&str>) -> (Running, SocketAddr) {
-        let front = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let front = free_port();
         let child = match self.proxy {
             Proxy::Nginx => self.nginx(shown, front),
             Proxy::Haproxy => self.haproxy(shown, front),
@@ -320,28 +289,6 @@ impl Drop for World {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
-}
-
-/// A server that says ok to everybody, one connection each.
-fn application() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        while let Ok((stream, _)) = listener.accept() {
-            std::thread::spawn(move || {
-                let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let (mut writer, mut line) = (stream, String::new());
-                while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
-                    let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n";
-                    if line == "\r\n" && writer.write_all(ok).is_err() {
-                        return;
-                    }
-                    line.clear();
-                }
-            });
-        }
-    });
-    address
 }
 
 /// So many requests, each by a connection of its own: their statuses.

@@ -8,23 +8,20 @@
 mod common;
 
 use common::authority::Authority;
+use common::gate::{self, NOBODY, free_port};
 use common::wait_for;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
+use std::process::Child;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::record::{Event, What};
 use tidegate_model::snapshot::{RemoteState, ServiceState, Snapshot};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
-/// Nobody: no user of a test machine, and no capabilities.
-const NOBODY: u32 = 65_534;
 /// Requests per second of the server that limits another.
 const LIMIT: f64 = 40.0;
 
@@ -41,7 +38,7 @@ impl Host {
     /// With one service, `shop`.
     fn new(dir: &tempfile::TempDir, name: &'static str, control: &str, more: &str) -> Self {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let mut host = Self { dir: dir.path().to_owned(), name, pages: free(), daemon: None };
+        let mut host = Self { dir: dir.path().to_owned(), name, pages: free_port(), daemon: None };
         let pages = host.pages;
         let path = |file: &str| host.path(file).display().to_string();
         let text = format!(
@@ -63,17 +60,7 @@ impl Host {
     }
 
     fn start(&mut self) {
-        let log = fs::File::create(self.path("stderr")).unwrap();
-        let daemon = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["run", "--config"])
-            .arg(self.path("yaml"))
-            .uid(NOBODY)
-            .env_remove("STATE_DIRECTORY")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let daemon = gate::run(&self.path("yaml"), &self.path("stderr"));
         self.daemon = Some(daemon);
         wait_for("the gateway is served", || {
             let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
@@ -90,14 +77,11 @@ impl Host {
     }
 
     fn ask(&self, request: &Request) -> Option<Reply> {
-        Client::connect(&self.path("control"), TIMEOUT_DEFAULT).ok()?.ask(request).ok()
+        gate::ask(&self.path("control"), request)
     }
 
     fn snapshot(&self) -> Option<Snapshot> {
-        match self.ask(&Request::Status {})? {
-            Reply::Status { snapshot } => Some(*snapshot),
-            other => panic!("{other:?}"),
-        }
+        gate::status(&self.path("control"))
     }
 
     /// What `/healthz` says, and how long that takes.
@@ -143,10 +127,6 @@ impl Host {
 }
 
 /// An address that nobody uses.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 impl Drop for Host {
     fn drop(&mut self) {
         if let Some(daemon) = &mut self.daemon {
@@ -185,7 +165,7 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         authority.sign(dir.path(), host, host);
         chown(dir.path().join(format!("{host}.key")), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let peers = free();
+    let peers = free_port();
     let cluster = |host: &str, more: &str| {
         let file = |end: &str| dir.path().join(end).display().to_string();
         let (certificate, key) = (file(&format!("{host}.pem")), file(&format!("{host}.key")));

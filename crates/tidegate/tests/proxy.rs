@@ -9,69 +9,22 @@
 
 mod common;
 
+use common::gate::{self, application, example, free_port};
 use common::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::Snapshot;
-
-/// Nobody: no user of a test machine, and no capabilities.
-const NOBODY: u32 = 65_534;
 
 struct World {
     dir: tempfile::TempDir,
     daemons: Vec<Child>,
     front: SocketAddr,
-}
-
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-/// A server that says ok.
-fn application() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            std::thread::spawn(move || {
-                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-                while let Some(Ok(line)) = lines.next() {
-                    if line.is_empty() {
-                        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n";
-                        stream.write_all(response).unwrap();
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
-/// The example of packaging/, in which each of these is something else.
-fn example(replace: &[(&str, String)]) -> String {
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging/proxy.yaml");
-    let mut text = fs::read_to_string(file).unwrap();
-    for (from, to) in replace {
-        assert!(text.contains(from), "the example has no {from}");
-        text = text.replace(from, to);
-    }
-    text
-}
-
-fn tidegate(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.current_dir(dir).stdin(Stdio::null()).uid(NOBODY);
-    command
 }
 
 impl World {
@@ -84,13 +37,16 @@ impl World {
         let made = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
         fs::write(path("shop.pem"), made.cert.pem()).unwrap();
         fs::write(path("shop.key"), made.signing_key.serialize_pem()).unwrap();
-        let text = example(&[
-            ("mode: shadow", format!("mode: enforce\n    control: {control}")),
-            ("0.0.0.0:443", front.to_string()),
-            ("/etc/tidegate/shop.pem", path("shop.pem")),
-            ("/etc/tidegate/shop.key", path("shop.key")),
-            ("127.0.0.1:8080", application().to_string()),
-        ]);
+        let text = example(
+            "proxy.yaml",
+            &[
+                ("mode: shadow", format!("mode: enforce\n    control: {control}")),
+                ("0.0.0.0:443", front.to_string()),
+                ("/etc/tidegate/shop.pem", path("shop.pem")),
+                ("/etc/tidegate/shop.key", path("shop.key")),
+                ("127.0.0.1:8080", application(|| ()).to_string()),
+            ],
+        );
         let daemon = format!("daemon: {{socket: {}, http: off}}\n", path("control.sock"));
         fs::write(dir.path().join("proxy.yaml"), text + &daemon).unwrap();
         let mut world = Self { dir, daemons: Vec::new(), front };
@@ -100,10 +56,8 @@ impl World {
 
     /// One daemon more.
     fn start(&mut self) {
-        let log = fs::File::create(self.dir.path().join(format!("log{}", self.daemons.len())));
-        let mut run = tidegate(self.dir.path());
-        run.args(["run", "--config", "proxy.yaml"]).stdout(Stdio::null()).stderr(log.unwrap());
-        self.daemons.push(run.spawn().unwrap());
+        let log = self.dir.path().join(format!("log{}", self.daemons.len()));
+        self.daemons.push(gate::run(&self.dir.path().join("proxy.yaml"), &log));
         let pid = self.daemons.last().unwrap().id();
         wait_for("the proxy is served", || {
             let Reply::Pong { pid: of, .. } = self.ask(&Request::Ping {})? else { return None };
@@ -113,15 +67,11 @@ impl World {
     }
 
     fn ask(&self, request: &Request) -> Option<Reply> {
-        let socket = self.dir.path().join("control.sock");
-        Client::connect(&socket, TIMEOUT_DEFAULT).ok()?.ask(request).ok()
+        gate::ask(&self.dir.path().join("control.sock"), request)
     }
 
     fn status(&self) -> Option<Snapshot> {
-        match self.ask(&Request::Status {})? {
-            Reply::Status { snapshot } => Some(*snapshot),
-            other => panic!("{other:?}"),
-        }
+        gate::status(&self.dir.path().join("control.sock"))
     }
 
     /// The head of the response and its body, in HTTP/2; what curl says where there is none.
@@ -268,12 +218,16 @@ fn check_names_the_line_of_a_bad_certificate_and_of_a_port_in_use() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let text = example(&[
-        ("0.0.0.0:443", address.to_string()),
-        ("/etc/tidegate/shop.pem", "/nowhere/shop.pem".into()),
-    ]);
+    let text = example(
+        "proxy.yaml",
+        &[
+            ("0.0.0.0:443", address.to_string()),
+            ("/etc/tidegate/shop.pem", "/nowhere/shop.pem".into()),
+        ],
+    );
     fs::write(dir.path().join("proxy.yaml"), text).unwrap();
-    let output = tidegate(dir.path()).args(["check", "proxy.yaml"]).output().unwrap();
+    let mut check = gate::tidegate();
+    let output = check.current_dir(dir.path()).args(["check", "proxy.yaml"]).output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(!output.status.success());
     for line in [

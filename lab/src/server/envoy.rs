@@ -106,7 +106,9 @@ impl Config<'_> {
         json!({
             "admin": {"address": {"pipe": {"path": self.admin}}},
             "static_resources": {
+                // As our example says: handshakes of a crowd take turns with what is in flight.
                 "listeners": [{"name": "in", "address": socket("::", self.port),
+                               "max_connections_to_accept_per_socket_event": 1,
                                "filter_chains": [chain]}],
                 "clusters": [{"name": "out", "type": "STATIC", "connect_timeout": "5s",
                     "circuit_breakers": {"thresholds": [{"max_connections": LIMIT,

@@ -23,6 +23,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_LEARNED_CALM", IntKind::U32),
         ("TG_RANK_", IntKind::U8),
         ("TG_HOT_SHARE_ONE", IntKind::U32),
+        ("TG_SIGN_", IntKind::U32),
     ],
     private: &[
         "Params.",
@@ -36,6 +37,11 @@ const CONVENTIONS: Conventions = Conventions {
         "HotList.",
         "HotAgedParams.",
         "Crowd",
+        "CongestionParams.",
+        "Congestion.",
+        "Offered.",
+        "Pushback",
+        "Tailor",
     ],
 };
 
@@ -100,6 +106,8 @@ fn generate(file: &Path) {
         .allowlist_type("tg_(bucket|bucket_copy|policy_stats)")
         .allowlist_type("tg_(tsw|durations|hot_(entry|list|aged_params))")
         .allowlist_type("tg_crowd_(rule|limit|bucket|params|state)")
+        .allowlist_type("tg_(congestion(_sign|_params)?|link_tick|offered)")
+        .allowlist_type("tg_(pushback_(error|params|state)|tailor(_params|_part)?)")
         .allowlist_var("TG_.*")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")

@@ -24,6 +24,7 @@ mod lease;
 mod level;
 mod min_rate;
 mod params;
+mod pushback;
 mod request;
 mod router;
 mod senders;
@@ -35,6 +36,10 @@ pub use ffi::{State, Verdict, VerdictKind, admit, judge};
 pub use lease::{Execution, Lease};
 pub use min_rate::MinRate;
 pub use params::{AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, ParamsError};
+pub use pushback::{
+    Congestion, CongestionSpec, LinkTick, Offered, Part, Pushback, PushbackError, PushbackSpec,
+    TailorSpec,
+};
 pub use request::{Rank, RequestChain};
 pub use router::{
     AgedHotSpots, CrowdGate, CrowdLimit, CrowdRule, Durations, HotSpots, Tsw, TswSpec,

@@ -232,3 +232,73 @@ void tg_native_crowd_admit(const struct tg_crowd_params *p,
 {
 	*v = tg_crowd_admit(p, s, hot, e);
 }
+
+void tg_native_congestion_queue(const struct tg_congestion_params *p,
+				struct tg_congestion *s, tg_u32 waiting)
+{
+	tg_congestion_queue(p, s, waiting);
+}
+
+int tg_native_congestion_is_long(const struct tg_congestion_params *p,
+				 const struct tg_congestion *s)
+{
+	return tg_congestion_is_long(p, s);
+}
+
+int tg_native_congestion_tick(const struct tg_congestion_params *p,
+			      struct tg_congestion *s,
+			      const struct tg_link_tick *t)
+{
+	return tg_congestion_tick(p, s, t);
+}
+
+void tg_native_offered_add(struct tg_offered *o, int refused)
+{
+	tg_offered_add(o, refused);
+}
+
+void tg_native_offered_tick(struct tg_offered *o, tg_u64 elapsed_ns,
+			    tg_u32 weight)
+{
+	tg_offered_tick(o, elapsed_ns, weight);
+}
+
+int tg_native_pushback_install(const struct tg_pushback_params *p,
+			       struct tg_pushback_state *s, tg_u64 rate_milli,
+			       tg_u64 whole_milli, tg_u64 ttl_ns, tg_u64 now_ns)
+{
+	return tg_pushback_install(p, s, rate_milli, whole_milli, ttl_ns, now_ns);
+}
+
+tg_u64 tg_native_pushback_rate(const struct tg_pushback_params *p,
+			       struct tg_pushback_state *s, tg_u64 now_ns,
+			       int idle)
+{
+	return tg_pushback_rate(p, s, now_ns, idle);
+}
+
+void tg_native_pushback_admit(const struct tg_pushback_params *p,
+			      struct tg_pushback_state *s,
+			      const struct tg_event *e, struct tg_verdict *v)
+{
+	*v = tg_pushback_admit(p, s, e);
+}
+
+void tg_native_tailor_demand(struct tg_tailor *t,
+			     const struct tg_tailor_part *part, tg_u32 n,
+			     tg_u64 arrived_milli)
+{
+	tg_tailor_demand(t, part, n, arrived_milli);
+}
+
+tg_u64 tg_native_tailor_limit(const struct tg_tailor_params *p,
+			      tg_u64 demand_milli, tg_u64 all_milli)
+{
+	return tg_tailor_limit(p, demand_milli, all_milli);
+}
+
+tg_u64 tg_native_tailor_published(const struct tg_tailor_params *p, tg_u64 from,
+				  tg_u64 total)
+{
+	return tg_tailor_published(p, from, total);
+}

@@ -5,9 +5,12 @@
 
 #include "../chain/chain.h"
 #include "../chain/request.h"
+#include "../router/congestion.h"
 #include "../router/crowd.h"
 #include "../router/durations.h"
 #include "../router/hotspot.h"
+#include "../router/pushback.h"
+#include "../router/tailor.h"
 #include "../router/tsw.h"
 
 void tg_native_admit(const struct tg_params *p, struct tg_state *s,
@@ -64,5 +67,31 @@ void tg_native_crowd_admit(const struct tg_crowd_params *p,
 			   struct tg_crowd_state *s,
 			   const struct tg_hot_list *hot,
 			   const struct tg_event *e, struct tg_verdict *v);
+void tg_native_congestion_queue(const struct tg_congestion_params *p,
+				struct tg_congestion *s, tg_u32 waiting);
+int tg_native_congestion_is_long(const struct tg_congestion_params *p,
+				 const struct tg_congestion *s);
+int tg_native_congestion_tick(const struct tg_congestion_params *p,
+			      struct tg_congestion *s,
+			      const struct tg_link_tick *t);
+void tg_native_offered_add(struct tg_offered *o, int refused);
+void tg_native_offered_tick(struct tg_offered *o, tg_u64 elapsed_ns,
+			    tg_u32 weight);
+int tg_native_pushback_install(const struct tg_pushback_params *p,
+			       struct tg_pushback_state *s, tg_u64 rate_milli,
+			       tg_u64 whole_milli, tg_u64 ttl_ns, tg_u64 now_ns);
+tg_u64 tg_native_pushback_rate(const struct tg_pushback_params *p,
+			       struct tg_pushback_state *s, tg_u64 now_ns,
+			       int idle);
+void tg_native_pushback_admit(const struct tg_pushback_params *p,
+			      struct tg_pushback_state *s,
+			      const struct tg_event *e, struct tg_verdict *v);
+void tg_native_tailor_demand(struct tg_tailor *t,
+			     const struct tg_tailor_part *part, tg_u32 n,
+			     tg_u64 arrived_milli);
+tg_u64 tg_native_tailor_limit(const struct tg_tailor_params *p,
+			      tg_u64 demand_milli, tg_u64 all_milli);
+tg_u64 tg_native_tailor_published(const struct tg_tailor_params *p, tg_u64 from,
+				  tg_u64 total);
 
 #endif

@@ -74,6 +74,23 @@ fn what_a_router_runs_is_pure_and_compiles_for_the_kernel() {
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let source = out.join("router.c");
     let text = "#include \"router/crowd.h\"\n#include \"router/durations.h\"\n#include \"router/tsw.h\"\n\
+         #include \"router/congestion.h\"\n#include \"router/pushback.h\"\n#include \"router/tailor.h\"\n\
+         int q(const struct tg_congestion_params *p, struct tg_congestion *s,\n\
+         const struct tg_link_tick *t, struct tg_offered *o);\n\
+         int q(const struct tg_congestion_params *p, struct tg_congestion *s,\n\
+         const struct tg_link_tick *t, struct tg_offered *o)\n\
+         { tg_congestion_queue(p, s, 1); tg_offered_add(o, 1); tg_offered_tick(o, 5, 6);\n\
+         return tg_congestion_tick(p, s, t); }\n\
+         int b(const struct tg_pushback_params *p, struct tg_pushback_state *s,\n\
+         const struct tg_event *e);\n\
+         int b(const struct tg_pushback_params *p, struct tg_pushback_state *s,\n\
+         const struct tg_event *e)\n\
+         { return tg_pushback_install(p, s, 1, 2, 3, 4) + tg_pushback_admit(p, s, e).kind; }\n\
+         tg_u64 l(const struct tg_tailor_params *p, struct tg_tailor *t,\n\
+         const struct tg_tailor_part *part);\n\
+         tg_u64 l(const struct tg_tailor_params *p, struct tg_tailor *t,\n\
+         const struct tg_tailor_part *part)\n\
+         { tg_tailor_demand(t, part, 2, 3); return tg_tailor_published(p, 1, t->all_milli); }\n\
          void t(const struct tg_tsw_params *p, struct tg_tsw *s, struct tg_durations *d, tg_u64 n);\n\
          void t(const struct tg_tsw_params *p, struct tg_tsw *s, struct tg_durations *d, tg_u64 n)\n\
          { tg_tsw_add(p, s, n, 1); tg_durations_add(d, tg_tsw_rate(p, s, n), n); }\n\

@@ -5,4 +5,5 @@
 mod crowd;
 mod durations;
 mod hot;
+mod pushback;
 mod tsw;

@@ -105,8 +105,12 @@ pub(crate) enum Pass {
     Clsact,
 }
 
-/// `r0 = K` and `exit` (linux/bpf.h).
+/// `r = K`, `call` and `exit` (linux/bpf.h).
 const MOV64_K: u8 = 0xb7;
+const CALL: u8 = 0x85;
+/// `bpf_redirect`, and its flag `BPF_F_INGRESS`.
+const FUNC_REDIRECT: i32 = 23;
+const INGRESS: i32 = 1;
 const EXIT: u8 = 0x95;
 /// `XDP_PASS`.
 const XDP_PASS: i32 = 2;
@@ -122,15 +126,33 @@ pub(crate) fn load_pass(place: Pass) -> io::Result<OwnedFd> {
 
 /// Loads a program that has the same verdict for every packet.
 pub(crate) fn load_verdict(place: Pass, name: &CStr, verdict: i32) -> io::Result<OwnedFd> {
+    load(place, name, &[constant(0, verdict), exit()])
+}
+
+/// Loads a program that moves every packet to the same side of another interface.
+pub(crate) fn load_redirect(side: Side, name: &CStr, ifindex: u32) -> io::Result<OwnedFd> {
+    let flags = if side == Side::Ingress { INGRESS } else { 0 };
+    let call = sys::bpf_insn { code: CALL, imm: FUNC_REDIRECT, ..Default::default() };
+    let code = [constant(1, ifindex.cast_signed()), constant(2, flags), call, exit()];
+    load(Pass::Tcx(side), name, &code)
+}
+
+fn constant(register: u8, value: i32) -> sys::bpf_insn {
+    let mut insn = sys::bpf_insn { code: MOV64_K, imm: value, ..Default::default() };
+    insn.set_dst_reg(register);
+    insn
+}
+
+fn exit() -> sys::bpf_insn {
+    sys::bpf_insn { code: EXIT, ..Default::default() }
+}
+
+fn load(place: Pass, name: &CStr, code: &[sys::bpf_insn]) -> io::Result<OwnedFd> {
     let (kind, expected_attach_type, prog_flags) = match place {
         Pass::Xdp => (sys::BPF_PROG_TYPE_XDP, sys::BPF_XDP, sys::BPF_F_XDP_HAS_FRAGS),
         Pass::Tcx(side) => (sys::BPF_PROG_TYPE_SCHED_CLS, side.tcx(), 0),
         Pass::Clsact => (sys::BPF_PROG_TYPE_SCHED_CLS, 0, 0),
     };
-    let code = [
-        sys::bpf_insn { code: MOV64_K, imm: verdict, ..Default::default() },
-        sys::bpf_insn { code: EXIT, ..Default::default() },
-    ];
     let mut options = sys::bpf_prog_load_opts {
         sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
         expected_attach_type,

@@ -16,6 +16,10 @@ pub enum Verdict {
     Pass,
     /// `TCX_DROP`.
     Drop,
+    /// `TCX_NEXT`: later programs see it.
+    Next,
+    /// `bpf_redirect` to the same side of the interface with this number.
+    Redirect(u32),
 }
 
 /// A program that is not ours.
@@ -42,10 +46,6 @@ impl Foreign {
     /// When there is no such interface or the kernel refuses.
     pub fn attach(self, interface: &Interface) -> Result<Neighbour, Error> {
         let side = if self.egress { Side::Egress } else { Side::Ingress };
-        let verdict = match self.verdict {
-            Verdict::Pass => 0,
-            Verdict::Drop => 2,
-        };
         namespace::within(interface.namespace.as_deref(), || {
             let ifindex = namespace::device(interface)?.ifindex;
             let order = if self.first { Order::First } else { Order::None };
@@ -54,7 +54,13 @@ impl Foreign {
                 let interface = interface.shown();
                 Error::Attach { interface, hook: "tcx", source }
             };
-            let program = syscall::load_verdict(Pass::Tcx(side), NAME, verdict).map_err(failed)?;
+            let program = match self.verdict {
+                Verdict::Pass => syscall::load_verdict(Pass::Tcx(side), NAME, 0),
+                Verdict::Drop => syscall::load_verdict(Pass::Tcx(side), NAME, 2),
+                Verdict::Next => syscall::load_verdict(Pass::Tcx(side), NAME, -1),
+                Verdict::Redirect(to) => syscall::load_redirect(side, NAME, to),
+            };
+            let program = program.map_err(failed)?;
             let link = syscall::link_create(program.as_fd(), &place).map_err(failed)?;
             Ok(Neighbour { _link: link })
         })

@@ -8,7 +8,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use tidegate_model::snapshot::{Bypassed, Snapshot};
+use tidegate_model::snapshot::{Bypassed, ServiceState, Snapshot};
 use tidegate_units::Nanos;
 
 /// The paths that are served.
@@ -139,14 +139,8 @@ fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
     if let Some(i) = snapshot.interfaces.iter().find(|i| i.attached.is_empty()) {
         return Some(format!("interface {} is not attached", i.name));
     }
-    if let Some((name, bypassed)) =
-        snapshot.services.iter().find_map(|s| Some((&s.name, s.bypassed?)))
-    {
-        let Bypassed { connections, span } = bypassed;
-        return Some(format!(
-            "service {name}: {connections} connections were accepted in the last {span} and the hooks \
-             saw none"
-        ));
+    if let Some(fault) = snapshot.services.iter().find_map(past_the_hooks) {
+        return Some(fault);
     }
     match snapshot.heartbeat.map(|at| now.since(at)) {
         None => Some("the lease was never renewed".into()),
@@ -155,6 +149,24 @@ fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
         }
         Some(_) => None,
     }
+}
+
+/// Connections of a service that the hooks do not see, or see one half of.
+fn past_the_hooks(service: &ServiceState) -> Option<String> {
+    let (found, what) = match (&service.bypassed, &service.unreplied) {
+        (Some(found), _) => (found, "saw none"),
+        (None, Some(found)) => (found, "saw no reply of the server"),
+        (None, None) => return None,
+    };
+    let Bypassed { connections, span, interface, .. } = found;
+    let (name, mut by) = (&service.name, String::new());
+    if !interface.is_empty() {
+        by = format!("; the last client is reached by {interface}");
+    }
+    Some(format!(
+        "service {name}: {connections} connections were accepted in the last {span} and the hooks \
+         {what}{by}"
+    ))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod log;
 pub mod outlet;
 mod overrides;
 pub mod owner;
+mod past;
 mod places;
 pub mod plane;
 mod planes;

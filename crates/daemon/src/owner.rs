@@ -10,6 +10,7 @@ use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::overrides::Overrides;
+use crate::past::past_the_hooks;
 use crate::plane::{Counted, Plane, PlaneError, Senses};
 use crate::record::{Books, Record, Seen};
 use crate::remote::Remote;
@@ -24,7 +25,7 @@ use tidegate_control::Mode as ControlMode;
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::{By, What};
-use tidegate_model::snapshot::{Bypassed, ReasonCount, Restored, Sample, ServiceState, Snapshot};
+use tidegate_model::snapshot::{ReasonCount, Restored, Sample, ServiceState, Snapshot};
 use tidegate_model::sources::SourceUse;
 use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
@@ -403,15 +404,12 @@ impl Owner {
         let Self { sensed, intent, warnings, .. } = self;
         for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
             // Where a gateway stands in front, no SYN needs to be seen.
-            let seen = uncounted || intent.config.is_routed(&service.name);
-            sensed.bypassed = sensed.bypassed.take().filter(|_| !seen);
-            let Some(Bypassed { connections, span }) = sensed.bypassed else { continue };
-            let text = format!(
-                "{connections} connections were accepted in the last {span} and the hooks saw none: \
-                 the service is not protected. Is it reached by another interface (`interfaces`), or \
-                 does another program end the chain before ours?"
-            );
-            warnings.raise(now, &format!("{}: hooks", service.name), text);
+            if uncounted || intent.config.is_routed(&service.name) {
+                (sensed.bypassed, sensed.unreplied) = (None, None);
+            }
+            for text in past_the_hooks(&intent.config, sensed) {
+                warnings.raise(now, &format!("{}: hooks", service.name), text);
+            }
         }
     }
 
@@ -708,7 +706,8 @@ impl Owner {
             counts: self.counts.services.get(index).cloned().unwrap_or_default(),
             requests,
             restored: self.restored.get(&service.name).copied(),
-            bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed),
+            bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed.clone()),
+            unreplied: self.sensed.get(index).and_then(|sensed| sensed.unreplied.clone()),
             remote: self.remote.states(now, index),
             level,
             totals: self.record.totals(&service.name).cloned(),

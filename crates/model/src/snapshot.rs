@@ -211,6 +211,9 @@ pub struct ServiceState {
     /// Connections that its listeners accepted and that no hook saw; `None`: none of late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bypassed: Option<Bypassed>,
+    /// Connections whose SYN a hook saw, and no packet of the server; `None`: none of late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreplied: Option<Bypassed>,
     /// Remote limits that peers give to it, and that it gives to its control nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteState>,
@@ -293,12 +296,18 @@ pub struct Restored {
 }
 
 /// Connections that came to a service past our hooks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bypassed {
     /// How many.
     pub connections: u64,
     /// In how long.
     pub span: Nanos,
+    /// Who made the last of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<std::net::IpAddr>,
+    /// The interface by which that client is reached; empty: not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub interface: String,
 }
 
 /// The header rules of one service.

@@ -1,42 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connections that come to a service past our hooks.
+//! Connections that come to a service past our hooks, in one direction or in both.
 //!
 //! A hook on the port of a bridge, behind a program of somebody else that ends the chain, on an
 //! interface that the traffic does not come by: it is attached, everything looks well, and nothing
 //! is protected. The kernel knows better. It counts the connections that it opened for listeners
-//! (Tcp PassiveOpens, one small file); only where that number grows while a hook saw no SYN of a
-//! service is it looked at whose they are, and only then the connections of its ports are listed.
+//! (Tcp PassiveOpens, one small file). Only where that number grows while a hook saw no SYN of a
+//! service, or SYNs and no SYN-ACK, the connections of its ports are listed.
 //!
 //! Not counted: what comes from this host itself (it goes by the loopback device), and sources that
 //! are exempt, whose SYNs no service counts.
 
 use crate::connections::{CONNECTIONS_MAX, Connection, ConnectionSource};
+use crate::link::way_to;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use tidegate_model::snapshot::Bypassed;
 use tidegate_units::Nanos;
 
-/// How often it is looked.
-pub(crate) const LOOK_EVERY: Nanos = Nanos::from_secs(2);
-/// So long no SYN was seen before anything is said: a SYN comes up to some seconds before the
-/// connection that it opens (retransmitted handshakes, deferred accept).
-const UNSEEN_MIN: Nanos = Nanos::from_secs(10);
-/// So many connections at least: less may be late ones of SYNs that were seen.
+/// How often it is looked, and how long nothing was seen before the first look.
+pub(crate) const LOOK_EVERY: Nanos = Nanos::SECOND;
+/// So long nothing was seen before anything is said.
+const UNSEEN_MIN: Nanos = Nanos::from_secs(3);
+/// So long after its SYN a connection may be opened (deferred accept, a handshake that is repeated).
+const LATE_MAX: Nanos = Nanos::from_secs(10);
+/// So many connections at least, beside those that may be late.
 const CONNECTIONS_MIN: u64 = 5;
-/// What was found counts for so long, unless a SYN is seen.
+/// What was found counts for so long, unless something is seen.
 const HOLD: Nanos = Nanos::from_secs(60);
 /// Most ports of one service that are listed.
 const PORTS_MAX: usize = 16;
 
+/// What the hooks saw of one service since the tick before; `None`: not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// SYNs.
+    pub(crate) offered: Option<u64>,
+    /// SYNs that passed.
+    pub(crate) admitted: u64,
+    /// SYNs that the server replied to.
+    pub(crate) replied: Option<u64>,
+    /// Connections that sent a first request.
+    pub(crate) asked: u64,
+}
+
+/// What came past the hooks of one service of late.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Connections none of whose packets was seen.
+    pub(crate) bypassed: Option<Bypassed>,
+    /// Connections whose SYN was seen, and no packet of the server.
+    pub(crate) unreplied: Option<Bypassed>,
+}
+
 /// What is known of one service.
 #[derive(Debug, Default)]
 pub(crate) struct Bypass {
-    /// When a hook saw a SYN last, or it was begun to look.
+    requests: Sight,
+    replies: Sight,
+    /// A SYN has passed since the last reply was seen.
+    passed: bool,
+    /// SYNs that passed, and first requests, of the last [`LATE_MAX`].
+    recent: VecDeque<(Nanos, u64, u64)>,
+}
+
+/// What a look needs.
+pub(crate) struct Look<'a> {
+    /// Ports of the service's listeners.
+    pub(crate) ports: &'a BTreeSet<u16>,
+    pub(crate) exempt: &'a [IpNet],
+    pub(crate) source: &'a mut dyn ConnectionSource,
+}
+
+impl Bypass {
+    /// What the hooks saw in a tick. `look`: the kernel has opened connections since the last look,
+    /// for whomever, and it is time to look again.
+    pub(crate) fn tick(&mut self, now: Nanos, seen: &Seen, mut look: Option<Look<'_>>) -> Found {
+        let late = self.late(now, seen);
+        // What is not known is no evidence.
+        if seen.offered.is_none_or(|offered| offered > 0) {
+            self.requests.saw(now, late);
+        } else if let Some(look) = &mut look {
+            self.requests.look(now, look);
+        }
+        let unknown = seen.offered.is_none() || seen.replied.is_none();
+        self.passed |= seen.admitted > 0;
+        if unknown || seen.replied > Some(0) || !self.passed {
+            self.passed = false;
+            self.replies.saw(now, late);
+        } else if let Some(look) = &mut look {
+            self.replies.look(now, look);
+        }
+        Found { bypassed: self.requests.found(now), unreplied: self.replies.found(now) }
+    }
+
+    /// How many connections may still be opened for SYNs that were seen.
+    fn late(&mut self, now: Nanos, seen: &Seen) -> u64 {
+        if seen.admitted > 0 || seen.asked > 0 {
+            self.recent.push_back((now, seen.admitted, seen.asked));
+        }
+        while self.recent.front().is_some_and(|(at, ..)| now.since(*at) > LATE_MAX) {
+            self.recent.pop_front();
+        }
+        let sum = |of: fn(&(Nanos, u64, u64)) -> u64| self.recent.iter().map(of).sum::<u64>();
+        sum(|of| of.1).saturating_sub(sum(|of| of.2))
+    }
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Sight {
+    /// When something was seen last, or it was begun to look.
     seen: Option<Nanos>,
+    /// Connections that were due then and may be late.
+    late: u64,
     /// The connections of each port when they were listed last.
     known: BTreeMap<u16, Listed>,
     /// New connections, by when they were found.
     found: VecDeque<(Nanos, u64)>,
+    /// Who made the last of them, and the interface by which that client is reached, once it was
+    /// asked for.
+    client: Option<IpAddr>,
+    interface: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -45,51 +130,50 @@ struct Listed {
     cut: bool,
 }
 
-/// What a look needs.
-pub(crate) struct Look<'a> {
-    pub(crate) now: Nanos,
-    /// Ports of the service's listeners.
-    pub(crate) ports: &'a BTreeSet<u16>,
-    pub(crate) exempt: &'a [IpNet],
-    pub(crate) source: &'a mut dyn ConnectionSource,
-}
-
-impl Bypass {
-    /// A hook saw SYNs of this service.
-    pub(crate) fn saw(&mut self, now: Nanos) {
-        *self = Self { seen: Some(now), ..Self::default() };
+impl Sight {
+    fn saw(&mut self, now: Nanos, late: u64) {
+        *self = Self { seen: Some(now), late, ..Self::default() };
     }
 
-    /// The kernel has opened connections since the last look, for whomever.
-    pub(crate) fn look(&mut self, look: &mut Look<'_>) {
-        self.seen.get_or_insert(look.now);
+    fn look(&mut self, now: Nanos, look: &mut Look<'_>) {
+        if now.since(*self.seen.get_or_insert(now)) < LOOK_EVERY {
+            return;
+        }
         let mut count = 0;
         for port in look.ports.iter().take(PORTS_MAX) {
             // What cannot be listed is no evidence.
             let Ok(listed) = look.source.list(*port) else { continue };
-            let now = Listed::of(&listed);
-            if let Some(before) = self.known.insert(*port, now) {
+            let listed_now = Listed::of(&listed);
+            if let Some(before) = self.known.insert(*port, listed_now) {
                 let counts = |c: &&Connection| {
                     let local = c.remote == c.local || c.remote.is_loopback();
                     !local && !look.exempt.iter().any(|net| net.contains(&c.remote))
                 };
-                count += new(&before, &listed).filter(counts).count() as u64;
+                for connection in new(&before, &listed).filter(counts) {
+                    count += 1;
+                    self.client = Some(connection.remote);
+                }
             }
         }
         if count > 0 {
-            self.found.push_back((look.now, count));
+            self.found.push_back((now, count));
         }
     }
 
-    /// What came past the hooks of late.
-    pub(crate) fn found(&mut self, now: Nanos) -> Option<Bypassed> {
+    fn found(&mut self, now: Nanos) -> Option<Bypassed> {
         while self.found.front().is_some_and(|(at, _)| now.since(*at) > HOLD) {
             self.found.pop_front();
         }
         let unseen = now.since(self.seen?);
         let connections = self.found.iter().map(|(_, count)| count).sum();
-        (unseen >= UNSEEN_MIN && connections >= CONNECTIONS_MIN)
-            .then(|| Bypassed { connections, span: unseen.min(HOLD) })
+        let late = if unseen < LATE_MAX { self.late } else { 0 };
+        if unseen < UNSEEN_MIN || connections < CONNECTIONS_MIN + late {
+            return None;
+        }
+        let (client, span) = (self.client, unseen.min(HOLD));
+        let asked = || client.and_then(|client| way_to(client).ok()).unwrap_or_default();
+        let interface = self.interface.get_or_insert_with(asked).clone();
+        Some(Bypassed { connections, span, client, interface })
     }
 }
 
@@ -137,50 +221,96 @@ mod tests {
     const FAR: [u8; 4] = [198, 51, 100, 7];
 
     /// Looks `looks` times while connections come; what is found at the end.
-    fn after(looks: u64, each: u16, world: &mut World, bypass: &mut Bypass) -> Option<Bypassed> {
-        let mut now = bypass.seen.unwrap_or(Nanos::SECOND);
+    fn after(looks: u64, each: u16, world: &mut World, bypass: &mut Bypass) -> Found {
+        let (mut found, mut now) = (Found::default(), LAST);
         for _ in 0..looks {
             world.opened += each;
             now += LOOK_EVERY;
-            let ports = BTreeSet::from([80]);
-            let exempt = ["203.0.113.0/24".parse().unwrap()];
-            bypass.look(&mut Look { now, ports: &ports, exempt: &exempt, source: world });
+            found = look(now, &BLIND, world, bypass);
         }
-        bypass.found(now)
+        found
+    }
+
+    fn look(now: Nanos, seen: &Seen, world: &mut World, bypass: &mut Bypass) -> Found {
+        let ports = BTreeSet::from([80]);
+        let exempt = ["203.0.113.0/24".parse().unwrap()];
+        bypass.tick(now, seen, Some(Look { ports: &ports, exempt: &exempt, source: world }))
+    }
+
+    /// When a SYN was seen last.
+    const LAST: Nanos = Nanos::SECOND;
+    const BLIND: Seen = Seen { offered: Some(0), admitted: 0, replied: Some(0), asked: 0 };
+    const BUSY: Seen = Seen { offered: Some(9), admitted: 9, replied: Some(9), asked: 9 };
+
+    fn seen(by: &Seen) -> Bypass {
+        let mut bypass = Bypass::default();
+        bypass.tick(LAST, by, None);
+        bypass
     }
 
     fn world(from: [u8; 4]) -> World {
         World { from, opened: 1000, open: 100, fails: false }
     }
 
+    fn count(found: Option<Bypassed>) -> Option<(u64, Nanos)> {
+        found.map(|found| (found.connections, found.span))
+    }
+
     #[test]
     fn connections_that_no_hook_saw_are_found_after_a_while_and_never_before() {
-        let found = |looks, each| {
-            let mut bypass = Bypass::default();
-            bypass.saw(Nanos::SECOND);
-            after(looks, each, &mut world(FAR), &mut bypass)
-        };
-        assert_eq!(found(4, 50), None, "8 s");
+        let found =
+            |looks, each| count(after(looks, each, &mut world(FAR), &mut seen(&BUSY)).bypassed);
+        assert_eq!(found(2, 50), None, "2 s");
         // The first look says what was there before.
-        assert_eq!(found(5, 50).map(|b| (b.connections, b.span)), Some((200, UNSEEN_MIN)));
+        assert_eq!(found(3, 50), Some((100, UNSEEN_MIN)));
         assert_eq!(found(5, 1), None, "4 connections");
-        assert_eq!(found(6, 1).map(|b| b.connections), Some(5));
+        assert_eq!(found(6, 1).map(|(connections, _)| connections), Some(5));
         assert_eq!(found(5, 0), None, "old connections are none");
+        let found = after(3, 50, &mut world(FAR), &mut seen(&BUSY));
+        assert_eq!(found.bypassed.unwrap().client, Some(FAR.into()));
+        assert_eq!(found.unreplied, None, "no SYN was seen that a reply is owed to");
+    }
+
+    #[test]
+    fn connections_that_may_be_late_are_waited_for() {
+        let late = Seen { asked: 0, ..BUSY };
+        let found = |looks, each| after(looks, each, &mut world(FAR), &mut seen(&late)).bypassed;
+        assert_eq!(found(3, 6), None, "12, of which 9 may be late");
+        assert_eq!(count(found(3, 7)), Some((14, UNSEEN_MIN)));
+        assert_eq!(found(9, 1), None);
+        assert_eq!(count(found(10, 1)), Some((9, LATE_MAX)), "so late is none");
+    }
+
+    #[test]
+    fn replies_that_no_hook_saw_are_found_where_syns_were_seen() {
+        let mute = Seen { replied: Some(0), asked: 0, ..BUSY };
+        let after = |looks: u64, by: &Seen, opened: u16| {
+            let (mut world, mut bypass) = (world(FAR), seen(&BUSY));
+            let mut found = Found::default();
+            for second in 1..=looks {
+                world.opened += opened;
+                found = look(LAST + Nanos::from_secs(second), by, &mut world, &mut bypass);
+            }
+            assert_eq!(found.bypassed, None);
+            count(found.unreplied)
+        };
+        assert_eq!(after(2, &mute, 9), None, "2 s");
+        assert_eq!(after(3, &mute, 9), Some((18, UNSEEN_MIN)));
+        assert_eq!(after(9, &mute, 0), None, "a full queue, or a server that is down");
+        assert_eq!(after(9, &BUSY, 9), None);
+        assert_eq!(after(9, &Seen { replied: None, ..mute }, 9), None, "not known");
     }
 
     #[test]
     fn one_syn_that_is_seen_is_enough_and_without_news_it_is_over_in_time() {
-        let mut bypass = Bypass::default();
+        let mut bypass = seen(&BUSY);
         let mut world = world(FAR);
-        bypass.saw(Nanos::SECOND);
-        let found = after(6, 50, &mut world, &mut bypass);
-        assert!(found.is_some());
-        let last = Nanos::SECOND + Nanos(6 * LOOK_EVERY.0);
-        assert!(bypass.found(last + HOLD).is_some());
-        assert!(bypass.found(last + HOLD + Nanos(1)).is_none());
-        after(6, 50, &mut world, &mut bypass);
-        bypass.saw(last);
-        assert_eq!(bypass.found(last), None);
+        assert!(after(6, 50, &mut world, &mut bypass).bypassed.is_some());
+        let last = LAST + Nanos(6 * LOOK_EVERY.0);
+        assert!(bypass.tick(last + HOLD, &BLIND, None).bypassed.is_some());
+        assert!(bypass.tick(last + HOLD + Nanos(1), &BLIND, None).bypassed.is_none());
+        assert!(after(6, 50, &mut world, &mut bypass).bypassed.is_some());
+        assert_eq!(bypass.tick(last, &BUSY, None), Found::default());
     }
 
     #[test]
@@ -192,9 +322,8 @@ mod tests {
             (FAR, true),
         ] {
             let mut world = World { fails, ..world(from) };
-            let mut bypass = Bypass::default();
-            bypass.saw(Nanos::SECOND);
-            assert_eq!(after(9, 50, &mut world, &mut bypass), None, "{from:?}");
+            let found = after(9, 50, &mut world, &mut seen(&BUSY));
+            assert_eq!(found, Found::default(), "{from:?}");
         }
     }
 

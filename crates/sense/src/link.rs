@@ -5,6 +5,7 @@
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u32_at};
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// What is known of an interface.
@@ -57,6 +58,35 @@ pub fn links(sys: &Path) -> io::Result<Vec<LinkFacts>> {
     Ok(found)
 }
 
+/// linux/rtnetlink.h
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+/// Length of `rtmsg`.
+const RTMSG: usize = 12;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+/// The name of the interface by which an address is reached from the caller's network namespace.
+pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
+    let (family, bytes) = match address {
+        IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
+    };
+    let mut fixed = [0; RTMSG];
+    (fixed[0], fixed[1]) = (family, (bytes.len() * 8) as u8);
+    let question = request(RTM_GETROUTE, 0, &fixed, &[(RTA_DST, &bytes)]);
+    let mut index = 0;
+    Route::open(None)?.ask(&question, |kind, message| {
+        if kind == RTM_NEWROUTE && message.len() >= RTMSG {
+            index = nested(&message[RTMSG..], RTA_OIF).map_or(0, |oif| u32_at(oif, 0));
+        }
+    })?;
+    let link = links(Path::new("/sys"))?.into_iter().find(|link| link.index == index);
+    link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
 fn facts(message: &[u8], sys: &Path) -> LinkFacts {
     let mut link = LinkFacts {
         index: u32_at(message, 4),
@@ -96,6 +126,7 @@ mod tests {
     fn the_loopback_is_known() {
         let all = links(Path::new("/sys")).unwrap();
         let lo = all.iter().find(|link| link.name == "lo").unwrap();
+        assert_eq!(way_to([127, 0, 0, 9].into()).unwrap(), "lo");
         assert!(lo.mtu >= 1500 && lo.index > 0 && lo.xdp_program.is_none_or(|id| id > 0), "{lo:?}");
     }
 }

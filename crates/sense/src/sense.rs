@@ -80,6 +80,8 @@ pub struct Sensed {
     pub defer_accept: Option<bool>,
     /// Connections that the listeners accepted and that no hook saw.
     pub bypassed: Option<Bypassed>,
+    /// Connections that the listeners accepted, whose SYN a hook saw, and no packet of the server.
+    pub unreplied: Option<Bypassed>,
     /// The totals of which the signals are the differences; `None`: they could not be read.
     pub totals: Option<ServiceTotals>,
 }
@@ -248,8 +250,9 @@ impl Sense {
             out.signals.buckets = service.passive.buckets(now);
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
-            let offered = out.signals.balance.counts.map(|counts| counts.value.offered);
-            out.bypassed = service.bypassed(now, offered, opened);
+            let counts = out.signals.balance.counts.map(|counts| counts.value);
+            let found = service.bypassed(now, counts, opened);
+            (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
             sensed.push(out);
         }
         sensed

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sources of one service: its accept queue, its CPUs and pressure, its counters.
 
-use crate::bypass::{Bypass, Look};
+use crate::bypass::{Bypass, Found, Look, Seen};
 use crate::cgroup::{Group, Usage};
 use crate::connections::Diag;
 use crate::cpu::{Beside, Cpu, Sample};
@@ -16,8 +16,7 @@ use crate::stat::Stat;
 use crate::threads::Watch;
 use std::io;
 use std::path::{Path, PathBuf};
-use tidegate_model::signals::{AcceptQueue, Queue, Reading, Resource};
-use tidegate_model::snapshot::Bypassed;
+use tidegate_model::signals::{AcceptQueue, Counts, Queue, Reading, Resource};
 use tidegate_units::{Nanos, Share};
 
 /// What a service needs from the tick to read its resources.
@@ -194,23 +193,19 @@ impl Service {
         }
     }
 
-    /// Connections that came past the hooks of late. `offered`: SYNs that they have seen since the
-    /// tick before; `None`: not known. `opened`: connections were opened, and it is time to look.
-    pub(crate) fn bypassed(
-        &mut self,
-        now: Nanos,
-        offered: Option<u64>,
-        opened: bool,
-    ) -> Option<Bypassed> {
-        // What is not known is no evidence.
-        if offered.is_none_or(|offered| offered > 0) {
-            self.bypass.saw(now);
-        } else if opened {
-            let ports = self.listeners.iter().map(|listener| listener.port).collect();
-            let exempt = &self.source.exempt;
-            self.bypass.look(&mut Look { now, ports: &ports, exempt, source: &mut Diag });
-        }
-        self.bypass.found(now)
+    /// What came past the hooks of late. `counts`: what they have seen since the tick before; `None`:
+    /// not known. `opened`: connections were opened, and it is time to look.
+    pub(crate) fn bypassed(&mut self, now: Nanos, counts: Option<Counts>, opened: bool) -> Found {
+        let seen = counts.map_or_else(Seen::default, |counts| Seen {
+            offered: Some(counts.offered),
+            admitted: counts.admitted,
+            replied: counts.connections.map(|of| of.replied),
+            asked: counts.connections.map_or(0, |of| of.asked),
+        });
+        let ports = self.listeners.iter().map(|listener| listener.port).collect();
+        let (exempt, source) = (&self.source.exempt[..], &mut Diag);
+        let look = Look { ports: &ports, exempt, source };
+        self.bypass.tick(now, &seen, opened.then_some(look))
     }
 
     fn cpu(&mut self, tick: &mut Tick<'_>, waited: Option<Share>) -> Result<Option<Share>, String> {

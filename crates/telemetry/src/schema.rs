@@ -7,7 +7,7 @@ mod record;
 mod requests;
 
 use tidegate_model::signals::{Family, Reading};
-use tidegate_model::snapshot::{ServiceState, Snapshot};
+use tidegate_model::snapshot::{Bypassed, ServiceState, Snapshot};
 use tidegate_model::totals::Histogram;
 use tidegate_units::Share;
 
@@ -280,7 +280,14 @@ const SERVICES: &[Metric] = &[
         "connections",
         "Connections of the last minute that the service's listeners accepted while no hook saw a SYN of it: it is not protected. Absent while there are none.",
         SERVICE,
-        |s, out| each(s, |v| optional(v, v.bypassed.map(|b| b.connections as f64), out)),
+        |s, out| each(s, |v| optional(v, past(&v.bypassed), out)),
+    ),
+    gauge(
+        "service_unreplied",
+        "connections",
+        "Connections of the last minute that the service's listeners accepted while the hooks saw their SYN and no packet of the server: replies leave by another way. Absent while there are none.",
+        SERVICE,
+        |s, out| each(s, |v| optional(v, past(&v.unreplied), out)),
     ),
     gauge(
         "service_waiting",
@@ -437,6 +444,10 @@ pub(crate) const FAMILIES: [(Family, &str); 4] = [
 
 fn each(snapshot: &Snapshot, visit: impl FnMut(&ServiceState)) {
     snapshot.services.iter().for_each(visit);
+}
+
+fn past(found: &Option<Bypassed>) -> Option<f64> {
+    found.as_ref().map(|found| found.connections as f64)
 }
 
 fn optional(service: &ServiceState, value: Option<f64>, out: Sink<'_>) {

@@ -211,7 +211,8 @@ fn shop() -> ServiceState {
         ],
         requests: Some(requests()),
         restored: None,
-        bypassed: Some(Bypassed { connections: 12, span: Nanos::from_secs(14) }),
+        bypassed: Some(Bypassed { connections: 12, ..Bypassed::default() }),
+        unreplied: Some(Bypassed { connections: 7, ..Bypassed::default() }),
         remote: vec![
             RemoteState {
                 peer: "b1".into(),

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!  client namespace          the daemon's and the server's
-//!  v1 10.79.0.2 ──────────── v0 10.79.0.1:8000     at tcx: a stranger that ends the chain, then ours
+//!  v1 10.79.0.2 ──────────── v0 10.79.0.1:8000     at tcx: a foreign program, then ours
+//!  w1 ────────────────────── w0                    where the foreign program may redirect to
 //! ```
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
@@ -12,6 +13,7 @@ mod common;
 
 use common::world::World;
 use common::{ip, wait_for};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,6 +25,14 @@ use tidegate_sense::in_namespace;
 const SERVER: &str = "10.79.0.1:8000";
 /// Between two connections of a client.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Longer than it takes until a hook that sees nothing is warned of.
+const CONNECTIONS: usize = 60;
+
+/// `ip -o link show` of an interface.
+fn shown(namespace: &str, link: &str) -> String {
+    let output = Command::new("ip").args(["-n", namespace, "-o", "link", "show", link]).output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
 
 struct Client(String);
 
@@ -38,15 +48,44 @@ impl Client {
         Self(name)
     }
 
+    /// A second way, on which the same addresses are taken; the number of its end at the server.
+    fn second_way(&self, world: &World) -> u32 {
+        let server = world.name();
+        let mac = |namespace: &str, link: &str| {
+            let shown = shown(namespace, link);
+            shown.split("link/ether ").nth(1).unwrap()[..17].to_owned()
+        };
+        let (ours, theirs) = (mac(server, "v0"), mac(&self.0, "v1"));
+        ip(&format!(
+            "-n {server} link add w0 address {ours} type veth peer name w1 address {theirs}"
+        ));
+        ip(&format!("-n {server} link set w1 netns {}", self.0));
+        ip(&format!("-n {server} link set w0 up"));
+        ip(&format!("-n {} link set w1 up", self.0));
+        for (namespace, link) in [(world.namespace(), "w0"), (self.path(), "w1")] {
+            // Packets come by another interface than the route to their sender.
+            for of in ["all", link] {
+                let path = format!("/proc/sys/net/ipv4/conf/{of}/rp_filter");
+                in_namespace(Some(&namespace), || std::fs::write(&path, "0")).unwrap();
+            }
+        }
+        shown(server, "w0").split(':').next().unwrap().trim().parse().unwrap()
+    }
+
     fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.0)
     }
 
-    /// One connection, which the server keeps open.
+    /// One connection with a request, which the server keeps open.
     fn connect(&self) -> TcpStream {
         let server: SocketAddr = SERVER.parse().unwrap();
         let patience = Duration::from_secs(5);
-        in_namespace(Some(&self.path()), || TcpStream::connect_timeout(&server, patience)).unwrap()
+        let connect = || {
+            let mut stream = TcpStream::connect_timeout(&server, patience)?;
+            stream.write_all(b"x")?;
+            Ok(stream)
+        };
+        in_namespace(Some(&self.path()), connect).unwrap()
     }
 }
 
@@ -63,40 +102,64 @@ impl Drop for Client {
     }
 }
 
+/// What foreign programs before ours do to one of the directions.
 #[test]
-fn a_hook_that_sees_nothing_of_a_busy_service_is_warned_of_and_not_ready() {
+fn a_foreign_program_that_hides_a_direction_is_warned_of_and_not_ready() {
     let mut world = World::new(0);
     let client = Client::new(&world);
+    let other = client.second_way(&world);
     serve(&world);
     world.run(&[]);
-    let mut held = vec![client.connect()];
     let interface = Interface::named("v0", Some(world.namespace()));
-    let foreign = Foreign { verdict: ForeignVerdict::Pass, egress: false, first: true };
-    let stranger = foreign.attach(&interface).unwrap();
-    let page = wait_for("not ready", || {
+    let mut held = vec![client.connect()];
+    let (none, no_reply) = ("the hooks saw none", "the hooks saw no reply of the server");
+    for (egress, verdict, says) in [
+        (false, ForeignVerdict::Pass, none),
+        (true, ForeignVerdict::Pass, no_reply),
+        (false, ForeignVerdict::Redirect(other), none),
+        (true, ForeignVerdict::Redirect(other), no_reply),
+    ] {
+        let case = format!("{verdict:?}, egress {egress}");
+        let foreign = Foreign { verdict, egress, first: true }.attach(&interface).unwrap();
+        let page = wait_for(&case, || {
+            std::thread::sleep(PAUSE);
+            held.push(client.connect());
+            world.get("/readyz").filter(|page| page.contains(" 503 "))
+        });
+        assert!(page.contains("service shop: ") && page.contains(says), "{case}: {page}");
+        assert!(page.contains("reached by v0"), "{case}: {page}");
+        let status = world.status();
+        assert!(status.contains("shop: hooks: "), "{case}: {status}");
+        assert!(status.contains("bpftool net show dev v0"), "{case}: {status}");
+        let name = if egress { "unreplied" } else { "bypassed" };
+        let found = world.metric(&format!("service_{name}_connections"));
+        assert!(found >= 5.0, "{case}: {found}");
+        drop(foreign);
+        held.push(client.connect());
+        wait_for("ready", || world.get("/readyz").filter(|page| page.contains(" 200 ")));
+    }
+    assert!(world.log().contains("the service is not protected"), "{}", world.log());
+    // Whoever lets others see it is a good neighbour.
+    let _neighbours = [false, true].map(|egress| {
+        let next = Foreign { verdict: ForeignVerdict::Next, egress, first: true };
+        next.attach(&interface).unwrap()
+    });
+    let offered = world.metric("service_offered_syns_total");
+    for _ in 0..CONNECTIONS {
         std::thread::sleep(PAUSE);
         held.push(client.connect());
-        world.get("/readyz").filter(|page| page.contains(" 503 "))
-    });
-    assert!(page.contains("service shop: ") && page.contains("the hooks saw none"), "{page}");
-    let status = world.status();
-    assert!(status.contains("shop: hooks: ") && status.contains("not protected"), "{status}");
-    let metrics = world.get("/metrics").unwrap();
-    let metric = "tidegate_service_bypassed_connections{service=\"shop\"} ";
-    let value = metrics.lines().find_map(|line| line.strip_prefix(metric)).unwrap();
-    assert!(value.parse::<f64>().unwrap() >= 5.0, "{value}");
-
-    drop(stranger);
-    held.push(client.connect());
-    wait_for("ready", || world.get("/readyz").filter(|page| page.contains(" 200 ")));
+    }
+    let page = world.get("/readyz").unwrap();
+    assert!(page.contains(" 200 "), "{page}");
+    // Pages are kept for a moment.
+    let all = offered + CONNECTIONS as f64;
+    wait_for("each is seen", || (world.metric("service_offered_syns_total") >= all).then_some(()));
     drop(held);
 }
 
 /// What the host says to itself goes by no hook, and is no reason to warn.
 #[test]
 fn connections_of_the_host_to_itself_are_no_reason_to_warn() {
-    /// Longer than it takes until a hook that sees nothing is warned of.
-    const CONNECTIONS: usize = 160;
     let mut world = World::new(1);
     let _client = Client::new(&world);
     serve(&world);

@@ -116,6 +116,18 @@ impl World {
         command.args(arguments).arg("--socket").arg(self.file("socket")).output().unwrap()
     }
 
+    /// A metric of the service `shop`.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let name = format!("tidegate_{name}{{service=\"shop\"}} ");
+        let page = self.get("/metrics").unwrap();
+        let value = page.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.file("log")).unwrap()
+    }
+
     pub(crate) fn status(&self) -> String {
         String::from_utf8(self.tidegate(&["status"]).stdout).unwrap()
     }

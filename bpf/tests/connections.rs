@@ -19,17 +19,15 @@ use support::setup::{SECOND, base};
 /// Sets of four of the native build's table.
 const TABLE: i32 = 4 * 1024;
 
-fn tc() -> (tempfile::TempDir, Native) {
-    let directory = tempfile::tempdir().unwrap();
-    let native = Native::start(Program::Ingress(Hook::Tc), directory.path());
-    (directory, native)
+fn tc() -> Native {
+    Native::start(Program::Ingress(Hook::Tc))
 }
 
 /// The passive signals of a connection, at tc, both directions; and the same with each helper call
 /// failing in turn: nothing is ever dropped, and no gauge leaves its range.
 #[test]
 fn a_connection_is_followed() {
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     let setup = base();
     for (ipv6, end) in [false, true].iter().flat_map(|six| End::ALL.map(|end| (*six, end))) {
         let life = life(ipv6, end);
@@ -64,8 +62,7 @@ fn a_connection_is_followed() {
 #[test]
 fn a_copy_of_a_syn_that_passed_passes() {
     for hook in Hook::ALL {
-        let directory = tempfile::tempdir().unwrap();
-        let mut native = Native::start(Program::Ingress(hook), directory.path());
+        let mut native = Native::start(Program::Ingress(hook));
         for (at, seq, passes) in COPIES {
             native.set(&spent());
             let said = copy(&mut native, (at, seq));
@@ -74,7 +71,7 @@ fn a_copy_of_a_syn_that_passed_passes() {
         }
         native.finish();
     }
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     native.set(&spent());
     for (frame, egress) in &handshake(40_000) {
         native.use_tokens(0, 0);
@@ -93,7 +90,7 @@ fn a_copy_of_a_syn_that_passed_passes() {
 #[test]
 fn a_word_that_another_cpu_changed_is_changed_all_the_same() {
     const SWAPS: u32 = 4;
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     for (ipv6, end) in [false, true].iter().flat_map(|six| End::ALL.map(|end| (*six, end))) {
         let life = life(ipv6, end);
         for lost in (0..life.len()).flat_map(|at| (1..=SWAPS).map(move |swap| (at, swap))) {
@@ -114,7 +111,7 @@ fn a_word_that_another_cpu_changed_is_changed_all_the_same() {
 /// A request that came before the SYN-ACK was seen, or with the end of the handshake, waits.
 #[test]
 fn a_request_that_comes_early_waits() {
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     native.set(&base());
     let last = |native: &mut Native, packets: &[(Vec<u8>, bool)]| {
         let signals = packets
@@ -135,7 +132,7 @@ fn a_request_that_comes_early_waits() {
 /// A handshake anew on a tuple whose flow is still there: the old one is over.
 #[test]
 fn a_tuple_is_used_again() {
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     native.set(&base());
     let mut opened = Vec::new();
     for (frame, egress) in handshake(40_000).iter().chain(&handshake(40_000)) {
@@ -151,7 +148,7 @@ fn a_tuple_is_used_again() {
 /// cannot talk our gauges down.
 #[test]
 fn a_reset_outside_of_the_window_ends_nothing() {
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     for (about, socket, seq, over) in RESETS {
         let ran = reset(&mut native, (socket, seq), 0);
         assert_eq!(ran.seen.unwrap().action, Action::Pass, "{about}");
@@ -167,7 +164,7 @@ fn a_reset_outside_of_the_window_ends_nothing() {
 /// More connections than fit: the rest is counted and passes; later the idle ones make room.
 #[test]
 fn a_full_table_tracks_what_it_can() {
-    let (_directory, mut native) = tc();
+    let mut native = tc();
     let ports = 10_000..16_000;
     let [first, second] = crowd(&mut native, &base(), ports.clone());
     let all = ports.len() as i32;

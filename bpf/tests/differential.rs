@@ -226,11 +226,10 @@ fn compare(
 #[test]
 fn the_native_build_and_the_reference_agree() {
     let total = from_env("TIDEGATE_FRAMES").map_or(FRAMES_NATIVE, |n| n as usize);
-    let directory = tempfile::tempdir().unwrap();
     for hook in Hook::ALL {
         let (seed, mut tally) = (seed(), Tally::default());
         let mut dice = Dice::new(seed);
-        let mut native = Native::start(Program::Ingress(hook), directory.path());
+        let mut native = Native::start(Program::Ingress(hook));
         for batch in 0..total.div_ceil(BATCH) {
             let (setup, how) = (setup(&mut dice, true), answering(&mut dice));
             let mode = Mode { answering: how, ..Mode::default() };

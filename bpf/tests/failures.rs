@@ -219,9 +219,8 @@ fn stays_open(failing: Call, normal: &Seen, seen: &Seen) -> bool {
 
 #[test]
 fn one_helper_call_fails() {
-    let directory = tempfile::tempdir().unwrap();
     for hook in Hook::ALL {
-        let mut native = Native::start(Program::Ingress(hook), directory.path());
+        let mut native = Native::start(Program::Ingress(hook));
         let mut failed = std::collections::BTreeMap::<Call, usize>::new();
         for case in &every_case() {
             let frame = case.packet.bytes();
@@ -252,9 +251,8 @@ fn one_helper_call_fails() {
 
 #[test]
 fn every_helper_call_fails() {
-    let directory = tempfile::tempdir().unwrap();
     for program in Program::ALL {
-        let mut native = Native::start(program, directory.path());
+        let mut native = Native::start(program);
         for case in &every_case() {
             let frame = case.packet.bytes();
             let subject = Subject { case, frame: &frame, hook: Hook::Tc };
@@ -269,8 +267,7 @@ fn every_helper_call_fails() {
 /// The egress hook watches: whatever fails, every frame passes untouched.
 #[test]
 fn egress_passes_everything() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Egress, directory.path());
+    let mut native = Native::start(Program::Egress);
     for case in &every_case() {
         let frame = case.packet.bytes();
         let subject = Subject { case, frame: &frame, hook: Hook::Tc };
@@ -289,8 +286,7 @@ fn egress_passes_everything() {
 /// and once enough can be read, more changes nothing.
 #[test]
 fn a_frame_that_can_be_read_in_part() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Ingress(Hook::Xdp), directory.path());
+    let mut native = Native::start(Program::Ingress(Hook::Xdp));
     for case in every_case().iter().filter(|case| case.setup == rejecting()) {
         let frame = case.packet.bytes();
         let subject = Subject { case, frame: &frame, hook: Hook::Xdp };
@@ -316,8 +312,7 @@ fn a_frame_that_can_be_read_in_part() {
 /// packet that cannot be cut so far (IP options) is refused silently, and counted so.
 #[test]
 fn a_partial_checksum_at_tc() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Ingress(Hook::Tc), directory.path());
+    let mut native = Native::start(Program::Ingress(Hook::Tc));
     let (mut answered, mut silent) = (0, 0);
     for case in every_case().iter().filter(|case| case.setup == rejecting()) {
         let frame = case.packet.bytes();
@@ -370,8 +365,7 @@ fn without_any_service_the_kernel_passes_every_frame() {
 /// The sample tells what was counted.
 #[test]
 fn a_sample_says_what_was_decided() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Ingress(Hook::Xdp), directory.path());
+    let mut native = Native::start(Program::Ingress(Hook::Xdp));
     let mut samples = 0;
     for case in &every_case() {
         let frame = case.packet.bytes();

@@ -234,8 +234,7 @@ fn the_policies() {
 
 #[test]
 fn the_hook_against_the_reference() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Ingress(Hook::Xdp), directory.path());
+    let mut native = Native::start(Program::Ingress(Hook::Xdp));
     let mut dice = Dice::new(seed());
     let seeds: Vec<Vec<u8>> =
         frames().map(|frame| [&dice.bytes(HEAD)[..], &frame].concat()).collect();

@@ -18,10 +18,8 @@ use tidegate_policy::Reason;
 /// Pairs of packets that must meet the same verdict.
 const PAIRS: usize = 4_000;
 
-fn native() -> (tempfile::TempDir, Native) {
-    let directory = tempfile::tempdir().unwrap();
-    let native = Native::start(Program::Ingress(Hook::Xdp), directory.path());
-    (directory, native)
+fn native() -> Native {
+    Native::start(Program::Ingress(Hook::Xdp))
 }
 
 fn arrival(frame: &[u8]) -> Arrival<'_> {
@@ -47,7 +45,7 @@ fn executed(native: &mut Native, (now, heartbeat): (u64, u64), dice: u32) -> Opt
 
 #[test]
 fn the_lease_at_each_of_its_bounds() {
-    let (_directory, mut native) = native();
+    let mut native = native();
     // dice that execute a refusal whenever anything is left of the lease, and dice that never do
     let (always, never) = (0, 65535);
     let age = |ns: u64| (NOW, NOW - ns);
@@ -81,7 +79,7 @@ fn the_lease_at_each_of_its_bounds() {
 /// Only the upper bits of a random word may be missing: every share of it counts.
 #[test]
 fn a_lease_relaxes_evenly() {
-    let (_directory, mut native) = native();
+    let mut native = native();
     for tenths in 31..100 {
         let age = tenths * SECOND / 10;
         let steps = 64;
@@ -121,7 +119,7 @@ fn twins(dice: &mut Dice) -> (Packet, Packet) {
 
 #[test]
 fn what_does_not_matter_changes_nothing() {
-    let (_directory, mut native) = native();
+    let mut native = native();
     let mut dice = Dice::new(seed());
     for _ in 0..PAIRS {
         let setup = setup(&mut dice, false);

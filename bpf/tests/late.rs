@@ -16,7 +16,7 @@ use support::late::{
     AGAIN_MS, ASKED, FULL, LATE, again, anew, copy, crowded_out, fast_open, limited, more, other,
     rejecting, taken, unknown, until, until_with,
 };
-use support::native::{Call, How, NOW, Native, Program, Ran};
+use support::native::{Built, Call, How, NOW, Native, Program, Ran};
 use support::packet::{ACK, FIN, Packet, RST, SYN};
 use support::reference::{Action, Socket};
 use support::setup::{Prefix, SECOND, Setup, base};
@@ -24,17 +24,15 @@ use tidegate_policy::Reason;
 
 const CALM: How = How { linear: u32::MAX, tail_min: 0, fail_at: 0, dice: [7, 0] };
 
-fn start() -> (tempfile::TempDir, Native) {
-    let directory = tempfile::tempdir().unwrap();
-    let native = Native::start(Program::Ingress(Hook::Tc), directory.path());
-    (directory, native)
+fn start() -> Native {
+    Native::start(Program::Ingress(Hook::Tc))
 }
 
 /// One native build for all tests: it takes longer to build than all that they say.
 fn with(test: impl FnOnce(&mut Native)) {
-    static NATIVE: Mutex<Option<(tempfile::TempDir, Native)>> = Mutex::new(None);
+    static NATIVE: Mutex<Option<Native>> = Mutex::new(None);
     let mut native = NATIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    test(&mut native.get_or_insert_with(start).1);
+    test(native.get_or_insert_with(start));
 }
 
 /// `pass`, `drop` or `answer`, and what was counted.
@@ -264,9 +262,9 @@ const CANARIES: [Canary; 24] = [
 /// The first scene that goes otherwise with these sources, or kills the program.
 fn found(sources: &Path) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
-    let start = || Native::start_from(Program::Ingress(Hook::Tc), sources, directory.path());
+    let built = Built::from(Program::Ingress(Hook::Tc), sources, directory.path());
     let wrong = SCENES.iter().find(|(_, scene)| {
-        let mut native = start();
+        let mut native = built.start();
         catch_unwind(AssertUnwindSafe(|| scene(&mut native))).is_err()
     });
     wrong.map(|(name, _)| (*name).to_owned())

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use support::canary::{Canary, Copy, plant};
 use support::engine::{Arrival, Hook};
 use support::late::{self, AGAIN_MS, FULL, LATE};
-use support::native::{Call, How, NOW, Native, Program};
+use support::native::{Built, Call, How, NOW, Native, Program};
 use support::object::require_root;
 use support::proved::{PROVED, World, capped, handshake, outcome, syn, syn_to, v4};
 use support::reference::Socket;
@@ -214,8 +214,7 @@ const SCENES: [Scene; 12] = [
 fn beyond_the_cap_a_proved_source_is_told_and_nobody_else() {
     static NATIVE: Mutex<()> = Mutex::new(());
     let _one = NATIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Ingress(Hook::Tc), directory.path());
+    let mut native = Native::start(Program::Ingress(Hook::Tc));
     for (name, scene) in &SCENES {
         println!("{name}");
         scene(&mut native);
@@ -260,9 +259,9 @@ const CANARIES: [Canary; 14] = [
 /// The first scene that goes otherwise with these sources, or kills the program.
 fn found(sources: &Path) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
+    let built = Built::from(Program::Ingress(Hook::Tc), sources, directory.path());
     let wrong = SCENES.iter().find(|(_, scene)| {
-        let program = Program::Ingress(Hook::Tc);
-        let mut native = Native::start_from(program, sources, directory.path());
+        let mut native = built.start();
         catch_unwind(AssertUnwindSafe(|| scene(&mut native))).is_err()
     });
     wrong.map(|(name, _)| (*name).to_owned())

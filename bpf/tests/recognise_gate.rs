@@ -186,11 +186,14 @@ fn every_line_and_nearly_every_branch_is_reached() {
 /// The first that goes wrong, or how it died.
 fn found(sources: &Path) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start_from(sources, directory.path(), key());
-    match catch_unwind(AssertUnwindSafe(|| first_wrong(&mut native))) {
-        Ok(wrong) => wrong,
-        Err(_) => Some("it died".into()),
-    }
+    let said =
+        |mut native: Native| match catch_unwind(AssertUnwindSafe(|| first_wrong(&mut native))) {
+            Ok(wrong) => wrong,
+            Err(_) => Some("it died".into()),
+        };
+    // Sanitizers take seconds to build, and most bugs are found without.
+    said(Native::start_from(sources, directory.path(), key()))
+        .or_else(|| said(Native::start_sanitized_from(sources, directory.path(), key())))
 }
 
 #[test]

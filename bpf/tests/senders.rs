@@ -28,15 +28,13 @@ struct World {
     native: Native,
     port: u16,
     setup: Setup,
-    _directory: tempfile::TempDir,
 }
 
 impl World {
     fn new(policy: Policy) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let native = Native::start(Program::Ingress(Hook::Tc), directory.path());
+        let native = Native::start(Program::Ingress(Hook::Tc));
         let setup = setup(policy);
-        let mut world = Self { native, port: 20_000, setup, _directory: directory };
+        let mut world = Self { native, port: 20_000, setup };
         world.native.set(&world.setup);
         world
     }

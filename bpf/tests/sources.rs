@@ -42,13 +42,9 @@ struct Conn {
 
 /// One native build for all tests: it takes longer to build than all that they say.
 fn with(setup: Setup, test: impl FnOnce(World<'_>)) {
-    static NATIVE: Mutex<Option<(tempfile::TempDir, Native)>> = Mutex::new(None);
+    static NATIVE: Mutex<Option<Native>> = Mutex::new(None);
     let mut native = NATIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_, native) = native.get_or_insert_with(|| {
-        let directory = tempfile::tempdir().unwrap();
-        let native = Native::start(Program::Ingress(Hook::Tc), directory.path());
-        (directory, native)
-    });
+    let native = native.get_or_insert_with(|| Native::start(Program::Ingress(Hook::Tc)));
     native.set(&setup);
     test(World { native, setup, now: NOW, ports: 10_000 });
 }

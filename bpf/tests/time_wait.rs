@@ -27,9 +27,8 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 #[test]
 fn native_build_and_reference_say_what_the_table_says() {
-    let directory = tempfile::tempdir().unwrap();
     for hook in Hook::ALL {
-        let mut native = Native::start(Program::Ingress(hook), directory.path());
+        let mut native = Native::start(Program::Ingress(hook));
         for row in &ROWS {
             let socket = time_wait::socket(row);
             for frame in time_wait::frames(row) {
@@ -59,8 +58,7 @@ fn native_build_and_reference_say_what_the_table_says() {
 /// take left no note by which a later copy could pass.
 #[test]
 fn copies_of_what_was_admitted_pass_and_of_what_was_not_taken_do_not() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut native = Native::start(Program::Ingress(Hook::Tc), directory.path());
+    let mut native = Native::start(Program::Ingress(Hook::Tc));
     let setup = rejecting().bucket(1, 0);
     let row = |about: &str| ROWS.iter().find(|row| row.0 == about).unwrap();
     let (taken, older) = (row("the one behind it"), row("the one before it"));

@@ -27,13 +27,9 @@ const TICKET: usize = 233;
 /// One native build for all tests: it takes longer to build than all that they say.
 fn with(test: impl FnOnce(Dialog<'_>)) {
     let Some(test) = proof::instead(test) else { return };
-    static NATIVE: Mutex<Option<(tempfile::TempDir, Native)>> = Mutex::new(None);
+    static NATIVE: Mutex<Option<Native>> = Mutex::new(None);
     let mut native = NATIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_, native) = native.get_or_insert_with(|| {
-        let directory = tempfile::tempdir().unwrap();
-        let native = Native::start(Program::Ingress(Hook::Tc), directory.path());
-        (directory, native)
-    });
+    let native = native.get_or_insert_with(|| Native::start(Program::Ingress(Hook::Tc)));
     test(Dialog::new(native, &base()));
 }
 

@@ -17,10 +17,7 @@ thread_local! {
 
 fuzz_target!(|data: &[u8]| {
     NATIVE.with_borrow_mut(|native| {
-        let native = native.get_or_insert_with(|| {
-            let directory = tempfile::tempdir().expect("a temporary directory");
-            Native::start(Program::Ingress(Hook::Xdp), directory.path())
-        });
+        let native = native.get_or_insert_with(|| Native::start(Program::Ingress(Hook::Xdp)));
         differential(native, data);
     });
 });

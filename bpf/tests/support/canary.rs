@@ -18,14 +18,11 @@ impl Copy {
     #[allow(clippy::new_without_default, reason = "it costs a copy")]
     pub fn new() -> Self {
         let copy = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(copy.path().join("bpf/tests")).unwrap();
         let beside = ["policy", "bpf/abi", "bpf/vmlinux", "bpf/tests/native"];
-        for folder in HOOK_FOLDERS.into_iter().chain(beside) {
-            let to = copy.path().join(folder);
-            // links are followed: what is changed below must be a copy
-            let copied = Command::new("cp").arg("-rL").arg(root().join(folder)).arg(to).status();
-            assert!(copied.unwrap().success(), "{folder}");
-        }
+        // links are followed: what is changed below must be a copy
+        let mut cp = Command::new("cp");
+        cp.args(["-rL", "--parents"]).args(HOOK_FOLDERS).args(beside).arg(copy.path());
+        assert!(cp.current_dir(root()).status().unwrap().success(), "{cp:?}");
         Self(copy)
     }
 

@@ -6,10 +6,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The compiler's flags. What is always inlined would be counted once for each place that it is
-/// inlined into.
-pub const FLAGS: [&str; 3] = ["-O0", "--coverage", "-Dalways_inline="];
-
 /// A file that is measured, and the share of its branches that must be taken, in percent.
 pub type Wanted = (&'static str, f64);
 /// A line that nothing can reach: its file, what it says, the reason.

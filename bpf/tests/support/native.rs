@@ -2,8 +2,8 @@
 //! The hooks as ordinary programs (tests/native): compiled with sanitizers or coverage, driven over
 //! pipes, with a clock, dice and failures that the test chooses.
 
+use super::built::Source;
 use super::engine::{Arrival, Hook, Seen};
-use super::place::root;
 use super::reference::{Action, Counted, Judged, Socket};
 use super::setup::{Heartbeat, Limit, Prefix, SECONDS_PER_TOKEN, Service, Setup};
 use std::io::{Read, Write};
@@ -43,13 +43,23 @@ pub enum Program {
 impl Program {
     pub const ALL: [Self; 3] = [Self::Ingress(Hook::Xdp), Self::Ingress(Hook::Tc), Self::Egress];
 
-    /// File, function, and whether its context is that of XDP.
-    fn parts(self) -> (&'static str, &'static str, bool) {
-        match self {
-            Self::Ingress(Hook::Xdp) => ("xdp", "tg_xdp", true),
-            Self::Ingress(Hook::Tc) => ("tc", "tg_ingress", false),
-            Self::Egress => ("egress", "tg_egress", false),
-        }
+    fn source(self) -> Source {
+        let (file, function, more) = match self {
+            Self::Ingress(Hook::Xdp) => ("xdp", "tg_xdp", "-DTG_NATIVE_XDP"),
+            Self::Ingress(Hook::Tc) => {
+                ("tc", "tg_ingress", "-DTG_HOOK_EGRESS=\"hook/egress.bpf.c\"")
+            }
+            Self::Egress => ("egress", "tg_egress", ""),
+        };
+        let hook = [
+            format!("-DTG_HOOK=\"hook/{file}.bpf.c\""),
+            format!("-DTG_HOOK_FN={function}"),
+            more.to_owned(),
+            // frames end at a guard page, so they begin anywhere; the product's machines allow that
+            "-fno-sanitize=alignment".to_owned(),
+        ];
+        let flags = hook.into_iter().filter(|flag| !flag.is_empty()).collect();
+        Source { name: format!("native-{file}"), main: "host.c", flags }
     }
 }
 
@@ -260,6 +270,26 @@ pub struct Ran {
     pub frame: Vec<u8>,
 }
 
+/// A program that may hold bugs.
+pub struct Built {
+    program: Program,
+    binary: PathBuf,
+}
+
+impl Built {
+    /// Compiles it from the sources below a root.
+    pub fn from(program: Program, sources: &Path, dir: &Path) -> Self {
+        Self { program, binary: program.source().quick(sources, dir) }
+    }
+
+    /// Starts it afresh; it dies silently.
+    pub fn start(&self) -> Native {
+        let mut command = Command::new(&self.binary);
+        command.stderr(Stdio::null());
+        Native::spawn(self.program, command)
+    }
+}
+
 /// A running host.
 pub struct Native {
     program: Program,
@@ -271,27 +301,19 @@ pub struct Native {
 }
 
 impl Native {
-    /// Compiles the program with sanitizers into `dir` and starts it.
-    pub fn start(program: Program, dir: &Path) -> Self {
-        Self::launch(program, &build(program, root(), (dir, &SANITIZED)))
+    /// Compiles the program with sanitizers, if no test has yet, and starts it.
+    pub fn start(program: Program) -> Self {
+        Self::spawn(program, Command::new(program.source().sanitized()))
     }
 
-    /// The same for coverage, and without sanitizers, which would be counted as branches.
+    /// The same for coverage, whose data stand in `dir` when it has ended.
     pub fn start_covered(program: Program, dir: &Path) -> Self {
-        Self::launch(program, &build(program, root(), (dir, &super::gcov::FLAGS)))
+        Self::spawn(program, Command::new(program.source().covered(dir)))
     }
 
-    /// The same with sources that stand below another root, which may hold bugs: it is quick to
-    /// build, warns of nothing, and dies silently.
+    /// The same with sources that stand below another root, which may hold bugs.
     pub fn start_from(program: Program, sources: &Path, dir: &Path) -> Self {
-        let binary = build(program, sources, (dir, &QUICK));
-        let mut command = Command::new(binary);
-        command.stderr(Stdio::null());
-        Self::spawn(program, command)
-    }
-
-    fn launch(program: Program, binary: &Path) -> Self {
-        Self::spawn(program, Command::new(binary))
+        Built::from(program, sources, dir).start()
     }
 
     fn spawn(program: Program, mut command: Command) -> Self {
@@ -689,33 +711,4 @@ fn push_prefix(out: &mut Vec<u8>, service: u8, prefix: &Prefix, class: u8) {
     out.extend_from_slice(&[b'p', service, base + prefix.bits]);
     out.extend_from_slice(&mapped(prefix.addr));
     out.push(class);
-}
-
-/// Frames end at a guard page, so they begin anywhere; the product's machines allow that.
-const SANITIZED: [&str; 4] =
-    ["-O1", "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"];
-const QUICK: [&str; 2] = ["-O0", "-w"];
-
-/// The C compiler; `CC` chooses another. `sources`: where bpf/ and policy/ are.
-fn build(program: Program, sources: &Path, (dir, flags): (&Path, &[&str])) -> PathBuf {
-    let (file, function, xdp) = program.parts();
-    let binary = dir.join(format!("native-{file}"));
-    let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
-    cc.args(["-std=gnu11", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
-        .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
-        .args(flags)
-        .arg(format!("-I{}", sources.join("bpf/tests/native").display()))
-        .arg(format!("-I{}", sources.join("bpf").display()))
-        .arg(format!("-DTG_HOOK=\"hook/{file}.bpf.c\""))
-        .arg(format!("-DTG_HOOK_FN={function}"));
-    if xdp {
-        cc.arg("-DTG_NATIVE_XDP");
-    } else if file == "tc" {
-        cc.arg("-DTG_HOOK_EGRESS=\"hook/egress.bpf.c\"");
-    }
-    let host = sources.join("bpf/tests/native/host.c");
-    let built = cc.arg(host).arg("-o").arg(&binary).current_dir(dir).output();
-    let built = built.unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    binary
 }

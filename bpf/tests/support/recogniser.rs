@@ -2,15 +2,13 @@
 //! The recogniser of requests (bpf/http/http.h and its neighbours) as an ordinary program
 //! (tests/native/recognise.c), and what the reference expects of it.
 
-use super::gcov::FLAGS;
-use super::place::root;
+use super::built::Source;
 use super::reference::http::{self, Answer, Body, Request, Stop, To};
 use super::reference::rules::{self, Found, HostTest, Rule};
 use super::reference::tls::{self, NoName};
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
 
 #[path = "../../src/text_hash.rs"]
 mod text_hash;
@@ -300,21 +298,24 @@ pub struct Native {
 }
 
 impl Native {
-    /// Starts it, compiled with sanitizers, once a process.
+    /// Starts it, compiled with sanitizers, if no test has yet.
     pub fn start(key: Key) -> Self {
-        static BUILT: OnceLock<PathBuf> = OnceLock::new();
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        Self::launch(BUILT.get_or_init(|| build(root(), dir, &SANITIZED)), key)
+        Self::launch(&source().sanitized(), key)
     }
 
-    /// The same with sources below another root, which may hold bugs.
+    /// The same with sources below another root, which may hold bugs: quick to build, without sanitizers.
     pub fn start_from(sources: &Path, dir: &Path, key: Key) -> Self {
-        Self::launch(&build(sources, dir, &SANITIZED), key)
+        Self::launch(&source().quick(sources, dir), key)
+    }
+
+    /// The same with sanitizers.
+    pub fn start_sanitized_from(sources: &Path, dir: &Path, key: Key) -> Self {
+        Self::launch(&source().sanitized_from(sources, dir), key)
     }
 
     /// The same for coverage, whose data it writes into this folder when it ends.
     pub fn start_covered(dir: &Path, key: Key) -> Self {
-        Self::launch(&build(root(), dir, &FLAGS), key)
+        Self::launch(&source().covered(dir), key)
     }
 
     fn launch(binary: &Path, key: Key) -> Self {
@@ -421,25 +422,8 @@ fn command(letter: u8, arguments: &[u8], bytes: &[u8]) -> Vec<u8> {
     [&[letter], arguments, &length[..], bytes].concat()
 }
 
-const SANITIZED: [&str; 3] = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-
-/// The program, from the sources below a root.
-fn build(sources: &Path, dir: &Path, flags: &[&str]) -> PathBuf {
-    let binary = dir.join("recognise");
-    let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-        .current_dir(dir)
-        .args(["-std=gnu11", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
-        .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
-        .args(flags)
-        .arg(format!("-I{}", sources.join("bpf/tests/native").display()))
-        .arg(format!("-I{}", sources.join("bpf").display()))
-        .arg(sources.join("bpf/tests/native/recognise.c"))
-        .arg("-o")
-        .arg(&binary)
-        .output()
-        .unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    binary
+fn source() -> Source {
+    Source { name: "recognise".into(), main: "recognise.c", flags: Vec::new() }
 }
 
 /// `TG_RULES_MAX`, `TG_COOKIE_TESTS_MAX`, `TG_PATH_MAX`.

@@ -2,6 +2,8 @@
 //! The part of bpf/tests/support that needs no kernel.
 #![allow(dead_code, reason = "the tests use the rest")]
 
+#[path = "../../../bpf/tests/support/built.rs"]
+pub mod built;
 #[path = "../../../bpf/tests/support/checksum.rs"]
 pub mod checksum;
 #[path = "../../../bpf/tests/support/decode.rs"]

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The native build of all hooks together (tests/native/requests.c), over pipes.
 
-use super::super::gcov::FLAGS;
+use super::super::built::Source;
 use super::super::native::NOW;
 use super::super::packet::{CLIENT4, SERVER4, SERVER6};
-use super::super::place::root;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
 use tidegate_policy::{Reason, RequestLimits};
 use tidegate_units::Rate;
 use zerocopy::IntoBytes;
@@ -173,21 +171,19 @@ pub struct Host {
 }
 
 impl Host {
-    /// Compiles it with sanitizers, once a process, and starts it.
+    /// Compiles it with sanitizers, if no test has yet, and starts it.
     pub fn start() -> Self {
-        static BINARY: OnceLock<PathBuf> = OnceLock::new();
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        Self::launch(BINARY.get_or_init(|| build(root(), dir, &SANITIZED)))
+        Self::launch(&source().sanitized())
     }
 
     /// The same with sources below another root, which may hold bugs: quick to build.
     pub fn start_from(sources: &Path, dir: &Path) -> Self {
-        Self::launch(&build(sources, dir, &QUICK))
+        Self::launch(&source().quick(sources, dir))
     }
 
     /// The same for coverage, whose data it writes into this folder when it ends.
     pub fn start_covered(dir: &Path) -> Self {
-        Self::launch(&build(root(), dir, &FLAGS))
+        Self::launch(&source().covered(dir))
     }
 
     fn launch(binary: &Path) -> Self {
@@ -434,26 +430,7 @@ fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
     out.extend_from_slice(&(used * TOKEN).to_le_bytes());
 }
 
-const SANITIZED: [&str; 4] =
-    ["-O1", "-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"];
-const QUICK: [&str; 2] = ["-O0", "-w"];
-
-/// `sources`: where bpf/ and policy/ are.
-fn build(sources: &Path, dir: &Path, flags: &[&str]) -> PathBuf {
-    let binary = dir.join("native-requests");
-    let native = sources.join("bpf/tests/native");
-    let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
-    cc.args(["-std=gnu11", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
-        .args(["-Wno-unused-function", "-Wno-address-of-packed-member"])
-        .args(flags)
-        .arg(format!("-I{}", native.display()))
-        .arg(format!("-I{}", sources.join("bpf").display()))
-        .arg(native.join("requests.c"))
-        .arg("-o")
-        .arg(&binary)
-        .current_dir(dir);
-    let built = cc.output();
-    let built = built.unwrap_or_else(|error| panic!("cc (`make setup` installs it): {error}"));
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    binary
+fn source() -> Source {
+    let flags = vec!["-fno-sanitize=alignment".to_owned()];
+    Source { name: "native-requests".into(), main: "requests.c", flags }
 }

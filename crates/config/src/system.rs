@@ -93,13 +93,6 @@ pub enum SystemFault {
         /// Where.
         endpoint: Endpoint,
     },
-    /// A rate that the operator set is not in force while SYN policing sleeps.
-    RateSleeps {
-        /// The service.
-        service: String,
-        /// The key of its `control` that says it.
-        key: &'static str,
-    },
 }
 
 /// A fault with its place, and whether it forbids to run.
@@ -123,7 +116,6 @@ impl SystemFault {
                 | Self::OpenGateway { .. }
                 | Self::OpenAgent { .. }
                 | Self::GatewayInUse { .. }
-                | Self::RateSleeps { .. }
         )
     }
 
@@ -164,9 +156,6 @@ impl SystemFault {
             }
             Self::NothingListens { service, index } | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
-            }
-            Self::RateSleeps { service, key } => {
-                format!("services.{}.control.{key}", step(service))
             }
             Self::OpenGateway { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
             Self::OpenAgent { service, .. } => {
@@ -228,12 +217,6 @@ impl std::fmt::Display for SystemFault {
                 "found {endpoint}, where somebody listens already; if that is no running tidegate, the \
                  gateway cannot be served"
             ),
-            Self::RateSleeps { service, key } => write!(
-                f,
-                "control.{key} of the service {service:?} is not in force while SYN policing \
-                 sleeps, which is while header rules have something left to refuse; if it is to \
-                 hold always, write requests: {{syn_policing: always}}"
-            ),
         }
     }
 }
@@ -272,10 +255,5 @@ mod tests {
         let text = say(ssh);
         assert!(text.starts_with("5:33: services.shop.listen[0]: ") && text.contains("port 80"));
         assert!(text.contains("\"shop\"") && text.contains("move the ssh server"), "{text}");
-        let sleeps = SystemFault::RateSleeps { service: "shop".into(), key: "ceiling" };
-        assert!(!sleeps.fatal(), "a last resort may be meant");
-        let text = say(sleeps);
-        assert!(text.starts_with("5:3: services.shop.control.ceiling: control.ceiling"), "{text}");
-        assert!(text.contains("write requests: {syn_policing: always}"), "{text}");
     }
 }

@@ -30,9 +30,9 @@ include!(concat!(env!("OUT_DIR"), "/ablate.rs"));
 
 pub use detect::{Calm, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
 pub use law::{
-    BucketController, BucketSpec, Context, DefaultBucket, DefaultController, DefaultSpec, Demand,
-    Dual, Equation, Fixed, FixedBucket, Gauge, Interaction, Measured, PaperBucket, PaperBucketSpec,
-    Room, Syn, SynSpec, SynVariant, Variant, Wants,
+    BucketController, BucketSpec, Cap, Context, DefaultBucket, DefaultController, DefaultSpec,
+    Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Interaction, Measured, PaperBucket,
+    PaperBucketSpec, Room, Syn, SynSpec, SynVariant, Variant, Wants,
 };
 
 use tidegate_model::RATE_FLOOR;

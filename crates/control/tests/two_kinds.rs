@@ -6,8 +6,8 @@
 mod world;
 
 use tidegate_control::{
-    BucketController, BucketSpec, Controller, DefaultBucket, DefaultController, DefaultSpec,
-    Detector, Dual, Gauge, Interaction, Mode, PaperBucket, PaperBucketSpec, Syn, SynSpec,
+    BucketController, BucketSpec, Cap, Controller, DefaultBucket, DefaultController, DefaultSpec,
+    Detector, Dual, Fixed, Gauge, Interaction, Mode, PaperBucket, PaperBucketSpec, Syn, SynSpec,
 };
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
@@ -248,6 +248,40 @@ fn after_a_hiccup_it_sleeps_again() {
             }
         }
         assert!(woken > 0, "{kind:?}: no hiccup was one");
+    }
+}
+
+/// An operator's cap is in force whether SYN policing sleeps or not. It is no sign of an overload: with a
+/// CPU that is half free it squeezes no rule and wakes nobody.
+#[test]
+fn a_cap_always_holds_and_squeezes_no_rule() {
+    let spec = Spec::default();
+    let capacity = spec.capacity(CGI);
+    for kind in KINDS {
+        let rate = Rate::per_second((0.5 * capacity).floor());
+        let cap = Cap { rate, burst: 20 };
+        let controller: Box<dyn Controller> = match kind {
+            Kind::PSyn => Box::new(Syn::new(SynSpec { rate_max: rate, ..SynSpec::default() })),
+            _ => Box::new(Fixed::new(rate, cap.burst)),
+        };
+        let bucket = BucketSpec { minimum: Rate::per_second(10.0), ..BucketSpec::default() };
+        let dual = coupled(p(bucket), controller);
+        let (mut world, mut dual) = (World::new(spec, 19), dual.capped(Some(cap)));
+        let mut awake = 0;
+        for (load, seconds) in [(0.4 * capacity, 20), (3.0 * capacity, 60), (0.4 * capacity, 20)] {
+            world.run(&mut dual, (load, CGI, seconds), |_, limits| {
+                assert!(limits.rate.is_some_and(|limit| limit <= rate), "{:?}", limits.why.text);
+                awake += u32::from(!limits.why.text.starts_with("SYN policing sleeps"));
+            });
+        }
+        let name = format!("{kind:?} {awake}\n{}", table(&world));
+        let crowd = &world.seconds[25..80];
+        let (admitted, _) =
+            spread(crowd.iter().map(|s| (s.offered - s.syn_refused) as f64 / rate.get()));
+        assert!(admitted < 1.05, "{admitted} {name}");
+        if kind != Kind::PSyn {
+            assert_eq!((awake, total(crowd, |s| s.cgi_refused)), (0, 0), "{name}");
+        }
     }
 }
 

@@ -12,11 +12,11 @@ use tidegate_config::{
 };
 use tidegate_control::fleet::{Bounds, Operator};
 use tidegate_control::{
-    Beside, Controller, Decision, DefaultController, DefaultSpec, Fixed, Measured, Mode, Syn,
+    Beside, Cap, Controller, Decision, DefaultController, DefaultSpec, Fixed, Measured, Mode, Syn,
     SynSpec, SynVariant, Wants,
 };
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::limits::ServiceLimits;
+use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -93,6 +93,29 @@ pub(crate) fn operator(config: &ServiceConfig) -> Operator {
     };
     let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
     Operator { service, buckets: buckets.map(buckets::bounds).collect() }
+}
+
+/// What of it holds the service itself, whatever else does.
+pub(crate) fn cap(config: &ServiceConfig) -> Option<Cap> {
+    let rate = operator(config).service.own?;
+    Some(Cap { rate, burst: config.control.burst.unwrap_or(BURST_DEFAULT) })
+}
+
+/// Limits where no controller decides: what the operator set by hand is added, of each back-end.
+pub(crate) fn of_operator(config: &ServiceConfig, mut limits: ServiceLimits) -> ServiceLimits {
+    let operator = operator(config).of_all(config.backends.len());
+    if let (Some(rate), Some(cap)) = (operator.service.own, cap(config)) {
+        (limits.rate, limits.burst) = (Some(rate), cap.burst);
+    }
+    let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
+    let own = buckets.zip(&operator.buckets).map(|(bucket, bounds)| BucketLimits {
+        rate: bounds.own,
+        burst: bucket.burst.max(1),
+        why: limits.why.clone(),
+        ..BucketLimits::default()
+    });
+    limits.buckets = own.collect();
+    with_reserve(config, limits)
 }
 
 /// The operator's floor and ceiling around a controller. The floor is the least rate of the limits, too.

@@ -43,7 +43,9 @@ impl Makers {
     fn dual(self, config: &ServiceConfig) -> Dual {
         let buckets = buckets_of(config).iter().map(|bucket| (self.bucket)(config, bucket));
         let detector = Detector::of_rules(config.objective);
-        Dual::new(buckets.collect(), detector, (self.service)(config), interaction(config))
+        let dual =
+            Dual::new(buckets.collect(), detector, (self.service)(config), interaction(config));
+        dual.capped(controllers::cap(config))
     }
 
     fn steering(self, config: &ServiceConfig) -> Steering {
@@ -130,15 +132,11 @@ impl Governor {
             );
             buckets.push(kept.unwrap_or_else(|| (make.bucket)(after, bucket)));
         }
+        let dual = Dual::new(buckets, detector, syn, interaction(after));
         let panics = if syn_stays { self.panics } else { 0 };
         Self {
             limits,
-            steering: Steering::Host(Box::new(Dual::new(
-                buckets,
-                detector,
-                syn,
-                interaction(after),
-            ))),
+            steering: Steering::Host(Box::new(dual.capped(controllers::cap(after)))),
             make,
             panics,
             measured: self.measured,
@@ -146,6 +144,16 @@ impl Governor {
             holders: self.holders,
             keep_alive: self.keep_alive,
         }
+    }
+
+    /// Lifts all limits for this reason, but for what an operator set by hand.
+    pub(crate) fn release(&mut self, config: &ServiceConfig, now: Nanos, why: &str) {
+        let what = match controllers::cap(config) {
+            Some(cap) => format!("only the operator's cap of {} holds", cap.rate),
+            None => "everything passes".into(),
+        };
+        let limits = released(now, &format!("{why}: {what}"));
+        self.limits = controllers::of_operator(config, limits);
     }
 
     /// The limits for the next tick; an error when a controller failed and the service was
@@ -167,8 +175,12 @@ impl Governor {
         let Ok(mut limits) = ticked else {
             self.panics += 1;
             self.steering = self.make.steering(config);
-            self.limits = released(signals.now, "the controller failed: everything passes");
-            return Err("its controller failed and was started anew; everything passes".into());
+            self.release(config, signals.now, "the controller failed");
+            return Err(
+                "its controller failed and was started anew; everything passes but for what \
+                an operator's cap refuses"
+                    .into(),
+            );
         };
         limits = controllers::of_service(config, &mut self.measured, signals, limits);
         if !signals_fresh(signals, SIGNAL_AGE_MAX) {
@@ -315,6 +327,29 @@ services:
         let registry = tidegate_config::Registry::new(["fresh_first"], controllers::NAMES);
         let mut config = tidegate_config::parse(text, &registry).unwrap();
         config.services.remove(0)
+    }
+
+    /// A controller that failed limits nothing; what an operator set by hand needs none.
+    #[test]
+    fn without_a_controller_an_operators_own_limits_hold() {
+        for (service, bucket, rates) in [
+            ("", "", [None, None]),
+            ("name: fixed, rate: 9", "name: fixed, rate: 5", [Some(9.0), Some(5.0)]),
+            ("ceiling: 90", "ceiling: 50", [Some(90.0), Some(50.0)]),
+        ] {
+            let bucket = format!("{{resource: cpu, control: {{{bucket}}}}}");
+            let text = CLUSTER.replace("{resource: cpu}", &bucket);
+            let control = format!("mode: enforce\n    control: {{{service}}}");
+            let config = parsed(&text.replace("mode: enforce", &control));
+            let make = Makers { service: controllers::make, bucket: controllers::make_bucket };
+            let mut governor = Governor::new(&config, make);
+            governor.release(&config, Nanos::SECOND, "the controller failed");
+            let limits = &governor.limits;
+            let found = [limits.rate, limits.buckets[0].rate].map(|rate| rate.map(Rate::get));
+            assert_eq!(found, rates, "{service}");
+            assert!(limits.burst >= 1 && limits.buckets[0].burst >= 1);
+            assert_eq!(limits.why.text.contains("operator's cap"), rates[0].is_some());
+        }
     }
 
     /// Before anything was measured: nothing that a controller found, all that an operator set.

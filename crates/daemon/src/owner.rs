@@ -5,7 +5,7 @@
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
 use crate::gateways::GatewayWatch;
-use crate::governor::{Governor, Makers, released};
+use crate::governor::{Governor, Makers};
 use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
@@ -465,7 +465,7 @@ impl Owner {
             let name = &config.name;
             let Some(sensed) = sensed.get(index) else {
                 // Whatever was sensed with does not know this service: no ground for any limit.
-                governor.limits = released(now, "nothing was sensed: everything passes");
+                governor.release(config, now, "nothing was sensed");
                 warnings.raise(now, name, "nothing was sensed");
                 continue;
             };

@@ -2,13 +2,12 @@
 //! What will happen, told before it happens: the system against the configuration.
 
 use crate::cluster;
-use crate::controllers;
 use crate::gateways::open;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::foreign_program;
-use tidegate_config::{Attach, Config, Endpoint, SynPolicing, SystemFault};
+use tidegate_config::{Attach, Config, Endpoint, SystemFault};
 use tidegate_gate::TlsError;
 use tidegate_peer::tls::TlsError as PeerTlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
@@ -84,7 +83,6 @@ pub fn examine(
     nothing_listens(config, listeners, &mut found);
     found.faults.extend(open(config).into_iter().map(|(_, fault)| fault));
     gateways(config, listeners, &mut found);
-    found.faults.extend(asleep(config));
     match ssh_listeners(listeners, trees.proc) {
         Ok(ssh) => found.faults.extend(on_ssh(config, &ssh)),
         Err(error) => found.notes.push(format!("ssh servers cannot be looked for: {error}")),
@@ -104,24 +102,6 @@ pub(crate) fn on_ssh(config: &Config, ssh: &[Listener]) -> Vec<SystemFault> {
                 faults.push(SystemFault::ListensOnSsh { service, index, port });
             }
         }
-    }
-    faults
-}
-
-/// Rates that an operator set and that are in force only as a last resort.
-fn asleep(config: &Config) -> Vec<SystemFault> {
-    let mut faults = Vec::new();
-    for service in &config.services {
-        let requests = service.requests.as_ref();
-        if requests.is_none_or(|requests| requests.syn_policing != SynPolicing::LastResort) {
-            continue;
-        }
-        let set = [
-            ("rate", service.control.name == controllers::FIXED),
-            ("ceiling", service.control.ceiling.is_some()),
-        ];
-        let sleeps = |key| SystemFault::RateSleeps { service: service.name.clone(), key };
-        faults.extend(set.into_iter().filter(|(_, set)| *set).map(|(key, _)| sleeps(key)));
     }
     faults
 }
@@ -250,6 +230,7 @@ fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controllers;
     use std::fs;
     use tidegate_config::{Registry, parse};
 
@@ -369,35 +350,5 @@ gateways:
         ] {
             assert_eq!(program(attach, id).as_deref(), wanted, "{attach} {id:?}");
         }
-    }
-
-    #[test]
-    fn a_rate_that_sleeps_beside_header_rules_is_told_and_forbids_nothing() {
-        let keys = |control: &str, policing: &str| {
-            let text = format!(
-                "interfaces: [{{name: lo}}]\nservices:\n  web:\n    mode: enforce\n    \
-                 listen: ['*:80']\n    control: {control}\n    requests:\n      \
-                 buckets: {{a: {{resource: cpu}}}}\n      rules: [{{path: /, bucket: a}}]\n      \
-                 syn_policing: {policing}\n  \
-                 plain: {{mode: enforce, listen: ['*:81'], control: {{name: fixed, rate: 9}}}}\n"
-            );
-            let faults = asleep(&config(&text)).into_iter().map(|fault| match fault {
-                SystemFault::RateSleeps { service, key } if service == "web" => key,
-                other => panic!("{other:?}"),
-            });
-            faults.collect::<Vec<_>>()
-        };
-        for (control, wanted) in [
-            ("{name: fixed, rate: 200}", vec!["rate"]),
-            ("{ceiling: 500}", vec!["ceiling"]),
-            ("{name: syn, rate: 300, ceiling: 500}", vec!["ceiling"]),
-            ("{name: syn, rate: 300}", vec![]),
-            ("{name: default}", vec![]),
-        ] {
-            assert_eq!(keys(control, "last-resort"), wanted, "{control}");
-            assert!(keys(control, "always").is_empty(), "{control}");
-        }
-        let sleeps = SystemFault::RateSleeps { service: "web".into(), key: "rate" };
-        assert!(!forbids_to_run(&sleeps));
     }
 }

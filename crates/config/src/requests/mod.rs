@@ -72,8 +72,8 @@ pub struct RequestsConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = RULES_MAX))]
     pub rules: Vec<RuleConfig>,
-    /// When connections are refused as well, by the service's own controller. While SYN policing
-    /// sleeps (`last-resort`), no rate of `control` is in force, `fixed` and `ceiling` included.
+    /// When connections are refused as well, by the service's own controller. What an operator sets in
+    /// `control`, a `fixed` rate or a `ceiling`, holds always.
     #[serde(default)]
     pub syn_policing: SynPolicing,
     /// How long a 503 asks its client to stay away.

@@ -58,7 +58,8 @@ impl Operator {
     }
 
     /// The same where so many back-ends have it, each.
-    fn of_all(&self, back_ends: usize) -> Self {
+    #[must_use]
+    pub fn of_all(&self, back_ends: usize) -> Self {
         let times = back_ends.max(1) as f64;
         let all = |bounds: &Bounds| Bounds {
             own: bounds.own.map(|own| Rate::per_second(own.get() * times)),

@@ -3,7 +3,7 @@
 //! 2.2; docs/decisions/0007-dual-admission.md).
 //!
 //! SYN policing is blind: it cannot spare a session. So it sleeps for as long as header rules hold
-//! the load. **Asleep** it sets no rate and looks at no accept queue; all that is left is a fence
+//! the load. **Asleep** it sets no rate of its own and looks at no accept queue; all that is left is a fence
 //! at three times its guard, jobs that take longer than the objective whatever is refused now.
 //!
 //! ```text
@@ -30,6 +30,9 @@
 //!
 //! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
 //! falling asleep takes twice as long each time it was woken soon after, up to 32 s.
+//!
+//! What an operator set by hand ([`Cap`]) is in force always, asleep or not. It is no measure of an
+//! overload: what it refuses squeezes no rule, wakes nobody and keeps nobody awake.
 //!
 //! Buckets are told of one [`Detector`], which sees what they refuse as refused work of the service.
 //! What is asked of them goes one way, once a tick ([`Demand`]).
@@ -82,6 +85,15 @@ pub enum Interaction {
     Released,
 }
 
+/// A rate that an operator set by hand, or a ceiling: it holds whatever a controller thinks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cap {
+    /// Admissions per second, at most.
+    pub rate: Rate,
+    /// The depth of its bucket, in admissions.
+    pub burst: u32,
+}
+
 /// Header rules and SYN policing of one service.
 pub struct Dual {
     buckets: Vec<Box<dyn BucketController>>,
@@ -89,6 +101,8 @@ pub struct Dual {
     detector: Detector,
     syn: Box<dyn Controller>,
     interaction: Interaction,
+    /// What the operator says that holds always.
+    cap: Option<Cap>,
     rules_in_shadow: bool,
     awake: bool,
     counts: Watch,
@@ -143,6 +157,7 @@ impl Dual {
             detector,
             syn,
             interaction,
+            cap: None,
             rules_in_shadow: false,
             awake: false,
             counts: Watch::default(),
@@ -159,6 +174,12 @@ impl Dual {
             asleep_since: None,
             since: Nanos::ZERO,
         }
+    }
+
+    /// The same with a cap.
+    #[must_use]
+    pub fn capped(self, cap: Option<Cap>) -> Self {
+        Self { cap, ..self }
     }
 
     /// The controllers, with what they have learned: for a new coupling of the same ones.
@@ -202,8 +223,13 @@ impl Dual {
     fn would_refuse(&self, limits: &ServiceLimits, signals: &Signals) -> bool {
         let arrivals = self.arrivals.per_second();
         let waiting = fresh(signals.time.waiting, signals).unwrap_or(0);
-        limits.rate.is_some_and(|rate| rate.get() < arrivals)
+        limits.rate.is_some_and(|rate| rate.get() < arrivals && !self.is_cap(rate))
             || limits.why.shedding && limits.waiting_max.is_some_and(|most| waiting >= most)
+    }
+
+    /// Whether a rate is no decision of the controller's.
+    fn is_cap(&self, rate: Rate) -> bool {
+        self.cap.is_some_and(|cap| rate >= cap.rate)
     }
 
     /// Whether, awake, header rules alone would hold all that comes now, as far as the SYN controller
@@ -238,7 +264,9 @@ impl Dual {
     /// A tick of being awake, in which so many SYNs were refused.
     fn stay_awake(&mut self, signals: &Signals, said: &Decision, refused: u64) {
         let room = self.room_for_all(said);
-        let quiet = room || refused == 0 && !self.would_refuse(&said.limits, signals);
+        let by_cap = said.limits.rate.is_some_and(|rate| self.is_cap(rate));
+        let none = refused == 0 || by_cap;
+        let quiet = room || none && !self.would_refuse(&said.limits, signals);
         self.quiet_s = if quiet { self.quiet_s + period_s(signals) } else { 0.0 };
         if self.quiet_s >= self.sleep_s {
             if room {
@@ -307,11 +335,15 @@ impl Dual {
         let fence = self.fence.map_or_else(String::new, |fence| {
             format!(", but its fence holds: no more than {fence} may wait for an answer")
         });
-        limits.why.text = format!("SYN policing sleeps{fence}; it would say: {}", limits.why.text);
+        let cap = self.cap.map(|cap| format!("; the operator's cap of {} holds", cap.rate));
+        let cap = cap.unwrap_or_default();
+        limits.why.text =
+            format!("SYN policing sleeps{fence}{cap}; it would say: {}", limits.why.text);
         limits.why.shedding = false;
         limits.why.since = self.since;
         ServiceLimits {
-            burst: 1,
+            rate: self.cap.map(|cap| cap.rate),
+            burst: self.cap.map_or(1, |cap| cap.burst.max(1)),
             waiting_max: self.fence,
             min_rate: limits.min_rate,
             why: limits.why,

@@ -22,7 +22,7 @@ pub use self::bucket::{
     PaperBucket, PaperBucketSpec, Room, Variant,
 };
 pub use self::default::{DefaultController, DefaultSpec};
-pub use self::dual::{Dual, Interaction};
+pub use self::dual::{Cap, Dual, Interaction};
 pub use self::fixed::Fixed;
 pub use self::measured::{Measured, Wants};
 pub use self::syn::{Syn, SynSpec, SynVariant};

@@ -330,7 +330,7 @@ impl Bound {
 }
 
 /// The command that removes a clsact filter of ours.
-fn removal(interface: &Interface, filter: Filter) -> String {
+pub(crate) fn removal(interface: &Interface, filter: Filter) -> String {
     let namespace = interface.namespace.as_ref();
     let enter = namespace.map(|path| format!("nsenter --net={} ", path.display()));
     let side = if filter.side == Side::Ingress { "ingress" } else { "egress" };
@@ -350,7 +350,7 @@ const fn is_of_requests(mounted: &Mounted) -> bool {
 
 /// Whether a detach failed because there was nothing: no filter (`ENOENT`), no clsact (`EINVAL`),
 /// no interface (`ENODEV`).
-fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(2 | 19 | 22))
 }
 

@@ -179,6 +179,30 @@ pub(crate) struct LinkInfo {
     pub(crate) program: u32,
 }
 
+impl LinkInfo {
+    /// Whether it is at XDP or tcx: all that we make.
+    pub(crate) const fn is_of_interface(&self) -> bool {
+        matches!(self.kind, sys::BPF_LINK_TYPE_XDP | sys::BPF_LINK_TYPE_TCX)
+    }
+}
+
+/// The number of the link that comes after this one; `None`: it is the last. Of all namespaces.
+pub(crate) fn next_link(after: u32) -> io::Result<Option<u32>> {
+    let mut next = 0;
+    // SAFETY: a place for one number.
+    match check(unsafe { sys::bpf_link_get_next_id(after, &mut next) }) {
+        Ok(_) => Ok(Some(next)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a link by its number.
+pub(crate) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { sys::bpf_link_get_fd_by_id(id) })
+}
+
 /// Reads what a link is.
 pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let mut info = sys::bpf_link_info::default();

@@ -107,6 +107,21 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether it changes nothing, whoever asks. What is not listed here does.
+    #[must_use]
+    pub const fn only_looks(&self) -> bool {
+        matches!(
+            self,
+            Self::Ping {}
+                | Self::Status {}
+                | Self::Explain { .. }
+                | Self::ExplainRequest { .. }
+                | Self::History {}
+        )
+    }
+}
+
 /// The steps of a take-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -31,7 +31,8 @@ pub trait Handler: Send + Sync + 'static {
 /// The bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most clients at once; the next one is told and closed.
+    /// Most clients at once, of those who may change something and of those who may only look: the next
+    /// one of a kind is told and closed. So nobody who may only look keeps an operator out.
     pub clients_max: usize,
     /// Longest time for a whole request line to arrive.
     pub request: Duration,
@@ -92,12 +93,40 @@ impl Place {
     }
 }
 
+/// What a client may do, by the user that the kernel says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    /// Root, and the user as whom the socket was made.
+    All,
+    /// Whoever else may open the socket: members of its group.
+    Look,
+}
+
+impl Rights {
+    fn of(stream: &UnixStream, owner: u32) -> Self {
+        let user = stream.peer_cred().map(|peer| peer.uid());
+        if user.is_ok_and(|user| user == 0 || user == owner) { Self::All } else { Self::Look }
+    }
+
+    /// # Errors
+    /// When the request changes something and the client may only look.
+    fn allow(self, request: &Request) -> Result<(), ApiError> {
+        if self == Self::All || request.only_looks() {
+            return Ok(());
+        }
+        let message = "only root may change anything; members of the socket's group may look";
+        Err(ApiError::new(ErrorKind::Permission, message))
+    }
+}
+
 /// A listening control socket; its file is removed when this is dropped, unless another daemon has
 /// put its own in its place.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
     place: Place,
+    /// The user as whom it was made.
+    owner: u32,
 }
 
 impl ControlSocket {
@@ -117,12 +146,13 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Makes the socket, mode 0600, its directory (0755) where that is missing. A socket that stands
+/// Makes the socket, its directory (0755) where that is missing. Its mode is 0600, and 0660 where a
+/// group may look. A socket that stands
 /// there is replaced in one step, so that a daemon that takes over is reachable at every moment.
 ///
 /// # Errors
 /// [`BindError`].
-pub fn bind(path: &Path) -> Result<ControlSocket, BindError> {
+pub fn bind(path: &Path, group: Option<u32>) -> Result<ControlSocket, BindError> {
     if std::fs::symlink_metadata(path).is_ok_and(|m| !m.file_type().is_socket()) {
         return Err(BindError::Foreign(path.to_owned()));
     }
@@ -137,9 +167,15 @@ pub fn bind(path: &Path) -> Result<ControlSocket, BindError> {
         let _ = std::fs::remove_file(&temporary);
         let listener = UnixListener::bind(&temporary)?;
         std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
-        let inode = std::fs::metadata(&temporary)?.ino();
+        if let Some(group) = group {
+            std::os::unix::fs::chown(&temporary, None, Some(group))?;
+            // Not earlier: its group was our own.
+            std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o660))?;
+        }
+        let made = std::fs::metadata(&temporary)?;
         std::fs::rename(&temporary, path)?;
-        Ok(ControlSocket { listener, place: Place { path: path.to_owned(), inode } })
+        let place = Place { path: path.to_owned(), inode: made.ino() };
+        Ok(ControlSocket { listener, place, owner: made.uid() })
     };
     made().map_err(|source| BindError::System { path: path.to_owned(), source })
 }
@@ -151,7 +187,7 @@ pub async fn serve<H: Handler>(
     bounds: Bounds,
     stop: impl Future<Output = ()>,
 ) {
-    let places = Arc::new(Semaphore::new(bounds.clients_max));
+    let places = [(); 2].map(|()| Arc::new(Semaphore::new(bounds.clients_max)));
     let mut clients = tokio::task::JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -166,12 +202,13 @@ pub async fn serve<H: Handler>(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let place = Arc::clone(&places).try_acquire_owned();
+        let rights = Rights::of(&stream, socket.owner);
+        let place = Arc::clone(&places[rights as usize]).try_acquire_owned();
         let handler = Arc::clone(&handler);
         match place {
             Ok(place) => {
                 clients.spawn(async move {
-                    client(stream, &*handler, bounds).await;
+                    client(stream, (&*handler, rights), bounds).await;
                     drop(place);
                 });
             }
@@ -190,8 +227,8 @@ fn turn_away(stream: &UnixStream, clients_max: usize) {
     let _ = stream.try_write(&line);
 }
 
-async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
-    if let Some(last) = serve_client(stream, handler, bounds).await {
+async fn client<H: Handler>(stream: UnixStream, (handler, rights): (&H, Rights), bounds: Bounds) {
+    if let Some(last) = serve_client(stream, (handler, rights), bounds).await {
         handler.left(last).await;
     }
 }
@@ -199,7 +236,7 @@ async fn client<H: Handler>(stream: UnixStream, handler: &H, bounds: Bounds) {
 /// Until the client leaves or is closed; returns the last request that was served.
 async fn serve_client<H: Handler>(
     stream: UnixStream,
-    handler: &H,
+    (handler, rights): (&H, Rights),
     bounds: Bounds,
 ) -> Option<Request> {
     let (read, mut write) = stream.into_split();
@@ -218,7 +255,8 @@ async fn serve_client<H: Handler>(
             // Gone, in the middle of a line or not, or too slow: nobody waits for an answer.
             Ok(Ok(Line::End) | Err(_)) | Err(_) => return last,
         };
-        let answer = match decode_request(&line) {
+        let allowed = |request| rights.allow(&request).map(|()| request);
+        let answer = match decode_request(&line).and_then(allowed) {
             Ok(request) => match timeout(bounds.handle, handler.handle(request.clone())).await {
                 Ok(answer) => {
                     if answer.is_ok() {

@@ -56,7 +56,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let path = directory.path().join("control.sock");
         let _entered = runtime.enter();
-        let socket = bind(&path).unwrap();
+        let socket = bind(&path, None).unwrap();
         runtime.spawn(serve(socket, Arc::new(Answers), bounds, async {
             let _ = stopped.await;
         }));
@@ -140,8 +140,8 @@ fn a_second_server_takes_over_and_the_first_leaves_its_socket_alone() {
     let path = directory.path().join("run/control.sock");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let first = bind(&path).unwrap();
-    let second = bind(&path).unwrap();
+    let first = bind(&path, None).unwrap();
+    let second = bind(&path, None).unwrap();
     drop(first);
     assert!(UnixStream::connect(&path).is_ok(), "the second one is still there");
     drop(second);
@@ -153,7 +153,7 @@ fn what_is_no_socket_is_never_replaced() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("precious");
     std::fs::write(&path, "data").unwrap();
-    assert!(matches!(bind(&path), Err(BindError::Foreign(_))));
+    assert!(matches!(bind(&path, None), Err(BindError::Foreign(_))));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
 }
 
@@ -302,7 +302,7 @@ fn who_leaves_is_told_of_with_the_last_request_that_was_served() {
         client.ask(&Request::Release { on: true, lasts: None }).unwrap_err();
     };
     let last = runtime.block_on(async {
-        let socket = bind(&path).unwrap();
+        let socket = bind(&path, None).unwrap();
         let handler = Arc::new(Remembers(sender));
         let serving = tokio::spawn(serve(socket, handler, Bounds::default(), pending()));
         tokio::task::spawn_blocking(clients).await.unwrap();
@@ -323,9 +323,9 @@ fn a_socket_knows_whether_its_file_is_still_its_own() {
     let path = directory.path().join("control.sock");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let first = bind(&path).unwrap();
+    let first = bind(&path, None).unwrap();
     assert!(first.place().is_held() && first.place().path() == path);
-    let second = bind(&path).unwrap();
+    let second = bind(&path, None).unwrap();
     assert!(!first.place().is_held() && second.place().is_held());
     drop(first);
     assert!(second.place().is_held(), "what is another's is not removed");

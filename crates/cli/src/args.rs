@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The arguments.
 
+use crate::detach::{self, DetachArgs};
 use crate::format::Format;
 use crate::history::{self, HistoryArgs};
 use crate::host::{Extension, Host};
@@ -73,6 +74,9 @@ pub(crate) enum Command {
     History(HistoryArgs),
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
+    /// Take off everything that daemons have left: hooks on any interface and in any network namespace, and
+    /// pins of any version. Not while a daemon runs; nothing of others is touched.
+    Detach(DetachArgs),
     /// Set the mode of one service until another is set or the daemon stops; a reload and a daemon that
     /// takes over keep it.
     Mode {
@@ -286,6 +290,7 @@ pub(crate) fn dispatch(
         Command::Top(args) => top::top(&args.remote, &args, out),
         Command::Explain(args) => control::explain(&args.remote, &args, out),
         Command::History(args) => history::history(&args, out),
+        Command::Detach(args) => detach::detach(&args, host, out),
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
         Command::Mode { remote, service, mode: ModeWord(mode), lasts } => {
             control::mode(&remote, (service, mode, lasts), out)

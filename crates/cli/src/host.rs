@@ -2,6 +2,7 @@
 //! What the binary hands in.
 
 use crate::args::RunArgs;
+use crate::detach::DetachArgs;
 use clap::ArgMatches;
 use std::io::Write;
 use std::path::Path;
@@ -36,6 +37,21 @@ pub trait Host {
     /// # Errors
     /// When nothing is pinned there, or it cannot be written.
     fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()>;
+
+    /// Takes off what daemons have left.
+    ///
+    /// # Errors
+    /// When one runs, or nothing can be found out; then nothing was changed.
+    fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached>;
+}
+
+/// What was taken off, and what stays and why; one sentence each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// What is not there any more.
+    pub removed: Vec<String>,
+    /// What stays.
+    pub left: Vec<String>,
 }
 
 /// What was found on the system.

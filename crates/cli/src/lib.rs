@@ -8,6 +8,7 @@
 mod args;
 mod check;
 mod control;
+mod detach;
 mod failure;
 mod format;
 mod history;
@@ -19,8 +20,9 @@ mod status;
 mod top;
 
 pub use args::{CONFIG_DEFAULT, RunArgs};
+pub use detach::DetachArgs;
 pub use failure::{UsageError, describe, exit_of};
-pub use host::{Extension, Host, SystemReport};
+pub use host::{Detached, Extension, Host, SystemReport};
 pub use reference::reference;
 pub use tidegate_api::exit::Exit;
 

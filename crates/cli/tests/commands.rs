@@ -10,7 +10,9 @@ use tempfile::TempDir;
 use tidegate_api::explain::{Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
-use tidegate_cli::{Exit, Extension, Host, RunArgs, SystemReport, main, reference};
+use tidegate_cli::{
+    DetachArgs, Detached, Exit, Extension, Host, RunArgs, SystemReport, main, reference,
+};
 use tidegate_config::{
     Config, Intent, LoadError, Places, Registry, SystemFault, UnknownService, load, parse,
 };
@@ -152,7 +154,7 @@ impl World {
             .unwrap();
         let world = Self { directory: TempDir::new().unwrap(), _runtime: None };
         let _entered = runtime.enter();
-        let socket = bind(&world.socket()).unwrap();
+        let socket = bind(&world.socket(), None).unwrap();
         runtime.spawn(serve(socket, Arc::new(Daemon), Bounds::default(), std::future::pending()));
         drop(_entered);
         Self { _runtime: Some(runtime), ..world }
@@ -215,6 +217,17 @@ impl Host for Machine {
     fn release_pinned(&self, pins: &Path, _: bool) -> anyhow::Result<()> {
         anyhow::ensure!(pins == Path::new("/pinned"), "nothing is pinned there");
         Ok(())
+    }
+
+    fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached> {
+        let mut done = Detached::default();
+        if args.pins == Path::new("/pinned") {
+            done.removed.push("interface eth0: tcx ingress (link 7)".into());
+        }
+        if args.orphans {
+            done.left.push("interface eth1: clsact filter: Operation not permitted".into());
+        }
+        Ok(done)
     }
 }
 
@@ -672,5 +685,35 @@ fn pages_and_completions_are_made_from_the_commands() {
                 "{command}, {shell}"
             );
         }
+    }
+}
+
+#[test]
+fn detach_says_what_it_took_off_and_what_stays() {
+    let world = World::new();
+    for (args, exit, said) in [
+        (
+            vec!["detach", "--pins", "/none"],
+            Exit::Ok,
+            "nothing of tidegate's was found (pins: /none)\n",
+        ),
+        (
+            vec!["detach", "--pins", "/pinned"],
+            Exit::Ok,
+            "took off: interface eth0: tcx ingress (link 7)\n",
+        ),
+        (
+            vec!["detach", "--pins", "/pinned", "--dry-run"],
+            Exit::Ok,
+            "would take off: interface eth0: tcx ingress (link 7)\n",
+        ),
+        (
+            vec!["detach", "--pins", "/none", "--orphans"],
+            Exit::Failure,
+            "stays: interface eth1: clsact filter: Operation not permitted\n",
+        ),
+    ] {
+        let (code, out, _) = world.tidegate(&args);
+        assert_eq!((code, out.as_str()), (exit, said), "{args:?}");
     }
 }

@@ -601,9 +601,14 @@ pub struct DaemonConfig {
     #[serde(with = "text::span")]
     #[schemars(with = "text::SpanText")]
     pub tick: Nanos,
-    /// The control socket, an absolute path; only root may use it.
+    /// The control socket, an absolute path; only root may use it, and `socket_group` may look.
     #[schemars(with = "String")]
     pub socket: PathBuf,
+    /// A group whose members may look by the control socket (`status`, `top`, `explain`, `history`), and
+    /// change nothing. Without it only root may use the socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub socket_group: Option<String>,
     /// Where /metrics, /healthz and /readyz are served, or `off`.
     pub http: HttpAddress,
     /// Directory for pinned state on a BPF file system, an absolute path.
@@ -624,6 +629,7 @@ impl Default for DaemonConfig {
         Self {
             tick: Nanos::from_millis(100),
             socket: SOCKET_DEFAULT.into(),
+            socket_group: None,
             http: HttpAddress(Some(([127, 0, 0, 1], HTTP_PORT).into())),
             pins: PINS_DEFAULT.into(),
         }

@@ -124,6 +124,7 @@ impl Owner {
         let waits = [
             ("socket", old.socket != new.socket, stop),
             ("http", old.http != new.http, take_over),
+            ("socket_group", old.socket_group != new.socket_group, take_over),
             ("pins", old.pins != new.pins, stop),
         ];
         let waits = waits.iter().filter(|(_, waits, _)| *waits);

@@ -114,7 +114,9 @@ pub(crate) fn of_operator(config: &ServiceConfig, mut limits: ServiceLimits) -> 
         why: limits.why.clone(),
         ..BucketLimits::default()
     });
-    limits.buckets = own.collect();
+    let own: Vec<BucketLimits> = own.collect();
+    let any = own.iter().any(|bucket| bucket.rate.is_some());
+    limits.buckets = if any { own } else { Vec::new() };
     with_reserve(config, limits)
 }
 

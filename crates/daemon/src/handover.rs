@@ -11,6 +11,9 @@
 //! Until `finish` the new one only adds hooks and gives links its programs. An old daemon that goes
 //! on puts back what it needs (tables, programs of links, pins), which takes no privileges.
 //!
+//! While it waits, the old daemon renews the lease for as long as a lease lasts ([`RENEW_MAX`]) and no
+//! longer: then the limits open, as they do without a daemon.
+//!
 //! An old daemon that hears neither `finish` nor `abort` for [`WAIT_MAX`] goes on, and at once where
 //! the connection of the new one ends; it refuses a `finish` that comes after that, and a second
 //! `begin` before. Where the new one had bound the socket, the old one binds it again. The new one then gives up: two
@@ -24,6 +27,9 @@ use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// How long the old daemon waits for the new one to start.
 pub(crate) const WAIT_MAX: Nanos = Nanos::from_secs(20);
+/// How long it renews the lease meanwhile: for as long as limits hold and open without a daemon
+/// (policy/chain/lease.h). It decides nothing, so limits that hold for longer are nobody's.
+pub(crate) const RENEW_MAX: Nanos = Nanos::from_secs(10);
 /// How long the new daemon waits for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
@@ -85,6 +91,11 @@ impl Leaving {
     /// Whether a successor is starting.
     pub(crate) fn begun(&self) -> bool {
         self.since.is_some()
+    }
+
+    /// Whether limits that nobody decides about are still renewed.
+    pub(crate) fn renews(&self, now: Nanos) -> bool {
+        self.since.is_some_and(|since| now.since(since) <= RENEW_MAX)
     }
 
     /// True once, when the successor was not heard of for [`WAIT_MAX`].
@@ -225,6 +236,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
     use tidegate_api::protocol::{decode_request, encode_reply};
+    use tidegate_bpf::policy::Lease;
 
     const T0: Nanos = Nanos::from_secs(100);
 
@@ -264,6 +276,20 @@ mod tests {
         let phase = |phase| Request::Handover { phase };
         let heard = daemon.join().unwrap();
         assert_eq!(heard, (phase(HandoverPhase::Begin), phase(HandoverPhase::Abort)));
+    }
+
+    /// While nobody decides, limits are renewed for no longer than the lease lasts.
+    #[test]
+    fn a_daemon_that_waits_renews_no_longer_than_a_lease_lasts() {
+        let mut leaving = Leaving::default();
+        assert!(!leaving.renews(T0), "nobody has begun");
+        leaving.hear(HandoverPhase::Begin, T0).unwrap();
+        for (after, renews) in [(0, true), (10_000, true), (10_001, false), (20_000, false)] {
+            assert_eq!(leaving.renews(T0 + Nanos::from_millis(after)), renews, "{after} ms");
+        }
+        let ended = Lease::at(T0, T0 + RENEW_MAX);
+        assert!(ended.passes(false).is_some(), "a lease lasts for as long");
+        assert!(Lease::at(T0, T0 + RENEW_MAX - Nanos::SECOND).passes(false).is_none());
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod backends;
 mod cluster;
 mod commands;
 pub mod controllers;
+mod detach;
 mod effect;
 mod gateways;
 mod governor;
@@ -42,8 +43,10 @@ mod server;
 mod silent;
 mod sources;
 pub mod state;
+mod supervisor;
 mod warnings;
 
+pub use detach::{DetachError, detach};
 pub use governor::{Makers, SIGNAL_AGE_MAX};
 pub use handover::HandoverError;
 pub use kernel::{release_pinned, table_memory};

@@ -10,6 +10,9 @@
 //! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
 //!   that starts in the meantime adopts all of it.
 //!
+//! A supervisor that asks for it ([`crate::supervisor`]) hears when the daemon is in charge, that its loop
+//! goes round, and that it ends. One that hears nothing kills it: nothing is taken off, as above.
+//!
 //! SIGTERM, SIGINT and SIGHUP are listened to before anything is attached: what comes during the start is
 //! followed at its end, and a stop leaves a predecessor in charge that still waits.
 
@@ -26,6 +29,7 @@ use crate::preflight::{self, Preflight, Trees};
 use crate::record::Books;
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
 use crate::state::{Directory, Keeper, Store};
+use crate::supervisor::Supervisor;
 use crate::{controllers, http, privileges, sources};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -207,6 +211,8 @@ struct Started {
     owner: Owner,
     snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     socket: ControlSocket,
+    /// Who may look, by the control socket.
+    group: Option<u32>,
     clock: Arc<dyn Clock + Send + Sync>,
     ssh: Ssh,
     /// On the pins, where no predecessor has it.
@@ -323,7 +329,8 @@ fn build(
     if let Some(old) = predecessor {
         old.waits(clock.now())?;
     }
-    let socket = bind(&config.daemon.socket)?;
+    let group = observers(&config);
+    let socket = bind(&config.daemon.socket, group)?;
     let store = Directory::beside(&config.daemon.socket);
     let keeper = Keeper::new(Box::new(store), options.version.clone());
     let books = books(&config);
@@ -339,7 +346,29 @@ fn build(
         inherited,
         keeper: Some(keeper),
     });
-    Ok(Started { owner, snapshots, socket, clock, ssh, lock: None })
+    Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None })
+}
+
+/// The group that may look, by the control socket. One that is not there leaves the socket to root: a
+/// name is no reason to leave the host without protection.
+fn observers(config: &Config) -> Option<u32> {
+    let name = config.daemon.socket_group.as_ref()?;
+    match group(name) {
+        Ok(Some(group)) => Some(group),
+        Ok(None) => {
+            tracing::warn!(group = name, "daemon.socket_group: no such group; only root may look");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(group = name, %error, "daemon.socket_group: only root may look");
+            None
+        }
+    }
+}
+
+/// The number of a group; `None`: there is none of this name.
+pub(crate) fn group(name: &str) -> io::Result<Option<u32>> {
+    Ok(nix::unistd::Group::from_name(name)?.map(|group| group.gid.as_raw()))
 }
 
 /// Where the history outlives the process: in the directory that a supervisor gives for what outlives a
@@ -386,20 +415,25 @@ fn never_shed_ssh(mut config: Config, ssh: &[u16]) -> Config {
 
 /// Ends when the daemon shall end.
 async fn live(started: Started, options: Options, told: Told) -> Result<(), RunError> {
-    let Started { owner, snapshots, socket, clock, ssh, lock } = started;
+    let Started { owner, snapshots, socket, group, clock, ssh, lock } = started;
     let (sender, messages) = mpsc::channel(MESSAGES_MAX);
     let front =
         Front { owner: sender, snapshots: snapshots.clone(), version: options.version.clone() };
-    let door = Door::open(socket, Arc::new(front));
+    let door = Door::open(socket, group, Arc::new(front));
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let pages = http::Server::start(owner.config().daemon.http.0, pages);
     let pins = locked(owner.config());
     let held = pins.clone();
     let mut locking = Box::pin(hold(lock, &held));
     tracing::info!(version = options.version, "running");
-    let leaving = Leaving::default();
-    let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins };
+    let (leaving, supervisor) = (Leaving::default(), Supervisor::find());
+    supervisor.ready();
+    let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins, supervisor };
     let end = life.until_end(told, messages, locking.as_mut()).await?;
+    life.supervisor.stopping(match end {
+        End::Succeeded => "another daemon is in charge",
+        End::Stopped => "stopping",
+    });
     // The socket's file and the HTTP address are free before we say the last word.
     drop(life.pages);
     tokio::time::sleep(LAST_WORDS).await;
@@ -448,6 +482,7 @@ enum End {
 /// The control socket, and who serves it.
 struct Door {
     front: Arc<Front>,
+    group: Option<u32>,
     place: Place,
     serving: JoinHandle<()>,
     /// Those who came by the socket that was before, and are still served.
@@ -455,10 +490,10 @@ struct Door {
 }
 
 impl Door {
-    fn open(socket: ControlSocket, front: Arc<Front>) -> Self {
+    fn open(socket: ControlSocket, group: Option<u32>, front: Arc<Front>) -> Self {
         let place = socket.place();
         let serving = Self::serve(socket, &front);
-        Self { front, place, serving, before: None }
+        Self { front, group, place, serving, before: None }
     }
 
     fn serve(socket: ControlSocket, front: &Arc<Front>) -> JoinHandle<()> {
@@ -472,7 +507,7 @@ impl Door {
         if self.place.is_held() {
             return Ok(());
         }
-        let socket = bind(self.place.path())?;
+        let socket = bind(self.place.path(), self.group)?;
         self.place = socket.place();
         let anew = Self::serve(socket, &self.front);
         let closed = std::mem::replace(&mut self.serving, anew);
@@ -504,6 +539,7 @@ struct Life {
     door: Door,
     /// Those of the start, whatever a reload says.
     pins: PathBuf,
+    supervisor: Supervisor,
 }
 
 impl Life {
@@ -562,7 +598,13 @@ impl Life {
             self.resume();
         }
         self.pages.tell(self.clock.now(), &mut self.owner.warnings);
-        if self.leaving.begun() { self.owner.tick_leaving() } else { self.owner.tick() }
+        match self.leaving.begun() {
+            // Nobody decides: limits that nobody stands for any more open by themselves.
+            true if self.leaving.renews(self.clock.now()) => self.owner.tick_leaving(),
+            true => {}
+            false => self.owner.tick(),
+        }
+        self.supervisor.alive(self.clock.now());
     }
 
     /// The successor did not come.

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 use tidegate_api::protocol::{ApiError, ErrorKind};
-use tidegate_cli::{Host, RunArgs, SystemReport};
+use tidegate_cli::{DetachArgs, Detached, Host, RunArgs, SystemReport};
 use tidegate_config::{Config, Places, Registry};
-use tidegate_daemon::{Options, RunError, controllers, examine, release_pinned, run};
+use tidegate_daemon::{Options, RunError, controllers, detach, examine, release_pinned, run};
 use tidegate_policy::{Policy, Reason};
 
 /// This machine.
@@ -34,9 +34,11 @@ impl Host for Machine {
         run(options).map_err(|error| match error {
             // So that its exit code says what was wrong.
             RunError::Config(faults) => faults.into(),
+            // An interface may come up later: whoever restarts us is to try again, as it is not where
+            // the file is wrong.
             RunError::System(faults) => {
-                let what = "the configuration does not fit this system";
-                ApiError::new(ErrorKind::ConfigInvalid, what).with_details(faults).into()
+                let what = "the configuration does not fit this system as it is now";
+                ApiError::new(ErrorKind::Failed, what).with_details(faults).into()
             }
             other => other.into(),
         })
@@ -54,6 +56,11 @@ impl Host for Machine {
 
     fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()> {
         Ok(release_pinned(pins, on)?)
+    }
+
+    fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached> {
+        let done = detach(&args.pins, args.orphans, args.dry_run)?;
+        Ok(Detached { removed: done.removed, left: done.left })
     }
 }
 

@@ -570,6 +570,34 @@ fn a_clean_stop_takes_everything_off() {
     assert!(!world.pins.exists() && !world.socket().exists(), "nothing is left");
 }
 
+/// What a killed daemon left goes, and what a daemon has in use does not.
+#[test]
+fn detach_takes_off_what_a_killed_daemon_left_and_nothing_of_one_that_runs() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let daemon = world.run(&config, &[]);
+    let detach = |more: &[&str]| {
+        let pins = world.pins.to_str().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["detach", "--pins", pins]).args(more).output().unwrap()
+    };
+    let refused = detach(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("is in charge"), "{said}");
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    daemon.kill();
+    let told = detach(&["--dry-run"]);
+    assert!(told.status.success() && world.pins.exists(), "{told:?}");
+    let done = detach(&[]);
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{done:?}");
+    for word in ["interface v0", "tcx ingress", "tcx egress", "maps", "programs"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(!world.pins.exists(), "{said}");
+    assert!((0..20).all(|_| world.request().is_ok()), "everything passes at once");
+}
+
 /// What gives a program the capabilities that packaging/tidegate.service leaves it, as systemd does.
 fn as_the_unit() -> Vec<String> {
     let unit = include_str!("../../../packaging/tidegate.service");

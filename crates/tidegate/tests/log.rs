@@ -29,6 +29,7 @@ fn provoke_lines(world: &World) {
 fn assert_lives(world: &mut World) {
     provoke_lines(world);
     world.ready();
+    world.assert_healthy_soon();
     assert_eq!(world.daemon().try_wait().unwrap(), None, "it ended");
 }
 

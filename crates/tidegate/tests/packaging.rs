@@ -2,6 +2,7 @@
 //! What packaging/ says about the binary is true of it.
 
 use std::process::Command;
+use tidegate_api::exit::Exit;
 
 /// The unit's commands exist, with the options that it gives them. (An unknown option in front of
 /// `--help` is an error.)
@@ -28,17 +29,20 @@ fn the_unit_starts_commands_that_exist() {
 }
 
 /// Nothing in front of `run` may refuse what `run` accepts (`check` calls a bad certificate of peers
-/// an error, `run` begins without peers), and no number of failed starts is the last.
+/// an error, `run` begins without peers), and no number of failed starts is the last. Only what a person has
+/// to change is not tried again: wrong arguments and a wrong file.
 #[test]
-fn the_unit_starts_whatever_run_accepts_and_never_gives_up() {
+fn the_unit_starts_whatever_run_accepts_and_gives_up_only_on_a_wrong_file() {
     let unit = include_str!("../../../packaging/tidegate.service");
     let before = ["ExecStartPre", "ExecCondition", "Condition", "Assert"];
     let refuses = |line: &&str| before.iter().any(|key| line.starts_with(key));
     assert_eq!(unit.lines().find(refuses), None);
     let section = unit.split("\n[").find(|text| text.starts_with("Unit]")).unwrap();
     assert!(section.lines().any(|line| line == "StartLimitIntervalSec=0"), "{section}");
-    let limits = |line: &&str| line.starts_with("StartLimit") || line.starts_with("RestartPrevent");
-    assert_eq!(unit.lines().filter(limits).count(), 1);
+    assert_eq!(unit.lines().filter(|line| line.starts_with("StartLimit")).count(), 1);
+    let prevent = unit.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus="));
+    let wrong = [Exit::Usage, Exit::Config].map(|exit| exit.code().to_string());
+    assert_eq!(prevent, Some(wrong.join(" ").as_str()));
     assert!(unit.lines().any(|line| line == "Restart=on-failure"));
 }
 
@@ -66,6 +70,16 @@ fn the_unit_keeps_limits_in_force_through_a_crash_and_a_restart() {
     assert!(pause < 1000, "{pause} ms");
     assert_eq!(value("RestartKillSignal"), Some("SIGUSR2"));
     assert_eq!(value("KillSignal"), None, "a stop is SIGTERM, and takes everything off");
+}
+
+/// Without an answer from the loop the unit ends the daemon, and within the time that limits last.
+#[test]
+fn the_unit_watches_the_loop() {
+    let unit = include_str!("../../../packaging/tidegate.service");
+    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    assert_eq!((value("Type"), value("WatchdogSignal")), (Some("notify"), Some("SIGKILL")));
+    let watchdog: u32 = value("WatchdogSec").unwrap().strip_suffix('s').unwrap().parse().unwrap();
+    assert!((1..10).contains(&watchdog), "{watchdog} s");
 }
 
 /// The example passes its own check (without a look at this system).

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use tidegate_sense::in_namespace;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 const HTTP: &str = "127.0.0.1:9911";
 
@@ -69,6 +70,12 @@ impl World {
 
     /// The same with these interfaces and services.
     pub(crate) fn run_intent(&mut self, intent: &str, more: &[&str], log: Stdio) {
+        let mut command = self.command(intent, more);
+        self.daemon = Some(command.stderr(log).spawn().unwrap());
+    }
+
+    /// How the daemon is started with these interfaces and services.
+    pub(crate) fn command(&self, intent: &str, more: &[&str]) -> Command {
         let text = format!(
             "{intent}\
              daemon: {{socket: {}, http: \"{HTTP}\", pins: {}}}\n",
@@ -83,9 +90,24 @@ impl World {
             .args(["run", "--config"])
             .arg(self.file("config"))
             .args(more)
-            .stdout(Stdio::null())
-            .stderr(log);
-        self.daemon = Some(command.spawn().unwrap());
+            .stdout(Stdio::null());
+        command
+    }
+
+    /// A daemon that was started by another way.
+    pub(crate) fn adopt(&mut self, daemon: Child) {
+        self.daemon = Some(daemon);
+    }
+
+    /// It says that it lives, within a second: at one of three times, for others use the machine, too.
+    pub(crate) fn assert_healthy_soon(&self) {
+        let times = std::iter::repeat_with(|| {
+            let begin = MonotonicClock.now();
+            let page = self.get("/healthz").unwrap_or_default();
+            (page.contains(" 200 "), MonotonicClock.now().since(begin))
+        });
+        let seen: Vec<_> = times.take(3).collect();
+        assert!(seen.iter().any(|(well, took)| *well && *took < Nanos::SECOND), "{seen:?}");
     }
 
     /// Makes room for another daemon beside the one that runs.

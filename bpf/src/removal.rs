@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Taking off everything that is ours, without a daemon: hooks that a crash left, pins of older
+//! versions, filters on interfaces that are not planned any more, in any network namespace.
+//!
+//! Ours is a program whose name begins as ours do and that uses a map that is pinned below the pins; or,
+//! where the pins are gone, one that uses a control block of ours whose lease has ended ([`Whose`]). All
+//! else is left alone, whatever it is called. Links are found by their numbers, which the kernel gives
+//! for all namespaces; filters of clsact only by a look at each interface.
+
+use crate::attach::{self, Role, is_gone, removal};
+use crate::mount::OUR_PREFIX;
+use crate::namespace;
+use crate::syscall::{self, Filter, LinkInfo, Side};
+use crate::{Error, Interface, abi, maps, programs};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use tidegate_policy::Lease;
+use tidegate_units::Nanos;
+
+/// Most interfaces of a namespace that are looked at, and most links of the machine.
+const INTERFACES_MAX: usize = 4096;
+const LINKS_MAX: usize = 65_536;
+/// The map in which the heartbeat stands, and the control block.
+const LEASE: &str = "tg_lease";
+const CONTROL: &str = "tg_control";
+/// Where named network namespaces are: those of iproute2, of Docker, and of containerd.
+const NAMED: [&str; 3] = ["/run/netns", "/run/docker/netns", "/run/containerd/netns"];
+
+/// Whose hooks are taken off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those that belong to the pins.
+    Pins,
+    /// Also those of other pins, or of none, in whose name nobody renews a lease any more.
+    Orphans,
+}
+
+/// What was done, one sentence each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// What is not there any more (or, where nothing was to be changed, would not be).
+    pub removed: Vec<String>,
+    /// What stays, and why.
+    pub left: Vec<String>,
+}
+
+/// Takes off everything that is ours. Nobody may be in charge of the pins. With `look_only` nothing is
+/// changed: it is said what would be.
+///
+/// # Errors
+/// When the kernel does not say which links there are; then nothing was changed.
+pub fn remove_all(
+    pins: &Path,
+    (whose, now): (Whose, Nanos),
+    look_only: bool,
+) -> Result<Removal, Error> {
+    let links = links().map_err(|source| Error::Pins { path: pins.to_path_buf(), source })?;
+    let mut search = Search {
+        maps: maps::pinned_ids(pins).into_iter().collect(),
+        orphans: whose == Whose::Orphans,
+        now,
+        look_only,
+        known: BTreeMap::new(),
+        places: BTreeMap::new(),
+        done: Removal::default(),
+    };
+    for namespace in namespaces() {
+        search.visit(namespace.as_deref());
+    }
+    for (link, info) in &links {
+        search.link(link, *info);
+    }
+    search.pins(pins);
+    Ok(search.done)
+}
+
+/// The links of the machine that have to do with interfaces.
+fn links() -> io::Result<Vec<(OwnedFd, LinkInfo)>> {
+    let mut found = Vec::new();
+    let mut id = 0;
+    for _ in 0..LINKS_MAX {
+        let Some(next) = syscall::next_link(id)? else { break };
+        id = next;
+        // One that ended meanwhile is none.
+        let Ok(link) = syscall::link_by_id(id) else { continue };
+        let Ok(info) = syscall::link_info(link.as_fd()) else { continue };
+        if info.is_of_interface() {
+            found.push((link, info));
+        }
+    }
+    Ok(found)
+}
+
+/// Paths of all network namespaces that can be found, each once; `None` is our own.
+fn namespaces() -> Vec<Option<PathBuf>> {
+    let mut seen: BTreeSet<u64> = namespace::inode().into_iter().collect();
+    let mut found = vec![None];
+    let named = NAMED.iter().flat_map(|directory| entries(Path::new(directory)));
+    // Those of processes: one in a container has no name.
+    let processes = entries(Path::new("/proc")).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.bytes().all(|digit| digit.is_ascii_digit())
+    });
+    for path in named.chain(processes.map(|process| process.join("ns/net"))) {
+        if fs::metadata(&path).is_ok_and(|namespace| seen.insert(namespace.ino())) {
+            found.push(Some(path));
+        }
+    }
+    found
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+struct Search {
+    /// The maps that make a program ours.
+    maps: BTreeSet<u32>,
+    orphans: bool,
+    now: Nanos,
+    look_only: bool,
+    /// What is known of programs by their numbers: whether they are ours.
+    known: BTreeMap<u32, bool>,
+    /// Where programs of links are, for people.
+    places: BTreeMap<(u32, u32), String>,
+    done: Removal,
+}
+
+impl Search {
+    fn visit(&mut self, namespace: Option<&Path>) {
+        let looked = namespace::within(namespace, || Ok(self.look(namespace)));
+        match looked {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.done.left.push(format!(
+                "{}: cannot be looked at: {error}",
+                namespace
+                    .map_or_else(|| "this namespace".into(), |path| path.display().to_string())
+            )),
+            // Its process has ended.
+            Err(error) => tracing::debug!(%error, "a namespace is gone"),
+        }
+    }
+
+    /// All interfaces of a namespace; to be called within it.
+    fn look(&mut self, namespace: Option<&Path>) -> io::Result<()> {
+        let names = namespace::names()?;
+        if names.len() > INTERFACES_MAX {
+            let (all, shown) = (names.len(), namespace.unwrap_or_else(|| Path::new("")).display());
+            self.done.left.push(format!(
+                "{shown}: has {all} interfaces, of which {INTERFACES_MAX} were looked at"
+            ));
+        }
+        for name in names.into_iter().take(INTERFACES_MAX) {
+            // One that has gone meanwhile has taken its filters with it.
+            let Some(index) = namespace::index(&name)? else { continue };
+            let interface = Interface::named(name, namespace.map(Path::to_path_buf));
+            self.note_places(&interface, index);
+            for filter in Role::ALL.map(Role::filter) {
+                self.filter(&interface, index, filter);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_places(&mut self, interface: &Interface, index: u32) {
+        let shown = interface.shown();
+        let xdp = syscall::xdp_program(index).ok().flatten();
+        self.places.extend(xdp.map(|program| ((program, index), format!("{shown}: xdp"))));
+        for (side, name) in [(Side::Ingress, "ingress"), (Side::Egress, "egress")] {
+            // Before Linux 6.6 there is no such hook.
+            let programs = syscall::tcx_programs(index, side).unwrap_or_default();
+            let named = |program| ((program, index), format!("{shown}: tcx {name}"));
+            self.places.extend(programs.into_iter().map(named));
+        }
+    }
+
+    /// A filter at one of our places in clsact.
+    fn filter(&mut self, interface: &Interface, index: u32, filter: Filter) {
+        let Some(id) = syscall::clsact_program(index, filter).ok().flatten() else { return };
+        let shown = interface.shown();
+        match self.is_ours(id) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(source) => {
+                let error =
+                    Error::Whose { interface: shown, priority: filter.priority, id, source };
+                self.done.left.push(error.to_string());
+                return;
+            }
+        }
+        let what = format!("interface {shown}: clsact filter (priority {})", filter.priority);
+        let removed = if self.look_only { Ok(()) } else { syscall::clsact_detach(index, filter) };
+        match removed {
+            Err(error) if !is_gone(&error) => {
+                let how = removal(interface, filter);
+                self.done.left.push(format!("{what}: {error}; take it off with `{how}`"));
+            }
+            _ => self.done.removed.push(what),
+        }
+    }
+
+    /// A link, wherever it is.
+    fn link(&mut self, link: &OwnedFd, info: LinkInfo) {
+        if !self.is_ours(info.program).unwrap_or(false) {
+            return;
+        }
+        let place = self.places.get(&(info.program, info.ifindex));
+        let place = place.map_or_else(
+            || format!("interface number {}: in a namespace without a name", info.ifindex),
+            |place| format!("interface {place}"),
+        );
+        let what = format!("{place} (link {})", info.id);
+        // 0: the interface is gone, and only the pin is left.
+        let ended = self.look_only || info.ifindex == 0;
+        match if ended { Ok(()) } else { syscall::link_detach(link.as_fd()) } {
+            Err(error) if !is_gone(&error) => self.done.left.push(format!("{what}: {error}")),
+            _ if info.ifindex == 0 => {}
+            _ => self.done.removed.push(what),
+        }
+    }
+
+    fn is_ours(&mut self, id: u32) -> io::Result<bool> {
+        if let Some(known) = self.known.get(&id) {
+            return Ok(*known);
+        }
+        let ours = self.owns(id)?;
+        self.known.insert(id, ours);
+        Ok(ours)
+    }
+
+    fn owns(&self, id: u32) -> io::Result<bool> {
+        let program = match syscall::program_by_id(id) {
+            Ok(program) => program,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if !syscall::program_info(program.as_fd())?.name.starts_with(OUR_PREFIX) {
+            return Ok(false);
+        }
+        let used = syscall::program_maps(program.as_fd())?;
+        let pinned = used.iter().any(|map| self.maps.contains(map));
+        Ok(pinned || self.orphans && is_orphan(&used, self.now))
+    }
+
+    /// The pins below the directory, each group in a sentence.
+    fn pins(&mut self, pins: &Path) {
+        let groups = maps::versions(pins).into_iter().map(|path| (path, "maps"));
+        let groups = [(attach::links(pins), "links"), (programs::directory(pins), "programs")]
+            .into_iter()
+            .chain(groups);
+        for (path, kind) in groups {
+            let held = entries(&path).count();
+            if held == 0 && !path.exists() {
+                continue;
+            }
+            let what = format!("{}: {held} {kind}", path.display());
+            match if self.look_only { Ok(()) } else { fs::remove_dir_all(&path) } {
+                Ok(()) => self.done.removed.push(what),
+                Err(error) => self.done.left.push(format!("{what}: {error}")),
+            }
+        }
+        if self.look_only {
+            return;
+        }
+        let others: Vec<String> = entries(pins).map(|path| path.display().to_string()).collect();
+        if !others.is_empty() {
+            let others = others.join(", ");
+            self.done.left.push(format!("{others}: not made by tidegate, and left alone"));
+        } else if pins.exists()
+            && let Err(error) = fs::remove_dir(pins)
+        {
+            self.done.left.push(format!("{}: {error}", pins.display()));
+        }
+    }
+}
+
+/// Whether these maps are those of a dataplane whose lease nobody renews. What cannot be read is not.
+fn is_orphan(used: &[u32], now: Nanos) -> bool {
+    let named = |wanted: &str| {
+        let maps = used.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
+        maps.into_iter().find(|map| map.name() == wanted)
+    };
+    if named(CONTROL).is_none() {
+        return false;
+    }
+    let heartbeat = named(LEASE).and_then(|map| {
+        let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+        Some(Nanos(abi::read::<u64>(value.get(..8)?)?))
+    });
+    heartbeat.is_some_and(|heartbeat| Lease::at(heartbeat, now).passes(false).is_some())
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `tidegate detach`: what was taken off, a line each.
+
+use crate::format::plain;
+use crate::host::Host;
+use clap::{ArgAction, Args};
+use std::io::Write;
+use std::path::PathBuf;
+use tidegate_api::exit::Exit;
+use tidegate_config::PINS_DEFAULT;
+
+/// Arguments of `detach`.
+#[derive(Clone, Debug, Args)]
+pub struct DetachArgs {
+    /// The directory of the pins: what belongs to them is taken off.
+    #[arg(long, default_value = PINS_DEFAULT)]
+    pub pins: PathBuf,
+    /// Also what belongs to other pins, or to none any more, where nobody renews the lease.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub orphans: bool,
+    /// Only say what would be taken off.
+    #[arg(long, action = ArgAction::SetTrue)]
+    pub dry_run: bool,
+}
+
+pub(crate) fn detach(
+    args: &DetachArgs,
+    host: &dyn Host,
+    out: &mut dyn Write,
+) -> anyhow::Result<Exit> {
+    let done = host.detach(args)?;
+    let what = if args.dry_run { "would take off" } else { "took off" };
+    for text in &done.removed {
+        writeln!(out, "{what}: {}", plain(text))?;
+    }
+    for text in &done.left {
+        writeln!(out, "stays: {}", plain(text))?;
+    }
+    if done.removed.is_empty() && done.left.is_empty() {
+        writeln!(out, "nothing of tidegate's was found (pins: {})", args.pins.display())?;
+    }
+    Ok(if done.left.is_empty() { Exit::Ok } else { Exit::Failure })
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What goes wrong around a daemon, and what clients do to it: it protects, and says within a second that it
+//! lives (needs root). What is behind the log: log.rs.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+mod common;
+
+use common::wait_for;
+use common::world::World;
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
+use tidegate_api::protocol::{Reply, Request};
+use tidegate_sense::in_namespace;
+
+const INTENT: &str = "interfaces: [{name: v0}]\n\
+                      services:\n  shop: {mode: enforce, listen: [\"*:8000\"]}\n";
+
+/// Its lease is fresh, its hooks are on, and it says so in time.
+fn assert_calm(world: &World) {
+    world.assert_healthy_soon();
+    world.ready();
+}
+
+#[test]
+fn a_thousand_control_connections_keep_nobody_from_protection() {
+    let mut world = World::new(10);
+    world.run(&[]);
+    let socket = world.file("socket");
+    // Most are told that there is no place, and closed; who is in the queue of the socket waits.
+    let silent: Vec<_> = (0..1000).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    assert!(silent.len() > 500, "{} connections", silent.len());
+    assert_calm(&world);
+    let pins = world.file("bpf/tidegate");
+    let released = world.tidegate(&["release", "on", "--pins", pins.to_str().unwrap()]);
+    assert!(released.status.success(), "the kill switch always works: {released:?}");
+    drop(silent);
+    wait_for("the switch is seen", || world.status().contains("released").then_some(()));
+    wait_for("an operator is served again", || {
+        world.tidegate(&["release", "off"]).status.success().then_some(())
+    });
+}
+
+#[test]
+fn half_open_requests_keep_no_probe_out() {
+    let mut world = World::new(11);
+    world.run(&[]);
+    let open = |_| {
+        let mut stream = TcpStream::connect("127.0.0.1:9911")?;
+        stream.write_all(b"GET /metr")?;
+        Ok(stream)
+    };
+    let connections: std::io::Result<Vec<_>> =
+        in_namespace(Some(&world.namespace()), || (0..64).map(open).collect());
+    let connections = connections.unwrap();
+    assert_calm(&world);
+    assert_eq!(connections.len(), 64);
+}
+
+#[test]
+fn a_full_disk_behind_what_is_kept_ends_nothing_and_is_told() {
+    let mut world = World::new(12);
+    let disk = world.file("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=4k", "tidegate-test"];
+    assert!(Command::new("mount").args(mount).arg(&disk).status().unwrap().success());
+    std::fs::write(disk.join("full"), [0; 4096]).unwrap();
+    let daemon = world.command(INTENT, &[]).env("STATE_DIRECTORY", &disk).spawn().unwrap();
+    world.adopt(daemon);
+    world.ready();
+    assert!(world.tidegate(&["mode", "shop", "shadow"]).status.success());
+    wait_for("a warning", || world.status().contains("history: ").then_some(()));
+    assert_calm(&world);
+    let told = world.tidegate(&["history"]);
+    assert!(String::from_utf8_lossy(&told.stdout).contains("shop: shadow"), "{told:?}");
+    world.daemon().kill().unwrap();
+    world.daemon().wait().unwrap();
+    assert!(Command::new("umount").arg(&disk).status().unwrap().success());
+}
+
+/// The process of a supervisor that is killed leaves its child, and what read the child's log is gone.
+#[test]
+fn a_killed_supervisor_ends_nothing() {
+    let mut world = World::new(13);
+    let daemon = world.command(INTENT, &[]);
+    let mut supervisor = Command::new("sh")
+        .args(["-c", "\"$0\" \"$@\" 2>&1 | while read -r line; do :; done"])
+        .arg(daemon.get_program())
+        .args(daemon.get_args())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    world.ready();
+    let mut client = Client::connect(&world.file("socket"), TIMEOUT_DEFAULT).unwrap();
+    let Ok(Reply::Pong { pid, .. }) = client.ask(&Request::Ping {}) else { panic!("no daemon") };
+    // All of its group but the daemon: the shell, and the reader of the log.
+    let group = supervisor.id().to_string();
+    let members = Command::new("pgrep").args(["-g", &group]).output().unwrap();
+    let members = String::from_utf8(members.stdout).unwrap();
+    for member in members.split_whitespace().filter(|member| *member != pid.to_string()) {
+        Command::new("kill").args(["-9", member]).status().unwrap();
+    }
+    supervisor.wait().unwrap();
+    assert!(members.split_whitespace().count() >= 3, "{members}");
+    let config = world.file("config");
+    assert!(world.tidegate(&["reload", config.to_str().unwrap()]).status.success());
+    assert_calm(&world);
+    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+}
+
+/// systemd hears when the daemon is in charge, and that its loop goes round. It may stop to listen.
+#[test]
+fn a_supervisor_is_told_and_may_stop_to_listen() {
+    let mut world = World::new(14);
+    let path = world.file("notify");
+    let notify = UnixDatagram::bind(&path).unwrap();
+    notify.set_read_timeout(Some(std::time::Duration::from_secs(40))).unwrap();
+    let mut command = world.command(INTENT, &[]);
+    let daemon = command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000").spawn();
+    world.adopt(daemon.unwrap());
+    let hear = || {
+        let mut text = [0; 256];
+        let length = notify.recv(&mut text).unwrap();
+        String::from_utf8(text[..length].to_vec()).unwrap()
+    };
+    assert!(hear().starts_with("READY=1"));
+    world.ready();
+    assert_eq!(hear(), "WATCHDOG=1");
+    // Its queue of messages is full in a few seconds; nobody waits for that.
+    assert_calm(&world);
+    drop(notify);
+    assert_calm(&world);
+}
+
+/// Members of the group look; root changes. Others do not even look.
+#[test]
+fn a_group_may_look_and_change_nothing() {
+    let mut world = World::new(15);
+    // "users" in the base system of each distribution.
+    const USERS: u32 = 100;
+    const NOBODY: u32 = 65534;
+    let command = world.command(INTENT, &[]);
+    let config = world.file("config");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("daemon: {", "daemon: {socket_group: users, ")).unwrap();
+    let directory = config.parent().unwrap();
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = command;
+    world.adopt(command.spawn().unwrap());
+    world.ready();
+    let program = directory.join("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_tidegate"), &program).unwrap();
+    let as_member = |group: u32, arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.uid(NOBODY).gid(group).args(arguments).arg("--socket").arg(world.file("socket"));
+        command.output().unwrap().status.code()
+    };
+    for (arguments, code) in [
+        (&["status"][..], 0),
+        (&["history"], 0),
+        (&["explain", "192.0.2.1"], 0),
+        (&["mode", "shop", "shadow"], 5),
+        (&["release", "on"], 5),
+        (&["reload"], 5),
+    ] {
+        assert_eq!(as_member(USERS, arguments), Some(code), "{arguments:?}");
+        assert_eq!(as_member(NOBODY, arguments), Some(5), "no member: {arguments:?}");
+    }
+    let status = world.status();
+    assert!(status.contains("enforce") && !status.contains("released"), "{status}");
+}

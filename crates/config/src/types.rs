@@ -430,8 +430,8 @@ pub struct ControlConfig {
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub floor: Option<Rate>,
-    /// `default` and `syn`: the limit never rises above this (none). With header rules only while
-    /// SYN policing is awake, as `rate`: see `requests.syn_policing`.
+    /// `default` and `syn`: the limit never rises above this (none), also while request rules hold the
+    /// load.
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub ceiling: Option<Rate>,

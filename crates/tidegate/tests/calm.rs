@@ -85,7 +85,7 @@ fn a_full_disk_behind_what_is_kept_ends_nothing_and_is_told() {
 /// The process of a supervisor that is killed leaves its child, and what read the child's log is gone.
 #[test]
 fn a_killed_supervisor_ends_nothing() {
-    let mut world = World::new(13);
+    let world = World::new(13);
     let daemon = world.command(INTENT, &[]);
     let mut supervisor = Command::new("sh")
         .args(["-c", "\"$0\" \"$@\" 2>&1 | while read -r line; do :; done"])

@@ -6,12 +6,13 @@
 //! default controller must hold for; [`traffic`] is sessions of several requests in front of servers
 //! that keep connections; [`web`] is a web server with several bottlenecks behind header
 //! rules and SYN policing; [`thresholds`] is one that tells its clients to send less; [`net`] is a
-//! network of links, queues and TCP, packet by packet. No I/O, no clock, no std transcendental functions: one seed,
+//! network of links, queues and TCP, packet by packet; [`news`] and [`netdraino`] are routers in it. No I/O, no clock, no std transcendental functions: one seed,
 //! one result.
 
 mod clients;
 pub mod engine;
 pub mod net;
+pub mod netdraino;
 pub mod news;
 pub mod servers;
 mod sharing;

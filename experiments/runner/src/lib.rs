@@ -8,6 +8,7 @@ pub mod dual;
 pub mod folder;
 pub mod gateways;
 pub mod judge;
+pub mod netdraino;
 pub mod news;
 pub mod plot;
 pub mod report;

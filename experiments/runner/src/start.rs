@@ -6,6 +6,7 @@ use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
 use crate::gateways;
+use crate::netdraino;
 use crate::news;
 use crate::rivals;
 use crate::servers;
@@ -82,6 +83,29 @@ pub enum Scenario {
     Thresholds(Box<thresholds::Scenario>),
     /// See [`news`].
     News(Box<news::Scenario>),
+    /// See [`netdraino`].
+    Netdraino(Box<netdraino::Scenario>),
+}
+
+impl Scenario {
+    /// The worlds that it runs in; the first one unless another is wanted.
+    fn worlds(&self) -> &'static [&'static str] {
+        match self {
+            Self::Survival(_)
+            | Self::Attacks(_)
+            | Self::Rivals(_)
+            | Self::Gateways(_)
+            | Self::Refusal(_) => &["lab"],
+            Self::Traffic(_) => &["lab", "sim"],
+            Self::Servers(_)
+            | Self::Worlds(_)
+            | Self::Syn(_)
+            | Self::News(_)
+            | Self::Netdraino(_) => &["sim"],
+            Self::Thresholds(scenario) => scenario.worlds(),
+            Self::Dual(scenario) => scenario.worlds(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -151,6 +175,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::News(Box::new(scenario)))
         }
+        "netdraino" => {
+            let scenario: netdraino::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Netdraino(Box::new(scenario)))
+        }
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
 }
@@ -161,19 +190,7 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
 /// When it does not run in this world, or something in it fails.
 pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) -> Result<Outcome> {
     let scenario = scenario(experiment)?;
-    let worlds: &[&str] = match &scenario {
-        Scenario::Survival(_)
-        | Scenario::Attacks(_)
-        | Scenario::Rivals(_)
-        | Scenario::Gateways(_)
-        | Scenario::Refusal(_) => &["lab"],
-        Scenario::Traffic(_) => &["lab", "sim"],
-        Scenario::Servers(_) | Scenario::Worlds(_) | Scenario::Syn(_) | Scenario::News(_) => {
-            &["sim"]
-        }
-        Scenario::Thresholds(scenario) => scenario.worlds(),
-        Scenario::Dual(scenario) => scenario.worlds(),
-    };
+    let worlds = scenario.worlds();
     let world = options.world.as_deref().unwrap_or(worlds[0]);
     if !worlds.contains(&world) {
         bail!("{} runs with --world {} only", experiment.name, worlds.join(" or --world "));
@@ -225,6 +242,9 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
             _ => thresholds::run(&scenario, &in_virtual_time(experiment, options), watch),
         },
         Scenario::News(scenario) => crowd(experiment, &scenario, options, watch),
+        Scenario::Netdraino(scenario) => {
+            netdraino::run(&scenario, &in_virtual_time(experiment, options), watch)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ XTASK := cargo xtask
 
 help:
 	@echo 'make setup    install what is needed (Debian packages; needs root)'
-	@echo 'make build    target/release/tidegate'
+	@echo 'make build    target/release/tidegate and target/release/tidegate-lab'
 	@echo 'make test     set up, build, run every test (needs root)'
 	@echo 'make demo     set up, build, overload a real server without and with tidegate (needs root)'
 	@echo 'make check    format, lints, tidy'

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Embeds every experiment folder (claim.md, scenario.yaml, expect.yaml) into the crate, so that
-//! the binary runs and judges them from anywhere, and which revision it was built from, so that
-//! results say what they are of.
+//! the binary runs and judges them from anywhere.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs};
 
 const FILES: [&str; 3] = ["claim.md", "scenario.yaml", "expect.yaml"];
 
 fn main() {
-    println!("cargo:rustc-env=TIDEGATE_REVISION={}", revision());
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let root = here.parent().expect("runner/ lies in experiments/").to_path_buf();
     let mut folders = Vec::new();
@@ -34,22 +31,6 @@ fn main() {
     source.push_str("];\n");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join("embedded.rs");
     fs::write(out, source).expect("OUT_DIR is writable");
-}
-
-/// The commit that is checked out, where this is a clone.
-fn revision() -> String {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| text.trim().to_owned()).filter(|text| !text.is_empty())
-    };
-    // Changes with every commit and every check-out.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
-        && Path::new(&log).exists()
-    {
-        println!("cargo:rerun-if-changed={log}");
-    }
-    git(&["rev-parse", "--short=9", "HEAD"]).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Every folder below `folder` that holds an expect.yaml, with its name.

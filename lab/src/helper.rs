@@ -6,7 +6,7 @@ use crate::load::{self, LoadPlan};
 use crate::server::tiny;
 use crate::{Lab, LabOptions, flood, guard, idle};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Largest plan read from standard input, in bytes.
@@ -39,6 +39,19 @@ impl Helper {
     #[must_use]
     pub fn program(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), args: Vec::new() }
+    }
+
+    /// `tidegate-load` in the folder of another program. The product serves nothing of the lab; tests of the
+    /// product find it beside the product.
+    ///
+    /// # Errors
+    /// When it was not built.
+    pub fn beside(program: impl AsRef<Path>) -> Result<Self, String> {
+        let load = program.as_ref().with_file_name("tidegate-load");
+        if load.is_file() {
+            return Ok(Self::program(load));
+        }
+        Err(format!("no {}: cargo build -p tidegate-lab makes it", load.display()))
     }
 
     pub(crate) fn command(&self, subcommand: &str) -> Vec<String> {

@@ -20,7 +20,7 @@ pub(crate) fn run() -> Result<()> {
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| format!("removing the last demo's {OUT}"))?;
     }
-    let ran = process::run(process::command(process::root().join(build::BINARY)).args([
+    let ran = process::run(process::command(process::root().join(build::LAB_PATH)).args([
         "experiment",
         "run",
         EXPERIMENT,

@@ -38,7 +38,7 @@ enum Task {
         #[arg(long)]
         clients: bool,
     },
-    /// Build target/release/tidegate
+    /// Build target/release/tidegate and target/release/tidegate-lab, stripped
     Build,
     /// Build and run every test; the last line says `N passed, N failed` (needs root)
     Test,

@@ -5,7 +5,8 @@ use crate::detach::{self, DetachArgs};
 use crate::format::Format;
 use crate::history::{self, HistoryArgs};
 use crate::host::{Extension, Host};
-use crate::{check, control, pages, rules, status, top};
+use crate::pages::Pages;
+use crate::{check, control, rules, status, top};
 use anyhow::Context;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
@@ -20,11 +21,13 @@ use tidegate_units::Nanos;
 
 /// The configuration file where none is named.
 pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
+/// Widest line of help.
+pub(crate) const WIDTH_MAX: usize = 100;
 
 /// tidegate keeps an overloaded Linux service at its best: it measures how hard a service is
 /// pressed, decides how much to admit, and turns the rest away early and cheaply.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, max_term_width = 100)]
+#[command(name = "tidegate", version, max_term_width = WIDTH_MAX)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -98,16 +101,8 @@ pub(crate) enum Command {
         /// Another file than before.
         file: Option<PathBuf>,
     },
-    /// Print what a shell needs to complete commands and options.
-    Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
-    /// Write the manual pages, one for each command.
-    Man {
-        /// The folder; made if it is not there.
-        dir: PathBuf,
-    },
+    #[command(flatten)]
+    Pages(Pages),
 }
 
 /// Arguments of `run`.
@@ -269,17 +264,25 @@ pub(crate) fn command(extensions: &[&dyn Extension]) -> clap::Command {
     Cli::command().subcommands(added)
 }
 
+/// Runs the extension that was asked for, if one was.
+pub(crate) fn extended(
+    matches: &ArgMatches,
+    extensions: &[&dyn Extension],
+    out: &mut dyn Write,
+) -> Option<anyhow::Result<Exit>> {
+    let (name, below) = matches.subcommand()?;
+    let extension = extensions.iter().find(|e| e.command().get_name() == name)?;
+    Some(extension.run(below, out))
+}
+
 /// Runs what was asked for.
 pub(crate) fn dispatch(
     matches: &ArgMatches,
     (host, extensions): (&dyn Host, &[&dyn Extension]),
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
-    if let Some((name, below)) = matches.subcommand() {
-        let added = extensions.iter().find(|e| e.command().get_name() == name);
-        if let Some(extension) = added {
-            return extension.run(below, out);
-        }
+    if let Some(done) = extended(matches, extensions, out) {
+        return done;
     }
     let cli = Cli::from_arg_matches(matches).context("the arguments contradict each other")?;
     match cli.command {
@@ -296,7 +299,6 @@ pub(crate) fn dispatch(
             control::mode(&remote, (service, mode, lasts), out)
         }
         Command::Reload { remote, file } => control::reload(&remote, file, out),
-        Command::Completions { shell } => pages::completions(shell, command(extensions), out),
-        Command::Man { dir } => pages::man(command(extensions), &dir),
+        Command::Pages(pages) => pages.run(command(extensions), out),
     }
 }

@@ -18,8 +18,8 @@ pub struct UsageError(pub String);
 
 /// One sentence, then the details and causes, one a line. Never a backtrace.
 #[must_use]
-pub fn describe(error: &anyhow::Error) -> String {
-    let mut text = format!("tidegate: {error}\n");
+pub fn describe(program: &str, error: &anyhow::Error) -> String {
+    let mut text = format!("{program}: {error}\n");
     for detail in details(error) {
         let _ = writeln!(text, "  {detail}");
     }

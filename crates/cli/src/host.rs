@@ -14,6 +14,11 @@ pub trait Host {
     /// The names that a configuration may use.
     fn registry(&self) -> Registry;
 
+    /// Version and revision, for `--version`.
+    fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
     /// Runs the daemon until it is told to stop.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //! Commands and text screens.
 //!
 //! The crate knows the control socket and the configuration, and nothing of daemon or dataplane:
-//! those come in through [`Host`]. Further commands (`experiment`, `lab`) come in as
-//! [`Extension`]s. [`main`] turns arguments into an exit code (docs/cli.md).
+//! those come in through [`Host`]. Further commands come in as [`Extension`]s. [`main`] turns the
+//! arguments of the product into an exit code (docs/cli.md), [`main_of`] those of another program.
 
 mod args;
 mod check;
@@ -26,40 +26,95 @@ pub use host::{Detached, Extension, Host, SystemReport};
 pub use reference::reference;
 pub use tidegate_api::exit::Exit;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, FromArgMatches, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
+
+/// Commands that are now of another program, with its name.
+const MOVED: [(&str, &str); 2] = [("experiment", "tidegate-lab"), ("lab", "tidegate-lab")];
+
+/// Standard output and standard error.
+type Streams<'a> = (&'a mut dyn Write, &'a mut dyn Write);
 
 /// Runs the command that the arguments name. Data goes to `out`, errors to `err`.
 pub fn main<I>(
     args: I,
     (host, extensions): (&dyn Host, &[&dyn Extension]),
-    (out, err): (&mut dyn Write, &mut dyn Write),
+    streams: Streams<'_>,
 ) -> Exit
 where
     I: IntoIterator<Item: Into<OsString> + Clone>,
 {
-    let matches = match args::command(extensions).try_get_matches_from(args) {
-        Ok(matches) => matches,
-        Err(e) => return usage(&e, out, err),
+    let command = args::command(extensions).version(host.version());
+    let dispatch =
+        |matches: &_, out: &mut dyn Write| args::dispatch(matches, (host, extensions), out);
+    run(args, command, dispatch, streams)
+}
+
+/// Runs a program that has only the commands of `extensions`, and those that write its pages.
+/// `command`: its name and what it is.
+pub fn main_of<I>(
+    args: I,
+    (command, extensions): (clap::Command, &[&dyn Extension]),
+    streams: Streams<'_>,
+) -> Exit
+where
+    I: IntoIterator<Item: Into<OsString> + Clone>,
+{
+    let added = extensions.iter().map(|extension| extension.command());
+    let command = pages::Pages::augment_subcommands(command.subcommand_required(true))
+        .subcommands(added)
+        .max_term_width(args::WIDTH_MAX);
+    let whole = command.clone();
+    let dispatch = |matches: &ArgMatches, out: &mut dyn Write| {
+        if let Some(done) = args::extended(matches, extensions, out) {
+            return done;
+        }
+        pages::Pages::from_arg_matches(matches)?.run(whole.clone(), out)
     };
-    match args::dispatch(&matches, (host, extensions), out) {
+    run(args, command, dispatch, streams)
+}
+
+fn run<I, D>(args: I, command: clap::Command, dispatch: D, (out, err): Streams<'_>) -> Exit
+where
+    I: IntoIterator<Item: Into<OsString> + Clone>,
+    D: FnOnce(&ArgMatches, &mut dyn Write) -> anyhow::Result<Exit>,
+{
+    let program = command.get_name().to_owned();
+    let matches = match command.try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(e) => return usage((&program, &e), (out, err)),
+    };
+    match dispatch(&matches, out) {
         Ok(exit) => exit,
         // Whoever reads our output has seen enough.
         Err(e) if failure::is_broken_pipe(&e) => Exit::Ok,
         Err(e) => {
             // Nobody is left to be told when this fails.
-            let _ = err.write_all(describe(&e).as_bytes());
+            let _ = err.write_all(describe(&program, &e).as_bytes());
             exit_of(&e)
         }
     }
 }
 
 /// `--help` and `--version` are data; everything else is a mistake of the caller.
-fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> Exit {
-    let text = error.render().to_string();
+fn usage((program, error): (&str, &clap::Error), (out, err): Streams<'_>) -> Exit {
     let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let text = match moved(program, error) {
+        Some(text) => text,
+        None => error.render().to_string(),
+    };
     // Nobody is left to be told when this fails.
     let _ = if asked { out.write_all(text.as_bytes()) } else { err.write_all(text.as_bytes()) };
     if asked { Exit::Ok } else { Exit::Usage }
+}
+
+/// Where a command went that the program had once.
+fn moved(program: &str, error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let (_, now) = MOVED.iter().find(|(command, now)| command == word && *now != program)?;
+    Some(format!("{program}: `{word}` is a command of another program: {now} {word}\n"))
 }

@@ -3,19 +3,40 @@
 //! shells need to complete words.
 
 use anyhow::Context;
-use clap::Command;
+use clap::{Command, Subcommand};
 use clap_complete::Shell;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tidegate_api::exit::Exit;
 
+/// The commands that every program of ours has.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Pages {
+    /// Print what a shell needs to complete commands and options.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// The folder; made if it is not there.
+        dir: PathBuf,
+    },
+}
+
+impl Pages {
+    /// `program`: with all its commands.
+    pub(crate) fn run(&self, program: Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        match self {
+            Self::Completions { shell } => completions(*shell, program, out),
+            Self::Man { dir } => man(program, dir),
+        }
+    }
+}
+
 /// Prints what a shell reads.
-pub(crate) fn completions(
-    shell: Shell,
-    mut command: Command,
-    out: &mut dyn Write,
-) -> anyhow::Result<Exit> {
+fn completions(shell: Shell, mut command: Command, out: &mut dyn Write) -> anyhow::Result<Exit> {
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut text);
@@ -24,7 +45,7 @@ pub(crate) fn completions(
 }
 
 /// Writes a page for each command into a folder.
-pub(crate) fn man(command: Command, dir: &Path) -> anyhow::Result<Exit> {
+fn man(command: Command, dir: &Path) -> anyhow::Result<Exit> {
     let made = fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command, dir));
     made.with_context(|| format!("no manual pages in {}", dir.display()))?;
     Ok(Exit::Ok)

@@ -9,10 +9,10 @@ use tidegate_api::exit::Exit;
 #[must_use]
 pub fn reference() -> String {
     let mut page = String::from(
-        "# Command line\n\nOne binary. Data goes to standard output (`-o json` where there is data), \
+        "# Command line\n\nThe product is one program, `tidegate`. Experiments and labs are commands of \
+         another, `tidegate-lab`, which describes itself with `--help`; its exit codes are the same. Data goes to standard output (`-o json` where there is data), \
          errors to standard error: one sentence, then its causes. Made from the commands themselves \
-         (`TIDEGATE_BLESS=1 cargo test -p tidegate-cli`); `experiment` and `lab` describe \
-         themselves with `--help`, `replay` has [a page](replay.md). What a reload \
+         (`TIDEGATE_BLESS=1 cargo test -p tidegate-cli`); `replay` has [a page](replay.md). What a reload \
          does not change, and what signals do, stands in [configuration.md](configuration.md).\n\n## Exit codes\n\n| code | meaning |\n| --- | --- |\n",
     );
     for (exit, meaning) in Exit::ALL {

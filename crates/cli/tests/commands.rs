@@ -11,7 +11,7 @@ use tidegate_api::explain::{Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
 use tidegate_cli::{
-    DetachArgs, Detached, Exit, Extension, Host, RunArgs, SystemReport, main, reference,
+    DetachArgs, Detached, Exit, Extension, Host, RunArgs, SystemReport, main, main_of, reference,
 };
 use tidegate_config::{
     Config, Intent, LoadError, Places, Registry, SystemFault, UnknownService, load, parse,
@@ -623,6 +623,47 @@ fn an_extension_is_a_command_like_any_other() {
     let (exit, out, _) = world.tidegate(&["dance", "three"]);
     assert_eq!((exit, out.as_str()), (Exit::ClaimFails, "three steps\n"));
     assert_eq!(world.tidegate(&["dance"]).0, Exit::Usage);
+}
+
+/// Commands that the program had once: one line says where each went, whatever its arguments were.
+#[test]
+fn commands_that_moved_say_where_they_are() {
+    let world = World::new();
+    for args in [&["experiment", "run", "product/survival", "--demo"][..], &["lab", "hold"]] {
+        let (exit, out, err) = world.tidegate(args);
+        assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{args:?}");
+        let word = args[0];
+        let wanted =
+            format!("tidegate: `{word}` is a command of another program: tidegate-lab {word}\n");
+        assert_eq!(err, wanted);
+    }
+}
+
+/// Another program of ours has its own name in errors and pages, and the same exit codes.
+#[test]
+fn a_program_of_extensions_is_run_alike() {
+    let dir = TempDir::new().unwrap();
+    let run = |args: &[&str]| {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let program = clap::Command::new("tidegate-dance").about("Dances").version("7");
+        let args = [&["tidegate-dance"], args].concat();
+        let exit = main_of(args, (program, &[&Dance]), (&mut out, &mut err));
+        (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    };
+    assert_eq!(run(&["dance", "three"]), (Exit::ClaimFails, "three steps\n".into(), String::new()));
+    assert_eq!(run(&["--version"]), (Exit::Ok, "tidegate-dance 7\n".into(), String::new()));
+    for args in [&[][..], &["dance"], &["lab"], &["status"]] {
+        let (exit, out, err) = run(args);
+        assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{args:?}");
+        assert!(!err.is_empty());
+    }
+    assert!(run(&["completions", "bash"]).1.contains("dance"));
+    let pages = dir.path().join("man");
+    assert_eq!(run(&["man", pages.to_str().unwrap()]).0, Exit::Ok);
+    assert!(pages.join("tidegate-dance-dance.1").is_file());
+    let (exit, _, err) = run(&["man", "/proc/nowhere"]);
+    assert_eq!(exit, Exit::Failure);
+    assert!(err.starts_with("tidegate-dance: no manual pages in"), "{err}");
 }
 
 /// A pipe whose reader is gone.

@@ -22,6 +22,10 @@ impl Host for Machine {
         Registry::new(Policy::ALL.iter().map(|policy| policy.name()), controllers::NAMES)
     }
 
+    fn version(&self) -> &'static str {
+        tidegate_results::PROGRAM
+    }
+
     fn run(&self, args: &RunArgs) -> anyhow::Result<()> {
         let options = Options {
             config: args.config.clone(),

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tidegate binary: wiring only.
+//! The tidegate binary: wiring only. What draws figures and makes labs is another program, tidegate-lab:
+//! a daemon that runs as root does not link it.
 
-mod experiment;
 mod host;
-mod lab;
-mod progress;
 mod replay;
 
 use host::Machine;
@@ -15,9 +13,6 @@ use tidegate_daemon::Log;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    if let Some(code) = lab::serve_helper() {
-        return code;
-    }
     // Logs go to standard error: standard output is for data.
     let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -27,7 +22,7 @@ fn main() -> ExitCode {
         // The subscriber would tell of a failed write on standard error, and panic where that fails.
         .log_internal_errors(false)
         .init();
-    let extensions: [&dyn Extension; 3] = [&experiment::Experiments, &lab::Labs, &replay::Replay];
+    let extensions: [&dyn Extension; 1] = [&replay::Replay];
     let (mut out, mut err) = (io::stdout(), io::stderr());
     let exit =
         tidegate_cli::main(std::env::args_os(), (&Machine, &extensions), (&mut out, &mut err));

@@ -27,7 +27,7 @@ fn program() -> &'static Path {
 }
 
 fn lab() -> Lab {
-    let helper = Helper { program: program().into(), args: vec!["lab-helper".into()] };
+    let helper = Helper::beside(program()).unwrap();
     Lab::new(LabOptions::new(helper)).unwrap()
 }
 

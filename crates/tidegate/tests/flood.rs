@@ -143,7 +143,7 @@ fn measure(lab: &Lab, by: &By<'_>) -> Got {
 
 #[test]
 fn honest_clients_are_served_beside_a_flood_whatever_the_policy() {
-    let lab = Lab::new(LabOptions::new(Helper::program_with(PROGRAM, &["lab-helper"]))).unwrap();
+    let lab = Lab::new(LabOptions::new(Helper::beside(PROGRAM).unwrap())).unwrap();
     let fixed = json!({"name": "fixed", "rate": RATE, "burst": 70});
     let mut arms = vec![
         ("kernel alone".to_owned(), By::Nothing),

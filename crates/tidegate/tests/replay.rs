@@ -144,6 +144,8 @@ fn folder(dir: &Path, json: &str) {
     for start in ["replay,sim,none,time_s,30,goodput,", "replay,sim,tidegate,time_s,30,refused,"] {
         assert!(csv.lines().any(|line| line.starts_with(start)), "{start}");
     }
+    let figures = tidegate_experiments::replay::draw(dir).unwrap();
+    assert_eq!(figures.len(), 3);
     for (figure, words) in [
         ("load.svg", ["refused with tidegate", "capacity"]),
         ("goodput.svg", ["with tidegate", "without"]),

@@ -60,7 +60,7 @@ impl World {
 
     /// With an Apache that is set up otherwise.
     fn with(config: &ProductConfig, change: impl Fn(&mut ApacheOptions)) -> Self {
-        let helper = Helper { program: program().into(), args: vec!["lab-helper".into()] };
+        let helper = Helper::beside(program()).unwrap();
         let lab = Lab::new(LabOptions::new(helper)).unwrap();
         let mut cgi = ApacheOptions::cgi(Mpm::Event, Cost::busy(Nanos::from_micros(10)));
         change(&mut cgi);

@@ -70,7 +70,7 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    let helper = Helper { program: program().into(), args: vec!["lab-helper".into()] };
+    let helper = Helper::beside(program()).unwrap();
     let lab = Lab::new(LabOptions::new(helper)).unwrap();
     let options =
         ApacheOptions { cgi: None, ..ApacheOptions::cgi(Mpm::Prefork, Cost::busy(Nanos::ZERO)) };

@@ -1,66 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A folder of results: results.csv, run.json, figures/.
+//! A folder of results, read and judged; the files are those of [`tidegate_results`].
 
 use crate::catalog::{self, Experiment};
 use crate::judge::{self, Expect, Line};
 use crate::results::{self, Row};
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+pub use tidegate_results::{PROGRAM, Run, machine, write};
 
 /// Largest results.csv that is read, in bytes.
 const CSV_BYTES_MAX: u64 = 256 << 20;
 
 /// Where an experiment can run, in the order in which they are shown.
 pub const WORLDS: [&str; 2] = ["sim", "lab"];
-
-/// How a folder came about.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Run {
-    /// Name of the experiment.
-    pub experiment: String,
-    /// `sim` or `lab`.
-    pub world: String,
-    /// Whether it was a quick run: claims that need the full one are not judged.
-    pub quick: bool,
-    /// Seed.
-    pub seed: u64,
-    /// Kernel, CPUs and the like.
-    pub machine: String,
-    /// Version and revision of the program, see [`program`]; empty where it was not noted.
-    #[serde(default)]
-    pub program: String,
-    /// Remarks: runs repeated, data that was a stand-in.
-    pub notes: Vec<String>,
-}
-
-/// Writes a folder; gives the paths of the figures.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write(
-    dir: &Path,
-    run: &Run,
-    rows: &[Row],
-    figures: &[(String, String)],
-) -> Result<Vec<PathBuf>> {
-    let figures_dir = dir.join("figures");
-    fs::create_dir_all(&figures_dir).with_context(|| format!("make {}", figures_dir.display()))?;
-    let put = |path: &Path, text: &str| {
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))
-    };
-    put(&dir.join("results.csv"), &results::to_csv(rows))?;
-    put(&dir.join("run.json"), &(serde_json::to_string_pretty(run)? + "\n"))?;
-    let mut paths = Vec::new();
-    for (name, svg) in figures {
-        let path = figures_dir.join(name);
-        put(&path, svg)?;
-        paths.push(path);
-    }
-    Ok(paths)
-}
 
 /// Judges a folder by the expectation of its experiment.
 ///
@@ -107,24 +60,6 @@ pub fn read(dir: &Path) -> Result<Read> {
         .with_context(|| format!("expect.yaml of {}", run.experiment))?;
     let rows = results::from_csv(&read("results.csv")?)?;
     Ok(Read { run, experiment, expect, rows })
-}
-
-/// Version of the program and the commit that it was built on, for run.json.
-#[must_use]
-pub fn program() -> String {
-    format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("TIDEGATE_REVISION"))
-}
-
-/// Kernel and CPU count, for run.json.
-#[must_use]
-pub fn machine() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let kernel = read("/proc/sys/kernel/osrelease");
-    let info = read("/proc/cpuinfo");
-    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
-    let model = model.map(|text| text.trim_start_matches(['\t', ' ', ':'])).unwrap_or("CPU");
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("Linux {}, {cpus} x {model}", kernel.trim())
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub mod judge;
 pub mod netdraino;
 pub mod news;
 pub mod plot;
+mod product;
+pub mod replay;
 pub mod report;
 pub mod results;
 pub mod rivals;

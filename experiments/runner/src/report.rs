@@ -132,7 +132,7 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 fn head(folder: &str) -> String {
     format!(
         "# Results, judged\n\n\
-         Made by `tidegate experiment judge … --report` from the results of the runs; where rows are \
+         Made by `tidegate-lab experiment judge … --report` from the results of the runs; where rows are \
          of several runs, or a run was not the scenario as it stands, a note below the tables says so. \
          Those results are kept in folders of {folder}/, without their courses over time; a section \
          without one is of an earlier page. \

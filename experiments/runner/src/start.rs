@@ -8,6 +8,7 @@ use crate::dual;
 use crate::gateways;
 use crate::netdraino;
 use crate::news;
+use crate::product;
 use crate::rivals;
 use crate::servers;
 use crate::setting;
@@ -195,6 +196,19 @@ pub fn start(experiment: &Experiment, options: &Options, watch: &mut dyn Watch) 
     if !worlds.contains(&world) {
         bail!("{} runs with --world {} only", experiment.name, worlds.join(" or --world "));
     }
+    // Before an hour of measurements, not after.
+    let note = if world == "lab" { product::note(&options.program)? } else { None };
+    let mut outcome = run(experiment, scenario, (world, options), watch)?;
+    outcome.notes.extend(note);
+    Ok(outcome)
+}
+
+fn run(
+    experiment: &Experiment,
+    scenario: Scenario,
+    (world, options): (&str, &Options),
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
     let lab = dual::lab::Options {
         experiment: experiment.name.to_string(),
         program: options.program.clone(),

@@ -36,7 +36,7 @@ use crate::{build, process};
 pub(crate) use tally::Tally;
 
 /// Crates that touch neither network, processes nor kernel.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "tidegate-units",
     "tidegate-model",
     "tidegate-config",
@@ -48,6 +48,7 @@ const PURE: [&str; 12] = [
     "tidegate-telemetry",
     "tidegate-api",
     "tidegate-cli",
+    "tidegate-results",
     "xtask",
 ];
 /// Test programs of the other crates that need a processor and nothing else, in halves that take about as

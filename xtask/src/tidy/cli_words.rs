@@ -11,11 +11,13 @@ use super::tree::{File, Tree};
 use super::{Problem, Repository};
 
 /// How a command begins, and the crates (or the Makefile) whose sources say how it goes on.
-const PROGRAMS: [(&str, &[&str]); 4] = [
+const PROGRAMS: [(&str, &[&str]); 6] = [
     ("cargo xtask ", &["xtask/src/main.rs"]),
     ("make ", &["Makefile"]),
     ("tidegate ", &["crates/cli/src/", "crates/tidegate/src/"]),
     ("target/release/tidegate ", &["crates/cli/src/", "crates/tidegate/src/"]),
+    ("tidegate-lab ", &["crates/cli/src/pages.rs", "crates/lab-cli/src/"]),
+    ("target/release/tidegate-lab ", &["crates/cli/src/pages.rs", "crates/lab-cli/src/"]),
 ];
 
 pub(super) fn check(repository: &Repository) -> Vec<Problem> {
@@ -62,13 +64,18 @@ fn subcommands(file: &File) -> Vec<String> {
     while lines.by_ref().any(|code| code.contains("derive(") && code.contains("Subcommand")) {
         let body = lines.by_ref().skip_while(|code| !code.contains("enum ")).skip(1);
         let mut depth = 1_i32;
+        let mut flattened = false;
         for code in body {
             let at_top = depth == 1;
             depth += brackets(code);
             let text = code.trim();
             if at_top && text.starts_with(|letter: char| letter.is_ascii_uppercase()) {
-                names.push(kebab(text));
+                // Its commands are those of another enum.
+                if !std::mem::take(&mut flattened) {
+                    names.push(kebab(text));
+                }
             }
+            flattened |= at_top && text.starts_with("#[command(flatten)]");
             if depth == 0 {
                 break;
             }
@@ -144,7 +151,8 @@ mod tests {
     use super::*;
 
     const CLI: &str = "#[derive(Debug, Subcommand)]\nenum Command {\n    /// Runs\n    Run {\n        \
-        #[arg(long)]\n        Upper: bool,\n    },\n    TopView(Options),\n    Check,\n}\n\
+        #[arg(long)]\n        Upper: bool,\n    },\n    TopView(Options),\n    \
+        #[command(flatten)]\n    More(More),\n    Check,\n}\n\
         enum Other {\n    Nothing,\n}\n";
 
     const EXTENSION: &str = "impl Extension for Lab {\n    fn command(&self) -> Command {\n        \
@@ -153,7 +161,7 @@ mod tests {
     fn problems(text: &str) -> Vec<String> {
         let tree = Tree::of(&[
             ("crates/cli/src/lib.rs", CLI),
-            ("crates/tidegate/src/lab.rs", EXTENSION),
+            ("crates/lab-cli/src/lab.rs", EXTENSION),
             ("crates/tidegate/src/start.rs", "let child = Command::new(\"sh\");\n"),
             ("Makefile", ".PHONY: demo test\ndemo:\n"),
             ("xtask/src/main.rs", "#[derive(Subcommand)]\nenum Task {\n    Tidy,\n}\n"),
@@ -165,15 +173,16 @@ mod tests {
 
     #[test]
     fn commands_that_exist_may_be_named() {
-        let text = "`tidegate run`, `tidegate lab hold`, `tidegate top-view --x`, `make demo`, tidegate is nice,\n\
+        let text = "`tidegate run`, `tidegate-lab lab hold`, `tidegate top-view --x`, `make demo`, tidegate is nice,\n\
             `cargo xtask tidy --ratchet`, `tidegate --help`\n```\n$ sudo tidegate check a\n```\n";
         assert!(problems(text).is_empty(), "{:?}", problems(text));
     }
 
     #[test]
     fn commands_that_do_not_exist_are_found() {
-        let text = "`tidegate nothing`, `make coffee`, `tidegate sh`\n```\ncargo xtask fly\n```\n";
-        assert_eq!(problems(text).len(), 4, "{:?}", problems(text));
+        let text = "`tidegate nothing`, `make coffee`, `tidegate sh`, `tidegate lab hold`,\n\
+            `tidegate-lab run`, `tidegate more`\n```\ncargo xtask fly\n```\n";
+        assert_eq!(problems(text).len(), 7, "{:?}", problems(text));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::workspace::{Dependency, Package};
 use super::{Problem, Repository};
 
 /// A row may use only what stands in it. Names without `tidegate-`.
-const LAW: [(&str, &[&str]); 24] = [
+const LAW: [(&str, &[&str]); 26] = [
     ("units", &[]),
     ("policy", &["units"]),
     ("model", &["units"]),
@@ -42,8 +42,10 @@ const LAW: [(&str, &[&str]); 24] = [
     ("cli", &["api", "telemetry", "config", "model", "units"]),
     ("dashboard", &["api", "telemetry", "config", "model", "units"]),
     ("lab", &["workload", "api", "units"]),
-    ("experiments", &["sim", "lab", "workload", "units"]),
+    ("results", &[]),
+    ("experiments", &["sim", "lab", "results", "workload", "units"]),
     ("tidegate", &["*"]),
+    ("lab-cli", &["cli", "lab", "experiments"]),
     ("fuzz", &["*"]),
     // Must build before the tools are there that the others need.
     ("xtask", &[]),
@@ -57,6 +59,11 @@ const TESTS_TOO: [(&str, &str, &str); 3] = [
     ("control", "policy", "the limits that a controller sets are tried on the real policy"),
     ("api", "config", "explanations are tried on a real configuration"),
 ];
+
+/// What is not linked into a program that runs as root, directly or by a crate of ours.
+const PRODUCT: &str = "tidegate";
+const APART: [&str; 4] = ["tidegate-lab", "tidegate-experiments", "plotters", "indicatif"];
+const WHY_APART: &str = "the daemon runs as root: what draws and makes labs is tidegate-lab";
 
 const WHY: &str = "each crate must be understood, tested and reused without those above it";
 
@@ -85,6 +92,31 @@ pub(super) fn check(repository: &Repository) -> Vec<Problem> {
             }
         }
         problems.extend(lints(repository, package));
+    }
+    problems.extend(apart(repository));
+    problems
+}
+
+/// What the product links although it must not; tests may use it.
+fn apart(repository: &Repository) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut seen = vec![PRODUCT];
+    let mut next = 0;
+    while let Some(name) = seen.get(next).copied() {
+        next += 1;
+        let Some(package) = repository.packages.iter().find(|package| package.name == name) else {
+            continue;
+        };
+        for used in package.dependencies.iter().filter(|used| used.kind.is_none()) {
+            if APART.contains(&&*used.name) {
+                let what = format!("the product links `{}` by `{name}`", used.name);
+                let fix = "move what needs it to crates/lab-cli, or use it in tests only";
+                let found = problem(repository, package, &used.name, what, fix);
+                problems.push(Problem { why: WHY_APART, ..found });
+            } else if used.is_ours() && !seen.contains(&&*used.name) {
+                seen.push(&used.name);
+            }
+        }
     }
     problems
 }
@@ -201,6 +233,45 @@ mod tests {
             problems(vec![package("tidegate-units", &[("tidegate-policy", "dev", true)])]).len(),
             1
         );
+    }
+
+    #[test]
+    fn the_product_links_nothing_that_draws_or_makes_labs() {
+        let with = |kind: &str| {
+            vec![
+                package(PRODUCT, &[("tidegate-cli", "normal", true), ("tidegate-lab", kind, true)]),
+                package("tidegate-cli", &[("indicatif", kind, false)]),
+                package("tidegate-lab-cli", &[("indicatif", "normal", false)]),
+            ]
+        };
+        assert_eq!(
+            problems(with("normal")),
+            [
+                "the product links `tidegate-lab` by `tidegate`",
+                "the product links `indicatif` by `tidegate-cli`"
+            ]
+        );
+        assert!(problems(with("dev")).is_empty());
+    }
+
+    /// The same by cargo's own account, in which crates of others stand, too.
+    #[test]
+    fn cargo_says_the_same() {
+        let tree = |package: &str| {
+            let words = ["tree", "--locked", "--edges", "normal", "--prefix", "none", "--package"];
+            let output = crate::process::cargo().args(words).arg(package).output();
+            let output = output.expect("cargo runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let names = text.lines().filter_map(|line| line.split(' ').next());
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (product, lab) = (tree(PRODUCT), tree("tidegate-lab-cli"));
+        for name in APART {
+            assert!(!product.iter().any(|found| found == name), "the product links {name}");
+            assert!(lab.iter().any(|found| found == name), "tidegate-lab links {name}");
+        }
+        assert!(product.iter().any(|found| found == "tidegate-daemon"));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub(crate) struct ReplayArgs {
     /// The seed of every draw: the same one gives the same result.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Folder for results.csv, run.json, replay.json and figures/.
+    /// Folder for results.csv, run.json and replay.json; `tidegate-lab experiment draw` draws them.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// How the result is printed.

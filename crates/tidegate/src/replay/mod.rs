@@ -4,10 +4,10 @@
 mod args;
 mod classes;
 mod feed;
-mod figures;
 mod model;
 mod progress;
 mod report;
+mod rows;
 mod source;
 mod table;
 
@@ -25,8 +25,8 @@ use std::path::Path;
 use tidegate_api::protocol::{ApiError, ErrorKind};
 use tidegate_cli::{Exit, Extension, Host, UsageError};
 use tidegate_config::{Config, ServiceConfig, UnknownService, load};
-use tidegate_experiments::folder::{self, Run};
 use tidegate_model::Mode;
+use tidegate_results::Run;
 use tidegate_sim::whatif::{Answer, Spec, WhatIf};
 use tidegate_sim::world::server::ServerSpec;
 
@@ -57,7 +57,7 @@ impl Extension for Replay {
         }
         if let (Some(dir), Output::Table) = (&args.out, args.output) {
             writeln!(out, "\nresults: {}", dir.join("results.csv").display())?;
-            writeln!(out, "figures: {}", dir.join("figures").display())?;
+            writeln!(out, "figures: tidegate-lab experiment draw {}", dir.display())?;
         }
         Ok(Exit::Ok)
     }
@@ -92,7 +92,7 @@ fn replay(args: &ReplayArgs, config: &Config, service: &ServiceConfig) -> Result
     let classes = Classes::new(config, service);
     let mut whatif = whatif(args, (config, service), &server)?;
     let mut source = Source::open(&args.log, &args.reading)?;
-    let bar = progress::Progress::new(&source);
+    let bar = progress::Progress::new();
     let read = Feed::new(args, &classes, &mut whatif).all(&mut source, &bar);
     bar.finish();
     let read = read?;
@@ -230,11 +230,11 @@ fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
         world: "sim".into(),
         quick: false,
         seed: args.seed,
-        machine: folder::machine(),
-        program: folder::program(),
+        machine: tidegate_results::machine(),
+        program: tidegate_results::PROGRAM.to_owned(),
         notes: report.notes.clone(),
     };
-    folder::write(dir, &run, &figures::rows(report), &figures::figures(report)?)?;
+    tidegate_results::write(dir, &run, &rows::rows(report), &[])?;
     let path = dir.join("replay.json");
     let text = serde_json::to_string_pretty(report)? + "\n";
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
@@ -293,7 +293,7 @@ mod tests {
         let mut source = Source::of(about, Box::new(endless), &args.reading).unwrap();
         let server = model::server(&args.server);
         let mut whatif = whatif(&args, (&config, service), &server).unwrap();
-        let bar = progress::Progress::new(&source);
+        let bar = progress::Progress::new();
         let classes = Classes::new(&config, service);
         let read = Feed::new(&args, &classes, &mut whatif).all(&mut source, &bar).unwrap();
         assert_eq!((read.lines, whatif.offered()), (lines, lines));

@@ -1,53 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far the replay is, on a terminal.
+//! How far the replay is, on a terminal: one line that is written over.
 
 use super::source::Source;
-use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::Ordering;
 use tidegate_sim::whatif::WhatIf;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
-/// Lines between two looks.
+/// Lines of the log between two looks at the clock.
 const EVERY: u32 = 4096;
+/// Time between two writes.
+const PAUSE: Nanos = Nanos::from_millis(200);
+/// Goes to the beginning of the line and erases it.
+const ERASE: &str = "\r\x1b[K";
 
-/// A bar by bytes where the log has a length, else a spinner; nothing where there is no terminal.
+/// The share of the log that was read, where it has a length; nothing where there is no terminal.
 pub(crate) struct Progress {
-    bar: ProgressBar,
+    terminal: bool,
+    clock: MonotonicClock,
     left: Cell<u32>,
+    written: Cell<Option<Nanos>>,
 }
 
 impl Progress {
-    pub(crate) fn new(source: &Source) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        let target =
-            if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(source.size, target);
-        let template = if source.size.is_some() {
-            "{bar:30} {percent:>3} %  {bytes} of {total_bytes}  {msg}  eta {eta}"
-        } else {
-            "{spinner} {bytes}  {msg}  {elapsed}"
-        };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
+    pub(crate) fn new() -> Self {
+        Self {
+            terminal: io::stderr().is_terminal(),
+            clock: MonotonicClock,
+            left: Cell::new(EVERY),
+            written: Cell::new(None),
         }
-        Self { bar, left: Cell::new(EVERY) }
     }
 
     /// A line was read.
     pub(crate) fn advance(&self, source: &Source, whatif: &WhatIf) {
         let left = self.left.get() - 1;
         self.left.set(if left == 0 { EVERY } else { left });
-        if left == 0 {
-            self.bar.set_position(source.read.load(Ordering::Relaxed));
-            let second = whatif.now().as_secs_f64();
-            let offered = HumanCount(whatif.offered());
-            self.bar.set_message(format!("second {second:.0}, {offered} requests"));
+        if left > 0 || !self.terminal {
+            return;
+        }
+        let now = self.clock.now();
+        if self.written.get().is_none_or(|before| now.since(before) >= PAUSE) {
+            self.written.set(Some(now));
+            let read = source.read.load(Ordering::Relaxed);
+            let text = line((read, source.size), whatif.now(), whatif.offered());
+            // Whoever does not see it misses nothing.
+            let _ = write!(io::stderr(), "{ERASE}{text}");
         }
     }
 
     /// Takes it off the screen.
     pub(crate) fn finish(&self) {
-        self.bar.finish_and_clear();
+        if self.written.get().is_some() {
+            let _ = write!(io::stderr(), "{ERASE}");
+        }
+    }
+}
+
+fn line((read, size): (u64, Option<u64>), at: Nanos, requests: u64) -> String {
+    let megabytes = read as f64 / 1e6;
+    let second = at.as_secs_f64();
+    let share = match size {
+        Some(size) if size > 0 => format!("{:3.0} %  ", 100.0 * read as f64 / size as f64),
+        _ => String::new(),
+    };
+    format!("{share}{megabytes:.1} MB, second {second:.0}, {requests} requests")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_is_shown_where_the_log_has_a_length() {
+        let at = Nanos::from_secs(61);
+        let half = line((1_500_000, Some(3_000_000)), at, 4096);
+        assert_eq!(half, " 50 %  1.5 MB, second 61, 4096 requests");
+        for size in [None, Some(0)] {
+            assert_eq!(line((1_500_000, size), at, 7), "1.5 MB, second 61, 7 requests");
+        }
     }
 }

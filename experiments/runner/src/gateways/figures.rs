@@ -2,7 +2,7 @@
 //! The arms over the load, from the rows alone: a figure for each transport.
 
 use crate::plot::{Figure, Panel, PlotError, Series};
-use crate::results::Row;
+use crate::results::{Row, over_capacity};
 
 /// What is drawn: ours behind each proxy, and those that find their limit by themselves.
 const SHOWN: [&str; 7] = [
@@ -30,7 +30,7 @@ pub(super) fn all(rows: &[Row]) -> Result<Vec<(String, String)>, PlotError> {
 }
 
 fn figure(steps: &[&Row], (names, transport): (&[String], &str)) -> Figure {
-    let share = |row: &Row| row.over_capacity(steps);
+    let share = |row: &Row| over_capacity(row, steps);
     let time = |row: &Row| Some(row.value);
     let panels = vec![
         Panel {

@@ -5,7 +5,7 @@
 use super::arm::Arm;
 use super::course::Gave;
 use super::scenario::{Group, is_calm, variant};
-use crate::results::Row;
+use crate::results::{Row, of_rounds};
 use crate::rivals::{Shape, times};
 
 /// One load of one course.
@@ -62,11 +62,11 @@ fn of_point(experiment: &str, runs: &[Ran], of: &Ran) -> Vec<Row> {
     let mut rows = Vec::new();
     for (metric, unit, _) in &of.gave.metrics {
         let values: Vec<f64> = mine.iter().filter_map(|ran| ran.value(metric)).collect();
-        rows.push(Row::of_rounds(experiment, &name, x, (metric, unit, &values)));
+        rows.push(of_rounds(experiment, &name, x, (metric, unit, &values)));
     }
     let mut more = |x: (&str, f64), metric: &str, unit: &str, values: Vec<f64>| {
         if !values.is_empty() {
-            rows.push(Row::of_rounds(experiment, &name, x, (metric, unit, &values)));
+            rows.push(of_rounds(experiment, &name, x, (metric, unit, &values)));
         }
     };
     let requests = mine.iter().map(|ran| ran.gave.requests.0 as f64).collect();
@@ -83,7 +83,7 @@ fn of_point(experiment: &str, runs: &[Ran], of: &Ran) -> Vec<Row> {
         more(x, "p99_over_none", "ratio", over_none(runs, &mine));
     }
     let largest = mine.iter().map(|ran| ran.drift).fold(0.0, f64::max);
-    let drift = Row::of_rounds(experiment, &name, x, ("drift", "share", &[largest]));
+    let drift = of_rounds(experiment, &name, x, ("drift", "share", &[largest]));
     rows.push(Row { ci95: None, ..drift });
     rows
 }
@@ -129,13 +129,8 @@ fn pooled(experiment: &str, runs: &[Ran]) -> Vec<Row> {
         let name = format!("pooled-{}-{}", of.group.proxy.name(), of.arm.name());
         let share = refused as f64 / requests.max(1) as f64;
         let x = of.gave.shape.x();
-        rows.push(Row::of_rounds(experiment, &name, x, ("refused", "share", &[share])));
-        rows.push(Row::of_rounds(
-            experiment,
-            &name,
-            x,
-            ("requests", "requests", &[requests as f64]),
-        ));
+        rows.push(of_rounds(experiment, &name, x, ("refused", "share", &[share])));
+        rows.push(of_rounds(experiment, &name, x, ("requests", "requests", &[requests as f64])));
     }
     rows.into_iter().map(|row| Row { ci95: None, ..row }).collect()
 }

@@ -14,7 +14,7 @@ pub fn short(value: f64) -> String {
     trimmed(value, (3 - magnitude).clamp(0, 9) as usize)
 }
 
-/// The table that `tidegate experiment judge` prints.
+/// The table that `tidegate-lab experiment judge` prints.
 #[must_use]
 pub fn table(lines: &[Line]) -> String {
     let cells: Vec<[String; 6]> = lines.iter().map(cells).collect();

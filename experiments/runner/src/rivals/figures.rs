@@ -2,7 +2,7 @@
 //! The arms over the load, from the rows alone.
 
 use crate::plot::{Figure, Panel, PlotError, Series};
-use crate::results::Row;
+use crate::results::{Row, over_capacity};
 
 /// The figures with the arms that each shows beside `reject`: as many as there are colours.
 const SHOWN: [(&str, &[&str]); 2] = [
@@ -28,7 +28,7 @@ pub(super) fn all(rows: &[Row]) -> Result<Vec<(String, String)>, PlotError> {
 }
 
 fn figure(steps: &[&Row]) -> Figure {
-    let share = |row: &Row| row.over_capacity(steps);
+    let share = |row: &Row| over_capacity(row, steps);
     let time = |row: &Row| Some(row.value);
     let panels = vec![
         Panel {

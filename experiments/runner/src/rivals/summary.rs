@@ -3,7 +3,7 @@
 //! same round.
 
 use super::scenario::{NONE, OURS, Shape};
-use crate::results::Row;
+use crate::results::{Row, of_rounds};
 use crate::survival::measure::Metric;
 
 /// More than so many times a rival's goodput says no more.
@@ -46,7 +46,7 @@ fn of_point(experiment: &str, runs: &[Ran], (arm, shape): (&str, Shape)) -> Vec<
     };
     let mine = of(arm);
     let row = |metric: &str, unit: &str, values: &[f64]| {
-        Row::of_rounds(experiment, arm, shape.x(), (metric, unit, values))
+        of_rounds(experiment, arm, shape.x(), (metric, unit, values))
     };
     let mut rows = Vec::new();
     for (metric, unit, _) in mine.first().map(|ran| ran.metrics.clone()).unwrap_or_default() {

@@ -6,7 +6,7 @@
 //!   cl: sessions, HTTP/2 in TLS 1.3, attacks ── rt ── sv: Node, Apache prefork; tidegate or not
 //! ```
 //!
-//! What they show is judged by `tidegate experiment judge`, not here: a busy machine must not fail
+//! What they show is judged by `tidegate-lab experiment judge`, not here: a busy machine must not fail
 //! a test.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
@@ -26,7 +26,7 @@ fn quick(name: &str) -> Values {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = tidegate_lab::labs();
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate-lab"))
         .args(["experiment", "run", name, "--quick", "--world", "lab", "--out"])
         .arg(dir.path())
         .stdin(Stdio::null())

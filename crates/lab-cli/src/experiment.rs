@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `tidegate experiment list | run | judge`.
+//! `tidegate-lab experiment list | run | judge | draw`.
 
 use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -20,69 +20,21 @@ pub(crate) struct Experiments;
 
 impl Extension for Experiments {
     fn command(&self) -> Command {
-        let flag = |name: &'static str, help: &'static str| {
-            Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
-        };
-        let run = Command::new("run")
-            .about("Run an experiment and write results.csv and figures")
-            .arg(Arg::new("name").required(true).help("its name, as `list` shows it"))
-            .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]))
-            .arg(flag("quick", "fewer points and arrivals"))
-            .arg(flag("demo", "what fits in a few minutes").conflicts_with("quick"))
-            .arg(flag("all", "every point of an experiment that runs a subset of them"))
-            .arg(
-                Arg::new("cell")
-                    .long("cell")
-                    .conflicts_with("all")
-                    .help("only the cells of this name, * for anything, where there are cells"),
-            )
-            .arg(
-                Arg::new("seed")
-                    .long("seed")
-                    .value_parser(clap::value_parser!(u64))
-                    .default_value("1"),
-            )
-            .arg(
-                Arg::new("data")
-                    .long("data")
-                    .value_parser(clap::value_parser!(PathBuf))
-                    .help("folder with the real traces, for experiments that take them (news/…)"),
-            )
-            .arg(
-                Arg::new("out")
-                    .long("out")
-                    .value_parser(clap::value_parser!(PathBuf))
-                    .required(true)
-                    .help("folder for results.csv, run.json and figures/"),
-            );
-        let judge = Command::new("judge")
-            .about("Compare results with what is claimed; exit code 8 when a claim does not hold")
+        let draw = Command::new("draw")
+            .about("Draw the figures of a result of `tidegate replay --out`")
             .arg(
                 Arg::new("dir")
                     .required(true)
-                    .num_args(1..)
                     .value_parser(clap::value_parser!(PathBuf))
-                    .help("folders that `run` wrote"),
-            )
-            .arg(
-                Arg::new("report")
-                    .long("report")
-                    .value_parser(clap::value_parser!(PathBuf))
-                    .help("also write a page (Markdown) with figures and results beside it"),
-            )
-            .arg(
-                Arg::new("keep")
-                    .long("keep")
-                    .action(ArgAction::SetTrue)
-                    .requires("report")
-                    .help("leave what the page says of other experiments and worlds"),
+                    .help("the folder; figures/ is written into it"),
             );
         Command::new("experiment")
             .about("What we claim, run and judged")
             .subcommand_required(true)
             .subcommand(Command::new("list").about("The experiments that there are"))
-            .subcommand(run)
-            .subcommand(judge)
+            .subcommand(run_command())
+            .subcommand(judge_command())
+            .subcommand(draw)
     }
 
     fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
@@ -96,6 +48,13 @@ impl Extension for Experiments {
                 }
                 judge_dirs(&dirs, out)
             }
+            Some(("draw", matches)) => {
+                let dir = matches.get_one::<PathBuf>("dir").cloned().unwrap_or_default();
+                for path in tidegate_experiments::replay::draw(&dir)? {
+                    writeln!(out, "figure: {}", path.display())?;
+                }
+                Ok(Exit::Ok)
+            }
             _ => {
                 for experiment in catalog::all() {
                     writeln!(out, "{:24} {}", experiment.name, experiment.title())?;
@@ -104,6 +63,74 @@ impl Extension for Experiments {
             }
         }
     }
+}
+
+/// The arguments of `run`.
+fn run_command() -> Command {
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+    };
+    Command::new("run")
+        .about("Run an experiment and write results.csv and figures")
+        .arg(Arg::new("name").required(true).help("its name, as `list` shows it"))
+        .arg(Arg::new("world").long("world").value_parser(["sim", "lab"]))
+        .arg(flag("quick", "fewer points and arrivals"))
+        .arg(flag("demo", "what fits in a few minutes").conflicts_with("quick"))
+        .arg(flag("all", "every point of an experiment that runs a subset of them"))
+        .arg(
+            Arg::new("cell")
+                .long("cell")
+                .conflicts_with("all")
+                .help("only the cells of this name, * for anything, where there are cells"),
+        )
+        .arg(
+            Arg::new("seed").long("seed").value_parser(clap::value_parser!(u64)).default_value("1"),
+        )
+        .arg(
+            Arg::new("data")
+                .long("data")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("folder with the real traces, for experiments that take them (news/…)"),
+        )
+        .arg(
+            Arg::new("program")
+                .long("program")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("the product that the lab starts; else `tidegate` beside this program"),
+        )
+        .arg(
+            Arg::new("out")
+                .long("out")
+                .value_parser(clap::value_parser!(PathBuf))
+                .required(true)
+                .help("folder for results.csv, run.json and figures/"),
+        )
+}
+
+/// The arguments of `judge`.
+fn judge_command() -> Command {
+    Command::new("judge")
+        .about("Compare results with what is claimed; exit code 8 when a claim does not hold")
+        .arg(
+            Arg::new("dir")
+                .required(true)
+                .num_args(1..)
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("folders that `run` wrote"),
+        )
+        .arg(
+            Arg::new("report")
+                .long("report")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("also write a page (Markdown) with figures and results beside it"),
+        )
+        .arg(
+            Arg::new("keep")
+                .long("keep")
+                .action(ArgAction::SetTrue)
+                .requires("report")
+                .help("leave what the page says of other experiments and worlds"),
+        )
 }
 
 fn effort(matches: &ArgMatches) -> Effort {
@@ -116,6 +143,15 @@ fn effort(matches: &ArgMatches) -> Effort {
     }
 }
 
+/// The product: what was named, or what was built beside this program.
+fn product(matches: &ArgMatches) -> Result<PathBuf> {
+    match matches.get_one::<PathBuf>("program") {
+        // The lab has its own working directory.
+        Some(named) => Ok(std::path::absolute(named)?),
+        None => Ok(std::env::current_exe()?.with_file_name("tidegate")),
+    }
+}
+
 fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let experiment = catalog::find(&text("name"))?;
@@ -124,7 +160,7 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         effort: effort(matches),
         world: matches.get_one::<String>("world").cloned(),
         seed: matches.get_one::<u64>("seed").copied().unwrap_or(1),
-        program: std::env::current_exe()?,
+        program: product(matches)?,
         helper: crate::lab::helper(),
         all: matches.get_flag("all"),
         data: matches.get_one::<PathBuf>("data").cloned(),
@@ -140,7 +176,7 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         quick: options.effort != Effort::Full || options.cell.is_some(),
         seed: options.seed,
         machine: folder::machine(),
-        program: folder::program(),
+        program: folder::PROGRAM.to_owned(),
         ..Run::default()
     };
     let screen = Screen::new(std::io::stderr().is_terminal());

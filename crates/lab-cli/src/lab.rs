@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `tidegate lab`: what the lab starts of itself, and a lab to try things in.
+//! `tidegate-lab lab`: what the lab starts of itself, and a lab to try things in.
 
 use anyhow::Result;
 use clap::{Arg, ArgMatches, Command};

@@ -5,7 +5,7 @@
 //!   cl: 0.5, 3, 0.5 times the capacity ── rt ── sv: Apache prefork with a CGI, tidegate or not
 //! ```
 //!
-//! What it shows is judged by `tidegate experiment judge`, not here: a busy machine must not fail a
+//! What it shows is judged by `tidegate-lab experiment judge`, not here: a busy machine must not fail a
 //! test. Here: it ends, it leaves nothing, its files are whole, its last line names the figure, and
 //! the difference is there at all (a factor of ten in the numbers, so any sign of it will do).
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
@@ -30,7 +30,7 @@ fn values(csv: &str) -> BTreeMap<(String, String), f64> {
 fn the_demo_shows_the_difference() {
     let before = labs();
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate-lab"))
         .args(["experiment", "run", "product/survival", "--demo", "--out"])
         .arg(dir.path())
         .stdin(Stdio::null())

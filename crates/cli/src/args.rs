@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The arguments.
 
+use crate::Streams;
 use crate::detach::{self, DetachArgs};
 use crate::format::Format;
 use crate::history::{self, HistoryArgs};
@@ -8,7 +9,9 @@ use crate::host::{Extension, Host};
 use crate::pages::Pages;
 use crate::{check, control, rules, status, top};
 use anyhow::Context;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{
+    ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -39,9 +42,9 @@ pub(crate) struct Remote {
     /// Control socket of the daemon.
     #[arg(long, default_value = SOCKET_DEFAULT)]
     pub(crate) socket: PathBuf,
-    /// How long to wait for the daemon, in seconds; 15 where nothing is said, 0.5 for `release`,
+    /// How long to wait for the daemon, such as 5s; 15s where nothing is said, 500ms for `release`,
     /// which goes on without the daemon then.
-    #[arg(long, value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = wait)]
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -93,23 +96,38 @@ pub(crate) enum Command {
         /// For how long, such as 1h; then what the file says holds again.
         #[arg(long = "for", value_name = "TIME", value_parser = span)]
         lasts: Option<Nanos>,
+        #[command(flatten)]
+        output: Output,
     },
     /// Read the configuration again; a wrong one changes nothing.
     Reload {
         #[command(flatten)]
         remote: Remote,
         /// Another file than before.
-        file: Option<PathBuf>,
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
     },
     #[command(flatten)]
     Pages(Pages),
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line an event, for people.
+    #[default]
+    Text,
+    /// A JSON object an event, one a line.
+    Json,
 }
 
 /// Arguments of `run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// The configuration file.
-    #[arg(short, long, default_value = CONFIG_DEFAULT)]
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG_DEFAULT)]
     pub config: PathBuf,
     /// On SIGTERM leave the dataplane attached: its limits hold for 3 s and open until 10 s, unless
     /// another daemon comes.
@@ -118,6 +136,9 @@ pub struct RunArgs {
     /// Do not give up capabilities after the start.
     #[arg(long, action = ArgAction::SetTrue)]
     pub keep_privileges: bool,
+    /// How the log is written to standard error. Behind the journal each line has its priority.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
 }
 
 /// Arguments of `release`.
@@ -134,12 +155,14 @@ pub(crate) struct ReleaseArgs {
     /// Where the dataplane is pinned: used when no daemon answers.
     #[arg(long, default_value = PINS_DEFAULT)]
     pub(crate) pins: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The configuration file.
-    #[arg(default_value = CONFIG_DEFAULT)]
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG_DEFAULT)]
     pub(crate) config: PathBuf,
     /// Look at the file only, not at interfaces and cgroups of this system.
     #[arg(long, action = ArgAction::SetTrue)]
@@ -147,6 +170,8 @@ pub(crate) struct CheckArgs {
     /// Say what the file would change against this one.
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// Commands about header rules.
@@ -176,7 +201,7 @@ pub(crate) struct RulesTestArgs {
     #[arg(long)]
     pub(crate) service: Option<String>,
     /// The configuration file.
-    #[arg(short, long, default_value = CONFIG_DEFAULT)]
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG_DEFAULT)]
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) output: Output,
@@ -184,8 +209,8 @@ pub(crate) struct RulesTestArgs {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Output {
-    /// How data is printed.
-    #[arg(short, long, default_value = "table")]
+    /// How data is printed; docs/json.md describes the documents.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Format,
 }
 
@@ -196,8 +221,8 @@ pub(crate) struct TopArgs {
     /// Print the table once and leave.
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) once: bool,
-    /// Time between two looks, in seconds.
-    #[arg(long, default_value = "1", value_parser = seconds)]
+    /// Time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = wait)]
     pub(crate) every: Duration,
 }
 
@@ -216,17 +241,14 @@ pub(crate) struct ExplainArgs {
     pub(crate) output: Output,
 }
 
-/// Longest time-out and longest pause that can be asked for.
-const SECONDS_MAX: f64 = 3600.0;
+/// Shortest and longest time-out, and pause between two looks.
+const WAIT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3600));
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a number of seconds from 0.1 to {SECONDS_MAX}");
-    let value: f64 = text.parse().map_err(|_| wrong())?;
-    if (0.1..=SECONDS_MAX).contains(&value) {
-        Ok(Duration::from_secs_f64(value))
-    } else {
-        Err(wrong())
-    }
+fn wait(text: &str) -> Result<Duration, String> {
+    let time = tidegate_config::parse_span(text).map_err(|why| format!("{why}, such as 500ms"))?;
+    let (min, max) = WAIT_RANGE;
+    let fits = (min..=max).contains(&time);
+    if fits { Ok(Duration::from_nanos(time.0)) } else { Err("100ms to 1h are allowed".into()) }
 }
 
 /// What may be said for a mode; `None`: what the file says.
@@ -243,7 +265,7 @@ fn mode(text: &str) -> Result<ModeWord, String> {
 }
 
 fn span(text: &str) -> Result<Nanos, String> {
-    let span = tidegate_config::parse_span(text)?;
+    let span = tidegate_config::parse_span(text).map_err(|why| format!("{why}, such as 10m"))?;
     let long = span >= Nanos::SECOND;
     if long { Ok(span) } else { Err("it is shorter than a second".into()) }
 }
@@ -279,15 +301,17 @@ pub(crate) fn extended(
 pub(crate) fn dispatch(
     matches: &ArgMatches,
     (host, extensions): (&dyn Host, &[&dyn Extension]),
-    out: &mut dyn Write,
+    (out, err): Streams<'_>,
 ) -> anyhow::Result<Exit> {
+    let run = matches.subcommand_matches("run");
+    host.log(run.and_then(|run| run.get_one("log_format")).copied().unwrap_or_default());
     if let Some(done) = extended(matches, extensions, out) {
         return done;
     }
     let cli = Cli::from_arg_matches(matches).context("the arguments contradict each other")?;
     match cli.command {
         Command::Run(args) => host.run(&args).map(|()| Exit::Ok),
-        Command::Check(args) => check::check(&args, host, out),
+        Command::Check(args) => check::check(&args, host, (out, err)),
         Command::Rules { command: RulesCommand::Test(args) } => rules::test(&args, host, out),
         Command::Status { remote, output } => status::status(&remote, output.output, out),
         Command::Top(args) => top::top(&args.remote, &args, out),
@@ -295,10 +319,12 @@ pub(crate) fn dispatch(
         Command::History(args) => history::history(&args, out),
         Command::Detach(args) => detach::detach(&args, host, out),
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
-        Command::Mode { remote, service, mode: ModeWord(mode), lasts } => {
-            control::mode(&remote, (service, mode, lasts), out)
+        Command::Mode { remote, service, mode: ModeWord(mode), lasts, output } => {
+            control::mode(&remote, (service, mode, lasts), (output.output, out))
         }
-        Command::Reload { remote, file } => control::reload(&remote, file, out),
+        Command::Reload { remote, config, output } => {
+            control::reload(&remote, config, (output.output, out))
+        }
         Command::Pages(pages) => pages.run(command(extensions), out),
     }
 }

@@ -1,48 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `tidegate check`.
 
+use crate::Streams;
 use crate::args::CheckArgs;
-use crate::host::Host;
+use crate::format::{Format, json};
+use crate::host::{Host, SystemReport};
 use anyhow::Context;
+use serde::Serialize;
 use std::io::Write;
 use tidegate_api::exit::Exit;
-use tidegate_config::{Config, ServiceConfig, diff, load, load_located};
+use tidegate_config::{
+    Config, ConfigError, ConfigErrors, LoadError, Place, ServiceConfig, diff, load, load_located,
+};
+use tidegate_model::Change;
 
-/// The file first; only a right one is held against the system.
+/// Name and version of the document.
+const SCHEMA: &str = "tidegate-check/1";
+
+/// What was found, as a document.
+#[derive(Serialize)]
+struct Checked {
+    file: String,
+    /// Whether it would be taken.
+    valid: bool,
+    findings: Vec<FindingRow>,
+    /// What would be attached where.
+    notes: Vec<String>,
+    /// What the file would change against another; `None`: none was named.
+    changes: Option<Vec<Change>>,
+    tables: Vec<TableRow>,
+}
+
+#[derive(Serialize)]
+struct FindingRow {
+    severity: &'static str,
+    line: usize,
+    column: usize,
+    path: String,
+    message: String,
+}
+
+impl FindingRow {
+    fn new(error: &ConfigError, fatal: bool) -> Self {
+        let severity = if fatal { "error" } else { "warning" };
+        let Place { line, column } = error.place;
+        let (path, message) = (error.path.clone(), error.message.clone());
+        Self { severity, line, column, path, message }
+    }
+}
+
+#[derive(Serialize)]
+struct TableRow {
+    table: &'static str,
+    bytes: u64,
+}
+
+/// The file first; only a right one is held against the system. Whatever is wrong, or doubtful, goes to
+/// standard error.
 pub(crate) fn check(
     args: &CheckArgs,
     host: &dyn Host,
-    out: &mut dyn Write,
+    (out, err): Streams<'_>,
 ) -> anyhow::Result<Exit> {
     let registry = host.registry();
-    let (config, places) = load_located(&args.config, &registry)?;
-    let file = args.config.display();
-    let mut fatal = 0;
-    if !args.no_system {
-        let found =
-            host.check_system(&config, &places).context("the system could not be looked at")?;
-        found.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
-        for finding in &found.findings {
-            let kind = if finding.fatal { "error" } else { "warning" };
-            writeln!(out, "{file}:{} ({kind})", finding.error)?;
-        }
-        fatal = found.findings.iter().filter(|f| f.fatal).count();
+    let as_json = args.output.output == Format::Json;
+    let file = args.config.display().to_string();
+    let (config, places) = match load_located(&args.config, &registry) {
+        Ok(loaded) => loaded,
+        Err(LoadError::Invalid(errors)) if as_json => return invalid(file, &errors, out),
+        Err(error) => return Err(error.into()),
+    };
+    let found = if args.no_system {
+        SystemReport::default()
+    } else {
+        host.check_system(&config, &places).context("the system could not be looked at")?
+    };
+    let before = args.against.as_ref().map(|other| load(other, &registry)).transpose()?;
+    let changes = before.map(|before| diff(&before, &config));
+    let valid = found.findings.iter().all(|finding| !finding.fatal);
+    let memory = host.table_memory(&config);
+    if as_json {
+        let rows = found.findings.iter().map(|f| FindingRow::new(&f.error, f.fatal));
+        let tables = memory.iter().map(|&(table, bytes)| TableRow { table, bytes }).collect();
+        let (findings, notes) = (rows.collect(), found.notes);
+        json(SCHEMA, &Checked { file, valid, findings, notes, changes, tables }, out)?;
+        return Ok(if valid { Exit::Ok } else { Exit::Config });
     }
-    if let Some(other) = &args.against {
-        let before = load(other, &registry)?;
-        let changes = diff(&before, &config);
+    found.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+    for finding in &found.findings {
+        let kind = if finding.fatal { "error" } else { "warning" };
+        writeln!(err, "{file}:{} ({kind})", finding.error)?;
+    }
+    if let (Some(changes), Some(other)) = (&changes, &args.against) {
         changes.iter().try_for_each(|change| writeln!(out, "{change}"))?;
         if changes.is_empty() {
             writeln!(out, "no difference to {}", other.display())?;
         }
     }
-    if fatal > 0 {
+    if !valid {
         return Ok(Exit::Config);
     }
     summary(&config, out)?;
-    tables(&host.table_memory(&config), out)?;
+    tables(&memory, out)?;
     writeln!(out, "{file}: right")?;
     Ok(Exit::Ok)
+}
+
+/// The document about a file that is no configuration.
+fn invalid(file: String, errors: &ConfigErrors, out: &mut dyn Write) -> anyhow::Result<Exit> {
+    let findings = errors.errors.iter().map(|error| FindingRow::new(error, true)).collect();
+    let nothing = Checked {
+        file,
+        valid: false,
+        findings,
+        notes: Vec::new(),
+        changes: None,
+        tables: Vec::new(),
+    };
+    json(SCHEMA, &nothing, out)?;
+    Ok(Exit::Config)
 }
 
 /// What the tables of connections take of the kernel's memory.

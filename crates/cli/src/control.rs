@@ -5,14 +5,16 @@ use crate::args::{ExplainArgs, ReleaseArgs, Remote};
 use crate::format::{Format, duration, json, plain};
 use crate::host::Host;
 use anyhow::{Context, anyhow, bail};
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 use tidegate_api::client::{Client, ClientError};
 use tidegate_api::exit::Exit;
+use tidegate_api::explain::ExplainedSample;
 use tidegate_api::protocol::{ErrorKind, Reply, Request};
-use tidegate_model::Mode;
+use tidegate_model::{Change, Mode};
 use tidegate_units::Nanos;
 
 /// The daemon answered something else than what was asked: a bug worth a report.
@@ -30,13 +32,19 @@ pub(crate) fn explain(
     let reply = remote.connect()?.ask(&Request::Explain { address, port })?;
     let Reply::Explain { explanation } = reply else { bail!(UNEXPECTED) };
     match args.output.output {
-        Format::Json => json(&explanation, out)?,
+        Format::Json => json("tidegate-explain/1", &explanation, out)?,
         Format::Table => {
             let words = explanation.words.iter();
             words.map(|w| plain(w)).try_for_each(|w| writeln!(out, "{w}"))?;
         }
     }
     Ok(Exit::Ok)
+}
+
+/// The document about one request.
+#[derive(Serialize)]
+struct Samples<'a> {
+    samples: &'a [ExplainedSample],
 }
 
 fn explain_request(
@@ -49,7 +57,7 @@ fn explain_request(
         bail!(UNEXPECTED)
     };
     match format {
-        Format::Json => json(&samples, out)?,
+        Format::Json => json("tidegate-explain-request/1", &Samples { samples: &samples }, out)?,
         Format::Table if samples.is_empty() => {
             writeln!(out, "No decision about the request {} is remembered.", plain(id))?;
         }
@@ -91,6 +99,24 @@ fn is_forbidden(error: &ClientError) -> bool {
     }
 }
 
+/// What the kill switch did, as a document.
+#[derive(Serialize)]
+struct Released {
+    on: bool,
+    /// Nobody knows where no daemon was asked.
+    before: Option<bool>,
+    lasts_s: Option<f64>,
+    by: &'static str,
+    /// Why not by the daemon.
+    why: Option<String>,
+}
+
+impl Released {
+    fn print(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        Ok(json("tidegate-release/1", self, out)?)
+    }
+}
+
 /// Through the daemon; where it does not do it, for whatever reason, on what is pinned: the switch
 /// must work when all else fails.
 pub(crate) fn release(
@@ -98,11 +124,16 @@ pub(crate) fn release(
     (args, host): (&ReleaseArgs, &dyn Host),
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
+    let format = args.output.output;
     let on = args.state == "on";
     let timeout = remote.timeout.unwrap_or(RELEASE_TIMEOUT);
     let asked = ask_within(remote, timeout, Request::Release { on, lasts: args.lasts });
     let state = |on| if on { "everything passes" } else { "limits are in force" };
     match asked {
+        Ok(Reply::Release { on, before, lasts }) if format == Format::Json => {
+            let lasts_s = lasts.map(Nanos::as_secs_f64);
+            Released { on, before: Some(before), lasts_s, by: "daemon", why: None }.print(out)?;
+        }
         Ok(Reply::Release { on, before, lasts }) => {
             let already = if on == before { " (as before)" } else { "" };
             let time = match (lasts, args.lasts.filter(|_| on)) {
@@ -128,6 +159,11 @@ pub(crate) fn release(
                 Err(error) => plain(&error.to_string()).to_string(),
                 Ok(_) => UNEXPECTED.to_owned(),
             };
+            if format == Format::Json {
+                let done = Released { on, before: None, lasts_s: None, by: "pins", why: Some(why) };
+                done.print(out)?;
+                return Ok(Exit::Ok);
+            }
             let time = if on && args.lasts.is_some() { UNTIMED } else { "" };
             writeln!(out, "{}{time}; {why}, the dataplane was told itself", state(on))?;
         }
@@ -135,11 +171,26 @@ pub(crate) fn release(
     Ok(Exit::Ok)
 }
 
+#[derive(Serialize)]
+struct ModeSet {
+    service: String,
+    mode: Mode,
+    before: Mode,
+    lasts_s: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Reloaded {
+    generation: u64,
+    changes: Vec<Change>,
+    kept: Vec<String>,
+}
+
 /// `mode`: `None` is what the file says.
 pub(crate) fn mode(
     remote: &Remote,
     (service, mode, lasts): (String, Option<Mode>, Option<Nanos>),
-    out: &mut dyn Write,
+    (format, out): (Format, &mut dyn Write),
 ) -> anyhow::Result<Exit> {
     let request = match mode {
         Some(mode) => Request::Mode { service, mode, lasts },
@@ -148,6 +199,11 @@ pub(crate) fn mode(
     let Reply::Mode { service, mode: now, before, lasts } = remote.connect()?.ask(&request)? else {
         bail!(UNEXPECTED)
     };
+    if format == Format::Json {
+        let lasts_s = lasts.map(Nanos::as_secs_f64);
+        json("tidegate-mode/1", &ModeSet { service, mode: now, before, lasts_s }, out)?;
+        return Ok(Exit::Ok);
+    }
     let until = match (mode, lasts) {
         (None, _) => "as the file says".to_owned(),
         (_, Some(lasts)) => format!("for {}, then as the file says", duration(lasts)),
@@ -161,13 +217,17 @@ pub(crate) fn mode(
 pub(crate) fn reload(
     remote: &Remote,
     file: Option<PathBuf>,
-    out: &mut dyn Write,
+    (format, out): (Format, &mut dyn Write),
 ) -> anyhow::Result<Exit> {
     // The daemon has its own working directory.
     let absolute = file.map(std::path::absolute).transpose();
     let path = absolute.context("the name of the file is not understood")?;
     let reply = remote.connect()?.ask(&Request::Reload { path })?;
     let Reply::Reload { generation, changes, kept } = reply else { bail!(UNEXPECTED) };
+    if format == Format::Json {
+        json("tidegate-reload/1", &Reloaded { generation, changes, kept }, out)?;
+        return Ok(Exit::Ok);
+    }
     for change in &changes {
         writeln!(out, "{}", plain(&change.to_string()))?;
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `tidegate detach`: what was taken off, a line each.
 
-use crate::format::plain;
+use crate::args::Output;
+use crate::format::{Format, json, plain};
 use crate::host::Host;
 use clap::{ArgAction, Args};
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use tidegate_api::exit::Exit;
@@ -21,6 +23,16 @@ pub struct DetachArgs {
     /// Only say what would be taken off.
     #[arg(long, action = ArgAction::SetTrue)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// What was done, as a document.
+#[derive(Serialize)]
+struct Document<'a> {
+    dry_run: bool,
+    removed: &'a [String],
+    left: &'a [String],
 }
 
 pub(crate) fn detach(
@@ -29,6 +41,12 @@ pub(crate) fn detach(
     out: &mut dyn Write,
 ) -> anyhow::Result<Exit> {
     let done = host.detach(args)?;
+    let exit = if done.left.is_empty() { Exit::Ok } else { Exit::Failure };
+    if args.output.output == Format::Json {
+        let (dry_run, removed, left) = (args.dry_run, &*done.removed, &*done.left);
+        json("tidegate-detach/1", &Document { dry_run, removed, left }, out)?;
+        return Ok(exit);
+    }
     let what = if args.dry_run { "would take off" } else { "took off" };
     for text in &done.removed {
         writeln!(out, "{what}: {}", plain(text))?;
@@ -39,5 +57,5 @@ pub(crate) fn detach(
     if done.removed.is_empty() && done.left.is_empty() {
         writeln!(out, "nothing of tidegate's was found (pins: {})", args.pins.display())?;
     }
-    Ok(if done.left.is_empty() { Exit::Ok } else { Exit::Failure })
+    Ok(exit)
 }

@@ -15,9 +15,18 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A value as an indented JSON document.
-pub(crate) fn json<T: Serialize>(value: &T, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
+/// A JSON document (docs/json.md). New fields may come under the same version; anything else raises it.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    /// Name and version.
+    schema: &'a str,
+    #[serde(flatten)]
+    fields: &'a T,
+}
+
+/// The fields of a value as an indented JSON document, behind its name and version.
+pub(crate) fn json<T: Serialize>(schema: &str, fields: &T, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &Document { schema, fields })?;
     writeln!(out)
 }
 

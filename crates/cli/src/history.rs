@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `tidegate history`: what happened, an event a line.
 
-use crate::args::Remote;
+use crate::args::{Output, Remote};
 use crate::control::UNEXPECTED;
 use crate::format::{Format, json, plain};
 use anyhow::bail;
@@ -12,9 +12,6 @@ use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::record::{Event, Moment};
 use tidegate_units::Nanos;
-
-/// Version of the JSON document.
-const SCHEMA: u32 = 1;
 
 /// Arguments of `history`.
 #[derive(Debug, Args)]
@@ -27,14 +24,12 @@ pub(crate) struct HistoryArgs {
     /// Only the last so many events.
     #[arg(short = 'n', long, default_value_t = 50)]
     pub(crate) last: usize,
-    /// How data is printed.
-    #[arg(short, long, default_value = "table")]
-    pub(crate) output: Format,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Serialize)]
 struct Document<'a> {
-    schema: u32,
     now: &'a Moment,
     events: &'a [Event],
 }
@@ -46,8 +41,8 @@ pub(crate) fn history(args: &HistoryArgs, out: &mut dyn Write) -> anyhow::Result
         events.retain(|event| event.what.service().is_none_or(|of| of == service));
     }
     events.drain(..events.len().saturating_sub(args.last));
-    match args.output {
-        Format::Json => json(&Document { schema: SCHEMA, now: &now, events: &events }, out)?,
+    match args.output.output {
+        Format::Json => json("tidegate-history/1", &Document { now: &now, events: &events }, out)?,
         Format::Table => {
             for event in &events {
                 let said = plain(&event.what.sentence());

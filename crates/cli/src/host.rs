@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the binary hands in.
 
-use crate::args::RunArgs;
+use crate::args::{LogFormat, RunArgs};
 use crate::detach::DetachArgs;
 use clap::ArgMatches;
 use std::io::Write;
@@ -18,6 +18,9 @@ pub trait Host {
     fn version(&self) -> &'static str {
         env!("CARGO_PKG_VERSION")
     }
+
+    /// Begins the log; called once, before anything else.
+    fn log(&self, _format: LogFormat) {}
 
     /// Runs the daemon until it is told to stop.
     ///

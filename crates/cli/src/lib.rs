@@ -19,7 +19,7 @@ mod rules;
 mod status;
 mod top;
 
-pub use args::{CONFIG_DEFAULT, RunArgs};
+pub use args::{CONFIG_DEFAULT, LogFormat, RunArgs};
 pub use detach::DetachArgs;
 pub use failure::{UsageError, describe, exit_of};
 pub use host::{Detached, Extension, Host, SystemReport};
@@ -48,7 +48,7 @@ where
 {
     let command = args::command(extensions).version(host.version());
     let dispatch =
-        |matches: &_, out: &mut dyn Write| args::dispatch(matches, (host, extensions), out);
+        |matches: &_, streams: Streams<'_>| args::dispatch(matches, (host, extensions), streams);
     run(args, command, dispatch, streams)
 }
 
@@ -67,7 +67,7 @@ where
         .subcommands(added)
         .max_term_width(args::WIDTH_MAX);
     let whole = command.clone();
-    let dispatch = |matches: &ArgMatches, out: &mut dyn Write| {
+    let dispatch = |matches: &ArgMatches, (out, _): Streams<'_>| {
         if let Some(done) = args::extended(matches, extensions, out) {
             return done;
         }
@@ -79,14 +79,14 @@ where
 fn run<I, D>(args: I, command: clap::Command, dispatch: D, (out, err): Streams<'_>) -> Exit
 where
     I: IntoIterator<Item: Into<OsString> + Clone>,
-    D: FnOnce(&ArgMatches, &mut dyn Write) -> anyhow::Result<Exit>,
+    D: FnOnce(&ArgMatches, Streams<'_>) -> anyhow::Result<Exit>,
 {
     let program = command.get_name().to_owned();
     let matches = match command.try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(e) => return usage((&program, &e), (out, err)),
     };
-    match dispatch(&matches, out) {
+    match dispatch(&matches, (&mut *out, &mut *err)) {
         Ok(exit) => exit,
         // Whoever reads our output has seen enough.
         Err(e) if failure::is_broken_pipe(&e) => Exit::Ok,

@@ -35,6 +35,12 @@ struct Answer {
     words: Vec<String>,
 }
 
+/// The document.
+#[derive(Serialize)]
+struct Answers<'a> {
+    answers: &'a [Answer],
+}
+
 /// Which rule a request meets in each service that has rules (or the named one).
 pub(crate) fn test(
     args: &RulesTestArgs,
@@ -47,7 +53,7 @@ pub(crate) fn test(
     let answers: Vec<Answer> =
         services.iter().map(|(service, rules)| answer(service, rules, (&asked, args))).collect();
     match args.output.output {
-        Format::Json => json(&answers, out)?,
+        Format::Json => json("tidegate-rules-test/1", &Answers { answers: &answers }, out)?,
         Format::Table => {
             let words = answers.iter().flat_map(|answer| &answer.words);
             words.map(|w| plain(w)).try_for_each(|w| writeln!(out, "{w}"))?;

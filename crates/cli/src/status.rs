@@ -22,7 +22,7 @@ const BUSY_THREAD: f64 = 0.8;
 pub(crate) fn status(remote: &Remote, format: Format, out: &mut dyn Write) -> anyhow::Result<Exit> {
     let snapshot = fetch(&mut remote.connect()?)?;
     match format {
-        Format::Json => json(&snapshot, out)?,
+        Format::Json => json("tidegate-status/1", &snapshot, out)?,
         Format::Table => out.write_all(text(&snapshot).as_bytes())?,
     }
     Ok(Exit::Ok)

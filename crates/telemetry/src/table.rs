@@ -3,6 +3,7 @@
 
 use crate::schema::FAMILIES;
 use crate::service::figures;
+use comfy_table::{CellAlignment, Table, presets};
 use tidegate_model::snapshot::{ServiceState, Snapshot};
 
 /// One column of the table of services.
@@ -132,18 +133,27 @@ pub fn services_table(snapshot: &Snapshot) -> String {
 /// Rows as aligned columns, two spaces between them; `right` names the columns of numbers.
 #[must_use]
 pub fn render_rows(rows: &[Vec<String>], right: &[bool]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|i| width(i).unwrap_or_default()).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
-            let at_right = right.get(i).copied().unwrap_or_default();
-            if at_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).add_rows(rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if i == 0 { 0 } else { 1 }, 1));
+        if right.get(i).copied().unwrap_or_default() {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
-    text
+    table.trim_fmt() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By columns of the terminal: a letter may take two, or none of its own.
+    #[test]
+    fn columns_stand_below_each_other() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["name", "n", "last"]), row(["店", "10", ""]), row(["e\u{301}", "9", "x"])];
+        let wanted = "name   n  last\n店    10\ne\u{301}      9  x\n";
+        assert_eq!(render_rows(&rows, &[false, true]), wanted);
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use tidegate_api::protocol::{ApiError, ErrorKind};
-use tidegate_cli::{DetachArgs, Detached, Host, RunArgs, SystemReport};
+use tidegate_cli::{DetachArgs, Detached, Host, LogFormat, RunArgs, SystemReport};
 use tidegate_config::{Config, Places, Registry};
 use tidegate_daemon::{Options, RunError, controllers, detach, examine, release_pinned, run};
 use tidegate_policy::{Policy, Reason};
@@ -24,6 +24,10 @@ impl Host for Machine {
 
     fn version(&self) -> &'static str {
         tidegate_results::PROGRAM
+    }
+
+    fn log(&self, format: LogFormat) {
+        crate::log::begin(format);
     }
 
     fn run(&self, args: &RunArgs) -> anyhow::Result<()> {

@@ -108,7 +108,7 @@ fn a_killed_supervisor_ends_nothing() {
     supervisor.wait().unwrap();
     assert!(members.split_whitespace().count() >= 3, "{members}");
     let config = world.file("config");
-    assert!(world.tidegate(&["reload", config.to_str().unwrap()]).status.success());
+    assert!(world.tidegate(&["reload", "-c", config.to_str().unwrap()]).status.success());
     assert_calm(&world);
     Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
 }

@@ -517,7 +517,7 @@ fn commands_change_what_they_say_and_a_wrong_file_changes_nothing() {
 
     fs::write(world.path("wrong.yaml"), "interfaces: 3\n").unwrap();
     let wrong = world.path("wrong.yaml");
-    let output = world.tidegate(&["reload", wrong.to_str().unwrap()]);
+    let output = world.tidegate(&["reload", "-c", wrong.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert_eq!((world.rate(), world.status().config_generation), (Some(5.0), 1));
     assert!(world.status().warnings.iter().any(|w| w.starts_with("reload")));
@@ -719,7 +719,7 @@ fn a_successor_with_other_pins_is_refused_and_changes_nothing() {
     let (pins, others) = (world.pins.to_str().unwrap(), format!("{}-2", world.pins.display()));
     let other = world.path("other.yaml");
     fs::write(&other, text.replace(pins, &others)).unwrap();
-    assert!(world.tidegate(&["reload", other.to_str().unwrap()]).status.success());
+    assert!(world.tidegate(&["reload", "-c", other.to_str().unwrap()]).status.success());
     let warnings = world.status().warnings;
     assert!(warnings.iter().any(|w| w.contains("daemon.pins") && w.contains("stopped first")));
     let output = world.command(&[], &other).output().unwrap();

@@ -18,10 +18,10 @@ fn provoke_lines(world: &World) {
     let wrong = world.file("wrong");
     std::fs::write(&wrong, "services: {}\n").unwrap();
     for _ in 0..LINES {
-        let refused = world.tidegate(&["reload", wrong.to_str().unwrap()]);
+        let refused = world.tidegate(&["reload", "-c", wrong.to_str().unwrap()]);
         assert_eq!(refused.status.code(), Some(3), "{refused:?}");
         let config = world.file("config");
-        assert!(world.tidegate(&["reload", config.to_str().unwrap()]).status.success());
+        assert!(world.tidegate(&["reload", "-c", config.to_str().unwrap()]).status.success());
     }
 }
 
@@ -72,6 +72,48 @@ fn a_reader_of_the_log_that_stops_to_read_stops_nothing() {
     assert_lives(&mut world);
     wait_for("a warning", || world.status().contains("log: cannot be written").then_some(()));
     drop(log);
+}
+
+/// An object a line; the journal learns the priority of each.
+#[test]
+fn a_log_in_json_is_an_object_a_line_behind_its_priority_in_the_journal() {
+    for (number, journal) in [(4, false), (5, true)] {
+        let mut world = World::new(number);
+        world.run_logged(&["--log-format", "json"], journal);
+        provoke_lines(&world);
+        let text = std::fs::read_to_string(world.file("log")).unwrap();
+        let mut levels = Vec::new();
+        for line in text.lines() {
+            let (priority, object) = match line.strip_prefix('<') {
+                Some(rest) => rest.split_once('>').unwrap(),
+                None => ("", line),
+            };
+            let object: serde_json::Value = serde_json::from_str(object).unwrap();
+            assert!(object["message"].is_string() && object["timestamp"].is_string(), "{line}");
+            let level = object["level"].as_str().unwrap().to_owned();
+            let wanted = match level.as_str() {
+                "ERROR" => "3",
+                "WARN" => "4",
+                other => ["7", "6"][usize::from(other == "INFO")],
+            };
+            assert_eq!(priority, if journal { wanted } else { "" }, "{line}");
+            levels.push(level);
+        }
+        assert!(levels.len() > LINES && levels.contains(&"INFO".to_owned()), "{text}");
+    }
+}
+
+/// In the journal text has no time of its own.
+#[test]
+fn a_log_for_people_has_priorities_in_the_journal() {
+    let mut world = World::new(6);
+    world.run_logged(&[], true);
+    let text = std::fs::read_to_string(world.file("log")).unwrap();
+    assert!(text.lines().count() > 0);
+    for line in text.lines() {
+        let rest = line.strip_prefix("<6> INFO ").or_else(|| line.strip_prefix("<4> WARN "));
+        assert!(rest.is_some_and(|rest| rest.starts_with("tidegate")), "{line}");
+    }
 }
 
 /// The largest size of a file is a signal whose default ends the process.

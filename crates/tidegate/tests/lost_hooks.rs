@@ -13,7 +13,7 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     let mut world = World::new(0);
     world.run(&[]);
     let config = world.file("config");
-    let reload = || world.tidegate(&["reload", config.to_str().unwrap()]);
+    let reload = || world.tidegate(&["reload", "-c", config.to_str().unwrap()]);
     assert!(reload().status.success());
     let attached = || {
         let page = world.get("/metrics").unwrap();

@@ -87,8 +87,8 @@ fn the_unit_watches_the_loop() {
 fn the_example_is_a_sound_configuration() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/tidegate.yaml");
     let out = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["check", "--no-system", example])
+        .args(["check", "--no-system", "-c", example])
         .output()
         .unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

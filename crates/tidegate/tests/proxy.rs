@@ -227,7 +227,8 @@ fn check_names_the_line_of_a_bad_certificate_and_of_a_port_in_use() {
     );
     fs::write(dir.path().join("proxy.yaml"), text).unwrap();
     let mut check = gate::tidegate();
-    let output = check.current_dir(dir.path()).args(["check", "proxy.yaml"]).output().unwrap();
+    let output =
+        check.current_dir(dir.path()).args(["check", "-c", "proxy.yaml"]).output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(!output.status.success());
     for line in [

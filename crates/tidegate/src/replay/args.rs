@@ -86,7 +86,7 @@ pub(crate) struct ReplayArgs {
     /// The log; `-` is standard input. What is compressed with gzip or xz is unpacked.
     pub(crate) log: PathBuf,
     /// The configuration file.
-    #[arg(short, long, default_value = tidegate_cli::CONFIG_DEFAULT)]
+    #[arg(short, long, value_name = "FILE", default_value = tidegate_cli::CONFIG_DEFAULT)]
     pub(crate) config: PathBuf,
     /// The service of the configuration; may be left out where there is one.
     #[arg(long)]

@@ -5,12 +5,17 @@ use super::{ip, wait_for};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 const HTTP: &str = "127.0.0.1:9911";
+
+/// Interface and service where nothing else is said.
+const INTENT: &str = "interfaces: [{name: v0}]\n\
+    services:\n  shop: {mode: enforce, listen: [\"*:8000\"]}\n";
 
 /// A namespace with one end of a veth pair and a daemon; gone when it is dropped.
 pub(crate) struct World {
@@ -63,9 +68,19 @@ impl World {
 
     /// Starts the daemon, with its log where `log` says.
     pub(crate) fn run_with(&mut self, more: &[&str], log: Stdio) {
-        let intent = "interfaces: [{name: v0}]\n\
-                      services:\n  shop: {mode: enforce, listen: [\"*:8000\"]}\n";
-        self.run_intent(intent, more, log);
+        self.run_intent(INTENT, more, log);
+    }
+
+    /// Runs the daemon as the journal's service, if `journal`, with its log in a file.
+    pub(crate) fn run_logged(&mut self, more: &[&str], journal: bool) {
+        let log = std::fs::File::create(self.file("log")).unwrap();
+        let metadata = log.metadata().unwrap();
+        let mut command = self.command(INTENT, more);
+        if journal {
+            command.env("JOURNAL_STREAM", format!("{}:{}", metadata.dev(), metadata.ino()));
+        }
+        self.adopt(command.stderr(log).spawn().unwrap());
+        self.ready();
     }
 
     /// The same with these interfaces and services.

@@ -2,6 +2,8 @@
 //! Every command against a real control socket, with what it prints and how it exits.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod pages;
+
 use clap::ArgMatches;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use tidegate_api::explain::{Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
 use tidegate_cli::{
-    DetachArgs, Detached, Exit, Extension, Host, RunArgs, SystemReport, main, main_of, reference,
+    DetachArgs, Detached, Exit, Extension, Host, RunArgs, SystemReport, main, reference,
 };
 use tidegate_config::{
     Config, Intent, LoadError, Places, Registry, SystemFault, UnknownService, load, parse,
@@ -298,7 +300,10 @@ fn history_is_a_line_an_event_or_json() {
     assert_eq!(out, format!("{}\n", lines[2]));
     let (_, json, _) = world.tidegate(&["history", "-o", "json", "-n", "1"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["schema"], &json["events"][0]["event"]), (&1.into(), &"mode".into()));
+    assert_eq!(
+        (&json["schema"], &json["events"][0]["event"]),
+        (&"tidegate-history/1".into(), &"mode".into())
+    );
 }
 
 #[test]
@@ -338,7 +343,7 @@ fn the_commands_of_an_operator_say_what_they_did() {
     let file = world.file("new.yaml", CONFIG);
     let reloaded =
         "~ daemon.tick: 100ms -> 1s\nshop: keeps shadow\nreloaded; configuration 4 is in force\n";
-    assert_eq!(said(&["reload", &file]), reloaded);
+    assert_eq!(said(&["reload", "-c", &file]), reloaded);
 }
 
 #[test]
@@ -353,7 +358,7 @@ fn errors_are_one_sentence_their_details_and_an_exit_code() {
     let (exit, _, err) = world.tidegate(&["reload"]);
     assert_eq!((exit, err.as_str()), (Exit::Failure, "tidegate: the disk is full\n"));
     let bad = world.file("bad.yaml", "interfaces: []\nservices: {}\n");
-    let (exit, _, err) = world.tidegate(&["reload", &bad]);
+    let (exit, _, err) = world.tidegate(&["reload", "-c", &bad]);
     assert_eq!(exit, Exit::Config);
     assert_eq!(
         err,
@@ -398,6 +403,9 @@ fn the_kill_switch_works_without_a_daemon_on_what_is_pinned() {
     let (exit, out, _) = world.tidegate(&["release", "--pins", "/pinned"]);
     let told = "everything passes; no daemon answered, the dataplane was told itself\n";
     assert_eq!((exit, out.as_str()), (Exit::Ok, told));
+    let (_, out, _) = world.tidegate(&["release", "--pins", "/pinned", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&json["by"], &json["why"]), (&"pins".into(), &"no daemon answered".into()));
     let (exit, _, err) = world.tidegate(&["release", "--pins", "/elsewhere"]);
     assert_eq!(exit, Exit::Unreachable);
     assert!(
@@ -468,23 +476,25 @@ fn only_commands_that_talk_to_the_daemon_take_its_socket() {
 fn check_looks_at_the_file_and_at_the_system() {
     let world = World::new();
     let good = world.file("good.yaml", CONFIG);
-    let (exit, out, _) = world.tidegate(&["check", &good]);
+    let (exit, out, err) = world.tidegate(&["check", "-c", &good]);
     assert_eq!(exit, Exit::Ok);
+    let quiet = "DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment (warning)\n";
+    assert_eq!(err, quiet, "whatever is doubtful is on one stream, with what is wrong");
     assert_eq!(
         out,
         "eth0: virtual (veth), MTU 1500, up\n\
-         DIR/good.yaml:3:34: services.shop.listen[0]: nobody listens here at the moment (warning)\n\
          interface eth0: attach auto\n\
          service shop: enforce at *:80; policy fresh_first, controller default, 1 class(es)\n\
          DIR/good.yaml: right\n"
     );
     let other =
         world.file("other.yaml", &CONFIG.replace("eth0", "eth9").replace("enforce", "shadow"));
-    let (exit, out, _) = world.tidegate(&["check", &other]);
+    let (exit, out, err) = world.tidegate(&["check", "-c", &other]);
     assert_eq!(exit, Exit::Config);
-    assert!(out.contains("DIR/other.yaml:1:21: interfaces[0].name: found \"eth9\": no such interface (did you mean \"eth0\"?); present: lo, eth0 (error)\n"), "{out}");
+    assert!(err.contains("DIR/other.yaml:1:21: interfaces[0].name: found \"eth9\": no such interface (did you mean \"eth0\"?); present: lo, eth0 (error)\n"), "{err}");
     assert!(!out.contains("right"));
-    let (exit, out, _) = world.tidegate(&["check", &other, "--no-system", "--against", &good]);
+    let (exit, out, _) =
+        world.tidegate(&["check", "-c", &other, "--no-system", "--against", &good]);
     assert_eq!(exit, Exit::Ok);
     assert!(
         out.starts_with(
@@ -493,7 +503,7 @@ fn check_looks_at_the_file_and_at_the_system() {
         "{out}"
     );
     let bad = world.file("bad.yaml", "services: 1\n");
-    let (exit, out, err) = world.tidegate(&["check", &bad]);
+    let (exit, out, err) = world.tidegate(&["check", "--config", &bad]);
     assert_eq!((exit, out.as_str()), (Exit::Config, ""));
     assert!(
         err.starts_with("tidegate: DIR/bad.yaml:1:11: services: found \"1\"; allowed: a map"),
@@ -553,6 +563,8 @@ fn rules_test_says_which_rule_a_request_meets_and_why() {
     golden("rules-test.txt", &page);
     let args = ["rules", "test", "-c", &file, "GET /x HTTP/1.1", "-o", "json"];
     let json: serde_json::Value = serde_json::from_str(&world.tidegate(&args).1).unwrap();
+    assert_eq!(json["schema"], "tidegate-rules-test/1");
+    let json = &json["answers"];
     assert_eq!(json[0]["rule"], serde_json::Value::Null);
     assert_eq!((&json[1]["service"], &json[1]["bucket"]), (&"blog".into(), &"all".into()));
 }
@@ -581,7 +593,7 @@ fn rules_test_refuses_what_it_cannot_answer() {
 fn check_names_header_rules_and_their_buckets() {
     let world = World::new();
     let file = world.file("rules.yaml", RULES);
-    let (exit, out, _) = world.tidegate(&["check", "--no-system", &file]);
+    let (exit, out, _) = world.tidegate(&["check", "--no-system", "-c", &file]);
     assert_eq!(exit, Exit::Ok);
     assert!(
         out.contains(
@@ -606,7 +618,7 @@ fn golden(name: &str, found: &str) {
 #[test]
 fn wrong_arguments_are_the_callers_fault_and_help_is_data() {
     let world = World::new();
-    for args in [&["dacne"][..], &[], &["mode", "shop", "enforced"], &["top", "--every", "0"]] {
+    for args in [&["dacne"][..], &[], &["mode", "shop", "enforced"], &["top", "--every", "0s"]] {
         let (exit, out, err) = world.tidegate(args);
         assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{args:?}");
         assert!(!err.is_empty());
@@ -623,47 +635,6 @@ fn an_extension_is_a_command_like_any_other() {
     let (exit, out, _) = world.tidegate(&["dance", "three"]);
     assert_eq!((exit, out.as_str()), (Exit::ClaimFails, "three steps\n"));
     assert_eq!(world.tidegate(&["dance"]).0, Exit::Usage);
-}
-
-/// Commands that the program had once: one line says where each went, whatever its arguments were.
-#[test]
-fn commands_that_moved_say_where_they_are() {
-    let world = World::new();
-    for args in [&["experiment", "run", "product/survival", "--demo"][..], &["lab", "hold"]] {
-        let (exit, out, err) = world.tidegate(args);
-        assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{args:?}");
-        let word = args[0];
-        let wanted =
-            format!("tidegate: `{word}` is a command of another program: tidegate-lab {word}\n");
-        assert_eq!(err, wanted);
-    }
-}
-
-/// Another program of ours has its own name in errors and pages, and the same exit codes.
-#[test]
-fn a_program_of_extensions_is_run_alike() {
-    let dir = TempDir::new().unwrap();
-    let run = |args: &[&str]| {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let program = clap::Command::new("tidegate-dance").about("Dances").version("7");
-        let args = [&["tidegate-dance"], args].concat();
-        let exit = main_of(args, (program, &[&Dance]), (&mut out, &mut err));
-        (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
-    };
-    assert_eq!(run(&["dance", "three"]), (Exit::ClaimFails, "three steps\n".into(), String::new()));
-    assert_eq!(run(&["--version"]), (Exit::Ok, "tidegate-dance 7\n".into(), String::new()));
-    for args in [&[][..], &["dance"], &["lab"], &["status"]] {
-        let (exit, out, err) = run(args);
-        assert_eq!((exit, out.as_str()), (Exit::Usage, ""), "{args:?}");
-        assert!(!err.is_empty());
-    }
-    assert!(run(&["completions", "bash"]).1.contains("dance"));
-    let pages = dir.path().join("man");
-    assert_eq!(run(&["man", pages.to_str().unwrap()]).0, Exit::Ok);
-    assert!(pages.join("tidegate-dance-dance.1").is_file());
-    let (exit, _, err) = run(&["man", "/proc/nowhere"]);
-    assert_eq!(exit, Exit::Failure);
-    assert!(err.starts_with("tidegate-dance: no manual pages in"), "{err}");
 }
 
 /// A pipe whose reader is gone.

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use tidegate_units::Nanos;
 
+/// A subject whose sentence changes is logged again, at most so often.
+const AGAIN_AFTER: Nanos = Nanos::from_secs(10);
 /// A warning is over when it was not raised again for so long.
 const OVER_AFTER: Nanos = Nanos::from_secs(10);
 /// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
@@ -43,6 +45,13 @@ struct Warning {
     times: u64,
     sticky: bool,
     text: String,
+    /// What the log says of it, and since when.
+    logged: (Nanos, String),
+}
+
+/// The words of a sentence: its figures may change without a new matter.
+fn words(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars().filter(|c| !c.is_ascii_digit())
 }
 
 /// The warnings by subject.
@@ -52,7 +61,8 @@ pub(crate) struct Warnings {
 }
 
 impl Warnings {
-    /// Something is wrong now; it is over when it is not raised again. Logged when it begins.
+    /// Something is wrong now; it is over when it is not raised again. Logged when it begins, and when it
+    /// says something else.
     pub(crate) fn raise(&mut self, now: Nanos, subject: &str, text: impl Into<String>) {
         self.put(now, subject, text.into(), false);
     }
@@ -67,10 +77,15 @@ impl Warnings {
             known.last = now;
             known.times += 1;
             known.sticky = sticky;
+            if now.since(known.logged.0) >= AGAIN_AFTER && words(&known.logged.1).ne(words(&text)) {
+                tracing::warn!(subject, "{text}");
+                known.logged = (now, text.clone());
+            }
             known.text = text;
         } else if self.has_room(subject) {
             tracing::warn!(subject, "{text}");
-            let warning = Warning { since: now, last: now, times: 1, sticky, text };
+            let logged = (now, text.clone());
+            let warning = Warning { since: now, last: now, times: 1, sticky, text, logged };
             self.active.insert(subject.to_owned(), warning);
         } else {
             let text = format!("there are more than {WARNINGS_MAX}; left out, last: {subject}");
@@ -132,6 +147,24 @@ mod tests {
         assert_eq!(warnings.sentences(second(100)).len(), 1, "only what sticks is left");
         warnings.clear("reload");
         assert!(warnings.sentences(second(100)).is_empty());
+    }
+
+    /// "not open yet" of the first moment must not hide "Permission denied" of all others; figures alone are
+    /// no news, and what alternates does not flood the log.
+    #[test]
+    fn the_log_hears_when_a_subject_says_something_else() {
+        let at = |seconds| Nanos::from_secs(seconds);
+        let mut warnings = Warnings::default();
+        let logged = |warnings: &Warnings| warnings.active["gateway"].logged.clone();
+        warnings.raise(at(1), "gateway", "not open yet");
+        warnings.raise(at(2), "gateway", "Permission denied (os error 13)");
+        assert_eq!(logged(&warnings), (at(1), "not open yet".into()), "too soon");
+        warnings.raise(at(11), "gateway", "Permission denied (os error 13)");
+        assert_eq!(logged(&warnings).0, at(11));
+        warnings.raise(at(30), "gateway", "Permission denied (os error 1)");
+        assert_eq!(logged(&warnings).0, at(11), "only a figure");
+        warnings.raise(at(30), "gateway", "in use");
+        assert_eq!(logged(&warnings), (at(30), "in use".into()));
     }
 
     #[test]

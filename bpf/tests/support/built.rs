@@ -4,7 +4,7 @@
 use super::place::root;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
-use std::hash::{Hash as _, Hasher as _};
+use std::hash::{Hash, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +13,29 @@ const COVERED: [&str; 3] = ["-O0", "--coverage", "-Dalways_inline="];
 const SANITIZED: [&str; 3] = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 /// Nobody debugs a planted bug, and debug information is most of what its compiler would write.
 const QUICK: [&str; 3] = ["-O0", "-g0", "-w"];
+
+/// What was made under this name from all that is hashed: by `make`, in a folder, or by a test before.
+pub fn kept(name: &str, from: impl Hash, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
+    let place = Path::new(env_tmpdir()).join("native");
+    fs::create_dir_all(&place).unwrap();
+    let locked = File::create(place.join(format!("{name}.lock"))).unwrap();
+    locked.lock().unwrap();
+    let mut hash = DefaultHasher::new();
+    from.hash(&mut hash);
+    let (before, hash) = (format!("{name}-"), hash.finish());
+    let kept = place.join(format!("{before}{hash:016x}"));
+    if kept.exists() {
+        return kept;
+    }
+    // What was built from other sources is of no use any more.
+    let others = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap());
+    for other in others.filter(|it| it.file_name().to_string_lossy().starts_with(&before)) {
+        fs::remove_file(other.path()).unwrap();
+    }
+    let dir = tempfile::tempdir_in(&place).unwrap();
+    fs::rename(make(dir.path()), &kept).unwrap();
+    kept
+}
 
 /// A program to compile.
 #[derive(Clone, Debug)]
@@ -29,27 +52,11 @@ impl Source {
     /// With sanitizers. It takes seconds, and many test programs want the same: the result stays below
     /// target/, under a hash of everything that the compiler reads.
     pub fn sanitized(&self) -> PathBuf {
-        let place = Path::new(env_tmpdir()).join("native");
-        fs::create_dir_all(&place).unwrap();
-        let locked = File::create(place.join(format!("{}.lock", self.name))).unwrap();
-        locked.lock().unwrap();
         let mut read = self.compiler(&cc(), root(), &SANITIZED);
-        let read = read.args(["-E", "-dD"]).output().unwrap();
-        let mut hash = DefaultHasher::new();
-        (cc(), SANITIZED, self.main, &self.flags, read.stdout).hash(&mut hash);
-        let (before, hash) = (format!("{}-", self.name), hash.finish());
-        let kept = place.join(format!("{before}{hash:016x}"));
-        if kept.exists() {
-            return kept;
-        }
-        // What was built from other sources is of no use any more.
-        let others = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap());
-        for other in others.filter(|it| it.file_name().to_string_lossy().starts_with(&before)) {
-            fs::remove_file(other.path()).unwrap();
-        }
-        let dir = tempfile::tempdir_in(&place).unwrap();
-        fs::rename(self.build((&cc(), root(), dir.path()), &SANITIZED), &kept).unwrap();
-        kept
+        let read = read.args(["-E", "-dD"]).output().unwrap().stdout;
+        kept(&self.name, (cc(), SANITIZED, self.main, &self.flags, read), |dir| {
+            self.build((&cc(), root(), dir), &SANITIZED)
+        })
     }
 
     /// With sanitizers, from sources below another root, which may hold bugs.

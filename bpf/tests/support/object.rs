@@ -6,17 +6,20 @@
 #[allow(dead_code, reason = "the build script uses the rest")]
 mod builder;
 
-use super::place::root;
+use super::built::kept;
+use super::place::{HOOK_FOLDERS, root};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, Program, ProgramInput};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use tidegate_bpf::testing::Objects;
 
 /// Every compiler that builds the dataplane; `cargo xtask setup` installs them all.
 pub const COMPILERS: [&str; 4] = ["clang-14", "clang-16", "clang-19", "clang-22"];
 /// The one that the product is built with.
 pub const COMPILER_DEFAULT: &str = "clang-19";
+const MISSING: &str = "`make setup` installs every compiler";
 
 /// Fails with words, not with EPERM from somewhere deep down.
 pub fn require_root() {
@@ -31,13 +34,34 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The hooks as another compiler makes them.
+/// What objects are made from: the hooks' sources and what they include, how they are compiled, and by which
+/// version.
+fn made_from(compiler: &str) -> Vec<Vec<u8>> {
+    let folders = HOOK_FOLDERS.into_iter().chain(["bpf/abi", "bpf/vmlinux", "policy"]);
+    let mut folders: Vec<PathBuf> = folders.map(|folder| root().join(folder)).collect();
+    let mut files = vec![root().join("bpf/builder.rs"), root().join("Cargo.lock")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() { &mut folders } else { &mut files }.push(entry);
+        }
+    }
+    files.sort();
+    let version = Command::new(compiler).arg("--version").output();
+    let version = version.unwrap_or_else(|error| panic!("{compiler}: {error} ({MISSING})"));
+    let read = files.into_iter().map(|file| std::fs::read(file).unwrap());
+    read.chain([version.stdout]).collect()
+}
+
+/// The hooks as another compiler makes them. It takes 6 s of CPU, so they are kept for other tests.
 pub fn objects(compiler: &str) -> Objects {
-    let directory = directory();
+    let from = made_from(compiler);
     let compile = |hook: &str| {
-        let object = directory.path().join(format!("{hook}.o"));
-        let made = builder::compile(&root().join("bpf"), hook, Path::new(compiler), &object);
-        made.unwrap_or_else(|error| panic!("{error} (`make setup` installs every compiler)"));
+        let object = kept(&format!("{compiler}-{hook}"), &from, |dir| {
+            let object = dir.join("made.o");
+            let made = builder::compile(&root().join("bpf"), hook, Path::new(compiler), &object);
+            made.unwrap_or_else(|error| panic!("{error} ({MISSING})"));
+            object
+        });
         std::fs::read(object).unwrap()
     };
     Objects {
@@ -90,7 +114,7 @@ impl Loaded {
         let (directory, source) = (directory(), root().join(source));
         let object = directory.path().join("test.o");
         builder::compile_source(&source, Path::new(compiler), &object)
-            .unwrap_or_else(|error| panic!("{error} (`make setup` installs every compiler)"));
+            .unwrap_or_else(|error| panic!("{error} ({MISSING})"));
         let open = ObjectBuilder::default().open_file(&object).unwrap();
         Self(open.load().unwrap_or_else(|error| panic!("{}: {error}", source.display())))
     }

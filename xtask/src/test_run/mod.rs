@@ -54,7 +54,16 @@ const PURE: [&str; 13] = [
 /// Test programs of the other crates that need a processor and nothing else, in halves that take about as
 /// long.
 const STEADY: [&[&str]; 2] = [
-    &["differential", "turns", "late", "senders", "golden", "recognise", "oldest_kernel"],
+    &[
+        "differential",
+        "golden",
+        "late",
+        "oldest_kernel",
+        "recognise",
+        "recognise_gate",
+        "senders",
+        "turns",
+    ],
     &[
         "abacus",
         "budget",
@@ -67,7 +76,6 @@ const STEADY: [&[&str]; 2] = [
         "invariants",
         "news",
         "proved",
-        "recognise_gate",
         "replay",
         "requests_canary",
         "requests_coverage",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What all commands have in common: documents, pages, units, and where some of them went.
 
-use super::{CONFIG, Dance, Machine, RULES, World};
+use super::{CONFIG, Dance, RULES, World};
 use std::path::Path;
 use tempfile::TempDir;
-use tidegate_cli::{Exit, main, main_of};
+use tidegate_cli::{Exit, main_of};
 
 /// Durations have a unit, and files an option, in every command.
 #[test]

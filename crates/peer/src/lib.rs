@@ -23,6 +23,7 @@
 //! - Every peer has its own small quota. What exceeds it is refused and counted; whoever does not
 //!   stop loses the session, and nobody else notices.
 
+pub mod authority;
 mod dial;
 pub mod frame;
 mod io;

@@ -3,6 +3,8 @@
 //! near to well-made ones.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+#[path = "../../../fuzz/fuzz_targets/support/authority.rs"]
+mod authority;
 mod common;
 #[path = "../../../fuzz/fuzz_targets/support/peer.rs"]
 mod peer;
@@ -36,6 +38,11 @@ proptest! {
     #[test]
     fn frames(bytes in bytes()) {
         peer::frame(&bytes);
+    }
+
+    #[test]
+    fn authorities(bytes in bytes()) {
+        authority::bytes(&bytes);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! The tidegate binary: wiring only. What draws figures and makes labs is another program, tidegate-lab:
 //! a daemon that runs as root does not link it.
 
+mod grants;
 mod host;
 mod log;
 mod replay;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use tidegate_cli::Extension;
 
 fn main() -> ExitCode {
-    let extensions: [&dyn Extension; 1] = [&replay::Replay];
+    let extensions: [&dyn Extension; 2] = [&grants::Grants, &replay::Replay];
     let (mut out, mut err) = (io::stdout(), log::errors());
     let exit =
         tidegate_cli::main(std::env::args_os(), (&Machine, &extensions), (&mut out, &mut err));

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Checks limits against grants. What is refused changes nothing.
+//!
+//! Order: form, receiver, grant, freshness, ranges, scope, quota; the signature last, because it costs
+//! most. So a forger pays for everything else first, and what is counted as `signature` was right but for
+//! that.
+
+use super::grant::{GrantBody, SignedGrant, SignedRevocations};
+use super::key::VerifyingKey;
+use super::limit::SignedLimit;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_model::remote::{RemoteLimit, Restriction, Scope};
+use tidegate_units::{Nanos, Rate, Share};
+
+/// A limit of a staged grant only counts for so long.
+const STAGED: Nanos = Nanos::from_secs(5);
+/// Grants at once, at most.
+const GRANTS_MAX: usize = 4096;
+
+/// Why a limit or a grant is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Denied {
+    /// No message.
+    #[error("malformed")]
+    Malformed,
+    /// For another receiver.
+    #[error("for another receiver")]
+    Receiver,
+    /// No such grant, or of another key.
+    #[error("no such grant")]
+    Grant,
+    /// Taken back.
+    #[error("the grant is revoked")]
+    Revoked,
+    /// Not yet, or no longer.
+    #[error("the grant is not valid now")]
+    Expired,
+    /// Another session or epoch.
+    #[error("another session")]
+    Session,
+    /// Not newer than the last one.
+    #[error("stale")]
+    Stale,
+    /// A value is out of range.
+    #[error("out of range")]
+    OutOfRange,
+    /// A kind that the grant does not allow.
+    #[error("a kind that is not granted")]
+    Kind,
+    /// Not inside the grant.
+    #[error("not inside the grant")]
+    Scope,
+    /// More limits at once than the grant, or all together, may have.
+    #[error("too many limits")]
+    Quota,
+    /// More changes a minute than the grant allows.
+    #[error("too many changes")]
+    Changes,
+    /// Not signed by the holder.
+    #[error("wrong signature")]
+    Signature,
+}
+
+/// The receiver's own bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// No limit is below this rate.
+    pub floor: Rate,
+    /// Limits of all holders together, at most.
+    pub limits: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { floor: Rate::per_second(1.0), limits: 1024 }
+    }
+}
+
+/// A limit that is taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Accepted {
+    /// Serial number of its grant.
+    pub grant: u64,
+    /// The limit, clamped.
+    pub limit: RemoteLimit,
+    /// Until then it only counts.
+    pub counts_until: Nanos,
+    /// When it ends.
+    pub until: Nanos,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    restriction: Restriction,
+    at: Nanos,
+    since: Nanos,
+    until: Nanos,
+}
+
+#[derive(Clone, Debug)]
+struct Holder {
+    body: GrantBody,
+    scopes: Vec<Scope>,
+    session: Option<(u64, u64)>,
+    sequence: u64,
+    held: BTreeMap<Scope, Held>,
+    /// Changes that may be made at once, and as of when.
+    changes: (f64, Nanos),
+}
+
+/// One receiver.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    name: String,
+    operator: VerifyingKey,
+    bounds: Bounds,
+    holders: BTreeMap<u64, Holder>,
+    revoked: (u64, BTreeSet<u64>),
+    denied: BTreeMap<Denied, u64>,
+}
+
+impl Receiver {
+    /// A receiver of this name, who believes this operator.
+    #[must_use]
+    pub fn new(name: &str, operator: VerifyingKey, bounds: Bounds) -> Self {
+        Self {
+            name: name.to_owned(),
+            operator,
+            bounds,
+            holders: BTreeMap::new(),
+            revoked: (0, BTreeSet::new()),
+            denied: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a grant. One of the same number takes the place of the one before, with no session.
+    ///
+    /// # Errors
+    /// Why not; then nothing changes.
+    pub fn grant(&mut self, now: Nanos, grant: &SignedGrant) -> Result<(), Denied> {
+        let serial = grant.body.serial;
+        if !grant.verified(&self.operator) {
+            return Err(Denied::Grant);
+        }
+        if self.revoked.1.contains(&serial) {
+            return Err(Denied::Revoked);
+        }
+        if self.holders.len() >= GRANTS_MAX && !self.holders.contains_key(&serial) {
+            return Err(Denied::Quota);
+        }
+        let body = grant.body.clone();
+        let scopes = body.check().ok_or(Denied::OutOfRange)?;
+        let changes = (f64::from(body.changes), now);
+        let held = BTreeMap::new();
+        let holder = Holder { body, scopes, session: None, sequence: 0, held, changes };
+        self.holders.insert(serial, holder);
+        Ok(())
+    }
+
+    /// Takes a list of revocations: limits of these grants end now.
+    ///
+    /// # Errors
+    /// When it is not signed, or older than the last one.
+    pub fn revoke(&mut self, list: &SignedRevocations) -> Result<(), Denied> {
+        if !list.verified(&self.operator) {
+            return Err(Denied::Signature);
+        }
+        if list.body.sequence <= self.revoked.0 {
+            return Err(Denied::Stale);
+        }
+        self.revoked = (list.body.sequence, list.body.serials.iter().copied().collect());
+        let revoked = &self.revoked.1;
+        self.holders.retain(|serial, _| !revoked.contains(serial));
+        Ok(())
+    }
+
+    /// Begins a session with a holder: its random number and epoch. What was signed for another one is stale.
+    pub fn open(&mut self, grant: u64, session: (u64, u64)) {
+        if let Some(holder) = self.holders.get_mut(&grant) {
+            (holder.session, holder.sequence) = (Some(session), 0);
+        }
+    }
+
+    /// Takes a limit that has arrived now, `today_s` seconds since 1970. `passes` is what passes at present to
+    /// its scope.
+    ///
+    /// # Errors
+    /// Why not; then nothing changes.
+    pub fn accept(
+        &mut self,
+        (now, today_s): (Nanos, u64),
+        bytes: &[u8],
+        passes: Rate,
+    ) -> Result<Accepted, Denied> {
+        let taken = self.check((now, today_s), bytes);
+        let (signed, limit) = taken.inspect_err(|why| {
+            let count = self.denied.entry(*why).or_default();
+            *count = count.saturating_add(1);
+        })?;
+        Ok(self.take(now, (signed, limit), passes))
+    }
+
+    fn check(
+        &self,
+        (now, today_s): (Nanos, u64),
+        bytes: &[u8],
+    ) -> Result<(SignedLimit, RemoteLimit), Denied> {
+        let signed = SignedLimit::decode(bytes).ok_or(Denied::Malformed)?;
+        if signed.receiver != self.name {
+            return Err(Denied::Receiver);
+        }
+        if self.revoked.1.contains(&signed.grant) {
+            return Err(Denied::Revoked);
+        }
+        let holder = self.holders.get(&signed.grant).ok_or(Denied::Grant)?;
+        let limit = holder.check((now, today_s), &signed)?;
+        let held = |holder: &Holder| holder.held.values().filter(|held| now < held.until).count();
+        if !holder.holds(&limit.scope, now) && limit.validity > Nanos::ZERO {
+            let all: usize = self.holders.values().map(held).sum();
+            if all >= self.bounds.limits || held(holder) >= usize::from(holder.body.limits) {
+                return Err(Denied::Quota);
+            }
+        }
+        if !signed.verified(&holder.body.key) {
+            return Err(Denied::Signature);
+        }
+        Ok((signed, limit))
+    }
+
+    fn take(
+        &mut self,
+        now: Nanos,
+        (signed, mut limit): (SignedLimit, RemoteLimit),
+        passes: Rate,
+    ) -> Accepted {
+        let floor = self.bounds.floor;
+        let until = now + limit.validity;
+        let mut counts_until = now;
+        if let Some(holder) = self.holders.get_mut(&signed.grant) {
+            holder.sequence = signed.limit.sequence;
+            holder.changes = (holder.changes_left(now) - 1.0, now);
+            holder.held.retain(|_, held| now < held.until);
+            let before = holder.held.get(&limit.scope);
+            let since = before.map_or(now, |held| held.since);
+            if holder.body.staged {
+                counts_until = since + STAGED;
+            }
+            limit.restriction = clamped(limit.restriction, before, (now, passes, floor));
+            if limit.validity > Nanos::ZERO {
+                let held = Held { restriction: limit.restriction, at: now, since, until };
+                holder.held.insert(limit.scope.clone(), held);
+            } else {
+                holder.held.remove(&limit.scope);
+            }
+        }
+        Accepted { grant: signed.grant, limit, counts_until, until }
+    }
+
+    /// Limits in force now.
+    #[must_use]
+    pub fn in_force(&self, now: Nanos) -> usize {
+        let held = self.holders.values().flat_map(|holder| holder.held.values());
+        held.filter(|held| now < held.until).count()
+    }
+
+    /// What was refused, by reason.
+    #[must_use]
+    pub const fn denied(&self) -> &BTreeMap<Denied, u64> {
+        &self.denied
+    }
+}
+
+impl Holder {
+    fn changes_left(&self, now: Nanos) -> f64 {
+        let most = f64::from(self.body.changes);
+        let gained = now.since(self.changes.1).as_secs_f64() * most / 60.0;
+        (self.changes.0 + gained).min(most)
+    }
+
+    fn holds(&self, scope: &Scope, now: Nanos) -> bool {
+        self.held.get(scope).is_some_and(|held| now < held.until)
+    }
+
+    /// All but quota and signature.
+    fn check(
+        &self,
+        (now, today_s): (Nanos, u64),
+        signed: &SignedLimit,
+    ) -> Result<RemoteLimit, Denied> {
+        let message = &signed.limit;
+        if !(self.body.from_s..self.body.until_s).contains(&today_s) {
+            return Err(Denied::Expired);
+        }
+        if self.session != Some((message.session, message.epoch)) {
+            return Err(Denied::Session);
+        }
+        if message.sequence <= self.sequence {
+            return Err(Denied::Stale);
+        }
+        if !self.body.kinds.allows(message.kind) {
+            return Err(Denied::Kind);
+        }
+        let limit = message.limit().map_err(|_| Denied::OutOfRange)?;
+        if !self.scopes.iter().any(|own| own.covers(&limit.scope)) {
+            return Err(Denied::Scope);
+        }
+        if self.changes_left(now) < 1.0 {
+            return Err(Denied::Changes);
+        }
+        Ok(limit)
+    }
+}
+
+/// Falls by at most half within a second, from what it held or what passes, and not below the floor.
+fn clamped(
+    wanted: Restriction,
+    before: Option<&Held>,
+    (now, passes, floor): (Nanos, Rate, Rate),
+) -> Restriction {
+    let s = before.map_or(1.0, |held| now.since(held.at).as_secs_f64().min(1.0));
+    let least = 0.5_f64.powf(s);
+    let held = before.map(|held| held.restriction);
+    match wanted {
+        Restriction::Rate(rate) => {
+            let from = held.and_then(|held| held.rate(Some(passes))).unwrap_or(passes);
+            Restriction::Rate(Rate::per_second(rate.get().max(least * from.get()).max(floor.get())))
+        }
+        Restriction::Loss(share) => {
+            let passed = match held {
+                Some(Restriction::Loss(held)) => 1.0 - held.get(),
+                _ => 1.0,
+            };
+            Restriction::Loss(Share::new(share.get().min(1.0 - least * passed)))
+        }
+        Restriction::Gap(gap) => {
+            let from = held.and_then(|held| held.rate(Some(passes))).unwrap_or(passes);
+            let least = (least * from.get()).max(floor.get()).max(1e-3);
+            Restriction::Gap(gap.min(Nanos::from_secs_f64(1.0 / least)).max(Nanos(1)))
+        }
+    }
+}

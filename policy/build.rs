@@ -24,6 +24,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_RANK_", IntKind::U8),
         ("TG_HOT_SHARE_ONE", IntKind::U32),
         ("TG_SIGN_", IntKind::U32),
+        ("TG_LATELY_SLICES", IntKind::U32),
     ],
     private: &[
         "Params.",
@@ -42,6 +43,7 @@ const CONVENTIONS: Conventions = Conventions {
         "Offered.",
         "Pushback",
         "Tailor",
+        "LatelyTurn.",
     ],
 };
 
@@ -105,6 +107,7 @@ fn generate(file: &Path) {
         .allowlist_type("tg_(ask|queue|in_flight|level|senders|cohort)")
         .allowlist_type("tg_(bucket|bucket_copy|policy_stats)")
         .allowlist_type("tg_(tsw|durations|hot_(entry|list|aged_params))")
+        .allowlist_type("tg_lately_(turn|line)")
         .allowlist_type("tg_crowd_(rule|limit|bucket|params|state)")
         .allowlist_type("tg_(congestion(_sign|_params)?|link_tick|offered)")
         .allowlist_type("tg_(pushback_(error|params|state)|tailor(_params|_part)?)")

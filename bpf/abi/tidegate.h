@@ -17,9 +17,10 @@
 #define TG_UNLOCK(lock) bpf_spin_unlock(lock)
 
 #include "../../policy/chain/chain.h"
+#include "../../policy/chain/lately.h"
 #include "../../policy/chain/request.h"
 
-#define TG_ABI_VERSION 15
+#define TG_ABI_VERSION 16
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -371,7 +372,7 @@ struct tg_settings {
 	__u32 answer;
 	__u32 trust_dscp;
 	__u32 source_mask;	/* sets - 1 */
-	__u32 pad;
+	__u32 lately_mask;	/* lines of a slice - 1 */
 };
 
 /* In and out of the heartbeat program. */

@@ -2,7 +2,8 @@
 /*
  * The daemon's sign of life, stamped with the clock that the hooks read, so
  * that units and clocks cannot differ. On the way it looks at a part of the
- * flow table and frees what was idle too long: packets need not do it.
+ * flow table and frees what was idle too long: packets need not do it. And it
+ * turns the slices of who was refused lately.
  */
 #include "../track/flow.h"
 
@@ -24,6 +25,37 @@ static long tg_reap_set(__u32 i, struct tg_reap *reap)
 	return 0;
 }
 
+static long tg_lately_clear(__u32 i, __u32 *from)
+{
+	struct tg_lately_line *line = tg_at(&tg_lately, *from + i);
+
+	if (!line)
+		return 1;
+	for (__u32 word = 0; word < TG_LATELY_WORDS; word++)
+		line->word[word] = 0;
+	return 0;
+}
+
+/*
+ * Of two daemons that hand over one turns the slices at a time: what one has begun
+ * to write to, the other must not clear. A program that runs is not killed.
+ */
+static __always_inline void tg_lately_go_on(__u64 now_ns)
+{
+	struct tg_lately_turn *turn = tg_at(&tg_lately_turn, 0);
+	__u32 lines = settings.lately_mask + 1, clear, from;
+
+	if (!turn || __sync_val_compare_and_swap(&turn->busy, 0, 1))
+		return;
+	clear = tg_lately_beat(turn, lines, now_ns);
+	if (clear) {
+		from = tg_lately_next(turn->slice) * lines + turn->cleared;
+		bpf_loop(clear, tg_lately_clear, &from, 0);
+		turn->cleared += clear;
+	}
+	WRITE_ONCE(turn->busy, 0);
+}
+
 SEC("syscall")
 int tg_heartbeat(struct tg_heartbeat *ctx)
 {
@@ -35,6 +67,7 @@ int tg_heartbeat(struct tg_heartbeat *ctx)
 	reap.now_ns = bpf_ktime_get_ns();
 	WRITE_ONCE(lease->heartbeat_ns, reap.now_ns);
 	bpf_loop(ctx->reap_sets, tg_reap_set, &reap, 0);
+	tg_lately_go_on(reap.now_ns);
 	ctx->now_ns = reap.now_ns;
 	ctx->reap_from = (reap.from + ctx->reap_sets) & settings.flow_mask;
 	return 0;

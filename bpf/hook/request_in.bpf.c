@@ -96,7 +96,7 @@ static __always_inline int tg_ruled(struct __sk_buff *skb,
 		}
 		verdict = TG_RULE_FAILED;
 	} else if (verdict == TG_RULE_SHADOWED) {
-		tg_count_refused(rule, &w->found, w->step.first);
+		tg_count_refused(v, rule, &w->found, w->step.first, 1);
 	}
 	tg_count_rule(v->slot, w->found.asked.rule, verdict);
 	return TG_REFUSAL_FAILED;

@@ -1,33 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The hash of a tuple as the client sends it, keyed by the seed of this boot:
- * NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: "UMAC: Fast and Secure Message
- * Authentication", 1999) with a finalizer that spreads its bits (MurmurHash3).
- * Two tuples chosen without knowledge of the key collide with a probability of
- * 2^-32, whatever they are: that is what a table that strangers fill needs, and
- * nobody is shown an output. SipHash-1-3, which was here before, promises more;
- * but BPF has no rotation, and it took a quarter of what an established packet
- * may cost (docs/decisions/0005).
+ * The hash of a tuple as the client sends it, keyed by the seed of this boot
+ * (policy/contract/hash.h).
  */
 #ifndef TG_HASH_H
 #define TG_HASH_H
 
+#include "../../policy/contract/hash.h"
 #include "packet.h"
-
-/* One product of two words, each with its own key. */
-static __always_inline __u64 tg_nh(__u32 a, __u32 b, __u64 key)
-{
-	return (__u64)(a + (__u32)key) * (__u32)(b + (__u32)(key >> 32));
-}
-
-static __always_inline __u64 tg_spread(__u64 h)
-{
-	h ^= h >> 33;
-	h *= 0xff51afd7ed558ccdULL;
-	h ^= h >> 33;
-	h *= 0xc4ceb9fe1a85ec53ULL;
-	return h ^ h >> 33;
-}
 
 /* The client's side first; `word` is what else tells two hashes apart. */
 static __always_inline __u64

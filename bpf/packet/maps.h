@@ -206,6 +206,22 @@ struct {
 	__type(value, struct tg_flights);
 } tg_flights SEC(".maps");
 
+/* Slices one behind the other (policy/chain/lately.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, TG_PAGE_ALIGNED);
+	__uint(max_entries, TG_LATELY_SLICES * 4096);
+	__type(key, __u32);
+	__type(value, struct tg_lately_line);
+} tg_lately SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_lately_turn);
+} tg_lately_turn SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 262144);

@@ -259,7 +259,7 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
 
 	agrees = tg_socket_agrees(skb, &v->p, 0);
 	if (tg_refuse_silently(&w->found, conn, agrees)) {
-		tg_count_refused(rule, &w->found, w->step.first);
+		tg_count_refused(v, rule, &w->found, w->step.first, 0);
 		tg_count_rule(v->slot, w->found.asked.rule, TG_RULE_REFUSED);
 		return TG_TC_SHOT;
 	}
@@ -271,7 +271,7 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
 	r->local = agrees == TG_SOCKET_HERE;
 	if (tg_refusal_mark(v, conn, r))
 		return TG_REFUSAL_BUSY;
-	tg_count_refused(rule, &w->found, w->step.first);
+	tg_count_refused(v, rule, &w->found, w->step.first, 0);
 	tg_refusal_flow(v->key);
 	tg_send_probe(skb, &w->send);
 	if (r->refuse != TG_REFUSE_DROP)

@@ -25,6 +25,7 @@
 #include "../track/first.h"
 #include "../http/http.h"
 #include "../packet/lease.h"
+#include "../packet/refused.h"
 #include "../reply/segment.h"
 #include "../http/rule.h"
 #include "../track/socket.h"
@@ -247,13 +248,16 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
  * refusal that the server's socket forbids was none, and whoever controls the
  * bucket must not take it for one.
  */
-static __always_inline void tg_count_refused(const struct tg_rule *rule,
+static __always_inline void tg_count_refused(const struct tg_visit *v,
+					     const struct tg_rule *rule,
 					     const struct tg_found *found,
-					     int first)
+					     int first, int shadow)
 {
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals,
 						rule->bucket);
+	__u32 service = v->service & (TG_SERVICES_MAX - 1);
 
+	tg_refused_note(&v->p, &v->view.table->service[service], shadow);
 	if (!totals || found->rank >= TG_RANKS)
 		return;
 	totals->refused[found->rank]++;

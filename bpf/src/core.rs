@@ -9,8 +9,9 @@ use crate::objects::{self, Load, Objects, Variant};
 use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
-    BucketParams, Count, Error, Passed, Plan, RequestReason, RuleCount, Sample, ServiceParams,
-    TableLosses, classification, read, request_read, sources, switch, syscall, tables,
+    BucketParams, Count, Error, Lately, Passed, Plan, RequestReason, RuleCount, Sample,
+    ServiceParams, TableLosses, classification, read, request_read, sources, switch, syscall,
+    tables,
 };
 use libbpf_rs::{MapCore, MapFlags};
 use std::fs::File;
@@ -346,6 +347,14 @@ impl Core {
     /// When the table cannot be read.
     pub fn sources(&self) -> Result<Vec<SourceUse>, Error> {
         sources::open(self)
+    }
+
+    /// Who was refused in the last minute.
+    ///
+    /// # Errors
+    /// When a table cannot be read.
+    pub fn lately(&self) -> Result<Lately, Error> {
+        Lately::new(self)
     }
 
     /// Up to `max` sampled verdicts, oldest first.

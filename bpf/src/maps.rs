@@ -3,12 +3,13 @@
 
 use crate::abi::{self, ABI_VERSION};
 use crate::objects::Sized;
-use crate::{Error, syscall};
+use crate::{Error, lately, syscall};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+use tidegate_policy::{LatelyLine, LatelyTurn};
 use zerocopy::FromBytes;
 
 /// Maps by name.
@@ -18,7 +19,7 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 20] = [
+const VALUE_SIZES: [(&str, usize); 22] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::Listen>()),
@@ -39,6 +40,8 @@ const VALUE_SIZES: [(&str, usize); 20] = [
     ("tg_source_sets", size_of::<abi::SourceSet>()),
     ("tg_sources", size_of::<abi::Source>()),
     ("tg_flights", size_of::<abi::Flights>()),
+    (lately::LINES, size_of::<LatelyLine>()),
+    (lately::TURN, size_of::<LatelyTurn>()),
 ];
 
 /// The same of the maps of header rules.
@@ -92,11 +95,11 @@ impl Maps {
 
     /// A table that has another size than this, in words.
     pub(crate) fn resized(&self, sizes: &[Sized]) -> Option<String> {
-        sizes.iter().find_map(|Sized { map, table, entries, each }| {
+        sizes.iter().find_map(|Sized { map, table, entries, room }| {
             let now = self.find(map)?.max_entries();
             (now != *entries).then(|| {
-                let (now, wanted) = (now * each, entries * each);
-                format!("the table of {table} has room for {now}, not for {wanted}")
+                let now = u64::from(now) * u64::from(*room) / u64::from(*entries);
+                format!("the table of {table} has room for {now}, not for {room}")
             })
         })
     }

@@ -3,10 +3,11 @@
 
 use crate::abi::Settings;
 use crate::maps::{Maps, REQUEST_SIZES};
-use crate::{Error, Plan, abi, numbers, syscall};
+use crate::{Error, Plan, abi, lately, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_config::Tables;
+use tidegate_policy::LatelyTurn;
 use tidegate_units::{Clock, MonotonicClock};
 use zerocopy::IntoBytes;
 
@@ -52,7 +53,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 25] = [
+pub(crate) const SHARED: [&str; 27] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -77,6 +78,8 @@ pub(crate) const SHARED: [&str; 25] = [
     "tg_source_sets",
     "tg_sources",
     "tg_flights",
+    lately::LINES,
+    lately::TURN,
     "tg_samples",
 ];
 
@@ -124,19 +127,21 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         answer: variant.answer,
         trust_dscp: variant.trust_dscp.into(),
         source_mask: maps.get("tg_source_sets")?.max_entries() - 1,
-        pad: 0,
+        lately_mask: maps.get(lately::LINES)?.max_entries() / LatelyTurn::SLICES - 1,
     })
 }
 
 /// The words of the hash's key: the seed of this boot, drawn out (SplitMix64, twice).
-fn keys(seed: [u64; 2]) -> [u64; abi::KEYS] {
-    let spread = |seed: u64, n: usize| {
-        let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(n as u64 + 1));
-        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
+pub(crate) fn keys(seed: [u64; 2]) -> [u64; abi::KEYS] {
     std::array::from_fn(|n| spread(seed[0], n) ^ spread(seed[1], n).rotate_left(32))
+}
+
+/// A random word by a seed and a number.
+pub(crate) fn spread(seed: u64, n: usize) -> u64 {
+    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(n as u64 + 1));
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }
 
 /// What is loaded, and how.
@@ -160,15 +165,16 @@ pub(crate) struct Sized {
     pub(crate) table: &'static str,
     /// Entries of the map.
     pub(crate) entries: u32,
-    /// Connections, or sources, that share an entry.
-    pub(crate) each: u32,
+    /// What people call the size of the table: connections, sources, clients.
+    pub(crate) room: u32,
 }
 
 /// See [`Sized`].
-pub(crate) fn sized(plan: &Plan) -> [Sized; 7] {
-    let Tables { handshakes, connections: flows, requests, sources } = plan.config.tables;
+pub(crate) fn sized(plan: &Plan) -> [Sized; 8] {
+    let Tables { handshakes, connections: flows, requests, sources, refusals } = plan.config.tables;
     let (each, ways) = (abi::FLOW_WAYS as u32, abi::SOURCE_WAYS as u32);
-    let of = |map, table, size, each| Sized { map, table, entries: size / each, each };
+    let of = |map, table, size, each| Sized { map, table, entries: size / each, room: size };
+    let lately = refusals / lately::EACH * LatelyTurn::SLICES;
     [
         of("tg_flows", "connections", flows, each),
         of("tg_times", "connections", flows, each),
@@ -177,6 +183,7 @@ pub(crate) fn sized(plan: &Plan) -> [Sized; 7] {
         of("tg_sources", "sources", sources, 1),
         of("tg_pending", "handshakes", handshakes, 1),
         of("tg_conns", "requests", requests, 1),
+        Sized { map: lately::LINES, table: "refusals", entries: lately, room: refusals },
     ]
 }
 

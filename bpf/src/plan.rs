@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the dataplane follows: a configuration, and what only the daemon knows.
 
-use crate::Error;
 use crate::abi::{
     Conn, FLOW_WAYS, FlowSet, FlowSources, FlowTimes, Pending, SOURCE_WAYS, Source, SourceSet,
 };
+use crate::{Error, lately};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use tidegate_config::{Attach, Config, InterfaceConfig, PolicyConfig, Refusal};
 use tidegate_model::Listen;
-use tidegate_policy::{Action, Policy};
+use tidegate_policy::{Action, LatelyLine, LatelyTurn, Policy};
 use tidegate_units::Nanos;
 
 /// Bytes that a hash of the kernel takes for an entry beside its value: the element's head and key,
@@ -106,15 +106,17 @@ impl Plan {
     /// The tables whose size is configured: the key of the configuration, and about how many bytes
     /// of kernel memory each takes. That of requests is there once a service has rules.
     #[must_use]
-    pub fn memory(&self) -> [(&'static str, u64); 4] {
+    pub fn memory(&self) -> [(&'static str, u64); 5] {
         let tables = &self.config.tables;
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
         let flows = size_of::<FlowSet>() + size_of::<FlowTimes>() + size_of::<FlowSources>();
         let place = size_of::<SourceSet>() / SOURCE_WAYS;
+        let slices = LatelyTurn::SLICES as usize;
         [
             ("handshakes", of(tables.handshakes, size_of::<Pending>())),
             ("connections", of(tables.connections, flows / FLOW_WAYS)),
             ("sources", of(tables.sources, place + size_of::<Source>())),
+            ("refusals", of(tables.refusals / lately::EACH, slices * size_of::<LatelyLine>())),
             ("requests", of(tables.requests, size_of::<Conn>() + HASH_BYTES)),
         ]
     }

@@ -14,14 +14,14 @@ use crate::mount::program_name;
 pub use crate::objects::Objects;
 use crate::objects::{self, Load, Variant};
 use crate::syscall::{self, Side, TestRun};
-use crate::{Error, Interface, Plan, abi, namespace, read};
+use crate::{Error, Interface, Plan, abi, lately, namespace, read};
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType};
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
-use tidegate_policy::{Event, Verdict};
+use tidegate_policy::{Event, LatelyTurn, Verdict};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use zerocopy::IntoBytes;
 
@@ -394,6 +394,16 @@ impl TestPlane {
     /// When the map cannot be written.
     pub fn set_lease(&self, heartbeat: Nanos) -> Result<(), Error> {
         self.core.maps.write("tg_lease", &0_u32.to_ne_bytes(), &heartbeat.0.to_ne_bytes())
+    }
+
+    /// Moves back when the slices of who was refused lately began, as if so much time had passed.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn age_refusals(&self, by: Nanos) -> Result<(), Error> {
+        let mut turn: LatelyTurn = self.core.maps.read(lately::TURN, 0)?;
+        turn.age(by);
+        self.core.maps.write(lately::TURN, &0_u32.to_ne_bytes(), turn.as_bytes())
     }
 
     /// Forgets the SYNs that passed and are not verified: what runs next sees none of them.

@@ -35,6 +35,7 @@
 #include "../packet/lease.h"
 #include "limits.h"
 #include "../packet/packet.h"
+#include "../packet/refused.h"
 #include "../track/queue.h"
 #include "../track/turn.h"
 
@@ -115,6 +116,8 @@ static __noinline void tg_tell(const struct tg_case *c,
 			       const struct tg_packet *p)
 {
 	struct tg_verdict v = c->ask.verdict;
+	const struct tg_service *service =
+		&c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
 	int shadow = c->ask.execution != TG_EXECUTED;
 	__u32 every = v.kind == TG_ADMIT ? c->view.table->sample_admitted :
 					   c->view.table->sample_refused;
@@ -130,6 +133,8 @@ static __noinline void tg_tell(const struct tg_case *c,
 
 	tg_count_verdict(c->service, c->class, v, shadow);
 	tg_count_work(&c->ask, c->late);
+	if (tg_refuses(v))
+		tg_refused_note(p, service, shadow);
 	/* Not the bits that the policy decided by. */
 	if (tg_emit_chosen(every, c->ask.event.random ^ (__u32)c->ask.event.key))
 		tg_emit(p, &c->ask.queue, &e);

@@ -150,6 +150,33 @@ int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns)
 	return tg_min_rate_admits(interval_us, at_ns, now_ns);
 }
 
+tg_u64 tg_native_lately_hash(const tg_u32 *addr, tg_u64 identity, int shadow,
+			     const tg_u64 *key)
+{
+	return tg_lately_hash(addr, tg_lately_by(identity, shadow), key);
+}
+
+tg_u32 tg_native_lately_line(tg_u64 hash, tg_u32 mask)
+{
+	return tg_lately_line_of(hash, mask);
+}
+
+void tg_native_lately_note(struct tg_lately_line *line, tg_u64 hash)
+{
+	tg_lately_note(line, hash);
+}
+
+int tg_native_lately_has(const struct tg_lately_line *line, tg_u64 hash)
+{
+	return tg_lately_has(line, hash);
+}
+
+tg_u32 tg_native_lately_beat(struct tg_lately_turn *turn, tg_u32 lines,
+			     tg_u64 now_ns)
+{
+	return tg_lately_beat(turn, lines, now_ns);
+}
+
 void tg_native_tsw_add(const struct tg_tsw_params *p, struct tg_tsw *s,
 		       tg_u64 now_ns, tg_u32 bytes)
 {

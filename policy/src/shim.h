@@ -4,6 +4,7 @@
 #define TG_SHIM_H
 
 #include "../chain/chain.h"
+#include "../chain/lately.h"
 #include "../chain/request.h"
 #include "../router/congestion.h"
 #include "../router/crowd.h"
@@ -44,6 +45,13 @@ int tg_native_refused(const struct tg_params *p, struct tg_state *s,
 int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 		   long long waiting, long long silent);
 int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
+tg_u64 tg_native_lately_hash(const tg_u32 *addr, tg_u64 identity, int shadow,
+			     const tg_u64 *key);
+tg_u32 tg_native_lately_line(tg_u64 hash, tg_u32 mask);
+void tg_native_lately_note(struct tg_lately_line *line, tg_u64 hash);
+int tg_native_lately_has(const struct tg_lately_line *line, tg_u64 hash);
+tg_u32 tg_native_lately_beat(struct tg_lately_turn *turn, tg_u32 lines,
+			     tg_u64 now_ns);
 void tg_native_tsw_add(const struct tg_tsw_params *p, struct tg_tsw *s,
 		       tg_u64 now_ns, tg_u32 bytes);
 tg_u32 tg_native_tsw_rate(const struct tg_tsw_params *p,

@@ -8,8 +8,8 @@ use std::process::Command;
 use tidegate_policy::Policy;
 
 /// Test files that are not of one policy.
-const NO_POLICIES: [&str; 7] =
-    ["chain", "copies", "in_flight", "laws", "min_rate", "purity", "senders"];
+const NO_POLICIES: [&str; 8] =
+    ["chain", "copies", "in_flight", "lately", "laws", "min_rate", "purity", "senders"];
 const COMPILERS: [&str; 5] = ["clang-14", "clang-16", "clang-19", "clang-22", "cc"];
 
 fn folder() -> PathBuf {

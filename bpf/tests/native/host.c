@@ -24,6 +24,7 @@
 #define HOST_SERVICES 4		/* that the tests configure */
 #define HOST_IDLE_S 300		/* after which a connection may be forgotten */
 #define HOST_TABLE 1024		/* entries of the tables of connections */
+#define HOST_LATELY 64		/* lines of a slice of who was refused */
 
 /* Settings are read-only for the hook, and written here. */
 static struct tg_settings *host_settings(void)
@@ -180,6 +181,7 @@ static void host_time(struct host_bytes *b)
 	set->flow_mask = HOST_TABLE - 1;
 	set->pending_mask = HOST_TABLE - 1;
 	set->source_mask = HOST_TABLE / TG_SOURCE_WAYS - 1;
+	set->lately_mask = HOST_LATELY - 1;
 }
 
 /* k: the socket that the tuple meets, and its accept queue. */
@@ -502,6 +504,8 @@ static void host_maps(void)
 	HOST_MAP(tg_sources, HOST_TABLE);
 	HOST_MAP(tg_senders, HOST_SERVICES);
 	HOST_MAP(tg_copies, HOST_SERVICES);
+	HOST_MAP(tg_lately_turn, 1);
+	HOST_MAP(tg_lately, HOST_LATELY * TG_LATELY_SLICES);
 	native_register((struct native_map){	/* last: NATIVE_MAPS - 1 */
 		.map = &host_inner, .name = "all limits",
 		.type = BPF_MAP_TYPE_ARRAY,

@@ -18,7 +18,7 @@
 #define NATIVE_PAGE 4096
 #define NATIVE_CALLS_MAX 64	/* fallible helper calls in one run */
 #ifndef NATIVE_MAPS
-#define NATIVE_MAPS 25
+#define NATIVE_MAPS 27
 #endif
 #define NATIVE_FREE 0xff	/* all of the key of an entry that was deleted */
 #define NATIVE_ENOMEM (-12)

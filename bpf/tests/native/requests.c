@@ -6,7 +6,7 @@
  * in the kernel. Built beside host.c, whose commands it adds to; the other side
  * is tests/support/talk.rs.
  */
-#define NATIVE_MAPS 39
+#define NATIVE_MAPS 41
 #define TG_NATIVE_NO_MAIN
 #define _license tg_license_in
 #include "../../hook/request_in.bpf.c"

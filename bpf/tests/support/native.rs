@@ -90,6 +90,8 @@ pub enum Call {
     Sources,
     Senders,
     Copies,
+    LatelyTurn,
+    Lately,
     LimitsOfService,
     Socket,
     ToTcp,
@@ -106,11 +108,11 @@ impl Call {
     fn of(code: u8) -> Self {
         use Call::{
             Answers, Control, Cookie, Copies, Counts, Doors, Flights, FlowSources, Flows, Gauges,
-            Lease, Limits, LimitsOfService, Listens, Load, Notes, Origins, Passed, Pending,
-            Prefixes, Pull, Ring, Senders, Socket, SourceSets, Sources, States, Store, Tables,
-            Tail, Times, ToTcp, ToTimeWait, Totals,
+            Lately, LatelyTurn, Lease, Limits, LimitsOfService, Listens, Load, Notes, Origins,
+            Passed, Pending, Prefixes, Pull, Ring, Senders, Socket, SourceSets, Sources, States,
+            Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
         };
-        const MAPS: [Call; 25] = [
+        const MAPS: [Call; 27] = [
             Control,
             Lease,
             Tables,
@@ -135,6 +137,8 @@ impl Call {
             Sources,
             Senders,
             Copies,
+            LatelyTurn,
+            Lately,
             LimitsOfService,
         ];
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
@@ -152,11 +156,11 @@ impl Call {
     /// Memory for signals, for counters, for people: without it the same happens to a packet.
     pub fn is_memory(self) -> bool {
         use Call::{
-            Flights, FlowSources, Flows, Notes, Pending, Ring, Senders, SourceSets, Sources, Times,
-            Totals,
+            Flights, FlowSources, Flows, Lately, LatelyTurn, Notes, Pending, Ring, Senders,
+            SourceSets, Sources, Times, Totals,
         };
         matches!(self, Pending | Notes | Senders | Flights | Flows | Times | Ring | Totals)
-            || matches!(self, FlowSources | SourceSets | Sources)
+            || matches!(self, FlowSources | SourceSets | Sources | LatelyTurn | Lately)
     }
 }
 

@@ -333,7 +333,13 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
             ..InterfaceConfig::default()
         }],
         answers: Answers { rst_per_second: setup.answers, rst_per_second_proved: setup.proved },
-        tables: Tables { connections: 1024, handshakes: 1024, sources: 1024, ..Tables::default() },
+        tables: Tables {
+            connections: 1024,
+            handshakes: 1024,
+            sources: 1024,
+            refusals: 1024,
+            ..Tables::default()
+        },
         ..Config::default()
     };
     let settings = Settings { sample_admitted: 1, sample_refused: 1, ..Settings::default() };

@@ -6,11 +6,15 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use tidegate_model::ClientClass;
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::snapshot::{RefusedLately, RemoteState, Sample, ServiceState, Snapshot};
+use tidegate_model::snapshot::{
+    Lately, RefusedLately, RemoteState, Sample, ServiceState, Snapshot,
+};
 use tidegate_units::Nanos;
 
 /// Most samples in one explanation.
 pub const SAMPLES_MAX: usize = 20;
+/// So many wrong answers are promised at most.
+const WRONG_MAX: f64 = 0.01;
 
 /// Everything that is known about one client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +30,10 @@ pub struct Explanation {
     /// Services that have probably refused it in the last minute, as far as that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedLately>,
+    /// The share of clients that were not refused and would be in there all the same; 0.01 at most,
+    /// but in a flood of more refusals than `tables.refusals` has room for.
+    #[serde(default)]
+    pub refused_wrong: f64,
     /// All of it in sentences.
     pub words: Vec<String>,
 }
@@ -76,8 +84,8 @@ pub struct Known<'a> {
     pub snapshot: &'a Snapshot,
     /// The ring of samples, any order.
     pub samples: &'a [Sample],
-    /// Services that have probably refused it in the last minute; and whether that is known of all.
-    pub refused: (Vec<RefusedLately>, bool),
+    /// Who has probably refused it in the last minute.
+    pub refused: Lately,
     /// What an operator reads for a reason (policy/reasons.def); empty if unknown.
     pub reason_text: &'a dyn Fn(&str) -> String,
 }
@@ -92,10 +100,11 @@ pub fn explain(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Explana
         services.push(service(class, state));
     }
     let samples = samples(known, address, port);
-    let (refused, known_of_all) = known.refused.clone();
+    let Lately { refused, complete, wrong: refused_wrong } = known.refused.clone();
     let (address, words) = (address.to_string(), Vec::new());
-    let mut explanation = Explanation { address, port, services, samples, refused, words };
-    explanation.words = self::words(&explanation, (known.snapshot, known_of_all));
+    let mut explanation =
+        Explanation { address, port, services, samples, refused, refused_wrong, words };
+    explanation.words = self::words(&explanation, (known.snapshot, complete));
     explanation
 }
 
@@ -165,21 +174,27 @@ pub fn explain_samples(
 }
 
 /// What is known of refusals without any sample.
-fn refused_words(explanation: &Explanation, known_of_all: bool, words: &mut Vec<String>) {
+fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<String>) {
+    let wrong = explanation.refused_wrong;
+    let sure = if wrong <= WRONG_MAX {
+        "one such answer in 100 is wrong at most".to_owned()
+    } else {
+        let (percent, key) = ((100.0 * wrong).ceil().min(100.0), "tables.refusals");
+        format!("so many are refused that {percent} % of all others look refused, too; see {key}")
+    };
     for found in &explanation.refused {
         let RefusedLately { service, shadow, ago_min, ago_max } = found;
         let how = if *shadow { "would have refused (shadow)" } else { "has refused" };
         words.push(format!(
-            "{service}: it probably {how} this address {ago_min} to {ago_max} ago (one such answer in 100 is \
-             wrong at most)."
+            "{service}: it probably {how} this address {ago_min} to {ago_max} ago ({sure})."
         ));
     }
-    if explanation.refused.is_empty() && known_of_all {
+    if explanation.refused.is_empty() && complete {
         words.push("No service has refused this address in the last 60 s.".into());
     }
 }
 
-fn words(explanation: &Explanation, (snapshot, known_of_all): (&Snapshot, bool)) -> Vec<String> {
+fn words(explanation: &Explanation, (snapshot, complete): (&Snapshot, bool)) -> Vec<String> {
     let mut words = Vec::new();
     if snapshot.released {
         words.push("The kill switch is on: everything passes.".into());
@@ -187,7 +202,7 @@ fn words(explanation: &Explanation, (snapshot, known_of_all): (&Snapshot, bool))
     for service in &explanation.services {
         service_words(service, &mut words);
     }
-    refused_words(explanation, known_of_all, &mut words);
+    refused_words(explanation, complete, &mut words);
     if explanation.samples.is_empty() {
         words.push(
             "No sample of this client is in the ring: it sent nothing new lately, or was not sampled."

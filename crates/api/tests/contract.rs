@@ -15,7 +15,7 @@ use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Ended, Episode, Event, Moment, Outcome, What};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, InterfaceState, RefusedLately, RequestsState, RuleState, Sample,
+    BucketState, Bypassed, InterfaceState, Lately, RefusedLately, RequestsState, RuleState, Sample,
     ServiceState, Snapshot,
 };
 use tidegate_model::totals::Histogram;
@@ -122,7 +122,7 @@ fn replies_survive_the_way() {
             classes: &config().classify("192.0.2.1".parse().unwrap()),
             snapshot: &snapshot(),
             samples: &[sample(99, "192.0.2.1:5000")],
-            refused: (Vec::new(), false),
+            refused: Lately::default(),
             reason_text: &|_| String::new(),
         },
         "192.0.2.1".parse().unwrap(),
@@ -245,7 +245,7 @@ fn an_explanation_says_class_limit_reason_and_signal() {
         classes,
         snapshot: &snapshot,
         samples: &samples,
-        refused: (Vec::new(), false),
+        refused: Lately::default(),
         reason_text: &text,
     };
     let found = explain(&known, client, None);
@@ -275,7 +275,7 @@ fn an_unknown_client_and_a_protected_one_are_told_apart() {
             classes: &config.classify(client),
             snapshot: &snapshot,
             samples: &[],
-            refused: (Vec::new(), false),
+            refused: Lately::default(),
             reason_text: &|_| String::new(),
         };
         explain(&known, client, None)
@@ -320,7 +320,7 @@ fn header_rules_are_mentioned_with_the_limits_of_their_buckets() {
         classes: &config.classify(client),
         snapshot: &snapshot,
         samples: &[],
-        refused: (Vec::new(), false),
+        refused: Lately::default(),
         reason_text: &|_| String::new(),
     };
     let found = explain(&known, client, None);
@@ -380,22 +380,28 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
         ago_min: Nanos::from_secs(9),
         ago_max: Nanos::from_secs(17),
     };
-    let said = |refused| {
+    let said = |(refused, complete, wrong)| {
         let known = Known {
             classes: &[],
             snapshot: &snapshot,
             samples: &[],
-            refused,
+            refused: Lately { refused, complete, wrong },
             reason_text: &|_: &str| String::new(),
         };
         explain(&known, "192.0.2.1".parse().unwrap(), None).words.join("\n")
     };
-    let words = said((vec![lately(false)], true));
+    let words = said((vec![lately(false)], true, 0.0));
     assert!(
         words.contains("shop: it probably has refused this address 9.00 s to 17.00 s ago"),
         "{words}"
     );
-    assert!(said((vec![lately(true)], true)).contains("probably would have refused (shadow)"));
-    assert!(said((Vec::new(), true)).contains("No service has refused this address"));
-    assert!(!said((Vec::new(), false)).contains("No service"), "what is not known is not said");
+    assert!(said((vec![lately(true)], true, 0.0)).contains("probably would have refused (shadow)"));
+    assert!(said((Vec::new(), true, 0.0)).contains("No service has refused this address"));
+    assert!(
+        !said((Vec::new(), false, 0.0)).contains("No service"),
+        "what is not known is not said"
+    );
+    let flood = said((vec![lately(false)], true, 0.123));
+    assert!(flood.contains("13 % of all others look refused, too"), "{flood}");
+    assert!(!flood.contains("1 in 100") && words.contains("one such answer in 100"), "{words}");
 }

@@ -569,6 +569,9 @@ pub struct Tables {
     /// Sources (an address, of IPv6 a /64) with connections, of each service.
     #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
     pub sources: u32,
+    /// Clients that are refused in a minute, whom `tidegate explain` tells from others.
+    #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
+    pub refusals: u32,
 }
 
 /// Smallest and largest size of a table of connections.
@@ -576,19 +579,26 @@ pub const TABLE_RANGE: (u32, u32) = (1024, 1 << 22);
 
 impl Default for Tables {
     fn default() -> Self {
-        Self { handshakes: 1 << 18, connections: 1 << 18, requests: 1 << 17, sources: 1 << 16 }
+        Self {
+            handshakes: 1 << 18,
+            connections: 1 << 18,
+            requests: 1 << 17,
+            sources: 1 << 16,
+            refusals: 1 << 19,
+        }
     }
 }
 
 impl Tables {
     /// The keys and their values.
     #[must_use]
-    pub const fn sizes(&self) -> [(&'static str, u32); 4] {
+    pub const fn sizes(&self) -> [(&'static str, u32); 5] {
         [
             ("handshakes", self.handshakes),
             ("connections", self.connections),
             ("requests", self.requests),
             ("sources", self.sources),
+            ("refusals", self.refusals),
         ]
     }
 }

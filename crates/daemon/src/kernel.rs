@@ -5,17 +5,21 @@
 mod requests;
 mod watch;
 
+use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
 use crate::privileges;
 use std::fmt::Display;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{MinRate, Params, Policy};
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig};
 use tidegate_model::limits::{Limits, ServiceLimits};
-use tidegate_model::snapshot::{Followed, InterfaceState, ReasonCount, Sample, VerdictCount};
+use tidegate_model::snapshot::{
+    Followed, InterfaceState, Lately, ReasonCount, Sample, VerdictCount,
+};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use watch::Watch;
@@ -183,6 +187,13 @@ impl Counters for Kernel {
 
     fn sources(&self) -> Result<Vec<SourceUse>, PlaneError> {
         self.dataplane.sources().map_err(failed)
+    }
+
+    fn refused_lately(&self, config: &Config, client: IpAddr) -> Lately {
+        lately::of_kernel(&self.dataplane, config, client).unwrap_or_else(|error| {
+            tracing::warn!(%error, "who was refused lately cannot be read");
+            Lately::default()
+        })
     }
 
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {

@@ -21,6 +21,7 @@ mod http;
 mod keep_alive;
 pub mod kernel;
 mod kill_switch;
+mod lately;
 mod levels;
 mod lock;
 mod log;

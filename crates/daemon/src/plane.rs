@@ -9,8 +9,8 @@ use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::remote::{Hits, ReceivedLimit};
 use tidegate_model::snapshot::{
-    Followed, GatewaysState, InterfaceState, PeerState, ReasonCount, RefusedLately, RuleCounts,
-    Sample, UnevaluatedCount, VerdictCount,
+    Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
+    UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
@@ -98,10 +98,9 @@ pub trait Counters: Totals {
         Vec::new()
     }
 
-    /// Who has probably refused a client in the last minute, of the services of which that is known
-    /// (a wrong answer in a hundred at most); and whether it is known of every service.
-    fn refused_lately(&self, _config: &Config, _client: IpAddr) -> (Vec<RefusedLately>, bool) {
-        (Vec::new(), false)
+    /// Who has probably refused a client in the last minute, as far as that is known.
+    fn refused_lately(&self, _config: &Config, _client: IpAddr) -> Lately {
+        Lately::default()
     }
 
     /// Sampled verdicts since the last call, oldest first, at most `most`.

@@ -8,6 +8,7 @@
 
 use crate::kernel::Kernel;
 use crate::kill_switch::KillSwitch;
+use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::places::Places;
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
@@ -18,8 +19,8 @@ use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConf
 use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::snapshot::{
-    Followed, GatewayState, GatewaysState, InterfaceState, ReasonCount, RefusedLately,
-    ReportCounts, Sample, VerdictCount,
+    Followed, GatewayState, GatewaysState, InterfaceState, Lately, ReasonCount, ReportCounts,
+    Sample, VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
@@ -351,25 +352,9 @@ impl Counters for Planes {
         seen.filter_map(|seen| self.sample(config, seen)).collect()
     }
 
-    fn refused_lately(&self, config: &Config, client: IpAddr) -> (Vec<RefusedLately>, bool) {
-        let (now, mut found, mut all) = (self.clock.now(), Vec::new(), true);
-        for (at, service) in config.services.iter().enumerate() {
-            if !self.gate.serves(at) {
-                all = false;
-                continue;
-            }
-            for shadow in [false, true] {
-                let ago = self.gate.refused_lately(now, &service.name, (client, shadow));
-                let service = service.name.clone();
-                found.extend(ago.map(|(ago_min, ago_max)| RefusedLately {
-                    service,
-                    shadow,
-                    ago_min,
-                    ago_max,
-                }));
-            }
-        }
-        (found, all)
+    fn refused_lately(&self, config: &Config, client: IpAddr) -> Lately {
+        let kernel = self.kernel.as_ref().map(|kernel| kernel.refused_lately(config, client));
+        lately::join(kernel, (&self.gate, self.clock.now()), config, client)
     }
 
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {

@@ -294,7 +294,7 @@ impl Gate {
     fn note(&self, now: Nanos, of: &Subject<'_>, decided: &Decided) {
         if let Some(client) = of.client.filter(|_| decided.refused) {
             let shadow = decided.execution != Execution::Executed;
-            self.refused.note(now, &(&*of.service.name, client.to_canonical(), shadow));
+            self.refused.note(now, (&of.service.name, client, shadow));
         }
         let seen = Seen {
             at: now,
@@ -494,7 +494,14 @@ impl Gate {
         service: &str,
         (client, shadow): (IpAddr, bool),
     ) -> Option<(Nanos, Nanos)> {
-        self.refused.find(now, &(service, client.to_canonical(), shadow))
+        self.refused.find(now, (service, client, shadow))
+    }
+
+    /// Of so many addresses that nobody has, how many [`Self::refused_lately`] finds: in a flood it knows
+    /// no longer who was refused.
+    #[must_use]
+    pub fn wrongly_refused(&self, now: Nanos, addresses: u32) -> u32 {
+        self.refused.wrong(now, addresses)
     }
 
     /// Decisions since then that are remembered, at most the latest so many.

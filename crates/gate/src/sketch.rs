@@ -1,40 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who was refused in the last minute: a Bloom filter in slices of time (Bloom 1970; in blocks of one
-//! cache line: Putze, Sanders, Singler 2007).
+//! Who was refused in the last minute: the filter of `policy/chain/lately.h`, which the kernel's hooks
+//! have too, in slices of time.
 //!
 //! A slice is 2^33 ns, 8.6 s. Eight of them, the present one included, reach back for 60 to 69 s. A
 //! client that was refused is found, whoever else was; another one is found by chance, at 10,000
-//! refusals of 10,000 clients per second in 3 of 10,000 questions about 32 services. Hashes are keyed
-//! by a seed of the process (SipHash), so that nobody can make himself look like somebody else.
+//! refusals of 10,000 clients per second in 1 of 1,000 questions about 32 services. Hashes are keyed
+//! by a seed of the process, so that nobody can make himself look like somebody else.
 
 use std::array;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use tidegate_policy::{LatelyHash, LatelyLine};
 use tidegate_units::Nanos;
 
 /// A slice has 2 to the power of this nanoseconds.
 const SPAN_BITS: u32 = 33;
 /// Slices of which something is known.
 const SLICES: u64 = 8;
-/// Lines of eight words; with all slices 4 MiB, which are there from the first refusal on.
-const LINES: usize = 8192;
-/// Words of a line.
-const LINE: usize = 8;
-/// Bits that are set in each of two words of a line.
-const BITS: u32 = 3;
+/// Lines of a slice; with all slices 4 MiB, which are there from the first refusal on.
+const LINES: u32 = 8192;
 
 struct Slice {
     /// One more than the number of the span that is in it; 0: none.
     holds: AtomicU64,
     clearing: Mutex<()>,
-    words: Box<[AtomicU64]>,
+    lines: Box<[LatelyLine]>,
 }
 
 impl Default for Slice {
     fn default() -> Self {
-        let words = (0..LINES * LINE).map(|_| AtomicU64::new(0)).collect();
-        Self { holds: AtomicU64::new(0), clearing: Mutex::new(()), words }
+        let lines = (0..LINES).map(|_| LatelyLine::default()).collect();
+        Self { holds: AtomicU64::new(0), clearing: Mutex::new(()), lines }
     }
 }
 
@@ -47,66 +45,82 @@ impl Slice {
         }
         let _one = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.holds.load(Ordering::Acquire) < wanted {
-            self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            self.lines.iter().for_each(LatelyLine::clear);
             self.holds.store(wanted, Ordering::Release);
         }
         // Whoever comes with a time that has passed is too late.
         self.holds.load(Ordering::Acquire) == wanted
     }
 
-    fn has(&self, span: u64, places: &[(usize, u64); 2]) -> bool {
-        let bits =
-            |(at, bits): &(usize, u64)| self.words[*at].load(Ordering::Relaxed) & bits == *bits;
-        self.holds.load(Ordering::Acquire) == span + 1 && places.iter().all(bits)
+    fn has(&self, span: u64, hash: LatelyHash) -> bool {
+        self.holds.load(Ordering::Acquire) == span + 1 && self.lines[hash.line(LINES)].has(hash)
+    }
+}
+
+/// Of one process: words that nobody can guess.
+struct Keys {
+    names: RandomState,
+    words: [u64; LatelyHash::KEYS],
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        let names = RandomState::new();
+        let words = array::from_fn(|n| names.hash_one(n));
+        Self { names, words }
     }
 }
 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Sketch {
-    keys: RandomState,
+    keys: Keys,
     slices: OnceLock<[Slice; SLICES as usize]>,
 }
 
-/// Two words of one line, and the bits in them.
-fn places(hash: u64) -> [(usize, u64); 2] {
-    let line = hash as usize % LINES * LINE;
-    let rest = hash >> 13;
-    array::from_fn(|half| {
-        // The line takes 13 bits, each half two for its word and six for each of its bits.
-        let own = rest >> (20 * half);
-        let word = line + half * LINE / 2 + (own & 3) as usize;
-        let bits = (0..BITS).fold(0, |bits, n| bits | 1 << (own >> (2 + 6 * n) & 63));
-        (word, bits)
-    })
-}
-
 impl Sketch {
-    /// A client was refused by a service.
-    pub(crate) fn note<K: Hash>(&self, now: Nanos, key: &K) {
+    fn hash(&self, (service, client, shadow): (&str, IpAddr, bool)) -> LatelyHash {
+        let identity = self.keys.names.hash_one(service);
+        LatelyHash::new(&self.keys.words, client, (identity, shadow))
+    }
+
+    /// A client was refused by a service, or would have been (shadow).
+    pub(crate) fn note(&self, now: Nanos, whom: (&str, IpAddr, bool)) {
         let slices = self.slices.get_or_init(|| array::from_fn(|_| Slice::default()));
         let span = now.0 >> SPAN_BITS;
         let slice = &slices[(span % SLICES) as usize];
         if slice.begin(span) {
-            for (at, bits) in places(self.keys.hash_one(key)) {
-                // Most who are refused were refused a moment ago as well.
-                if slice.words[at].load(Ordering::Relaxed) & bits != bits {
-                    slice.words[at].fetch_or(bits, Ordering::Relaxed);
-                }
-            }
+            let hash = self.hash(whom);
+            slice.lines[hash.line(LINES)].note(hash);
         }
     }
 
     /// How long ago it was last refused, at least and at most, if that was within the last minute.
-    pub(crate) fn find<K: Hash>(&self, now: Nanos, key: &K) -> Option<(Nanos, Nanos)> {
+    pub(crate) fn find(&self, now: Nanos, whom: (&str, IpAddr, bool)) -> Option<(Nanos, Nanos)> {
         let slices = self.slices.get()?;
-        let places = places(self.keys.hash_one(key));
+        self.find_hash(slices, now, self.hash(whom))
+    }
+
+    fn find_hash(
+        &self,
+        slices: &[Slice; SLICES as usize],
+        now: Nanos,
+        hash: LatelyHash,
+    ) -> Option<(Nanos, Nanos)> {
         let last = now.0 >> SPAN_BITS;
         let spans = (last.saturating_sub(SLICES - 1)..=last).rev();
-        let mut found = spans.filter(|span| slices[(*span % SLICES) as usize].has(*span, &places));
+        let mut found = spans.filter(|span| slices[(*span % SLICES) as usize].has(*span, hash));
         let span = found.next()?;
         let (begin, end) = (Nanos(span << SPAN_BITS), Nanos((span + 1) << SPAN_BITS));
         Some((now.since(end), now.since(begin)))
+    }
+
+    /// Of so many questions about nobody, how many find somebody: the share of wrong answers.
+    pub(crate) fn wrong(&self, now: Nanos, questions: u32) -> u32 {
+        let Some(slices) = self.slices.get() else { return 0 };
+        let nobody = |n| LatelyHash::of_nobody(self.keys.names.hash_one((now.0, n)));
+        let found = (0..questions).filter(|n| self.find_hash(slices, now, nobody(*n)).is_some());
+        found.count() as u32
     }
 }
 
@@ -117,8 +131,8 @@ mod tests {
 
     const START: Nanos = Nanos::from_secs(100_000);
 
-    fn client(number: u32) -> (&'static str, Ipv4Addr) {
-        ("shop", Ipv4Addr::from(number))
+    fn client(number: u32) -> (&'static str, IpAddr, bool) {
+        ("shop", Ipv4Addr::from(number).into(), false)
     }
 
     /// A minute of 10,000 refusals per second, each of another client.
@@ -129,47 +143,59 @@ mod tests {
         // Longer than the slices are, so that each was used before.
         let all = 1_000_000_u32;
         for number in 0..all {
-            sketch.note(START + Nanos(u64::from(number) * each), &client(number));
+            sketch.note(START + Nanos(u64::from(number) * each), client(number));
         }
         let now = START + Nanos(u64::from(all) * each);
         for number in all - 600_000..all {
             let ago = now.since(START + Nanos(u64::from(number) * each));
-            let found = sketch.find(now, &client(number));
+            let found = sketch.find(now, client(number));
             // It may also look as if it were refused later, by chance.
             assert!(found.is_some_and(|(least, _)| least <= ago), "{number}: {found:?} of {ago}");
         }
-        let first = sketch.find(now, &client(all - 600_000));
+        let first = sketch.find(now, client(all - 600_000));
         assert!(first.is_some_and(|(least, most)| least < most && most < Nanos::from_secs(70)));
         let others = 100_000_u32;
-        let wrong =
-            (0..others).filter(|n| sketch.find(now, &client(1 << 30 | n)).is_some()).count();
+        let wrong = (0..others).filter(|n| sketch.find(now, client(1 << 30 | n)).is_some()).count();
         // So that of 32 services one in a hundred is wrong at most.
         let share = wrong as f64 / f64::from(others);
         assert!(share < 0.01 / 32.0, "{share}");
-        let old = (0..200_000).filter(|n| sketch.find(now, &client(*n)).is_some()).count();
+        let old = (0..200_000).filter(|n| sketch.find(now, client(*n)).is_some()).count();
         assert!(old < 200, "{old} of those who were refused more than 80 s ago");
     }
 
     #[test]
     fn after_a_minute_without_refusals_nobody_is_found() {
         let sketch = Sketch::default();
-        assert_eq!(sketch.find(START, &client(1)), None, "nothing was noted yet");
-        sketch.note(START, &client(1));
-        assert_eq!(sketch.find(START + Nanos::from_secs(60), &client(1)).map(|_| ()), Some(()));
-        assert_eq!(sketch.find(START + Nanos::from_secs(70), &client(1)), None);
+        assert_eq!(sketch.find(START, client(1)), None, "nothing was noted yet");
+        sketch.note(START, client(1));
+        assert_eq!(sketch.find(START + Nanos::from_secs(60), client(1)).map(|_| ()), Some(()));
+        assert_eq!(sketch.find(START + Nanos::from_secs(70), client(1)), None);
         // Times that come late are no reason to forget what is newer.
-        sketch.note(START + Nanos::from_secs(200), &client(2));
+        sketch.note(START + Nanos::from_secs(200), client(2));
         let turn = Nanos((SLICES << SPAN_BITS).wrapping_mul(1));
-        sketch.note((START + Nanos::from_secs(200)).since(turn), &client(3));
-        assert!(sketch.find(START + Nanos::from_secs(201), &client(2)).is_some());
-        assert!(sketch.find(START + Nanos::from_secs(201), &client(3)).is_none());
+        sketch.note((START + Nanos::from_secs(200)).since(turn), client(3));
+        assert!(sketch.find(START + Nanos::from_secs(201), client(2)).is_some());
+        assert!(sketch.find(START + Nanos::from_secs(201), client(3)).is_none());
     }
 
     #[test]
     fn another_process_has_another_seed() {
         let (a, b) = (Sketch::default(), Sketch::default());
-        let same = (0..1000)
-            .filter(|n| places(a.keys.hash_one(client(*n))) == places(b.keys.hash_one(client(*n))));
+        let same = (0..1000).filter(|n| a.hash(client(*n)) == b.hash(client(*n)));
         assert_eq!(same.count(), 0);
+    }
+
+    /// More clients than there is room for: then it says how much it is wrong.
+    #[test]
+    fn a_flood_that_fills_it_is_seen() {
+        let sketch = Sketch::default();
+        assert_eq!(sketch.wrong(START, 1000), 0);
+        sketch.note(START, client(0));
+        assert_eq!(sketch.wrong(START, 1000), 0);
+        (0..1_000_000).for_each(|number| sketch.note(START, client(number)));
+        let wrong = sketch.wrong(START, 1000);
+        let others = (0..1000).filter(|n| sketch.find(START, client(1 << 30 | n)).is_some());
+        let found = others.count() as u32;
+        assert!(wrong > 50 && wrong.abs_diff(found) < 100, "{wrong} and {found} of 1000");
     }
 }

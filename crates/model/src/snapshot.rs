@@ -524,6 +524,17 @@ pub struct Sample {
     pub reason: String,
 }
 
+/// What is known of refusals of one client in the last minute, without any sample.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lately {
+    /// Services that have probably refused it.
+    pub refused: Vec<RefusedLately>,
+    /// Whether it would be in there if any service had: whoever is not was not refused.
+    pub complete: bool,
+    /// The share of clients that were not refused and are in there all the same.
+    pub wrong: f64,
+}
+
 /// A client that a service has probably refused in the last minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedLately {

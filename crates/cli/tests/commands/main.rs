@@ -78,7 +78,7 @@ impl Handler for Daemon {
                     classes: &config.classify(address),
                     snapshot: &snapshot(),
                     samples: &samples,
-                    refused: (Vec::new(), false),
+                    refused: tidegate_model::snapshot::Lately::default(),
                     reason_text: &|_| "the bucket was empty".into(),
                 };
                 Reply::Explain { explanation: Box::new(explain(&known, address, port)) }

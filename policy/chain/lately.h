@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Who was refused in the last minute: a Bloom filter (1970) in blocks of one cache
+ * line (Putze, Sanders, Singler 2007), and one such filter for each slice of time.
+ * Kernel and gateways note and find by this code; each has slices of its own.
+ *
+ * A client that was refused is found, whoever else was. Another one is found by
+ * chance: with a line for 10 clients in 5 of 1,000,000 questions about one slice. The
+ * hash is keyed, so that nobody can look like somebody else.
+ *
+ * Several CPUs write to one line at once: no bit is lost.
+ */
+#ifndef TG_LATELY_H
+#define TG_LATELY_H
+
+#include "../contract/hash.h"
+
+#define TG_LATELY_WORDS 8	/* a line: 64 bytes */
+#define TG_LATELY_KEYS 6
+
+/*
+ * Slices of the kernel: one that is written to, 14 before it, and one that is cleared
+ * for the next. The daemon's heartbeat turns them. While it is late, a slice lasts
+ * longer, so the 14 whole ones always reach back for a minute.
+ */
+#define TG_LATELY_SLICES 16
+#define TG_LATELY_SPAN_NS (60 * TG_NS_PER_S / (TG_LATELY_SLICES - 2) + 1)
+#define TG_LATELY_STEPS 8	/* heartbeats in which a slice is cleared */
+
+struct tg_lately_line {
+	tg_u64 word[TG_LATELY_WORDS];
+};
+TG_ASSERT(sizeof(struct tg_lately_line) == 64);
+
+struct tg_lately_turn {
+	tg_u32 slice;		/* that is written to */
+	tg_u32 cleared;		/* lines of the next one */
+	tg_u64 busy;		/* 1: a heartbeat is at work */
+	tg_u64 begin_ns[TG_LATELY_SLICES];	/* 0: never */
+};
+
+/*
+ * A client (IPv4 mapped into IPv6) and what it was refused by: a number for the
+ * service, and whether that was only computed. (The kernel's key is volatile.)
+ */
+TG_INLINE tg_u64 tg_lately_hash(const tg_u32 *addr, tg_u32 by,
+				const volatile tg_u64 *key)
+{
+	tg_u64 h = tg_nh(addr[0], addr[1], key[2]) +
+		   tg_nh(addr[2], addr[3], key[3]) +
+		   tg_nh(by, TG_LATELY_SLICES, key[4]);
+
+	return tg_spread(h ^ key[5]);
+}
+
+/* `by`, from what tells services apart through reloads and restarts. */
+TG_INLINE tg_u32 tg_lately_by(tg_u64 identity, int shadow)
+{
+	return ((tg_u32)(identity >> 32) & ~1U) | !!shadow;
+}
+
+/* The line of a slice that has mask + 1 of them, a power of two. */
+TG_INLINE tg_u32 tg_lately_line_of(tg_u64 hash, tg_u32 mask)
+{
+	return (tg_u32)(hash * 0x9e3779b97f4a7c15ULL >> 40) & mask;
+}
+
+/* Bits of a half: 2 say which of its words, 6 each which bit of that. */
+TG_INLINE tg_u64 tg_lately_half(tg_u64 hash, int half)
+{
+	return hash >> (half * 26);
+}
+
+TG_INLINE tg_u32 tg_lately_word(tg_u64 hash, int half)
+{
+	return half * (TG_LATELY_WORDS / 2) + (tg_lately_half(hash, half) & 3);
+}
+
+TG_INLINE tg_u64 tg_lately_bits(tg_u64 hash, int half)
+{
+	tg_u64 own = tg_lately_half(hash, half) >> 2;
+
+	return 1ULL << (own & 63) | 1ULL << (own >> 6 & 63) |
+	       1ULL << (own >> 12 & 63) | 1ULL << (own >> 18 & 63);
+}
+
+/* 1: it was noted in this line. */
+TG_INLINE int tg_lately_has(const struct tg_lately_line *line, tg_u64 hash)
+{
+	int has = 1;
+
+	for (int half = 0; half < 2; half++) {
+		const volatile tg_u64 *word =
+			&line->word[tg_lately_word(hash, half)];
+		tg_u64 bits = tg_lately_bits(hash, half);
+
+		has &= (*word & bits) == bits;
+	}
+	return has;
+}
+
+TG_INLINE void tg_lately_note(struct tg_lately_line *line, tg_u64 hash)
+{
+	/* most who are refused were refused a moment ago, too */
+	if (tg_lately_has(line, hash))
+		return;
+	for (int half = 0; half < 2; half++)
+		__sync_fetch_and_or(&line->word[tg_lately_word(hash, half)],
+				    tg_lately_bits(hash, half));
+}
+
+TG_INLINE tg_u32 tg_lately_next(tg_u32 slice)
+{
+	return (slice + 1) & (TG_LATELY_SLICES - 1);
+}
+
+/*
+ * A heartbeat of slices that have `lines` each: how many lines of the next slice are
+ * to be cleared now, from turn->cleared on. Zero: all are; then the next one begins
+ * if the present one has lasted long enough.
+ */
+TG_INLINE tg_u32 tg_lately_beat(struct tg_lately_turn *turn, tg_u32 lines,
+				tg_u64 now_ns)
+{
+	tg_u32 slice = turn->slice & (TG_LATELY_SLICES - 1);
+	tg_u32 next = tg_lately_next(slice);
+
+	if (!turn->begin_ns[slice])
+		turn->begin_ns[slice] = now_ns;
+	if (turn->cleared < lines)
+		return tg_min(lines - turn->cleared,
+			      lines / TG_LATELY_STEPS + 1);
+	if (tg_elapsed_ns(now_ns, turn->begin_ns[slice]) < TG_LATELY_SPAN_NS)
+		return 0;
+	turn->begin_ns[next] = now_ns;
+	*(volatile tg_u32 *)&turn->slice = next;
+	turn->cleared = 0;
+	return 0;
+}
+
+#endif

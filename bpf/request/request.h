@@ -208,13 +208,14 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
  * policies once, and their stack is not that of the hook.
  */
 __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
-				   __u32 gauge)
+				   __u32 gauge, const struct tg_packet *p)
 {
 	const struct tg_request_limits *limits =
 		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
 	struct tg_request_chain *chain = tg_at(&tg_buckets, bucket);
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
 	struct tg_event event = { .now_ns = bpf_ktime_get_ns() };
+	__u64 source = TG_CANARY_UNKNOWN;
 	long long waiting = 0;
 	struct tg_verdict v;
 
@@ -232,7 +233,9 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
 	v = tg_request_decide(limits, chain, &event, waiting, 0);
 	if (!tg_refuses(v))
 		return TG_RULE_ADMITTED;
-	switch (tg_request_execution(limits, v, strength,
+	if (tg_canary_asks(limits->flags))
+		source = tg_source_key(p, gauge);
+	switch (tg_request_execution(limits, v, source, strength,
 				     tg_lease_dice(strength))) {
 	case TG_SHADOWED:
 		return TG_RULE_SHADOWED;
@@ -283,7 +286,7 @@ static __always_inline __u32 tg_rule_verdict(const struct tg_visit *v,
 	if (rule->bucket >= TG_RULE_BUCKETS_MAX)
 		return TG_RULE_ADMITTED;
 	verdict = tg_bucket_verdict(rule->bucket, found->rank, strength,
-				    service->gauge);
+				    service->gauge, &v->p);
 	/* clang knows which values it has, the verifier does not */
 	barrier_var(verdict);
 	return verdict;

@@ -2,6 +2,7 @@
 //! The limits of request buckets: their part of what is in force.
 
 use crate::abi::{self, RULE_BUCKETS_MAX};
+use tidegate_model::{Canary, Mode};
 use tidegate_policy::RequestLimits;
 use zerocopy::IntoBytes;
 
@@ -41,10 +42,11 @@ impl BucketLimits {
         (0..self.0.len() as u32).for_each(|number| self.reset(number));
     }
 
-    /// Changes whether refusals of a bucket are executed.
-    pub(crate) fn shadow(&mut self, number: u32, shadow: bool) {
+    /// Changes whose refusals of a bucket are executed.
+    pub(crate) fn set_mode(&mut self, number: u32, mode: Mode, canary: Canary) {
         if let Some(entry) = self.0.get_mut(number as usize) {
-            entry.set_shadow(shadow);
+            entry.set_shadow(mode == Mode::Shadow);
+            entry.set_canary(canary.share_q16());
         }
     }
 

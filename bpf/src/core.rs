@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
-use tidegate_model::{Listen, Mode, PRIORITIES, SERVICES_MAX};
+use tidegate_model::{Canary, Listen, Mode, PRIORITIES, SERVICES_MAX};
 use tidegate_policy::{Params, Policy, RequestChain, RequestLimits, State};
 use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
@@ -269,11 +269,19 @@ impl Core {
     /// # Errors
     /// When there is no such service, or a map cannot be written.
     pub fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), Error> {
+        self.set_mode(service, if shadow { Mode::Shadow } else { Mode::Enforce }, Canary::ALL)
+    }
+
+    /// Changes whose refusals of a service are executed: nobody's, or those of a share of the sources.
+    ///
+    /// # Errors
+    /// As [`Self::set_shadow`].
+    pub fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), Error> {
         let Some(planned) = self.plan.config.services.get_mut(service) else {
             return Err(Error::Plan(format!("service {service}: none such")));
         };
-        planned.mode = if shadow { Mode::Shadow } else { Mode::Enforce };
-        self.limits.shadow(service, shadow);
+        (planned.mode, planned.canary) = (mode, canary);
+        self.limits.set_mode(service, mode, canary);
         if let Some(requests) = &self.requests {
             requests.follow(&mut self.limits, &self.plan);
         }

@@ -6,7 +6,7 @@ use crate::bucket_limits::BucketLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan, action_of};
-use tidegate_model::{Mode, SERVICES_MAX};
+use tidegate_model::{Canary, Mode, SERVICES_MAX};
 use tidegate_policy::{InFlight, Level, Limits as Chain, MinRate, Params};
 use zerocopy::IntoBytes;
 
@@ -131,13 +131,15 @@ impl Limits {
         for (service, entry) in plan.config.services.iter().zip(&mut self.entries) {
             entry.set_action(action_of(&service.policy));
             entry.set_shadow(service.mode == Mode::Shadow);
+            entry.set_canary(service.canary.share_q16());
         }
     }
 
-    /// Changes shadow of one index.
-    pub(crate) fn shadow(&mut self, index: usize, shadow: bool) {
+    /// Changes whose refusals are executed at one index.
+    pub(crate) fn set_mode(&mut self, index: usize, mode: Mode, canary: Canary) {
         if let Some(entry) = self.entries.get_mut(index) {
-            entry.set_shadow(shadow);
+            entry.set_shadow(mode == Mode::Shadow);
+            entry.set_canary(canary.share_q16());
         }
     }
 

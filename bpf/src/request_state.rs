@@ -19,7 +19,6 @@ use libbpf_rs::MapCore;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_config::ServiceConfig;
-use tidegate_model::Mode;
 use tidegate_model::snapshot::Followed;
 use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
@@ -158,9 +157,9 @@ impl RequestState {
     pub(crate) fn follow(&self, limits: &mut Limits, plan: &Plan) {
         for (service, seats) in plan.config.services.iter().zip(&self.seats) {
             let Some(requests) = &service.requests else { continue };
-            let shadow = requests.mode_within(service.mode) == Mode::Shadow;
+            let mode = requests.mode_within(service.mode);
             for number in &seats.buckets {
-                limits.buckets.shadow(*number, shadow);
+                limits.buckets.set_mode(*number, mode, service.canary);
             }
         }
     }

@@ -100,8 +100,9 @@ static __always_inline void tg_carry_out(void *ctx, struct tg_case *c,
 	struct tg_ask *ask = &c->ask;
 	__u8 silent;
 
-	tg_chain_execute(ask, tg_chain_asks_single(ask) ?
-				      tg_source_single(c->source) : 1,
+	tg_chain_execute(ask, c->source,
+			 tg_chain_asks_single(ask) ?
+				 tg_source_single(c->source) : 1,
 			 c->strength, tg_lease_dice(c->strength));
 	c->refusal = TG_ACTION_DROP;
 	if (!tg_chain_replies(ask))

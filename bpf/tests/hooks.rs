@@ -159,3 +159,39 @@ fn the_kernel_and_the_native_build_give_the_same_verdicts() {
     }
     assert_eq!(plane.state(0).unwrap(), state.as_bytes());
 }
+
+/// Of a canary the kernel refuses the chosen sources only: of nearly none, this one is not; of nearly all, it
+/// is. What is counted as refused is the same.
+#[test]
+fn a_canary_spares_whoever_is_not_chosen() {
+    use tidegate_bpf::ServiceParams;
+    use tidegate_model::{Canary, Mode};
+    use tidegate_policy::{BucketSpec, Params, VerdictKind};
+    use tidegate_units::Rate;
+
+    let refused = Outcome::Drop;
+    for hook in [TestHook::Xdp, TestHook::Tc] {
+        let mut plane = TestPlane::load(&plan()).unwrap();
+        let outcome = |plane: &TestPlane, seq| plane.run(hook, &syn(seq)).unwrap().outcome;
+        let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Drop);
+        let params = Params::fresh_first(&spec).unwrap();
+        plane.set_limits(&[ServiceParams::new(0, params)], &[], 7).unwrap();
+        assert_eq!(outcome(&plane, 1), Outcome::Pass, "the one token");
+        for (seq, percent, expected) in
+            [(2, 0.002, Outcome::Pass), (3, 99.998, refused), (4, 100.0, refused)]
+        {
+            let canary = Canary::of_percent(percent).unwrap();
+            plane.set_mode(0, Mode::Enforce, canary).unwrap();
+            assert_eq!(outcome(&plane, seq), expected, "{percent} %");
+        }
+        plane.set_mode(0, Mode::Shadow, Canary::ALL).unwrap();
+        assert_eq!(outcome(&plane, 5), Outcome::Pass);
+        let counts = plane.counts().unwrap();
+        let counted = |shadow| {
+            let of =
+                counts.iter().filter(|c| c.verdict != VerdictKind::Admit && c.shadow == shadow);
+            of.map(|c| c.count).sum::<u64>()
+        };
+        assert_eq!((counted(true), counted(false)), (2, 2));
+    }
+}

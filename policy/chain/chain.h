@@ -11,7 +11,8 @@
  *	policy					takes a token: so it is asked
  *						last, if all others admit; it
  *						is told the level (level.h)
- *	shadow, lease relaxing			a refusal is only counted
+ *	shadow, lease relaxing, a source	a refusal is only counted
+ *	that is spared (canary.h)
  *	reply not possible, or one too many	a reject becomes a drop
  *
  * One in an interval passes the accept queue and the limit in flight when they are
@@ -24,6 +25,7 @@
 #ifndef TG_CHAIN_H
 #define TG_CHAIN_H
 
+#include "canary.h"
 #include "copy.h"
 #include "in_flight.h"
 #include "lease.h"
@@ -42,7 +44,7 @@
 
 /* The limits of one service. Zero limits nothing. */
 struct tg_limits {
-	tg_u32 flags;
+	tg_u32 flags;			/* above them the share of a canary */
 	tg_u32 accept_queue_max_q10;	/* 1/1024 of the backlog; 0: never */
 	struct tg_in_flight in_flight;
 	tg_u32 source_max;		/* of held connections; 0: no limit */
@@ -235,19 +237,20 @@ TG_INLINE int tg_chain_admits(const struct tg_ask *ask)
 /*
  * From what was decided to what is done. `single`: its source is a single client, or
  * nobody asks (tg_chain_asks_single). `strength` is that of the lease, not zero;
- * `random` 16 bits for it.
+ * `random` 16 bits for it. `source` is a seeded hash, where a canary asks for it.
  */
-TG_INLINE void tg_chain_execute(struct tg_ask *ask, int single,
+TG_INLINE void tg_chain_execute(struct tg_ask *ask, tg_u64 source, int single,
 				tg_u32 strength, tg_u32 random)
 {
+	int shadow = ask->flags & TG_LIMITS_SHADOW ||
+		     tg_canary_spares(ask->flags, source);
 	struct tg_verdict *v = &ask->verdict;
 
 	/* a RST may make a proxy take its server for dead */
 	if (tg_chain_asks_single(ask) && !single)
 		v->kind = TG_DROP;
 	ask->execution = tg_chain_admits(ask) ? TG_EXECUTED :
-			 tg_lease_execution(ask->flags & TG_LIMITS_SHADOW,
-					    strength, random);
+			 tg_lease_execution(shadow, strength, random);
 }
 
 /* 1: it is to be refused with a reply. */

@@ -10,6 +10,7 @@
 #define TG_REQUEST_CHAIN_H
 
 #include "../policies.h"
+#include "canary.h"
 #include "lease.h"
 #include "level.h"
 
@@ -25,7 +26,7 @@
 
 /* The limits of one bucket. Zero limits nothing. */
 struct tg_request_limits {
-	tg_u32 flags;
+	tg_u32 flags;		/* above them the share of a canary */
 	tg_u32 in_flight_q10;	/* the weight of its level: level.h */
 	struct tg_params params;
 };
@@ -91,12 +92,15 @@ tg_request_decide(const struct tg_request_limits *limits,
 /* What becomes of what it says: enum tg_execution. Only a refusal can be spared. */
 TG_INLINE enum tg_execution
 tg_request_execution(const struct tg_request_limits *limits,
-		     struct tg_verdict v, tg_u32 strength, tg_u32 random)
+		     struct tg_verdict v, tg_u64 source, tg_u32 strength,
+		     tg_u32 random)
 {
+	int shadow = limits->flags & TG_BUCKET_SHADOW ||
+		     tg_canary_spares(limits->flags, source);
+
 	if (!tg_refuses(v))
 		return TG_EXECUTED;
-	return tg_lease_execution(limits->flags & TG_BUCKET_SHADOW, strength,
-				  random);
+	return tg_lease_execution(shadow, strength, random);
 }
 
 #endif

@@ -2,7 +2,9 @@
 //! The whole decision about a new connection, for native host programs (`policy/chain/chain.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
-use crate::abi::{self, LIMITS_AUTO, LIMITS_REJECT, LIMITS_SHADOW, Limits, PRIORITIES, Queue};
+use crate::abi::{
+    self, CANARY_SHIFT, LIMITS_AUTO, LIMITS_REJECT, LIMITS_SHADOW, Limits, PRIORITIES, Queue,
+};
 use crate::lease::{Execution, Lease};
 use crate::{Action, Event, MinRate, Noted, Params, Policy, Reason, Senders, State, Verdict};
 use std::mem::offset_of;
@@ -35,6 +37,17 @@ impl Limits {
         self.flags = self.flags & !LIMITS_SHADOW | if shadow { LIMITS_SHADOW } else { 0 };
     }
 
+    /// Of which share of the sources refusals are carried out, in 1/65536; 0: of all.
+    pub const fn set_canary(&mut self, share_q16: u16) {
+        self.flags = with_canary(self.flags, share_q16);
+    }
+
+    /// See [`Self::set_canary`].
+    #[must_use]
+    pub const fn canary(&self) -> u16 {
+        (self.flags >> CANARY_SHIFT) as u16
+    }
+
     /// So many pass the limits on the accept queue and in flight, even if they are full.
     pub fn set_min_rate(&mut self, rate: Option<MinRate>) {
         self.min_rate_us = rate.map_or(0, MinRate::interval_us);
@@ -45,6 +58,20 @@ impl Limits {
     pub const fn with_mode_of(self, other: &Self) -> Self {
         Self { flags: other.flags, ..self }
     }
+}
+
+/// Nobody's source (`TG_CANARY_UNKNOWN`): it is among the chosen of no canary.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
+
+/// These flags with another canary (`policy/chain/canary.h`).
+pub(crate) const fn with_canary(flags: u32, share_q16: u16) -> u32 {
+    flags & ((1 << CANARY_SHIFT) - 1) | (share_q16 as u32) << CANARY_SHIFT
+}
+
+/// Whether refusals of this source are only counted, for it is not among the chosen.
+pub(crate) fn spares(flags: u32, source: Option<u64>) -> bool {
+    // SAFETY: computes with its arguments only.
+    unsafe { abi::tg_native_spares(flags, source.unwrap_or(UNKNOWN)) != 0 }
 }
 
 /// The accept queue of a listener.
@@ -76,6 +103,8 @@ pub struct Ask {
 pub struct Circumstances {
     /// The source is known to be a single client: with `auto` it may be rejected.
     pub single: bool,
+    /// A seeded hash of the source, for a canary; `None`: it is not known, and is spared by one.
+    pub source: Option<u64>,
     /// A delay can be carried out; else who is to wait is admitted at once.
     pub waits: bool,
     /// How strong the limits are.
@@ -87,7 +116,7 @@ pub struct Circumstances {
 impl Default for Circumstances {
     /// A single client, a lease that holds, nobody who can wait.
     fn default() -> Self {
-        Self { single: true, waits: false, lease: Lease::WHOLE, random: 0 }
+        Self { single: true, source: None, waits: false, lease: Lease::WHOLE, random: 0 }
     }
 }
 
@@ -205,7 +234,7 @@ impl Chain {
             silent: gauge(ask.silent),
             queue: ask.queue.map(queue).unwrap_or_default(),
             over: ask.over.into(),
-            waits: how.waits.into(),
+            waits: (how.waits && !spares(self.limits.flags, how.source)).into(),
             ..abi::Ask::default()
         };
         let (chain, senders) = (self.words.as_mut_ptr().cast(), self.senders.as_mut_ptr());
@@ -215,8 +244,10 @@ impl Chain {
         // chain stays inside what it is given.
         unsafe {
             abi::tg_native_decide(&raw const self.limits, chain, copy, senders, &raw mut raw);
-            let Circumstances { single, lease, random, .. } = *how;
-            abi::tg_native_execute(&raw mut raw, single.into(), lease.strength(), random);
+            let Circumstances { single, source, lease, random, .. } = *how;
+            let source = source.unwrap_or(UNKNOWN);
+            let strength = lease.strength();
+            abi::tg_native_execute(&raw mut raw, source, single.into(), strength, random);
         }
         // SAFETY: reads the C structure.
         if unsafe { abi::tg_native_replies(&raw const raw) } != 0

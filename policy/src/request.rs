@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "the chain is C")]
 
 use crate::abi::{self, BUCKET_LIMITED, BUCKET_SHADOW, PRIORITIES, RANKS, RequestLimits};
+use crate::chain::{UNKNOWN, spares, with_canary};
 use crate::lease::Execution;
 use crate::{
     Action, BucketSpec, Circumstances, Event, Level, Params, ParamsError, Policy, Verdict,
@@ -64,10 +65,16 @@ impl RequestLimits {
         self.flags = self.flags & !BUCKET_SHADOW | if shadow { BUCKET_SHADOW } else { 0 };
     }
 
-    /// Other limits, and shadow as it was.
+    /// Of which share of the sources refusals are carried out, in 1/65536; 0: of all.
+    pub const fn set_canary(&mut self, share_q16: u16) {
+        self.flags = with_canary(self.flags, share_q16);
+    }
+
+    /// Other limits, and whose refusals are carried out as it was.
     #[must_use]
     pub const fn with_mode_of(self, other: &Self) -> Self {
-        Self { flags: self.flags & !BUCKET_SHADOW | other.flags & BUCKET_SHADOW, ..self }
+        let flags = self.flags & !BUCKET_SHADOW | other.flags & BUCKET_SHADOW;
+        Self { flags: with_canary(flags, (other.flags >> abi::CANARY_SHIFT) as u16), ..self }
     }
 
     /// Whether refusals are only counted.
@@ -162,7 +169,9 @@ impl RequestChain {
         let mut event = *event;
         let waiting = i64::try_from(waiting).unwrap_or(i64::MAX);
         let (limits, mut raw) = (&raw const self.limits, abi::Verdict::default());
-        let Circumstances { waits, lease, random, .. } = *how;
+        let Circumstances { waits, source, lease, random, .. } = *how;
+        let waits = waits && !spares(self.limits.flags, source);
+        let source = source.unwrap_or(UNKNOWN);
         // SAFETY: the structures are the C ones, and are exclusively borrowed.
         let execution = unsafe {
             abi::tg_native_request(
@@ -173,7 +182,13 @@ impl RequestChain {
                 waits.into(),
                 &raw mut raw,
             );
-            abi::tg_native_request_execution(limits, &raw const raw, lease.strength(), random)
+            abi::tg_native_request_execution(
+                limits,
+                &raw const raw,
+                source,
+                lease.strength(),
+                random,
+            )
         };
         (Verdict::from(raw), Execution::from_number(execution as u8))
     }

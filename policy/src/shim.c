@@ -56,10 +56,15 @@ int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
 	return tg_chain_decide(ask);
 }
 
-void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
-		       tg_u32 random)
+void tg_native_execute(struct tg_ask *ask, tg_u64 source, int single,
+		       tg_u32 strength, tg_u32 random)
 {
-	tg_chain_execute(ask, single, strength, random);
+	tg_chain_execute(ask, source, single, strength, random);
+}
+
+int tg_native_spares(tg_u32 flags, tg_u64 source)
+{
+	return tg_canary_spares(flags, source);
 }
 
 int tg_native_replies(const struct tg_ask *ask)
@@ -101,10 +106,10 @@ tg_u32 tg_native_level(const struct tg_level *level, tg_u32 queue,
 }
 
 int tg_native_request_execution(const struct tg_request_limits *limits,
-				const struct tg_verdict *v, tg_u32 strength,
-				tg_u32 random)
+				const struct tg_verdict *v, tg_u64 source,
+				tg_u32 strength, tg_u32 random)
 {
-	return tg_request_execution(limits, *v, strength, random);
+	return tg_request_execution(limits, *v, source, strength, random);
 }
 
 tg_u32 tg_native_rank(int protected, int first, int closes)

@@ -19,8 +19,9 @@ void tg_native_admit(const struct tg_params *p, struct tg_state *s,
 int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
 		     struct tg_bucket_copy *copy,
 		     struct tg_senders *senders, struct tg_ask *ask);
-void tg_native_execute(struct tg_ask *ask, int single, tg_u32 strength,
-		       tg_u32 random);
+void tg_native_execute(struct tg_ask *ask, tg_u64 source, int single,
+		       tg_u32 strength, tg_u32 random);
+int tg_native_spares(tg_u32 flags, tg_u64 source);
 int tg_native_replies(const struct tg_ask *ask);
 void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
 int tg_native_passes(const struct tg_ask *ask);
@@ -32,8 +33,8 @@ void tg_native_request(const struct tg_request_limits *limits,
 tg_u32 tg_native_level(const struct tg_level *level, tg_u32 queue,
 		       long long waiting);
 int tg_native_request_execution(const struct tg_request_limits *limits,
-				const struct tg_verdict *v, tg_u32 strength,
-				tg_u32 random);
+				const struct tg_verdict *v, tg_u64 source,
+				tg_u32 strength, tg_u32 random);
 tg_u32 tg_native_rank(int protected, int first, int closes);
 int tg_native_weigh(struct tg_senders *s, struct tg_event *e);
 tg_u8 tg_native_settle(struct tg_senders *s, const struct tg_event *e,

@@ -218,6 +218,51 @@ proptest! {
         }
     }
 
+    /// A canary decides the same and spares all but the chosen sources; who is chosen for a share is
+    /// chosen for each larger one, and the share is what was asked for.
+    #[test]
+    fn a_canary_spares_all_but_a_share_of_the_sources(
+        bucket in bucket(), around in around(), asks in asks(), seed in any::<u64>(),
+        shares in (1..=u16::MAX, 1..=u16::MAX),
+    ) {
+        let shares = [shares.0.min(shares.1), shares.0.max(shares.1)];
+        // Splitmix: evenly spread, as hashes are.
+        let source = |n: u64| {
+            let mut z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            Some(z ^ z >> 31)
+        };
+        for limits in every(&bucket).into_iter().map(|limits| within(limits, around)) {
+            let mut small = limits;
+            small.set_canary(shares[0]);
+            let mut large = limits;
+            large.set_canary(shares[1]);
+            let (mut all, mut few, mut more) =
+                (Chain::new(limits), Chain::new(small), Chain::new(large));
+            for (n, ask) in (0..).zip(&asks) {
+                let how = Circumstances { source: source(n), ..Circumstances::default() };
+                let none = Circumstances { source: None, ..how };
+                let executed = all.decide(ask, &how, |_| Ok(()));
+                let unknown = few.clone().decide(ask, &none, |_| Ok(()));
+                let (few, more) = (few.decide(ask, &how, |_| Ok(())), more.decide(ask, &how, |_| Ok(())));
+                prop_assert_eq!(executed.verdict, few.verdict);
+                prop_assert_eq!(executed.verdict, more.verdict);
+                prop_assert!(unknown.passes, "whose source is not known is spared");
+                prop_assert!(executed.passes <= more.passes && more.passes <= few.passes);
+                let refused = executed.verdict.kind != VerdictKind::Admit;
+                let chosen = |share: u16| how.source.unwrap() >> 48 < u64::from(share);
+                prop_assert_eq!(few.passes, !refused || !chosen(shares[0]));
+                prop_assert_eq!(more.passes, !refused || !chosen(shares[1]));
+            }
+        }
+        let chosen = (0..4096).filter(|n| source(*n).unwrap() >> 48 < u64::from(shares[0])).count();
+        let share = f64::from(shares[0]) / 65_536.0;
+        // Five deviations of a share of 4,096 sources.
+        let most = 5.0 * (share * (1.0 - share) / 4096.0).sqrt() + 1.0 / 4096.0;
+        prop_assert!((chosen as f64 / 4096.0 - share).abs() <= most, "{chosen} of 4096, {share}");
+    }
+
     /// What a limit before the policy refuses takes no token: the bucket is as full as before.
     #[test]
     fn a_limit_before_the_policy_takes_no_token(bucket in bucket(), times in 1_usize..50) {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::{Event, Moment};
 use tidegate_model::snapshot::Snapshot;
-use tidegate_model::{Change, Mode};
+use tidegate_model::{Canary, Change, Mode};
 use tidegate_units::Nanos;
 
 /// Version of the protocol; both sides must speak the same.
@@ -84,6 +84,9 @@ pub enum Request {
         service: String,
         /// Its mode from now on.
         mode: Mode,
+        /// Of how many percent of the sources refusals are executed, with `enforce`; without it of all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        percent: Option<f64>,
         /// For how long; then the file's holds again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lasts: Option<Nanos>,
@@ -183,6 +186,9 @@ pub enum Reply {
         service: String,
         /// Its mode now.
         mode: Mode,
+        /// Of how many percent of the sources refusals are executed; without it of all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        percent: Option<f64>,
         /// Its mode before.
         before: Mode,
         /// For how long; then the file's holds again.
@@ -215,6 +221,9 @@ pub struct Handover {
     /// Modes that commands have set, by service.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<String, Mode>,
+    /// Of which share of the sources refusals are executed, where it is not all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub canaries: BTreeMap<String, Canary>,
     /// How long these hold, where that was said.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes_left: BTreeMap<String, Nanos>,

@@ -85,7 +85,8 @@ fn sample(at_s: u64, client: &str) -> Sample {
 #[test]
 fn the_lines_are_what_the_contract_says() {
     let line = |request: &Request| String::from_utf8(encode_request(request)).unwrap();
-    let mode = Request::Mode { service: "shop".into(), mode: Mode::Shadow, lasts: None };
+    let mode =
+        Request::Mode { service: "shop".into(), mode: Mode::Shadow, percent: None, lasts: None };
     let cases = [
         (Request::Ping {}, r#"{"version":1,"request":"ping"}"#),
         (Request::Status {}, r#"{"version":1,"request":"status"}"#),

@@ -29,8 +29,8 @@ impl Handler for Answers {
         match request {
             Request::Ping {} => Ok(Reply::Pong { program: "test".into(), pid: 7 }),
             Request::Status {} => Ok(Reply::Status { snapshot: Box::new(Snapshot::default()) }),
-            Request::Mode { service, mode, lasts } if service == "shop" => {
-                Ok(Reply::Mode { service, mode, before: Mode::Shadow, lasts })
+            Request::Mode { service, mode, percent, lasts } if service == "shop" => {
+                Ok(Reply::Mode { service, mode, percent, before: Mode::Shadow, lasts })
             }
             Request::Reload { .. } => std::future::pending().await,
             _ => Err(ApiError::new(ErrorKind::UnknownService, "no service is called so")),
@@ -108,16 +108,19 @@ fn requests_are_answered_in_their_order_on_one_connection() {
     let mut client = server.client();
     assert!(matches!(client.ask(&Request::Ping {}).unwrap(), Reply::Pong { .. }));
     assert!(matches!(client.ask(&Request::Status {}).unwrap(), Reply::Status { .. }));
-    let mode = Request::Mode { service: "shop".into(), mode: Mode::Enforce, lasts: None };
+    let mode =
+        Request::Mode { service: "shop".into(), mode: Mode::Enforce, percent: None, lasts: None };
     let reply = client.ask(&mode).unwrap();
     let wanted = Reply::Mode {
         service: "shop".into(),
         mode: Mode::Enforce,
+        percent: None,
         before: Mode::Shadow,
         lasts: None,
     };
     assert_eq!(reply, wanted);
-    let unknown = Request::Mode { service: "shpo".into(), mode: Mode::Enforce, lasts: None };
+    let unknown =
+        Request::Mode { service: "shpo".into(), mode: Mode::Enforce, percent: None, lasts: None };
     let error = client.ask(&unknown).unwrap_err();
     assert_eq!(Exit::from(&error), Exit::NotFound);
     assert_eq!(refused(error).kind, ErrorKind::UnknownService);

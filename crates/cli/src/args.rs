@@ -19,7 +19,7 @@ use std::time::Duration;
 use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::exit::Exit;
 use tidegate_config::{PINS_DEFAULT, SOCKET_DEFAULT};
-use tidegate_model::Mode;
+use tidegate_model::{Canary, Mode};
 use tidegate_units::Nanos;
 
 /// The configuration file where none is named.
@@ -93,6 +93,10 @@ pub(crate) enum Command {
         /// `shadow` counts what would be refused, `enforce` refuses, `file` is what the file says.
         #[arg(value_parser = mode)]
         mode: ModeWord,
+        /// A canary: execute refusals of so many percent of the sources, by a hash of each; the others are
+        /// treated as in shadow. Only with `enforce`.
+        #[arg(long, value_parser = percent)]
+        percent: Option<f64>,
         /// For how long, such as 1h; then what the file says holds again.
         #[arg(long = "for", value_name = "TIME", value_parser = span)]
         lasts: Option<Nanos>,
@@ -264,6 +268,12 @@ fn mode(text: &str) -> Result<ModeWord, String> {
     Err("a mode is shadow, enforce or file".into())
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    let wrong = || "a number above 0 and at most 100".to_owned();
+    let percent = text.trim_end_matches('%').parse::<f64>().map_err(|_| wrong())?;
+    Canary::of_percent(percent).map(|_| percent).ok_or_else(wrong)
+}
+
 fn span(text: &str) -> Result<Nanos, String> {
     let span = tidegate_config::parse_span(text).map_err(|why| format!("{why}, such as 10m"))?;
     let long = span >= Nanos::SECOND;
@@ -319,8 +329,8 @@ pub(crate) fn dispatch(
         Command::History(args) => history::history(&args, out),
         Command::Detach(args) => detach::detach(&args, host, out),
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
-        Command::Mode { remote, service, mode: ModeWord(mode), lasts, output } => {
-            control::mode(&remote, (service, mode, lasts), (output.output, out))
+        Command::Mode { remote, service, mode: ModeWord(mode), percent, lasts, output } => {
+            control::mode(&remote, (service, mode, percent, lasts), (output.output, out))
         }
         Command::Reload { remote, config, output } => {
             control::reload(&remote, config, (output.output, out))

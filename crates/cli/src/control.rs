@@ -2,6 +2,7 @@
 //! Commands that ask the daemon one thing: `explain`, `release`, `mode`, `reload`.
 
 use crate::args::{ExplainArgs, ReleaseArgs, Remote};
+use crate::failure::UsageError;
 use crate::format::{Format, duration, json, plain};
 use crate::host::Host;
 use anyhow::{Context, anyhow, bail};
@@ -175,6 +176,8 @@ pub(crate) fn release(
 struct ModeSet {
     service: String,
     mode: Mode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percent: Option<f64>,
     before: Mode,
     lasts_s: Option<f64>,
 }
@@ -189,19 +192,26 @@ struct Reloaded {
 /// `mode`: `None` is what the file says.
 pub(crate) fn mode(
     remote: &Remote,
-    (service, mode, lasts): (String, Option<Mode>, Option<Nanos>),
+    (service, mode, percent, lasts): (String, Option<Mode>, Option<f64>, Option<Nanos>),
     (format, out): (Format, &mut dyn Write),
 ) -> anyhow::Result<Exit> {
+    if percent.is_some() && mode != Some(Mode::Enforce) {
+        let message = "--percent says whose refusals are executed: only with enforce";
+        return Err(UsageError(message.into()).into());
+    }
     let request = match mode {
-        Some(mode) => Request::Mode { service, mode, lasts },
+        Some(mode) => Request::Mode { service, mode, percent, lasts },
         None => Request::ModeOfFile { service },
     };
-    let Reply::Mode { service, mode: now, before, lasts } = remote.connect()?.ask(&request)? else {
+    let Reply::Mode { service, mode: now, percent, before, lasts } =
+        remote.connect()?.ask(&request)?
+    else {
         bail!(UNEXPECTED)
     };
     if format == Format::Json {
         let lasts_s = lasts.map(Nanos::as_secs_f64);
-        json("tidegate-mode/1", &ModeSet { service, mode: now, before, lasts_s }, out)?;
+        let set = ModeSet { service, mode: now, percent, before, lasts_s };
+        json("tidegate-mode/1", &set, out)?;
         return Ok(Exit::Ok);
     }
     let until = match (mode, lasts) {
@@ -210,7 +220,9 @@ pub(crate) fn mode(
         (_, None) => "until another is set or the daemon stops".to_owned(),
     };
     let (service, now, before) = (plain(&service), now.name(), before.name());
-    writeln!(out, "{service}: {now} (before: {before}); {until}")?;
+    let share = percent.map(|percent| format!(" for {percent} % of the sources"));
+    let share = share.unwrap_or_default();
+    writeln!(out, "{service}: {now}{share} (before: {before}); {until}")?;
     Ok(Exit::Ok)
 }
 

@@ -67,7 +67,9 @@ pub(crate) fn alerts(snapshot: &Snapshot) -> Vec<String> {
         let left = set.left.map(|left| format!(" for {} more", duration(left)));
         let (name, mode, file) = (plain(&service.name), plain(&service.mode), plain(&set.file));
         let left = left.unwrap_or_default();
-        Some(format!("{name}: {mode} by command{left}; the file says {file}"))
+        let share = set.percent.map(|percent| format!(" for {percent} % of the sources"));
+        let share = share.unwrap_or_default();
+        Some(format!("{name}: {mode}{share} by command{left}; the file says {file}"))
     });
     let warnings = snapshot.warnings.iter().map(|w| format!("warning: {}", plain(w)));
     released.into_iter().chain(modes).chain(warnings).collect()

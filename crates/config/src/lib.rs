@@ -44,7 +44,7 @@ pub use throttle::*;
 pub use types::*;
 
 use serde::{Deserialize, Serialize};
-use tidegate_model::Mode;
+use tidegate_model::{Canary, Mode};
 
 /// The names that a configuration may use, handed in by the binary: this crate knows no policy and no
 /// controller.
@@ -93,12 +93,12 @@ impl Intent {
     pub fn apply(&mut self, command: Command) -> Result<(), UnknownService> {
         match command {
             Command::Release { on } => self.released = on,
-            Command::Mode { service, mode } => {
+            Command::Mode { service, mode, canary } => {
                 let known = self.config.services.iter_mut().find(|s| s.name == service);
                 let Some(found) = known else {
                     return Err(UnknownService::new(&service, &self.config));
                 };
-                found.mode = mode;
+                (found.mode, found.canary) = (mode, canary);
             }
             Command::Reload { config } => self.config = *config,
         }
@@ -121,6 +121,8 @@ pub enum Command {
         service: String,
         /// Its mode from now on.
         mode: Mode,
+        /// Whose refusals are executed, where they are.
+        canary: Canary,
     },
     /// A configuration that was parsed and checked.
     Reload {

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tidegate_model::{CLASSES_MAX, CpuList, Listen, Mode, PRIORITIES, SERVICES_MAX};
+use tidegate_model::{CLASSES_MAX, Canary, CpuList, Listen, Mode, PRIORITIES, SERVICES_MAX};
 use tidegate_units::{Nanos, Rate, Share};
 
 /// Most interfaces of one daemon.
@@ -141,6 +141,9 @@ pub struct ServiceConfig {
     pub name: String,
     /// Whether refusals are executed (`enforce`) or only counted (`shadow`).
     pub mode: Mode,
+    /// Of which sources refusals are executed: set by commands, not by the file.
+    #[serde(skip)]
+    pub canary: Canary,
     /// Where it listens; `*` is every address of both families. An exact address wins over `*`. A
     /// service that routes of gateways name needs none; where its server runs on this host, it tells
     /// whose CPU and accept queue are looked at.
@@ -200,6 +203,7 @@ impl ServiceConfig {
         Self {
             name: name.to_owned(),
             mode,
+            canary: Canary::ALL,
             listen,
             objective: Self::objective_default(),
             policy: PolicyConfig::default(),

@@ -491,7 +491,11 @@ fn no_value_of_a_cookie_is_ever_shown() {
 fn commands_change_the_intent_and_unknown_services_do_not() {
     let mut intent = Intent::new(good("minimal"));
     intent.apply(Command::Release { on: true }).unwrap();
-    let mode = |service: &str| Command::Mode { service: service.into(), mode: Mode::Enforce };
+    let mode = |service: &str| Command::Mode {
+        service: service.into(),
+        mode: Mode::Enforce,
+        canary: tidegate_model::Canary::ALL,
+    };
     intent.apply(mode("shop")).unwrap();
     assert_eq!((intent.released, intent.config.services[0].mode), (true, Mode::Enforce));
     let before = intent.clone();

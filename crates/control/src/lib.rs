@@ -28,7 +28,9 @@ mod law;
 #[cfg(feature = "ablate")]
 include!(concat!(env!("OUT_DIR"), "/ablate.rs"));
 
-pub use detect::{Calm, Detector, HeldWorkers, IdleWorkers, Load, Overload, Refusals};
+pub use detect::{
+    Calm, Detector, HeldWorkers, IdleWorkers, Load, Misfire, Misfired, Overload, Refusals,
+};
 pub use law::{
     BucketController, BucketSpec, Cap, Context, DefaultBucket, DefaultController, DefaultSpec,
     Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Interaction, Measured, PaperBucket,

@@ -16,8 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_control::fleet::{Steering, no_tighter};
 use tidegate_control::{
-    BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Measured, Mode,
-    signals_fresh,
+    BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Measured, Misfire,
+    Misfired, Mode, signals_fresh,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
@@ -71,6 +71,8 @@ pub(crate) struct Governor {
     pub(crate) holders: Holders,
     /// For how long idle connections have held them.
     keep_alive: KeepAlive,
+    /// Whether what is refused does harm and no good.
+    misfire: Misfire,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -95,6 +97,7 @@ impl Governor {
             pooled: Pooled::default(),
             holders: Holders::default(),
             keep_alive: KeepAlive::default(),
+            misfire: Misfire::default(),
         }
     }
 
@@ -143,6 +146,7 @@ impl Governor {
             pooled: self.pooled,
             holders: self.holders,
             keep_alive: self.keep_alive,
+            misfire: self.misfire,
         }
     }
 
@@ -215,6 +219,26 @@ impl Governor {
         let idle = idle.filter(|_| cause.is_none()).map(|text| ("idle connections", text));
         let limit = self.holders.words().map(|text| ("sources", text));
         silent.into_iter().chain(idle).chain(limit).collect()
+    }
+
+    /// Whether what is refused does harm and no good. What an operator's own limit refuses is none of that.
+    pub(crate) fn misfires(
+        &mut self,
+        config: &ServiceConfig,
+        signals: &Signals,
+    ) -> Option<Misfired> {
+        let mut seen = signals.clone();
+        if config.mode == tidegate_model::Mode::Shadow
+            && let Some(counts) = &mut seen.balance.counts
+        {
+            // Nothing is really refused: this is what is usual.
+            counts.value.refused = 0;
+        }
+        let found = self.misfire.see(&seen, &self.limits.why, !config.canary.is_all());
+        let cap = controllers::cap(config).zip(self.limits.rate);
+        let by_hand = config.control.name == controllers::FIXED
+            || cap.is_some_and(|(cap, rate)| rate >= cap.rate);
+        found.filter(|_| !by_hand)
     }
 
     /// Where the owner begins after a take-over: with what its predecessor had decided. Buckets

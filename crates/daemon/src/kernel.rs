@@ -22,6 +22,7 @@ use tidegate_model::snapshot::{
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_model::{Canary, Mode};
 use watch::Watch;
 
 /// The dataplane of this machine.
@@ -128,8 +129,8 @@ impl Outlet for Kernel {
         Ok(())
     }
 
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
-        self.dataplane.set_shadow(service, shadow).map_err(failed)
+    fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError> {
+        self.dataplane.set_mode(service, mode, canary).map_err(failed)
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {

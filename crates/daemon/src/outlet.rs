@@ -10,6 +10,7 @@ use crate::plane::PlaneError;
 use std::collections::BTreeSet;
 use tidegate_config::Config;
 use tidegate_model::limits::{Limits, ServiceLimits};
+use tidegate_model::{Canary, Mode};
 
 /// Limits that stay in force while others are written, by their place in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,12 +77,13 @@ pub trait Outlet {
     /// When it could not be renewed; after 3 s the limits begin to open.
     fn heartbeat(&mut self) -> Result<(), PlaneError>;
 
-    /// Whether refusals of a service (by its index) are only counted, and not executed.
+    /// Whose refusals of a service (by its index) are executed: nobody's, or those of a share of the
+    /// sources; the others are only counted.
     ///
     /// # Errors
     /// When it was not written. The caller sets the mode before again, so that no later write
     /// brings this one.
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError>;
+    fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError>;
 
     /// The kill switch.
     ///
@@ -193,7 +195,7 @@ mod tests {
             Ok(())
         }
 
-        fn set_shadow(&mut self, _: usize, _: bool) -> Result<(), PlaneError> {
+        fn set_mode(&mut self, _: usize, _: Mode, _: Canary) -> Result<(), PlaneError> {
             Ok(())
         }
 

@@ -10,15 +10,18 @@ use crate::owner::Owner;
 use std::collections::BTreeMap;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, Reply};
 use tidegate_config::{Command, Config, UnknownService};
-use tidegate_model::Mode;
+use tidegate_control::Misfired;
 use tidegate_model::record::{By, What};
 use tidegate_model::snapshot::ModeSet;
+use tidegate_model::{Canary, Mode};
 use tidegate_units::Nanos;
 
 /// A mode that was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Set {
     mode: Mode,
+    /// Whose refusals are executed.
+    canary: Canary,
     /// What the file says.
     file: Mode,
     until: Option<Nanos>,
@@ -37,13 +40,39 @@ pub fn modes_of(config: &Config) -> BTreeMap<String, Mode> {
     config.services.iter().map(|service| (service.name.clone(), service.mode)).collect()
 }
 
+/// The same with the canaries of the modes.
+#[must_use]
+pub fn keep_canaries(mut config: Config, canaries: &BTreeMap<String, Canary>) -> Config {
+    for service in &mut config.services {
+        service.canary = canaries.get(&service.name).copied().unwrap_or_default();
+    }
+    config
+}
+
+/// Subject of the warning that a service went back to shadow by itself.
+fn guarded(service: &str) -> String {
+    format!("{service}: guard")
+}
+
+/// The share of a canary, where there is one.
+fn percent(canary: Canary) -> Option<f64> {
+    (!canary.is_all()).then(|| canary.percent())
+}
+
+/// The same in words.
+fn share(canary: Canary) -> String {
+    let percent = percent(canary);
+    percent.map_or_else(String::new, |percent| format!(" for {percent} % of the sources"))
+}
+
 impl Overrides {
     /// Those of a process before; `files`: what the file says.
     pub(crate) fn inherit(left: &Handover, files: &BTreeMap<String, Mode>, now: Nanos) -> Self {
         let set = left.modes.iter().map(|(name, mode)| {
             let file = files.get(name).copied().unwrap_or(*mode);
             let until = left.modes_left.get(name).map(|left| now + *left);
-            (name.clone(), Set { mode: *mode, file, until })
+            let canary = left.canaries.get(name).copied().unwrap_or_default();
+            (name.clone(), Set { mode: *mode, canary, file, until })
         });
         let released_until = left.release_left.map(|left| now + left);
         Self { modes: set.collect(), released_until }
@@ -53,6 +82,9 @@ impl Overrides {
     pub(crate) fn hand_over(&self, now: Nanos, handover: &mut Handover) {
         for (name, set) in &self.modes {
             handover.modes.insert(name.clone(), set.mode);
+            if !set.canary.is_all() {
+                handover.canaries.insert(name.clone(), set.canary);
+            }
             if let Some(until) = set.until {
                 handover.modes_left.insert(name.clone(), until.since(now));
             }
@@ -68,18 +100,19 @@ impl Overrides {
         for service in &mut config.services {
             let Some(set) = self.modes.get(&service.name) else { continue };
             let file = service.mode;
-            if set.mode == file {
+            if set.mode == file && set.canary.is_all() {
                 continue;
             }
             let (name, mode) = (&service.name, set.mode.name());
             let time = set.until.map(|until| format!(" for {} more", until.since(now)));
             kept.push(format!(
-                "{name}: keeps {mode}, which a command set, for the file says {}{}; `tidegate mode \
+                "{name}: keeps {mode}{}, which a command set, for the file says {}{}; `tidegate mode \
                  {name} file` ends that",
+                share(set.canary),
                 file.name(),
                 time.unwrap_or_default()
             ));
-            service.mode = set.mode;
+            (service.mode, service.canary) = (set.mode, set.canary);
             modes.insert(service.name.clone(), Set { file, ..*set });
         }
         self.modes = modes;
@@ -90,7 +123,8 @@ impl Overrides {
     pub(crate) fn of(&self, service: &str, now: Nanos) -> Option<ModeSet> {
         let set = self.modes.get(service)?;
         let left = set.until.map(|until| until.since(now));
-        Some(ModeSet { file: set.file.name().into(), left })
+        let percent = percent(set.canary);
+        Some(ModeSet { file: set.file.name().into(), percent, left })
     }
 
     /// How long the kill switch stays on; `None`: until it is switched.
@@ -136,7 +170,7 @@ impl Owner {
     /// # Errors
     /// When there is no such service or the dataplane does not take it; then nothing changed.
     pub fn set_mode(&mut self, service: &str, mode: Mode) -> Result<Reply, ApiError> {
-        self.set_mode_for(service, mode, None)
+        self.set_mode_for(service, (mode, Canary::ALL), None)
     }
 
     /// The mode of one service for a time; then that of the file holds again.
@@ -146,20 +180,28 @@ impl Owner {
     pub fn set_mode_for(
         &mut self,
         service: &str,
-        mode: Mode,
+        (mode, canary): (Mode, Canary),
         lasts: Option<Nanos>,
     ) -> Result<Reply, ApiError> {
         let file = self.overrides.modes.get(service).map(|set| set.file);
-        let before = self.change_mode(service, mode)?;
+        let before = self.change_mode(service, (mode, canary))?;
         let until = lasts.map(|lasts| self.clock.now() + lasts);
-        let set = Set { mode, file: file.unwrap_or(before), until };
+        let set = Set { mode, canary, file: file.unwrap_or(before), until };
         self.overrides.modes.insert(service.to_owned(), set);
         let span = lasts.map(|lasts| lasts.to_string());
-        tracing::info!(service, mode = mode.name(), before = before.name(), lasts = span, "mode");
+        let percent = percent(canary);
+        tracing::info!(
+            service,
+            mode = mode.name(),
+            percent,
+            before = before.name(),
+            lasts = span,
+            "mode"
+        );
         let (service, by) = (service.to_owned(), By::Operator);
-        self.record.note(What::Mode { service: service.clone(), mode, before, lasts, by });
+        self.record.note(What::Mode { service: service.clone(), mode, percent, before, lasts, by });
         self.publish(self.clock.now());
-        Ok(Reply::Mode { service, mode, before, lasts })
+        Ok(Reply::Mode { service, mode, percent, before, lasts })
     }
 
     /// The mode that the file says holds again.
@@ -177,34 +219,79 @@ impl Owner {
         let services = &self.intent.config.services;
         let now = services.iter().find(|s| s.name == service).map(|s| s.mode);
         let file = set.map(|set| set.file).or(now).unwrap_or(Mode::Shadow);
-        let before = self.change_mode(service, file)?;
+        let before = self.change_mode(service, (file, Canary::ALL))?;
         self.overrides.modes.remove(service);
-        let (service, mode, lasts) = (service.to_owned(), file, None);
+        let (service, mode, lasts, percent) = (service.to_owned(), file, None, None);
         tracing::info!(service, mode = mode.name(), before = before.name(), "mode of the file");
-        self.record.note(What::Mode { service: service.clone(), mode, before, lasts, by });
-        Ok(Reply::Mode { service, mode, before, lasts })
+        self.record.note(What::Mode { service: service.clone(), mode, percent, before, lasts, by });
+        Ok(Reply::Mode { service, mode, percent, before, lasts })
+    }
+
+    /// Where refusals do harm and no good, a service goes back to shadow, until somebody says otherwise. What
+    /// a command enforces stays enforced: its operator has decided.
+    pub(crate) fn guard(&mut self, now: Nanos) {
+        let Self { governors, intent, sensed, overrides, remote, .. } = self;
+        let mut found = Vec::new();
+        let services = governors.iter_mut().zip(&intent.config.services).zip(&*sensed);
+        for (index, ((governor, config), sensed)) in services.enumerate() {
+            let seen = governor.misfires(config, &sensed.signals);
+            let set = overrides.modes.get(&config.name);
+            let by_hand = set.is_some_and(|s| s.mode == Mode::Enforce && s.canary.is_all());
+            let enforced = config.mode == Mode::Enforce && !intent.released;
+            let asked = enforced && !by_hand && !remote.holds(index);
+            found.extend(seen.filter(|_| asked).map(|seen| (config.name.clone(), seen)));
+        }
+        for (service, seen) in found {
+            self.return_to_shadow(now, &service, &seen);
+        }
+    }
+
+    fn return_to_shadow(&mut self, now: Nanos, service: &str, seen: &Misfired) {
+        let file = self.overrides.modes.get(service).map(|set| set.file);
+        let (mode, subject) = (Mode::Shadow, guarded(service));
+        let before = match self.change_mode(service, (mode, Canary::ALL)) {
+            Ok(before) => before,
+            Err(error) => return self.warnings.raise(now, &subject, error.to_string()),
+        };
+        let file = file.unwrap_or(before);
+        let set = Set { mode, canary: Canary::ALL, file, until: None };
+        self.overrides.modes.insert(service.to_owned(), set);
+        let Misfired { refused, done: (done, usual) } = seen;
+        let text = format!(
+            "went back to shadow: {refused:.0}/s were refused while no more came than usual, the service was \
+             calm, and {done:.0}/s completed where {usual:.0}/s are usual; `tidegate mode {service} enforce` \
+             enforces it all the same"
+        );
+        self.warnings.stick(now, &subject, text);
+        let (service, percent, lasts, by) = (service.to_owned(), None, None, By::Guard);
+        self.record.note(What::Mode { service, mode, percent, before, lasts, by });
     }
 
     /// Returns the mode before.
-    fn change_mode(&mut self, service: &str, mode: Mode) -> Result<Mode, ApiError> {
+    fn change_mode(
+        &mut self,
+        service: &str,
+        (mode, canary): (Mode, Canary),
+    ) -> Result<Mode, ApiError> {
         let services = &self.intent.config.services;
         let (index, before) = services
             .iter()
             .position(|s| s.name == service)
-            .map(|index| (index, services[index].mode))
+            .map(|index| (index, (services[index].mode, services[index].canary)))
             .ok_or_else(|| unknown(&UnknownService::new(service, &self.intent.config)))?;
         let mut next = self.intent.clone();
-        let wanted = Command::Mode { service: service.to_owned(), mode };
+        let wanted = Command::Mode { service: service.to_owned(), mode, canary };
         next.apply(wanted).map_err(|error| unknown(&error))?;
-        if let Err(error) = self.plane.set_shadow(index, mode == Mode::Shadow) {
+        if let Err(error) = self.plane.set_mode(index, mode, canary) {
             // What the plane remembers of it must not come with the next limits.
-            if let Err(back) = self.plane.set_shadow(index, before == Mode::Shadow) {
+            if let Err(back) = self.plane.set_mode(index, before.0, before.1) {
                 tracing::warn!(service, %back, "the mode before could not be written again");
             }
             return Err(ApiError::new(ErrorKind::Failed, format!("{service}: {error}")));
         }
         self.intent = next;
-        Ok(before)
+        self.warnings.clear(&guarded(service));
+        Ok(before.0)
     }
 
     /// Ends what was set for a time that is over. What the dataplane does not take is tried again at

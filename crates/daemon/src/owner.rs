@@ -10,6 +10,7 @@ use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::overrides::Overrides;
+pub use crate::overrides::keep_canaries;
 use crate::past::past_the_hooks;
 use crate::plane::{Counted, Plane, PlaneError, Senses};
 use crate::record::{Books, Record, Seen};
@@ -108,7 +109,7 @@ pub struct Owner {
     gateways: GatewayWatch,
     /// The limits that were decided last, joined with those of peers.
     joined: Vec<ServiceLimits>,
-    sensed: Vec<Sensed>,
+    pub(crate) sensed: Vec<Sensed>,
     in_force: InForce,
     /// When the dataplane is made to follow the configuration again; `None`: it does.
     astray: Option<Nanos>,
@@ -314,6 +315,7 @@ impl Owner {
         self.join_remote(now);
         self.note_record(now);
         self.write(now, kept);
+        self.guard(now);
         for (service, why) in self.in_force.refused() {
             let text = format!("refused, so that everything passes: {why}");
             self.warnings.raise(now, &format!("{service}: limits"), text);
@@ -485,7 +487,7 @@ impl Owner {
                 warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());
             }
             let before = governor.limits.clone();
-            let mode = control_mode(config.mode, intent.released);
+            let mode = control_mode(config, intent.released);
             match governor.tick(config, &sensed.signals, mode) {
                 Ok(()) if adopting => {
                     let buckets = governor.undecided_buckets(config, &sensed.signals);
@@ -769,10 +771,11 @@ fn of_service(sources: &[SourceUse], index: usize) -> Vec<SourceUse> {
     sources.iter().filter(|source| source.service == index).cloned().collect()
 }
 
-/// While nothing is really shed, a controller must not believe that its limits had an effect.
-fn control_mode(mode: Mode, released: bool) -> ControlMode {
-    match mode {
-        Mode::Enforce if !released => ControlMode::Enforce,
+/// While nothing is really shed, or only to a share of the sources, a controller must not believe that
+/// its limits had an effect.
+fn control_mode(config: &ServiceConfig, released: bool) -> ControlMode {
+    match config.mode {
+        Mode::Enforce if !released && config.canary.is_all() => ControlMode::Enforce,
         Mode::Enforce | Mode::Shadow => ControlMode::Shadow,
     }
 }

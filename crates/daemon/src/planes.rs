@@ -24,6 +24,7 @@ use tidegate_model::snapshot::{
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_model::{Canary, Mode};
 use tidegate_proxy::Proxies;
 use tidegate_units::{Clock, Nanos};
 
@@ -252,12 +253,12 @@ impl Outlet for Planes {
         self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.heartbeat())
     }
 
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
-        self.gate.set_shadow(service, shadow);
+    fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError> {
+        self.gate.set_mode(service, mode, canary);
         if let Some(agents) = &self.agents {
-            agents.set_shadow(service, shadow);
+            agents.set_mode(service, mode, canary);
         }
-        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_shadow(service, shadow))
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_mode(service, mode, canary))
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {

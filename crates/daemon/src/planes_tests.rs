@@ -42,7 +42,7 @@ impl Outlet for Memory {
         Ok(())
     }
 
-    fn set_shadow(&mut self, _: usize, _: bool) -> Result<(), PlaneError> {
+    fn set_mode(&mut self, _: usize, _: Mode, _: Canary) -> Result<(), PlaneError> {
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::kernel::release_pinned;
 use crate::lock::Lock;
 use crate::overrides::modes_of;
-use crate::owner::{Owner, Parts, keep_modes};
+use crate::owner::{Owner, Parts, keep_canaries, keep_modes};
 use crate::plane::PlaneError;
 use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
@@ -40,6 +40,7 @@ use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_config::{Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
+use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
 use tidegate_units::{BootClock, Clock, DayClock, MonotonicClock};
 use tokio::runtime::Runtime;
@@ -311,7 +312,7 @@ fn build(
     let config = never_shed_ssh(config, &ssh.ports);
     let file_modes = modes_of(&config);
     let config = match &inherited {
-        Some(left) => keep_modes(config, &left.modes),
+        Some(left) => keep_canaries(keep_modes(config, &left.modes), &left.canaries),
         None => config,
     };
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
@@ -629,9 +630,8 @@ impl Life {
         }
         let reply = match request {
             Request::Release { on, lasts } => self.owner.release_for(on, lasts),
-            Request::Mode { service, mode, lasts } => {
-                self.owner.set_mode_for(&service, mode, lasts)
-            }
+            Request::Mode { service, mode, percent, lasts } => canary(mode, percent)
+                .and_then(|canary| self.owner.set_mode_for(&service, (mode, canary), lasts)),
             Request::ModeOfFile { service } => self.owner.mode_of_file(&service),
             Request::Reload { path } => self.reload(path),
             Request::Explain { address, port } => {
@@ -695,6 +695,17 @@ impl Life {
             None => Ok(never_shed_ssh(config, &ssh.ports)),
         };
         self.owner.reload(&path, &self.options.registry, &prepare)
+    }
+}
+
+/// Whose refusals a command wants to be executed.
+fn canary(mode: Mode, percent: Option<f64>) -> Result<Canary, ApiError> {
+    let Some(percent) = percent else { return Ok(Canary::ALL) };
+    let wrong = |message: &str| ApiError::new(ErrorKind::BadRequest, message);
+    match (mode, Canary::of_percent(percent)) {
+        (Mode::Shadow, _) => Err(wrong("in shadow nobody is refused: percent is for enforce")),
+        (Mode::Enforce, Some(canary)) => Ok(canary),
+        (Mode::Enforce, None) => Err(wrong("percent is above 0 and at most 100")),
     }
 }
 

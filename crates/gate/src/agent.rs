@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_config::{AgentCheckConfig, Config, Endpoint};
-use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
+use tidegate_model::{Canary, Mode};
 use tidegate_units::{Clock, Nanos};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -66,6 +66,10 @@ pub struct Agents {
     thread: Option<JoinHandle<()>>,
 }
 
+fn only_shown(mode: Mode, canary: Canary) -> bool {
+    mode == Mode::Shadow || !canary.is_all()
+}
+
 impl Agents {
     /// Starts the thread; it listens to nothing before [`Self::follow`].
     ///
@@ -97,7 +101,7 @@ impl Agents {
                 service: service.name.clone(),
                 place,
                 config: agent.clone(),
-                shadow: service.mode == Mode::Shadow,
+                shadow: only_shown(service.mode, service.canary),
                 limit: before.and_then(|old| old.limit),
                 problem: before.and_then(|old| old.problem.clone()),
             });
@@ -118,7 +122,7 @@ impl Agents {
                 config.services.get(agent.place).zip(limits.get(agent.place))
             {
                 agent.limit = limits.waiting_max;
-                agent.shadow = service.mode == Mode::Shadow;
+                agent.shadow = only_shown(service.mode, service.canary);
             }
         }
     }
@@ -128,8 +132,10 @@ impl Agents {
         self.board().renewed = now;
     }
 
-    /// Whether the limit of the service with this place in the configuration is only shown.
-    pub fn set_shadow(&self, place: usize, shadow: bool) {
+    /// Whether the limit of the service with this place in the configuration is only shown: in shadow, and
+    /// while a canary holds, for HAProxy's limit is one for all sources.
+    pub fn set_mode(&self, place: usize, mode: Mode, canary: Canary) {
+        let shadow = only_shown(mode, canary);
         let mut board = self.board();
         if let Some(agent) = board.agents.iter_mut().find(|agent| agent.place == place) {
             agent.shadow = shadow;

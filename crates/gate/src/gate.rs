@@ -8,16 +8,17 @@ use crate::flight::{
 };
 use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Target};
-use crate::service::{Bucket, Counted, Decided, GateState, Service};
+use crate::service::{Bucket, Counted, Decided, GateState, Service, Who};
 use crate::sketch::Sketch;
 use crate::waiting::{Subject, Waiting};
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use tidegate_config::{BucketConfig, Config, RequestHead, Routed, ServiceConfig, Unevaluated};
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::totals::ServiceTotals;
-use tidegate_model::{Mode, PRIORITIES, PRIORITY_DEFAULT};
+use tidegate_model::{Canary, Mode, PRIORITIES, PRIORITY_DEFAULT};
 use tidegate_policy::{
     Action, BucketSpec, Circumstances, Event, Execution, Lease, Params, Policy, Rank, Reason,
     RequestLimits, VerdictKind,
@@ -112,6 +113,8 @@ pub struct Gate {
     misunderstood: Counter,
     /// Clients that were refused in the last minute.
     refused: Sketch,
+    /// By which a canary chooses its sources.
+    sources: RandomState,
 }
 
 impl Gate {
@@ -132,6 +135,7 @@ impl Gate {
             untracked: Counter::default(),
             misunderstood: Counter::default(),
             refused: Sketch::default(),
+            sources: RandomState::new(),
         }
     }
 
@@ -240,7 +244,9 @@ impl Gate {
     }
 
     fn decide(&self, now: Nanos, of: &Subject<'_>, waits: bool) -> Decided {
-        let who = (of.priority, self.random());
+        let source =
+            of.client.map(|client| self.sources.hash_one((&*of.service.name, source(client))));
+        let who = Who { priority: of.priority, random: self.random(), source };
         let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
         let service = of.service;
         if let Some(reason) = lease.passes(self.released.load(Relaxed)) {
@@ -380,7 +386,7 @@ impl Gate {
                 bucket.keeps_shadow.store(keeps, Relaxed);
                 let own = limits.buckets.get(at).cloned().unwrap_or_default();
                 let written = bucket_limits((planned, &reserving), &own, limits);
-                if let Err(why) = set_bucket(bucket, written, mode) {
+                if let Err(why) = set_bucket(bucket, written, (mode, service.canary)) {
                     refused.push((service.name.clone(), why));
                 }
             }
@@ -388,15 +394,16 @@ impl Gate {
         refused
     }
 
-    /// Whether refusals of a service are only counted.
-    pub fn set_shadow(&self, service: usize, shadow: bool) {
+    /// Whose refusals of a service are carried out: nobody's, those of all, or of a share of the sources.
+    pub fn set_mode(&self, service: usize, mode: Mode, canary: Canary) {
         let routing = self.routing();
         let Some(served) = routing.served(service) else { return };
-        served.service.set_shadow(shadow);
+        served.service.set_mode(mode, canary);
         for bucket in &served.buckets {
             let mut chain = bucket.chain();
             let mut limits = *chain.limits();
-            limits.set_shadow(shadow || bucket.keeps_shadow.load(Relaxed));
+            limits.set_shadow(mode == Mode::Shadow || bucket.keeps_shadow.load(Relaxed));
+            limits.set_canary(canary.share_q16());
             chain.set(limits);
         }
     }
@@ -542,6 +549,16 @@ fn nearest(gateway: &Gateway, ask: &Ask<'_>, cookie: Option<&str>) -> Option<Tar
     }
 }
 
+/// Bits of an IPv6 address that one client may choose: they are one source, as in the kernel.
+const HOST_BITS: u32 = 64;
+
+fn source(client: IpAddr) -> u128 {
+    match client.to_canonical() {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits() >> HOST_BITS << HOST_BITS,
+    }
+}
+
 const fn passing(reason: Reason) -> Decided {
     Decided { reason, refused: false, execution: Execution::Executed, passes: true, delay: None }
 }
@@ -553,19 +570,20 @@ fn both(
     service: &Service,
     bucket: &Bucket,
     now: Nanos,
-    (priority, random): (u8, u64),
+    who: Who,
     (lease, waits): (Lease, bool),
 ) -> Decided {
+    let Who { priority, random, source } = who;
     let mut chain = bucket.chain();
     let before = chain.clone();
     let event = Event { random: random as u32, priority, ..Event::at(now.0) };
-    let how = Circumstances { lease, random: (random >> 32) as u32, ..Circumstances::default() };
+    let random = (random >> 32) as u32;
+    let how = Circumstances { lease, random, source, ..Circumstances::default() };
     let (verdict, execution) = chain.decide_by_priority(&event, service.in_flight(), &how);
     let refused = verdict.kind != VerdictKind::Admit;
     let passes = !refused || execution != Execution::Executed;
     let by_bucket = Decided { reason: verdict.reason, refused, execution, passes, delay: None };
-    let by_service =
-        by_bucket.passes.then(|| service.decide(now, (priority, random), (lease, waits)));
+    let by_service = by_bucket.passes.then(|| service.decide(now, who, (lease, waits)));
     let decided = match by_service {
         Some(decided) if !decided.passes => {
             *chain = before;
@@ -614,13 +632,14 @@ fn bucket_limits(
 fn set_bucket(
     bucket: &Bucket,
     limits: Result<RequestLimits, String>,
-    mode: Mode,
+    (mode, canary): (Mode, Canary),
 ) -> Result<(), String> {
     let (mut written, refused) = match limits {
         Ok(limits) => (limits, Ok(())),
         Err(why) => (RequestLimits::default(), Err(why)),
     };
     written.set_shadow(mode == Mode::Shadow);
+    written.set_canary(canary.share_q16());
     bucket.chain().set(written);
     refused
 }

@@ -135,6 +135,15 @@ pub(crate) struct Decided {
     pub(crate) delay: Option<Nanos>,
 }
 
+/// Who asks, as far as a decision needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Who {
+    pub(crate) priority: u8,
+    pub(crate) random: u64,
+    /// A seeded hash of the client; `None`: the proxy does not say who it is.
+    pub(crate) source: Option<u64>,
+}
+
 impl Service {
     pub(crate) fn new(name: &str) -> Self {
         let chain = Chain::new(Limits::new(Params::no_limit(Policy::TokenBucket)));
@@ -201,6 +210,7 @@ impl Service {
         }
         chain.set_action(Action::Reject);
         chain.set_shadow(config.mode == tidegate_model::Mode::Shadow);
+        chain.set_canary(config.canary.share_q16());
         let rate = limits.rate.filter(|_| params.is_ok()).map_or(0.0, |rate| rate.get());
         self.rate.store(rate.to_bits(), Relaxed);
         let mut limited = self.limited();
@@ -216,11 +226,13 @@ impl Service {
         self.limited().chain.rungs()
     }
 
-    /// Whether refusals are only counted.
-    pub(crate) fn set_shadow(&self, shadow: bool) {
+    /// Whose refusals are carried out.
+    pub(crate) fn set_mode(&self, mode: tidegate_model::Mode, canary: tidegate_model::Canary) {
+        let shadow = mode == tidegate_model::Mode::Shadow;
         let mut limited = self.limited();
         let mut limits = *limited.chain.limits();
         limits.set_shadow(shadow);
+        limits.set_canary(canary.share_q16());
         limited.chain.set(limits);
         limited.shadow = shadow;
     }
@@ -230,7 +242,7 @@ impl Service {
     pub(crate) fn decide(
         &self,
         now: Nanos,
-        (priority, random): (u8, u64),
+        Who { priority, random, source }: Who,
         (lease, waits): (tidegate_policy::Lease, bool),
     ) -> Decided {
         let mut limited = self.limited();
@@ -248,6 +260,7 @@ impl Service {
         };
         let how = tidegate_policy::Circumstances {
             lease,
+            source,
             random: (random >> 32) as u32,
             waits: waits && !limited.shadow,
             ..tidegate_policy::Circumstances::default()
@@ -382,7 +395,9 @@ impl Service {
         let rate = f64::from_bits(self.rate.load(Relaxed));
         let by_rate = rate > 0.0 && {
             let limited = self.limited();
-            !limited.shadow && limited.chain.limits().params.policy() == Policy::TokenBucket
+            let limits = limited.chain.limits();
+            let all = !limited.shadow && limits.canary() == 0;
+            all && limits.params.policy() == Policy::TokenBucket
         };
         by_rate.then(|| rate.max(self.reports.throughput()))
     }

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use tidegate_config::{Config, Registry, parse};
 use tidegate_gate::{Answer, Ask, Completed, Completion, Gate, Headers, Id, NoHeaders};
+use tidegate_model::Canary;
 use tidegate_model::limits::{BucketLimits, Low, ServiceLimits};
 use tidegate_policy::{Execution, Reason};
 use tidegate_units::{Nanos, Rate};
@@ -146,7 +147,7 @@ fn shadow_refuses_nothing_and_counts_everything() {
     assert_eq!(totals.refused, 4, "there was one token");
     let shadowed = gate.counts(0).into_iter().find(|c| c.execution == Execution::Shadowed).unwrap();
     assert_eq!((shadowed.reason, shadowed.count), (Reason::Rate, 4));
-    gate.set_shadow(0, false);
+    gate.set_mode(0, tidegate_model::Mode::Enforce, Canary::ALL);
     assert!(!gate.ask(NOW, &ask("/", "192.0.2.1")).passes());
     gate.set_limits(&config, &[burst(1)]);
     assert!(gate.ask(NOW, &ask("/", "192.0.2.1")).passes(), "the mode of the configuration");
@@ -165,8 +166,8 @@ fn a_bucket_in_shadow_stays_there() {
     assert!(gate.set_limits(&config, &[limits, ServiceLimits::default()]).is_empty());
     let passes = |gate: &Gate| (0..5).all(|_| gate.ask(NOW, &ask("/search", "192.0.2.1")).passes());
     assert!(passes(&gate));
-    gate.set_shadow(0, true);
-    gate.set_shadow(0, false);
+    gate.set_mode(0, tidegate_model::Mode::Shadow, Canary::ALL);
+    gate.set_mode(0, tidegate_model::Mode::Enforce, Canary::ALL);
     assert!(passes(&gate), "`tidegate mode` is about the service");
     config.services[0].requests.as_mut().unwrap().mode = None;
     let bucket = BucketLimits { rate, burst: 1, ..BucketLimits::default() };
@@ -401,4 +402,24 @@ fn who_was_refused_in_the_last_minute_is_found() {
         assert!(found(later, client, shadow).is_some());
         assert_eq!(gate.refused_lately(later, "mail", (client, shadow)), None);
     }
+}
+
+/// Of a canary the chosen sources are refused, each time, and the others never; whose client the proxy does
+/// not name is not among the chosen.
+#[test]
+fn a_canary_refuses_a_share_of_the_clients() {
+    let (gate, _) = gate("enforce", burst(1));
+    gate.set_mode(0, tidegate_model::Mode::Enforce, Canary::of_percent(25.0).unwrap());
+    gate.ask(NOW, &ask("/", "192.0.2.1"));
+    let mut refused = 0;
+    for n in 0..400 {
+        let client = format!("198.51.{}.{}", n / 200, n % 200);
+        let passes = [(); 3].map(|()| gate.ask(NOW, &ask("/", &client)).passes());
+        assert!(passes == [passes[0]; 3], "{client} meets one thing: {passes:?}");
+        refused += u32::from(!passes[0]);
+    }
+    // Four deviations around a quarter.
+    assert!((65..=135).contains(&refused), "{refused} of 400");
+    let unknown = Ask { client: None, ..ask("/", "192.0.2.1") };
+    assert!((0..50).all(|_| gate.ask(NOW, &unknown).passes()));
 }

@@ -25,7 +25,7 @@ pub use change::Change;
 pub use clients::ClientClass;
 pub use cpus::CpuList;
 pub use listen::{Listen, Protocol};
-pub use mode::Mode;
+pub use mode::{Canary, Mode};
 pub use remote::RemoteLimit;
 pub use spiffe::{SPIFFE_MAX, SpiffeId};
 

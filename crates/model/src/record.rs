@@ -117,6 +117,9 @@ pub enum What {
         service: String,
         /// Now.
         mode: Mode,
+        /// Of how many percent of the sources refusals are executed; `None`: of all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        percent: Option<f64>,
         /// Before.
         before: Mode,
         /// How long it shall hold; `None`: until another is set.
@@ -168,6 +171,8 @@ pub enum By {
     File,
     /// Somebody past the daemon, in what is pinned.
     Pins,
+    /// The daemon: refusals rose while the service was calm.
+    Guard,
 }
 
 /// What sheds, and why.
@@ -295,9 +300,11 @@ impl What {
         match self {
             Self::SheddingBegan(began) => began.sentence(),
             Self::SheddingEnded(ended) => ended.sentence(),
-            Self::Mode { service, mode, before, lasts: span, by } => {
-                let (mode, before) = (mode.name(), before.name());
-                format!("{service}: {mode}{} {} (before: {before})", lasts(span), by.words())
+            Self::Mode { service, mode, percent, before, lasts: span, by } => {
+                let (mode, before, by) = (mode.name(), before.name(), by.words());
+                let share = percent.map(|percent| format!(" for {percent} % of the sources"));
+                let share = share.unwrap_or_default();
+                format!("{service}: {mode}{share}{} {by} (before: {before})", lasts(span))
             }
             Self::Release { on: true, lasts: span, by } => {
                 format!("released{} {}: everything passes", lasts(span), by.words())
@@ -326,6 +333,7 @@ impl By {
             Self::Time => "as its time is over",
             Self::File => "by the file",
             Self::Pins => "as what is pinned says",
+            Self::Guard => "by the daemon, for refusals rose while the service was calm",
         }
     }
 }

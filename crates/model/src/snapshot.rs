@@ -232,10 +232,13 @@ pub struct ServiceState {
 }
 
 /// A mode that a command set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModeSet {
     /// What the file says.
     pub file: String,
+    /// Of how many percent of the sources refusals are executed; `None`: of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
     /// How long it holds; `None`: until another is set.
     pub left: Option<Nanos>,
 }

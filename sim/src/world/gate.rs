@@ -4,6 +4,7 @@
 
 use super::answers::{AnswerCaps, Answers};
 use tidegate_control::Mode;
+use tidegate_model::Canary;
 use tidegate_model::limits::{Pending, ServiceLimits};
 use tidegate_model::signals::ConnectionCounts;
 use tidegate_model::totals::{ConnectionTotals, Histogram, ServiceTotals};
@@ -67,6 +68,8 @@ pub struct GateSpec {
     pub action: Action,
     /// Whether it is done.
     pub mode: Mode,
+    /// And to which sources.
+    pub canary: Canary,
     /// How limits become the policy's parameters; `None` for a plain bucket.
     pub params: Option<MakeParams>,
     /// Most RSTs; `None` for no cap.
@@ -77,7 +80,7 @@ impl GateSpec {
     /// A plain bucket, and as many answers as are asked for.
     #[must_use]
     pub fn new(policy: Policy, action: Action, mode: Mode) -> Self {
-        Self { policy, action, mode, params: None, answers: None }
+        Self { policy, action, mode, canary: Canary::ALL, params: None, answers: None }
     }
 
     fn params(&self, limits: &ServiceLimits) -> Result<PolicyLimits, String> {
@@ -96,6 +99,14 @@ impl GateSpec {
         };
         params.map(PolicyLimits::new).map_err(|e| e.to_string())
     }
+}
+
+/// Spreads the bits of a source as a seeded hash does (splitmix64).
+const fn spread(source: u64) -> u64 {
+    let z = source.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }
 
 /// What the gate looks at beside the SYN.
@@ -162,6 +173,7 @@ impl Gate {
         chain.set_min_rate(limits.min_rate.map(MinRate::per));
         chain.set_action(self.spec.action);
         chain.set_shadow(self.spec.mode == Mode::Shadow);
+        chain.set_canary(self.spec.canary.share_q16());
         self.chain.set(chain);
     }
 
@@ -194,6 +206,7 @@ impl Gate {
         };
         let how = Circumstances {
             lease: self.lease,
+            source: source.map(spread),
             random: (random >> 32) as u32,
             ..Circumstances::default()
         };
@@ -422,5 +435,23 @@ mod tests {
         assert_eq!(refused(&mut gate, NOW, Some(1)), Gated::Reset, "not known yet");
         let later = NOW + Nanos::from_millis(500);
         assert_eq!(refused(&mut gate, later, Some(1)), Gated::Dropped);
+    }
+
+    /// A canary refuses its sources and lets all others pass, with what is counted the same.
+    #[test]
+    fn a_canary_refuses_a_share_of_the_sources() {
+        let mut spec = GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce);
+        spec.canary = Canary::of_percent(25.0).unwrap();
+        let mut gate = Gate::new(spec);
+        let rate = Some(Rate::per_second(1.0));
+        gate.set(ServiceLimits { rate, burst: 1, ..ServiceLimits::default() }).unwrap();
+        let mut passed = 0;
+        for n in 0..400 {
+            let syn = Syn { key: n, priority: 4, source: Some(n) };
+            let queue = Queue { length: 0, limit: 128 };
+            passed += u32::from(gate.judge(Nanos::SECOND, syn, queue) == Gated::Passed);
+        }
+        assert_eq!((gate.totals.offered, gate.totals.refused), (400, 399));
+        assert!((265..=336).contains(&passed), "{passed} of 400");
     }
 }

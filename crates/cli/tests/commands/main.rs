@@ -20,7 +20,7 @@ use tidegate_config::{
 };
 use tidegate_model::record::{By, Event, Moment, What};
 use tidegate_model::snapshot::{Sample, ServiceState, Snapshot};
-use tidegate_model::{Change, Mode};
+use tidegate_model::{Canary, Change, Mode};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::runtime::Runtime;
 
@@ -99,14 +99,17 @@ impl Handler for Daemon {
             }
             Request::History {} => happened(),
             Request::Release { on, lasts } => Reply::Release { on, before: false, lasts },
-            Request::ModeOfFile { service } => {
-                Reply::Mode { service, mode: Mode::Enforce, before: Mode::Shadow, lasts: None }
-            }
-            Request::Mode { service, mode, lasts } => {
+            Request::ModeOfFile { service } => Reply::Mode {
+                service,
+                mode: Mode::Enforce,
+                percent: None,
+                before: Mode::Shadow,
+                lasts: None,
+            },
+            Request::Mode { service, mode, percent, lasts } => {
                 let mut intent = Intent::new(config);
-                let wanted = tidegate_config::Command::Mode { service: service.clone(), mode };
-                intent.apply(wanted).map_err(unknown)?;
-                Reply::Mode { service, mode, before: Mode::Enforce, lasts }
+                intent.apply(set(&service, mode)).map_err(unknown)?;
+                Reply::Mode { service, mode, percent, before: Mode::Enforce, lasts }
             }
             Request::Reload { path: Some(path) } => {
                 load(&path, &registry()).map_err(not_loaded)?;
@@ -126,11 +129,16 @@ impl Handler for Daemon {
     }
 }
 
+fn set(service: &str, mode: Mode) -> tidegate_config::Command {
+    tidegate_config::Command::Mode { service: service.to_owned(), mode, canary: Canary::ALL }
+}
+
 fn happened() -> Reply {
     let at = |unix| Moment { unix: Nanos::from_secs(1_800_000_000 + unix), ..Moment::default() };
     let mode = |service: &str| What::Mode {
         service: service.into(),
         mode: Mode::Shadow,
+        percent: None,
         before: Mode::Enforce,
         lasts: Some(Nanos::from_secs(60)),
         by: By::Operator,

@@ -82,6 +82,7 @@ mod held;
 mod history;
 mod kept;
 mod load;
+mod misfire;
 mod probe;
 mod refusals;
 mod scale;
@@ -94,6 +95,7 @@ mod window;
 pub use self::detector::Detector;
 pub use self::held::{HeldWorkers, IdleWorkers};
 pub use self::load::{Calm, Load, Overload};
+pub use self::misfire::{Misfire, Misfired};
 pub use self::refusals::Refusals;
 
 #[cfg(test)]

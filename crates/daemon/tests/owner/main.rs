@@ -221,7 +221,7 @@ fn a_mode_is_changed_in_the_dataplane_and_a_wrong_name_is_explained() {
     world.tick(Some(50));
     let reply = world.owner.set_mode("shop", Mode::Shadow).unwrap();
     let (mode, before) = (Mode::Shadow, Mode::Enforce);
-    let wanted = Reply::Mode { service: "shop".into(), mode, before, lasts: None };
+    let wanted = Reply::Mode { service: "shop".into(), mode, percent: None, before, lasts: None };
     assert_eq!(reply, wanted);
     assert_eq!(world.memory.lock().unwrap().shadows, [(0, true)]);
     assert!(world.memory.lock().unwrap().applied.is_empty(), "the rest is not touched");

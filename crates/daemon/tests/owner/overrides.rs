@@ -3,9 +3,10 @@
 
 use crate::world::*;
 use tidegate_api::protocol::Reply;
-use tidegate_daemon::owner::keep_modes;
-use tidegate_model::Mode;
+use tidegate_daemon::owner::{keep_canaries, keep_modes};
+use tidegate_model::record::{By, Event, What};
 use tidegate_model::snapshot::ModeSet;
+use tidegate_model::{Canary, Mode};
 use tidegate_units::Nanos;
 
 fn mode(world: &World) -> Mode {
@@ -33,7 +34,7 @@ fn a_mode_that_was_set_survives_a_take_over_and_reloads_that_say_so() {
     assert_eq!(mode(&next), Mode::Shadow);
     next.tick(Some(5));
     let set = next.snapshot().services[0].mode_set.clone();
-    assert_eq!(set, Some(ModeSet { file: "enforce".into(), left: None }));
+    assert_eq!(set, Some(ModeSet { file: "enforce".into(), percent: None, left: None }));
     // The file's again; then a reload has nothing to say.
     next.owner.mode_of_file("shop").unwrap();
     assert_eq!((mode(&next), next.snapshot().services[0].mode_set.clone()), (Mode::Enforce, None));
@@ -70,7 +71,8 @@ fn what_is_set_for_a_time_ends_with_it_also_after_a_take_over() {
     let mut world = World::new(ONE);
     world.tick(Some(5));
     let second = Nanos::SECOND;
-    let reply = world.owner.set_mode_for("shop", Mode::Shadow, Some(second)).unwrap();
+    let reply =
+        world.owner.set_mode_for("shop", (Mode::Shadow, Canary::ALL), Some(second)).unwrap();
     assert!(matches!(reply, Reply::Mode { lasts: Some(Nanos::SECOND), .. }), "{reply:?}");
     world.owner.release_for(true, Some(second)).unwrap();
     let left = world.owner.handover();
@@ -100,13 +102,62 @@ fn what_is_set_for_a_time_ends_with_it_also_after_a_take_over() {
     }
 }
 
+/// A canary is a mode of its own: it is kept by a reload and by whoever takes over, and a file that says
+/// enforce does not end it. Its controller knows that its limits have little effect.
+#[test]
+fn a_canary_survives_a_reload_and_a_take_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(ONE);
+    let canary = Canary::of_percent(5.0).unwrap();
+    world.owner.set_mode_for("shop", (Mode::Enforce, canary), None).unwrap();
+    assert_eq!(world.memory.lock().unwrap().canaries, [canary]);
+    let left = world.owner.handover();
+    let kept_by_next = keep_canaries(keep_modes(config(ONE), &left.modes), &left.canaries);
+    assert_eq!(kept_by_next.services[0].canary, canary);
+    let mut next = World::with(ONE, Some(left), FakePlane::default());
+    let said = kept(next.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap());
+    assert!(said[0].contains("keeps enforce for 5 % of the sources"), "{said:?}");
+    next.tick(Some(5));
+    let set = next.snapshot().services[0].mode_set.clone().unwrap();
+    assert_eq!((set.percent, &*set.file), (Some(5.0), "enforce"));
+    next.owner.set_mode("shop", Mode::Enforce).unwrap();
+    assert!(next.owner.config().services[0].canary.is_all(), "the last word counts");
+}
+
+/// A policy that refuses half of the usual clients of a calm server ends in shadow, with an event and a
+/// warning; not where an operator has said by command that it is enforced.
+#[test]
+fn refusals_that_do_harm_and_no_good_end_in_shadow() {
+    let go = |world: &mut World, seconds: u32, flow| {
+        world.memory.lock().unwrap().flow = Some(flow);
+        (0..10 * seconds).for_each(|_| drop(world.tick(Some(10))));
+    };
+    let (calm, wrong) = ((0, 10, 4), (5, 5, 2));
+    let mut world = World::new(ONE);
+    go(&mut world, 30, calm);
+    go(&mut world, 3, wrong);
+    assert_eq!(mode(&world), Mode::Enforce, "not at once");
+    go(&mut world, 7, wrong);
+    assert_eq!(mode(&world), Mode::Shadow);
+    assert!(world.warns("shop: guard: went back to shadow"), "{:?}", world.snapshot().warnings);
+    let Reply::History { events, .. } = world.owner.history() else { panic!("no history") };
+    let guard = |event: &&Event| matches!(event.what, What::Mode { by: By::Guard, .. });
+    assert_eq!(events.iter().filter(guard).count(), 1);
+    world.owner.set_mode("shop", Mode::Enforce).unwrap();
+    world.tick(Some(10));
+    assert!(!world.warns("shop: guard"), "somebody has seen it");
+    go(&mut world, 30, calm);
+    go(&mut world, 20, wrong);
+    assert_eq!(mode(&world), Mode::Enforce, "so the operator has decided");
+}
+
 #[test]
 fn the_last_word_counts() {
     let mut world = World::new(ONE);
     world.tick(Some(5));
     world.owner.release_for(true, Some(Nanos::SECOND)).unwrap();
     world.owner.release(true).unwrap();
-    world.owner.set_mode_for("shop", Mode::Shadow, Some(Nanos::SECOND)).unwrap();
+    world.owner.set_mode_for("shop", (Mode::Shadow, Canary::ALL), Some(Nanos::SECOND)).unwrap();
     world.owner.set_mode("shop", Mode::Shadow).unwrap();
     (0..30).for_each(|_| drop(world.tick(Some(5))));
     assert!(world.snapshot().released && mode(&world) == Mode::Shadow, "until further notice");

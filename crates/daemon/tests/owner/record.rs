@@ -178,6 +178,7 @@ fn what_an_operator_does_is_remembered() {
     let mode = What::Mode {
         service: "shop".into(),
         mode: Mode::Shadow,
+        percent: None,
         before: Mode::Enforce,
         lasts: None,
         by: By::Operator,

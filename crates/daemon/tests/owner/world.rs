@@ -21,6 +21,7 @@ use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, 
 use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot, VerdictCount};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{BucketTotals, ServiceTotals, Totals};
+use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Sensed, ServiceSource};
 use tidegate_units::{Clock, ManualClock, Nanos, Rate, Share};
 use tokio::sync::watch;
@@ -72,6 +73,10 @@ pub(crate) struct Memory {
     pub(crate) totals: Option<ServiceTotals>,
     /// Services are limited at the kernel, in spite of their routes.
     pub(crate) at_kernel: bool,
+    /// Refused and completed in a tick, and in flight; then ticks have a length.
+    pub(crate) flow: Option<(u64, u64, u64)>,
+    /// Canaries that were written.
+    pub(crate) canaries: Vec<Canary>,
     /// Its verdicts.
     pub(crate) verdicts: Vec<VerdictCount>,
 }
@@ -138,9 +143,10 @@ impl Outlet for FakePlane {
         Ok(())
     }
 
-    fn set_shadow(&mut self, service: usize, shadow: bool) -> Result<(), PlaneError> {
+    fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError> {
         let mut memory = self.0.lock().unwrap();
-        memory.shadows.push((service, shadow));
+        memory.shadows.push((service, mode == Mode::Shadow));
+        memory.canaries.push(canary);
         if std::mem::take(&mut memory.refuse_shadow) { Err(refused()) } else { Ok(()) }
     }
 
@@ -289,6 +295,13 @@ impl Senses for FakeSenses {
             .lock()
             .unwrap()
             .map(|offered| Reading::fresh(Counts { offered, completed, ..Counts::default() }));
+        if let Some((refused, completed, waiting)) = self.memory.lock().unwrap().flow {
+            sensed.signals.period = Nanos::from_millis(100);
+            sensed.signals.time.waiting = Some(Reading::fresh(waiting));
+            if let Some(counts) = &mut sensed.signals.balance.counts {
+                (counts.value.refused, counts.value.completed) = (refused, completed);
+            }
+        }
         sensed.signals.buckets = self.offered.lock().unwrap().map(buckets).unwrap_or_default();
         sensed.defer_accept = *self.defer_accept.lock().unwrap();
         vec![sensed; self.services]

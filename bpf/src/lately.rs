@@ -4,6 +4,7 @@
 use crate::classification::identity;
 use crate::core::Core;
 use crate::mapped::Mapped;
+use crate::plan::mapped;
 use crate::{Error, abi, objects};
 use std::net::IpAddr;
 use tidegate_policy::{LatelyHash, LatelyLine, LatelyTurn};
@@ -42,7 +43,7 @@ impl Lately {
     /// `shadow`: the refusal was only computed.
     #[must_use]
     pub fn find(&self, client: IpAddr, service: &str, shadow: bool) -> Option<(Nanos, Nanos)> {
-        self.find_hash(LatelyHash::new(&self.key, client, (identity(service), shadow)))
+        self.find_hash(LatelyHash::new(&self.key, mapped(client), (identity(service), shadow)))
     }
 
     fn find_hash(&self, hash: LatelyHash) -> Option<(Nanos, Nanos)> {

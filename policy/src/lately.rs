@@ -4,7 +4,6 @@
 #![allow(unsafe_code, reason = "the chain is C")]
 
 use crate::abi::{self, LATELY_KEYS, LATELY_SLICES, LATELY_WORDS};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_units::Nanos;
 
@@ -21,17 +20,15 @@ impl LatelyHash {
     /// Words of a key.
     pub const KEYS: usize = LATELY_KEYS;
 
-    /// By the key of whoever notes it. `identity` tells services apart; `shadow`: the refusal was only
+    /// By the key of whoever notes it. `client`: an address as a packet has it, IPv4 mapped into IPv6. `identity` tells services apart; `shadow`: the refusal was only
     /// computed.
     #[must_use]
-    pub fn new(key: &[u64; LATELY_KEYS], client: IpAddr, (identity, shadow): (u64, bool)) -> Self {
-        let mapped = match client {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        // In network order, as a packet has it.
-        let octets = mapped.octets();
-        let word = |at| octets[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    pub fn new(
+        key: &[u64; LATELY_KEYS],
+        client: [u8; 16],
+        (identity, shadow): (u64, bool),
+    ) -> Self {
+        let word = |at| client[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
         let address: [u32; 4] = [0, 4, 8, 12].map(word);
         // SAFETY: four words and a whole key, read only.
         Self(unsafe {

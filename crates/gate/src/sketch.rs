@@ -81,7 +81,11 @@ pub(crate) struct Sketch {
 impl Sketch {
     fn hash(&self, (service, client, shadow): (&str, IpAddr, bool)) -> LatelyHash {
         let identity = self.keys.names.hash_one(service);
-        LatelyHash::new(&self.keys.words, client, (identity, shadow))
+        let client = match client {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        LatelyHash::new(&self.keys.words, client.octets(), (identity, shadow))
     }
 
     /// A client was refused by a service, or would have been (shadow).

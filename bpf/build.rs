@@ -17,6 +17,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_ABI_VERSION", IntKind::U32),
         ("TG_SLOTS", IntKind::U32),
         ("TG_TABLE_", IntKind::U32),
+        ("TG_LINK_", IntKind::U32),
         ("TG_ANSWER_TX", IntKind::U32),
         ("TG_ANSWER_REDIRECT", IntKind::U32),
         ("TG_SOURCE_OPEN_BITS", IntKind::U32),

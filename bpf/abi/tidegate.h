@@ -360,6 +360,10 @@ TG_ASSERT(sizeof(struct tg_sample) == 72);
 #define TG_ANSWER_REDIRECT 1	/* veth: see docs, XDP_TX may be lost there */
 #define TG_ANSWER_NEVER 2
 
+/* What a packet begins with: an Ethernet header, or IP. */
+#define TG_LINK_ETHERNET 0
+#define TG_LINK_PLAIN 1
+
 #define TG_KEYS 6
 
 /* Read-only: the verifier prunes what is not chosen. One set an interface. */
@@ -373,6 +377,8 @@ struct tg_settings {
 	__u32 trust_dscp;
 	__u32 source_mask;	/* sets - 1 */
 	__u32 lately_mask;	/* lines of a slice - 1 */
+	__u32 link;		/* TG_LINK_… */
+	__u32 pad;
 };
 
 /* In and out of the heartbeat program. */

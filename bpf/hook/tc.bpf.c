@@ -58,7 +58,7 @@ static __always_inline int tg_tc_answer(struct __sk_buff *skb,
 		failed = bpf_skb_store_bytes(skb, l3, &a, sizeof(a),
 					     BPF_F_RECOMPUTE_CSUM);
 	}
-	if (failed || tg_tc_swap(skb))
+	if (failed || (settings.link != TG_LINK_PLAIN && tg_tc_swap(skb)))
 		return TG_TC_SHOT;
 	return bpf_redirect(skb->ifindex, 0);
 }

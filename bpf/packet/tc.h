@@ -23,11 +23,30 @@ static __always_inline void tg_tc_view(struct __sk_buff *skb,
 	view->length = skb->len;
 }
 
+/* A link without Ethernet header (tun, WireGuard, PPP): the packet begins with IP. */
+static __always_inline int tg_parse_plain(struct __sk_buff *skb,
+					  const struct tg_view *view,
+					  struct tg_packet *p)
+{
+	struct tg_cursor c = { .at = view->data, .end = view->end };
+	__u8 *first = view->data;
+
+	if ((void *)(first + 1) > view->end)
+		return TG_REASON_TRUNCATED;
+	if (*first >> 4 == 4)
+		return tg_parse_ipv4(&c, p, view->length);
+	if (*first >> 4 == 6)
+		return tg_parse_ipv6(&c, skb, p, view->length);
+	return TG_REASON_NOT_IP;
+}
+
 __noinline int tg_parse_frame(struct __sk_buff *skb, struct tg_packet *p)
 {
 	struct tg_view view;
 
 	tg_tc_view(skb, &view);
+	if (p && settings.link == TG_LINK_PLAIN)
+		return tg_parse_plain(skb, &view, p);
 	return p ? tg_parse(skb, &view, p) : TG_REASON_LOOKUP_FAILED;
 }
 

@@ -271,7 +271,7 @@ static __always_inline int tg_send_build(struct __sk_buff *skb,
 		return -1;
 	if (p->ipv6 ? tg_send_ip6(skb, p, s) : tg_send_ip4(skb, p, s))
 		return -1;
-	return tg_send_eth(skb, s);
+	return settings.link == TG_LINK_PLAIN ? 0 : tg_send_eth(skb, s);
 }
 
 /* Puts the text behind the header. */

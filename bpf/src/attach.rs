@@ -181,7 +181,7 @@ impl Bound {
     pub(crate) fn attached(&self) -> Attached {
         Attached {
             interface: self.interface.config.name.clone(),
-            namespace: self.interface.namespace.clone(),
+            namespace: self.interface.planned(),
             ingress: self.works(Role::Judge),
             egress: self.works(Role::Watch),
             requests: self.works(Role::Requests),
@@ -226,7 +226,7 @@ impl Bound {
     pub(crate) fn add_requests(&mut self, core: &Core) -> Result<(), Error> {
         let (interface, device) = (&self.interface, self.device);
         let attempt = Attempt { core, interface, device, earlier: Some(&*self) };
-        let added = namespace::within(interface.namespace.as_deref(), || attempt.requests())?;
+        let added = namespace::of(interface, || attempt.requests())?;
         self.mounted.retain(|mounted| !is_of_requests(mounted));
         self.mounted.extend(added);
         self.settle(core, None).iter().for_each(|text| tracing::warn!("{text}"));
@@ -239,8 +239,7 @@ impl Bound {
         let Self { interface, device, mounted, .. } = self;
         let earlier = earlier.filter(|earlier| earlier.device == *device);
         let attempt = Attempt { core, interface, device: *device, earlier };
-        let settled =
-            namespace::within(interface.namespace.as_deref(), || Ok(attempt.settle(mounted)));
+        let settled = namespace::of(interface, || Ok(attempt.settle(mounted)));
         settled.unwrap_or_else(|error| vec![error.to_string()])
     }
 
@@ -256,7 +255,7 @@ impl Bound {
             };
             Ok(self.mounted.iter().filter_map(lost).collect())
         };
-        let lost = namespace::within(self.interface.namespace.as_deref(), look);
+        let lost = namespace::of(&self.interface, look);
         lost.unwrap_or_else(|error| vec![error.to_string()])
     }
 
@@ -318,7 +317,7 @@ impl Bound {
     }
 
     fn remove_filter(&self, filter: Filter) -> io::Result<()> {
-        let removed = namespace::within(self.interface.namespace.as_deref(), || {
+        let removed = namespace::of(&self.interface, || {
             Ok(syscall::clsact_detach(self.device.ifindex, filter))
         });
         match removed {
@@ -331,7 +330,7 @@ impl Bound {
 
 /// The command that removes a clsact filter of ours.
 pub(crate) fn removal(interface: &Interface, filter: Filter) -> String {
-    let namespace = interface.namespace.as_ref();
+    let namespace = interface.path().ok().flatten();
     let enter = namespace.map(|path| format!("nsenter --net={} ", path.display()));
     let side = if filter.side == Side::Ingress { "ingress" } else { "egress" };
     format!(
@@ -361,7 +360,7 @@ pub(crate) fn attach(
     interface: &Interface,
     earlier: Option<&Bound>,
 ) -> Result<Bound, Error> {
-    namespace::within(interface.namespace.as_deref(), || {
+    namespace::of(interface, || {
         let device = namespace::device(interface)?;
         let earlier = earlier.filter(|bound| bound.device == device);
         let attempt = Attempt { core, interface, device, earlier };

@@ -94,7 +94,7 @@ impl Core {
             switch::write(maps.get("tg_control")?, |control| control.released = 0)?;
         }
         let limits = Limits::adopt(&maps)?;
-        let settings = objects::settings(&maps, plan, Variant { answer: 0, trust_dscp: false })?;
+        let settings = objects::settings(&maps, plan, Variant::default())?;
         let load =
             Load { object: "heartbeat", bytes: &objects.heartbeat, settings, attach_type: None };
         let pins = plan.settings.pins.as_deref();

@@ -336,7 +336,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
 }
 
 fn same(a: &Interface, b: &Interface) -> bool {
-    a.config.name == b.config.name && a.namespace == b.namespace
+    a.config.name == b.config.name && a.planned() == b.planned()
 }
 
 #[cfg(test)]

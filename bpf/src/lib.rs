@@ -53,6 +53,7 @@ pub use error::Error;
 pub use lately::Lately;
 pub use limits::ServiceParams;
 pub use mount::foreign_program;
+pub use namespace::xdp_costs;
 pub use pins::prepare as prepare_pins;
 pub use plan::{Interface, Plan, Settings, action_of, policy_of};
 pub use read::{Count, Passed, Sample};

@@ -39,6 +39,9 @@ const VETH_WARNING: &str = "attach: xdp on veth: a RST reaches the peer only if 
 const VETH_NOTE: &str = "veth: attached at tcx, because a RST from native XDP is lost where the peer has \
     neither GRO nor an XDP program";
 
+/// What has to be said of XDP on a link without Ethernet header.
+const PLAIN: &str = "XDP on a link without Ethernet header (write attach: auto or tcx)";
+
 /// What an operator is told of how an interface is attached.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
@@ -136,7 +139,12 @@ impl Attempt<'_> {
         let loses_replies = self.device.veth && replies;
         let candidates: &[Hook] = match self.interface.config.attach {
             _ if self.interface.wants_clsact() => &[Hook::Clsact],
-            Attach::Auto if loses_replies => &[Hook::Tcx, Hook::Clsact],
+            Attach::Auto if loses_replies || self.device.plain || self.device.costs.is_some() => {
+                &[Hook::Tcx, Hook::Clsact]
+            }
+            Attach::Xdp | Attach::XdpGeneric if self.device.plain => {
+                return Err(self.failed(PLAIN, io::ErrorKind::Unsupported.into()));
+            }
             Attach::Auto => &[Hook::Xdp, Hook::Tcx, Hook::Clsact],
             Attach::Xdp => &[Hook::Xdp],
             Attach::XdpGeneric => &[Hook::XdpGeneric],
@@ -151,6 +159,11 @@ impl Attempt<'_> {
                         }
                         (_, Attach::Auto) if loses_replies => {
                             told.notes.push(VETH_NOTE.to_string());
+                        }
+                        (_, Attach::Auto) => {
+                            let costs = self.device.costs;
+                            let note = |costs| format!("attached at tcx: with XDP, {costs}");
+                            told.notes.extend(costs.map(note));
                         }
                         _ => {}
                     }
@@ -196,7 +209,8 @@ impl Attempt<'_> {
     fn program(&self, hook: Hook, role: Role) -> Result<OwnedFd, Error> {
         let redirect = hook == Hook::Xdp && self.device.veth;
         let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
-        let variant = Variant { answer, trust_dscp: self.interface.config.trust_dscp };
+        let trust_dscp = self.interface.config.trust_dscp;
+        let variant = Variant { answer, trust_dscp, plain: self.device.plain };
         let objects = &self.core.objects;
         let (object, bytes) = match role {
             Role::Judge if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),

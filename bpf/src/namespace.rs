@@ -34,6 +34,14 @@ pub(crate) fn within<T: Send>(
     })
 }
 
+/// Runs `work` in the namespace of an interface.
+pub(crate) fn of<T: Send>(
+    interface: &Interface,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    within(interface.path()?.as_deref(), work)
+}
+
 /// An interface as the kernel knows it at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
@@ -43,6 +51,27 @@ pub(crate) struct Device {
     pub(crate) namespace: u64,
     /// Whether it is one end of a veth pair.
     pub(crate) veth: bool,
+    /// Whether its packets begin with IP, without an Ethernet header.
+    pub(crate) plain: bool,
+    /// What XDP in its driver costs, where tcx costs nothing of the kind.
+    pub(crate) costs: Option<&'static str>,
+}
+
+/// What XDP in a driver costs all traffic of the interface, by the driver's name (docs/places.md).
+const COSTS: [(&str, &str); 4] = [
+    ("virtio_net", "received packets are not merged by the host any more"),
+    (
+        "ena",
+        "the interface is restarted, half of its queues are reserved, and its MTU stays below 3498",
+    ),
+    ("gve", "its queues are made anew, and half of them are reserved"),
+    ("hv_netvsc", "its queues are made anew, and received packets are not merged any more"),
+];
+
+/// What native XDP costs all traffic of an interface with this driver; `auto` does not take it there.
+#[must_use]
+pub fn xdp_costs(driver: &str) -> Option<&'static str> {
+    COSTS.iter().find(|(name, _)| *name == driver).map(|(_, costs)| *costs)
 }
 
 /// Finds an interface; to be called within its namespace.
@@ -53,8 +82,10 @@ pub(crate) fn device(interface: &Interface) -> Result<Device, Error> {
     let ifindex = rustix::net::netdevice::name_to_index(&socket, &interface.config.name)
         .map_err(|error| failed(error.into()))?;
     let namespace = inode().map_err(failed)?;
-    let veth = driver(&socket, &interface.config.name).is_ok_and(|name| name == "veth");
-    Ok(Device { ifindex, namespace, veth })
+    let driver = driver(&socket, &interface.config.name).unwrap_or_default();
+    let costs = xdp_costs(&driver);
+    let plain = !has_ethernet(&socket, &interface.config.name).map_err(failed)?;
+    Ok(Device { ifindex, namespace, veth: driver == "veth", plain, costs })
 }
 
 /// The namespace of the calling thread.
@@ -142,6 +173,36 @@ fn ethtool<T: Ethtool>(
     Ok(())
 }
 
+/// `struct ifreq` with a hardware address.
+#[repr(C)]
+struct IfHardware {
+    name: [u8; 16],
+    family: u16,
+    rest: [u8; 22],
+}
+
+const SIOCGIFHWADDR: u32 = 0x8927;
+/// linux/if_arp.h
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+
+/// Whether packets of an interface begin with an Ethernet header.
+fn has_ethernet(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<bool> {
+    let mut request = IfHardware { name: [0; 16], family: 0, rest: [0; 22] };
+    let bytes = name.as_bytes();
+    if bytes.len() >= request.name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    request.name[..bytes.len()].copy_from_slice(bytes);
+    // SAFETY: the opcode takes a struct ifreq, and writes an address of 16 bytes behind its name.
+    unsafe {
+        let call =
+            Updater::<{ SIOCGIFHWADDR as rustix::ioctl::Opcode }, IfHardware>::new(&mut request);
+        rustix::ioctl::ioctl(socket, call)?;
+    }
+    Ok(matches!(request.family, ARPHRD_ETHER | ARPHRD_LOOPBACK))
+}
+
 /// Name of the driver of an interface.
 fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<String> {
     let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
@@ -185,7 +246,7 @@ fn notes_of(name: &str, flags: u32, answers: bool) -> Vec<String> {
 impl Interface {
     /// For messages: the name, with its namespace.
     pub(crate) fn shown(&self) -> String {
-        match &self.namespace {
+        match self.planned() {
             Some(path) => format!("{} in {}", self.config.name, path.display()),
             None => self.config.name.clone(),
         }

@@ -109,10 +109,12 @@ pub(crate) fn quiet() {
 }
 
 /// How the hooks of one interface are built.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Variant {
     pub(crate) answer: u32,
     pub(crate) trust_dscp: bool,
+    /// The link has no Ethernet header.
+    pub(crate) plain: bool,
 }
 
 /// The read-only settings of a hook.
@@ -128,6 +130,8 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         trust_dscp: variant.trust_dscp.into(),
         source_mask: maps.get("tg_source_sets")?.max_entries() - 1,
         lately_mask: maps.get(lately::LINES)?.max_entries() / LatelyTurn::SLICES - 1,
+        link: if variant.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET },
+        pad: 0,
     })
 }
 

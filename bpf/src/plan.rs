@@ -7,7 +7,7 @@ use crate::abi::{
 use crate::{Error, lately};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use tidegate_config::{Attach, Config, InterfaceConfig, PolicyConfig, Refusal};
+use tidegate_config::{Attach, Config, InterfaceConfig, PolicyConfig, Refusal, namespace_path};
 use tidegate_model::Listen;
 use tidegate_policy::{Action, LatelyLine, LatelyTurn, Policy};
 use tidegate_units::Nanos;
@@ -76,6 +76,19 @@ impl Interface {
     pub fn named(name: impl Into<String>, namespace: Option<PathBuf>) -> Self {
         let config = InterfaceConfig { name: name.into(), ..InterfaceConfig::default() };
         Self { config, namespace, clsact: false }
+    }
+
+    /// The file that stands for its namespace at the moment; `None`: it is in our own.
+    pub(crate) fn path(&self) -> Result<Option<PathBuf>, Error> {
+        let Some(namespace) = &self.config.namespace else { return Ok(self.namespace.clone()) };
+        let failed = |source| Error::Namespace { path: namespace.to_string().into(), source };
+        namespace_path(namespace).map(Some).map_err(failed)
+    }
+
+    /// Its namespace as it was planned.
+    pub(crate) fn planned(&self) -> Option<PathBuf> {
+        let named = self.config.namespace.as_ref();
+        named.map_or_else(|| self.namespace.clone(), |of| Some(of.to_string().into()))
     }
 
     /// Whether clsact is asked for by itself.

@@ -57,7 +57,7 @@ impl RequestState {
             objects::create_request_maps(objects, maps, plan)?;
             maps.insert(numbers::MAP, numbers::create_map(NUMBERS as u32)?);
         }
-        let settings = objects::settings(maps, plan, Variant { answer: 0, trust_dscp: false })?;
+        let settings = objects::settings(maps, plan, Variant::default())?;
         let load = Load { object: "sweep", bytes: &objects.sweep, settings, attach_type: None };
         let (rules, buckets, all) =
             (RULES_MAX as u32, (RULES_MAX + RULE_BUCKETS_MAX) as u32, NUMBERS);

@@ -86,7 +86,7 @@ pub struct Options {
 /// # Errors
 /// When the interface is not there or the kernel knows no tcx.
 pub fn tcx_programs(interface: &Interface) -> Result<[Vec<String>; 2], Error> {
-    namespace::within(interface.namespace.as_deref(), || {
+    namespace::of(interface, || {
         let device = namespace::device(interface)?;
         let names = |side| {
             let programs = syscall::tcx_programs(device.ifindex, side);
@@ -157,7 +157,8 @@ impl TestPlane {
         let trust_dscp =
             plan.config.interfaces.first().is_some_and(|interface| interface.trust_dscp);
         let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
-        let settings = objects::settings(&core.maps, plan, Variant { answer, trust_dscp })?;
+        let settings =
+            objects::settings(&core.maps, plan, Variant { answer, trust_dscp, plain: false })?;
         core.listening(MonotonicClock.now(), false)?;
         Ok(Self { core, programs: Default::default(), settings })
     }
@@ -183,7 +184,7 @@ impl TestPlane {
     /// # Errors
     /// When the kernel refuses one.
     pub fn load_tcx(&self) -> Result<(), Error> {
-        let variant = Variant { answer: abi::ANSWER_TX, trust_dscp: false };
+        let variant = Variant { answer: abi::ANSWER_TX, ..Variant::default() };
         let settings = objects::settings(&self.core.maps, &self.core.plan, variant)?;
         let hooks = [
             ("tc", &self.core.objects.tc, ProgramAttachType::TcxIngress),

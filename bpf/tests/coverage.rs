@@ -20,7 +20,7 @@ use support::native::{How, Mode, NOW, Native, Program};
 use support::packet::{ACK, FIN, SYN};
 use support::proved;
 use support::random::{Dice, seed};
-use support::reference::Socket;
+use support::reference::{Action, Socket};
 use support::scene;
 use support::setup::{SECOND, base};
 use support::setups::{answering, setup};
@@ -99,7 +99,10 @@ fn exercise(native: &mut Native) {
     for _ in 0..SETUPS {
         let setup = setup(&mut dice, true);
         let sample_every = *dice.pick(&[0, 1, 1000]);
-        native.set_mode(&setup, Mode { answering: answering(&mut dice), sample_every });
+        native.set_mode(
+            &setup,
+            Mode { answering: answering(&mut dice), sample_every, ..Mode::default() },
+        );
         for _ in 0..FRAMES {
             let frame = frame(&mut dice);
             let socket = scene::listener(&frame);
@@ -107,6 +110,49 @@ fn exercise(native: &mut Native) {
             let how = How { dice: [dice.u32(), dice.u32()], ..How::default() };
             native.run(&arrival, how);
         }
+    }
+}
+
+/// The same frames on a link without Ethernet header: the same is done, to the same bytes.
+fn exercise_plain(native: &mut Native) {
+    let plain = Mode { plain: true, ..Mode::default() };
+    let mut seen = 0;
+    for case in all().iter().flat_map(|(_, cases)| cases) {
+        let frame = case.packet.bytes();
+        // What only Ethernet can say has no counterpart.
+        let group = frame.len() < 14 || (frame[0] | frame[6]) & 1 == 1;
+        let kind = frame.get(12..14).map(|kind| (kind[0], kind[1]));
+        let version = frame.get(14).map(|first| first >> 4);
+        let says = matches!(
+            (kind, version),
+            (Some((0x08, 0x00)), Some(4)) | (Some((0x86, 0xdd)), Some(6))
+        );
+        if group || !says {
+            continue;
+        }
+        let arrival = |frame| Arrival {
+            frame,
+            socket: scene::socket(&case.packet.bytes()),
+            loopback: case.loopback,
+        };
+        native.set(&case.setup);
+        let framed = native.run(&arrival(&frame), How::default()).seen.unwrap();
+        native.set_mode(&case.setup, plain);
+        let bare = native.run(&arrival(&frame[14..]), How::default()).seen.unwrap();
+        assert_eq!(bare.counted, framed.counted, "{}", case.name);
+        match (&bare.action, &framed.action) {
+            (Action::Answer(bare), Action::Answer(framed)) => {
+                assert_eq!(bare[..], framed[14..], "{}", case.name);
+            }
+            (bare, framed) => assert_eq!(bare, framed, "{}", case.name),
+        }
+        seen += 1;
+    }
+    assert!(seen > 100, "{seen} cases");
+    native.set_mode(&base(), plain);
+    for frame in [&[][..], &[0x50; 60][..]] {
+        let arrival = Arrival { frame, socket: Socket::Nothing, loopback: false };
+        assert_eq!(native.run(&arrival, How::default()).seen.unwrap().action, Action::Pass);
     }
 }
 
@@ -213,6 +259,7 @@ fn every_line_and_nearly_every_branch_is_reached() {
         let mut native = Native::start_covered(Program::Ingress(hook), directory.path());
         exercise(&mut native);
         if hook == Hook::Tc {
+            exercise_plain(&mut native);
             exercise_connections(&mut native);
         }
         for (at, seq, _) in COPIES {

@@ -24,10 +24,12 @@ pub(crate) fn remove_filters(pins: &Path, bound: &[Bound]) -> Vec<String> {
     let planned =
         bound.iter().map(|bound| (bound.device.namespace, bound.device.ifindex)).collect();
     let search = Search { maps: maps::pinned_ids(pins), planned };
-    let mut namespaces: BTreeSet<Option<&Path>> = BTreeSet::from([None]);
-    namespaces.extend(bound.iter().map(|bound| bound.interface.namespace.as_deref()));
+    let mut namespaces = BTreeSet::from([None]);
+    // One that has gone has taken its filters with it.
+    namespaces.extend(bound.iter().filter_map(|bound| bound.interface.path().ok()));
     let mut left = Vec::new();
     for namespace in namespaces {
+        let namespace = namespace.as_deref();
         match namespace::within(namespace, || Ok(search.remove_from(namespace))) {
             Ok(Ok(stay)) => left.extend(stay),
             Ok(Err(error)) => left.push(format!("cannot look for filters of before: {error}")),

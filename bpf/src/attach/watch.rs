@@ -17,15 +17,16 @@ impl Bound {
     /// Notes which hooks are not there any more. What cannot be looked at stays as it was known.
     pub(crate) fn look(&mut self) {
         let Self { interface, device, mounted, present, .. } = self;
-        let looked = namespace::within(interface.namespace.as_deref(), || {
-            Ok(look_at(&interface.config.name, *device, mounted))
-        });
+        let looked =
+            namespace::of(interface, || Ok(look_at(&interface.config.name, *device, mounted)));
         let looked = looked.map_err(io::Error::other).and_then(|index| index);
         match looked {
             Ok(index) => *present = index.is_some(),
             Err(error) => {
-                let interface = interface.shown();
-                tracing::debug!(%interface, %error, "cannot look after the hooks");
+                let shown = interface.shown();
+                tracing::debug!(interface = %shown, %error, "cannot look after the hooks");
+                look_from_outside(mounted);
+                *present = false;
             }
         }
     }
@@ -69,6 +70,18 @@ fn look_at(name: &str, device: Device, mounted: &mut [Mounted]) -> io::Result<Op
         };
     }
     Ok(index)
+}
+
+/// What can be told of the hooks of an interface whose namespace cannot be entered: it is gone, or
+/// the privileges are.
+fn look_from_outside(mounted: &mut [Mounted]) {
+    for mounted in mounted.iter_mut().filter(|mounted| !mounted.waits) {
+        let Some(link) = &mounted.link else { continue };
+        if syscall::link_info(link.as_fd()).is_ok_and(|info| info.ifindex == 0) {
+            let why = "its interface has gone, perhaps with its namespace (a container that ended)";
+            mounted.lost = Some(why.to_owned());
+        }
+    }
 }
 
 impl Mounted {

@@ -291,7 +291,7 @@ struct Hooks {
 
 impl Hooks {
     fn load(core: &Core) -> Self {
-        let settings = Variant { answer: 0, trust_dscp: false };
+        let settings = Variant::default();
         let settings = objects::settings(&core.maps, &core.plan, settings).unwrap();
         let load = |object, bytes: &[u8]| {
             let load = Load { object, bytes, settings, attach_type: None };

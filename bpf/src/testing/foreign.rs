@@ -46,7 +46,7 @@ impl Foreign {
     /// When there is no such interface or the kernel refuses.
     pub fn attach(self, interface: &Interface) -> Result<Neighbour, Error> {
         let side = if self.egress { Side::Egress } else { Side::Ingress };
-        namespace::within(interface.namespace.as_deref(), || {
+        namespace::of(interface, || {
             let ifindex = namespace::device(interface)?.ifindex;
             let order = if self.first { Order::First } else { Order::None };
             let place = syscall::Place { ifindex, kind: side.tcx(), flags: 0, order };

@@ -171,7 +171,9 @@ static void host_time(struct host_bytes *b)
 	lease->heartbeat_ns = host_u64(b);
 	control->released = host_u8(b);
 	set->trust_dscp = host_u8(b);
-	set->answer = host_u8(b);
+	set->link = host_u8(b);
+	set->answer = set->link & 0xf;
+	set->link >>= 4;
 	host_table()->sample_admitted = host_u32(b);
 	host_table()->sample_refused = host_table()->sample_admitted;
 	for (int i = 0; i < TG_KEYS; i++)

@@ -237,7 +237,7 @@ impl AttachMode {
             Self::XdpGeneric => Attach::XdpGeneric,
             Self::Tcx | Self::Clsact => Attach::Tcx,
         };
-        let config = InterfaceConfig { name: name.into(), attach, trust_dscp: false };
+        let config = InterfaceConfig { name: name.into(), attach, ..InterfaceConfig::default() };
         Interface { config, namespace, clsact: self == Self::Clsact }
     }
 }

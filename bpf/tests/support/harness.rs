@@ -33,7 +33,7 @@ pub fn differential(native: &mut Native, data: &[u8]) {
     let scene = Scene { setup: &setup, socket: arrival.socket, loopback, can_answer: !never, dice };
     let expected = Seen::from(decide(frame, &scene));
     let answering = if never { Answering::Never } else { Answering::Transmit };
-    native.set_mode(&setup, Mode { answering, sample_every: 1 });
+    native.set_mode(&setup, Mode { answering, ..Mode::default() });
     let ran = native.run(&arrival, How { dice: [0, dice.into()], ..How::default() });
     assert_eq!(ran.seen, Ok(expected), "{}: {setup}", super::decode::describe(frame));
     assert_eq!(ran.counted, 1);

@@ -197,11 +197,13 @@ pub struct Mode {
     pub answering: Answering,
     /// One verdict in so many is sampled; 0: none.
     pub sample_every: u32,
+    /// The link has no Ethernet header.
+    pub plain: bool,
 }
 
 impl Default for Mode {
     fn default() -> Self {
-        Self { answering: Answering::Transmit, sample_every: 1 }
+        Self { answering: Answering::Transmit, sample_every: 1, plain: false }
     }
 }
 
@@ -617,7 +619,11 @@ fn commands(setup: &Setup, mode: Mode) -> Vec<u8> {
     };
     out.extend_from_slice(&NOW.to_le_bytes());
     out.extend_from_slice(&heartbeat.to_le_bytes());
-    let switches = [setup.released.into(), setup.trust_dscp.into(), mode.answering as u8];
+    let switches = [
+        setup.released.into(),
+        setup.trust_dscp.into(),
+        mode.answering as u8 | u8::from(mode.plain) << 4,
+    ];
     out.extend_from_slice(&switches);
     push(&mut out, &[mode.sample_every]);
     for (at, service) in setup.services.iter().enumerate() {

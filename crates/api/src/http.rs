@@ -139,6 +139,9 @@ fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
     if let Some(i) = snapshot.interfaces.iter().find(|i| i.attached.is_empty()) {
         return Some(format!("interface {} is not attached", i.name));
     }
+    if let Some(interface) = snapshot.interfaces.iter().find(|i| !i.blind.is_empty()) {
+        return Some(interface.blind.clone());
+    }
     if let Some(fault) = snapshot.services.iter().find_map(past_the_hooks) {
         return Some(fault);
     }

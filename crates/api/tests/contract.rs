@@ -62,7 +62,7 @@ fn snapshot() -> Snapshot {
         interfaces: vec![InterfaceState {
             name: "eth0".into(),
             attached: "xdp".into(),
-            ..Default::default()
+            ..InterfaceState::default()
         }],
         services: vec![shop],
         ..Snapshot::default()

@@ -79,7 +79,7 @@ impl Check<'_> {
             let name = &interface.name;
             if let Some(why) = interface_name_fault(name) {
                 self.fault(&path, format!("found {name:?}: {why}"));
-            } else if let Some(first) = seen.insert(name, i) {
+            } else if let Some(first) = seen.insert((name, &interface.namespace), i) {
                 self.fault(&path, format!("found {name:?}, which is interfaces[{first}] already"));
             }
         }

@@ -61,6 +61,39 @@ pub enum SystemFault {
         /// Index in its `listen`.
         index: usize,
     },
+    /// A network namespace cannot be found or entered.
+    NamespaceMissing {
+        /// The key that names it.
+        at: String,
+        /// Why not.
+        why: String,
+        /// Whether nothing can be attached for it.
+        fatal: bool,
+    },
+    /// Nobody listens on an address of a service here, and somebody does in another network namespace; or
+    /// who listens here passes connections on to there.
+    ListensElsewhere {
+        /// The service.
+        service: String,
+        /// Index in its `listen`.
+        index: usize,
+        /// Who listens where, and what to write.
+        found: String,
+    },
+    /// Connections to what is behind an interface are not seen there.
+    WrongSide {
+        /// The interface.
+        interface: String,
+        /// Why, and where to attach.
+        why: String,
+    },
+    /// An interface has no hooks of its own, because its traffic is judged below.
+    OnTop {
+        /// The interface.
+        interface: String,
+        /// The one below, which is configured, too.
+        lower: String,
+    },
     /// An ssh server listens on an address of a service: shedding there would lock people out.
     ListensOnSsh {
         /// The service.
@@ -111,7 +144,11 @@ impl SystemFault {
     pub const fn fatal(&self) -> bool {
         !matches!(
             self,
-            Self::CgroupMissing { .. }
+            Self::NamespaceMissing { fatal: false, .. }
+                | Self::ListensElsewhere { .. }
+                | Self::WrongSide { .. }
+                | Self::OnTop { .. }
+                | Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
                 | Self::OpenGateway { .. }
                 | Self::OpenAgent { .. }
@@ -133,6 +170,10 @@ impl SystemFault {
         match self {
             Self::InterfaceMissing { name, .. } => interface(name, "name"),
             Self::ForeignXdp { interface: name, .. } => interface(name, "attach"),
+            Self::WrongSide { interface: name, .. } | Self::OnTop { interface: name, .. } => {
+                interface(name, "name")
+            }
+            Self::NamespaceMissing { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::PeerFile { path, .. } => {
                 let cluster = config.cluster.as_ref();
@@ -154,7 +195,9 @@ impl SystemFault {
             Self::CgroupMissing { service, .. } => {
                 format!("services.{}.process.cgroup", step(service))
             }
-            Self::NothingListens { service, index } | Self::ListensOnSsh { service, index, .. } => {
+            Self::NothingListens { service, index }
+            | Self::ListensElsewhere { service, index, .. }
+            | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
             }
             Self::OpenGateway { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
@@ -194,6 +237,15 @@ impl std::fmt::Display for SystemFault {
                 write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
             }
             Self::NothingListens { .. } => f.write_str("nobody listens here at the moment"),
+            Self::NamespaceMissing { why, .. } => write!(f, "no such network namespace: {why}"),
+            Self::ListensElsewhere { found: text, .. } | Self::WrongSide { why: text, .. } => {
+                f.write_str(text)
+            }
+            Self::OnTop { interface, lower } => write!(
+                f,
+                "{interface} is on top of {lower}, where its traffic is judged already: it gets no \
+                 hooks of its own"
+            ),
             Self::ListensOnSsh { service, port, .. } => write!(
                 f,
                 "the ssh server of this machine listens on port {port}, which is never shed, so \

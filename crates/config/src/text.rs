@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use tidegate_model::remote::Scope;
-use tidegate_model::{CpuList, Listen, SpiffeId, written_as_text};
+use tidegate_model::{CpuList, Listen, Namespace, SpiffeId, written_as_text};
 use tidegate_units::{Nanos, Rate, Share};
 
 /// The first of the IPv4-mapped IPv6 addresses.
@@ -44,6 +44,7 @@ pub(super) enum Kind {
     Spiffe,
     Endpoint,
     Scope,
+    Namespace,
 }
 
 impl Kind {
@@ -67,6 +68,7 @@ impl Kind {
             "spiffe" => Self::Spiffe,
             "endpoint" => Self::Endpoint,
             "scope" => Self::Scope,
+            "namespace" => Self::Namespace,
             _ => return None,
         })
     }
@@ -95,6 +97,7 @@ impl Kind {
             Self::Scope => {
                 "a service, \"address:port\" or \"prefix:port\" (/24, IPv6: /48, or longer)"
             }
+            Self::Namespace => "\"pid:NUMBER\", \"cgroup:/path\" or a path such as /run/netns/web",
         }
     }
 
@@ -118,6 +121,7 @@ impl Kind {
             Self::Spiffe => text.parse::<SpiffeId>().map(drop),
             Self::Endpoint => text.parse::<Endpoint>().map(drop),
             Self::Scope => text.parse::<Scope>().map(drop),
+            Self::Namespace => text.parse::<Namespace>().map(drop),
         }
     }
 }

@@ -14,7 +14,9 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tidegate_model::{CLASSES_MAX, Canary, CpuList, Listen, Mode, PRIORITIES, SERVICES_MAX};
+use tidegate_model::{
+    CLASSES_MAX, Canary, CpuList, Listen, Mode, Namespace, PRIORITIES, SERVICES_MAX,
+};
 use tidegate_units::{Nanos, Rate, Share};
 
 /// Most interfaces of one daemon.
@@ -95,7 +97,12 @@ pub struct Config {
 pub struct InterfaceConfig {
     /// Name of the interface, as `ip link` shows it.
     pub name: String,
-    /// Where to attach: `auto` takes native XDP, or tcx where XDP is taken or not possible, and on veth.
+    /// The network namespace in which it is, if not in the daemon's own: `pid:NUMBER`, `cgroup:/path` (that
+    /// of a container's processes), or a path such as `/run/netns/web`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
+    /// Where to attach: `auto` takes native XDP where that costs other traffic nothing, else tcx (on veth and
+    /// the drivers of clouds, where XDP is taken or not possible: docs/places.md).
     #[serde(default)]
     pub attach: Attach,
     /// Whether the DSCP of packets that arrive here may choose a class. Anyone can set a DSCP:
@@ -150,6 +157,15 @@ pub struct ServiceConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = LISTEN_MAX))]
     pub listen: Vec<Listen>,
+    /// The network namespace in which its server listens, if not in the daemon's own: as
+    /// `interfaces[].namespace`. Accept queue, listeners and connections are looked at there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
+    /// Where its server listens, if addresses are changed behind the hooks (DNAT, IPVS, a container's
+    /// published port); else it is `listen`. Only for looking at the server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = LISTEN_MAX))]
+    pub target: Vec<Listen>,
     /// Answers later than this are worth nothing to its clients; 10 ms to 60 s.
     #[serde(default = "ServiceConfig::objective_default", with = "text::span")]
     #[schemars(with = "text::SpanText")]
@@ -205,6 +221,8 @@ impl ServiceConfig {
             mode,
             canary: Canary::ALL,
             listen,
+            namespace: None,
+            target: Vec::new(),
             objective: Self::objective_default(),
             policy: PolicyConfig::default(),
             control: ControlConfig::default(),
@@ -221,6 +239,12 @@ impl ServiceConfig {
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.requests.as_ref().is_some_and(|requests| !requests.rules.is_empty())
+    }
+
+    /// Where its server listens.
+    #[must_use]
+    pub fn target(&self) -> &[Listen] {
+        if self.target.is_empty() { &self.listen } else { &self.target }
     }
 
     const fn objective_default() -> Nanos {

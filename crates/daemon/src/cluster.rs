@@ -237,7 +237,9 @@ pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
 pub(crate) fn interfaces_read(config: &Config) -> Vec<String> {
     let here = config.services.iter().any(sources::needs_interface);
     let told = config.cluster.as_ref().is_some_and(|cluster| !cluster.report_to.is_empty());
-    let names = config.interfaces.iter().map(|interface| interface.name.clone());
+    // Those of other namespaces are not read.
+    let own = config.interfaces.iter().filter(|interface| interface.namespace.is_none());
+    let names = own.map(|interface| interface.name.clone());
     if here || told { names.collect() } else { Vec::new() }
 }
 

@@ -3,12 +3,15 @@
 //! become parameters, numbers become names.
 
 mod requests;
+mod sides;
 mod watch;
 
 use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
+use crate::preflight::on_top;
 use crate::privileges;
+use sides::Sides;
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
@@ -23,6 +26,7 @@ use tidegate_model::snapshot::{
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_model::{Canary, Mode};
+use tidegate_sense::links;
 use watch::Watch;
 
 /// The dataplane of this machine.
@@ -31,6 +35,9 @@ pub struct Kernel {
     /// Every interface has its egress hook.
     sees_answers: bool,
     watch: Watch,
+    sides: Sides,
+    /// How many services there are.
+    services: usize,
 }
 
 /// What to do when hooks cannot be changed any more.
@@ -78,7 +85,8 @@ impl Kernel {
             }
         }
         let sees_answers = sees_answers(&dataplane);
-        Ok(Self { dataplane, sees_answers, watch: Watch::default() })
+        let (watch, sides, services) = (Watch::default(), Sides::default(), config.services.len());
+        Ok(Self { dataplane, sees_answers, watch, sides, services })
     }
 
     /// Whether following this configuration changes hooks.
@@ -125,6 +133,7 @@ impl Outlet for Kernel {
         let now = self.dataplane.heartbeat().map_err(failed)?;
         if self.watch.look(now, &mut self.dataplane) {
             self.sees_answers = sees_answers(&self.dataplane);
+            self.sides.look(now, &self.dataplane, self.services);
         }
         Ok(())
     }
@@ -228,6 +237,7 @@ impl Lifecycle for Kernel {
         let plan = plan(config);
         self.dataplane.apply(&plan).map_err(failed)?;
         self.sees_answers = sees_answers(&self.dataplane);
+        self.services = config.services.len();
         Ok(())
     }
 
@@ -249,15 +259,21 @@ impl Lifecycle for Kernel {
             let Attached { interface, warnings, .. } = hook;
             warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
         };
-        hooks.flat_map(of).collect()
+        let blind = self.sides.blind().iter().cloned();
+        hooks.flat_map(of).chain(blind).collect()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
-        let hooks = self.dataplane.hooks().into_iter().map(|hook| InterfaceState {
-            attached: attached(&hook).into(),
-            name: hook.interface,
-            namespace: hook.namespace.map_or_else(String::new, |path| path.display().to_string()),
-        });
+        let blind = self.sides.blind();
+        let hooks =
+            self.dataplane.hooks().into_iter().enumerate().map(|(at, hook)| InterfaceState {
+                blind: blind.get(at).cloned().unwrap_or_default(),
+                attached: attached(&hook).into(),
+                name: hook.interface,
+                namespace: hook
+                    .namespace
+                    .map_or_else(String::new, |path| path.display().to_string()),
+            });
         hooks.collect()
     }
 
@@ -280,16 +296,26 @@ fn class_name(service: &ServiceConfig, class: usize) -> &str {
     named.map_or(CLASS_DEFAULT, |class| &class.name)
 }
 
-/// The plan of a configuration.
+/// The plan of a configuration. What is on top of another interface has no hooks of its own.
 fn plan(config: &Config) -> Plan {
-    Plan {
-        config: config.clone(),
-        settings: Settings {
-            pins: Some(config.daemon.pins.clone()),
-            sample_admitted: SAMPLES.0,
-            sample_refused: SAMPLES.1,
-            ..Settings::default()
-        },
+    let mut config = config.clone();
+    if config.interfaces.len() > 1
+        && let Ok(all) = links(Path::new("/sys"))
+    {
+        let above = on_top(&config, &all);
+        config.interfaces.retain(|interface| {
+            interface.namespace.is_some() || above.iter().all(|(name, _)| *name != interface.name)
+        });
+    }
+    Plan { settings: settings(&config), config }
+}
+
+fn settings(config: &Config) -> Settings {
+    Settings {
+        pins: Some(config.daemon.pins.clone()),
+        sample_admitted: SAMPLES.0,
+        sample_refused: SAMPLES.1,
+        ..Settings::default()
     }
 }
 

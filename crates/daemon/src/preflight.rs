@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What will happen, told before it happens: the system against the configuration.
 
+mod place;
+
+pub(crate) use place::{inner_port, on_top};
+
 use crate::cluster;
 use crate::gateways::open;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use tidegate_bpf::foreign_program;
+use tidegate_bpf::{foreign_program, xdp_costs};
 use tidegate_config::{Attach, Config, Endpoint, SystemFault};
 use tidegate_gate::TlsError;
 use tidegate_peer::tls::TlsError as PeerTlsError;
@@ -61,9 +65,13 @@ pub fn examine(
 ) -> Preflight {
     let mut found = Preflight::default();
     match links(trees.sys) {
-        Ok(links) => interfaces(config, &links, &foreign_program, &mut found),
+        Ok(links) => {
+            interfaces(config, &links, &foreign_program, &mut found);
+            place::sides(config, &links, &mut found);
+        }
         Err(error) => found.notes.push(format!("interfaces cannot be looked at: {error}")),
     }
+    place::interfaces_elsewhere(config, trees.sys, &mut found);
     if config.interfaces.is_empty() || on_bpffs(&config.daemon.pins) {
         // As it should be: without interfaces nothing is pinned.
     } else if config.daemon.pins.starts_with(BPF_FS) {
@@ -80,7 +88,7 @@ pub fn examine(
     if let Err(PeerTlsError { path, why }) = cluster::examine(config) {
         found.faults.push(SystemFault::PeerFile { path, why });
     }
-    nothing_listens(config, listeners, &mut found);
+    place::listeners(config, listeners, trees.proc, &mut found);
     found.faults.extend(open(config).into_iter().map(|(_, fault)| fault));
     gateways(config, listeners, &mut found);
     match ssh_listeners(listeners, trees.proc) {
@@ -112,7 +120,7 @@ type Foreign<'a> = &'a dyn Fn(u32) -> io::Result<Option<String>>;
 fn interfaces(config: &Config, links: &[LinkFacts], foreign: Foreign<'_>, found: &mut Preflight) {
     let present: BTreeMap<&str, &LinkFacts> =
         links.iter().map(|link| (link.name.as_str(), link)).collect();
-    for interface in &config.interfaces {
+    for interface in config.interfaces.iter().filter(|interface| interface.namespace.is_none()) {
         match present.get(interface.name.as_str()) {
             Some(link) => {
                 found.notes.push(note(link, interface.attach));
@@ -145,10 +153,12 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
         (None, None) => "no driver of its own".into(),
     };
     let state = if link.up { "up" } else { "down" };
+    let costs = link.driver.as_deref().and_then(xdp_costs);
     let what = match attach {
         Attach::Auto if link.kind.as_deref() == Some("veth") => {
             "tcx (clsact before Linux 6.6); native XDP only with answers.rst_per_second: 0"
         }
+        Attach::Auto if link.plain || costs.is_some() => "tcx (clsact before Linux 6.6)",
         Attach::Auto => "native XDP if the driver can, else tcx (clsact before Linux 6.6)",
         Attach::Xdp => "native XDP or an error",
         Attach::XdpGeneric => "generic XDP, as asked for: slower",
@@ -156,6 +166,11 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
     };
     let mut note =
         format!("{}: {driver}, MTU {}, {state}; will attach {what}", link.name, link.mtu);
+    if link.plain {
+        note += "; its packets have no Ethernet header, so XDP is not possible";
+    } else if let (Attach::Auto | Attach::Xdp, Some(costs)) = (attach, costs) {
+        note += &format!("; native XDP (attach: xdp) costs: {costs}");
+    }
     if let Some(id) = link.xdp_program {
         note += &format!(
             "; XDP program {id} is attached now (ours is adopted, a foreign one is left alone)"
@@ -201,28 +216,6 @@ fn gateways(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Pre
         if taken {
             let (gateway, endpoint) = (gateway.name.clone(), gateway.listen.clone());
             found.faults.push(SystemFault::GatewayInUse { gateway, endpoint });
-        }
-    }
-}
-
-fn nothing_listens(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Preflight) {
-    let mut all = Vec::new();
-    if let Err(error) = listeners.list(&mut all) {
-        found.notes.push(format!("listeners cannot be looked at: {error}"));
-        return;
-    }
-    // A service with back-ends runs on them.
-    for service in config.services.iter().filter(|service| service.backends.is_empty()) {
-        for (index, listen) in service.listen.iter().enumerate() {
-            let mut serving = all.iter().filter(|listener| listener.port == listen.port);
-            let open = serving.any(|listener| {
-                listener.address.is_unspecified()
-                    || listen.address.is_none_or(|a| a.is_unspecified() || a == listener.address)
-            });
-            if !open {
-                let service = service.name.clone();
-                found.faults.push(SystemFault::NothingListens { service, index });
-            }
         }
     }
 }

@@ -319,6 +319,7 @@ fn build(
     let plane = Planes::start(&config, Arc::clone(&clock))?;
     let sources = sources::all(&config);
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
+    sense.find_namespaces_by(tidegate_config::namespace_path);
     sense.warm_up(clock.now());
     watch_interfaces(&mut sense, &config);
     match privileges::renice() {

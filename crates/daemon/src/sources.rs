@@ -8,7 +8,8 @@ use tidegate_sense::ServiceSource;
 pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
     let exempt = &config.never_shed.sources;
     let source = |service: &ServiceConfig| ServiceSource {
-        listen: service.listen.clone(),
+        listen: service.target().to_vec(),
+        namespace: service.namespace.clone(),
         cgroup: service.process.cgroup.clone(),
         cpus: service.process.cpus.clone(),
         needs_interface: needs_interface(service),

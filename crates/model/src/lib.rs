@@ -12,6 +12,7 @@ mod cpus;
 pub mod limits;
 mod listen;
 mod mode;
+mod namespace;
 pub mod record;
 pub mod remote;
 pub mod signals;
@@ -26,6 +27,7 @@ pub use clients::ClientClass;
 pub use cpus::CpuList;
 pub use listen::{Listen, Protocol};
 pub use mode::{Canary, Mode};
+pub use namespace::Namespace;
 pub use remote::RemoteLimit;
 pub use spiffe::{SPIFFE_MAX, SpiffeId};
 

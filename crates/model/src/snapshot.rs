@@ -178,6 +178,9 @@ pub struct InterfaceState {
     pub namespace: String,
     /// How it is attached: `xdp`, `xdp-generic`, `tcx` or `clsact`.
     pub attached: String,
+    /// Why no connection comes where it is attached, and where to attach; empty: nothing says so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub blind: String,
 }
 
 /// One service.

@@ -69,6 +69,8 @@ pub(crate) struct Look<'a> {
     /// Ports of the service's listeners.
     pub(crate) ports: &'a BTreeSet<u16>,
     pub(crate) exempt: &'a [IpNet],
+    /// They are in our own network namespace, where the route to a client can be asked for.
+    pub(crate) own: bool,
     pub(crate) source: &'a mut dyn ConnectionSource,
 }
 
@@ -121,6 +123,7 @@ struct Sight {
     /// Who made the last of them, and the interface by which that client is reached, once it was
     /// asked for.
     client: Option<IpAddr>,
+    own: bool,
     interface: Option<String>,
 }
 
@@ -144,6 +147,7 @@ impl Sight {
             // What cannot be listed is no evidence.
             let Ok(listed) = look.source.list(*port) else { continue };
             let listed_now = Listed::of(&listed);
+            self.own = look.own;
             if let Some(before) = self.known.insert(*port, listed_now) {
                 let counts = |c: &&Connection| {
                     let local = c.remote == c.local || c.remote.is_loopback();
@@ -170,8 +174,9 @@ impl Sight {
         if unseen < UNSEEN_MIN || connections < CONNECTIONS_MIN + late {
             return None;
         }
-        let (client, span) = (self.client, unseen.min(HOLD));
-        let asked = || client.and_then(|client| way_to(client).ok()).unwrap_or_default();
+        let (client, own, span) = (self.client, self.own, unseen.min(HOLD));
+        let asked =
+            || client.filter(|_| own).and_then(|client| way_to(client).ok()).unwrap_or_default();
         let interface = self.interface.get_or_insert_with(asked).clone();
         Some(Bypassed { connections, span, client, interface })
     }
@@ -234,7 +239,11 @@ mod tests {
     fn look(now: Nanos, seen: &Seen, world: &mut World, bypass: &mut Bypass) -> Found {
         let ports = BTreeSet::from([80]);
         let exempt = ["203.0.113.0/24".parse().unwrap()];
-        bypass.tick(now, seen, Some(Look { ports: &ports, exempt: &exempt, source: world }))
+        bypass.tick(
+            now,
+            seen,
+            Some(Look { ports: &ports, exempt: &exempt, own: true, source: world }),
+        )
     }
 
     /// When a SYN was seen last.

@@ -2,13 +2,17 @@
 //! The connections of a port, by sock_diag.
 
 use crate::netlink::{self, NLM_F_DUMP};
+use crate::netns::in_namespace;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 /// Most connections of one dump. What is behind is not looked at: the kernel goes through its table
 /// in one order, so two dumps of which both are cut off still show what is new in their beginning.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
+/// Most connections of a dump that is read to its end; a namespace with more tells nothing.
+const DUMP_MAX: usize = 1 << 17;
 const RECEIVE_BYTES: usize = 32 * 1024;
 /// linux/sock_diag.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -42,23 +46,64 @@ impl ConnectionSource for Diag {
     fn list(&mut self, port: u16) -> io::Result<Vec<Connection>> {
         let mut found = Vec::new();
         for family in [AF_INET, AF_INET6] {
-            let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-            socket.bind_auto()?;
-            socket.connect(&SocketAddr::new(0, 0))?;
-            socket.set_non_blocking(true)?;
-            socket.send(&request(family, port), 0)?;
-            let mut buffer = vec![0; RECEIVE_BYTES];
-            let mut done = false;
-            while !done && found.len() < CONNECTIONS_MAX {
-                let length = socket.recv(&mut &mut buffer[..], 0)?.min(RECEIVE_BYTES);
-                done = netlink::parse(&buffer[..length], &mut |_, message| {
-                    found.extend(connection(message));
-                })?;
-            }
+            dump(&open()?, &request(family, port), CONNECTIONS_MAX, &mut found)?;
         }
         found.truncate(CONNECTIONS_MAX);
         Ok(found)
     }
+}
+
+/// The kernel, in another network namespace: over one socket, because the namespace can be entered at
+/// the start only.
+pub(crate) struct Kept(Option<Socket>);
+
+impl Kept {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        in_namespace(Some(path), open).map(|socket| Self(Some(socket)))
+    }
+}
+
+impl ConnectionSource for Kept {
+    /// Each dump is read to its end, or the next one would be refused.
+    fn list(&mut self, port: u16) -> io::Result<Vec<Connection>> {
+        let socket = self.0.take().ok_or(io::ErrorKind::NotConnected)?;
+        let mut found = Vec::new();
+        for family in [AF_INET, AF_INET6] {
+            dump(&socket, &request(family, port), DUMP_MAX, &mut found)?;
+        }
+        self.0 = Some(socket);
+        found.truncate(CONNECTIONS_MAX);
+        Ok(found)
+    }
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    Ok(socket)
+}
+
+/// Reads a dump until it ends, or there are `most`.
+fn dump(
+    socket: &Socket,
+    request: &[u8],
+    most: usize,
+    found: &mut Vec<Connection>,
+) -> io::Result<()> {
+    socket.send(request, 0)?;
+    let mut buffer = vec![0; RECEIVE_BYTES];
+    while found.len() < most {
+        let length = socket.recv(&mut &mut buffer[..], 0)?.min(RECEIVE_BYTES);
+        let done = netlink::parse(&buffer[..length], &mut |_, message| {
+            found.extend(connection(message));
+        })?;
+        if done {
+            return Ok(());
+        }
+    }
+    if most > CONNECTIONS_MAX { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
 }
 
 /// `struct inet_diag_req_v2` (linux/inet_diag.h): family, protocol, extensions, padding, states, and

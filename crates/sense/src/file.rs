@@ -22,6 +22,11 @@ impl Probe {
         Self { path, file: None }
     }
 
+    /// One that is open already, and that nobody can open by its path: of another namespace.
+    pub(crate) fn of(file: File) -> Self {
+        Self { path: PathBuf::new(), file: Some(file) }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -2,7 +2,7 @@
 //! Facts about interfaces, for the check before attaching: by netlink, so that they are those of
 //! the caller's network namespace (`/sys/class/net` shows the one in which /sys was mounted).
 
-use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u32_at};
+use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u16_at, u32_at};
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -24,6 +24,13 @@ pub struct LinkFacts {
     pub kind: Option<String>,
     /// Driver of the device behind it, where there is one.
     pub driver: Option<String>,
+    /// Number of the interface below a virtual one (of a VLAN, a macvlan; of a veth the other end's), where
+    /// that is in the same network namespace.
+    pub lower: Option<u32>,
+    /// Number of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
+    /// Whether its packets begin with IP, without an Ethernet header (tun, WireGuard, PPP).
+    pub plain: bool,
     /// Number of the XDP program that is attached, native or generic.
     pub xdp_program: Option<u32>,
 }
@@ -32,9 +39,15 @@ pub struct LinkFacts {
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const IFF_UP: u32 = 1;
+/// linux/if_arp.h
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -87,16 +100,39 @@ pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
     link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+impl LinkFacts {
+    /// The bridge whose port to a container or a virtual machine this is: what arrives here comes from
+    /// there, and connections to there leave by it.
+    #[must_use]
+    pub fn inner_port_of<'l>(&self, all: &'l [Self]) -> Option<&'l Self> {
+        let bridge = all.iter().find(|link| Some(link.index) == self.master)?;
+        let is = |link: &Self, kind: &str| link.kind.as_deref() == Some(kind);
+        (is(bridge, "bridge") && (is(self, "veth") || is(self, "tun"))).then_some(bridge)
+    }
+
+    /// The interface below, by which all its traffic comes and leaves, too.
+    #[must_use]
+    pub fn on_top_of<'l>(&self, all: &'l [Self]) -> Option<&'l Self> {
+        const KINDS: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
+        let is = self.kind.as_deref().is_some_and(|kind| KINDS.contains(&kind));
+        all.iter().find(|link| is && Some(link.index) == self.lower)
+    }
+}
+
 fn facts(message: &[u8], sys: &Path) -> LinkFacts {
     let mut link = LinkFacts {
         index: u32_at(message, 4),
         up: u32_at(message, 8) & IFF_UP != 0,
+        plain: !matches!(u16_at(message, 2), ARPHRD_ETHER | ARPHRD_LOOPBACK),
         ..LinkFacts::default()
     };
-    let (mut device, mut bus) = (None, None);
+    let (mut device, mut bus, mut elsewhere) = (None, None, false);
     for (kind, value) in attributes(&message[IFINFO..]) {
         match kind {
             IFLA_IFNAME => link.name = text(value),
+            IFLA_LINK if value.len() == 4 => link.lower = Some(u32_at(value, 0)),
+            IFLA_MASTER if value.len() == 4 => link.master = Some(u32_at(value, 0)),
+            IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_MTU if value.len() == 4 => link.mtu = u32_at(value, 0),
             IFLA_LINKINFO => link.kind = nested(value, IFLA_INFO_KIND).map(text),
             IFLA_XDP => {
@@ -109,6 +145,7 @@ fn facts(message: &[u8], sys: &Path) -> LinkFacts {
             _ => {}
         }
     }
+    link.lower = link.lower.filter(|_| !elsewhere);
     if let (Some(bus), Some(device)) = (bus, device) {
         let path = sys.join("bus").join(bus).join("devices").join(device).join("driver");
         link.driver = fs::read_link(path)

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All sources together: one tick, one [`Signals`] a service.
 
-use crate::bypass::LOOK_EVERY;
-use crate::defer::counter;
-use crate::file::{FILE_MAX, Probe};
+use crate::file::FILE_MAX;
 use crate::finder::Finder;
 use crate::groups::Groups;
 use crate::interfaces::Interfaces;
-use crate::listeners::{Listener, ListenerSource, serving};
+use crate::listeners::{ListenerSource, serving};
 use crate::passive::Passive;
 use crate::qdisc::InterfaceSource;
 use crate::service::{Service, Tick};
+use crate::space::{FindNamespace, Space};
 use crate::stat::Stat;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::Bypassed;
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_model::{CpuList, Listen};
+use tidegate_model::{CpuList, Listen, Namespace};
 use tidegate_units::Nanos;
 
 /// How long a level (a queue, a share) is still shown, with its age, after it could not be read.
@@ -48,8 +48,10 @@ impl Default for Roots {
 /// What has to be known of a service to sense it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceSource {
-    /// Its listen addresses.
+    /// Where its server listens.
     pub listen: Vec<Listen>,
+    /// In which network namespace; `None`: our own.
+    pub namespace: Option<Namespace>,
     /// Its cgroup, if the operator named it.
     pub cgroup: Option<PathBuf>,
     /// Its CPUs, if the operator named them.
@@ -89,41 +91,24 @@ pub struct Sensed {
 /// All sources of all services.
 pub struct Sense {
     roots: Roots,
-    listeners: Box<dyn ListenerSource + Send>,
+    /// The namespaces in which services listen; the first is our own.
+    spaces: Vec<Space>,
+    find: FindNamespace,
     stat: Stat,
     finder: Finder,
     groups: Groups,
     services: Vec<Service>,
     interfaces: Interfaces,
     /// Reused at every tick.
-    all: Vec<Listener>,
     buffer: Vec<u8>,
     last: Option<Nanos>,
-    opened: Opened,
 }
 
-/// Connections that the kernel has opened for the listeners of this network namespace.
-struct Opened {
-    probe: Probe,
-    looked: Option<Nanos>,
-    count: Option<u64>,
-}
-
-impl Opened {
-    fn new(proc: &Path) -> Self {
-        Self { probe: Probe::new(proc.join("net/snmp")), looked: None, count: None }
-    }
-
-    /// Whether it is time to look, and there are more than at the last look.
-    fn grew(&mut self, now: Nanos, buffer: &mut [u8]) -> bool {
-        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
-            return false;
-        }
-        self.looked = Some(now);
-        let text = self.probe.read(buffer).ok();
-        let count = text.and_then(|text| counter(text, "Tcp:", "PassiveOpens"));
-        let before = std::mem::replace(&mut self.count, count);
-        matches!((before, count), (Some(before), Some(now)) if now > before)
+/// Without anybody who knows more, only files are namespaces.
+fn find_path(namespace: &Namespace) -> io::Result<PathBuf> {
+    match namespace {
+        Namespace::Path(path) => Ok(path.clone()),
+        Namespace::Pid(_) | Namespace::Cgroup(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
@@ -135,18 +120,40 @@ impl Sense {
         listeners: Box<dyn ListenerSource + Send>,
         roots: Roots,
     ) -> Self {
-        Self {
+        let spaces = vec![Space::own(listeners, &roots.proc)];
+        let mut sense = Self {
+            spaces,
+            find: find_path,
             stat: Stat::new(&roots.proc),
             finder: Finder::new(&roots.proc),
             groups: Groups::new(&roots.cgroup),
             services: services.into_iter().map(Service::new).collect(),
             interfaces: Interfaces::default(),
-            all: Vec::new(),
             buffer: vec![0; FILE_MAX],
             last: None,
-            opened: Opened::new(&roots.proc),
             roots,
-            listeners,
+        };
+        sense.follow_spaces();
+        sense
+    }
+
+    /// From now on the namespaces of services are found by this.
+    pub fn find_namespaces_by(&mut self, find: FindNamespace) {
+        self.find = find;
+    }
+
+    /// One space for each namespace of a service, and our own.
+    fn follow_spaces(&mut self) {
+        let Self { spaces, services, .. } = self;
+        let wanted = |of: &Option<Namespace>| services.iter().any(|s| s.source.namespace == *of);
+        spaces.retain(|space| space.namespace.is_none() || wanted(&space.namespace));
+        for service in services {
+            let namespace = &service.source.namespace;
+            let known = spaces.iter().position(|space| space.namespace == *namespace);
+            service.space = known.unwrap_or_else(|| {
+                spaces.push(Space::of(namespace.clone()));
+                spaces.len() - 1
+            });
         }
     }
 
@@ -166,6 +173,7 @@ impl Sense {
             service
         };
         self.services = services.into_iter().enumerate().map(kept).collect();
+        self.follow_spaces();
     }
 
     /// From now on also the queues of these interfaces, by which the answers leave, and what they
@@ -193,20 +201,20 @@ impl Sense {
 
     /// Finds the processes of all services at once, without the bound of a tick: for the start.
     pub fn warm_up(&mut self, now: Nanos) {
-        if self.listeners.list(&mut self.all).is_ok() {
-            let wanted = self.match_listeners();
-            self.finder.complete(now, &wanted);
+        self.look_at_spaces(now);
+        let wanted = self.match_listeners();
+        self.finder.complete(now, &wanted);
+        self.locate(now, true);
+        if self.groups.complete(now) {
             self.locate(now, true);
-            if self.groups.complete(now) {
-                self.locate(now, true);
-            }
         }
     }
 
     /// Senses everything once.
     pub fn tick(&mut self, now: Nanos, totals: &dyn Totals) -> Vec<Sensed> {
-        let listed = self.listeners.list(&mut self.all);
-        if listed.is_ok() {
+        self.look_at_spaces(now);
+        // Where another namespace cannot be looked at, only its services know less.
+        if self.spaces[0].listed.is_ok() {
             let wanted = self.match_listeners();
             let found = self.finder.tick(now, &wanted);
             let grouped = self.groups.tick(now);
@@ -215,14 +223,14 @@ impl Sense {
         let stat = self.stat.refresh(&mut self.buffer);
         self.interfaces.tick(now);
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
-        let opened = self.opened.grew(now, &mut self.buffer);
-        let Self { services, stat: cpus, buffer, interfaces, .. } = self;
+        let Self { services, spaces, stat: cpus, buffer, interfaces, .. } = self;
         let mut sensed = Vec::with_capacity(services.len());
         for (index, service) in services.iter_mut().enumerate() {
             let mut out = Sensed::default();
             out.signals.now = now;
             out.signals.period = period;
-            out.signals.queue = service.queue(now, &listed, &mut out.troubles);
+            let space = &mut spaces[service.space];
+            out.signals.queue = service.queue(now, &space.listed, &mut out.troubles);
             out.signals.queue.interface = interfaces.queue(now);
             if service.source.needs_interface
                 && let Some(why) = interfaces.trouble(now)
@@ -251,18 +259,28 @@ impl Sense {
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
             let counts = out.signals.balance.counts.map(|counts| counts.value);
-            let found = service.bypassed(now, counts, opened);
+            let found = service.bypassed(now, counts, space);
             (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
             sensed.push(out);
         }
         sensed
     }
 
+    fn look_at_spaces(&mut self, now: Nanos) {
+        for space in &mut self.spaces {
+            space.tick(now, self.find, &mut self.buffer);
+        }
+    }
+
     /// Gives each service its listeners; the inodes of all of them.
     fn match_listeners(&mut self) -> BTreeSet<u32> {
         let mut wanted = BTreeSet::new();
         for service in &mut self.services {
-            serving(&self.all, &service.source.listen, &mut service.listeners);
+            serving(
+                &self.spaces[service.space].all,
+                &service.source.listen,
+                &mut service.listeners,
+            );
             wanted.extend(service.listeners.iter().map(|listener| listener.inode));
         }
         wanted
@@ -283,8 +301,8 @@ impl Sense {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listeners::Listener;
     use std::fs;
-    use std::io;
     use std::os::unix::fs::MetadataExt;
     use tidegate_units::Share;
 

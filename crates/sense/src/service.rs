@@ -3,7 +3,6 @@
 
 use crate::bypass::{Bypass, Found, Look, Seen};
 use crate::cgroup::{Group, Usage};
-use crate::connections::Diag;
 use crate::cpu::{Beside, Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
@@ -12,6 +11,7 @@ use crate::listeners::Listener;
 use crate::passive::Passive;
 use crate::pressure::Pressure;
 use crate::sense::{HOLD_MAX, Roots, ServiceSource, Trouble};
+use crate::space::Space;
 use crate::stat::Stat;
 use crate::threads::Watch;
 use std::io;
@@ -41,6 +41,8 @@ pub(crate) struct Service {
     pub(crate) located: Option<Nanos>,
     pub(crate) passive: Passive,
     pub(crate) defer: Defer,
+    /// Place of its network namespace among those that are looked at.
+    pub(crate) space: usize,
     bypass: Bypass,
     threads: Watch,
     thread_held: Held<Share>,
@@ -75,6 +77,7 @@ impl Service {
             cpu_held: None,
             passive: Passive::default(),
             defer: Defer::default(),
+            space: 0,
             bypass: Bypass::default(),
             threads: Watch::default(),
             thread_held: None,
@@ -194,8 +197,13 @@ impl Service {
     }
 
     /// What came past the hooks of late. `counts`: what they have seen since the tick before; `None`:
-    /// not known. `opened`: connections were opened, and it is time to look.
-    pub(crate) fn bypassed(&mut self, now: Nanos, counts: Option<Counts>, opened: bool) -> Found {
+    /// not known.
+    pub(crate) fn bypassed(
+        &mut self,
+        now: Nanos,
+        counts: Option<Counts>,
+        space: &mut Space,
+    ) -> Found {
         let seen = counts.map_or_else(Seen::default, |counts| Seen {
             offered: Some(counts.offered),
             admitted: counts.admitted,
@@ -203,9 +211,11 @@ impl Service {
             asked: counts.connections.map_or(0, |of| of.asked),
         });
         let ports = self.listeners.iter().map(|listener| listener.port).collect();
-        let (exempt, source) = (&self.source.exempt[..], &mut Diag);
-        let look = Look { ports: &ports, exempt, source };
-        self.bypass.tick(now, &seen, opened.then_some(look))
+        let exempt = &self.source.exempt[..];
+        let (grew, own) = (space.grew, space.namespace.is_none());
+        let source = space.connections().filter(|_| grew);
+        let look = source.map(|source| Look { ports: &ports, exempt, own, source });
+        self.bypass.tick(now, &seen, look)
     }
 
     fn cpu(&mut self, tick: &mut Tick<'_>, waited: Option<Share>) -> Result<Option<Share>, String> {

@@ -376,6 +376,7 @@ fn snapshot() -> Snapshot {
             name: "eth0".into(),
             namespace: String::new(),
             attached: "xdp".into(),
+            ..InterfaceState::default()
         }],
         services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],

@@ -15,11 +15,11 @@
 
 mod common;
 
+use common::cgroup::Cgroup;
 use common::wait_for;
 use common::world::World;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -165,27 +165,6 @@ impl Drop for Talker {
     }
 }
 
-/// A cgroup (version 2) of its own, so that the load of the machine is not the server's.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn new(number: u32) -> Self {
-        let mounts = fs::read_to_string("/proc/mounts").unwrap();
-        let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let root = fields.find(|fields| fields[2] == "cgroup2").expect("cgroup version 2");
-        let path =
-            PathBuf::from(root[1]).join(format!("tidegate-silent-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 /// The limit on silent connections of a source that is in force.
 fn limit(world: &World) -> Option<u64> {
     let output = world.tidegate(&["status", "-o", "json"]);
@@ -200,7 +179,7 @@ const REQUESTS: usize = 60;
 
 /// A world with the server, whose connections are kept or not, which a daemon in shadow watches.
 fn watched(number: u32, connections: &str) -> (Cgroup, World, Talker) {
-    let cgroup = Cgroup::new(number);
+    let cgroup = Cgroup::new("silent", number);
     let mut world = World::new(number);
     let server = Talker::new(&world, SERVER, &[connections]);
     fs::write(cgroup.0.join("cgroup.procs"), server.child.id().to_string()).unwrap();

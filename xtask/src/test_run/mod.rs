@@ -132,6 +132,7 @@ const BESIDE: [(&str, &[&str]); 3] = [
             "exchanges_live",
             "hooks",
             "late_live",
+            "places",
             "programs",
             "requests_odd_live",
             "sockets",

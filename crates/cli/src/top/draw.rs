@@ -196,7 +196,7 @@ mod tests {
             interfaces: vec![InterfaceState {
                 name: "eth0".into(),
                 attached: "xdp".into(),
-                ..Default::default()
+                ..InterfaceState::default()
             }],
             services: vec![shop, blog],
             ..Snapshot::default()

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
 pub(crate) mod authority;
+pub(crate) mod cgroup;
 pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod world;

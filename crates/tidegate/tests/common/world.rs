@@ -153,6 +153,19 @@ impl World {
         command.args(arguments).arg("--socket").arg(self.file("socket")).output().unwrap()
     }
 
+    /// What `tidegate check` says of such a configuration in this namespace.
+    pub(crate) fn check(&self, intent: &str) -> String {
+        let file = self.file("checked");
+        let pins = self.file("bpf/tidegate");
+        std::fs::write(&file, format!("{intent}daemon: {{pins: {}}}\n", pins.display())).unwrap();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.namespace().display()));
+        command.arg(env!("CARGO_BIN_EXE_tidegate")).args(["check", "-c"]).arg(&file);
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        text(output.stdout) + &text(output.stderr)
+    }
+
     /// A metric of the service `shop`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let name = format!("tidegate_{name}{{service=\"shop\"}} ");

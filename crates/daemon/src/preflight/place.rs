@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether the hooks are where the connections are: interfaces and servers in other network namespaces,
+//! ports of bridges, what is on top of each other, userland proxies of containers.
+
+use super::{Preflight, note};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use tidegate_config::{Config, ServiceConfig, SystemFault, namespace_path};
+use tidegate_model::{Listen, Namespace};
+use tidegate_sense::{
+    Elsewhere, LinkFacts, Listener, ListenerSource, SockDiag, forwards_to, holder, in_namespace,
+    links, listening_elsewhere,
+};
+
+/// Most interfaces that are named as places to attach to.
+const OUTER_MAX: usize = 4;
+
+fn enter(namespace: &Namespace) -> io::Result<PathBuf> {
+    let path = namespace_path(namespace)?;
+    // Whether it can be entered shows when it is.
+    in_namespace(Some(&path), || Ok(()))?;
+    Ok(path)
+}
+
+/// Interfaces of other namespaces: whether they are there, and what will be attached.
+pub(super) fn interfaces_elsewhere(config: &Config, sys: &Path, found: &mut Preflight) {
+    for (index, interface) in config.interfaces.iter().enumerate() {
+        let Some(namespace) = &interface.namespace else { continue };
+        let there = enter(namespace).and_then(|path| in_namespace(Some(&path), || links(sys)));
+        match there {
+            Err(error) => found.faults.push(SystemFault::NamespaceMissing {
+                at: format!("interfaces[{index}].namespace"),
+                why: format!("{namespace}: {error}"),
+                fatal: true,
+            }),
+            Ok(there) => match there.iter().find(|link| link.name == interface.name) {
+                Some(link) => {
+                    let text = note(link, interface.attach);
+                    found.notes.push(format!("{text} (in {namespace})"));
+                }
+                None => found.faults.push(SystemFault::InterfaceMissing {
+                    name: interface.name.clone(),
+                    present: there.into_iter().map(|link| link.name).collect(),
+                }),
+            },
+        }
+    }
+}
+
+/// Interfaces of ours that see less than their names promise.
+pub(super) fn sides(config: &Config, all: &[LinkFacts], found: &mut Preflight) {
+    for (name, lower) in on_top(config, all) {
+        found.faults.push(SystemFault::OnTop { interface: name, lower });
+    }
+    let own = config.interfaces.iter().filter(|interface| interface.namespace.is_none());
+    for name in own.map(|interface| &interface.name) {
+        if let Some(why) = inner_port(name, all) {
+            found.faults.push(SystemFault::WrongSide { interface: name.clone(), why });
+        }
+    }
+}
+
+/// Interfaces that are on top of others that are configured, too, each with the one below: their packets
+/// would be judged twice.
+pub(crate) fn on_top(config: &Config, all: &[LinkFacts]) -> Vec<(String, String)> {
+    let own =
+        |name: &str| config.interfaces.iter().any(|i| i.namespace.is_none() && i.name == name);
+    let pairs = all.iter().filter(|link| own(&link.name)).filter_map(|link| {
+        let mut below = link.on_top_of(all)?;
+        // A VLAN on a macvlan on the card, say; no further than there are interfaces.
+        for _ in 0..all.len() {
+            if own(&below.name) {
+                return Some((link.name.clone(), below.name.clone()));
+            }
+            below = below.on_top_of(all)?;
+        }
+        None
+    });
+    pairs.collect()
+}
+
+/// Why a hook there does not see the connections to a container, and where they can be seen.
+pub(crate) fn inner_port(name: &str, all: &[LinkFacts]) -> Option<String> {
+    let link = all.iter().find(|link| link.name == name)?;
+    let bridge = &link.inner_port_of(all)?.name;
+    let members = all.iter().filter(|port| port.master == link.master);
+    let uplinks = members.filter(|port| port.inner_port_of(all).is_none() && port.up);
+    let mut outer: Vec<&str> = uplinks.map(|port| port.name.as_str()).collect();
+    if outer.is_empty() {
+        // A bridge without a card: packets are routed to it (Docker's).
+        let routed = all.iter().filter(|link| link.up && link.master.is_none());
+        let card = |link: &&LinkFacts| link.driver.is_some() || link.kind.is_none();
+        let (cards, others): (Vec<_>, Vec<_>) =
+            routed.filter(|link| link.name != "lo").partition(card);
+        let others = others.into_iter().filter(|link| link.kind.as_deref() != Some("bridge"));
+        let others: Vec<_> = others.collect();
+        let chosen = if cards.is_empty() { others } else { cards };
+        outer = chosen.iter().map(|link| link.name.as_str()).take(OUTER_MAX).collect();
+    }
+    let outer = match outer.is_empty() {
+        true => "the interface by which clients come".to_owned(),
+        false => outer.join(" or "),
+    };
+    Some(format!(
+        "{name} is the port of the bridge {bridge} to a container or virtual machine: connections to \
+         there leave by it, and no hook on it sees them come. Attach to {outer}, or inside (`namespace:`)"
+    ))
+}
+
+/// Whether somebody listens for each service where it says; else where.
+pub(super) fn listeners(
+    config: &Config,
+    own: &mut dyn ListenerSource,
+    proc: &Path,
+    found: &mut Preflight,
+) {
+    let mut known: BTreeMap<Option<Namespace>, Vec<Listener>> = BTreeMap::new();
+    let mut here = Vec::new();
+    if let Err(error) = own.list(&mut here) {
+        found.notes.push(format!("listeners cannot be looked at: {error}"));
+        return;
+    }
+    known.insert(None, here);
+    // A service with back-ends runs on them.
+    for service in config.services.iter().filter(|service| service.backends.is_empty()) {
+        if !known.contains_key(&service.namespace)
+            && let Some(namespace) = &service.namespace
+        {
+            let mut there = Vec::new();
+            let path = enter(namespace);
+            let listed = path.and_then(|p| SockDiag::open(Some(&p))?.list(&mut there));
+            if let Err(error) = listed {
+                found.faults.push(SystemFault::NamespaceMissing {
+                    at: format!("services.{}.namespace", service.name),
+                    why: format!("{namespace}: {error}"),
+                    fatal: false,
+                });
+                continue;
+            }
+            known.insert(Some(namespace.clone()), there);
+        }
+        if let Some(all) = known.get(&service.namespace) {
+            listening(service, all, proc, found);
+        }
+    }
+}
+
+fn listening(service: &ServiceConfig, all: &[Listener], proc: &Path, found: &mut Preflight) {
+    for (index, listen) in service.target().iter().enumerate() {
+        let name = service.name.clone();
+        match all.iter().find(|listener| listener.serves(listen).is_some()) {
+            Some(listener) => {
+                let told = proxied(listener, listen, proc);
+                let told = told.filter(|_| service.target.is_empty());
+                let fault = |found| SystemFault::ListensElsewhere { service: name, index, found };
+                found.faults.extend(told.map(fault));
+            }
+            None if service.namespace.is_some() => {
+                found.faults.push(SystemFault::NothingListens { service: name, index });
+            }
+            None => {
+                let there = listening_elsewhere(proc, listen);
+                found.faults.push(match there.first() {
+                    Some(there) => SystemFault::ListensElsewhere {
+                        service: name,
+                        index,
+                        found: elsewhere(there),
+                    },
+                    None => SystemFault::NothingListens { service: name, index },
+                });
+            }
+        }
+    }
+}
+
+/// A userland proxy that listens in a container's place.
+fn proxied(listener: &Listener, listen: &Listen, proc: &Path) -> Option<String> {
+    let (pid, name) = holder(proc, listener)?;
+    let to = forwards_to(proc, pid)?;
+    let target = Listen { address: Some(to.ip()), port: to.port(), protocol: listen.protocol };
+    let there = listening_elsewhere(proc, &target);
+    let write = match there.first() {
+        Some(there) => format!(
+            "write `namespace: {}` and `target: [\"{target}\"]` here, and attach to the interface by which \
+             clients come; or attach inside, {}",
+            there.namespace,
+            inside(there)
+        ),
+        None => format!("write `target: [\"{target}\"]` and the container's `namespace` here"),
+    };
+    Some(format!(
+        "{name} (pid {pid}) listens here and passes connections on to {target}: its accept queue and CPU \
+         are not the service's; {write}"
+    ))
+}
+
+fn elsewhere(there: &Elsewhere) -> String {
+    let Elsewhere { pid, name, namespace, port, .. } = there;
+    format!(
+        "nobody listens here, but {name} (pid {pid}) listens on port {port} in another network \
+         namespace: write `namespace: {namespace}` here (with `target` where the address is another), \
+         and attach to the interface by which clients come; or attach inside, {}",
+        inside(there)
+    )
+}
+
+fn inside(there: &Elsewhere) -> String {
+    let names = &there.interfaces;
+    let name = names.first().map_or("eth0", String::as_str);
+    format!("`interfaces: [{{name: {name}, namespace: \"{}\"}}]`", there.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers;
+    use tidegate_config::{Registry, parse};
+
+    fn config(interfaces: &str) -> Config {
+        let text = format!(
+            "interfaces: [{interfaces}]\nservices: {{web: {{mode: enforce, listen: ['*:80']}}}}\n"
+        );
+        let registry = Registry::new(["fresh_first"], controllers::NAMES);
+        parse(&text, &registry).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn link(index: u32, name: &str, kind: &str) -> LinkFacts {
+        let kind = Some(kind.to_owned()).filter(|kind| !kind.is_empty());
+        LinkFacts { index, name: name.into(), kind, up: true, ..LinkFacts::default() }
+    }
+
+    #[test]
+    fn what_is_on_top_of_another_is_judged_below() {
+        let below = |lower, link| LinkFacts { lower: Some(lower), ..link };
+        let all = [
+            link(2, "eth0", ""),
+            below(2, link(3, "eth0.7", "vlan")),
+            below(3, link(4, "mac0", "macvlan")),
+            // the other end of a pair is no lower interface
+            below(2, link(5, "veth0", "veth")),
+        ];
+        let told = |interfaces| on_top(&config(interfaces), &all);
+        assert_eq!(told("{name: eth0.7}, {name: veth0}"), []);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(told("{name: eth0}, {name: eth0.7}"), [pair("eth0.7", "eth0")]);
+        assert_eq!(told("{name: mac0}, {name: eth0}"), [pair("mac0", "eth0")]);
+        assert_eq!(
+            told("{name: eth0}, {name: mac0}, {name: eth0.7}, {name: veth0}"),
+            [pair("eth0.7", "eth0"), pair("mac0", "eth0.7")]
+        );
+        assert_eq!(told("{name: eth0}, {name: eth0.7, namespace: 'pid:1'}"), []);
+    }
+
+    #[test]
+    fn a_port_of_a_bridge_to_a_container_is_told_with_the_place_outside() {
+        let port = |link| LinkFacts { master: Some(9), ..link };
+        let mut all = vec![
+            link(1, "lo", ""),
+            link(2, "eth0", ""),
+            link(9, "br0", "bridge"),
+            port(link(10, "veth1", "veth")),
+        ];
+        assert_eq!(inner_port("eth0", &all), None);
+        assert_eq!(inner_port("br0", &all), None, "the host's own connections come by it");
+        let told = inner_port("veth1", &all).unwrap();
+        assert!(told.contains("bridge br0") && told.contains("Attach to eth0,"), "{told}");
+        all[1] = port(link(2, "eth0", ""));
+        let told = inner_port("veth1", &all).unwrap();
+        assert!(told.contains("Attach to eth0,"), "the bridge's own card: {told}");
+        assert_eq!(inner_port("eth0", &all), None, "whatever comes from outside comes by it");
+    }
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where servers run: in containers behind a bridge with DNAT and a userland proxy, on macvlan, on links
+//! that change. Each service is protected, or everybody is told that it is not, and where to attach
+//! (needs root).
+//!
+//! ```text
+//!  client             the daemon's namespace                              container
+//!  v1 10.83.0.2 ───── v0 10.83.0.1:8080 ─ DNAT ─ b0 10.84.0.1 ─ p0 ────── e0 10.84.0.2:80
+//!                     (a userland proxy listens there, too)
+//! ```
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+mod common;
+
+use common::cgroup::Cgroup;
+use common::world::World;
+use common::{ip, run, wait_for};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tidegate_sense::in_namespace;
+
+/// Connections that are made at once, far more than what is admitted.
+const CONNECTIONS: usize = 40;
+
+/// Listens with the given address, port and backlog, and takes every connection.
+const SERVER: &str = r"
+import socket, sys
+s = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=int(sys.argv[3]))
+held = []
+while True: held.append(s.accept()[0])
+";
+
+/// Ends with drop.
+struct Process(Child);
+
+impl Process {
+    fn python(namespace: &Path, program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", namespace.display())).args(["python3", "-c", program]);
+        Self(command.args(arguments).stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Another namespace; gone with drop.
+struct Space(String);
+
+impl Space {
+    fn new(world: &World, suffix: &str) -> Self {
+        let name = format!("{}{suffix}", world.name());
+        ip(&format!("netns add {name}"));
+        ip(&format!("-n {name} link set lo up"));
+        Self(name)
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.0)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// A client behind v0.
+fn client(world: &World) -> Space {
+    let client = Space::new(world, "c");
+    let (name, host) = (&client.0, world.name());
+    ip(&format!("-n {host} link set v1 netns {name}"));
+    ip(&format!("-n {host} address add 10.83.0.1/24 dev v0"));
+    ip(&format!("-n {host} link set v0 up"));
+    ip(&format!("-n {name} address add 10.83.0.2/24 dev v1"));
+    ip(&format!("-n {name} link set v1 up"));
+    client
+}
+
+/// One connection after the other; how many were taken.
+fn connect(client: &Space, to: &str) -> usize {
+    let to: SocketAddr = to.parse().unwrap();
+    let patience = Duration::from_millis(500);
+    let once = |_: &usize| {
+        in_namespace(Some(&client.path()), || TcpStream::connect_timeout(&to, patience)).is_ok()
+    };
+    (0..CONNECTIONS).filter(once).count()
+}
+
+/// A container behind a bridge with DNAT, its cgroup, and the proxy of its engine.
+struct Bridge {
+    client: Space,
+    container: Space,
+    address: String,
+    cgroup: Cgroup,
+    _server: Process,
+    _proxy: Process,
+}
+
+impl Bridge {
+    fn new(world: &World, number: u32) -> Self {
+        let client = client(world);
+        let (container, host) = (Space::new(world, "k"), world.name());
+        let name = &container.0;
+        // Others that run at the same time have another one.
+        let (outer, address) = (format!("10.84.{number}.1"), format!("10.84.{number}.2"));
+        ip(&format!("-n {host} link add b0 type bridge"));
+        ip(&format!("-n {host} link add p0 type veth peer name e0 netns {name}"));
+        ip(&format!("-n {host} link set p0 master b0 up"));
+        ip(&format!("-n {host} address add {outer}/24 dev b0"));
+        ip(&format!("-n {host} link set b0 up"));
+        ip(&format!("-n {name} address add {address}/24 dev e0"));
+        ip(&format!("-n {name} link set e0 up"));
+        ip(&format!("-n {name} route add default via {outer}"));
+        ip(&format!("-n {} route add default via 10.83.0.1", client.0));
+        let forward = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+        in_namespace(Some(&world.namespace()), forward).unwrap();
+        let rules = world.file("nft");
+        let text = format!(
+            "table ip nat {{ chain pre {{ type nat hook prerouting priority -100; tcp dport 8080 dnat to \
+             {address}:80; }}; }}\n"
+        );
+        std::fs::write(&rules, text).unwrap();
+        run(
+            "nsenter",
+            &format!("--net={} nft -f {}", world.namespace().display(), rules.display()),
+        );
+        let cgroup = Cgroup::new("places", number);
+        let server = Process::python(&container.path(), SERVER, &["0.0.0.0", "80", "77"]);
+        cgroup.take(server.pid());
+        let proxy = [
+            "0.0.0.0",
+            "8080",
+            "9",
+            "-proto",
+            "tcp",
+            "-host-ip",
+            "0.0.0.0",
+            "-host-port",
+            "8080",
+            "-container-ip",
+            &address,
+            "-container-port",
+            "80",
+        ];
+        let proxy = Process::python(&world.namespace(), SERVER, &proxy);
+        let bridge = Self { client, container, address, cgroup, _server: server, _proxy: proxy };
+        wait_for("the server listens", || (connect(&bridge.client, OUTSIDE) > 0).then_some(()));
+        let proxied = || TcpStream::connect("127.0.0.1:8080");
+        wait_for("the proxy", || in_namespace(Some(&world.namespace()), proxied).ok());
+        bridge
+    }
+}
+
+const OUTSIDE: &str = "10.83.0.1:8080";
+/// What the services admit: little, so that refusals show that they are protected.
+const CONTROL: &str = "control: {name: fixed, rate: 1, burst: 5}";
+
+fn log(world: &World) -> Stdio {
+    std::fs::OpenOptions::new().append(true).create(true).open(world.file("log")).unwrap().into()
+}
+
+/// Runs the daemon and shows that it refuses what it shall.
+fn protects(world: &mut World, intent: &str, bridge: &Bridge) {
+    world.run_intent(intent, &[], log(world));
+    world.ready();
+    let taken = connect(&bridge.client, OUTSIDE);
+    assert!((1..CONNECTIONS / 2).contains(&taken), "{taken} of {CONNECTIONS} were admitted");
+    let half = CONNECTIONS as f64 / 2.0;
+    wait_for("seen", || (world.metric("service_offered_syns_total") >= half).then_some(()));
+    let page = world.get("/readyz").unwrap();
+    assert!(page.contains(" 200 "), "{page}");
+    // It tells whose listener is looked at.
+    let queue = "tidegate_service_accept_queue_limit_connections{service=\"shop\"} 77";
+    wait_for(queue, || world.get("/metrics").filter(|page| page.contains(queue)));
+    assert!(!world.status().contains("nothing listens"), "{}", world.status());
+}
+
+#[test]
+fn a_container_is_protected_from_the_uplink() {
+    let mut world = World::new(20);
+    let bridge = Bridge::new(&world, 20);
+    let proxied =
+        "interfaces: [{name: v0}]\nservices: {shop: {mode: enforce, listen: ['*:8080']}}\n";
+    let told = world.check(proxied);
+    let cgroup = bridge.cgroup.0.display().to_string();
+    let target = format!("{}:80", bridge.address);
+    for says in
+        [format!("passes connections on to {target}"), format!("namespace: cgroup:{cgroup}")]
+    {
+        assert!(told.contains(&says), "{says}: {told}");
+    }
+    let intent = format!(
+        "interfaces: [{{name: v0}}]\nservices:\n  shop: {{mode: enforce, listen: ['*:8080'], namespace: \
+         'cgroup:{cgroup}', target: ['{target}'], {CONTROL}}}\n"
+    );
+    assert!(!world.check(&intent).contains("warning"), "{}", world.check(&intent));
+    protects(&mut world, &intent, &bridge);
+}
+
+#[test]
+fn a_container_is_protected_from_inside() {
+    let mut world = World::new(21);
+    let bridge = Bridge::new(&world, 21);
+    let path = bridge.container.path().display().to_string();
+    let intent = format!(
+        "interfaces: [{{name: e0, namespace: {path}}}]\nservices:\n  shop: {{mode: enforce, listen: \
+         ['*:80'], namespace: {path}, {CONTROL}}}\n"
+    );
+    assert!(!world.check(&intent).contains("warning"), "{}", world.check(&intent));
+    protects(&mut world, &intent, &bridge);
+    // The container ends, and its interface with it: the daemon, which gave up its privileges, says so.
+    ip(&format!("-n {} link del e0", bridge.container.0));
+    let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
+    assert!(page.contains("e0"), "{page}");
+}
+
+#[test]
+fn on_the_port_of_a_bridge_nothing_is_protected_and_everybody_is_told() {
+    let mut world = World::new(22);
+    let bridge = Bridge::new(&world, 22);
+    let wanted = "p0 is the port of the bridge b0 to a container or virtual machine";
+    let intent = "interfaces: [{name: p0}]\nservices: {shop: {mode: enforce, listen: ['*:80']}}\n";
+    let told = world.check(intent);
+    assert!(told.contains(wanted) && told.contains("Attach to v0"), "{told}");
+    assert!(told.contains("in another network namespace"), "{told}");
+    world.run_intent(intent, &[], log(&world));
+    let page = wait_for("not ready", || {
+        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
+    });
+    assert!(page.contains("Attach to v0"), "{page}");
+    assert!(world.status().contains(wanted), "{}", world.status());
+    assert!(connect(&bridge.client, OUTSIDE) == CONNECTIONS);
+}
+
+#[test]
+fn a_macvlan_beside_its_card_is_judged_once() {
+    let mut world = World::new(23);
+    let client = client(&world);
+    let host = world.name().to_owned();
+    ip(&format!("-n {host} link add link v0 name m0 type macvlan mode bridge"));
+    ip(&format!("-n {host} address add 10.83.0.3/24 dev m0"));
+    ip(&format!("-n {host} link set m0 up"));
+    let _server = Process::python(&world.namespace(), SERVER, &["0.0.0.0", "80", "77"]);
+    let both = "interfaces: [{name: m0}, {name: v0}]\nservices: {shop: {mode: shadow, listen: ['*:80']}}\n";
+    let told = world.check(both);
+    assert!(told.contains("m0 is on top of v0"), "{told}");
+    world.run_intent(both, &[], log(&world));
+    world.ready();
+    wait_for("the server listens", || {
+        (connect(&client, "10.83.0.3:80") == CONNECTIONS).then_some(())
+    });
+    let all = CONNECTIONS as f64;
+    // A copy of a SYN may be among them, a second look at each may not.
+    let offered = wait_for("they are counted", || {
+        Some(world.metric("service_offered_syns_total")).filter(|offered| *offered >= all)
+    });
+    assert!(offered < 2.0 * all, "{offered} of {all}");
+}
+
+/// Between a tun device and a socket that stands for the other end.
+const TUN: &str = r"
+import fcntl, os, select, socket, struct, sys
+name, mine, other = sys.argv[1:]
+tun = os.open('/dev/net/tun', os.O_RDWR)
+fcntl.ioctl(tun, 0x400454ca, struct.pack('16sH22x', name.encode(), 0x1001))
+end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+end.bind(mine)
+while True:
+    for ready in select.select([tun, end], [], [])[0]:
+        try:
+            if ready is end: os.write(tun, end.recv(4096))
+            else: end.sendto(os.read(tun, 4096), other)
+        except OSError: pass
+";
+
+/// Packets without Ethernet header are judged, and answered.
+#[test]
+fn a_service_behind_a_tun_device_is_protected() {
+    let mut world = World::new(25);
+    let client = Space::new(&world, "c");
+    let ends = ["t0", "t1"].map(|name| world.file(name).display().to_string());
+    let tuns = [
+        Process::python(&world.namespace(), TUN, &["t0", &ends[0], &ends[1]]),
+        Process::python(&client.path(), TUN, &["t1", &ends[1], &ends[0]]),
+    ];
+    wait_for("both ends", || ends.iter().all(|end| Path::new(end).exists()).then_some(()));
+    for (namespace, link, address) in
+        [(world.name(), "t0", "10.83.0.1"), (&client.0, "t1", "10.83.0.2")]
+    {
+        ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
+        ip(&format!("-n {namespace} link set {link} up"));
+    }
+    let _server = Process::python(&world.namespace(), SERVER, &["0.0.0.0", "80", "77"]);
+    wait_for("the server listens", || (connect(&client, "10.83.0.1:80") > 0).then_some(()));
+    let with = |attach: &str| {
+        format!(
+            "interfaces: [{{name: t0, attach: {attach}}}]\nservices:\n  shop: {{mode: enforce, listen: \
+             ['*:80'], policy: {{action: reject}}, {CONTROL}}}\n"
+        )
+    };
+    let told = world.check(&with("auto"));
+    assert!(told.contains("no Ethernet header") && told.contains("will attach tcx"), "{told}");
+    world.run_intent(&with("auto"), &[], log(&world));
+    world.ready();
+    let to: SocketAddr = "10.83.0.1:80".parse().unwrap();
+    let patience = Duration::from_secs(5);
+    let (mut taken, mut reset) = (0, 0);
+    for _ in 0..CONNECTIONS {
+        match in_namespace(Some(&client.path()), || TcpStream::connect_timeout(&to, patience)) {
+            Ok(_) => taken += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+                reset += 1;
+            }
+        }
+    }
+    assert!(taken > 0 && reset > CONNECTIONS / 2, "{taken} taken, {reset} reset");
+    drop(tuns);
+}
+
+#[test]
+fn a_link_that_goes_down_and_up_or_gets_another_mtu_stays_protected() {
+    let mut world = World::new(24);
+    let client = client(&world);
+    let host = world.name().to_owned();
+    let _server = Process::python(&world.namespace(), SERVER, &["0.0.0.0", "8000", "77"]);
+    world.run(&[]);
+    let seen = |world: &World, what: &str| {
+        let before = world.metric("service_offered_syns_total");
+        wait_for(what, || (connect(&client, "10.83.0.1:8000") == CONNECTIONS).then_some(()));
+        wait_for(what, || {
+            (world.metric("service_offered_syns_total") >= before + CONNECTIONS as f64)
+                .then_some(())
+        });
+        let page = world.get("/readyz").unwrap();
+        assert!(page.contains(" 200 "), "{what}: {page}");
+    };
+    seen(&world, "at first");
+    ip(&format!("-n {host} link set v0 down"));
+    ip(&format!("-n {host} link set v0 up"));
+    seen(&world, "down and up");
+    for mtu in [1280, 9000] {
+        ip(&format!("-n {host} link set v0 mtu {mtu}"));
+        ip(&format!("-n {} link set v1 mtu {mtu}", client.0));
+        seen(&world, &format!("an MTU of {mtu}"));
+    }
+}

@@ -127,10 +127,12 @@ fn first_requests_that_are_refused_are_counted_apart() {
     }
     type Row = (&'static str, Rules, fn(&mut Talk<'_>), [u32; 3]);
     let rules = Rules::default;
-    let rows: [Row; 6] = [
+    let rows: [Row; 8] = [
         ("a first request", rules(), once, [1, 1, 1]),
         ("a later one", rules(), later, [1, 1, 0]),
         ("in shadow", Rules { shadow: true, ..rules() }, twice, [2, 2, 1]),
+        ("nearly no source is chosen", Rules { canary: 1, ..rules() }, twice, [2, 2, 1]),
+        ("nearly all are", Rules { canary: u16::MAX, ..rules() }, once, [1, 1, 1]),
         ("admitted", Rules { used: [3, 0], ..rules() }, twice, [2, 0, 0]),
         ("the socket does not agree", rules(), unheard, [1, 0, 0]),
         ("the lease spares", Rules { lease: 5, dice: 0xffff, ..rules() }, twice, [2, 0, 0]),

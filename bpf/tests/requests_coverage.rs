@@ -84,7 +84,10 @@ fn exercise(host: &mut Host) {
     for n in 0..TALKS {
         let mut dice = Dice::new(seed ^ n);
         let unevaluable = dice.one_in(2).then(|| dice.below(6) as u64);
-        host.set(&Rules { used: [5, dice.below(6) as u64], unevaluable, ..Rules::default() });
+        // Of the number, not of the dice: the talks stay what they were.
+        let canary = if n % 4 == 0 { (n << 7) as u16 } else { 0 };
+        let used = [5, dice.below(6) as u64];
+        host.set(&Rules { used, unevaluable, canary, ..Rules::default() });
         let style = *dice.pick(&talks::styles());
         let mut talk = Talk::new(host, Style { router: dice.one_in(2), ..style });
         talk.open();

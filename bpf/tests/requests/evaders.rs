@@ -18,6 +18,7 @@ const fn rules(used: u64) -> Rules {
         reserve: [0, 0],
         unevaluable: Some(used),
         shadow: false,
+        canary: 0,
         released: false,
         never: false,
         lease: 0,

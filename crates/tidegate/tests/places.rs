@@ -103,9 +103,10 @@ struct Bridge {
     client: Space,
     container: Space,
     address: String,
-    cgroup: Cgroup,
     _server: Process,
     _proxy: Process,
+    // Last: a group with a process in it cannot be removed.
+    cgroup: Cgroup,
 }
 
 impl Bridge {

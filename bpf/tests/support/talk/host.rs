@@ -59,6 +59,8 @@ pub struct Rules {
     /// Tokens of bucket 2 that are used, of 5; `None`: there is no rule 8.
     pub unevaluable: Option<u64>,
     pub shadow: bool,
+    /// Of which share of the sources refusals are carried out, in 1/65536; 0: of all.
+    pub canary: u16,
     pub released: bool,
     pub never: bool,
     /// Seconds since the last heartbeat.
@@ -77,6 +79,7 @@ impl Default for Rules {
             reserve: [0, 0],
             unevaluable: None,
             shadow: false,
+            canary: 0,
             released: false,
             never: false,
             lease: 0,
@@ -425,6 +428,7 @@ fn bucket(out: &mut Vec<u8>, index: u8, rules: &Rules) {
     let slow = (!rules.unlimited || index > 0).then(|| Rate::per_second(0.001));
     let mut limits = RequestLimits::bucket(slow, 5, [0, new, persistent]).unwrap();
     limits.set_shadow(rules.shadow);
+    limits.set_canary(rules.canary);
     out.extend_from_slice(limits.as_bytes());
     let used = rules.used.get(usize::from(index)).copied().or(rules.unevaluable).unwrap_or(0);
     out.extend_from_slice(&(used * TOKEN).to_le_bytes());

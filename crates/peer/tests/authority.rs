@@ -32,6 +32,8 @@ fn a_limit_inside_its_grant_is_taken_once() {
     assert_eq!(accept(&mut world, &signed), Err(Denied::Stale), "a replay");
     let next = world.signed(message(2));
     assert_eq!(accept(&mut world, &next), Ok(400.0));
+    world.receiver.open(1, (77, 5));
+    assert_eq!(accept(&mut world, &signed), Err(Denied::Stale), "the same session goes on");
     world.receiver.open(1, (78, 6));
     let old = world.signed(message(3));
     assert_eq!(accept(&mut world, &old), Err(Denied::Session), "of the session before");
@@ -147,13 +149,65 @@ fn grants_expire_and_are_revoked() {
     assert_eq!(world.receiver.revoke(&list(1, &key(3))), Err(Denied::Signature));
     let good = list(1, &key(OPERATOR));
     assert_eq!(SignedRevocations::from_text(&good.to_text()), Some(good.clone()));
-    assert_eq!(world.receiver.revoke(&good), Ok(()));
+    assert_eq!(
+        world.receiver.revoke(&good),
+        Ok(vec![1]),
+        "of these somebody has to lift the limits"
+    );
     assert_eq!(world.receiver.in_force(NOW), 0, "at once, within one time to live");
     let again = world.signed(message(2));
     assert_eq!(accept(&mut world, &again), Err(Denied::Revoked));
     assert_eq!(world.receiver.revoke(&good), Err(Denied::Stale), "an old list");
     let grant = SignedGrant::sign(body(), &key(OPERATOR)).unwrap();
     assert_eq!(world.receiver.grant(NOW, &grant), Err(Denied::Revoked));
+    let next = Revocations { sequence: 2, serials: vec![8] };
+    let next = SignedRevocations::sign(next, &key(OPERATOR)).unwrap();
+    assert_eq!(world.receiver.revoke(&next), Ok(Vec::new()));
+    assert_eq!(
+        world.receiver.grant(NOW, &grant),
+        Err(Denied::Revoked),
+        "a newer list forgives nobody"
+    );
+}
+
+/// An operator who has narrowed a grant meets neither the wider one again nor a holder who begins anew.
+#[test]
+fn a_grant_takes_the_place_of_an_older_one_only() {
+    let mut world = World::new();
+    let wide = SignedGrant::sign(body(), &key(OPERATOR)).unwrap();
+    let signed = world.signed(message(1));
+    assert!(accept(&mut world, &signed).is_ok());
+    assert_eq!(world.receiver.grant(NOW, &wide), Ok(()), "it is the same");
+    assert_eq!(accept(&mut world, &signed), Err(Denied::Stale), "and nothing has begun anew");
+    assert_eq!(world.receiver.in_force(NOW), 1);
+    let narrow =
+        GrantBody { scopes: vec!["192.0.2.99:80".into()], from_s: body().from_s + 1, ..body() };
+    let narrow = SignedGrant::sign(narrow, &key(OPERATOR)).unwrap();
+    assert_eq!(world.receiver.grant(NOW, &narrow), Ok(()));
+    assert_eq!(world.receiver.grant(NOW, &wide), Err(Denied::Stale));
+    let signed = world.signed(message(2));
+    assert_eq!(accept(&mut world, &signed), Err(Denied::Scope));
+}
+
+/// To end a limit and to begin it again is no way past the clamp; nor is a share of what is offered.
+#[test]
+fn no_limit_falls_faster_by_another_way() {
+    let bounds = Bounds { floor: Rate::per_second(50.0), ..Bounds::default() };
+    let mut world = World::with(bounds);
+    let mut sequence = 0;
+    let mut tell = |world: &mut World, value: u64, validity_ms: u32| {
+        sequence += 1;
+        let mut limit = message(sequence);
+        (limit.value, limit.validity_ms) = (value, validity_ms.try_into().unwrap());
+        let signed = world.signed(limit);
+        let passes = Rate::per_second(800.0);
+        let taken = world.receiver.accept((NOW, TODAY), &signed, passes).unwrap();
+        taken.limit.restriction.rate(None).unwrap().get()
+    };
+    let validity = message(1).validity_ms.try_into().unwrap();
+    assert!((tell(&mut world, 1_000, validity) - 400.0).abs() < 1e-9);
+    tell(&mut world, 1_000, 0);
+    assert!((tell(&mut world, 1_000, validity) - 400.0).abs() < 1e-9, "a second has not passed");
 }
 
 #[test]

@@ -10,9 +10,11 @@ use tidegate_cli::{Exit, Extension};
 use tidegate_peer::authority::{
     GrantBody, Kinds, Revocations, SignedGrant, SignedRevocations, SigningKey, VerifyingKey,
 };
-use tidegate_units::{Clock as _, DayClock};
+use tidegate_units::{Clock as _, DayClock, Nanos};
 
 const DAY_S: u64 = 86_400;
+/// A shorter grant is a mistake.
+const FOR_MIN: Nanos = Nanos::from_secs(60);
 /// Longest file that is read.
 const FILE_MAX: u64 = 1 << 17;
 
@@ -57,7 +59,14 @@ fn issue() -> Command {
         ))
         .arg(number("limits", "64", "limits at once, 1 to 256"))
         .arg(number("changes", "120", "changes per minute"))
-        .arg(number("days", "90", "valid from now for so many days"))
+        .arg(
+            Arg::new("for")
+                .long("for")
+                .default_value("2160h")
+                .value_name("TIME")
+                .value_parser(tidegate_config::parse_span)
+                .help("valid from now for so long, at least a minute"),
+        )
         .arg(
             Arg::new("waive-staging")
                 .long("waive-staging")
@@ -152,7 +161,8 @@ fn issued(matches: &ArgMatches) -> Result<SignedGrant> {
     let kinds = words(matches, "kind");
     let has = |kind: &str| kinds.iter().any(|one| one == kind);
     let from_s = today_s();
-    let days = value(matches, "days").min(36_500);
+    let lasts = matches.get_one::<Nanos>("for").copied().unwrap_or_default();
+    ensure!(lasts >= FOR_MIN, "--for: at least {FOR_MIN}");
     let body = GrantBody {
         serial: or_time(value(matches, "serial")),
         holder: words(matches, "holder").concat(),
@@ -163,15 +173,16 @@ fn issued(matches: &ArgMatches) -> Result<SignedGrant> {
         changes: u16::try_from(value(matches, "changes")).context("--changes: 1 to 65535")?,
         staged: !matches.get_flag("waive-staging"),
         from_s,
-        until_s: from_s + days * DAY_S,
+        until_s: from_s.saturating_add(lasts.0 / Nanos::SECOND.0),
     };
     if let Some(bad) = body.scopes.iter().find(|scope| !is_destination(scope)) {
         bail!(
             "--scope {bad:?}: a prefix with a port as 192.0.2.0/24:80, /24 or longer (IPv6: /48)"
         );
     }
-    SignedGrant::sign(body, &operator)
-        .context("out of range: a spiffe:// identity, 1 to 64 scopes, 1 to 256 limits, at least one change and one day")
+    SignedGrant::sign(body, &operator).context(
+        "out of range: a spiffe:// identity, 1 to 64 scopes, 1 to 256 limits, at least one change",
+    )
 }
 
 fn is_destination(text: &str) -> bool {
@@ -192,13 +203,13 @@ fn revoked(matches: &ArgMatches) -> Result<SignedRevocations> {
 
 fn show(text: &str, out: &mut dyn Write) -> Result<()> {
     if let Some(list) = SignedRevocations::from_text(text) {
-        writeln!(out, "revoked   {:?}\nsequence  {}", list.body.serials, list.body.sequence)?;
+        writeln!(out, "revoked   {:?}\nsequence  {}", list.body().serials, list.body().sequence)?;
         return Ok(());
     }
     let grant =
         SignedGrant::from_text(text).context("neither a grant nor a list of revocations")?;
     let GrantBody { serial, holder, key, scopes, kinds, limits, changes, staged, from_s, until_s } =
-        &grant.body;
+        grant.body();
     let names = [("rate", kinds.rate), ("loss", kinds.loss), ("gap", kinds.gap)];
     let kinds: Vec<&str> = names.iter().filter(|kind| kind.1).map(|kind| kind.0).collect();
     let staged = if *staged { "5 s" } else { "waived" };
@@ -221,7 +232,7 @@ fn check(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
     let grant =
         SignedGrant::from_text(&text).context("neither a grant nor a list of revocations")?;
     ensure!(grant.verified(&operator), "the grant is not signed by this operator");
-    let (from, until) = (grant.body.from_s, grant.body.until_s);
+    let (from, until) = (grant.body().from_s, grant.body().until_s);
     ensure!(today_s() >= from, "the grant is not valid yet");
     ensure!(today_s() < until, "the grant has expired");
     writeln!(out, "the grant is signed by the operator, and valid")?;
@@ -281,7 +292,7 @@ mod tests {
         std::fs::write(at.join("revoked"), grants(at, "revoke --operator-key @private 5 3")?)?;
         assert!(grants(at, "show @revoked")?.contains("[3, 5]"));
         assert!(grants(at, "check @revoked --operator @public").is_ok());
-        std::fs::write(at.join("expired"), grants(at, &format!("{ISSUE} --days 1"))?)?;
+        std::fs::write(at.join("expired"), grants(at, &format!("{ISSUE} --for 24h"))?)?;
         assert!(grants(at, "check @expired --operator @public").is_ok(), "valid for a day");
         Ok(())
     }
@@ -296,7 +307,8 @@ mod tests {
             (("192.0.2.0/24:80", "192.0.2.1/24:80"), "--scope"),
             (("192.0.2.0/24:80", "shop"), "--scope"),
             (("spiffe://example.org/s0", "s0"), "out of range"),
-            (("--serial 5", "--days 0"), "out of range"),
+            (("--serial 5", "--for 0s"), "--for"),
+            (("--serial 5", "--for 90"), "invalid value"),
             (("--serial 5", "--limits 65536"), "--limits"),
             (("--kind rate", "--kind all"), "invalid value"),
             (("@private", "@public"), "--operator-key"),

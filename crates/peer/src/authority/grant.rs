@@ -86,8 +86,7 @@ impl GrantBody {
 /// A grant with the operator's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedGrant {
-    /// What it says. Nobody has verified it.
-    pub body: GrantBody,
+    body: GrantBody,
     bytes: Vec<u8>,
     signature: Vec<u8>,
 }
@@ -102,6 +101,12 @@ impl SignedGrant {
         Some(Self { body, bytes, signature })
     }
 
+    /// What it says. Nobody has verified it.
+    #[must_use]
+    pub const fn body(&self) -> &GrantBody {
+        &self.body
+    }
+
     /// Whether the operator has signed it, and it is in range.
     #[must_use]
     pub fn verified(&self, operator: &VerifyingKey) -> bool {
@@ -114,11 +119,13 @@ impl SignedGrant {
         to_text(GRANT, &self.bytes, &self.signature)
     }
 
-    /// From a line; `None` if it is none.
+    /// From a line; `None` if it is none, or what it says is out of range: nobody could have signed it so.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (bytes, signature) = from_text(GRANT, text)?;
-        Some(Self { body: exactly(&bytes)?, bytes, signature })
+        let body: GrantBody = exactly(&bytes)?;
+        body.check()?;
+        Some(Self { body, bytes, signature })
     }
 }
 
@@ -134,8 +141,7 @@ pub struct Revocations {
 /// A list with the operator's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedRevocations {
-    /// What it says. Nobody has verified it.
-    pub body: Revocations,
+    body: Revocations,
     bytes: Vec<u8>,
     signature: Vec<u8>,
 }
@@ -150,6 +156,12 @@ impl SignedRevocations {
             postcard::to_allocvec(&body).ok().filter(|_| body.serials.len() <= REVOKED_MAX)?;
         let signature = operator.sign(REVOKED, &bytes);
         Some(Self { body, bytes, signature })
+    }
+
+    /// What it says. Nobody has verified it.
+    #[must_use]
+    pub const fn body(&self) -> &Revocations {
+        &self.body
     }
 
     /// Whether the operator has signed it.

@@ -14,6 +14,8 @@ use tidegate_units::{Nanos, Rate, Share};
 
 /// A limit of a staged grant only counts for so long.
 const STAGED: Nanos = Nanos::from_secs(5);
+/// What a limit held bounds the next one of its scope for so long after its end.
+const REMEMBERED: Nanos = Nanos::SECOND;
 /// Grants at once, at most.
 const GRANTS_MAX: usize = 4096;
 
@@ -133,12 +135,13 @@ impl Receiver {
         }
     }
 
-    /// Takes a grant. One of the same number takes the place of the one before, with no session.
+    /// Takes a grant. The same one again changes nothing. Another one of the same number takes its place if its
+    /// time begins later, so that no older one can come back; session, sequence and limits stay.
     ///
     /// # Errors
     /// Why not; then nothing changes.
     pub fn grant(&mut self, now: Nanos, grant: &SignedGrant) -> Result<(), Denied> {
-        let serial = grant.body.serial;
+        let serial = grant.body().serial;
         if !grant.verified(&self.operator) {
             return Err(Denied::Grant);
         }
@@ -148,8 +151,22 @@ impl Receiver {
         if self.holders.len() >= GRANTS_MAX && !self.holders.contains_key(&serial) {
             return Err(Denied::Quota);
         }
-        let body = grant.body.clone();
+        let body = grant.body().clone();
         let scopes = body.check().ok_or(Denied::OutOfRange)?;
+        if let Some(known) = self.holders.get_mut(&serial) {
+            if known.body == body {
+                return Ok(());
+            }
+            if body.from_s <= known.body.from_s {
+                return Err(Denied::Stale);
+            }
+            // What was signed with another key is nobody's now.
+            if known.body.key != body.key {
+                (known.session, known.sequence) = (None, 0);
+            }
+            (known.body, known.scopes) = (body, scopes);
+            return Ok(());
+        }
         let changes = (f64::from(body.changes), now);
         let held = BTreeMap::new();
         let holder = Holder { body, scopes, session: None, sequence: 0, held, changes };
@@ -157,26 +174,32 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes a list of revocations: limits of these grants end now.
+    /// Takes a list of revocations. What was revoked stays so, also where a newer list does not name it. Returns
+    /// the grants that end now: whoever enforces their limits is to lift them.
     ///
     /// # Errors
     /// When it is not signed, or older than the last one.
-    pub fn revoke(&mut self, list: &SignedRevocations) -> Result<(), Denied> {
+    pub fn revoke(&mut self, list: &SignedRevocations) -> Result<Vec<u64>, Denied> {
         if !list.verified(&self.operator) {
             return Err(Denied::Signature);
         }
-        if list.body.sequence <= self.revoked.0 {
+        let list = list.body();
+        if list.sequence <= self.revoked.0 {
             return Err(Denied::Stale);
         }
-        self.revoked = (list.body.sequence, list.body.serials.iter().copied().collect());
-        let revoked = &self.revoked.1;
-        self.holders.retain(|serial, _| !revoked.contains(serial));
-        Ok(())
+        self.revoked.0 = list.sequence;
+        self.revoked.1.extend(&list.serials);
+        let ended =
+            list.serials.iter().copied().filter(|serial| self.holders.remove(serial).is_some());
+        Ok(ended.collect())
     }
 
-    /// Begins a session with a holder: its random number and epoch. What was signed for another one is stale.
+    /// Begins a session with a holder: its random number and epoch. What was signed for another one is stale; the
+    /// same one again goes on where it was.
     pub fn open(&mut self, grant: u64, session: (u64, u64)) {
-        if let Some(holder) = self.holders.get_mut(&grant) {
+        if let Some(holder) = self.holders.get_mut(&grant)
+            && holder.session != Some(session)
+        {
             (holder.session, holder.sequence) = (Some(session), 0);
         }
     }
@@ -239,9 +262,9 @@ impl Receiver {
         if let Some(holder) = self.holders.get_mut(&signed.grant) {
             holder.sequence = signed.limit.sequence;
             holder.changes = (holder.changes_left(now) - 1.0, now);
-            holder.held.retain(|_, held| now < held.until);
+            holder.held.retain(|_, held| now < held.until + REMEMBERED);
             let before = holder.held.get(&limit.scope);
-            let since = before.map_or(now, |held| held.since);
+            let since = before.filter(|held| now < held.until).map_or(now, |held| held.since);
             if holder.body.staged {
                 counts_until = since + STAGED;
             }
@@ -249,8 +272,8 @@ impl Receiver {
             if limit.validity > Nanos::ZERO {
                 let held = Held { restriction: limit.restriction, at: now, since, until };
                 holder.held.insert(limit.scope.clone(), held);
-            } else {
-                holder.held.remove(&limit.scope);
+            } else if let Some(held) = holder.held.get_mut(&limit.scope) {
+                held.until = held.until.min(now);
             }
         }
         Accepted { grant: signed.grant, limit, counts_until, until }
@@ -320,20 +343,22 @@ fn clamped(
     let s = before.map_or(1.0, |held| now.since(held.at).as_secs_f64().min(1.0));
     let least = 0.5_f64.powf(s);
     let held = before.map(|held| held.restriction);
+    let passed = match held {
+        Some(Restriction::Loss(held)) => 1.0 - held.get(),
+        _ => 1.0,
+    };
+    let offered = Rate::per_second(passes.get() / passed.max(f64::MIN_POSITIVE));
     match wanted {
         Restriction::Rate(rate) => {
-            let from = held.and_then(|held| held.rate(Some(passes))).unwrap_or(passes);
+            let from = held.and_then(|held| held.rate(Some(offered))).unwrap_or(passes);
             Restriction::Rate(Rate::per_second(rate.get().max(least * from.get()).max(floor.get())))
         }
         Restriction::Loss(share) => {
-            let passed = match held {
-                Some(Restriction::Loss(held)) => 1.0 - held.get(),
-                _ => 1.0,
-            };
-            Restriction::Loss(Share::new(share.get().min(1.0 - least * passed)))
+            let floor = if offered > floor { floor.get() / offered.get() } else { 1.0 };
+            Restriction::Loss(Share::new(share.get().min(1.0 - (least * passed).max(floor))))
         }
         Restriction::Gap(gap) => {
-            let from = held.and_then(|held| held.rate(Some(passes))).unwrap_or(passes);
+            let from = held.and_then(|held| held.rate(Some(offered))).unwrap_or(passes);
             let least = (least * from.get()).max(floor.get()).max(1e-3);
             Restriction::Gap(gap.min(Nanos::from_secs_f64(1.0 / least)).max(Nanos(1)))
         }

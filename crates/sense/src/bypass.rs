@@ -7,14 +7,16 @@
 //! (Tcp PassiveOpens, one small file). Only where that number grows while a hook saw no SYN of a
 //! service, or SYNs and no SYN-ACK, the connections of its ports are listed.
 //!
-//! Not counted: what comes from this host itself (it goes by the loopback device), and sources that
-//! are exempt, whose SYNs no service counts.
+//! Not counted: what comes from this host itself (it goes by the loopback device, or into a container by
+//! no hook), sources that are exempt, whose SYNs no service counts, and what was sent to another address
+//! than the service's: two services may have one port.
 
 use crate::connections::{CONNECTIONS_MAX, Connection, ConnectionSource};
 use crate::link::way_to;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use tidegate_model::Listen;
 use tidegate_model::snapshot::Bypassed;
 use tidegate_units::Nanos;
 
@@ -68,7 +70,11 @@ pub(crate) struct Bypass {
 pub(crate) struct Look<'a> {
     /// Ports of the service's listeners.
     pub(crate) ports: &'a BTreeSet<u16>,
+    /// Where the service listens.
+    pub(crate) listen: &'a [Listen],
     pub(crate) exempt: &'a [IpNet],
+    /// Whether an address is this host's.
+    pub(crate) of_host: fn(IpAddr) -> bool,
     /// They are in our own network namespace, where the route to a client can be asked for.
     pub(crate) own: bool,
     pub(crate) source: &'a mut dyn ConnectionSource,
@@ -150,8 +156,12 @@ impl Sight {
             self.own = look.own;
             if let Some(before) = self.known.insert(*port, listed_now) {
                 let counts = |c: &&Connection| {
-                    let local = c.remote == c.local || c.remote.is_loopback();
-                    !local && !look.exempt.iter().any(|net| net.contains(&c.remote))
+                    // In another namespace this host's addresses are not that namespace's.
+                    let local = c.remote == c.local
+                        || c.remote.is_loopback()
+                        || !look.own && (look.of_host)(c.remote);
+                    let exempt = look.exempt.iter().any(|net| net.contains(&c.remote));
+                    !local && !exempt && look.listen.iter().any(|of| is_to(of, *port, c.local))
                 };
                 for connection in new(&before, &listed).filter(counts) {
                     count += 1;
@@ -182,6 +192,12 @@ impl Sight {
     }
 }
 
+/// Whether a connection to this end is one to where a service listens.
+fn is_to(listen: &Listen, port: u16, local: IpAddr) -> bool {
+    let every = |address: IpAddr| address.is_unspecified() || address.to_canonical() == local;
+    listen.port == port && listen.address.is_none_or(every)
+}
+
 impl Listed {
     fn of(connections: &[Connection]) -> Self {
         let cut = connections.len() >= CONNECTIONS_MAX;
@@ -208,6 +224,8 @@ mod tests {
         opened: u16,
         open: u16,
         fails: bool,
+        listen: &'static str,
+        own: bool,
     }
 
     impl ConnectionSource for World {
@@ -239,11 +257,12 @@ mod tests {
     fn look(now: Nanos, seen: &Seen, world: &mut World, bypass: &mut Bypass) -> Found {
         let ports = BTreeSet::from([80]);
         let exempt = ["203.0.113.0/24".parse().unwrap()];
-        bypass.tick(
-            now,
-            seen,
-            Some(Look { ports: &ports, exempt: &exempt, own: true, source: world }),
-        )
+        let listen = [world.listen.parse().unwrap()];
+        let of_host = |address: IpAddr| address == IpAddr::from([172, 17, 0, 1]);
+        let own = world.own;
+        let look =
+            Look { ports: &ports, listen: &listen, exempt: &exempt, of_host, own, source: world };
+        bypass.tick(now, seen, Some(look))
     }
 
     /// When a SYN was seen last.
@@ -258,7 +277,7 @@ mod tests {
     }
 
     fn world(from: [u8; 4]) -> World {
-        World { from, opened: 1000, open: 100, fails: false }
+        World { from, opened: 1000, open: 100, fails: false, listen: "*:80", own: true }
     }
 
     fn count(found: Option<Bypassed>) -> Option<(u64, Nanos)> {
@@ -333,6 +352,32 @@ mod tests {
             let mut world = World { fails, ..world(from) };
             let found = after(9, 50, &mut world, &mut seen(&BUSY));
             assert_eq!(found, Found::default(), "{from:?}");
+        }
+    }
+
+    /// Two services of one port: what is sent to the other one is none of ours.
+    #[test]
+    fn what_is_sent_to_another_address_is_no_evidence() {
+        for (listen, found) in
+            [("192.0.2.1:80", true), ("192.0.2.2:80", false), ("0.0.0.0:80", true), ("*:81", false)]
+        {
+            let mut world = World { listen, ..world(FAR) };
+            let seen = after(9, 50, &mut world, &mut seen(&BUSY));
+            assert_eq!(seen.bypassed.is_some(), found, "{listen}");
+        }
+    }
+
+    /// A check by the userland proxy of a container comes from the host's side of the bridge.
+    #[test]
+    fn what_the_host_sends_into_a_container_is_no_evidence() {
+        for (from, own, found) in [
+            ([172, 17, 0, 1], false, false),
+            ([172, 17, 0, 9], false, true),
+            ([172, 17, 0, 1], true, true),
+        ] {
+            let mut world = World { own, ..world(from) };
+            let seen = after(9, 50, &mut world, &mut seen(&BUSY));
+            assert_eq!(seen.bypassed.is_some(), found, "{from:?} {own}");
         }
     }
 

@@ -55,23 +55,26 @@ impl ConnectionSource for Diag {
 
 /// The kernel, in another network namespace: over one socket, because the namespace can be entered at
 /// the start only.
-pub(crate) struct Kept(Option<Socket>);
+pub(crate) struct Kept(Socket);
 
 impl Kept {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        in_namespace(Some(path), open).map(|socket| Self(Some(socket)))
+        in_namespace(Some(path), open).map(Self)
     }
 }
 
 impl ConnectionSource for Kept {
-    /// Each dump is read to its end, or the next one would be refused.
+    /// Each dump is read to its end, or the next one would be refused; after an error what is left of it is
+    /// thrown away.
     fn list(&mut self, port: u16) -> io::Result<Vec<Connection>> {
-        let socket = self.0.take().ok_or(io::ErrorKind::NotConnected)?;
         let mut found = Vec::new();
         for family in [AF_INET, AF_INET6] {
-            dump(&socket, &request(family, port), DUMP_MAX, &mut found)?;
+            let dumped = dump(&self.0, &request(family, port), DUMP_MAX, &mut found);
+            if let Err(error) = dumped {
+                drain(&self.0);
+                return Err(error);
+            }
         }
-        self.0 = Some(socket);
         found.truncate(CONNECTIONS_MAX);
         Ok(found)
     }
@@ -83,6 +86,16 @@ fn open() -> io::Result<Socket> {
     socket.connect(&SocketAddr::new(0, 0))?;
     socket.set_non_blocking(true)?;
     Ok(socket)
+}
+
+/// Reads what a socket that does not block still holds, at most a whole dump of [`DUMP_MAX`].
+fn drain(socket: &Socket) {
+    let mut buffer = vec![0; RECEIVE_BYTES];
+    for _ in 0..DUMP_MAX {
+        if socket.recv(&mut &mut buffer[..], 0).is_err() {
+            return;
+        }
+    }
 }
 
 /// Reads a dump until it ends, or there are `most`.

@@ -5,7 +5,7 @@
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u16_at, u32_at};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 /// What is known of an interface.
@@ -80,6 +80,8 @@ const RTA_OIF: u16 = 4;
 const RTMSG: usize = 12;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+/// A port for a socket that sends nothing.
+const DISCARD: u16 = 9;
 
 /// The name of the interface by which an address is reached from the caller's network namespace.
 pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
@@ -98,6 +100,21 @@ pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
     })?;
     let link = links(Path::new("/sys"))?.into_iter().find(|link| link.index == index);
     link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Whether an address is this host's: only then the kernel gives a packet to it the same address as its source.
+/// Nothing is sent.
+pub(crate) fn is_of_host(address: IpAddr) -> bool {
+    let any = match address {
+        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let source = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    };
+    source().is_ok_and(|source| source.ip() == address)
 }
 
 impl LinkFacts {

@@ -7,6 +7,7 @@ use crate::cpu::{Beside, Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
 use crate::groups::Groups;
+use crate::link::is_of_host;
 use crate::listeners::Listener;
 use crate::passive::Passive;
 use crate::pressure::Pressure;
@@ -214,7 +215,15 @@ impl Service {
         let exempt = &self.source.exempt[..];
         let (grew, own) = (space.grew, space.namespace.is_none());
         let source = space.connections().filter(|_| grew);
-        let look = source.map(|source| Look { ports: &ports, exempt, own, source });
+        let listen = &self.source.listen[..];
+        let look = source.map(|source| Look {
+            ports: &ports,
+            listen,
+            exempt,
+            of_host: is_of_host,
+            own,
+            source,
+        });
         self.bypass.tick(now, &seen, look)
     }
 

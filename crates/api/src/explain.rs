@@ -184,7 +184,11 @@ fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<Stri
     };
     for found in &explanation.refused {
         let RefusedLately { service, shadow, ago_min, ago_max } = found;
-        let how = if *shadow { "would have refused (shadow)" } else { "has refused" };
+        let how = if *shadow {
+            "would have refused (only counted: shadow, canary or an old lease)"
+        } else {
+            "has refused"
+        };
         words.push(format!(
             "{service}: it probably {how} this address {ago_min} to {ago_max} ago ({sure})."
         ));

@@ -127,9 +127,18 @@ pub struct ControlSocket {
     place: Place,
     /// The user as whom it was made.
     owner: u32,
+    /// Why the group may not look, though it was to.
+    ungrouped: Option<io::Error>,
 }
 
 impl ControlSocket {
+    /// Why the group may not look, though it was to: whoever has given up privileges cannot give it the
+    /// socket.
+    #[must_use]
+    pub const fn ungrouped(&self) -> Option<&io::Error> {
+        self.ungrouped.as_ref()
+    }
+
     /// Where it is.
     #[must_use]
     pub fn place(&self) -> Place {
@@ -147,8 +156,8 @@ impl Drop for ControlSocket {
 }
 
 /// Makes the socket, its directory (0755) where that is missing. Its mode is 0600, and 0660 where a
-/// group may look. A socket that stands
-/// there is replaced in one step, so that a daemon that takes over is reachable at every moment.
+/// group may look. A group that cannot have it leaves it as without one ([`ControlSocket::ungrouped`]). A socket
+/// that stands there is replaced in one step, so that a daemon that takes over is reachable at every moment.
 ///
 /// # Errors
 /// [`BindError`].
@@ -167,15 +176,15 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<ControlSocket, BindError>
         let _ = std::fs::remove_file(&temporary);
         let listener = UnixListener::bind(&temporary)?;
         std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
-        if let Some(group) = group {
+        let shared = group.map_or(Ok(()), |group| {
             std::os::unix::fs::chown(&temporary, None, Some(group))?;
             // Not earlier: its group was our own.
-            std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o660))?;
-        }
+            std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o660))
+        });
         let made = std::fs::metadata(&temporary)?;
         std::fs::rename(&temporary, path)?;
         let place = Place { path: path.to_owned(), inode: made.ino() };
-        Ok(ControlSocket { listener, place, owner: made.uid() })
+        Ok(ControlSocket { listener, place, owner: made.uid(), ungrouped: shared.err() })
     };
     made().map_err(|source| BindError::System { path: path.to_owned(), source })
 }

@@ -396,7 +396,9 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
         words.contains("shop: it probably has refused this address 9.00 s to 17.00 s ago"),
         "{words}"
     );
-    assert!(said((vec![lately(true)], true, 0.0)).contains("probably would have refused (shadow)"));
+    assert!(
+        said((vec![lately(true)], true, 0.0)).contains("probably would have refused (only counted")
+    );
     assert!(said((Vec::new(), true, 0.0)).contains("No service has refused this address"));
     assert!(
         !said((Vec::new(), false, 0.0)).contains("No service"),

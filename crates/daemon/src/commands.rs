@@ -3,6 +3,7 @@
 
 use crate::cluster;
 use crate::governor::Governor;
+use crate::overrides::guarded;
 use crate::owner::Owner;
 use crate::sources;
 use std::collections::BTreeMap;
@@ -88,8 +89,13 @@ impl Owner {
         self.record.follow(&config);
         self.requests.begin_anew();
         self.warn_of_what_waits(&config);
-        self.intent.config = config;
+        let before = std::mem::replace(&mut self.intent.config, config);
         self.overrides = overrides;
+        // Where the file has the last word, or the service is gone, the guard's word is over.
+        for service in before.services.iter().filter(|s| self.overrides.of(&s.name, now).is_none())
+        {
+            self.warnings.clear(&guarded(&service.name));
+        }
         for said in &kept {
             tracing::warn!("{said}");
         }

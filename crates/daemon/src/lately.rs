@@ -47,10 +47,12 @@ pub(crate) fn join(
     config: &Config,
     client: IpAddr,
 ) -> Lately {
-    let at_gate = |at: usize| gate.serves(at);
-    let by_kernel = kernel.as_ref().is_some_and(|lately| lately.complete);
+    let by_hooks = kernel.as_ref().is_some_and(|lately| lately.complete);
+    let by_gate = gate.knows_a_minute(now);
     let mut all = kernel.unwrap_or_default();
-    all.complete = (0..config.services.len()).all(|at| by_kernel || at_gate(at));
+    all.complete = config.services.iter().enumerate().all(|(at, service)| {
+        (service.listen.is_empty() || by_hooks) && (!gate.serves(at) || by_gate)
+    });
     for (service, shadow) in questions(config) {
         let Some(ago) = gate.refused_lately(now, service, (client, shadow)) else { continue };
         let new = found((service, shadow), ago);

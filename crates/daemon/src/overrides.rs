@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What commands set against the file: modes and the kill switch, and for how long.
 //!
-//! A mode that was set holds until its time is over, another is set, the file's is asked for
-//! (`tidegate mode NAME file`) or the file says the same. A reload keeps it and says so: whoever
+//! A mode that was set holds until its time is over, another is set, or the file's is asked for
+//! (`tidegate mode NAME file`); shadow also ends when the file says it. A reload keeps it and says so: whoever
 //! reloads for another reason, or whose tools do, must not end what somebody set in an incident.
 
 use crate::commands::unknown;
@@ -50,7 +50,7 @@ pub fn keep_canaries(mut config: Config, canaries: &BTreeMap<String, Canary>) ->
 }
 
 /// Subject of the warning that a service went back to shadow by itself.
-fn guarded(service: &str) -> String {
+pub(crate) fn guarded(service: &str) -> String {
     format!("{service}: guard")
 }
 
@@ -101,12 +101,16 @@ impl Overrides {
             let Some(set) = self.modes.get(&service.name) else { continue };
             let file = service.mode;
             if set.mode == file && set.canary.is_all() {
+                // An operator's word holds against the guard, also where the file says the same.
+                if set.mode == Mode::Enforce {
+                    modes.insert(service.name.clone(), Set { file, ..*set });
+                }
                 continue;
             }
             let (name, mode) = (&service.name, set.mode.name());
             let time = set.until.map(|until| format!(" for {} more", until.since(now)));
             kept.push(format!(
-                "{name}: keeps {mode}{}, which a command set, for the file says {}{}; `tidegate mode \
+                "{name}: keeps {mode}{}, for the file says {}{}; `tidegate mode \
                  {name} file` ends that",
                 share(set.canary),
                 file.name(),

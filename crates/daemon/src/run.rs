@@ -332,7 +332,7 @@ fn build(
         old.waits(clock.now())?;
     }
     let group = observers(&config);
-    let socket = bind(&config.daemon.socket, group)?;
+    let socket = shared(bind(&config.daemon.socket, group)?);
     let store = Directory::beside(&config.daemon.socket);
     let keeper = Keeper::new(Box::new(store), options.version.clone());
     let books = books(&config);
@@ -366,6 +366,14 @@ fn observers(config: &Config) -> Option<u32> {
             None
         }
     }
+}
+
+/// The same socket; the log hears if the group does not have it.
+fn shared(socket: ControlSocket) -> ControlSocket {
+    if let Some(error) = socket.ungrouped() {
+        tracing::warn!(%error, "daemon.socket_group: the socket cannot be given to it; only root may look");
+    }
+    socket
 }
 
 /// The number of a group; `None`: there is none of this name.
@@ -509,7 +517,7 @@ impl Door {
         if self.place.is_held() {
             return Ok(());
         }
-        let socket = bind(self.place.path(), self.group)?;
+        let socket = shared(bind(self.place.path(), self.group)?);
         self.place = socket.place();
         let anew = Self::serve(socket, &self.front);
         let closed = std::mem::replace(&mut self.serving, anew);

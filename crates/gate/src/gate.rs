@@ -101,6 +101,8 @@ pub struct Gate {
     routing: RwLock<Arc<Routing>>,
     flights: Flights,
     heartbeat: AtomicU64,
+    /// When the control loop came round first; 0: not yet.
+    first_tick: AtomicU64,
     released: AtomicBool,
     /// Goes on with each random number.
     seed: AtomicU64,
@@ -126,6 +128,7 @@ impl Gate {
             routing: RwLock::new(Arc::new(Routing::new(config, &Routing::default()))),
             flights: Flights::default(),
             heartbeat: AtomicU64::new(0),
+            first_tick: AtomicU64::new(0),
             released: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
             passed: (0..REASONS).map(|_| Counter::default()).collect(),
@@ -346,6 +349,7 @@ impl Gate {
     /// 3 s without it limits begin to open.
     pub fn tick(&self, now: Nanos) {
         self.heartbeat.store(now.0, Relaxed);
+        let _ = self.first_tick.compare_exchange(0, now.0, Relaxed, Relaxed);
         let routing = self.routing();
         routing.services.iter().flatten().for_each(|served| served.service.tick(now));
         for gateway in &routing.gateways {
@@ -426,6 +430,13 @@ impl Gate {
     #[must_use]
     pub fn serves(&self, service: usize) -> bool {
         self.routing().served(service).is_some()
+    }
+
+    /// Whether it has noted for a minute whom it refuses.
+    #[must_use]
+    pub fn knows_a_minute(&self, now: Nanos) -> bool {
+        let first = self.first_tick.load(Relaxed);
+        first > 0 && now.since(Nanos(first)) >= Nanos::from_secs(60)
     }
 
     /// What was counted of a service, in the shape of the dataplane. `None`: no route leads there.

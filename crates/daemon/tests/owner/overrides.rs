@@ -149,6 +149,12 @@ fn refusals_that_do_harm_and_no_good_end_in_shadow() {
     go(&mut world, 30, calm);
     go(&mut world, 20, wrong);
     assert_eq!(mode(&world), Mode::Enforce, "so the operator has decided");
+    // Whose tools reload the file every now and then does not lose that word.
+    let dir = tempfile::tempdir().unwrap();
+    world.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    go(&mut world, 30, calm);
+    go(&mut world, 20, wrong);
+    assert_eq!(mode(&world), Mode::Enforce, "also after a reload");
 }
 
 #[test]

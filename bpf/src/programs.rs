@@ -27,6 +27,19 @@ pub(crate) fn directory(pins: &Path) -> PathBuf {
     pins.join("programs")
 }
 
+/// The maps that a program uses whose name begins as ours do; `None`: another's, or one that is gone.
+pub(crate) fn maps_of_ours(id: u32) -> io::Result<Option<Vec<u32>>> {
+    let program = match syscall::program_by_id(id) {
+        Ok(program) => program,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !syscall::program_info(program.as_fd())?.name.starts_with(OUR_PREFIX) {
+        return Ok(None);
+    }
+    syscall::program_maps(program.as_fd()).map(Some)
+}
+
 /// Who runs a program.
 pub(crate) enum Runs<'a> {
     /// Whoever has its descriptor.

@@ -8,7 +8,6 @@
 //! for all namespaces; filters of clsact only by a look at each interface.
 
 use crate::attach::{self, Role, is_gone, removal};
-use crate::mount::OUR_PREFIX;
 use crate::namespace;
 use crate::syscall::{self, Filter, LinkInfo, Side};
 use crate::{Error, Interface, abi, maps, programs};
@@ -234,15 +233,7 @@ impl Search {
     }
 
     fn owns(&self, id: u32) -> io::Result<bool> {
-        let program = match syscall::program_by_id(id) {
-            Ok(program) => program,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        if !syscall::program_info(program.as_fd())?.name.starts_with(OUR_PREFIX) {
-            return Ok(false);
-        }
-        let used = syscall::program_maps(program.as_fd())?;
+        let Some(used) = programs::maps_of_ours(id)? else { return Ok(false) };
         let pinned = used.iter().any(|map| self.maps.contains(map));
         Ok(pinned || self.orphans && is_orphan(&used, self.now))
     }

@@ -5,13 +5,11 @@
 //! It would go on judging: its tables are ours, and the lease in them is renewed.
 
 use super::{Bound, Role, removal};
-use crate::mount::OUR_PREFIX;
 use crate::namespace;
 use crate::syscall::{self, Filter};
-use crate::{Error, Interface, maps};
+use crate::{Error, Interface, maps, programs};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Most interfaces of a namespace that are looked at: it takes some ten microseconds each, and the
@@ -98,15 +96,7 @@ impl Search {
     }
 
     fn is_ours(&self, id: u32) -> io::Result<bool> {
-        let program = match syscall::program_by_id(id) {
-            Ok(program) => program,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        if !syscall::program_info(program.as_fd())?.name.starts_with(OUR_PREFIX) {
-            return Ok(false);
-        }
-        let used = syscall::program_maps(program.as_fd())?;
+        let Some(used) = programs::maps_of_ours(id)? else { return Ok(false) };
         Ok(used.iter().any(|map| self.maps.contains(map)))
     }
 }

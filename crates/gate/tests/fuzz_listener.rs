@@ -5,8 +5,11 @@
 
 #[path = "../../../fuzz/fuzz_targets/support/listener.rs"]
 mod listener;
+#[path = "../../../fuzz/fuzz_targets/support/near.rs"]
+mod near;
 
 use listener::{ADAPTERS, Harness};
+use near::Near;
 
 const RUNS: usize = 20_000;
 
@@ -92,13 +95,7 @@ fn what_no_proxy_says_is_counted_and_closed_and_nothing_else() {
 
 #[test]
 fn random_and_nearly_right_connections_do_no_harm() {
-    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
-    let mut random = |below: usize| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        (dice >> 33) as usize % below
-    };
+    let mut near = Near::new(0x2545_f491_4f6c_dd1d);
     let (mut harness, seeds) = (Harness::default(), seeds());
     for run in 0..RUNS {
         let (to, said, _) = &seeds[run % seeds.len()];
@@ -106,13 +103,9 @@ fn random_and_nearly_right_connections_do_no_harm() {
         if run % 11 == 0 {
             bytes.extend(said);
         }
-        for _ in 0..random(4) {
-            let (at, with) = (1 + random(bytes.len()), random(256) as u8);
-            match random(3) {
-                0 => bytes.insert(at.min(bytes.len()), with),
-                1 if at < bytes.len() => bytes[at] = with,
-                _ => bytes.truncate(at),
-            }
+        for _ in 0..near.below(4) {
+            // The first byte says to whom.
+            near.change(&mut bytes, 1);
         }
         let _ = harness.run(&bytes);
     }

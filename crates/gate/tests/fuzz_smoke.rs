@@ -4,8 +4,11 @@
 
 #[path = "../../../fuzz/fuzz_targets/support/gate.rs"]
 mod gate;
+#[path = "../../../fuzz/fuzz_targets/support/near.rs"]
+mod near;
 
 use gate::Harness;
+use near::Near;
 
 /// HAPROXY-HELLO (version 2.0, frames of 1,024 bytes), and NOTIFY of one question.
 const SPOP: &[u8] = b"\x00\x00\x00\x40\x01\x00\x00\x00\x01\x00\x00\x12supported-versions\x08\x032.0\
@@ -83,26 +86,15 @@ fn the_seeds_of_envoy_are_messages() {
 
 #[test]
 fn random_bytes_and_near_messages_do_no_harm() {
-    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
-    let mut random = |below: usize| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        (dice >> 33) as usize % below
-    };
+    let mut near = Near::new(0x2545_f491_4f6c_dd1d);
     let mut harness = Harness::default();
     for run in 0..RUNS {
         let mut bytes = SEEDS[run % SEEDS.len()].to_vec();
         if run % 7 == 0 {
-            bytes = (0..random(200)).map(|_| random(256) as u8).collect();
+            bytes = near.any();
         }
-        for _ in 0..random(4) {
-            let (at, with) = (random(bytes.len() + 1), random(256) as u8);
-            match random(3) {
-                0 => bytes.insert(at, with),
-                1 if at < bytes.len() => bytes[at] = with,
-                _ => bytes.truncate(at),
-            }
+        for _ in 0..near.below(4) {
+            near.change(&mut bytes, 0);
         }
         harness.run(&bytes);
     }

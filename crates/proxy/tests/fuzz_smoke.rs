@@ -3,9 +3,12 @@
 //! request. Each seed is one that proxies and servers have read in two ways, or a whole request.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../fuzz/fuzz_targets/support/near.rs"]
+mod near;
 #[path = "../../../fuzz/fuzz_targets/support/proxy.rs"]
 mod proxy;
 
+use near::Near;
 use proxy::Harness;
 use std::time::Duration;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -55,33 +58,23 @@ fn whole_requests_reach_the_server() {
 
 #[test]
 fn random_bytes_and_near_requests_do_no_harm() {
-    let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        (dice >> 33) as usize % below
-    };
+    let mut near = Near::new(0x9e37_79b9_7f4a_7c15);
     let mut harness = Harness::default();
     for run in 0..RUNS {
         let mut bytes = SEEDS[run % SEEDS.len()].to_vec();
         if run % 11 == 0 {
-            bytes = (0..random(200)).map(|_| random(256) as u8).collect();
+            bytes = near.any();
         }
-        for _ in 0..random(4) {
-            let other = SEEDS[random(SEEDS.len())];
-            let (at, with) = (random(bytes.len() + 1), random(256) as u8);
-            match random(5) {
-                0 => bytes.insert(at, with),
-                1 if at < bytes.len() => bytes[at] = with,
-                // A line of another, where one begins.
-                2 | 3 => {
-                    let from = random(other.len());
-                    let length = random(40).min(other.len() - from);
-                    bytes.splice(at..at, other[from..from + length].iter().copied());
-                }
-                _ => bytes.truncate(at),
+        for _ in 0..near.below(4) {
+            if near.below(2) == 0 {
+                near.change(&mut bytes, 0);
+                continue;
             }
+            // A piece of another, anywhere.
+            let other = SEEDS[near.below(SEEDS.len())];
+            let (at, from) = (near.below(bytes.len() + 1), near.below(other.len()));
+            let length = near.below(40).min(other.len() - from);
+            bytes.splice(at..at, other[from..from + length].iter().copied());
         }
         harness.run(&bytes);
     }

@@ -2,18 +2,12 @@
 //! The experiments on NetDraino in virtual time: all run in small, one thread and two give the same bytes,
 //! and what their scenarios say reaches the world.
 
+mod common;
+
+use common::Quiet;
 use tidegate_experiments::netdraino::{self, Scenario};
 use tidegate_experiments::setting::Options;
-use tidegate_experiments::survival::Watch;
 use tidegate_experiments::{catalog, judge, results, start};
-
-/// Shows nothing.
-struct Quiet;
-
-impl Watch for Quiet {
-    fn step(&mut self, _what: &str) {}
-    fn second(&mut self, _progress: &tidegate_lab::Progress) {}
-}
 
 /// Every scenario of this kind, small: one run of 30 s, the first x.
 fn small() -> Vec<(&'static str, Scenario)> {

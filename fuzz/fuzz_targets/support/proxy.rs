@@ -300,7 +300,9 @@ impl Default for Harness {
         let rate = Some(Rate::per_second(2000.0));
         let limits = ServiceLimits { rate, burst: 30, ..ServiceLimits::default() };
         assert!(gate.set_limits(&config, &[limits]).is_empty());
+        let late = MonotonicClock.now() + PATIENCE.into();
         while proxies.problems() != [None, None] {
+            assert!(MonotonicClock.now() < late, "not open: {:?}", proxies.problems());
             std::thread::park_timeout(OPENS);
         }
         Self { gate, _proxies: proxies, fronts, tls, seen }

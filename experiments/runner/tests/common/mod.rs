@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What tests of experiments in virtual time share.
+#![allow(dead_code, reason = "no file of tests uses all of it")]
 
 use tidegate_experiments::survival::Watch;
 

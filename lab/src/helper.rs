@@ -51,7 +51,10 @@ impl Helper {
         if load.is_file() {
             return Ok(Self::program(load));
         }
-        Err(format!("no {}: cargo build -p tidegate-lab makes it", load.display()))
+        Err(format!(
+            "no {}: cargo build -p tidegate-lab makes it, in the same profile (--release?)",
+            load.display()
+        ))
     }
 
     pub(crate) fn command(&self, subcommand: &str) -> Vec<String> {

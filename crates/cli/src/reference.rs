@@ -12,7 +12,7 @@ pub fn reference() -> String {
         "# Command line\n\nThe product is one program, `tidegate`. Experiments and labs are commands of \
          another, `tidegate-lab`, which describes itself with `--help`; its exit codes are the same. Data goes to standard output (`-o json` where there is data, see [json.md](json.md)), \
          errors to standard error: one sentence, then its causes. Made from the commands themselves \
-         (`TIDEGATE_BLESS=1 cargo test -p tidegate-cli`); `replay` has [a page](replay.md). What a reload \
+         (`TIDEGATE_BLESS=1 cargo test -p tidegate-cli`); `replay` has [a page](replay.md), `grants` (who may limit what, decision 41) describes itself with `--help`. What a reload \
          does not change, and what signals do, stands in [configuration.md](configuration.md).\n\n## Exit codes\n\n| code | meaning |\n| --- | --- |\n",
     );
     for (exit, meaning) in Exit::ALL {

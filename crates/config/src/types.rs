@@ -597,7 +597,7 @@ pub struct Tables {
     /// Sources (an address, of IPv6 a /64) with connections, of each service.
     #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
     pub sources: u32,
-    /// Clients that are refused in a minute, whom `tidegate explain` tells from others.
+    /// Refusals in a minute that `tidegate explain` tells from others (a client counts once in 4.3 s).
     #[schemars(range(min = TABLE_RANGE.0, max = TABLE_RANGE.1))]
     pub refusals: u32,
 }

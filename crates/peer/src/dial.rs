@@ -82,7 +82,7 @@ pub(crate) async fn report(shared: Arc<Shared>, target: Target, mut sources: Sou
 fn fail(shared: &Shared, target: &Target, reason: &str, text: &str) {
     shared.target(target, |state| {
         if state.trouble != text {
-            tracing::warn!(target = target.name, why = text, "no reports");
+            tracing::warn!(peer = target.name, why = text, "no reports");
         }
         text.clone_into(&mut state.trouble);
         count(&mut state.refused, reason);
@@ -127,7 +127,7 @@ async fn attempt(
         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
         Heard::Refused(_) | Heard::Skipped(_) | Heard::Hits(_) => return Ok(Refusal::Unexpected),
     }
-    tracing::info!(target = target.name, version, "session up");
+    tracing::info!(peer = target.name, version, "session up");
     shared.target(target, |state| {
         state.up = true;
         state.version = version;

@@ -9,7 +9,8 @@
 //!
 //! In CI curl, wget and Python requests load some hundreds each. The full number, Node and Chromium
 //! (`cargo xtask setup --clients`), the 100,000 refusals and the minute after them:
-//! `TIDEGATE_CLIENTS=full cargo test --release -p tidegate --test requests_clients -- --nocapture`
+//! `cargo build --release -p tidegate-lab &&
+//! TIDEGATE_CLIENTS=full cargo test --release -p tidegate --test requests_clients -- --nocapture`
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use serde_json::json;

@@ -167,7 +167,7 @@ type Turn = Vec<Group>;
 pub(crate) fn run() -> Result<()> {
     process::need_root("tests make network namespaces and load BPF programs")?;
     let mut tally = Tally::default();
-    // Tests of the lab and of the daemon start the product as an operator would.
+    // What users build: the release programs, stripped.
     match build::run() {
         Ok(()) => {
             let mut turns = turns(&targets::names(&PURE)?);

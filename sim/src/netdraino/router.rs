@@ -12,7 +12,7 @@ use tidegate_workload::Rng;
 
 /// Weight of a tick in the counts: they follow within half a second.
 const WEIGHT: f64 = 0.2;
-/// A router that has not appended for so long begins a new sequence number.
+/// A router that had no packet to append to for so long begins a new sequence number.
 const PAUSE: Nanos = Nanos::SECOND;
 /// Shares of packets and of the rate are over so many ticks: 45 packets of one tick say little.
 const WINDOW_TICKS: usize = 10;
@@ -102,7 +102,7 @@ pub(super) struct Router {
     cservs: VecDeque<(NodeId, Nanos)>,
     cservs_spec: (usize, Nanos),
     sequence: u8,
-    appended: Option<Nanos>,
+    due: Option<Nanos>,
     mark: f64,
     append: f64,
     random: Rng,
@@ -138,7 +138,7 @@ impl Router {
             cservs: VecDeque::new(),
             cservs_spec: spec.cservs,
             sequence: 0,
-            appended: None,
+            due: None,
             mark: spec.mark,
             append: spec.append,
             random: Rng::new(spec.seed, 0x4e44_0000 + number as u64),
@@ -211,13 +211,17 @@ impl Router {
         let known = |(server, at): &(NodeId, Nanos)| {
             *server == packet.to && now.since(*at) <= self.cservs_spec.1
         };
-        if !self.cservs.iter().any(known) || self.random.next_f64() >= self.append {
+        if !self.cservs.iter().any(known) {
             return;
         }
-        if self.appended.is_none_or(|at| now.since(at) > PAUSE) {
+        // A pause is one of packets that may carry an option, not of those that do.
+        if self.due.is_none_or(|at| now.since(at) > PAUSE) {
             self.sequence = self.sequence.wrapping_add(1);
         }
-        self.appended = Some(now);
+        self.due = Some(now);
+        if self.random.next_f64() >= self.append {
+            return;
+        }
         let grows = append(packet, self.number, self.sequence);
         packet.bytes += grows;
         self.counted.option_bytes += u64::from(grows);

@@ -127,18 +127,22 @@ impl Server {
     /// An entry of an option, as published: with enough of them the router's share is known.
     fn sample(&mut self, key: (usize, usize), sequence: u8) -> Option<(usize, Limit)> {
         let own = self.classes[key.0 % 2].as_ref()?;
+        // What is counted begins behind a sample: with it the share of the router would be too large, by one
+        // in so many samples as a rule needs.
         let fresh = Samples { sequence, info: 0, since: own.total };
-        let samples = self.samples.entry(key).or_insert(fresh);
-        if samples.sequence != sequence {
-            *samples = fresh;
+        let known = self.samples.get(&key).is_some_and(|known| known.sequence == sequence);
+        if !known {
+            self.samples.insert(key, fresh);
+            return None;
         }
+        let samples = self.samples.get_mut(&key)?;
         samples.info += 1;
         let from = (samples.info as f64 / self.append) as u64;
         if from < self.wanted {
             return None;
         }
-        let total = own.total - samples.since + 1;
-        self.samples.remove(&key);
+        let total = own.total - samples.since;
+        self.samples.insert(key, fresh);
         let whole = Rate::per_second(own.rate);
         let spec =
             TailorSpec { rate: whole, floor: Rate::per_second(self.tailor.1), k: self.tailor.0 };

@@ -157,7 +157,10 @@ fn rules(service: &ServiceConfig, out: &mut dyn Write) -> anyhow::Result<()> {
 
 /// What would happen, in one line an item: an operator reads it before the first `run`.
 fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
-    for interface in &config.interfaces {
+    for link in config.links() {
+        writeln!(out, "interface {}: to the servers, no hook, watched", link.name)?;
+    }
+    for interface in config.hooked() {
         writeln!(out, "interface {}: attach {}", interface.name, interface.attach.name())?;
     }
     for service in &config.services {

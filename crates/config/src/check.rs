@@ -82,6 +82,29 @@ impl Check<'_> {
             } else if let Some(first) = seen.insert((name, &interface.namespace), i) {
                 self.fault(&path, format!("found {name:?}, which is interfaces[{first}] already"));
             }
+            self.link(i, interface);
+        }
+    }
+
+    /// An interface to the servers is watched, and nothing else.
+    fn link(&mut self, i: usize, interface: &InterfaceConfig) {
+        if interface.side == Side::Clients {
+            return;
+        }
+        let unhooked = "an interface with side: servers has no hook; leave the key out";
+        if interface.namespace.is_some() {
+            let why = "the queue of an interface in another namespace is not watched";
+            self.fault(&format!("interfaces[{i}].namespace"), why);
+        }
+        if interface.attach != Attach::Auto {
+            self.fault(&format!("interfaces[{i}].attach"), unhooked);
+        }
+        if interface.trust_dscp {
+            self.fault(&format!("interfaces[{i}].trust_dscp"), unhooked);
+        }
+        if self.config.hooked().next().is_none() {
+            let why = "no interface has side: clients, so no packet would be judged";
+            self.fault(&format!("interfaces[{i}].side"), why);
         }
     }
 

@@ -109,6 +109,34 @@ pub struct InterfaceConfig {
     /// trust it only where your own network rewrites it.
     #[serde(default)]
     pub trust_dscp: bool,
+    /// Of a router: whether clients or servers are behind it. Packets are judged where they come from
+    /// clients. An interface to the servers has no hook: its queue is watched, so that the router knows
+    /// when the way to them is congested.
+    #[serde(default)]
+    pub side: Side,
+}
+
+/// Who is behind an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// Clients: packets that come from there are judged.
+    #[default]
+    Clients,
+    /// Servers: its queue is watched.
+    Servers,
+}
+
+impl Config {
+    /// The interfaces on which packets are judged.
+    pub fn hooked(&self) -> impl Iterator<Item = &InterfaceConfig> {
+        self.interfaces.iter().filter(|interface| interface.side == Side::Clients)
+    }
+
+    /// The interfaces to the servers, whose queues are watched.
+    pub fn links(&self) -> impl Iterator<Item = &InterfaceConfig> {
+        self.interfaces.iter().filter(|interface| interface.side == Side::Servers)
+    }
 }
 
 /// Attach points.

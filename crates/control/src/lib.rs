@@ -10,6 +10,7 @@
 //!   controller of dual admission control), [`DefaultController`] (for a server of which nothing is
 //!   known). Of a request bucket: [`FixedBucket`], [`PaperBucket`], [`DefaultBucket`]. [`Dual`] holds
 //!   both together.
+//! - [`congestion`]: whether the way from a router to its servers is congested (NetDraino).
 //! - [`crowd`]: flash crowds at a router: the published detector (NEWS), and ours, each with its limit.
 //! - [`fleet`]: several hosts: signals of a service are split over its back-ends, their limits clamped
 //!   and added.
@@ -18,6 +19,7 @@
 
 #[cfg(feature = "ablate")]
 pub mod ablate;
+pub mod congestion;
 pub mod crowd;
 #[cfg(not(feature = "ablate"))]
 mod detect;

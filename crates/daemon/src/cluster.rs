@@ -5,17 +5,18 @@
 use crate::plane::{Heard, Said, Senses};
 use crate::sources;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use tidegate_config::{ClusterConfig, Config, ServiceConfig};
 use tidegate_control::fleet::under_most_pressure;
-use tidegate_model::signals::{Backend, Signals};
+use tidegate_model::signals::{Backend, LinkUse, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
 use tidegate_peer::frame::WITH_LIMITS;
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
-use tidegate_sense::{Sensed, ServiceSource, Trouble};
+use tidegate_sense::{RouteSource, Sensed, ServiceSource, Trouble};
 use tidegate_units::{Clock, Nanos};
 
 /// What is local to a host and says nothing of a service that runs elsewhere.
@@ -41,6 +42,10 @@ pub(crate) struct ClusterSenses {
     limited: Vec<String>,
     trouble: Option<String>,
     again: Option<Again>,
+    /// Names of the interfaces to the servers.
+    links: Vec<String>,
+    /// Opened when there is one.
+    route: Option<RouteSource>,
 }
 
 /// What could not be followed, and when it is tried again.
@@ -61,7 +66,8 @@ impl ClusterSenses {
     pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
         let (services, limited) = (Vec::new(), Vec::new());
         let (node, reports, trouble, again) = (None, false, None, None);
-        Self { inner, clock, node, services, reports, limited, trouble, again }
+        let (links, route) = (Vec::new(), None);
+        Self { inner, clock, node, services, reports, limited, trouble, again, links, route }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {
@@ -152,7 +158,19 @@ impl Senses for ClusterSenses {
         self.inner.sample(now);
     }
 
+    fn links(&mut self) -> Result<Vec<LinkUse>, String> {
+        if self.links.is_empty() {
+            return Ok(Vec::new());
+        }
+        let route = match &mut self.route {
+            Some(route) => route,
+            none => none.insert(RouteSource::open(None).map_err(|error| error.to_string())?),
+        };
+        route.links(&self.links, Path::new("/sys")).map_err(|error| error.to_string())
+    }
+
     fn join(&mut self, config: &Config) {
+        self.links = config.links().map(|link| link.name.clone()).collect();
         self.attempt(self.clock.now(), Box::new(config.clone()));
     }
 
@@ -238,7 +256,7 @@ pub(crate) fn interfaces_read(config: &Config) -> Vec<String> {
     let here = config.services.iter().any(sources::needs_interface);
     let told = config.cluster.as_ref().is_some_and(|cluster| !cluster.report_to.is_empty());
     // Those of other namespaces are not read.
-    let own = config.interfaces.iter().filter(|interface| interface.namespace.is_none());
+    let own = config.hooked().filter(|interface| interface.namespace.is_none());
     let names = own.map(|interface| interface.name.clone());
     if here || told { names.collect() } else { Vec::new() }
 }

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{MinRate, Params, Policy};
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
-use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig};
+use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::snapshot::{
     Followed, InterfaceState, Lately, ReasonCount, Sample, VerdictCount,
@@ -296,9 +296,11 @@ fn class_name(service: &ServiceConfig, class: usize) -> &str {
     named.map_or(CLASS_DEFAULT, |class| &class.name)
 }
 
-/// The plan of a configuration. What is on top of another interface has no hooks of its own.
+/// The plan of a configuration. What is on top of another interface has no hooks of its own, and what
+/// leads to servers none at all.
 fn plan(config: &Config) -> Plan {
     let mut config = config.clone();
+    config.interfaces.retain(|interface| interface.side == Side::Clients);
     if config.interfaces.len() > 1
         && let Ok(all) = links(Path::new("/sys"))
     {

@@ -23,6 +23,7 @@ pub mod kernel;
 mod kill_switch;
 mod lately;
 mod levels;
+mod links;
 mod lock;
 mod log;
 pub mod outlet;

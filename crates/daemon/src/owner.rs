@@ -534,9 +534,11 @@ impl Owner {
     /// Joins what was decided with the limits of peers, and tells peers theirs.
     fn join_remote(&mut self, now: Nanos) {
         let own = self.governors.iter().map(|governor| governor.limits.clone()).collect();
-        let Self { remote, sensed, intent, senses, .. } = self;
+        let Self { remote, sensed, intent, senses, record, warnings, .. } = self;
         let of = (&intent.config, intent.released);
         self.joined = remote.tick(now, of, (sensed, own), &mut **senses);
+        remote.links.turns().into_iter().for_each(|what| record.note(what));
+        remote.links.problems().for_each(|(subject, text)| warnings.raise(now, &subject, text));
     }
 
     fn note_record(&mut self, now: Nanos) {
@@ -632,6 +634,7 @@ impl Owner {
             release_left: self.overrides.release_left(now),
             heartbeat: self.heartbeat,
             interfaces: self.plane.hooks(),
+            links: self.remote.links.states(now),
             services: services
                 .map(|(index, config)| self.service_state(now, config, index))
                 .collect(),

@@ -34,7 +34,7 @@ fn remedy(config: &Config, found: &Bypassed) -> String {
                 chain before ours (`bpftool net show`)?"
             .into();
     };
-    if config.interfaces.iter().any(|ours| ours.name == *interface) {
+    if config.hooked().any(|ours| ours.name == *interface) {
         format!(
             "Its last client, {client}, is reached by {interface}, where ours are attached: another \
              program there ends the chain before ours (`bpftool net show dev {interface}`; a restart \

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::remote::{Hits, ReceivedLimit};
+use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
     Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
     UnevaluatedCount, VerdictCount,
@@ -205,6 +206,14 @@ pub trait Senses {
     /// What is wrong with the senses as a whole: subject and sentence.
     fn troubles(&self, _now: Nanos) -> Vec<(String, String)> {
         Vec::new()
+    }
+
+    /// What the interfaces to the servers sent and dropped; one that is not there is left out.
+    ///
+    /// # Errors
+    /// Why nothing is known of them at the moment.
+    fn links(&mut self) -> Result<Vec<LinkUse>, String> {
+        Ok(Vec::new())
     }
 
     /// What peers said of remote limits since the last call.

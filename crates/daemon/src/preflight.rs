@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::{foreign_program, xdp_costs};
-use tidegate_config::{Attach, Config, Endpoint, SystemFault};
+use tidegate_config::{Attach, Config, Endpoint, Side, SystemFault};
 use tidegate_gate::TlsError;
 use tidegate_peer::tls::TlsError as PeerTlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
@@ -122,6 +122,9 @@ fn interfaces(config: &Config, links: &[LinkFacts], foreign: Foreign<'_>, found:
         links.iter().map(|link| (link.name.as_str(), link)).collect();
     for interface in config.interfaces.iter().filter(|interface| interface.namespace.is_none()) {
         match present.get(interface.name.as_str()) {
+            Some(link) if interface.side == Side::Servers => {
+                found.notes.push(format!("{}: to the servers, no hook, watched", link.name));
+            }
             Some(link) => {
                 found.notes.push(note(link, interface.attach));
                 found.faults.extend(foreign_xdp(link, interface.attach, foreign));

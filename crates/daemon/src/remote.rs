@@ -5,9 +5,11 @@
 //! [`tidegate_control::fleet::remote`].
 
 use crate::controllers;
+use crate::links::Links;
 use crate::plane::{Said, Senses};
 use std::collections::BTreeSet;
 use tidegate_config::{Config, ServiceConfig};
+use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
@@ -36,6 +38,7 @@ pub(crate) struct Remote {
     binds: BTreeSet<usize>,
     given: Vec<Given>,
     last: Option<Nanos>,
+    pub(crate) links: Links,
 }
 
 /// The limits that one service gives to its control nodes.
@@ -75,6 +78,7 @@ impl Remote {
             floor: floor(service),
         });
         self.inbound.follow(&grants, protected.collect());
+        self.links.follow(config);
         self.in_force = vec![None; config.services.len()];
         self.binds.clear();
         let mut old = std::mem::take(&mut self.given);
@@ -115,6 +119,7 @@ impl Remote {
             let _ = self.inbound.take(received);
         }
         let flows = self.flows(period, (config, released), sensed);
+        self.links.tick(now, senses.links(), arrivals(&flows));
         let decided = self.inbound.tick(now, period, &flows);
         log(config, &self.in_force, &decided);
         self.in_force = decided;
@@ -213,6 +218,14 @@ impl Remote {
             }
         }
     }
+}
+
+/// What came for the servers, all services together. In shadow nothing is refused.
+fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
+    flows.iter().flatten().fold(Arrivals::default(), |sum, flow| Arrivals {
+        passed: sum.passed.saturating_add(flow.passed),
+        refused: sum.refused.saturating_add(if flow.shadow { 0 } else { flow.refused }),
+    })
 }
 
 fn floor(service: &ServiceConfig) -> Rate {

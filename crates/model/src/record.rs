@@ -145,6 +145,20 @@ pub enum What {
         /// What changed, one sentence each, the first few.
         changes: Vec<String>,
     },
+    /// The way to the servers behind a router's interface is congested.
+    CongestionBegan {
+        /// Name of the interface.
+        interface: String,
+        /// The signs: `queue`, `drops`, `rate`.
+        signs: Vec<String>,
+    },
+    /// And is not any more.
+    CongestionEnded {
+        /// Name of the interface.
+        interface: String,
+        /// How long it was.
+        lasted: Nanos,
+    },
     /// A process began.
     Started {
         /// Version of the program.
@@ -317,6 +331,12 @@ impl What {
             }
             Self::Reload { generation, changes } => {
                 format!("reloaded: configuration {generation}: {}", changes.join("; "))
+            }
+            Self::CongestionBegan { interface, signs } => {
+                format!("{interface}: congestion began: {}", signs.join(", "))
+            }
+            Self::CongestionEnded { interface, lasted } => {
+                format!("{interface}: congestion ended after {lasted}")
             }
             Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
             Self::Started { version, .. } => format!("tidegate {version} started"),

@@ -125,6 +125,26 @@ pub struct InterfaceQueue {
     pub limit: f64,
 }
 
+/// What an interface has sent and dropped, and what waits there. Counters begin anew with another
+/// queue; those of packets wrap at 32 bits, as the kernel's do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkUse {
+    /// Name of the interface.
+    pub interface: String,
+    /// Numbers of the interface and of its queue: with other ones the counters are others.
+    pub identity: (u32, u32),
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u32,
+    /// Packets that the queue dropped, or marked instead (ECN).
+    pub dropped_packets: u32,
+    /// What waits now; `None`: nothing waits at this interface.
+    pub queue: Option<InterfaceQueue>,
+    /// Bytes per second that it can send: the rate of its shaper, or of the card; `None`: not known.
+    pub capacity: Option<f64>,
+}
+
 /// Family 3, read passively from the packets of both directions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Time {

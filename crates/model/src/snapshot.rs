@@ -36,6 +36,9 @@ pub struct Snapshot {
     pub heartbeat: Option<Nanos>,
     /// The hooks.
     pub interfaces: Vec<InterfaceState>,
+    /// The interfaces on the servers' side of a router.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkState>,
     /// The services, in the order of the configuration.
     pub services: Vec<ServiceState>,
     /// Packets that passed untouched, by reason.
@@ -181,6 +184,32 @@ pub struct InterfaceState {
     /// Why no connection comes where it is attached, and where to attach; empty: nothing says so.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub blind: String,
+}
+
+/// An interface on the servers' side of a router: whether the way to the servers is congested.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkState {
+    /// Name of the interface.
+    pub interface: String,
+    /// Whether it is congested.
+    pub congested: bool,
+    /// For how long; `None`: it is not.
+    pub lasts: Option<Nanos>,
+    /// The signs of the last second: `queue`, `drops`, `rate`.
+    pub signs: Vec<String>,
+    /// How often it has begun.
+    pub episodes: u32,
+    /// Bytes per second sent in the last second.
+    pub sent: Option<f64>,
+    /// Bytes per second that it can send; `None`: not known.
+    pub capacity: Option<f64>,
+    /// Share of the packets that its queue dropped in the last second.
+    pub dropped: Option<f64>,
+    /// How full its queue is: 1 is full.
+    pub filled: Option<f64>,
+    /// Why nothing is known of it; empty: all is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }
 
 /// One service.

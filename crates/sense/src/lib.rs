@@ -15,6 +15,7 @@ mod cgroup;
 mod connections;
 mod cpu;
 mod defer;
+mod egress;
 mod elsewhere;
 mod file;
 mod finder;

@@ -5,10 +5,11 @@
 //! An interface has one queue (its root qdisc, which counts what its classes hold) or, below `mq` and
 //! `mqprio`, one for each of the card's: then the fullest counts, because it drops alone.
 
+use crate::egress::{Egress, link_use};
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u32_at, u64_at};
 use std::io;
 use std::path::Path;
-use tidegate_model::signals::InterfaceQueue;
+use tidegate_model::signals::{InterfaceQueue, LinkUse};
 
 /// Most queues of all interfaces that are looked at.
 const QDISCS_MAX: usize = 8192;
@@ -21,15 +22,22 @@ const IFINFO: usize = 16;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
-/// Bytes sent, in `rtnl_link_stats64`.
+/// Packets and bytes sent, and packets dropped when they were to be sent, in `rtnl_link_stats64`.
+const STATS64_TX_PACKETS: usize = 8;
 const STATS64_TX_BYTES: usize = 24;
+const STATS64_TX_DROPPED: usize = 56;
 const TCMSG: usize = 20;
-const TC_H_ROOT: u32 = u32::MAX;
+pub(crate) const TC_H_ROOT: u32 = u32::MAX;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_APP: u16 = 4;
+/// Packets that were marked and not dropped (ECN), in `tc_fq_codel_xstats`.
+const FQ_CODEL_MARKED: usize = 12;
 /// Bytes of a link's header, about: byte limits count it.
 const LINK_HEADER: f64 = 14.0;
 
@@ -44,6 +52,10 @@ pub struct Interface {
     pub tx_queue: u32,
     /// Bytes sent since it was made.
     pub sent_bytes: u64,
+    /// Packets sent, and packets dropped before that: the counters wrap at 32 bits.
+    pub packets: (u32, u32),
+    /// Whether it is software (veth, bridge, tunnel …): then it has no rate of its own.
+    pub software: bool,
 }
 
 /// Whoever can tell about interfaces and their queues.
@@ -68,6 +80,7 @@ pub struct RouteSource {
     route: Route,
     all_qdiscs: Vec<u8>,
     qdiscs: Vec<Qdisc>,
+    found: Vec<Interface>,
 }
 
 impl RouteSource {
@@ -80,6 +93,42 @@ impl RouteSource {
             route: Route::open(path)?,
             all_qdiscs: request(RTM_GETQDISC, NLM_F_DUMP, &[0; TCMSG], &[]),
             qdiscs: Vec::new(),
+            found: Vec::new(),
+        })
+    }
+
+    /// What these interfaces sent and dropped, and what waits there; one that is not there is left out.
+    /// `sys` is where /sys is: cards tell their rate and their own queue there.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked at the moment.
+    pub fn links(&mut self, wanted: &[String], sys: &Path) -> io::Result<Vec<LinkUse>> {
+        let mut found = std::mem::take(&mut self.found);
+        let mut links = Vec::new();
+        for name in wanted {
+            // One by one: an answer does not say which was asked for.
+            self.interfaces(std::slice::from_ref(name), &mut found)?;
+            links.extend(found.first().cloned().map(|interface| (name.clone(), interface)));
+        }
+        found.clear();
+        found.extend(links.iter().map(|(_, interface)| interface.clone()));
+        let dumped = self.dump(&found);
+        self.found = found;
+        dumped?;
+        let of = |(name, interface): &(String, Interface)| {
+            let egress = Egress::of_card(sys, name, interface);
+            link_use(name, interface, &self.qdiscs, &egress)
+        };
+        Ok(links.iter().map(of).collect())
+    }
+
+    fn dump(&mut self, of: &[Interface]) -> io::Result<()> {
+        let qdiscs = &mut self.qdiscs;
+        qdiscs.clear();
+        self.route.ask(&self.all_qdiscs, |kind, message| {
+            if kind == RTM_NEWQDISC && qdiscs.len() < QDISCS_MAX {
+                qdiscs.extend(qdisc(message, of));
+            }
         })
     }
 }
@@ -113,16 +162,10 @@ impl InterfaceSource for RouteSource {
         of: &[Interface],
         into: &mut Vec<(u32, InterfaceQueue)>,
     ) -> io::Result<()> {
-        let qdiscs = &mut self.qdiscs;
-        qdiscs.clear();
-        self.route.ask(&self.all_qdiscs, |kind, message| {
-            if kind == RTM_NEWQDISC && qdiscs.len() < QDISCS_MAX {
-                qdiscs.extend(qdisc(message, of));
-            }
-        })?;
+        self.dump(of)?;
         into.clear();
         into.extend(of.iter().filter_map(|interface| {
-            fullest(qdiscs, interface).map(|queue| (interface.index, queue))
+            fullest(&self.qdiscs, interface).map(|queue| (interface.index, queue))
         }));
         Ok(())
     }
@@ -134,7 +177,12 @@ fn interface(message: &[u8]) -> Option<Interface> {
         match kind {
             IFLA_MTU => found.mtu = u32_at(value, 0),
             IFLA_TXQLEN => found.tx_queue = u32_at(value, 0),
-            IFLA_STATS64 => found.sent_bytes = u64_at(value, STATS64_TX_BYTES),
+            IFLA_LINKINFO => found.software = true,
+            IFLA_STATS64 => {
+                found.sent_bytes = u64_at(value, STATS64_TX_BYTES);
+                let wrapped = |at| u64_at(value, at) as u32;
+                found.packets = (wrapped(STATS64_TX_PACKETS), wrapped(STATS64_TX_DROPPED));
+            }
             _ => {}
         }
     }
@@ -154,36 +202,63 @@ enum Limit {
 
 /// A queueing discipline.
 #[derive(Clone, Debug)]
-struct Qdisc {
-    interface: u32,
-    handle: u32,
-    parent: u32,
+pub(crate) struct Qdisc {
+    pub(crate) interface: u32,
+    pub(crate) handle: u32,
+    pub(crate) parent: u32,
     /// Its children are queues of their own.
-    many: bool,
+    pub(crate) many: bool,
     limit: Limit,
     packets: u32,
     bytes: u32,
+    /// Bytes and packets sent; packets dropped, or marked instead.
+    pub(crate) sent: (u64, u32),
+    pub(crate) dropped: u32,
+    /// Bytes per second, of a shaper.
+    pub(crate) rate: Option<u64>,
 }
 
 /// The queue of one message, if it belongs to one of these interfaces.
-fn qdisc(message: &[u8], of: &[Interface]) -> Option<Qdisc> {
+pub(crate) fn qdisc(message: &[u8], of: &[Interface]) -> Option<Qdisc> {
     let index = u32_at(message, 4);
     if message.len() < TCMSG || !of.iter().any(|interface| interface.index == index) {
         return None;
     }
     let body = &message[TCMSG..];
     let kind = text(nested(body, TCA_KIND)?);
-    let stats = nested(body, TCA_STATS2).and_then(|stats| nested(stats, TCA_STATS_QUEUE));
-    let stats = stats.unwrap_or_default();
+    let all = nested(body, TCA_STATS2).unwrap_or_default();
+    let stats = nested(all, TCA_STATS_QUEUE).unwrap_or_default();
+    let basic = nested(all, TCA_STATS_BASIC).unwrap_or_default();
+    let options = nested(body, TCA_OPTIONS).unwrap_or_default();
+    let marked = match (kind.as_str(), nested(all, TCA_STATS_APP)) {
+        ("fq_codel", Some(own)) => u32_at(own, FQ_CODEL_MARKED),
+        _ => 0,
+    };
     Some(Qdisc {
         interface: index,
         handle: u32_at(message, 8),
         parent: u32_at(message, 12),
         many: kind == "mq" || kind == "mqprio",
-        limit: limit(&kind, nested(body, TCA_OPTIONS).unwrap_or_default()),
+        limit: limit(&kind, options),
         packets: u32_at(stats, 0),
         bytes: u32_at(stats, 4),
+        sent: (u64_at(basic, 0), u32_at(basic, 8)),
+        dropped: u32_at(stats, 8).wrapping_add(marked),
+        rate: rate(&kind, options),
     })
+}
+
+/// The rate to which a qdisc shapes what it sends, in bytes per second. Above 4 GB/s it stands in an
+/// attribute of its own. The classes of htb and hfsc are not looked at.
+fn rate(kind: &str, options: &[u8]) -> Option<u64> {
+    let wide = |number| nested(options, number).map(|value| u64_at(value, 0));
+    let rate = match kind {
+        // `tc_ratespec`: its rate is the last of its 12 bytes.
+        "tbf" => wide(4).or_else(|| Some(u32_at(nested(options, 1)?, 8).into())),
+        "cake" => wide(2),
+        _ => None,
+    };
+    rate.filter(|rate| *rate > 0)
 }
 
 /// The limit as each kind tells it (linux/pkt_sched.h); 0 or absent is no limit of its own.
@@ -208,7 +283,7 @@ fn limit(kind: &str, options: &[u8]) -> Limit {
 }
 
 /// The queue of an interface that is fullest for its limit.
-fn fullest(qdiscs: &[Qdisc], interface: &Interface) -> Option<InterfaceQueue> {
+pub(crate) fn fullest(qdiscs: &[Qdisc], interface: &Interface) -> Option<InterfaceQueue> {
     let here = || qdiscs.iter().filter(|q| q.interface == interface.index);
     let root = here().find(|q| q.parent == TC_H_ROOT)?;
     // `1:` is the parent of what hangs at `1:1`.
@@ -242,7 +317,14 @@ impl Qdisc {
 mod tests {
     use super::*;
 
-    const ETH: Interface = Interface { index: 3, mtu: 1486, tx_queue: 1000, sent_bytes: 0 };
+    const ETH: Interface = Interface {
+        index: 3,
+        mtu: 1486,
+        tx_queue: 1000,
+        sent_bytes: 0,
+        packets: (0, 0),
+        software: true,
+    };
 
     /// A message of the kernel's: kind, parent, handle, options, packets and bytes that wait.
     fn message(kind: &str, place: (u32, u32), options: &[u8], queue: (u32, u32)) -> Vec<u8> {

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tidegate_model::signals::Signals;
 use tidegate_model::totals::{ServiceTotals, Totals};
@@ -164,4 +164,29 @@ fn the_signal_is_a_mean_with_the_bytes_that_are_sent() {
     };
     let queue = last.queue.interface.unwrap();
     assert!((queue.value.limit - LIMIT).abs() < 0.01 && queue.age < Nanos::SECOND);
+}
+
+#[test]
+fn a_shaper_tells_its_rate_and_what_it_sent_and_dropped() {
+    let namespace = Namespace::new("links");
+    let mut source = RouteSource::open(Some(&namespace.path())).unwrap();
+    let names = ["none-such".to_owned(), "v0".to_owned()];
+    let mut look = || source.links(&names, Path::new("/sys")).unwrap();
+    let bare = look().remove(0);
+    assert_eq!((bare.interface.as_str(), bare.queue, bare.capacity), ("v0", None, None));
+    namespace.run("tc qdisc replace dev v0 root tbf rate 2mbit burst 2kb limit 52000");
+    let before = look();
+    assert_eq!(before.len(), 1, "{before:?}");
+    assert_ne!(before[0].identity, bare.identity, "another queue counts by itself");
+    fill(&namespace.sender(), 100);
+    let after = look().remove(0);
+    assert_eq!(after.capacity, Some(250_000.0));
+    let sent = after.sent_packets - before[0].sent_packets;
+    let dropped = after.dropped_packets - before[0].dropped_packets;
+    let queue = after.queue.unwrap();
+    let waiting = (queue.length * 1514.0 / PACKET_WIRE).round();
+    assert!(sent > 0 && dropped > 0 && waiting > 40.0, "{sent} {dropped} {queue:?}");
+    // Others (router solicitations) may be among them.
+    let all = f64::from(sent + dropped) + waiting;
+    assert!((100.0..110.0).contains(&all), "{sent} {dropped} {queue:?}");
 }

@@ -13,7 +13,7 @@ mod service;
 mod table;
 
 pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
-pub use peers::{peers_table, remote_table};
+pub use peers::{links_table, peers_table, remote_table};
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unevaluated_lines};
 pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};
 pub use service::{Figures, figures};

@@ -2,7 +2,7 @@
 //! Hosts that report to each other and limit each other, as tables for people.
 
 use crate::table::{plain, render_rows};
-use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState, Snapshot};
+use tidegate_model::snapshot::{LinkState, PeerState, RemoteState, ServiceState, Snapshot};
 
 const TITLES: [&str; 9] =
     ["peer", "role", "session", "version", "epoch", "reports", "last", "refused", "trouble"];
@@ -33,6 +33,44 @@ fn cells(peer: &PeerState) -> Vec<String> {
         peer.age.map_or_else(|| "-".to_owned(), |age| age.to_string()),
         dash(refused.join(", ")),
         dash(plain(&peer.trouble)),
+    ]
+}
+
+const LINK_TITLES: [&str; 8] =
+    ["link", "congested", "signs", "sent Mbit/s", "of", "queue %", "dropped %", "episodes"];
+
+/// The interfaces to the servers; empty where there are none.
+#[must_use]
+pub fn links_table(snapshot: &Snapshot) -> String {
+    if snapshot.links.is_empty() {
+        return String::new();
+    }
+    let titles = LINK_TITLES.map(String::from).to_vec();
+    let links = snapshot.links.iter().map(link_cells);
+    let rows: Vec<_> = std::iter::once(titles).chain(links).collect();
+    let right: Vec<bool> = (0..LINK_TITLES.len()).map(|column| column >= 3).collect();
+    render_rows(&rows, &right)
+}
+
+fn link_cells(link: &LinkState) -> Vec<String> {
+    let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let number = |value: Option<f64>, times: f64| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{:.1}", value * times))
+    };
+    let congested = match (link.problem.is_empty(), link.lasts) {
+        (false, _) => "not known".to_owned(),
+        (true, Some(lasts)) => format!("for {lasts}"),
+        (true, None) => "no".to_owned(),
+    };
+    vec![
+        plain(&link.interface),
+        congested,
+        dash(plain(&link.signs.join(", "))),
+        number(link.sent, 8e-6),
+        number(link.capacity, 8e-6),
+        number(link.filled, 100.0),
+        number(link.dropped, 100.0),
+        link.episodes.to_string(),
     ]
 }
 

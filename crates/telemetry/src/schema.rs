@@ -2,6 +2,7 @@
 //! Every metric, once.
 
 mod gateways;
+mod links;
 mod peers;
 mod record;
 mod requests;
@@ -161,6 +162,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .iter()
         .chain(record::METRICS)
         .chain(requests::METRICS)
+        .chain(links::METRICS)
         .chain(peers::METRICS)
         .chain(gateways::METRICS)
 }

@@ -14,14 +14,15 @@ use tidegate_model::signals::{
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, PeerState,
-    ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts, RuleServed,
-    RuleSignals, RuleState, ServiceState, Snapshot, TlsCounts, UnevaluatedCount, VerdictCount,
+    BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, LinkState,
+    PeerState, ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts,
+    RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, TlsCounts, UnevaluatedCount,
+    VerdictCount,
 };
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_telemetry::{
-    Kind, LABEL_BYTES_MAX, buckets_table, metrics, openmetrics, peers_table, points, reference,
-    remote_table, rules_table, services_table, unevaluated_lines,
+    Kind, LABEL_BYTES_MAX, buckets_table, links_table, metrics, openmetrics, peers_table, points,
+    reference, remote_table, rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -351,6 +352,28 @@ fn gateways() -> GatewaysState {
     }
 }
 
+fn links() -> Vec<LinkState> {
+    vec![
+        LinkState {
+            interface: "v1".into(),
+            congested: true,
+            lasts: Some(Nanos::from_secs(12)),
+            signs: vec!["drops".into(), "rate".into()],
+            episodes: 3,
+            sent: Some(249_000.0),
+            capacity: Some(250_000.0),
+            dropped: Some(0.125),
+            filled: Some(1.0),
+            problem: String::new(),
+        },
+        LinkState {
+            interface: "v2".into(),
+            problem: "there is no such interface".into(),
+            ..LinkState::default()
+        },
+    ]
+}
+
 fn snapshot() -> Snapshot {
     let watched = ServiceState {
         name: "watched".into(),
@@ -378,6 +401,7 @@ fn snapshot() -> Snapshot {
             attached: "xdp".into(),
             ..InterfaceState::default()
         }],
+        links: links(),
         services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
         table_losses: vec![ReasonCount { reason: "handshakes".into(), count: 3 }],
@@ -410,6 +434,7 @@ fn snapshot() -> Snapshot {
 
 #[test]
 fn the_table_of_peers_is_what_it_was() {
+    golden("tests/golden/links.txt", &links_table(&snapshot()));
     golden("tests/golden/peers.txt", &peers_table(&snapshot()));
     golden("tests/golden/remote.txt", &remote_table(&snapshot()));
     assert_eq!(peers_table(&Snapshot::default()) + &remote_table(&Snapshot::default()), "");
@@ -485,6 +510,7 @@ fn names_follow_the_rule_and_are_unique() {
             "table",
             "gateway",
             "adapter",
+            "sign",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

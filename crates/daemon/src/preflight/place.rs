@@ -53,7 +53,7 @@ pub(super) fn sides(config: &Config, all: &[LinkFacts], found: &mut Preflight) {
     for (name, lower) in on_top(config, all) {
         found.faults.push(SystemFault::OnTop { interface: name, lower });
     }
-    let own = config.interfaces.iter().filter(|interface| interface.namespace.is_none());
+    let own = config.hooked().filter(|interface| interface.namespace.is_none());
     for name in own.map(|interface| &interface.name) {
         if let Some(why) = inner_port(name, all) {
             found.faults.push(SystemFault::WrongSide { interface: name.clone(), why });
@@ -64,8 +64,7 @@ pub(super) fn sides(config: &Config, all: &[LinkFacts], found: &mut Preflight) {
 /// Interfaces that are on top of others that are configured, too, each with the one below: their packets
 /// would be judged twice.
 pub(crate) fn on_top(config: &Config, all: &[LinkFacts]) -> Vec<(String, String)> {
-    let own =
-        |name: &str| config.interfaces.iter().any(|i| i.namespace.is_none() && i.name == name);
+    let own = |name: &str| config.hooked().any(|i| i.namespace.is_none() && i.name == name);
     let pairs = all.iter().filter(|link| own(&link.name)).filter_map(|link| {
         let mut below = link.on_top_of(all)?;
         // A VLAN on a macvlan on the card, say; no further than there are interfaces.

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The interfaces to the servers of a router: which are congested. What decides is
+//! [`tidegate_control::congestion`].
+
+use tidegate_config::Config;
+use tidegate_control::congestion::{Arrivals, LinkWatch, Turn};
+use tidegate_model::record::What;
+use tidegate_model::signals::LinkUse;
+use tidegate_model::snapshot::LinkState;
+use tidegate_units::Nanos;
+
+/// All of them, in the order of the configuration.
+#[derive(Default)]
+pub(crate) struct Links {
+    links: Vec<Link>,
+    turns: Vec<What>,
+}
+
+struct Link {
+    name: String,
+    watch: LinkWatch,
+    problem: String,
+}
+
+impl Links {
+    /// Follows another configuration; an interface that stays keeps what is known of it.
+    pub(crate) fn follow(&mut self, config: &Config) {
+        let mut old = std::mem::take(&mut self.links);
+        for wanted in config.links() {
+            let before = old.iter().position(|link| link.name == wanted.name);
+            self.links.push(match before {
+                Some(at) => old.swap_remove(at),
+                None => Link {
+                    name: wanted.name.clone(),
+                    watch: LinkWatch::default(),
+                    problem: String::new(),
+                },
+            });
+        }
+    }
+
+    /// A round.
+    pub(crate) fn tick(
+        &mut self,
+        now: Nanos,
+        uses: Result<Vec<LinkUse>, String>,
+        arrivals: Arrivals,
+    ) {
+        for link in &mut self.links {
+            let seen =
+                uses.as_ref().map(|uses| uses.iter().find(|seen| seen.interface == link.name));
+            link.problem = match seen {
+                Err(why) => why.clone(),
+                Ok(None) => "there is no such interface".into(),
+                Ok(Some(seen)) => {
+                    let turn = link.watch.tick(now, seen, arrivals);
+                    self.turns.extend(turn.map(|turn| link.event(turn)));
+                    String::new()
+                }
+            };
+        }
+    }
+
+    /// What began and ended since the last call.
+    pub(crate) fn turns(&mut self) -> Vec<What> {
+        std::mem::take(&mut self.turns)
+    }
+
+    /// For people.
+    pub(crate) fn states(&self, now: Nanos) -> Vec<LinkState> {
+        let state = |link: &Link| LinkState {
+            interface: link.name.clone(),
+            problem: link.problem.clone(),
+            ..link.watch.state(now)
+        };
+        self.links.iter().map(state).collect()
+    }
+
+    /// What is wrong: a subject and a sentence.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = (String, String)> {
+        let wrong = self.links.iter().filter(|link| !link.problem.is_empty());
+        wrong.map(|link| {
+            let text = format!("its congestion is not known: {}", link.problem);
+            (format!("interface {}", link.name), text)
+        })
+    }
+}
+
+impl Link {
+    fn event(&self, turn: Turn) -> What {
+        let interface = self.name.clone();
+        let what = match turn {
+            Turn::Began => What::CongestionBegan { interface, signs: self.watch.signs() },
+            Turn::Ended(lasted) => What::CongestionEnded { interface, lasted },
+        };
+        tracing::info!(interface = self.name, "{}", what.sentence());
+        what
+    }
+}

@@ -157,7 +157,7 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 				      struct tg_conn *conn, struct tg_work *w)
 {
 	struct tg_found *found = &w->found;
-	__u32 flight = 0, number, framed;
+	__u32 flight = 0, number;
 	const struct tg_rule *rule;
 	struct tg_head *head = 0;
 	int action, bare;
@@ -178,9 +178,8 @@ static __always_inline int tg_request(struct __sk_buff *skb,
 			return action;
 		flight = TG_FLIGHT(number, rule->bucket);
 	}
-	framed = found->framed && found->reason != TG_REASON_PIPELINED;
-	if (head && framed)
-		tg_follow_request(skb, v, conn, head, found, flight);
+	if (head && found->framed)
+		tg_follow_request(v, conn, head, found, flight);
 	else
 		tg_unfollow(v, conn, w->step.first,
 			    !found->asked.tls &&

@@ -87,28 +87,41 @@ static __always_inline int tg_visit_service(struct tg_visit *v)
 struct tg_found {
 	struct tg_layout at;
 	struct tg_asked asked;
+	struct tg_follow follow;	/* framed: where its body stands, */
+	__u32 ended;			/* TG_FOLLOW_…, behind this segment */
 	__u32 reason;		/* enum tg_reason */
-	__u32 framed;		/* 1: its extent is known */
+	__u32 framed;		/* 1: its extent is known, and it is alone in its
+				 * segment */
 	__u32 rank;
 	__u32 evades;		/* 1: the rule is that for unevaluable requests */
 	__u32 nameless;		/* 1: TLS without a name that rules ask for */
 };
 
-/* Bytes of the segment behind the head. */
-static __always_inline __u32 tg_behind(const struct tg_head *head,
-				       const struct tg_packet *p)
+/*
+ * Follows the body of a request to the end of its segment. What stands behind the
+ * body is another request; where its end cannot be told, there may be some.
+ */
+static __always_inline __u32 tg_follow_first(struct __sk_buff *skb,
+					     const struct tg_head *head,
+					     const struct tg_packet *p,
+					     struct tg_found *found)
 {
-	return p->payload - head->http.head;
+	__u32 behind = p->payload - head->http.head;
+	struct tg_follow *f = &found->follow;
+
+	f->left = head->http.body;
+	found->ended = f->left ? TG_FOLLOW_MORE : TG_FOLLOW_END;
+	found->framed = 1;
+	if (!behind)
+		return TG_REASON_NONE;
+	found->ended = tg_follow_at(skb, found->at.data + head->http.head,
+				    behind, f);
+	found->framed = found->ended != TG_FOLLOW_FAILED && f->used == behind;
+	return found->framed ? TG_REASON_NONE : tg_follow_why(found->ended);
 }
 
-static __always_inline int tg_is_pipelined(const struct tg_head *head,
-					   const struct tg_packet *p)
-{
-	return head->http.flags & TG_HTTP_WHOLE &&
-	       tg_behind(head, p) > head->http.body;
-}
-
-static __always_inline __u32 tg_recognise(struct tg_head *head,
+static __always_inline __u32 tg_recognise(struct __sk_buff *skb,
+					  struct tg_head *head,
 					  const struct tg_packet *p,
 					  struct tg_found *found)
 {
@@ -125,14 +138,11 @@ static __always_inline __u32 tg_recognise(struct tg_head *head,
 			reason = TG_REASON_TLS;
 	} else {
 		reason = tg_http_request(head, length);
-		if (!reason) {
-			found->framed = head->http.flags & TG_HTTP_WHOLE &&
-					head->http.head <= p->payload;
-			if (tg_is_pipelined(head, p))
-				reason = TG_REASON_PIPELINED;
-			else if (head->http.ambiguous)
-				reason = TG_REASON_AMBIGUOUS_PATH;
-		}
+		if (!reason && head->http.flags & TG_HTTP_WHOLE &&
+		    head->http.head <= p->payload)
+			reason = tg_follow_first(skb, head, p, found);
+		if (!reason && head->http.ambiguous)
+			reason = TG_REASON_AMBIGUOUS_PATH;
 	}
 	return reason ? reason : tg_rule_find(head, &found->asked);
 }
@@ -159,7 +169,7 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 	found->asked.slot = v->slot;
 	found->asked.service = v->service;
 	found->asked.tests = v->tests;
-	found->reason = tg_recognise(head, &v->p, found);
+	found->reason = tg_recognise(skb, head, &v->p, found);
 	return head;
 }
 
@@ -321,33 +331,21 @@ static __always_inline void tg_unfollow(const struct tg_visit *v,
 		tg_conn_opaque(conn, v->key);
 }
 
-/* A request passes. `flight`: 1 + its bucket. */
-static __always_inline void tg_follow_request(struct __sk_buff *skb,
-					      const struct tg_visit *v,
+/* A request passes. `flight`: as TG_FLIGHT. */
+static __always_inline void tg_follow_request(const struct tg_visit *v,
 					      struct tg_conn *conn,
 					      const struct tg_head *head,
 					      const struct tg_found *found,
 					      __u32 flight)
 {
 	struct tg_begin begin = { .flight = flight, .rule = found->asked.rule };
-	struct tg_follow f = { .left = head->http.body };
-	__u32 behind = tg_behind(head, &v->p);
-	int ended = f.left ? TG_FOLLOW_MORE : TG_FOLLOW_END;
 
 	if (head->http.method == TG_METHOD_HEAD)
 		begin.flags = TG_CONN_HEAD;
 	if (head->http.flags & TG_HTTP_TUNNEL)
 		begin.flags = TG_CONN_CONNECT;
-	if (behind) {
-		ended = tg_follow_at(skb, found->at.data + head->http.head,
-				     behind, &f);
-		if (ended == TG_FOLLOW_FAILED || f.used != behind) {
-			tg_conn_evading(conn, v->key, v->p.ack);
-			return;
-		}
-	}
-	begin.left = ended == TG_FOLLOW_END ? 0 : f.left;
-	begin.chunk = f.chunk;
+	begin.left = found->ended == TG_FOLLOW_END ? 0 : found->follow.left;
+	begin.chunk = found->follow.chunk;
 	tg_conn_begin(conn, v->key, &v->p, &begin);
 }
 

@@ -32,7 +32,7 @@
 #include "../http/request_maps.h"
 
 #define TG_CONN_TOUCH_NS (1 * TG_NS_PER_S)	/* touch about once a second */
-#define TG_CONN_RST_WINDOW (1U << 20)	/* bytes ahead that a RST may be */
+#define TG_CONN_WINDOW (1 << 20)	/* bytes ahead that a segment may be */
 
 static __always_inline struct tg_conn *tg_conn_find(const __u64 *key)
 {
@@ -44,6 +44,13 @@ __noinline int tg_follow_at(struct __sk_buff *skb, __u32 offset, __u32 bytes,
 			    struct tg_follow *f)
 {
 	return f ? tg_follow(skb, offset, bytes, f) : TG_FOLLOW_FAILED;
+}
+
+/* Why no rule evaluates what stands behind a body in its segment. */
+static __always_inline __u32 tg_follow_why(int followed)
+{
+	return followed == TG_FOLLOW_FAILED ? TG_REASON_NOT_HTTP :
+					      TG_REASON_PIPELINED;
 }
 
 /* 1: locked, and still this connection's. */
@@ -71,7 +78,7 @@ static __always_inline int tg_conn_near(const struct tg_conn *conn, __u32 seq)
 	__u32 next = READ_ONCE(conn->client_next);
 
 	return READ_ONCE(conn->phase) == TG_CONN_OPAQUE ||
-	       seq - next + 1 <= TG_CONN_RST_WINDOW;
+	       seq - next + 1 <= TG_CONN_WINDOW;
 }
 
 /* Takes what is in flight, TG_FLIGHT; 0: nothing. Who gets it counts its end. */
@@ -157,6 +164,7 @@ static __always_inline __u32 tg_conn_blind(struct tg_conn *conn)
  */
 static __always_inline __u32 tg_conn_evades(struct tg_conn *conn, __u32 paid)
 {
+	conn->flags &= ~TG_CONN_UNFRAMED;
 	conn->flags |= TG_CONN_EVADES;
 	conn->server_next = paid;
 	return tg_conn_blind(conn);
@@ -340,7 +348,8 @@ static __always_inline void tg_conn_body(struct tg_conn *conn,
 		step->follow.chunk = conn->request_chunk;
 		return;
 	}
-	if (ahead > 0)		/* the server's acknowledgement will tell */
+	/* the server's acknowledgement will tell, but for what is behind the body */
+	if (ahead > TG_CONN_WINDOW || (ahead > 0 && fresh <= conn->request_left))
 		return;
 	if (fresh > conn->request_left) {
 		step->reason = TG_REASON_PIPELINED;
@@ -388,29 +397,34 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 	}
 }
 
-/* Walked over a part of a chunked request. */
+/*
+ * Walked over a part of a chunked request: a segment with more than the rest of it,
+ * or with what is no chunk, is a turn.
+ */
 static __always_inline void tg_conn_walked(struct tg_conn *conn, __u64 key,
 					   const struct tg_packet *p,
-					   const struct tg_step *step,
-					   int followed)
+					   struct tg_step *step, int followed)
 {
 	const struct tg_follow *f = &step->follow;
-	__u32 bytes = p->payload - step->skip, flight = 0;
+	__u32 bytes = p->payload - step->skip;
 
+	step->flight = 0;	/* counted before */
 	if (!tg_conn_lock(conn, key))
 		return;
 	if (conn->request_left == TG_CHUNKED &&
 	    conn->client_next == p->seq + step->skip) {
 		conn->client_next += bytes;
 		conn->request_chunk = f->chunk;
-		if (followed == TG_FOLLOW_FAILED || f->used != bytes)
-			flight = tg_conn_evades(conn, p->ack);
-		else if (followed == TG_FOLLOW_END)
+		if (followed == TG_FOLLOW_FAILED || f->used != bytes) {
+			step->reason = tg_follow_why(followed);
+			tg_conn_turn(conn, p, step);
+		} else if (followed == TG_FOLLOW_END) {
 			conn->request_left = 0;
+		}
 		tg_conn_settle(conn);
 	}
 	bpf_spin_unlock(&conn->lock);
-	tg_flight_end(flight, 0, 0);
+	tg_flight_end(step->flight, 0, 0);
 }
 
 /* A request that passes and is followed, as it was recognised. */

@@ -19,10 +19,21 @@ TG_ASSERT(TG_CONN_CONNECT == TG_ANSWER_TO_CONNECT);
 /* What a packet of the server's does to its connection. */
 struct tg_reply_step {
 	struct tg_step step;
-	__u32 first;		/* 1 + bucket: this is its first byte */
+	__u32 first;		/* TG_FLIGHT, if this is its first byte */
 	__u32 head;		/* 1: begins with the head of an answer */
 	__u32 to;		/* to what, TG_ANSWER_TO_… */
 };
+
+/*
+ * Under the lock: nobody can tell where the response ends, and its client has not
+ * chosen that.
+ */
+static __always_inline void tg_reply_lost(struct tg_conn *conn,
+					  struct tg_reply_step *r)
+{
+	conn->flags |= TG_CONN_UNFRAMED;
+	r->step.flight |= tg_conn_blind(conn);
+}
 
 /* Under the lock: bytes of the server's that belong to an answer. */
 static __always_inline void tg_reply_more(struct tg_conn *conn,
@@ -32,8 +43,12 @@ static __always_inline void tg_reply_more(struct tg_conn *conn,
 	__s32 ahead = tg_ahead(p->seq, conn->server_next);
 	__u32 fresh = p->seq + p->payload - conn->server_next;
 
-	if (ahead > 0)		/* the client's acknowledgement will tell */
+	if (ahead > 0) {
+		/* the client's acknowledgement tells where a counted body is */
+		if (conn->answer_left == TG_CHUNKED)
+			tg_reply_lost(conn, r);
 		return;
+	}
 	if (conn->answer_left == TG_CHUNKED) {
 		r->step.chunks = 1;
 		r->step.skip = -ahead;
@@ -65,6 +80,14 @@ static __always_inline void tg_reply_packet(struct tg_conn *conn,
 	r->step.since_ns = conn->request_ns;
 	tg_conn_acked(&conn->client_next, &conn->request_left, p->ack);
 	tg_conn_settle(conn);
+	/*
+	 * The stack has taken what did not come by here as a segment that could be
+	 * read, and that is no FIN: from now on each turn is evaluated.
+	 */
+	if (!conn->request_left && tg_ahead(p->ack, conn->client_next) > 1) {
+		r->step.flight |= tg_conn_evades(conn, p->seq);
+		return;
+	}
 	if (!p->payload ||
 	    tg_ahead(p->seq + p->payload, conn->server_next) <= 0)
 		return;
@@ -73,7 +96,9 @@ static __always_inline void tg_reply_packet(struct tg_conn *conn,
 	} else if (conn->phase == TG_CONN_IDLE ||
 		   conn->phase == TG_CONN_ANSWER || ahead < 0) {
 		r->step.flight |= tg_conn_blind(conn);
-	} else if (!ahead) {
+	} else if (ahead) {
+		conn->flags |= TG_CONN_UNFRAMED;	/* if it is chunked */
+	} else {
 		r->head = 1;
 		r->to = conn->flags & (TG_CONN_HEAD | TG_CONN_CONNECT);
 	}
@@ -160,9 +185,10 @@ static __always_inline void tg_reply_begun(struct tg_conn *conn,
 					    conn->phase != TG_CONN_WAIT))
 		return;
 	conn->server_next += p->payload;
-	if (found->failed) {
-		conn->flags |= TG_CONN_UNFRAMED;
-		r->step.flight |= tg_conn_blind(conn);
+	/* chunks came before the head that was lost (tg_reply_packet) */
+	if (found->failed || (conn->flags & TG_CONN_UNFRAMED &&
+			      found->left == TG_CHUNKED)) {
+		tg_reply_lost(conn, r);
 	} else if (!found->interim) {
 		r->first = READ_ONCE(conn->flight);
 		conn->phase = TG_CONN_ANSWER;
@@ -186,8 +212,7 @@ static __always_inline void tg_reply_walked(struct tg_conn *conn,
 	conn->server_next += bytes;
 	conn->answer_chunk = r->step.follow.chunk;
 	if (ended == TG_FOLLOW_FAILED || r->step.follow.used != bytes) {
-		conn->flags |= TG_CONN_UNFRAMED;
-		r->step.flight |= tg_conn_blind(conn);
+		tg_reply_lost(conn, r);
 	} else if (ended == TG_FOLLOW_END) {
 		conn->answer_left = 0;
 		tg_conn_answered(conn, &r->step);

@@ -27,6 +27,11 @@ const fn rules(used: u64) -> Rules {
     }
 }
 
+/// The head of a request with a chunked body.
+fn chunked() -> String {
+    request("POST", "/free", "Transfer-Encoding: chunked\r\n")
+}
+
 /// A first segment that no rule can evaluate, and its client closes as clients do.
 fn first(talk: &mut Talk<'_>, data: &str) {
     talk.open().asks(data);
@@ -34,7 +39,7 @@ fn first(talk: &mut Talk<'_>, data: &str) {
 }
 
 pub(super) fn all() -> Vec<Case> {
-    [refused(), admitted(), turns(), spared(), outside()].into_iter().flatten().collect()
+    [refused(), admitted(), turns(), spared(), outside(), honest()].into_iter().flatten().collect()
 }
 
 fn refused() -> Vec<Case> {
@@ -52,6 +57,13 @@ fn refused() -> Vec<Case> {
         .fails(),
         each("evader: two requests in a segment", |talk| {
             first(talk, &format!("{}{}", get("/free"), get("/busy")));
+        }),
+        each("evader: requests behind a chunked body, in its segment", |talk| {
+            first(talk, &format!("{}1\r\nx\r\n0\r\n\r\n{}", chunked(), get("/busy").repeat(2)));
+        })
+        .fails(),
+        each("evader: a chunked body that servers read in different ways", |talk| {
+            first(talk, &format!("{}0\n\n{}", chunked(), get("/busy")));
         }),
         each("evader: HTTP/0.9", |talk| first(talk, "GET /busy\r\n")),
         each("evader: no HTTP at all", |talk| first(talk, "HELO mail.example\r\n")),
@@ -133,6 +145,32 @@ fn turns() -> Vec<Case> {
             let data = format!("123456789{}", get("/busy"));
             talk.asks(&data);
         }),
+        each("evader: a request behind the last chunk", |talk| {
+            talk.open().asks(&(chunked() + "4\r\nbo"));
+            then_empty(talk);
+            talk.asks(&format!("dy\r\n0\r\n\r\n{}", get("/busy")));
+        })
+        .fails(),
+        each("evader: no chunk where one should be", |talk| {
+            talk.open().asks(&(chunked() + "4\r\nbody\r\n"));
+            then_empty(talk);
+            talk.asks(&format!("0\n\n{}", get("/busy")));
+        }),
+        each("evader: a request ahead of the end of the body before it", |talk| {
+            talk.open().asks(&request("POST", "/free", "Content-Length: 9\r\n"));
+            then_empty(talk);
+            let late = talk.client_segment(ACK | PSH, b"12");
+            talk.client += 2;
+            let data = format!("3456789{}", get("/busy"));
+            talk.asks(&data).client_says(late);
+        }),
+        each("evader: a request that did not come by here", |talk| {
+            talk.open().note("the next request, and one behind it, in fragments");
+            talk.client += 2 * get("/free").len() as u32;
+            talk.answers(&ok(5, 5)).answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
         each("evader: a byte of the request before it, once more", |talk| {
             talk.open().asks(&get("/free")).answers(&ok(5, 5));
             then_empty(talk);
@@ -196,5 +234,40 @@ fn outside() -> Vec<Case> {
         })
         .style(router)
         .rules(FULL),
+    ]
+}
+
+/// What the client has not chosen costs it nothing: this bucket is empty.
+fn honest() -> Vec<Case> {
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let each = |name, play: fn(&mut Talk<'_>)| {
+        case(name, play).rules(EMPTY).style(Style { router: true, ..PLAIN })
+    };
+    vec![
+        case("the end of a body goes another way, with the client's FIN", |talk| {
+            talk.open().asks(&(request("POST", "/close", "Content-Length: 9\r\n") + "bod"));
+            talk.client += 7;
+            talk.answers(&ok(3, 3));
+        })
+        .rules(EMPTY),
+        each("a segment of a chunked answer is lost on the way to a router", |talk| {
+            talk.open().asks(&get("/free")).answers(&format!("{CHUNKED}2\r\nab\r\n"));
+            let lost = talk.server_segment(ACK | PSH, b"2\r\ncd\r\n");
+            talk.server += 7;
+            talk.answers("0\r\n\r\n").server_says(lost).asks(&get("/busy"));
+        }),
+        each("the head of a chunked answer is lost on the way to a router", |talk| {
+            talk.open().asks(&get("/free"));
+            let lost = talk.server_segment(ACK | PSH, CHUNKED.as_bytes());
+            talk.server += CHUNKED.len() as u32;
+            talk.says("2\r\nab\r\n0\r\n\r\n").server_says(lost).ack().asks(&get("/busy"));
+        }),
+        each("the head of a counted answer is lost on the way to a router", |talk| {
+            talk.open().asks(&get("/free"));
+            let head = ok(5, 0);
+            let lost = talk.server_segment(ACK | PSH, head.as_bytes());
+            talk.server += head.len() as u32;
+            talk.says("12345").server_says(lost).ack().asks(&get("/busy"));
+        }),
     ]
 }

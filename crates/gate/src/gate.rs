@@ -45,8 +45,9 @@ impl Headers for NoHeaders {
 /// What a proxy asks about one request.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
-    /// The place of the gateway in the configuration.
-    pub gateway: usize,
+    /// The name of the gateway in the configuration. Its place there would not do: who asks learns of another
+    /// configuration a little later than the gate.
+    pub gateway: &'a str,
     /// The method, as the client sent it.
     pub method: &'a str,
     /// The host (Host, `:authority`), with or without a port.
@@ -193,7 +194,7 @@ impl Gate {
 
     fn asked(&self, now: Nanos, ask: &Ask<'_>, waits: bool) -> Result<Answer, Box<Waiting>> {
         let routing = self.routing();
-        let Some(gateway) = routing.gateways.get(ask.gateway) else {
+        let Some(gateway) = routing.gateway(ask.gateway) else {
             return Ok(self.pass(Reason::NoRule));
         };
         let Some(target) = target(gateway, ask) else {
@@ -237,8 +238,8 @@ impl Gate {
     }
 
     /// A proxy of this gateway can be told what share to ask about, until what this gives is dropped.
-    pub(crate) fn listen(&self, gateway: usize) -> Option<Listener> {
-        self.routing().gateways.get(gateway).map(|gateway| Asked::listen(&gateway.asked))
+    pub(crate) fn listen(&self, gateway: &str) -> Option<Listener> {
+        self.routing().gateway(gateway).map(|gateway| Asked::listen(&gateway.asked))
     }
 
     fn pass(&self, reason: Reason) -> Answer {

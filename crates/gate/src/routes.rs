@@ -103,6 +103,10 @@ impl Routing {
         Self { gateways, services, exempt }
     }
 
+    pub(crate) fn gateway(&self, name: &str) -> Option<&Gateway> {
+        self.gateways.iter().find(|gateway| gateway.name == name)
+    }
+
     pub(crate) fn served(&self, service: usize) -> Option<&Served> {
         self.services.get(service).and_then(Option::as_ref)
     }

@@ -342,8 +342,8 @@ impl Service {
     }
 
     fn status(&self, completion: &Completion) {
-        let class = usize::from(completion.status / 100).min(self.statuses.len() - 1);
-        self.statuses[class].one();
+        let hundreds = if completion.client_left() { 0 } else { completion.status / 100 };
+        self.statuses[usize::from(hundreds).min(self.statuses.len() - 1)].one();
     }
 
     /// Whether requests that began well after this time are reported.

@@ -140,7 +140,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         self.take_reports(at);
         seen.offered += 1;
         let ask = Ask {
-            gateway: 0,
+            gateway: "edge",
             method: "GET",
             host: Some("shop.example"),
             target: "/",

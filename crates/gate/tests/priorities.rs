@@ -49,7 +49,7 @@ fn gate(policy: &str, limits: ServiceLimits) -> (Gate, Config) {
 
 fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
     Ask {
-        gateway: 0,
+        gateway: "edge",
         method: "GET",
         host: None,
         target,

@@ -50,7 +50,7 @@ fn gate(policy: &str, limits: &ServiceLimits) -> Gate {
 
 fn ask(target: &'static str, client: [u8; 4]) -> Ask<'static> {
     Ask {
-        gateway: 0,
+        gateway: "edge",
         method: "GET",
         host: Some("shop.example"),
         target,

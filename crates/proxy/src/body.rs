@@ -33,8 +33,26 @@ pub(crate) struct Upload {
     pub(crate) slow: AtomicBool,
     /// It is no body.
     pub(crate) malformed: AtomicBool,
-    /// When it went on last.
+    /// When the server asked for more of it last.
     pub(crate) at_ns: AtomicU64,
+    /// Since when its client is waited for; 0: it is not.
+    since_ns: AtomicU64,
+    /// For how long it was waited for before.
+    waited_ns: AtomicU64,
+}
+
+impl Upload {
+    /// Whether the server has everything that its client has sent, and that is not all.
+    pub(crate) fn waits(&self) -> bool {
+        self.since_ns.load(Relaxed) > 0
+    }
+
+    /// For how long its client was waited for so far: no time of the server's.
+    pub(crate) fn waited(&self, now: Nanos) -> Nanos {
+        let since = self.since_ns.load(Relaxed);
+        let going_on = if since > 0 { now.since(Nanos(since)) } else { Nanos::ZERO };
+        Nanos(self.waited_ns.load(Relaxed)) + going_on
+    }
 }
 
 /// The body of a request, on its way to the server.
@@ -63,6 +81,11 @@ impl Pause {
         if let Some(since) = self.since.take() {
             self.waited += now.since(since);
         }
+    }
+
+    /// What it has stood for does not count, and it may stand as long again.
+    fn again(&mut self) {
+        self.since = None;
     }
 
     /// It stands, for no longer than that. True: it has stood so long.
@@ -97,6 +120,15 @@ impl Uploaded {
     }
 }
 
+impl Drop for Uploaded {
+    fn drop(&mut self) {
+        // Nobody is waited for any more.
+        self.pause.end(self.front.now());
+        self.upload.waited_ns.store(self.pause.waited.0, Relaxed);
+        self.upload.since_ns.store(0, Relaxed);
+    }
+}
+
 impl Body for Uploaded {
     type Data = Bytes;
     type Error = BoxError;
@@ -112,9 +144,13 @@ impl Body for Uploaded {
                     this.upload.slow.store(true, Relaxed);
                     return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
                 }
+                this.upload.since_ns.store(this.pause.since.map_or(0, |since| since.0), Relaxed);
                 return Poll::Pending;
             };
             this.pause.end(now);
+            // First what adds to the sum: read meanwhile it is a little too long, and never a jump back.
+            this.upload.waited_ns.store(this.pause.waited.0, Relaxed);
+            this.upload.since_ns.store(0, Relaxed);
             match frame {
                 // Trailers are between the client and us.
                 Some(Ok(frame)) if frame.is_trailers() => {}
@@ -152,25 +188,37 @@ pub(crate) struct Report {
     token: Option<Token>,
     started: Nanos,
     first_byte: Option<Nanos>,
+    upload: Option<Arc<Upload>>,
 }
 
 impl Report {
     pub(crate) const fn new(front: Arc<Front>, token: Option<Token>, started: Nanos) -> Self {
-        Self { front, token, started, first_byte: None }
+        Self { front, token, started, first_byte: None, upload: None }
+    }
+
+    /// The body of its request: what its client takes for it is no time of the server's.
+    pub(crate) fn uploads(&mut self, upload: Arc<Upload>) {
+        self.upload = Some(upload);
+    }
+
+    /// The time with the server so far.
+    fn took(&self) -> Nanos {
+        let now = self.front.now();
+        let waited = self.upload.as_ref().map_or(Nanos::ZERO, |upload| upload.waited(now));
+        now.since(self.started).since(waited)
     }
 
     /// The head of the response has come.
     pub(crate) fn begin(&mut self) {
-        self.first_byte = Some(self.front.now().since(self.started));
+        self.first_byte = Some(self.took());
     }
 
     /// The response has ended; its body took so long with the server.
     pub(crate) fn end(&mut self, status: u16, body: Nanos) {
         let Some(token) = self.token.take() else { return };
-        let now = self.front.now();
-        let head = self.first_byte.unwrap_or_else(|| now.since(self.started));
+        let head = self.first_byte.unwrap_or_else(|| self.took());
         let completion = Completion { status, first_byte: Some(head), duration: Some(head + body) };
-        self.front.gate.complete(now, Id::Token(token), &completion);
+        self.front.gate.complete(self.front.now(), Id::Token(token), &completion);
     }
 }
 
@@ -247,7 +295,13 @@ impl Passed {
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Polled {
         // Who asks for more has taken what there was.
         self.under_way.iter().for_each(UnderWay::taken);
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        let mut polled = Pin::new(&mut self.inner).poll_frame(cx);
+        while let Poll::Ready(Some(Ok(frame))) = &polled
+            && frame.is_trailers()
+        {
+            // They are between the server and us.
+            polled = Pin::new(&mut self.inner).poll_frame(cx);
+        }
         if let Poll::Ready(Some(Ok(_))) = polled
             && self.pause.since.is_none()
         {
@@ -255,7 +309,13 @@ impl Passed {
         } else {
             let now = self.report.front.now();
             if polled.is_pending() {
-                if self.pause.stands(cx, now, self.patience) {
+                let mut stands = self.pause.stands(cx, now, self.patience);
+                if stands && self.lease.as_ref().is_some_and(|lease| lease.upload().waits()) {
+                    // The server waits as well: for more of the request.
+                    self.pause.again();
+                    stands = self.pause.stands(cx, now, self.patience);
+                }
+                if stands {
                     self.failed = true;
                     crate::counters::one(&self.report.front.counters.timed_out);
                     self.end(504);

@@ -41,7 +41,7 @@ const ERRORS_MAX: usize = 64;
 const WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
 /// What waits for a client in a stream.
 const SEND_BUFFER_MAX: usize = 64 * 1024;
-/// Requests that a client has reset before they were answered. One more, and more than half of all, ends
+/// Requests that a client has reset before their response. One more, and more than half of all, ends
 /// the connection: those of [`RESETS_MAX`] are only the ones that we had not looked at.
 const CANCELLED_MAX: u32 = 200;
 /// Who has just come, or had a request, is not asked to make room.
@@ -106,14 +106,14 @@ impl Busy {
 pub(crate) struct UnderWay {
     busy: Arc<Busy>,
     id: u32,
-    answered: bool,
+    responded: bool,
 }
 
 impl UnderWay {
     fn new(busy: Arc<Busy>) -> Self {
         busy.requests.fetch_add(1, Relaxed);
         let id = busy.all.fetch_add(1, Relaxed);
-        Self { busy, id, answered: false }
+        Self { busy, id, responded: false }
     }
 
     /// A part of the response was given to the client, who asks for more once it has taken this one.
@@ -134,7 +134,7 @@ impl Drop for UnderWay {
         self.taken();
         self.busy.since_ns.store(self.busy.front.now().0, Relaxed);
         self.busy.requests.fetch_sub(1, Relaxed);
-        if !self.answered {
+        if !self.responded {
             let cancelled = self.busy.cancelled.fetch_add(1, Relaxed) + 1;
             if cancelled > CANCELLED_MAX && cancelled > self.busy.all.load(Relaxed) / 2 {
                 self.busy.abused.notify_one();
@@ -274,7 +274,7 @@ async fn answer(
 ) -> Result<Response<Outgoing>, Infallible> {
     let mut under_way = UnderWay::new(busy);
     let response = exchange(front, client, request).await;
-    under_way.answered = true;
+    under_way.responded = true;
     Ok(response.map(|body| body.with(under_way)))
 }
 

@@ -8,17 +8,18 @@ use crate::head::{self, Client, Fault};
 use crate::pool::Failure;
 use crate::queue::{Queue, Waited};
 use crate::response;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tidegate_config::ProxyQueue;
 use tidegate_gate::{Answer, Ask, Joined, Waiting};
 
 /// The headers of a request that routes ask for.
-fn received<'a>(headers: &'a HeaderMap, asked: &'a [String]) -> Joined<'a> {
+fn received<'a>(headers: &'a HeaderMap, asked: &'a BTreeSet<String>) -> Joined<'a> {
     let values = |name: &'a String| headers.get_all(name).iter().map(move |value| (name, value));
     let all = asked.iter().flat_map(values);
     all.map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes()))).collect()
@@ -58,6 +59,9 @@ pub(crate) async fn exchange(
     let passed = Passed { front, site, report };
     let Parts { method, uri, mut headers, .. } = parts;
     head::to_server(&mut headers, client, host, &id);
+    if body.is_end_stream() {
+        head::without_body(&method, &mut headers);
+    }
     let mut request = Request::new(body);
     (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
     passed.on(request, id).await
@@ -71,7 +75,7 @@ fn ask(
 ) -> Result<Answer, Box<Waiting>> {
     let headers = received(&parts.headers, &site.asked);
     let ask = Ask {
-        gateway: site.index,
+        gateway: &site.name,
         method: parts.method.as_str(),
         host: host.to_str().ok().filter(|host| !host.is_empty()),
         target: parts.uri.path_and_query().map_or("/", |target| target.as_str()),
@@ -128,6 +132,7 @@ impl Passed {
         let front = &self.front;
         let request = request.map(|body| Uploaded::new(body, Arc::clone(front), patience));
         let upload = request.body().upload();
+        self.report.uploads(Arc::clone(&upload));
         match self.site.pool.send(request).await {
             Ok((response, lease)) => {
                 self.report.begin();

@@ -6,6 +6,7 @@ use crate::pool::Pool;
 use crate::queue::Queue;
 use hyper::header::HeaderValue;
 use rustls::ServerConfig;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,14 +22,15 @@ pub(crate) type SharedClock = Arc<dyn Clock + Send + Sync>;
 
 /// What the configuration says of a proxy, at the moment.
 pub(crate) struct Site {
-    /// The place of the gateway in the configuration.
-    pub(crate) index: usize,
+    /// The name of the gateway.
+    pub(crate) name: String,
     pub(crate) clients: ProxyClients,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) queue: Option<ProxyQueue>,
-    /// Names of the headers that routes ask for.
-    pub(crate) asked: Vec<String>,
+    /// Names of the headers that routes ask for, in lower case: each once, since a value that is read twice
+    /// is taken for two.
+    pub(crate) asked: BTreeSet<String>,
 }
 
 impl Site {
@@ -37,7 +39,7 @@ impl Site {
     /// # Errors
     /// When its certificate cannot be used.
     pub(crate) fn new(
-        (index, gateway): (usize, &GatewayConfig),
+        gateway: &GatewayConfig,
         before: Option<&Self>,
         clock: &SharedClock,
     ) -> Result<Self, String> {
@@ -51,13 +53,14 @@ impl Site {
         let headers = gateway.routes.iter().filter_map(|route| route.header.as_ref());
         let cookie = gateway.routes.iter().any(|route| route.cookie.is_some());
         let cookie = cookie.then(|| "cookie".to_owned());
+        let headers = headers.map(|header| header.name.to_ascii_lowercase());
         Ok(Self {
-            index,
+            name: gateway.name.clone(),
             clients: gateway.clients.clone().unwrap_or_default(),
             queue: gateway.queue,
             tls,
             pool,
-            asked: headers.map(|header| header.name.clone()).chain(cookie).collect(),
+            asked: headers.chain(cookie).collect(),
         })
     }
 }

@@ -201,6 +201,14 @@ pub(crate) fn to_server(
     headers.append(header::VIA, VIA);
 }
 
+/// A request of a method that usually has a body, and this one has none: the server is told so, since some
+/// answer 411 to one that does not say (RFC 9110, section 8.6).
+pub(crate) fn without_body(method: &Method, headers: &mut HeaderMap) {
+    if [Method::POST, Method::PUT, Method::PATCH].contains(method) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+}
+
 /// Makes the head of a response what the client gets.
 pub(crate) fn to_client(headers: &mut HeaderMap, id: HeaderValue) {
     end_to_end(headers);

@@ -2,8 +2,9 @@
 //! The servers behind a proxy, and connections to them that are kept.
 //!
 //! The server with the fewest requests in flight is next; among equals they take turns. One that could
-//! not be connected to is asked again after [`DOWN`], or before if all are so. A request goes to another server,
-//! or to another connection, only while nothing of it was sent.
+//! not be connected to is asked again after [`DOWN`], or before if all are so: by one request, since each waits
+//! for as long as connecting may take. A request goes to another server, or to another connection, only
+//! while nothing of it was sent.
 
 use crate::body::{Upload, Uploaded};
 use crate::front::{SharedClock, duration};
@@ -51,6 +52,7 @@ struct Server {
     idle: Mutex<Vec<Idle>>,
     in_flight: AtomicUsize,
     open: Arc<AtomicUsize>,
+    /// 0: it could be connected to when that was tried last.
     down_until_ns: AtomicU64,
 }
 
@@ -76,6 +78,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// The body of its request.
+    pub(crate) fn upload(&self) -> &Upload {
+        &self.upload
+    }
+
     /// Its response has ended: the connection may serve another.
     pub(crate) fn give_back(mut self) {
         // A body that still comes would be part of the next request.
@@ -162,6 +169,19 @@ impl Pool {
         }
     }
 
+    /// Whether this request may connect to the server. One that was down is tried by one request at a time;
+    /// for the others it is down until that one knows. One that is down is tried where no other is left.
+    fn may_connect(&self, at: usize) -> bool {
+        let now = self.clock.now();
+        let down = &self.servers[at].down_until_ns;
+        let until = down.load(Relaxed);
+        if until == 0 || until > now.0 {
+            return true;
+        }
+        let known = now + self.upstream.connect_timeout;
+        down.compare_exchange(until, known.0, Relaxed, Relaxed).is_ok()
+    }
+
     async fn connect(&self, at: usize) -> Result<SendRequest<Uploaded>, Failure> {
         let server = &self.servers[at];
         let open = Open::new(&server.open, self.upstream.connections).ok_or(Failure::Full)?;
@@ -198,6 +218,8 @@ impl Pool {
             let again = kept.is_some();
             let mut sender = match kept {
                 Some(sender) => sender,
+                // Another has just begun to try it: it is down, and the choice is another one.
+                None if !self.may_connect(at) => continue,
                 None => match self.connect(at).await {
                     Ok(sender) => sender,
                     Err(failure) => {
@@ -227,7 +249,8 @@ impl Pool {
         Err(last)
     }
 
-    /// The response, or `None`: neither it nor the body of the request went on for too long.
+    /// The response, or `None`: neither it nor the body of the request went on for too long. While the client is
+    /// waited for the server owes nothing; how long that may be the body knows.
     async fn within<T>(&self, sent: impl Future<Output = T>, upload: &Upload) -> Option<T> {
         let mut sent = std::pin::pin!(sent);
         let patience = self.upstream.response_timeout;
@@ -235,6 +258,10 @@ impl Pool {
         loop {
             if let Ok(response) = timeout(duration(left), &mut sent).await {
                 return Some(response);
+            }
+            if upload.waits() {
+                left = patience;
+                continue;
             }
             let quiet = self.clock.now().since(Nanos(upload.at_ns.load(Relaxed)));
             if quiet >= patience {
@@ -273,4 +300,40 @@ where
         drop(open);
     });
     Some(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_units::{Clock, ManualClock};
+
+    #[test]
+    fn a_server_that_was_down_is_tried_by_one_request_at_a_time() {
+        let clock = Arc::new(ManualClock::default());
+        clock.advance(Nanos::from_secs(100));
+        let servers = ["192.0.2.1:80", "192.0.2.2:80"].map(|server| server.parse().unwrap());
+        let upstream = Upstream {
+            servers: servers.to_vec(),
+            connect_timeout: Nanos::from_secs(3),
+            response_timeout: Nanos::SECOND,
+            idle_timeout: Nanos::SECOND,
+            connections: 8,
+        };
+        let pool = Pool::new(upstream, Arc::clone(&clock) as SharedClock);
+        pool.servers[1].in_flight.store(5, Relaxed);
+        assert_eq!([pool.choose(0), pool.choose(0)], [Some(0); 2], "the fewest");
+        pool.servers[0].down_until_ns.store((clock.now() + DOWN).0, Relaxed);
+        assert_eq!([pool.choose(0), pool.choose(0)], [Some(1); 2], "it is down");
+        assert_eq!(pool.choose(1 << 1), Some(0));
+        assert!(pool.may_connect(0), "where no other is left");
+        clock.advance(DOWN);
+        // Several may choose it in one moment: one of them connects.
+        assert_eq!([pool.choose(0), pool.choose(0)], [Some(0); 2]);
+        assert!(pool.may_connect(0));
+        assert_eq!([pool.choose(0), pool.choose(0)], [Some(1); 2], "the others do not wait for it");
+        clock.advance(Nanos::from_secs(3));
+        assert_eq!(pool.choose(0), Some(0), "that one's client has left: the next one tries");
+        pool.servers[0].down_until_ns.store(0, Relaxed);
+        assert!(pool.may_connect(0) && pool.may_connect(0), "it is up");
+    }
 }

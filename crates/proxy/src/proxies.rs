@@ -96,11 +96,11 @@ impl Proxies {
             let known = running.iter_mut().find(|running| running.address == address);
             places[at] = Some(match known {
                 Some(known) => {
-                    let site = Site::new((at, gateway), Some(&known.front.site()), &self.clock);
+                    let site = Site::new(gateway, Some(&known.front.site()), &self.clock);
                     known.stale = site.map(|site| known.front.set(Arc::new(site))).err();
                     Ok(address)
                 }
-                None => Site::new((at, gateway), None, &self.clock).and_then(|site| {
+                None => Site::new(gateway, None, &self.clock).and_then(|site| {
                     running.push(self.open(address, site)?);
                     Ok(address)
                 }),

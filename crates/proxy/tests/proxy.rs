@@ -78,6 +78,73 @@ fn a_refusal_costs_the_server_nothing_and_keeps_the_connection() {
     assert_eq!((server.heads().len(), server.connections.load(Relaxed)), (1, 1));
 }
 
+/// Two routes that look at one header read it once.
+#[test]
+fn routes_may_look_at_the_same_header() {
+    let server = Server::start();
+    let keys = format!(
+        "routes: [{{path: /a, header: {{name: X-Tier, value: gold}}, service: shop}}, \
+         {{path: /b, header: {{name: x-tier, value: gold}}, service: shop}}]\n    \
+         upstream: {{servers: [{}]}}",
+        server.address
+    );
+    let world = World::new(free_port(), &keys);
+    for (path, tier, offered) in [("/a", "gold", 1), ("/b", "gold", 2), ("/a", "silver", 2)] {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: shop\r\nX-TIER: {tier}\r\nConnection: close\r\n\r\n"
+        );
+        assert_eq!(status(&say(world.front, request.as_bytes())), 200);
+        assert_eq!(world.gate.totals(0).unwrap().offered, offered, "{path} {tier}");
+    }
+}
+
+/// Servers answer 411 to a request of these methods that says nothing of its length.
+#[test]
+fn a_request_without_a_body_has_a_length_where_its_method_usually_has_one() {
+    let server = Server::start();
+    let world = World::before(&[server.address]);
+    for (method, field_sent) in [
+        ("POST", "Content-Length: 0\r\n"),
+        ("PUT", ""),
+        ("PATCH", "Content-Length: 0\r\n"),
+        ("GET", ""),
+        ("DELETE", ""),
+    ] {
+        let request =
+            format!("{method} / HTTP/1.1\r\nHost: shop\r\n{field_sent}Connection: close\r\n\r\n");
+        assert_eq!(status(&say(world.front, request.as_bytes())), 200);
+        let wanted = (!["GET", "DELETE"].contains(&method)).then_some("0");
+        let head = server.heads().pop().unwrap();
+        assert_eq!(field(&head, "content-length"), wanted, "{head}");
+        assert_eq!(head.matches("content-length").count(), usize::from(wanted.is_some()), "{head}");
+        assert_eq!(field(&head, "transfer-encoding"), None, "{head}");
+    }
+}
+
+/// The server owes nothing while it waits for the client.
+#[test]
+fn a_client_that_pauses_in_its_body_takes_no_time_of_the_server() {
+    let server = Server::start();
+    let keys = format!("upstream: {{servers: [{}], response_timeout: 1s}}", server.address);
+    let world = World::new(free_port(), &keys);
+    let mut stream = TcpStream::connect(world.front).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let begun =
+        "POST /echo HTTP/1.1\r\nHost: shop\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbo";
+    stream.write_all(begun.as_bytes()).unwrap();
+    wait_for("it is with the server", || (!server.heads().is_empty()).then_some(()));
+    std::thread::park_timeout(Duration::from_millis(2500));
+    stream.write_all(b"dy").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert_eq!(status(&response), 200, "{response}");
+    assert!(response.ends_with("body"), "{response}");
+    wait_for("the report", || (world.in_flight() == 0).then_some(()));
+    let totals = world.gate.totals(0).unwrap();
+    assert_eq!((totals.end.count, world.counts().timed_out), (1, 0));
+    assert!(totals.end.sum_ns < 2_000_000_000, "{} ns with the server", totals.end.sum_ns);
+}
+
 /// Nobody sends a body for nothing.
 #[test]
 fn a_client_that_asks_first_is_told_to_go_on_only_if_it_may() {
@@ -355,9 +422,13 @@ fn curl_is_served_by_tls_in_both_versions_and_the_certificate_is_renewed() {
         curl(dir.path(), world.front, &["--http2", "-d", "body", "BASE/echo"]),
         "body 2 200"
     );
+    let trailers = curl(dir.path(), world.front, &["--http2", "--include", "BASE/trailers"]);
+    assert!(trailers.ends_with("\r\n\r\nok\n 2 200"), "{trailers:?}");
+    curl(dir.path(), world.front, &["--http2", "--request", "POST", "BASE/"]);
     let head = curl(dir.path(), world.front, &["--http2", "--head", "BASE/"]);
     assert!(head.starts_with("HTTP/2 200") && head.contains("content-length: 3\r\n"), "{head}");
     let heads = server.heads();
+    assert_eq!(field(&heads[4], "content-length"), Some("0"), "{}", heads[4]);
     assert_eq!(field(&heads[1], "cookie"), Some("a=1; b=2"), "{}", heads[1]);
     assert_eq!(field(&heads[1], "x-forwarded-proto"), Some("https"));
     assert!(field(&heads[1], "host").unwrap().starts_with("shop.example:"), "{}", heads[1]);

@@ -126,7 +126,7 @@ impl Harness {
 
     /// Asks, and reports at once.
     fn at_once(&self, ask: &Ask<'_>) -> Answer {
-        let answer = self.gate.ask(self.now, &Ask { gateway: 0, ..*ask });
+        let answer = self.gate.ask(self.now, &Ask { gateway: "edge", ..*ask });
         if let Some(token) = answer.token {
             let done = Completion { status: 200, ..Completion::default() };
             assert_eq!(self.gate.complete(self.now, Id::Token(token), &done), Completed::Counted);
@@ -144,7 +144,7 @@ impl Harness {
         let answer = self.gate.ask(
             self.now,
             &Ask {
-                gateway: 0,
+                gateway: "edge",
                 method,
                 host: (!host.is_empty()).then_some(host),
                 target,

@@ -34,9 +34,8 @@ impl Default for Harness {
         let rate = Some(Rate::per_second(1000.0));
         let limits = ServiceLimits { rate, burst: 30, ..ServiceLimits::default() };
         assert!(gate.set_limits(&config, &[limits]).is_empty());
-        let listener =
-            |(at, of)| Unbound::new(Arc::clone(&gate), Arc::new(MonotonicClock), (at, of));
-        let listeners = config.gateways.iter().enumerate().map(listener);
+        let listener = |of| Unbound::new(Arc::clone(&gate), Arc::new(MonotonicClock), of);
+        let listeners = config.gateways.iter().map(listener);
         let listeners = listeners.map(|of| of.unwrap_or_else(|error| panic!("{error}"))).collect();
         Self { gate, listeners }
     }

@@ -33,11 +33,6 @@ impl Router {
         Self { routes }
     }
 
-    /// The names of the headers that routes ask for, cookies apart.
-    pub fn headers(&self) -> impl Iterator<Item = &str> {
-        self.routes.iter().filter_map(|(_, _, header)| Some(header.as_ref()?.name.as_str()))
-    }
-
     /// The route that a request meets; `header` gives the value of a header, if it has one.
     pub fn select<'a>(
         &self,
@@ -124,7 +119,6 @@ mod tests {
             let found = select(method, host, target, tier);
             assert_eq!(found, Routed::Route(route), "{method} {host} {target} {tier:?}");
         }
-        assert_eq!(router.headers().collect::<Vec<_>>(), ["X-Tier"]);
         let some = Router::new(&routes()[1..2]);
         let head = RequestHead::of("GET", None, "/", &[]).unwrap();
         assert_eq!(some.select(&head, |_| None), Routed::None);

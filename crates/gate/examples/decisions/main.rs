@@ -61,7 +61,7 @@ fn in_process() {
                 gate.tick(now);
             }
             let ask = Ask {
-                gateway: 0,
+                gateway: "edge",
                 method: "GET",
                 host: Some("shop.example"),
                 target: if n % 2 == 0 { "/part-7/item?id=1" } else { "/other/page.html" },

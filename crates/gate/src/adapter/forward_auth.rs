@@ -36,7 +36,7 @@ pub(super) fn answer(context: &Context, request: &Parts) -> Reply {
     };
     let hop = usize::from(context.config.client_hop);
     let answer = context.ask(&Ask {
-        gateway: context.index,
+        gateway: &context.config.name,
         method,
         host: headers.get(HOST).filter(|host| !host.is_empty()),
         target,

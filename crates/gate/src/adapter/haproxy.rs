@@ -50,7 +50,7 @@ pub(super) async fn attend(context: Context, mut stream: Box<dyn Stream>) {
     let (mut received, mut out) = (Vec::new(), Vec::new());
     loop {
         let goes_on = talk.hear(&mut received, &mut out, |ask| {
-            context.ask(&Ask { gateway: context.index, ..*ask })
+            context.ask(&Ask { gateway: &context.config.name, ..*ask })
         });
         let written = out.is_empty() || send_all(&mut stream, &out).await.is_ok();
         out.clear();
@@ -183,7 +183,7 @@ fn ask(message: &Message, ask: &mut dyn FnMut(&Ask<'_>) -> Answer) -> Option<Ans
     };
     let headers = headers(text("headers").unwrap_or_default());
     Some(ask(&Ask {
-        gateway: 0,
+        gateway: "",
         method,
         host: headers.get("host").filter(|host| !host.is_empty()),
         target,

@@ -22,6 +22,17 @@ impl<'a, N: Into<Cow<'a, str>>, V: Into<Cow<'a, str>>> FromIterator<(N, V)> for 
 }
 
 impl<'a> Joined<'a> {
+    /// Of parts that name one thing several times, all with the same value: the first of each.
+    pub(super) fn first_of_each(parts: impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)>) -> Self {
+        let mut first = Self::default();
+        for (name, value) in parts.take(HEADERS_MAX) {
+            if first.get(&name).is_none() {
+                first.0.push((name, value));
+            }
+        }
+        first
+    }
+
     fn add(&mut self, name: Cow<'a, str>, value: Cow<'a, str>) {
         match self.0.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(&name)) {
             None => self.0.push((name, value)),

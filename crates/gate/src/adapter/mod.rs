@@ -30,18 +30,28 @@ pub use unbound::Unbound;
 
 use crate::asked::Listener;
 use crate::{Answer, Ask, Completion, Gate, Id};
-use secured::Refused;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use tidegate_config::{Adapter, GatewayConfig};
+use tidegate_config::{Adapter, GatewayConfig, StayAway};
 use tidegate_model::snapshot::TlsCounts;
 use tidegate_units::{Clock, Nanos};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task;
 
-/// What keeps each gateway from serving, by its place in the configuration: of which socket, and why.
-type Problems = Arc<Mutex<Vec<Vec<(String, String)>>>>;
+/// What one gateway tells.
+#[derive(Default)]
+struct Told {
+    name: String,
+    /// What keeps it from serving: of which socket, and why.
+    problems: Vec<(String, String)>,
+    /// What its TLS has refused; `None`: its listener speaks none.
+    refused: Option<TlsCounts>,
+}
+
+/// What all tell, in the order of the configuration.
+type AllTold = Arc<Mutex<Vec<Told>>>;
 
 /// Before anything was tried.
 const NOT_YET: &str = "not open yet";
@@ -51,12 +61,10 @@ const NOT_YET: &str = "not open yet";
 pub(crate) struct Context {
     gate: Arc<Gate>,
     clock: Arc<dyn Clock + Send + Sync>,
-    problems: Problems,
-    refused: Refused,
+    told: AllTold,
     /// A reload says that files may have changed.
     reread: watch::Receiver<()>,
-    /// The place of the gateway in the configuration.
-    pub(crate) index: usize,
+    /// As it was when the gateway was opened: what a reload may change meanwhile ([`opened`]) is not in it.
     pub(crate) config: Arc<GatewayConfig>,
 }
 
@@ -73,7 +81,7 @@ impl Context {
 
     /// A proxy of it can be told what share to ask about, until what this gives is dropped.
     pub(crate) fn listen(&self) -> Option<Listener> {
-        self.gate.listen(self.index)
+        self.gate.listen(&self.config.name)
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -87,10 +95,16 @@ impl Context {
 
     /// What keeps one of its sockets from serving; `None`: nothing. What was said of the others stays.
     pub(crate) fn problem(&self, socket: &str, why: Option<String>) {
-        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(problems) = problems.get_mut(self.index) {
-            problems.retain(|(of, why)| of != socket && why != NOT_YET);
-            problems.extend(why.map(|why| (socket.to_owned(), why)));
+        self.tell(|told| {
+            told.problems.retain(|(of, why)| of != socket && why != NOT_YET);
+            told.problems.extend(why.map(|why| (socket.to_owned(), why)));
+        });
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Told)) {
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(told) = all.iter_mut().find(|told| told.name == self.config.name) {
+            what(told);
         }
     }
 }
@@ -98,8 +112,7 @@ impl Context {
 /// The listeners of all gateways; closed when it is dropped.
 pub struct Adapters {
     wanted: Option<mpsc::UnboundedSender<Vec<GatewayConfig>>>,
-    problems: Problems,
-    refused: Refused,
+    told: AllTold,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -110,17 +123,17 @@ impl Adapters {
     /// When there can be no thread, or no runtime in it.
     pub fn start(gate: Arc<Gate>, clock: Arc<dyn Clock + Send + Sync>) -> io::Result<Self> {
         let (wanted, configs) = mpsc::unbounded_channel();
-        let (problems, refused) = (Problems::default(), Refused::default());
+        let told = AllTold::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let told = (Arc::clone(&problems), Arc::clone(&refused));
+        let of = Arc::clone(&told);
         let thread = std::thread::Builder::new()
             .name("tidegate-gate".into())
-            .spawn(move || runtime.block_on(follow(configs, (gate, clock, told))))?;
-        Ok(Self { wanted: Some(wanted), problems, refused, thread: Some(thread) })
+            .spawn(move || runtime.block_on(follow(configs, (gate, clock, of))))?;
+        Ok(Self { wanted: Some(wanted), told, thread: Some(thread) })
     }
 
-    /// Serves these gateways from now on; where they are the same nothing is closed, and their certificates
-    /// are read again.
+    /// Serves these gateways from now on. One that is opened as before keeps its listeners and connections, whatever
+    /// its routes and the other gateways are; its certificate is read again.
     pub fn follow(&self, gateways: &[GatewayConfig]) {
         if let Some(wanted) = &self.wanted {
             // The thread ends only with this.
@@ -131,15 +144,16 @@ impl Adapters {
     /// What keeps each gateway from serving, in the order of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<Option<String>> {
-        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        problems.iter().map(|of| of.first().map(|(_, why)| why.clone())).collect()
+        let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|told| told.problems.first().map(|(_, why)| why.clone())).collect()
     }
 
     /// What TLS has refused at each gateway since it was opened, in the order of the configuration; `None`:
     /// its listener speaks none.
     #[must_use]
     pub fn refused(&self) -> Vec<Option<TlsCounts>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|told| told.refused.clone()).collect()
     }
 }
 
@@ -151,38 +165,64 @@ impl Drop for Adapters {
     }
 }
 
+/// What a gateway is opened by. The rest is the gate's, or the own proxy's: for it no listener is closed.
+fn opened(gateway: &GatewayConfig) -> GatewayConfig {
+    GatewayConfig {
+        insecure: false,
+        upstream: None,
+        clients: None,
+        queue: None,
+        retry_after: StayAway::default(),
+        rate_limit_fields: false,
+        routes: Vec::new(),
+        ..gateway.clone()
+    }
+}
+
 async fn follow(
     mut configs: mpsc::UnboundedReceiver<Vec<GatewayConfig>>,
-    (gate, clock, told): (Arc<Gate>, Arc<dyn Clock + Send + Sync>, (Problems, Refused)),
+    (gate, clock, told): (Arc<Gate>, Arc<dyn Clock + Send + Sync>, AllTold),
 ) {
-    let (mut tasks, mut current) = (JoinSet::new(), Vec::new());
-    let (problems, refused) = told;
+    let mut tasks: BTreeMap<String, (GatewayConfig, task::JoinHandle<()>)> = BTreeMap::new();
     let (reread, files) = watch::channel(());
     while let Some(gateways) = configs.recv().await {
-        if gateways == current {
-            reread.send_replace(());
-            continue;
+        let wanted: Vec<GatewayConfig> = gateways.iter().map(opened).collect();
+        // First what ends: another gateway may take over its sockets.
+        let stays = |(config, _): &(GatewayConfig, task::JoinHandle<()>)| wanted.contains(config);
+        let ended: Vec<String> =
+            tasks.iter().filter(|(_, of)| !stays(of)).map(|(name, _)| name.clone()).collect();
+        for (_, task) in ended.iter().filter_map(|name| tasks.remove(name)) {
+            task.abort();
+            // Aborted, or it has panicked: it serves no more.
+            let _ = task.await;
         }
-        tasks.shutdown().await;
-        let mut all = problems.lock().unwrap_or_else(PoisonError::into_inner);
-        *all = vec![vec![(String::new(), NOT_YET.to_owned())]; gateways.len()];
-        drop(all);
-        let counts =
-            gateways.iter().map(|gateway| gateway.tls.as_ref().map(|_| TlsCounts::default()));
-        *refused.lock().unwrap_or_else(PoisonError::into_inner) = counts.collect();
-        for (index, config) in gateways.iter().enumerate() {
+        {
+            let mut all = told.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut before = std::mem::take(&mut *all);
+            all.extend(wanted.iter().map(|config| {
+                let known = before.iter_mut().find(|told| told.name == config.name);
+                match known.filter(|_| tasks.contains_key(&config.name)) {
+                    Some(known) => std::mem::take(known),
+                    None => Told {
+                        name: config.name.clone(),
+                        problems: vec![(String::new(), NOT_YET.to_owned())],
+                        refused: config.tls.as_ref().map(|_| TlsCounts::default()),
+                    },
+                }
+            }));
+        }
+        reread.send_replace(());
+        for config in wanted {
             let context = Context {
                 gate: Arc::clone(&gate),
                 clock: Arc::clone(&clock),
-                problems: Arc::clone(&problems),
-                refused: Arc::clone(&refused),
+                told: Arc::clone(&told),
                 reread: files.clone(),
-                index,
                 config: Arc::new(config.clone()),
             };
-            tasks.spawn(serve(context));
+            let name = config.name.clone();
+            tasks.entry(name).or_insert_with(|| (config, tokio::spawn(serve(context))));
         }
-        current = gateways;
     }
 }
 

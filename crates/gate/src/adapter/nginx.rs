@@ -46,7 +46,7 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         return http::of_status(StatusCode::NO_CONTENT);
     };
     let answer = context.ask(&Ask {
-        gateway: context.index,
+        gateway: &context.config.name,
         method,
         host: headers.get(HOST).filter(|host| !host.is_empty()),
         target,

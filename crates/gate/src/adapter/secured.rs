@@ -13,7 +13,6 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tidegate_config::GatewayTls;
 use tokio::sync::watch;
@@ -170,16 +169,13 @@ async fn follow(
 impl Context {
     /// A connection came to nothing before it said anything: who it was, and why.
     fn refused(&self, from: Option<IpAddr>, why: &str) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(refused) = refused.get_mut(self.index) else { return };
-        let refused = refused.get_or_insert_default();
-        refused.handshakes_failed += 1;
-        refused.last = match from {
-            Some(from) => format!("{from}: {why}"),
-            None => why.to_owned(),
-        };
+        self.tell(|told| {
+            let refused = told.refused.get_or_insert_default();
+            refused.handshakes_failed += 1;
+            refused.last = match from {
+                Some(from) => format!("{from}: {why}"),
+                None => why.to_owned(),
+            };
+        });
     }
 }
-
-/// By the place of the gateway: what TLS has refused; `None`: its listener speaks none.
-pub(super) type Refused = Arc<std::sync::Mutex<Vec<Option<tidegate_model::snapshot::TlsCounts>>>>;

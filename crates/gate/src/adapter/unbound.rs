@@ -25,23 +25,21 @@ pub struct Unbound {
 }
 
 impl Unbound {
-    /// The gateway with this place in the configuration of `gate`.
+    /// One gateway of the configuration of `gate`.
     ///
     /// # Errors
     /// When there can be no runtime.
     pub fn new(
         gate: Arc<Gate>,
         clock: Arc<dyn Clock + Send + Sync>,
-        (index, config): (usize, &GatewayConfig),
+        config: &GatewayConfig,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let context = Context {
             gate,
             clock,
-            problems: Arc::default(),
-            refused: Arc::default(),
+            told: Arc::default(),
             reread: watch::channel(()).1,
-            index,
             config: Arc::new(config.clone()),
         };
         Ok(Self { runtime, context })

@@ -6,8 +6,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_config::{Config, Endpoint, Registry, parse};
 use tidegate_gate::Gate;
@@ -124,6 +125,15 @@ fn attend(stream: TcpStream, heads: &Heads) {
                 return;
             }
             (Some("stop"), _) => return,
+            (Some("trailers"), _) => {
+                let text =
+                    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Trailer\r\n\r\n\
+                             3\r\nok\n\r\n0\r\nX-Trailer: 1\r\n\r\n";
+                if writer.write_all(text).is_err() {
+                    return;
+                }
+                continue;
+            }
             _ => b"ok\n".to_vec(),
         };
         let length = answer.len();
@@ -136,8 +146,40 @@ fn attend(stream: TcpStream, heads: &Heads) {
     }
 }
 
+/// Renews the lease of a gate, as the daemon does, until it is dropped.
+struct Ticks {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticks {
+    fn start(gate: &Arc<Gate>) -> Self {
+        gate.tick(MonotonicClock.now());
+        let ends = Arc::new(AtomicBool::new(false));
+        let of = (Arc::clone(gate), Arc::clone(&ends));
+        let thread = std::thread::spawn(move || {
+            while !of.1.load(Relaxed) {
+                std::thread::park_timeout(Duration::from_millis(100));
+                of.0.tick(MonotonicClock.now());
+            }
+        });
+        Self { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Ticks {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
 pub(crate) struct World {
     pub(crate) proxies: Option<Proxies>,
+    _ticks: Ticks,
     pub(crate) gate: Arc<Gate>,
     pub(crate) config: Config,
     pub(crate) front: SocketAddr,
@@ -158,8 +200,8 @@ impl World {
         let gate = Arc::new(Gate::new(&config, 7));
         let proxies = Proxies::start(Arc::clone(&gate), Arc::new(MonotonicClock), 7).unwrap();
         proxies.follow(&config.gateways);
-        let world = Self { proxies: Some(proxies), gate, config, front };
-        world.gate.tick(MonotonicClock.now());
+        let ticks = Ticks::start(&gate);
+        let world = Self { proxies: Some(proxies), _ticks: ticks, gate, config, front };
         // What the operator has set holds without a word of the control loop.
         assert_eq!(world.gate.set_limits(&world.config, &[ServiceLimits::default()]), []);
         world.open();

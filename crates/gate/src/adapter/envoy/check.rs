@@ -27,7 +27,7 @@ pub(super) fn check(
     let headers = headers(http);
     let (method, host, path) = (text(&http.method), text(&http.host), text(&http.path));
     let answer = ask(&Ask {
-        gateway: 0,
+        gateway: "",
         method: &method,
         host: Some(host.as_ref()).filter(|host| !host.is_empty()),
         target: &path,

@@ -60,6 +60,9 @@ const QUESTION_MAX: usize = 256 * 1024;
 const LOG_MAX: usize = 1024 * 1024;
 /// Most questions of one connection at once; for more Envoy opens another connection.
 const STREAMS_MAX: u32 = 256;
+/// Questions that Envoy has given up before we looked at them; one more ends the connection, and the log with it. After
+/// a stall all that Envoy has given up meanwhile are there at once: the windows bound how many.
+const GIVEN_UP_MAX: usize = 4096;
 /// What one message, and all of a connection, may have in transit.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -89,6 +92,7 @@ pub(super) async fn attend(context: Context, stream: Box<dyn Stream>) {
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(GIVEN_UP_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEADERS_BYTES_MAX);
@@ -178,7 +182,8 @@ impl Talk {
     }
 
     fn check(&self, request: &CheckRequest) -> CheckResponse {
-        let ask = |ask: &Ask<'_>| self.context.ask(&Ask { gateway: self.context.index, ..*ask });
+        let ask =
+            |ask: &Ask<'_>| self.context.ask(&Ask { gateway: &self.context.config.name, ..*ask });
         check::check(request, ask).unwrap_or_else(|| {
             self.misunderstood();
             check::passes()
@@ -186,7 +191,8 @@ impl Talk {
     }
 
     fn rate_limit(&self, request: &RateLimitRequest) -> RateLimitResponse {
-        let ask = |ask: &Ask<'_>| self.context.ask(&Ask { gateway: self.context.index, ..*ask });
+        let ask =
+            |ask: &Ask<'_>| self.context.ask(&Ask { gateway: &self.context.config.name, ..*ask });
         ratelimit::rate_limit(request, ask).unwrap_or_else(|| {
             self.misunderstood();
             ratelimit::passes(request.descriptors.len())

@@ -37,10 +37,11 @@ pub(super) fn rate_limit(
     }
     let entries = || request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
     let value = |key: &str| entries().find(|entry| entry.key == key.as_bytes()).map(Pair::text);
-    let headers: Joined<'_> = entries().map(|entry| (text(&entry.key), entry.text())).collect();
+    // Descriptors may have a header in common: it is one, and not two.
+    let headers = Joined::first_of_each(entries().map(|entry| (text(&entry.key), entry.text())));
     let (method, path, host) = (value(METHOD), value(PATH), value(HOST));
     let answer = ask(&Ask {
-        gateway: 0,
+        gateway: "",
         method: method.as_deref().unwrap_or(ANY_METHOD),
         host: host.as_deref().filter(|host| !host.is_empty()),
         target: path.as_deref().unwrap_or(ANY_PATH),

@@ -3,11 +3,12 @@
 
 use super::messages::*;
 use super::*;
-use crate::{RateLimit, Refusal};
+use crate::{Gate, RateLimit, Refusal, Unbound};
 use prost::bytes::Bytes;
 use std::net::IpAddr;
+use tidegate_config::{Registry, parse};
 use tidegate_policy::Reason;
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{MonotonicClock, Nanos, Rate};
 
 fn bytes(text: &[u8]) -> Bytes {
     Bytes::copy_from_slice(text)
@@ -295,6 +296,12 @@ fn the_entries_of_all_descriptors_are_one_question() {
     assert_eq!(asked_by(vec![address]), found(["-", "/", "none", "gold"], client));
     let odd = descriptor(&[("remote_address", "shop"), ("generic_key", "x"), ("host", "")]);
     assert_eq!(asked_by(vec![odd]), found(["-", "/", "none", "none"], None));
+    let twice = descriptor(&[("x-tier", "gold"), ("host", "shop.example")]);
+    assert_eq!(
+        asked_by(vec![twice.clone(), twice]),
+        found(["-", "/", "shop.example", "gold"], None),
+        "what two descriptors have in common is one header"
+    );
     assert_eq!(
         asked_by(vec![RateLimitDescriptor::default()]),
         found(["-", "/", "none", "none"], None)
@@ -326,4 +333,51 @@ fn over_the_limit_all_descriptors_are_and_the_response_is_told() {
     let retry_after = refused.response_headers.iter().find(|header| header.key == "retry-after");
     assert_eq!(retry_after.map(|header| header.value.as_ref()), Some(&b"7"[..]));
     assert!(String::from_utf8(refused.body.to_vec()).unwrap().contains("reduced-capacity"));
+}
+
+/// The frames that were said: kind and payload.
+fn frames(mut said: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut all = Vec::new();
+    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = said {
+        let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+        all.push((*kind, rest[..length].to_vec()));
+        said = &rest[length..];
+    }
+    all
+}
+
+/// After a stall all that Envoy has given up meanwhile comes at once. It is no attack, and the log of the same
+/// connection shall go on.
+#[test]
+fn questions_that_were_given_up_during_a_stall_do_not_end_the_connection() {
+    let (headers, reset, settings, goaway) = (1, 3, 4, 7);
+    let (end_headers, cancel, enhance_your_calm) = (4, 8_u32, 11_u32);
+    let text = "services: {shop: {mode: enforce}}
+gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: shop}]}}
+";
+    let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+    let gate = Arc::new(Gate::new(&config, 7));
+    let edge = Unbound::new(Arc::clone(&gate), Arc::new(MonotonicClock), &config.gateways[0]);
+    let edge = edge.unwrap();
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    // POST, http, and the path as a literal that is not indexed.
+    let path = [&[0x83, 0x86, 0x04, u8::try_from(CHECK.len()).unwrap()], CHECK.as_bytes()].concat();
+    let ends = |given_up: usize| {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(settings, 0, 0, &[]));
+        for stream in (0..u32::try_from(given_up).unwrap()).map(|n| 2 * n + 1) {
+            bytes.extend(frame(headers, end_headers, stream, &path));
+            bytes.extend(frame(reset, 0, stream, &cancel.to_be_bytes()));
+        }
+        let said = frames(&edge.connection(&bytes).unwrap());
+        let calm = enhance_your_calm.to_be_bytes();
+        said.iter().any(|(kind, payload)| *kind == goaway && payload[4..8] == calm)
+    };
+    assert!(!ends(64) && !ends(GIVEN_UP_MAX));
+    assert_eq!(gate.state().misunderstood, 0);
+    assert!(ends(GIVEN_UP_MAX + 1));
+    assert_eq!(gate.state().misunderstood, 1);
 }

@@ -113,10 +113,13 @@ impl Uploaded {
         Arc::clone(&self.upload)
     }
 
-    /// What is left of the time in which its client may pause.
+    /// What is left of the time in which its client may pause. What it has bought is for many pauses: none is
+    /// longer than without, or one who sends much may hold a server's connection for as long as it likes.
     fn left(&self) -> Duration {
         let bought = Duration::from_secs(self.received / BYTES_PER_SECOND_MIN);
-        (self.patience + bought).saturating_sub(Duration::from_nanos(self.pause.waited.0))
+        let left =
+            (self.patience + bought).saturating_sub(Duration::from_nanos(self.pause.waited.0));
+        left.min(self.patience)
     }
 }
 

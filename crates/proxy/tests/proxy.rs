@@ -354,6 +354,12 @@ fn slow_and_long_heads_slow_bodies_and_slow_readers_are_given_up() {
     assert_eq!(status(&say(world.front, many.as_bytes())), 431);
     let slow = "POST /echo HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\n\r\nbo";
     assert_eq!(status(&say(world.front, slow.as_bytes())), 408);
+    // Much was sent before: that buys more pauses, and none that is longer.
+    let paused = format!(
+        "POST /echo HTTP/1.1\r\nHost: shop\r\nContent-Length: 50001\r\n\r\n{}",
+        "y".repeat(50_000)
+    );
+    assert_eq!(status(&say(world.front, paused.as_bytes())), 408);
     wait_for("nothing is in flight", || (world.in_flight() == 0).then_some(()));
     // Asks for much and takes nothing.
     let mut stream = TcpStream::connect(world.front).unwrap();

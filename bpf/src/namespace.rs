@@ -58,20 +58,33 @@ pub(crate) struct Device {
 }
 
 /// What XDP in a driver costs all traffic of the interface, by the driver's name (docs/places.md).
-const COSTS: [(&str, &str); 4] = [
+const COSTS: [(&str, &str); 10] = [
     ("virtio_net", "received packets are not merged by the host any more"),
     (
         "ena",
         "the interface is restarted, half of its queues are reserved, and its MTU stays below 3498",
     ),
     ("gve", "its queues are made anew, and half of them are reserved"),
-    ("hv_netvsc", "its queues are made anew, and received packets are not merged any more"),
+    (
+        "hv_netvsc",
+        "received packets must not be merged any more, and the queues of the card behind it may be made anew",
+    ),
+    ("mlx5_core", "its queues are made anew, and each received packet takes a page of its own"),
+    ("ice", "its queues are stopped and made anew"),
+    ("i40e", "the card is reset"),
+    ("ixgbe", "the interface is restarted"),
+    ("bnxt_en", "the interface is restarted, and the card merges received packets no more"),
+    ("bonding", "it costs what the drivers of its ports cost"),
 ];
+/// Nearly all drivers that were looked at stop their queues.
+const UNKNOWN: &str = "nobody looked what its driver does; most stop their queues for a moment";
 
 /// What native XDP costs all traffic of an interface with this driver; `auto` does not take it there.
+/// `device`: it is a device, not a program's end of a virtual link.
 #[must_use]
-pub fn xdp_costs(driver: &str) -> Option<&'static str> {
-    COSTS.iter().find(|(name, _)| *name == driver).map(|(_, costs)| *costs)
+pub fn xdp_costs(driver: &str, device: bool) -> Option<&'static str> {
+    let known = COSTS.iter().find(|(name, _)| *name == driver).map(|(_, costs)| *costs);
+    known.or_else(|| device.then_some(UNKNOWN))
 }
 
 /// Finds an interface; to be called within its namespace.
@@ -82,8 +95,8 @@ pub(crate) fn device(interface: &Interface) -> Result<Device, Error> {
     let ifindex = rustix::net::netdevice::name_to_index(&socket, &interface.config.name)
         .map_err(|error| failed(error.into()))?;
     let namespace = inode().map_err(failed)?;
-    let driver = driver(&socket, &interface.config.name).unwrap_or_default();
-    let costs = xdp_costs(&driver);
+    let (driver, device) = driver(&socket, &interface.config.name).unwrap_or_default();
+    let costs = xdp_costs(&driver, device);
     let plain = !has_ethernet(&socket, &interface.config.name).map_err(failed)?;
     Ok(Device { ifindex, namespace, veth: driver == "veth", plain, costs })
 }
@@ -124,7 +137,10 @@ struct IfReq {
 struct DriverInfo {
     command: u32,
     driver: [u8; 32],
-    rest: [u8; 160],
+    /// Its version, and its firmware's.
+    versions: [u8; 64],
+    bus: [u8; 32],
+    rest: [u8; 64],
 }
 
 /// `struct ethtool_value`.
@@ -204,11 +220,20 @@ fn has_ethernet(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<bool> 
 }
 
 /// Name of the driver of an interface.
-fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<String> {
-    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+/// The driver, and whether there is a device on a bus behind it; tun and tap only look so.
+fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<(String, bool)> {
+    let mut info = DriverInfo {
+        command: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        versions: [0; 64],
+        bus: [0; 32],
+        rest: [0; 64],
+    };
     ethtool(socket, name, &mut info)?;
     let driver = info.driver.iter().copied().take_while(|c| *c != 0).collect();
-    Ok(String::from_utf8(driver).unwrap_or_default())
+    let driver = String::from_utf8(driver).unwrap_or_default();
+    let device = info.bus[0] != 0 && driver != "tun";
+    Ok((driver, device))
 }
 
 /// What the device does to frames before XDP sees them, for people: nothing, mostly. `answers`:

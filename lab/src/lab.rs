@@ -23,11 +23,13 @@ use crate::server::{
     nginx, node, queued, tiny,
 };
 use crate::shape::{self, Shaped, Shaping};
+use crate::site::{self, Foreign, Site, SiteKind};
 use crate::topology::{self, NetworkOptions, Role};
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use tidegate_units::{Nanos, Share};
 
 /// How long a server or the product may take until it listens.
@@ -117,6 +119,8 @@ pub struct Lab {
     cgroups: Cgroups,
     guard: Option<Guard>,
     names: AtomicU32,
+    /// Where servers stand, if not on the plain host.
+    serves_in: Mutex<Option<String>>,
 }
 
 impl Lab {
@@ -148,7 +152,8 @@ impl Lab {
         os::make_dir(&bpf)?;
         os::run("mount", &["-t", "bpf", "-o", "mode=0700", "bpf", &os::text(&bpf)])?;
         let (id, names) = (id.to_owned(), AtomicU32::new(0));
-        Ok(Self { id, options, cgroups, guard: Some(guard), names })
+        let serves_in = Mutex::default();
+        Ok(Self { id, options, cgroups, guard: Some(guard), names, serves_in })
     }
 
     /// The lab's id: prefix of its namespaces, name of its directory and cgroups.
@@ -179,6 +184,16 @@ impl Lab {
     #[must_use]
     pub fn guard_pid(&self) -> u32 {
         self.guard.as_ref().map_or(0, Guard::pid)
+    }
+
+    /// Where servers that are started next stand.
+    pub(crate) fn serve_in(&self, namespace: Option<String>) {
+        *self.serves_in.lock().unwrap_or_else(PoisonError::into_inner) = namespace;
+    }
+
+    /// The CPU of the load.
+    pub(crate) const fn load_cpu(&self) -> usize {
+        self.options.load_cpu
     }
 
     pub(crate) const fn helper(&self) -> &Helper {
@@ -217,19 +232,19 @@ impl Lab {
         name: &str,
         command: &[&str],
     ) -> Result<Managed> {
-        self.launch(role, cpu.to_string(), name, (command, false))
+        self.launch(role.path(&self.id), cpu.to_string(), name, (command, false))
     }
 
     fn launch(
         &self,
-        role: Role,
+        net: String,
         cpus: String,
         name: &str,
         (command, piped): (&[&str], bool),
     ) -> Result<Managed> {
         let name = self.unique(name);
         Managed::start(Launch {
-            net: role.path(&self.id),
+            net,
             cpus,
             group: self.cgroups.group(&name)?,
             command: command.iter().map(|w| (*w).to_owned()).collect(),
@@ -240,7 +255,9 @@ impl Lab {
 
     pub(crate) fn start_on_server(&self, name: &str, command: &[&str]) -> Result<Managed> {
         let cpus = self.cpus_of(self.options.server_cpu);
-        self.launch(Role::Server, cpus, name, (command, false))
+        let stands = self.serves_in.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let net = stands.unwrap_or_else(|| Role::Server.path(&self.id));
+        self.launch(net, cpus, name, (command, false))
     }
 
     /// Threads of a proxy: one for each CPU that it may use, as their documentation has it.
@@ -255,12 +272,14 @@ impl Lab {
 
     /// Starts a proxy on the load's CPU: so it takes nothing from the server.
     pub(crate) fn start_on_edge(&self, name: &str, command: &[&str]) -> Result<Managed> {
-        self.launch(Role::Server, self.options.load_cpu.to_string(), name, (command, false))
+        let net = Role::Server.path(&self.id);
+        self.launch(net, self.options.load_cpu.to_string(), name, (command, false))
     }
 
     pub(crate) fn start_product_process(&self, command: &[&str]) -> Result<Managed> {
         let cpu = self.options.product_cpu.unwrap_or(self.options.server_cpu);
-        self.launch(Role::Server, self.cpus_of(cpu), "daemon", (command, false))
+        let net = Role::Server.path(&self.id);
+        self.launch(net, self.cpus_of(cpu), "daemon", (command, false))
     }
 
     /// Starts Apache and waits until it listens.
@@ -397,6 +416,23 @@ impl Lab {
     /// What nft says; also when the rule is not there afterwards.
     pub fn limit_by_nft(&self, limit: &NftLimit) -> Result<NftRule> {
         nft::apply(&self.id, limit)
+    }
+
+    /// Makes a place for the servers that are started next: one for each lab.
+    ///
+    /// # Errors
+    /// What ip, nft or a helper says.
+    pub fn site(&self, kind: SiteKind) -> Result<Site> {
+        site::make(self, kind)
+    }
+
+    /// Attaches somebody's tcx program before all others on the server's interface, until what it gives is
+    /// dropped.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn foreign(&self, foreign: Foreign) -> Result<Managed> {
+        site::foreign(self, foreign)
     }
 
     /// Makes the server's outgoing interface a bottleneck.
@@ -541,7 +577,8 @@ impl Place for Inside<'_> {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = format!("load{shard}");
         let cpu = self.0.options.load_cpu.to_string();
-        let process = self.0.launch(Role::Client, cpu, &name, (&words, true))?;
+        let net = Role::Client.path(&self.0.id);
+        let process = self.0.launch(net, cpu, &name, (&words, true))?;
         if first {
             // Beside others that take its CPU, arrivals would wait for their turn: the load
             // goes first, and its CPU time is in its report. By weight, since in a cgroup of

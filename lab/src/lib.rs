@@ -40,6 +40,7 @@ mod product;
 mod registry;
 pub mod server;
 mod shape;
+mod site;
 mod topology;
 
 pub use cgroup::Group;
@@ -64,6 +65,7 @@ pub use server::{
     QueueWatch, QueuedOptions, Rungs, Server,
 };
 pub use shape::{Shaped, Shaping};
+pub use site::{Foreign, ForeignVerdict, Site, SiteKind};
 pub use topology::{
     CLIENTS_V4, CLIENTS_V6, NetworkOptions, Role, SERVER_INTERFACE, SERVER_V4, SERVER_V6,
 };

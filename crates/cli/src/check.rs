@@ -3,12 +3,17 @@
 
 use crate::Streams;
 use crate::args::CheckArgs;
-use crate::format::{Format, json};
+use crate::format::{Format, json, plain};
 use crate::host::{Host, SystemReport};
 use anyhow::Context;
 use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+use tidegate_api::client::Client;
 use tidegate_api::exit::Exit;
+use tidegate_api::http::respond;
+use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
     Config, ConfigError, ConfigErrors, LoadError, Place, ServiceConfig, diff, load, load_located,
 };
@@ -16,6 +21,12 @@ use tidegate_model::Change;
 
 /// Name and version of the document.
 const SCHEMA: &str = "tidegate-check/1";
+/// How long the daemon that runs may take to say how it is.
+const DAEMON_LIMIT: Duration = Duration::from_secs(2);
+/// The status of a page that says that all is well.
+const READY: u16 = 200;
+/// The subject of warnings about hooks, of the daemon or of one of its services.
+const HOOKS: &str = "hooks: ";
 
 /// What was found, as a document.
 #[derive(Serialize)]
@@ -26,6 +37,9 @@ struct Checked {
     findings: Vec<FindingRow>,
     /// What would be attached where.
     notes: Vec<String>,
+    /// Why the daemon that runs on this file's control socket is not ready, and what it says of its
+    /// hooks; empty if it is, or none answers.
+    not_ready: Vec<String>,
     /// What the file would change against another; `None`: none was named.
     changes: Option<Vec<Change>>,
     tables: Vec<TableRow>,
@@ -75,6 +89,7 @@ pub(crate) fn check(
     } else {
         host.check_system(&config, &places).context("the system could not be looked at")?
     };
+    let not_ready = if args.no_system { Vec::new() } else { not_ready(&config.daemon.socket) };
     let before = args.against.as_ref().map(|other| load(other, &registry)).transpose()?;
     let changes = before.map(|before| diff(&before, &config));
     let valid = found.findings.iter().all(|finding| !finding.fatal);
@@ -83,13 +98,17 @@ pub(crate) fn check(
         let rows = found.findings.iter().map(|f| FindingRow::new(&f.error, f.fatal));
         let tables = memory.iter().map(|&(table, bytes)| TableRow { table, bytes }).collect();
         let (findings, notes) = (rows.collect(), found.notes);
-        json(SCHEMA, &Checked { file, valid, findings, notes, changes, tables }, out)?;
+        let all = Checked { file, valid, findings, notes, not_ready, changes, tables };
+        json(SCHEMA, &all, out)?;
         return Ok(if valid { Exit::Ok } else { Exit::Config });
     }
     found.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
     for finding in &found.findings {
         let kind = if finding.fatal { "error" } else { "warning" };
         writeln!(err, "{file}:{} ({kind})", finding.error)?;
+    }
+    for text in &not_ready {
+        writeln!(err, "the daemon that runs is not ready (warning): {}", plain(text))?;
     }
     if let (Some(changes), Some(other)) = (&changes, &args.against) {
         changes.iter().try_for_each(|change| writeln!(out, "{change}"))?;
@@ -106,6 +125,19 @@ pub(crate) fn check(
     Ok(Exit::Ok)
 }
 
+/// Whether connections pass the hooks is only known where they are attached: what the daemon that runs
+/// says of itself. One that does not answer is no fault of the file.
+fn not_ready(socket: &Path) -> Vec<String> {
+    let status = || Client::connect(socket, DAEMON_LIMIT)?.ask(&Request::Status {});
+    let Ok(Reply::Status { snapshot }) = status() else { return Vec::new() };
+    let page = respond("GET", "/readyz", Some(&*snapshot), snapshot.now);
+    if page.status == READY {
+        return Vec::new();
+    }
+    let of_hooks = snapshot.warnings.into_iter().filter(|text| text.contains(HOOKS));
+    std::iter::once(page.body.trim().to_owned()).chain(of_hooks).collect()
+}
+
 /// The document about a file that is no configuration.
 fn invalid(file: String, errors: &ConfigErrors, out: &mut dyn Write) -> anyhow::Result<Exit> {
     let findings = errors.errors.iter().map(|error| FindingRow::new(error, true)).collect();
@@ -114,6 +146,7 @@ fn invalid(file: String, errors: &ConfigErrors, out: &mut dyn Write) -> anyhow::
         valid: false,
         findings,
         notes: Vec::new(),
+        not_ready: Vec::new(),
         changes: None,
         tables: Vec::new(),
     };

@@ -28,7 +28,7 @@ pub use tidegate_api::exit::Exit;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Subcommand};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 
 /// Commands that are now of another program, with its name.
@@ -82,9 +82,12 @@ where
     D: FnOnce(&ArgMatches, Streams<'_>) -> anyhow::Result<Exit>,
 {
     let program = command.get_name().to_owned();
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let first = args.iter().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let first = first.cloned().unwrap_or_default();
     let matches = match command.try_get_matches_from(args) {
         Ok(matches) => matches,
-        Err(e) => return usage((&program, &e), (out, err)),
+        Err(e) => return usage((&program, &first, &e), (out, err)),
     };
     match dispatch(&matches, (&mut *out, &mut *err)) {
         Ok(exit) => exit,
@@ -99,9 +102,9 @@ where
 }
 
 /// `--help` and `--version` are data; everything else is a mistake of the caller.
-fn usage((program, error): (&str, &clap::Error), (out, err): Streams<'_>) -> Exit {
+fn usage((program, first, error): (&str, &OsStr, &clap::Error), (out, err): Streams<'_>) -> Exit {
     let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let text = match moved(program, error) {
+    let text = match moved((program, first), error) {
         Some(text) => text,
         None => error.render().to_string(),
     };
@@ -110,11 +113,14 @@ fn usage((program, error): (&str, &clap::Error), (out, err): Streams<'_>) -> Exi
     if asked { Exit::Ok } else { Exit::Usage }
 }
 
-/// Where a command went that the program had once.
-fn moved(program: &str, error: &clap::Error) -> Option<String> {
+/// Where a command went that the program had once. `first`: the first argument that is no option; a word
+/// behind another command is something else.
+fn moved((program, first): (&str, &OsStr), error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
-    let (_, now) = MOVED.iter().find(|(command, now)| command == word && *now != program)?;
+    let (_, now) = MOVED
+        .iter()
+        .find(|(command, now)| command == word && first == *command && *now != program)?;
     Some(format!("{program}: `{word}` is a command of another program: {now} {word}\n"))
 }

@@ -87,6 +87,13 @@ pub enum SystemFault {
         /// Why, and where to attach.
         why: String,
     },
+    /// An interface at which nothing is seen or refused as it stands.
+    Unprotected {
+        /// The interface.
+        interface: String,
+        /// Why, and what to do.
+        why: String,
+    },
     /// An interface has no hooks of its own, because its traffic is judged below.
     OnTop {
         /// The interface.
@@ -147,6 +154,7 @@ impl SystemFault {
             Self::NamespaceMissing { fatal: false, .. }
                 | Self::ListensElsewhere { .. }
                 | Self::WrongSide { .. }
+                | Self::Unprotected { .. }
                 | Self::OnTop { .. }
                 | Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
@@ -170,9 +178,9 @@ impl SystemFault {
         match self {
             Self::InterfaceMissing { name, .. } => interface(name, "name"),
             Self::ForeignXdp { interface: name, .. } => interface(name, "attach"),
-            Self::WrongSide { interface: name, .. } | Self::OnTop { interface: name, .. } => {
-                interface(name, "name")
-            }
+            Self::WrongSide { interface: name, .. }
+            | Self::Unprotected { interface: name, .. }
+            | Self::OnTop { interface: name, .. } => interface(name, "name"),
             Self::NamespaceMissing { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::PeerFile { path, .. } => {
@@ -238,9 +246,9 @@ impl std::fmt::Display for SystemFault {
             }
             Self::NothingListens { .. } => f.write_str("nobody listens here at the moment"),
             Self::NamespaceMissing { why, .. } => write!(f, "no such network namespace: {why}"),
-            Self::ListensElsewhere { found: text, .. } | Self::WrongSide { why: text, .. } => {
-                f.write_str(text)
-            }
+            Self::ListensElsewhere { found: text, .. }
+            | Self::WrongSide { why: text, .. }
+            | Self::Unprotected { why: text, .. } => f.write_str(text),
             Self::OnTop { interface, lower } => write!(
                 f,
                 "{interface} is on top of {lower}, where its traffic is judged already: it gets no \

@@ -144,7 +144,7 @@ impl Config {
 #[serde(rename_all = "kebab-case")]
 pub enum Attach {
     #[default]
-    /// Native XDP, or tcx (clsact on kernels before 6.6) where that is not possible.
+    /// tcx (clsact on kernels before 6.6); native XDP only on links where it costs other traffic nothing.
     Auto,
     /// Native XDP or nothing.
     Xdp,

@@ -128,6 +128,7 @@ fn interfaces(config: &Config, links: &[LinkFacts], foreign: Foreign<'_>, found:
             Some(link) => {
                 found.notes.push(note(link, interface.attach));
                 found.faults.extend(foreign_xdp(link, interface.attach, foreign));
+                found.faults.extend(doubts(link, interface.attach));
             }
             None => found.faults.push(SystemFault::InterfaceMissing {
                 name: interface.name.clone(),
@@ -156,7 +157,9 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
         (None, None) => "no driver of its own".into(),
     };
     let state = if link.up { "up" } else { "down" };
-    let costs = link.driver.as_deref().and_then(xdp_costs);
+    let bond = link.kind.as_deref().filter(|kind| *kind == "bond").map(|_| "bonding");
+    let costs =
+        link.driver.as_deref().or(bond).and_then(|driver| xdp_costs(driver, bond.is_none()));
     let what = match attach {
         Attach::Auto if link.kind.as_deref() == Some("veth") => {
             "tcx (clsact before Linux 6.6); native XDP only with answers.rst_per_second: 0"
@@ -179,18 +182,31 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
             "; XDP program {id} is attached now (ours is adopted, a foreign one is left alone)"
         );
     }
-    let native = link.driver.is_some()
-        || link.kind.as_deref().is_some_and(|kind| NATIVE_KINDS.contains(&kind));
-    if attach == Attach::Xdp && !native {
-        note += "; this link has probably no native XDP";
-    }
-    if attach == Attach::Xdp && link.kind.as_deref() == Some("veth") {
-        note += "; a RST from native XDP on veth is lost where the peer has neither GRO nor an XDP program";
-    }
     if link.mtu > MTU_OF_ONE_PAGE && attach != Attach::Tcx {
         note += "; large frames arrive in fragments, which the program takes";
     }
     note
+}
+
+/// Why nothing is seen there, or not all of it is refused, as the link stands.
+fn doubts(link: &LinkFacts, attach: Attach) -> impl Iterator<Item = SystemFault> {
+    let LinkFacts { name, kind, .. } = link;
+    let native =
+        link.driver.is_some() || kind.as_deref().is_some_and(|kind| NATIVE_KINDS.contains(&kind));
+    let xdp = attach == Attach::Xdp;
+    let down = (!link.up)
+        .then(|| format!("{name} is down, so no connection comes by it: `ip link set {name} up`"));
+    let none = (xdp && !native).then(|| {
+        format!("{name} has probably no native XDP, and without it the daemon does not start: write `attach: auto`")
+    });
+    let lost = (xdp && kind.as_deref() == Some("veth")).then(|| {
+        format!(
+            "a RST from native XDP on the veth {name} is lost where its peer has neither GRO nor an XDP \
+             program: write `attach: auto`, or `answers.rst_per_second: 0`"
+        )
+    });
+    let fault = |why| SystemFault::Unprotected { interface: name.clone(), why };
+    [down, none, lost].map(|why| why.map(fault)).into_iter().flatten()
 }
 
 /// The directory itself may not exist yet: then its nearest ancestor counts.
@@ -320,6 +336,8 @@ gateways:
             let links = ["lo", "eth7"].map(|name| LinkFacts {
                 name: name.into(),
                 xdp_program: id.filter(|_| name == "eth7"),
+                driver: Some("mlx5_core".into()),
+                up: true,
                 ..LinkFacts::default()
             });
             let mut found = Preflight::default();
@@ -346,5 +364,28 @@ gateways:
         ] {
             assert_eq!(program(attach, id).as_deref(), wanted, "{attach} {id:?}");
         }
+    }
+
+    /// What is not protected as it stands is a warning, not one of many lines about what is.
+    #[test]
+    fn a_link_by_which_nothing_comes_is_a_warning() {
+        let link = |kind: &str, up: bool| LinkFacts {
+            name: "x0".into(),
+            kind: Some(kind.to_owned()).filter(|kind| !kind.is_empty()),
+            driver: Some("mlx5_core".to_owned()).filter(|_| kind.is_empty()),
+            up,
+            ..LinkFacts::default()
+        };
+        let told = |link: &LinkFacts, attach| {
+            let all: Vec<SystemFault> = doubts(link, attach).collect();
+            assert!(all.iter().all(|fault| !fault.fatal()));
+            all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(told(&link("", true), Attach::Xdp), "");
+        assert!(told(&link("", false), Attach::Auto).contains("is down"));
+        assert!(told(&link("vlan", true), Attach::Xdp).contains("no native XDP"));
+        assert_eq!(told(&link("vlan", true), Attach::Auto), "");
+        assert!(told(&link("veth", true), Attach::Xdp).contains("RST"));
+        assert_eq!(told(&link("veth", true), Attach::Tcx), "");
     }
 }

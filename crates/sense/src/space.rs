@@ -4,7 +4,8 @@
 //!
 //! What is asked of another namespace is opened while there are privileges to enter it, and kept: a
 //! socket stays in the namespace in which it was made. It also keeps that namespace alive, so it is
-//! closed as soon as the process or file that names the namespace is another.
+//! closed as soon as the name leads to another one. Which one it is can be seen without privileges, so that a
+//! container is still known when its first process is another, and its restart is noticed.
 
 use crate::connections::{ConnectionSource, Diag};
 use crate::defer::counter;
@@ -47,26 +48,21 @@ struct Open {
     identity: Option<Identity>,
 }
 
-/// What a namespace was opened by: its file, and which one that was.
-#[derive(PartialEq, Eq)]
+/// What a namespace was opened by: its file, and which one that is.
 struct Identity {
     path: PathBuf,
     mark: u64,
 }
 
 impl Identity {
-    /// The file of a process is read by nobody without privileges: then it is the process that counts, by
-    /// the time of its start.
+    /// Nobody without privileges reads a process's `ns/net`. What its namespace counts can be seen by
+    /// all, and the file of each namespace has an inode of its own: while we hold a socket there, no other one
+    /// gets that number.
     fn of(path: PathBuf) -> io::Result<Self> {
-        let process = path.parent().and_then(Path::parent).filter(|_| path.starts_with("/proc"));
-        let mark = match process {
-            Some(process) => {
-                let text = fs::read_to_string(process.join("stat"))?;
-                let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-                fields.split(' ').nth(19).and_then(|start| start.parse().ok()).unwrap_or_default()
-            }
-            None => fs::metadata(&path)?.ino(),
-        };
+        let of_process = path.starts_with("/proc") && path.ends_with("ns/net");
+        let process = path.parent().and_then(Path::parent).filter(|_| of_process);
+        let file = process.map_or_else(|| path.clone(), |process| process.join("net/snmp"));
+        let mark = fs::metadata(file)?.ino();
         Ok(Self { path, mark })
     }
 }
@@ -115,25 +111,20 @@ impl Space {
     }
 }
 
-/// Closes what was opened of another namespace, and opens this one. One of whose process another of the
-/// same cgroup has taken the place is opened anew if that is permitted; else it is kept while it lives.
+/// Closes what was opened of another namespace, and opens this one. Another process of the same
+/// namespace changes nothing. What is open is kept while only nobody knows which one it should be.
 fn follow(open: &mut Option<Open>, found: io::Result<Identity>) -> io::Result<()> {
-    let known = open.as_ref().and_then(|open| open.identity.as_ref());
-    if let (Some(known), Ok(found)) = (known, &found)
-        && known == found
-    {
-        return Ok(());
-    }
-    let lives = known.is_some_and(|known| {
-        Identity::of(known.path.clone()).is_ok_and(|now| now.mark == known.mark)
-    });
-    let fresh = found.and_then(Open::enter);
-    match fresh {
-        Ok(fresh) => *open = Some(fresh),
-        Err(_) if lives => {}
-        Err(error) => {
+    let known = open.as_mut().and_then(|open| open.identity.as_mut());
+    match (known, found) {
+        (Some(known), Ok(found)) if known.mark == found.mark => {
+            *known = found;
+            return Ok(());
+        }
+        (Some(known), Err(_))
+            if Identity::of(known.path.clone()).is_ok_and(|now| now.mark == known.mark) => {}
+        (_, found) => {
             *open = None;
-            return Err(error);
+            *open = Some(found.and_then(Open::enter)?);
         }
     }
     Ok(())
@@ -174,5 +165,76 @@ impl Opened {
         let count = text.and_then(|text| counter(text, "Tcp:", "PassiveOpens"));
         let before = std::mem::replace(&mut self.count, count);
         matches!((before, count), (Some(before), Some(now)) if now > before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// Ends with drop.
+    struct Process(Child);
+
+    impl Process {
+        /// In a network namespace of its own, or in that of another process (needs root).
+        fn new(beside: Option<&Self>) -> Self {
+            let mut command = match beside {
+                None => Command::new("unshare"),
+                Some(_) => Command::new("nsenter"),
+            };
+            let net = beside.map_or("--net".into(), |other| format!("--net={}", other.path()));
+            let process = Self(command.arg(net).args(["sleep", "60"]).spawn().unwrap());
+            let name = format!("/proc/{}/comm", process.0.id());
+            // It is there once it is the program that it ends as.
+            while fs::read_to_string(&name).unwrap().trim() != "sleep" {
+                std::thread::yield_now();
+            }
+            process
+        }
+
+        fn path(&self) -> String {
+            format!("/proc/{}/ns/net", self.0.id())
+        }
+
+        fn found(&self) -> io::Result<Identity> {
+            Identity::of(self.path().into())
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn mark(open: Option<&Open>) -> Option<u64> {
+        Some(open?.identity.as_ref()?.mark)
+    }
+
+    #[test]
+    fn a_restart_in_another_namespace_is_found_and_another_process_of_the_same_is_none() {
+        let (first, mut open) = (Process::new(None), None);
+        let beside = Process::new(Some(&first));
+        follow(&mut open, first.found()).unwrap();
+        let own = mark(open.as_ref()).unwrap();
+        assert_eq!(beside.found().unwrap().mark, own);
+        // The first process of the container has ended, and nobody may enter any more.
+        follow(&mut open, beside.found()).unwrap();
+        drop(first);
+        let nobody = || Err(io::Error::from(io::ErrorKind::NotFound));
+        follow(&mut open, nobody()).unwrap();
+        assert_eq!(mark(open.as_ref()), Some(own), "one of its processes lives");
+        // Another namespace, which cannot be entered: it must not be taken for the one before, although
+        // that has a process.
+        let other = Identity { path: "/proc/0/ns/net".into(), mark: own + 1 };
+        assert!(follow(&mut open, Ok(other)).is_err() && open.is_none());
+        let again = Process::new(None);
+        follow(&mut open, again.found()).unwrap();
+        assert_eq!(mark(open.as_ref()), Some(again.found().unwrap().mark));
+        assert_ne!(mark(open.as_ref()), Some(own));
+        drop(again);
+        assert!(follow(&mut open, nobody()).is_err() && open.is_none(), "it has ended");
     }
 }

@@ -103,7 +103,7 @@ struct Bridge {
     client: Space,
     container: Space,
     address: String,
-    _server: Process,
+    server: Process,
     _proxy: Process,
     // Last: a group with a process in it cannot be removed.
     cgroup: Cgroup,
@@ -156,7 +156,7 @@ impl Bridge {
             "80",
         ];
         let proxy = Process::python(&world.namespace(), SERVER, &proxy);
-        let bridge = Self { client, container, address, cgroup, _server: server, _proxy: proxy };
+        let bridge = Self { client, container, address, cgroup, server, _proxy: proxy };
         wait_for("the server listens", || (connect(&bridge.client, OUTSIDE) > 0).then_some(()));
         let proxied = || TcpStream::connect("127.0.0.1:8080");
         wait_for("the proxy", || in_namespace(Some(&world.namespace()), proxied).ok());
@@ -191,7 +191,7 @@ fn protects(world: &mut World, intent: &str, bridge: &Bridge) {
 #[test]
 fn a_container_is_protected_from_the_uplink() {
     let mut world = World::new(20);
-    let bridge = Bridge::new(&world, 20);
+    let mut bridge = Bridge::new(&world, 20);
     let proxied =
         "interfaces: [{name: v0}]\nservices: {shop: {mode: enforce, listen: ['*:8080']}}\n";
     let told = world.check(proxied);
@@ -208,6 +208,13 @@ fn a_container_is_protected_from_the_uplink() {
     );
     assert!(!world.check(&intent).contains("warning"), "{}", world.check(&intent));
     protects(&mut world, &intent, &bridge);
+    // The container starts again in another namespace, which the daemon may not enter any more.
+    let (again, place) = (Space::new(&world, "a"), "namespace cgroup:");
+    assert!(!world.status().contains(place), "{}", world.status());
+    let server = Process::python(&again.path(), SERVER, &["0.0.0.0", "80", "55"]);
+    bridge.cgroup.take(server.pid());
+    bridge.server = server;
+    wait_for("told", || world.status().contains(place).then_some(()));
 }
 
 #[test]

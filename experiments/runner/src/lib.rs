@@ -10,6 +10,7 @@ pub mod gateways;
 pub mod judge;
 pub mod netdraino;
 pub mod news;
+pub mod places;
 pub mod plot;
 mod product;
 pub mod replay;

@@ -8,6 +8,7 @@ use crate::dual;
 use crate::gateways;
 use crate::netdraino;
 use crate::news;
+use crate::places;
 use crate::product;
 use crate::rivals;
 use crate::servers;
@@ -68,6 +69,8 @@ pub enum Scenario {
     Attacks(Box<attacks::Scenario>),
     /// See [`rivals`].
     Rivals(Box<rivals::Scenario>),
+    /// See [`places`].
+    Places(Box<places::Scenario>),
     /// See [`gateways`].
     Gateways(Box<gateways::Scenario>),
     /// See [`servers`].
@@ -95,6 +98,7 @@ impl Scenario {
             Self::Survival(_)
             | Self::Attacks(_)
             | Self::Rivals(_)
+            | Self::Places(_)
             | Self::Gateways(_)
             | Self::Refusal(_) => &["lab"],
             Self::Traffic(_) => &["lab", "sim"],
@@ -142,6 +146,7 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             scenario.check().with_context(place)?;
             Ok(Scenario::Rivals(Box::new(scenario)))
         }
+        "places" => Ok(Scenario::Places(Box::new(places::read(text).with_context(place)?))),
         "gateways" => {
             let scenario: gateways::Scenario = serde_saphyr::from_str(text).with_context(place)?;
             scenario.check().with_context(place)?;
@@ -226,6 +231,7 @@ fn run(
         Scenario::Rivals(scenario) => {
             rivals::run(&scenario, part, &survivors(experiment, options), watch)
         }
+        Scenario::Places(scenario) => stand(experiment, &scenario, options, watch),
         Scenario::Gateways(scenario) => {
             gateways::run(&scenario, part, &survivors(experiment, options), watch)
         }
@@ -310,6 +316,21 @@ fn survive(
         Effort::Demo => &scenario.demo,
     };
     survival::run(scenario, extent, &survivors(experiment, options), watch)
+}
+
+fn stand(
+    experiment: &Experiment,
+    scenario: &places::Scenario,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Outcome> {
+    let extent = match options.effort {
+        Effort::Full => &scenario.full,
+        Effort::Quick => &scenario.quick,
+        Effort::Demo => &scenario.demo,
+    };
+    let part = (extent, options.cell.as_deref());
+    places::run(scenario, part, &survivors(experiment, options), watch)
 }
 
 fn survivors(experiment: &Experiment, options: &Options) -> survival::Options {

@@ -21,7 +21,7 @@ use crate::{build, process, setup, test_run};
 use kernel::Kernel;
 
 /// What runs where nobody names anything: all that loads, attaches, answers and survives.
-const TESTS: [&str; 15] = [
+const TESTS: [&str; 16] = [
     "budget",
     "hooks",
     "attach",
@@ -37,6 +37,7 @@ const TESTS: [&str; 15] = [
     "lost",
     "live",
     "interface",
+    "guest_links",
 ];
 /// Linux has tcx since then; before, the loader takes clsact.
 const TCX_SINCE: (u32, u32) = (6, 6);
@@ -58,6 +59,8 @@ const NEED_TCX: [&str; 13] = [
 ];
 /// Crates whose tests may be named.
 const CRATES: [&str; 4] = ["tidegate-bpf", "tidegate-sense", "tidegate-daemon", "tidegate"];
+/// What only the guest has tests for.
+const FEATURES: &str = "tidegate/guest";
 const PLACE: &str = "target/guest";
 /// The package with the first program in there.
 const BUSYBOX: &str = "busybox-static";
@@ -142,6 +145,8 @@ fn programs(wanted: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = process::cargo();
     cargo.args(["test", "--locked", "--no-run", "--message-format=json"]);
     cargo.args(CRATES.iter().flat_map(|name| ["--package", name]));
+    cargo.args(["--features", FEATURES]);
+    cargo.args(wanted.iter().flat_map(|name| ["--test", name]));
     let found = parse(&process::output(&mut cargo)?)?;
     for name in wanted {
         ensure!(found.iter().any(|program| program.name == *name), "no test program `{name}`");

@@ -66,6 +66,7 @@ pub(super) const CLIENTS: &[Package] =
 pub(super) const GUEST: &[Package] = &[
     package("qemu-system-x86", "boots another kernel, in software"),
     package("kmod", "lists what a module needs; loads the others in there"),
+    package("ipvsadm", "a director of IPVS, which that kernel has"),
 ];
 
 /// Only `setup --rivals` installs these.

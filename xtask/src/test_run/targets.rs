@@ -29,15 +29,42 @@ struct Package {
 struct Target {
     name: String,
     kind: Vec<String>,
+    /// What it is built with only where that is asked for: by `cargo xtask guest`.
+    #[serde(default, rename = "required-features")]
+    needs: Vec<String>,
 }
 
 /// Those of all crates but these.
 pub(super) fn names(without: &[&str]) -> Result<Names> {
-    let json = process::metadata()?;
-    let metadata: Metadata = serde_json::from_str(&json).context("what cargo metadata printed")?;
+    of(&process::metadata()?, without)
+}
+
+fn of(json: &str, without: &[&str]) -> Result<Names> {
+    let metadata: Metadata = serde_json::from_str(json).context("what cargo metadata printed")?;
     let others = metadata.packages.into_iter();
     let others = others.filter(|package| !without.contains(&package.name.as_str()));
     let targets = others.flat_map(|package| package.targets);
-    let tests = targets.filter(|target| target.kind.iter().any(|kind| kind == "test"));
+    let runs =
+        |target: &Target| target.needs.is_empty() && target.kind.iter().any(|kind| kind == "test");
+    let tests = targets.filter(runs);
     Ok(Names { tests: tests.map(|target| target.name).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_for_other_kernels_are_not_run_on_this_one() {
+        let json = r#"{"packages": [
+            {"name": "pure", "targets": [{"name": "x", "kind": ["test"]}]},
+            {"name": "tidegate", "targets": [
+                {"name": "tidegate", "kind": ["bin"]},
+                {"name": "places", "kind": ["test"]},
+                {"name": "guest_links", "kind": ["test"], "required-features": ["guest"]}
+            ]}
+        ]}"#;
+        let names = of(json, &["pure"]).expect("good metadata");
+        assert_eq!(names.tests.into_iter().collect::<Vec<_>>(), ["places"]);
+    }
 }

@@ -510,6 +510,16 @@ fn check_looks_at_the_file_and_at_the_system() {
         ),
         "{out}"
     );
+    // Whether connections pass the hooks is only known where they are attached.
+    let socket = format!("daemon: {{socket: {}}}\n", world.socket().display());
+    let runs = world.file("runs.yaml", &(CONFIG.to_owned() + &socket));
+    let (exit, _, err) = world.tidegate(&["check", "-c", &runs]);
+    let told = "the daemon that runs is not ready (warning): no interface is attached\n";
+    assert!(exit == Exit::Ok && err.ends_with(told), "{err}");
+    let (_, out, _) = world.tidegate(&["check", "-c", &runs, "-o", "json"]);
+    assert!(out.contains("\"not_ready\"") && out.contains("no interface is attached"), "{out}");
+    let (_, _, err) = world.tidegate(&["check", "-c", &runs, "--no-system"]);
+    assert!(!err.contains("not ready"), "{err}");
     let bad = world.file("bad.yaml", "services: 1\n");
     let (exit, out, err) = world.tidegate(&["check", "--config", &bad]);
     assert_eq!((exit, out.as_str()), (Exit::Config, ""));

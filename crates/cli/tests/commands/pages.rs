@@ -90,6 +90,10 @@ fn commands_that_moved_say_where_they_are() {
             format!("tidegate: `{word}` is a command of another program: tidegate-lab {word}\n");
         assert_eq!(err, wanted);
     }
+    // Behind another command it is no command.
+    let (exit, _, err) = world.tidegate(&["rules", "lab"]);
+    assert_eq!(exit, Exit::Usage);
+    assert!(err.contains("lab") && !err.contains("another program"), "{err}");
 }
 
 /// Another program of ours has its own name in errors and pages, and the same exit codes.

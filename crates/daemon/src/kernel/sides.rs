@@ -16,9 +16,11 @@ const LINKS_EVERY: Nanos = Nanos::from_secs(30);
 
 #[derive(Default)]
 pub(super) struct Sides {
-    /// When a SYN was seen last, or it was begun to look; and how many there were.
-    seen: Option<Nanos>,
-    offered: u64,
+    /// Since when it is looked at these hooks, and how many SYNs there were then.
+    since: Option<(Nanos, u64)>,
+    /// They have seen a SYN: whatever their links look like, connections come by them. Connections that come
+    /// past them later are found by what the kernel opened.
+    proved: bool,
     looked: Option<Nanos>,
     /// The hooks that were looked at, and what is wrong with them; empty unless with all of them.
     hooks: Vec<String>,
@@ -32,23 +34,31 @@ impl Sides {
         self.now = now;
         let all = (0..services).filter_map(|service| dataplane.totals(service).ok());
         let offered = all.map(|totals| totals.offered).sum();
-        if self.seen.is_none() || offered != self.offered {
-            (self.seen, self.offered) = (Some(now), offered);
-        }
         let hooks = dataplane.hooks();
         let names: Vec<String> = hooks.iter().map(|hook| hook.interface.clone()).collect();
         let due = self.looked.is_none_or(|looked| now.since(looked) >= LINKS_EVERY);
-        if due || names != self.hooks {
+        let others = names != self.hooks;
+        if due || others {
             self.looked = Some(now);
             self.inner = inner(&hooks);
             self.hooks = names;
+        }
+        self.count(now, offered, others);
+    }
+
+    /// `offered`: SYNs of all services; `others`: the hooks are others than at the last look.
+    fn count(&mut self, now: Nanos, offered: u64, others: bool) {
+        match self.since {
+            // A total that went back is one that begins anew.
+            Some((_, before)) if !others && offered >= before => self.proved |= offered > before,
+            _ => (self.since, self.proved) = (Some((now, offered)), false),
         }
     }
 
     /// Why no hook sees any connection, one sentence an interface.
     pub(super) fn blind(&self) -> &[String] {
-        let unseen = self.seen.is_some_and(|seen| self.now.since(seen) >= UNSEEN_MIN);
-        if unseen { &self.inner } else { &[] }
+        let unseen = self.since.is_some_and(|(since, _)| self.now.since(since) >= UNSEEN_MIN);
+        if unseen && !self.proved { &self.inner } else { &[] }
     }
 }
 
@@ -61,4 +71,27 @@ fn inner(hooks: &[Attached]) -> Vec<String> {
     let told: Option<Vec<String>> =
         hooks.iter().map(|hook| inner_port(&hook.interface, &all)).collect();
     told.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An uplink may be a tap or a veth in a bridge. After its first SYN a quiet hour is no doubt.
+    #[test]
+    fn hooks_that_saw_a_syn_are_never_called_blind() {
+        let at = Nanos::from_secs;
+        let mut sides = Sides { inner: vec!["tap0 is a port".into()], ..Sides::default() };
+        let mut blind = |second: u64, offered: u64, others: bool| {
+            sides.now = at(second);
+            sides.count(at(second), offered, others);
+            !sides.blind().is_empty()
+        };
+        assert!(!blind(10, 7, false) && !blind(12, 7, false));
+        assert!(blind(13, 7, false), "nothing was seen since it was begun to look");
+        assert!(!blind(14, 8, false), "a SYN");
+        assert!(!blind(3600, 8, false), "quiet");
+        assert!(!blind(3601, 8, true) && blind(3604, 8, false), "other hooks");
+        assert!(!blind(3605, 0, false) && !blind(3606, 1, false) && !blind(9000, 1, false));
+    }
 }

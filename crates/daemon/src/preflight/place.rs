@@ -2,7 +2,7 @@
 //! Whether the hooks are where the connections are: interfaces and servers in other network namespaces,
 //! ports of bridges, what is on top of each other, userland proxies of containers.
 
-use super::{Preflight, note};
+use super::{Preflight, doubts, note};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,10 @@ pub(super) fn interfaces_elsewhere(config: &Config, sys: &Path, found: &mut Pref
                 Some(link) => {
                     let text = note(link, interface.attach);
                     found.notes.push(format!("{text} (in {namespace})"));
+                    found.faults.extend(doubts(link, interface.attach));
+                    let interface = interface.name.clone();
+                    let wrong = inner_port(&interface, &there);
+                    found.faults.extend(wrong.map(|why| SystemFault::WrongSide { interface, why }));
                 }
                 None => found.faults.push(SystemFault::InterfaceMissing {
                     name: interface.name.clone(),

@@ -13,8 +13,9 @@ use std::process::Command;
 use std::time::Duration;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
-/// Longest wait for anything that shall happen.
-pub(crate) const PATIENCE: Nanos = Nanos::from_secs(40);
+/// Longest wait for anything that shall happen; under emulation all takes longer.
+pub(crate) const PATIENCE: Nanos =
+    Nanos::from_secs(if cfg!(feature = "guest") { 300 } else { 40 });
 
 /// Runs a program that must succeed.
 pub(crate) fn run(program: &str, arguments: &str) {

@@ -73,7 +73,7 @@ impl Told {
         mode: Mode,
         demand: Demand,
     ) -> BucketLimits {
-        let load = self.detector.tick(signals, mode, None, Refusals::of_rules(signals));
+        let load = self.detector.tick(signals, mode, None, Refusals::of_rules(signals, mode));
         let overload = if let Load::Overload(overload) = &load { Some(overload) } else { None };
         self.bucket.tick(signals, index, Context { mode, overload, demand })
     }
@@ -440,9 +440,9 @@ fn the_fence_is_told_while_syn_policing_sleeps() {
         (
             Some(256),
             Some(768),
-            "SYN policing sleeps, but its fence holds: no more than 768 may wait",
+            "SYN policing is on standby, but at most 768 may wait for a response",
         ),
-        (None, None, "SYN policing sleeps; it would say"),
+        (None, None, "SYN policing is on standby; it would say"),
     ] {
         let rules = vec![p(spec(None))];
         let mut dual = coupled(rules, Box::new(Guard(guard)), Interaction::Released);

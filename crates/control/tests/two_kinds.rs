@@ -65,7 +65,7 @@ fn run(world: &mut World, dual: &mut Dual, phases: &[(f64, u64)], minimum: f64) 
     for (load, seconds) in phases {
         world.run(dual, (*load, CGI, *seconds), |_, limits| {
             // Awake or asleep can be told from the limits alone: asleep there is no rate.
-            let awake = !limits.why.text.starts_with("SYN policing sleeps");
+            let awake = !limits.why.text.starts_with("SYN policing is on standby");
             if awake {
                 let rate = limits.buckets[0].rate.map(Rate::get);
                 assert_eq!(rate, Some(minimum), "awake while a rule could refuse more");
@@ -271,7 +271,7 @@ fn a_cap_always_holds_and_squeezes_no_rule() {
         for (load, seconds) in [(0.4 * capacity, 20), (3.0 * capacity, 60), (0.4 * capacity, 20)] {
             world.run(&mut dual, (load, CGI, seconds), |_, limits| {
                 assert!(limits.rate.is_some_and(|limit| limit <= rate), "{:?}", limits.why.text);
-                awake += u32::from(!limits.why.text.starts_with("SYN policing sleeps"));
+                awake += u32::from(!limits.why.text.starts_with("SYN policing is on standby"));
             });
         }
         let name = format!("{kind:?} {awake}\n{}", table(&world));
@@ -320,7 +320,7 @@ fn a_slow_dependency_keeps_it_awake() {
             let (mut wakes, mut awake_before, mut awake_ticks) = (0, false, 0);
             for (load, seconds) in [(0.5 * capacity, 20), (3.0 * capacity, 180)] {
                 world.run(&mut dual, (load, CGI, seconds), |_, limits| {
-                    let awake = !limits.why.text.starts_with("SYN policing sleeps");
+                    let awake = !limits.why.text.starts_with("SYN policing is on standby");
                     wakes += u32::from(awake && !awake_before);
                     awake_ticks += u32::from(awake);
                     awake_before = awake;

@@ -17,7 +17,7 @@ use tidegate_control::{
 };
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
-use tidegate_model::signals::Signals;
+use tidegate_model::signals::{Reading, Signals};
 use tidegate_units::{Nanos, Rate, Share};
 
 /// Finds the limit by itself, for a server of which nothing is known.
@@ -126,12 +126,14 @@ struct Between {
     floor: Option<Rate>,
     ceiling: Option<Rate>,
     burst: u32,
+    /// It was the ceiling that held in the tick before.
+    capped: bool,
 }
 
 impl Between {
     fn new(inner: Box<dyn Controller>, control: &ControlConfig) -> Self {
         let burst = control.burst.unwrap_or(BURST_DEFAULT);
-        Self { inner, floor: control.floor, ceiling: control.ceiling, burst }
+        Self { inner, floor: control.floor, ceiling: control.ceiling, burst, capped: false }
     }
 }
 
@@ -141,7 +143,11 @@ impl Controller for Between {
     }
 
     fn decide(&mut self, signals: &Signals, mode: Mode, beside: Beside) -> Decision {
-        let mut decision = self.inner.decide(signals, mode, beside);
+        let mut decision = if self.capped {
+            self.inner.decide(&without_refused(signals), mode, beside)
+        } else {
+            self.inner.decide(signals, mode, beside)
+        };
         let limits = &mut decision.limits;
         if let (Some(rate), Some(floor)) = (limits.rate, self.floor)
             && rate < floor
@@ -149,9 +155,11 @@ impl Controller for Between {
             limits.rate = Some(floor);
         }
         limits.min_rate = self.floor.or(limits.min_rate);
+        self.capped = false;
         if let Some(ceiling) = self.ceiling
             && limits.rate.is_none_or(|rate| rate > ceiling)
         {
+            self.capped = true;
             if limits.rate.is_none() {
                 limits.burst = limits.burst.max(self.burst);
             }
@@ -167,6 +175,15 @@ impl Controller for Between {
     fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
         self.inner.restore(value, age)
     }
+}
+
+/// What an operator's ceiling refuses, or a peer's limit, never came: it is no sign of an overload.
+pub(crate) fn without_refused(signals: &Signals) -> Signals {
+    let mut signals = signals.clone();
+    if let Some(Reading { value: counts, .. }) = &mut signals.balance.counts {
+        (counts.offered, counts.refused, counts.repeated) = (counts.admitted, 0, 0);
+    }
+    signals
 }
 
 /// The published controller with its reference in connections: it knows shares of the accept
@@ -216,7 +233,7 @@ impl Controller for SynByLength {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::signals::{AcceptQueue, Counts, Reading};
+    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Times};
 
     fn service(control: &str) -> ServiceConfig {
         let text = format!(
@@ -243,6 +260,43 @@ mod tests {
             let decision = controller.decide(&signals, Mode::Enforce, Beside::default());
             assert_eq!(decision.limits.rate.map(Rate::get), rate, "{control}");
             assert_eq!(decision.idle_below.map(Share::get), idle_below, "{control}");
+        }
+    }
+
+    /// Half a second for each of 100/s is 50 in flight, and no overload: not either while a ceiling refuses
+    /// another 50/s from the first tick on.
+    #[test]
+    fn what_a_ceiling_refuses_is_no_sign_of_an_overload() {
+        let mut controller = make(&service("{name: default, ceiling: 100}"));
+        let (period, took) = (Nanos::from_millis(100), Nanos::from_millis(500));
+        for tick in 0..600 {
+            let mut signals = Signals { now: Nanos(period.0 * tick), period, ..Signals::default() };
+            let done = if tick < 5 { 0 } else { 10 };
+            let connections = ConnectionCounts {
+                replied: 10,
+                proved: 10,
+                asked: 10,
+                answered: done,
+                ended: done,
+                ended_exchanges: done,
+                ..ConnectionCounts::default()
+            };
+            signals.balance.counts = Some(Reading::fresh(Counts {
+                offered: 15,
+                admitted: 10,
+                refused: 5,
+                completed: done,
+                connections: Some(connections),
+                ..Counts::default()
+            }));
+            signals.time.waiting = Some(Reading::fresh(10 * (tick + 1).min(5)));
+            let sum = Nanos(took.0 * done);
+            let times = Times { count: done, sum, p50: took, p99: took };
+            signals.time.first_byte = Some(Reading::fresh(times));
+            signals.resource.cpu = Some(Reading::fresh(Share::new(0.3)));
+            let limits = controller.tick(&signals, Mode::Enforce);
+            assert_eq!(limits.rate.map(Rate::get), Some(100.0), "tick {tick}: {:?}", limits.why);
+            assert!(!limits.why.shedding, "tick {tick}: {:?}", limits.why);
         }
     }
 

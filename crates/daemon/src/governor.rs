@@ -103,7 +103,9 @@ impl Governor {
 
     /// The governor of the same service under another configuration: every controller whose
     /// configuration stays keeps what it has learned, and its limit.
-    pub(crate) fn follow(self, before: &ServiceConfig, after: &ServiceConfig) -> Self {
+    pub(crate) fn follow(mut self, before: &ServiceConfig, after: &ServiceConfig) -> Self {
+        // A reload starts a controller again that failed too often.
+        self.panics = 0;
         let make = self.make;
         if before.backends != after.backends {
             return Self::new(after, make);
@@ -117,12 +119,9 @@ impl Governor {
             return self;
         }
         // Every back-end has all controllers: they are made anew together.
-        let Steering::Host(dual) = self.steering else { return Self::new(after, make) };
-        let (old, detector, syn) = dual.into_parts();
-        let detector = if objective { detector } else { Detector::of_rules(after.objective) };
+        let Steering::Host(mut dual) = self.steering else { return Self::new(after, make) };
         let syn_stays = objective && before.control == after.control;
-        let syn = if syn_stays { syn } else { (make.service)(after) };
-        let mut old: Vec<_> = old.into_iter().map(Some).collect();
+        let mut old: Vec<_> = dual.take_buckets().into_iter().map(Some).collect();
         let mut limits = if syn_stays { self.limits.clone() } else { ServiceLimits::default() };
         limits.buckets = Vec::new();
         let mut buckets = Vec::new();
@@ -135,19 +134,16 @@ impl Governor {
             );
             buckets.push(kept.unwrap_or_else(|| (make.bucket)(after, bucket)));
         }
-        let dual = Dual::new(buckets, detector, syn, interaction(after));
-        let panics = if syn_stays { self.panics } else { 0 };
-        Self {
-            limits,
-            steering: Steering::Host(Box::new(dual.capped(controllers::cap(after)))),
-            make,
-            panics,
-            measured: self.measured,
-            pooled: self.pooled,
-            holders: self.holders,
-            keep_alive: self.keep_alive,
-            misfire: self.misfire,
-        }
+        let dual = if syn_stays {
+            let sheds = self.limits.rate.is_some() && self.limits.why.shedding;
+            dual.with_buckets(buckets, interaction(after), sheds)
+        } else {
+            let detector =
+                if objective { dual.into_detector() } else { Detector::of_rules(after.objective) };
+            Dual::new(buckets, detector, (make.service)(after), interaction(after))
+        };
+        let steering = Steering::Host(Box::new(dual.capped(controllers::cap(after))));
+        Self { limits, steering, ..self }
     }
 
     /// Lifts all limits for this reason, but for what an operator set by hand.
@@ -327,6 +323,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_model::signals::{Counts, Reading};
     use tidegate_units::Rate;
 
     const CLUSTER: &str = "
@@ -419,6 +416,69 @@ services:
             let expected = [least(30.0, expected[0]), least(20.0, expected[1])];
             assert_eq!(rates(&held), expected, "{:?}", config.control);
         }
+    }
+
+    /// Admits 5/s, in an overload that does not end; or fails.
+    struct Sheds;
+    impl Controller for Sheds {
+        fn tick(&mut self, signals: &Signals, _: Mode) -> ServiceLimits {
+            assert!(signals.period > Nanos::ZERO, "a controller that fails");
+            let why = Why { shedding: true, ..Why::default() };
+            ServiceLimits { rate: Some(Rate::per_second(5.0)), why, ..ServiceLimits::default() }
+        }
+    }
+
+    fn shedding() -> Makers {
+        Makers { service: |_| Box::new(Sheds), bucket: controllers::make_bucket }
+    }
+
+    /// 1000/s come, 10/s complete.
+    fn crowd(n: u64) -> Signals {
+        let period = Nanos::from_millis(100);
+        let mut signals = Signals { now: Nanos(period.0 * n), period, ..Signals::default() };
+        let counts =
+            Counts { offered: 100, admitted: 1, refused: 99, completed: 1, ..Default::default() };
+        signals.balance.counts = Some(Reading::fresh(counts));
+        signals.time.waiting = Some(Reading::fresh(50));
+        signals
+    }
+
+    /// Rules that come, change or go leave SYN policing in force that has to be.
+    #[test]
+    fn a_reload_in_an_overload_keeps_syn_policing_in_force() {
+        let config = |requests: &str| {
+            let text = "interfaces: [{name: lo}]\nservices:\n  web:\n    mode: enforce\n    listen: ['*:80']\n";
+            parsed(&format!("{text}{requests}"))
+        };
+        let rules = |minimum: u32| {
+            config(&format!(
+                "    requests: {{buckets: {{a: {{resource: cpu, minimum: {minimum}}}}}, rules: [{{path: /a, bucket: a, answer: reset}}]}}\n"
+            ))
+        };
+        let mut before = config("");
+        let mut governor = Governor::new(&before, shedding());
+        for (at, after) in [rules(1), rules(2), config("")].into_iter().enumerate() {
+            for n in 0..3 {
+                let signals = crowd(10 * at as u64 + n);
+                governor.tick(&before, &signals, Mode::Enforce).unwrap();
+                assert_eq!(governor.limits.rate.map(Rate::get), Some(5.0), "{at}: {n}");
+            }
+            governor = governor.follow(&before, &after);
+            before = after;
+        }
+    }
+
+    #[test]
+    fn a_controller_that_failed_too_often_is_started_by_a_reload() {
+        let config = shop("    backends: [{peer: b1, service: shop}]\n", "");
+        let mut governor = Governor::new(&config, shedding());
+        let broken = Signals::default();
+        for _ in 0..=PANICS_MAX {
+            assert!(governor.tick(&config, &broken, Mode::Enforce).is_err());
+        }
+        assert!(governor.tick(&config, &crowd(1), Mode::Enforce).unwrap_err().contains("reload"));
+        let mut governor = governor.follow(&config, &config);
+        assert_eq!(governor.tick(&config, &crowd(2), Mode::Enforce), Ok(()));
     }
 
     #[test]

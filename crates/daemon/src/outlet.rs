@@ -22,11 +22,13 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// All services of a configuration, and all their request buckets.
+    /// All services of a configuration that hooks serve, and all their request buckets: a gateway begins
+    /// without limits, so that nothing is in force there that could be kept.
     #[must_use]
     pub fn all(config: &Config) -> Self {
         let mut kept = Self::default();
-        for (at, service) in config.services.iter().enumerate() {
+        let services = config.services.iter().enumerate();
+        for (at, service) in services.filter(|(_, service)| !config.is_routed(&service.name)) {
             kept.services.insert(at);
             let buckets = service.requests.as_ref().map_or(0, |requests| requests.buckets.len());
             kept.buckets.extend((0..buckets).map(|bucket| (at, bucket)));

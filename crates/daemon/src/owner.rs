@@ -4,6 +4,7 @@
 //! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
+use crate::controllers;
 use crate::gateways::GatewayWatch;
 use crate::governor::{Governor, Makers};
 use crate::levels;
@@ -461,7 +462,7 @@ impl Owner {
         let adopting = !self.adopted.is_empty() && now < self.started + INHERIT;
         let mut undecided = Kept::default();
         let sources = self.look_at_sources(now);
-        let Self { governors, sensed, intent, warnings, plane, .. } = self;
+        let Self { governors, sensed, intent, warnings, plane, remote, .. } = self;
         let services = governors.iter_mut().zip(&intent.config.services).enumerate();
         for (index, (governor, config)) in services {
             let name = &config.name;
@@ -488,7 +489,9 @@ impl Owner {
             }
             let before = governor.limits.clone();
             let mode = control_mode(config, intent.released);
-            match governor.tick(config, &sensed.signals, mode) {
+            // What a peer's limit refuses is no sign of an overload of this host's.
+            let apart = remote.holds(index).then(|| controllers::without_refused(&sensed.signals));
+            match governor.tick(config, apart.as_ref().unwrap_or(&sensed.signals), mode) {
                 Ok(()) if adopting => {
                     let buckets = governor.undecided_buckets(config, &sensed.signals);
                     undecided.buckets.extend(buckets.into_iter().map(|bucket| (index, bucket)));

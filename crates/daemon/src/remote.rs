@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use tidegate_config::{Config, ServiceConfig};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
-use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
 use tidegate_model::snapshot::{PeerState, RemoteState};
@@ -57,6 +56,11 @@ struct Target {
     validity: Nanos,
     rate: Option<Rate>,
     said: Option<Nanos>,
+}
+
+/// Whether what the service's controller decides is only shown.
+fn only_shown(service: &ServiceConfig) -> bool {
+    service.canary.is_only_shown(service.mode)
 }
 
 impl Remote {
@@ -129,7 +133,7 @@ impl Remote {
         }
         for given in &mut self.given {
             let enforced = !released
-                && config.services.get(given.index).is_some_and(|s| s.mode == Mode::Enforce);
+                && config.services.get(given.index).is_some_and(|service| !only_shown(service));
             let rate = own.get(given.index).and_then(|limits| limits.rate).filter(|_| enforced);
             given.say(now, period, rate, &mut said.limits);
         }
@@ -154,7 +158,7 @@ impl Remote {
                 offered: counts.offered,
                 passed: counts.admitted,
                 refused: if binds { counts.refused.min(left_out) } else { 0 },
-                shadow: released || service.mode == Mode::Shadow,
+                shadow: released || only_shown(service),
             })
         };
         config.services.iter().enumerate().map(flow).collect()

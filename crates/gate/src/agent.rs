@@ -66,10 +66,6 @@ pub struct Agents {
     thread: Option<JoinHandle<()>>,
 }
 
-fn only_shown(mode: Mode, canary: Canary) -> bool {
-    mode == Mode::Shadow || !canary.is_all()
-}
-
 impl Agents {
     /// Starts the thread; it listens to nothing before [`Self::follow`].
     ///
@@ -101,7 +97,7 @@ impl Agents {
                 service: service.name.clone(),
                 place,
                 config: agent.clone(),
-                shadow: only_shown(service.mode, service.canary),
+                shadow: service.canary.is_only_shown(service.mode),
                 limit: before.and_then(|old| old.limit),
                 problem: before.and_then(|old| old.problem.clone()),
             });
@@ -122,7 +118,7 @@ impl Agents {
                 config.services.get(agent.place).zip(limits.get(agent.place))
             {
                 agent.limit = limits.waiting_max;
-                agent.shadow = only_shown(service.mode, service.canary);
+                agent.shadow = service.canary.is_only_shown(service.mode);
             }
         }
     }
@@ -135,7 +131,7 @@ impl Agents {
     /// Whether the limit of the service with this place in the configuration is only shown: in shadow, and
     /// while a canary holds, for HAProxy's limit is one for all sources.
     pub fn set_mode(&self, place: usize, mode: Mode, canary: Canary) {
-        let shadow = only_shown(mode, canary);
+        let shadow = canary.is_only_shown(mode);
         let mut board = self.board();
         if let Some(agent) = board.agents.iter_mut().find(|agent| agent.place == place) {
             agent.shadow = shadow;

@@ -46,6 +46,13 @@ impl Canary {
         self.0 == 0
     }
 
+    /// Whether what is decided in this mode may not limit those who ask on others' behalf (proxies, control
+    /// nodes): in a canary they would refuse all sources.
+    #[must_use]
+    pub fn is_only_shown(self, mode: Mode) -> bool {
+        mode == Mode::Shadow || !self.is_all()
+    }
+
     /// The share in percent, to two places.
     #[must_use]
     pub fn percent(self) -> f64 {

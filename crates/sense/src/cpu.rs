@@ -103,8 +103,9 @@ fn combine(first: &Sample, last: &Sample, beside: Beside) -> f64 {
     let used = first.used_ns.zip(last.used_ns).and_then(|(then, now)| now.checked_sub(then));
     let Some(used) = used else { return busy };
     let irq = last.sum.irq_ns.saturating_sub(first.sum.irq_ns) as f64;
+    // A quota is of the group's own time; interrupts take theirs from the CPUs.
     let allowed = span * quota.map_or(cpus, |quota| quota.min(cpus));
-    let own = (used as f64 + irq) / allowed;
+    let own = (used as f64 / allowed).max((used as f64 + irq) / (span * cpus));
     let contended = pressure.map_or(busy, |pressure| busy.min(own + pressure.get()));
     own.max(contended)
 }
@@ -120,6 +121,8 @@ mod tests {
         idle: f64,
         used: f64,
         nice: f64,
+        /// CPUs' worth of interrupts.
+        irq: f64,
     }
 
     impl World {
@@ -140,7 +143,7 @@ mod tests {
                 sum: CpuSum {
                     cpus,
                     idle_ns: (self.idle / 1e7) as u64 * 10_000_000,
-                    irq_ns: 0,
+                    irq_ns: (self.irq * self.at.0 as f64 / 1e7) as u64 * 10_000_000,
                     nice_ns: (self.nice / 1e7) as u64 * 10_000_000,
                 },
                 used_ns: own.map(|_| self.used as u64),
@@ -164,6 +167,18 @@ mod tests {
             last = cpu.tick(world.sample(cpus, busy, own), beside);
         }
         last.unwrap().get()
+    }
+
+    /// Interrupts of 2.56 CPUs on a machine of 64 take none of a quota of 2; on one of 4 they leave little.
+    #[test]
+    fn interrupts_take_their_time_from_cpus_and_not_from_a_quota() {
+        for (cpus, irq, own, expected) in [(64, 2.56, 0.1, 0.05), (4, 2.56, 0.8, 0.84)] {
+            let (mut world, mut cpu) = (World { irq, ..World::default() }, Cpu::default());
+            let beside = Beside { quota: Some(2.0), pressure: Some(Share::ZERO), waited: None };
+            let mut tick = || cpu.tick(world.sample(cpus, irq + own, Some(own)), beside);
+            let got = (0..20).map(|_| tick()).last().flatten().unwrap().get();
+            assert!((got - expected).abs() < 0.03, "{cpus}: {got}, expected {expected}");
+        }
     }
 
     #[test]

@@ -84,6 +84,12 @@ impl Interfaces {
             self.trouble = Some(error.to_string());
             return;
         }
+        // A queue that is gone is no queue, and not the one that it was.
+        for (index, recent) in &mut self.recent {
+            if !self.queues.iter().any(|(of, _)| of == index) {
+                recent.queue.clear();
+            }
+        }
         for (index, queue) in &self.queues {
             let samples = &mut self.recent.entry(*index).or_default().queue;
             samples.push_back((now, *queue));
@@ -294,6 +300,22 @@ mod tests {
             assert_eq!(interfaces.queue(now).map(|r| r.age), age, "{second}");
         }
         assert_eq!(interfaces.sent(Nanos::from_secs(30)), None);
+    }
+
+    #[test]
+    fn a_queue_that_is_taken_away_is_no_queue_any_more() {
+        let (mut interfaces, kernel) = watched();
+        {
+            let mut kernel = kernel.lock().unwrap();
+            kernel.interfaces.push(Interface { index: 2, ..Interface::default() });
+            kernel.queues = vec![(1, queue(60.0, 100.0)), (2, queue(10.0, 100.0))];
+        }
+        interfaces.tick(Nanos::ZERO);
+        assert_eq!(interfaces.queue(Nanos::ZERO).unwrap().value, queue(60.0, 100.0));
+        kernel.lock().unwrap().queues.remove(0);
+        let now = Nanos::from_millis(100);
+        interfaces.tick(now);
+        assert_eq!(interfaces.queue(now).unwrap().value, queue(10.0, 100.0));
     }
 
     #[test]

@@ -213,9 +213,10 @@ impl Sense {
     /// Senses everything once.
     pub fn tick(&mut self, now: Nanos, totals: &dyn Totals) -> Vec<Sensed> {
         self.look_at_spaces(now);
-        // Where another namespace cannot be looked at, only its services know less.
+        // Where a namespace cannot be looked at, only its services know less; who listens is looked for
+        // in our own.
+        let wanted = self.match_listeners();
         if self.spaces[0].listed.is_ok() {
-            let wanted = self.match_listeners();
             let found = self.finder.tick(now, &wanted);
             let grouped = self.groups.tick(now);
             self.locate(now, found || grouped);
@@ -276,11 +277,11 @@ impl Sense {
     fn match_listeners(&mut self) -> BTreeSet<u32> {
         let mut wanted = BTreeSet::new();
         for service in &mut self.services {
-            serving(
-                &self.spaces[service.space].all,
-                &service.source.listen,
-                &mut service.listeners,
-            );
+            let space = &self.spaces[service.space];
+            // What cannot be listed stays as it was, and grows old.
+            if space.listed.is_ok() {
+                serving(&space.all, &service.source.listen, &mut service.listeners);
+            }
             wanted.extend(service.listeners.iter().map(|listener| listener.inode));
         }
         wanted

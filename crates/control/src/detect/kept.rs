@@ -87,8 +87,12 @@ impl Detector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Controller, DefaultController, DefaultSpec, Mode};
+    use crate::{
+        BucketSpec, Controller, DefaultController, DefaultSpec, Dual, FixedBucket, Interaction,
+        Mode,
+    };
     use tidegate_model::signals::{ConnectionCounts, Counts, Reading, Signals, Times};
+    use tidegate_units::Rate;
 
     fn tick(now_ms: u64, offered: u64, completed: u64, waiting: u64) -> Signals {
         let mut s = Signals {
@@ -151,6 +155,35 @@ mod tests {
                 assert!((episode.mu / mu - 1.0).abs() < 0.2, "{} after {mu}", episode.mu);
             }
         }
+    }
+
+    /// Both detectors of a service with request rules go on, each by itself.
+    #[test]
+    fn beside_request_rules_both_detectors_are_kept() {
+        let dual = || {
+            let bucket = FixedBucket::new(Rate::per_second(9.0), BucketSpec::default());
+            let detector = Detector::of_rules(DefaultSpec::default().objective);
+            let syn = Box::new(DefaultController::new(DefaultSpec::default()));
+            Dual::new(vec![Box::new(bucket)], detector, syn, Interaction::Released)
+        };
+        let mut before = dual();
+        assert!(before.save().is_none());
+        for n in 0..400 {
+            before.tick(&tick(n * 100, 20, 20, 1), Mode::Enforce);
+        }
+        let kept = before.save().unwrap();
+        assert!(kept["syn"]["r0_s"].is_f64() && kept["rules"]["r0_s"].is_f64(), "{kept}");
+        let mut after = dual();
+        assert!(after.restore(kept.clone(), Nanos::ZERO));
+        assert_eq!(after.save().unwrap(), kept);
+        for part in ["syn", "rules"] {
+            let mut one = kept.clone();
+            one[part] = json!({"version": 0});
+            let mut after = dual();
+            assert!(after.restore(one, Nanos::ZERO));
+            assert!(after.save().unwrap()[part].is_null(), "{part}");
+        }
+        assert!(!dual().restore(json!({"syn": null, "rules": 7}), Nanos::ZERO));
     }
 
     #[test]

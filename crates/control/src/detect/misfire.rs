@@ -95,11 +95,12 @@ impl Misfire {
     /// Takes a tick; what was found, once all of it has held for long enough. `canary`: only a share of the
     /// sources is refused.
     pub fn see(&mut self, signals: &Signals, why: &Why, canary: bool) -> Option<Misfired> {
-        let reading = signals.balance.counts?;
-        if self.watch.see(Some(reading.age), signals.period) != Freshness::Fresh {
+        let counts = signals.balance.counts;
+        let fresh = self.watch.see(counts.map(|it| it.age), signals.period) == Freshness::Fresh;
+        let Some(reading) = counts.filter(|_| fresh) else {
             self.since = None;
             return None;
-        }
+        };
         let seconds = period_s(signals);
         let tick = flows(&reading.value, signals, seconds);
         self.now.toward(&tick, libm::exp(-seconds / NOW_SECONDS));

@@ -210,8 +210,6 @@ mod tests {
         assert!(ticks[34].0 > 10_000, "{ticks:?}");
     }
 
-    /// What was answered before the hang confirms the first raise. Then an eighth of 256 after 0.3, 0.6,
-    /// 1.2, 2.4 and 4.8 s.
     /// A source that is refused for itself says nothing of the limit.
     #[test]
     fn a_limit_that_is_not_full_is_not_raised() {
@@ -227,6 +225,8 @@ mod tests {
         );
     }
 
+    /// What was answered before the hang confirms the first raise. Then an eighth of 256 after 0.3, 0.6,
+    /// 1.2, 2.4 and 4.8 s.
     #[test]
     fn behind_a_server_that_hangs_little_piles_up() {
         let mut controller = calm();

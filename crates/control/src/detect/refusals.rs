@@ -3,7 +3,8 @@
 //! are not executed.
 
 use super::detector::Actuator;
-use tidegate_model::signals::{Counts, Signals};
+use crate::Mode;
+use tidegate_model::signals::{ConnectionCounts, Counts, Signals};
 
 /// Refusals of a tick that are not in the service's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,25 +14,35 @@ pub struct Refusals {
     /// SYNs that limits which are not executed would have refused. A detector by whose limits nobody is
     /// refused must not conclude that they are not needed.
     pub on_standby: u64,
+    /// Request rules only count: whom they would refuse is served.
+    pub only_counted: bool,
 }
 
 impl Refusals {
     /// Those of request rules. Later requests, whatever their rank, belong to connections that were
     /// counted long ago.
     #[must_use]
-    pub fn of_rules(signals: &Signals) -> Self {
+    pub fn of_rules(signals: &Signals, mode: Mode) -> Self {
         let counts = signals.buckets.iter().filter_map(|bucket| bucket.counts);
         let by_rules =
             counts.fold(0_u64, |sum, counts| sum.saturating_add(counts.value.refused_first));
-        Self { by_rules, on_standby: 0 }
+        Self { by_rules, on_standby: 0, only_counted: mode == Mode::Shadow }
+    }
+
+    /// Those of request rules that kept a connection from the server.
+    pub(crate) const fn executed(self) -> u64 {
+        if self.only_counted { 0 } else { self.by_rules }
     }
 
     /// The counts as who refuses has to see them.
     pub(super) fn told_to(self, actuator: Actuator, counts: Counts) -> Counts {
         match actuator {
             Actuator::Syns => {
-                let counts = residual(counts, self.by_rules);
+                let counts = residual(counts, self.executed());
                 Counts { refused: counts.refused.max(self.on_standby), ..counts }
+            }
+            Actuator::Rules if self.only_counted => {
+                Counts { refused: counts.refused.saturating_add(self.by_rules), ..counts }
             }
             Actuator::Rules => whole(counts, self.by_rules),
         }
@@ -59,10 +70,13 @@ fn whole(counts: Counts, by_rules: u64) -> Counts {
     }
 }
 
-/// Their connections asked, and no server owes them anything.
+/// Their connections were replied to, proved themselves and asked, and no server owes them anything.
 fn unasked(mut counts: Counts, by_rules: u64) -> Counts {
     if let Some(connections) = &mut counts.connections {
-        connections.asked = connections.asked.saturating_sub(by_rules);
+        let ConnectionCounts { replied, proved, asked, .. } = connections;
+        for count in [replied, proved, asked] {
+            *count = count.saturating_sub(by_rules);
+        }
     }
     counts
 }
@@ -70,14 +84,19 @@ fn unasked(mut counts: Counts, by_rules: u64) -> Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::signals::{BucketCounts, BucketSignals, ConnectionCounts, Reading};
+    use tidegate_model::signals::{BucketCounts, BucketSignals, Reading};
 
+    /// Of 80 connections 10 met a full accept queue, 5 did not complete their handshake, and rules
+    /// refused 30: whichever they refuse, as many are left that got no reply, no proof and no request.
     #[test]
-    fn who_was_refused_by_rules_did_not_ask_the_server() {
-        let connections = Some(ConnectionCounts { asked: 80, ..ConnectionCounts::default() });
+    fn who_was_refused_by_rules_is_no_connection_of_the_servers() {
+        let connections =
+            ConnectionCounts { replied: 70, proved: 65, asked: 60, ..ConnectionCounts::default() };
+        let connections = Some(connections);
         let counts = Counts { offered: 80, admitted: 80, connections, ..Counts::default() };
         for seen in [whole(counts, 30), residual(counts, 30)] {
-            assert_eq!((seen.admitted, seen.connections.unwrap().asked), (50, 50));
+            let of = seen.connections.unwrap();
+            assert_eq!((seen.admitted, of.replied, of.proved, of.asked), (50, 40, 35, 30));
         }
     }
 
@@ -100,7 +119,7 @@ mod tests {
             let counts = Some(Reading::fresh(refused));
             s.buckets.push(BucketSignals { counts, ..BucketSignals::default() });
         }
-        let refusals = Refusals::of_rules(&s);
+        let refusals = Refusals::of_rules(&s, Mode::Enforce);
         let of = |refusals: Refusals, actuator| {
             let counts = refusals.told_to(actuator, counts);
             (counts.offered, counts.admitted, counts.refused, counts.completed)
@@ -111,5 +130,9 @@ mod tests {
             let refusals = Refusals { on_standby, ..refusals };
             assert_eq!(of(refusals, Actuator::Syns), (70, 60, refused, 40));
         }
+        // In shadow all of them reach the server.
+        let refusals = Refusals::of_rules(&s, Mode::Shadow);
+        assert_eq!(of(refusals, Actuator::Rules), (100, 90, 40, 40));
+        assert_eq!(of(refusals, Actuator::Syns), (100, 90, 10, 40));
     }
 }

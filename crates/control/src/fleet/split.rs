@@ -7,6 +7,7 @@
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::{
     AcceptQueue, Backend, BucketCounts, Counts, InterfaceQueue, Queue, Reading, Resource, Signals,
+    Times,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -60,6 +61,11 @@ impl Part {
         }
     }
 
+    /// Means and quantiles stay.
+    fn times(self, times: Times) -> Times {
+        Times { count: self.of(times.count), sum: Nanos(self.of(times.sum.0)), ..times }
+    }
+
     fn bucket(self, counts: BucketCounts) -> BucketCounts {
         BucketCounts {
             offered: counts.offered.map(|count| self.of(count)),
@@ -79,7 +85,10 @@ pub(super) fn view(signals: &Signals, backend: &Backend, part: Part, left: &mut 
     if part.of == 1 {
         return view;
     }
-    view.time.open = None;
+    // Whose connections these are is not known.
+    (view.time.open, view.time.silent, view.time.slow) = (None, None, None);
+    view.time.first_byte = map(view.time.first_byte, |times| part.times(times));
+    view.time.end = map(view.time.end, |times| part.times(times));
     view.time.waiting = waiting.or_else(|| map(view.time.waiting, |n| part.of(n)));
     view.balance.counts = map(view.balance.counts, |counts| part.counts(counts));
     if let (Some(counts), Some(rate)) = (&mut view.balance.counts, backend.completed_per_s) {
@@ -91,6 +100,8 @@ pub(super) fn view(signals: &Signals, backend: &Backend, part: Part, left: &mut 
     for bucket in &mut view.buckets {
         bucket.counts = map(bucket.counts, |counts| part.bucket(counts));
         bucket.in_flight = map(bucket.in_flight, |n| part.of(n));
+        bucket.first_byte = map(bucket.first_byte, |times| part.times(times));
+        bucket.end = map(bucket.end, |times| part.times(times));
     }
     view
 }
@@ -224,6 +235,21 @@ mod tests {
         assert_eq!(passed.one_of(2), Some(Rate::per_second(400.0)));
         (0..100).for_each(|_| passed.see(0.1, 10));
         assert!(passed.one_of(1).is_some_and(|rate| (rate.get() - 100.0).abs() < 0.1));
+    }
+
+    /// Of 400/s at half a second, one of four back-ends has 100/s at half a second.
+    #[test]
+    fn a_back_end_has_its_part_of_the_times() {
+        let mut signals = Signals::default();
+        let half = Nanos::from_millis(500);
+        let times = Times { count: 400, sum: Nanos(half.0 * 400), p50: half, p99: half };
+        signals.time.first_byte = Some(Reading::fresh(times));
+        signals.time.silent = Some(Reading::fresh(8));
+        let part = Part { index: 1, of: 4 };
+        let view = view(&signals, &Backend::default(), part, &mut 0.0);
+        let times = view.time.first_byte.unwrap().value;
+        assert_eq!((times.count, times.mean_s(), times.p50), (100, Some(0.5), half));
+        assert_eq!(view.time.silent, None);
     }
 
     #[test]

@@ -182,10 +182,29 @@ impl Dual {
         Self { cap, ..self }
     }
 
-    /// The controllers, with what they have learned: for a new coupling of the same ones.
+    /// The buckets, for a coupling of some of these with others: see [`Self::with_buckets`].
     #[must_use]
-    pub fn into_parts(self) -> (Vec<Box<dyn BucketController>>, Detector, Box<dyn Controller>) {
-        (self.buckets, self.detector, self.syn)
+    pub fn take_buckets(&mut self) -> Vec<Box<dyn BucketController>> {
+        std::mem::take(&mut self.buckets)
+    }
+
+    /// The detector of the rules, with what it has learned.
+    #[must_use]
+    pub fn into_detector(self) -> Detector {
+        self.detector
+    }
+
+    /// The same SYN policing beside other buckets: in force or on standby as it was; where it did not
+    /// know standby, in force if it sheds.
+    #[must_use]
+    pub fn with_buckets(
+        self,
+        buckets: Vec<Box<dyn BucketController>>,
+        interaction: Interaction,
+        sheds: bool,
+    ) -> Self {
+        let awake = if self.coupled() { self.awake } else { sheds };
+        Self { buckets, interaction, awake, ..self }
     }
 
     /// Header rules are only counted although the service's refusals are executed: they hold
@@ -333,12 +352,12 @@ impl Dual {
             self.fence = limits.waiting_max.map(|guard| guard.saturating_mul(FENCE_GUARDS));
         }
         let fence = self.fence.map_or_else(String::new, |fence| {
-            format!(", but its fence holds: no more than {fence} may wait for an answer")
+            format!(", but at most {fence} may wait for a response")
         });
         let cap = self.cap.map(|cap| format!("; the operator's cap of {} holds", cap.rate));
         let cap = cap.unwrap_or_default();
         limits.why.text =
-            format!("SYN policing sleeps{fence}{cap}; it would say: {}", limits.why.text);
+            format!("SYN policing is on standby{fence}{cap}; it would say: {}", limits.why.text);
         limits.why.shedding = false;
         limits.why.since = self.since;
         ServiceLimits {
@@ -353,13 +372,13 @@ impl Dual {
 
     /// What SYN policing is told: what rules refuse never came, and what its rate would have refused of
     /// the rest counts as refused while nobody executes it.
-    fn beside(&mut self, signals: &Signals, counts: Option<Counts>, by_rules: u64) -> Beside {
+    fn beside(&mut self, signals: &Signals, counts: Option<Counts>, rules: Refusals) -> Beside {
         let rate = self.rate.filter(|_| !self.awake);
         let admitted = rate.map(|rate| (rate.get() * period_s(signals)).ceil() as u64);
-        let on_standby = admitted
-            .zip(counts)
-            .map(|(admitted, counts)| residual(counts, by_rules).offered.saturating_sub(admitted));
-        let refusals = Refusals { by_rules, on_standby: on_standby.unwrap_or(0) };
+        let on_standby = admitted.zip(counts).map(|(admitted, counts)| {
+            residual(counts, rules.executed()).offered.saturating_sub(admitted)
+        });
+        let refusals = Refusals { on_standby: on_standby.unwrap_or(0), ..rules };
         Beside { refusals, resume: self.resume.take() }
     }
 
@@ -370,16 +389,19 @@ impl Dual {
             let beside = Beside { resume, ..Beside::default() };
             return (self.syn.decide(signals, mode, beside).limits, Demand::Nothing);
         }
-        let by_rules = Refusals::of_rules(signals).by_rules;
+        let rules = Refusals::of_rules(signals, mode);
         let counts = signals.balance.counts.map(|counts| counts.value);
-        let beside = self.beside(signals, counts, by_rules);
+        let beside = self.beside(signals, counts, rules);
         let seen = self.counts.see(signals.balance.counts.map(|c| c.age), signals.period);
         let said = self.syn.decide(signals, mode, beside);
         self.rate = said.limits.rate;
         let mut demand = Demand::Nothing;
         match seen {
             Freshness::Fresh => {
-                self.flows(period_s(signals), counts.map(|counts| residual(counts, by_rules)));
+                self.flows(
+                    period_s(signals),
+                    counts.map(|counts| residual(counts, rules.executed())),
+                );
                 self.fits.see(signals);
                 if self.awake {
                     self.stay_awake(signals, &said, counts.map_or(0, |counts| counts.refused));
@@ -394,7 +416,7 @@ impl Dual {
         }
         let mut limits = said.limits;
         if self.awake {
-            limits.why.text = format!("SYN policing is awake: {}", limits.why.text);
+            limits.why.text = format!("SYN policing is in force: {}", limits.why.text);
         } else {
             limits = self.asleep(limits);
         }
@@ -409,6 +431,14 @@ fn queue_share(signals: &Signals) -> f64 {
     queue.map_or(0.0, |queue| queue.length as f64 / queue.limit as f64)
 }
 
+/// What SYN policing kept, beside request rules or without any.
+fn syn_of(mut value: serde_json::Value) -> serde_json::Value {
+    match value.get_mut("syn") {
+        Some(syn) => syn.take(),
+        None => value,
+    }
+}
+
 impl Controller for Dual {
     /// The limits of the service and, in [`ServiceLimits::buckets`], of its buckets.
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
@@ -421,7 +451,7 @@ impl Controller for Dual {
             return limits;
         }
         let mode = if self.rules_in_shadow { Mode::Shadow } else { mode };
-        let load = self.detector.tick(signals, mode, None, Refusals::of_rules(signals));
+        let load = self.detector.tick(signals, mode, None, Refusals::of_rules(signals, mode));
         let overload = if let Load::Overload(overload) = &load { Some(overload) } else { None };
         let context = Context { mode, overload, demand };
         let buckets = self.buckets.iter_mut().enumerate();
@@ -430,12 +460,21 @@ impl Controller for Dual {
         limits
     }
 
-    /// What the service's controller keeps. Buckets keep nothing.
+    /// What the service's controller keeps, and what the detector of the rules does. Buckets keep nothing.
     fn save(&self) -> Option<serde_json::Value> {
-        self.syn.save()
+        if self.buckets.is_empty() {
+            return self.syn.save();
+        }
+        let (syn, rules) = (self.syn.save(), self.detector.kept());
+        (syn.is_some() || rules.is_some()).then(|| serde_json::json!({"syn": syn, "rules": rules}))
     }
 
+    /// One of the two may be of use and the other not: a file that names rules for the first time.
     fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
-        self.syn.restore(value, age)
+        if self.buckets.is_empty() {
+            return self.syn.restore(syn_of(value), age);
+        }
+        let rules = value.get("rules").is_some_and(|it| self.detector.take(it, age).is_some());
+        self.syn.restore(syn_of(value), age) || rules
     }
 }

@@ -83,7 +83,7 @@ impl Offered {
     fn see(&mut self, count: Option<u64>, seconds: f64) -> &Self {
         if let Some(count) = count {
             let now = count as f64 / seconds;
-            let weight = 1.0 - (-seconds / OFFERED_SECONDS).exp();
+            let weight = 1.0 - libm::exp(-seconds / OFFERED_SECONDS);
             let then = self.per_second.unwrap_or(now);
             self.per_second = Some(then + weight * (now - then));
         }

@@ -379,7 +379,7 @@ mod tests {
     /// A tick of a bucket and of the detector of its service, with what SYN policing asks.
     fn tick(all: &mut (DefaultBucket, Detector), signals: &Signals, demand: Demand) -> Load {
         let (bucket, detector) = all;
-        let refusals = Refusals::of_rules(signals);
+        let refusals = Refusals::of_rules(signals, Mode::Enforce);
         let load = detector.tick(signals, Mode::Enforce, None, refusals);
         let overload = if let Load::Overload(overload) = &load { Some(overload) } else { None };
         bucket.tick(signals, 0, Context { mode: Mode::Enforce, overload, demand });

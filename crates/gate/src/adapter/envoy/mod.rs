@@ -19,7 +19,7 @@ mod runtime;
 use super::Context;
 use super::listen::{Stream, streams};
 use crate::{Answer, Ask, Completion, Id, Token};
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -35,6 +35,7 @@ use std::future::{Future, Ready, ready};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -165,6 +166,7 @@ impl Talk {
     /// Answers one call.
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         self.heard();
+        let request = request.map(Sent);
         let response = match request.uri().path() {
             CHECK => grpc(QUESTION_MAX).unary(Unary(|asked| self.check(&asked)), request).await,
             RATE_LIMIT => {
@@ -217,6 +219,39 @@ fn grpc<D: Message + Default + 'static, E: Message + 'static>(
     message_max: usize,
 ) -> Grpc<ProstCodec<E, D>> {
     Grpc::new(ProstCodec::default()).max_decoding_message_size(message_max)
+}
+
+/// What Envoy sends in a call. hyper takes a reset for the end, and tonic what is cancelled: half a question that was
+/// given up would be one that is not understood.
+struct Sent(Incoming);
+
+impl hyper::body::Body for Sent {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Task<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.0).poll_frame(cx));
+        Poll::Ready(match frame {
+            None if !self.0.is_end_stream() => Some(Err(Status::aborted("given up"))),
+            frame => frame.map(|frame| frame.map_err(broken)),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+fn broken(error: hyper::Error) -> Status {
+    let status = Status::from_error(error.into());
+    if status.code() == Code::Cancelled { Status::aborted("given up") } else { status }
 }
 
 /// Whether the call was none that Envoy makes; others end with the connection, or with its patience.

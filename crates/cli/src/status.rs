@@ -311,6 +311,7 @@ mod tests {
             gateways: vec![gateway],
             reports: ReportCounts { completed: 9, late: 2, unknown: 1, untracked: 0 },
             misunderstood: 3,
+            ..GatewaysState::default()
         };
         let shown = text(&Snapshot { gateways: Some(state), ..Snapshot::default() });
         assert!(shown.contains("gateway edge (nginx) at unix:/run/edge.sock: served\n"), "{shown}");

@@ -130,6 +130,15 @@ pub enum SystemFault {
     GatewayInUse {
         /// The gateway.
         gateway: String,
+        /// The key: `listen` or `completions`.
+        key: &'static str,
+        /// Where.
+        endpoint: Endpoint,
+    },
+    /// The same where HAProxy's agent-check shall.
+    AgentInUse {
+        /// The service.
+        service: String,
         /// Where.
         endpoint: Endpoint,
     },
@@ -161,6 +170,7 @@ impl SystemFault {
                 | Self::OpenGateway { .. }
                 | Self::OpenAgent { .. }
                 | Self::GatewayInUse { .. }
+                | Self::AgentInUse { .. }
         )
     }
 
@@ -209,10 +219,10 @@ impl SystemFault {
                 format!("services.{}.listen[{index}]", step(service))
             }
             Self::OpenGateway { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
-            Self::OpenAgent { service, .. } => {
+            Self::OpenAgent { service, .. } | Self::AgentInUse { service, .. } => {
                 format!("services.{}.agent_check.listen", step(service))
             }
-            Self::GatewayInUse { gateway, .. } => format!("gateways.{}.listen", step(gateway)),
+            Self::GatewayInUse { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
         }
     }
 }
@@ -276,6 +286,11 @@ impl std::fmt::Display for SystemFault {
                 f,
                 "found {endpoint}, where somebody listens already; if that is no running tidegate, the \
                  gateway cannot be served"
+            ),
+            Self::AgentInUse { endpoint, .. } => write!(
+                f,
+                "found {endpoint}, where somebody listens already; if that is no running tidegate, \
+                 HAProxy is told nothing"
             ),
         }
     }

@@ -47,7 +47,8 @@ pub(crate) fn join(
     config: &Config,
     client: IpAddr,
 ) -> Lately {
-    let by_hooks = kernel.as_ref().is_some_and(|lately| lately.complete);
+    // Without hooks they have refused nobody.
+    let by_hooks = kernel.as_ref().is_none_or(|lately| lately.complete);
     let by_gate = gate.knows_a_minute(now);
     let mut all = kernel.unwrap_or_default();
     all.complete = config.services.iter().enumerate().all(|(at, service)| {
@@ -66,4 +67,30 @@ pub(crate) fn join(
     let wrong = share(gate.wrongly_refused(now, MEASURED), config);
     all.wrong = 1.0 - (1.0 - all.wrong) * (1.0 - wrong);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers;
+    use tidegate_config::{Registry, parse};
+
+    /// Hooks that there are not have refused nobody; those that there are have to know a minute.
+    #[test]
+    fn without_hooks_the_word_of_the_gate_is_all() {
+        let text = "services: {shop: {mode: enforce, listen: ['*:80']}}
+gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: shop}]}}
+";
+        let registry = Registry::new(["fresh_first"], controllers::NAMES);
+        let config = parse(text, &registry).unwrap();
+        let gate = Gate::new(&config, 7);
+        gate.tick(Nanos::SECOND);
+        let client = [192, 0, 2, 7].into();
+        let complete = |kernel: Option<Lately>, seconds| {
+            join(kernel, (&gate, Nanos::from_secs(seconds)), &config, client).complete
+        };
+        assert!(!complete(None, 30) && complete(None, 61));
+        let hooks = |complete| Some(Lately { complete, ..Lately::default() });
+        assert!(!complete(hooks(false), 61) && complete(hooks(true), 61));
+    }
 }

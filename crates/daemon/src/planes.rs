@@ -20,7 +20,7 @@ use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::snapshot::{
     Followed, GatewayState, GatewaysState, InterfaceState, Lately, ReasonCount, ReportCounts,
-    Sample, VerdictCount,
+    ResponseCounts, Sample, VerdictCount,
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
@@ -474,6 +474,10 @@ impl Lifecycle for Planes {
             tls: refused.get(at).cloned().flatten(),
             proxy: counts.get(at).copied().flatten(),
         };
+        let responses = |(at, service): (usize, &ServiceConfig)| {
+            let (service, by_hundreds) = (service.name.clone(), self.gate.statuses(at));
+            self.gate.serves(at).then_some(ResponseCounts { service, by_hundreds })
+        };
         (!config.gateways.is_empty()).then(|| GatewaysState {
             gateways: config.gateways.iter().enumerate().map(of).collect(),
             reports: ReportCounts {
@@ -483,6 +487,7 @@ impl Lifecycle for Planes {
                 untracked: state.untracked,
             },
             misunderstood: state.misunderstood,
+            responses: config.services.iter().enumerate().filter_map(responses).collect(),
         })
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What will happen, told before it happens: the system against the configuration.
 
+mod in_use;
 mod place;
 
 pub(crate) use place::{inner_port, on_top};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::{foreign_program, xdp_costs};
-use tidegate_config::{Attach, Config, Endpoint, Side, SystemFault};
+use tidegate_config::{Attach, Config, Side, SystemFault};
 use tidegate_gate::TlsError;
 use tidegate_peer::tls::TlsError as PeerTlsError;
 use tidegate_sense::{LinkFacts, Listener, ListenerSource, links, ssh_listeners};
@@ -90,7 +91,7 @@ pub fn examine(
     }
     place::listeners(config, listeners, trees.proc, &mut found);
     found.faults.extend(open(config).into_iter().map(|(_, fault)| fault));
-    gateways(config, listeners, &mut found);
+    gateways(config, listeners, trees.proc, &mut found);
     match ssh_listeners(listeners, trees.proc) {
         Ok(ssh) => found.faults.extend(on_ssh(config, &ssh)),
         Err(error) => found.notes.push(format!("ssh servers cannot be looked for: {error}")),
@@ -216,25 +217,33 @@ fn on_bpffs(path: &Path) -> bool {
         .is_some_and(|stat| stat.f_type as u64 == BPF_FS_MAGIC)
 }
 
-/// Gateways whose certificate cannot be used, and those whose address is taken.
-fn gateways(config: &Config, listeners: &mut dyn ListenerSource, found: &mut Preflight) {
-    let mut all = Vec::new();
-    // That they cannot be looked at was told already.
-    let _ = listeners.list(&mut all);
+/// Gateways whose certificate cannot be used, and those of whose addresses one is taken. Likewise agent-checks.
+fn gateways(
+    config: &Config,
+    listeners: &mut dyn ListenerSource,
+    proc: &Path,
+    found: &mut Preflight,
+) {
+    let used = in_use::Used::look(listeners, proc);
     for gateway in &config.gateways {
         if let Some(Err(error)) = gateway.tls.as_ref().map(tidegate_gate::examine_tls) {
             let (gateway, TlsError { path, why }) = (gateway.name.clone(), error);
             found.faults.push(SystemFault::GatewayFile { gateway, path, why });
         }
-        let Endpoint::Ip(address) = gateway.listen else { continue };
-        let ip = address.ip().to_canonical();
-        let taken = all.iter().filter(|listener| listener.port == address.port()).any(|listener| {
-            let other = listener.address.to_canonical();
-            other == ip || other.is_unspecified() || ip.is_unspecified()
-        });
-        if taken {
-            let (gateway, endpoint) = (gateway.name.clone(), gateway.listen.clone());
-            found.faults.push(SystemFault::GatewayInUse { gateway, endpoint });
+        for (key, endpoint) in gateway.endpoints() {
+            let taken =
+                if key == "listen" { used.stream(endpoint) } else { used.datagrams(endpoint) };
+            if taken {
+                let (gateway, endpoint) = (gateway.name.clone(), endpoint.clone());
+                found.faults.push(SystemFault::GatewayInUse { gateway, key, endpoint });
+            }
+        }
+    }
+    for service in &config.services {
+        let endpoint = service.agent_check.as_ref().map(|agent| &agent.listen);
+        if let Some(endpoint) = endpoint.filter(|endpoint| used.stream(endpoint)) {
+            let (service, endpoint) = (service.name.clone(), endpoint.clone());
+            found.faults.push(SystemFault::AgentInUse { service, endpoint });
         }
     }
 }
@@ -292,8 +301,9 @@ mod tests {
         assert_eq!(Vec::from_iter(fatal), [&wanted], "another address or port is the service's");
     }
 
+    /// By stream and by datagram, at addresses and paths; what is bound and does not serve is no obstacle.
     #[test]
-    fn a_gateway_whose_address_is_taken_is_told() {
+    fn addresses_of_gateways_and_agent_checks_that_are_taken_are_told() {
         let mut taken = Sshd(Listener {
             address: "0.0.0.0".parse().unwrap(),
             port: 9470,
@@ -303,17 +313,61 @@ mod tests {
             inode: 70,
             cgroup_id: None,
         });
-        let text = "services: {shop: {mode: shadow}}
+        let proc = tempfile::tempdir().unwrap();
+        let table = |name: &str, text: &str| {
+            fs::create_dir_all(proc.path().join("net")).unwrap();
+            fs::write(proc.path().join("net").join(name), text).unwrap();
+        };
+        table("udp", "  sl  local_address rem_address\n   7: 0100007F:2500 00000000:0000 07 0 0\n");
+        table(
+            "udp6",
+            "  sl  local_address\n  8: 00000000000000000000000000000000:2501 0:0 07\n  9: odd\n",
+        );
+        table(
+            "unix",
+            "Num       RefCount Protocol Flags    Type St Inode Path\n\
+             0: 00000002 00000000 00010000 0001 01 11 /run/tidegate/s.sock\n\
+             0: 00000003 00000000 00000000 0001 03 12 /run/tidegate/left.sock\n\
+             0: 00000002 00000000 00000000 0002 01 13 /run/a log.sock\n\
+             0: 00000002 00000000 00000000 0002 01 14\n",
+        );
+        let text = "interfaces: [{name: lo}]
+services:
+  shop: {mode: shadow}
+  told: {mode: enforce, listen: ['*:80'], agent_check: {listen: '127.0.0.2:9470'}}
 gateways:
   edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: shop}]}
   mesh: {adapter: envoy, listen: '192.0.2.1:9471', insecure: true, routes: [{service: shop}]}
-  sock: {adapter: envoy, listen: 'unix:/run/a.sock', routes: [{service: shop}]}
+  four: {adapter: nginx, listen: '127.0.0.1:9472', completions: '127.0.0.1:9472', routes: [{service: shop}]}
+  six: {adapter: nginx, listen: '127.0.0.1:9473', completions: '127.0.0.1:9473', routes: [{service: shop}]}
+  free: {adapter: nginx, listen: '127.0.0.1:9474', completions: '127.0.0.1:9474', routes: [{service: shop}]}
+  sock: {adapter: nginx, listen: 'unix:/run/tidegate/s.sock', completions: 'unix:/run/a log.sock', routes: [{service: shop}]}
+  left: {adapter: envoy, listen: 'unix:/run/tidegate/left.sock', routes: [{service: shop}]}
 ";
         let mut found = Preflight::default();
-        gateways(&config(text), &mut taken, &mut found);
-        let told: Vec<String> = found.faults.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("127.0.0.1:9470, where somebody listens already"), "{told:?}");
+        gateways(&config(text), &mut taken, proc.path(), &mut found);
+        let told: Vec<_> = found
+            .faults
+            .iter()
+            .map(|fault| match fault {
+                SystemFault::GatewayInUse { gateway, key, .. } => format!("{gateway} {key}"),
+                SystemFault::AgentInUse { service, .. } => format!("{service} agent_check"),
+                other => panic!("{other}"),
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "edge listen",
+                "four completions",
+                "six completions",
+                "sock listen",
+                "sock completions",
+                "told agent_check",
+            ]
+        );
+        let first = found.faults[0].to_string();
+        assert!(first.contains("127.0.0.1:9470, where somebody listens already"), "{first}");
         assert!(found.faults.iter().all(|fault| !fault.fatal()));
     }
 

@@ -65,6 +65,18 @@ pub struct GatewaysState {
     pub reports: ReportCounts,
     /// Messages at their listeners that were not understood.
     pub misunderstood: u64,
+    /// Responses that were reported, of each service that routes lead to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub responses: Vec<ResponseCounts>,
+}
+
+/// Responses of a service that gateways have reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseCounts {
+    /// Name of the service.
+    pub service: String,
+    /// By the hundreds of their status; at 0 those whose client left before there was a response.
+    pub by_hundreds: [u64; 6],
 }
 
 /// One gateway.

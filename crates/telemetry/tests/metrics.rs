@@ -15,9 +15,9 @@ use tidegate_model::signals::{
 };
 use tidegate_model::snapshot::{
     BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, LinkState,
-    PeerState, ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, RuleCounts,
-    RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, TlsCounts, UnevaluatedCount,
-    VerdictCount,
+    PeerState, ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, ResponseCounts,
+    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, TlsCounts,
+    UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_telemetry::{
@@ -349,6 +349,10 @@ fn gateways() -> GatewaysState {
         ],
         reports: ReportCounts { completed: 900, late: 3, unknown: 2, untracked: 1 },
         misunderstood: 4,
+        responses: vec![ResponseCounts {
+            service: "shop".into(),
+            by_hundreds: [5, 0, 880, 10, 3, 2],
+        }],
     }
 }
 
@@ -505,6 +509,7 @@ fn names_follow_the_rule_and_are_unique() {
             "bucket",
             "rank",
             "outcome",
+            "status",
             "peer",
             "role",
             "table",

@@ -5,6 +5,9 @@ use super::{Metric, counter, gauge};
 use tidegate_model::snapshot::{GatewaysState, ProxyCounts, Snapshot};
 use tidegate_units::Nanos;
 
+/// Names of the hundreds of a status.
+const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
 /// Every metric of gateways, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
     gauge(
@@ -31,6 +34,21 @@ pub(crate) const METRICS: &[Metric] = &[
                 out(&["completed"], reports.completed.into());
                 out(&["late"], reports.late.into());
                 out(&["unknown"], reports.unknown.into());
+            });
+        },
+    ),
+    counter(
+        "gateway_completed",
+        "responses",
+        "Responses that gateways have reported, by the hundreds of their status; none where the client left before there was one.",
+        &["service", "status"],
+        |s, out| {
+            each(s, |state| {
+                for of in &state.responses {
+                    for (status, count) in STATUSES.iter().zip(of.by_hundreds) {
+                        out(&[&of.service, status], count.into());
+                    }
+                }
             });
         },
     ),

@@ -23,8 +23,8 @@ use tidegate_sense::in_namespace;
 
 /// Connections that are made one after the other, far more than what is admitted.
 const CONNECTIONS: usize = 40;
-/// What is admitted: little, for emulation is slow.
-const CONTROL: &str = "policy: {action: reject}, control: {name: fixed, rate: 0.1, burst: 5}";
+/// What is admitted: 1/s is the least that may be set.
+const CONTROL: &str = "policy: {action: reject}, control: {name: fixed, rate: 1, burst: 5}";
 
 /// Another namespace; gone with drop.
 struct Space(String);
@@ -79,7 +79,7 @@ fn connect(client: &Space, to: &str, count: usize, refusal: Refusal) -> (usize, 
     let to: SocketAddr = to.parse().unwrap();
     let (patience, kind) = match refusal {
         Refusal::Reset => (Duration::from_secs(10), std::io::ErrorKind::ConnectionRefused),
-        Refusal::Silence => (Duration::from_millis(800), std::io::ErrorKind::TimedOut),
+        Refusal::Silence => (Duration::from_millis(250), std::io::ErrorKind::TimedOut),
     };
     let mut taken = (0, 0);
     for _ in 0..count {

@@ -16,6 +16,7 @@ use tidegate_peer::frame::WITH_LIMITS;
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
+use tidegate_peer::{Delegation, DelegationFiles};
 use tidegate_sense::{RouteSource, Sensed, ServiceSource, Trouble};
 use tidegate_units::{Clock, Nanos};
 
@@ -26,8 +27,8 @@ const ELSEWHERE: [&str; 6] =
 /// Most peers without a session that have a warning of their own.
 const PEER_LINES_MAX: usize = 8;
 
-/// How often a configuration is tried again whose certificates could not be used: as often as files
-/// that are in use are looked at.
+/// How often a configuration is tried again whose certificates could not be used: an unfinished renewal
+/// is over by then.
 const RETRY_EVERY: Nanos = Nanos::from_secs(30);
 
 /// The host's own senses, and its peers. The thread of the peers starts with the first
@@ -176,8 +177,9 @@ impl Senses for ClusterSenses {
 
     fn remote(&mut self) -> Heard {
         let Some(node) = &self.node else { return Heard::default() };
+        let pushed = node.take_pushed();
         let (limits, sessions) = node.take_limits();
-        Heard { sessions, limits, hits: node.hits() }
+        Heard { sessions, limits, pushed, notices: node.notices(), hits: node.hits() }
     }
 
     fn say(&mut self, said: Said) {
@@ -187,6 +189,9 @@ impl Senses for ClusterSenses {
         }
         if !said.hits.is_empty() {
             node.tell_hits(said.hits);
+        }
+        if !said.notices.is_empty() {
+            node.notify(said.notices);
         }
     }
 
@@ -247,6 +252,7 @@ fn silent_peers(states: &[PeerState]) -> Vec<(String, String)> {
 /// The file, and what is wrong with it.
 pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
     let Some(cluster) = &config.cluster else { return Ok(()) };
+    Delegation::load(&delegation(cluster))?;
     Credentials::load(&files(cluster))?.in_time()
 }
 
@@ -266,6 +272,17 @@ fn files(cluster: &ClusterConfig) -> Files {
         certificate: cluster.certificate.clone(),
         key: cluster.key.clone(),
         authority: cluster.authority.clone(),
+    }
+}
+
+fn delegation(cluster: &ClusterConfig) -> DelegationFiles {
+    let (grants, signing) = (cluster.grants.as_ref(), cluster.signing.as_ref());
+    DelegationFiles {
+        operator: grants.map(|grants| grants.operator.clone()),
+        grants: grants.map(|grants| grants.files.clone()).unwrap_or_default(),
+        revoked: grants.and_then(|grants| grants.revoked.clone()),
+        key: signing.map(|signing| signing.key.clone()),
+        grant: signing.map(|signing| signing.grant.clone()),
     }
 }
 
@@ -289,6 +306,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         listen: cluster.listen.map(|address| address.0),
         grants: grants.collect(),
         targets: targets.collect(),
+        delegation: delegation(cluster),
     }
 }
 

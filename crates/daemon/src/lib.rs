@@ -36,6 +36,7 @@ mod planes;
 mod pooled;
 pub mod preflight;
 mod privileges;
+mod pushback;
 pub mod record;
 mod remote;
 mod request_watch;

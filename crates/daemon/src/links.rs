@@ -66,6 +66,12 @@ impl Links {
         std::mem::take(&mut self.turns)
     }
 
+    /// How often links have become congested, if one is.
+    pub(crate) fn episode(&self) -> Option<u32> {
+        let any = self.links.iter().any(|link| link.watch.is_congested());
+        any.then(|| self.links.iter().map(|link| link.watch.episodes()).sum())
+    }
+
     /// For people.
     pub(crate) fn states(&self, now: Nanos) -> Vec<LinkState> {
         let state = |link: &Link| LinkState {

@@ -7,7 +7,7 @@ use crate::outlet::Outlet;
 use std::net::IpAddr;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
-use tidegate_model::remote::{Hits, ReceivedLimit};
+use tidegate_model::remote::{Hits, Notice, Pushed, ReceivedLimit};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
     Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
@@ -16,6 +16,7 @@ use tidegate_model::snapshot::{
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
 use tidegate_peer::OutgoingLimit;
+use tidegate_peer::node::Notices;
 use tidegate_peer::table::Sessions;
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
@@ -173,6 +174,10 @@ pub struct Heard {
     pub sessions: Sessions,
     /// Limits of peers.
     pub limits: Vec<ReceivedLimit>,
+    /// Signed limits of peers, in answer to notices of this host.
+    pub pushed: Vec<Pushed>,
+    /// Notices of congested routers, by the name of the router.
+    pub notices: Notices,
     /// Hit counters of limits of this host, by the name of the control node.
     pub hits: Vec<(String, Hits)>,
 }
@@ -184,6 +189,8 @@ pub struct Said {
     pub limits: Vec<OutgoingLimit>,
     /// Hit counters of limits of peers, by the name of the peer.
     pub hits: Vec<(String, Hits)>,
+    /// What comes for the services of peers while this host is congested, by the name of the peer.
+    pub notices: Vec<(String, Notice)>,
 }
 
 /// Whatever turns counters and the system's state into signals.

@@ -7,8 +7,9 @@
 use crate::controllers;
 use crate::links::Links;
 use crate::plane::{Said, Senses};
+use crate::pushback::Pushback;
 use std::collections::BTreeSet;
-use tidegate_config::{Config, ServiceConfig};
+use tidegate_config::{Config, ServiceConfig, When};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
 use tidegate_model::limits::ServiceLimits;
@@ -38,6 +39,7 @@ pub(crate) struct Remote {
     given: Vec<Given>,
     last: Option<Nanos>,
     pub(crate) links: Links,
+    pushback: Pushback,
 }
 
 /// The limits that one service gives to its control nodes.
@@ -83,6 +85,7 @@ impl Remote {
         });
         self.inbound.follow(&grants, protected.collect());
         self.links.follow(config);
+        self.pushback.follow(config);
         self.in_force = vec![None; config.services.len()];
         self.binds.clear();
         let mut old = std::mem::take(&mut self.given);
@@ -124,19 +127,28 @@ impl Remote {
         }
         let flows = self.flows(period, (config, released), sensed);
         self.links.tick(now, senses.links(), arrivals(&flows));
+        self.inbound.congested(self.links.episode().is_some());
+        for pushed in heard.pushed {
+            // As above.
+            let _ = self.inbound.push(pushed);
+        }
         let decided = self.inbound.tick(now, period, &flows);
         log(config, &self.in_force, &decided);
         self.in_force = decided;
-        let mut said = Said { hits: self.inbound.hits(now), limits: Vec::new() };
+        let mut said = Said { hits: self.inbound.hits(now), ..Said::default() };
+        self.pushback.notices(now, (&self.links, &self.inbound), &mut said);
+        self.pushback.hear(now, &heard.notices, &heard.hits);
         for (target, hits) in &heard.hits {
             self.hear(now, target, hits);
         }
+        let enforced = |index: usize| {
+            let is = config.services.get(index).is_some_and(|service| !only_shown(service));
+            (is && !released).then(|| own.get(index).and_then(|limits| limits.rate))
+        };
         for given in &mut self.given {
-            let enforced = !released
-                && config.services.get(given.index).is_some_and(|service| !only_shown(service));
-            let rate = own.get(given.index).and_then(|limits| limits.rate).filter(|_| enforced);
-            given.say(now, period, rate, &mut said.limits);
+            given.say(now, period, enforced(given.index).flatten(), &mut said.limits);
         }
+        self.pushback.say((now, period), enforced, sensed, &mut said);
         senses.say(said);
         self.join(config, own)
     }
@@ -208,6 +220,7 @@ impl Remote {
         let mut states = self.inbound.states(now, index);
         let given = self.given.iter().filter(|given| given.index == index);
         states.extend(given.flat_map(|given| given.states(now)));
+        states.extend(self.pushback.states(now, index));
         states
     }
 
@@ -240,7 +253,8 @@ fn targets(config: &Config, service: &str) -> Vec<Target> {
     let targets = config.cluster.iter().flat_map(|cluster| &cluster.report_to);
     let of = |target: &tidegate_config::TargetConfig| {
         let validity = target.validity(config.daemon.tick);
-        let limits = target.limits.iter().filter(|limit| limit.service == service);
+        let own = target.limits.iter().filter(|limit| limit.service == service);
+        let limits = own.filter(|limit| limit.when == When::Always);
         let to = limits.map(|limit| Target {
             name: target.name.clone(),
             scope: limit.scope.clone(),
@@ -292,7 +306,7 @@ impl Given {
                 sequence: 0,
                 priority: 0,
             };
-            out.push(OutgoingLimit { target: target.name.clone(), limit });
+            out.push(OutgoingLimit { target: target.name.clone(), limit, answers: None });
         }
         let begins = self.to.iter().any(|to| to.rate.is_some());
         match (begun, begins, own) {

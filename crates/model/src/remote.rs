@@ -245,6 +245,32 @@ pub struct ReceivedLimit {
     pub limit: RemoteLimit,
 }
 
+/// A limit for a router while it is congested, as it arrived: its sender has signed it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pushed {
+    /// The limit; its validity holds all steps of its relaxation.
+    pub received: ReceivedLimit,
+    /// What the server can take in all: the limit relaxes towards it.
+    pub whole: Rate,
+    /// It only counts until then.
+    pub enforced_from: Nanos,
+}
+
+/// A router is congested, and this comes to it for a service.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Notice {
+    /// Name of the service at the router.
+    pub service: String,
+    /// Its addresses there.
+    pub listens: Vec<Listen>,
+    /// How often the router has become congested.
+    pub episode: u32,
+    /// New work that comes for it, with what is refused.
+    pub offered: Rate,
+    /// Of this refused because of remote limits.
+    pub refused: Rate,
+}
+
 /// What came to the scope of a remote limit where it is enforced, and what it refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hits {

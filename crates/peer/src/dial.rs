@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sender's socket: connects, reports, and connects again with a growing, jittered pause.
 
+use crate::delegation::Signer;
 use crate::frame::{Bye, WITH_LIMITS};
 use crate::io::{Lost, Reader, say, write};
 use crate::node::{Outgoing, OutgoingLimit, Shared, Target};
@@ -125,7 +126,9 @@ async fn attempt(
     match line.sender.receive(welcome) {
         Heard::Up(hello) => say(&mut line.output, version, &hello).await?,
         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
-        Heard::Refused(_) | Heard::Skipped(_) | Heard::Hits(_) => return Ok(Refusal::Unexpected),
+        Heard::Refused(_) | Heard::Skipped(_) | Heard::Hits(_) | Heard::Notice(..) => {
+            return Ok(Refusal::Unexpected);
+        }
     }
     tracing::info!(peer = target.name, version, "session up");
     shared.target(target, |state| {
@@ -180,6 +183,7 @@ impl Line {
                             count(&mut state.refused, Refusal::UnknownKind.name());
                         }),
                         Heard::Hits(hits) => shared.heard(target, hits),
+                        Heard::Notice(number, notice) => shared.noticed(target, number, notice),
                         Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
                         Heard::Up(_) => return Ok(Refusal::Unexpected),
                     }
@@ -196,7 +200,9 @@ impl Line {
                         return self.farewell().await;
                     }
                     let limits = Arc::clone(&sources.limits.borrow_and_update());
-                    self.limit(shared, target, &limits).await?;
+                    let credentials = sources.credentials.borrow().clone();
+                    let signer = credentials.as_ref().and_then(|own| own.signer());
+                    self.limit(shared, target, (&limits, signer)).await?;
                 }
                 _ = sources.stopping.changed() => return self.farewell().await,
             }
@@ -215,14 +221,22 @@ impl Line {
         &mut self,
         shared: &Shared,
         target: &Target,
-        limits: &[OutgoingLimit],
+        (limits, signer): (&[OutgoingLimit], Option<&Signer>),
     ) -> io::Result<()> {
         if self.version < WITH_LIMITS {
             return Ok(());
         }
         let (mut bytes, mut sent) = (Vec::new(), 0);
         for limit in limits.iter().filter(|limit| limit.target == target.name) {
-            let frame = self.sender.limit(&limit.limit);
+            let frame = match (limit.answers, signer) {
+                (None, _) => self.sender.limit(&limit.limit),
+                (Some(answers), Some(signer)) => {
+                    let grant = (signer.grant, &target.identity);
+                    self.sender.pushback(grant, &limit.limit, answers, &signer.key)
+                }
+                // Whoever has no key has no grant.
+                (Some(_), None) => None,
+            };
             if let Some(frame) = frame.and_then(|frame| frame.encode(self.version)) {
                 bytes.extend(frame);
                 sent += 1;

@@ -4,7 +4,7 @@
 //! ```text
 //!  0               2         3         4
 //!  ├ length of body ┼ version ┼ kind    ┼ body (postcard) ───────
-//!    big endian       1…2       1…7       at most 4096 bytes
+//!    big endian       1…2       1…9       at most 4096 bytes
 //! ```
 //!
 //! Both sides speak the newest version of [`VERSIONS`] that they share ([`crate::tls`] negotiates
@@ -16,7 +16,9 @@
 //!   again and compared. So there are no unknown, missing or trailing fields and no second spelling of
 //!   anything. A change of the content of a kind is a change of the version.
 
+use crate::authority::SignedLimit;
 use crate::limit::{HitsMessage, LimitMessage};
+use crate::notice::NoticeMessage;
 use crate::refusal::{Code, Refusal};
 use crate::report::Report;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -33,6 +35,10 @@ pub const WITH_LIMITS: u8 = 2;
 const LIMIT: u8 = 6;
 /// Kind of a [`Frame::Hits`].
 const HITS: u8 = 7;
+/// Kind of a [`Frame::Notice`].
+const NOTICE: u8 = 8;
+/// Kind of a [`Frame::Pushback`].
+const PUSHBACK: u8 = 9;
 /// Longest body, in bytes.
 pub const BODY_MAX: usize = 4096;
 /// Bytes in front of the body.
@@ -57,6 +63,10 @@ pub enum Frame {
     Limit(LimitMessage),
     /// Receiver: what became of it (from version 2 on).
     Hits(HitsMessage),
+    /// Receiver: it is congested, and this comes for a service (from version 2 on).
+    Notice(Box<NoticeMessage>),
+    /// Sender: a signed limit, in answer to a notice (from version 2 on).
+    Pushback(Box<SignedLimit>),
     /// A message of a kind that this host does not know, without its body.
     Unknown(u8),
 }
@@ -149,6 +159,8 @@ impl Frame {
             Self::Bye(_) => 5,
             Self::Limit(_) => LIMIT,
             Self::Hits(_) => HITS,
+            Self::Notice(_) => NOTICE,
+            Self::Pushback(_) => PUSHBACK,
             Self::Unknown(kind) => *kind,
         }
     }
@@ -165,9 +177,15 @@ impl Frame {
                 postcard::to_allocvec(&Refused { why: body.why.within(version), ..body.clone() })
             }
             Self::Bye(body) => postcard::to_allocvec(&Bye { why: body.why.within(version) }),
-            Self::Limit(_) | Self::Hits(_) if version < WITH_LIMITS => return None,
+            Self::Limit(_) | Self::Hits(_) | Self::Notice(_) | Self::Pushback(_)
+                if version < WITH_LIMITS =>
+            {
+                return None;
+            }
             Self::Limit(body) => postcard::to_allocvec(body),
             Self::Hits(body) => postcard::to_allocvec(body),
+            Self::Notice(body) => postcard::to_allocvec(body),
+            Self::Pushback(body) => postcard::to_allocvec(body),
             Self::Unknown(_) => return None,
         }
         .ok()
@@ -218,6 +236,10 @@ impl Frame {
             5 => Self::Bye(exactly("bye", body)?),
             LIMIT if version >= WITH_LIMITS => Self::Limit(exactly("limit", body)?),
             HITS if version >= WITH_LIMITS => Self::Hits(exactly("hits", body)?),
+            NOTICE if version >= WITH_LIMITS => Self::Notice(Box::new(exactly("notice", body)?)),
+            PUSHBACK if version >= WITH_LIMITS => {
+                Self::Pushback(Box::new(exactly("pushback", body)?))
+            }
             _ => Self::Unknown(kind),
         })
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!  back-end                                   front-end
 //!  signals ─► Report ─► Sender ─► frames ═TLS 1.3═► Session ─► Table ─► Backend readings, with age
-//!  RemoteLimit ───────────▲ Welcome, Refused, Hits, Bye ◄═╝          └─► ReceivedLimit, PeerState
+//!  RemoteLimit ───────────▲ Welcome, Refused, Hits, Notice, Bye ◄═╝          └─► ReceivedLimit, PeerState
 //! ```
 //!
 //! The protocol is pure: [`frame`] (bytes), [`report`] (what is said, and its bounds), [`session`]
@@ -24,12 +24,15 @@
 //!   stop loses the session, and nobody else notices.
 
 pub mod authority;
+mod delegation;
 mod dial;
 pub mod frame;
+mod inbox;
 mod io;
 pub mod limit;
 mod listen;
 pub mod node;
+pub mod notice;
 mod quota;
 mod refusal;
 pub mod report;
@@ -37,6 +40,7 @@ pub mod session;
 pub mod table;
 pub mod tls;
 
+pub use delegation::{Delegation, DelegationFiles};
 pub use node::{Node, NodeConfig, Outgoing, OutgoingLimit, Target};
 pub use refusal::{Code, Refusal};
 pub use report::Report;

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::Hits;
+use tidegate_model::remote::{Hits, Notice};
 use tidegate_units::Nanos;
 use tokio::io::{AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
@@ -251,6 +251,8 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
     }
     let mut told = shared.told();
     told.borrow_and_update();
+    let mut notices = shared.notices();
+    notices.borrow_and_update();
     // Ticks come also while messages do.
     let mut looks = interval(LOOK_EVERY);
     loop {
@@ -265,6 +267,16 @@ async fn hold(shared: &Shared, stream: TlsStream<TcpStream>, mut session: Sessio
                     return End::Lost("the host stops".into());
                 }
                 match tell(shared, &session, &mut output, &hits).await {
+                    Ok(()) => Step::Go,
+                    Err(error) => return End::Lost(error.to_string()),
+                }
+            }
+            changed = notices.changed() => {
+                let due = Arc::clone(&notices.borrow_and_update());
+                if changed.is_err() {
+                    return End::Lost("the host stops".into());
+                }
+                match notify(shared, &session, &mut output, &due).await {
                     Ok(()) => Step::Go,
                     Err(error) => return End::Lost(error.to_string()),
                 }
@@ -306,6 +318,27 @@ async fn tell<W: AsyncWrite + Unpin>(
     if bytes.is_empty() { Ok(()) } else { write(output, &bytes).await }
 }
 
+/// What comes for the services of this peer while this host is congested.
+async fn notify<W: AsyncWrite + Unpin>(
+    shared: &Shared,
+    session: &Session,
+    output: &mut W,
+    notices: &[(String, Notice)],
+) -> io::Result<()> {
+    let version = session.version();
+    if version < WITH_LIMITS {
+        return Ok(());
+    }
+    let bytes: Vec<u8> = {
+        let (mut table, now) = (shared.table(), shared.clock.now());
+        let name = table.name(session.identity()).map(str::to_owned);
+        let own = notices.iter().filter(|(peer, _)| name.as_ref() == Some(peer));
+        let frames = own.filter_map(|(_, notice)| session.notice(&mut table, now, notice));
+        frames.filter_map(|frame| frame.encode(version)).flatten().collect()
+    };
+    if bytes.is_empty() { Ok(()) } else { write(output, &bytes).await }
+}
+
 fn heard(
     shared: &Shared,
     session: &mut Session,
@@ -313,6 +346,7 @@ fn heard(
 ) -> Result<Step, String> {
     let now = shared.clock.now();
     let mut table = shared.table();
+    table.at_day(shared.today_s());
     match next {
         Ok((frame, length)) => Ok(session
             .charge(&mut table, now, length)

@@ -3,6 +3,8 @@
 //! loop nothing. Between the two: the table, under a lock that is held for microseconds, and three
 //! watched values (what is wanted, what is to be told, whether to stop).
 
+use crate::authority::Receiver;
+use crate::delegation::{Delegation, DelegationFiles};
 use crate::dial::{self, Sources};
 use crate::listen;
 use crate::refusal::Refusal;
@@ -16,16 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Hits, ReceivedLimit, RemoteLimit};
+use tidegate_model::remote::{Hits, Notice, Pushed, ReceivedLimit, RemoteLimit};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
-use tidegate_units::{Clock, Nanos};
+use tidegate_units::{Clock, DayClock, Nanos, Rate};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// How often the files are looked at.
-const FILES_EVERY: Duration = Duration::from_secs(30);
+/// How often the files are looked at: what is revoked ends soon.
+const FILES_EVERY: Duration = Duration::from_secs(5);
 /// The subject of what is said of the end of our certificate.
 const EXPIRY: &str = "cluster.certificate (its end)";
 /// Most hit counters that wait for their reader; more than come in many of its rounds.
@@ -44,6 +46,8 @@ pub struct NodeConfig {
     pub grants: Vec<Grant>,
     /// To whom it reports.
     pub targets: Vec<Target>,
+    /// Who may limit it while it is congested, and with what it signs its own limits.
+    pub delegation: DelegationFiles,
 }
 
 /// A receiver of reports.
@@ -79,7 +83,12 @@ pub struct OutgoingLimit {
     pub target: String,
     /// The limit; its sequence is the session's to fill in.
     pub limit: RemoteLimit,
+    /// It answers a notice of this number and is signed, with what the service can take in all.
+    pub answers: Option<(Rate, u64)>,
 }
+
+/// Notices of receivers that are congested, each with its number.
+pub type Notices = Vec<(String, u64, Notice)>;
 
 /// What tasks and owner share.
 pub(crate) struct Shared {
@@ -90,6 +99,9 @@ pub(crate) struct Shared {
     hits: Mutex<Vec<(String, Hits)>>,
     /// Hit counters for those who limit this host, by peer.
     told: watch::Sender<Arc<Vec<(String, Hits)>>>,
+    /// Notices of receivers, and for those who limit this host.
+    noticed: Mutex<Notices>,
+    notices: watch::Sender<Arc<Vec<(String, Notice)>>>,
     troubles: Mutex<BTreeMap<&'static str, String>>,
 }
 
@@ -139,9 +151,36 @@ impl Shared {
         hits.push((target.name.clone(), heard));
     }
 
+    /// A notice of a receiver has come. Without a reader the oldest go.
+    pub(crate) fn noticed(&self, target: &Target, number: u64, notice: Notice) {
+        let mut noticed = lock(&self.noticed);
+        if noticed.len() >= HITS_MAX {
+            noticed.remove(0);
+        }
+        noticed.push((target.name.clone(), number, notice));
+    }
+
+    /// Notices as they are told.
+    pub(crate) fn notices(&self) -> watch::Receiver<Arc<Vec<(String, Notice)>>> {
+        self.notices.subscribe()
+    }
+
+    /// Seconds since 1970, by which grants expire.
+    pub(crate) fn today_s(&self) -> u64 {
+        DayClock.now().0 / Nanos::SECOND.0
+    }
+
     /// Hit counters as they are told.
     pub(crate) fn told(&self) -> watch::Receiver<Arc<Vec<(String, Hits)>>> {
         self.told.subscribe()
+    }
+
+    /// Reads all files.
+    fn load(&self, config: &NodeConfig) -> Result<(Credentials, Option<Receiver>), TlsError> {
+        let delegation = Delegation::load(&config.delegation)?;
+        let credentials = Credentials::load(&config.files)?;
+        let receiver = delegation.receiver(credentials.identity(), self.clock.now());
+        Ok((credentials.signing(delegation.signer()), receiver))
     }
 
     pub(crate) fn trouble(&self, subject: &'static str, text: String) {
@@ -185,6 +224,8 @@ impl Node {
             targets: Mutex::default(),
             hits: Mutex::default(),
             told: watch::channel(Arc::default()).0,
+            noticed: Mutex::default(),
+            notices: watch::channel(Arc::default()).0,
             troubles: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -206,13 +247,16 @@ impl Node {
     pub fn follow(&self, config: Option<NodeConfig>) -> Result<(), TlsError> {
         let Some(config) = config else {
             self.shared.table().follow(&[]);
+            self.shared.table().trust(None);
             lock(&self.shared.targets).clear();
             lock(&self.shared.troubles).clear();
             self.wanted.send_replace(None);
             return Ok(());
         };
-        let credentials = Arc::new(Credentials::load(&config.files)?);
+        let (credentials, receiver) = self.shared.load(&config)?;
         self.shared.table().follow(&config.grants);
+        self.shared.table().trust(receiver);
+        let credentials = Arc::new(credentials);
         {
             let mut targets = lock(&self.shared.targets);
             targets.retain(|name, _| config.targets.iter().any(|target| target.name == *name));
@@ -240,6 +284,23 @@ impl Node {
     #[must_use]
     pub fn hits(&self) -> Vec<(String, Hits)> {
         std::mem::take(&mut *lock(&self.shared.hits))
+    }
+
+    /// The notices of receivers since the last call.
+    #[must_use]
+    pub fn notices(&self) -> Notices {
+        std::mem::take(&mut *lock(&self.shared.noticed))
+    }
+
+    /// Tells holders of grants, by name, that this host is congested, and what comes for them.
+    pub fn notify(&self, notices: Vec<(String, Notice)>) {
+        self.shared.notices.send_replace(Arc::new(notices));
+    }
+
+    /// The signed limits that arrived since the last call, of each peer in the order of their numbers.
+    #[must_use]
+    pub fn take_pushed(&self) -> Vec<Pushed> {
+        self.shared.table().take_pushed()
     }
 
     /// Tells peers, by name, what came to the scopes of their limits.
@@ -369,7 +430,7 @@ impl Supervisor {
     fn follow(&mut self, wanted: Option<&Wanted>) {
         let credentials = wanted.map(|wanted| Arc::clone(&wanted.credentials));
         self.credentials.send_replace(credentials);
-        self.written = wanted.map(|w| written(&w.config.files)).unwrap_or_default();
+        self.written = wanted.map(|w| written(&w.config)).unwrap_or_default();
         self.listen(wanted.and_then(|wanted| wanted.config.listen));
         self.dial(wanted.map_or(&[], |wanted| &wanted.config.targets));
     }
@@ -415,13 +476,13 @@ impl Supervisor {
     /// certificates. Files that cannot be used change nothing.
     fn renew(&mut self, wanted: Option<&Wanted>) {
         let Some(wanted) = wanted else { return };
-        let files = &wanted.config.files;
-        let now = written(files);
+        let now = written(&wanted.config);
         if now == self.written {
             return;
         }
-        match Credentials::load(files) {
-            Ok(credentials) => {
+        match self.shared.load(&wanted.config) {
+            Ok((credentials, receiver)) => {
+                self.shared.table().trust(receiver);
                 tracing::info!(identity = %credentials.identity(), "certificates were read again");
                 self.written = now;
                 self.credentials.send_replace(Some(Arc::new(credentials)));
@@ -436,7 +497,9 @@ impl Supervisor {
 }
 
 /// When each file was last written.
-fn written(files: &Files) -> Vec<Option<SystemTime>> {
+fn written(config: &NodeConfig) -> Vec<Option<SystemTime>> {
     let time = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    [&files.certificate, &files.key, &files.authority].map(|path| time(path)).into()
+    let files = &config.files;
+    let own = [&files.certificate, &files.key, &files.authority].into_iter();
+    own.chain(config.delegation.all()).map(|path| time(path)).collect()
 }

@@ -7,20 +7,23 @@
 //!    │                                │
 //!    ▼ ◄───────────────── Hello ──────┘
 //!  open  ◄────────── Report, Limit ── up  (any number; Refused ──► says what was not taken,
-//!    │                                │   Hits ──► what came to the scope of a limit)
+//!    │                                │   Hits ──► what came to the scope of a limit,
+//!    │                                │   Notice ──► it is congested; Pushback ◄── a signed limit)
 //!    │                                │
 //!    └── Bye, or its end ─── over ────┘
 //! ```
 
+use crate::authority::{SignedLimit, SigningKey};
 use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, VERSION, Welcome};
 use crate::limit::{HitsMessage, LimitMessage};
+use crate::notice::NoticeMessage;
 use crate::quota::{Allowance, Quota};
 use crate::refusal::Refusal;
 use crate::report::{Report, is_name};
 use crate::table::Table;
-use tidegate_model::remote::{Hits, RemoteLimit};
+use tidegate_model::remote::{Hits, Notice, RemoteLimit};
 use tidegate_model::{NAME_MAX, SpiffeId};
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Rate};
 
 /// How long a receiver waits for the first word of a session, and a sender for its welcome.
 pub const FIRST_WORD_MAX: Nanos = Nanos::from_secs(5);
@@ -150,6 +153,7 @@ impl Session {
             (Frame::Hello(hello), false) => self.hello(table, now, &hello),
             (Frame::Report(report), true) => self.report(table, now, *report),
             (Frame::Limit(limit), true) => self.limit(table, now, &limit),
+            (Frame::Pushback(signed), true) => self.pushback(table, now, &signed),
             (Frame::Bye(_), _) => Step::Over,
             (Frame::Unknown(kind), _) => self.skip(table, kind),
             _ => self.end(table, Refusal::Unexpected, Refusal::Unexpected.text()),
@@ -230,6 +234,23 @@ impl Session {
         self.answer(now, Refused { sequence, service, why: why.into() })
     }
 
+    fn pushback(&mut self, table: &mut Table, now: Nanos, signed: &SignedLimit) -> Step {
+        let Err((why, text)) = table.accept_pushed(now, &self.identity, signed) else {
+            return Step::Go;
+        };
+        let (sequence, service) = (signed.limit.sequence, signed.limit.scope.clone());
+        let shown: String = service.chars().take(NAME_MAX).collect();
+        table.refuse(Some(&self.identity), why, &format!("{shown:?}: {text}"));
+        self.answer(now, Refused { sequence, service, why: why.into() })
+    }
+
+    /// A notice for the holder of a grant; `None` for others.
+    pub fn notice(&self, table: &mut Table, now: Nanos, notice: &Notice) -> Option<Frame> {
+        let number = table.notice(now, &self.identity)?;
+        let message = NoticeMessage::of((self.welcome.session, number), notice);
+        Some(Frame::Notice(Box::new(message)))
+    }
+
     /// Hit counters for the sender of a limit.
     #[must_use]
     pub fn hits(&self, hits: &Hits) -> Frame {
@@ -261,7 +282,7 @@ fn trouble(service: &str, why: Refusal) -> String {
 }
 
 /// What a sender learns from a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Heard {
     /// The session is up: say this first.
     Up(Frame),
@@ -271,6 +292,8 @@ pub enum Heard {
     Skipped(u8),
     /// What came to the scope of a limit.
     Hits(Hits),
+    /// The receiver is congested. The answer names this number.
+    Notice(u64, Notice),
     /// The receiver ended it.
     Over(Refusal),
     /// It does not speak as it should: end.
@@ -307,6 +330,11 @@ impl Sender {
                 Some(hits) => Heard::Hits(hits),
                 None => Heard::Wrong(Refusal::OutOfRange),
             },
+            (Frame::Notice(notice), Some(welcome)) => match notice.notice() {
+                _ if notice.session != welcome.session => Heard::Wrong(Refusal::OtherSession),
+                Some(said) => Heard::Notice(notice.number, said),
+                None => Heard::Wrong(Refusal::OutOfRange),
+            },
             (Frame::Bye(bye), _) => Heard::Over(bye.why.refusal()),
             (Frame::Unknown(kind), _) => Heard::Skipped(kind),
             _ => Heard::Wrong(Refusal::Unexpected),
@@ -336,6 +364,21 @@ impl Sender {
             sequence: self.sequence,
             ..LimitMessage::of(limit)
         }))
+    }
+
+    /// A limit in answer to a notice, signed, as a frame; `None` before the welcome.
+    pub fn pushback(
+        &mut self,
+        (grant, receiver): (u64, &SpiffeId),
+        limit: &RemoteLimit,
+        (whole, notice): (Rate, u64),
+        key: &SigningKey,
+    ) -> Option<Frame> {
+        let Frame::Limit(message) = self.limit(limit)? else { return None };
+        let receiver = receiver.to_string();
+        let whole = (whole.as_milli().max(message.value), notice);
+        let signed = SignedLimit::sign((grant, &receiver), message, whole, key);
+        Some(Frame::Pushback(Box::new(signed)))
     }
 
     /// Epoch of the session and sequence of the last report.

@@ -2,13 +2,15 @@
 //! What is known of the peers: soft state, by identity. Nothing here outlives its validity, and
 //! nothing is kept of anyone who is not configured.
 
+use crate::authority::{Denied, Receiver, SignedLimit};
 use crate::frame::Welcome;
+use crate::inbox::Inbox;
 use crate::limit::LimitMessage;
 use crate::refusal::Refusal;
 use crate::report::Report;
 use std::collections::BTreeMap;
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
+use tidegate_model::remote::{Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
 use tidegate_model::signals::{Backend, Reading};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::Nanos;
@@ -46,6 +48,10 @@ pub(crate) type Counts = [u64; Refusal::COUNT];
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     peers: BTreeMap<SpiffeId, Peer>,
+    /// Who checks what holders of grants have signed; `None`: nothing is taken.
+    receiver: Option<Receiver>,
+    /// Seconds since 1970, for the expiry of grants.
+    today_s: u64,
     unknown: Counts,
     trouble: String,
 }
@@ -57,6 +63,8 @@ struct Peer {
     scopes: Vec<Scope>,
     /// The last limit of each scope that nobody has taken out yet.
     inbox: BTreeMap<Scope, ReceivedLimit>,
+    /// Limits for this host while it is congested.
+    pushed: Inbox,
     /// The number of the session that is up.
     session: Option<u64>,
     /// The version of the protocol that it speaks; 0 before the first.
@@ -114,6 +122,7 @@ impl Peer {
             services: grant.services.iter().map(|service| (service.clone(), None)).collect(),
             scopes: grant.limits.clone(),
             inbox: BTreeMap::new(),
+            pushed: Inbox::default(),
             session: None,
             version: 0,
             epoch: 0,
@@ -144,7 +153,8 @@ impl Table {
         let mut old = std::mem::take(&mut self.peers);
         for grant in grants {
             let mut peer = Peer::new(grant);
-            if let Some(before) = old.remove(&grant.identity) {
+            if let Some(mut before) = old.remove(&grant.identity) {
+                let pushed = std::mem::take(&mut before.pushed).anew();
                 let mut told = before.services;
                 let services = std::mem::take(&mut peer.services);
                 peer = Peer {
@@ -152,6 +162,7 @@ impl Table {
                     services,
                     scopes: peer.scopes,
                     inbox: BTreeMap::new(),
+                    pushed,
                     ..Peer { services: BTreeMap::new(), ..before }
                 };
                 for (service, slot) in &mut peer.services {
@@ -160,6 +171,29 @@ impl Table {
             }
             self.peers.insert(grant.identity.clone(), peer);
         }
+    }
+
+    /// Who checks signed limits from now on. Sessions go on.
+    pub fn trust(&mut self, receiver: Option<Receiver>) {
+        self.receiver = receiver;
+        let up = |(identity, peer): (&SpiffeId, &Peer)| {
+            Some((identity.clone(), (peer.session?, peer.epoch)))
+        };
+        let sessions: Vec<_> = self.peers.iter().filter_map(up).collect();
+        for (identity, session) in sessions {
+            self.open_grants(&identity, session);
+        }
+    }
+
+    /// The day, in seconds since 1970: grants expire by it, and nothing else.
+    pub fn at_day(&mut self, today_s: u64) {
+        self.today_s = today_s;
+    }
+
+    fn open_grants(&mut self, identity: &SpiffeId, session: (u64, u64)) {
+        let Some(receiver) = &mut self.receiver else { return };
+        let grants: Vec<u64> = receiver.grants_of(&identity.to_string()).collect();
+        grants.into_iter().for_each(|grant| receiver.open(grant, session));
     }
 
     /// How many services a peer may report and scopes it may limit; `None` if there is no such peer.
@@ -198,8 +232,11 @@ impl Table {
         peer.delay = Delay::default();
         // What nobody has taken out yet is of a session that is over.
         peer.inbox.clear();
+        peer.pushed = Inbox::default();
         peer.trouble.clear();
-        Ok(Welcome { session, epoch: peer.epoch })
+        let welcome = Welcome { session, epoch: peer.epoch };
+        self.open_grants(identity, (session, welcome.epoch));
+        Ok(welcome)
     }
 
     /// Notes the version of the session that is up.
@@ -296,6 +333,65 @@ impl Table {
         Ok(())
     }
 
+    /// The number of a notice that is sent to this peer now; `None`: it holds no grant.
+    pub fn notice(&mut self, now: Nanos, identity: &SpiffeId) -> Option<u64> {
+        self.receiver.as_ref()?.grants_of(&identity.to_string()).next()?;
+        Some(self.peers.get_mut(identity)?.pushed.notice(now))
+    }
+
+    /// Takes a signed limit in that has arrived now: it answers a notice of this session, and the sender's grant
+    /// allows it, as does the table of this host.
+    ///
+    /// # Errors
+    /// Why it was not taken; then nothing changed.
+    pub fn accept_pushed(
+        &mut self,
+        now: Nanos,
+        identity: &SpiffeId,
+        signed: &SignedLimit,
+    ) -> Result<(), (Refusal, String)> {
+        let refused = |why: Refusal| (why, why.text().to_owned());
+        let peer = self.peers.get_mut(identity).ok_or_else(|| refused(Refusal::UnknownPeer))?;
+        let message = &signed.limit;
+        if peer.session != Some(message.session) {
+            return Err(refused(Refusal::OtherSession));
+        }
+        let limit = message.limit().map_err(refused)?;
+        if !peer.scopes.iter().any(|own| own.covers(&limit.scope)) {
+            return Err(refused(Refusal::NotGranted));
+        }
+        if message.sequence <= peer.sequence || !peer.pushed.answers(now, signed.notice) {
+            return Err(refused(Refusal::Stale));
+        }
+        if !peer.pushed.has_room(&limit.scope) {
+            return Err(refused(Refusal::Quota));
+        }
+        let (holder, today_s) = (identity.to_string(), self.today_s);
+        let receiver = self.receiver.as_mut().ok_or_else(|| refused(Refusal::NotGranted))?;
+        // Nobody relays here: the holder itself brings it.
+        if !receiver.grants_of(&holder).any(|own| own == signed.grant) {
+            return Err((Refusal::NotGranted, Denied::Grant.to_string()));
+        }
+        let accepted = receiver
+            .accept((now, today_s), &signed.encode())
+            .map_err(|why| (refusal(why), why.to_string()))?;
+        peer.sequence = message.sequence;
+        peer.limits += 1;
+        let (session, epoch, limit) = (message.session, message.epoch, accepted.limit);
+        let received = ReceivedLimit { peer: peer.name.clone(), session, epoch, at: now, limit };
+        let (whole, enforced_from) = (accepted.whole, accepted.counts_until);
+        peer.pushed.put(Pushed { received, whole, enforced_from });
+        Ok(())
+    }
+
+    /// The signed limits that arrived since the last call, of each peer in the order of their numbers.
+    pub fn take_pushed(&mut self) -> Vec<Pushed> {
+        let mut all: Vec<Pushed> =
+            self.peers.values_mut().flat_map(|peer| peer.pushed.take()).collect();
+        all.sort_by_key(|pushed| pushed.received.limit.sequence);
+        all
+    }
+
     /// The limits that arrived since the last call, of each peer in the order of their numbers.
     pub fn take_limits(&mut self) -> Vec<ReceivedLimit> {
         let inboxes = self.peers.values_mut().map(|peer| std::mem::take(&mut peer.inbox));
@@ -390,6 +486,23 @@ impl Told {
         let seconds = ms as f64 / 1e3;
         let more = next.completed?.checked_sub(self.report.completed?)?;
         (seconds > 0.0).then(|| more as f64 / seconds)
+    }
+}
+
+const fn refusal(why: Denied) -> Refusal {
+    match why {
+        Denied::Malformed => Refusal::Malformed,
+        Denied::Session => Refusal::OtherSession,
+        Denied::Stale => Refusal::Stale,
+        Denied::OutOfRange => Refusal::OutOfRange,
+        Denied::Quota | Denied::Changes => Refusal::Quota,
+        Denied::Receiver
+        | Denied::Grant
+        | Denied::Revoked
+        | Denied::Expired
+        | Denied::Kind
+        | Denied::Scope
+        | Denied::Signature => Refusal::NotGranted,
     }
 }
 

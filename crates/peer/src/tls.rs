@@ -4,6 +4,7 @@
 //! Whether a certificate is in its time is the one thing here for which the wall clock is asked, by
 //! the TLS library: at the beginning of a session, and to warn of our own certificate.
 
+use crate::delegation::Signer;
 use crate::frame::VERSIONS;
 use crate::refusal::Refusal;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -196,6 +197,7 @@ pub struct Credentials {
     identity: SpiffeId,
     last_second: u64,
     server: Arc<ServerConfig>,
+    signer: Option<Arc<Signer>>,
 }
 
 impl Credentials {
@@ -233,7 +235,19 @@ impl Credentials {
             identity: own,
             last_second,
             server: Arc::new(server),
+            signer: None,
         })
+    }
+
+    /// The same, and with what limits for congested routers are signed.
+    #[must_use]
+    pub(crate) fn signing(self, signer: Option<Arc<Signer>>) -> Self {
+        Self { signer, ..self }
+    }
+
+    /// With what limits for congested routers are signed.
+    pub(crate) fn signer(&self) -> Option<&Signer> {
+        self.signer.as_deref()
     }
 
     /// Whether this host's certificate is still in its time, by the wall clock: for people only.
@@ -367,11 +381,11 @@ fn key_fault(error: &rustls::Error) -> String {
     }
 }
 
-fn wrong(path: &Path, why: impl ToString) -> TlsError {
+pub(crate) fn wrong(path: &Path, why: impl ToString) -> TlsError {
     TlsError { path: path.to_path_buf(), why: why.to_string() }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|e| wrong(path, e))?;
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|e| wrong(path, e))?;

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Signed grants and limits: what is wrong in one thing is refused for that thing, forged limits are never
-//! taken, and the receiver's clamps hold.
+//! taken.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "common/forge.rs"]
 mod forge;
 
-use forge::{Forger, NOW, OPERATOR, ROUTER, TODAY, World, body, key, message};
+use forge::{Forger, NOTICE, NOW, OPERATOR, ROUTER, TODAY, WHOLE_MILLI, World, body, key, message};
 use tidegate_model::remote::Restriction;
 use tidegate_peer::authority::{
     Bounds, Denied, GrantBody, Kinds, Receiver, Revocations, SignedGrant, SignedLimit,
     SignedRevocations, SigningKey, VerifyingKey,
 };
-use tidegate_units::{Nanos, Rate};
-
-const PASSES: Rate = Rate::ZERO;
+use tidegate_units::Nanos;
 
 fn accept(world: &mut World, bytes: &[u8]) -> Result<f64, Denied> {
-    let taken = world.receiver.accept((NOW, TODAY), bytes, PASSES)?;
+    let taken = world.receiver.accept((NOW, TODAY), bytes)?;
     match taken.limit.restriction {
         Restriction::Rate(rate) => Ok(rate.get()),
         other => panic!("{other}"),
@@ -64,7 +62,12 @@ fn each_clause_refuses_for_its_reason() {
         let mut world = World::new();
         let mut limit = SignedLimit::decode(&world.signed(message(1))).unwrap();
         change(&mut limit);
-        let signed = SignedLimit::sign((limit.grant, &limit.receiver), limit.limit, &world.holder);
+        let signed = SignedLimit::sign(
+            (limit.grant, &limit.receiver),
+            limit.limit,
+            (WHOLE_MILLI, NOTICE),
+            &world.holder,
+        );
         assert_eq!(accept(&mut world, &signed.encode()), Err(why), "{signed:?}");
         assert_eq!(world.receiver.denied().get(&why), Some(&1));
         let good = world.signed(message(1));
@@ -76,7 +79,7 @@ fn each_clause_refuses_for_its_reason() {
 fn a_signature_is_of_one_key_one_kind_and_one_content() {
     let mut world = World::new();
     let good = SignedLimit::decode(&world.signed(message(1))).unwrap();
-    let other = SignedLimit::sign((1, ROUTER), message(1), &key(9));
+    let other = SignedLimit::sign((1, ROUTER), message(1), (WHOLE_MILLI, NOTICE), &key(9));
     let wider = SignedLimit {
         limit: {
             let mut m = good.limit.clone();
@@ -136,7 +139,7 @@ fn grants_expire_and_are_revoked() {
     {
         let mut world = World::new();
         let signed = world.signed(message(1));
-        let taken = world.receiver.accept((NOW, today), &signed, PASSES).err();
+        let taken = world.receiver.accept((NOW, today), &signed).err();
         assert_eq!(taken, why.then_some(Denied::Expired), "{today}");
     }
     let mut world = World::new();
@@ -189,29 +192,8 @@ fn a_grant_takes_the_place_of_an_older_one_only() {
     assert_eq!(accept(&mut world, &signed), Err(Denied::Scope));
 }
 
-/// To end a limit and to begin it again is no way past the clamp; nor is a share of what is offered.
 #[test]
-fn no_limit_falls_faster_by_another_way() {
-    let bounds = Bounds { floor: Rate::per_second(50.0), ..Bounds::default() };
-    let mut world = World::with(bounds);
-    let mut sequence = 0;
-    let mut tell = |world: &mut World, value: u64, validity_ms: u32| {
-        sequence += 1;
-        let mut limit = message(sequence);
-        (limit.value, limit.validity_ms) = (value, validity_ms.try_into().unwrap());
-        let signed = world.signed(limit);
-        let passes = Rate::per_second(800.0);
-        let taken = world.receiver.accept((NOW, TODAY), &signed, passes).unwrap();
-        taken.limit.restriction.rate(None).unwrap().get()
-    };
-    let validity = message(1).validity_ms.try_into().unwrap();
-    assert!((tell(&mut world, 1_000, validity) - 400.0).abs() < 1e-9);
-    tell(&mut world, 1_000, 0);
-    assert!((tell(&mut world, 1_000, validity) - 400.0).abs() < 1e-9, "a second has not passed");
-}
-
-#[test]
-fn quota_budget_changes_and_clamps_are_the_receivers() {
+fn quota_budget_changes_and_staging_are_the_receivers() {
     let mut world = World::new();
     let to = |host: u64, sequence| {
         let mut limit = message(sequence);
@@ -235,22 +217,16 @@ fn quota_budget_changes_and_clamps_are_the_receivers() {
     assert_eq!(accept(&mut world, &more), Err(Denied::Changes));
     let later = NOW + Nanos::from_secs(11);
     assert_eq!(world.receiver.in_force(later), 0, "none outlives its time");
-    assert!(world.receiver.accept((later, TODAY), &more, PASSES).is_ok());
+    assert!(world.receiver.accept((later, TODAY), &more).is_ok());
 
-    let mut world = World::with(Bounds { floor: Rate::per_second(50.0), limits: 1 });
-    let mut rates = Vec::new();
+    let mut world = World::with(Bounds { limits: 1 });
     for (s, sequence) in (0..5).zip(1..) {
-        let mut limit = message(sequence);
-        limit.value = 1_000;
-        let signed = world.signed(limit);
+        let signed = world.signed(message(sequence));
         let at = NOW + Nanos::from_secs(s);
-        let taken = world.receiver.accept((at, TODAY), &signed, Rate::per_second(800.0)).unwrap();
+        let taken = world.receiver.accept((at, TODAY), &signed).unwrap();
         assert_eq!(taken.counts_until, NOW + Nanos::from_secs(5), "staged");
-        if let Restriction::Rate(rate) = taken.limit.restriction {
-            rates.push(rate.get());
-        }
+        assert_eq!((taken.whole.get(), taken.notice), (WHOLE_MILLI as f64 / 1e3, NOTICE));
     }
-    assert_eq!(rates, [400.0, 200.0, 100.0, 50.0, 50.0], "halves each second, down to the floor");
     let second = world.signed(to(2, 9));
     assert_eq!(accept(&mut world, &second), Err(Denied::Quota), "the budget of all is one");
 }

@@ -4,10 +4,12 @@
 
 use proptest::prelude::*;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
+use tidegate_peer::authority::SignedLimit;
 use tidegate_peer::frame::{
     BODY_MAX, Bye, Frame, FrameError, HEAD, Hello, Refused, VERSION, VERSIONS, Welcome,
 };
 use tidegate_peer::limit::{HitsMessage, LimitMessage};
+use tidegate_peer::notice::NoticeMessage;
 use tidegate_peer::report::{
     AGE_MAX_MS, Aged, COUNT_MAX, Levels, Report, SHARE_ONE, VALIDITY_MAX_MS, is_name,
 };
@@ -82,6 +84,30 @@ fn hits() -> impl Strategy<Value = Frame> {
     )
 }
 
+fn notice() -> impl Strategy<Value = Frame> {
+    let listens = proptest::collection::vec("[ -~]{0,45}", 0..64);
+    let counts = (any::<u32>(), any::<u64>(), any::<u64>());
+    ((any::<u64>(), any::<u64>()), "[ -~]{0,63}", listens, counts).prop_map(
+        |((session, number), service, listens, (episode, offered_milli, refused_milli))| {
+            let of =
+                NoticeMessage { session, number, episode, service, ..NoticeMessage::default() };
+            Frame::Notice(Box::new(NoticeMessage { listens, offered_milli, refused_milli, ..of }))
+        },
+    )
+}
+
+fn pushback() -> impl Strategy<Value = Frame> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>());
+    let signature = proptest::collection::vec(any::<u8>(), 0..70);
+    (numbers, "[ -~]{0,63}", limit(), signature).prop_map(
+        |((grant, whole_milli, notice), receiver, limit, signature)| {
+            let Frame::Limit(limit) = limit else { unreachable!() };
+            let signed = SignedLimit { grant, receiver, limit, whole_milli, notice, signature };
+            Frame::Pushback(Box::new(signed))
+        },
+    )
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let why = || any::<u32>().prop_map(Code);
     prop_oneof![
@@ -96,6 +122,8 @@ fn frame() -> impl Strategy<Value = Frame> {
         why().prop_map(|why| Frame::Bye(Bye { why })),
         limit(),
         hits(),
+        notice(),
+        pushback(),
     ]
 }
 
@@ -225,12 +253,13 @@ fn frames_of_version_1_stay_what_they_were() {
         let error = FrameError::Version { found: 1, spoken: 2 };
         assert_eq!(Frame::decode(2, bytes), Err(error), "{frame:?}");
     }
-    for kind in [6, 7] {
+    for kind in [6, 7, 8, 9] {
         let bytes = [0, 1, 1, kind, 0];
         assert_eq!(Frame::decode(1, &bytes), Ok(Some((Frame::Unknown(kind), 5))));
     }
     assert_eq!(Frame::Limit(LimitMessage::default()).encode(1), None);
     assert_eq!(Frame::Hits(HitsMessage::default()).encode(1), None);
+    assert_eq!(Frame::Notice(Box::default()).encode(1), None);
     assert_eq!(Code(16).refusal(), Refusal::UnknownKind);
     assert_eq!(Code(u32::MAX).refusal(), Refusal::Other);
 }

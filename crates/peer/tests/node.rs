@@ -20,7 +20,7 @@ use tidegate_peer::frame::{Frame, Refused, VERSION, Welcome};
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, OutgoingLimit, Target};
 use tidegate_peer::session::{Heard, Sender};
 use tidegate_peer::tls::{ALPN, Credentials, Files, identity};
-use tidegate_peer::{Code, Grant, Refusal, Report};
+use tidegate_peer::{Code, DelegationFiles, Grant, Refusal, Report};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
@@ -62,7 +62,8 @@ fn front_config(files: Files, address: SocketAddr) -> NodeConfig {
         limits: vec!["192.0.2.0/24:80".parse().unwrap()],
     };
     let grants = vec![grant("b1"), grant("b2")];
-    NodeConfig { files, listen: Some(address), grants, targets: Vec::new() }
+    let (targets, delegation) = (Vec::new(), DelegationFiles::default());
+    NodeConfig { files, listen: Some(address), grants, targets, delegation }
 }
 
 fn back_config(files: Files, address: SocketAddr) -> NodeConfig {
@@ -73,7 +74,8 @@ fn back_config(files: Files, address: SocketAddr) -> NodeConfig {
         services: vec!["shop".into()],
         validity: Nanos::from_secs(2),
     };
-    NodeConfig { files, listen: None, grants: Vec::new(), targets: vec![target] }
+    let (grants, delegation) = (Vec::new(), DelegationFiles::default());
+    NodeConfig { files, listen: None, grants, targets: vec![target], delegation }
 }
 
 fn told(length: u64) -> Vec<Outgoing> {
@@ -241,7 +243,7 @@ fn limits_go_up_and_hit_counters_come_back() {
         sequence: 0,
         priority: 0,
     };
-    let to = |target: &str, limit| OutgoingLimit { target: target.into(), limit };
+    let to = |target: &str, limit| OutgoingLimit { target: target.into(), limit, answers: None };
     let limits = || {
         let good = to("front", limit("192.0.2.9:80"));
         vec![good, to("elsewhere", limit("192.0.2.8:80")), to("front", limit("192.0.3.9:80"))]

@@ -7,7 +7,7 @@ use tidegate_peer::authority::{
     Bounds, GrantBody, Kinds, Receiver, SignedGrant, SignedLimit, SignedRevocations, SigningKey,
 };
 use tidegate_peer::limit::LimitMessage;
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::Nanos;
 
 const NOW: Nanos = Nanos::from_secs(9);
 const TODAY: u64 = 50;
@@ -44,7 +44,7 @@ fn receiver() -> (Receiver, Vec<u8>) {
         validity_ms: 9_000,
         priority: 0,
     };
-    (receiver, SignedLimit::sign((1, "r"), limit, &holder).encode())
+    (receiver, SignedLimit::sign((1, "r"), limit, (9_000, 1), &holder).encode())
 }
 
 /// Whatever comes: nothing is taken that the keys have not signed, and what is read has one spelling.
@@ -62,7 +62,7 @@ pub(crate) fn bytes(bytes: &[u8]) {
             assert!(!list.verified(&operator) && receiver.revoke(&list).is_err());
         }
     }
-    let mut taken = |bytes: &[u8]| receiver.accept((NOW, TODAY), bytes, Rate::ZERO).is_ok();
+    let mut taken = |bytes: &[u8]| receiver.accept((NOW, TODAY), bytes).is_ok();
     assert!(bytes == good || !taken(bytes), "a forged limit");
     // The first two bytes say where the others change a signed one.
     if let [at, how, change @ ..] = bytes {

@@ -120,6 +120,7 @@ const BESIDE: [(&str, &[&str]); 3] = [
             "log",
             "lost_hooks",
             "packaging",
+            "pushback",
             "requests",
             "silent",
             "tables",

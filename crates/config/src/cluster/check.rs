@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
-use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE};
+use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When};
 use crate::check::name_fault;
 use crate::error::{ConfigError, step};
 use crate::shape::Places;
@@ -41,13 +41,9 @@ impl Check<'_> {
             ("authority", &cluster.authority),
         ];
         for (key, file) in files {
-            if !plain(file) {
-                let shown = file.display();
-                let message =
-                    format!("found \"{shown}\"; allowed: an absolute path without \"..\"");
-                self.fault(&format!("cluster.{key}"), message);
-            }
+            self.plain(&format!("cluster.{key}"), file);
         }
+        self.delegation(cluster);
         match (cluster.listen.is_some(), cluster.peers.is_empty()) {
             (true, true) => {
                 self.fault("cluster.listen", "nobody may report here: name them under \"peers\"");
@@ -64,6 +60,35 @@ impl Check<'_> {
         }
         self.peers(cluster);
         self.targets(cluster);
+    }
+
+    fn plain(&mut self, path: &str, file: &Path) {
+        if !plain(file) {
+            let shown = file.display();
+            let message = format!("found \"{shown}\"; allowed: an absolute path without \"..\"");
+            self.fault(path, message);
+        }
+    }
+
+    /// Who may limit this host while it is congested, and what it needs to limit others.
+    fn delegation(&mut self, cluster: &ClusterConfig) {
+        if let Some(grants) = &cluster.grants {
+            self.plain("cluster.grants.operator", &grants.operator);
+            for (i, file) in grants.files.iter().enumerate() {
+                self.plain(&format!("cluster.grants.files[{i}]"), file);
+            }
+            if let Some(file) = &grants.revoked {
+                self.plain("cluster.grants.revoked", file);
+            }
+            if self.config.links().next().is_none() {
+                let why = "no interface has side: servers, so this host is never congested";
+                self.fault("cluster.grants", why);
+            }
+        }
+        if let Some(signing) = &cluster.signing {
+            self.plain("cluster.signing.key", &signing.key);
+            self.plain("cluster.signing.grant", &signing.grant);
+        }
     }
 
     fn peers(&mut self, cluster: &ClusterConfig) {
@@ -137,6 +162,28 @@ impl Check<'_> {
                 self.fault(&format!("{path}.identity"), message);
             }
             self.target(&path, target);
+            self.way(&path, cluster, target);
+        }
+    }
+
+    /// What is only sent to congested routers, and which router is behind which.
+    fn way(&mut self, path: &str, cluster: &ClusterConfig, target: &TargetConfig) {
+        let pushed = target.limits.iter().position(|limit| limit.when == When::Congested);
+        if let Some(i) = pushed.filter(|_| cluster.signing.is_none()) {
+            let why = "such limits are signed: cluster.signing is missing";
+            self.fault(&format!("{path}.limits[{i}].when"), why);
+        }
+        let next = |name: &str| cluster.report_to.iter().find(|other| other.name == name);
+        let (mut at, mut hops) = (target, 0);
+        while let Some(behind) = &at.behind {
+            let Some(other) = next(behind).filter(|_| hops < cluster.report_to.len()) else {
+                let known = next(behind).is_some();
+                let why =
+                    if known { "it is behind itself" } else { "no such name under report_to" };
+                self.fault(&format!("{path}.behind"), format!("found {behind:?}: {why}"));
+                return;
+            };
+            (at, hops) = (other, hops + 1);
         }
     }
 

@@ -21,6 +21,8 @@ use tidegate_units::Nanos;
 pub const TARGETS_MAX: usize = 8;
 /// Most services that one peer may report, and most back-ends of one service.
 pub const BACKENDS_MAX: usize = 16;
+/// Most grants of a router: one for each peer.
+pub const GRANTS_MAX: usize = PEERS_MAX;
 /// Shortest and longest time for which a report may be valid. Longer than any limit is held without
 /// one would be no validity at all.
 pub const VALIDITY_RANGE: (Nanos, Nanos) = (Nanos::from_millis(50), Nanos::from_secs(10));
@@ -52,11 +54,45 @@ pub struct ClusterConfig {
     #[schemars(with = "std::collections::BTreeMap<String, PeerConfig>")]
     #[schemars(extend("maxProperties" = PEERS_MAX))]
     pub peers: Vec<PeerConfig>,
+    /// Router: who may limit it while the way to the servers is congested. Without it nobody may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grants: Option<GrantsConfig>,
+    /// Back-end: with what it signs its limits for congested routers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing: Option<SigningConfig>,
     /// Back-end: to whom this host reports, by a name of your choice.
     #[serde(default, with = "named", skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "std::collections::BTreeMap<String, TargetConfig>")]
     #[schemars(extend("maxProperties" = TARGETS_MAX))]
     pub report_to: Vec<TargetConfig>,
+}
+
+/// Grants of the operator: which servers may limit this router while it is congested (`tidegate grants`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrantsConfig {
+    /// The operator's public key (PEM), an absolute path.
+    #[schemars(with = "String")]
+    pub operator: PathBuf,
+    /// Grants, one a file, absolute paths. Changed files are read within 5 s.
+    #[schemars(with = "Vec<String>", length(min = 1, max = GRANTS_MAX))]
+    pub files: Vec<PathBuf>,
+    /// The last list of grants that are taken back, an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub revoked: Option<PathBuf>,
+}
+
+/// With what a server signs its limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SigningConfig {
+    /// Its private key (PEM, Ed25519), an absolute path.
+    #[schemars(with = "String")]
+    pub key: PathBuf,
+    /// Its grant, for that key, an absolute path.
+    #[schemars(with = "String")]
+    pub grant: PathBuf,
 }
 
 /// A host that may report to this one.
@@ -97,6 +133,9 @@ pub struct TargetConfig {
     #[serde(default, with = "common::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "common::SpanText")]
     pub validity: Option<Nanos>,
+    /// Another one of these, through which what this one passes comes here: a router nearer to this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
     /// Services of this host whose limits are sent there, so that it refuses what they cannot take.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = BACKENDS_MAX))]
@@ -112,6 +151,20 @@ pub struct SentLimitConfig {
     /// What it is there: the name of a service, or this host's address with the port, such as
     /// "192.0.2.11:80".
     pub scope: Scope,
+    /// Whether it is always sent, or only while that host is a router that is congested.
+    #[serde(default)]
+    pub when: When,
+}
+
+/// When a limit is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    /// Always.
+    #[default]
+    Always,
+    /// In answer to a router that says that it is congested, signed.
+    Congested,
 }
 
 impl TargetConfig {

@@ -6,6 +6,7 @@ mod adopted;
 mod kept;
 mod overrides;
 mod places;
+mod pushback;
 mod record;
 mod remote;
 mod requests;

@@ -17,7 +17,9 @@ use tidegate_daemon::record::Books;
 use tidegate_daemon::state::Keeper;
 use tidegate_daemon::{Makers, modes_of};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
-use tidegate_model::signals::{AcceptQueue, BucketCounts, BucketSignals, Counts, Reading, Signals};
+use tidegate_model::signals::{
+    AcceptQueue, BucketCounts, BucketSignals, Counts, LinkUse, Reading, Signals,
+};
 use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot, VerdictCount};
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{BucketTotals, ServiceTotals, Totals};
@@ -61,6 +63,8 @@ pub(crate) struct Memory {
     /// What peers say of remote limits, and what they are told.
     pub(crate) heard: Heard,
     pub(crate) said: Vec<Said>,
+    /// What the interfaces to the servers did.
+    pub(crate) links: Vec<LinkUse>,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
@@ -309,6 +313,10 @@ impl Senses for FakeSenses {
 
     fn remote(&mut self) -> Heard {
         std::mem::take(&mut self.memory.lock().unwrap().heard)
+    }
+
+    fn links(&mut self) -> Result<Vec<LinkUse>, String> {
+        Ok(self.memory.lock().unwrap().links.clone())
     }
 
     fn say(&mut self, said: Said) {

@@ -20,6 +20,10 @@ pub struct SignedLimit {
     pub receiver: String,
     /// The limit.
     pub limit: LimitMessage,
+    /// What the server can take in all, in thousandths per second: the limit relaxes towards it.
+    pub whole_milli: u64,
+    /// The notice of the receiver that it answers: so a limit cannot be held back and given later.
+    pub notice: u64,
     /// 64 bytes.
     pub signature: Vec<u8>,
 }
@@ -27,14 +31,20 @@ pub struct SignedLimit {
 impl SignedLimit {
     /// Signs a limit.
     #[must_use]
-    pub fn sign((grant, receiver): (u64, &str), limit: LimitMessage, holder: &SigningKey) -> Self {
-        let receiver = receiver.to_owned();
-        let signed = Self { grant, receiver, limit, signature: Vec::new() };
+    pub fn sign(
+        (grant, receiver): (u64, &str),
+        limit: LimitMessage,
+        (whole_milli, notice): (u64, u64),
+        holder: &SigningKey,
+    ) -> Self {
+        let (receiver, signature) = (receiver.to_owned(), Vec::new());
+        let signed = Self { grant, receiver, limit, whole_milli, notice, signature };
         Self { signature: holder.sign(LIMIT, &signed.signed_bytes()), ..signed }
     }
 
     fn signed_bytes(&self) -> Vec<u8> {
-        postcard::to_allocvec(&(self.grant, &self.receiver, &self.limit)).unwrap_or_default()
+        let Self { grant, receiver, limit, whole_milli, notice, signature: _ } = self;
+        postcard::to_allocvec(&(grant, receiver, limit, whole_milli, notice)).unwrap_or_default()
     }
 
     pub(super) fn verified(&self, holder: &VerifyingKey) -> bool {

@@ -9,13 +9,11 @@ use super::grant::{GrantBody, SignedGrant, SignedRevocations};
 use super::key::VerifyingKey;
 use super::limit::SignedLimit;
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_model::remote::{RemoteLimit, Restriction, Scope};
-use tidegate_units::{Nanos, Rate, Share};
+use tidegate_model::remote::{RemoteLimit, Scope};
+use tidegate_units::{Nanos, Rate};
 
 /// A limit of a staged grant only counts for so long.
 const STAGED: Nanos = Nanos::from_secs(5);
-/// What a limit held bounds the next one of its scope for so long after its end.
-const REMEMBERED: Nanos = Nanos::SECOND;
 /// Grants at once, at most.
 const GRANTS_MAX: usize = 4096;
 
@@ -63,18 +61,17 @@ pub enum Denied {
     Signature,
 }
 
-/// The receiver's own bounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The receiver's own bounds. How far a limit may fall is bounded where it is enforced
+/// (`tidegate_control::fleet::remote`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// No limit is below this rate.
-    pub floor: Rate,
     /// Limits of all holders together, at most.
     pub limits: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { floor: Rate::per_second(1.0), limits: 1024 }
+        Self { limits: 1024 }
     }
 }
 
@@ -83,8 +80,12 @@ impl Default for Bounds {
 pub struct Accepted {
     /// Serial number of its grant.
     pub grant: u64,
-    /// The limit, clamped.
+    /// The limit.
     pub limit: RemoteLimit,
+    /// What the server can take in all.
+    pub whole: Rate,
+    /// The notice that it answers.
+    pub notice: u64,
     /// Until then it only counts.
     pub counts_until: Nanos,
     /// When it ends.
@@ -93,8 +94,6 @@ pub struct Accepted {
 
 #[derive(Clone, Debug)]
 struct Held {
-    restriction: Restriction,
-    at: Nanos,
     since: Nanos,
     until: Nanos,
 }
@@ -204,8 +203,13 @@ impl Receiver {
         }
     }
 
-    /// Takes a limit that has arrived now, `today_s` seconds since 1970. `passes` is what passes at present to
-    /// its scope.
+    /// The grants of a holder, by their numbers.
+    pub fn grants_of<'a>(&'a self, holder: &'a str) -> impl Iterator<Item = u64> + 'a {
+        let own = self.holders.iter().filter(move |(_, known)| known.body.holder == holder);
+        own.map(|(serial, _)| *serial)
+    }
+
+    /// Takes a limit that has arrived now, `today_s` seconds since 1970.
     ///
     /// # Errors
     /// Why not; then nothing changes.
@@ -213,22 +217,21 @@ impl Receiver {
         &mut self,
         (now, today_s): (Nanos, u64),
         bytes: &[u8],
-        passes: Rate,
     ) -> Result<Accepted, Denied> {
-        let taken = self.check((now, today_s), bytes);
+        let signed = SignedLimit::decode(bytes).ok_or(Denied::Malformed);
+        let taken = signed.and_then(|signed| self.check((now, today_s), signed));
         let (signed, limit) = taken.inspect_err(|why| {
             let count = self.denied.entry(*why).or_default();
             *count = count.saturating_add(1);
         })?;
-        Ok(self.take(now, (signed, limit), passes))
+        Ok(self.take(now, signed, limit))
     }
 
     fn check(
         &self,
         (now, today_s): (Nanos, u64),
-        bytes: &[u8],
+        signed: SignedLimit,
     ) -> Result<(SignedLimit, RemoteLimit), Denied> {
-        let signed = SignedLimit::decode(bytes).ok_or(Denied::Malformed)?;
         if signed.receiver != self.name {
             return Err(Denied::Receiver);
         }
@@ -250,33 +253,25 @@ impl Receiver {
         Ok((signed, limit))
     }
 
-    fn take(
-        &mut self,
-        now: Nanos,
-        (signed, mut limit): (SignedLimit, RemoteLimit),
-        passes: Rate,
-    ) -> Accepted {
-        let floor = self.bounds.floor;
+    fn take(&mut self, now: Nanos, signed: SignedLimit, limit: RemoteLimit) -> Accepted {
         let until = now + limit.validity;
         let mut counts_until = now;
         if let Some(holder) = self.holders.get_mut(&signed.grant) {
             holder.sequence = signed.limit.sequence;
             holder.changes = (holder.changes_left(now) - 1.0, now);
-            holder.held.retain(|_, held| now < held.until + REMEMBERED);
-            let before = holder.held.get(&limit.scope);
-            let since = before.filter(|held| now < held.until).map_or(now, |held| held.since);
+            holder.held.retain(|_, held| now < held.until);
+            let since = holder.held.get(&limit.scope).map_or(now, |held| held.since);
             if holder.body.staged {
                 counts_until = since + STAGED;
             }
-            limit.restriction = clamped(limit.restriction, before, (now, passes, floor));
             if limit.validity > Nanos::ZERO {
-                let held = Held { restriction: limit.restriction, at: now, since, until };
-                holder.held.insert(limit.scope.clone(), held);
-            } else if let Some(held) = holder.held.get_mut(&limit.scope) {
-                held.until = held.until.min(now);
+                holder.held.insert(limit.scope.clone(), Held { since, until });
+            } else {
+                holder.held.remove(&limit.scope);
             }
         }
-        Accepted { grant: signed.grant, limit, counts_until, until }
+        let whole = Rate::per_second(signed.whole_milli as f64 / 1e3);
+        Accepted { grant: signed.grant, limit, whole, notice: signed.notice, counts_until, until }
     }
 
     /// Limits in force now.
@@ -331,36 +326,5 @@ impl Holder {
             return Err(Denied::Changes);
         }
         Ok(limit)
-    }
-}
-
-/// Falls by at most half within a second, from what it held or what passes, and not below the floor.
-fn clamped(
-    wanted: Restriction,
-    before: Option<&Held>,
-    (now, passes, floor): (Nanos, Rate, Rate),
-) -> Restriction {
-    let s = before.map_or(1.0, |held| now.since(held.at).as_secs_f64().min(1.0));
-    let least = 0.5_f64.powf(s);
-    let held = before.map(|held| held.restriction);
-    let passed = match held {
-        Some(Restriction::Loss(held)) => 1.0 - held.get(),
-        _ => 1.0,
-    };
-    let offered = Rate::per_second(passes.get() / passed.max(f64::MIN_POSITIVE));
-    match wanted {
-        Restriction::Rate(rate) => {
-            let from = held.and_then(|held| held.rate(Some(offered))).unwrap_or(passes);
-            Restriction::Rate(Rate::per_second(rate.get().max(least * from.get()).max(floor.get())))
-        }
-        Restriction::Loss(share) => {
-            let floor = if offered > floor { floor.get() / offered.get() } else { 1.0 };
-            Restriction::Loss(Share::new(share.get().min(1.0 - (least * passed).max(floor))))
-        }
-        Restriction::Gap(gap) => {
-            let from = held.and_then(|held| held.rate(Some(offered))).unwrap_or(passes);
-            let least = (least * from.get()).max(floor.get()).max(1e-3);
-            Restriction::Gap(gap.min(Nanos::from_secs_f64(1.0 / least)).max(Nanos(1)))
-        }
     }
 }

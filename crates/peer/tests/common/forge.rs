@@ -7,10 +7,13 @@ use tidegate_peer::authority::{
     Bounds, Denied, GrantBody, Kinds, Receiver, SignedGrant, SignedLimit, SigningKey,
 };
 use tidegate_peer::limit::LimitMessage;
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::Nanos;
 
 pub(crate) const ROUTER: &str = "spiffe://example.org/router";
 pub(crate) const OPERATOR: u8 = 1;
+/// What the server can take in all, and the notice that its limits answer.
+pub(crate) const WHOLE_MILLI: u64 = 900_000;
+pub(crate) const NOTICE: u64 = 3;
 pub(crate) const NOW: Nanos = Nanos::from_secs(1_000);
 pub(crate) const TODAY: u64 = 1_800_000_000;
 
@@ -66,7 +69,7 @@ impl World {
     }
 
     pub(crate) fn signed(&self, limit: LimitMessage) -> Vec<u8> {
-        SignedLimit::sign((1, ROUTER), limit, &self.holder).encode()
+        SignedLimit::sign((1, ROUTER), limit, (WHOLE_MILLI, NOTICE), &self.holder).encode()
     }
 }
 
@@ -92,7 +95,7 @@ impl Forger {
     pub(crate) fn new(seed: u64) -> Self {
         let mut world = World::new();
         let bytes = world.signed(message(10));
-        world.receiver.accept((NOW, TODAY), &bytes, Rate::ZERO).unwrap();
+        world.receiver.accept((NOW, TODAY), &bytes).unwrap();
         Self { state: seed, world, seen: SignedLimit::decode(&bytes).unwrap() }
     }
 
@@ -112,7 +115,7 @@ impl Forger {
             let only = number % every == 0;
             let bytes = if only { self.fresh() } else { self.near() };
             counts.sent += 1;
-            match self.world.receiver.accept((NOW, TODAY), &bytes, Rate::ZERO) {
+            match self.world.receiver.accept((NOW, TODAY), &bytes) {
                 Ok(_) => counts.taken += 1,
                 Err(why) => {
                     counts.signature_only += u64::from(only && why == Denied::Signature);
@@ -135,7 +138,7 @@ impl Forger {
             1 => forged.signature = (0..64).map(|_| self.random() as u8).collect(),
             2 => {
                 let mine = key(200 + (random >> 8) as u8 % 50);
-                forged = SignedLimit::sign((1, ROUTER), forged.limit, &mine);
+                forged = SignedLimit::sign((1, ROUTER), forged.limit, (WHOLE_MILLI, NOTICE), &mine);
             }
             _ => forged.signature[(random >> 8) as usize % 64] ^= 1 << (random >> 16 & 7),
         }

@@ -79,6 +79,12 @@ impl Feedback {
         &self.nodes
     }
 
+    /// What all nodes may let through together; `None`: there is no limit.
+    #[must_use]
+    pub fn total(&self) -> Option<Rate> {
+        self.total.map(Rate::per_second)
+    }
+
     /// Takes hit counters of a control node in.
     pub fn hear(&mut self, now: Nanos, node: usize, hits: &Hits) {
         let Some(node) = self.nodes.get_mut(node) else { return };

@@ -55,6 +55,11 @@ impl Held {
         self.expired = None;
     }
 
+    /// What it asks for is another rate by now.
+    pub(super) fn follow(&mut self, rate: Rate) {
+        self.limit.restriction = Restriction::Rate(rate);
+    }
+
     /// What its sender said last.
     #[must_use]
     pub const fn limit(&self) -> &RemoteLimit {

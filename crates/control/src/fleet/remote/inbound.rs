@@ -3,6 +3,7 @@
 //!
 //! - A scope with several services: its rate is divided among them by what each is offered.
 //! - Several scopes of one peer for a service: the tightest holds.
+//! - A limit that was pushed into this router relaxes, and ends when the router is not congested any more.
 //! - Several owners of a service (back-ends behind one address): each says what it can take itself, so
 //!   the service has the sum, and no limit while one of them has none.
 
@@ -10,9 +11,10 @@ use super::super::split::Passed;
 use super::authority::{Authority, Grant, NotTaken};
 use super::divide::divide;
 use super::held::{Held, Seen};
+use super::pushed::Relaxing;
 use std::collections::BTreeMap;
 use tidegate_model::Listen;
-use tidegate_model::remote::{Hits, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
+use tidegate_model::remote::{Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
 use tidegate_model::snapshot::{ReasonCount, RemoteState};
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -63,6 +65,7 @@ pub struct Inbound {
     services: Vec<Service>,
     entries: BTreeMap<(String, Scope), Entry>,
     refused: BTreeMap<(String, &'static str), u64>,
+    congested: bool,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ struct Service {
     owners: Vec<String>,
     offered: Passed,
     passed: Passed,
+    refused: Passed,
 }
 
 /// What a peer said of a scope.
@@ -78,6 +82,8 @@ struct Service {
 struct Entry {
     services: Vec<usize>,
     held: Option<Held>,
+    /// It was pushed: how `held` ages.
+    pushed: Option<Relaxing>,
     sequence: u64,
     heard: Nanos,
     /// Since the last hit counters, and since when.
@@ -101,11 +107,11 @@ impl Inbound {
             let owners = self.authority.grants().filter(|(_, scopes)| owns(scopes));
             let owners = owners.map(|(peer, _)| peer.to_owned()).collect();
             let before = old.iter().position(|service| service.of.name == of.name);
-            let (offered, passed) = before.map_or_else(Default::default, |at| {
+            let (offered, passed, refused) = before.map_or_else(Default::default, |at| {
                 let before = old.swap_remove(at);
-                (before.offered, before.passed)
+                (before.offered, before.passed, before.refused)
             });
-            self.services.push(Service { of, owners, offered, passed });
+            self.services.push(Service { of, owners, offered, passed, refused });
         }
         let Self { authority, services, entries, .. } = self;
         entries.retain(|(peer, scope), entry| {
@@ -133,6 +139,52 @@ impl Inbound {
         })
     }
 
+    /// Takes a limit in that was pushed into this router.
+    ///
+    /// # Errors
+    /// Why it was not taken, counted; nothing else changed then.
+    pub fn push(&mut self, pushed: Pushed) -> Result<(), NotTaken> {
+        let received = &pushed.received;
+        let key = (received.peer.clone(), received.limit.scope.clone());
+        // Without congestion no limit counts, whoever has signed it.
+        let relaxing = match self.congested {
+            true => Relaxing::new(&pushed),
+            false => Err(NotTaken::Stale),
+        };
+        let relaxing = relaxing.inspect_err(|why| {
+            let count = self.refused.entry((key.0.clone(), why.name())).or_default();
+            *count = count.saturating_add(1);
+        })?;
+        self.take(pushed.received)?;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.pushed = Some(relaxing);
+        }
+        Ok(())
+    }
+
+    /// Whether a link of this router is congested; without this it is not.
+    pub fn congested(&mut self, is: bool) {
+        self.congested = is;
+    }
+
+    /// What the owners of each service are to be told of a congested router. Each of several has its part.
+    #[must_use]
+    pub fn notices(&self, episode: u32) -> Vec<(String, Notice)> {
+        let of = |service: &Service| {
+            let n = service.owners.len().max(1);
+            let notice = Notice {
+                service: service.of.name.clone(),
+                listens: service.of.listens.clone(),
+                episode,
+                offered: service.offered.one_of(n)?,
+                refused: service.refused.one_of(n)?,
+            };
+            let to = |owner: &String| (owner.clone(), notice.clone());
+            Some(service.owners.iter().map(to).collect::<Vec<_>>())
+        };
+        self.services.iter().filter_map(of).flatten().collect()
+    }
+
     fn accept(&mut self, received: ReceivedLimit) -> Result<(), NotTaken> {
         let services = reached(&self.services, &received.limit.scope);
         let owned = self.authority.owns(&received.peer, &received.limit.scope);
@@ -150,6 +202,7 @@ impl Inbound {
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(services, at));
         entry.heard = entry.heard.max(at);
         entry.sequence = limit.sequence;
+        entry.pushed = None;
         match &mut entry.held {
             _ if limit.validity == Nanos::ZERO => entry.held = None,
             Some(held) => held.renew(limit, at),
@@ -169,8 +222,8 @@ impl Inbound {
     ) -> Vec<Option<InForce>> {
         self.count(period, flows);
         let mut decided: BTreeMap<(usize, &str), InForce> = BTreeMap::new();
-        let Self { services, entries, .. } = self;
-        entries.retain(|_, e| e.held.is_some() || now.since(e.heard) < FORGET_AFTER);
+        let Self { services, entries, congested, .. } = self;
+        entries.retain(|_, entry| entry.relax(now, !*congested));
         for ((peer, _), entry) in entries.iter_mut() {
             if entry.held.as_ref().is_some_and(|held| held.gone(now)) {
                 entry.held = None;
@@ -204,6 +257,7 @@ impl Inbound {
             if let Some(flow) = flow.filter(|_| seconds > 0.0) {
                 service.offered.see(seconds, flow.offered);
                 service.passed.see(seconds, flow.passed);
+                service.refused.see(seconds, if flow.shadow { 0 } else { flow.refused });
             }
         }
         let Self { services, entries, .. } = self;
@@ -280,6 +334,7 @@ impl Entry {
         Self {
             services,
             held: None,
+            pushed: None,
             sequence: 0,
             heard: now,
             offered: 0,
@@ -289,6 +344,18 @@ impl Entry {
             offered_total: 0,
             refused_total: 0,
         }
+    }
+
+    /// Brings a limit that was pushed to where it is by now. Whether there is anything to remember of it.
+    fn relax(&mut self, now: Nanos, idle: bool) -> bool {
+        let Some(pushed) = &mut self.pushed else {
+            return self.held.is_some() || now.since(self.heard) < FORGET_AFTER;
+        };
+        let rate = pushed.rate(now, idle);
+        if let (Some(rate), Some(held)) = (rate, &mut self.held) {
+            held.follow(rate);
+        }
+        rate.is_some()
     }
 
     fn see(&mut self, flow: Flow) {
@@ -308,7 +375,8 @@ impl Entry {
 
     /// What the limit allows each of its services.
     fn shares(&mut self, now: Nanos, services: &[Service]) -> Vec<(usize, InForce)> {
-        let Some(held) = &mut self.held else { return Vec::new() };
+        let staged = self.pushed.as_ref().is_some_and(|pushed| pushed.is_staged(now));
+        let Some(held) = self.held.as_mut().filter(|_| !staged) else { return Vec::new() };
         let of = |at: &usize| services.get(*at).map(|service| (*at, service));
         let own: Vec<(usize, &Service)> = self.services.iter().filter_map(of).collect();
         let sum = |of: fn(&Service) -> Option<Rate>| {

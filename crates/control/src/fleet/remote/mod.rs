@@ -15,17 +15,23 @@
 //! | `inbound.rs` | all limits of a control node, and what they make of its services |
 //! | `divide.rs` | one rate for several control nodes |
 //! | `feedback.rs` | what a server sends: its own limit, and how it grows back |
+//! | `answer.rs` | what an overloaded server answers to congested routers (NetDraino) |
+//! | `pushed.rs` | such a limit at the router: it relaxes, and ends with the congestion |
 //!
 //! It knows nothing of sessions and frames (tidegate-peer); time is an argument.
 
+mod answer;
 mod authority;
 mod divide;
 mod feedback;
 mod held;
 mod inbound;
+mod pushed;
 
+pub use self::answer::{Answer, K, NOTICE_FOR, Reply};
 pub use self::authority::{Authority, Grant, NotTaken};
 pub use self::divide::divide;
 pub use self::feedback::{Feedback, GROWTH_PER_SECOND, Node};
 pub use self::held::{Held, OPENING_STEPS};
 pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Protected};
+pub use self::pushed::{PUSHBACK, TTL};

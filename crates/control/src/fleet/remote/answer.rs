@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What an overloaded server answers to notices of congested routers (papers/netdraino.txt, section 4.3).
+//!
+//! Each router gets k times the server's rate, times its share of the demand, and never more than the rate
+//! (`policy/router/tailor.h`). Nobody is told anything without a notice, and each notice is answered once:
+//! the server keeps no state of limits that it gave.
+
+use super::super::split::Passed;
+use super::feedback::Feedback;
+use tidegate_model::remote::{Hits, Notice};
+use tidegate_policy::{Part, TailorSpec};
+use tidegate_units::{Nanos, Rate};
+
+/// k of the paper. The share is an estimate, and a router that gets a little too much does no harm.
+pub const K: f64 = 1.2;
+/// A notice counts for so long: three of them, as a router that is congested sends them.
+pub const NOTICE_FOR: Nanos = Nanos::from_secs(3);
+
+/// A limit for a router.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reply {
+    /// The router, by its place.
+    pub router: usize,
+    /// Admissions per second.
+    pub rate: Rate,
+    /// What the server can take in all.
+    pub whole: Rate,
+    /// The notice that it answers.
+    pub notice: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Router {
+    /// The router behind this one, nearer to the server.
+    before: Option<usize>,
+    /// The last notice, and when it came.
+    told: Option<(Nanos, Part)>,
+    /// Its number, until it is answered.
+    open: Option<u64>,
+}
+
+/// The limits of one service for the routers before it.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    feedback: Feedback,
+    routers: Vec<Router>,
+    arrived: Passed,
+    floor: Rate,
+}
+
+impl Answer {
+    /// Of a service with these routers before it, each with the place of the next one towards the server. None
+    /// gets less than `floor`, but for the service's own rate.
+    #[must_use]
+    pub fn new(before: &[Option<usize>], floor: Rate) -> Self {
+        let router = |before: &Option<usize>| Router { before: *before, ..Router::default() };
+        let routers = before.iter().map(router).collect();
+        let feedback = Feedback::new(before.len(), floor);
+        Self { feedback, routers, arrived: Passed::default(), floor }
+    }
+
+    /// The hit counters of a router's limit.
+    pub fn hear(&mut self, now: Nanos, router: usize, hits: &Hits) {
+        self.feedback.hear(now, router, hits);
+    }
+
+    /// A notice has come.
+    pub fn notice(&mut self, now: Nanos, router: usize, (number, notice): (u64, &Notice)) {
+        let Some(router) = self.routers.get_mut(router) else { return };
+        let part = Part { offered: notice.offered, refused: notice.refused, before: None };
+        router.told = Some((now, part));
+        router.open = Some(number);
+    }
+
+    /// What is known of the routers.
+    #[must_use]
+    pub fn feedback(&self) -> &Feedback {
+        &self.feedback
+    }
+
+    /// A round: the limits for routers whose notice is not answered yet. `own` is what the service limits
+    /// itself to, `arrived` how many new connections came in this round.
+    pub fn tick(
+        &mut self,
+        (now, period): (Nanos, Nanos),
+        own: Option<Rate>,
+        arrived: Option<u64>,
+    ) -> Vec<Reply> {
+        if let Some(arrived) = arrived.filter(|_| period > Nanos::ZERO) {
+            self.arrived.see(period.as_secs_f64(), arrived);
+        }
+        self.feedback.tick(now, period, own);
+        // As it is sent, in thousandths: no limit is above it.
+        let whole = self.feedback.total().map(|whole| whole.as_milli() as f64 / 1e3);
+        let whole = whole.map(Rate::per_second);
+        let open: Vec<Option<u64>> = self.routers.iter_mut().map(|r| r.open.take()).collect();
+        let Some(arrived) = self.arrived.one_of(1) else { return Vec::new() };
+        let (places, parts) = self.parts(now);
+        // Overloaded: more comes, and would come, than it can take.
+        let refused: f64 = parts.iter().map(|part| part.refused.get()).sum();
+        let Some(whole) = whole.filter(|whole| arrived.get() + refused > whole.get()) else {
+            return Vec::new();
+        };
+        let limits = TailorSpec { rate: whole, floor: self.floor, k: K }.limits(&parts, arrived);
+        let reply = |(router, rate): (usize, Rate)| {
+            let notice = open.get(router).copied().flatten()?;
+            Some(Reply { router, rate, whole, notice })
+        };
+        places.into_iter().zip(limits).filter_map(reply).collect()
+    }
+
+    /// The routers that are congested, with their places.
+    fn parts(&self, now: Nanos) -> (Vec<usize>, Vec<Part>) {
+        let fresh = |router: &Router| {
+            let (at, part) = router.told?;
+            (now.since(at) < NOTICE_FOR).then_some(part)
+        };
+        let told = self.routers.iter().enumerate();
+        let told: Vec<(usize, Part)> =
+            told.filter_map(|(at, router)| Some((at, fresh(router)?))).collect();
+        let places: Vec<usize> = told.iter().map(|(at, _)| *at).collect();
+        let place = |at: usize| places.iter().position(|known| *known == at);
+        // A router in between that is not congested says nothing: the next one that does counts.
+        let next = |from: usize| {
+            let mut at = self.routers[from].before;
+            for _ in 0..self.routers.len() {
+                let here = at?;
+                if let Some(place) = place(here) {
+                    return Some(place);
+                }
+                at = self.routers.get(here)?.before;
+            }
+            None
+        };
+        let parts = told.iter().map(|(at, part)| Part { before: next(*at), ..*part }).collect();
+        (places, parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(offered: f64, refused: f64) -> Notice {
+        let rate = Rate::per_second;
+        Notice { offered: rate(offered), refused: rate(refused), ..Notice::default() }
+    }
+
+    const PERIOD: Nanos = Nanos::from_millis(100);
+
+    /// A round in which so many came; what is answered, as router, rate and notice.
+    fn round(
+        answer: &mut Answer,
+        now: Nanos,
+        own: Option<f64>,
+        came: u64,
+    ) -> Vec<(usize, f64, u64)> {
+        let replies = answer.tick((now, PERIOD), own.map(Rate::per_second), Some(came));
+        replies.iter().map(|r| (r.router, (r.rate.get() * 10.0).round() / 10.0, r.notice)).collect()
+    }
+
+    #[test]
+    fn each_notice_of_a_congested_router_is_answered_once_and_only_in_overload() {
+        let mut answer = Answer::new(&[None, None], Rate::per_second(1.0));
+        let mut now = Nanos::SECOND;
+        assert!(round(&mut answer, now, Some(100.0), 20).is_empty(), "nobody is congested");
+        answer.notice(now, 0, (1, &notice(150.0, 0.0)));
+        // k · 100 · 150 / 200.
+        assert_eq!(round(&mut answer, now, Some(100.0), 20), [(0, 90.0, 1)]);
+        now += PERIOD;
+        assert!(round(&mut answer, now, Some(100.0), 20).is_empty(), "answered");
+        answer.notice(now, 0, (2, &notice(150.0, 0.0)));
+        answer.notice(now, 1, (7, &notice(50.0, 0.0)));
+        assert_eq!(round(&mut answer, now, Some(100.0), 20), [(0, 90.0, 2), (1, 30.0, 7)]);
+        // Neither without a limit of its own, nor while all fits.
+        let mut calm = Answer::new(&[None], Rate::per_second(1.0));
+        for (own, came) in [(None, 20), (Some(300.0), 20)] {
+            calm.notice(now, 0, (1, &notice(150.0, 0.0)));
+            assert!(round(&mut calm, now, own, came).is_empty(), "{own:?}");
+        }
+    }
+
+    #[test]
+    fn what_routers_refuse_does_not_make_their_share_smaller() {
+        let mut answer = Answer::new(&[None, None], Rate::per_second(1.0));
+        let mut refused = [0.0, 0.0];
+        let mut rates = Vec::new();
+        for number in 1..50 {
+            let now = Nanos::from_millis(500 * number);
+            for (router, offered) in [(0, 300.0), (1, 100.0)] {
+                answer.notice(now, router, (number, &notice(offered, refused[router])));
+            }
+            let arrived = 400.0 - refused[0] - refused[1];
+            let replies = round(&mut answer, now, Some(100.0), (arrived / 10.0) as u64);
+            rates = replies.iter().map(|reply| reply.1).collect();
+            refused = [300.0 - rates[0], 100.0 - rates[1]];
+        }
+        assert_eq!(rates, [90.0, 30.0], "k times the rate in all");
+    }
+
+    #[test]
+    fn a_router_behind_another_is_not_counted_twice_and_old_notices_do_not_count() {
+        // 0 is behind 1, which is behind 2: the server's side is 2.
+        let mut answer = Answer::new(&[Some(1), Some(2), None], Rate::per_second(1.0));
+        let now = Nanos::SECOND;
+        answer.notice(now, 0, (1, &notice(200.0, 100.0)));
+        answer.notice(now, 2, (1, &notice(100.0, 0.0)));
+        // Demand: 200 at router 0; 100 and the 100 that router 0 refuses at router 2; 200 in all.
+        assert_eq!(round(&mut answer, now, Some(50.0), 10), [(0, 50.0, 1), (2, 50.0, 1)]);
+        let later = now + NOTICE_FOR;
+        answer.notice(later, 0, (2, &notice(60.0, 0.0)));
+        // Of 100 that arrive 60 came by router 0; router 2 has said nothing for too long.
+        assert_eq!(round(&mut answer, later, Some(50.0), 10), [(0, 36.0, 2)]);
+    }
+
+    #[test]
+    fn a_server_that_is_calm_because_routers_refuse_goes_on_with_a_rate_that_grows() {
+        let mut answer = Answer::new(&[None], Rate::per_second(1.0));
+        let hits = |refused| Hits {
+            scope: "192.0.2.1:80".parse().unwrap(),
+            span: Nanos::from_millis(200),
+            offered: 60,
+            refused,
+            probe: false,
+        };
+        let mut last = 0.0;
+        for step in 0..100_u64 {
+            let now = Nanos::from_millis(1_000 + 100 * step);
+            if step.is_multiple_of(2) {
+                answer.hear(now, 0, &hits(40));
+            }
+            answer.notice(now, 0, (step + 1, &notice(300.0, 200.0)));
+            let own = (step < 10).then_some(Rate::per_second(100.0));
+            let reply = answer.tick((now, PERIOD), own, Some(10)).remove(0);
+            assert!(
+                reply.rate <= reply.whole && reply.rate.get() >= last,
+                "{reply:?} after {last}"
+            );
+            last = reply.rate.get();
+        }
+        assert!((120.0..200.0).contains(&last), "{last}");
+    }
+}

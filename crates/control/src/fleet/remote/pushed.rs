@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A limit that a server gave to a congested router, as soft state (`policy/router/pushback.h`).
+
+use super::authority::NotTaken;
+use tidegate_model::remote::{Pushed, REMOTE_VALIDITY_MAX, Restriction};
+use tidegate_policy::{Pushback, PushbackSpec};
+use tidegate_units::{Nanos, Rate};
+
+/// How it ages: it holds for δ, relaxes in steps of δ, and is gone after δ · (steps + 1), which is the
+/// longest validity of a remote limit. A router that is congested asks again twice within δ.
+pub const PUSHBACK: PushbackSpec =
+    PushbackSpec { delta: Nanos::from_secs(2), steps: 4, burst: Nanos::from_millis(100) };
+/// The time to live that a server gives.
+pub const TTL: Nanos = REMOTE_VALIDITY_MAX;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct Relaxing {
+    pushback: Pushback,
+    enforced_from: Nanos,
+}
+
+impl Relaxing {
+    /// A limit that arrived.
+    pub(super) fn new(pushed: &Pushed) -> Result<Self, NotTaken> {
+        let received = &pushed.received;
+        let Restriction::Rate(rate) = received.limit.restriction else {
+            return Err(NotTaken::Unsupported);
+        };
+        let mut pushback = Pushback::new(&PUSHBACK);
+        let taken = pushback.install((rate, pushed.whole), received.limit.validity, received.at);
+        taken.map_err(|_| NotTaken::OutOfRange)?;
+        Ok(Self { pushback, enforced_from: pushed.enforced_from })
+    }
+
+    /// What it allows now; `None`: it is gone. A router that is not congested has none.
+    pub(super) fn rate(&mut self, now: Nanos, idle: bool) -> Option<Rate> {
+        self.pushback.rate(now, idle)
+    }
+
+    /// Whether it only counts.
+    pub(super) fn is_staged(&self, now: Nanos) -> bool {
+        now < self.enforced_from
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! NetDraino between the senses, which know the peers, and the limits: a congested router tells the owners of
+//! its services what comes for them, and an overloaded server answers with limits. What decides is
+//! [`tidegate_control::fleet::remote`].
+
+use crate::links::Links;
+use crate::plane::Said;
+use tidegate_config::{Config, TargetConfig, When};
+use tidegate_control::fleet::remote::{Answer, Inbound, Node, Reply, TTL};
+use tidegate_model::remote::{Hits, Notice, RemoteLimit, Restriction, Scope};
+use tidegate_model::snapshot::RemoteState;
+use tidegate_peer::OutgoingLimit;
+use tidegate_peer::node::Notices;
+use tidegate_sense::Sensed;
+use tidegate_units::{Nanos, Rate};
+
+/// How often a congested router says so, the first time at once. A limit holds for twice as long, and a server
+/// forgets a router after three times.
+const NOTICE_EVERY: Nanos = Nanos::SECOND;
+
+/// Both sides.
+#[derive(Default)]
+pub(crate) struct Pushback {
+    /// As a router: when it said last that it is congested.
+    noticed: Option<Nanos>,
+    /// As a server: by service.
+    given: Vec<Given>,
+}
+
+/// The limits that a service gives to congested routers.
+struct Given {
+    service: String,
+    index: usize,
+    to: Vec<Router>,
+    answer: Answer,
+}
+
+struct Router {
+    name: String,
+    scope: Scope,
+    before: Option<usize>,
+    last: Option<(Nanos, Reply)>,
+}
+
+impl Pushback {
+    /// Follows another configuration. What stays keeps what is known of it.
+    pub(crate) fn follow(&mut self, config: &Config) {
+        let mut old = std::mem::take(&mut self.given);
+        for (index, service) in config.services.iter().enumerate() {
+            let to = routers(config, &service.name);
+            if to.is_empty() {
+                continue;
+            }
+            let key = |router: &Router| (router.name.clone(), router.scope.clone(), router.before);
+            let same = |given: &Given| {
+                given.service == service.name && given.to.iter().map(key).eq(to.iter().map(key))
+            };
+            self.given.push(match old.iter().position(same) {
+                Some(at) => Given { index, ..old.swap_remove(at) },
+                None => {
+                    let before: Vec<Option<usize>> =
+                        to.iter().map(|router| router.before).collect();
+                    let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
+                    let answer = Answer::new(&before, floor);
+                    Given { service: service.name.clone(), index, to, answer }
+                }
+            });
+        }
+    }
+
+    /// As a router: what the owners of its services are told. Nothing while it is not congested.
+    pub(crate) fn notices(
+        &mut self,
+        now: Nanos,
+        (links, inbound): (&Links, &Inbound),
+        said: &mut Said,
+    ) {
+        let Some(episode) = links.episode() else {
+            self.noticed = None;
+            return;
+        };
+        if self.noticed.is_none_or(|at| now.since(at) >= NOTICE_EVERY) {
+            self.noticed = Some(now);
+            said.notices = inbound.notices(episode);
+        }
+    }
+
+    /// As a server: what came from routers.
+    pub(crate) fn hear(&mut self, now: Nanos, notices: &Notices, hits: &[(String, Hits)]) {
+        for given in &mut self.given {
+            for (name, number, notice) in notices {
+                if let Some(at) = given.router(name, |scope| reaches(scope, notice)) {
+                    given.answer.notice(now, at, (*number, notice));
+                }
+            }
+            for (name, hits) in hits {
+                if let Some(at) = given.router(name, |scope| *scope == hits.scope) {
+                    given.answer.hear(now, at, hits);
+                }
+            }
+        }
+    }
+
+    /// As a server: the answers. `own` is what each service limits itself to; `None`: it refuses nobody (shadow
+    /// mode, kill switch), and then nobody else is to refuse for it.
+    pub(crate) fn say(
+        &mut self,
+        (now, period): (Nanos, Nanos),
+        own: impl Fn(usize) -> Option<Option<Rate>>,
+        sensed: &[Sensed],
+        said: &mut Said,
+    ) {
+        for given in &mut self.given {
+            let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
+            let arrived = counts.map(|counts| counts.value.offered);
+            let own = own(given.index);
+            let replies = given.answer.tick((now, period), own.flatten(), arrived);
+            if own.is_none() {
+                continue;
+            }
+            said.limits.extend(replies.into_iter().filter_map(|reply| given.reply(now, reply)));
+        }
+    }
+
+    /// The limits that a service gave to routers.
+    pub(crate) fn states(&self, now: Nanos, index: usize) -> Vec<RemoteState> {
+        let given = self.given.iter().filter(|given| given.index == index);
+        given.flat_map(|given| given.states(now)).collect()
+    }
+}
+
+fn reaches(scope: &Scope, notice: &Notice) -> bool {
+    scope.reaches(&notice.service, &notice.listens)
+}
+
+fn routers(config: &Config, service: &str) -> Vec<Router> {
+    let targets = || config.cluster.iter().flat_map(|cluster| &cluster.report_to);
+    let pushed = |target: &TargetConfig| {
+        let limits = target.limits.iter();
+        let of = limits.filter(|limit| limit.service == service && limit.when == When::Congested);
+        of.map(|limit| limit.scope.clone()).collect::<Vec<_>>()
+    };
+    let all: Vec<(&TargetConfig, Scope)> =
+        targets().flat_map(|t| pushed(t).into_iter().map(move |scope| (t, scope))).collect();
+    let place = |name: &String| all.iter().position(|(target, _)| target.name == *name);
+    // A router in between that takes no limit of this service says nothing.
+    let before = |target: &TargetConfig| {
+        let mut behind = target.behind.as_ref()?;
+        for _ in 0..targets().count() {
+            if let Some(place) = place(behind) {
+                return Some(place);
+            }
+            behind = targets().find(|other| other.name == *behind)?.behind.as_ref()?;
+        }
+        None
+    };
+    let router = |(target, scope): &(&TargetConfig, Scope)| Router {
+        name: target.name.clone(),
+        scope: scope.clone(),
+        before: before(target),
+        last: None,
+    };
+    all.iter().map(router).collect()
+}
+
+impl Given {
+    fn router(&self, name: &str, is: impl Fn(&Scope) -> bool) -> Option<usize> {
+        self.to.iter().position(|router| router.name == name && is(&router.scope))
+    }
+
+    fn reply(&mut self, now: Nanos, reply: Reply) -> Option<OutgoingLimit> {
+        let router = self.to.get_mut(reply.router)?;
+        if router.last.is_none_or(|(at, _)| now.since(at) >= TTL) {
+            let (router, rate) = (&router.name, reply.rate);
+            tracing::info!(service = self.service, router, %rate, "limits a congested router");
+        }
+        router.last = Some((now, reply));
+        let limit = RemoteLimit {
+            scope: router.scope.clone(),
+            restriction: Restriction::Rate(reply.rate),
+            validity: TTL,
+            sequence: 0,
+            priority: 0,
+        };
+        let answers = Some((reply.whole, reply.notice));
+        Some(OutgoingLimit { target: router.name.clone(), limit, answers })
+    }
+
+    fn states(&self, now: Nanos) -> Vec<RemoteState> {
+        let state = |(router, node): (&Router, &Node)| {
+            let last = router.last.filter(|(at, _)| now.since(*at) < TTL);
+            let rate = last.map(|(_, reply)| reply.rate);
+            RemoteState {
+                peer: router.name.clone(),
+                role: "to".into(),
+                scope: router.scope.to_string(),
+                restriction: rate.map(Restriction::Rate),
+                rate,
+                left: last.map(|(at, _)| TTL.since(now.since(at))),
+                steps: 0,
+                sequence: 0,
+                age: node.age(now),
+                offered: node.offered,
+                refused: node.refused,
+            }
+        };
+        self.to.iter().zip(self.answer.feedback().nodes()).map(state).collect()
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! NetDraino in the owner's hands: a congested router tells, an overloaded server answers, and without both
+//! nothing travels.
+
+use super::world::*;
+use std::sync::Arc;
+use tidegate_daemon::plane::Heard;
+use tidegate_model::remote::{Notice, Pushed, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::signals::LinkUse;
+use tidegate_model::snapshot::Snapshot;
+use tidegate_units::{Clock, Nanos, Rate};
+
+const ROUTER: &str = "
+interfaces: [{name: lo}, {name: v1, side: servers}]
+services:
+  shop: {mode: enforce, listen: ['192.0.2.11:80'], control: {name: default, floor: 5}}
+  api: {mode: enforce, listen: ['192.0.2.12:80']}
+cluster:
+  certificate: /c.pem
+  key: /k.pem
+  authority: /a.pem
+  listen: 192.0.2.1:7416
+  grants: {operator: /o.pem, files: [/b1.grant]}
+  peers:
+    b1: {identity: spiffe://example/b1, services: [shop], limits: ['192.0.2.11:80']}
+";
+
+const SERVER: &str = "
+interfaces: [{name: lo}]
+services:
+  shop: {mode: enforce, listen: ['*:80']}
+cluster:
+  certificate: /c.pem
+  key: /k.pem
+  authority: /a.pem
+  signing: {key: /limits.key, grant: /grant}
+  report_to:
+    r1: {address: '192.0.2.1:7416', identity: spiffe://example/r1,
+      limits: [{service: shop, scope: '192.0.2.11:80', when: congested}]}
+    r2: {address: '192.0.2.2:7416', identity: spiffe://example/r2,
+      limits: [{service: shop, scope: shop-1, when: congested}]}
+";
+
+/// A router, the rate that it is given, and what that answers.
+type Told = (String, f64, Option<(Rate, u64)>);
+
+/// A tick in which v1, of 250,000 bytes per second, sent so many packets of 1,000 bytes.
+fn sends(world: &mut World, packets: u32) -> Arc<Snapshot> {
+    let mut memory = world.memory.lock().unwrap();
+    let link = memory.links.pop().unwrap_or_default();
+    memory.links.push(LinkUse {
+        interface: "v1".into(),
+        identity: (3, 1),
+        sent_bytes: link.sent_bytes + 1000 * u64::from(packets),
+        sent_packets: link.sent_packets + packets,
+        capacity: Some(250_000.0),
+        ..link
+    });
+    drop(memory);
+    world.tick(Some(70))
+}
+
+fn notices(world: &World) -> Vec<(String, Notice)> {
+    let mut memory = world.memory.lock().unwrap();
+    memory.said.drain(..).flat_map(|said| said.notices).collect()
+}
+
+#[test]
+fn a_router_says_so_once_a_second_while_it_is_congested() {
+    let mut world = World::new(ROUTER);
+    for _ in 0..30 {
+        assert!(!sends(&mut world, 10).links[0].congested);
+    }
+    assert!(notices(&world).is_empty());
+    let snapshot = (0..35).fold(None, |_, _| Some(sends(&mut world, 25))).unwrap();
+    let link = &snapshot.links[0];
+    assert_eq!((link.congested, link.signs.as_slice()), (true, &["rate".to_owned()][..]));
+    let told = notices(&world);
+    assert!((3..=4).contains(&told.len()), "{told:?}");
+    for (peer, notice) in &told {
+        assert_eq!((peer.as_str(), notice.service.as_str(), notice.episode), ("b1", "shop", 1));
+        assert!((notice.offered.get() - 700.0).abs() < 10.0, "{notice:?}");
+    }
+    for _ in 0..40 {
+        sends(&mut world, 10);
+    }
+    notices(&world);
+    (0..20).for_each(|_| _ = sends(&mut world, 10));
+    assert!(notices(&world).is_empty(), "over");
+    let silent = world.tick(Some(70));
+    assert!(silent.links[0].problem.is_empty());
+    world.memory.lock().unwrap().links.clear();
+    let gone = world.tick(Some(70));
+    assert!(gone.links[0].problem.contains("no such interface") && world.warns("interface v1"));
+}
+
+#[test]
+fn a_limit_counts_at_a_congested_router_and_not_at_another() {
+    let mut world = World::new(ROUTER);
+    let push = |world: &mut World, sequence| {
+        let limit = RemoteLimit {
+            scope: "192.0.2.11:80".parse().unwrap(),
+            restriction: Restriction::Rate(Rate::per_second(400.0)),
+            validity: Nanos::from_secs(10),
+            sequence,
+            priority: 0,
+        };
+        let at = world.clock.now();
+        let received = ReceivedLimit { peer: "b1".into(), session: 7, epoch: 1, at, limit };
+        let pushed = Pushed { received, whole: Rate::per_second(500.0), enforced_from: at };
+        world.memory.lock().unwrap().heard = Heard {
+            sessions: vec![("b1".into(), Some((7, 1)))],
+            pushed: vec![pushed],
+            ..Heard::default()
+        };
+    };
+    (0..30).for_each(|_| _ = sends(&mut world, 10));
+    push(&mut world, 1);
+    assert!(sends(&mut world, 10).services[0].remote.is_empty(), "it is not congested");
+    (0..30).for_each(|_| _ = sends(&mut world, 25));
+    push(&mut world, 2);
+    let snapshot = sends(&mut world, 25);
+    let rate = snapshot.services[0].remote.first().and_then(|limit| limit.rate);
+    assert_eq!(rate, Some(Rate::per_second(400.0)));
+    assert!(snapshot.services[1].remote.is_empty());
+}
+
+#[test]
+fn an_overloaded_server_answers_each_notice_by_shares() {
+    let mut world = World::new(SERVER);
+    let notice = |offered: f64| Notice {
+        service: "shop-1".into(),
+        listens: vec!["192.0.2.11:80".parse().unwrap()],
+        offered: Rate::per_second(offered),
+        ..Notice::default()
+    };
+    let answers = |world: &World| -> Vec<Told> {
+        let said = world.memory.lock().unwrap().said.pop().unwrap_or_default();
+        let limits = said.limits.into_iter().map(|out| {
+            let Restriction::Rate(rate) = out.limit.restriction else { panic!() };
+            (out.target, (rate.get() * 10.0).round() / 10.0, out.answers)
+        });
+        limits.collect()
+    };
+    // 100 a tick come, and it takes 100 a second.
+    for _ in 0..5 {
+        world.tick(Some(100));
+        assert_eq!(answers(&world), [], "nobody is congested");
+    }
+    let hear = |world: &World, notices: &[(&str, u64, f64)]| {
+        let notices = notices.iter().map(|(to, number, of)| ((*to).into(), *number, notice(*of)));
+        world.memory.lock().unwrap().heard =
+            Heard { notices: notices.collect(), ..Heard::default() };
+    };
+    hear(&world, &[("r1", 4, 750.0), ("r2", 9, 250.0), ("r3", 1, 50.0)]);
+    let snapshot = world.tick(Some(100));
+    let whole = Rate::per_second(100.0);
+    let expected = [("r1", 90.0, Some((whole, 4))), ("r2", 30.0, Some((whole, 9)))];
+    let expected = expected.map(|(to, rate, answers)| (to.to_owned(), rate, answers));
+    assert_eq!(answers(&world), expected);
+    let given: Vec<_> =
+        snapshot.services[0].remote.iter().map(|limit| limit.peer.as_str()).collect();
+    assert_eq!(given, ["r1", "r2"]);
+    world.tick(Some(100));
+    assert_eq!(answers(&world), [], "answered");
+    world.owner.set_mode("shop", tidegate_model::Mode::Shadow).unwrap();
+    hear(&world, &[("r1", 5, 750.0)]);
+    world.tick(Some(100));
+    assert_eq!(answers(&world), [], "in shadow mode nobody else is limited");
+}

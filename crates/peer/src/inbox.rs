@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Notices that were sent in a session, and the limits that answered them and that nobody has taken out yet.
+
+use std::collections::{BTreeMap, VecDeque};
+use tidegate_model::remote::{Pushed, REMOTE_SCOPES_MAX, Scope};
+use tidegate_units::Nanos;
+
+/// A limit answers a notice that was sent within this time.
+pub(crate) const ANSWERED_WITHIN: Nanos = Nanos::from_secs(3);
+/// Most notices that are remembered: more than are sent in that time.
+const NOTICES_MAX: usize = 512;
+
+/// Those of one session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inbox {
+    limits: BTreeMap<Scope, Pushed>,
+    notices: VecDeque<(u64, Nanos)>,
+    last: u64,
+}
+
+impl Inbox {
+    /// What stays when the configuration changes: limits have to come again, what was asked is known.
+    pub(crate) fn anew(mut self) -> Self {
+        self.limits.clear();
+        self
+    }
+
+    /// A notice is sent now; its number.
+    pub(crate) fn notice(&mut self, now: Nanos) -> u64 {
+        self.last = self.last.saturating_add(1);
+        self.notices.push_back((self.last, now));
+        if self.notices.len() > NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.last
+    }
+
+    /// Whether a limit with this number answers a notice that counts.
+    pub(crate) fn answers(&self, now: Nanos, notice: u64) -> bool {
+        let is =
+            |(number, at): &(u64, Nanos)| *number == notice && now.since(*at) <= ANSWERED_WITHIN;
+        self.notices.iter().any(is)
+    }
+
+    pub(crate) fn has_room(&self, scope: &Scope) -> bool {
+        self.limits.len() < REMOTE_SCOPES_MAX || self.limits.contains_key(scope)
+    }
+
+    pub(crate) fn put(&mut self, pushed: Pushed) {
+        self.limits.insert(pushed.received.limit.scope.clone(), pushed);
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Pushed> {
+        std::mem::take(&mut self.limits).into_values().collect()
+    }
+}

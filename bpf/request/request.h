@@ -25,6 +25,7 @@
 #include "../track/first.h"
 #include "../http/http.h"
 #include "../packet/lease.h"
+#include "../packet/chosen.h"
 #include "../packet/refused.h"
 #include "../reply/segment.h"
 #include "../http/rule.h"
@@ -218,18 +219,18 @@ static __always_inline __u32 tg_unevaluable_of(const struct tg_visit *v)
  * policies once, and their stack is not that of the hook.
  */
 __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
-				   __u32 gauge, const struct tg_packet *p)
+				   const struct tg_service *service,
+				   const struct tg_packet *p)
 {
 	const struct tg_request_limits *limits =
 		tg_limits_row(TG_LIMITS_BUCKETS + bucket);
 	struct tg_request_chain *chain = tg_at(&tg_buckets, bucket);
 	struct tg_bucket_totals *totals = tg_at(&tg_bucket_totals, bucket);
 	struct tg_event event = { .now_ns = bpf_ktime_get_ns() };
-	__u64 source = TG_CANARY_UNKNOWN;
 	long long waiting = 0;
 	struct tg_verdict v;
 
-	if (!limits || !chain || rank >= TG_RANKS)
+	if (!limits || !chain || !service || rank >= TG_RANKS)
 		return TG_RULE_ADMITTED;
 	if (totals)
 		totals->offered[rank]++;
@@ -238,15 +239,14 @@ __noinline __u32 tg_bucket_verdict(__u32 bucket, __u32 rank, __u32 strength,
 	event.priority = rank;
 	if (tg_request_limited(limits)) {
 		event.random = bpf_get_prandom_u32();
-		waiting = tg_gauge_waiting(gauge);
+		waiting = tg_gauge_waiting(service->gauge);
 	}
 	v = tg_request_decide(limits, chain, &event, waiting, 0);
 	if (!tg_refuses(v))
 		return TG_RULE_ADMITTED;
-	if (tg_canary_asks(limits->flags))
-		source = tg_source_key(p, gauge);
-	switch (tg_request_execution(limits, v, source, strength,
-				     tg_lease_dice(strength))) {
+	switch (tg_request_execution(limits, v,
+				     tg_chosen_by(limits->flags, p, service),
+				     strength, tg_lease_dice(strength))) {
 	case TG_SHADOWED:
 		return TG_RULE_SHADOWED;
 	case TG_SPARED:
@@ -270,7 +270,9 @@ static __always_inline void tg_count_refused(const struct tg_visit *v,
 						rule->bucket);
 	__u32 service = v->service & (TG_SERVICES_MAX - 1);
 
-	tg_refused_note(&v->p, &v->view.table->service[service], shadow);
+	tg_refused_note(tg_refused_hash(&v->p,
+					&v->view.table->service[service]),
+			shadow);
 	if (!totals || found->rank >= TG_RANKS)
 		return;
 	totals->refused[found->rank]++;
@@ -296,7 +298,7 @@ static __always_inline __u32 tg_rule_verdict(const struct tg_visit *v,
 	if (rule->bucket >= TG_RULE_BUCKETS_MAX)
 		return TG_RULE_ADMITTED;
 	verdict = tg_bucket_verdict(rule->bucket, found->rank, strength,
-				    service->gauge, &v->p);
+				    service, &v->p);
 	/* clang knows which values it has, the verifier does not */
 	barrier_var(verdict);
 	return verdict;

@@ -10,21 +10,13 @@ use ipnet::IpNet;
 use libbpf_rs::MapCore;
 use std::mem::offset_of;
 use std::net::Ipv4Addr;
-use tidegate_model::{PRIORITY_DEFAULT, SERVICES_MAX};
+use tidegate_model::{PRIORITY_DEFAULT, SERVICES_MAX, service_identity};
 use zerocopy::{IntoBytes, transmute};
 
 /// Tokens of the answer bucket, in picotokens.
 const TOKEN: u64 = 1_000_000_000_000;
 /// Picotokens are milli-tokens per second times nanoseconds; a full bucket is a quarter second's.
 const ANSWER_BURST_SHARE: u64 = 4;
-
-/// The name of a service as the tables know it: FNV-1a, never 0.
-pub(crate) fn identity(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash | 1
-}
 
 /// Fills a slot that is not in force.
 pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<(), Error> {
@@ -113,7 +105,7 @@ fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
     for (index, service) in plan.config.services.iter().enumerate() {
         let entry = &mut table.service[index];
         entry.gauge = gauges.get(index).copied().unwrap_or_default();
-        entry.identity = identity(&service.name);
+        entry.identity = service_identity(&service.name);
         entry.priority = [PRIORITY_DEFAULT; tidegate_model::CLASSES_MAX];
         for (class, number) in service.classes.iter().zip(1_u8..) {
             entry.priority[usize::from(number)] = class.priority;

@@ -21,8 +21,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use tidegate_model::snapshot::Followed;
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::ServiceTotals;
-use tidegate_model::{Canary, Listen, Mode, PRIORITIES, SERVICES_MAX};
-use tidegate_policy::{Params, Policy, RequestChain, RequestLimits, State};
+use tidegate_model::{Canary, Listen, Mode, PRIORITIES, SERVICES_MAX, service_identity};
+use tidegate_policy::{Params, Policy, RequestChain, RequestLimits, SourceKey, State};
 use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
@@ -135,7 +135,7 @@ impl Core {
         for index in 0..SERVICES_MAX {
             let old = &table.service[index];
             let name = plan.config.services.get(index).map(|service| &service.name);
-            let same = name.is_some_and(|name| classification::identity(name) == old.identity);
+            let same = name.is_some_and(|name| service_identity(name) == old.identity);
             let policy = policies.get(index).map(|policy| *policy as u32);
             let unused = name.is_none() && old.identity == 0;
             if !unused && (!same || self.limits.policy(index) != policy) {
@@ -355,6 +355,16 @@ impl Core {
     /// When the table cannot be read.
     pub fn sources(&self) -> Result<Vec<SourceUse>, Error> {
         sources::open(self)
+    }
+
+    /// By which a canary chooses among sources. Whatever else limits these services takes it, too: a client
+    /// meets the same thing everywhere.
+    ///
+    /// # Errors
+    /// When the table of the seed cannot be read.
+    pub fn source_key(&self) -> Result<SourceKey, Error> {
+        let control: Control = self.maps.read("tg_control", 0)?;
+        Ok(SourceKey::new(objects::keys(control.seed)))
     }
 
     /// Who was refused in the last minute.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who was refused in the last minute, as the hooks noted it (policy/chain/lately.h).
 
-use crate::classification::identity;
 use crate::core::Core;
 use crate::mapped::Mapped;
 use crate::plan::mapped;
 use crate::{Error, abi, objects};
 use std::net::IpAddr;
+use tidegate_model::service_identity;
 use tidegate_policy::{LatelyHash, LatelyLine, LatelyTurn};
 use tidegate_units::Nanos;
 
@@ -43,7 +43,11 @@ impl Lately {
     /// `shadow`: the refusal was only computed.
     #[must_use]
     pub fn find(&self, client: IpAddr, service: &str, shadow: bool) -> Option<(Nanos, Nanos)> {
-        self.find_hash(LatelyHash::new(&self.key, mapped(client), (identity(service), shadow)))
+        self.find_hash(LatelyHash::new(
+            &self.key,
+            mapped(client),
+            (service_identity(service), shadow),
+        ))
     }
 
     fn find_hash(&self, hash: LatelyHash) -> Option<(Nanos, Nanos)> {

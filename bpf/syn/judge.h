@@ -28,6 +28,7 @@
 #define TG_JUDGE_H
 
 #include "../reply/reset.h"
+#include "../packet/chosen.h"
 #include "../packet/classify.h"
 #include "../packet/count.h"
 #include "../packet/emit.h"
@@ -58,6 +59,7 @@ struct tg_case {
 	struct tg_class_view view;
 	__u64 fingerprint;	/* of the connection, as in track/flow.h */
 	__u64 source;		/* key of the source (track/source.h) */
+	__u64 refused;		/* where it is noted if it is refused */
 	__u32 ifindex;
 	__u32 origin;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
@@ -97,10 +99,12 @@ static __always_inline __u8 tg_answer_make(void *ctx, struct tg_case *c,
 static __always_inline void tg_carry_out(void *ctx, struct tg_case *c,
 					 const struct tg_packet *p)
 {
+	const struct tg_service *service =
+		&c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
 	struct tg_ask *ask = &c->ask;
 	__u8 silent;
 
-	tg_chain_execute(ask, c->source,
+	tg_chain_execute(ask, tg_chosen_by(ask->flags, p, service),
 			 tg_chain_asks_single(ask) ?
 				 tg_source_single(c->source) : 1,
 			 c->strength, tg_lease_dice(c->strength));
@@ -117,8 +121,6 @@ static __noinline void tg_tell(const struct tg_case *c,
 			       const struct tg_packet *p)
 {
 	struct tg_verdict v = c->ask.verdict;
-	const struct tg_service *service =
-		&c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
 	int shadow = c->ask.execution != TG_EXECUTED;
 	__u32 every = v.kind == TG_ADMIT ? c->view.table->sample_admitted :
 					   c->view.table->sample_refused;
@@ -135,7 +137,7 @@ static __noinline void tg_tell(const struct tg_case *c,
 	tg_count_verdict(c->service, c->class, v, shadow);
 	tg_count_work(&c->ask, c->late);
 	if (tg_refuses(v))
-		tg_refused_note(p, service, shadow);
+		tg_refused_note(c->refused, shadow);
 	/* Not the bits that the policy decided by. */
 	if (tg_emit_chosen(every, c->ask.event.random ^ (__u32)c->ask.event.key))
 		tg_emit(p, &c->ask.queue, &e);
@@ -203,6 +205,7 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	     int listen)
 {
 	int reason = 0, unprepared, copy;
+	__u32 service;
 
 	c->origin = tg_origin(&c->view, p);
 	if (tg_never_shed(&c->view, p, listen, c->origin))
@@ -214,6 +217,8 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		tg_flow_fetch(c->fingerprint);
 		tg_chain_fetch(c->service, c->ask.event.key);
 	}
+	service = c->service & (TG_SERVICES_MAX - 1);
+	c->refused = tg_refused_fetch(p, &c->view.table->service[service]);
 	unprepared = tg_prepare(c, p);
 	if (!c->late) {
 		reason = tg_queue(ctx, p, &c->ask.queue);

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use support::packet::{Packet, between, syn4};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane, plans};
 use tidegate_bpf::{Plan, ServiceParams};
-use tidegate_model::Mode;
+use tidegate_model::{Canary, Mode, service_identity};
 use tidegate_policy::{Action, BucketSpec, Params, Policy};
 use tidegate_units::{Nanos, Rate};
 
@@ -158,4 +158,49 @@ fn the_key_is_that_of_the_state() {
     assert!(a.len() > 50 && b.len() > 50, "{} and {} of 20,000", a.len(), b.len());
     let both = a.iter().filter(|n| b.contains(n)).count();
     assert!(both < a.len() / 4, "{both} of {} and {}", a.len(), b.len());
+}
+
+/// Whose refusals a canary executes depends on the address and on the name of the service, not on where that
+/// stands in the file; gateways with the same key choose the same.
+#[test]
+fn a_canary_chooses_the_same_sources_wherever_its_service_stands() {
+    let mut plane = refusing(&plan(Mode::Enforce));
+    let key = plane.source_key().unwrap();
+    let half = Canary::of_percent(50.0).unwrap();
+    let v6 = |number: u32| -> IpAddr { format!("2001:db8:{number:x}::7").parse().unwrap() };
+    let clients: Vec<IpAddr> = (0..64).flat_map(|n| [v4(n), v6(n)]).collect();
+    let refused = |plane: &TestPlane| -> Vec<IpAddr> {
+        let run = |client: IpAddr| {
+            plane.run(TestHook::Xdp, &between(client, (40_000, 80), false).syn().bytes())
+        };
+        let chosen =
+            clients.iter().filter(|client| run(**client).unwrap().outcome == Outcome::Drop);
+        chosen.copied().collect()
+    };
+    plane.set_mode(1, Mode::Enforce, half).unwrap();
+    let chosen = |client: &&IpAddr| {
+        let octets = match client {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        key.source(octets, service_identity("web")) >> 48 < u64::from(half.share_q16())
+    };
+    let expected: Vec<IpAddr> = clients.iter().filter(chosen).copied().collect();
+    assert!((32..=96).contains(&expected.len()), "{}", expected.len());
+    assert_eq!(refused(&plane), expected);
+    let mut moved = plan(Mode::Enforce);
+    moved.config.services.reverse();
+    plane.apply(&moved).unwrap();
+    let spec = BucketSpec::new(Rate::per_second(0.001), 1, Action::Drop);
+    plane
+        .set_limits(&[ServiceParams::new(0, Params::token_bucket(&spec).unwrap())], &[], 3)
+        .unwrap();
+    plane.run(TestHook::Xdp, &syn4().bytes()).unwrap();
+    plane.set_mode(0, Mode::Enforce, half).unwrap();
+    assert_eq!(refused(&plane), expected, "at another place");
+    // The other bits of an IPv6 /64 are one client's.
+    let neighbour: Ipv6Addr = "2001:db8:5::ffff".parse().unwrap();
+    let source = |client: Ipv6Addr| key.source(client.octets(), 1);
+    assert_eq!(source(neighbour), source("2001:db8:5::7".parse().unwrap()));
+    assert_ne!(source(neighbour), source("2001:db8:5:1::7".parse().unwrap()));
 }

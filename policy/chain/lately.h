@@ -5,8 +5,11 @@
  * Kernel and gateways note and find by this code; each has slices of its own.
  *
  * A client that was refused is found, whoever else was. Another one is found by
- * chance: with a line for 10 clients in 5 of 1,000,000 questions about one slice. The
- * hash is keyed, so that nobody can look like somebody else.
+ * chance. With a line for 10 clients of a slice, a half has 256 bits, of which 10 * 4
+ * are set, so 8 bits are set by chance in 0.15^8 of questions; as lines get 10 clients
+ * on average only, it is 5 of 1,000,000. A question about a minute, 32 services and
+ * both modes is one about 15 * 64 slices: 0.5 %. The hash is keyed, so that nobody can
+ * look like somebody else.
  *
  * Several CPUs write to one line at once: no bit is lost.
  */
@@ -16,7 +19,6 @@
 #include "../contract/hash.h"
 
 #define TG_LATELY_WORDS 8	/* a line: 64 bytes */
-#define TG_LATELY_KEYS 6
 
 /*
  * Slices of the kernel: one that is written to, 14 before it, and one that is cleared
@@ -39,33 +41,29 @@ struct tg_lately_turn {
 	tg_u64 begin_ns[TG_LATELY_SLICES];	/* 0: never */
 };
 
-/*
- * A client (IPv4 mapped into IPv6) and what it was refused by: a number for the
- * service, and whether that was only computed. (The kernel's key is volatile.)
- */
-TG_INLINE tg_u64 tg_lately_hash(const tg_u32 *addr, tg_u32 by,
+/* The bit of a hash that says: only computed. No line depends on it. */
+#define TG_LATELY_SHADOW (1ULL << 63)
+
+/* A client and the service that refused it: as tg_hash_client(). */
+TG_INLINE tg_u64 tg_lately_hash(const tg_u32 *addr, tg_u64 service,
 				const volatile tg_u64 *key)
 {
-	tg_u64 h = tg_nh(addr[0], addr[1], key[2]) +
-		   tg_nh(addr[2], addr[3], key[3]) +
-		   tg_nh(by, TG_LATELY_SLICES, key[4]);
-
-	return tg_spread(h ^ key[5]);
+	return tg_hash_client(addr, service, key) & ~TG_LATELY_SHADOW;
 }
 
-/* `by`, from what tells services apart through reloads and restarts. */
-TG_INLINE tg_u32 tg_lately_by(tg_u64 identity, int shadow)
-{
-	return ((tg_u32)(identity >> 32) & ~1U) | !!shadow;
-}
-
-/* The line of a slice that has mask + 1 of them, a power of two. */
+/*
+ * The line of a slice that has mask + 1 of them, a power of two. It is known before
+ * the verdict is, so a host can fetch it early.
+ */
 TG_INLINE tg_u32 tg_lately_line_of(tg_u64 hash, tg_u32 mask)
 {
-	return (tg_u32)(hash * 0x9e3779b97f4a7c15ULL >> 40) & mask;
+	return (tg_u32)((hash << 1) * 0x9e3779b97f4a7c15ULL >> 40) & mask;
 }
 
-/* Bits of a half: 2 say which of its words, 6 each which bit of that. */
+/*
+ * Bits of a half: 2 say which of its words, 6 each which bit of that. What was only
+ * computed is in the word beside, so that neither is taken for the other.
+ */
 TG_INLINE tg_u64 tg_lately_half(tg_u64 hash, int half)
 {
 	return hash >> (half * 26);
@@ -73,7 +71,9 @@ TG_INLINE tg_u64 tg_lately_half(tg_u64 hash, int half)
 
 TG_INLINE tg_u32 tg_lately_word(tg_u64 hash, int half)
 {
-	return half * (TG_LATELY_WORDS / 2) + (tg_lately_half(hash, half) & 3);
+	tg_u64 word = tg_lately_half(hash, half) ^ hash >> 63;
+
+	return half * (TG_LATELY_WORDS / 2) + (word & 3);
 }
 
 TG_INLINE tg_u64 tg_lately_bits(tg_u64 hash, int half)

@@ -3,7 +3,8 @@
 //! says which one, and when the kernel's slices began.
 #![allow(unsafe_code, reason = "the chain is C")]
 
-use crate::abi::{self, LATELY_KEYS, LATELY_SLICES, LATELY_WORDS};
+use crate::abi::{self, HASH_KEYS, LATELY_SLICES, LATELY_WORDS};
+use crate::source::words;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_units::Nanos;
 
@@ -18,18 +19,13 @@ pub struct LatelyHash(u64);
 
 impl LatelyHash {
     /// Words of a key.
-    pub const KEYS: usize = LATELY_KEYS;
+    pub const KEYS: usize = HASH_KEYS;
 
-    /// By the key of whoever notes it. `client`: an address as a packet has it, IPv4 mapped into IPv6. `identity` tells services apart; `shadow`: the refusal was only
-    /// computed.
+    /// By the key of whoever notes it. `client`: an address as a packet has it, IPv4 mapped into IPv6.
+    /// `identity` tells services apart; `shadow`: the refusal was only computed.
     #[must_use]
-    pub fn new(
-        key: &[u64; LATELY_KEYS],
-        client: [u8; 16],
-        (identity, shadow): (u64, bool),
-    ) -> Self {
-        let word = |at| client[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
-        let address: [u32; 4] = [0, 4, 8, 12].map(word);
+    pub fn new(key: &[u64; HASH_KEYS], client: [u8; 16], (identity, shadow): (u64, bool)) -> Self {
+        let address = words(client);
         // SAFETY: four words and a whole key, read only.
         Self(unsafe {
             abi::tg_native_lately_hash(address.as_ptr(), identity, shadow.into(), key.as_ptr())

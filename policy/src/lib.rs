@@ -29,6 +29,7 @@ mod pushback;
 mod request;
 mod router;
 mod senders;
+mod source;
 mod throttle;
 
 pub use abi::{Event, InFlight, Level, Limits, Params, RequestLimits};
@@ -47,6 +48,7 @@ pub use router::{
     AgedHotSpots, CrowdGate, CrowdLimit, CrowdRule, Durations, HotSpots, Tsw, TswSpec,
 };
 pub use senders::{Noted, Senders, refused};
+pub use source::SourceKey;
 pub use throttle::{GapSpec, PercentSpec, ThresholdSpec, Thresholds, Throttle, ThrottleError};
 
 include!(concat!(env!("OUT_DIR"), "/policies.rs"));

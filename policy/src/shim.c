@@ -67,6 +67,12 @@ int tg_native_spares(tg_u32 flags, tg_u64 source)
 	return tg_canary_spares(flags, source);
 }
 
+tg_u64 tg_native_canary_source(const tg_u32 *addr, tg_u64 service,
+			       const tg_u64 *key)
+{
+	return tg_canary_source(addr, service, key);
+}
+
 int tg_native_replies(const struct tg_ask *ask)
 {
 	return tg_chain_replies(ask);
@@ -155,10 +161,11 @@ int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns)
 	return tg_min_rate_admits(interval_us, at_ns, now_ns);
 }
 
-tg_u64 tg_native_lately_hash(const tg_u32 *addr, tg_u64 identity, int shadow,
+tg_u64 tg_native_lately_hash(const tg_u32 *addr, tg_u64 service, int shadow,
 			     const tg_u64 *key)
 {
-	return tg_lately_hash(addr, tg_lately_by(identity, shadow), key);
+	return tg_lately_hash(addr, service, key) |
+	       (shadow ? TG_LATELY_SHADOW : 0);
 }
 
 tg_u32 tg_native_lately_line(tg_u64 hash, tg_u32 mask)

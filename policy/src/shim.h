@@ -22,6 +22,8 @@ int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
 void tg_native_execute(struct tg_ask *ask, tg_u64 source, int single,
 		       tg_u32 strength, tg_u32 random);
 int tg_native_spares(tg_u32 flags, tg_u64 source);
+tg_u64 tg_native_canary_source(const tg_u32 *addr, tg_u64 service,
+			       const tg_u64 *key);
 int tg_native_replies(const struct tg_ask *ask);
 void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
 int tg_native_passes(const struct tg_ask *ask);
@@ -46,7 +48,7 @@ int tg_native_refused(const struct tg_params *p, struct tg_state *s,
 int tg_native_full(const struct tg_in_flight *l, tg_u32 *tight,
 		   long long waiting, long long silent);
 int tg_native_min_rate(tg_u32 interval_us, tg_u64 *at_ns, tg_u64 now_ns);
-tg_u64 tg_native_lately_hash(const tg_u32 *addr, tg_u64 identity, int shadow,
+tg_u64 tg_native_lately_hash(const tg_u32 *addr, tg_u64 service, int shadow,
 			     const tg_u64 *key);
 tg_u32 tg_native_lately_line(tg_u64 hash, tg_u32 mask);
 void tg_native_lately_note(struct tg_lately_line *line, tg_u64 hash);

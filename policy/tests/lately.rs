@@ -171,3 +171,17 @@ fn questions_differ_by_address_service_mode_and_key() {
         assert_ne!(one, other);
     }
 }
+
+/// A host can fetch the line before it knows whether the refusal is executed.
+#[test]
+fn both_modes_have_one_line_and_neither_is_taken_for_the_other() {
+    for number in 0..10_000 {
+        let [enforced, shadow] = [false, true].map(|shadow| hash(number, 1, shadow));
+        assert_eq!(enforced.line(LINES), shadow.line(LINES), "{number}");
+        for (noted, other) in [(enforced, shadow), (shadow, enforced)] {
+            let line = LatelyLine::default();
+            line.note(noted);
+            assert!(line.has(noted) && !line.has(other), "{number}");
+        }
+    }
+}

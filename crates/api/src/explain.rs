@@ -34,6 +34,9 @@ pub struct Explanation {
     /// but in a flood of more refusals than `tables.refusals` has room for.
     #[serde(default)]
     pub refused_wrong: f64,
+    /// Services whose proxy refused clients by itself in that minute, without naming them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unnamed: Vec<String>,
     /// All of it in sentences.
     pub words: Vec<String>,
 }
@@ -60,7 +63,7 @@ pub struct ServiceExplanation {
     /// Remote limits that peers give to it, and that it gives to its control nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteState>,
-    /// What its requests go through, in sentences; empty where the service has no header rules.
+    /// What its requests go through, in sentences; empty where the service has no request rules.
     #[serde(default)]
     pub rules: Vec<String>,
 }
@@ -100,10 +103,19 @@ pub fn explain(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Explana
         services.push(service(class, state));
     }
     let samples = samples(known, address, port);
-    let Lately { refused, complete, wrong: refused_wrong } = known.refused.clone();
+    let Lately { refused, complete, unnamed, wrong: refused_wrong } = known.refused.clone();
     let (address, words) = (address.to_string(), Vec::new());
-    let mut explanation =
-        Explanation { address, port, services, samples, refused, refused_wrong, words };
+    let mut explanation = Explanation {
+        address,
+        port,
+        services,
+        samples,
+        refused,
+        refused_wrong,
+        words,
+        ..Explanation::default()
+    };
+    explanation.unnamed = unnamed;
     explanation.words = self::words(&explanation, (known.snapshot, complete));
     explanation
 }
@@ -128,7 +140,7 @@ fn service(of: &ClientClass, state: Option<&ServiceState>) -> ServiceExplanation
 fn rules(state: &ServiceState) -> Vec<String> {
     let Some(requests) = &state.requests else { return Vec::new() };
     let mut said = vec![format!(
-        "its requests go through {} header rule(s) ({}); `tidegate rules test` says which one a request meets",
+        "its requests go through {} request rule(s) ({}); `tidegate rules test` says which one a request meets",
         requests.rules.len(),
         requests.mode
     )];
@@ -183,17 +195,23 @@ fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<Stri
         format!("so many are refused that {percent} % of all others look refused, too; see {key}")
     };
     for found in &explanation.refused {
-        let RefusedLately { service, shadow, ago_min, ago_max } = found;
+        let RefusedLately { service, gateway, shadow, ago_min, ago_max } = found;
+        let place = if *gateway { " at a gateway" } else { "" };
         let how = if *shadow {
             "would have refused (only counted: shadow, canary or an old lease)"
         } else {
             "has refused"
         };
         words.push(format!(
-            "{service}: it probably {how} this address {ago_min} to {ago_max} ago ({sure})."
+            "{service}: it probably {how} this address{place} {ago_min} to {ago_max} ago ({sure})."
         ));
     }
-    if explanation.refused.is_empty() && complete {
+    for service in &explanation.unnamed {
+        words.push(format!(
+            "{service}: its proxy refuses some by itself and does not say whom: this address may have been one."
+        ));
+    }
+    if explanation.refused.is_empty() && explanation.unnamed.is_empty() && complete {
         words.push("No service has refused this address in the last 60 s.".into());
     }
 }

@@ -328,7 +328,7 @@ fn header_rules_are_mentioned_with_the_limits_of_their_buckets() {
     assert_eq!(
         found.words[found.words.len() - 3..found.words.len() - 1],
         [
-            "shop: its requests go through 3 header rule(s) (shadow); `tidegate rules test` says which one a request meets.",
+            "shop: its requests go through 3 request rule(s) (shadow); `tidegate rules test` says which one a request meets.",
             "shop: requests of the bucket cgi (cpu) are limited to 40.0/s, bursts of 5: CPU 0.97.",
         ]
     );
@@ -377,21 +377,31 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
     let snapshot = snapshot();
     let lately = |shadow| RefusedLately {
         service: "shop".into(),
+        gateway: false,
         shadow,
         ago_min: Nanos::from_secs(9),
         ago_max: Nanos::from_secs(17),
     };
-    let said = |(refused, complete, wrong)| {
+    let said_of = |(refused, complete, wrong), unnamed: Vec<String>| {
         let known = Known {
             classes: &[],
             snapshot: &snapshot,
             samples: &[],
-            refused: Lately { refused, complete, wrong },
+            refused: Lately { refused, complete, unnamed, wrong },
             reason_text: &|_: &str| String::new(),
         };
         explain(&known, "192.0.2.1".parse().unwrap(), None).words.join("\n")
     };
+    let said = |of| said_of(of, Vec::new());
     let words = said((vec![lately(false)], true, 0.0));
+    let both = vec![lately(false), RefusedLately { gateway: true, ..lately(false) }];
+    let both = said((both, true, 0.0));
+    assert!(both.contains("has refused this address at a gateway 9.00 s"), "{both}");
+    assert!(both.contains("has refused this address 9.00 s"), "{both}");
+    // What a proxy refuses by itself is asked nobody about.
+    let proxy = said_of((Vec::new(), true, 0.0), vec!["shop".into()]);
+    assert!(proxy.contains("shop: its proxy refuses some by itself"), "{proxy}");
+    assert!(!proxy.contains("No service"), "{proxy}");
     assert!(
         words.contains("shop: it probably has refused this address 9.00 s to 17.00 s ago"),
         "{words}"

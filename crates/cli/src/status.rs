@@ -76,10 +76,22 @@ pub(crate) fn alerts(snapshot: &Snapshot) -> Vec<String> {
     released.into_iter().chain(modes).chain(warnings).collect()
 }
 
-/// The gateways, and what became of their reports.
+/// The gateways, and what became of their reports; HAProxy's agents.
 fn gateways(snapshot: &Snapshot, text: &mut String) {
     let Some(state) = &snapshot.gateways else { return };
     text.push('\n');
+    for agent in &state.agents {
+        let (service, listen) = (plain(&agent.service), plain(&agent.listen));
+        let told = match (agent.problem.is_empty(), agent.maxconn) {
+            (false, _) => "not served".to_owned(),
+            (true, 0) => "no limit".to_owned(),
+            (true, maxconn) => format!("maxconn {maxconn}"),
+        };
+        let _ = writeln!(text, "agent {service} (haproxy) at {listen}: {told}");
+    }
+    if state.gateways.is_empty() {
+        return;
+    }
     for gateway in &state.gateways {
         let served = if gateway.problem.is_empty() { "served" } else { "not served" };
         let (name, listen) = (plain(&gateway.name), plain(&gateway.listen));
@@ -292,7 +304,7 @@ mod tests {
     #[test]
     fn gateways_and_their_reports_are_shown() {
         use tidegate_model::snapshot::{
-            GatewayState, GatewaysState, ProxyCounts, ReportCounts, TlsCounts,
+            AgentState, GatewayState, GatewaysState, ProxyCounts, ReportCounts, TlsCounts,
         };
         let gateway = GatewayState {
             name: "edge".into(),
@@ -307,12 +319,26 @@ mod tests {
                 ..ProxyCounts::default()
             }),
         };
+        let agent = |maxconn, problem: &str| AgentState {
+            service: "shop".into(),
+            listen: "127.0.0.1:7420".into(),
+            maxconn,
+            problem: problem.into(),
+        };
         let state = GatewaysState {
             gateways: vec![gateway],
+            agents: vec![agent(35, ""), agent(0, ""), agent(35, "address in use")],
             reports: ReportCounts { completed: 9, late: 2, unknown: 1, untracked: 0 },
             misunderstood: 3,
             ..GatewaysState::default()
         };
+        let agents = GatewaysState { agents: state.agents.clone(), ..GatewaysState::default() };
+        let shown = text(&Snapshot { gateways: Some(agents), ..Snapshot::default() });
+        for told in ["maxconn 35", "no limit", "not served"] {
+            let row = format!("agent shop (haproxy) at 127.0.0.1:7420: {told}\n");
+            assert!(shown.contains(&row), "{shown}");
+        }
+        assert!(!shown.contains("completed"), "no gateway, no reports: {shown}");
         let shown = text(&Snapshot { gateways: Some(state), ..Snapshot::default() });
         assert!(shown.contains("gateway edge (nginx) at unix:/run/edge.sock: served\n"), "{shown}");
         let refused = "\n  2 TLS handshakes failed, the last: 192.0.2.7: no certificate\n";

@@ -16,7 +16,7 @@ use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_bpf::policy::{MinRate, Params, Policy};
+use tidegate_bpf::policy::{MinRate, Params, Policy, SourceKey};
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
@@ -42,7 +42,7 @@ pub struct Kernel {
 
 /// What to do when hooks cannot be changed any more.
 pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
-    change interfaces, or to begin with header rules, start it anew with them: under systemd \
+    change interfaces, or to begin with request rules, start it anew with them: under systemd \
     `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over without a gap";
 
 /// The number that the first plan gives to limits in maps that are new; in those that are adopted it
@@ -87,6 +87,14 @@ impl Kernel {
         let sees_answers = sees_answers(&dataplane);
         let (watch, sides, services) = (Watch::default(), Sides::default(), config.services.len());
         Ok(Self { dataplane, sees_answers, watch, sides, services })
+    }
+
+    /// By which canaries at the hooks choose among sources.
+    ///
+    /// # Errors
+    /// When the dataplane does not tell.
+    pub fn source_key(&self) -> Result<SourceKey, PlaneError> {
+        self.dataplane.source_key().map_err(failed)
     }
 
     /// Whether following this configuration changes hooks.

@@ -68,21 +68,27 @@ impl Planes {
         config: &Config,
         clock: Arc<dyn Clock + Send + Sync>,
     ) -> Result<Self, PlaneError> {
-        let kernel: Option<Box<dyn Plane>> = match config.interfaces.is_empty() {
+        let kernel = match config.interfaces.is_empty() {
             true => None,
-            false => Some(Box::new(Kernel::start(config)?)),
+            false => Some(Kernel::start(config)?),
         };
         let mut seed = [0; 8];
         getrandom(&mut seed)?;
-        Ok(Self::new(kernel, (config, u64::from_ne_bytes(seed)), clock))
+        let seed = u64::from_ne_bytes(seed);
+        let mut gate = Gate::new(config, seed);
+        if let Some(kernel) = &kernel {
+            gate = gate.with_sources(kernel.source_key()?);
+        }
+        let kernel = kernel.map(|kernel| Box::new(kernel) as Box<dyn Plane>);
+        Ok(Self::new((kernel, gate), (config, seed), clock))
     }
 
     fn new(
-        kernel: Option<Box<dyn Plane>>,
+        (kernel, gate): (Option<Box<dyn Plane>>, Gate),
         (config, seed): (&Config, u64),
         clock: Arc<dyn Clock + Send + Sync>,
     ) -> Self {
-        let gate = Arc::new(Gate::new(config, seed));
+        let gate = Arc::new(gate);
         let kill_switch = KillSwitch::beside(&config.daemon.socket);
         gate.release(kernel.is_none() && kill_switch.is_on());
         let (adapters, proxies, failed, sampled) = (None, None, None, clock.now());
@@ -355,7 +361,7 @@ impl Counters for Planes {
 
     fn refused_lately(&self, config: &Config, client: IpAddr) -> Lately {
         let kernel = self.kernel.as_ref().map(|kernel| kernel.refused_lately(config, client));
-        lately::join(kernel, (&self.gate, self.clock.now()), config, client)
+        lately::join(kernel, (&self.gate, self.agents.as_ref(), self.clock.now()), config, client)
     }
 
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {
@@ -478,8 +484,11 @@ impl Lifecycle for Planes {
             let (service, by_hundreds) = (service.name.clone(), self.gate.statuses(at));
             self.gate.serves(at).then_some(ResponseCounts { service, by_hundreds })
         };
-        (!config.gateways.is_empty()).then(|| GatewaysState {
+        let now = self.clock.now();
+        let agents = self.agents.as_ref().map(|agents| agents.states(now)).unwrap_or_default();
+        (!config.gateways.is_empty() || !agents.is_empty()).then(|| GatewaysState {
             gateways: config.gateways.iter().enumerate().map(of).collect(),
+            agents,
             reports: ReportCounts {
                 completed: state.completed,
                 late: state.late,

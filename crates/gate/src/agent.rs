@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_config::{AgentCheckConfig, Config, Endpoint};
 use tidegate_model::limits::ServiceLimits;
+use tidegate_model::snapshot::AgentState;
 use tidegate_model::{Canary, Mode};
 use tidegate_units::{Clock, Nanos};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -51,11 +52,16 @@ struct Board {
 }
 
 impl Board {
+    /// What an agent says now.
+    fn told(&self, agent: &Agent, now: Nanos) -> u32 {
+        let holds = !self.released && !agent.shadow && now.since(self.renewed) <= LEASE;
+        agent.config.told(agent.limit.filter(|_| holds))
+    }
+
     /// The line for the agent with this place.
     fn line(&self, at: usize, now: Nanos) -> Option<String> {
         let agent = self.agents.get(at)?;
-        let holds = !self.released && !agent.shadow && now.since(self.renewed) <= LEASE;
-        Some(format!("maxconn:{}\n", agent.config.told(agent.limit.filter(|_| holds))))
+        Some(format!("maxconn:{}\n", self.told(agent, now)))
     }
 }
 
@@ -141,6 +147,28 @@ impl Agents {
     /// The kill switch: on tells no limit.
     pub fn release(&self, on: bool) {
         self.board().released = on;
+    }
+
+    /// Whether HAProxy is told a limit for the service with this place in the configuration: then it refuses by
+    /// itself whom it lets wait too long.
+    #[must_use]
+    pub fn limits(&self, place: usize) -> bool {
+        let board = self.board();
+        let holds = |agent: &Agent| !agent.shadow && agent.limit.is_some();
+        !board.released && board.agents.iter().any(|agent| agent.place == place && holds(agent))
+    }
+
+    /// What each of them says now, for people.
+    #[must_use]
+    pub fn states(&self, now: Nanos) -> Vec<AgentState> {
+        let board = self.board();
+        let of = |agent: &Agent| AgentState {
+            service: agent.service.clone(),
+            listen: agent.config.listen.to_string(),
+            maxconn: board.told(agent, now),
+            problem: agent.problem.clone().unwrap_or_default(),
+        };
+        board.agents.iter().map(of).collect()
     }
 
     /// Why services cannot be asked about, one sentence each.

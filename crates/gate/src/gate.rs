@@ -21,7 +21,7 @@ use tidegate_model::totals::ServiceTotals;
 use tidegate_model::{Canary, Mode, PRIORITIES, PRIORITY_DEFAULT};
 use tidegate_policy::{
     Action, BucketSpec, Circumstances, Event, Execution, Lease, Params, Policy, Rank, Reason,
-    RequestLimits, VerdictKind,
+    RequestLimits, SourceKey, VerdictKind,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -117,7 +117,7 @@ pub struct Gate {
     /// Clients that were refused in the last minute.
     refused: Sketch,
     /// By which a canary chooses its sources.
-    sources: RandomState,
+    sources: SourceKey,
 }
 
 impl Gate {
@@ -139,8 +139,14 @@ impl Gate {
             untracked: Counter::default(),
             misunderstood: Counter::default(),
             refused: Sketch::default(),
-            sources: RandomState::new(),
+            sources: random_key(),
         }
+    }
+
+    /// The same, with the key of the kernel's hooks: its canaries choose the sources that theirs do.
+    #[must_use]
+    pub fn with_sources(self, sources: SourceKey) -> Self {
+        Self { sources, ..self }
     }
 
     fn routing(&self) -> Arc<Routing> {
@@ -249,7 +255,7 @@ impl Gate {
 
     fn decide(&self, now: Nanos, of: &Subject<'_>, waits: bool) -> Decided {
         let source =
-            of.client.map(|client| self.sources.hash_one((&*of.service.name, source(client))));
+            of.client.map(|client| self.sources.source(mapped(client), of.service.identity));
         let who = Who { priority: of.priority, random: self.random(), source };
         let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
         let service = of.service;
@@ -516,6 +522,14 @@ impl Gate {
         self.refused.find(now, (service, client, shadow))
     }
 
+    /// Whether a proxy has refused requests of this service by itself in the last minute: of which clients, it does
+    /// not say.
+    #[must_use]
+    pub fn proxy_refused_lately(&self, service: usize, now: Nanos) -> bool {
+        let routing = self.routing();
+        routing.served(service).is_some_and(|served| served.service.proxy_refused_lately(now))
+    }
+
     /// Of so many addresses that nobody has, how many [`Self::refused_lately`] finds: in a flood it knows
     /// no longer who was refused.
     #[must_use]
@@ -561,13 +575,17 @@ fn nearest(gateway: &Gateway, ask: &Ask<'_>, cookie: Option<&str>) -> Option<Tar
     }
 }
 
-/// Bits of an IPv6 address that one client may choose: they are one source, as in the kernel.
-const HOST_BITS: u32 = 64;
+/// A key that nobody can guess.
+fn random_key() -> SourceKey {
+    let random = RandomState::new();
+    SourceKey::new(std::array::from_fn(|n| random.hash_one(n)))
+}
 
-fn source(client: IpAddr) -> u128 {
-    match client.to_canonical() {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits() >> HOST_BITS << HOST_BITS,
+/// An address as the kernel's hooks have it.
+pub(crate) fn mapped(client: IpAddr) -> [u8; 16] {
+    match client {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_config::ServiceConfig;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, ServiceTotals};
-use tidegate_model::{PRIORITIES, RANKS};
+use tidegate_model::{PRIORITIES, RANKS, service_identity};
 use tidegate_policy::{
     Action, Chain, Execution, InFlight, Limits, MinRate, Params, Policy, Reason, RequestChain,
 };
@@ -24,6 +24,9 @@ const SEATS_PART: u64 = 8;
 
 /// Past full limits go at least so many a second while nothing is reported: see [`crate::reports`].
 const SILENT_RATE: f64 = 1.0;
+
+/// So far back it is said whom a service has refused.
+const MINUTE: Nanos = Nanos::from_secs(60);
 
 /// How often a class got a verdict for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +110,8 @@ impl Limited {
 /// One service.
 pub(crate) struct Service {
     pub(crate) name: Arc<str>,
+    /// What tells it apart, wherever it stands in the file.
+    pub(crate) identity: u64,
     limited: Mutex<Limited>,
     reports: Reports,
     offered: Counter,
@@ -117,6 +122,8 @@ pub(crate) struct Service {
     unknown: Counter,
     unseen: Counter,
     by_proxy: Counter,
+    /// When a proxy last refused by itself; 0: never.
+    by_proxy_at: AtomicU64,
     first_byte: Times,
     end: Times,
     statuses: [Counter; 6],
@@ -149,6 +156,7 @@ impl Service {
         let chain = Chain::new(Limits::new(Params::no_limit(Policy::TokenBucket)));
         Self {
             name: name.into(),
+            identity: service_identity(name),
             limited: Mutex::new(Limited {
                 chain,
                 in_flight: [InFlight::default(); PRIORITIES],
@@ -165,6 +173,7 @@ impl Service {
             unknown: Counter::default(),
             unseen: Counter::default(),
             by_proxy: Counter::default(),
+            by_proxy_at: AtomicU64::new(0),
             first_byte: Times::default(),
             end: Times::default(),
             statuses: Default::default(),
@@ -407,7 +416,14 @@ impl Service {
         self.offered.add(count);
         self.refused.add(count);
         self.by_proxy.add(count);
+        self.by_proxy_at.store(now.0.max(1), Relaxed);
         self.backlog.grow(now, self.serves(), (count, longest));
+    }
+
+    /// Whether a proxy has refused by itself in the last minute.
+    pub(crate) fn proxy_refused_lately(&self, now: Nanos) -> bool {
+        let at = self.by_proxy_at.load(Relaxed);
+        at > 0 && now.since(Nanos(at)) <= MINUTE
     }
 
     /// Once a tick: what reports tell.

@@ -7,6 +7,7 @@
 //! refusals of 10,000 clients per second in 1 of 1,000 questions about 32 services. Hashes are keyed
 //! by a seed of the process, so that nobody can make himself look like somebody else.
 
+use crate::gate::mapped;
 use std::array;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -81,11 +82,7 @@ pub(crate) struct Sketch {
 impl Sketch {
     fn hash(&self, (service, client, shadow): (&str, IpAddr, bool)) -> LatelyHash {
         let identity = self.keys.names.hash_one(service);
-        let client = match client {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        LatelyHash::new(&self.keys.words, client.octets(), (identity, shadow))
+        LatelyHash::new(&self.keys.words, mapped(client), (identity, shadow))
     }
 
     /// A client was refused by a service, or would have been (shadow).

@@ -2,12 +2,12 @@
 //! The gate as an adapter and the daemon see it.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use tidegate_config::{Config, Registry, parse};
 use tidegate_gate::{Answer, Ask, Completed, Completion, Gate, Headers, Id, NoHeaders};
-use tidegate_model::Canary;
 use tidegate_model::limits::{BucketLimits, Low, ServiceLimits};
-use tidegate_policy::{Execution, Reason};
+use tidegate_model::{Canary, service_identity};
+use tidegate_policy::{Execution, Reason, SourceKey};
 use tidegate_units::{Nanos, Rate};
 
 const NOW: Nanos = Nanos::from_secs(1000);
@@ -43,8 +43,12 @@ never_shed: {{sources: [10.0.0.0/8]}}
 }
 
 fn gate(mode: &str, limits: ServiceLimits) -> (Gate, Config) {
+    gate_by(mode, limits, |gate| gate)
+}
+
+fn gate_by(mode: &str, limits: ServiceLimits, made: impl Fn(Gate) -> Gate) -> (Gate, Config) {
     let config = config(mode);
-    let gate = Gate::new(&config, 7);
+    let gate = made(Gate::new(&config, 7));
     gate.tick(NOW);
     assert!(gate.set_limits(&config, &[limits, ServiceLimits::default()]).is_empty());
     (gate, config)
@@ -420,6 +424,18 @@ fn a_canary_refuses_a_share_of_the_clients() {
     }
     // Four deviations around a quarter.
     assert!((65..=135).contains(&refused), "{refused} of 400");
+    // With the key of the hooks they are those that the hooks choose.
+    let key = SourceKey::new([1, 2, 3, 4, 5, 6]);
+    let of_hooks = gate_by("enforce", burst(1), |gate| gate.with_sources(key)).0;
+    let quarter = Canary::of_percent(25.0).unwrap();
+    of_hooks.set_mode(0, tidegate_model::Mode::Enforce, quarter);
+    of_hooks.ask(NOW, &ask("/", "192.0.2.1"));
+    for n in 0..200 {
+        let client = Ipv4Addr::new(198, 51, 100, n);
+        let source = key.source(client.to_ipv6_mapped().octets(), service_identity("shop"));
+        let chosen = source >> 48 < u64::from(quarter.share_q16());
+        assert_eq!(of_hooks.ask(NOW, &ask("/", &client.to_string())).passes(), !chosen, "{client}");
+    }
     let unknown = Ask { client: None, ..ask("/", "192.0.2.1") };
     assert!((0..50).all(|_| gate.ask(NOW, &unknown).passes()));
 }

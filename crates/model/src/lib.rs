@@ -9,6 +9,7 @@
 mod change;
 mod clients;
 mod cpus;
+mod identity;
 pub mod limits;
 mod listen;
 mod mode;
@@ -25,6 +26,7 @@ pub mod totals;
 pub use change::Change;
 pub use clients::ClientClass;
 pub use cpus::CpuList;
+pub use identity::service_identity;
 pub use listen::{Listen, Protocol};
 pub use mode::{Canary, Mode};
 pub use namespace::Namespace;

@@ -61,6 +61,9 @@ pub struct Snapshot {
 pub struct GatewaysState {
     /// Each of them, in the order of the configuration.
     pub gateways: Vec<GatewayState>,
+    /// What HAProxies are told of services with `agent_check`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentState>,
     /// Reports of what became of requests.
     pub reports: ReportCounts,
     /// Messages at their listeners that were not understood.
@@ -77,6 +80,19 @@ pub struct ResponseCounts {
     pub service: String,
     /// By the hundreds of their status; at 0 those whose client left before there was a response.
     pub by_hundreds: [u64; 6],
+}
+
+/// The agent of one service, which HAProxy asks how many requests it may have in flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentState {
+    /// Name of the service.
+    pub service: String,
+    /// Where it is asked.
+    pub listen: String,
+    /// What it says (`maxconn`); 0: no limit.
+    pub maxconn: u32,
+    /// What keeps it from being asked, in one sentence; empty if nothing does.
+    pub problem: String,
 }
 
 /// One gateway.
@@ -578,6 +594,8 @@ pub struct Lately {
     pub refused: Vec<RefusedLately>,
     /// Whether it would be in there if any service had: whoever is not was not refused.
     pub complete: bool,
+    /// Services whose proxy refused clients by itself in that minute: it does not say which.
+    pub unnamed: Vec<String>,
     /// The share of clients that were not refused and are in there all the same.
     pub wrong: f64,
 }
@@ -587,6 +605,9 @@ pub struct Lately {
 pub struct RefusedLately {
     /// Name of the service.
     pub service: String,
+    /// Whether a gateway refused its request; else a hook refused a connection or a request.
+    #[serde(default)]
+    pub gateway: bool,
     /// Whether that was only computed.
     pub shadow: bool,
     /// The last time is so long ago, at least.

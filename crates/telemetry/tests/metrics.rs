@@ -309,6 +309,7 @@ fn sums() -> Sums {
 
 fn gateways() -> GatewaysState {
     GatewaysState {
+        agents: Vec::new(),
         gateways: vec![
             GatewayState {
                 name: "edge".into(),

@@ -3,10 +3,12 @@
 //!
 //! A mode that was set holds until its time is over, another is set, or the file's is asked for
 //! (`tidegate mode NAME file`); shadow also ends when the file says it. A reload keeps it and says so: whoever
-//! reloads for another reason, or whose tools do, must not end what somebody set in an incident.
+//! reloads for another reason, or whose tools do, must not end what somebody set in an incident. Nor does a
+//! restart in the same boot end it ([`crate::state`]), unless the file was edited meanwhile.
 
 use crate::commands::unknown;
 use crate::owner::Owner;
+use crate::state::{Commanded, CommandedMode, Here, KeptCommands};
 use std::collections::BTreeMap;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, Reply};
 use tidegate_config::{Command, Config, UnknownService};
@@ -28,7 +30,7 @@ struct Set {
 }
 
 /// See the head of this file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overrides {
     modes: BTreeMap<String, Set>,
     released_until: Option<Nanos>,
@@ -92,6 +94,17 @@ impl Overrides {
         handover.release_left = self.released_until.map(|until| until.since(now));
     }
 
+    /// The same for whoever starts after this process, on the clock of the boot.
+    pub(crate) fn commanded(&self, now: Nanos, released: bool, here: Here) -> Commanded {
+        let at = |until: Nanos| here.now + until.since(now);
+        let modes = self.modes.iter().map(|(name, set)| {
+            let Set { mode, canary, file, until } = *set;
+            (name.clone(), CommandedMode { mode, canary, file, until: until.map(at) })
+        });
+        let released_until = self.released_until.filter(|_| released).map(at);
+        Commanded { boot: here.boot, modes: modes.collect(), released, released_until }
+    }
+
     /// Puts the modes that hold into a configuration that was read; a sentence for each that is not
     /// the file's.
     pub(crate) fn keep(&mut self, config: &mut Config, now: Nanos) -> Vec<String> {
@@ -137,7 +150,41 @@ impl Overrides {
     }
 }
 
+/// Subject of warnings about what commands had set.
+const COMMANDS: &str = "commands";
+
 impl Owner {
+    /// What commands had set before a restart: a kill switch that the dataplane does not have any more is thrown
+    /// again, and what does not hold any more is told.
+    pub(crate) fn begin_commands(&mut self, kept: KeptCommands) {
+        if kept.released && !self.intent.released && !self.plane.adopted() {
+            match self.switch(true) {
+                Ok(_) => {
+                    let lasts = kept.left.release_left;
+                    self.record.note(What::Release { on: true, lasts, by: By::Operator });
+                    tracing::warn!("keeps the kill switch on, as before the restart");
+                }
+                Err(error) => self.warnings.raise(self.started, COMMANDS, error.to_string()),
+            }
+        }
+        for text in &kept.told {
+            tracing::warn!("{text}");
+        }
+        if !kept.told.is_empty() {
+            self.warnings.raise(self.started, COMMANDS, kept.told.join("; "));
+        }
+    }
+
+    /// Writes down what commands have set, for the process that comes next.
+    pub(crate) fn keep_commands(&mut self, now: Nanos) {
+        let Self { keeper, overrides, intent, warnings, .. } = self;
+        let kept = keeper.as_mut().map(|k| k.keep_commands(now, overrides, intent.released));
+        if let Some(Err(why)) = kept {
+            let text = format!("what they set cannot be kept for a restart: {why}");
+            warnings.raise(now, COMMANDS, text);
+        }
+    }
+
     /// The kill switch. On works at once and without a tick.
     ///
     /// # Errors

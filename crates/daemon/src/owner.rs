@@ -17,7 +17,7 @@ use crate::plane::{Counted, Plane, PlaneError, Senses};
 use crate::record::{Books, Record, Seen};
 use crate::remote::Remote;
 use crate::request_watch::{RequestWatch, advice};
-use crate::state::{Keeper, restore};
+use crate::state::{Keeper, KeptCommands, restore};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -88,6 +88,8 @@ pub struct Parts {
     pub file_modes: BTreeMap<String, Mode>,
     /// What the predecessor had decided, if there was one.
     pub inherited: Option<Handover>,
+    /// What commands had set before a restart; nothing where there was a predecessor.
+    pub kept: KeptCommands,
     /// Where controllers keep what they have learned; `None`: nowhere.
     pub keeper: Option<Keeper>,
 }
@@ -126,14 +128,14 @@ pub struct Owner {
     heartbeat: Option<Nanos>,
     last_tick: Option<Nanos>,
     late: u64,
-    keeper: Option<Keeper>,
+    pub(crate) keeper: Option<Keeper>,
     /// What services took over from the process before, by name.
     restored: BTreeMap<String, Restored>,
     /// The kill switch was on, so that no SYN was counted.
     uncounted_until: Option<Nanos>,
     /// Lines of the log that were lost when it was looked at last.
     lines_lost: u64,
-    started: Nanos,
+    pub(crate) started: Nanos,
     version: String,
     out: watch::Sender<Option<Arc<Snapshot>>>,
 }
@@ -152,7 +154,6 @@ impl Owner {
         let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
         let took_over = parts.inherited.is_some();
         let mut left = parts.inherited.unwrap_or_default();
-        let overrides = Overrides::inherit(&left, &parts.file_modes, started);
         let mut inherited = BTreeSet::new();
         for (index, (service, governor)) in
             parts.config.services.iter().zip(&mut governors).enumerate()
@@ -171,6 +172,7 @@ impl Owner {
         let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
         let remote = Remote::new(&parts.config);
         let (record, damage) = Record::new(parts.books);
+        let said = if took_over { &left } else { &parts.kept.left };
         let mut owner = Self {
             clock: parts.clock,
             plane: parts.plane,
@@ -180,7 +182,7 @@ impl Owner {
             config_generation: 1,
             samples: VecDeque::new(),
             governors,
-            overrides,
+            overrides: Overrides::inherit(said, &parts.file_modes, started),
             make,
             requests: RequestWatch::default(),
             remote,
@@ -208,6 +210,7 @@ impl Owner {
             out,
         };
         owner.begin(took_over, damage, fault);
+        owner.begin_commands(parts.kept);
         (owner, snapshots)
     }
 
@@ -619,6 +622,7 @@ impl Owner {
 
     /// Publishes a snapshot: after every tick and after every command.
     pub(crate) fn publish(&mut self, now: Nanos) {
+        self.keep_commands(now);
         if self.counted.is_none_or(|at| now.since(at) >= COUNT_EVERY) {
             self.counted = Some(now);
             self.count(now);

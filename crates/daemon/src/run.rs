@@ -28,7 +28,7 @@ use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
 use crate::record::Books;
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
-use crate::state::{Directory, Keeper, Store};
+use crate::state::{Directory, Keeper, KeptCommands, Store};
 use crate::supervisor::Supervisor;
 use crate::{controllers, http, privileges, sources};
 use std::io;
@@ -311,10 +311,15 @@ fn build(
     let ssh = Ssh { ports: Vec::from_iter(ssh), listeners: found };
     let config = never_shed_ssh(config, &ssh.ports);
     let file_modes = modes_of(&config);
-    let config = match &inherited {
-        Some(left) => keep_canaries(keep_modes(config, &left.modes), &left.canaries),
-        None => config,
+    let mut keeper =
+        Keeper::new(Box::new(Directory::beside(&config.daemon.socket)), options.version.clone())
+            .with_commands(Box::new(Directory::of_commands(&config.daemon.socket)));
+    let kept = match &inherited {
+        Some(_) => KeptCommands::default(),
+        None => keeper.commands(&file_modes),
     };
+    let left = inherited.as_ref().unwrap_or(&kept.left);
+    let config = keep_canaries(keep_modes(config, &left.modes), &left.canaries);
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
     let plane = Planes::start(&config, Arc::clone(&clock))?;
     let sources = sources::all(&config);
@@ -333,8 +338,6 @@ fn build(
     }
     let group = observers(&config);
     let socket = shared(bind(&config.daemon.socket, group)?);
-    let store = Directory::beside(&config.daemon.socket);
-    let keeper = Keeper::new(Box::new(store), options.version.clone());
     let books = books(&config);
     let (owner, snapshots) = Owner::new(Parts {
         clock: Arc::clone(&clock),
@@ -346,6 +349,7 @@ fn build(
         version: options.version.clone(),
         file_modes,
         inherited,
+        kept,
         keeper: Some(keeper),
     });
     Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None })
@@ -456,8 +460,8 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
             tracing::info!("stopped; everything stays attached, the lease opens within 10 s");
         }
         End::Stopped => match owner.detach() {
-            Ok(()) => tracing::info!("stopped; everything is taken off, everything passes"),
-            Err(left) => tracing::warn!(%left, "stopped; not everything could be taken off"),
+            Ok(()) => tracing::info!("stopped; everything is detached, everything passes"),
+            Err(left) => tracing::warn!(%left, "stopped; not everything could be detached"),
         },
     }
     // Not earlier: whoever starts meanwhile would lose what it has put in place.

@@ -9,9 +9,11 @@
 //!
 //! This is memory, not configuration: whatever is wrong with it means a fresh start and one warning.
 
+mod commands;
 mod keeper;
 mod store;
 
+pub use commands::{Commanded, CommandedMode, KeptCommands};
 pub(crate) use keeper::restore;
 pub use keeper::{Keeper, StateSaved};
 pub use store::{Directory, Store};
@@ -104,10 +106,14 @@ pub enum StateError {
 /// # Errors
 /// [`StateError::TooLarge`], [`StateError::Damaged`] for what is no JSON.
 pub fn encode(state: &State) -> Result<Vec<u8>, StateError> {
-    let body =
-        serde_json::to_vec(state).map_err(|_| StateError::Damaged("it cannot be written"))?;
+    frame(MAGIC, state)
+}
+
+/// What stands before a body, and the body.
+fn frame(magic: &str, body: &impl Serialize) -> Result<Vec<u8>, StateError> {
+    let body = serde_json::to_vec(body).map_err(|_| StateError::Damaged("it cannot be written"))?;
     let sum = checksum(&body);
-    let mut bytes = format!("{MAGIC} {FORMAT} {} {sum:016x}\n", body.len()).into_bytes();
+    let mut bytes = format!("{magic} {FORMAT} {} {sum:016x}\n", body.len()).into_bytes();
     bytes.extend_from_slice(&body);
     if bytes.len() > BYTES_MAX { Err(StateError::TooLarge(bytes.len())) } else { Ok(bytes) }
 }
@@ -117,6 +123,15 @@ pub fn encode(state: &State) -> Result<Vec<u8>, StateError> {
 /// # Errors
 /// [`StateError`]; never a panic, whatever the bytes are.
 pub fn decode(bytes: &[u8], here: &Here) -> Result<(State, Nanos), StateError> {
+    let body = unframe(MAGIC, bytes)?;
+    let state: State =
+        serde_json::from_slice(body).map_err(|_| StateError::Damaged("its fields"))?;
+    let age = age(&state, here)?;
+    Ok((state, age))
+}
+
+/// The body in these bytes, if they are whole.
+fn unframe<'a>(magic: &str, bytes: &'a [u8]) -> Result<&'a [u8], StateError> {
     if bytes.len() > BYTES_MAX {
         return Err(StateError::TooLarge(bytes.len()));
     }
@@ -125,7 +140,7 @@ pub fn decode(bytes: &[u8], here: &Here) -> Result<(State, Nanos), StateError> {
     let body = body.get(1..).unwrap_or_default();
     let head = std::str::from_utf8(head).map_err(|_| StateError::Foreign)?;
     let mut words = head.split(' ');
-    if words.next() != Some(MAGIC) {
+    if words.next() != Some(magic) {
         return Err(StateError::Foreign);
     }
     let format: u32 = words.next().and_then(|word| word.parse().ok()).ok_or(StateError::Foreign)?;
@@ -142,10 +157,7 @@ pub fn decode(bytes: &[u8], here: &Here) -> Result<(State, Nanos), StateError> {
     if sum != Some(checksum(body)) || words.next().is_some() {
         return Err(StateError::Damaged("checksum"));
     }
-    let state: State =
-        serde_json::from_slice(body).map_err(|_| StateError::Damaged("its fields"))?;
-    let age = age(&state, here)?;
-    Ok((state, age))
+    Ok(body)
 }
 
 fn age(state: &State, here: &Here) -> Result<Nanos, StateError> {

@@ -508,6 +508,31 @@ fn a_second_daemon_with_another_socket_is_refused() {
     assert!(error.contains("another control socket"), "{error}");
 }
 
+/// The filter of the hooks is pinned, and its seed; what a command set is kept in a file.
+#[test]
+fn who_was_refused_and_what_was_commanded_outlives_the_daemon() {
+    let world = World::new();
+    let config = world.configure("{name: fixed, rate: 1, burst: 1}");
+    let old = world.run(&config, &[]);
+    wait_for("limits are in force", || world.request().is_err().then_some(()));
+    let said = |client| String::from_utf8(world.tidegate(&["explain", client]).stdout).unwrap();
+    let found = |when: &str| {
+        let (client, other) = (said("10.77.0.2"), said("10.77.0.3"));
+        assert!(client.contains("shop: it probably has refused this address"), "{when}: {client}");
+        assert!(!other.contains("probably"), "{when}: {other}");
+    };
+    found("by the daemon that ran then");
+    let mut next = world.run(&config, &[]);
+    found("after a take-over");
+    drop(old);
+    assert!(world.tidegate(&["mode", "shop", "shadow", "--for", "1h"]).status.success());
+    next.signal("-TERM");
+    assert!(next.ended());
+    let _last = world.run(&config, &[]);
+    assert_eq!(world.status().services[0].mode, "shadow");
+    assert!((0..5).all(|_| world.request().is_ok()), "also after a clean stop");
+}
+
 #[test]
 fn commands_change_what_they_say_and_a_wrong_file_changes_nothing() {
     let world = World::new();

@@ -6,12 +6,14 @@
 //! at most that often, and at once when shedding begins or ends; and for a successor.
 
 use super::{
-    BYTES_MAX, CONTROLLER_BYTES_MAX, Kept, LIMITS_AGE_MAX, State, StateError, Store, decode,
-    encode, identity,
+    BYTES_MAX, CONTROLLER_BYTES_MAX, Commanded, Kept, KeptCommands, LIMITS_AGE_MAX, State,
+    StateError, Store, decode, encode, identity,
 };
 use crate::governor::Governor;
+use crate::overrides::Overrides;
 use std::collections::BTreeMap;
 use tidegate_config::ServiceConfig;
+use tidegate_model::Mode;
 use tidegate_model::snapshot::Restored;
 use tidegate_units::Nanos;
 
@@ -24,6 +26,10 @@ pub type StateSaved = Result<usize, String>;
 /// Reads and writes the state of one daemon.
 pub struct Keeper {
     store: Box<dyn Store>,
+    /// Where it is kept what commands set; `None`: nowhere.
+    commands: Option<Box<dyn Store>>,
+    /// What of that was written last.
+    commanded: Option<(Overrides, bool)>,
     version: String,
     saved: Option<Nanos>,
     /// Which services shed when it was written last.
@@ -44,7 +50,55 @@ impl Keeper {
     /// One that has read nothing yet.
     #[must_use]
     pub fn new(store: Box<dyn Store>, version: String) -> Self {
-        Self { store, version, saved: None, shedding: Vec::new() }
+        let (commands, commanded, saved) = (None, None, None);
+        Self { store, commands, commanded, version, saved, shedding: Vec::new() }
+    }
+
+    /// The same, which also keeps what commands set.
+    #[must_use]
+    pub fn with_commands(self, store: Box<dyn Store>) -> Self {
+        Self { commands: Some(store), ..self }
+    }
+
+    /// What commands had set in this boot and still holds, where there was no predecessor to ask. `files`: the
+    /// modes that the file says.
+    pub fn commands(&mut self, files: &BTreeMap<String, Mode>) -> KeptCommands {
+        let Some(store) = &mut self.commands else { return KeptCommands::default() };
+        let here = store.here();
+        let read = store.read().map_err(|error| error.to_string());
+        let said = read.and_then(|bytes| match bytes.map(|b| Commanded::decode(&b, &here.boot)) {
+            None | Some(Err(StateError::OtherBoot)) => Ok(None),
+            Some(said) => said.map(Some).map_err(|error| error.to_string()),
+        });
+        match said {
+            Ok(said) => said.unwrap_or_default().kept(here.now, files),
+            Err(why) => {
+                let why = format!("what commands had set is not known: {why}; the file holds");
+                KeptCommands { told: vec![why], ..KeptCommands::default() }
+            }
+        }
+    }
+
+    /// Writes what commands have set, if that changed.
+    ///
+    /// # Errors
+    /// Why it could not be written; it is tried again the next time.
+    pub(crate) fn keep_commands(
+        &mut self,
+        now: Nanos,
+        overrides: &Overrides,
+        released: bool,
+    ) -> StateSaved {
+        let Some(store) = &mut self.commands else { return Ok(0) };
+        let same = |(old, on): &(Overrides, bool)| old == overrides && *on == released;
+        if self.commanded.as_ref().is_some_and(same) {
+            return Ok(0);
+        }
+        let said = overrides.commanded(now, released, store.here());
+        let bytes = said.encode().map_err(|error| error.to_string())?;
+        store.write(&bytes).map_err(|error| error.to_string())?;
+        self.commanded = Some((overrides.clone(), released));
+        Ok(bytes.len())
     }
 
     /// Takes what is there.

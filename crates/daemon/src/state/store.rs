@@ -52,6 +52,14 @@ impl Directory {
         Self::at(path.into())
     }
 
+    /// Beside this socket, for what commands set.
+    #[must_use]
+    pub fn of_commands(socket: &Path) -> Self {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".commands");
+        Self::at(path.into())
+    }
+
     /// This file.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {

@@ -21,7 +21,7 @@ struct Shelf {
 }
 
 #[derive(Clone, Default)]
-struct FakeStore(Arc<Mutex<Shelf>>);
+pub(crate) struct FakeStore(Arc<Mutex<Shelf>>);
 
 impl Store for FakeStore {
     fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
@@ -57,9 +57,30 @@ impl FakeStore {
         self.0.lock().unwrap().bytes.is_some()
     }
 
-    fn age_by(&self, by: Nanos) {
+    pub(crate) fn age_by(&self, by: Nanos) {
         let mut shelf = self.0.lock().unwrap();
         shelf.here.now += by;
+    }
+
+    /// Another one in which the same lies, at the same time.
+    pub(crate) fn copy(&self) -> Self {
+        let shelf = self.0.lock().unwrap();
+        let (bytes, here) = (shelf.bytes.clone(), shelf.here.clone());
+        Self(Arc::new(Mutex::new(Shelf { bytes, here, ..Shelf::default() })))
+    }
+
+    pub(crate) fn boot_again(&self, boot: &str) {
+        self.0.lock().unwrap().here.boot = boot.into();
+    }
+
+    pub(crate) fn fill(&self) {
+        self.0.lock().unwrap().full = true;
+    }
+
+    /// There is room again, and this lies there.
+    pub(crate) fn put(&self, bytes: &[u8]) {
+        let mut shelf = self.0.lock().unwrap();
+        (shelf.bytes, shelf.full) = (Some(bytes.to_vec()), false);
     }
 
     /// Changes what lies there, with a good checksum.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What commands set against the file: how long it holds, and that nothing ends it in silence.
 
+use crate::kept::FakeStore;
 use crate::world::*;
 use tidegate_api::protocol::Reply;
 use tidegate_daemon::owner::{keep_canaries, keep_modes};
+use tidegate_daemon::state::Keeper;
 use tidegate_model::record::{By, Event, What};
 use tidegate_model::snapshot::ModeSet;
 use tidegate_model::{Canary, Mode};
@@ -174,4 +176,106 @@ fn the_last_word_counts() {
     world.memory.lock().unwrap().released = true;
     (0..30).for_each(|_| drop(world.tick(Some(5))));
     assert!(world.snapshot().released);
+}
+
+/// A process that keeps what commands set; what it would learn goes nowhere that the next one looks.
+fn start(text: &str, commands: &FakeStore) -> World {
+    let keeper = Keeper::new(Box::new(FakeStore::default()), "test".into());
+    let keeper = keeper.with_commands(Box::new(commands.clone()));
+    World::with_keeper(text, None, FakePlane::default(), Some(keeper))
+}
+
+fn shop(world: &World) -> (Mode, f64, Option<ModeSet>) {
+    let service = &world.owner.config().services[0];
+    (service.mode, service.canary.percent(), world.snapshot().services[0].mode_set.clone())
+}
+
+/// The process is killed, or stopped and started: it finds what commands had set, and ends it at the moment that
+/// was said.
+#[test]
+fn what_commands_set_outlives_a_restart_and_ends_when_it_was_said() {
+    let commands = FakeStore::default();
+    let mut world = start(ONE, &commands);
+    world.tick(Some(5));
+    let canary = Canary::of_percent(5.0).unwrap();
+    let hour = Nanos::from_secs(3600);
+    world.owner.set_mode_for("shop", (Mode::Enforce, canary), Some(hour)).unwrap();
+    world.owner.release_for(true, Some(Nanos::from_secs(600))).unwrap();
+    // No tick has come since: a kill is not told.
+    drop(world);
+    commands.age_by(Nanos::from_secs(100));
+    let mut next = start(ONE, &commands);
+    next.tick(Some(5));
+    let (mode, percent, set) = shop(&next);
+    assert_eq!((mode, percent), (Mode::Enforce, 5.0));
+    let left = set.and_then(|set| set.left).unwrap();
+    assert!(left < Nanos::from_secs(3501) && left > Nanos::from_secs(3498), "{left}");
+    assert!(next.snapshot().released, "thrown again: the dataplane is new");
+    let left = next.snapshot().release_left.unwrap();
+    assert!(left < Nanos::from_secs(501) && left > Nanos::from_secs(498), "{left}");
+    // A clean stop forgets what was learned, and no command.
+    next.owner.detach().unwrap();
+    commands.age_by(Nanos::from_secs(700));
+    let mut last = start(ONE, &commands);
+    last.tick(Some(5));
+    assert!(!last.snapshot().released && last.snapshot().release_left.is_none());
+    assert_eq!(shop(&last).1, 5.0);
+    last.owner.mode_of_file("shop").unwrap();
+    drop(last);
+    let mut fresh = start(ONE, &commands);
+    fresh.tick(Some(5));
+    assert_eq!(shop(&fresh), (Mode::Enforce, 100.0, None), "the file's word was asked for");
+}
+
+#[test]
+fn after_a_restart_an_edited_file_a_time_that_is_over_and_another_boot_win() {
+    let commands = FakeStore::default();
+    let mut world = start(ONE, &commands);
+    world
+        .owner
+        .set_mode_for("shop", (Mode::Shadow, Canary::ALL), Some(Nanos::from_secs(60)))
+        .unwrap();
+    world.tick(Some(5));
+    drop(world);
+    let told = |world: &World, words: &str| {
+        world.snapshot().warnings.iter().any(|warning| warning.contains(words))
+    };
+    // Whoever edits the file and restarts wants what it says.
+    let before = commands.copy();
+    let edited = ONE.replace("mode: enforce", "mode: shadow");
+    let mut next = start(&edited, &before);
+    next.tick(Some(5));
+    assert_eq!(shop(&next).2, None);
+    assert!(told(&next, "the file was edited since"), "{:?}", next.snapshot().warnings);
+    let before = commands.copy();
+    before.age_by(Nanos::from_secs(61));
+    let mut next = start(ONE, &before);
+    next.tick(Some(5));
+    assert_eq!(shop(&next), (Mode::Enforce, 100.0, None));
+    assert!(told(&next, "is over"), "{:?}", next.snapshot().warnings);
+    let before = commands.copy();
+    before.boot_again("another");
+    let mut next = start(ONE, &before);
+    next.tick(Some(5));
+    assert_eq!(shop(&next), (Mode::Enforce, 100.0, None));
+    assert!(next.snapshot().warnings.is_empty(), "as it should be after a boot");
+}
+
+/// What cannot be kept is told, and holds in this process.
+#[test]
+fn a_full_disk_and_a_damaged_file_are_told() {
+    let commands = FakeStore::default();
+    commands.fill();
+    let mut world = start(ONE, &commands);
+    world.owner.set_mode("shop", Mode::Shadow).unwrap();
+    world.tick(Some(5));
+    assert_eq!(shop(&world).0, Mode::Shadow);
+    let warned = |world: &World, words: &str| world.warns(words);
+    assert!(warned(&world, "commands"), "{:?}", world.snapshot().warnings);
+    drop(world);
+    commands.put(b"tidegate-commands 1 3 0000000000000000\n{}x");
+    let mut next = start(ONE, &commands);
+    next.tick(Some(5));
+    assert_eq!(shop(&next).0, Mode::Enforce);
+    assert!(warned(&next, "commands"), "{:?}", next.snapshot().warnings);
 }

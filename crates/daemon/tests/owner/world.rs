@@ -9,12 +9,12 @@ use tidegate_api::protocol::Handover;
 use tidegate_config::{BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
-use tidegate_daemon::owner::{Owner, Parts};
+use tidegate_daemon::owner::{Owner, Parts, keep_canaries, keep_modes};
 use tidegate_daemon::plane::{
     Counted, Counters, Heard, Lifecycle, PlaneError, RequestCounts, Said, Senses,
 };
 use tidegate_daemon::record::Books;
-use tidegate_daemon::state::Keeper;
+use tidegate_daemon::state::{Keeper, KeptCommands};
 use tidegate_daemon::{Makers, modes_of};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{
@@ -485,6 +485,13 @@ impl World {
         let offered = Arc::clone(&senses.offered);
         let defer_accept = Arc::clone(&senses.defer_accept);
         let file_modes = modes_of(&config);
+        let mut keeper = keeper;
+        let commands = |keeper: &mut Keeper| keeper.commands(&file_modes);
+        let kept = match &inherited {
+            Some(_) => KeptCommands::default(),
+            None => keeper.as_mut().map(commands).unwrap_or_default(),
+        };
+        let config = keep_canaries(keep_modes(config, &kept.left.modes), &kept.left.canaries);
         let (owner, snapshots) = Owner::new(Parts {
             clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
             books,
@@ -495,6 +502,7 @@ impl World {
             version: "test".into(),
             file_modes,
             inherited,
+            kept,
             keeper,
         });
         Self { owner, snapshots, clock, memory, offered, defer_accept }

@@ -181,7 +181,7 @@ pub(crate) struct CheckArgs {
 /// Commands about header rules.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RulesCommand {
-    /// Say which header rule a request meets, and why, from the configuration alone: nothing is
+    /// Say which request rule a request meets, and why, from the configuration alone: nothing is
     /// sent, and no daemon is asked.
     Test(RulesTestArgs),
 }

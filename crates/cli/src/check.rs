@@ -90,7 +90,15 @@ pub(crate) fn check(
         host.check_system(&config, &places).context("the system could not be looked at")?
     };
     let not_ready = if args.no_system { Vec::new() } else { not_ready(&config.daemon.socket) };
-    let before = args.against.as_ref().map(|other| load(other, &registry)).transpose()?;
+    let before = match args.against.as_ref().map(|other| (other, load(other, &registry))) {
+        None => None,
+        Some((_, Ok(before))) => Some(before),
+        // The document is about the other file then: nothing can be said of the first.
+        Some((other, Err(LoadError::Invalid(errors)))) if as_json => {
+            return invalid(other.display().to_string(), &errors, out);
+        }
+        Some((_, Err(error))) => return Err(error.into()),
+    };
     let changes = before.map(|before| diff(&before, &config));
     let valid = found.findings.iter().all(|finding| !finding.fatal);
     let memory = host.table_memory(&config);
@@ -172,7 +180,7 @@ fn rules(service: &ServiceConfig, out: &mut dyn Write) -> anyhow::Result<()> {
     let Some(requests) = &service.requests else { return Ok(()) };
     let mode = requests.mode_within(service.mode).name();
     if !requests.rules.is_empty() {
-        writeln!(out, "  header rules: {mode}, {} rule(s)", requests.rules.len())?;
+        writeln!(out, "  request rules: {mode}, {} rule(s)", requests.rules.len())?;
     }
     for bucket in &requests.buckets {
         let rules = requests.rules.iter().filter(|rule| rule.bucket.as_ref() == Some(&bucket.name));

@@ -94,8 +94,8 @@ fn services<'a>(config: &'a Config, args: &RulesTestArgs) -> anyhow::Result<Vec<
     if found.is_empty() {
         let file = args.config.display();
         let what = match &args.service {
-            Some(name) => format!("no service {name:?} with header rules"),
-            None => "no service with header rules".into(),
+            Some(name) => format!("no service {name:?} with request rules"),
+            None => "no service with request rules".into(),
         };
         return Err(UsageError(format!("{file} has {what}")).into());
     }

@@ -4,6 +4,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use tidegate_cli::{Exit, Extension};
@@ -87,13 +88,25 @@ impl Extension for Grants {
                     .about(
                         "Print what a grant or a list of revocations says, whoever has signed it",
                     )
-                    .arg(path()),
+                    .arg(path())
+                    .arg(
+                        Arg::new("output")
+                            .short('o')
+                            .long("output")
+                            .default_value("table")
+                            .value_parser(["table", "json"])
+                            .help("how it is printed"),
+                    ),
             )
             .subcommand(
                 Command::new("check")
                     .about("Whether the operator has signed it, and it is valid now")
                     .arg(path())
-                    .arg(file("operator", "the operator's public key, PEM")),
+                    .arg(file("operator", "the operator's public key, PEM"))
+                    .arg(
+                        file("revoked", "the operator's list of grants that are taken back")
+                            .required(false),
+                    ),
             )
             .subcommand(
                 Command::new("revoke")
@@ -118,6 +131,9 @@ impl Extension for Grants {
         match matches.subcommand() {
             Some(("issue", matches)) => write!(out, "{}", issued(matches)?.to_text())?,
             Some(("revoke", matches)) => write!(out, "{}", revoked(matches)?.to_text())?,
+            Some(("show", matches)) if words(matches, "output") == ["json"] => {
+                show_json(&text(matches, "FILE")?, out)?;
+            }
             Some(("show", matches)) => show(&text(matches, "FILE")?, out)?,
             Some(("check", matches)) => return check(matches, out),
             _ => bail!("issue, show, check or revoke"),
@@ -210,14 +226,82 @@ fn show(text: &str, out: &mut dyn Write) -> Result<()> {
         SignedGrant::from_text(text).context("neither a grant nor a list of revocations")?;
     let GrantBody { serial, holder, key, scopes, kinds, limits, changes, staged, from_s, until_s } =
         grant.body();
-    let names = [("rate", kinds.rate), ("loss", kinds.loss), ("gap", kinds.gap)];
-    let kinds: Vec<&str> = names.iter().filter(|kind| kind.1).map(|kind| kind.0).collect();
+    let kinds = names(kinds);
     let staged = if *staged { "5 s" } else { "waived" };
     writeln!(out, "serial    {serial}\nholder    {holder}\nkey       {key}")?;
     writeln!(out, "scopes    {}\nkinds     {}", scopes.join(" "), kinds.join(" "))?;
     writeln!(out, "limits    {limits} at once, {changes} changes a minute, staging {staged}")?;
     let days = until_s.saturating_sub(today_s()) / DAY_S;
     writeln!(out, "valid     {from_s} to {until_s} (seconds since 1970; {days} days are left)")?;
+    Ok(())
+}
+
+/// A grant as a document (docs/json.md).
+#[derive(Serialize)]
+struct GrantDocument<'a> {
+    schema: &'static str,
+    serial: u64,
+    holder: &'a str,
+    key: String,
+    scopes: &'a [String],
+    kinds: Vec<&'static str>,
+    limits: u16,
+    changes: u16,
+    staged: bool,
+    from_s: u64,
+    until_s: u64,
+}
+
+/// A list of revocations as a document.
+#[derive(Serialize)]
+struct RevocationsDocument {
+    schema: &'static str,
+    sequence: u64,
+    serials: Vec<u64>,
+}
+
+fn show_json(text: &str, out: &mut dyn Write) -> Result<()> {
+    if let Some(list) = SignedRevocations::from_text(text) {
+        let Revocations { sequence, serials } = list.body();
+        let (schema, serials) = ("tidegate-revocations/1", serials.clone());
+        let document = RevocationsDocument { schema, sequence: *sequence, serials };
+        serde_json::to_writer_pretty(&mut *out, &document)?;
+        return Ok(writeln!(out)?);
+    }
+    let grant =
+        SignedGrant::from_text(text).context("neither a grant nor a list of revocations")?;
+    let GrantBody { serial, holder, key, scopes, kinds, limits, changes, staged, from_s, until_s } =
+        grant.body();
+    let document = GrantDocument {
+        schema: "tidegate-grant/1",
+        serial: *serial,
+        holder,
+        key: key.to_string(),
+        scopes,
+        kinds: names(kinds),
+        limits: *limits,
+        changes: *changes,
+        staged: *staged,
+        from_s: *from_s,
+        until_s: *until_s,
+    };
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    Ok(writeln!(out)?)
+}
+
+fn names(kinds: &Kinds) -> Vec<&'static str> {
+    let names = [("rate", kinds.rate), ("loss", kinds.loss), ("gap", kinds.gap)];
+    names.iter().filter(|kind| kind.1).map(|kind| kind.0).collect()
+}
+
+/// The grant is not on the list, which the operator has signed.
+fn not_revoked(grant: &SignedGrant, list: &str, operator: &VerifyingKey) -> Result<()> {
+    let list =
+        SignedRevocations::from_text(list).context("--revoked: not a list of revocations")?;
+    ensure!(list.verified(operator), "--revoked: the list is not signed by this operator");
+    let Revocations { sequence, serials } = list.body();
+    let revoked = serials.iter().any(|serial| *serial == grant.body().serial);
+    ensure!(!revoked, "the grant is revoked (by the list with the sequence {sequence})");
     Ok(())
 }
 
@@ -235,6 +319,11 @@ fn check(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
     let (from, until) = (grant.body().from_s, grant.body().until_s);
     ensure!(today_s() >= from, "the grant is not valid yet");
     ensure!(today_s() < until, "the grant has expired");
+    if matches.contains_id("revoked") {
+        not_revoked(&grant, &self::text(matches, "revoked")?, &operator)?;
+        writeln!(out, "the grant is signed by the operator, valid, and not revoked")?;
+        return Ok(Exit::Ok);
+    }
     writeln!(out, "the grant is signed by the operator, and valid")?;
     Ok(Exit::Ok)
 }
@@ -292,6 +381,22 @@ mod tests {
         std::fs::write(at.join("revoked"), grants(at, "revoke --operator-key @private 5 3")?)?;
         assert!(grants(at, "show @revoked")?.contains("[3, 5]"));
         assert!(grants(at, "check @revoked --operator @public").is_ok());
+        let with = |list| grants(at, &format!("check @grant --operator @public --revoked @{list}"));
+        let error = with("revoked").expect_err("5 is on the list");
+        assert!(error.to_string().contains("the grant is revoked"), "{error:#}");
+        std::fs::write(at.join("others"), grants(at, "revoke --operator-key @private 3")?)?;
+        assert!(with("others")?.contains("not revoked"));
+        assert!(with("grant").is_err(), "no list");
+        for (file, schema) in [("grant", "tidegate-grant/1"), ("revoked", "tidegate-revocations/1")]
+        {
+            let shown = grants(at, &format!("show @{file} -o json"))?;
+            let json: serde_json::Value = serde_json::from_str(&shown)?;
+            assert_eq!(json["schema"], schema);
+            let page = include_str!("../../../docs/json.md");
+            for name in json.as_object().into_iter().flat_map(|fields| fields.keys()) {
+                assert!(page.contains(&format!("`{name}`")), "{name} is not described");
+            }
+        }
         std::fs::write(at.join("expired"), grants(at, &format!("{ISSUE} --for 24h"))?)?;
         assert!(grants(at, "check @expired --operator @public").is_ok(), "valid for a day");
         Ok(())

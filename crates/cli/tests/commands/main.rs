@@ -597,7 +597,7 @@ fn rules_test_refuses_what_it_cannot_answer() {
         (&["-c", &rules][..], Exit::Usage, "ask about a request"),
         (&["-c", &rules, line, "--tls", "a"], Exit::Usage, "cannot be used with"),
         (&["-c", &rules, line, "--service", "plain"], Exit::Usage, "no service \"plain\" with"),
-        (&["-c", &none, line], Exit::Usage, "has no service with header rules"),
+        (&["-c", &none, line], Exit::Usage, "has no service with request rules"),
         (&["-c", &bad, line], Exit::Config, "services: found \"1\"; allowed: a map"),
     ] {
         let args = [&["rules", "test"][..], args].concat();
@@ -615,13 +615,13 @@ fn check_names_header_rules_and_their_buckets() {
     assert_eq!(exit, Exit::Ok);
     assert!(
         out.contains(
-            "  header rules: enforce, 5 rule(s)\n  bucket cgi: cpu, controller p, 2 rule(s)\n  \
+            "  request rules: enforce, 5 rule(s)\n  bucket cgi: cpu, controller p, 2 rule(s)\n  \
              bucket api: in-flight, controller fixed, 1 rule(s)\n  \
              bucket unevaluable: cpu, controller default, 1 rule(s)\nservice blog"
         ),
         "{out}"
     );
-    assert!(out.contains("  header rules: shadow, 2 rule(s)\n"), "{out}");
+    assert!(out.contains("  request rules: shadow, 2 rule(s)\n"), "{out}");
 }
 
 fn golden(name: &str, found: &str) {

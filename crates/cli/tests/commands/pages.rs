@@ -49,6 +49,7 @@ fn every_document_is_named_and_described() {
         (&["check", "-c", &good, "--against", &wrong], "check/1", Exit::Ok),
         (&["check", "-c", &wrong], "check/1", Exit::Config),
         (&["check", "-c", &bad], "check/1", Exit::Config),
+        (&["check", "-c", &good, "--against", &bad], "check/1", Exit::Config),
         (&["rules", "test", "-c", &rules, get], "rules-test/1", Exit::Ok),
     ] {
         let (found, out, err) = world.tidegate(&[args, &["-o", "json"]].concat());

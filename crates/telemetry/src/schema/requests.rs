@@ -19,7 +19,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "requests_mode",
         "",
-        "1 for the mode in force of the service's header rules.",
+        "1 for the mode in force of the service's request rules.",
         &["service", "mode"],
         |s, out| each(s, |service, r| out(&[service, &r.mode], Number::Count(1))),
     ),
@@ -203,7 +203,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_unjudged",
         "segments",
-        "Segments with data, of services with header rules, that passed without being evaluated, by reason (docs/reasons.md).",
+        "Segments with data, of services with request rules, that passed without being evaluated, by reason (docs/reasons.md).",
         &["service", "reason"],
         |s, out| {
             each(s, |service, r| {

@@ -234,16 +234,46 @@ fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
         program: tidegate_results::PROGRAM.to_owned(),
         notes: report.notes.clone(),
     };
-    tidegate_results::write(dir, &run, &rows::rows(report), &[])?;
     let path = dir.join("replay.json");
+    if path.is_file() {
+        forget_figures(&dir.join("figures"))?;
+    }
+    tidegate_results::write(dir, &run, &rows::rows(report), &[])?;
     let text = serde_json::to_string_pretty(report)? + "\n";
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// Figures of the results that were in a folder before would be taken for those of the new ones.
+fn forget_figures(figures: &Path) -> Result<()> {
+    let Ok(entries) = fs::read_dir(figures) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "svg") {
+            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_sim::whatif::bins::BINS_MAX;
+
+    #[test]
+    fn figures_of_results_before_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let figures = dir.path().join("figures");
+        forget_figures(&figures).unwrap();
+        fs::create_dir(&figures).unwrap();
+        for name in ["load.svg", "times.svg", "notes.txt"] {
+            fs::write(figures.join(name), "x").unwrap();
+        }
+        forget_figures(&figures).unwrap();
+        let left: Vec<_> =
+            fs::read_dir(&figures).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["notes.txt"]);
+    }
 
     /// An access log that is made while it is read: so many lines, `PER_SECOND` in each second.
     struct Endless {

@@ -228,6 +228,19 @@ static __always_inline void tg_bare(const struct tg_visit *v,
 		tg_step_count(step, bpf_ktime_get_ns());
 }
 
+/* A RST of the client's. */
+static __always_inline void tg_reset_by(struct __sk_buff *skb,
+					const struct tg_visit *v,
+					struct tg_conn *conn)
+{
+	int reset = tg_reset_of(skb, &v->p);
+
+	if (reset != TG_RESET_NONE &&
+	    (reset == TG_RESET_OVER ||
+	     tg_conn_reset(conn, v->key, v->p.seq, reset == TG_RESET_UNKNOWN)))
+		tg_conn_forget(conn, v->key);
+}
+
 /*
  * What is left of a refusal holds for as long as refusals do: no longer than the
  * lease, nor under the kill switch; and no longer than the sweep keeps it, for
@@ -249,6 +262,7 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 				    struct tg_conn *conn)
 {
 	struct tg_work *w = tg_at(&tg_work, 0);
+	int action = TG_TC_NEXT;
 
 	if (!w)
 		return TG_TC_NEXT;
@@ -261,16 +275,17 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 	if (v->p.flags & TG_TCP_SYN)
 		return TG_TC_NEXT;	/* the server's answer will tell */
 	if (v->p.flags & TG_TCP_RST) {
-		if (tg_conn_near(conn, v->p.seq) &&
-		    !tg_queue_outside(skb, &v->p))
-			tg_conn_forget(conn, v->key);
+		tg_reset_by(skb, v, conn);
 		return TG_TC_NEXT;
 	}
 	tg_conn_touch(conn, bpf_ktime_get_coarse_ns());
 	if (v->p.payload)
-		return tg_data(skb, v, conn, w);
-	tg_bare(v, conn, &w->step);
-	return TG_TC_NEXT;
+		action = tg_data(skb, v, conn, w);
+	else
+		tg_bare(v, conn, &w->step);
+	if (unlikely(v->p.flags & TG_TCP_FIN) && action == TG_TC_NEXT)
+		tg_conn_done(conn, v->key, &v->p);
+	return action;
 }
 
 /*

@@ -277,13 +277,15 @@ tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 	       const struct tg_class_view *view, int kinds)
 {
 	struct tg_flow flow = { .fingerprint = tg_hash_flow(p, 0) };
-	int reset = 0, reason = 0;
+	int reset = TG_RESET_NONE, reason = 0;
 
-	if (likely(tg_flow_find(&flow)))
-		reset = p->flags & TG_TCP_RST && !tg_queue_outside(ctx, p);
-	else
+	if (likely(tg_flow_find(&flow))) {
+		if (unlikely(p->flags & TG_TCP_RST))
+			reset = tg_reset_of(ctx, p);
+	} else {
 		reason = tg_judge_unknown(ctx, p, view, kinds,
 					  flow.fingerprint);
+	}
 	if (reason == TG_JUDGE_LATE)
 		return 1;
 	if (!reason && !flow.at && (!p->payload || !tg_flow_find(&flow)))

@@ -147,7 +147,7 @@ fn a_tuple_is_used_again() {
 /// A RST that the stack will not believe ends no connection here either; whoever guesses the tuple
 /// cannot talk our gauges down.
 #[test]
-fn a_reset_outside_of_the_window_ends_nothing() {
+fn a_reset_that_the_stack_does_not_believe_ends_nothing() {
     let mut native = tc();
     for (about, socket, seq, over) in RESETS {
         let ran = reset(&mut native, (socket, seq), 0);

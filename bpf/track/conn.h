@@ -14,8 +14,9 @@
  * the server that nobody asked for, an answer whose end cannot be told) makes a
  * connection OPAQUE: its requests cannot be told any more. Where that is the
  * client's doing (EVADES), each turn is evaluated as one: data from a client
- * that has acknowledged more of the server than at its last turn. A FIN or RST of the server, a RST
- * of the client that the stack would believe, or 60 s without a packet end it.
+ * that has acknowledged more of the server than at its last turn. A FIN or
+ * RST of the server, a RST of the client that the stack believes, or 60 s without a
+ * packet end it.
  *
  * Both directions may run at once on two CPUs, and each must call helpers to
  * look into a packet, which no lock allows. So each reads under the lock what
@@ -67,18 +68,6 @@ static __always_inline int tg_conn_lock(struct tg_conn *conn, __u64 key)
 static __always_inline __s32 tg_ahead(__u32 to, __u32 from)
 {
 	return (__s32)(to - from);
-}
-
-/*
- * 1: a RST with this number may be the client's. Where there is no socket to
- * ask, a window is all there is; of what is not followed nothing is known.
- */
-static __always_inline int tg_conn_near(const struct tg_conn *conn, __u32 seq)
-{
-	__u32 next = READ_ONCE(conn->client_next);
-
-	return READ_ONCE(conn->phase) == TG_CONN_OPAQUE ||
-	       seq - next + 1 <= TG_CONN_WINDOW;
 }
 
 /* Takes what is in flight, TG_FLIGHT; 0: nothing. Who gets it counts its end. */
@@ -209,6 +198,42 @@ static __always_inline void tg_conn_evading(struct tg_conn *conn, __u64 key,
 	flight = tg_conn_evades(conn, ack);
 	bpf_spin_unlock(&conn->lock);
 	tg_flight_end(flight, 0, 0);
+}
+
+/*
+ * A RST of the client's that the stack may answer with an ACK: 1: nothing is lost
+ * if its connection is forgotten. If the server has a connection still, nobody may
+ * take it for another one: it keeps its place, which the sweep frees, and each turn
+ * is evaluated. `alone`: there is no socket to ask; then only the number counts that
+ * the client must use next.
+ */
+static __always_inline int tg_conn_reset(struct tg_conn *conn, __u64 key,
+					 __u32 seq, int alone)
+{
+	__u32 flight = 0, ahead, over;
+
+	if (!tg_conn_lock(conn, key))
+		return 0;
+	ahead = seq - conn->client_next;
+	over = alone && ahead <= !!(conn->flags & TG_CONN_CLIENT_DONE);
+	if (conn->phase == TG_CONN_OPAQUE)
+		over = !(conn->flags & TG_CONN_EVADES);
+	else if (!over && ahead <= TG_CONN_WINDOW)
+		flight = tg_conn_evades(conn, conn->server_next - 1);
+	bpf_spin_unlock(&conn->lock);
+	tg_flight_end(flight, 0, 0);
+	return over;
+}
+
+/* The client's FIN is its next byte. */
+static __always_inline void tg_conn_done(struct tg_conn *conn, __u64 key,
+					 const struct tg_packet *p)
+{
+	if (!tg_conn_lock(conn, key))
+		return;
+	if (p->seq + p->payload == conn->client_next)
+		conn->flags |= TG_CONN_CLIENT_DONE;
+	bpf_spin_unlock(&conn->lock);
 }
 
 /*

@@ -17,6 +17,8 @@
 #define TG_STATE_TIME_WAIT 6	/* BPF_TCP_TIME_WAIT */
 #define TG_STATE_LISTEN 10	/* BPF_TCP_LISTEN */
 #define TG_STATE_REQUEST 12	/* BPF_TCP_NEW_SYN_RECV */
+/* The client's FIN has come: BPF_TCP_CLOSE_WAIT, LAST_ACK, CLOSING. */
+#define TG_STATES_DONE (1U << 8 | 1U << 9 | 1U << 11)
 
 /* The socket of a packet's tuple; `sport`: with this port of the client's. */
 static __always_inline struct bpf_sock *
@@ -46,28 +48,67 @@ tg_socket(void *ctx, const struct tg_packet *p)
 	return tg_socket_from(ctx, p, p->sport);
 }
 
+/* What the stack makes of a client's RST. */
+enum tg_reset {
+	TG_RESET_NONE,		/* nothing: it lies outside of the window */
+	TG_RESET_UNSURE,	/* an ACK, unless what came just before has yet to
+				 * reach it */
+	TG_RESET_UNKNOWN,	/* there is no socket to ask: a router, DNAT. For
+				 * signals it is the end: too few connections
+				 * counted refuse nobody */
+	TG_RESET_OVER,		/* the end of the connection */
+};
+
 /*
- * 1: a RST that the stack will not believe, as its sequence number lies outside
- * of the window (RFC 9293, 3.10.7.4): whoever sends it only guesses. Anywhere in
- * the window is enough; the stack is stricter, but may not have seen yet what
- * came just before. One before its start is the RST of a client that has sent
- * its FIN already; the stack believes it, too. Where there is no socket to ask (a router, DNAT), a
- * RST is believed: too few connections counted refuse nobody.
+ * A RST to a socket that has a window (RFC 5961, 3.2, and tcp_reset_check): only at
+ * its start, or one before that behind a FIN. Anywhere else in it the stack sends
+ * an ACK, and the connection lives.
  */
-static __always_inline int tg_queue_outside(void *ctx,
-					    const struct tg_packet *p)
+static __always_inline enum tg_reset
+tg_reset_open(struct bpf_sock *sk, const struct tg_packet *p)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	__u32 ahead;
+
+	if (!tcp)		/* TIME_WAIT: nobody reads from it */
+		return TG_RESET_OVER;
+	ahead = p->seq - tcp->rcv_nxt;
+	if (!ahead ||
+	    (!(ahead + 1) && TG_STATES_DONE >> (sk->state & 31) & 1))
+		return TG_RESET_OVER;
+	return ahead <= tcp->rcv_wnd ? TG_RESET_UNSURE : TG_RESET_NONE;
+}
+
+/* A request socket, whose client has sent nothing that it took. */
+static __always_inline enum tg_reset
+tg_reset_request(struct bpf_sock *sk, const struct tg_packet *p)
+{
+	struct tcp_request_sock *request = bpf_skc_to_tcp_request_sock(sk);
+
+	return request && p->seq == request->rcv_isn + 1 ? TG_RESET_OVER :
+							   TG_RESET_UNSURE;
+}
+
+/*
+ * What becomes of a RST: who sends one that the stack does not believe must not be
+ * taken for gone. A listener means that the connection is over, or that the ACK
+ * before the RST has yet to make it from a cookie. Inlined: the verifier takes what
+ * is handed to a function for changed, and would look at all behind it again.
+ */
+static __always_inline enum tg_reset tg_reset_of(void *ctx,
+						 const struct tg_packet *p)
 {
 	struct bpf_sock *sk = tg_socket(ctx, p);
-	struct tcp_sock *tcp;
-	int outside = 0;
+	enum tg_reset reset = TG_RESET_UNSURE;
 
 	if (!sk)
-		return 0;
-	tcp = sk->state == TG_STATE_LISTEN ? 0 : bpf_skc_to_tcp_sock(sk);
-	if (tcp)
-		outside = p->seq + 1 - tcp->rcv_nxt > tcp->rcv_wnd + 1;
+		return TG_RESET_UNKNOWN;
+	if (sk->state == TG_STATE_REQUEST)
+		reset = tg_reset_request(sk, p);
+	else if (sk->state != TG_STATE_LISTEN)
+		reset = tg_reset_open(sk, p);
 	bpf_sk_release(sk);
-	return outside;
+	return reset;
 }
 
 /*

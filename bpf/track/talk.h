@@ -16,7 +16,6 @@ enum tg_talk {
 
 /* What a flow knows of its client, */
 #define TG_CLIENT_SPOKE 1	/* client_next is valid */
-#define TG_CLIENT_GONE 2	/* it has sent its FIN */
 #define TG_CLIENT_CERT 4	/* its Finished comes after a certificate */
 #define TG_CLIENT_FINISHED 8
 #define TG_CLIENT_SLOW 16	/* it still sends its request after a second */

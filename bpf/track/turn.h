@@ -30,6 +30,7 @@
 #define TG_TURN_H
 
 #include "flow.h"
+#include "queue.h"
 #include "said.h"
 
 #define TG_FLIGHT_BYTES_MAX 2048	/* of a ticket */
@@ -670,8 +671,9 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 }
 
 /*
- * A packet of the client that may change something; `reset`: a RST that the stack
- * would believe. 1: something is owed, and the stack has said nothing: it may have
+ * A packet of the client that may change something; `reset`: what the stack makes of
+ * it, if it is a RST. One that it may not believe ends waiting, as a FIN does, and
+ * nothing else. 1: something is owed, and the stack has said nothing: it may have
  * dropped that, and this, too (syn/late.h). Inlined, unlike what follows: the stack
  * of the hook is deep, and has no room for one frame more.
  */
@@ -680,28 +682,23 @@ static __always_inline int tg_turn_in(TG_CONTEXT *ctx,
 				      const struct tg_packet *p, __u64 meta,
 				      int reset)
 {
-	struct tg_flow_way *way;
-
-	if (reset) {
+	if (reset >= TG_RESET_UNKNOWN) {
 		tg_flow_end(flow, meta);
 		return 0;
 	}
-	if (p->flags & TG_TCP_RST)
-		return 0;
-	if (unlikely(!(meta & TG_FLOW_TAKEN)) && tg_turn_owed(meta))
+	if (unlikely(p->flags & TG_TCP_RST)) {
+		if (!reset)
+			return 0;
+	} else if (unlikely(!(meta & TG_FLOW_TAKEN)) && tg_turn_owed(meta)) {
 		return 1;
-	if (tg_turn_says(p)) {
+	} else if (tg_turn_says(p)) {
 		if (!tg_turn_owed(meta))
 			tg_turn_client(ctx, flow, p, &meta);
 		else if (meta & TG_FLOW_TURN)
 			tg_turn_more(flow, p, &meta);
 	}
-	if (unlikely(p->flags & TG_TCP_FIN)) {
-		way = tg_flow_way(flow);
-		if (way)
-			way->client |= TG_CLIENT_GONE;
+	if (unlikely(p->flags & (TG_TCP_FIN | TG_TCP_RST)))
 		tg_turn_change(flow, &meta, TG_FLOW_WAITING, 0);
-	}
 	if (meta != TG_FLOW_NONE)
 		tg_flow_touch(flow, meta);
 	return 0;

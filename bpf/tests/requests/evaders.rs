@@ -2,7 +2,7 @@
 //! What no rule can evaluate: how its sender wrote or sent it takes from a bucket of its own.
 
 use super::super::support::heads::{hello, server_name};
-use super::super::support::packet::{ACK, PSH};
+use super::super::support::packet::{ACK, FIN, PSH, RST};
 use super::super::support::talk::host::Rules;
 use super::super::support::talk::{Segment, Style, Talk};
 use super::{Case, PLAIN, case, get, ok, request};
@@ -39,7 +39,10 @@ fn first(talk: &mut Talk<'_>, data: &str) {
 }
 
 pub(super) fn all() -> Vec<Case> {
-    [refused(), admitted(), turns(), spared(), outside(), honest()].into_iter().flatten().collect()
+    [refused(), admitted(), turns(), spared(), outside(), resets(), honest()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn refused() -> Vec<Case> {
@@ -234,6 +237,77 @@ fn outside() -> Vec<Case> {
         })
         .style(router)
         .rules(FULL),
+    ]
+}
+
+/// A RST so many bytes ahead of the client's next; the server's stack may answer with an ACK.
+fn reset_ahead(talk: &mut Talk<'_>, bytes: u32) {
+    talk.expected = Some(talk.client);
+    let reset = Segment { seq: talk.client + bytes, ..talk.client_segment(RST, b"") };
+    talk.client_says(reset);
+    talk.expected = None;
+}
+
+/// Who resets a connection that lives is not taken for gone.
+fn resets() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(FULL);
+    let routed = |name, play: fn(&mut Talk<'_>)| {
+        case(name, play).rules(FULL).style(Style { router: true, ..PLAIN })
+    };
+    vec![
+        each("evader: a RST that the stack answers with an ACK", |talk| {
+            reset_ahead(talk.open(), 1);
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        })
+        .fails(),
+        each("evader: such a RST while a request is outstanding", |talk| {
+            reset_ahead(talk.open().asks(&get("/free")), 1);
+            talk.answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("evader: a RST before the server has accepted", |talk| {
+            reset_ahead(talk.open(), 9);
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        })
+        .style(Style { defer: true, ..PLAIN }),
+        each("evader: a RST outside of the window changes nothing", |talk| {
+            reset_ahead(talk.open(), 70_000);
+            talk.asks(&get("/busy"));
+        }),
+        each("evader: a RST does not end what evades", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+            reset_ahead(talk, 1);
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        routed("evader: the same on a router, whatever its number", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+            reset_ahead(talk, 0);
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("a RST that the stack believes", |talk| reset_ahead(talk.open(), 0)),
+        each("a RST of a connection whose response could not be followed", |talk| {
+            talk.open().asks(&get("/free")).answers("HTTP/1.1 200 OK\r\nContent-Le");
+            reset_ahead(talk, 1);
+        }),
+        routed("the client's next byte is a RST, on a router", |talk| {
+            reset_ahead(talk.open().asks(&get("/close")), 0);
+        }),
+        routed("a FIN, and a RST behind it, on a router", |talk| {
+            talk.open().asks(&get("/close")).fin().says(&ok(9, 3));
+            reset_ahead(talk, 0);
+        }),
+        routed("evader: a RST behind a FIN that comes too early, on a router", |talk| {
+            talk.open();
+            let early = Segment { seq: talk.client + 1, ..talk.client_segment(ACK | FIN, b"") };
+            reset_ahead(talk.client_says(early), 1);
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
     ]
 }
 

@@ -82,16 +82,20 @@ const WAITS: TimeWait = TimeWait { next: 0, stamp: None, closing: false, listene
 
 /// A client's RST for an open connection: what the stack knows of the tuple, the sequence number,
 /// and whether the connection is over then. The window of the socket is 1000 … 1500.
-pub const RESETS: [(&str, Socket, u32, bool); 10] = [
-    ("two before the window", Socket::Established, 998, false),
-    ("one before it, as after a FIN", Socket::Established, 999, true),
+pub const RESETS: [(&str, Socket, u32, bool); 14] = [
+    ("two before the window", Socket::CloseWait, 998, false),
+    ("one before it, after a FIN", Socket::CloseWait, 999, true),
+    ("one before it, and there was no FIN", Socket::Established, 999, false),
     ("at its start", Socket::Established, 1000, true),
-    ("at its end", Socket::Established, 1500, true),
+    ("at its start, after a FIN", Socket::CloseWait, 1000, true),
+    ("in it: the stack sends an ACK", Socket::Established, 1001, false),
+    ("at its end", Socket::Established, 1500, false),
     ("just behind it", Socket::Established, 1501, false),
     ("half a turn away", Socket::Established, 1000 + (1 << 31), false),
     ("no socket to ask: a router", Socket::Nothing, 77, true),
-    ("a listener, which has no window", Socket::Listener { length: 0, limit: 1 }, 77, true),
-    ("a request, which has none", Socket::Request, 1000, true),
+    ("a listener: a cookie may be under way", Socket::Listener { length: 0, limit: 1 }, 77, false),
+    ("a request, at its start", Socket::Request, 1, true),
+    ("a request, elsewhere", Socket::Request, 1000, false),
     ("TIME_WAIT", Socket::TimeWait(WAITS), 1000, true),
 ];
 

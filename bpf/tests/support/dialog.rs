@@ -140,10 +140,10 @@ impl<'a> Dialog<'a> {
         self.give(true, |p| p.flags(RST))
     }
 
-    /// A RST whose number is outside of the window of the socket.
-    pub fn client_reset_outside(&mut self) -> Signals {
+    /// A RST so many bytes ahead of what the socket expects; its window has 1000.
+    pub fn client_reset_ahead(&mut self, bytes: u32) -> Signals {
         self.native.advance_to(self.now);
-        self.native.window(self.client + 5_000, 1_000);
+        self.native.window(self.client.wrapping_sub(bytes), 1_000);
         let frame = self.packet(false).flags(RST).bytes();
         let arrival = Arrival { frame: &frame, socket: Socket::Established, loopback: false };
         self.native.run(&arrival, How::default()).signals

@@ -95,6 +95,7 @@ pub enum Call {
     LimitsOfService,
     Socket,
     ToTcp,
+    ToRequest,
     ToTimeWait,
     Cookie,
     Ring,
@@ -110,7 +111,7 @@ impl Call {
             Answers, Control, Cookie, Copies, Counts, Doors, Flights, FlowSources, Flows, Gauges,
             Lately, LatelyTurn, Lease, Limits, LimitsOfService, Listens, Load, Notes, Origins,
             Passed, Pending, Prefixes, Pull, Ring, Senders, Socket, SourceSets, Sources, States,
-            Store, Tables, Tail, Times, ToTcp, ToTimeWait, Totals,
+            Store, Tables, Tail, Times, ToRequest, ToTcp, ToTimeWait, Totals,
         };
         const MAPS: [Call; 27] = [
             Control,
@@ -144,6 +145,7 @@ impl Call {
         const OTHERS: [Call; 7] = [Socket, ToTcp, Ring, Tail, Pull, Load, Store];
         let at = usize::from(code);
         match at {
+            41 => return ToRequest,
             42 => return ToTimeWait,
             43 => return Cookie,
             _ => {}
@@ -405,6 +407,7 @@ impl Native {
         let (state, length, limit) = match arrival.socket {
             Socket::Nothing => (0, 0, 0),
             Socket::Established => (1, 0, 0),
+            Socket::CloseWait => (8, 0, 0),
             Socket::TimeWait(waits) => {
                 let (length, limit) = waits.listener.unwrap_or_default();
                 (6, length, limit)

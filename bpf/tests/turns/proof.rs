@@ -159,6 +159,7 @@ scenes![
     shapes::the_largest_flight_is_remembered_and_the_likeliest_sizes,
     shapes::what_a_flight_cannot_be,
     shapes::a_reset_that_the_stack_would_not_believe_changes_nothing,
+    shapes::a_reset_that_the_stack_may_not_believe_ends_waiting_only,
     shapes::a_server_that_speaks_behind_its_handshake_is_counted,
     super::whatever_is_said_in_pieces_moves_gauges_by_one_at_most,
 ];

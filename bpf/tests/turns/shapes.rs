@@ -247,9 +247,23 @@ pub(super) fn what_a_flight_cannot_be() {
 pub(super) fn a_reset_that_the_stack_would_not_believe_changes_nothing() {
     with(|mut d| {
         d.ask(GET);
-        assert_eq!(what(d.client_reset_outside()), (1, 0, 0, 0));
+        assert_eq!(what(d.client_reset_ahead(1_001)), (1, 0, 0, 0));
         assert_eq!(what(d.say(OK)), (0, 0, 1, 0));
         let s = d.server_reset();
+        assert_eq!((s.open, s.connections.ended), (0, 1));
+    });
+}
+
+#[test]
+pub(super) fn a_reset_that_the_stack_may_not_believe_ends_waiting_only() {
+    with(|mut d| {
+        let s = d.client_reset_ahead(1);
+        assert_eq!((s.open, s.silent), (1, 1), "it still holds a worker");
+        d.ask(GET);
+        let s = d.client_reset_ahead(1_000);
+        assert_eq!((s.waiting, s.open, s.connections.ended), (0, 1, 0));
+        assert_eq!(what(d.say(OK)), (0, 0, 1, 0), "it was alive");
+        let s = d.client_reset_ahead(0);
         assert_eq!((s.open, s.connections.ended), (0, 1));
     });
 }

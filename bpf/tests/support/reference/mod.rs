@@ -31,6 +31,8 @@ pub enum Socket {
     },
     Request,
     Established,
+    /// The client has sent its FIN.
+    CloseWait,
     TimeWait(TimeWait),
 }
 
@@ -159,7 +161,7 @@ fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason>
     }
     match scene.socket {
         Socket::Request => return Err(Reason::SocketRequest),
-        Socket::Established => return Err(Reason::SocketEstablished),
+        Socket::Established | Socket::CloseWait => return Err(Reason::SocketEstablished),
         Socket::TimeWait(waits) if !waits.takes(&segment) => {
             return Err(Reason::SocketTimeWait);
         }

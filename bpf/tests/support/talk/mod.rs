@@ -79,6 +79,8 @@ pub struct Talk<'a> {
     pub server: Seq,
     /// What the server's application has written, if its socket knows more than it sent.
     pub written: Option<Seq>,
+    /// What the server's socket expects next, if that is not what comes.
+    pub expected: Option<Seq>,
     /// Bytes of a frame that can be read without pulling.
     pub linear: u32,
     /// The packet of the conversation, and its helper call, that fails.
@@ -100,6 +102,7 @@ impl<'a> Talk<'a> {
             client: CLIENT_ISN,
             server: SERVER_ISN,
             written: None,
+            expected: None,
             linear: u32::MAX,
             fails: None,
             told: String::new(),
@@ -271,7 +274,7 @@ impl<'a> Talk<'a> {
         };
         Socket {
             state,
-            next: said.seq.0,
+            next: self.expected.unwrap_or(said.seq).0,
             written: self.written.unwrap_or(self.server).0,
             received: said.seq.0.wrapping_sub(CLIENT_ISN.0.wrapping_add(1)),
             client_isn: CLIENT_ISN.0,

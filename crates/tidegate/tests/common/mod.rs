@@ -14,8 +14,7 @@ use std::time::Duration;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// Longest wait for anything that shall happen; under emulation all takes longer.
-pub(crate) const PATIENCE: Nanos =
-    Nanos::from_secs(if cfg!(feature = "guest") { 300 } else { 40 });
+pub(crate) const PATIENCE: Nanos = Nanos::from_secs(if cfg!(feature = "guest") { 300 } else { 40 });
 
 /// Runs a program that must succeed.
 pub(crate) fn run(program: &str, arguments: &str) {

@@ -206,6 +206,29 @@ impl Bound {
         same?.link.as_ref()
     }
 
+    /// The program of a hook, for another device on which the same program can run. Its settings hold
+    /// since it was loaded: handshakes that passed while it was lost count as seen, so what follows
+    /// of them passes.
+    pub(crate) fn spare(&self, device: &Device, hook: Hook, role: Role) -> Option<OwnedFd> {
+        let alike = (device.veth, device.plain) == (self.device.veth, self.device.plain);
+        let same = self.mounted.iter().find(|m| alike && m.hook == hook && m.role == role);
+        same?.program.try_clone().ok()
+    }
+
+    /// Makes the pins of hooks that are in place again, where somebody has removed them; whether
+    /// there were any to make.
+    pub(crate) fn pin_again(&self) -> Result<bool, Error> {
+        let mut made = false;
+        for mounted in self.mounted.iter().filter(|mounted| mounted.lost.is_none()) {
+            let (Some(link), Some(pin)) = (&mounted.link, &mounted.pin) else { continue };
+            if !pin.exists() {
+                pin_link(link, pin)?;
+                made = true;
+            }
+        }
+        Ok(made)
+    }
+
     /// Paths of the pins in use.
     pub(crate) fn pins(&self) -> impl Iterator<Item = &Path> {
         self.mounted.iter().filter_map(|mounted| mounted.pin.as_deref())
@@ -225,7 +248,7 @@ impl Bound {
     /// the answers, so that no request waits for one that nobody sees.
     pub(crate) fn add_requests(&mut self, core: &Core) -> Result<(), Error> {
         let (interface, device) = (&self.interface, self.device);
-        let attempt = Attempt { core, interface, device, earlier: Some(&*self) };
+        let attempt = Attempt { core, interface, device, earlier: Some(&*self), former: None };
         let added = namespace::of(interface, || attempt.requests())?;
         self.mounted.retain(|mounted| !is_of_requests(mounted));
         self.mounted.extend(added);
@@ -238,7 +261,7 @@ impl Bound {
     pub(crate) fn settle(&mut self, core: &Core, earlier: Option<&Self>) -> Vec<String> {
         let Self { interface, device, mounted, .. } = self;
         let earlier = earlier.filter(|earlier| earlier.device == *device);
-        let attempt = Attempt { core, interface, device: *device, earlier };
+        let attempt = Attempt { core, interface, device: *device, earlier, former: None };
         let settled = namespace::of(interface, || Ok(attempt.settle(mounted)));
         settled.unwrap_or_else(|error| vec![error.to_string()])
     }
@@ -360,10 +383,24 @@ pub(crate) fn attach(
     interface: &Interface,
     earlier: Option<&Bound>,
 ) -> Result<Bound, Error> {
+    attach_with(core, interface, (earlier, None))
+}
+
+/// Attaches hooks that are lost again, with the programs that they had: a link to a program that is
+/// loaded needs no privileges, and nothing to wait for.
+pub(crate) fn attach_again(core: &Core, lost: &Bound) -> Result<Bound, Error> {
+    attach_with(core, &lost.interface, (Some(lost), Some(lost)))
+}
+
+fn attach_with(
+    core: &Core,
+    interface: &Interface,
+    (earlier, former): (Option<&Bound>, Option<&Bound>),
+) -> Result<Bound, Error> {
     namespace::of(interface, || {
         let device = namespace::device(interface)?;
         let earlier = earlier.filter(|bound| bound.device == device);
-        let attempt = Attempt { core, interface, device, earlier };
+        let attempt = Attempt { core, interface, device, earlier, former };
         let (mounted, told) = attempt.all()?;
         Ok(Bound { interface: interface.clone(), device, mounted, told, present: true })
     })

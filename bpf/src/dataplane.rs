@@ -8,7 +8,7 @@ use crate::{Error, Interface, Plan, maps, pins, programs};
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -180,6 +180,12 @@ impl Dataplane {
         self.core.listening(MonotonicClock.now(), !there)
     }
 
+    /// Where things are pinned.
+    #[must_use]
+    pub fn pins(&self) -> Option<&Path> {
+        self.core.plan.settings.pins.as_deref()
+    }
+
     /// Looks whether every hook still is where it was put on: a link ends with its interface, and
     /// one that is made anew under the same name has none; a filter goes with clsact. Cheap, and
     /// needs no privileges. What is not there is told by [`Self::lost`] and [`Self::hooks`].
@@ -199,14 +205,35 @@ impl Dataplane {
         self.bound.iter().any(Bound::can_mend)
     }
 
-    /// Puts hooks that are lost on again, where there is an interface for them; needs the
-    /// privileges of a start. Returns what could not be put on, one sentence each.
+    /// Makes pins again that somebody removed behind our back: without them a take-over, or a restart
+    /// after a crash, would begin afresh. Needs no privileges. Whether there were any to make.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn pin_again(&self) -> Result<bool, Error> {
+        let Some(path) = self.core.plan.settings.pins.as_ref().filter(|_| self.begun.is_none())
+        else {
+            return Ok(false);
+        };
+        let mut made = !self.core.maps.are_pinned(path);
+        if made {
+            self.core.maps.pin(path)?;
+        }
+        for bound in &self.bound {
+            made |= bound.pin_again()?;
+        }
+        Ok(made)
+    }
+
+    /// Attaches hooks that are lost again, where there is an interface for them. Needs no privileges
+    /// for links (XDP and tcx) in the namespace of the process; those of a start elsewhere. Returns
+    /// what could not be attached, one sentence each.
     pub fn mend(&mut self) -> Vec<String> {
         let (mut left, mut mended) = (Vec::new(), false);
         // What is begun may belong to a process that is still in charge.
         let bound = if self.begun.is_none() { &mut self.bound[..] } else { &mut [] };
         for bound in bound.iter_mut().filter(|bound| bound.can_mend()) {
-            match attach::attach(&self.core, &bound.interface, Some(bound)) {
+            match attach::attach_again(&self.core, bound) {
                 Ok(anew) => {
                     let former = std::mem::replace(bound, anew);
                     left.extend(bound.settle(&self.core, Some(&former)));

@@ -57,7 +57,7 @@ pub use namespace::xdp_costs;
 pub use pins::prepare as prepare_pins;
 pub use plan::{Interface, Plan, Settings, action_of, policy_of};
 pub use read::{Count, Passed, Sample};
-pub use removal::{Removal, Whose, remove_all};
+pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};
 pub use switch::release;
 pub use tables::TableLosses;

@@ -163,6 +163,12 @@ impl Maps {
         Ok(())
     }
 
+    /// Whether there is a pin for each.
+    pub(crate) fn are_pinned(&self, pins: &Path) -> bool {
+        let directory = directory(pins);
+        self.by_name.keys().all(|name| directory.join(name).exists())
+    }
+
     /// The kernel's numbers of all maps, by name.
     pub(crate) fn ids(&self) -> Result<Vec<u32>, Error> {
         let id =

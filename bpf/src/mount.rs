@@ -58,6 +58,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) device: Device,
     /// What is in place.
     pub(crate) earlier: Option<&'a Bound>,
+    /// What was in place on an interface of this name, also on one that is gone.
+    pub(crate) former: Option<&'a Bound>,
 }
 
 impl Attempt<'_> {
@@ -207,6 +209,9 @@ impl Attempt<'_> {
     }
 
     fn program(&self, hook: Hook, role: Role) -> Result<OwnedFd, Error> {
+        if let Some(program) = self.former.and_then(|bound| bound.spare(&self.device, hook, role)) {
+            return Ok(program);
+        }
         let redirect = hook == Hook::Xdp && self.device.veth;
         let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let trust_dscp = self.interface.config.trust_dscp;

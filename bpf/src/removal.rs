@@ -10,7 +10,7 @@
 use crate::attach::{self, Role, is_gone, removal};
 use crate::namespace;
 use crate::syscall::{self, Filter, LinkInfo, Side};
-use crate::{Error, Interface, abi, maps, programs};
+use crate::{Error, Interface, Plan, abi, maps, programs};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,8 +59,9 @@ pub fn remove_all(
     look_only: bool,
 ) -> Result<Removal, Error> {
     let links = links().map_err(|source| Error::Pins { path: pins.to_path_buf(), source })?;
+    let orphans = if whose == Whose::Orphans { orphaned(&links, now) } else { BTreeSet::new() };
     let mut search = Search {
-        maps: maps::pinned_ids(pins).into_iter().collect(),
+        maps: maps::pinned_ids(pins).into_iter().chain(orphans).collect(),
         orphans: whose == Whose::Orphans,
         now,
         look_only,
@@ -93,6 +94,13 @@ fn links() -> io::Result<Vec<(OwnedFd, LinkInfo)>> {
         }
     }
     Ok(found)
+}
+
+/// The maps of dataplanes that nobody renews the lease of, by their links. A hook of one may use no
+/// lease itself: that at egress.
+fn orphaned(links: &[(OwnedFd, LinkInfo)], now: Nanos) -> BTreeSet<u32> {
+    let used = links.iter().filter_map(|(_, info)| programs::maps_of_ours(info.program).ok()?);
+    used.filter(|used| is_orphan(used, now)).flatten().collect()
 }
 
 /// Paths of all network namespaces that can be found, each once; `None` is our own.
@@ -272,16 +280,99 @@ impl Search {
 
 /// Whether these maps are those of a dataplane whose lease nobody renews. What cannot be read is not.
 fn is_orphan(used: &[u32], now: Nanos) -> bool {
+    heartbeat(used).is_some_and(|heartbeat| Lease::at(heartbeat, now).passes(false).is_some())
+}
+
+/// The last heartbeat of the dataplane that these maps are of; `None`: they are of none.
+fn heartbeat(used: &[u32]) -> Option<Nanos> {
     let named = |wanted: &str| {
         let maps = used.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
         maps.into_iter().find(|map| map.name() == wanted)
     };
-    if named(CONTROL).is_none() {
-        return false;
+    named(CONTROL)?;
+    let value = named(LEASE)?.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    Some(Nanos(abi::read::<u64>(value.get(..8)?)?))
+}
+
+/// Hooks of ours on planned interfaces that belong to other pins, or to none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Somebody renews their lease, or did until a moment ago.
+    pub alive: Vec<InForce>,
+    /// Nobody does: these were detached (or, where nothing was to be changed, would be).
+    pub removed: Vec<String>,
+    /// What could not be detached, and why.
+    pub left: Vec<String>,
+}
+
+/// Hooks that may refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// The interface, with its namespace.
+    pub interface: String,
+    /// The number of the link; `None`: it is a filter of clsact.
+    pub link: Option<u32>,
+    /// Age of the last heartbeat.
+    pub age: Nanos,
+}
+
+/// Finds hooks of other tidegates on the interfaces of a plan, and detaches those whose lease has ended:
+/// ours would stand beside them. With `look_only` nothing is changed. Filters of clsact are left to
+/// the start, which takes their places.
+///
+/// # Errors
+/// When the kernel does not say which links there are.
+pub fn leftovers(plan: &Plan, now: Nanos, look_only: bool) -> Result<Leftovers, Error> {
+    let pins = plan.settings.pins.clone().unwrap_or_default();
+    let links = links().map_err(|source| Error::Pins { path: pins.clone(), source })?;
+    let ours: BTreeSet<u32> = maps::pinned_ids(&pins).into_iter().collect();
+    let mut found = Leftovers::default();
+    for interface in &plan.interfaces() {
+        // One that is not there has no hooks; attaching says so.
+        let looked = namespace::of(interface, || Ok(hooks_of(&interface.config.name)));
+        let Ok(Ok((index, hooks))) = looked else { continue };
+        let foreign = hooks.into_iter().filter_map(|(id, hook)| {
+            let used = programs::maps_of_ours(id).ok()??;
+            (!used.iter().any(|map| ours.contains(map))).then_some((id, hook, used))
+        });
+        let foreign = Vec::from_iter(foreign);
+        for (id, hook, used) in &foreign {
+            // A hook at egress has no lease, but maps of one that has.
+            let kin =
+                |(_, _, others): &&(u32, _, Vec<u32>)| others.iter().any(|m| used.contains(m));
+            let mut leases = foreign.iter().filter(kin).filter_map(|(_, _, of)| heartbeat(of));
+            let Some(heartbeat) = leases.next() else { continue };
+            let interface = interface.shown();
+            let its =
+                |(_, info): &&(OwnedFd, LinkInfo)| (info.program, info.ifindex) == (*id, index);
+            let link = links.iter().find(its);
+            if Lease::at(heartbeat, now).passes(false).is_none() {
+                let link = link.map(|(_, info)| info.id);
+                found.alive.push(InForce { interface, link, age: now.since(heartbeat) });
+                continue;
+            }
+            let Some((link, info)) = link else { continue };
+            let what = format!("interface {interface}: {hook} (link {})", info.id);
+            match if look_only { Ok(()) } else { syscall::link_detach(link.as_fd()) } {
+                Err(error) if !is_gone(&error) => found.left.push(format!("{what}: {error}")),
+                _ => found.removed.push(what),
+            }
+        }
     }
-    let heartbeat = named(LEASE).and_then(|map| {
-        let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??;
-        Some(Nanos(abi::read::<u64>(value.get(..8)?)?))
-    });
-    heartbeat.is_some_and(|heartbeat| Lease::at(heartbeat, now).passes(false).is_some())
+    Ok(found)
+}
+
+/// The programs at an interface, and where each is; to be called within its namespace.
+fn hooks_of(name: &str) -> io::Result<(u32, Vec<(u32, &'static str)>)> {
+    let index = namespace::index(name)?.ok_or(io::ErrorKind::NotFound)?;
+    let xdp = syscall::xdp_program(index).ok().flatten();
+    let mut hooks: Vec<_> = xdp.map(|id| (id, "xdp")).into_iter().collect();
+    for (side, name) in [(Side::Ingress, "tcx ingress"), (Side::Egress, "tcx egress")] {
+        // Before Linux 6.6 there is no such hook.
+        let programs = syscall::tcx_programs(index, side).unwrap_or_default();
+        hooks.extend(programs.into_iter().map(|id| (id, name)));
+    }
+    let filters = Role::ALL.map(Role::filter).map(|at| syscall::clsact_program(index, at));
+    hooks.extend(filters.into_iter().filter_map(|id| Some((id.ok()??, "clsact"))));
+    Ok((index, hooks))
 }

@@ -13,8 +13,15 @@ use crate::syscall;
 use std::io;
 use std::os::fd::AsFd;
 
+/// A link that ended beside others of the same interface that did not.
+const DETACHED: &str = "somebody detached its link";
+/// All links ended. The kernel lets go of them with their interface, too, and the next one may have the
+/// same number.
+const ENDED: &str = "somebody detached its link, or made the interface anew with the same number";
+
 impl Bound {
-    /// Notes which hooks are not there any more. What cannot be looked at stays as it was known.
+    /// Notes which hooks are not there any more. Where the namespace cannot be entered, links are asked
+    /// by their own descriptors, and filters stay as they were known.
     pub(crate) fn look(&mut self) {
         let Self { interface, device, mounted, present, .. } = self;
         let looked =
@@ -58,15 +65,17 @@ impl Bound {
 fn look_at(name: &str, device: Device, mounted: &mut [Mounted]) -> io::Result<Option<u32>> {
     let index = namespace::index(name)?;
     let all = match index {
-        None => Some("there is no such interface"),
+        None => Some("the interface is gone"),
         Some(index) if index != device.ifindex => Some("the interface was made anew"),
         Some(_) => None,
     };
+    let ended = mounted.iter().filter(|mounted| !mounted.waits).filter_map(Mounted::has_ended);
+    let why = if Vec::from_iter(ended).contains(&false) { DETACHED } else { ENDED };
     // What waits is not at work before the commit.
     for mounted in mounted.iter_mut().filter(|mounted| !mounted.waits) {
         mounted.lost = match all {
             Some(why) => Some(why.to_owned()),
-            None => mounted.look(device)?,
+            None => mounted.look(device, why)?,
         };
     }
     Ok(index)
@@ -85,15 +94,18 @@ fn look_from_outside(mounted: &mut [Mounted]) {
 }
 
 impl Mounted {
-    /// Why it is not there any more; `None`: it is.
-    fn look(&self, device: Device) -> io::Result<Option<String>> {
+    /// Whether its link is attached nowhere any more; `None`: it has none.
+    fn has_ended(&self) -> Option<bool> {
+        Some(syscall::link_info(self.link.as_ref()?.as_fd()).ok()?.ifindex == 0)
+    }
+
+    /// Why it is not there any more; `None`: it is. `why` is for a link of an interface that is there.
+    fn look(&self, device: Device, why: &str) -> io::Result<Option<String>> {
         let Some(link) = &self.link else {
             return self.look_at_filter(device);
         };
-        // The kernel lets go of a link whose interface ends: its number is 0 then, even where the
-        // next interface has the same one.
         let there = syscall::link_info(link.as_fd())?.ifindex == device.ifindex;
-        Ok((!there).then(|| "it was taken off, or the interface was made anew".to_owned()))
+        Ok((!there).then(|| why.to_owned()))
     }
 
     fn look_at_filter(&self, device: Device) -> io::Result<Option<String>> {

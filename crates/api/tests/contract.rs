@@ -363,7 +363,13 @@ fn an_event_is_one_flat_object() {
     let (service, bucket, mode) = ("shop".to_owned(), None, Mode::Enforce);
     let episode = Episode { service, bucket, mode, cause: Cause::Growth };
     let outcome = Outcome { offered: 9, refused: 4, ..Outcome::default() };
-    let what = What::SheddingEnded(Ended { episode, lasted: Nanos::SECOND, cut: false, outcome });
+    let what = What::SheddingEnded(Ended {
+        episode,
+        lasted: Nanos::SECOND,
+        cut: false,
+        killed: false,
+        outcome,
+    });
     let event = Event { number: 7, at: Moment::default(), what };
     let value = serde_json::to_value(&event).unwrap();
     for (key, expected) in [("event", "shedding-ended"), ("service", "shop"), ("cause", "growth")] {

@@ -26,6 +26,13 @@ pub enum SystemFault {
         /// The program's id and, where it has one, its name, as `bpftool prog` shows them.
         program: String,
     },
+    /// Another daemon has an interface.
+    InterfaceHeld {
+        /// The interface.
+        interface: String,
+        /// Who has it, and what to do.
+        by: String,
+    },
     /// The directory for pins is on no BPF file system.
     PinsNotBpffs {
         /// The directory.
@@ -190,7 +197,8 @@ impl SystemFault {
             Self::ForeignXdp { interface: name, .. } => interface(name, "attach"),
             Self::WrongSide { interface: name, .. }
             | Self::Unprotected { interface: name, .. }
-            | Self::OnTop { interface: name, .. } => interface(name, "name"),
+            | Self::OnTop { interface: name, .. }
+            | Self::InterfaceHeld { interface: name, .. } => interface(name, "name"),
             Self::NamespaceMissing { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::PeerFile { path, .. } => {
@@ -243,6 +251,7 @@ impl std::fmt::Display for SystemFault {
                 "another XDP program ({program}) owns {interface} and is not replaced; \
                  write attach: tcx, or take it off"
             ),
+            Self::InterfaceHeld { by, .. } => f.write_str(by),
             Self::PinsNotBpffs { path } => write!(
                 f,
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",

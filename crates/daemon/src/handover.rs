@@ -169,6 +169,11 @@ impl Predecessor {
         Ok(Some(Self { client, pid, since, left }))
     }
 
+    /// Its process id, as it sees it.
+    pub(crate) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Whether it uses the same pins, as far as it says; to be asked before anything is attached.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use tidegate_bpf::policy::{MinRate, Params, Policy, SourceKey};
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
+use tidegate_model::record::What;
 use tidegate_model::snapshot::{
     Followed, InterfaceState, Lately, ReasonCount, Sample, VerdictCount,
 };
@@ -261,6 +262,10 @@ impl Lifecycle for Kernel {
         self.watch.mend(privileges::may_attach(), &mut self.dataplane)
     }
 
+    fn events(&mut self) -> Vec<What> {
+        self.watch.events()
+    }
+
     fn doubts(&self) -> Vec<String> {
         let hooks = self.dataplane.hooks().into_iter();
         let of = |hook: Attached| {
@@ -306,7 +311,7 @@ fn class_name(service: &ServiceConfig, class: usize) -> &str {
 
 /// The plan of a configuration. What is on top of another interface has no hooks of its own, and what
 /// leads to servers none at all.
-fn plan(config: &Config) -> Plan {
+pub(crate) fn plan(config: &Config) -> Plan {
     let mut config = config.clone();
     config.interfaces.retain(|interface| interface.side == Side::Clients);
     if config.interfaces.len() > 1

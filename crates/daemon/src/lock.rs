@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How long a predecessor that said goodbye may take to end.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
+/// How often it is looked whether the directory is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often the directory is made anew where a daemon that ends removes it.
@@ -21,7 +23,7 @@ const TRIES: u32 = 8;
 /// The lock, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _directory: OwnedFd,
+    directory: OwnedFd,
 }
 
 impl Lock {
@@ -42,7 +44,7 @@ impl Lock {
         if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Some(Self { _directory: directory }))
+        Ok(Some(Self { directory }))
     }
 
     /// Takes the lock before anything is pinned, and makes the directory for that; `None` if
@@ -65,6 +67,36 @@ impl Lock {
     pub(crate) fn give_back(self, pins: &Path) {
         // Fails while something is in it, and then it stays.
         let _ = std::fs::remove_dir(pins);
+    }
+
+    /// Holds it for ever. Where somebody removes the directory, the lock on what is there no more
+    /// excludes nobody: it is made again, and locked.
+    pub(crate) async fn stay(mut self, pins: &Path) -> ! {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if self.is_there(pins) {
+                continue;
+            }
+            match Self::found(pins) {
+                Ok(Some(anew)) => {
+                    tracing::warn!(path = %pins.display(), "the directory of the pins was removed; it is made again");
+                    self = anew;
+                }
+                Ok(None) => {
+                    tracing::warn!(path = %pins.display(), "another daemon uses the pins now; stop one");
+                }
+                Err(error) => {
+                    tracing::debug!(path = %pins.display(), %error, "the directory of the pins is gone");
+                }
+            }
+        }
+    }
+
+    /// Whether it is on the directory that has this name.
+    fn is_there(&self, pins: &Path) -> bool {
+        let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let (ours, there) = (fstat(&self.directory), stat(pins));
+        ours.is_ok_and(|ours| there.is_ok_and(|there| of(ours) == of(there)))
     }
 
     /// Takes the lock from a predecessor that is ending.

@@ -328,6 +328,7 @@ impl Owner {
         if !lost.is_empty() {
             self.warnings.raise(now, "hooks", lost.join("; "));
         }
+        self.record.note_all(self.plane.events());
         let gateways = self.plane.gateways(&self.intent.config).unwrap_or_default();
         self.gateways.look(now, (&self.intent.config, gateways), &mut self.warnings);
         self.follow_places(now);
@@ -728,8 +729,7 @@ impl Owner {
         }
     }
 
-    /// A clean stop: takes everything off, so that everything passes at once, and forgets what was
-    /// learned.
+    /// A clean stop: detaches everything, so that all passes at once, and forgets what was learned.
     ///
     /// # Errors
     /// When something could not be taken off; the lease opens within 10 s then.

@@ -7,6 +7,7 @@ use crate::outlet::Outlet;
 use std::net::IpAddr;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
+use tidegate_model::record::What;
 use tidegate_model::remote::{Hits, Notice, Pushed, ReceivedLimit};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
@@ -138,6 +139,11 @@ pub trait Lifecycle {
     /// sentence each. To be called once a tick by whoever is in charge, not while a successor
     /// starts: it may have attached its own.
     fn mend(&mut self) -> Vec<String>;
+
+    /// What happened to hooks and pins since the last call, already logged.
+    fn events(&mut self) -> Vec<What> {
+        Vec::new()
+    }
 
     /// What an operator should doubt of how interfaces are attached, one sentence each, for as long
     /// as it is so.

@@ -6,6 +6,7 @@
 //! connections to it, so a limit on SYNs would refuse proxies, not clients. The kernel gets no limits
 //! for it. Without interfaces there is no kernel's part, and no privileges are needed.
 
+use crate::interface_lock::InterfaceLocks;
 use crate::kernel::Kernel;
 use crate::kill_switch::KillSwitch;
 use crate::lately;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConfig};
 use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
+use tidegate_model::record::What;
 use tidegate_model::snapshot::{
     Followed, GatewayState, GatewaysState, InterfaceState, Lately, ReasonCount, ReportCounts,
     ResponseCounts, Sample, VerdictCount,
@@ -35,6 +37,8 @@ const NEEDS_START: &str = "whether there are interfaces is decided at the start:
 /// All dataplanes of this host.
 pub(crate) struct Planes {
     kernel: Option<Box<dyn Plane>>,
+    /// On the interfaces.
+    locks: InterfaceLocks,
     gate: Arc<Gate>,
     /// Where each service is limited.
     places: Places,
@@ -59,13 +63,14 @@ pub(crate) struct Planes {
 }
 
 impl Planes {
-    /// Loads and attaches what the configuration wants of the kernel; listeners open later, by
-    /// [`Lifecycle::open`].
+    /// Loads and attaches what the configuration wants of the kernel, on interfaces that were locked;
+    /// listeners open later, by [`Lifecycle::open`].
     ///
     /// # Errors
     /// What the dataplane refuses, in its words.
     pub(crate) fn start(
         config: &Config,
+        locks: InterfaceLocks,
         clock: Arc<dyn Clock + Send + Sync>,
     ) -> Result<Self, PlaneError> {
         let kernel = match config.interfaces.is_empty() {
@@ -80,7 +85,7 @@ impl Planes {
             gate = gate.with_sources(kernel.source_key()?);
         }
         let kernel = kernel.map(|kernel| Box::new(kernel) as Box<dyn Plane>);
-        Ok(Self::new((kernel, gate), (config, seed), clock))
+        Ok(Self { locks, ..Self::new((kernel, gate), (config, seed), clock) })
     }
 
     fn new(
@@ -98,6 +103,7 @@ impl Planes {
         places.follow(config, kernel.is_some());
         Self {
             kernel,
+            locks: InterfaceLocks::default(),
             gate,
             places,
             gateways: config.gateways.clone(),
@@ -412,9 +418,11 @@ impl Lifecycle for Planes {
     }
 
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
+        self.locks.follow(config).map_err(|held| PlaneError(held.to_string()))?;
         if let Some(kernel) = &mut self.kernel {
             kernel.apply(config)?;
         }
+        self.locks.keep(config);
         self.gate.reconfigure(config);
         self.places.follow(config, self.kernel.is_some());
         self.gateways.clone_from(&config.gateways);
@@ -450,12 +458,18 @@ impl Lifecycle for Planes {
         }
         let problems = self.problems(&self.gateways);
         self.places.look(self.clock.now(), &problems);
+        self.locks.look(self.clock.now());
         self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.mend())
+    }
+
+    fn events(&mut self) -> Vec<What> {
+        self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.events())
     }
 
     fn doubts(&self) -> Vec<String> {
         let mut doubts = self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.doubts());
         doubts.extend(self.agents.iter().flat_map(Agents::problems));
+        doubts.extend(self.locks.doubts());
         doubts
     }
 
@@ -464,7 +478,13 @@ impl Lifecycle for Planes {
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
-        self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.hooks())
+        let mut hooks = self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.hooks());
+        for hook in &mut hooks {
+            if let Some(shared) = self.locks.shared(&hook.name, &hook.namespace) {
+                shared.clone_into(&mut hook.blind);
+            }
+        }
+        hooks
     }
 
     fn gateways(&self, config: &Config) -> Option<GatewaysState> {

@@ -19,7 +19,8 @@
 use crate::cluster::{self, ClusterSenses};
 use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
-use crate::kernel::release_pinned;
+use crate::interface_lock::{self, Held, InterfaceLocks, held_by_others};
+use crate::kernel::{plan, release_pinned};
 use crate::lock::Lock;
 use crate::overrides::modes_of;
 use crate::owner::{Owner, Parts, keep_canaries, keep_modes};
@@ -38,11 +39,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
-use tidegate_config::{Config, LoadError, Registry};
+use tidegate_bpf::Leftovers;
+use tidegate_config::{Config, LoadError, Registry, SystemFault};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
-use tidegate_units::{BootClock, Clock, DayClock, MonotonicClock};
+use tidegate_units::{BootClock, Clock, DayClock, MonotonicClock, Nanos};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -103,6 +105,9 @@ pub enum RunError {
     /// The predecessor, or another that started at the same time, does not leave the pins.
     #[error("another daemon keeps the pins at {}: this one gives up and takes nothing off", .0.display())]
     PinsKept(PathBuf),
+    /// Another daemon has an interface.
+    #[error(transparent)]
+    Held(#[from] Held),
     /// The system refused something else.
     #[error("{what}: {source}")]
     Io {
@@ -321,7 +326,9 @@ fn build(
     let left = inherited.as_ref().unwrap_or(&kept.left);
     let config = keep_canaries(keep_modes(config, &left.modes), &left.canaries);
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
-    let plane = Planes::start(&config, Arc::clone(&clock))?;
+    let locks = InterfaceLocks::take(&config, predecessor.as_ref().map(|old| old.pid()))?;
+    leftovers(&config, clock.now())?;
+    let plane = Planes::start(&config, locks, Arc::clone(&clock))?;
     let sources = sources::all(&config);
     let mut sense = Sense::new(sources, Box::new(listeners), roots);
     sense.find_namespaces_by(tidegate_config::namespace_path);
@@ -353,6 +360,21 @@ fn build(
         keeper: Some(keeper),
     });
     Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None })
+}
+
+/// Detaches hooks of daemons that are gone and had other pins: ours would stand beside them.
+fn leftovers(config: &Config, now: Nanos) -> Result<(), RunError> {
+    let found = tidegate_bpf::leftovers(&plan(config), now, false).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot look for hooks of earlier daemons");
+        Leftovers::default()
+    });
+    for what in &found.removed {
+        tracing::warn!("detached what an earlier tidegate with other pins has left: {what}");
+    }
+    for what in &found.left {
+        tracing::warn!("an earlier tidegate has left, and it stays attached: {what}");
+    }
+    found.alive.first().map_or(Ok(()), |alive| Err(Held::unlocked(alive).into()))
 }
 
 /// The group that may look, by the control socket. One that is not there leaves the socket to root: a
@@ -477,7 +499,7 @@ async fn hold(lock: Option<Lock>, pins: &Path) -> RunError {
         None => Lock::inherit(pins).await,
     };
     match held(inherited, pins) {
-        Ok(_lock) => std::future::pending().await,
+        Ok(lock) => lock.stay(pins).await,
         Err(error) => error,
     }
 }
@@ -734,7 +756,17 @@ fn interval(config: &Config) -> Interval {
 /// When the system cannot be looked at.
 pub fn examine(config: &Config) -> io::Result<Preflight> {
     let mut listeners = SockDiag::open(None)?;
-    Ok(preflight::examine(config, &mut listeners, &Trees::default()))
+    let mut found = preflight::examine(config, &mut listeners, &Trees::default());
+    for (interface, holder) in held_by_others(config) {
+        let by = interface_lock::sentence(&holder);
+        found.faults.push(SystemFault::InterfaceHeld { interface, by });
+    }
+    // Without privileges the kernel does not say.
+    if let Ok(left) = tidegate_bpf::leftovers(&plan(config), MonotonicClock.now(), true) {
+        let removes = |what| format!("{what}: left by an earlier tidegate; the start detaches it");
+        found.notes.extend(left.removed.iter().map(removes));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

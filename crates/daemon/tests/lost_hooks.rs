@@ -11,6 +11,7 @@ use tidegate_config::{Config, Registry};
 use tidegate_daemon::kernel::Kernel;
 use tidegate_daemon::outlet::Outlet;
 use tidegate_daemon::plane::Lifecycle;
+use tidegate_model::record::What;
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -41,6 +42,11 @@ impl World {
     /// Makes the interface; anew, where it was deleted.
     fn plug(&self) {
         ip(&format!("-n {} link add s0 type veth peer name c0", self.name));
+    }
+
+    /// The same of a kind for which the programs that are loaded do not fit.
+    fn plug_another(&self) {
+        ip(&format!("-n {} link add s0 type bridge", self.name));
     }
 
     fn unplug(&self) {
@@ -104,7 +110,7 @@ fn give_up_privileges() {
 }
 
 #[test]
-fn without_privileges_lost_hooks_stay_lost_and_it_is_said_what_to_do() {
+fn without_privileges_hooks_come_back_where_their_programs_fit_and_else_it_is_said_what_to_do() {
     let world = World::new(0);
     world.within(|| {
         let config = world.config();
@@ -116,12 +122,21 @@ fn without_privileges_lost_hooks_stay_lost_and_it_is_said_what_to_do() {
         let lost = until(&mut kernel, "gone", |_, lost| !lost.is_empty());
         assert!(lost.contains("interface s0: tcx (in)") && lost.contains("(out)"), "{lost}");
         assert!(!is_attached(&kernel));
-        world.plug();
+        world.plug_another();
         let lost = until(&mut kernel, "back", |kernel, _| kernel.needs_attach(&config));
         assert!(lost.contains("made anew") && lost.contains("gave up its privileges"), "{lost}");
         assert!(!is_attached(&kernel));
         let refused = kernel.examine(&config).unwrap_err();
         assert!(refused.0.contains("gave up its privileges"), "{refused}");
+        // One of the kind that it was takes the programs that are loaded.
+        world.unplug();
+        until(&mut kernel, "gone again", |kernel, _| !kernel.needs_attach(&config));
+        world.plug();
+        assert_eq!(until(&mut kernel, "attached", |kernel, _| is_attached(kernel)), "");
+        let events: Vec<String> = kernel.events().iter().map(What::sentence).collect();
+        assert!(events.len() == 2 && events[0].contains("hooks are lost"), "{events:?}");
+        assert!(events[1].ends_with("hooks are attached again"), "{events:?}");
+        assert_eq!(kernel.events(), []);
     });
 }
 

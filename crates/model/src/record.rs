@@ -159,6 +159,23 @@ pub enum What {
         /// How long it was.
         lasted: Nanos,
     },
+    /// Hooks of an interface are not there any more.
+    HooksLost {
+        /// The interface, with its namespace.
+        interface: String,
+        /// Which, and why.
+        why: String,
+    },
+    /// They are attached again.
+    HooksAttached {
+        /// The interface, with its namespace.
+        interface: String,
+    },
+    /// Somebody removed pins, and the daemon made them again.
+    PinsMade {
+        /// Their directory.
+        path: String,
+    },
     /// A process began.
     Started {
         /// Version of the program.
@@ -239,6 +256,10 @@ pub struct Ended {
     /// The process ended or was succeeded, and not the overload.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// It ended without a word (killed, crashed): nothing is known of the outcome, and the episode
+    /// lasted no longer than said.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
     /// What came of it.
     pub outcome: Outcome,
 }
@@ -338,6 +359,17 @@ impl What {
             Self::CongestionEnded { interface, lasted } => {
                 format!("{interface}: congestion ended after {lasted}")
             }
+            Self::HooksLost { interface, why } => {
+                format!(
+                    "interface {interface}: hooks are lost, and nothing is limited there: {why}"
+                )
+            }
+            Self::HooksAttached { interface } => {
+                format!("interface {interface}: hooks are attached again")
+            }
+            Self::PinsMade { path } => {
+                format!("pins below {path} were removed by somebody else and are made again")
+            }
             Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
             Self::Started { version, .. } => format!("tidegate {version} started"),
             Self::Stopped { kept: true } => "stopped; hooks and limits stay for the next".into(),
@@ -378,6 +410,16 @@ impl Began {
 
 impl Ended {
     fn sentence(&self) -> String {
+        let shadow = if self.episode.mode == Mode::Shadow { " (shadow)" } else { "" };
+        if self.killed {
+            return format!(
+                "{}: shedding is cut off{shadow}: the daemon ended without a word within {} of its begin, \
+                 and its figures are lost; it had begun because {}",
+                self.episode.subject(),
+                self.lasted,
+                self.episode.cause.text()
+            );
+        }
         let Outcome { offered, admitted, refused, refused_by, completed, p50, p99 } = &self.outcome;
         let by: Vec<String> =
             refused_by.iter().map(|by| format!("{} {}", by.reason, by.count)).collect();
@@ -385,7 +427,6 @@ impl Ended {
         let times = p50.zip(*p99).map(|(p50, p99)| format!(", p50 {p50}, p99 {p99}"));
         let subject = self.episode.subject();
         let how = if self.cut { "is handed on or cut off" } else { "ended" };
-        let shadow = if self.episode.mode == Mode::Shadow { " (shadow)" } else { "" };
         format!(
             "{subject}: shedding {how}{shadow} after {}: {offered} came, {admitted} admitted, {refused} \
              refused{by}, {completed} completed{}; it had begun because {}",

@@ -22,8 +22,9 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     };
     assert!(attached().ends_with("layer=\"tcx\"} 1"), "{}", attached());
 
+    let plug_another = || ip(&format!("-n {} link add v0 type bridge", world.name()));
     ip(&format!("-n {} link del v0", world.name()));
-    world.plug();
+    plug_another();
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
     assert!(page.contains("interface v0 is not attached"), "{page}");
     assert!(attached().ends_with(" 0"), "{}", attached());
@@ -36,6 +37,17 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     let warning =
         "hooks: interface v0: tcx (in) is not there any more: the interface was made anew";
     assert!(status.contains(warning) && status.contains("gave up its privileges"), "{status}");
+
+    // The programs that are loaded fit an interface of the kind that it was.
+    ip(&format!("-n {} link del v0", world.name()));
+    world.plug();
+    world.ready();
+    wait_for("no warning", || (!world.status().contains("hooks: ")).then_some(()));
+    let log = world.log();
+    for line in ["interface v0: hooks are lost", "interface v0: hooks are attached again"] {
+        assert!(log.contains(line), "{log}");
+        assert!(world.history().contains(line), "{}", world.history());
+    }
 }
 
 #[test]
@@ -47,7 +59,7 @@ fn a_daemon_that_keeps_its_privileges_puts_its_hooks_on_again() {
     };
     ip(&format!("-n {} link del v0", world.name()));
     ready(" 503 ");
-    assert!(world.status().contains("there is no such interface"), "{}", world.status());
+    assert!(world.status().contains("the interface is gone"), "{}", world.status());
     world.plug();
     ready(" 200 ");
     wait_for("no warning", || (!world.status().contains("hooks: ")).then_some(()));

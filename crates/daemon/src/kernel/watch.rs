@@ -1,22 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to look after the hooks, and when to try to put lost ones on again.
+//! When to look after the hooks and their pins, when to try to attach lost ones again, and what is
+//! said of it.
 
 use super::HOOKS_NEED_PRIVILEGES;
-use tidegate_bpf::Dataplane;
+use std::collections::BTreeSet;
+use tidegate_bpf::{Attached, Dataplane};
+use tidegate_model::record::What;
 use tidegate_units::Nanos;
 
 /// How often it is looked whether the hooks are still there: a few system calls an interface.
 const LOOK_EVERY: Nanos = Nanos::SECOND;
-/// After hooks could not be put on again, how long until the next try: it loads programs, for which
-/// a tick waits.
-const TRY_EVERY: Nanos = Nanos::from_secs(30);
+/// After hooks could not be attached again, how long until the next try; it doubles with each, up to
+/// the longest: a try may load programs, for which a tick waits.
+const TRY_AFTER: Nanos = Nanos::SECOND;
+const TRY_AFTER_MAX: Nanos = Nanos::from_secs(32);
+
+/// A try that failed.
+struct Tried {
+    at: Nanos,
+    again_after: Nanos,
+    why: Vec<String>,
+}
 
 /// What was looked at and tried, in the time of the heartbeats.
 #[derive(Default)]
 pub(super) struct Watch {
     looked: Option<Nanos>,
-    /// The last try, if it failed, and why.
-    tried: Option<(Nanos, Vec<String>)>,
+    /// Nothing was made of the last look yet.
+    fresh: bool,
+    tried: Option<Tried>,
+    /// Interfaces with lost hooks.
+    lost: BTreeSet<String>,
+    /// Why pins are missing.
+    unpinned: Option<String>,
+    /// What nobody was told yet.
+    events: Vec<What>,
 }
 
 impl Watch {
@@ -25,32 +43,90 @@ impl Watch {
         let due = self.looked.is_none_or(|looked| now.since(looked) >= LOOK_EVERY);
         if due {
             self.looked = Some(now);
+            self.fresh = true;
             dataplane.look();
         }
         due
     }
 
-    /// Puts lost hooks on again if that is possible and it is time to; what stays lost, one sentence
-    /// each.
+    /// Attaches lost hooks again, and makes removed pins again, where that is possible and something
+    /// was looked at; what stays lost, one sentence each.
     pub(super) fn mend(&mut self, may_attach: bool, dataplane: &mut Dataplane) -> Vec<String> {
-        let now = self.looked.unwrap_or_default();
-        let due = self.tried.as_ref().is_none_or(|(tried, _)| now.since(*tried) >= TRY_EVERY);
-        if may_attach && due && dataplane.can_mend() {
-            let why = dataplane.mend();
-            for why in &why {
-                tracing::warn!("{why}");
+        if std::mem::take(&mut self.fresh) {
+            self.attach(self.looked.unwrap_or_default(), dataplane);
+            self.pin(dataplane);
+        }
+        let mut left = dataplane.lost();
+        if let Some(tried) = self.tried.as_ref().filter(|_| !left.is_empty()) {
+            left.extend(tried.why.iter().cloned());
+            if !may_attach {
+                left.push(HOOKS_NEED_PRIVILEGES.to_owned());
             }
-            self.tried = dataplane.can_mend().then_some((now, why));
         }
-        let mut lost = dataplane.lost();
-        if lost.is_empty() {
+        left.extend(self.unpinned.clone());
+        left
+    }
+
+    fn attach(&mut self, now: Nanos, dataplane: &mut Dataplane) {
+        for hook in dataplane.hooks().into_iter().filter(|hook| !hook.lost.is_empty()) {
+            let (interface, why) = (shown(&hook), hook.lost.join("; "));
+            if self.lost.insert(interface.clone()) {
+                self.say(What::HooksLost { interface, why });
+            }
+        }
+        if self.lost.is_empty() {
             self.tried = None;
-            return lost;
+            return;
         }
-        lost.extend(self.tried.iter().flat_map(|(_, why)| why.clone()));
-        if !may_attach {
-            lost.push(HOOKS_NEED_PRIVILEGES.to_owned());
+        let due = self.tried.as_ref().is_none_or(|tried| now.since(tried.at) >= tried.again_after);
+        if due && dataplane.can_mend() {
+            let why = dataplane.mend();
+            why.iter().for_each(|why| tracing::warn!("{why}"));
+            let longer = |tried: &Tried| Nanos(tried.again_after.0.saturating_mul(2));
+            let again_after = self.tried.as_ref().map_or(TRY_AFTER, longer).min(TRY_AFTER_MAX);
+            self.tried = dataplane.can_mend().then_some(Tried { at: now, again_after, why });
         }
-        lost
+        let left = dataplane.hooks().into_iter().filter(|hook| !hook.lost.is_empty());
+        let left: BTreeSet<String> = left.map(|hook| shown(&hook)).collect();
+        for interface in std::mem::replace(&mut self.lost, left.clone()) {
+            if !left.contains(&interface) {
+                self.say(What::HooksAttached { interface });
+            }
+        }
+    }
+
+    fn pin(&mut self, dataplane: &Dataplane) {
+        let made = dataplane.pin_again();
+        if let (Ok(true), Some(path)) = (&made, dataplane.pins()) {
+            self.say(What::PinsMade { path: path.display().to_string() });
+        }
+        self.unpinned = made.err().map(|error| {
+            format!(
+                "pins are missing and cannot be made again ({error}): the next start begins afresh"
+            )
+        });
+    }
+
+    fn say(&mut self, what: What) {
+        let (warns, sentence) = (!matches!(what, What::HooksAttached { .. }), what.sentence());
+        if warns {
+            tracing::warn!("{sentence}");
+        } else {
+            tracing::info!("{sentence}");
+        }
+        self.events.push(what);
+    }
+
+    /// What happened since the last call.
+    pub(super) fn events(&mut self) -> Vec<What> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+/// The interface, with its namespace.
+fn shown(hook: &Attached) -> String {
+    match &hook.namespace {
+        Some(namespace) => format!("{} in {}", hook.interface, namespace.display()),
+        None => hook.interface.clone(),
     }
 }

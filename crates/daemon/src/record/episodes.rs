@@ -3,9 +3,10 @@
 
 use super::Subject;
 use super::meter::Episode;
+use std::collections::BTreeMap;
 use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
-use tidegate_model::record::{self, Began, Ended, Figures, Outcome, What};
+use tidegate_model::record::{self, Began, Ended, Event, Figures, Moment, Outcome, What};
 use tidegate_model::signals::BucketSignals;
 use tidegate_model::snapshot::{ReasonCount, VerdictCount};
 use tidegate_model::totals::{BucketTotals, Histogram, ServiceTotals};
@@ -88,6 +89,31 @@ fn named((service, bucket): &Subject, episode: &Episode) -> record::Episode {
     record::Episode { service, bucket, mode, cause: episode.cause }
 }
 
+/// Ends of the episodes that are open at the end of a history: of a process that was killed.
+pub(crate) fn interrupted(events: &[Event], now: &Moment) -> Vec<What> {
+    let mut open = BTreeMap::new();
+    for event in events {
+        match &event.what {
+            What::SheddingBegan(began) => {
+                open.insert(began.episode.subject(), (&event.at, &began.episode));
+            }
+            What::SheddingEnded(ended) => {
+                open.remove(&ended.episode.subject());
+            }
+            _ => {}
+        }
+    }
+    let end = |(at, episode): (&Moment, &record::Episode)| {
+        let same_boot = at.boot == now.boot;
+        let lasted = if same_boot { now.up.since(at.up) } else { now.unix.since(at.unix) };
+        let (episode, outcome) = (episode.clone(), Outcome::default());
+        let what = What::SheddingEnded(Ended { episode, lasted, cut: true, killed: true, outcome });
+        tracing::info!("{}", what.sentence());
+        what
+    };
+    open.into_values().map(end).collect()
+}
+
 /// What was counted when an episode began, and in the last tick in which it was on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Baseline {
@@ -137,8 +163,8 @@ impl Baseline {
 
     fn end(self, subject: &Subject, episode: &Episode, cut: bool) -> What {
         let lasted = episode.last.since(episode.began);
-        let ended =
-            Ended { episode: named(subject, episode), lasted, cut, outcome: self.outcome() };
+        let (episode, outcome) = (named(subject, episode), self.outcome());
+        let ended = Ended { episode, lasted, cut, killed: false, outcome };
         let what = What::SheddingEnded(ended);
         tracing::info!("{}", what.sentence());
         what

@@ -49,6 +49,12 @@ impl History {
         (history, lost)
     }
 
+    /// Whether a file is something else: of another version, or none of ours.
+    pub(crate) fn is_foreign(bytes: &[u8]) -> bool {
+        let head = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        !bytes.is_empty() && head != HEAD.as_bytes()
+    }
+
     /// The newest events that find room, as a file.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut room = BYTES_MAX - HEAD.len() - 1;
@@ -235,7 +241,9 @@ mod tests {
         for foreign in ["#!/bin/sh\n", "tidegate-history 2\n{}", "\u{0}"] {
             let (read, lost) = History::decode(foreign.as_bytes());
             assert_eq!((read.events.len(), lost), (0, 1), "{foreign:?}");
+            assert!(History::is_foreign(foreign.as_bytes()), "{foreign:?}");
         }
+        assert!(!History::is_foreign(&bytes) && !History::is_foreign(b""));
         assert_eq!(History::decode(b"").1, 0);
     }
 

@@ -9,7 +9,7 @@ mod meter;
 
 use crate::plane::Counted;
 use crate::state::Store;
-use episodes::{Accounts, Baseline};
+use episodes::{Accounts, Baseline, interrupted};
 pub use history::EVENTS_MAX;
 use history::{History, Writer};
 use meter::{Look, Meter, Turn};
@@ -75,16 +75,28 @@ impl Record {
     pub(crate) fn new(mut books: Books) -> (Self, Option<String>) {
         let mut fault = None;
         let mut history = History::default();
-        match books.store.as_mut().map(|store| store.read()) {
-            Some(Ok(Some(bytes))) => {
-                let lost;
-                (history, lost) = History::decode(&bytes);
-                fault = (lost > 0).then(|| format!("{lost} lines of it are damaged, and left out"));
+        if let Some(store) = &mut books.store {
+            match store.read() {
+                Ok(Some(bytes)) if History::is_foreign(&bytes) => {
+                    let what = "is of another version, or no history";
+                    fault = Some(match store.set_aside() {
+                        Ok(()) => format!("{what}; it is set aside (its name ends in .other)"),
+                        Err(error) => {
+                            format!("{what}; it cannot be set aside, and is lost: {error}")
+                        }
+                    });
+                }
+                Ok(Some(bytes)) => {
+                    let lost;
+                    (history, lost) = History::decode(&bytes);
+                    let text = |lost| format!("{lost} lines of it are damaged, and left out");
+                    fault = (lost > 0).then(|| text(lost));
+                }
+                Ok(None) => {}
+                Err(error) => fault = Some(format!("cannot be read: {error}")),
             }
-            Some(Err(error)) => fault = Some(format!("cannot be read: {error}")),
-            Some(Ok(None)) | None => {}
         }
-        let record = Self {
+        let mut record = Self {
             books,
             meters: BTreeMap::new(),
             totals: BTreeMap::new(),
@@ -93,7 +105,15 @@ impl Record {
             writer: None,
             offered: None,
         };
+        record.end_interrupted();
         (record, fault)
+    }
+
+    /// Ends what a process left open that was killed, so that nothing is doubled or goes on for ever.
+    fn end_interrupted(&mut self) {
+        for what in interrupted(&self.events(), &self.moment()) {
+            self.note(what);
+        }
     }
 
     /// Begins to write. To be called once the process is in charge and has given up its privileges.
@@ -119,6 +139,11 @@ impl Record {
     pub(crate) fn note(&mut self, what: What) {
         let at = self.moment();
         self.history.note(at, what);
+    }
+
+    /// Remembers all that has just happened.
+    pub(crate) fn note_all(&mut self, all: Vec<What>) {
+        all.into_iter().for_each(|what| self.note(what));
     }
 
     /// Remembers what happened a while ago.

@@ -29,6 +29,14 @@ pub trait Store {
     /// When it is still there.
     fn remove(&mut self) -> io::Result<()>;
 
+    /// Keeps what is there under another name, for another version of the program.
+    ///
+    /// # Errors
+    /// When it cannot be; by default.
+    fn set_aside(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// The boot and its time.
     fn here(&self) -> Here;
 }
@@ -120,6 +128,12 @@ impl Store for Directory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    fn set_aside(&mut self) -> io::Result<()> {
+        let mut other = self.path.as_os_str().to_owned();
+        other.push(".other");
+        std::fs::rename(&self.path, other)
     }
 
     fn here(&self) -> Here {

@@ -43,18 +43,24 @@ impl Store for File {
     }
 }
 
-/// The time of day, by so much later than the time since the boot.
-struct Day(Arc<ManualClock>, Nanos);
+/// The time of day, by so much later than the time since the boot; it can be set.
+#[derive(Clone)]
+struct Day(Arc<ManualClock>, Arc<Mutex<Nanos>>);
 
 impl Clock for Day {
     fn now(&self) -> Nanos {
-        self.0.now() + self.1
+        self.0.now() + *self.1.lock().unwrap()
     }
 }
 
 /// A process of the boot `boot`, on a clock that is `day` now.
 fn process(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Nanos) -> World {
-    let at_day = Arc::new(Day(Arc::clone(clock), day.since(clock.now())));
+    let later = Arc::new(Mutex::new(day.since(clock.now())));
+    process_at(file, clock, boot, Day(Arc::clone(clock), later))
+}
+
+fn process_at(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Day) -> World {
+    let at_day = Arc::new(day);
     let books = Books {
         store: Some(Box::new(file.clone())),
         boot: boot.into(),
@@ -243,4 +249,68 @@ fn wait_for(mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
     panic!("it did not happen within 5 s");
+}
+
+/// The clock of the day is set by a day, forth and back, while the process runs: what is decided and
+/// what is remembered is as it would be without.
+#[test]
+fn a_clock_that_is_set_while_it_runs_changes_nothing() {
+    let day = Nanos::from_secs(1_800_000_000);
+    let step = Nanos::from_secs(86_400);
+    let course = |steps: bool| {
+        let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+        clock.advance(Nanos::from_secs(1000));
+        let later = Arc::new(Mutex::new(day.since(clock.now())));
+        let of_day = Day(Arc::clone(&clock), Arc::clone(&later));
+        let mut world = process_at(&file, &clock, "boot", of_day);
+        let set = |forth: bool| {
+            let mut later = later.lock().unwrap();
+            if steps {
+                *later = if forth { *later + step } else { later.since(step) };
+            }
+        };
+        ticks(&mut world, 20, 10, 0);
+        set(true);
+        ticks(&mut world, 100, 1000, 600);
+        set(false);
+        set(false);
+        ticks(&mut world, 100, 1000, 600);
+        set(true);
+        ticks(&mut world, 60, 10, 0);
+        let service = world.snapshot().services[0].clone();
+        (events(&world), service.sums, service.limits)
+    };
+    let (set, left) = (course(true), course(false));
+    assert_eq!(set, left);
+    assert_eq!(left.1.episodes, 1);
+    assert_eq!(left.0.len(), 3, "{:?}", left.0);
+}
+
+/// Whoever is killed in an overload leaves a begin without an end.
+#[test]
+fn a_kill_in_an_overload_ends_its_episode_once() {
+    let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+    clock.advance(Nanos::from_secs(1000));
+    let mut world = process(&file, &clock, "boot", Nanos::from_secs(5000));
+    ticks(&mut world, 20, 10, 0);
+    ticks(&mut world, 50, 1000, 600);
+    world.settle();
+    clock.advance(Nanos::from_secs(4));
+    let mut next = process(&file, &clock, "boot", Nanos::from_secs(5009));
+    ticks(&mut next, 50, 1000, 600);
+    ticks(&mut next, 60, 10, 0);
+    next.settle();
+    let after = process(&file, &clock, "boot", Nanos::from_secs(5020));
+    let told = events(&after);
+    let spans = |event: &Event| match &event.what {
+        What::SheddingBegan(_) => Some(None),
+        What::SheddingEnded(ended) => Some(Some((ended.cut, ended.killed, ended.lasted))),
+        _ => None,
+    };
+    let spans: Vec<_> = told.iter().filter_map(spans).collect();
+    let (killed, whole) = (Nanos::from_secs(9), Nanos::from_secs(5));
+    let expected = [None, Some((true, true, killed)), None, Some((false, false, whole))];
+    assert_eq!(spans, expected, "{told:?}");
+    assert!(told[2].what.sentence().contains("ended without a word within 9.00 s"), "{told:?}");
+    assert!(matches!(told[3].what, What::Started { .. }), "{told:?}");
 }

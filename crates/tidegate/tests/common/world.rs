@@ -178,6 +178,10 @@ impl World {
         std::fs::read_to_string(self.file("log")).unwrap()
     }
 
+    pub(crate) fn history(&self) -> String {
+        String::from_utf8(self.tidegate(&["history"]).stdout).unwrap()
+    }
+
     pub(crate) fn status(&self) -> String {
         String::from_utf8(self.tidegate(&["status"]).stdout).unwrap()
     }

@@ -13,6 +13,7 @@ pub mod news;
 pub mod places;
 pub mod plot;
 mod product;
+pub mod record;
 pub mod replay;
 pub mod report;
 pub mod results;

@@ -10,6 +10,7 @@ use crate::netdraino;
 use crate::news;
 use crate::places;
 use crate::product;
+use crate::record;
 use crate::rivals;
 use crate::servers;
 use crate::setting;
@@ -67,6 +68,8 @@ pub enum Scenario {
     Traffic(Box<traffic::Scenario>),
     /// See [`attacks`].
     Attacks(Box<attacks::Scenario>),
+    /// See [`record`].
+    Record(record::Scenario),
     /// See [`rivals`].
     Rivals(Box<rivals::Scenario>),
     /// See [`places`].
@@ -97,6 +100,7 @@ impl Scenario {
         match self {
             Self::Survival(_)
             | Self::Attacks(_)
+            | Self::Record(_)
             | Self::Rivals(_)
             | Self::Places(_)
             | Self::Gateways(_)
@@ -140,6 +144,11 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             let scenario: attacks::Scenario = serde_saphyr::from_str(text).with_context(place)?;
             scenario.check().with_context(place)?;
             Ok(Scenario::Attacks(Box::new(scenario)))
+        }
+        "record" => {
+            let scenario: record::Scenario = serde_saphyr::from_str(text).with_context(place)?;
+            scenario.check().with_context(place)?;
+            Ok(Scenario::Record(scenario))
         }
         "rivals" => {
             let scenario: rivals::Scenario = serde_saphyr::from_str(text).with_context(place)?;
@@ -227,6 +236,9 @@ fn run(
         Scenario::Traffic(scenario) => traffic(experiment, &scenario, (world, options), watch),
         Scenario::Attacks(scenario) => {
             attacks::run(&scenario, part, &survivors(experiment, options), watch)
+        }
+        Scenario::Record(scenario) => {
+            record::run(&scenario, part.0, &survivors(experiment, options), watch)
         }
         Scenario::Rivals(scenario) => {
             rivals::run(&scenario, part, &survivors(experiment, options), watch)

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the metrics of an overload tell, scraped now and then, beside what its clients saw.
+
+mod run;
+mod scrape;
+
+pub use run::{Extent, Scenario, run};

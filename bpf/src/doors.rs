@@ -86,7 +86,7 @@ mod tests {
             )
         };
         let mut plan = plans::plan(services.iter().enumerate().map(service).collect());
-        plan.config.never_shed = NeverShed { sources: vec![], ports: vec![22] };
+        plan.config.never_shed = NeverShed { ports: vec![22], ..NeverShed::default() };
         plan
     }
 

@@ -237,7 +237,7 @@ mod tests {
             ..plans::service(&format!("s{index}"), &[])
         };
         let mut plan = plans::plan(classes.iter().enumerate().map(service).collect());
-        plan.config.never_shed = NeverShed { sources: nets(never), ports: vec![] };
+        plan.config.never_shed = NeverShed { sources: nets(never), ..NeverShed::default() };
         plan
     }
 

@@ -165,8 +165,11 @@ fn tokens_are_kept_for_the_classes_above() {
 #[test]
 fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     let mut plan = plan(vec![service("a", 80), service("ssh", 22)]);
-    plan.config.never_shed =
-        NeverShed { sources: vec!["198.51.100.0/24".parse().unwrap()], ports: vec![22] };
+    plan.config.never_shed = NeverShed {
+        sources: vec!["198.51.100.0/24".parse().unwrap()],
+        ports: vec![22],
+        ..NeverShed::default()
+    };
     let mut plane = TestPlane::load(&plan).unwrap();
     plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], &[], 2).unwrap();
     let other = [203, 0, 113, 1];

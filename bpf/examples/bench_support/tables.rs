@@ -141,7 +141,7 @@ impl Tables {
         let mut plan = plans::plan(services);
         plan.config.tables.connections = self.flows;
         plan.config.answers.rst_per_second = answers;
-        plan.config.never_shed = NeverShed { sources, ports: Vec::new() };
+        plan.config.never_shed = NeverShed { sources, ..NeverShed::default() };
         // Longer than any bench: what was filled stays full.
         plan.settings.flow_timeout = Nanos::from_secs(24 * 3600);
         Ok(plan)

@@ -327,6 +327,7 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
         never_shed: NeverShed {
             sources: setup.never_sources.iter().map(net).collect(),
             ports: setup.never_ports.clone(),
+            ..NeverShed::default()
         },
         interfaces: vec![InterfaceConfig {
             trust_dscp: setup.trust_dscp,

@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::{Event, Moment};
+use tidegate_model::shadow::ShadowReport;
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Change, Mode};
 use tidegate_units::Nanos;
@@ -70,6 +71,18 @@ pub enum Request {
     },
     /// What happened: shedding, modes, reloads.
     History {},
+    /// What would have been refused in shadow, and how the services were then.
+    ShadowReport {
+        /// Only this service.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        service: Option<String>,
+        /// So long ago, and since; without it since the service is in shadow.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Nanos>,
+        /// Only this class.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class: Option<String>,
+    },
     /// The kill switch: on lets everything pass.
     Release {
         /// Whether everything shall pass.
@@ -121,6 +134,7 @@ impl Request {
                 | Self::Explain { .. }
                 | Self::ExplainRequest { .. }
                 | Self::History {}
+                | Self::ShadowReport { .. }
         )
     }
 }
@@ -169,6 +183,11 @@ pub enum Reply {
         now: Moment,
         /// The events that are remembered, the oldest first.
         events: Vec<Event>,
+    },
+    /// To [`Request::ShadowReport`].
+    ShadowReport {
+        /// A report a service, in the order of the configuration.
+        services: Vec<ShadowReport>,
     },
     /// To [`Request::Release`].
     Release {

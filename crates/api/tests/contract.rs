@@ -92,6 +92,14 @@ fn the_lines_are_what_the_contract_says() {
         (Request::Status {}, r#"{"version":1,"request":"status"}"#),
         (Request::History {}, r#"{"version":1,"request":"history"}"#),
         (
+            Request::ShadowReport {
+                service: Some("shop".into()),
+                since: Some(Nanos::from_secs(1)),
+                class: None,
+            },
+            r#"{"version":1,"request":"shadow-report","service":"shop","since":1000000000}"#,
+        ),
+        (
             Request::Release { on: true, lasts: None },
             r#"{"version":1,"request":"release","on":true}"#,
         ),

@@ -7,6 +7,7 @@ use crate::format::Format;
 use crate::history::{self, HistoryArgs};
 use crate::host::{Extension, Host};
 use crate::pages::Pages;
+use crate::shadow::{self, ShadowCommand};
 use crate::{check, control, rules, status, top};
 use anyhow::Context;
 use clap::{
@@ -78,6 +79,11 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show what happened: when services shed, why and what came of it, modes, reloads, restarts.
     History(HistoryArgs),
+    /// Shadow mode: what enforcing would do.
+    Shadow {
+        #[command(subcommand)]
+        command: ShadowCommand,
+    },
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
     /// Take off everything that daemons have left: hooks on any interface and in any network namespace, and
@@ -274,7 +280,7 @@ fn percent(text: &str) -> Result<f64, String> {
     Canary::of_percent(percent).map(|_| percent).ok_or_else(wrong)
 }
 
-fn span(text: &str) -> Result<Nanos, String> {
+pub(crate) fn span(text: &str) -> Result<Nanos, String> {
     let span = tidegate_config::parse_span(text).map_err(|why| format!("{why}, such as 10m"))?;
     let long = span >= Nanos::SECOND;
     if long { Ok(span) } else { Err("it is shorter than a second".into()) }
@@ -327,6 +333,9 @@ pub(crate) fn dispatch(
         Command::Top(args) => top::top(&args.remote, &args, out),
         Command::Explain(args) => control::explain(&args.remote, &args, out),
         Command::History(args) => history::history(&args, out),
+        Command::Shadow { command: ShadowCommand::Report(args) } => {
+            shadow::report(&args, host, out)
+        }
         Command::Detach(args) => detach::detach(&args, host, out),
         Command::Release(args) => control::release(&args.remote, (&args, host), out),
         Command::Mode { remote, service, mode: ModeWord(mode), percent, lasts, output } => {

@@ -68,7 +68,7 @@ const fn date(days: u64) -> (u64, u64, u64) {
 }
 
 /// As in ISO 8601, in UTC, to the second.
-fn time_of_day(unix: Nanos) -> String {
+pub(crate) fn time_of_day(unix: Nanos) -> String {
     let seconds = unix.0 / 1_000_000_000;
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

@@ -3,6 +3,7 @@
 
 use crate::args::{LogFormat, RunArgs};
 use crate::detach::DetachArgs;
+use crate::shadow::{ReplayAsked, Replayed};
 use clap::ArgMatches;
 use std::io::Write;
 use std::path::Path;
@@ -45,6 +46,12 @@ pub trait Host {
     /// # Errors
     /// When nothing is pinned there, or it cannot be written.
     fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()>;
+
+    /// What the policy would have done to a recorded load.
+    ///
+    /// # Errors
+    /// When the log or the configuration cannot be used, or no request lies in these hours.
+    fn replay(&self, asked: &ReplayAsked<'_>) -> anyhow::Result<Replayed>;
 
     /// Takes off what daemons have left.
     ///

@@ -16,6 +16,7 @@ mod host;
 mod pages;
 mod reference;
 mod rules;
+mod shadow;
 mod status;
 mod top;
 
@@ -24,6 +25,7 @@ pub use detach::DetachArgs;
 pub use failure::{UsageError, describe, exit_of};
 pub use host::{Detached, Extension, Host, SystemReport};
 pub use reference::reference;
+pub use shadow::{ReplayAsked, Replayed};
 pub use tidegate_api::exit::Exit;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};

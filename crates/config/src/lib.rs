@@ -15,6 +15,7 @@ mod file;
 mod gateways;
 mod named;
 mod namespace;
+mod presets;
 mod reference;
 mod requests;
 mod schema;
@@ -37,6 +38,7 @@ pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};
 pub use gateways::*;
 pub use namespace::namespace_path;
+pub use presets::Preset;
 pub use reference::{bounds, reference};
 pub use requests::*;
 pub use schema::schema;
@@ -171,6 +173,7 @@ pub fn parse_located(text: &str, registry: &Registry) -> Result<(Config, Places)
     let mut config: Config = serde_json::from_str(&json)
         .map_err(|e| ConfigError::new(Place::default(), "", e.to_string()))?;
     config.services.iter_mut().flat_map(|s| &mut s.requests).for_each(RequestsConfig::complete);
+    config.never_shed.complete();
     let errors = check::check(&config, &places, registry);
     if errors.is_empty() { Ok((config, places)) } else { Err(ConfigErrors::new(errors)) }
 }

@@ -38,6 +38,11 @@ pub enum SystemFault {
         /// The directory.
         path: PathBuf,
     },
+    /// `daemon.user` names nobody.
+    UserMissing {
+        /// The name.
+        name: String,
+    },
     /// A certificate, key or authority of `cluster` that cannot be used.
     PeerFile {
         /// The file.
@@ -201,6 +206,7 @@ impl SystemFault {
             | Self::InterfaceHeld { interface: name, .. } => interface(name, "name"),
             Self::NamespaceMissing { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
+            Self::UserMissing { .. } => "daemon.user".into(),
             Self::PeerFile { path, .. } => {
                 let cluster = config.cluster.as_ref();
                 let key = cluster.map_or("certificate", |cluster| match path {
@@ -256,6 +262,10 @@ impl std::fmt::Display for SystemFault {
                 f,
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",
                 path.display()
+            ),
+            Self::UserMissing { name } => write!(
+                f,
+                "found {name:?}: no such user (useradd --system {name}); the daemon stays root, without capabilities"
             ),
             Self::PeerFile { path, why } | Self::GatewayFile { path, why, .. } => {
                 write!(f, "{}: {why}", path.display())

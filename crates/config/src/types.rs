@@ -5,6 +5,7 @@
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
 use super::gateways::{AgentCheckConfig, GATEWAYS_MAX, GatewayConfig};
 use super::named::{self, Named};
+use super::presets::Preset;
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
 use super::text::{self, HttpAddress};
 use super::throttle::{
@@ -583,6 +584,9 @@ pub struct NeverShed {
     #[serde(with = "text::prefixes")]
     #[schemars(with = "Vec<text::PrefixText>", length(max = NEVER_SHED_SOURCES_MAX))]
     pub sources: Vec<IpNet>,
+    /// Health checkers that come from addresses of their own, by name: docs/exemptions.md says which.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub presets: Vec<Preset>,
     /// Local ports.
     #[schemars(length(max = NEVER_SHED_PORTS_MAX), inner(range(min = 1, max = 65_535)))]
     pub ports: Vec<u16>,
@@ -675,6 +679,11 @@ pub struct DaemonConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub socket_group: Option<String>,
+    /// The user as whom the daemon runs after its start, where root started it; without it as root. It has no
+    /// capability in either case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub user: Option<String>,
     /// Where /metrics, /healthz and /readyz are served, or `off`.
     pub http: HttpAddress,
     /// Directory for pinned state on a BPF file system, an absolute path.
@@ -696,6 +705,7 @@ impl Default for DaemonConfig {
             tick: Nanos::from_millis(100),
             socket: SOCKET_DEFAULT.into(),
             socket_group: None,
+            user: None,
             http: HttpAddress(Some(([127, 0, 0, 1], HTTP_PORT).into())),
             pins: PINS_DEFAULT.into(),
         }

@@ -11,9 +11,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use tidegate_api::explain::{ExplainedSample, Explanation, Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply};
-use tidegate_config::{Config, LoadError, Registry, UnknownService};
-use tidegate_model::Change;
+use tidegate_config::{CLASS_DEFAULT, Config, LoadError, Registry, ServiceConfig, UnknownService};
 use tidegate_model::record::What;
+use tidegate_model::shadow::{ShadowQuestion, ShadowReport};
+use tidegate_model::{Change, Mode};
+use tidegate_units::Nanos;
 
 /// So many changes of a reload are remembered.
 const CHANGES_NOTED: usize = 10;
@@ -23,6 +25,45 @@ impl Owner {
     #[must_use]
     pub fn history(&self) -> Reply {
         Reply::History { now: self.record.moment(), events: self.record.events() }
+    }
+
+    /// What would have been refused in shadow: of one service, or of all that are in shadow or have been.
+    ///
+    /// # Errors
+    /// When there is no such service, or no such class in any of them.
+    pub fn shadow_report(
+        &self,
+        service: Option<&str>,
+        since: Option<Nanos>,
+        class: Option<&str>,
+    ) -> Result<Reply, ApiError> {
+        let config = &self.intent.config;
+        let asked = config.services.iter().filter(|s| service.is_none_or(|name| s.name == name));
+        if let Some(name) = service.filter(|_| asked.clone().next().is_none()) {
+            return Err(unknown(&UnknownService::new(name, config)));
+        }
+        let has = |s: &ServiceConfig, class: &str| {
+            class == CLASS_DEFAULT || s.classes.iter().any(|known| known.name == class)
+        };
+        if let Some(class) = class.filter(|class| !asked.clone().any(|s| has(s, class))) {
+            let message = format!("no class is called {class:?} there");
+            return Err(ApiError::new(ErrorKind::BadRequest, message));
+        }
+        let now = self.record.moment();
+        let report = |of: &ServiceConfig| {
+            let mode = of.requests.as_ref().map_or(of.mode, |r| r.mode_within(of.mode));
+            let percent = (!of.canary.is_all()).then(|| of.canary.percent());
+            let rows = self.record.shadow_rows(&of.name);
+            let asked =
+                ShadowQuestion { service: &of.name, mode, percent, since, class, now: &now };
+            ShadowReport::of(&asked, rows.iter())
+        };
+        let is_shadow = |report: &ShadowReport| {
+            report.mode == Mode::Shadow || report.percent.is_some() || report.since_unix_s.is_some()
+        };
+        let named = service.is_some();
+        let services = asked.map(report).filter(|report| named || is_shadow(report)).collect();
+        Ok(Reply::ShadowReport { services })
     }
 
     /// Reads a configuration file and follows it, but for modes that commands set.
@@ -130,6 +171,7 @@ impl Owner {
         let waits = [
             ("socket", old.socket != new.socket, stop),
             ("http", old.http != new.http, take_over),
+            ("user", old.user != new.user, take_over),
             ("socket_group", old.socket_group != new.socket_group, take_over),
             ("pins", old.pins != new.pins, stop),
         ];

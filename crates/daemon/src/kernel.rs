@@ -6,6 +6,7 @@ mod requests;
 mod sides;
 mod watch;
 
+use crate::account::Reached;
 use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
@@ -39,6 +40,8 @@ pub struct Kernel {
     sides: Sides,
     /// How many services there are.
     services: usize,
+    /// The directory of the pins, where their path leads nowhere once the process is another user's.
+    _pins: Option<Reached>,
 }
 
 /// What to do when hooks cannot be changed any more.
@@ -75,7 +78,12 @@ impl Kernel {
     /// # Errors
     /// What the dataplane refuses, in its words.
     pub fn start(config: &Config) -> Result<Self, PlaneError> {
-        let plan = plan(config);
+        let mut plan = plan(config);
+        let reached = config.daemon.user.is_some().then(|| reached(&config.daemon.pins));
+        let reached = reached.transpose()?;
+        if let Some(reached) = &reached {
+            plan.settings.pins = Some(reached.path());
+        }
         let dataplane = Dataplane::begin(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
@@ -87,7 +95,7 @@ impl Kernel {
         }
         let sees_answers = sees_answers(&dataplane);
         let (watch, sides, services) = (Watch::default(), Sides::default(), config.services.len());
-        Ok(Self { dataplane, sees_answers, watch, sides, services })
+        Ok(Self { dataplane, sees_answers, watch, sides, services, _pins: reached })
     }
 
     /// By which canaries at the hooks choose among sources.
@@ -103,6 +111,13 @@ impl Kernel {
     pub fn needs_attach(&self, config: &Config) -> bool {
         self.dataplane.needs_attach(&plan(config))
     }
+}
+
+/// The directory of the pins, on a BPF filesystem.
+fn reached(pins: &Path) -> Result<Reached, PlaneError> {
+    tidegate_bpf::prepare_pins(pins).map_err(failed)?;
+    let made = std::fs::create_dir_all(pins).and_then(|()| Reached::open(pins));
+    made.map_err(|error| PlaneError(format!("pins at {}: {error}", pins.display())))
 }
 
 impl Totals for Kernel {

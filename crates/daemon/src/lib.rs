@@ -7,12 +7,14 @@
 //! [`plane::Senses`], and follows the configuration by the rest of a [`plane::Plane`], so that its
 //! logic is tested with neither kernel nor clock.
 
+mod account;
 mod backends;
 mod cluster;
 mod commands;
 pub mod controllers;
 mod detach;
 mod effect;
+mod exempt;
 mod gateways;
 mod governor;
 mod handover;

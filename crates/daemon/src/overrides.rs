@@ -42,6 +42,20 @@ pub fn modes_of(config: &Config) -> BTreeMap<String, Mode> {
     config.services.iter().map(|service| (service.name.clone(), service.mode)).collect()
 }
 
+/// The configuration with the modes that an operator had set: a take-over is no reload.
+#[must_use]
+pub fn keep_modes(mut config: Config, modes: &BTreeMap<String, Mode>) -> Config {
+    for service in &mut config.services {
+        let set = modes.get(&service.name).copied();
+        if let Some(mode) = set.filter(|mode| *mode != service.mode) {
+            let (set, file) = (mode.name(), service.mode.name());
+            tracing::warn!(service = service.name, set, file, "keeps the mode that was set");
+            service.mode = mode;
+        }
+    }
+    config
+}
+
 /// The same with the canaries of the modes.
 #[must_use]
 pub fn keep_canaries(mut config: Config, canaries: &BTreeMap<String, Canary>) -> Config {

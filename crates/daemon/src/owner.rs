@@ -5,18 +5,20 @@
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
 use crate::controllers;
+use crate::exempt::ExemptWatch;
 use crate::gateways::GatewayWatch;
 use crate::governor::{Governor, Makers};
 use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::overrides::Overrides;
-pub use crate::overrides::keep_canaries;
+pub use crate::overrides::{keep_canaries, keep_modes};
 use crate::past::past_the_hooks;
 use crate::plane::{Counted, Plane, PlaneError, Senses};
-use crate::record::{Books, Record, Seen};
+use crate::record::{Books, Record, Seen, Shadowed};
 use crate::remote::Remote;
 use crate::request_watch::{RequestWatch, advice};
+use crate::sources::of_service;
 use crate::state::{Keeper, KeptCommands, restore};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,8 +37,6 @@ use tokio::sync::watch;
 
 /// Subject of warnings about what is kept for the next process.
 const STATE: &str = "state";
-/// Subject of warnings about the file of the history.
-const HISTORY: &str = "history";
 /// Subject of warnings about what a take-over left.
 const TAKE_OVER: &str = "take-over";
 /// Subject of the warning that the dataplane does not follow the configuration in force.
@@ -133,6 +133,7 @@ pub struct Owner {
     restored: BTreeMap<String, Restored>,
     /// The kill switch was on, so that no SYN was counted.
     uncounted_until: Option<Nanos>,
+    exempt: ExemptWatch,
     /// Lines of the log that were lost when it was looked at last.
     lines_lost: u64,
     pub(crate) started: Nanos,
@@ -170,13 +171,13 @@ impl Owner {
             }
         }
         let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
-        let remote = Remote::new(&parts.config);
-        let (record, damage) = Record::new(parts.books);
+        let (record, damaged) = Record::new(parts.books);
         let said = if took_over { &left } else { &parts.kept.left };
         let mut owner = Self {
             clock: parts.clock,
             plane: parts.plane,
             senses: parts.senses,
+            remote: Remote::new(&parts.config),
             intent: Intent::new(parts.config),
             warnings: Warnings::default(),
             config_generation: 1,
@@ -185,7 +186,6 @@ impl Owner {
             overrides: Overrides::inherit(said, &parts.file_modes, started),
             make,
             requests: RequestWatch::default(),
-            remote,
             record,
             gateways: GatewayWatch::default(),
             joined: Vec::new(),
@@ -204,23 +204,30 @@ impl Owner {
             keeper,
             restored,
             uncounted_until: None,
+            exempt: ExemptWatch::default(),
             lines_lost: 0,
             started,
             version: parts.version,
             out,
         };
-        owner.begin(took_over, damage, fault);
+        owner.begin(took_over, damaged, fault);
         owner.begin_commands(parts.kept);
         (owner, snapshots)
     }
 
-    /// What is told of a start: what was wrong with the file of the history, and with what was learned.
-    fn begin(&mut self, took_over: bool, damage: Option<String>, fault: Option<String>) {
+    /// What is told of a start: what was wrong with files of the record, and with what was learned.
+    fn begin(
+        &mut self,
+        took_over: bool,
+        damaged: Vec<(&'static str, String)>,
+        fault: Option<String>,
+    ) {
         let version = self.version.clone();
+        self.record.follow(&self.intent.config);
         self.record.note(What::Started { version, took_over });
         self.adopt_kill_switch(self.started);
-        if let Some(damage) = damage {
-            self.warnings.raise(self.started, HISTORY, damage);
+        for (subject, why) in damaged {
+            self.warnings.raise(self.started, subject, why);
         }
         if let Some(fault) = fault {
             self.warnings.raise(self.started, STATE, format!("{fault}; started afresh"));
@@ -248,8 +255,8 @@ impl Owner {
     pub fn join_peers(&mut self) {
         self.senses.join(&self.intent.config);
         self.plane.open(&self.intent.config);
-        if let Err(why) = self.record.open() {
-            self.warnings.stick(self.clock.now(), HISTORY, format!("is not written: {why}"));
+        for (subject, why) in self.record.open() {
+            self.warnings.stick(self.clock.now(), subject, format!("is not written: {why}"));
         }
     }
 
@@ -553,10 +560,10 @@ impl Owner {
         let (config, released) = (&intent.config, intent.released);
         let remote = &|index| remote.holds(index);
         record.see(&Seen { now, config, released, sensed, limits: joined, counts, remote });
-        if let Err(why) = record.write(now) {
+        for (subject, why) in record.write(now) {
             warnings.raise(
                 now,
-                HISTORY,
+                subject,
                 format!("cannot be written, and is kept in memory: {why}"),
             );
         }
@@ -661,15 +668,24 @@ impl Owner {
 
     /// Reads the counters for people; what cannot be read is shown as it was.
     fn count(&mut self, now: Nanos) {
-        match self.plane.counts(&self.intent.config) {
+        let read = self.plane.counts(&self.intent.config);
+        let known = read.is_ok();
+        match read {
             Ok(counts) => {
                 self.full_tables(now, &counts.table_losses);
+                self.exempt.look(now, (&self.intent.config, &counts), &mut self.warnings);
                 self.counts = counts;
             }
             Err(error) => self.warnings.raise(now, "counters", format!("cannot be read: {error}")),
         }
-        let Self { requests, intent, plane, warnings, .. } = self;
+        let Self { requests, intent, plane, warnings, record, counts, .. } = self;
         requests.look(now, (&intent.config, &**plane), warnings);
+        if !known {
+            return;
+        }
+        let rules = &|index| requests.rule_counts(index);
+        let (config, released) = (&intent.config, intent.released);
+        record.see_shadow(&Shadowed { config, released, counts, rules });
     }
 
     /// A table that turned something away since the last look is full.
@@ -726,6 +742,7 @@ impl Owner {
             totals: self.record.totals(&service.name).cloned(),
             sees_answers: self.plane.sees_answers(),
             sums: self.record.sums(&service.name, None),
+            shadow: self.record.shadow_sums(&service.name),
         }
     }
 
@@ -746,20 +763,6 @@ impl Owner {
     }
 }
 
-/// The configuration with the modes that an operator had set: a take-over is no reload.
-#[must_use]
-pub fn keep_modes(mut config: Config, modes: &BTreeMap<String, Mode>) -> Config {
-    for service in &mut config.services {
-        let set = modes.get(&service.name).copied();
-        if let Some(mode) = set.filter(|mode| *mode != service.mode) {
-            let (set, file) = (mode.name(), service.mode.name());
-            tracing::warn!(service = service.name, set, file, "keeps the mode that was set");
-            service.mode = mode;
-        }
-    }
-    config
-}
-
 /// Gives the services what is kept of them: what each got, and what was wrong.
 fn take(
     keeper: Option<&mut Keeper>,
@@ -774,11 +777,6 @@ fn take(
         restored.extend(got.map(|got| (service.name.clone(), got)));
     }
     (restored, found.fault)
-}
-
-/// The sources of one service.
-fn of_service(sources: &[SourceUse], index: usize) -> Vec<SourceUse> {
-    sources.iter().filter(|source| source.service == index).cloned().collect()
 }
 
 /// While nothing is really shed, or only to a share of the sources, a controller must not believe that

@@ -6,6 +6,7 @@ mod place;
 
 pub(crate) use place::{inner_port, on_top};
 
+use crate::account::Account;
 use crate::cluster;
 use crate::gateways::open;
 use std::collections::BTreeMap;
@@ -40,7 +41,12 @@ pub struct Preflight {
 /// peers, warns, and tries again. Likewise those of a gateway.
 pub(crate) const fn forbids_to_run(fault: &SystemFault) -> bool {
     fault.fatal()
-        && !matches!(fault, SystemFault::PeerFile { .. } | SystemFault::GatewayFile { .. })
+        && !matches!(
+            fault,
+            SystemFault::PeerFile { .. }
+                | SystemFault::GatewayFile { .. }
+                | SystemFault::UserMissing { .. }
+        )
 }
 
 /// Where the kernel's files are: arguments, so that tests run on trees of their own.
@@ -80,6 +86,14 @@ pub fn examine(
     } else {
         found.faults.push(SystemFault::PinsNotBpffs { path: config.daemon.pins.clone() });
     }
+    if let Some(name) = &config.daemon.user {
+        match Account::of(name) {
+            Ok(None) => found.faults.push(SystemFault::UserMissing { name: name.clone() }),
+            Ok(Some(_)) => {}
+            Err(error) => found.notes.push(format!("daemon.user cannot be looked up: {error}")),
+        }
+    }
+    found.notes.extend(config.never_shed.presets.iter().map(|preset| preset.sentence()));
     for service in &config.services {
         if let Some(path) = service.process.cgroup.as_ref().filter(|path| !path.is_dir()) {
             let (service, path) = (service.name.clone(), path.clone());

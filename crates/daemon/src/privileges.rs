@@ -14,8 +14,11 @@
 //! A proxy (`adapter: proxy`) on a port below 1024 keeps the one capability to bind it: a reload may open
 //! another.
 //!
+//! With `daemon.user` it is no root any more, either ([`Account`], decision 46).
+//!
 //! `keep_privileges` leaves everything as it is, for those who prefer it.
 
+use crate::account::Account;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
 use tidegate_config::{Adapter, Config, Endpoint};
@@ -39,13 +42,19 @@ pub(crate) fn may_attach() -> bool {
     })
 }
 
-/// Gives up all capabilities, for good, but for that to bind low ports (`binds`). To be called before any other thread exists: each thread
-/// has its own, and inherits those of the one that starts it.
+/// Gives up all capabilities, for good, but for that to bind low ports (`binds`); and becomes a user, if
+/// there is one to become. To be called before any other thread exists: each thread has its own, and
+/// inherits those of the one that starts it.
 ///
 /// # Errors
 /// When the system refuses; nothing is worse than before then.
-pub(crate) fn drop_all(binds: bool) -> io::Result<()> {
+pub(crate) fn drop_all(binds: bool, account: Option<&Account>) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
+    if let Some(account) = account {
+        // Who stops being root loses all of them at once, without this.
+        rustix::thread::set_keep_capabilities(binds)?;
+        account.become_it()?;
+    }
     let had = rustix::thread::capabilities(None)?.permitted;
     let bind = if binds { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
     let kept = had.intersection(bind);

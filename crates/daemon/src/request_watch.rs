@@ -12,7 +12,9 @@ use tidegate_model::RANKS;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::Sums;
 use tidegate_model::signals::Signals;
-use tidegate_model::snapshot::{BucketState, Followed, RequestsState, RuleState, UnevaluatedCount};
+use tidegate_model::snapshot::{
+    BucketState, Followed, RequestsState, RuleCounts, RuleState, UnevaluatedCount,
+};
 use tidegate_units::Nanos;
 
 /// Over how long the share of what could not be evaluated is taken.
@@ -120,6 +122,11 @@ impl RequestWatch {
             watched.rules.take(now, &counts.rules);
             watched.counts = counts;
         }
+    }
+
+    /// What the rules of a service counted, in the order of the configuration.
+    pub(crate) fn rule_counts(&self, index: usize) -> &[RuleCounts] {
+        self.services.get(index).map_or(&[], |watched| &watched.counts.rules)
     }
 
     /// Requests by rank; a service whose totals cannot be read keeps those before.

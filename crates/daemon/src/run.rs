@@ -16,6 +16,7 @@
 //! SIGTERM, SIGINT and SIGHUP are listened to before anything is attached: what comes during the start is
 //! followed at its end, and a stop leaves a predecessor in charge that still waits.
 
+use crate::account::{Account, Reached};
 use crate::cluster::{self, ClusterSenses};
 use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
@@ -27,7 +28,7 @@ use crate::owner::{Owner, Parts, keep_canaries, keep_modes};
 use crate::plane::PlaneError;
 use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
-use crate::record::Books;
+use crate::record::{Books, SHADOW_BYTES_MAX};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
 use crate::state::{Directory, Keeper, KeptCommands, Store};
 use crate::supervisor::Supervisor;
@@ -152,14 +153,35 @@ pub fn run(options: Options) -> Result<(), RunError> {
         tracing::info!("told to stop before it took over; the other daemon goes on");
         return Ok(());
     };
+    started.reached = Reached::open(&locked(started.owner.config())).ok();
     if !options.keep_privileges {
-        match privileges::drop_all(privileges::binds(started.owner.config())) {
-            Ok(()) => tracing::info!("gave up all capabilities"),
-            Err(error) => tracing::warn!(%error, "capabilities could not be given up"),
-        }
+        give_up(started.owner.config());
     }
     started.owner.join_peers();
     runtime.block_on(live(started, options, told))
+}
+
+/// Gives up privileges: what the configuration's user needs becomes that user's, then the process does.
+fn give_up(config: &Config) {
+    let account = Account::wanted(config);
+    if let Some(account) = &account {
+        account.take_over(config, &locked(config));
+        let directory = config.daemon.socket.parent().unwrap_or(Path::new("/"));
+        if !account.writes(directory) {
+            tracing::warn!(
+                user = account.name(),
+                directory = %directory.display(),
+                "daemon.user: may not write there: nothing is kept for the next process"
+            );
+        }
+    }
+    match privileges::drop_all(privileges::binds(config), account.as_ref()) {
+        Ok(()) => {
+            let user = account.as_ref().map_or("as before", Account::name);
+            tracing::info!(user, "gave up all capabilities");
+        }
+        Err(error) => tracing::warn!(%error, "privileges could not be given up"),
+    }
 }
 
 /// What the process is told by signals. Listened to before anything is attached: the default would
@@ -223,6 +245,8 @@ struct Started {
     ssh: Ssh,
     /// On the pins, where no predecessor has it.
     lock: Option<Lock>,
+    /// The directory that is locked, whoever the process is by now.
+    reached: Option<Reached>,
 }
 
 /// Where ssh was found at the start; later the privileges to look are gone.
@@ -359,7 +383,7 @@ fn build(
         kept,
         keeper: Some(keeper),
     });
-    Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None })
+    Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None, reached: None })
 }
 
 /// Detaches hooks of daemons that are gone and had other pins: ours would stand beside them.
@@ -407,24 +431,25 @@ pub(crate) fn group(name: &str) -> io::Result<Option<u32>> {
     Ok(nix::unistd::Group::from_name(name)?.map(|group| group.gid.as_raw()))
 }
 
-/// Where the history outlives the process: in the directory that a supervisor gives for what outlives a
+/// Where the record outlives the process: in the directory that a supervisor gives for what outlives a
 /// boot (systemd: `StateDirectory=`), else beside the control socket.
 fn books(config: &Config) -> Books {
     let given = std::env::var_os("STATE_DIRECTORY").filter(|given| !given.is_empty());
     // Several may be given, with colons between them.
     let first = given.and_then(|given| std::env::split_paths(&given).next());
-    let place = first.map_or_else(
-        || {
+    let place = |name: &str| match &first {
+        Some(directory) => directory.join(name),
+        None => {
             let mut path = config.daemon.socket.clone().into_os_string();
-            path.push(".history");
+            path.push(format!(".{name}"));
             path.into()
-        },
-        |directory| directory.join("history"),
-    );
-    let store = Directory::at(place);
+        }
+    };
+    let store = Directory::at(place("history"));
     let boot = store.here().boot;
+    let ledger = Directory::at(place("shadow")).holding(SHADOW_BYTES_MAX);
     let (up, day) = (Arc::new(BootClock), Arc::new(DayClock));
-    Books { store: Some(Box::new(store)), boot, up, day }
+    Books { store: Some(Box::new(store)), ledger: Some(Box::new(ledger)), boot, up, day }
 }
 
 /// Queues and bytes of the interfaces are one signal of many: without them the others go on.
@@ -451,7 +476,7 @@ fn never_shed_ssh(mut config: Config, ssh: &[u16]) -> Config {
 
 /// Ends when the daemon shall end.
 async fn live(started: Started, options: Options, told: Told) -> Result<(), RunError> {
-    let Started { owner, snapshots, socket, group, clock, ssh, lock } = started;
+    let Started { owner, snapshots, socket, group, clock, ssh, lock, reached } = started;
     let (sender, messages) = mpsc::channel(MESSAGES_MAX);
     let front =
         Front { owner: sender, snapshots: snapshots.clone(), version: options.version.clone() };
@@ -459,12 +484,13 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let pages = http::Server::start(owner.config().daemon.http.0, pages);
     let pins = locked(owner.config());
-    let held = pins.clone();
+    let held = reached.as_ref().map_or_else(|| pins.clone(), Reached::path);
     let mut locking = Box::pin(hold(lock, &held));
     tracing::info!(version = options.version, "running");
     let (leaving, supervisor) = (Leaving::default(), Supervisor::find());
     supervisor.ready();
-    let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins, supervisor };
+    let at = held.clone();
+    let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins, at, supervisor };
     let end = life.until_end(told, messages, locking.as_mut()).await?;
     life.supervisor.stopping(match end {
         End::Succeeded => "another daemon is in charge",
@@ -575,6 +601,8 @@ struct Life {
     door: Door,
     /// Those of the start, whatever a reload says.
     pins: PathBuf,
+    /// Their path for this process.
+    at: PathBuf,
     supervisor: Supervisor,
 }
 
@@ -674,6 +702,9 @@ impl Life {
                 Ok(Reply::Explain { explanation: Box::new(explanation) })
             }
             Request::History {} => Ok(self.owner.history()),
+            Request::ShadowReport { service, since, class } => {
+                self.owner.shadow_report(service.as_deref(), since, class.as_deref())
+            }
             Request::ExplainRequest { id } => {
                 let samples = self.owner.explain_request(&self.options.reason_text, &id);
                 Ok(Reply::ExplainRequest { samples })
@@ -690,7 +721,7 @@ impl Life {
     /// its own in their place: those are told, too.
     fn release_leaving(&mut self, on: bool) -> Result<Reply, ApiError> {
         let reply = self.owner.release(on)?;
-        if let Err(error) = release_pinned(&self.pins, on) {
+        if let Err(error) = release_pinned(&self.at, on) {
             tracing::warn!(%error, "the kill switch that is pinned was not thrown");
         }
         Ok(reply)

@@ -2,6 +2,7 @@
 //! From the configuration to what is sensed.
 
 use tidegate_config::{Config, ControlledResource, ServiceConfig};
+use tidegate_model::sources::SourceUse;
 use tidegate_sense::ServiceSource;
 
 /// All services of a configuration.
@@ -24,4 +25,9 @@ pub(crate) fn needs_interface(service: &ServiceConfig) -> bool {
         let resources = requests.buckets.iter().map(|bucket| bucket.resource);
         resources.into_iter().any(ControlledResource::is_of_interface)
     })
+}
+
+/// The sources of one service.
+pub(crate) fn of_service(sources: &[SourceUse], index: usize) -> Vec<SourceUse> {
+    sources.iter().filter(|source| source.service == index).cloned().collect()
 }

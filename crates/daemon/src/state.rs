@@ -183,7 +183,7 @@ pub fn identity(service: &ServiceConfig) -> u64 {
 
 /// FNV-1a with 64 bits: finds every change of one byte. It is no secret, and guards against damage
 /// and not against whoever may write the file.
-fn checksum(bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     bytes.iter().fold(BASIS, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(PRIME))

@@ -4,6 +4,7 @@
 use crate::limits::{BucketLimits, ServiceLimits};
 use crate::record::Sums;
 use crate::remote::Restriction;
+use crate::shadow::ShadowSums;
 use crate::signals::{BucketSignals, Reading, Signals};
 use crate::totals::ServiceTotals;
 use crate::{PRIORITIES, RANKS};
@@ -289,6 +290,9 @@ pub struct ServiceState {
     /// What it went through since the process began.
     #[serde(default)]
     pub sums: Sums,
+    /// What its time in shadow came to since the process began; `None`: it was not in shadow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<ShadowSums>,
 }
 
 /// A mode that a command set.

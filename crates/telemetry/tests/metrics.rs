@@ -9,6 +9,7 @@ use std::path::Path;
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::Restriction;
+use tidegate_model::shadow::ShadowSums;
 use tidegate_model::signals::{
     AcceptQueue, Balance, BucketCounts, BucketSignals, Counts, Family, InterfaceQueue, Queue,
     Reading, Resource, Signals, Time, Times,
@@ -248,6 +249,11 @@ fn shop() -> ServiceState {
         totals: Some(totals()),
         sees_answers: true,
         sums: sums(),
+        shadow: Some(ShadowSums {
+            span: [Nanos::from_secs(60), Nanos::from_secs(120), Nanos::ZERO],
+            offered: [900, 4000, 3],
+            refused: [1, 700, 0],
+        }),
     }
 }
 
@@ -517,6 +523,7 @@ fn names_follow_the_rule_and_are_unique() {
             "gateway",
             "adapter",
             "sign",
+            "health",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

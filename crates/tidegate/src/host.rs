@@ -3,7 +3,9 @@
 
 use std::path::Path;
 use tidegate_api::protocol::{ApiError, ErrorKind};
-use tidegate_cli::{DetachArgs, Detached, Host, LogFormat, RunArgs, SystemReport};
+use tidegate_cli::{
+    DetachArgs, Detached, Host, LogFormat, ReplayAsked, Replayed, RunArgs, SystemReport,
+};
 use tidegate_config::{Config, Places, Registry};
 use tidegate_daemon::{Options, RunError, controllers, detach, examine, release_pinned, run};
 use tidegate_policy::{Policy, Reason};
@@ -64,6 +66,10 @@ impl Host for Machine {
 
     fn release_pinned(&self, pins: &Path, on: bool) -> anyhow::Result<()> {
         Ok(release_pinned(pins, on)?)
+    }
+
+    fn replay(&self, asked: &ReplayAsked<'_>) -> anyhow::Result<Replayed> {
+        crate::replay::of_hours(asked)
     }
 
     fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached> {

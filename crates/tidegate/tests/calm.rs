@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::wait_for;
 use common::world::World;
+use common::{ip, wait_for};
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -173,4 +173,98 @@ fn a_group_may_look_and_change_nothing() {
     }
     let status = world.status();
     assert!(status.contains("enforce") && !status.contains("released"), "{status}");
+}
+
+/// What the kernel says of a process: `Uid` and the like.
+fn said_of(pid: u32, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}:")));
+    line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn assert_unprivileged(pid: u32) {
+    for key in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        assert_eq!(said_of(pid, key).trim_start_matches('0'), "", "{key}");
+    }
+    assert_eq!(said_of(pid, "Uid"), "65534 65534 65534 65534");
+    assert_eq!(said_of(pid, "Gid"), "65534 65534 65534 65534");
+    assert_eq!(said_of(pid, "NoNewPrivs"), "1");
+}
+
+/// The directory of the BPF filesystem is closed to everybody but root, as it is on a host. All that an
+/// operator does works all the same, and a stop leaves no hook and no pin.
+#[test]
+fn a_daemon_of_a_user_protects_reloads_is_succeeded_and_detaches() {
+    let mut world = World::new(16);
+    let mut command = world.command(INTENT, &[]);
+    let config = world.file("config");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("daemon: {", "daemon: {user: nobody, ")).unwrap();
+    std::fs::set_permissions(world.file("bpf"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::chown(config.parent().unwrap(), Some(65_534), Some(65_534)).unwrap();
+    let log = std::fs::File::create(world.file("log")).unwrap();
+    command.stderr(log.try_clone().unwrap());
+    world.adopt(command.spawn().unwrap());
+    world.ready();
+    wait_for("it is the user's", || {
+        (said_of(world.daemon().id(), "Uid") != "0 0 0 0").then_some(())
+    });
+    assert_unprivileged(world.daemon().id());
+    let done = |arguments: &[&str]| {
+        let output = world.tidegate(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    };
+    done(&["mode", "shop", "shadow"]);
+    done(&["reload"]);
+    done(&["release", "on"]);
+    done(&["release", "off"]);
+    done(&["mode", "shop", "file"]);
+
+    let mut succeeded = world.replace_daemon();
+    let mut command = world.command(INTENT, &[]);
+    std::fs::write(&config, text.replace("daemon: {", "daemon: {user: nobody, ")).unwrap();
+    world.adopt(command.stderr(log.try_clone().unwrap()).spawn().unwrap());
+    assert!(succeeded.wait().unwrap().success(), "{}", world.log());
+    world.ready();
+    assert_unprivileged(world.daemon().id());
+
+    // An interface that is made anew is told, and a daemon that takes over attaches to it.
+    ip(&format!("-n {} link del v0", world.name()));
+    world.plug();
+    wait_for("the new one", || world.status().contains("gave up its privileges").then_some(()));
+    let mut succeeded = world.replace_daemon();
+    world.adopt(command.stderr(log).spawn().unwrap());
+    assert!(succeeded.wait().unwrap().success(), "{}", world.log());
+    world.ready();
+    assert_unprivileged(world.daemon().id());
+
+    let pid = world.daemon().id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert!(world.daemon().wait().unwrap().success());
+    let log = world.log();
+    assert!(log.contains("everything is taken off"), "{log}");
+    let left = std::fs::read_dir(world.file("bpf/tidegate")).into_iter().flatten().count();
+    assert_eq!(left, 0, "pins are left");
+    assert!(!world.file("socket").exists());
+    assert!(world.file("socket.history").exists(), "what happened is kept: {log}");
+}
+
+/// A name that nobody has leaves the host protected, by root without capabilities; `check` says so.
+#[test]
+fn a_user_that_is_not_there_is_told() {
+    let mut world = World::new(17);
+    let mut command = world.command(INTENT, &[]);
+    let config = world.file("config");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("daemon: {", "daemon: {user: tide-gate, ")).unwrap();
+    world.adopt(command.stderr(std::fs::File::create(world.file("log")).unwrap()).spawn().unwrap());
+    world.ready();
+    wait_for("no capability is left", || {
+        (said_of(world.daemon().id(), "CapEff").trim_start_matches('0').is_empty()).then_some(())
+    });
+    assert!(world.log().contains("no such user"), "{}", world.log());
+    let checked =
+        Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["check", "-c"]).arg(&config).output();
+    let said = String::from_utf8(checked.unwrap().stderr).unwrap();
+    assert!(said.contains("daemon.user: found \"tide-gate\": no such user"), "{said}");
 }

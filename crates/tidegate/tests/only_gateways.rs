@@ -9,16 +9,17 @@ mod common;
 
 use common::authority::Authority;
 use common::gate::{self, NOBODY, free_port};
-use common::wait_for;
+use common::{run, wait_for};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Output};
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::record::{Event, What};
+use tidegate_model::shadow::{ShadowReport, Verdict};
 use tidegate_model::snapshot::{RemoteState, ServiceState, Snapshot};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
@@ -37,12 +38,17 @@ struct Host {
 impl Host {
     /// With one service, `shop`.
     fn new(dir: &tempfile::TempDir, name: &'static str, control: &str, more: &str) -> Self {
+        Self::with(dir, name, &format!("mode: enforce, control: {control}"), more)
+    }
+
+    /// With these keys of the service.
+    fn with(dir: &tempfile::TempDir, name: &'static str, service: &str, more: &str) -> Self {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let mut host = Self { dir: dir.path().to_owned(), name, pages: free_port(), daemon: None };
         let pages = host.pages;
         let path = |file: &str| host.path(file).display().to_string();
         let text = format!(
-            "services:\n  shop: {{mode: enforce, control: {control}}}\n\
+            "services:\n  shop: {{{service}}}\n\
              gateways:\n  edge: {{adapter: nginx, listen: 'unix:{}', completions: 'unix:{}', \
              routes: [{{service: shop}}]}}\n\
              daemon: {{socket: {}, http: '{pages}'}}\n{more}",
@@ -68,6 +74,13 @@ impl Host {
             let gateways = self.snapshot()?.gateways?.gateways;
             gateways.iter().all(|gateway| gateway.problem.is_empty()).then_some(())
         });
+    }
+
+    /// An end in order.
+    fn stop(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        run("kill", &format!("-TERM {}", daemon.id()));
+        daemon.wait().unwrap();
     }
 
     fn kill(&mut self) {
@@ -109,8 +122,39 @@ impl Host {
         self.service().remote.first().cloned()
     }
 
+    /// What would have been refused in shadow.
+    fn shadow(&self) -> ShadowReport {
+        let asked = Request::ShadowReport { service: None, since: None, class: None };
+        match self.ask(&asked) {
+            Some(Reply::ShadowReport { mut services }) => services.swap_remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Asks for so many requests at once; how many pass.
     fn requests(&self, number: usize) -> usize {
+        self.answers(number).matches("HTTP/1.1 204 ").count()
+    }
+
+    /// Requests that pass, and that the server answers in 10 ms.
+    fn served(&self, number: usize) {
+        let log = UnixDatagram::unbound().unwrap();
+        let answers = self.answers(number).to_ascii_lowercase();
+        let tokens = answers.lines().filter_map(|line| line.strip_prefix("x-tidegate-token: "));
+        for token in tokens {
+            let line = format!("<190>Nov 25 22:00:00 tidegate: {token}|200|0.010|0.010|0.010");
+            log.send_to(line.as_bytes(), self.path("log")).unwrap();
+        }
+    }
+
+    /// The command line, to this host.
+    fn tidegate(&self, args: &[&str]) -> Output {
+        let mut command = gate::tidegate();
+        let socket = self.path("control");
+        command.args(&args[..2]).arg("--socket").arg(socket).args(&args[2..]).output().unwrap()
+    }
+
+    fn answers(&self, number: usize) -> String {
         let mut stream = UnixStream::connect(self.path("edge")).unwrap();
         let one = "GET / HTTP/1.1\r\nHost: a\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n\
                    X-Tidegate-Client: 192.0.2.7\r\n";
@@ -122,7 +166,7 @@ impl Host {
         stream.read_to_string(&mut answers).unwrap();
         let of = |status: &str| answers.matches(&format!("HTTP/1.1 {status} ")).count();
         assert_eq!(of("204") + of("403"), number, "{answers}");
-        of("204")
+        answers
     }
 }
 
@@ -270,4 +314,70 @@ fn what_happened_outlives_the_process_and_its_clients_are_found() {
     assert!(events.iter().any(|event| event.what == ended.what), "{events:?}");
     let starts = events.iter().filter(|event| matches!(event.what, What::Started { .. }));
     assert_eq!(starts.count(), 2);
+}
+
+/// What a policy would refuse of a service that is healthy is wrong, and a report says so. It outlives the
+/// process; a damaged file is told, and costs what was in it.
+#[test]
+fn what_would_be_refused_in_shadow_is_reported_with_a_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = "mode: shadow, objective: 1s, control: {name: fixed, rate: 1}";
+    let mut host = Host::with(&dir, "s", service, "");
+    let idle = host.shadow();
+    assert_eq!((idle.all.offered, idle.all.refused), (0, 0), "{}", idle.sentence);
+    assert_ne!(idle.verdict, Some(Verdict::Safe));
+    host.served(200);
+    let wrong = wait_for("it was seen to be healthy", || {
+        let report = host.shadow();
+        (report.healthy.offered == 200).then_some(report)
+    });
+    assert!(wrong.healthy.refused > 100 && wrong.overloaded.refused == 0, "{wrong:?}");
+    assert_eq!(wrong.verdict, Some(Verdict::Unsafe), "{}", wrong.sentence);
+    assert_eq!(wrong.refused_by[0].reason.as_deref(), Some("rate"));
+    let said = host.tidegate(&["shadow", "report"]);
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert!(said.status.success() && text.contains("enforce is not safe"), "{text}");
+    replay_of_the_same_hours(&host, &wrong);
+
+    host.stop();
+    host.start();
+    assert_eq!(host.shadow().healthy.refused, wrong.healthy.refused, "the next process knows");
+    host.stop();
+    fs::write(host.path("control.shadow"), "tidegate-shadow 1\n{\"service\":\n").unwrap();
+    host.start();
+    let warned = |w: &String| w.contains("shadow ledger: 1 lines of it are damaged");
+    assert!(host.snapshot().unwrap().warnings.iter().any(warned));
+    assert_eq!(host.shadow().all.offered, 0);
+    let said = host.tidegate(&["shadow", "report", "shpo"]);
+    assert_eq!(said.status.code(), Some(7), "{said:?}");
+    host.stop();
+}
+
+/// A log with a request in every 10 ms of what the report is about, and before and after it.
+fn replay_of_the_same_hours(host: &Host, report: &ShadowReport) {
+    let (since, until) = (report.since_unix_s.unwrap(), report.until_unix_s.unwrap());
+    let times = (0..).map(|n| since - 100.0 + f64::from(n) / 100.0);
+    let lines = times.take_while(|at| *at < until + 100.0).map(|at| format!("{at:.2}\n"));
+    let log = host.path("times");
+    fs::write(&log, lines.collect::<String>()).unwrap();
+    let (config, log) = (host.path("yaml"), log.display().to_string());
+    let config = config.display().to_string();
+    let report = |options: &[&str]| {
+        let args = ["shadow", "report", "shop", "-o", "json", "-c", &config, "--log", &log, "--"];
+        host.tidegate(&[&args[..], options].concat())
+    };
+    let said = report(&["--format", "times", "--capacity", "50"]);
+    let json: serde_json::Value = serde_json::from_slice(&said.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&said.stderr)));
+    let replay = &json["replay"];
+    let expected = (until - since) * 100.0;
+    // The daemon went on meanwhile.
+    let offered = replay["offered"].as_f64().unwrap();
+    assert!((expected - 2.0..expected + 3000.0).contains(&offered), "{replay}, {expected}");
+    assert!(replay["refused"].as_u64().unwrap() > 0, "one a second is admitted: {replay}");
+    // What has no dates, and what is wrong for replay, is told.
+    let said = report(&["--format", "counts", "--capacity", "50"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("no dates"), "{said:?}");
+    assert_eq!(report(&["--capacitance", "50"]).status.code(), Some(2));
 }

@@ -72,16 +72,22 @@ fn the_unit_keeps_limits_in_force_through_a_crash_and_a_restart() {
     assert_eq!(value("KillSignal"), None, "a stop is SIGTERM, and takes everything off");
 }
 
-/// `namespace:` enters network namespaces, and the control socket is given to a group.
+/// `namespace:` enters network namespaces, the control socket is given to a group, and the daemon becomes the
+/// user of the example, whom a file of packaging/ makes.
 #[test]
 fn the_unit_allows_what_the_configuration_may_ask_for() {
     let unit = include_str!("../../../packaging/tidegate.service");
     let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     assert_eq!(value("RestrictNamespaces"), Some("net"));
     let capabilities: Vec<&str> = value("CapabilityBoundingSet").unwrap().split(' ').collect();
-    for needed in ["CAP_CHOWN", "CAP_SYS_ADMIN"] {
+    for needed in ["CAP_CHOWN", "CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_DAC_OVERRIDE"] {
         assert!(capabilities.contains(&needed), "{capabilities:?}");
     }
+    let (example, users) = (
+        include_str!("../../../packaging/tidegate.yaml"),
+        include_str!("../../../packaging/tidegate.sysusers"),
+    );
+    assert!(example.contains("\n  user: tidegate ") && users.contains("\nu tidegate "));
 }
 
 /// Without an answer from the loop the unit ends the daemon, and within the time that limits last.

@@ -6,7 +6,7 @@ use super::tree::File;
 use super::{Problem, Repository};
 
 /// Hosts that may be named. Add one here if it is public and will last.
-const PUBLIC: [&str; 21] = [
+const PUBLIC: [&str; 23] = [
     "github.com",
     "crates.io",
     "docs.rs",
@@ -28,6 +28,8 @@ const PUBLIC: [&str; 21] = [
     "envoyproxy.io",
     "nginx.org",
     "haproxy.org",
+    "cloud.google.com",
+    "learn.microsoft.com",
 ];
 /// Names that are kept for examples, and the machine itself.
 const EXAMPLES: [&str; 7] =

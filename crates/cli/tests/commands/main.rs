@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 mod pages;
+mod shadow;
 
 use clap::ArgMatches;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,8 @@ use tidegate_api::explain::{Known, explain, explain_samples};
 use tidegate_api::protocol::{ApiError, ErrorKind, Reply, Request, encode_reply};
 use tidegate_api::server::{Bounds, Handler, bind, serve};
 use tidegate_cli::{
-    DetachArgs, Detached, Exit, Extension, Host, RunArgs, SystemReport, main, reference,
+    DetachArgs, Detached, Exit, Extension, Host, ReplayAsked, Replayed, RunArgs, SystemReport,
+    main, reference,
 };
 use tidegate_config::{
     Config, Intent, LoadError, Places, Registry, SystemFault, UnknownService, load, parse,
@@ -98,6 +100,7 @@ impl Handler for Daemon {
                 Reply::ExplainRequest { samples: explain_samples(found, Nanos::SECOND, &text) }
             }
             Request::History {} => happened(),
+            asked @ Request::ShadowReport { .. } => shadow::answer(&asked)?,
             Request::Release { on, lasts } => Reply::Release { on, before: false, lasts },
             Request::ModeOfFile { service } => Reply::Mode {
                 service,
@@ -183,10 +186,12 @@ impl World {
     /// Exit code, standard output, standard error; the directory's name replaced.
     fn tidegate(&self, args: &[&str]) -> (Exit, String, String) {
         let socket = self.socket().display().to_string();
-        let talks = ["status", "top", "explain", "history", "release", "mode", "reload"];
+        let talks = ["status", "top", "explain", "history", "shadow", "release", "mode", "reload"];
         let reached = args.first().is_some_and(|name| talks.contains(name));
         let remote = if reached { &["--socket", &socket][..] } else { &[] };
-        let args = ["tidegate"].iter().chain(args).chain(remote).copied();
+        let (ours, last) =
+            args.split_at(args.iter().position(|arg| *arg == "--").unwrap_or(args.len()));
+        let args = ["tidegate"].iter().chain(ours).chain(remote).chain(last).copied();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let exit = main(args, (&Machine, &[&Dance]), (&mut out, &mut err));
         let clean = |bytes: Vec<u8>| {
@@ -227,6 +232,10 @@ impl Host for Machine {
     fn release_pinned(&self, pins: &Path, _: bool) -> anyhow::Result<()> {
         anyhow::ensure!(pins == Path::new("/pinned"), "nothing is pinned there");
         Ok(())
+    }
+
+    fn replay(&self, asked: &ReplayAsked<'_>) -> anyhow::Result<Replayed> {
+        shadow::replay(asked)
     }
 
     fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached> {

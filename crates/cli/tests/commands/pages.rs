@@ -41,6 +41,8 @@ fn every_document_is_named_and_described() {
         (&["status"][..], "status/1", Exit::Ok),
         (&["history"], "history/1", Exit::Ok),
         (&["explain", "192.0.2.1"], "explain/1", Exit::Ok),
+        (&["shadow", "report"], "shadow-report/1", Exit::Ok),
+        (&["shadow", "report", "shop", "--log", "access.log"], "shadow-report/1", Exit::Ok),
         (&["explain", "--request", "r-1"], "explain-request/1", Exit::Ok),
         (&["mode", "shop", "shadow", "--for", "90s"], "mode/1", Exit::Ok),
         (&["release", "--for", "10m"], "release/1", Exit::Ok),

@@ -6,14 +6,11 @@
 //! {"number":41,"at":…}        an event a line, the oldest first
 //! ```
 //!
-//! A file that is damaged loses the lines that are, and nothing else. It is written by a thread of
-//! its own: a disk may hang, and the loop that renews the lease must not wait for it.
+//! A file that is damaged loses the lines that are, and nothing else.
 
-use crate::state::{BYTES_MAX, Store};
+use super::writer::Content;
+use crate::state::BYTES_MAX;
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
 use tidegate_model::record::{Event, Moment, What};
 
 /// Most events that are remembered.
@@ -55,29 +52,6 @@ impl History {
         !bytes.is_empty() && head != HEAD.as_bytes()
     }
 
-    /// The newest events that find room, as a file.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut room = BYTES_MAX - HEAD.len() - 1;
-        let mut lines = Vec::new();
-        for event in self.events.iter().rev() {
-            // Our types have no map with other keys than strings, so this does not fail.
-            let line = serde_json::to_vec(event).unwrap_or_default();
-            if line.len() > EVENT_BYTES_MAX {
-                continue;
-            }
-            let Some(left) = room.checked_sub(line.len() + 1) else { break };
-            room = left;
-            lines.push(line);
-        }
-        let mut bytes = HEAD.as_bytes().to_vec();
-        for line in lines.iter().rev() {
-            bytes.push(b'\n');
-            bytes.extend_from_slice(line);
-        }
-        bytes.push(b'\n');
-        bytes
-    }
-
     fn put(&mut self, event: Event) {
         // Numbers of a file may be anything.
         self.number = self.number.max(event.number);
@@ -101,83 +75,32 @@ impl History {
     }
 }
 
-/// What became of the last file.
-#[derive(Debug, Default)]
-struct Outcome {
-    /// How many files are with the thread.
-    open: usize,
-    failed: Option<String>,
-}
-
-/// The thread that writes, and what it says.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    files: SyncSender<Vec<u8>>,
-    outcome: Arc<(Mutex<Outcome>, Condvar)>,
-}
-
-impl Writer {
-    /// Starts it: a thread has the privileges of the one that starts it.
-    pub(crate) fn start(store: Box<dyn Store + Send>) -> std::io::Result<Self> {
-        // One is being written, one waits.
-        let (files, received) = sync_channel(1);
-        let outcome = Arc::<(Mutex<Outcome>, Condvar)>::default();
-        let told = Arc::clone(&outcome);
-        let name = "record".to_owned();
-        std::thread::Builder::new().name(name).spawn(move || write(store, &received, &told))?;
-        Ok(Self { files, outcome })
+impl Content for History {
+    fn changed(&mut self) -> &mut bool {
+        &mut self.changed
     }
 
-    /// Gives it what changed, if it has time for it; otherwise the next call does.
-    pub(crate) fn offer(&self, history: &mut History) {
-        if !std::mem::take(&mut history.changed) {
-            return;
+    /// The newest events that find room.
+    fn encode(&self) -> Vec<u8> {
+        let mut room = BYTES_MAX - HEAD.len() - 1;
+        let mut lines = Vec::new();
+        for event in self.events.iter().rev() {
+            // Our types have no map with other keys than strings, so this does not fail.
+            let line = serde_json::to_vec(event).unwrap_or_default();
+            if line.len() > EVENT_BYTES_MAX {
+                continue;
+            }
+            let Some(left) = room.checked_sub(line.len() + 1) else { break };
+            room = left;
+            lines.push(line);
         }
-        self.count(1);
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.files.try_send(history.encode())
-        {
-            self.count(-1);
-            history.changed = true;
+        let mut bytes = HEAD.as_bytes().to_vec();
+        for line in lines.iter().rev() {
+            bytes.push(b'\n');
+            bytes.extend_from_slice(line);
         }
-    }
-
-    fn count(&self, more: isize) {
-        let mut outcome = self.outcome.0.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.open = outcome.open.saturating_add_signed(more);
-    }
-
-    /// Waits until all that it was given is written, no longer than this.
-    pub(crate) fn flush(&self, patience: Duration) {
-        let outcome = self.outcome.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who waited for too long goes on without it.
-        drop(self.outcome.1.wait_timeout_while(outcome, patience, |outcome| outcome.open > 0));
-    }
-
-    /// Why the last file could not be written; it is to be offered again.
-    pub(crate) fn failed(&self) -> Option<String> {
-        self.outcome.0.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
-    }
-}
-
-fn write(
-    mut store: Box<dyn Store + Send>,
-    files: &Receiver<Vec<u8>>,
-    told: &(Mutex<Outcome>, Condvar),
-) {
-    while let Ok(file) = files.recv() {
-        let failed = store.write(&file).err().map(|error| error.to_string());
-        let mut outcome = told.0.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.open = outcome.open.saturating_sub(1);
-        outcome.failed = failed;
-        told.1.notify_all();
-    }
-}
-
-impl History {
-    /// The file that holds it could not be written: it is to be tried again.
-    pub(crate) const fn retry(&mut self) {
-        self.changed = true;
+        bytes.push(b'\n');
+        bytes
     }
 }
 
@@ -253,54 +176,6 @@ mod tests {
             let _ = History::decode(&bytes);
             let _ = History::decode(&[HEAD.as_bytes(), b"\n", &bytes].concat());
         }
-    }
-
-    /// A disk that hangs until it is told to go on.
-    struct Slow(Arc<(Mutex<bool>, Condvar)>, Arc<Mutex<Vec<usize>>>);
-
-    impl Store for Slow {
-        fn read(&mut self) -> std::io::Result<Option<Vec<u8>>> {
-            Ok(None)
-        }
-
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-            let hangs = self.0.0.lock().unwrap();
-            drop(self.0.1.wait_while(hangs, |hangs| *hangs).unwrap());
-            self.1.lock().unwrap().push(bytes.len());
-            Err(std::io::ErrorKind::StorageFull.into())
-        }
-
-        fn remove(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-
-        fn here(&self) -> crate::state::Here {
-            crate::state::Here::default()
-        }
-    }
-
-    #[test]
-    fn a_disk_that_hangs_or_is_full_keeps_nobody_waiting() {
-        let hangs = Arc::new((Mutex::new(true), Condvar::new()));
-        let written = Arc::<Mutex<Vec<usize>>>::default();
-        let slow = Slow(Arc::clone(&hangs), Arc::clone(&written));
-        let writer = Writer::start(Box::new(slow)).unwrap();
-        let mut history = filled(1);
-        for number in 0..50 {
-            writer.offer(&mut history);
-            history.note(Moment::default(), event(number));
-        }
-        writer.flush(Duration::from_millis(1));
-        assert!(written.lock().unwrap().is_empty() && history.changed);
-        *hangs.0.lock().unwrap() = false;
-        hangs.1.notify_all();
-        writer.flush(Duration::from_secs(10));
-        writer.offer(&mut history);
-        writer.flush(Duration::from_secs(10));
-        let last = written.lock().unwrap().last().copied();
-        assert_eq!(last, Some(history.encode().len()), "the last word is written whole");
-        assert!(written.lock().unwrap().len() <= 3);
-        assert!(writer.failed().is_some_and(|why| why.contains("space")), "{:?}", writer.failed());
     }
 
     #[test]

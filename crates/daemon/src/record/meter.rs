@@ -23,7 +23,7 @@ const RECENT_S: f64 = 1.0;
 /// A longer tick is a gap: nobody knows what was so in it.
 const PERIOD_MAX: Nanos = Nanos::from_secs(3);
 /// A reading older than this says nothing of the tick.
-const AGE_MAX: Nanos = Nanos::SECOND;
+pub(crate) const AGE_MAX: Nanos = Nanos::SECOND;
 
 /// What one tick shows.
 pub(crate) struct Look<'a> {

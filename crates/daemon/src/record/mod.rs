@@ -5,37 +5,51 @@
 
 mod episodes;
 mod history;
+mod ledger;
 mod meter;
+mod writer;
 
 use crate::plane::Counted;
 use crate::state::Store;
 use episodes::{Accounts, Baseline, interrupted};
 pub use history::EVENTS_MAX;
-use history::{History, Writer};
+use history::History;
+pub use ledger::BYTES_MAX as SHADOW_BYTES_MAX;
+use ledger::Ledger;
+pub(crate) use ledger::Shadowed;
 use meter::{Look, Meter, Turn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_config::{Config, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::{Event, Moment, Sums, What};
+use tidegate_model::shadow::{ShadowRow, ShadowSums};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_sense::Sensed;
 use tidegate_units::{Clock, Nanos};
+use writer::Paper;
 
 /// A service, or one of its request buckets.
 type Subject = (String, Option<String>);
 
-/// How often a file that could not be written is tried again, and one that changes is written.
-const WRITE_EVERY: Nanos = Nanos::SECOND;
-/// How long the end of a process waits for its last events to be written.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// Subject of warnings about the file of the history.
+const HISTORY: &str = "history";
+/// Subject of warnings about the file of what would have been refused in shadow.
+const LEDGER: &str = "shadow ledger";
+
+fn faults<const N: usize>(
+    done: [(&'static str, Result<(), String>); N],
+) -> Vec<(&'static str, String)> {
+    done.into_iter().filter_map(|(subject, done)| Some((subject, done.err()?))).collect()
+}
 
 /// What a record is made of.
 pub struct Books {
     /// Where events outlive the process; `None`: nowhere.
     pub store: Option<Box<dyn Store + Send>>,
+    /// The same of what would have been refused in shadow.
+    pub ledger: Option<Box<dyn Store + Send>>,
     /// The id of this boot.
     pub boot: String,
     /// Time since the boot.
@@ -66,35 +80,40 @@ pub(crate) struct Record {
     /// What was counted when the episodes that are on began.
     open: BTreeMap<Subject, Baseline>,
     history: History,
-    writer: Option<Writer>,
-    offered: Option<Nanos>,
+    file: Paper,
+    ledger: Ledger,
+    ledger_file: Paper,
 }
 
 impl Record {
-    /// One that goes on where the file ends; and what is wrong with that.
-    pub(crate) fn new(mut books: Books) -> (Self, Option<String>) {
-        let mut fault = None;
+    /// One that goes on where the files end; and what is wrong with those, by subject.
+    pub(crate) fn new(mut books: Books) -> (Self, Vec<(&'static str, String)>) {
+        let mut faults = Vec::new();
+        let mut file = Paper::new(books.store.take());
+        let mut ledger_file = Paper::new(books.ledger.take());
+        let damaged = |lost: usize| format!("{lost} lines of it are damaged, and left out");
         let mut history = History::default();
-        if let Some(store) = &mut books.store {
-            match store.read() {
-                Ok(Some(bytes)) if History::is_foreign(&bytes) => {
-                    let what = "is of another version, or no history";
-                    fault = Some(match store.set_aside() {
-                        Ok(()) => format!("{what}; it is set aside (its name ends in .other)"),
-                        Err(error) => {
-                            format!("{what}; it cannot be set aside, and is lost: {error}")
-                        }
-                    });
-                }
-                Ok(Some(bytes)) => {
-                    let lost;
-                    (history, lost) = History::decode(&bytes);
-                    let text = |lost| format!("{lost} lines of it are damaged, and left out");
-                    fault = (lost > 0).then(|| text(lost));
-                }
-                Ok(None) => {}
-                Err(error) => fault = Some(format!("cannot be read: {error}")),
+        match file.read() {
+            Ok(Some(bytes)) if History::is_foreign(&bytes) => {
+                faults.push((HISTORY, file.set_aside()));
             }
+            Ok(Some(bytes)) => {
+                let lost;
+                (history, lost) = History::decode(&bytes);
+                faults.extend((lost > 0).then(|| (HISTORY, damaged(lost))));
+            }
+            Err(error) => faults.push((HISTORY, error)),
+            Ok(None) => {}
+        }
+        let mut ledger = Ledger::default();
+        match ledger_file.read() {
+            Ok(Some(bytes)) => {
+                let lost;
+                (ledger, lost) = Ledger::decode(&bytes);
+                faults.extend((lost > 0).then(|| (LEDGER, damaged(lost))));
+            }
+            Err(error) => faults.push((LEDGER, error)),
+            Ok(None) => {}
         }
         let mut record = Self {
             books,
@@ -102,11 +121,12 @@ impl Record {
             totals: BTreeMap::new(),
             open: BTreeMap::new(),
             history,
-            writer: None,
-            offered: None,
+            file,
+            ledger,
+            ledger_file,
         };
         record.end_interrupted();
-        (record, fault)
+        (record, faults)
     }
 
     /// Ends what a process left open that was killed, so that nothing is doubled or goes on for ever.
@@ -117,11 +137,9 @@ impl Record {
     }
 
     /// Begins to write. To be called once the process is in charge and has given up its privileges.
-    pub(crate) fn open(&mut self) -> Result<(), String> {
-        let Some(store) = self.books.store.take() else { return Ok(()) };
-        let started = Writer::start(store).map_err(|error| error.to_string())?;
-        self.writer = Some(started);
-        Ok(())
+    pub(crate) fn open(&mut self) -> Vec<(&'static str, String)> {
+        let opened = [(HISTORY, self.file.open()), (LEDGER, self.ledger_file.open())];
+        faults(opened)
     }
 
     /// The time of day.
@@ -178,6 +196,8 @@ impl Record {
             let verdicts = seen.counts.services.get(index).map_or(&[][..], |counts| counts);
             let accounts = Accounts::of_service(sensed, limits, verdicts);
             self.take(&look, subject, &accounts);
+            let queue = signals.queue.accept.and_then(|r| r.within(meter::AGE_MAX));
+            self.ledger.look(&service.name, queue);
             self.see_buckets(seen, service, (sensed, limits));
             if let Some(totals) = &sensed.totals {
                 self.totals.insert(service.name.clone(), totals.clone());
@@ -237,20 +257,26 @@ impl Record {
         }
     }
 
-    /// Gives the file to the thread that writes, now and then. An error when the last one could not
-    /// be written.
-    pub(crate) fn write(&mut self, now: Nanos) -> Result<(), String> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        if self.offered.is_some_and(|at| now.since(at) < WRITE_EVERY) {
-            return writer.failed().map_or(Ok(()), Err);
-        }
-        self.offered = Some(now);
-        let failed = writer.failed();
-        if failed.is_some() {
-            self.history.retry();
-        }
-        writer.offer(&mut self.history);
-        failed.map_or(Ok(()), Err)
+    /// Gives the files to the threads that write, now and then. What could not be written the last time.
+    pub(crate) fn write(&mut self, now: Nanos) -> Vec<(&'static str, String)> {
+        let Self { history, file, ledger, ledger_file, .. } = self;
+        faults([(HISTORY, file.write(now, history)), (LEDGER, ledger_file.write(now, ledger))])
+    }
+
+    /// Takes what was counted of the services that are in shadow.
+    pub(crate) fn see_shadow(&mut self, shadowed: &Shadowed<'_>) {
+        let at = self.moment();
+        self.ledger.see(&at, shadowed, &self.totals);
+    }
+
+    /// The rows about a service, with what is not over yet.
+    pub(crate) fn shadow_rows(&self, service: &str) -> Vec<ShadowRow> {
+        self.ledger.rows(service)
+    }
+
+    /// What a service's time in shadow came to.
+    pub(crate) fn shadow_sums(&self, service: &str) -> Option<ShadowSums> {
+        self.ledger.sums(service)
     }
 
     /// The process ends, or another takes over: nothing is known from here on of what goes on.
@@ -266,15 +292,13 @@ impl Record {
             let ended = baseline.cut(&subject, &episode);
             self.note_since(now.since(episode.last), ended);
         }
+        self.ledger.close();
     }
 
     /// Waits until all is written, not for long.
     pub(crate) fn flush(&mut self) {
-        if let Some(writer) = &self.writer {
-            writer.flush(LAST_WORDS);
-            writer.offer(&mut self.history);
-            writer.flush(LAST_WORDS);
-        }
+        self.file.flush(&mut self.history);
+        self.ledger_file.flush(&mut self.ledger);
     }
 
     /// Another configuration: what it does not have any more is forgotten.
@@ -292,6 +316,7 @@ impl Record {
         self.meters.retain(|subject, _| has(subject));
         self.open.retain(|subject, _| has(subject));
         self.totals.retain(|name, _| has(&(name.clone(), None)));
+        self.ledger.follow(config);
     }
 
     /// What a service, or one of its buckets, went through.

@@ -11,7 +11,8 @@ use tidegate_units::{BootClock, Clock};
 
 /// A place for one state.
 pub trait Store {
-    /// What is there; `None`: nothing. At most one byte more than [`BYTES_MAX`].
+    /// What is there; `None`: nothing. At most one byte more than it may hold, which is [`BYTES_MAX`] where
+    /// nothing else is said.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -46,6 +47,7 @@ pub trait Store {
 pub struct Directory {
     path: PathBuf,
     boot: String,
+    bytes_max: usize,
 }
 
 /// Who may read and write it: the daemon.
@@ -74,7 +76,13 @@ impl Directory {
         // Without an id no state is of this boot but one that has none, either: on one machine the
         // file cannot tell two boots apart then, and the directory (/run) does.
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self { path, boot: boot.trim().to_owned() }
+        Self { path, boot: boot.trim().to_owned(), bytes_max: BYTES_MAX }
+    }
+
+    /// The same, which may hold so many bytes.
+    #[must_use]
+    pub fn holding(self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self }
     }
 
     /// What is written before it takes the place of the file.
@@ -97,7 +105,7 @@ impl Store for Directory {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
         }
         let mut bytes = Vec::new();
-        file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+        file.take(self.bytes_max as u64 + 1).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 

@@ -63,6 +63,7 @@ fn process_at(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Day) -> Wo
     let at_day = Arc::new(day);
     let books = Books {
         store: Some(Box::new(file.clone())),
+        ledger: None,
         boot: boot.into(),
         up: Arc::clone(clock) as Arc<dyn Clock + Send + Sync>,
         day: at_day,

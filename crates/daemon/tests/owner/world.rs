@@ -464,7 +464,7 @@ impl World {
         let day = Arc::new(ManualClock::default());
         day.advance(Nanos::from_secs(1_800_000_000));
         let up = Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>;
-        let books = Books { store: None, boot: "test".into(), up, day };
+        let books = Books { store: None, ledger: None, boot: "test".into(), up, day };
         Self::with_books(text, inherited, plane, (clock, keeper, books))
     }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is lost by no scrape: counts, times, and sums over time of services.
 
-use super::{Bounds, FAMILIES, Metric, SERVICE, Sink, counter, each, gauge, histogram};
+use super::{Bounds, FAMILIES, Metric, Number, SERVICE, Sink, counter, each, gauge, histogram};
 use tidegate_model::record::Levels;
+use tidegate_model::shadow::{Health, ShadowSums};
 use tidegate_model::snapshot::{ServiceState, Snapshot};
 use tidegate_model::totals::{ConnectionTotals, ServiceTotals};
 use tidegate_units::Nanos;
@@ -84,6 +85,27 @@ pub(crate) const METRICS: &[Metric] = &[
         SERVICE,
         |s, out| each(s, |v| out(&[&v.name], v.sums.episodes.into())),
     ),
+    counter(
+        "service_shadow_offered",
+        "",
+        "New connections (at a gateway requests) and requests that met a rule, while refusals of the service were only counted, by its health in the minute: healthy (99th percentile of first bytes within the objective, short accept queue), overloaded, unknown (too few timed). Added once the minute is over.",
+        &["service", "health"],
+        |s, out| shadow(s, |sums| sums.offered.map(Number::from), out),
+    ),
+    counter(
+        "service_shadow_refused",
+        "",
+        "Of them those that would have been refused. With health=\"healthy\" wrongly. `tidegate shadow report` says what follows.",
+        &["service", "health"],
+        |s, out| shadow(s, |sums| sums.refused.map(Number::from), out),
+    ),
+    counter(
+        "service_shadow_watched",
+        "seconds",
+        "For how long.",
+        &["service", "health"],
+        |s, out| shadow(s, |sums| sums.span.map(|span| span.as_secs_f64().into()), out),
+    ),
     gauge(
         "service_shedding_began_timestamp",
         "seconds",
@@ -161,6 +183,15 @@ fn answered(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ServiceTotals)) {
     each(snapshot, |v| {
         if let Some(totals) = v.totals.as_ref().filter(|_| v.sees_answers) {
             visit(&v.name, totals);
+        }
+    });
+}
+
+fn shadow(snapshot: &Snapshot, of: impl Fn(&ShadowSums) -> [Number; 3], out: Sink<'_>) {
+    each(snapshot, |v| {
+        let numbers = v.shadow.as_ref().map(&of);
+        for (health, number) in Health::ALL.into_iter().zip(numbers.into_iter().flatten()) {
+            out(&[&v.name, health.name()], number);
         }
     });
 }

@@ -111,4 +111,4 @@ impl<'a> Feed<'a> {
 /// What can be done about a bad line.
 const HINT: &str = " (--on-bad skip passes over what cannot be used, and counts it)";
 /// A time from 1990 on is a date; below, the log counts from wherever it began.
-const DATED_FROM: i64 = 631_152_000 * 1_000_000_000;
+pub(crate) const DATED_FROM: i64 = 631_152_000 * 1_000_000_000;

@@ -4,6 +4,7 @@
 mod args;
 mod classes;
 mod feed;
+mod hours;
 mod model;
 mod progress;
 mod report;
@@ -17,6 +18,7 @@ use args::{Output, ReplayArgs};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use classes::Classes;
 use feed::{Feed, Read};
+pub(crate) use hours::of_hours;
 use report::{ClassRow, Input, Model, Report, Service};
 use source::Source;
 use std::fs;
@@ -42,9 +44,7 @@ impl Extension for Replay {
 
     fn run(&self, matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         let args = ReplayArgs::from_arg_matches(matches).context("the arguments")?;
-        let config = load(&args.config, &Machine.registry())?;
-        let service = chosen(&args, &config)?;
-        let report = replay(&args, &config, service)?;
+        let report = run(&args)?;
         if let Some(dir) = &args.out {
             write(dir, &args, &report)?;
         }
@@ -61,6 +61,13 @@ impl Extension for Replay {
         }
         Ok(Exit::Ok)
     }
+}
+
+/// The replay that the arguments ask for.
+fn run(args: &ReplayArgs) -> Result<Report> {
+    let config = load(&args.config, &Machine.registry())?;
+    let service = chosen(args, &config)?;
+    replay(args, &config, service)
 }
 
 /// The service that was named, or the only one.

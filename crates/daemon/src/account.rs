@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The user as whom the daemon runs after its start (`daemon.user`), and what has to be that user's first.
+//!
+//! The way to the pins leads through directories of root (/sys/fs/bpf has mode 0700). A directory that is
+//! open is reached by its descriptor instead: [`Reached`].
+
+use nix::unistd::{Gid, Uid, User, initgroups, setresgid, setresuid};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, chownat, fstat, open};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use tidegate_config::Config;
+
+/// Directories that a supervisor made for the daemon (systemd: `RuntimeDirectory=`, `StateDirectory=`).
+const GIVEN: [&str; 2] = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
+/// Pins lie this deep.
+const DEPTH_MAX: u32 = 2;
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    name: String,
+    uid: Uid,
+    gid: Gid,
+}
+
+impl Account {
+    /// The user of this name; `None`: there is none.
+    ///
+    /// # Errors
+    /// When users cannot be looked up.
+    pub(crate) fn of(name: &str) -> io::Result<Option<Self>> {
+        let found = User::from_name(name)?;
+        Ok(found.map(|User { uid, gid, .. }| Self { name: name.to_owned(), uid, gid }))
+    }
+
+    /// The user that the configuration names. Without it, or if there is none of this name, or if the
+    /// process is no root, it stays who it is: a name is no reason to leave the host without protection.
+    pub(crate) fn wanted(config: &Config) -> Option<Self> {
+        let name = config.daemon.user.as_ref()?;
+        if !Uid::effective().is_root() {
+            tracing::info!(
+                user = name,
+                "daemon.user: was not started by root, and stays who it is"
+            );
+            return None;
+        }
+        match Self::of(name) {
+            Ok(Some(account)) => Some(account).filter(|account| !account.uid.is_root()),
+            Ok(None) => {
+                tracing::warn!(
+                    user = name,
+                    "daemon.user: no such user; stays root, without capabilities"
+                );
+                None
+            }
+            Err(error) => {
+                tracing::warn!(user = name, %error, "daemon.user: stays root, without capabilities");
+                None
+            }
+        }
+    }
+
+    /// Gives the user what the daemon writes later: the directories of the supervisor and what lies in
+    /// them, and what is locked, which is where the pins are. What cannot be given is told.
+    pub(crate) fn take_over(&self, config: &Config, locked: &Path) {
+        for name in GIVEN {
+            let given = std::env::var_os(name).unwrap_or_default();
+            for directory in std::env::split_paths(&given).filter(|path| path.is_absolute()) {
+                self.own_all(&directory, 1);
+            }
+        }
+        let depth = if config.interfaces.is_empty() { 0 } else { DEPTH_MAX };
+        self.own_all(locked, depth);
+    }
+
+    fn own_all(&self, path: &Path, depth: u32) {
+        if let Err(error) = self.own(path, depth) {
+            tracing::warn!(path = %path.display(), %error, "daemon.user: cannot be given to the user");
+        }
+    }
+
+    /// Only what is root's, and a directory, a socket, or a file with one name: whoever had the user
+    /// could have put another name of a file of root's there. What is below is reached by the
+    /// descriptor of its directory, which nobody can put a link in the place of.
+    fn own(&self, path: &Path, depth: u32) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = open(path, flags, Mode::empty())?;
+        let found = fstat(&opened)?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        let ours = match kind {
+            FileType::Directory | FileType::Socket => true,
+            FileType::RegularFile => found.st_nlink == 1,
+            _ => false,
+        };
+        if found.st_uid == 0 && ours {
+            let uid = rustix::fs::Uid::from_raw(self.uid.as_raw());
+            let gid = rustix::fs::Gid::from_raw(self.gid.as_raw());
+            chownat(&opened, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        }
+        if depth > 0 && kind == FileType::Directory {
+            let here = Reached { directory: opened };
+            for entry in std::fs::read_dir(here.path())?.flatten() {
+                self.own_all(&here.path().join(entry.file_name()), depth - 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// From here on the process is this user's, for good; so is every thread that it has.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn become_it(&self) -> io::Result<()> {
+        let name = CString::new(self.name.as_str()).map_err(io::Error::other)?;
+        initgroups(&name, self.gid)?;
+        setresgid(self.gid, self.gid, self.gid)?;
+        setresuid(self.uid, self.uid, self.uid)?;
+        Ok(())
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the user may write in a directory, as far as its mode says.
+    pub(crate) fn writes(&self, directory: &Path) -> bool {
+        std::fs::metadata(directory).is_ok_and(|found| {
+            use std::os::unix::fs::MetadataExt;
+            let (own, all) = (found.uid() == self.uid.as_raw(), found.mode() & 0o002 != 0);
+            let group = found.gid() == self.gid.as_raw() && found.mode() & 0o020 != 0;
+            own || all || group
+        })
+    }
+}
+
+/// A directory that is reached by its descriptor, whoever the process is by now.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    directory: OwnedFd,
+}
+
+impl Reached {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When it is not there, or is no directory.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { directory: open(path, flags, Mode::empty())? })
+    }
+
+    /// Its path for this process.
+    pub(crate) fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    fn nobody() -> Account {
+        Account::of("nobody").unwrap().unwrap()
+    }
+
+    /// What could be another name of a file of root's stays root's. Needs root.
+    #[test]
+    fn only_what_is_the_daemons_is_given_to_the_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["plain", "target", "linked"] {
+            std::fs::write(path(name), "x").unwrap();
+        }
+        std::fs::hard_link(path("linked"), path("other-name")).unwrap();
+        symlink(path("target"), path("symlink")).unwrap();
+        std::fs::create_dir_all(path("below/deeper/deepest")).unwrap();
+        nobody().own_all(dir.path(), DEPTH_MAX);
+        let owner = |name: &str| std::fs::symlink_metadata(path(name)).unwrap().uid();
+        let given = ["", "plain", "target", "below", "below/deeper"];
+        assert!(given.iter().all(|name| owner(name) == 65_534), "{:?}", given.map(owner));
+        let kept = ["linked", "other-name", "symlink", "below/deeper/deepest"];
+        assert!(kept.iter().all(|name| owner(name) == 0), "{:?}", kept.map(owner));
+        assert!(nobody().writes(dir.path()));
+    }
+
+    #[test]
+    fn a_directory_that_is_open_is_reached_whatever_is_above_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        let reached = Reached::open(&dir.path().join("a")).unwrap();
+        std::fs::write(reached.path().join("b"), "x").unwrap();
+        assert!(dir.path().join("a/b").is_file());
+        assert!(Reached::open(&dir.path().join("nothing")).is_err());
+    }
+
+    #[test]
+    fn a_user_that_is_not_there_is_none() {
+        assert_eq!(Account::of("no-such-user").unwrap(), None);
+    }
+}

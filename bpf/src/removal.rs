@@ -10,7 +10,7 @@
 use crate::attach::{self, Role, is_gone, removal};
 use crate::namespace;
 use crate::syscall::{self, Filter, LinkInfo, Side};
-use crate::{Error, Interface, Plan, abi, maps, programs};
+use crate::{Error, Interface, Plan, abi, maps, objects, programs};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -58,6 +58,7 @@ pub fn remove_all(
     (whose, now): (Whose, Nanos),
     look_only: bool,
 ) -> Result<Removal, Error> {
+    objects::quiet();
     let links = links().map_err(|source| Error::Pins { path: pins.to_path_buf(), source })?;
     let orphans = if whose == Whose::Orphans { orphaned(&links, now) } else { BTreeSet::new() };
     let mut search = Search {
@@ -323,6 +324,7 @@ pub struct InForce {
 /// # Errors
 /// When the kernel does not say which links there are.
 pub fn leftovers(plan: &Plan, now: Nanos, look_only: bool) -> Result<Leftovers, Error> {
+    objects::quiet();
     let pins = plan.settings.pins.clone().unwrap_or_default();
     let links = links().map_err(|source| Error::Pins { path: pins.clone(), source })?;
     let ours: BTreeSet<u32> = maps::pinned_ids(&pins).into_iter().collect();

@@ -65,7 +65,7 @@ const EVADER: [Canary; 15] = [
     ("bpf/request/request.h", "TG_EVADED(AMBIGUOUS_PATH))", "0)"),
     ("bpf/request/request.h", "TG_EVADED(SPLIT) |", ""),
     ("bpf/request/request.h", "TG_EVADED(IP_OPTIONS) |", ""),
-    ("bpf/request/request.h", "else if (head->http.ambiguous)", "else if (0)"),
+    ("bpf/request/request.h", "if (!reason && head->http.ambiguous)", "if (0)"),
     ("bpf/request/refusal.h", "agrees == TG_SOCKET_BUSY || !found->at.plain ||", "0 ||"),
     ("bpf/request/refusal.h", "reason == TG_REASON_HTTP2 ||", ""),
     ("bpf/request/refusal.h", "reason == TG_REASON_OPAQUE ||", ""),

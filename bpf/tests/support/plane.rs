@@ -102,7 +102,7 @@ impl Kernel {
     pub fn put(&mut self, setup: &Setup) {
         TestPlane::stay_on_one_cpu();
         for rst in std::mem::take(&mut self.ends) {
-            self.plane.run(TestHook::Xdp, &rst).unwrap();
+            self.plane.run(TestHook::Egress, &rst).unwrap();
         }
         self.turns += 1;
         self.plane.apply(&plan(setup, self.turns)).unwrap();
@@ -219,7 +219,8 @@ impl Kernel {
                 give(TestHook::Xdp, &request.bytes());
                 give(TestHook::Egress, &server().flags(ACK).seq(78).bytes());
             }
-            self.ends.push(client().flags(RST).bytes());
+            // The stack, which knows nothing of this connection, would not believe a client's.
+            self.ends.push(server().flags(RST).seq(78).bytes());
         }
         let totals = self.plane.totals(index).unwrap();
         let (waiting, silent) = (totals.waiting, totals.silent);

@@ -246,11 +246,8 @@ impl std::fmt::Display for SystemFault {
         match self {
             Self::InterfaceMissing { name, present } => {
                 let hint = suggest::phrase(name, present);
-                write!(
-                    f,
-                    "found {name:?}: no such interface{hint}; present: {}",
-                    present.join(", ")
-                )
+                let present = present.join(", ");
+                write!(f, "found {name:?}: no such interface{hint}; present: {present}")
             }
             Self::ForeignXdp { interface, program } => write!(
                 f,

@@ -50,6 +50,7 @@ mod silent;
 mod sources;
 pub mod state;
 mod supervisor;
+mod told;
 mod warnings;
 
 pub use detach::{DetachError, detach};

@@ -32,6 +32,7 @@ use crate::record::{Books, SHADOW_BYTES_MAX};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
 use crate::state::{Directory, Keeper, KeptCommands, Store};
 use crate::supervisor::Supervisor;
+use crate::told::Told;
 use crate::{controllers, http, privileges, sources};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -46,16 +47,12 @@ use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
 use tidegate_units::{BootClock, Clock, DayClock, MonotonicClock, Nanos};
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// How long a daemon that hands over or stops waits for its last answers to be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How long the runtime is given to see a signal that has come.
-const LOOK: Duration = Duration::from_millis(1);
 /// Subject of the warning that nobody can reach us.
 const SOCKET: &str = "control socket";
 /// How often the queues of interfaces are looked at, where a bucket follows them: they fill and
@@ -153,17 +150,19 @@ pub fn run(options: Options) -> Result<(), RunError> {
         tracing::info!("told to stop before it took over; the other daemon goes on");
         return Ok(());
     };
-    started.reached = Reached::open(&locked(started.owner.config())).ok();
     if !options.keep_privileges {
-        give_up(started.owner.config());
+        started.reached = give_up(started.owner.config());
     }
     started.owner.join_peers();
     runtime.block_on(live(started, options, told))
 }
 
 /// Gives up privileges: what the configuration's user needs becomes that user's, then the process does.
-fn give_up(config: &Config) {
+/// The directory that is locked, where that user has no other way to it. Who has goes by its name: it
+/// may be removed, and made again.
+fn give_up(config: &Config) -> Option<Reached> {
     let account = Account::wanted(config);
+    let reached = account.as_ref().and_then(|_| Reached::open(&locked(config)).ok());
     if let Some(account) = &account {
         account.take_over(config, &locked(config));
         let directory = config.daemon.socket.parent().unwrap_or(Path::new("/"));
@@ -182,47 +181,7 @@ fn give_up(config: &Config) {
         }
         Err(error) => tracing::warn!(%error, "privileges could not be given up"),
     }
-}
-
-/// What the process is told by signals. Listened to before anything is attached: the default would
-/// end the process and leave hooks in force.
-struct Told {
-    term: Signal,
-    int: Signal,
-    hup: Signal,
-    /// Another daemon is started next.
-    restart: Signal,
-    /// A log that has reached the largest size of a file (`LimitFSIZE`): as with a full disk, the
-    /// line is lost, and not the daemon.
-    _file_size: Signal,
-}
-
-/// `SIGXFSZ`, whose default ends the process.
-const FILE_SIZE: i32 = 25;
-
-impl Told {
-    fn listen() -> io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-            hup: signal(SignalKind::hangup())?,
-            restart: signal(SignalKind::user_defined2())?,
-            _file_size: signal(SignalKind::from_raw(FILE_SIZE))?,
-        })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-            _ = self.restart.recv() => {}
-        }
-    }
-
-    /// During the start, when the runtime does not run. To be followed: it is not told again.
-    fn stop_came(&mut self, runtime: &Runtime) -> bool {
-        runtime.block_on(async { tokio::time::timeout(LOOK, self.stop()).await.is_ok() })
-    }
+    reached
 }
 
 fn tell(found: &Preflight) {

@@ -228,10 +228,10 @@ fn a_daemon_of_a_user_protects_reloads_is_succeeded_and_detaches() {
     world.ready();
     assert_unprivileged(world.daemon().id());
 
-    // An interface that is made anew is told, and a daemon that takes over attaches to it.
+    // An interface that is made anew gets its hooks without privileges, and they are handed over.
     ip(&format!("-n {} link del v0", world.name()));
     world.plug();
-    wait_for("the new one", || world.status().contains("gave up its privileges").then_some(()));
+    wait_for("the new one", || world.log().contains("hooks are attached again").then_some(()));
     let mut succeeded = world.replace_daemon();
     world.adopt(command.stderr(log).spawn().unwrap());
     assert!(succeeded.wait().unwrap().success(), "{}", world.log());
@@ -242,7 +242,7 @@ fn a_daemon_of_a_user_protects_reloads_is_succeeded_and_detaches() {
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert!(world.daemon().wait().unwrap().success());
     let log = world.log();
-    assert!(log.contains("everything is taken off"), "{log}");
+    assert!(log.contains("everything is detached"), "{log}");
     let left = std::fs::read_dir(world.file("bpf/tidegate")).into_iter().flatten().count();
     assert_eq!(left, 0, "pins are left");
     assert!(!world.file("socket").exists());

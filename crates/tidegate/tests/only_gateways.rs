@@ -362,11 +362,11 @@ fn replay_of_the_same_hours(host: &Host, report: &ShadowReport) {
     fs::write(&log, lines.collect::<String>()).unwrap();
     let (config, log) = (host.path("yaml"), log.display().to_string());
     let config = config.display().to_string();
-    let report = |options: &[&str]| {
-        let args = ["shadow", "report", "shop", "-o", "json", "-c", &config, "--log", &log, "--"];
+    let report = |log: &str, options: &[&str]| {
+        let args = ["shadow", "report", "shop", "-o", "json", "-c", &config, "--log", log, "--"];
         host.tidegate(&[&args[..], options].concat())
     };
-    let said = report(&["--format", "times", "--capacity", "50"]);
+    let said = report(&log, &["--format", "times", "--capacity", "50"]);
     let json: serde_json::Value = serde_json::from_slice(&said.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&said.stderr)));
     let replay = &json["replay"];
@@ -376,8 +376,11 @@ fn replay_of_the_same_hours(host: &Host, report: &ShadowReport) {
     assert!((expected - 2.0..expected + 3000.0).contains(&offered), "{replay}, {expected}");
     assert!(replay["refused"].as_u64().unwrap() > 0, "one a second is admitted: {replay}");
     // What has no dates, and what is wrong for replay, is told.
-    let said = report(&["--format", "counts", "--capacity", "50"]);
+    let counts = host.path("counts");
+    fs::write(&counts, "3\n4\n").unwrap();
+    let counts = counts.display().to_string();
+    let said = report(&counts, &["--format", "counts", "--capacity", "50"]);
     assert_eq!(said.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&said.stderr).contains("no dates"), "{said:?}");
-    assert_eq!(report(&["--capacitance", "50"]).status.code(), Some(2));
+    assert_eq!(report(&log, &["--capacitance", "50"]).status.code(), Some(2));
 }

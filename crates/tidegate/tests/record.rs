@@ -253,6 +253,51 @@ fn only<'v>(history: &'v Value, kind: &str) -> &'v Value {
     one
 }
 
+/// A service that admits 200/s and rejects the rest.
+fn at_most_200() -> ProductConfig {
+    let web = json!({
+        "mode": "enforce",
+        "listen": ["*:80"],
+        "policy": {"name": "token_bucket", "action": "reject"},
+        "control": {"name": "fixed", "rate": 200, "burst": 20},
+    });
+    let others = json!({"answers": {"rst_per_second": 10_000}});
+    ProductConfig { services: json!({"web": web}), others, ..ProductConfig::one("web", &[]) }
+}
+
+/// Begin, end, cause, and who was refused why, as the first and the last scrape have it; `overload` is its begin.
+fn told_by_metrics((first, last): (&Scrape, &Scrape), overload: f64, refused: f64) {
+    let web = "service=\"web\"";
+    let gauge =
+        |what| last.sum(&format!("tidegate_service_shedding_{what}_timestamp_seconds"), &[web]);
+    let (begin, end) = (gauge("began") - overload, gauge("ended") - overload - OVERLOAD as f64);
+    assert!((-0.5..3.0).contains(&begin), "began {begin} s after the overload did");
+    assert!((-3.0..3.0).contains(&end), "ended {end} s after the overload did");
+    let shed = |cause: &str| last.sum("tidegate_service_shedding_seconds_total", &[web, cause]);
+    let shedding = shed("cause=\"limit\"");
+    assert!((shedding - OVERLOAD as f64).abs() < 6.0 && shed("") == shedding, "{shedding} s");
+    let by_rate = ["reason=\"rate\"", "verdict=\"reject\"", "shadow=\"false\""];
+    let counted = |labels: &[&str]| {
+        let name = "tidegate_service_verdicts_syns_total";
+        last.sum(name, labels) - first.sum(name, labels)
+    };
+    assert_eq!(counted(&by_rate), refused);
+    assert_eq!(counted(&["verdict=\"reject\""]), refused, "for no other reason");
+}
+
+/// A history as it would be, had the clock been a day late while it was written.
+fn a_day_early(text: &str) -> String {
+    let mut lines = text.lines();
+    let mut stepped = lines.next().unwrap().to_owned();
+    for line in lines {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        let unix = event["at"]["unix"].as_u64().unwrap();
+        event["at"]["unix"] = json!(unix - 86_400_000_000_000);
+        stepped += &format!("\n{event}");
+    }
+    stepped + "\n"
+}
+
 /// From scrapes every 15 s alone, and from the history after a restart under a clock that was wrong by a
 /// day: begin, end, cause, who was refused and why. The clients' own counts are the measure.
 #[test]
@@ -262,15 +307,7 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
         Cost { mean: Nanos::from_millis(20), shape: Shape::Exponential, kind: CostKind::Wait };
     let tiny = TinyOptions { workers: 64, cost, ..TinyOptions::default() };
     let server = lab.start_tiny(&tiny).unwrap();
-    let web = json!({
-        "mode": "enforce",
-        "listen": ["*:80"],
-        "policy": {"name": "token_bucket", "action": "reject"},
-        "control": {"name": "fixed", "rate": 200, "burst": 20},
-    });
-    let others = json!({"answers": {"rst_per_second": 10_000}});
-    let config =
-        ProductConfig { services: json!({"web": web}), others, ..ProductConfig::one("web", &[]) };
+    let config = at_most_200();
     let mut product = lab.start_product(program(), &config).unwrap();
     let (scrapes, began) = (RefCell::new(Vec::new()), RefCell::new(0.0));
     let mut script = Script::new().at(Nanos::ZERO, "begin", || {
@@ -287,23 +324,8 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     let last = Scrape::take(&lab).unwrap();
     let (first, clients) = (&scrapes.borrow()[0], &report.streams[0].total);
     let refused = clients.counts.refused_connect as f64;
-    let web = "service=\"web\"";
-    let gauge =
-        |what| last.sum(&format!("tidegate_service_shedding_{what}_timestamp_seconds"), &[web]);
     let overload = *began.borrow() + CALM as f64;
-    let (begin, end) = (gauge("began") - overload, gauge("ended") - overload - OVERLOAD as f64);
-    assert!((-0.5..3.0).contains(&begin), "began {begin} s after the overload did");
-    assert!((-3.0..3.0).contains(&end), "ended {end} s after the overload did");
-    let shed = |cause: &str| last.sum("tidegate_service_shedding_seconds_total", &[web, cause]);
-    let shedding = shed("cause=\"limit\"");
-    assert!((shedding - OVERLOAD as f64).abs() < 6.0 && shed("") == shedding, "{shedding} s");
-    let by_rate = ["reason=\"rate\"", "verdict=\"reject\"", "shadow=\"false\""];
-    let counted = |labels: &[&str]| {
-        let name = "tidegate_service_verdicts_syns_total";
-        last.sum(name, labels) - first.sum(name, labels)
-    };
-    assert_eq!(counted(&by_rate), refused, "{:?}", clients.counts);
-    assert_eq!(counted(&["verdict=\"reject\""]), refused, "for no other reason");
+    told_by_metrics((first, &last), overload, refused);
     // How near the times are is measured by the experiment product/record; here that they are there.
     let of_clients = report.streams[0].phase("overload").unwrap().totals.first_byte;
     for (name, share, of_clients) in [("p50", 0.5, of_clients.p50), ("p99", 0.99, of_clients.p99)] {
@@ -328,15 +350,7 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     let mut file = product.socket().as_os_str().to_owned();
     file.push(".history");
     let text = std::fs::read_to_string(&file).unwrap();
-    let mut lines = text.lines();
-    let mut stepped = lines.next().unwrap().to_owned();
-    for line in lines {
-        let mut event: Value = serde_json::from_str(line).unwrap();
-        let unix = event["at"]["unix"].as_u64().unwrap();
-        event["at"]["unix"] = json!(unix - 86_400_000_000_000);
-        stepped += &format!("\n{event}");
-    }
-    std::fs::write(&file, stepped + "\n").unwrap();
+    std::fs::write(&file, a_day_early(&text)).unwrap();
     let product = lab.start_product_like(program(), &product).unwrap();
     let later = history(&product);
     for kind in ["shedding-began", "shedding-ended"] {

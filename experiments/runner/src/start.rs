@@ -132,14 +132,8 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
     // The whole is read strictly below; here only the kind is wanted.
     let kind: Kind = serde_saphyr::from_str(text).with_context(place)?;
     match kind.kind.as_str() {
-        "survival" => {
-            let scenario = serde_saphyr::from_str(text).with_context(place)?;
-            Ok(Scenario::Survival(Box::new(scenario)))
-        }
-        "traffic" => {
-            let scenario = serde_saphyr::from_str(text).with_context(place)?;
-            Ok(Scenario::Traffic(Box::new(scenario)))
-        }
+        "survival" => Ok(Scenario::Survival(serde_saphyr::from_str(text).with_context(place)?)),
+        "traffic" => Ok(Scenario::Traffic(serde_saphyr::from_str(text).with_context(place)?)),
         "attacks" => {
             let scenario: attacks::Scenario = serde_saphyr::from_str(text).with_context(place)?;
             scenario.check().with_context(place)?;

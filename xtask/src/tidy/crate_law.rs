@@ -219,19 +219,12 @@ mod tests {
 
     #[test]
     fn tests_may_use_what_is_listed_for_them_and_no_more() {
-        assert!(
-            problems(vec![package("tidegate-control", &[("tidegate-policy", "dev", true)])])
-                .is_empty()
-        );
-        assert_eq!(
-            problems(vec![package("tidegate-control", &[("tidegate-policy", "normal", true)])])
-                .len(),
-            1
-        );
-        assert_eq!(
-            problems(vec![package("tidegate-units", &[("tidegate-policy", "dev", true)])]).len(),
-            1
-        );
+        let of = |user: &str, used: &str, kind: &str| {
+            problems(vec![package(user, &[(used, kind, true)])]).len()
+        };
+        assert_eq!(of("tidegate-gate", "tidegate-control", "dev"), 0);
+        assert_eq!(of("tidegate-gate", "tidegate-control", "normal"), 1);
+        assert_eq!(of("tidegate-units", "tidegate-control", "dev"), 1);
     }
 
     #[test]

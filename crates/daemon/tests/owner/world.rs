@@ -298,7 +298,8 @@ impl Senses for FakeSenses {
             .offered
             .lock()
             .unwrap()
-            .map(|offered| Reading::fresh(Counts { offered, completed, ..Counts::default() }));
+            .map(|offered| Counts { offered, admitted: offered, completed, ..Counts::default() })
+            .map(Reading::fresh);
         if let Some((refused, completed, waiting)) = self.memory.lock().unwrap().flow {
             sensed.signals.period = Nanos::from_millis(100);
             sensed.signals.time.waiting = Some(Reading::fresh(waiting));

@@ -92,7 +92,8 @@ tg_reset_request(struct bpf_sock *sk, const struct tg_packet *p)
 /*
  * What becomes of a RST: who sends one that the stack does not believe must not be
  * taken for gone. A listener means that the connection is over, or that the ACK
- * before the RST has yet to make it from a cookie. Inlined: the verifier takes what
+ * before the RST has yet to make it from a cookie, or was dropped: nobody can say.
+ * Inlined: the verifier takes what
  * is handed to a function for changed, and would look at all behind it again.
  */
 static __always_inline enum tg_reset tg_reset_of(void *ctx,
@@ -103,9 +104,11 @@ static __always_inline enum tg_reset tg_reset_of(void *ctx,
 
 	if (!sk)
 		return TG_RESET_UNKNOWN;
-	if (sk->state == TG_STATE_REQUEST)
+	if (sk->state == TG_STATE_LISTEN)
+		reset = TG_RESET_UNKNOWN;
+	else if (sk->state == TG_STATE_REQUEST)
 		reset = tg_reset_request(sk, p);
-	else if (sk->state != TG_STATE_LISTEN)
+	else
 		reset = tg_reset_open(sk, p);
 	bpf_sk_release(sk);
 	return reset;

@@ -93,7 +93,12 @@ pub const RESETS: [(&str, Socket, u32, bool); 14] = [
     ("just behind it", Socket::Established, 1501, false),
     ("half a turn away", Socket::Established, 1000 + (1 << 31), false),
     ("no socket to ask: a router", Socket::Nothing, 77, true),
-    ("a listener: a cookie may be under way", Socket::Listener { length: 0, limit: 1 }, 77, false),
+    (
+        "a listener: nobody can say, and a gauge that is too small refuses nobody",
+        Socket::Listener { length: 0, limit: 1 },
+        77,
+        true,
+    ),
     ("a request, at its start", Socket::Request, 1, true),
     ("a request, elsewhere", Socket::Request, 1000, false),
     ("TIME_WAIT", Socket::TimeWait(WAITS), 1000, true),

@@ -16,21 +16,19 @@
 mod common;
 
 use common::authority::Authority;
-use common::{run, wait_for};
+use common::star::{Daemon, Load, Star, refused};
+use common::wait_for;
 use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
-use tidegate_api::protocol::{Reply, Request};
-use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState, Snapshot};
+use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState};
 use tidegate_sense::in_namespace;
 use tidegate_units::Rate;
 
@@ -44,7 +42,6 @@ const LIMIT: u64 = 40;
 const SLOW: u64 = 40;
 /// Connections that a client keeps open at once, to each back-end.
 const KEPT: usize = 400;
-const HOSTS: [&str; 4] = ["c", "f", "b1", "b2"];
 
 fn server_of(host: &str) -> SocketAddr {
     let net = host.trim_start_matches('b');
@@ -53,108 +50,33 @@ fn server_of(host: &str) -> SocketAddr {
 
 /// The namespaces, two servers, certificates; all gone when it is dropped.
 struct World {
-    name: String,
-    dir: tempfile::TempDir,
     servers: Vec<Server>,
     ending: Arc<AtomicBool>,
-    daemons: AtomicU32,
+    star: Star,
 }
 
 impl World {
     fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let mut world = Self {
-            name: format!("tgc{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)),
-            dir: tempfile::tempdir().unwrap(),
-            servers: Vec::new(),
-            ending: Arc::default(),
-            daemons: AtomicU32::new(0),
-        };
-        world.build();
-        world
-    }
-
-    fn build(&mut self) {
-        let n = self.name.clone();
-        HOSTS.iter().for_each(|host| run("ip", &format!("netns add {n}{host}")));
-        for (i, host) in ["c", "b1", "b2"].iter().enumerate() {
-            run("ip", &format!("link add v{i} netns {n}f type veth peer name v0 netns {n}{host}"));
-            for (side, device, last) in [("f", format!("v{i}"), 1), (host, "v0".to_owned(), 2)] {
-                run("ip", &format!("-n {n}{side} addr add 10.78.{i}.{last}/24 dev {device}"));
-                run("ip", &format!("-n {n}{side} link set {device} up"));
-                run("ip", &format!("-n {n}{side} link set lo up"));
-            }
-            run("ip", &format!("-n {n}{host} route add default via 10.78.{i}.1"));
-        }
-        self.inside("f", &["sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"]);
-        for host in ["b1", "b2"] {
-            self.servers.push(Server::start(self, host));
-        }
-        let certificates = self.path("certificates");
+        let star = Star::new("tgc", 78, "f", &["c", "b1", "b2"]);
+        let ending = Arc::default();
+        let servers = ["b1", "b2"].map(|host| Server::start(&star, host, &ending)).into();
+        let certificates = star.path("certificates");
         let authority = Authority::new(&certificates);
         ["f", "b1", "b2"].iter().for_each(|host| authority.sign(&certificates, host, host));
-        let (other, misnamed) = (self.path("other"), self.path("misnamed"));
+        let (other, misnamed) = (star.path("other"), star.path("misnamed"));
         fs::create_dir(&misnamed).unwrap();
         authority.sign(&misnamed, "b2", "b2x");
         Authority::new(&other).sign(&other, "b2", "b2");
         for folder in [other, misnamed] {
             fs::copy(certificates.join("authority.pem"), folder.join("authority.pem")).unwrap();
         }
-    }
-
-    fn namespace(&self, host: &str) -> PathBuf {
-        format!("/run/netns/{}{host}", self.name).into()
-    }
-
-    fn inside(&self, host: &str, command: &[&str]) {
-        let net = format!("--net={}", self.namespace(host).display());
-        let output = Command::new("nsenter").arg(net).args(command).output().unwrap();
-        assert!(output.status.success(), "{command:?}: {output:?}");
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.dir.path().join(file)
-    }
-
-    fn pins(&self, host: &str) -> PathBuf {
-        format!("/sys/fs/bpf/tidegate-test-{}{host}", self.name).into()
+        Self { servers, ending, star }
     }
 
     /// Starts a daemon on a host with this configuration and waits until it answers.
     fn start(&self, host: &str, services: &str, cluster: &str, folder: &str) -> Daemon {
-        let file = |end: &str| self.path(folder).join(end).display().to_string();
-        let socket = self.path(&format!("{host}.sock"));
-        let text = format!(
-            "interfaces: [{{name: v0, attach: tcx}}]\nservices:\n{services}\
-             daemon: {{socket: {}, http: off, pins: {}}}\n\
-             cluster:\n  certificate: {}\n  key: {}\n  authority: {}\n{cluster}",
-            socket.display(),
-            self.pins(host).display(),
-            file(&format!("{host}.pem")),
-            file(&format!("{host}.key")),
-            file("authority.pem"),
-        );
-        let config = self.path(&format!("{host}.yaml"));
-        fs::write(&config, text).unwrap();
-        let number = self.daemons.fetch_add(1, Ordering::Relaxed);
-        let log = self.path(&format!("{host}-{number}.log"));
-        let child = Command::new("nsenter")
-            .arg(format!("--net={}", self.namespace(host).display()))
-            .arg(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["run", "--config"])
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        let mut daemon = Daemon { child, socket };
-        wait_for(&format!("the daemon of {host} answers"), || {
-            let ended = daemon.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{host}: {}", fs::read_to_string(&log).unwrap());
-            daemon.snapshot()
-        });
-        daemon
+        let above = format!("interfaces: [{{name: v0, attach: tcx}}]\nservices:\n{services}");
+        self.star.start(host, &above, cluster, folder)
     }
 
     /// The front-end; `rules` is what its services say of requests.
@@ -235,7 +157,7 @@ impl World {
 
     /// A byte and its answer, through the router.
     fn asks(&self, host: &str) -> io::Result<()> {
-        in_namespace(Some(&self.namespace("c")), || {
+        in_namespace(Some(&self.star.namespace("c")), || {
             let patience = Duration::from_secs(3);
             let mut stream = TcpStream::connect_timeout(&server_of(host), patience)?;
             stream.set_read_timeout(Some(patience))?;
@@ -248,27 +170,8 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Relaxed);
-        for server in &mut self.servers {
-            server.end();
-        }
-        for host in HOSTS {
-            let name = format!("{}{host}", self.name);
-            let _ = Command::new("ip").args(["netns", "del", &name]).status();
-            remove(&self.pins(host));
-        }
+        self.servers.iter_mut().for_each(Server::end);
     }
-}
-
-/// Pins are files that only `unlink` removes.
-fn remove(path: &Path) {
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove(&entry.path());
-        } else {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-    let _ = fs::remove_dir(path);
 }
 
 /// A server that answers each byte with a byte, unless it is stuck: then it accepts nothing.
@@ -281,12 +184,12 @@ struct Server {
 }
 
 impl Server {
-    fn start(world: &World, host: &str) -> Self {
+    fn start(star: &Star, host: &str, ending: &Arc<AtomicBool>) -> Self {
         let bind = || TcpListener::bind(server_of(host));
-        let listener = in_namespace(Some(&world.namespace(host)), bind).unwrap();
+        let listener = in_namespace(Some(&star.namespace(host)), bind).unwrap();
         listener.set_nonblocking(true).unwrap();
         let [stuck, slow] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let ending = Arc::clone(&world.ending);
+        let ending = Arc::clone(ending);
         let (is_stuck, is_slow, ends) = (stuck.clone(), slow.clone(), ending.clone());
         let thread = std::thread::spawn(move || {
             // Connections are few enough to be looked at one after another.
@@ -327,97 +230,42 @@ fn echo(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// A daemon; killed when it is dropped.
-struct Daemon {
-    child: Child,
-    socket: PathBuf,
+fn service(daemon: &Daemon, host: &str) -> ServiceState {
+    let services = daemon.snapshot().unwrap().services;
+    services.into_iter().find(|s| s.name == format!("shop-{host}")).unwrap()
 }
 
-impl Daemon {
-    fn snapshot(&self) -> Option<Snapshot> {
-        let mut client = Client::connect(&self.socket, TIMEOUT_DEFAULT).ok()?;
-        match client.ask(&Request::Status {}) {
-            Ok(Reply::Status { snapshot }) => Some(*snapshot),
-            _ => None,
-        }
-    }
-
-    fn service(&self, host: &str) -> ServiceState {
-        let services = self.snapshot().unwrap().services;
-        services.into_iter().find(|s| s.name == format!("shop-{host}")).unwrap()
-    }
-
-    fn peer(&self, name: &str) -> PeerState {
-        let peers = self.snapshot().unwrap().peers;
-        peers.into_iter().find(|peer| peer.name == name).unwrap_or_default()
-    }
-
-    /// Lets it read its configuration again; what it says when it does not want it.
-    fn reload(&self) -> Result<(), String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        let output = command.args(["reload", "--socket"]).arg(&self.socket).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(()) } else { Err(said) }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
+fn peer(daemon: &Daemon, name: &str) -> PeerState {
+    let peers = daemon.snapshot().unwrap().peers;
+    peers.into_iter().find(|peer| peer.name == name).unwrap_or_default()
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Lets a daemon read its configuration again; what it says when it does not want it.
+fn reload(daemon: &Daemon) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let output = command.args(["reload", "--socket"]).arg(&daemon.socket).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(said) }
 }
 
 /// Opens [`OFFERED`] connections per second to one back-end and waits for none of them.
-struct Load {
-    ending: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(world: &World, host: &str) -> Self {
-        let ending = Arc::new(AtomicBool::new(false));
-        let (namespace, end) = (world.namespace("c"), Arc::clone(&ending));
-        let target = server_of(host).into();
-        let thread = std::thread::spawn(move || {
-            let connect = || {
-                let mut open = VecDeque::new();
-                while !end.load(Ordering::Relaxed) {
-                    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-                    socket.set_nonblocking(true)?;
-                    // In progress is as good as refused: the router counts.
-                    let _ = socket.connect(&target);
-                    open.push_back(socket);
-                    if open.len() > KEPT {
-                        open.pop_front();
-                    }
-                    std::thread::sleep(Duration::from_millis(1000 / OFFERED));
-                }
-                Ok::<_, io::Error>(())
-            };
-            in_namespace(Some(&namespace), connect).unwrap();
-        });
-        Self { ending, thread: Some(thread) }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.ending.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+fn load(world: &World, host: &str) -> Load {
+    let target = server_of(host).into();
+    Load::start(&world.star, "c", move |goes_on| {
+        let mut open = VecDeque::new();
+        while goes_on() {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.set_nonblocking(true)?;
+            // In progress is as good as refused: the router counts.
+            let _ = socket.connect(&target);
+            open.push_back(socket);
+            if open.len() > KEPT {
+                open.pop_front();
+            }
+            std::thread::sleep(Duration::from_millis(1000 / OFFERED));
         }
-    }
-}
-
-fn refused(service: &ServiceState) -> u64 {
-    let counts = service.counts.iter().filter(|c| c.verdict != "admit" && !c.shadow);
-    counts.map(|c| c.count).sum()
+        Ok(())
+    })
 }
 
 fn reasons(peer: &PeerState, reason: &str) -> u64 {
@@ -431,11 +279,11 @@ fn valid(service: &ServiceState) -> bool {
 /// From the end of the last report's validity until the limit is gone, nothing becomes tighter.
 fn ages_out(front: &Daemon, host: &str) {
     let silent = wait_for("its validity ends", || {
-        Some(front.service(host)).filter(|service| !valid(service))
+        Some(service(front, host)).filter(|service| !valid(service))
     });
     let mut before = silent.limits.rate;
     wait_for("its limit is let go", || {
-        let service = front.service(host);
+        let service = service(front, host);
         assert!(!valid(&service), "no report can have come");
         let now = service.limits.rate;
         if let (Some(now), Some(before)) = (now, before) {
@@ -452,15 +300,16 @@ fn ages_out(front: &Daemon, host: &str) {
 
 /// A file that cannot be used changes nothing, and a good one keeps the sessions.
 fn reloads(world: &World, front: &Daemon) {
-    let epochs = || ["b1", "b2"].map(|host| Some(front.peer(host)).filter(|p| p.up).unwrap().epoch);
+    let epochs =
+        || ["b1", "b2"].map(|host| Some(peer(front, host)).filter(|p| p.up).unwrap().epoch);
     let before = epochs();
-    let (config, key) = (world.path("f.yaml"), world.path("certificates/f.key"));
+    let (config, key) = (world.star.path("f.yaml"), world.star.path("certificates/f.key"));
     let good = fs::read_to_string(&config).unwrap();
     fs::write(&config, good.replace(key.to_str().unwrap(), "/nowhere/f.key")).unwrap();
-    let said = front.reload().unwrap_err();
+    let said = reload(front).unwrap_err();
     assert!(said.contains("/nowhere/f.key"), "{said}");
     fs::write(&config, good).unwrap();
-    front.reload().unwrap();
+    reload(front).unwrap();
     assert_eq!(epochs(), before);
 }
 
@@ -475,36 +324,36 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     // told to the back-end.
     for (folder, reason) in [("other", "untrusted"), ("misnamed", "unknown-peer")] {
         let stranger = world.start_back("b2", folder);
-        wait_for(reason, || (reasons(&front.peer("unknown"), reason) > 0).then_some(()));
-        wait_for("it is told", || (!stranger.peer("front").trouble.is_empty()).then_some(()));
-        assert_eq!(front.peer("b2").reports, 0);
+        wait_for(reason, || (reasons(&peer(&front, "unknown"), reason) > 0).then_some(()));
+        wait_for("it is told", || (!peer(&stranger, "front").trouble.is_empty()).then_some(()));
+        assert_eq!(peer(&front, "b2").reports, 0);
         stranger.kill();
     }
 
     let back1 = world.start_back("b1", "certificates");
     let _back2 = world.start_back("b2", "certificates");
     for host in ["b1", "b2"] {
-        wait_for("reports arrive", || valid(&front.service(host)).then_some(()));
-        let peer = front.peer(host);
+        wait_for("reports arrive", || valid(&service(&front, host)).then_some(()));
+        let peer = peer(&front, host);
         assert!(peer.up && peer.sequence > 0, "{peer:?}");
-        let accept = front.service(host).signals.queue.accept.map(|q| q.value.limit);
+        let accept = service(&front, host).signals.queue.accept.map(|q| q.value.limit);
         assert_eq!(accept, Some(128), "the back-end's queue, not the router's");
     }
     wait_for("a service that is not granted is refused", || {
-        (reasons(&front.peer("b2"), "not-granted") > 0).then_some(())
+        (reasons(&peer(&front, "b2"), "not-granted") > 0).then_some(())
     });
 
     reloads(&world, &front);
 
     // b1 is stuck: what goes to b1 is refused, and nothing that goes to b2.
-    let loads = [Load::start(&world, "b1"), Load::start(&world, "b2")];
+    let loads = [load(&world, "b1"), load(&world, "b2")];
     world.servers[0].stuck.store(true, Ordering::Relaxed);
     let pressed = wait_for("b1 is policed", || {
-        Some(front.service("b1")).filter(|service| refused(service) > 20)
+        Some(service(&front, "b1")).filter(|service| refused(service) > 20)
     });
     assert!(pressed.limits.rate.unwrap() < Rate::per_second(RATE_START), "{pressed:?}");
     assert!(pressed.signals.queue.accept.unwrap().value.length > 100);
-    let calm = front.service("b2");
+    let calm = service(&front, "b2");
     assert_eq!(refused(&calm), 0, "{calm:?}");
     assert!(calm.limits.rate > pressed.limits.rate, "{calm:?}");
 
@@ -514,18 +363,18 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     world.servers[0].stuck.store(false, Ordering::Relaxed);
     wait_for("b1 serves again", || world.asks("b1").ok());
     let back1 = world.start_back("b1", "certificates");
-    wait_for("it reports again", || valid(&front.service("b1")).then_some(()));
-    assert!(front.peer("b1").epoch >= 2);
+    wait_for("it reports again", || valid(&service(&front, "b1")).then_some(()));
+    assert!(peer(&front, "b1").epoch >= 2);
     drop(loads);
 
     // A partition: the same, and it heals by itself.
     let rule = "add table inet cut; add chain inet cut out { type filter hook output priority 0; }; \
                 add rule inet cut out tcp dport 7416 drop";
-    world.inside("b2", &["nft", rule]);
+    world.star.inside("b2", &["nft", rule]);
     ages_out(&front, "b2");
     world.asks("b2").unwrap();
-    world.inside("b2", &["nft", "delete table inet cut"]);
-    wait_for("the partition heals", || valid(&front.service("b2")).then_some(()));
+    world.star.inside("b2", &["nft", "delete table inet cut"]);
+    wait_for("the partition heals", || valid(&service(&front, "b2")).then_some(()));
     drop(back1);
 }
 
@@ -542,7 +391,7 @@ fn the_rate_of_a_service_is_the_sum_over_its_back_ends() {
     wait_for("the rates of both add up", || {
         rate().is_some_and(|rate| (rate - 2.0 * RATE_START).abs() < 1.0).then_some(())
     });
-    let loads = ["b1", "b2"].map(|host| Load::start(&world, host));
+    let loads = ["b1", "b2"].map(|host| load(&world, host));
     world.servers[0].stuck.store(true, Ordering::Relaxed);
     // 60 connections above the aim of ten take 4/s a second and 15/s when they come.
     let less = wait_for("the part of b1 goes", || rate().filter(|rate| *rate < 1.6 * RATE_START));
@@ -568,7 +417,7 @@ impl Requests {
     fn start(world: &World, host: &str) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
         let [refused, served] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
-        let (namespace, end) = (world.namespace("c"), ending.clone());
+        let (namespace, end) = (world.star.namespace("c"), ending.clone());
         let (no, yes, target) = (refused.clone(), served.clone(), server_of(host).into());
         let thread = std::thread::spawn(move || {
             let ask = || {
@@ -630,7 +479,7 @@ fn a_back_end_s_queue_moves_the_buckets_of_its_requests_and_of_no_other() {
     let front = world.start_front(rules);
     let _backs = ["b1", "b2"].map(|host| world.start_back(host, "certificates"));
     for host in ["b1", "b2"] {
-        wait_for("reports arrive", || valid(&front.service(host)).then_some(()));
+        wait_for("reports arrive", || valid(&service(&front, host)).then_some(()));
     }
     let loads = ["b1", "b2"].map(|host| Requests::start(&world, host));
     wait_for("both serve", || {
@@ -641,7 +490,7 @@ fn a_back_end_s_queue_moves_the_buckets_of_its_requests_and_of_no_other() {
     wait_for("the router answers for b1", || {
         (loads[0].refused.load(Ordering::Relaxed) > 20).then_some(())
     });
-    let [pressed, calm] = ["b1", "b2"].map(|host| front.service(host));
+    let [pressed, calm] = ["b1", "b2"].map(|host| service(&front, host));
     let rate = |service: &ServiceState| service.limits.buckets[0].rate;
     assert!(rate(&pressed) < rate(&calm), "{:?} {:?}", pressed.limits, calm.limits);
     assert_eq!(loads[1].refused.load(Ordering::Relaxed), 0, "{:?}", calm.limits);
@@ -658,19 +507,19 @@ fn remote_limit(service: &ServiceState) -> Option<RemoteState> {
 fn a_router_enforces_the_limit_of_a_server_and_of_no_other() {
     let world = World::new();
     let front = world.start_control_node();
-    let load = Load::start(&world, "b1");
+    let load = load(&world, "b1");
     let back1 = world.start_limiting("b1", server_of("b1"));
     // The address of the other server is not its own.
     let _back2 = world.start_limiting("b2", server_of("b1"));
 
     let held = wait_for("the limit is in force", || {
-        let limit = remote_limit(&front.service("b1"))?;
+        let limit = remote_limit(&service(&front, "b1"))?;
         (limit.rate == Some(Rate::per_second(LIMIT as f64))).then_some(limit)
     });
     assert_eq!((held.peer.as_str(), held.role.as_str()), ("b1", "from"));
     assert_eq!(held.scope, server_of("b1").to_string());
     let policed = wait_for("the router refuses", || {
-        Some(front.service("b1")).filter(|service| refused(service) > 50)
+        Some(service(&front, "b1")).filter(|service| refused(service) > 50)
     });
     assert_eq!(policed.limits.rate, Some(Rate::per_second(LIMIT as f64)));
     let mut explain = Command::new(env!("CARGO_BIN_EXE_tidegate"));
@@ -687,17 +536,17 @@ fn a_router_enforces_the_limit_of_a_server_and_of_no_other() {
     assert!(given.offered > given.refused, "{given:?}");
 
     wait_for("the limit of another's address is refused", || {
-        (reasons(&front.peer("b2"), "not-granted") > 0).then_some(())
+        (reasons(&peer(&front, "b2"), "not-granted") > 0).then_some(())
     });
-    let other = front.service("b2");
+    let other = service(&front, "b2");
     assert!(other.remote.is_empty() && other.limits.rate.is_none(), "{other:?}");
     assert!(policed.remote.iter().all(|limit| limit.peer == "b1"), "{:?}", policed.remote);
 
     back1.kill();
     wait_for("it opens in steps", || {
-        let limit = remote_limit(&front.service("b1"))?;
+        let limit = remote_limit(&service(&front, "b1"))?;
         (limit.steps > 0 && limit.rate > Some(Rate::per_second(LIMIT as f64))).then_some(())
     });
-    wait_for("and is over", || front.service("b1").limits.rate.is_none().then_some(()));
+    wait_for("and is over", || service(&front, "b1").limits.rate.is_none().then_some(()));
     drop(load);
 }

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{PATIENCE, ip, wait_for};
+use common::{PATIENCE, ip, remove_pins, wait_for};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -188,20 +188,8 @@ impl Drop for World {
             let _ =
                 Command::new("ip").args(["netns", "del", &format!("{}{side}", self.name)]).status();
         }
-        remove(&self.pins);
+        remove_pins(&self.pins);
     }
-}
-
-/// Pins are files that only `unlink` removes.
-fn remove(path: &Path) {
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove(&entry.path());
-        } else {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-    let _ = fs::remove_dir(path);
 }
 
 fn unique() -> u64 {

@@ -13,10 +13,11 @@
 
 mod common;
 
+use common::space::{Space, client};
 use common::world::World;
 use common::{ip, run, wait_for};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tidegate_sense::in_namespace;
@@ -25,40 +26,6 @@ use tidegate_sense::in_namespace;
 const CONNECTIONS: usize = 40;
 /// What is admitted: 1/s is the least that may be set.
 const CONTROL: &str = "policy: {action: reject}, control: {name: fixed, rate: 1, burst: 5}";
-
-/// Another namespace; gone with drop.
-struct Space(String);
-
-impl Space {
-    fn new(world: &World, suffix: &str) -> Self {
-        let name = format!("{}{suffix}", world.name());
-        ip(&format!("netns add {name}"));
-        ip(&format!("-n {name} link set lo up"));
-        Self(name)
-    }
-
-    fn path(&self) -> PathBuf {
-        Path::new("/run/netns").join(&self.0)
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
-}
-
-/// A client behind v0.
-fn client(world: &World) -> Space {
-    let client = Space::new(world, "c");
-    let (name, host) = (&client.0, world.name());
-    ip(&format!("-n {host} link set v1 netns {name}"));
-    for (namespace, link, address) in [(host, "v0", "10.83.0.1"), (name, "v1", "10.83.0.2")] {
-        ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
-        ip(&format!("-n {namespace} link set {link} up"));
-    }
-    client
-}
 
 /// A server that takes all; it ends with the test's process.
 fn serve(namespace: &Path, port: u16) {
@@ -130,13 +97,12 @@ fn each_is_counted_and_refused_once(
     assert!(detach.status.success(), "{case}: {}", String::from_utf8_lossy(&detach.stderr));
 }
 
-/// The hook on the card and on the VLAN above it, with the tag beside the frame (offloaded) and in it.
-#[test]
-fn a_vlan_is_judged_once_below_and_above() {
-    let mut world = World::new(30);
-    let client = client(&world);
-    let (name, host) = (client.0.clone(), world.name().to_owned());
-    for (namespace, link, address) in [(&host, "v0", "10.85.0.1"), (&name, "v1", "10.85.0.2")] {
+/// A client on a VLAN above v0, and a server that it reaches at 10.85.0.1:80.
+fn vlan_client(world: &World) -> Space {
+    let client = client(world);
+    for (namespace, link, address) in
+        [(world.name(), "v0", "10.85.0.1"), (&client.0, "v1", "10.85.0.2")]
+    {
         ip(&format!("-n {namespace} link add link {link} name {link}.7 type vlan id 7"));
         ip(&format!("-n {namespace} address add {address}/24 dev {link}.7"));
         ip(&format!("-n {namespace} link set {link}.7 up"));
@@ -145,6 +111,14 @@ fn a_vlan_is_judged_once_below_and_above() {
     wait_for("the server", || {
         (connect(&client, "10.85.0.1:80", 1, Refusal::Reset).0 == 1).then_some(())
     });
+    client
+}
+
+/// The hook on the card and on the VLAN above it, with the tag beside the frame (offloaded) and in it.
+#[test]
+fn a_vlan_is_judged_once_below_and_above() {
+    let mut world = World::new(30);
+    let client = vlan_client(&world);
     for tag in ["on", "off"] {
         run("nsenter", &format!("--net={} ethtool -K v1 txvlan {tag}", client.path().display()));
         for hooks in
@@ -172,19 +146,9 @@ fn a_vlan_is_judged_once_below_and_above() {
 #[test]
 fn a_vlan_is_judged_once_by_xdp() {
     let mut world = World::new(31);
-    let client = client(&world);
-    let (name, host) = (client.0.clone(), world.name().to_owned());
-    for (namespace, link, address) in [(&host, "v0", "10.85.0.1"), (&name, "v1", "10.85.0.2")] {
-        ip(&format!("-n {namespace} link add link {link} name {link}.7 type vlan id 7"));
-        ip(&format!("-n {namespace} address add {address}/24 dev {link}.7"));
-        ip(&format!("-n {namespace} link set {link}.7 up"));
-    }
+    let client = vlan_client(&world);
     // Otherwise a RST from native XDP is lost on veth.
     run("nsenter", &format!("--net={} ethtool -K v1 gro on", client.path().display()));
-    serve(&world.namespace(), 80);
-    wait_for("the server", || {
-        (connect(&client, "10.85.0.1:80", 1, Refusal::Reset).0 == 1).then_some(())
-    });
     run("nsenter", &format!("--net={} ethtool -K v1 txvlan off", client.path().display()));
     let intent = format!(
         "interfaces: [{{name: v0, attach: xdp}}]\nservices:\n  shop: {{mode: enforce, listen: ['*:80'], \

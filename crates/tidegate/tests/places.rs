@@ -13,10 +13,11 @@
 mod common;
 
 use common::cgroup::Cgroup;
+use common::space::{Space, client};
 use common::world::World;
 use common::{ip, run, wait_for};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_sense::in_namespace;
@@ -52,40 +53,6 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Another namespace; gone with drop.
-struct Space(String);
-
-impl Space {
-    fn new(world: &World, suffix: &str) -> Self {
-        let name = format!("{}{suffix}", world.name());
-        ip(&format!("netns add {name}"));
-        ip(&format!("-n {name} link set lo up"));
-        Self(name)
-    }
-
-    fn path(&self) -> PathBuf {
-        Path::new("/run/netns").join(&self.0)
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
-}
-
-/// A client behind v0.
-fn client(world: &World) -> Space {
-    let client = Space::new(world, "c");
-    let (name, host) = (&client.0, world.name());
-    ip(&format!("-n {host} link set v1 netns {name}"));
-    ip(&format!("-n {host} address add 10.83.0.1/24 dev v0"));
-    ip(&format!("-n {host} link set v0 up"));
-    ip(&format!("-n {name} address add 10.83.0.2/24 dev v1"));
-    ip(&format!("-n {name} link set v1 up"));
-    client
 }
 
 /// One connection after the other; how many were taken.

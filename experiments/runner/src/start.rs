@@ -35,6 +35,16 @@ pub enum Effort {
     Demo,
 }
 
+impl Effort {
+    const fn of<'s, T>(self, full: &'s T, quick: &'s T, demo: &'s T) -> &'s T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+            Self::Demo => demo,
+        }
+    }
+}
+
 /// How to run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -316,11 +326,7 @@ fn survive(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
-    let extent = match options.effort {
-        Effort::Full => &scenario.full,
-        Effort::Quick => &scenario.quick,
-        Effort::Demo => &scenario.demo,
-    };
+    let extent = options.effort.of(&scenario.full, &scenario.quick, &scenario.demo);
     survival::run(scenario, extent, &survivors(experiment, options), watch)
 }
 
@@ -330,11 +336,7 @@ fn stand(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
-    let extent = match options.effort {
-        Effort::Full => &scenario.full,
-        Effort::Quick => &scenario.quick,
-        Effort::Demo => &scenario.demo,
-    };
+    let extent = options.effort.of(&scenario.full, &scenario.quick, &scenario.demo);
     let part = (extent, options.cell.as_deref());
     places::run(scenario, part, &survivors(experiment, options), watch)
 }

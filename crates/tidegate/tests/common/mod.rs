@@ -7,8 +7,11 @@ pub(crate) mod authority;
 pub(crate) mod cgroup;
 pub(crate) mod gate;
 pub(crate) mod http;
+pub(crate) mod space;
+pub(crate) mod star;
 pub(crate) mod world;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
@@ -38,4 +41,16 @@ pub(crate) fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T 
         assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
+}
+
+/// Removes the directory of pins: these are files that only `unlink` removes.
+pub(crate) fn remove_pins(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_pins(&entry.path());
+        } else {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(path);
 }

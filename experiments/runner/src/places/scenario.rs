@@ -20,6 +20,8 @@ pub struct Scenario {
     pub load: f64,
     /// Clients give up after so long.
     pub patience_s: f64,
+    /// A place where the capacity drifts by more, as a share, is run again.
+    pub drift_max: f64,
     /// The full run.
     pub full: Extent,
     /// The quick run.

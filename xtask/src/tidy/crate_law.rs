@@ -6,7 +6,7 @@ use super::workspace::{Dependency, Package};
 use super::{Problem, Repository};
 
 /// A row may use only what stands in it. Names without `tidegate-`.
-const LAW: [(&str, &[&str]); 26] = [
+const LAW: [(&str, &[&str]); 27] = [
     ("units", &[]),
     ("policy", &["units"]),
     ("model", &["units"]),
@@ -18,6 +18,7 @@ const LAW: [(&str, &[&str]); 26] = [
     ("bpf", &["policy", "config", "model", "units"]),
     ("sense", &["model", "units"]),
     ("peer", &["model", "units"]),
+    ("flowspec", &["model", "units"]),
     ("gate", &["params", "policy", "config", "model", "units"]),
     ("proxy", &["gate", "config", "model", "units"]),
     ("telemetry", &["model", "units"]),

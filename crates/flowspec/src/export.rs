@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which routes the speaker is to have: a budget, few updates, and none without a lease.
+//!
+//! BGP sends every change to every router. So a route changes at most once in [`Bounds::between`], and only
+//! if its rate is another by [`Bounds::hysteresis`]. What ends is withdrawn at once.
+
+use crate::nlri::Malformed;
+use crate::rule::{Action, Route, Rule};
+use std::collections::HashMap;
+use tidegate_units::{Nanos, Share};
+
+/// What the plan keeps to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// Most routes at a time (10): tables for FlowSpec in routers are small. A rule that was withdrawn counts until
+    /// `between` has passed.
+    pub routes: usize,
+    /// A rate that differs by less stays as it was told (20 %).
+    pub hysteresis: Share,
+    /// Shortest time from one update of a rule to the next (10 s). A withdrawal does not wait.
+    pub between: Nanos,
+    /// Without [`Plan::want`] for so long, all routes end (3 s).
+    pub lease: Nanos,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            routes: 10,
+            hysteresis: Share::new(0.2),
+            between: Nanos::from_secs(10),
+            lease: Nanos::from_secs(3),
+        }
+    }
+}
+
+/// What the speaker is to be told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A route that is new, or has another rate.
+    Announce(Route),
+    /// A rule that ends.
+    Withdraw(Rule),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    /// `None`: it was withdrawn.
+    action: Option<Action>,
+    at: Nanos,
+}
+
+/// The plan. It changes by what the speaker has taken ([`Plan::done`]), not by what it was told.
+#[derive(Debug)]
+pub struct Plan {
+    bounds: Bounds,
+    /// In the order in which they were asked for; at most [`Bounds::routes`].
+    wanted: Vec<Route>,
+    told: HashMap<Rule, Told>,
+    renewed: Option<Nanos>,
+}
+
+impl Plan {
+    /// Without routes.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, wanted: Vec::new(), told: HashMap::new(), renewed: None }
+    }
+
+    /// From now on these routes are to be there, and no others; renews the lease. Gives how many do not fit into
+    /// the budget. Routes that are there already come first, then the order of the list.
+    ///
+    /// # Errors
+    /// A rule that cannot be encoded; then nothing changes.
+    pub fn want(&mut self, now: Nanos, routes: &[Route]) -> Result<usize, Malformed> {
+        let mut all: Vec<&Route> = Vec::new();
+        for route in routes {
+            route.rule.flow()?;
+            // Of two limits for the same packets the first counts.
+            if !all.iter().any(|other| other.rule == route.rule) {
+                all.push(route);
+            }
+        }
+        all.sort_by_key(|route| !self.is_announced(&route.rule));
+        let over = all.len().saturating_sub(self.bounds.routes);
+        all.truncate(self.bounds.routes);
+        self.wanted = all.into_iter().cloned().collect();
+        self.renewed = Some(now);
+        Ok(over)
+    }
+
+    /// What is to be told now: withdrawals first.
+    #[must_use]
+    pub fn changes(&self, now: Nanos) -> Vec<Change> {
+        let leased = self.renewed.is_some_and(|at| now.since(at) < self.bounds.lease);
+        let wanted: &[Route] = if leased { &self.wanted } else { &[] };
+        let mut ends: Vec<&Rule> = self
+            .told
+            .iter()
+            .filter(|(rule, told)| {
+                told.action.is_some() && !wanted.iter().any(|route| route.rule == **rule)
+            })
+            .map(|(rule, _)| rule)
+            .collect();
+        ends.sort_by_key(|rule| rule.to_string());
+        let ends = ends.into_iter().map(|rule| Change::Withdraw(rule.clone()));
+        // A rule that went holds its place for a while: else ever new rules would be ever new updates.
+        let stay = |rule: &Rule| wanted.iter().any(|route| route.rule == *rule);
+        let gone = self.told.iter().filter(|(rule, told)| !stay(rule) && self.is_held(now, told));
+        let here = wanted.iter().filter(|route| self.told.contains_key(&route.rule)).count();
+        let mut free = self.bounds.routes.saturating_sub(gone.count() + here);
+        let begins = wanted.iter().filter(|route| {
+            let new = !self.told.contains_key(&route.rule);
+            let fits = !new || free > 0;
+            free -= usize::from(new && fits);
+            fits && self.is_due(now, route)
+        });
+        ends.chain(begins.map(|route| Change::Announce(route.clone()))).collect()
+    }
+
+    /// The speaker has taken it.
+    pub fn done(&mut self, now: Nanos, change: &Change) {
+        let (rule, action) = match change {
+            Change::Announce(route) => (&route.rule, Some(route.action)),
+            Change::Withdraw(rule) => (rule, None),
+        };
+        self.told.insert(rule.clone(), Told { action, at: now });
+        // What was withdrawn is known for as long as it may not come back.
+        let told = std::mem::take(&mut self.told);
+        self.told = told.into_iter().filter(|(_, told)| self.is_held(now, told)).collect();
+    }
+
+    /// The speaker is another one, which has no routes.
+    pub fn forget(&mut self) {
+        self.told.clear();
+    }
+
+    /// How many routes the speaker has.
+    #[must_use]
+    pub fn announced(&self) -> usize {
+        self.told.values().filter(|told| told.action.is_some()).count()
+    }
+
+    /// Announced, or withdrawn a short while ago.
+    fn is_held(&self, now: Nanos, told: &Told) -> bool {
+        told.action.is_some() || now.since(told.at) < self.bounds.between
+    }
+
+    fn is_announced(&self, rule: &Rule) -> bool {
+        self.told.get(rule).is_some_and(|told| told.action.is_some())
+    }
+
+    fn is_due(&self, now: Nanos, route: &Route) -> bool {
+        let Some(told) = self.told.get(&route.rule) else { return true };
+        let differs = told.action.is_none_or(|action| self.differs(action, route.action));
+        differs && now.since(told.at) >= self.bounds.between
+    }
+
+    fn differs(&self, told: Action, wanted: Action) -> bool {
+        let (told, wanted) = match (told, wanted) {
+            (Action::Bytes(told), Action::Bytes(wanted))
+            | (Action::Packets(told), Action::Packets(wanted)) => (told.get(), wanted.get()),
+            _ => return true,
+        };
+        (wanted - told).abs() >= told * self.bounds.hysteresis.get() && told != wanted
+    }
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Limits as BGP FlowSpec routes (RFC 8955, RFC 8956 for IPv6, RFC 9117).
+//!
+//! ```text
+//! export:  RemoteLimit ─ convert ─► Route ─ export ─► changes
+//! import:  paths ─ import ─► table of rules with rates
+//! ```
+//!
+//! - [`nlri`] and [`attributes`] are bytes as they travel; [`rule`], [`convert`], [`export`] and [`import`]
+//!   decide. All of them are pure: time is an argument.
+//!
+//! Nothing enforces imported rules yet (decision 47).
+
+pub mod attributes;
+pub mod convert;
+pub mod export;
+pub mod import;
+pub mod nlri;
+pub mod rule;
+
+pub use attributes::Attributes;
+pub use convert::{Unfit, Unit, What, route};
+pub use export::{Bounds, Change, Plan};
+pub use import::{Entry, Importer, Path, Policy, Refusal, Unicast};
+pub use nlri::{Family, Flow, Malformed};
+pub use rule::{Action, Flags, Ports, Route, Rule, Unheld};

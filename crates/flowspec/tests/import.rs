@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which routes of a router become rules, and what is refused: each clause with a route that just passes.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use tidegate_flowspec::attributes;
+use tidegate_flowspec::import::{ENTRIES_MAX, Hits};
+use tidegate_flowspec::{Action, Family, Flags, Importer, Path, Policy, Refusal, Rule, Unicast};
+use tidegate_units::Rate;
+
+const OWN: u32 = 65_001;
+const PEER_AS: u32 = 65_002;
+const OTHER_AS: u32 = 65_003;
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn peer() -> IpAddr {
+    address("10.9.0.2")
+}
+
+fn policy(peer_as: u32) -> Policy {
+    let prefixes = ["192.0.2.0/24", "198.51.0.0/16", "2001:db8::/32"];
+    Policy::new(prefixes.map(|net| net.parse().unwrap()).into(), OWN, (peer(), peer_as))
+}
+
+fn as_path(segments: &[(u8, &[u32])]) -> Vec<u8> {
+    let body: Vec<u8> = segments
+        .iter()
+        .flat_map(|(kind, path)| {
+            let numbers = path.iter().flat_map(|number| number.to_be_bytes());
+            [*kind, path.len() as u8].into_iter().chain(numbers).collect::<Vec<u8>>()
+        })
+        .collect();
+    [vec![0x40, 2, body.len() as u8], body].concat()
+}
+
+fn community(kind: u16, rate: f32) -> Vec<u8> {
+    let [a, b] = kind.to_be_bytes();
+    [vec![0xc0, 16, 8, a, b, 0, 0], rate.to_be_bytes().to_vec()].concat()
+}
+
+const BYTES: u16 = 0x8006;
+const PACKETS: u16 = 0x800c;
+
+fn rule(destination: &str) -> Rule {
+    let destination = destination.parse().unwrap();
+    Rule {
+        protocol: Some(6),
+        flags: Some(Flags::FIRST),
+        to: vec![80..=80],
+        ..Rule::to(destination)
+    }
+}
+
+/// A path over a session with another AS.
+fn path(destination: &str) -> Path {
+    let rule = rule(destination);
+    Path {
+        family: rule.family(),
+        nlri: rule.flow().unwrap().encode().unwrap(),
+        attributes: vec![as_path(&[(2, &[PEER_AS])]), community(PACKETS, 100.0)],
+        neighbor: peer(),
+    }
+}
+
+fn unicast(prefix: &str, last_as: Option<u32>) -> Unicast {
+    Unicast { prefix: prefix.parse().unwrap(), neighbor: peer(), originator: None, last_as }
+}
+
+fn routes() -> Vec<Unicast> {
+    ["192.0.2.0/24", "198.51.0.0/16", "2001:db8::/32"]
+        .map(|prefix| unicast(prefix, Some(PEER_AS)))
+        .into()
+}
+
+/// What becomes of one path.
+fn judged(policy: Policy, path: &Path, routes: &[Unicast]) -> Result<(), Refusal> {
+    let mut importer = Importer::new(policy);
+    importer.update(std::slice::from_ref(path), routes);
+    match importer.refusal(path.family, &path.nlri) {
+        Some(why) => {
+            assert!(importer.entries().is_empty());
+            assert_eq!(importer.refused().get(&why), Some(&1));
+            Err(why)
+        }
+        None => {
+            assert_eq!(importer.entries().len(), 1);
+            assert!(importer.refused().is_empty());
+            Ok(())
+        }
+    }
+}
+
+fn outside(path: &Path, routes: &[Unicast]) -> Result<(), Refusal> {
+    judged(policy(PEER_AS), path, routes)
+}
+
+#[test]
+fn only_destinations_of_the_configuration_are_taken() {
+    for (destination, verdict) in [
+        ("192.0.2.7/32", Ok(())),
+        ("192.0.2.0/24", Ok(())),
+        ("192.0.2.0/23", Err(Refusal::Outside)),
+        ("192.0.3.7/32", Err(Refusal::Outside)),
+        ("0.0.0.0/0", Err(Refusal::Outside)),
+        ("198.51.100.0/24", Ok(())),
+        ("198.51.100.0/23", Err(Refusal::Wide)),
+        ("2001:db8:5::/48", Ok(())),
+        ("2001:db8:4::/47", Err(Refusal::Wide)),
+        ("2001:db9::1/128", Err(Refusal::Outside)),
+        // as IPv6 that stands for an address of the configuration
+        ("::ffff:192.0.2.7/128", Err(Refusal::Outside)),
+    ] {
+        assert_eq!(outside(&path(destination), &routes()), verdict, "{destination}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_or_held_is_refused() {
+    let good = path("192.0.2.7/32");
+    let with = |nlri: &[u8]| Path { nlri: nlri.to_vec(), ..good.clone() };
+    for (nlri, why) in [
+        (&[0x03, 0x01, 0x08][..], Refusal::Malformed),
+        (&[0x03, 0x03, 0x81, 0x06], Refusal::NoDestination),
+        // from this prefix
+        (&[0x05, 0x02, 0x18, 192, 0, 2], Refusal::NoDestination),
+        // port 80 on either side
+        (&[0x08, 0x01, 0x18, 192, 0, 2, 0x04, 0x81, 0x50], Refusal::Unsupported),
+    ] {
+        assert_eq!(outside(&with(nlri), &routes()), Err(why), "{nlri:?}");
+    }
+    // An offset would let bits of the prefix be anything.
+    let offset =
+        Path { family: Family::V6, nlri: vec![0x07, 0x01, 0x40, 0x20, 0, 0, 0, 0], ..good.clone() };
+    assert_eq!(outside(&offset, &routes()), Err(Refusal::Unsupported));
+    let cut = Path { attributes: vec![vec![0x40, 2, 9, 2]], ..good.clone() };
+    assert_eq!(outside(&cut, &routes()), Err(Refusal::Malformed));
+    let other = Path { neighbor: address("10.9.0.3"), ..good };
+    assert_eq!(outside(&other, &routes()), Err(Refusal::Peer));
+}
+
+/// RFC 9117, section 4.1: condition b) 1 over eBGP, and section 4.2.
+#[test]
+fn from_another_as_who_sends_the_route_may_limit_it() {
+    let good = path("192.0.2.7/32");
+    let best = |change: fn(&mut Unicast)| {
+        let mut one = unicast("192.0.2.0/24", Some(PEER_AS));
+        change(&mut one);
+        vec![one]
+    };
+    let with =
+        |path: Vec<u8>| Path { attributes: vec![path, community(PACKETS, 100.0)], ..good.clone() };
+    for (path, routes, verdict) in [
+        (good.clone(), best(|_| ()), Ok(())),
+        (good.clone(), vec![], Err(Refusal::NoRoute)),
+        // The best route is the longest that covers the destination, whoever sends others.
+        (
+            good.clone(),
+            [best(|_| ()), vec![unicast("192.0.0.0/16", Some(OTHER_AS))]].concat(),
+            Ok(()),
+        ),
+        (
+            good.clone(),
+            [best(|_| ()), vec![unicast("192.0.2.7/32", Some(OTHER_AS))]].concat(),
+            Err(Refusal::AsPath),
+        ),
+        (good.clone(), best(|one| one.neighbor = address("10.9.0.3")), Err(Refusal::Originator)),
+        (good.clone(), best(|one| one.last_as = Some(OTHER_AS)), Err(Refusal::AsPath)),
+        (good.clone(), best(|one| one.last_as = None), Err(Refusal::AsPath)),
+        (with(as_path(&[(2, &[OTHER_AS, PEER_AS])])), best(|_| ()), Err(Refusal::AsPath)),
+        (with(as_path(&[(2, &[PEER_AS, OTHER_AS])])), best(|_| ()), Ok(())),
+        // An empty path over eBGP is no route of our own AS.
+        (with(as_path(&[])), best(|_| ()), Err(Refusal::AsPath)),
+        (with(as_path(&[])), vec![], Err(Refusal::NoRoute)),
+        (with(as_path(&[(3, &[PEER_AS])])), best(|_| ()), Err(Refusal::AsPath)),
+        (with(as_path(&[(1, &[PEER_AS])])), best(|_| ()), Err(Refusal::AsPath)),
+    ] {
+        assert_eq!(outside(&path, &routes), verdict, "{path:?} {routes:?}");
+    }
+}
+
+/// RFC 9117, section 4.1: conditions b) 1 and b) 2 over iBGP.
+#[test]
+fn in_our_own_as_a_controller_may_limit_too() {
+    let good = path("192.0.2.7/32");
+    let originator = |id: [u8; 4]| [vec![0x80, 9, 4], id.to_vec()].concat();
+    let with = |more: Vec<Vec<u8>>| Path {
+        attributes: [vec![community(PACKETS, 100.0)], more].concat(),
+        ..good.clone()
+    };
+    let foreign = as_path(&[(2, &[OTHER_AS])]);
+    let best = |originator: Option<Ipv4Addr>| {
+        vec![Unicast { originator, ..unicast("192.0.2.0/24", Some(OTHER_AS)) }]
+    };
+    let id = Some(Ipv4Addr::new(10, 9, 0, 7));
+    for (path, routes, verdict) in [
+        // b) 2: it began in our AS; there need be no route
+        (with(vec![]), vec![], Ok(())),
+        (with(vec![]), best(None), Ok(())),
+        (with(vec![as_path(&[])]), best(id), Ok(())),
+        (with(vec![as_path(&[(3, &[64_512])])]), best(id), Ok(())),
+        // b) 1: it came from outside, by the same router as the route
+        (with(vec![foreign.clone()]), best(None), Ok(())),
+        (with(vec![foreign.clone()]), vec![], Err(Refusal::NoRoute)),
+        (with(vec![foreign.clone(), originator([10, 9, 0, 7])]), best(id), Ok(())),
+        (
+            with(vec![foreign.clone(), originator([10, 9, 0, 8])]),
+            best(id),
+            Err(Refusal::Originator),
+        ),
+        (with(vec![foreign.clone()]), best(id), Err(Refusal::Originator)),
+        (with(vec![foreign, originator([10, 9, 0, 7])]), best(None), Err(Refusal::Originator)),
+    ] {
+        assert_eq!(judged(policy(OWN), &path, &routes), verdict, "{path:?} {routes:?}");
+    }
+}
+
+/// RFC 8955, section 6, condition c).
+#[test]
+fn a_more_specific_route_of_another_as_refuses_it() {
+    let wide = path("198.51.100.0/24");
+    for (prefix, last_as, verdict) in [
+        ("198.51.100.7/32", OTHER_AS, Err(Refusal::MoreSpecific)),
+        ("198.51.100.128/25", OTHER_AS, Err(Refusal::MoreSpecific)),
+        ("198.51.100.7/32", PEER_AS, Ok(())),
+        ("198.51.101.7/32", OTHER_AS, Ok(())),
+    ] {
+        let routes = [routes(), vec![unicast(prefix, Some(last_as))]].concat();
+        assert_eq!(outside(&wide, &routes), verdict, "{prefix} from {last_as}");
+    }
+}
+
+#[test]
+fn only_rates_are_taken_as_actions() {
+    let with = |communities: &[(u16, f32)]| Path {
+        attributes: [
+            vec![as_path(&[(2, &[PEER_AS])])],
+            vec![
+                [
+                    vec![0xd0, 16, 0, 8 * communities.len() as u8],
+                    communities
+                        .iter()
+                        .flat_map(|(kind, rate)| community(*kind, *rate)[3..].to_vec())
+                        .collect(),
+                ]
+                .concat(),
+            ],
+        ]
+        .concat(),
+        ..path("192.0.2.7/32")
+    };
+    for (communities, verdict) in [
+        (&[(BYTES, 6_000.0)][..], Ok(())),
+        (&[(PACKETS, 0.5)], Ok(())),
+        (&[(BYTES, 6_000.0), (PACKETS, 100.0)], Ok(())),
+        // a community of other purpose
+        (&[(BYTES, 6_000.0), (0x0002, 1.0)], Ok(())),
+        (&[], Err(Refusal::Action)),
+        (&[(0x0002, 1.0)], Err(Refusal::Action)),
+        (&[(0x8007, 1.0)], Err(Refusal::Action)),
+        (&[(BYTES, 6_000.0), (0x8008, 1.0)], Err(Refusal::Action)),
+        (&[(BYTES, 6_000.0), (0x8009, 1.0)], Err(Refusal::Action)),
+        (&[(BYTES, 0.0)], Err(Refusal::Discard)),
+        (&[(PACKETS, -0.0)], Err(Refusal::Discard)),
+        (&[(BYTES, -1.0)], Err(Refusal::Rate)),
+        (&[(BYTES, f32::NAN)], Err(Refusal::Rate)),
+        (&[(PACKETS, f32::INFINITY)], Err(Refusal::Rate)),
+        (&[(BYTES, 5.0), (BYTES, 6.0)], Err(Refusal::Rate)),
+        (&[(BYTES, 5.0), (BYTES, 5.0)], Ok(())),
+    ] {
+        assert_eq!(outside(&with(communities), &routes()), verdict, "{communities:?}");
+    }
+    let discards = Policy { discard: true, ..policy(PEER_AS) };
+    assert_eq!(judged(discards, &with(&[(BYTES, 0.0)]), &routes()), Ok(()));
+    // What is exported can be imported.
+    let rate = Rate::per_second(100.0);
+    for action in [Action::Bytes(rate), Action::Packets(rate)] {
+        let mut one = path("192.0.2.7/32");
+        one.attributes = attributes::encode(action);
+        assert_eq!(judged(policy(OWN), &one, &[]), Ok(()), "{action}");
+    }
+}
+
+#[test]
+fn rules_stand_in_the_order_in_which_packets_meet_them() {
+    let mut importer = Importer::new(policy(PEER_AS));
+    let paths =
+        ["192.0.2.0/24", "192.0.2.9/32", "2001:db8::1/128", "192.0.2.7/32"].map(path).to_vec();
+    importer.update(&paths, &routes());
+    let order: Vec<String> =
+        importer.entries().iter().map(|entry| entry.rule.destination.to_string()).collect();
+    assert_eq!(order, ["192.0.2.7/32", "192.0.2.9/32", "192.0.2.0/24", "2001:db8::1/128"]);
+}
+
+#[test]
+fn counters_stay_with_their_rule() {
+    let mut importer = Importer::new(policy(PEER_AS));
+    let (a, b) = (path("192.0.2.7/32"), path("192.0.2.9/32"));
+    let hits = Hits { packets: 9, bytes: 540, refused: 4 };
+    importer.update(std::slice::from_ref(&b), &routes());
+    let (slot, generation) = (importer.entries()[0].slot, importer.entries()[0].generation);
+    importer.counted(slot, generation, hits);
+    // Another rule before it, and another rate: place and counters stay.
+    let faster =
+        Path { attributes: vec![as_path(&[(2, &[PEER_AS])]), community(PACKETS, 200.0)], ..b };
+    importer.update(&[a.clone(), faster.clone()], &routes());
+    let entry = &importer.entries()[1];
+    assert_eq!((entry.slot, entry.generation, entry.hits), (slot, generation, hits));
+    assert_eq!(entry.packets, Some(Rate::per_second(200.0)));
+    // It goes and comes back: a new rule, for which what was counted before does not count.
+    importer.update(std::slice::from_ref(&a), &routes());
+    importer.update(&[a, faster], &routes());
+    let entry = &importer.entries()[1];
+    assert_eq!(entry.hits, Hits::default());
+    assert_ne!((entry.slot, entry.generation), (slot, generation));
+    importer.counted(slot, generation, hits);
+    assert!(importer.entries().iter().all(|entry| entry.hits == Hits::default()));
+}
+
+#[test]
+fn a_route_is_taken_back_with_its_unicast_route() {
+    let mut importer = Importer::new(policy(PEER_AS));
+    let one = path("192.0.2.7/32");
+    importer.update(std::slice::from_ref(&one), &routes());
+    assert_eq!(importer.entries().len(), 1);
+    for round in 0..3 {
+        importer.update(std::slice::from_ref(&one), &[]);
+        assert!(importer.entries().is_empty());
+        assert_eq!(importer.refused().get(&Refusal::NoRoute), Some(&1), "counted once: {round}");
+    }
+    importer.update(std::slice::from_ref(&one), &routes());
+    assert_eq!(importer.refusal(Family::V4, &one.nlri), None);
+    importer.update(std::slice::from_ref(&one), &[]);
+    assert_eq!(importer.refused().get(&Refusal::NoRoute), Some(&2), "refused anew");
+}
+
+#[test]
+fn the_table_has_a_bound_and_nobody_is_pushed_out() {
+    let mut importer = Importer::new(Policy { entries: 3, ..policy(PEER_AS) });
+    let paths: Vec<Path> = (10..14).map(|host| path(&format!("192.0.2.{host}/32"))).collect();
+    importer.update(&paths[1..], &routes());
+    assert_eq!(importer.entries().len(), 3);
+    // One that stands before them by its address finds no place.
+    importer.update(&paths, &routes());
+    assert_eq!(importer.entries().len(), 3);
+    assert_eq!(importer.refusal(Family::V4, &paths[0].nlri), Some(Refusal::Full));
+    let mut slots: Vec<u16> = importer.entries().iter().map(|entry| entry.slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 1, 2]);
+    // A place that is free is taken.
+    importer.update(&paths[..3], &routes());
+    assert_eq!(importer.entries().len(), 3);
+    assert_eq!(importer.refusal(Family::V4, &paths[0].nlri), None);
+    let wish = Policy { entries: 100_000, ..policy(PEER_AS) };
+    let mut importer = Importer::new(wish);
+    let many: Vec<Path> =
+        (0..=255).flat_map(|a| [1, 2].map(|b| path(&format!("198.51.{a}.{b}/32")))).collect();
+    importer.update(&many, &routes());
+    assert_eq!(importer.entries().len(), ENTRIES_MAX);
+}

@@ -45,6 +45,10 @@ pub(super) const PACKAGES: &[Package] = &[
     package("python3-requests", "a real client of the tests: Python requests on urllib3"),
     package("golang-go", "a real client and server of the tests: TLS and HTTP/2 of Go"),
     package("openssl", "a server with TLS for the tests of rules by server name"),
+    // To speak BGP in the tests of FlowSpec: 11 MB in all
+    package("gobgpd", "FlowSpec: the speaker of a daemon, driven by gRPC"),
+    package("exabgp", "FlowSpec: the speaker of a daemon, driven by the pipe of its child"),
+    package("bird2", "FlowSpec: the router at the other end"),
     // To build networks to test in
     package("iproute2", "namespaces, links and addresses of the lab"),
     package("ethtool", "offloads are switched off where they would distort a measurement"),

@@ -127,6 +127,7 @@ const BESIDE: [(&str, &[&str]); 3] = [
             "pushback",
             "record",
             "requests",
+            "routers",
             "silent",
             "tables",
         ],

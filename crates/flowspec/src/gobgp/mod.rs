@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! GoBGP 3: its configuration, and its API over a Unix socket.
+//!
+//! Routes travel in the binary fields of the API, so what [`crate::nlri`] writes is what GoBGP sends.
+
+mod messages;
+
+use crate::attributes::{self, Attributes};
+use crate::import::{Path, Unicast};
+use crate::nlri::{self, Flow};
+use crate::rule::{Action, Route, Rule};
+use crate::speaker::{Error, Neighbor, Options};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::http::Uri;
+use hyper::http::uri::PathAndQuery;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use ipnet::IpNet;
+use messages as api;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::future::Future;
+use std::path::{Path as File, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tidegate_units::Rate;
+use tokio::net::UnixStream;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+/// Most paths of one family that are read: more is an error, and no table.
+pub const PATHS_MAX: usize = 1_024;
+/// How long a call may take.
+const CALL_MAX: Duration = Duration::from_secs(2);
+
+/// Where GoBGP listens for its API.
+pub(crate) fn socket(options: &Options) -> PathBuf {
+    options.dir.join("gobgp.sock")
+}
+
+/// Writes GoBGP's configuration; gives the arguments of gobgpd.
+pub(crate) fn prepare(options: &Options) -> std::io::Result<Vec<String>> {
+    let file = options.dir.join("gobgpd.toml");
+    std::fs::write(&file, configuration(options))?;
+    let socket = socket(options);
+    // Of a process that was killed.
+    match std::fs::remove_file(&socket) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
+        _ => {}
+    }
+    Ok(vec![
+        "--config-type=toml".into(),
+        format!("--config-file={}", file.display()),
+        format!("--api-hosts=unix://{}", socket.display()),
+        "--pprof-disable".into(),
+    ])
+}
+
+/// It listens for no peers: it connects. Graceful restart is off as long as it is not named.
+fn configuration(options: &Options) -> String {
+    let mut text = format!(
+        "[global.config]\n  as = {}\n  router-id = \"{}\"\n  port = -1\n",
+        options.own_as, options.router_id
+    );
+    for Neighbor { address, local, peer_as } in &options.neighbors {
+        let hold = options.hold_time_s;
+        let _ = write!(
+            text,
+            "[[neighbors]]\n  [neighbors.config]\n    neighbor-address = \"{address}\"\n    \
+             peer-as = {peer_as}\n  [neighbors.transport.config]\n    local-address = \"{local}\"\n    \
+             remote-port = {}\n  [neighbors.timers.config]\n    hold-time = {hold}\n    \
+             keepalive-interval = {}\n    connect-retry = 5\n    idle-hold-time-after-reset = 5\n",
+            options.port,
+            hold / 3,
+        );
+        let unicast: &[&str] = if options.receive { &["unicast"] } else { &[] };
+        for (family, safi) in ["ipv4", "ipv6"]
+            .into_iter()
+            .flat_map(|family| ["flowspec"].iter().chain(unicast).map(move |safi| (family, safi)))
+        {
+            let _ = write!(
+                text,
+                "  [[neighbors.afi-safis]]\n    [neighbors.afi-safis.config]\n      \
+                 afi-safi-name = \"{family}-{safi}\"\n"
+            );
+        }
+    }
+    text
+}
+
+/// A connection to GoBGP's API.
+#[derive(Debug)]
+pub struct Client {
+    grpc: Grpc<Connection>,
+}
+
+impl Client {
+    /// # Errors
+    /// Nobody listens there, or speaks HTTP/2.
+    pub async fn connect(socket: &File) -> Result<Self, Error> {
+        let stream = UnixStream::connect(socket).await.map_err(Error::Socket)?;
+        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (requests, connection) = timed(async { handshake.await.map_err(Error::Http) }).await?;
+        // It ends with the socket; calls then fail.
+        tokio::spawn(connection);
+        let origin = Uri::from_static("http://gobgp");
+        Ok(Self { grpc: Grpc::with_origin(Connection(requests), origin) })
+    }
+
+    /// Adds a route, or changes its rate.
+    ///
+    /// # Errors
+    /// GoBGP does not take it.
+    pub async fn announce(&mut self, route: &Route) -> Result<(), Error> {
+        let path = Some(path(&route.rule, route.action, false)?);
+        let request = api::AddPathRequest { table_type: api::GLOBAL, path };
+        let _: api::AddPathResponse = self.call("AddPath", request).await?;
+        Ok(())
+    }
+
+    /// Takes a route back. One that is not there is no error.
+    ///
+    /// # Errors
+    /// GoBGP does not take it.
+    pub async fn withdraw(&mut self, rule: &Rule) -> Result<(), Error> {
+        let path = path(rule, Action::Bytes(Rate::ZERO), true)?;
+        let (family, path) = (path.family, Some(path));
+        let request = api::DeletePathRequest { table_type: api::GLOBAL, family, path };
+        let _: api::Empty = self.call("DeletePath", request).await?;
+        Ok(())
+    }
+
+    /// All FlowSpec paths of a family that peers have sent.
+    ///
+    /// # Errors
+    /// More than [`PATHS_MAX`], or GoBGP does not say.
+    pub async fn flows(&mut self, family: nlri::Family) -> Result<Vec<Path>, Error> {
+        let mut found = Vec::new();
+        self.paths(family, api::FLOW_SPEC, Vec::new(), |destination| {
+            for path in destination.paths {
+                // What we have added ourselves has no neighbor.
+                let Ok(neighbor) = path.neighbor_ip.parse() else { continue };
+                let (nlri, attributes) = (path.nlri_binary, path.pattrs_binary);
+                found.push(Path { family, nlri, attributes, neighbor });
+            }
+            within(found.len())
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// The best unicast routes that cover one of these prefixes, or lie in it.
+    ///
+    /// # Errors
+    /// More than [`PATHS_MAX`], or GoBGP does not say.
+    pub async fn unicast(&mut self, prefixes: &[IpNet]) -> Result<Vec<Unicast>, Error> {
+        let mut found = BTreeMap::new();
+        for family in nlri::Family::ALL {
+            let prefixes: Vec<_> = prefixes
+                .iter()
+                .filter(|prefix| nlri::Family::of(prefix) == family)
+                .flat_map(|prefix| [api::SHORTER, api::LONGER].map(|kind| (prefix, kind)))
+                .map(|(prefix, kind)| api::TableLookupPrefix { prefix: prefix.to_string(), kind })
+                .collect();
+            if prefixes.is_empty() {
+                continue;
+            }
+            self.paths(family, api::UNICAST, prefixes, |destination| {
+                let (Ok(prefix), Some(best)) = (
+                    destination.prefix.parse::<IpNet>(),
+                    destination.paths.iter().find(|path| path.best),
+                ) else {
+                    return Ok(());
+                };
+                let Ok(neighbor) = best.neighbor_ip.parse() else { return Ok(()) };
+                let read = Attributes::decode(&best.pattrs_binary).unwrap_or_default();
+                let (originator, last_as) = (read.originator, read.last_as);
+                found.insert(prefix, Unicast { prefix, neighbor, originator, last_as });
+                within(found.len())
+            })
+            .await?;
+        }
+        Ok(found.into_values().collect())
+    }
+
+    async fn paths(
+        &mut self,
+        family: nlri::Family,
+        safi: i32,
+        prefixes: Vec<api::TableLookupPrefix>,
+        mut each: impl FnMut(api::Destination) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let family = Some(api::Family { afi: afi(family), safi });
+        let request = api::ListPathRequest {
+            table_type: api::GLOBAL,
+            family,
+            prefixes,
+            enable_only_binary: true,
+        };
+        self.list("ListPath", request, |response: api::ListPathResponse| {
+            response.destination.map_or(Ok(()), &mut each)
+        })
+        .await
+    }
+
+    async fn call<Q, A>(&mut self, name: &str, request: Q) -> Result<A, Error>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let path = method(name)?;
+        let call = async {
+            self.grpc.ready().await.map_err(Error::Http)?;
+            let codec = ProstCodec::<Q, A>::default();
+            let response = self.grpc.unary(tonic::Request::new(request), path, codec).await;
+            Ok(response.map_err(refused)?.into_inner())
+        };
+        timed(call).await
+    }
+
+    async fn list<Q, A>(
+        &mut self,
+        name: &str,
+        request: Q,
+        mut each: impl FnMut(A) -> Result<(), Error>,
+    ) -> Result<(), Error>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let path = method(name)?;
+        let call = async {
+            self.grpc.ready().await.map_err(Error::Http)?;
+            let codec = ProstCodec::<Q, A>::default();
+            let request = tonic::Request::new(request);
+            let response = self.grpc.server_streaming(request, path, codec).await;
+            let mut responses = response.map_err(refused)?.into_inner();
+            while let Some(response) = responses.message().await.map_err(refused)? {
+                each(response)?;
+            }
+            Ok(())
+        };
+        timed(call).await
+    }
+}
+
+fn refused(status: tonic::Status) -> Error {
+    Error::Refused(status.to_string())
+}
+
+fn within(count: usize) -> Result<(), Error> {
+    if count > PATHS_MAX { Err(Error::TooMany) } else { Ok(()) }
+}
+
+fn method(name: &str) -> Result<PathAndQuery, Error> {
+    let path = format!("/apipb.GobgpApi/{name}");
+    PathAndQuery::try_from(path).map_err(|why| Error::Refused(why.to_string()))
+}
+
+async fn timed<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(CALL_MAX, call).await.unwrap_or(Err(Error::Silent))
+}
+
+const fn afi(family: nlri::Family) -> i32 {
+    match family {
+        nlri::Family::V4 => 1,
+        nlri::Family::V6 => 2,
+    }
+}
+
+fn path(rule: &Rule, action: Action, is_withdraw: bool) -> Result<api::Path, Error> {
+    let nlri_binary = rule.flow().and_then(|flow: Flow| flow.encode()).map_err(Error::Rule)?;
+    let family = Some(api::Family { afi: afi(rule.family()), safi: api::FLOW_SPEC });
+    let pattrs_binary = attributes::encode(action);
+    Ok(api::Path { family, nlri_binary, pattrs_binary, is_withdraw, ..api::Path::default() })
+}
+
+/// HTTP/2 of `hyper` as `tonic` calls it.
+#[derive(Debug)]
+struct Connection(SendRequest<Body>);
+
+impl Service<hyper::Request<Body>> for Connection {
+    type Response = hyper::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: hyper::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}

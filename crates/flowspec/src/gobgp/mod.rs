@@ -106,7 +106,7 @@ impl Client {
         let (requests, connection) = timed(async { handshake.await.map_err(Error::Http) }).await?;
         // It ends with the socket; calls then fail.
         tokio::spawn(connection);
-        let origin = Uri::from_static("http://gobgp");
+        let origin = Uri::from_static("http://localhost");
         Ok(Self { grpc: Grpc::with_origin(Connection(requests), origin) })
     }
 

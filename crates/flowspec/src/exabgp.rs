@@ -97,7 +97,7 @@ impl Session {
             line.read_line(&mut answer).await.map_err(Error::Socket)?;
             match answer.trim() {
                 "done" => Ok(()),
-                "" => Err(Error::Ended),
+                "" => Err(Error::Ended("its child has closed the pipe".into())),
                 other => Err(Error::Refused(format!("{other}: {}", command.trim()))),
             }
         };

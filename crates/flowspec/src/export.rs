@@ -130,6 +130,17 @@ impl Plan {
         self.told = told.into_iter().filter(|(_, told)| self.is_held(now, told)).collect();
     }
 
+    /// The speaker does not take it. It is tried again after [`Bounds::between`]. False: the rule is there with
+    /// another rate, or should have ended; then the speaker has to end.
+    pub fn refuse(&mut self, now: Nanos, change: &Change) -> bool {
+        let Change::Announce(route) = change else { return false };
+        if self.is_announced(&route.rule) {
+            return false;
+        }
+        self.told.insert(route.rule.clone(), Told { action: None, at: now });
+        true
+    }
+
     /// The speaker is another one, which has no routes.
     pub fn forget(&mut self) {
         self.told.clear();

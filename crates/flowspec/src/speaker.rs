@@ -13,7 +13,7 @@ use crate::nlri::Malformed;
 use crate::rule::Route;
 use crate::{exabgp, gobgp};
 use std::fs::{DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
@@ -33,6 +33,8 @@ pub const NEIGHBORS_MAX: usize = 16;
 const START_MAX: Nanos = Nanos::from_secs(15);
 /// How long one attempt to reach the API may take.
 const TRY_MAX: Duration = Duration::from_millis(200);
+/// Most of a log's end that an error shows.
+const LINE_MAX: u64 = 400;
 /// First wait before another speaker is started, and the longest.
 const AGAIN: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(60));
 
@@ -62,9 +64,9 @@ pub enum Error {
     /// It does not answer.
     #[error("it does not answer")]
     Silent,
-    /// The process has ended.
-    #[error("it has ended")]
-    Ended,
+    /// The process has ended; with the last line of its log.
+    #[error("it has ended: {0}")]
+    Ended(String),
     /// More than [`gobgp::PATHS_MAX`] paths.
     #[error("it has more than {} paths", gobgp::PATHS_MAX)]
     TooMany,
@@ -177,6 +179,13 @@ pub enum Speaker {
 /// A connection to ExaBGP's child.
 #[derive(Debug)]
 pub struct Pipe(exabgp::Session);
+
+impl Error {
+    /// The speaker works, and does not take this one rule.
+    const fn is_about_a_rule(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Rule(_) | Self::Flags)
+    }
+}
 
 impl Speaker {
     async fn tell(&mut self, change: &Change) -> Result<(), Error> {
@@ -294,6 +303,7 @@ pub struct Exporter {
     /// Not before then, and after that wait.
     again: (Nanos, Nanos),
     started: u64,
+    refused: u64,
 }
 
 impl Exporter {
@@ -304,7 +314,8 @@ impl Exporter {
     pub fn new(options: Options, bounds: Bounds) -> Result<Self, Error> {
         options.check()?;
         let plan = Plan::new(bounds);
-        Ok(Self { options, plan, running: None, again: (Nanos::ZERO, AGAIN.0), started: 0 })
+        let again = (Nanos::ZERO, AGAIN.0);
+        Ok(Self { options, plan, running: None, again, started: 0, refused: 0 })
     }
 
     /// See [`Plan::want`].
@@ -347,6 +358,12 @@ impl Exporter {
         self.started
     }
 
+    /// How often the speaker did not take a route. It is tried again after [`Bounds::between`].
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
     /// The keeper's process id.
     #[must_use]
     pub fn keeper(&self) -> Option<u32> {
@@ -360,6 +377,7 @@ impl Exporter {
     }
 
     async fn step(&mut self, now: Nanos) -> Result<(), Error> {
+        let log = self.log();
         let running = match &mut self.running {
             Some(running) => running,
             None if now < self.again.0 => return Ok(()),
@@ -369,7 +387,7 @@ impl Exporter {
             }
         };
         if !running.beat() {
-            return Err(Error::Ended);
+            return Err(Error::Ended(last_line(&log).unwrap_or_default()));
         }
         if running.speaker.is_none() {
             match running.reach(&self.options).await {
@@ -381,12 +399,32 @@ impl Exporter {
         }
         let Some(speaker) = &mut running.speaker else { return Ok(()) };
         for change in self.plan.changes(now) {
-            speaker.tell(&change).await?;
-            tracing::debug!(?change, "told the BGP speaker");
-            self.plan.done(now, &change);
+            match speaker.tell(&change).await {
+                Ok(()) => {
+                    tracing::debug!(?change, "told the BGP speaker");
+                    self.plan.done(now, &change);
+                }
+                // The other routes stay. One that is there, and cannot be changed, must not stay as it is.
+                Err(why) if why.is_about_a_rule() && self.plan.refuse(now, &change) => {
+                    tracing::warn!(%why, ?change, "the BGP speaker does not take a route");
+                    self.refused += 1;
+                }
+                Err(why) => return Err(why),
+            }
         }
         Ok(())
     }
+}
+
+/// Of a log, without what is no text.
+fn last_line(log: &Path) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LINE_MAX))).ok()?;
+    let mut end = Vec::new();
+    file.take(LINE_MAX).read_to_end(&mut end).ok()?;
+    let text = String::from_utf8_lossy(&end).into_owned();
+    text.lines().rfind(|line| !line.trim().is_empty()).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -192,6 +192,28 @@ fn another_speaker_is_told_everything() {
     assert_eq!(tell(&mut plan, 1), [Change::Announce(to(1, 100.0))]);
 }
 
+#[test]
+fn a_route_that_the_speaker_does_not_take_is_tried_again_later() {
+    let mut plan = Plan::new(Bounds { routes: 2, ..Bounds::default() });
+    let at = Nanos::from_secs;
+    want(&mut plan, 0, &[to(1, 100.0), to(2, 100.0)]);
+    let changes = plan.changes(at(0));
+    assert!(plan.refuse(at(0), &changes[0]));
+    plan.done(at(0), &changes[1]);
+    assert_eq!(plan.announced(), 1);
+    for (second, told) in [(1, vec![]), (9, vec![]), (10, vec![Change::Announce(to(1, 100.0))])] {
+        want(&mut plan, second, &[to(1, 100.0), to(2, 100.0)]);
+        assert_eq!(plan.changes(at(second)), told, "at {second} s");
+    }
+    // What is there with another rate, or should go, does not stay as it is.
+    want(&mut plan, 20, &[to(2, 500.0)]);
+    let changes = plan.changes(at(20));
+    assert_eq!(changes, [Change::Announce(to(2, 500.0))]);
+    assert!(!plan.refuse(at(20), &changes[0]));
+    assert!(!plan.refuse(at(20), &Change::Withdraw(to(2, 1.0).rule)));
+    assert_eq!(plan.announced(), 1);
+}
+
 /// What was not done is proposed again.
 #[test]
 fn only_what_the_speaker_has_taken_counts() {

@@ -17,18 +17,23 @@ use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 /// How often it looks at everything.
 const TICK: Duration = Duration::from_millis(200);
 
-/// `export gobgp|exabgp DIRECTORY`, or `import DIRECTORY`.
+/// `export gobgp|exabgp DIRECTORY`, `import DIRECTORY`, or `missing DIRECTORY`.
 pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let (kind, receive, dir) = match words[..] {
         ["export", "gobgp", dir] => (Kind::GoBgp, false, dir),
         ["export", "exabgp", dir] => (Kind::ExaBgp, false, dir),
         ["import", dir] => (Kind::GoBgp, true, dir),
+        ["missing", dir] => (Kind::GoBgp, false, dir),
         _ => panic!("{words:?}"),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bounds = Bounds { between: Nanos::from_secs(1), ..Bounds::default() };
-    let exporter = Exporter::new(options(kind, receive, dir.into()), bounds).unwrap();
+    let mut options = options(kind, receive, dir.into());
+    if words[0] == "missing" {
+        options.program = "/nonexistent/gobgpd".into();
+    }
+    let exporter = Exporter::new(options, bounds).unwrap();
     runtime.block_on(run(exporter, receive, lines()));
     ExitCode::SUCCESS
 }
@@ -78,15 +83,14 @@ async fn run(mut exporter: Exporter, receive: bool, lines: Receiver<String>) {
     let mut importer = Importer::new(Policy::new(prefixes.clone(), 65_001, peer));
     loop {
         while let Ok(line) = lines.try_recv() {
-            wanted = line
-                .strip_prefix("want ")
-                .and_then(|rate| rate.parse().ok())
-                .map_or_else(Vec::new, routes);
+            let mut words = line.split(' ').skip(1);
+            wanted = words.next().and_then(|rate| rate.parse().ok()).map_or_else(Vec::new, routes);
+            wanted.extend(words.next().map(|_| odd()));
         }
         let now = MonotonicClock.now();
         assert_eq!(exporter.want(now, &wanted).unwrap(), 0);
         if let Err(why) = exporter.tick(now).await {
-            eprintln!("speaker: {why}");
+            println!("speaker: {why}");
         }
         if receive && let Some(Speaker::GoBgp(client)) = exporter.speaker() {
             match read(client, &prefixes).await {
@@ -139,4 +143,11 @@ fn routes(packets: f64) -> Vec<Route> {
             action: Action::Bytes(Rate::per_second(80_000.0)),
         },
     ]
+}
+
+/// ExaBGP has no name for this flag.
+fn odd() -> Route {
+    let flags = Some(Flags { mask: 0x80, value: 0x80 });
+    let rule = Rule { protocol: Some(6), flags, ..Rule::to("192.0.2.9/32".parse().unwrap()) };
+    Route { rule, action: Action::Packets(Rate::per_second(1.0)) }
 }

@@ -30,7 +30,8 @@ fn main() -> ExitCode {
         Some("--list") => return ExitCode::SUCCESS,
         _ => {}
     }
-    let tests: [(&str, fn()); 3] = [
+    let tests: [(&str, fn()); 4] = [
+        ("a_speaker_that_cannot_start_says_why", a_speaker_that_cannot_start_says_why),
         ("gobgp_has_exactly_the_routes", || has_exactly_the_routes(Kind::GoBgp)),
         ("exabgp_has_exactly_the_routes", || has_exactly_the_routes(Kind::ExaBgp)),
         ("routes_of_a_router_become_rules", routes_of_a_router_become_rules),
@@ -63,6 +64,8 @@ const PACKETS_1000: &str = "(generic, 0x800c0000, 0x447a0000)";
 const PACKETS_2000: &str = "(generic, 0x800c0000, 0x44fa0000)";
 const BYTES_80000: &str = "(generic, 0x80060000, 0x479c4000)";
 
+const ONE: &str = "(generic, 0x800c0000, 0x3f800000)";
+
 /// Longer than any timer here: the first session of GoBGP takes up to 10 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -86,9 +89,23 @@ fn has_exactly_the_routes(kind: Kind) {
     daemon.say("want 1000");
     bird.until("both routes again", PATIENCE, |found| found == both());
 
-    // Killed: the keeper and the speaker go, too.
     let processes = daemon.processes();
     assert!(processes.len() >= 2, "keeper and speaker: {processes:?}");
+
+    // A route that ExaBGP does not take leaves the others alone.
+    daemon.say("want 2000 odd");
+    let odd =
+        || ("flow4 { dst 192.0.2.9/32; proto 6; tcp flags 0x80/0x80; }".to_owned(), ONE.to_owned());
+    let changed = || (V4.to_owned(), PACKETS_2000.to_owned());
+    bird.until("another rate beside an odd route", PATIENCE, |found| match kind {
+        Kind::GoBgp => found == [changed(), odd(), both()[1].clone()],
+        Kind::ExaBgp => found == [changed(), both()[1].clone()],
+    });
+    assert_eq!(daemon.processes(), processes, "the same speaker");
+    daemon.say("want 1000");
+    bird.until("both routes as before", PATIENCE, |found| found == both());
+
+    // Killed: the keeper and the speaker go, too.
     daemon.kill();
     bird.until("no route after SIGKILL", HOLD_TIME, |found| found.is_empty());
     world::until("no process of it", HOLD_TIME, || processes.iter().all(|id| !world::runs(*id)));
@@ -141,4 +158,13 @@ fn routes_of_a_router_become_rules() {
     // The session ends: nothing stays.
     bird.ask("disable up");
     daemon.until("no rules without the peer", PATIENCE, |shown| shown.starts_with("refused: "));
+}
+
+fn a_speaker_that_cannot_start_says_why() {
+    let world = World::new("no");
+    let mut daemon = world.without_speaker();
+    daemon.until("the reason", PATIENCE, |shown| {
+        shown.contains("it has ended: ") && shown.contains("No such file")
+    });
+    assert!(daemon.runs(), "the daemon goes on");
 }

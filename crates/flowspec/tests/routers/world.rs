@@ -138,6 +138,11 @@ impl World {
         self.daemon(&["import"])
     }
 
+    /// With a program that is not there.
+    pub(crate) fn without_speaker(&self) -> Daemon {
+        self.daemon(&["missing"])
+    }
+
     fn daemon(&self, words: &[&str]) -> Daemon {
         let program = std::env::current_exe().expect("this program");
         // `ip netns exec` becomes the program: its process id is the daemon's.
@@ -299,6 +304,10 @@ impl Daemon {
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        runs(self.child.id())
     }
 
     pub(crate) fn stop(&self) {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use std::net::{IpAddr, Ipv4Addr};
 use tidegate_flowspec::attributes;
 use tidegate_flowspec::import::{ENTRIES_MAX, Hits};
@@ -360,4 +362,195 @@ fn the_table_has_a_bound_and_nobody_is_pushed_out() {
         (0..=255).flat_map(|a| [1, 2].map(|b| path(&format!("198.51.{a}.{b}/32")))).collect();
     importer.update(&many, &routes());
     assert_eq!(importer.entries().len(), ENTRIES_MAX);
+}
+
+/// What a made-up path says. Few values of each, so that many paths fit together.
+#[derive(Clone, Debug)]
+struct Made {
+    destination: &'static str,
+    neighbor: bool,
+    path: &'static [(u8, &'static [u32])],
+    originator: Option<u8>,
+    communities: Vec<(u16, f32)>,
+    internal: bool,
+    unicast: Vec<(&'static str, bool, Option<u8>, Option<u32>)>,
+}
+
+const PATHS: [&[(u8, &[u32])]; 7] = [
+    &[],
+    &[(2, &[PEER_AS])],
+    &[(2, &[PEER_AS, OTHER_AS])],
+    &[(2, &[OTHER_AS])],
+    &[(3, &[64_512])],
+    &[(3, &[64_512]), (2, &[PEER_AS])],
+    &[(1, &[PEER_AS])],
+];
+
+fn made() -> impl Strategy<Value = Made> {
+    let nets = [
+        "192.0.2.0/24",
+        "192.0.2.7/32",
+        "192.0.0.0/16",
+        "198.51.100.0/24",
+        "198.51.100.0/23",
+        "203.0.113.1/32",
+    ];
+    let of = move || prop::sample::select(nets.to_vec());
+    let originator = || prop::option::weighted(0.3, 1..3_u8);
+    let rate = prop::sample::select(vec![100.0, 0.0, -1.0, f32::NAN, 5.0]);
+    let kind = prop::sample::select(vec![BYTES, PACKETS, PACKETS, 0x8008, 0x0002]);
+    let last = prop::option::weighted(0.9, prop::sample::select(vec![PEER_AS, OTHER_AS]));
+    let unicast = (of(), prop::bool::weighted(0.8), originator(), last);
+    (
+        of(),
+        prop::bool::weighted(0.9),
+        prop::sample::select(PATHS.to_vec()),
+        originator(),
+        prop::collection::vec((kind, rate), 0..3),
+        any::<bool>(),
+        prop::collection::vec(unicast, 0..4),
+    )
+        .prop_map(
+            |(destination, neighbor, path, originator, communities, internal, unicast)| Made {
+                destination,
+                neighbor,
+                path,
+                originator,
+                communities,
+                internal,
+                unicast,
+            },
+        )
+}
+
+fn id(host: Option<u8>) -> Option<Ipv4Addr> {
+    host.map(|host| Ipv4Addr::new(10, 9, 9, host))
+}
+
+impl Made {
+    fn neighbor(peers: bool) -> IpAddr {
+        if peers { peer() } else { address("10.9.0.3") }
+    }
+
+    fn path(&self) -> Path {
+        let mut attributes = vec![as_path(self.path)];
+        attributes.extend(
+            id(self.originator).map(|id| [vec![0x80, 9, 4], id.octets().to_vec()].concat()),
+        );
+        if !self.communities.is_empty() {
+            let all = self
+                .communities
+                .iter()
+                .flat_map(|(kind, rate)| community(*kind, *rate)[3..].to_vec());
+            let all: Vec<u8> = all.collect();
+            attributes.push([vec![0xc0, 16, all.len() as u8], all].concat());
+        }
+        Path { attributes, neighbor: Self::neighbor(self.neighbor), ..path(self.destination) }
+    }
+
+    /// The latest of each prefix: a table has one best route to it.
+    fn routes(&self) -> Vec<Unicast> {
+        let mut routes: Vec<Unicast> = Vec::new();
+        for (prefix, neighbor, originator, last_as) in &self.unicast {
+            let prefix = prefix.parse().unwrap();
+            routes.retain(|route| route.prefix != prefix);
+            let (neighbor, originator) = (Self::neighbor(*neighbor), id(*originator));
+            routes.push(Unicast { prefix, neighbor, originator, last_as: *last_as });
+        }
+        routes
+    }
+
+    /// The rules once more, written from the RFCs and the documentation, and not from the code.
+    fn may_count(&self) -> bool {
+        let bits = |net: &str| -> (u32, u32) {
+            let net: ipnet::Ipv4Net = net.parse().unwrap();
+            (net.addr().to_bits(), u32::from(net.prefix_len()))
+        };
+        let inside = |inner: &str, outer: &str| {
+            let ((inner, long), (outer, short)) = (bits(inner), bits(outer));
+            long >= short && (inner ^ outer).checked_shr(32 - short).unwrap_or(0) == 0
+        };
+        let configured = ["192.0.2.0/24", "198.51.0.0/16"];
+        let owned = configured.iter().any(|net| inside(self.destination, net));
+        let long = bits(self.destination).1 >= 24;
+        // The last of each prefix, as in `routes`.
+        let table: std::collections::BTreeMap<&str, _> =
+            self.unicast.iter().map(|(net, a, b, c)| (*net, (*a, *b, *c))).collect();
+        let covering = table.iter().filter(|(net, _)| inside(self.destination, net));
+        let best = covering.max_by_key(|(net, _)| bits(net).1);
+        let began_here = self.internal && self.path.iter().all(|(kind, _)| *kind == 3);
+        let last_as = match self.path {
+            [(2, path), ..] | [(3, _), (2, path)] => path.first().copied(),
+            _ => None,
+        };
+        let valid = match best {
+            None => began_here,
+            Some((best_net, (by_peer, originator, best_as))) => {
+                let same = match (self.originator, originator) {
+                    (None, None) => self.neighbor == *by_peer,
+                    (Some(own), Some(its)) => own == *its,
+                    _ => false,
+                };
+                let outside = self.internal || (last_as.is_some() && last_as == *best_as);
+                let specific = table.iter().any(|(net, (_, _, last))| {
+                    net != best_net && inside(net, self.destination) && last != best_as
+                });
+                (began_here || same) && outside && !specific
+            }
+        };
+        let of = |kind: u16| -> Vec<u32> {
+            let found = self.communities.iter().filter(|(is, _)| *is == kind);
+            found.map(|(_, rate)| rate.to_bits()).collect()
+        };
+        let rates = [of(BYTES), of(PACKETS)];
+        let one_each = rates.iter().all(|all| all.windows(2).all(|two| two[0] == two[1]));
+        let good = rates.iter().flatten().all(|bits| f32::from_bits(*bits) > 0.0);
+        let some = rates.iter().any(|all| !all.is_empty());
+        let acts = some && one_each && good && of(0x8008).is_empty();
+        self.neighbor && owned && long && valid && acts
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    /// A second check, by other code, agrees on every made-up path.
+    #[test]
+    fn another_check_agrees(made in made()) {
+        let policy = policy(if made.internal { OWN } else { PEER_AS });
+        let verdict = judged(policy, &made.path(), &made.routes());
+        prop_assert_eq!(verdict.is_ok(), made.may_count(), "{:?}", verdict);
+    }
+}
+
+/// Made-up paths often enough count, or the check above would prove nothing.
+#[test]
+fn made_up_paths_are_taken_and_refused() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut taken = 0;
+    let mut reasons = std::collections::BTreeSet::new();
+    for _ in 0..10_000 {
+        let made = made().new_tree(&mut runner).unwrap().current();
+        let policy = policy(if made.internal { OWN } else { PEER_AS });
+        match judged(policy, &made.path(), &made.routes()) {
+            Ok(()) => taken += 1,
+            Err(why) => drop(reasons.insert(why)),
+        }
+    }
+    assert!(taken > 100, "{taken}");
+    let expected = [
+        Refusal::Peer,
+        Refusal::Outside,
+        Refusal::Wide,
+        Refusal::NoRoute,
+        Refusal::Originator,
+        Refusal::AsPath,
+        Refusal::MoreSpecific,
+        Refusal::Action,
+        Refusal::Rate,
+        Refusal::Discard,
+    ];
+    for why in expected {
+        assert!(reasons.contains(&why), "{why:?} is missing: {reasons:?}");
+    }
 }

@@ -51,16 +51,21 @@ fn options(kind: Kind, receive: bool, dir: PathBuf) -> Options {
         dir,
         own_as: 65_001,
         router_id: [10, 9, 0, 1].into(),
-        neighbors: vec![Neighbor {
-            address: IpAddr::from([10, 9, 0, 2]),
-            local: IpAddr::from([10, 9, 0, 1]),
-            peer_as: 65_002,
-        }],
+        neighbors: vec![neighbor(kind)],
         port: 1_179,
         hold_time_s: 9,
         lease: Nanos::from_secs(3),
         receive,
     }
+}
+
+/// A session over IPv4; with ExaBGP over IPv6.
+fn neighbor(kind: Kind) -> Neighbor {
+    let host = |host: u8| match kind {
+        Kind::GoBgp => IpAddr::from([10, 9, 0, host]),
+        Kind::ExaBgp => IpAddr::from([0xfd00, 9, 0, 0, 0, 0, 0, host.into()]),
+    };
+    Neighbor { address: host(2), local: host(1), peer_as: 65_002 }
 }
 
 fn lines() -> Receiver<String> {

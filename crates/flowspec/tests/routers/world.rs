@@ -2,6 +2,7 @@
 //! Two namespaces with a link, BIRD in one and the daemon in the other. All of it goes by drop.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -14,15 +15,21 @@ use tidegate_units::{Clock, MonotonicClock, Nanos};
 /// Within this time routes have to be gone: the hold time and a second.
 pub(crate) const HOLD_TIME: Duration = Duration::from_secs(10);
 
-/// BIRD takes FlowSpec.
+/// BIRD takes FlowSpec, over IPv4 or IPv6.
 pub(crate) const RECEIVES: &str = "
-protocol bgp up {
-  local 10.9.0.2 port 1179 as 65002;
-  neighbor 10.9.0.1 as 65001;
+template bgp flows {
   hold time 9;
   passive yes;
   flow4 { table f4; import all; export none; };
   flow6 { table f6; import all; export none; };
+}
+protocol bgp four from flows {
+  local 10.9.0.2 port 1179 as 65002;
+  neighbor 10.9.0.1 as 65001;
+}
+protocol bgp six from flows {
+  local fd00:9::2 port 1179 as 65002;
+  neighbor fd00:9::1 as 65001;
 }
 ";
 
@@ -69,6 +76,9 @@ protocol bgp up {
 }
 ";
 
+/// How names of namespaces begin; then comes the id of the process that made them.
+const PREFIX: &str = "tgfs-";
+
 /// The namespaces, and a directory for all files.
 pub(crate) struct World {
     us: String,
@@ -78,7 +88,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(name: &str) -> Self {
-        let prefix = format!("tgfs-{}-{name}", std::process::id());
+        sweep();
+        let prefix = format!("{PREFIX}{}-{name}", std::process::id());
         let (us, router) = (format!("{prefix}-us"), format!("{prefix}-rt"));
         let dir = tempfile::tempdir().expect("a directory");
         // From here on drop removes what there is.
@@ -87,8 +98,10 @@ impl World {
         ip(&["netns", "add", us]);
         ip(&["netns", "add", rt]);
         ip(&["link", "add", "u0", "netns", us, "type", "veth", "peer", "name", "r0", "netns", rt]);
-        for (space, name, address) in [(us, "u0", "10.9.0.1/24"), (rt, "r0", "10.9.0.2/24")] {
-            ip(&["-n", space, "addr", "add", address, "dev", name]);
+        for (space, name, host) in [(us, "u0", 1), (rt, "r0", 2)] {
+            let (v4, v6) = (format!("10.9.0.{host}/24"), format!("fd00:9::{host}/64"));
+            ip(&["-n", space, "addr", "add", &v4, "dev", name]);
+            ip(&["-n", space, "addr", "add", &v6, "dev", name, "nodad"]);
             ip(&["-n", space, "link", "set", name, "up"]);
         }
         world
@@ -104,18 +117,8 @@ impl World {
         std::fs::write(path("bird.conf"), text).expect("a configuration");
         let log = File::create(path("bird.log")).expect("a log");
         let control = path("bird.ctl");
-        let child = Command::new("ip")
-            .args([
-                "netns",
-                "exec",
-                &self.router,
-                "bird",
-                "-f",
-                "-c",
-                &path("bird.conf"),
-                "-s",
-                &control,
-            ])
+        let child = inside(&self.router, OsStr::new("bird"))
+            .args(["-f", "-c", &path("bird.conf"), "-s", &control])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -145,10 +148,8 @@ impl World {
 
     fn daemon(&self, words: &[&str]) -> Daemon {
         let program = std::env::current_exe().expect("this program");
-        // `ip netns exec` becomes the program: its process id is the daemon's.
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.us])
-            .arg(program)
+        // Every step becomes the next one: its process id is the daemon's.
+        let mut child = inside(&self.us, program.as_os_str())
             .arg("daemon")
             .args(words)
             .arg(self.dir.path().join("bgp"))
@@ -174,6 +175,30 @@ impl Drop for World {
             let _ = Command::new("ip").args(["netns", "del", name]).status();
         }
     }
+}
+
+/// Removes namespaces of tests that were killed.
+fn sweep() {
+    let listed = Command::new("ip").args(["netns", "list"]).output().expect("ip");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let names = listed.lines().filter_map(|line| line.split_whitespace().next());
+    for name in names {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let owner = owner.and_then(|owner| owner.parse().ok());
+        if owner.is_some_and(|owner: u32| !runs(owner)) {
+            // Another test may be quicker.
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+/// A command in a namespace that ends with this program, however that ends.
+fn inside(namespace: &str, program: &OsStr) -> Command {
+    let this = std::env::current_exe().expect("this program");
+    let mut command = Command::new(this);
+    command.args(["keeper", "exec", "ip", "netns", "exec", namespace]).arg(program);
+    command.env("TIDEGATE_KEEPER", std::process::id().to_string());
+    command
 }
 
 fn ip(words: &[&str]) {

@@ -6,12 +6,12 @@
  * As published: the average of the output queue is above a threshold. That never fires
  * where the queue is kept short (fq_codel), or hidden (BQL). So there are three signs:
  *
- *	queue	its moving average, updated by each packet, as in RED
+ *	queue	its moving average, updated by each packet, as in RED, or by each look
  *	drops	the share of the packets that the queue dropped in a tick
  *	rate	the share of the shaped rate that was sent in a tick
  *
  * Any one begins it. It ends when what is offered, together with what limits refuse
- * here, would have fitted for some ticks: a limit that works does not end the reason
+ * here, would have fitted for some time: a limit that works does not end the reason
  * for which it is there. Where the rate is not known, it ends when there is no sign.
  * Each begin has a new sequence number.
  *
@@ -38,21 +38,24 @@ struct tg_congestion_params {
 	tg_u32 drops;		/* share of the packets above this; 0: ignored */
 	tg_u32 rate;		/* share of the shaped rate from here on; 0: ignored */
 	tg_u32 fits;		/* below this share of it what is offered would fit */
-	tg_u32 calm_ticks;	/* in a row, until it has ended */
+	tg_u32 pad;
+	tg_u64 calm_ns;		/* for so long, until it has ended */
 };
-TG_ASSERT(sizeof(struct tg_congestion_params) == 24);
+TG_ASSERT(sizeof(struct tg_congestion_params) == 32);
 
 struct tg_congestion {
 	tg_u64 average;		/* queue, 1/1000 packet, times TG_SHARE_ONE */
+	tg_u64 calm_ns;		/* for how long all would have fitted */
 	tg_u32 congested;	/* 1: it is */
-	tg_u32 calm;		/* ticks in a row in which all would have fitted */
 	tg_u32 sequence;	/* how often it has begun */
 	tg_u32 signs;		/* of the last tick: enum tg_congestion_sign */
+	tg_u32 pad;
 };
-TG_ASSERT(sizeof(struct tg_congestion) == 24);
+TG_ASSERT(sizeof(struct tg_congestion) == 32);
 
-/* What a link did in a tick. */
+/* What a link did lately. */
 struct tg_link_tick {
+	tg_u64 elapsed_ns;	/* since the tick before */
 	tg_u64 capacity_bytes;	/* the shaped rate times the tick; 0: not known */
 	tg_u64 sent_bytes;
 	tg_u64 dropped_bytes;	/* by the queue */
@@ -60,14 +63,14 @@ struct tg_link_tick {
 	tg_u32 packets;		/* that came to the queue */
 	tg_u32 dropped;		/* of these dropped */
 };
-TG_ASSERT(sizeof(struct tg_link_tick) == 40);
+TG_ASSERT(sizeof(struct tg_link_tick) == 48);
 
-/* A packet comes while so many wait. */
-TG_INLINE void tg_congestion_queue(const struct tg_congestion_params *p,
-				   struct tg_congestion *s, tg_u32 waiting)
+/* So many wait; its weight in the average is 1/TG_SHARE_ONE. */
+TG_INLINE void tg_congestion_look(struct tg_congestion *s, tg_u32 waiting,
+				  tg_u32 share)
 {
 	tg_u64 now = tg_min(waiting, TG_QUEUE_MAX) * 1000ULL * TG_SHARE_ONE;
-	tg_u64 weight = tg_min(p->weight, TG_SHARE_ONE);
+	tg_u64 weight = tg_min(share, TG_SHARE_ONE);
 
 	/* No overflow: the difference is below 2^46, the weight at most 2^16. */
 	s->average = tg_min(s->average, TG_QUEUE_MAX * 1000ULL * TG_SHARE_ONE);
@@ -75,6 +78,13 @@ TG_INLINE void tg_congestion_queue(const struct tg_congestion_params *p,
 		s->average += ((now - s->average) * weight) / TG_SHARE_ONE;
 	else
 		s->average -= ((s->average - now) * weight) / TG_SHARE_ONE;
+}
+
+/* A packet comes while so many wait. */
+TG_INLINE void tg_congestion_queue(const struct tg_congestion_params *p,
+				   struct tg_congestion *s, tg_u32 waiting)
+{
+	tg_congestion_look(s, waiting, p->weight);
 }
 
 /* 1: the average queue is above the threshold, as published. */
@@ -108,6 +118,15 @@ TG_INLINE tg_u32 tg_congestion_signs(const struct tg_congestion_params *p,
 	return signs;
 }
 
+/* Nobody knows what the link does: it is not congested. Its number stays. */
+TG_INLINE void tg_congestion_unknown(struct tg_congestion *s)
+{
+	s->average = 0;
+	s->calm_ns = 0;
+	s->congested = 0;
+	s->signs = 0;
+}
+
 /* A tick has ended. 1: the link is congested. */
 TG_INLINE int tg_congestion_tick(const struct tg_congestion_params *p,
 				 struct tg_congestion *s,
@@ -127,10 +146,13 @@ TG_INLINE int tg_congestion_tick(const struct tg_congestion_params *p,
 		s->congested = 1;
 		s->sequence++;
 	}
-	s->calm = fits && s->congested ? s->calm + 1 : 0;
-	if (s->congested && fits && s->calm >= p->calm_ticks) {
+	if (fits && s->congested)
+		s->calm_ns += tg_min(t->elapsed_ns, ~0ULL - s->calm_ns);
+	else
+		s->calm_ns = 0;
+	if (s->congested && fits && s->calm_ns >= p->calm_ns) {
 		s->congested = 0;
-		s->calm = 0;
+		s->calm_ns = 0;
 	}
 	return s->congested != 0;
 }

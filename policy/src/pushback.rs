@@ -28,14 +28,14 @@ pub struct CongestionSpec {
     pub queue: f64,
     /// Weight of the present queue in the average.
     pub weight: Share,
-    /// Share of the packets that the queue drops in a tick above this.
+    /// Share of the packets that the queue drops above this.
     pub drops: Share,
     /// Share of the shaped rate that is used from here on.
     pub rate: Share,
     /// It ends when what is offered, with what limits refuse, is below this share of the shaped rate …
     pub fits: Share,
-    /// … for so many ticks in a row.
-    pub calm_ticks: u32,
+    /// … for so long.
+    pub calm: Nanos,
 }
 
 impl CongestionSpec {
@@ -43,7 +43,7 @@ impl CongestionSpec {
     #[must_use]
     pub fn published(queue: f64, weight: f64) -> Self {
         let (weight, zero) = (Share::new(weight), Share::ZERO);
-        Self { queue, weight, drops: zero, rate: zero, fits: zero, calm_ticks: 1 }
+        Self { queue, weight, drops: zero, rate: zero, fits: zero, calm: Nanos::ZERO }
     }
 
     fn compile(&self) -> CongestionParams {
@@ -53,15 +53,18 @@ impl CongestionSpec {
             drops: share(self.drops),
             rate: share(self.rate),
             fits: share(self.fits),
-            calm_ticks: self.calm_ticks,
+            pad: 0,
+            calm_ns: self.calm.0,
         }
     }
 }
 
-/// What a link did in a tick.
+/// What a link did lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkTick {
-    /// The shaped rate times the tick; 0: not known.
+    /// Since the tick before.
+    pub elapsed: Nanos,
+    /// The shaped rate times the time over which was counted; 0: not known.
     pub capacity_bytes: u64,
     /// Sent.
     pub sent_bytes: u64,
@@ -98,6 +101,19 @@ impl Congestion {
         }
     }
 
+    /// So many wait. The look has a weight of its own: of the time since the one before.
+    pub fn look(&mut self, waiting: usize, weight: Share) {
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        // SAFETY: as in `queue`.
+        unsafe { abi::tg_native_congestion_look(&raw mut self.state, waiting, share(weight)) }
+    }
+
+    /// Nobody knows any more what the link does: it is not congested.
+    pub fn unknown(&mut self) {
+        // SAFETY: as in `queue`.
+        unsafe { abi::tg_native_congestion_unknown(&raw mut self.state) }
+    }
+
     /// Whether the average queue is above its threshold, as published.
     #[must_use]
     pub fn is_long(&self) -> bool {
@@ -109,6 +125,7 @@ impl Congestion {
     /// A tick has ended. Whether the link is congested.
     pub fn tick(&mut self, seen: &LinkTick) -> bool {
         let raw = RawTick {
+            elapsed_ns: seen.elapsed.0,
             capacity_bytes: seen.capacity_bytes,
             sent_bytes: seen.sent_bytes,
             dropped_bytes: seen.dropped_bytes,

@@ -278,6 +278,17 @@ void tg_native_congestion_queue(const struct tg_congestion_params *p,
 	tg_congestion_queue(p, s, waiting);
 }
 
+void tg_native_congestion_look(struct tg_congestion *s, tg_u32 waiting,
+			       tg_u32 share)
+{
+	tg_congestion_look(s, waiting, share);
+}
+
+void tg_native_congestion_unknown(struct tg_congestion *s)
+{
+	tg_congestion_unknown(s);
+}
+
 int tg_native_congestion_is_long(const struct tg_congestion_params *p,
 				 const struct tg_congestion *s)
 {

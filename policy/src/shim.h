@@ -80,6 +80,9 @@ void tg_native_crowd_admit(const struct tg_crowd_params *p,
 			   const struct tg_event *e, struct tg_verdict *v);
 void tg_native_congestion_queue(const struct tg_congestion_params *p,
 				struct tg_congestion *s, tg_u32 waiting);
+void tg_native_congestion_look(struct tg_congestion *s, tg_u32 waiting,
+			       tg_u32 share);
+void tg_native_congestion_unknown(struct tg_congestion *s);
 int tg_native_congestion_is_long(const struct tg_congestion_params *p,
 				 const struct tg_congestion *s);
 int tg_native_congestion_tick(const struct tg_congestion_params *p,

@@ -79,7 +79,7 @@ fn what_a_router_runs_is_pure_and_compiles_for_the_kernel() {
          const struct tg_link_tick *t, struct tg_offered *o);\n\
          int q(const struct tg_congestion_params *p, struct tg_congestion *s,\n\
          const struct tg_link_tick *t, struct tg_offered *o)\n\
-         { tg_congestion_queue(p, s, 1); tg_offered_add(o, 1); tg_offered_tick(o, 5, 6);\n\
+         { tg_congestion_queue(p, s, 1); tg_congestion_unknown(s); tg_offered_add(o, 1); tg_offered_tick(o, 5, 6);\n\
          return tg_congestion_tick(p, s, t); }\n\
          int b(const struct tg_pushback_params *p, struct tg_pushback_state *s,\n\
          const struct tg_event *e);\n\

@@ -3,7 +3,7 @@
 //! holds back. What decides is `policy/router/congestion.h`; here its ticks are made of counters.
 //!
 //! The paper's threshold is the average queue of each packet's arrival: 15 of a queue of 30, 25 of one of
-//! 50. Here the queue is looked at once a tick, so its average is over ticks, and the threshold is half of
+//! 50. Here the queue is looked at once a tick, so its average is over time, and the threshold is half of
 //! whatever the queue holds.
 
 use std::collections::VecDeque;
@@ -20,19 +20,24 @@ const TICKS_MAX: usize = 256;
 const FULL: f64 = 1000.0;
 /// A longer tick is none: the daemon stood still, and nobody knows what was between.
 const TICK_MAX: Nanos = Nanos::from_secs(2);
+/// The queue is averaged over this many seconds.
+const QUEUE_SECONDS: f64 = 0.45;
+/// An interface that cannot be read for so long is not congested: nobody is limited by what is not known.
+const BLIND_MAX: Nanos = Nanos::from_secs(2);
 /// What a refused connection would have carried where none was admitted lately: its SYN.
 const SYN_BYTES: f64 = 74.0;
 
-/// When a link is congested. Values of the paper and of `sim/src/netdraino/spec.rs`; the weight is of a tick.
+/// When a link is congested. Values of the paper and of `sim/src/netdraino/spec.rs`; each look at the queue has
+/// the weight of its time.
 #[must_use]
 pub fn spec() -> CongestionSpec {
     CongestionSpec {
         queue: FULL / 2.0,
-        weight: Share::new(0.2),
+        weight: Share::ZERO,
         drops: Share::new(0.01),
         rate: Share::new(0.95),
         fits: Share::new(0.9),
-        calm_ticks: 10,
+        calm: Nanos::SECOND,
     }
 }
 
@@ -59,6 +64,8 @@ pub struct LinkWatch {
     before: Option<(Nanos, LinkUse)>,
     lately: VecDeque<Tick>,
     since: Option<Nanos>,
+    /// Since when nothing is known of it.
+    blind: Option<Nanos>,
 }
 
 /// What a tick changed.
@@ -73,7 +80,7 @@ pub enum Turn {
 impl Default for LinkWatch {
     fn default() -> Self {
         let (congestion, lately) = (Congestion::new(&spec()), VecDeque::new());
-        Self { congestion, before: None, lately, since: None }
+        Self { congestion, before: None, lately, since: None, blind: None }
     }
 }
 
@@ -83,17 +90,19 @@ impl LinkWatch {
         let before = self.before.replace((now, seen.clone()));
         let Some(link) = before.and_then(|(at, before)| difference((at, &before), (now, seen)))
         else {
-            // Another queue or a pause: nothing is known of what was, and congestion stays as it is.
+            // Another queue or a pause: nothing is known of what was, and congestion stays as it is for now.
             self.lately.clear();
-            return None;
+            return self.blind(now);
         };
+        self.blind = None;
         self.lately.push_back(Tick { at: now, link, arrivals });
         let old = |tick: &Tick| now.since(tick.at) >= WINDOW;
         while self.lately.len() > TICKS_MAX || self.lately.front().is_some_and(old) {
             self.lately.pop_front();
         }
         let filled = seen.queue.map_or(0.0, |queue| queue.length / queue.limit.max(1.0));
-        self.congestion.queue((filled * FULL) as usize);
+        let weight = 1.0 - libm::exp(-link.elapsed.as_secs_f64() / QUEUE_SECONDS);
+        self.congestion.look((filled * FULL) as usize, Share::new(weight));
         let was = self.congestion.is_congested();
         let is = self.congestion.tick(&self.last_second());
         match (was, is) {
@@ -101,15 +110,40 @@ impl LinkWatch {
                 self.since = Some(now);
                 Some(Turn::Began)
             }
-            (true, false) => Some(Turn::Ended(now.since(self.since.take().unwrap_or(now)))),
+            (true, false) => Some(self.ended(now)),
             _ => None,
         }
+    }
+
+    /// A tick has ended in which the interface was not there, or could not be read.
+    pub fn unseen(&mut self, now: Nanos) -> Option<Turn> {
+        // One that comes back has counters that nobody knows.
+        self.before = None;
+        self.lately.clear();
+        self.blind(now)
+    }
+
+    /// Nobody watches it any more.
+    pub fn leave(&mut self, now: Nanos) -> Option<Turn> {
+        let was = self.is_congested();
+        self.congestion.unknown();
+        was.then(|| self.ended(now))
+    }
+
+    fn blind(&mut self, now: Nanos) -> Option<Turn> {
+        let since = *self.blind.get_or_insert(now);
+        if now.since(since) < BLIND_MAX { None } else { self.leave(now) }
+    }
+
+    fn ended(&mut self, now: Nanos) -> Turn {
+        Turn::Ended(now.since(self.since.take().unwrap_or(now)))
     }
 
     fn last_second(&self) -> LinkTick {
         let mut sum = LinkTick::default();
         let mut arrivals = Arrivals::default();
         for tick in &self.lately {
+            sum.elapsed = tick.link.elapsed;
             sum.capacity_bytes = sum.capacity_bytes.saturating_add(tick.link.capacity_bytes);
             sum.sent_bytes = sum.sent_bytes.saturating_add(tick.link.sent_bytes);
             sum.dropped_bytes = sum.dropped_bytes.saturating_add(tick.link.dropped_bytes);
@@ -180,11 +214,16 @@ fn difference((at, before): (Nanos, &LinkUse), (now, seen): (Nanos, &LinkUse)) -
         return None;
     }
     let sent_bytes = seen.sent_bytes.checked_sub(before.sent_bytes)?;
-    let sent = seen.sent_packets.wrapping_sub(before.sent_packets);
-    let dropped = seen.dropped_packets.wrapping_sub(before.dropped_packets);
+    let sent = forward(before.sent_packets, seen.sent_packets)?;
+    let dropped = forward(before.dropped_packets, seen.dropped_packets)?;
+    // A packet has bytes. A queue that was made anew under the same number counts from zero.
+    if u64::from(sent) > sent_bytes {
+        return None;
+    }
     let packet = if sent > 0 { sent_bytes / u64::from(sent) } else { 0 };
     let capacity = seen.capacity.unwrap_or(0.0) * elapsed.as_secs_f64();
     Some(LinkTick {
+        elapsed,
         capacity_bytes: capacity as u64,
         sent_bytes,
         dropped_bytes: packet.saturating_mul(dropped.into()),
@@ -194,16 +233,22 @@ fn difference((at, before): (Nanos, &LinkUse), (now, seen): (Nanos, &LinkUse)) -
     })
 }
 
+/// By how much a counter of 32 bits has grown; `None`: it went back. It wraps, but not by half within a tick.
+fn forward(before: u32, now: u32) -> Option<u32> {
+    Some(now.wrapping_sub(before)).filter(|grown| *grown <= u32::MAX / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_model::signals::InterfaceQueue;
 
-    /// A link of 2 Mbit/s with a queue of 50, in ticks of 100 ms.
+    /// A link of 2 Mbit/s with a queue of 50, in ticks of 100 ms where nothing else is said.
     struct Link {
         watch: LinkWatch,
         seen: LinkUse,
         now: Nanos,
+        tick: Nanos,
     }
 
     impl Link {
@@ -214,7 +259,8 @@ mod tests {
                 capacity: Some(250_000.0),
                 ..LinkUse::default()
             };
-            let mut link = Self { watch: LinkWatch::default(), seen, now: Nanos::ZERO };
+            let (watch, now, tick) = (LinkWatch::default(), Nanos::ZERO, Nanos::from_millis(100));
+            let mut link = Self { watch, seen, now, tick };
             link.tick(0, (0, 0.0), (0, 0));
             link
         }
@@ -226,7 +272,7 @@ mod tests {
             (dropped, waiting): (u32, f64),
             new: (u64, u64),
         ) -> Option<Turn> {
-            self.now += Nanos::from_millis(100);
+            self.now += self.tick;
             self.seen.sent_bytes += 1000 * u64::from(sent);
             self.seen.sent_packets = self.seen.sent_packets.wrapping_add(sent);
             self.seen.dropped_packets = self.seen.dropped_packets.wrapping_add(dropped);
@@ -299,5 +345,96 @@ mod tests {
         assert!(link.ticks(5, 10, (0, 0.0), (0, 0)).is_empty(), "the daemon stood still");
         link.seen.sent_bytes = 0;
         assert!(link.ticks(5, 10, (0, 0.0), (0, 0)).is_empty(), "counters that went back");
+    }
+
+    /// A queue that was made anew has the number of the one before, and counts from zero.
+    #[test]
+    fn counters_of_a_queue_that_was_made_anew_are_not_compared() {
+        type Change = fn(&mut LinkUse);
+        let anew: [(&str, Change); 3] = [
+            ("bytes", |seen| seen.sent_bytes = 0),
+            ("packets dropped", |seen| (seen.sent_bytes, seen.dropped_packets) = (1 << 40, 0)),
+            ("packets sent", |seen| seen.sent_packets = 0),
+        ];
+        for (what, change) in anew {
+            let mut link = Link::new();
+            link.seen.identity.1 = 9;
+            link.seen.sent_bytes = 1 << 30;
+            link.seen.sent_packets = 1 << 20;
+            link.seen.dropped_packets = 1 << 10;
+            link.tick(10, (0, 0.0), (0, 0));
+            assert!(link.ticks(20, 10, (0, 0.0), (0, 0)).is_empty());
+            change(&mut link.seen);
+            assert!(link.ticks(20, 10, (0, 0.0), (0, 0)).is_empty(), "{what}");
+        }
+        assert_eq!((forward(u32::MAX, 4), forward(4, u32::MAX)), (Some(5), None));
+    }
+
+    #[test]
+    fn an_interface_that_vanishes_is_soon_not_congested() {
+        let mut link = Link::new();
+        assert_eq!(link.ticks(10, 24, (5, 50.0), (0, 0)), [Turn::Began]);
+        let began = Nanos(link.now.0 - 9 * link.tick.0);
+        for at in 0..30_u64 {
+            link.now += link.tick;
+            let ended = link.watch.unseen(link.now);
+            let expected = (at == 20).then(|| Turn::Ended(link.now.since(began)));
+            assert_eq!(ended, expected, "{at}");
+            assert_eq!(link.watch.is_congested(), at < 20, "{at}");
+        }
+        assert!(!link.watch.state(link.now).congested && link.watch.signs().is_empty());
+        // It comes back, as congested as it was: that is another time.
+        link.tick(24, (5, 50.0), (0, 0));
+        assert_eq!(link.ticks(10, 24, (5, 50.0), (0, 0)), [Turn::Began]);
+        assert_eq!(link.watch.episodes(), 2);
+        // Away for less than that it goes on.
+        for _ in 0..19 {
+            link.now += link.tick;
+            assert_eq!(link.watch.unseen(link.now), None);
+        }
+        assert!(link.ticks(10, 24, (5, 50.0), (0, 0)).is_empty() && link.watch.is_congested());
+        assert!(matches!(link.watch.leave(link.now), Some(Turn::Ended(_))));
+        assert_eq!(link.watch.leave(link.now), None);
+    }
+
+    /// Counters that are new at each look are as good as none.
+    #[test]
+    fn a_link_of_which_nothing_can_be_known_is_not_congested() {
+        let mut link = Link::new();
+        assert_eq!(link.ticks(10, 24, (5, 50.0), (0, 0)), [Turn::Began]);
+        let mut ended = Vec::new();
+        for handle in 10..40 {
+            link.seen.identity.1 = handle;
+            ended.extend(link.tick(24, (5, 50.0), (0, 0)));
+        }
+        assert!(matches!(ended[..], [Turn::Ended(_)]), "{ended:?}");
+    }
+
+    /// The same course in ticks of any length: what begins and ends it is time.
+    #[test]
+    fn ticks_of_any_length_see_the_same() {
+        for ms in [20, 50, 100, 200, 500] {
+            let mut link = Link::new();
+            link.tick = Nanos::from_millis(ms);
+            let run = |link: &mut Link, seconds: f64, waiting: f64| -> Option<(f64, Turn)> {
+                let ticks = (seconds * 1e3 / ms as f64).round() as u32;
+                let begin = link.now;
+                (0..ticks).find_map(|_| {
+                    let turn = link.tick(ms as u32 / 20, (0, waiting), (0, 0))?;
+                    Some((link.now.since(begin).as_secs_f64(), turn))
+                })
+            };
+            assert_eq!(run(&mut link, 2.0, 0.0), None);
+            // A queue that is full lifts the average over one half after 0.45 s * ln 2.
+            let (began, turn) = run(&mut link, 5.0, 50.0).unwrap();
+            assert_eq!(turn, Turn::Began);
+            let tick = ms as f64 / 1e3;
+            assert!((0.31..0.32 + tick).contains(&began), "{began} s in ticks of {ms} ms");
+            assert_eq!(run(&mut link, 3.0, 50.0), None);
+            // Empty again it takes as long, and a second of calm, in which the first tick of it counts.
+            let (ended, turn) = run(&mut link, 5.0, 0.0).unwrap();
+            assert!(matches!(turn, Turn::Ended(_)));
+            assert!((1.3 - tick..1.33 + tick).contains(&ended), "{ended} s in ticks of {ms} ms");
+        }
     }
 }

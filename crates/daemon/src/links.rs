@@ -14,6 +14,8 @@ use tidegate_units::Nanos;
 pub(crate) struct Links {
     links: Vec<Link>,
     turns: Vec<What>,
+    /// The last round.
+    now: Nanos,
 }
 
 struct Link {
@@ -37,6 +39,11 @@ impl Links {
                 },
             });
         }
+        // What began ends, also where nobody looks any more.
+        for mut link in old {
+            let turn = link.watch.leave(self.now);
+            self.turns.extend(turn.map(|turn| link.event(turn)));
+        }
     }
 
     /// A round.
@@ -46,18 +53,17 @@ impl Links {
         uses: Result<Vec<LinkUse>, String>,
         arrivals: Arrivals,
     ) {
+        self.now = now;
         for link in &mut self.links {
             let seen =
                 uses.as_ref().map(|uses| uses.iter().find(|seen| seen.interface == link.name));
-            link.problem = match seen {
-                Err(why) => why.clone(),
-                Ok(None) => "there is no such interface".into(),
-                Ok(Some(seen)) => {
-                    let turn = link.watch.tick(now, seen, arrivals);
-                    self.turns.extend(turn.map(|turn| link.event(turn)));
-                    String::new()
-                }
+            let (turn, problem) = match seen {
+                Err(why) => (link.watch.unseen(now), why.clone()),
+                Ok(None) => (link.watch.unseen(now), "there is no such interface".into()),
+                Ok(Some(seen)) => (link.watch.tick(now, seen, arrivals), String::new()),
             };
+            link.problem = problem;
+            self.turns.extend(turn.map(|turn| link.event(turn)));
         }
     }
 

@@ -131,8 +131,8 @@ pub struct InterfaceQueue {
 pub struct LinkUse {
     /// Name of the interface.
     pub interface: String,
-    /// Numbers of the interface and of its queue: with other ones the counters are others.
-    pub identity: (u32, u32),
+    /// Number of the interface, and one for the queues that count: with other ones the counters are others.
+    pub identity: (u32, u64),
     /// Bytes sent.
     pub sent_bytes: u64,
     /// Packets sent.

@@ -73,7 +73,6 @@ pub(crate) fn link_use(
     };
     let Some(root) = root else { return link };
     let child = |q: &&Qdisc| q.parent != TC_H_ROOT && q.parent >> 16 == root.handle >> 16;
-    link.identity.1 = root.handle;
     let queues: Vec<&Qdisc> = if root.many { here().filter(child).collect() } else { vec![root] };
     // Without a queue (`noqueue`) nothing is counted there.
     if link.queue.is_some() && !queues.is_empty() {
@@ -81,6 +80,7 @@ pub(crate) fn link_use(
         let sum = |of: fn(&Qdisc) -> u32| queues.iter().fold(0_u32, |s, q| s.wrapping_add(of(q)));
         link.sent_packets = sum(|q| q.sent.1);
         link.dropped_packets = sum(|q| q.dropped);
+        link.identity.1 = number_of(&queues);
     }
     let rates: Option<Vec<u64>> = queues.iter().map(|q| q.rate).collect();
     let shaped = rates.filter(|rates| !rates.is_empty()).map(|rates| rates.iter().sum::<u64>());
@@ -94,6 +94,17 @@ pub(crate) fn link_use(
         (queue, _) => queue,
     };
     link
+}
+
+/// A number for these queues (FNV-1a): one that takes the place of another may have its handle, such as 0.
+fn number_of(queues: &[&Qdisc]) -> u64 {
+    let one = |q: &&Qdisc| {
+        let place = [q.handle, q.parent].into_iter().flat_map(u32::to_ne_bytes);
+        place.chain(q.kind.bytes()).collect::<Vec<u8>>()
+    };
+    queues.iter().flat_map(one).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -146,6 +157,31 @@ mod tests {
         assert_eq!(each.len(), 2);
         assert_eq!(seen.sent_bytes, each[0].sent.0 + each[1].sent.0);
         assert!(seen.sent_bytes > 0 && seen.dropped_packets > 0, "{seen:?}");
+    }
+
+    /// Whatever is replaced counts anew, also under the handle of the one before; 0 is that of most.
+    #[test]
+    fn counters_of_another_queue_have_another_number() {
+        let identity = |dump: &[Qdisc]| link_use("v1", &CARD, dump, &Egress::default()).identity;
+        let tbf = recorded(include_str!("dumps/tbf.hex"));
+        let seen = identity(&tbf);
+        assert_eq!((seen, seen.0), (identity(&tbf), CARD.index));
+        let root = tbf.iter().position(|q| q.parent == TC_H_ROOT).unwrap();
+        let mut other = tbf.clone();
+        other[root].kind = "cake".into();
+        assert_ne!(identity(&other), seen, "another kind");
+        // What is inside counts in its parent.
+        let inner = other.iter().position(|q| q.parent != TC_H_ROOT).unwrap();
+        (other[root].kind, other[inner].kind) = ("tbf".into(), "bfifo".into());
+        assert_eq!(identity(&other), seen);
+        assert_ne!(identity(&[]), seen, "those of the interface");
+        let mq = recorded(include_str!("dumps/mq.hex"));
+        let seen = identity(&mq);
+        for at in (0..mq.len()).filter(|at| mq[*at].parent >> 16 == 1) {
+            let mut other = mq.clone();
+            other[at].kind = "fq_codel".into();
+            assert_ne!(identity(&other), seen, "one of several");
+        }
     }
 
     #[test]

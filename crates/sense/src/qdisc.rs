@@ -206,6 +206,7 @@ pub(crate) struct Qdisc {
     pub(crate) interface: u32,
     pub(crate) handle: u32,
     pub(crate) parent: u32,
+    pub(crate) kind: String,
     /// Its children are queues of their own.
     pub(crate) many: bool,
     limit: Limit,
@@ -245,6 +246,7 @@ pub(crate) fn qdisc(message: &[u8], of: &[Interface]) -> Option<Qdisc> {
         sent: (u64_at(basic, 0), u32_at(basic, 8)),
         dropped: u32_at(stats, 8).wrapping_add(marked),
         rate: rate(&kind, options),
+        kind,
     })
 }
 

@@ -22,13 +22,14 @@ fn ours() -> CongestionSpec {
         drops: Share::new(0.015),
         rate: Share::new(0.95),
         fits: Share::new(0.9),
-        calm_ticks: 3,
+        calm: Nanos::from_millis(300),
     }
 }
 
-/// A tick of a link of 1,000 bytes a tick.
+/// A tick of 100 ms of a link of 1,000 bytes a tick.
 fn tick(sent: u64, dropped: u32, refused: u64) -> LinkTick {
     LinkTick {
+        elapsed: Nanos::from_millis(100),
         capacity_bytes: 1_000,
         sent_bytes: sent,
         dropped_bytes: 0,
@@ -240,12 +241,39 @@ fn congestion_ends_when_what_is_offered_would_fit() {
         assert_eq!(link.tick(&tick(100, 0, 0)), calm);
     }
     assert!(link.tick(&tick(600, 0, 400)) && link.tick(&tick(100, 0, 0)));
+    // What counts is time, whatever the ticks are: 300 ms of calm.
+    for (ms, ticks) in [(1, 300), (50, 6), (100, 3), (149, 3), (151, 2), (300, 1), (10_000, 1)] {
+        let mut link = Congestion::new(&ours());
+        assert!(link.tick(&tick(1_000, 50, 0)));
+        let calm = LinkTick { elapsed: Nanos::from_millis(ms), ..tick(100, 0, 0) };
+        let lasts = (1..).find(|_| !link.tick(&calm));
+        assert_eq!(lasts, Some(ticks), "ticks of {ms} ms");
+    }
     // Without a known rate it ends when there is no sign.
     let mut link = Congestion::new(&ours());
     let unknown = |dropped| LinkTick { capacity_bytes: 0, ..tick(1_000, dropped, 9_000) };
     assert!(link.tick(&unknown(50)));
     let ended: Vec<bool> = (0..3).map(|_| link.tick(&unknown(0))).collect();
     assert_eq!(ended, [true, true, false]);
+}
+
+/// Nothing is known: it is over, and what begins later is another time.
+#[test]
+fn what_is_not_known_is_no_congestion() {
+    let mut link = Congestion::new(&ours());
+    (0..5_000).for_each(|_| link.queue(200));
+    assert!(link.tick(&tick(1_000, 50, 0)) && link.is_long());
+    link.unknown();
+    assert!(!link.is_congested() && !link.is_long() && link.signs() == [false; 3]);
+    assert_eq!(link.sequence(), 1);
+    assert!(link.tick(&tick(1_000, 50, 0)));
+    assert_eq!(link.sequence(), 2);
+    // A look has the weight that it is given.
+    let mut link = Congestion::new(&ours());
+    link.look(20, Share::new(0.7));
+    assert!(!link.is_long(), "14 of 15");
+    link.look(20, Share::new(0.7));
+    assert!(link.is_long(), "18.2");
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn append(packet: &mut Packet, router: usize, sequence: u8) -> u32 {
 
 fn sum(ticks: &VecDeque<LinkTick>) -> LinkTick {
     ticks.iter().fold(LinkTick::default(), |sum, tick| LinkTick {
+        elapsed: tick.elapsed,
         capacity_bytes: sum.capacity_bytes + tick.capacity_bytes,
         sent_bytes: sum.sent_bytes + tick.sent_bytes,
         dropped_bytes: sum.dropped_bytes + tick.dropped_bytes,
@@ -238,6 +239,7 @@ impl Router {
         let packets = of(|c| c.offered.packets);
         let dropped = of(LinkCounts::dropped);
         self.lately.push_back(LinkTick {
+            elapsed: TICK,
             capacity_bytes: self.capacity,
             sent_bytes: of(|c| c.offered.bytes) - dropped_bytes,
             dropped_bytes,

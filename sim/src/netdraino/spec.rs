@@ -91,7 +91,7 @@ impl NetdrainoSpec {
             drops: share(0.01),
             rate: share(0.95),
             fits: share(0.9),
-            calm_ticks: 10,
+            calm: Nanos::SECOND,
         };
         // δ (steps + 1) is the longest validity of a remote limit, 10 s.
         let pushback =

@@ -65,6 +65,8 @@ pub(crate) struct Memory {
     pub(crate) said: Vec<Said>,
     /// What the interfaces to the servers did.
     pub(crate) links: Vec<LinkUse>,
+    /// The kernel cannot be asked for them.
+    pub(crate) unreadable: bool,
     /// An interface without an egress hook.
     pub(crate) blind: bool,
     /// Services whose limits are refused, and why.
@@ -317,7 +319,8 @@ impl Senses for FakeSenses {
     }
 
     fn links(&mut self) -> Result<Vec<LinkUse>, String> {
-        Ok(self.memory.lock().unwrap().links.clone())
+        let memory = self.memory.lock().unwrap();
+        if memory.unreadable { Err("not now, on purpose".into()) } else { Ok(memory.links.clone()) }
     }
 
     fn say(&mut self, said: Said) {

@@ -7,6 +7,7 @@
 
 use super::super::split::Passed;
 use super::feedback::Feedback;
+use std::collections::BTreeMap;
 use tidegate_model::remote::{Hits, Notice};
 use tidegate_policy::{Part, TailorSpec};
 use tidegate_units::{Nanos, Rate};
@@ -15,6 +16,8 @@ use tidegate_units::{Nanos, Rate};
 pub const K: f64 = 1.2;
 /// A notice counts for so long: three of them, as a router that is congested sends them.
 pub const NOTICE_FOR: Nanos = Nanos::from_secs(3);
+/// Most services of one router that lie in one scope: a host has no more.
+const SERVICES_MAX: usize = 32;
 
 /// A limit for a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,10 +36,33 @@ pub struct Reply {
 struct Router {
     /// The router behind this one, nearer to the server.
     before: Option<usize>,
-    /// The last notice, and when it came.
-    told: Option<(Nanos, Part)>,
-    /// Its number, until it is answered.
+    /// The last notice of each of its services, and when it came.
+    told: BTreeMap<String, (Nanos, Part)>,
+    /// The number of the last one, until it is answered.
     open: Option<u64>,
+}
+
+impl Router {
+    fn notice(&mut self, now: Nanos, (number, notice): (u64, &Notice)) {
+        self.told.retain(|_, (at, _)| now.since(*at) < NOTICE_FOR);
+        if self.told.len() >= SERVICES_MAX && !self.told.contains_key(&notice.service) {
+            return;
+        }
+        let part = Part { offered: notice.offered, refused: notice.refused, before: None };
+        self.told.insert(notice.service.clone(), (now, part));
+        self.open = Some(number);
+    }
+
+    /// What comes to it for all of its services; none: it has said nothing lately.
+    fn part(&self, now: Nanos) -> Option<Part> {
+        let fresh = self.told.values().filter(|(at, _)| now.since(*at) < NOTICE_FOR);
+        let sum = |a: Rate, b: Rate| Rate::per_second(a.get() + b.get());
+        fresh.map(|(_, part)| *part).reduce(|all, part| Part {
+            offered: sum(all.offered, part.offered),
+            refused: sum(all.refused, part.refused),
+            before: None,
+        })
+    }
 }
 
 /// The limits of one service for the routers before it.
@@ -66,10 +92,9 @@ impl Answer {
 
     /// A notice has come.
     pub fn notice(&mut self, now: Nanos, router: usize, (number, notice): (u64, &Notice)) {
-        let Some(router) = self.routers.get_mut(router) else { return };
-        let part = Part { offered: notice.offered, refused: notice.refused, before: None };
-        router.told = Some((now, part));
-        router.open = Some(number);
+        if let Some(router) = self.routers.get_mut(router) {
+            router.notice(now, (number, notice));
+        }
     }
 
     /// What is known of the routers.
@@ -111,13 +136,9 @@ impl Answer {
 
     /// The routers that are congested, with their places.
     fn parts(&self, now: Nanos) -> (Vec<usize>, Vec<Part>) {
-        let fresh = |router: &Router| {
-            let (at, part) = router.told?;
-            (now.since(at) < NOTICE_FOR).then_some(part)
-        };
         let told = self.routers.iter().enumerate();
         let told: Vec<(usize, Part)> =
-            told.filter_map(|(at, router)| Some((at, fresh(router)?))).collect();
+            told.filter_map(|(at, router)| Some((at, router.part(now)?))).collect();
         let places: Vec<usize> = told.iter().map(|(at, _)| *at).collect();
         let place = |at: usize| places.iter().position(|known| *known == at);
         // A router in between that is not congested says nothing: the next one that does counts.
@@ -178,6 +199,28 @@ mod tests {
             calm.notice(now, 0, (1, &notice(150.0, 0.0)));
             assert!(round(&mut calm, now, own, came).is_empty(), "{own:?}");
         }
+    }
+
+    /// A scope may hold several services of a router: each has notices of its own, and none takes the place of
+    /// another's.
+    #[test]
+    fn what_a_router_says_of_one_service_does_not_hide_another() {
+        let of =
+            |service: &str, offered| Notice { service: service.into(), ..notice(offered, 0.0) };
+        let mut answer = Answer::new(&[None, None], Rate::per_second(1.0));
+        let now = Nanos::SECOND;
+        answer.notice(now, 0, (1, &of("web", 100.0)));
+        answer.notice(now, 0, (2, &of("api", 50.0)));
+        answer.notice(now, 1, (1, &of("web", 50.0)));
+        assert_eq!(round(&mut answer, now, Some(100.0), 20), [(0, 90.0, 2), (1, 30.0, 1)]);
+        // One service says nothing for too long: what it said is gone, and nothing else.
+        let later = now + NOTICE_FOR;
+        answer.notice(later, 0, (3, &of("api", 50.0)));
+        answer.notice(later, 1, (2, &of("web", 50.0)));
+        assert_eq!(round(&mut answer, later, Some(100.0), 20), [(0, 30.0, 3), (1, 30.0, 2)]);
+        // Nobody makes it remember more than a host has.
+        (0..100).for_each(|n| answer.notice(later, 0, (4, &of(&format!("s{n}"), 1.0))));
+        assert_eq!(answer.routers[0].told.len(), SERVICES_MAX);
     }
 
     #[test]

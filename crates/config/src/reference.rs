@@ -100,7 +100,7 @@ fn of_peers() -> Vec<(&'static str, String)> {
             "`services` of a peer or target, `limits` of a target, `backends` of a service",
             format!("{BACKENDS_MAX} each"),
         ),
-        ("`limits` of a peer", REMOTE_SCOPES_MAX.to_string()),
+        ("`limits` and `limits_when_congested` of a peer", format!("{REMOTE_SCOPES_MAX} each")),
         ("`report_to.NAME.validity`", format!("{}, two ticks at least", range(VALIDITY_RANGE))),
     ]
 }

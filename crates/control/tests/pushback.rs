@@ -3,7 +3,7 @@
 //! congestion.
 
 use tidegate_control::fleet::remote::{Flow, Grant, Inbound, NotTaken, Protected, TTL};
-use tidegate_model::remote::{Pushed, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::remote::{Arrived, Pushed, ReceivedLimit, RemoteLimit, Restriction, Scope};
 use tidegate_units::{Nanos, Rate};
 
 const TICK: Nanos = Nanos::from_millis(100);
@@ -23,10 +23,11 @@ struct Router {
 impl Router {
     fn new() -> Self {
         let mut inbound = Inbound::default();
-        let scopes = vec![SCOPE.parse().expect("a scope")];
+        let when_congested = vec![SCOPE.parse().expect("a scope")];
         let listens = vec![SCOPE.parse().expect("an address")];
         let service = Protected { name: "shop".into(), listens, floor: rate(10.0) };
-        inbound.follow(&[Grant { peer: "b1".into(), scopes }], vec![service]);
+        let grant = Grant { peer: "b1".into(), when_congested, ..Grant::default() };
+        inbound.follow(&[grant], vec![service]);
         inbound.session("b1", Some((7, 1)));
         inbound.congested(true);
         let mut router = Self { inbound, now: Nanos::SECOND, sequence: 0 };
@@ -142,4 +143,80 @@ fn a_congested_router_tells_each_owner_what_comes_for_it() {
     assert_eq!((peer.as_str(), notice.service.as_str(), notice.episode), ("b1", "shop", 3));
     let close = |rate: Rate, wanted: f64| (rate.get() - wanted).abs() < 1.0;
     assert!(close(notice.offered, 200.0) && close(notice.refused, 50.0), "{notice:?}");
+}
+
+fn scope(text: &str) -> Scope {
+    text.parse().expect("a scope")
+}
+
+/// The second check: a scope takes limits in its own way only.
+#[test]
+fn a_scope_for_congestion_takes_signed_limits_only_and_another_none() {
+    let mut router = Router::new();
+    let plain = router.pushed(20.0).received;
+    assert_eq!(router.inbound.take(plain), Err(NotTaken::NotGranted));
+    assert_eq!(router.tick(), None);
+    assert_eq!(router.push(20.0), Ok(()), "what was refused is not used up");
+    let grant = Grant { peer: "b1".into(), scopes: vec![scope(SCOPE)], ..Grant::default() };
+    let listens = vec![SCOPE.parse().expect("an address")];
+    let service = Protected { name: "shop".into(), listens, floor: rate(10.0) };
+    router.inbound.follow(&[grant], vec![service]);
+    assert_eq!(router.tick(), None, "it is not that kind of scope any more");
+    assert_eq!(router.push(20.0), Err(NotTaken::NotGranted));
+    let plain = router.pushed(20.0).received;
+    assert_eq!(router.inbound.take(plain), Ok(()));
+    assert!(router.tick().is_some() && router.inbound.notices(1).is_empty());
+}
+
+/// Both kinds come in one order, so neither makes the other look stale.
+#[test]
+fn limits_of_both_kinds_in_one_round_all_count() {
+    let mut router = Router::new();
+    let grant = Grant {
+        peer: "b1".into(),
+        scopes: vec![scope("192.0.2.2:80")],
+        when_congested: vec![scope(SCOPE)],
+    };
+    let service = |name: &str, listen: &str| Protected {
+        name: name.into(),
+        listens: vec![listen.parse().expect("an address")],
+        floor: rate(10.0),
+    };
+    let services = vec![service("shop", SCOPE), service("api", "192.0.2.2:80")];
+    router.inbound.follow(&[grant], services);
+    let mut arrived = Vec::new();
+    for _ in 0..2 {
+        arrived.push(Arrived::Pushed(router.pushed(50.0)));
+        let mut plain = router.pushed(50.0).received;
+        plain.limit.scope = scope("192.0.2.2:80");
+        arrived.push(Arrived::Plain(plain));
+    }
+    for arrived in arrived {
+        assert_eq!(router.inbound.arrived(arrived), Ok(()));
+    }
+    assert!((0..2).all(|service| router.inbound.states(router.now, service).len() == 1));
+    assert_eq!(router.inbound.refused("b1"), []);
+}
+
+/// A service without an address, which only its name reaches, has no place in a notice.
+#[test]
+fn only_services_in_a_scope_for_congestion_are_told_of() {
+    let mut inbound = Inbound::default();
+    let grants = [Grant {
+        peer: "b1".into(),
+        scopes: vec![scope("routes"), scope("192.0.2.2:80")],
+        when_congested: vec![scope(SCOPE)],
+    }];
+    let service = |name: &str, listen: &[&str]| Protected {
+        name: name.into(),
+        listens: listen.iter().map(|at| at.parse().expect("an address")).collect(),
+        floor: rate(10.0),
+    };
+    let services =
+        vec![service("routes", &[]), service("shop", &[SCOPE]), service("api", &["192.0.2.2:80"])];
+    inbound.follow(&grants, services);
+    let flow = Some(Flow { offered: 20, passed: 20, refused: 0, shadow: false });
+    inbound.tick(Nanos::SECOND, TICK, &[flow; 3]);
+    let told: Vec<_> = inbound.notices(1).into_iter().map(|(_, notice)| notice.service).collect();
+    assert_eq!(told, ["shop"]);
 }

@@ -115,7 +115,7 @@ struct Node {
 
 fn grant(scopes: &[&str]) -> Grant {
     let scopes = scopes.iter().map(|scope| scope.parse().unwrap_or_else(|_| shop()));
-    Grant { peer: "b1".into(), scopes: scopes.collect() }
+    Grant { peer: "b1".into(), scopes: scopes.collect(), ..Grant::default() }
 }
 
 fn protected(name: &str, listen: &str) -> Protected {
@@ -353,8 +353,12 @@ fn a_node_that_lost_its_limit_probes() {
 fn guarded() -> Inbound {
     let mut inbound = Inbound::default();
     let grants = [
-        Grant { peer: "b1".into(), scopes: vec![shop(), scope("192.0.2.0/25:80")] },
-        Grant { peer: "b2".into(), scopes: vec![scope("[2001:db8::/64]:*")] },
+        Grant {
+            peer: "b1".into(),
+            scopes: vec![shop(), scope("192.0.2.0/25:80")],
+            ..Grant::default()
+        },
+        Grant { peer: "b2".into(), scopes: vec![scope("[2001:db8::/64]:*")], ..Grant::default() },
     ];
     let services = vec![
         protected("shop", "192.0.2.1:80"),
@@ -470,8 +474,11 @@ fn a_flood_of_one_sender_is_refused_by_its_quota_and_others_are_not_concerned() 
 #[test]
 fn two_owners_of_a_service_have_the_sum_and_the_tightest_scope_of_one_holds() {
     let mut inbound = Inbound::default();
-    let grants = ["b1", "b2"]
-        .map(|peer| Grant { peer: peer.into(), scopes: vec![shop(), scope("192.0.2.0/24:80")] });
+    let grants = ["b1", "b2"].map(|peer| Grant {
+        peer: peer.into(),
+        scopes: vec![shop(), scope("192.0.2.0/24:80")],
+        ..Grant::default()
+    });
     inbound.follow(&grants, vec![protected("shop", "192.0.2.1:80")]);
     for (peer, session) in [("b1", 11), ("b2", 12)] {
         inbound.session(peer, Some((session, 3)));

@@ -177,9 +177,8 @@ impl Senses for ClusterSenses {
 
     fn remote(&mut self) -> Heard {
         let Some(node) = &self.node else { return Heard::default() };
-        let pushed = node.take_pushed();
         let (limits, sessions) = node.take_limits();
-        Heard { sessions, limits, pushed, notices: node.notices(), hits: node.hits() }
+        Heard { sessions, limits, notices: node.notices(), hits: node.hits() }
     }
 
     fn say(&mut self, said: Said) {
@@ -293,6 +292,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         identity: peer.identity.clone(),
         services: peer.services.clone(),
         limits: peer.limits.clone(),
+        when_congested: peer.limits_when_congested.clone(),
     });
     let targets = cluster.report_to.iter().map(|target| Target {
         name: target.name.clone(),

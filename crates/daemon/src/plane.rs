@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::record::What;
-use tidegate_model::remote::{Hits, Notice, Pushed, ReceivedLimit};
+use tidegate_model::remote::{Arrived, Hits, Notice};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
     Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
@@ -178,10 +178,8 @@ pub trait Lifecycle {
 pub struct Heard {
     /// The session of each peer that may limit this host: its random number and its epoch.
     pub sessions: Sessions,
-    /// Limits of peers.
-    pub limits: Vec<ReceivedLimit>,
-    /// Signed limits of peers, in answer to notices of this host.
-    pub pushed: Vec<Pushed>,
+    /// Limits of peers, of each in the order of its messages.
+    pub limits: Vec<Arrived>,
     /// Notices of congested routers, by the name of the router.
     pub notices: Notices,
     /// Hit counters of limits of this host, by the name of the control node.

@@ -76,7 +76,11 @@ impl Remote {
     pub(crate) fn follow(&mut self, config: &Config) {
         let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);
         let grants: Vec<Grant> = peers
-            .map(|peer| Grant { peer: peer.name.clone(), scopes: peer.limits.clone() })
+            .map(|peer| Grant {
+                peer: peer.name.clone(),
+                scopes: peer.limits.clone(),
+                when_congested: peer.limits_when_congested.clone(),
+            })
             .collect();
         let protected = config.services.iter().map(|service| Protected {
             name: service.name.clone(),
@@ -121,16 +125,12 @@ impl Remote {
         for (peer, session) in &heard.sessions {
             self.inbound.session(peer, *session);
         }
-        for received in heard.limits {
-            // What is not taken is counted, and shown with the peer.
-            let _ = self.inbound.take(received);
-        }
         let flows = self.flows(period, (config, released), sensed);
         self.links.tick(now, senses.links(), arrivals(&flows));
         self.inbound.congested(self.links.episode().is_some());
-        for pushed in heard.pushed {
-            // As above.
-            let _ = self.inbound.push(pushed);
+        for arrived in heard.limits {
+            // What is not taken is counted, and shown with the peer.
+            let _ = self.inbound.arrived(arrived);
         }
         let decided = self.inbound.tick(now, period, &flows);
         log(config, &self.in_force, &decided);

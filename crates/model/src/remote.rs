@@ -256,6 +256,26 @@ pub struct Pushed {
     pub enforced_from: Nanos,
 }
 
+/// A limit as it arrived. Both kinds share the numbers of their session, so their order is that of the numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrived {
+    /// The session alone says whose it is.
+    Plain(ReceivedLimit),
+    /// Signed, in answer to a notice.
+    Pushed(Pushed),
+}
+
+impl Arrived {
+    /// The limit as it arrived.
+    #[must_use]
+    pub const fn received(&self) -> &ReceivedLimit {
+        match self {
+            Self::Plain(received) => received,
+            Self::Pushed(pushed) => &pushed.received,
+        }
+    }
+}
+
 /// A router is congested, and this comes to it for a service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notice {

@@ -200,9 +200,8 @@ impl Line {
                         return self.farewell().await;
                     }
                     let limits = Arc::clone(&sources.limits.borrow_and_update());
-                    let credentials = sources.credentials.borrow().clone();
-                    let signer = credentials.as_ref().and_then(|own| own.signer());
-                    self.limit(shared, target, (&limits, signer)).await?;
+                    let signer = shared.signer();
+                    self.limit(shared, target, (&limits, signer.as_deref())).await?;
                 }
                 _ = sources.stopping.changed() => return self.farewell().await,
             }

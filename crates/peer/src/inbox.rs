@@ -2,7 +2,8 @@
 //! Notices that were sent in a session, and the limits that answered them and that nobody has taken out yet.
 
 use std::collections::{BTreeMap, VecDeque};
-use tidegate_model::remote::{Pushed, REMOTE_SCOPES_MAX, Scope};
+use tidegate_model::Listen;
+use tidegate_model::remote::{Notice, Pushed, REMOTE_SCOPES_MAX, Scope};
 use tidegate_units::Nanos;
 
 /// A limit answers a notice that was sent within this time.
@@ -14,8 +15,17 @@ const NOTICES_MAX: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inbox {
     limits: BTreeMap<Scope, Pushed>,
-    notices: VecDeque<(u64, Nanos)>,
+    notices: VecDeque<Sent>,
     last: u64,
+}
+
+/// A notice that was sent, and about what.
+#[derive(Clone, Debug)]
+struct Sent {
+    number: u64,
+    at: Nanos,
+    service: String,
+    listens: Vec<Listen>,
 }
 
 impl Inbox {
@@ -26,19 +36,23 @@ impl Inbox {
     }
 
     /// A notice is sent now; its number.
-    pub(crate) fn notice(&mut self, now: Nanos) -> u64 {
+    pub(crate) fn notice(&mut self, now: Nanos, notice: &Notice) -> u64 {
         self.last = self.last.saturating_add(1);
-        self.notices.push_back((self.last, now));
-        if self.notices.len() > NOTICES_MAX {
+        let (service, listens) = (notice.service.clone(), notice.listens.clone());
+        self.notices.push_back(Sent { number: self.last, at: now, service, listens });
+        let old = |sent: &Sent| now.since(sent.at) > ANSWERED_WITHIN;
+        while self.notices.len() > NOTICES_MAX || self.notices.front().is_some_and(old) {
             self.notices.pop_front();
         }
         self.last
     }
 
-    /// Whether a limit with this number answers a notice that counts.
-    pub(crate) fn answers(&self, now: Nanos, notice: u64) -> bool {
-        let is =
-            |(number, at): &(u64, Nanos)| *number == notice && now.since(*at) <= ANSWERED_WITHIN;
+    /// Whether a limit of this scope with this number answers a notice that counts, about a service in the scope.
+    pub(crate) fn answers(&self, now: Nanos, notice: u64, scope: &Scope) -> bool {
+        let is = |sent: &Sent| {
+            let counts = sent.number == notice && now.since(sent.at) <= ANSWERED_WITHIN;
+            counts && scope.reaches(&sent.service, &sent.listens)
+        };
         self.notices.iter().any(is)
     }
 

@@ -331,6 +331,7 @@ async fn notify<W: AsyncWrite + Unpin>(
     }
     let bytes: Vec<u8> = {
         let (mut table, now) = (shared.table(), shared.clock.now());
+        table.at_day(shared.today_s());
         let name = table.name(session.identity()).map(str::to_owned);
         let own = notices.iter().filter(|(peer, _)| name.as_ref() == Some(peer));
         let frames = own.filter_map(|(_, notice)| session.notice(&mut table, now, notice));

@@ -3,8 +3,7 @@
 //! loop nothing. Between the two: the table, under a lock that is held for microseconds, and three
 //! watched values (what is wanted, what is to be told, whether to stop).
 
-use crate::authority::Receiver;
-use crate::delegation::{Delegation, DelegationFiles};
+use crate::delegation::{Delegation, DelegationFiles, GRANTS, SIGNING, Signer};
 use crate::dial::{self, Sources};
 use crate::listen;
 use crate::refusal::Refusal;
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Hits, Notice, Pushed, ReceivedLimit, RemoteLimit};
+use tidegate_model::remote::{Arrived, Hits, Notice, RemoteLimit};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::{Clock, DayClock, Nanos, Rate};
@@ -102,6 +101,10 @@ pub(crate) struct Shared {
     /// Notices of receivers, and for those who limit this host.
     noticed: Mutex<Notices>,
     notices: watch::Sender<Arc<Vec<(String, Notice)>>>,
+    /// What the files about limits for congested routers said last; locked while they are read, so that no earlier
+    /// configuration is followed after a later one.
+    delegation: Mutex<Delegation>,
+    signer: Mutex<Option<Arc<Signer>>>,
     troubles: Mutex<BTreeMap<&'static str, String>>,
 }
 
@@ -175,12 +178,31 @@ impl Shared {
         self.told.subscribe()
     }
 
-    /// Reads all files.
-    fn load(&self, config: &NodeConfig) -> Result<(Credentials, Option<Receiver>), TlsError> {
-        let delegation = Delegation::load(&config.delegation)?;
-        let credentials = Credentials::load(&config.files)?;
-        let receiver = delegation.receiver(credentials.identity(), self.clock.now());
-        Ok((credentials.signing(delegation.signer()), receiver))
+    /// With what limits for congested routers are signed.
+    pub(crate) fn signer(&self) -> Option<Arc<Signer>> {
+        lock(&self.signer).clone()
+    }
+
+    /// Reads the files about limits for congested routers and follows them, each by itself. Whether all can be used.
+    fn delegate(&self, known: &mut Delegation, files: &DelegationFiles, name: &SpiffeId) -> bool {
+        let (found, faults) = known.renewed(files);
+        {
+            let mut table = self.table();
+            table.at_day(self.today_s());
+            table.trust(found.receiver(name, self.clock.now()));
+        }
+        *lock(&self.signer) = found.signer();
+        *known = found;
+        for key in [GRANTS, SIGNING] {
+            let of_key = faults.iter().filter(|(of, _)| *of == key);
+            let texts: Vec<String> = of_key.map(|(_, error)| error.to_string()).collect();
+            if texts.is_empty() {
+                self.no_trouble(key);
+            } else {
+                self.trouble(key, format!("what it said before stays: {}", texts.join("; ")));
+            }
+        }
+        faults.is_empty()
     }
 
     pub(crate) fn trouble(&self, subject: &'static str, text: String) {
@@ -226,6 +248,8 @@ impl Node {
             told: watch::channel(Arc::default()).0,
             noticed: Mutex::default(),
             notices: watch::channel(Arc::default()).0,
+            delegation: Mutex::default(),
+            signer: Mutex::default(),
             troubles: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -240,22 +264,30 @@ impl Node {
         Ok(Self { shared, wanted, outgoing, limits, stopping, thread: Some(thread) })
     }
 
-    /// Follows another configuration; `None` ends all sessions. What stays the same goes on.
+    /// Follows another configuration; `None` ends all sessions. What stays the same goes on. Of the files about
+    /// limits for congested routers each counts by itself; what is wrong with one is among [`Self::troubles`].
     ///
     /// # Errors
-    /// When its certificates cannot be used: nothing changed then.
+    /// When its certificates cannot be used: nothing changed then, but that what is revoked is revoked.
     pub fn follow(&self, config: Option<NodeConfig>) -> Result<(), TlsError> {
+        let mut delegation = lock(&self.shared.delegation);
         let Some(config) = config else {
             self.shared.table().follow(&[]);
             self.shared.table().trust(None);
+            *delegation = Delegation::default();
+            *lock(&self.shared.signer) = None;
             lock(&self.shared.targets).clear();
             lock(&self.shared.troubles).clear();
             self.wanted.send_replace(None);
             return Ok(());
         };
-        let (credentials, receiver) = self.shared.load(&config)?;
+        let credentials = Credentials::load(&config.files).inspect_err(|_| {
+            let (found, _) = delegation.renewed(&config.delegation);
+            found.revoked().into_iter().for_each(|list| self.shared.table().revoke(list));
+        })?;
+        lock(&self.shared.troubles).clear();
         self.shared.table().follow(&config.grants);
-        self.shared.table().trust(receiver);
+        self.shared.delegate(&mut delegation, &config.delegation, credentials.identity());
         let credentials = Arc::new(credentials);
         {
             let mut targets = lock(&self.shared.targets);
@@ -265,7 +297,6 @@ impl Node {
                 state.identity = target.identity.to_string();
             }
         }
-        lock(&self.shared.troubles).clear();
         self.wanted.send_replace(Some(Arc::new(Wanted { config, credentials })));
         Ok(())
     }
@@ -297,12 +328,6 @@ impl Node {
         self.shared.notices.send_replace(Arc::new(notices));
     }
 
-    /// The signed limits that arrived since the last call, of each peer in the order of their numbers.
-    #[must_use]
-    pub fn take_pushed(&self) -> Vec<Pushed> {
-        self.shared.table().take_pushed()
-    }
-
     /// Tells peers, by name, what came to the scopes of their limits.
     pub fn tell_hits(&self, hits: Vec<(String, Hits)>) {
         self.shared.told.send_replace(Arc::new(hits));
@@ -311,7 +336,7 @@ impl Node {
     /// The limits that arrived since the last call, of each peer in the order of their numbers; and the
     /// session of each peer that is up at that moment: its random number and its epoch.
     #[must_use]
-    pub fn take_limits(&self) -> (Vec<ReceivedLimit>, Sessions) {
+    pub fn take_limits(&self) -> (Vec<Arrived>, Sessions) {
         let mut table = self.shared.table();
         (table.take_limits(), table.sessions())
     }
@@ -412,8 +437,7 @@ impl Supervisor {
                 }
                 _ = self.stopping.changed() => break,
                 () = sleep(FILES_EVERY) => {
-                    let wanted = wants.borrow().clone();
-                    self.renew(wanted.as_deref());
+                    self.renew(&wants);
                     self.tell_the_end();
                 }
             }
@@ -472,19 +496,25 @@ impl Supervisor {
         }
     }
 
-    /// Reads the files again when one was written. Sessions that are up stay; new ones use the new
-    /// certificates. Files that cannot be used change nothing.
-    fn renew(&mut self, wanted: Option<&Wanted>) {
-        let Some(wanted) = wanted else { return };
+    /// Reads the files again when one was written, and those that could not be used. Sessions that are up stay;
+    /// new ones use the new certificates. Files that cannot be used change nothing, and keep no other from counting.
+    fn renew(&mut self, wants: &watch::Receiver<Option<Arc<Wanted>>>) {
+        let shared = Arc::clone(&self.shared);
+        let mut delegation = lock(&shared.delegation);
+        let Some(wanted) = wants.borrow().clone() else { return };
         let now = written(&wanted.config);
         if now == self.written {
             return;
         }
-        match self.shared.load(&wanted.config) {
-            Ok((credentials, receiver)) => {
-                self.shared.table().trust(receiver);
+        let loaded = Credentials::load(&wanted.config.files);
+        let name = loaded.as_ref().map_or(wanted.credentials.identity(), Credentials::identity);
+        let fine = shared.delegate(&mut delegation, &wanted.config.delegation, name);
+        match loaded {
+            Ok(credentials) => {
                 tracing::info!(identity = %credentials.identity(), "certificates were read again");
-                self.written = now;
+                if fine {
+                    self.written = now;
+                }
                 self.credentials.send_replace(Some(Arc::new(credentials)));
                 self.shared.no_trouble("cluster.certificate");
             }

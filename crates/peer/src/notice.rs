@@ -37,14 +37,15 @@ impl NoticeMessage {
     #[must_use]
     pub fn of((session, number): (u64, u64), notice: &Notice) -> Self {
         let listens = notice.listens.iter().take(LISTENS_MAX);
+        let offered = notice.offered.as_milli().min(RATE_MILLI_MAX);
         Self {
             session,
             number,
             episode: notice.episode,
             service: notice.service.clone(),
             listens: listens.map(ToString::to_string).collect(),
-            offered_milli: notice.offered.as_milli(),
-            refused_milli: notice.refused.as_milli().min(notice.offered.as_milli()),
+            offered_milli: offered,
+            refused_milli: notice.refused.as_milli().min(offered),
         }
     }
 

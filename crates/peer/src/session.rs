@@ -244,9 +244,11 @@ impl Session {
         self.answer(now, Refused { sequence, service, why: why.into() })
     }
 
-    /// A notice for the holder of a grant; `None` for others.
+    /// A notice for the holder of a grant; `None` for others, and of a service that no notice can be about: a
+    /// server ends the session of a router that sends what is out of range.
     pub fn notice(&self, table: &mut Table, now: Nanos, notice: &Notice) -> Option<Frame> {
-        let number = table.notice(now, &self.identity)?;
+        NoticeMessage::of((self.welcome.session, u64::MAX), notice).notice()?;
+        let number = table.notice(now, &self.identity, notice)?;
         let message = NoticeMessage::of((self.welcome.session, number), notice);
         Some(Frame::Notice(Box::new(message)))
     }

@@ -2,7 +2,7 @@
 //! What is known of the peers: soft state, by identity. Nothing here outlives its validity, and
 //! nothing is kept of anyone who is not configured.
 
-use crate::authority::{Denied, Receiver, SignedLimit};
+use crate::authority::{Denied, Receiver, SignedLimit, SignedRevocations};
 use crate::frame::Welcome;
 use crate::inbox::Inbox;
 use crate::limit::LimitMessage;
@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 use crate::report::Report;
 use std::collections::BTreeMap;
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
+use tidegate_model::remote::{Arrived, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
 use tidegate_model::signals::{Backend, Reading};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::Nanos;
@@ -18,7 +18,7 @@ use tidegate_units::Nanos;
 /// The name under which is counted what nobody can be charged with.
 pub const UNKNOWN: &str = "unknown";
 
-/// Who may report what.
+/// Who may report and limit what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Its name in the configuration.
@@ -29,6 +29,8 @@ pub struct Grant {
     pub services: Vec<String>,
     /// What it owns and may limit, as this host knows it.
     pub limits: Vec<Scope>,
+    /// What it owns and may limit with signed limits only, while this host is congested.
+    pub when_congested: Vec<Scope>,
 }
 
 /// Sessions that a peer may begin at once, and per second: it reconnects with a growing pause.
@@ -61,6 +63,7 @@ struct Peer {
     name: String,
     services: BTreeMap<String, Option<Told>>,
     scopes: Vec<Scope>,
+    when_congested: Vec<Scope>,
     /// The last limit of each scope that nobody has taken out yet.
     inbox: BTreeMap<Scope, ReceivedLimit>,
     /// Limits for this host while it is congested.
@@ -121,6 +124,7 @@ impl Peer {
             name: grant.name.clone(),
             services: grant.services.iter().map(|service| (service.clone(), None)).collect(),
             scopes: grant.limits.clone(),
+            when_congested: grant.when_congested.clone(),
             inbox: BTreeMap::new(),
             pushed: Inbox::default(),
             session: None,
@@ -161,6 +165,7 @@ impl Table {
                     name: peer.name,
                     services,
                     scopes: peer.scopes,
+                    when_congested: peer.when_congested,
                     inbox: BTreeMap::new(),
                     pushed,
                     ..Peer { services: BTreeMap::new(), ..before }
@@ -173,15 +178,21 @@ impl Table {
         }
     }
 
-    /// Who checks signed limits from now on. Sessions go on.
+    /// Who checks signed limits from now on. It goes on where the one before was, as far as it grants the same.
     pub fn trust(&mut self, receiver: Option<Receiver>) {
-        self.receiver = receiver;
-        let up = |(identity, peer): (&SpiffeId, &Peer)| {
-            Some((identity.clone(), (peer.session?, peer.epoch)))
-        };
-        let sessions: Vec<_> = self.peers.iter().filter_map(up).collect();
-        for (identity, session) in sessions {
-            self.open_grants(&identity, session);
+        let before = self.receiver.take();
+        self.receiver = receiver.map(|mut receiver| {
+            if let Some(before) = before {
+                receiver.adopt(before, self.today_s);
+            }
+            receiver
+        });
+    }
+
+    /// Takes a list of revocations; one that is not signed, or not newer, changes nothing.
+    pub fn revoke(&mut self, list: &SignedRevocations) {
+        if let Some(receiver) = &mut self.receiver {
+            let _ = receiver.revoke(list);
         }
     }
 
@@ -190,16 +201,11 @@ impl Table {
         self.today_s = today_s;
     }
 
-    fn open_grants(&mut self, identity: &SpiffeId, session: (u64, u64)) {
-        let Some(receiver) = &mut self.receiver else { return };
-        let grants: Vec<u64> = receiver.grants_of(&identity.to_string()).collect();
-        grants.into_iter().for_each(|grant| receiver.open(grant, session));
-    }
-
     /// How many services a peer may report and scopes it may limit; `None` if there is no such peer.
     #[must_use]
     pub fn granted(&self, identity: &SpiffeId) -> Option<usize> {
-        self.peers.get(identity).map(|peer| peer.services.len() + peer.scopes.len())
+        let scopes = |peer: &Peer| peer.scopes.len() + peer.when_congested.len();
+        self.peers.get(identity).map(|peer| peer.services.len() + scopes(peer))
     }
 
     /// Whether this peer may report this service.
@@ -234,9 +240,7 @@ impl Table {
         peer.inbox.clear();
         peer.pushed = Inbox::default();
         peer.trouble.clear();
-        let welcome = Welcome { session, epoch: peer.epoch };
-        self.open_grants(identity, (session, welcome.epoch));
-        Ok(welcome)
+        Ok(Welcome { session, epoch: peer.epoch })
     }
 
     /// Notes the version of the session that is up.
@@ -333,10 +337,11 @@ impl Table {
         Ok(())
     }
 
-    /// The number of a notice that is sent to this peer now; `None`: it holds no grant.
-    pub fn notice(&mut self, now: Nanos, identity: &SpiffeId) -> Option<u64> {
-        self.receiver.as_ref()?.grants_of(&identity.to_string()).next()?;
-        Some(self.peers.get_mut(identity)?.pushed.notice(now))
+    /// The number of a notice that is sent to this peer now; `None`: it holds no grant that is valid today.
+    pub fn notice(&mut self, now: Nanos, identity: &SpiffeId, notice: &Notice) -> Option<u64> {
+        let holder = identity.to_string();
+        self.receiver.as_ref().filter(|receiver| receiver.grants_to(&holder, self.today_s))?;
+        Some(self.peers.get_mut(identity)?.pushed.notice(now, notice))
     }
 
     /// Takes a signed limit in that has arrived now: it answers a notice of this session, and the sender's grant
@@ -357,10 +362,11 @@ impl Table {
             return Err(refused(Refusal::OtherSession));
         }
         let limit = message.limit().map_err(refused)?;
-        if !peer.scopes.iter().any(|own| own.covers(&limit.scope)) {
+        if !peer.when_congested.iter().any(|own| own.covers(&limit.scope)) {
             return Err(refused(Refusal::NotGranted));
         }
-        if message.sequence <= peer.sequence || !peer.pushed.answers(now, signed.notice) {
+        let answers = peer.pushed.answers(now, signed.notice, &limit.scope);
+        if message.sequence <= peer.sequence || !answers {
             return Err(refused(Refusal::Stale));
         }
         if !peer.pushed.has_room(&limit.scope) {
@@ -369,9 +375,10 @@ impl Table {
         let (holder, today_s) = (identity.to_string(), self.today_s);
         let receiver = self.receiver.as_mut().ok_or_else(|| refused(Refusal::NotGranted))?;
         // Nobody relays here: the holder itself brings it.
-        if !receiver.grants_of(&holder).any(|own| own == signed.grant) {
+        if !receiver.is_of((signed.grant, &holder), today_s) {
             return Err((Refusal::NotGranted, Denied::Grant.to_string()));
         }
+        receiver.open(signed.grant, (message.session, peer.epoch));
         let accepted = receiver
             .accept((now, today_s), &signed.encode())
             .map_err(|why| (refusal(why), why.to_string()))?;
@@ -384,19 +391,15 @@ impl Table {
         Ok(())
     }
 
-    /// The signed limits that arrived since the last call, of each peer in the order of their numbers.
-    pub fn take_pushed(&mut self) -> Vec<Pushed> {
-        let mut all: Vec<Pushed> =
-            self.peers.values_mut().flat_map(|peer| peer.pushed.take()).collect();
-        all.sort_by_key(|pushed| pushed.received.limit.sequence);
-        all
-    }
-
-    /// The limits that arrived since the last call, of each peer in the order of their numbers.
-    pub fn take_limits(&mut self) -> Vec<ReceivedLimit> {
-        let inboxes = self.peers.values_mut().map(|peer| std::mem::take(&mut peer.inbox));
-        let mut all: Vec<ReceivedLimit> = inboxes.flat_map(BTreeMap::into_values).collect();
-        all.sort_by_key(|received| received.limit.sequence);
+    /// The limits that arrived since the last call, of each peer in the order of their numbers, whichever way they
+    /// came: a newer one of one kind must not make an older one of the other look stale.
+    pub fn take_limits(&mut self) -> Vec<Arrived> {
+        let mut all = Vec::new();
+        for peer in self.peers.values_mut() {
+            all.extend(std::mem::take(&mut peer.inbox).into_values().map(Arrived::Plain));
+            all.extend(peer.pushed.take().into_iter().map(Arrived::Pushed));
+        }
+        all.sort_by_key(|arrived| arrived.received().limit.sequence);
         all
     }
 

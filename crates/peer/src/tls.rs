@@ -4,7 +4,6 @@
 //! Whether a certificate is in its time is the one thing here for which the wall clock is asked, by
 //! the TLS library: at the beginning of a session, and to warn of our own certificate.
 
-use crate::delegation::Signer;
 use crate::frame::VERSIONS;
 use crate::refusal::Refusal;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -197,7 +196,6 @@ pub struct Credentials {
     identity: SpiffeId,
     last_second: u64,
     server: Arc<ServerConfig>,
-    signer: Option<Arc<Signer>>,
 }
 
 impl Credentials {
@@ -235,19 +233,7 @@ impl Credentials {
             identity: own,
             last_second,
             server: Arc::new(server),
-            signer: None,
         })
-    }
-
-    /// The same, and with what limits for congested routers are signed.
-    #[must_use]
-    pub(crate) fn signing(self, signer: Option<Arc<Signer>>) -> Self {
-        Self { signer, ..self }
-    }
-
-    /// With what limits for congested routers are signed.
-    pub(crate) fn signer(&self) -> Option<&Signer> {
-        self.signer.as_deref()
     }
 
     /// Whether this host's certificate is still in its time, by the wall clock: for people only.

@@ -12,6 +12,7 @@ use tidegate_peer::authority::{
     Bounds, Denied, GrantBody, Kinds, Receiver, Revocations, SignedGrant, SignedLimit,
     SignedRevocations, SigningKey, VerifyingKey,
 };
+use tidegate_peer::limit::LimitMessage;
 use tidegate_units::Nanos;
 
 fn accept(world: &mut World, bytes: &[u8]) -> Result<f64, Denied> {
@@ -187,9 +188,132 @@ fn a_grant_takes_the_place_of_an_older_one_only() {
         GrantBody { scopes: vec!["192.0.2.99:80".into()], from_s: body().from_s + 1, ..body() };
     let narrow = SignedGrant::sign(narrow, &key(OPERATOR)).unwrap();
     assert_eq!(world.receiver.grant(NOW, &narrow), Ok(()));
-    assert_eq!(world.receiver.grant(NOW, &wide), Err(Denied::Stale));
+    assert_eq!(world.receiver.grant(NOW, &wide), Ok(()), "it is known, and holds no more");
     let signed = world.signed(message(2));
     assert_eq!(accept(&mut world, &signed), Err(Denied::Scope));
+}
+
+/// A grant of the number 1 for one address, from and to these seconds of this day.
+fn dated(host: u8, from: i64, until: i64) -> SignedGrant {
+    let at = |seconds: i64| TODAY.saturating_add_signed(seconds);
+    let scopes = vec![format!("192.0.2.{host}:80")];
+    let body = GrantBody { scopes, from_s: at(from), until_s: at(until), ..body() };
+    SignedGrant::sign(body, &key(OPERATOR)).unwrap()
+}
+
+fn receiver(grants: &[&SignedGrant]) -> Receiver {
+    let mut receiver = Receiver::new(ROUTER, key(OPERATOR).public(), Bounds::default());
+    grants.iter().for_each(|grant| receiver.grant(NOW, grant).unwrap());
+    receiver
+}
+
+/// The address that a receiver lets the holder limit on a day.
+fn granted(receiver: &Receiver, seconds: i64) -> Result<u8, Denied> {
+    let mut last = Denied::Grant;
+    for host in 1..=4 {
+        let mut receiver = receiver.clone();
+        receiver.open(1, (77, 5));
+        let limit = LimitMessage { scope: format!("192.0.2.{host}:80"), ..message(100) };
+        let signed = SignedLimit::sign((1, ROUTER), limit, (WHOLE_MILLI, NOTICE), &key(2));
+        let today = TODAY.saturating_add_signed(seconds);
+        match receiver.accept((NOW, today), &signed.encode()) {
+            Ok(_) => return Ok(host),
+            Err(why) => last = why,
+        }
+    }
+    Err(last)
+}
+
+/// Of several grants with one number the dates say which holds, and the order of the files nothing.
+#[test]
+fn the_grant_that_began_last_holds_in_any_order() {
+    let (first, second, next) = (dated(1, -50, 200), dated(2, -10, 20), dated(3, 50, 100));
+    let same = dated(4, -10, 30);
+    let orders: [[&SignedGrant; 4]; 4] = [
+        [&first, &second, &next, &same],
+        [&same, &next, &second, &first],
+        [&second, &same, &first, &next],
+        [&next, &first, &same, &second],
+    ];
+    for order in orders {
+        let receiver = receiver(&order);
+        for (seconds, expected) in [
+            (-51, Err(Denied::Expired)),
+            (-50, Ok(1)),
+            (-11, Ok(1)),
+            // Both begin at once: the one that ends later.
+            (-10, Ok(4)),
+            (29, Ok(4)),
+            // It has ended, and the older and wider one does not come back.
+            (30, Err(Denied::Expired)),
+            (49, Err(Denied::Expired)),
+            (50, Ok(3)),
+            (99, Ok(3)),
+            (100, Err(Denied::Expired)),
+        ] {
+            assert_eq!(granted(&receiver, seconds), expected, "at {seconds}");
+            let today = TODAY.saturating_add_signed(seconds);
+            assert_eq!(receiver.grants_to(&body().holder, today), expected.is_ok(), "{seconds}");
+        }
+        assert!(!receiver.grants_to("spiffe://example.org/s1", TODAY));
+    }
+    // All dates are the same: still no order of the files.
+    let (one, other) = (dated(1, -10, 20), dated(2, -10, 20));
+    let held = granted(&receiver(&[&one, &other]), 0);
+    assert!(held.is_ok() && held == granted(&receiver(&[&other, &one]), 0));
+    // There is a bound, and the ones that begin last are kept.
+    let mut full = receiver(&[]);
+    (0..4).for_each(|n| full.grant(NOW, &dated(n, i64::from(n), 200)).unwrap());
+    assert_eq!(full.grant(NOW, &dated(9, -1, 200)), Err(Denied::Stale));
+    assert_eq!(full.grant(NOW, &dated(4, 4, 200)), Ok(()));
+    assert_eq!(granted(&full, 4), Ok(4));
+}
+
+/// The files were read again: what was known goes on, as far as it is still granted.
+#[test]
+fn a_receiver_goes_on_where_the_one_before_was() {
+    let list = |sequence, serials: &[u64]| {
+        let body = Revocations { sequence, serials: serials.to_vec() };
+        SignedRevocations::sign(body, &key(OPERATOR)).unwrap()
+    };
+    let grant = |serial| SignedGrant::sign(GrantBody { serial, ..body() }, &key(OPERATOR)).unwrap();
+    let before = || {
+        let mut world = World::new();
+        world.receiver.grant(NOW, &grant(2)).unwrap();
+        let signed = world.signed(message(7));
+        assert_eq!(accept(&mut world, &signed), Ok(400.0));
+        world.receiver.revoke(&list(5, &[8, 9])).unwrap();
+        world.receiver
+    };
+    let adopted = |grants: &[&SignedGrant]| {
+        let mut next = receiver(grants);
+        next.adopt(before(), TODAY);
+        World { receiver: next, holder: key(2) }
+    };
+    // Session, sequence, limits, and what was revoked.
+    let mut world = adopted(&[&grant(1), &grant(9)]);
+    let again = world.signed(message(7));
+    assert_eq!(accept(&mut world, &again), Err(Denied::Stale));
+    let next = world.signed(message(8));
+    assert_eq!((world.receiver.in_force(NOW), accept(&mut world, &next)), (1, Ok(400.0)));
+    assert_eq!(world.receiver.grant(NOW, &grant(8)), Err(Denied::Revoked));
+    assert_eq!(world.receiver.revoke(&list(5, &[1])), Err(Denied::Stale));
+    assert!(world.receiver.grants_to(&body().holder, TODAY));
+    assert!(!world.receiver.is_of((9, &body().holder), TODAY), "revoked, and in the files");
+    assert!(!world.receiver.is_of((2, &body().holder), TODAY), "in the files no more");
+    // A narrower grant holds on where somebody puts the wide one back.
+    let mut narrow = receiver(&[&dated(3, -20, 100)]);
+    narrow.adopt(before(), TODAY);
+    assert_eq!(granted(&narrow, 0), Ok(3));
+    let mut wide = receiver(&[&grant(1)]);
+    wide.adopt(narrow, TODAY);
+    assert_eq!(granted(&wide, 0), Ok(3));
+    // What was of another operator is nothing here.
+    let mut other = Receiver::new(ROUTER, key(7).public(), Bounds::default());
+    let body = GrantBody { serial: 9, ..body() };
+    other.grant(NOW, &SignedGrant::sign(body.clone(), &key(7)).unwrap()).unwrap();
+    other.adopt(before(), TODAY);
+    assert!(other.is_of((9, &body.holder), TODAY) && other.in_force(NOW) == 0);
 }
 
 #[test]

@@ -60,6 +60,7 @@ fn front_config(files: Files, address: SocketAddr) -> NodeConfig {
         identity: id(name),
         services: vec!["shop".into()],
         limits: vec!["192.0.2.0/24:80".parse().unwrap()],
+        when_congested: Vec::new(),
     };
     let grants = vec![grant("b1"), grant("b2")];
     let (targets, delegation) = (Vec::new(), DelegationFiles::default());
@@ -251,7 +252,7 @@ fn limits_go_up_and_hit_counters_come_back() {
     let (received, sessions) = wait_for("the limit arrives", || {
         back.limit(limits());
         let (mut limits, sessions) = front.take_limits();
-        Some((limits.pop()?, sessions))
+        Some((limits.pop()?.received().clone(), sessions))
     });
     assert_eq!((received.peer.as_str(), received.epoch), ("b1", 1));
     assert_eq!(received.limit.scope, limit("192.0.2.9:80").scope, "and no other");

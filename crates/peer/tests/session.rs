@@ -25,6 +25,7 @@ fn grants() -> Vec<Grant> {
         identity: id(name),
         services: services.iter().map(|s| (*s).to_owned()).collect(),
         limits: services.iter().map(|s| s.parse().unwrap()).collect(),
+        when_congested: Vec::new(),
     };
     vec![grant("b1", &["shop", "api"]), grant("b2", &["shop"])]
 }
@@ -315,10 +316,10 @@ fn a_limit_arrives_once_with_its_place_in_the_session() {
     }
     let taken = table.take_limits();
     let said = |r: &ReceivedLimit| (r.peer.clone(), r.session, r.epoch, r.at, r.limit.sequence);
-    let said: Vec<_> = taken.iter().map(said).collect();
+    let said: Vec<_> = taken.iter().map(|arrived| said(arrived.received())).collect();
     let b1 = || "b1".to_owned();
     assert_eq!(said, [(b1(), 4, 1, ms(10), 2), (b1(), 4, 1, ms(20), 3)]);
-    assert_eq!(taken[1].limit, RemoteLimit { sequence: 3, ..remote("api", 30.0) });
+    assert_eq!(taken[1].received().limit, RemoteLimit { sequence: 3, ..remote("api", 30.0) });
     assert_eq!(table.sessions(), [(b1(), Some((4, 1))), ("b2".into(), None)]);
     // Again, and from a session that is over.
     pair.session.receive(&mut table, ms(30), second.clone());

@@ -23,6 +23,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 use tidegate_api::protocol::{Reply, Request};
+use tidegate_control::fleet::remote::K;
 use tidegate_model::record::What;
 use tidegate_model::remote::REMOTE_VALIDITY_MAX;
 use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState};
@@ -32,6 +33,8 @@ use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 /// Connections per second that the server takes, and that come. The link drops a third of them.
 const TAKES: u64 = 20;
 const OFFERED: u64 = 120;
+/// Seconds for which arrivals are counted.
+const MEASURED: u64 = 6;
 /// Most that a sender that was held up makes good at once.
 const AT_ONCE: u64 = 40;
 /// Connections that the client keeps open at once.
@@ -81,7 +84,7 @@ impl World {
         let [operator, grant] = ["operator.pub", "grant"].map(|file| self.star.path(file));
         let cluster = format!(
             "  listen: 0.0.0.0:7416\n  grants: {{operator: {}, files: [{}]}}\n  peers:\n    \
-             s: {{identity: spiffe://example.org/s, services: [shop], limits: [\"{SERVER}\"]}}\n",
+             s: {{identity: spiffe://example.org/s, services: [shop], limits_when_congested: [\"{SERVER}\"]}}\n",
             operator.display(),
             grant.display()
         );
@@ -115,6 +118,24 @@ fn remote(daemon: &Daemon) -> Option<RemoteState> {
 
 fn peer(daemon: &Daemon) -> PeerState {
     daemon.snapshot().unwrap().peers.remove(0)
+}
+
+/// What arrives at the server in each of so many seconds, per second.
+fn arrivals(server: &Daemon, seconds: u64) -> Vec<f64> {
+    let seen = || {
+        let counts = service(server).counts;
+        (MonotonicClock.now(), counts.iter().map(|count| count.count).sum::<u64>())
+    };
+    let begin = seen();
+    let ends = (1..=seconds).map(|n| begin.0 + Nanos::from_secs(n));
+    let at =
+        |end: Nanos| wait_for("a second is over", || Some(seen()).filter(|(at, _)| *at >= end));
+    let all: Vec<_> = std::iter::once(begin).chain(ends.map(at)).collect();
+    let rate = |pair: &[(Nanos, u64)]| {
+        let [(from, before), (to, after)] = pair else { return 0.0 };
+        (after - before) as f64 / to.since(*from).as_secs_f64()
+    };
+    all.windows(2).map(rate).collect()
 }
 
 /// What the client does so often a second, late or not.
@@ -160,7 +181,7 @@ fn datagrams(world: &World) -> Load {
 }
 
 #[test]
-fn an_overloaded_server_limits_a_congested_router_and_no_other() {
+fn an_overloaded_server_limits_a_router_only_while_that_is_congested() {
     let world = World::new();
     let (router, server) = (world.router(), world.server());
     wait_for("the session is up", || peer(&server).up.then_some(()));
@@ -178,11 +199,19 @@ fn an_overloaded_server_limits_a_congested_router_and_no_other() {
     });
     assert!(!congested.signs.is_empty() && congested.capacity == Some(250_000.0), "{congested:?}");
     let began = MonotonicClock.now();
+    wait_for("a limit counts", || remote(&router)?.rate);
+    let course = arrivals(&server, MEASURED);
+    eprintln!(
+        "arrivals each second from the limit on: {course:.0?}; k times the rate is {:.0}",
+        K * TAKES as f64
+    );
     let whole = Rate::per_second(TAKES as f64);
     let held = wait_for("the limit counts at the router", || {
         remote(&router).filter(|limit| limit.rate.is_some_and(|rate| rate <= whole))
     });
     eprintln!("the limit is down to {:?} after {}", held.rate, MonotonicClock.now().since(began));
+    let arrive = arrivals(&server, MEASURED).iter().sum::<f64>() / MEASURED as f64;
+    assert!(arrive <= 1.1 * K * TAKES as f64, "{arrive} a second arrive at the server");
     assert_eq!((held.peer.as_str(), held.scope.as_str()), ("s", SERVER));
     wait_for("the router refuses", || (refused(&service(&router)) > 50).then_some(()));
     let given = wait_for("hit counters come back", || {
@@ -206,6 +235,8 @@ fn an_overloaded_server_limits_a_congested_router_and_no_other() {
     });
     let Some(Reply::History { events, .. }) = router.ask(&Request::History {}) else { panic!() };
     let told = |is: fn(&What) -> bool| events.iter().filter(|event| is(&event.what)).count();
-    assert!(told(|what| matches!(what, What::CongestionBegan { .. })) >= 1, "{events:?}");
-    assert!(told(|what| matches!(what, What::CongestionEnded { .. })) >= 1, "{events:?}");
+    let began = told(|what| matches!(what, What::CongestionBegan { .. }));
+    assert!(began >= 1, "{events:?}");
+    // Each begin has its end, as it is over.
+    assert_eq!(told(|what| matches!(what, What::CongestionEnded { .. })), began, "{events:?}");
 }

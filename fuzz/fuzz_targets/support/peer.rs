@@ -3,7 +3,7 @@
 //! crates/peer/tests/fuzz_smoke.rs.
 
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{RemoteLimit, Restriction, Scope};
+use tidegate_model::remote::{Arrived, RemoteLimit, Restriction, Scope};
 use tidegate_peer::frame::{BODY_MAX, Frame, HEAD, VERSION};
 use tidegate_peer::limit::HitsMessage;
 use tidegate_peer::session::{Heard, Sender, Session, Step};
@@ -65,6 +65,7 @@ fn grants(services: &[&str]) -> Vec<Grant> {
         identity: id(name),
         services: services.iter().map(|service| (*service).to_owned()).collect(),
         limits: services.iter().filter_map(|service| service.parse().ok()).collect(),
+        when_congested: Vec::new(),
     };
     vec![grant("b1", services), grant("b2", &["shop"])]
 }
@@ -177,6 +178,7 @@ impl World {
     /// What must be true after every step.
     fn holds(&mut self) {
         for taken in self.table.take_limits() {
+            let Arrived::Plain(taken) = taken else { panic!("nobody has a grant: {taken:?}") };
             let own = ["shop", "api"].contains(&taken.limit.scope.to_string().as_str());
             assert!(taken.peer == "b1" && own && taken.limit.check().is_ok(), "{taken:?}");
             assert!(taken.session == self.number, "of the session that is up");

@@ -251,7 +251,7 @@ impl ControlNode {
     fn new(floor: f64) -> Self {
         let mut inbound = Inbound::default();
         let scope = Scope::Service(SERVICE.to_owned());
-        let grant = Grant { peer: SERVER.to_owned(), scopes: vec![scope] };
+        let grant = Grant { peer: SERVER.to_owned(), scopes: vec![scope], ..Grant::default() };
         let floor = Rate::per_second(floor);
         inbound.follow(
             &[grant],

@@ -84,6 +84,11 @@ impl Check<'_> {
                 let why = "no interface has side: servers, so this host is never congested";
                 self.fault("cluster.grants", why);
             }
+            if cluster.peers.iter().all(|peer| peer.limits_when_congested.is_empty()) {
+                let why =
+                    "no peer has the key \"limits_when_congested\", so nobody may use a grant";
+                self.fault("cluster.grants", why);
+            }
         }
         if let Some(signing) = &cluster.signing {
             self.plain("cluster.signing.key", &signing.key);
@@ -109,16 +114,44 @@ impl Check<'_> {
                     self.fault(&at, format!("found {service:?} a second time"));
                 }
             }
-            self.scopes(&path, peer);
+            self.scopes(&format!("{path}.limits"), &peer.limits);
+            self.scopes(&format!("{path}.limits_when_congested"), &peer.limits_when_congested);
+            self.when_congested(&format!("{path}.limits_when_congested"), cluster, peer);
+        }
+    }
+
+    /// What a peer may limit while this host is congested, it may not limit otherwise.
+    fn when_congested(&mut self, path: &str, cluster: &ClusterConfig, peer: &PeerConfig) {
+        for (i, scope) in peer.limits_when_congested.iter().enumerate() {
+            let at = format!("{path}[{i}]");
+            if let Scope::Service(name) = scope {
+                self.fault(&at, no_destination(name));
+                continue;
+            }
+            let reached = |scope: &Scope, s: &ServiceConfig| scope.reaches(&s.name, &s.listen);
+            let both = self.config.services.iter().find_map(|service| {
+                let mut plain = peer.limits.iter().filter(|_| reached(scope, service));
+                plain.find(|plain| reached(plain, service)).map(|plain| (service, plain))
+            });
+            if let Some((service, plain)) = both {
+                let why = format!(
+                    "{plain} of \"limits\" reaches the service {:?} as well, so that limits of it need neither congestion nor a signature",
+                    service.name
+                );
+                self.fault(&at, format!("found {scope}: {why}"));
+            }
+        }
+        if !peer.limits_when_congested.is_empty() && cluster.grants.is_none() {
+            self.fault(path, "such limits need a grant: cluster.grants is missing");
         }
     }
 
     /// Each scope of a peer has services here, or its limits would have no effect.
-    fn scopes(&mut self, path: &str, peer: &PeerConfig) {
+    fn scopes(&mut self, path: &str, scopes: &[Scope]) {
         let known: Vec<String> = self.config.services.iter().map(|s| s.name.clone()).collect();
         let mut seen = BTreeSet::new();
-        for (i, scope) in peer.limits.iter().enumerate() {
-            let at = format!("{path}.limits[{i}]");
+        for (i, scope) in scopes.iter().enumerate() {
+            let at = format!("{path}[{i}]");
             let reached = |service: &ServiceConfig| scope.reaches(&service.name, &service.listen);
             let reaches = self.config.services.iter().any(reached);
             match scope {
@@ -220,6 +253,9 @@ impl Check<'_> {
                     format!("found {service:?}: no such service{hint}; there are: {list}");
                 self.fault(&format!("{at}.service"), message);
             }
+            if let (When::Congested, Scope::Service(name)) = (limit.when, &limit.scope) {
+                self.fault(&format!("{at}.scope"), no_destination(name));
+            }
             if !seen.insert(&limit.scope) {
                 self.fault(&format!("{at}.scope"), format!("found {} a second time", limit.scope));
             }
@@ -270,6 +306,13 @@ impl Check<'_> {
             self.fault(path, format!("found the name {name:?}: {why}"));
         }
     }
+}
+
+/// Grants are of prefixes.
+fn no_destination(name: &str) -> String {
+    format!(
+        "found {name:?}, a service's name; allowed here: an address or prefix with a port, such as \"192.0.2.11:80\", because grants are of these"
+    )
 }
 
 fn plain(path: &Path) -> bool {

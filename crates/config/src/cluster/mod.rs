@@ -112,6 +112,11 @@ pub struct PeerConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = REMOTE_SCOPES_MAX))]
     pub limits: Vec<Scope>,
+    /// What it owns and may limit only while this host is congested, with limits that it signs and a grant allows:
+    /// prefixes with a port. No other limit of these is taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = REMOTE_SCOPES_MAX))]
+    pub limits_when_congested: Vec<Scope>,
 }
 
 /// A front-end to which this host reports.

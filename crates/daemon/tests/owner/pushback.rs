@@ -4,8 +4,10 @@
 
 use super::world::*;
 use std::sync::Arc;
+use tidegate_api::protocol::Reply;
 use tidegate_daemon::plane::Heard;
-use tidegate_model::remote::{Notice, Pushed, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::record::What;
+use tidegate_model::remote::{Arrived, Notice, Pushed, ReceivedLimit, RemoteLimit, Restriction};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::{Clock, Nanos, Rate};
@@ -22,7 +24,7 @@ cluster:
   listen: 192.0.2.1:7416
   grants: {operator: /o.pem, files: [/b1.grant]}
   peers:
-    b1: {identity: spiffe://example/b1, services: [shop], limits: ['192.0.2.11:80']}
+    b1: {identity: spiffe://example/b1, services: [shop], limits_when_congested: ['192.0.2.11:80']}
 ";
 
 const SERVER: &str = "
@@ -38,7 +40,7 @@ cluster:
     r1: {address: '192.0.2.1:7416', identity: spiffe://example/r1,
       limits: [{service: shop, scope: '192.0.2.11:80', when: congested}]}
     r2: {address: '192.0.2.2:7416', identity: spiffe://example/r2,
-      limits: [{service: shop, scope: shop-1, when: congested}]}
+      limits: [{service: shop, scope: '192.0.2.8/29:80', when: congested}]}
 ";
 
 /// A router, the rate that it is given, and what that answers.
@@ -48,9 +50,10 @@ type Told = (String, f64, Option<(Rate, u64)>);
 fn sends(world: &mut World, packets: u32) -> Arc<Snapshot> {
     let mut memory = world.memory.lock().unwrap();
     let link = memory.links.pop().unwrap_or_default();
+    let identity = if link.identity.0 == 0 { (3, 1) } else { link.identity };
     memory.links.push(LinkUse {
         interface: "v1".into(),
-        identity: (3, 1),
+        identity,
         sent_bytes: link.sent_bytes + 1000 * u64::from(packets),
         sent_packets: link.sent_packets + packets,
         capacity: Some(250_000.0),
@@ -89,9 +92,54 @@ fn a_router_says_so_once_a_second_while_it_is_congested() {
     assert!(notices(&world).is_empty(), "over");
     let silent = world.tick(Some(70));
     assert!(silent.links[0].problem.is_empty());
-    world.memory.lock().unwrap().links.clear();
+    assert_eq!(turns(&world), (1, 1));
+}
+
+/// How often congestion began and ended, as it was told.
+fn turns(world: &World) -> (usize, usize) {
+    let Reply::History { events, .. } = world.owner.history() else { panic!() };
+    let told = |is: fn(&What) -> bool| events.iter().filter(|event| is(&event.what)).count();
+    let began = told(|what| matches!(what, What::CongestionBegan { .. }));
+    (began, told(|what| matches!(what, What::CongestionEnded { .. })))
+}
+
+/// Whatever happens to the interface, each begin has one end, and nobody is told of congestion any more.
+#[test]
+fn congestion_ends_once_also_where_its_interface_is_gone() {
+    let congested = || {
+        let mut world = World::new(ROUTER);
+        (0..30).for_each(|_| _ = sends(&mut world, 25));
+        assert_eq!((world.snapshot().links[0].congested, turns(&world)), (true, (1, 0)));
+        world
+    };
+    // Deleted or renamed.
+    let mut world = congested();
+    let mut link = world.memory.lock().unwrap().links.pop().unwrap();
     let gone = world.tick(Some(70));
     assert!(gone.links[0].problem.contains("no such interface") && world.warns("interface v1"));
+    (0..25).for_each(|_| _ = world.tick(Some(70)));
+    assert_eq!((world.snapshot().links[0].congested, turns(&world)), (false, (1, 1)));
+    notices(&world);
+    (0..25).for_each(|_| _ = world.tick(Some(70)));
+    assert!(notices(&world).is_empty() && turns(&world) == (1, 1));
+    // It comes back with other counters: what begins is another time.
+    link.identity = (9, 1);
+    world.memory.lock().unwrap().links.push(link);
+    (0..10).for_each(|_| _ = sends(&mut world, 25));
+    assert_eq!((world.snapshot().links[0].episodes, turns(&world)), (2, (2, 1)));
+    // Nobody can be asked.
+    let mut world = congested();
+    world.memory.lock().unwrap().unreadable = true;
+    (0..25).for_each(|_| _ = world.tick(Some(70)));
+    let link = world.snapshot().links[0].clone();
+    assert!(!link.congested && link.problem.contains("on purpose"), "{link:?}");
+    assert_eq!(turns(&world), (1, 1));
+    // It is not watched any more.
+    let mut world = congested();
+    let dir = tempfile::tempdir().unwrap();
+    world.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    world.tick(Some(70));
+    assert!(world.snapshot().links.is_empty() && turns(&world) == (1, 1));
 }
 
 #[test]
@@ -110,7 +158,7 @@ fn a_limit_counts_at_a_congested_router_and_not_at_another() {
         let pushed = Pushed { received, whole: Rate::per_second(500.0), enforced_from: at };
         world.memory.lock().unwrap().heard = Heard {
             sessions: vec![("b1".into(), Some((7, 1)))],
-            pushed: vec![pushed],
+            limits: vec![Arrived::Pushed(pushed)],
             ..Heard::default()
         };
     };

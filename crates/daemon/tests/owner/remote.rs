@@ -4,7 +4,7 @@
 use super::world::*;
 use std::sync::Arc;
 use tidegate_daemon::plane::Heard;
-use tidegate_model::remote::{Hits, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::remote::{Arrived, Hits, ReceivedLimit, RemoteLimit, Restriction};
 use tidegate_model::snapshot::{RemoteState, Snapshot};
 use tidegate_units::{Nanos, Rate};
 
@@ -50,7 +50,7 @@ fn says(world: &World, sequence: u64, scope: &str, rate: f64) {
     let received = ReceivedLimit { peer: "b1".into(), session: 7, epoch: 1, at, limit };
     let mut memory = world.memory.lock().unwrap();
     memory.heard.sessions = vec![("b1".into(), Some((7, 1)))];
-    memory.heard.limits.push(received);
+    memory.heard.limits.push(Arrived::Plain(received));
 }
 
 fn written(world: &World) -> [Option<f64>; 2] {

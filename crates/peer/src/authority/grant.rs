@@ -107,6 +107,10 @@ impl SignedGrant {
         &self.body
     }
 
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Whether the operator has signed it, and it is in range.
     #[must_use]
     pub fn verified(&self, operator: &VerifyingKey) -> bool {

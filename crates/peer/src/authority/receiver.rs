@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks limits against grants. What is refused changes nothing.
 //!
+//! Of several grants with one number the one holds that began last, whatever the order of their files. It holds
+//! also after its end: an operator who has narrowed a grant does not meet the wider one again.
+//!
 //! Order: form, receiver, grant, freshness, ranges, scope, quota; the signature last, because it costs
 //! most. So a forger pays for everything else first, and what is counted as `signature` was right but for
 //! that.
@@ -16,6 +19,8 @@ use tidegate_units::{Nanos, Rate};
 const STAGED: Nanos = Nanos::from_secs(5);
 /// Grants at once, at most.
 const GRANTS_MAX: usize = 4096;
+/// Grants of one number at once, at most: one that holds, and some that follow it.
+const OF_ONE_NUMBER_MAX: usize = 4;
 
 /// Why a limit or a grant is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -98,10 +103,19 @@ struct Held {
     until: Nanos,
 }
 
+/// By what grants of one number are ordered: their begin, their end, and, so that there is one order, their content.
+type Order = (u64, u64, Vec<u8>);
+
 #[derive(Clone, Debug)]
-struct Holder {
+struct Granted {
     body: GrantBody,
     scopes: Vec<Scope>,
+}
+
+/// What is known of a number.
+#[derive(Clone, Debug)]
+struct Holder {
+    grants: BTreeMap<Order, Granted>,
     session: Option<(u64, u64)>,
     sequence: u64,
     held: BTreeMap<Scope, Held>,
@@ -134,11 +148,11 @@ impl Receiver {
         }
     }
 
-    /// Takes a grant. The same one again changes nothing. Another one of the same number takes its place if its
-    /// time begins later, so that no older one can come back; session, sequence and limits stay.
+    /// Takes a grant. The same one again changes nothing. Of several with the same number the one holds that began
+    /// last; session, sequence and limits stay.
     ///
     /// # Errors
-    /// Why not; then nothing changes.
+    /// Why not; then nothing changes. [`Denied::Stale`]: others of the same number begin later.
     pub fn grant(&mut self, now: Nanos, grant: &SignedGrant) -> Result<(), Denied> {
         let serial = grant.body().serial;
         if !grant.verified(&self.operator) {
@@ -152,25 +166,42 @@ impl Receiver {
         }
         let body = grant.body().clone();
         let scopes = body.check().ok_or(Denied::OutOfRange)?;
-        if let Some(known) = self.holders.get_mut(&serial) {
-            if known.body == body {
-                return Ok(());
-            }
-            if body.from_s <= known.body.from_s {
-                return Err(Denied::Stale);
-            }
-            // What was signed with another key is nobody's now.
-            if known.body.key != body.key {
-                (known.session, known.sequence) = (None, 0);
-            }
-            (known.body, known.scopes) = (body, scopes);
-            return Ok(());
-        }
         let changes = (f64::from(body.changes), now);
-        let held = BTreeMap::new();
-        let holder = Holder { body, scopes, session: None, sequence: 0, held, changes };
-        self.holders.insert(serial, holder);
-        Ok(())
+        let holder = self.holders.entry(serial).or_insert_with(|| Holder {
+            grants: BTreeMap::new(),
+            session: None,
+            sequence: 0,
+            held: BTreeMap::new(),
+            changes,
+        });
+        let order = (body.from_s, body.until_s, grant.bytes().to_vec());
+        if holder.take(order.clone(), Granted { body, scopes }) {
+            Ok(())
+        } else {
+            Err(Denied::Stale)
+        }
+    }
+
+    /// Goes on where an earlier receiver of the same operator was, as far as the same is granted: sessions, numbers,
+    /// limits and quotas, and what was revoked. A grant that had begun holds on where only older ones of its number
+    /// are left.
+    pub fn adopt(&mut self, before: Self, today_s: u64) {
+        if before.operator != self.operator {
+            return;
+        }
+        self.denied = before.denied;
+        self.revoked.0 = self.revoked.0.max(before.revoked.0);
+        self.revoked.1.extend(before.revoked.1);
+        let revoked = &self.revoked.1;
+        self.holders.retain(|serial, _| !revoked.contains(serial));
+        for (serial, known) in before.holders {
+            let Some(holder) = self.holders.get_mut(&serial) else { continue };
+            if let Some((order, granted)) = known.begun(today_s) {
+                holder.take(order.clone(), granted.clone());
+            }
+            (holder.session, holder.sequence) = (known.session, known.sequence);
+            (holder.held, holder.changes) = (known.held, known.changes);
+        }
     }
 
     /// Takes a list of revocations. What was revoked stays so, also where a newer list does not name it. Returns
@@ -203,10 +234,18 @@ impl Receiver {
         }
     }
 
-    /// The grants of a holder, by their numbers.
-    pub fn grants_of<'a>(&'a self, holder: &'a str) -> impl Iterator<Item = u64> + 'a {
-        let own = self.holders.iter().filter(move |(_, known)| known.body.holder == holder);
-        own.map(|(serial, _)| *serial)
+    /// Whether a holder has a grant that is valid today.
+    #[must_use]
+    pub fn grants_to(&self, holder: &str, today_s: u64) -> bool {
+        let is = |known: &Holder| known.valid(today_s).is_ok_and(|own| own.body.holder == holder);
+        self.holders.values().any(is)
+    }
+
+    /// Whether the grant of this number is this holder's today, valid or not.
+    #[must_use]
+    pub fn is_of(&self, (serial, holder): (u64, &str), today_s: u64) -> bool {
+        let known = self.holders.get(&serial).and_then(|known| known.latest(today_s));
+        known.is_some_and(|own| own.body.holder == holder)
     }
 
     /// Takes a limit that has arrived now, `today_s` seconds since 1970.
@@ -224,7 +263,7 @@ impl Receiver {
             let count = self.denied.entry(*why).or_default();
             *count = count.saturating_add(1);
         })?;
-        Ok(self.take(now, signed, limit))
+        Ok(self.take((now, today_s), signed, limit))
     }
 
     fn check(
@@ -239,29 +278,37 @@ impl Receiver {
             return Err(Denied::Revoked);
         }
         let holder = self.holders.get(&signed.grant).ok_or(Denied::Grant)?;
-        let limit = holder.check((now, today_s), &signed)?;
+        let grant = holder.valid(today_s)?;
+        let limit = holder.check(now, grant, &signed)?;
         let held = |holder: &Holder| holder.held.values().filter(|held| now < held.until).count();
         if !holder.holds(&limit.scope, now) && limit.validity > Nanos::ZERO {
             let all: usize = self.holders.values().map(held).sum();
-            if all >= self.bounds.limits || held(holder) >= usize::from(holder.body.limits) {
+            if all >= self.bounds.limits || held(holder) >= usize::from(grant.body.limits) {
                 return Err(Denied::Quota);
             }
         }
-        if !signed.verified(&holder.body.key) {
+        if !signed.verified(&grant.body.key) {
             return Err(Denied::Signature);
         }
         Ok((signed, limit))
     }
 
-    fn take(&mut self, now: Nanos, signed: SignedLimit, limit: RemoteLimit) -> Accepted {
+    fn take(
+        &mut self,
+        (now, today_s): (Nanos, u64),
+        signed: SignedLimit,
+        limit: RemoteLimit,
+    ) -> Accepted {
         let until = now + limit.validity;
         let mut counts_until = now;
         if let Some(holder) = self.holders.get_mut(&signed.grant) {
             holder.sequence = signed.limit.sequence;
-            holder.changes = (holder.changes_left(now) - 1.0, now);
+            let grant = holder.valid(today_s).ok().map(|grant| grant.body.clone());
+            let (most, staged) = grant.map_or((0, true), |own| (own.changes, own.staged));
+            holder.changes = (holder.changes_left(now, most) - 1.0, now);
             holder.held.retain(|_, held| now < held.until);
             let since = holder.held.get(&limit.scope).map_or(now, |held| held.since);
-            if holder.body.staged {
+            if staged {
                 counts_until = since + STAGED;
             }
             if limit.validity > Nanos::ZERO {
@@ -289,8 +336,32 @@ impl Receiver {
 }
 
 impl Holder {
-    fn changes_left(&self, now: Nanos) -> f64 {
-        let most = f64::from(self.body.changes);
+    /// Remembers a grant; false: too many begin later.
+    fn take(&mut self, order: Order, granted: Granted) -> bool {
+        self.grants.insert(order.clone(), granted);
+        if self.grants.len() > OF_ONE_NUMBER_MAX {
+            self.grants.pop_first();
+        }
+        self.grants.contains_key(&order)
+    }
+
+    /// The grant that began last.
+    fn begun(&self, today_s: u64) -> Option<(&Order, &Granted)> {
+        self.grants.iter().rev().find(|((from_s, ..), _)| *from_s <= today_s)
+    }
+
+    /// The same; where none has begun the one that begins first.
+    fn latest(&self, today_s: u64) -> Option<&Granted> {
+        self.begun(today_s).or_else(|| self.grants.first_key_value()).map(|(_, granted)| granted)
+    }
+
+    fn valid(&self, today_s: u64) -> Result<&Granted, Denied> {
+        let begun = self.begun(today_s).map(|(_, granted)| granted);
+        begun.filter(|granted| today_s < granted.body.until_s).ok_or(Denied::Expired)
+    }
+
+    fn changes_left(&self, now: Nanos, most: u16) -> f64 {
+        let most = f64::from(most);
         let gained = now.since(self.changes.1).as_secs_f64() * most / 60.0;
         (self.changes.0 + gained).min(most)
     }
@@ -299,30 +370,28 @@ impl Holder {
         self.held.get(scope).is_some_and(|held| now < held.until)
     }
 
-    /// All but quota and signature.
+    /// All but dates, quota and signature.
     fn check(
         &self,
-        (now, today_s): (Nanos, u64),
+        now: Nanos,
+        grant: &Granted,
         signed: &SignedLimit,
     ) -> Result<RemoteLimit, Denied> {
         let message = &signed.limit;
-        if !(self.body.from_s..self.body.until_s).contains(&today_s) {
-            return Err(Denied::Expired);
-        }
         if self.session != Some((message.session, message.epoch)) {
             return Err(Denied::Session);
         }
         if message.sequence <= self.sequence {
             return Err(Denied::Stale);
         }
-        if !self.body.kinds.allows(message.kind) {
+        if !grant.body.kinds.allows(message.kind) {
             return Err(Denied::Kind);
         }
         let limit = message.limit().map_err(|_| Denied::OutOfRange)?;
-        if !self.scopes.iter().any(|own| own.covers(&limit.scope)) {
+        if !grant.scopes.iter().any(|own| own.covers(&limit.scope)) {
             return Err(Denied::Scope);
         }
-        if self.changes_left(now) < 1.0 {
+        if self.changes_left(now, grant.body.changes) < 1.0 {
             return Err(Denied::Changes);
         }
         Ok(limit)

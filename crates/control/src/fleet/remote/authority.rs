@@ -15,12 +15,23 @@ const PER_SCOPE: f64 = 20.0;
 const BURST_SECONDS: f64 = 3.0;
 
 /// What one peer may limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Its name in the configuration.
     pub peer: String,
     /// Destinations that it owns.
     pub scopes: Vec<Scope>,
+    /// Destinations that it may limit with signed limits only, while this host is congested.
+    pub when_congested: Vec<Scope>,
+}
+
+/// How a limit came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In the session of its sender.
+    Plain,
+    /// Signed, in answer to a notice of this host while it is congested.
+    Pushed,
 }
 
 /// Why a remote limit was not taken.
@@ -70,6 +81,7 @@ pub struct Authority {
 #[derive(Clone, Debug)]
 struct Peer {
     scopes: Vec<Scope>,
+    when_congested: Vec<Scope>,
     /// Number and epoch of the session that is up.
     session: Option<(u64, u64)>,
     sequence: u64,
@@ -79,7 +91,15 @@ struct Peer {
 
 impl Peer {
     fn burst(&self) -> f64 {
-        PER_SCOPE * BURST_SECONDS * self.scopes.len().max(1) as f64
+        let scopes = self.scopes.len() + self.when_congested.len();
+        PER_SCOPE * BURST_SECONDS * scopes.max(1) as f64
+    }
+
+    fn own(&self, way: Way) -> &[Scope] {
+        match way {
+            Way::Plain => &self.scopes,
+            Way::Pushed => &self.when_congested,
+        }
     }
 
     fn within_quota(&mut self, now: Nanos) -> bool {
@@ -99,13 +119,14 @@ impl Authority {
     /// Follows other grants. A peer that stays keeps its session and its place in it.
     pub fn follow(&mut self, grants: &[Grant]) {
         let mut old = std::mem::take(&mut self.peers);
-        for grant in grants.iter().filter(|grant| !grant.scopes.is_empty()) {
-            let scopes = grant.scopes.clone();
+        let any = |grant: &&Grant| !grant.scopes.is_empty() || !grant.when_congested.is_empty();
+        for grant in grants.iter().filter(any) {
+            let (scopes, when_congested) = (grant.scopes.clone(), grant.when_congested.clone());
             let peer = match old.remove(&grant.peer) {
-                Some(before) => Peer { scopes, ..before },
+                Some(before) => Peer { scopes, when_congested, ..before },
                 None => {
-                    let peer =
-                        Peer { scopes, session: None, sequence: 0, messages: 0.0, at: Nanos::ZERO };
+                    let (session, sequence, messages, at) = (None, 0, 0.0, Nanos::ZERO);
+                    let peer = Peer { scopes, when_congested, session, sequence, messages, at };
                     Peer { messages: peer.burst(), ..peer }
                 }
             };
@@ -124,24 +145,24 @@ impl Authority {
         }
     }
 
-    /// Whether a peer owns this scope.
+    /// Whether a peer may limit this scope in this way.
     #[must_use]
-    pub fn owns(&self, peer: &str, scope: &Scope) -> bool {
-        self.peers.get(peer).is_some_and(|p| p.scopes.iter().any(|own| own.covers(scope)))
+    pub fn owns(&self, peer: &str, scope: &Scope, way: Way) -> bool {
+        self.peers.get(peer).is_some_and(|p| p.own(way).iter().any(|own| own.covers(scope)))
     }
 
-    /// The peers, and what each may limit.
-    pub fn grants(&self) -> impl Iterator<Item = (&str, &[Scope])> {
-        self.peers.iter().map(|(name, peer)| (name.as_str(), peer.scopes.as_slice()))
+    /// The peers, and what each may limit in this way.
+    pub fn grants(&self, way: Way) -> impl Iterator<Item = (&str, &[Scope])> {
+        self.peers.iter().map(move |(name, peer)| (name.as_str(), peer.own(way)))
     }
 
     /// Whether a message counts. It is used up then: the same one does not count again.
     ///
     /// # Errors
     /// Why it does not; nothing changed then.
-    pub fn accept(&mut self, received: &ReceivedLimit) -> Result<(), NotTaken> {
+    pub fn accept(&mut self, received: &ReceivedLimit, way: Way) -> Result<(), NotTaken> {
         let limit = &received.limit;
-        let owns = self.owns(&received.peer, &limit.scope);
+        let owns = self.owns(&received.peer, &limit.scope, way);
         let peer = self.peers.get_mut(&received.peer).ok_or(NotTaken::UnknownPeer)?;
         if peer.session != Some((received.session, received.epoch)) {
             return Err(NotTaken::OtherSession);

@@ -8,13 +8,15 @@
 //!   the service has the sum, and no limit while one of them has none.
 
 use super::super::split::Passed;
-use super::authority::{Authority, Grant, NotTaken};
+use super::authority::{Authority, Grant, NotTaken, Way};
 use super::divide::divide;
 use super::held::{Held, Seen};
 use super::pushed::Relaxing;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::Listen;
-use tidegate_model::remote::{Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
+use tidegate_model::remote::{
+    Arrived, Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope,
+};
 use tidegate_model::snapshot::{ReasonCount, RemoteState};
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -72,6 +74,8 @@ pub struct Inbound {
 struct Service {
     of: Protected,
     owners: Vec<String>,
+    /// Of these the ones that may limit it while this host is congested.
+    when_congested: Vec<String>,
     offered: Passed,
     passed: Passed,
     refused: Passed,
@@ -103,20 +107,22 @@ impl Inbound {
         self.authority.follow(grants);
         let mut old: Vec<Service> = std::mem::take(&mut self.services);
         for of in services {
-            let owns = |scopes: &[Scope]| scopes.iter().any(|s| s.reaches(&of.name, &of.listens));
-            let owners = self.authority.grants().filter(|(_, scopes)| owns(scopes));
-            let owners = owners.map(|(peer, _)| peer.to_owned()).collect();
+            let owners = |way| owners(&self.authority, &of, way);
+            let when_congested = owners(Way::Pushed);
+            let all: BTreeSet<String> =
+                owners(Way::Plain).into_iter().chain(when_congested.clone()).collect();
+            let owners = all.into_iter().collect();
             let before = old.iter().position(|service| service.of.name == of.name);
             let (offered, passed, refused) = before.map_or_else(Default::default, |at| {
                 let before = old.swap_remove(at);
                 (before.offered, before.passed, before.refused)
             });
-            self.services.push(Service { of, owners, offered, passed, refused });
+            self.services.push(Service { of, owners, when_congested, offered, passed, refused });
         }
         let Self { authority, services, entries, .. } = self;
         entries.retain(|(peer, scope), entry| {
             entry.services = reached(services, scope);
-            authority.owns(peer, scope) && !entry.services.is_empty()
+            authority.owns(peer, scope, entry.way()) && !entry.services.is_empty()
         });
     }
 
@@ -131,12 +137,7 @@ impl Inbound {
     /// Why it was not taken, counted; nothing else changed then.
     pub fn take(&mut self, received: ReceivedLimit) -> Result<(), NotTaken> {
         let peer = received.peer.clone();
-        self.accept(received).inspect_err(|why| {
-            // A name that is not configured must not grow the table.
-            let peer = if *why == NotTaken::UnknownPeer { String::new() } else { peer };
-            let count = self.refused.entry((peer, why.name())).or_default();
-            *count = count.saturating_add(1);
-        })
+        self.accept(received, None).inspect_err(|why| self.count_refused(peer, *why))
     }
 
     /// Takes a limit in that was pushed into this router.
@@ -144,22 +145,32 @@ impl Inbound {
     /// # Errors
     /// Why it was not taken, counted; nothing else changed then.
     pub fn push(&mut self, pushed: Pushed) -> Result<(), NotTaken> {
-        let received = &pushed.received;
-        let key = (received.peer.clone(), received.limit.scope.clone());
+        let peer = pushed.received.peer.clone();
         // Without congestion no limit counts, whoever has signed it.
         let relaxing = match self.congested {
             true => Relaxing::new(&pushed),
             false => Err(NotTaken::Stale),
         };
-        let relaxing = relaxing.inspect_err(|why| {
-            let count = self.refused.entry((key.0.clone(), why.name())).or_default();
-            *count = count.saturating_add(1);
-        })?;
-        self.take(pushed.received)?;
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.pushed = Some(relaxing);
+        let taken = relaxing.and_then(|relaxing| self.accept(pushed.received, Some(relaxing)));
+        taken.inspect_err(|why| self.count_refused(peer, *why))
+    }
+
+    /// Takes a limit in that came either way.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn arrived(&mut self, arrived: Arrived) -> Result<(), NotTaken> {
+        match arrived {
+            Arrived::Plain(received) => self.take(received),
+            Arrived::Pushed(pushed) => self.push(pushed),
         }
-        Ok(())
+    }
+
+    fn count_refused(&mut self, peer: String, why: NotTaken) {
+        // A name that is not configured must not grow the table.
+        let peer = if why == NotTaken::UnknownPeer { String::new() } else { peer };
+        let count = self.refused.entry((peer, why.name())).or_default();
+        *count = count.saturating_add(1);
     }
 
     /// Whether a link of this router is congested; without this it is not.
@@ -167,7 +178,8 @@ impl Inbound {
         self.congested = is;
     }
 
-    /// What the owners of each service are to be told of a congested router. Each of several has its part.
+    /// What they are to be told who may limit a service while this router is congested. Each of several has its
+    /// part.
     #[must_use]
     pub fn notices(&self, episode: u32) -> Vec<(String, Notice)> {
         let of = |service: &Service| {
@@ -180,14 +192,19 @@ impl Inbound {
                 refused: service.refused.one_of(n)?,
             };
             let to = |owner: &String| (owner.clone(), notice.clone());
-            Some(service.owners.iter().map(to).collect::<Vec<_>>())
+            Some(service.when_congested.iter().map(to).collect::<Vec<_>>())
         };
         self.services.iter().filter_map(of).flatten().collect()
     }
 
-    fn accept(&mut self, received: ReceivedLimit) -> Result<(), NotTaken> {
+    fn accept(
+        &mut self,
+        received: ReceivedLimit,
+        pushed: Option<Relaxing>,
+    ) -> Result<(), NotTaken> {
+        let way = way(pushed.as_ref());
         let services = reached(&self.services, &received.limit.scope);
-        let owned = self.authority.owns(&received.peer, &received.limit.scope);
+        let owned = self.authority.owns(&received.peer, &received.limit.scope, way);
         if owned && services.is_empty() {
             return Err(NotTaken::NoService);
         }
@@ -197,12 +214,12 @@ impl Inbound {
         if !self.entries.contains_key(&key) && held >= REMOTE_SCOPES_MAX {
             return Err(NotTaken::Quota);
         }
-        self.authority.accept(&received)?;
+        self.authority.accept(&received, way)?;
         let limit = received.limit;
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(services, at));
         entry.heard = entry.heard.max(at);
         entry.sequence = limit.sequence;
-        entry.pushed = None;
+        entry.pushed = pushed;
         match &mut entry.held {
             _ if limit.validity == Nanos::ZERO => entry.held = None,
             Some(held) => held.renew(limit, at),
@@ -321,6 +338,17 @@ fn loss(rate: Rate, offered: Rate) -> Option<Share> {
     (rate < offered).then(|| Share::new(1.0 - rate.get() / offered.get()))
 }
 
+/// Who may limit a service in this way.
+fn owners(authority: &Authority, of: &Protected, way: Way) -> Vec<String> {
+    let owns = |scopes: &[Scope]| scopes.iter().any(|s| s.reaches(&of.name, &of.listens));
+    let owners = authority.grants(way).filter(|(_, scopes)| owns(scopes));
+    owners.map(|(peer, _)| peer.to_owned()).collect()
+}
+
+const fn way(pushed: Option<&Relaxing>) -> Way {
+    if pushed.is_some() { Way::Pushed } else { Way::Plain }
+}
+
 fn reached(services: &[Service], scope: &Scope) -> Vec<usize> {
     let reached = services.iter().enumerate();
     reached.filter(|(_, s)| scope.reaches(&s.of.name, &s.of.listens)).map(|(at, _)| at).collect()
@@ -344,6 +372,10 @@ impl Entry {
             offered_total: 0,
             refused_total: 0,
         }
+    }
+
+    const fn way(&self) -> Way {
+        way(self.pushed.as_ref())
     }
 
     /// Brings a limit that was pushed to where it is by now. Whether there is anything to remember of it.

@@ -29,7 +29,7 @@ mod inbound;
 mod pushed;
 
 pub use self::answer::{Answer, K, NOTICE_FOR, Reply};
-pub use self::authority::{Authority, Grant, NotTaken};
+pub use self::authority::{Authority, Grant, NotTaken, Way};
 pub use self::divide::divide;
 pub use self::feedback::{Feedback, GROWTH_PER_SECOND, Node};
 pub use self::held::{Held, OPENING_STEPS};

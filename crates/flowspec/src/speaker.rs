@@ -12,6 +12,7 @@ use crate::export::{Bounds, Change, Plan};
 use crate::nlri::Malformed;
 use crate::rule::Route;
 use crate::{exabgp, gobgp};
+use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -105,6 +106,35 @@ pub struct Neighbor {
     pub local: IpAddr,
     /// Its AS.
     pub peer_as: u32,
+    /// Both ends sign their TCP segments with it (RFC 2385); `None`: not signed.
+    pub password: Option<Password>,
+}
+
+/// A password of TCP MD5: 1 to 80 characters, letters, digits and `+/=._-:@`, which both speakers can be told.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    /// Longest, in characters: what the kernel takes.
+    pub const MAX: usize = 80;
+
+    /// `None`: too long, empty, or with other characters.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"+/=._-:@".contains(&b);
+        let good = (1..=Self::MAX).contains(&text.len()) && text.bytes().all(plain);
+        good.then(|| Self(text.to_owned()))
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(…)")
+    }
 }
 
 /// How a speaker is started.
@@ -446,6 +476,7 @@ mod tests {
                 address: IpAddr::from([10, 9, 0, 2]),
                 local: IpAddr::from([10, 9, 0, 1]),
                 peer_as: 65_002,
+                password: None,
             }],
             port: 179,
             hold_time_s: 9,
@@ -477,6 +508,19 @@ mod tests {
             let mut options = options();
             change(&mut options, six);
             assert_eq!(options.check().is_ok(), good, "{what}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_what_both_speakers_can_be_told_and_are_not_shown() {
+        let long = "x".repeat(80);
+        for good in ["a", "Az09+/=._-:@", &long] {
+            let password = Password::new(good).unwrap();
+            assert_eq!((password.text(), format!("{password:?}")), (good, "Password(…)".into()));
+        }
+        for bad in ["", "a b", "a\"b", "a'b", "a;b", "a{b", "a#b", "a\\b", "ä", &format!("{long}x")]
+        {
+            assert_eq!(Password::new(bad), None, "{bad:?}");
         }
     }
 

@@ -65,12 +65,15 @@ fn configuration(options: &Options) -> String {
         "[global.config]\n  as = {}\n  router-id = \"{}\"\n  port = -1\n",
         options.own_as, options.router_id
     );
-    for Neighbor { address, local, peer_as } in &options.neighbors {
+    for Neighbor { address, local, peer_as, password } in &options.neighbors {
         let hold = options.hold_time_s;
+        let signed = password.as_ref().map_or_else(String::new, |password| {
+            format!("    auth-password = \"{}\"\n", password.text())
+        });
         let _ = write!(
             text,
             "[[neighbors]]\n  [neighbors.config]\n    neighbor-address = \"{address}\"\n    \
-             peer-as = {peer_as}\n  [neighbors.transport.config]\n    local-address = \"{local}\"\n    \
+             peer-as = {peer_as}\n{signed}  [neighbors.transport.config]\n    local-address = \"{local}\"\n    \
              remote-port = {}\n  [neighbors.timers.config]\n    hold-time = {hold}\n    \
              keepalive-interval = {}\n    connect-retry = 5\n    idle-hold-time-after-reset = 5\n",
             options.port,

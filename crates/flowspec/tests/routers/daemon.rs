@@ -10,10 +10,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tidegate_flowspec::{
     Action, Bounds, Error, Exporter, Family, Flags, Helper, Importer, Kind, Neighbor, Options,
-    Policy, Route, Rule, Speaker,
+    Password, Policy, Route, Rule, Speaker,
 };
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
+/// Of both sessions. ExaBGP would take these digits as something else if it was not told.
+const PASSWORD: &str = "0badc0de";
 /// How often it looks at everything.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -65,7 +67,12 @@ fn neighbor(kind: Kind) -> Neighbor {
         Kind::GoBgp => IpAddr::from([10, 9, 0, host]),
         Kind::ExaBgp => IpAddr::from([0xfd00, 9, 0, 0, 0, 0, 0, host.into()]),
     };
-    Neighbor { address: host(2), local: host(1), peer_as: 65_002 }
+    Neighbor {
+        address: host(2),
+        local: host(1),
+        peer_as: 65_002,
+        password: Password::new(PASSWORD),
+    }
 }
 
 fn lines() -> Receiver<String> {

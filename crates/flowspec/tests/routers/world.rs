@@ -18,6 +18,7 @@ pub(crate) const HOLD_TIME: Duration = Duration::from_secs(10);
 /// BIRD takes FlowSpec, over IPv4 or IPv6.
 pub(crate) const RECEIVES: &str = "
 template bgp flows {
+  password \"0badc0de\";
   hold time 9;
   passive yes;
   flow4 { table f4; import all; export none; };
@@ -67,6 +68,7 @@ protocol static flows6 {
 protocol bgp up {
   local 10.9.0.2 port 1179 as 65002;
   neighbor 10.9.0.1 as 65001;
+  password \"0badc0de\";
   hold time 9;
   passive yes;
   ipv4 { table r4; import none; export all; next hop self; };

@@ -96,6 +96,7 @@ const BESIDE: [(&str, &[&str]); 3] = [
             "attach",
             "attacks",
             "bypassed",
+            "delegation",
             "finds_its_limit",
             "frame",
             "fuzz_listener",

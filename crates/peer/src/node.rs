@@ -222,6 +222,8 @@ type Sent = (watch::Receiver<Arc<Vec<Outgoing>>>, watch::Receiver<Arc<Vec<Outgoi
 struct Wanted {
     config: NodeConfig,
     credentials: Arc<Credentials>,
+    /// All of its files could be used.
+    whole: bool,
 }
 
 /// This host among its peers. Ends, with a word to everyone to whom it reports, when it is dropped.
@@ -287,7 +289,8 @@ impl Node {
         })?;
         lock(&self.shared.troubles).clear();
         self.shared.table().follow(&config.grants);
-        self.shared.delegate(&mut delegation, &config.delegation, credentials.identity());
+        let name = credentials.identity();
+        let whole = self.shared.delegate(&mut delegation, &config.delegation, name);
         let credentials = Arc::new(credentials);
         {
             let mut targets = lock(&self.shared.targets);
@@ -297,7 +300,7 @@ impl Node {
                 state.identity = target.identity.to_string();
             }
         }
-        self.wanted.send_replace(Some(Arc::new(Wanted { config, credentials })));
+        self.wanted.send_replace(Some(Arc::new(Wanted { config, credentials, whole })));
         Ok(())
     }
 
@@ -399,6 +402,8 @@ struct Supervisor {
     listening: Running<SocketAddr>,
     dialing: Vec<(Target, tokio::task::JoinHandle<()>)>,
     written: Vec<Option<SystemTime>>,
+    /// A file could not be used the last time.
+    again: bool,
 }
 
 impl Supervisor {
@@ -412,6 +417,7 @@ impl Supervisor {
             listening: None,
             dialing: Vec::new(),
             written: Vec::new(),
+            again: false,
         }
     }
 
@@ -455,6 +461,7 @@ impl Supervisor {
         let credentials = wanted.map(|wanted| Arc::clone(&wanted.credentials));
         self.credentials.send_replace(credentials);
         self.written = wanted.map(|w| written(&w.config)).unwrap_or_default();
+        self.again = wanted.is_some_and(|wanted| !wanted.whole);
         self.listen(wanted.and_then(|wanted| wanted.config.listen));
         self.dial(wanted.map_or(&[], |wanted| &wanted.config.targets));
     }
@@ -503,17 +510,20 @@ impl Supervisor {
         let mut delegation = lock(&shared.delegation);
         let Some(wanted) = wants.borrow().clone() else { return };
         let now = written(&wanted.config);
-        if now == self.written {
+        let changed = now != self.written;
+        if !changed && !self.again {
             return;
         }
+        self.written = now;
         let loaded = Credentials::load(&wanted.config.files);
         let name = loaded.as_ref().map_or(wanted.credentials.identity(), Credentials::identity);
-        let fine = shared.delegate(&mut delegation, &wanted.config.delegation, name);
+        let whole = shared.delegate(&mut delegation, &wanted.config.delegation, name);
+        self.again = !whole || loaded.is_err();
         match loaded {
             Ok(credentials) => {
-                tracing::info!(identity = %credentials.identity(), "certificates were read again");
-                if fine {
-                    self.written = now;
+                if changed {
+                    let identity = credentials.identity();
+                    tracing::info!(%identity, "certificates were read again");
                 }
                 self.credentials.send_replace(Some(Arc::new(credentials)));
                 self.shared.no_trouble("cluster.certificate");

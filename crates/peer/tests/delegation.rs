@@ -218,6 +218,10 @@ fn a_file_that_is_bad_from_the_beginning_costs_nothing_but_itself() {
     let world = World::new(&["other"]);
     wait_for("a limit is taken", || world.round().then_some(()));
     assert!(world.troubles("cluster.grants").contains("other"), "{:?}", world.front.troubles());
+    // It is looked at again, also where nothing says that it was written.
+    let written = fs::metadata(world.file("other")).unwrap().modified().unwrap();
     world.grant("other", 2);
+    let file = fs::File::options().write(true).open(world.file("other")).unwrap();
+    file.set_modified(written).unwrap();
     wait_for("it is read", || world.troubles("cluster.grants").is_empty().then_some(()));
 }

@@ -91,7 +91,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lasts: Option<Nanos>,
     },
-    /// The mode of one service, until another is set or the process ends; to keep it, change the file.
+    /// The mode of one service, until another is set or the machine boots; to keep it, change the file.
     Mode {
         /// Name of the service.
         service: String,

@@ -89,8 +89,8 @@ pub(crate) enum Command {
     /// Take off everything that daemons have left: hooks on any interface and in any network namespace, and
     /// pins of any version. Not while a daemon runs; nothing of others is touched.
     Detach(DetachArgs),
-    /// Set the mode of one service until another is set or the daemon stops; a reload and a daemon that
-    /// takes over keep it.
+    /// Set the mode of one service until another is set or the machine boots; a reload, a restart of the daemon
+    /// and a daemon that takes over keep it.
     Mode {
         #[command(flatten)]
         remote: Remote,

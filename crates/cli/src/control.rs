@@ -150,7 +150,8 @@ pub(crate) fn release(
                 let error = failed.map_or_else(anyhow::Error::from, |_| anyhow!(UNEXPECTED));
                 let path = args.pins.display();
                 return Err(error.context(format!(
-                    "neither a daemon nor what is pinned at {path} ({pinned:#})"
+                    "nothing was changed, neither by a daemon nor in what is pinned at {path} ({pinned:#}). \
+                     Where neither is, nothing is limited. A daemon with other paths: --socket, --pins"
                 )));
             }
             let why = match failed {
@@ -217,7 +218,7 @@ pub(crate) fn mode(
     let until = match (mode, lasts) {
         (None, _) => "as the file says".to_owned(),
         (_, Some(lasts)) => format!("for {}, then as the file says", duration(lasts)),
-        (_, None) => "until another is set or the daemon stops".to_owned(),
+        (_, None) => "until another is set or the machine boots".to_owned(),
     };
     let (service, now, before) = (plain(&service), now.name(), before.name());
     let share = percent.map(|percent| format!(" for {percent} % of the sources"));

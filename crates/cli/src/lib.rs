@@ -65,7 +65,10 @@ where
     I: IntoIterator<Item: Into<OsString> + Clone>,
 {
     let added = extensions.iter().map(|extension| extension.command());
+    // What is added to a command takes its description's place.
+    let about = command.get_about().cloned();
     let command = pages::Pages::augment_subcommands(command.subcommand_required(true))
+        .about(about.unwrap_or_default())
         .subcommands(added)
         .max_term_width(args::WIDTH_MAX);
     let whole = command.clone();

@@ -4,17 +4,18 @@
 //! Where standard error is the journal, each line begins with its priority (`<4>`, sd-daemon(3)), which the
 //! journal takes off, and text has no time: the journal keeps its own.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, IsTerminal, LineWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use tidegate_cli::LogFormat;
 use tidegate_daemon::Log;
+use tracing::field::Field;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::FmtContext;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, debug_fn};
 use tracing_subscriber::registry::LookupSpan;
 
 /// What systemd sets for a program whose standard output or error is a socket of the journal: device and inode.
@@ -31,6 +32,7 @@ pub(crate) fn begin(format: LogFormat) {
         // The subscriber would tell of a failed write on standard error, and panic where that fails.
         .log_internal_errors(false);
     if format == LogFormat::Text {
+        let log = log.fmt_fields(debug_fn(for_people));
         return match journal {
             false => log.init(),
             true => log.without_time().map_event_format(Prioritised).init(),
@@ -40,6 +42,33 @@ pub(crate) fn begin(format: LogFormat) {
     match journal {
         false => log.init(),
         true => log.map_event_format(Prioritised).init(),
+    }
+}
+
+/// Fields whose figures the sentence has.
+const SAID: &str = "shed.";
+
+/// A field in a log for people: the message alone, others with their name.
+fn for_people(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let mut line = Tame(writer);
+    match field.name() {
+        name if name.starts_with(SAID) => Ok(()),
+        "message" => write!(line, "{value:?}"),
+        // The message is always the first.
+        name => write!(line, " {name}={value:?}"),
+    }
+}
+
+/// Writes what others have said, without what would move a terminal's cursor or colour it.
+struct Tame<'a, 'b>(&'a mut Writer<'b>);
+
+impl fmt::Write for Tame<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|char| match char {
+            '\n' | '\t' => self.0.write_char(char),
+            char if char.is_control() => write!(self.0, "{}", char.escape_unicode()),
+            char => self.0.write_char(char),
+        })
     }
 }
 
@@ -112,6 +141,7 @@ fn priority(level: &Level) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn each_line_of_an_error_has_its_priority() {
@@ -122,6 +152,32 @@ mod tests {
         errors.write_all(b" is so\n").unwrap();
         drop(errors);
         assert_eq!(said, b"<3>tidegate: no start\n<3>  because: it is so\n");
+    }
+
+    #[test]
+    fn a_log_for_people_has_the_sentence_and_no_figure_twice_and_nothing_that_moves_a_cursor() {
+        let all = Shared::default();
+        let writer = all.clone();
+        let log = tracing_subscriber::fmt().without_time().with_ansi(false);
+        let log = log.fmt_fields(debug_fn(for_people)).with_writer(move || writer.clone());
+        tracing::subscriber::with_default(log.finish(), || {
+            tracing::info!(shed.refused = 3, interface = "s0", "shop\u{1b}[2J: shedding began");
+        });
+        let text = String::from_utf8(all.0.lock().unwrap().clone()).unwrap();
+        assert!(text.ends_with(": shop\\u{1b}[2J: shedding began interface=\"s0\"\n"), "{text}");
+    }
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     #[test]

@@ -355,7 +355,7 @@ fn the_commands_of_an_operator_say_what_they_did() {
     assert_eq!(file_says, "shop: enforce (before: shadow); as the file says\n");
     assert_eq!(
         said(&["mode", "shop", "shadow"]),
-        "shop: shadow (before: enforce); until another is set or the daemon stops\n"
+        "shop: shadow (before: enforce); until another is set or the machine boots\n"
     );
     let file = world.file("new.yaml", CONFIG);
     let reloaded =
@@ -426,7 +426,7 @@ fn the_kill_switch_works_without_a_daemon_on_what_is_pinned() {
     let (exit, _, err) = world.tidegate(&["release", "--pins", "/elsewhere"]);
     assert_eq!(exit, Exit::Unreachable);
     assert!(
-        err.starts_with("tidegate: neither a daemon nor what is pinned at /elsewhere (nothing is pinned there)\n  because: no daemon answers on DIR/control.sock"),
+        err.starts_with("tidegate: nothing was changed, neither by a daemon nor in what is pinned at /elsewhere (nothing is pinned there). Where neither is, nothing is limited. A daemon with other paths: --socket, --pins\n  because: no daemon answers on DIR/control.sock"),
         "{err}"
     );
 }

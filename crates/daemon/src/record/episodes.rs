@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From ticks to events: what was measured when shedding began, and what came of it at its end.
 
-use super::Subject;
 use super::meter::Episode;
+use super::{Subject, log};
 use std::collections::BTreeMap;
 use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
@@ -75,10 +75,7 @@ impl<'a> Accounts<'a> {
             figures: Figures { offered, refused, ..self.figures },
         };
         let what = What::SheddingBegan(began);
-        match episode.shadow {
-            true => tracing::info!("{}", what.sentence()),
-            false => tracing::warn!("{}", what.sentence()),
-        }
+        log::tell(&what);
         what
     }
 }
@@ -108,7 +105,7 @@ pub(crate) fn interrupted(events: &[Event], now: &Moment) -> Vec<What> {
         let lasted = if same_boot { now.up.since(at.up) } else { now.unix.since(at.unix) };
         let (episode, outcome) = (episode.clone(), Outcome::default());
         let what = What::SheddingEnded(Ended { episode, lasted, cut: true, killed: true, outcome });
-        tracing::info!("{}", what.sentence());
+        log::tell(&what);
         what
     };
     open.into_values().map(end).collect()
@@ -166,7 +163,7 @@ impl Baseline {
         let (episode, outcome) = (named(subject, episode), self.outcome());
         let ended = Ended { episode, lasted, cut, killed: false, outcome };
         let what = What::SheddingEnded(ended);
-        tracing::info!("{}", what.sentence());
+        log::tell(&what);
         what
     }
 

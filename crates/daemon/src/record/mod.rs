@@ -6,6 +6,7 @@
 mod episodes;
 mod history;
 mod ledger;
+mod log;
 mod meter;
 mod writer;
 

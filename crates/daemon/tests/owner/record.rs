@@ -170,6 +170,74 @@ fn ended_sentence(events: &[Event]) -> String {
     ended.unwrap().what.sentence()
 }
 
+/// A log in memory, an object of JSON a line.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// What of `shed.` stands in the lines about this.
+    fn lines(&self, event: &str) -> Vec<serde_json::Value> {
+        let bytes = self.0.lock().unwrap();
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let objects = lines.map(|line| serde_json::from_slice(line).unwrap());
+        objects.filter(|object: &serde_json::Value| object["shed.event"] == event).collect()
+    }
+}
+
+#[test]
+fn begin_and_end_stand_in_the_log_with_cause_and_figures() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+        clock.advance(Nanos::from_secs(1000));
+        let mut world = process(&file, &clock, "boot", Nanos::from_secs(5000));
+        ticks(&mut world, 20, 10, 0);
+        ticks(&mut world, 50, 1000, 600);
+        ticks(&mut world, 60, 10, 0);
+    });
+    let ([began], [ended]) = (&log.lines("shedding-began")[..], &log.lines("shedding-ended")[..])
+    else {
+        panic!("{log:?}")
+    };
+    for (line, level) in [(began, "WARN"), (ended, "INFO")] {
+        assert_eq!((&line["level"], &line["shed.service"]), (&level.into(), &"shop".into()));
+        assert_eq!(
+            (&line["shed.cause"], &line["shed.mode"]),
+            (&"reference".into(), &"enforce".into())
+        );
+        assert!(line["message"].as_str().is_some_and(|said| said.starts_with("shop: shedding ")));
+        assert_eq!(line.get("shed.bucket"), None);
+    }
+    let number = |line: &serde_json::Value, name: &str| line[name].as_f64();
+    assert!(number(began, "shed.offered_per_second").is_some_and(|rate| rate > 0.0), "{began}");
+    assert_eq!(number(ended, "shed.lasted_s"), Some(5.0));
+    assert_eq!(
+        (ended["shed.offered"].as_u64(), ended["shed.refused"].as_u64()),
+        (Some(50_000), Some(30_000))
+    );
+    assert!(
+        number(ended, "shed.p99_s").is_some_and(|p99| (p99 / 0.08 - 1.0).abs() < 0.07),
+        "{ended}"
+    );
+}
+
 #[test]
 fn what_an_operator_does_is_remembered() {
     let mut world = World::new(ONE);

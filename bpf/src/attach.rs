@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::mount::{Attempt, Told, pin_link};
 use crate::namespace::{self, Device};
 use crate::syscall::{self, Filter, Side};
-use crate::{Error, Interface};
+use crate::{Error, Interface, pins};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -416,7 +416,7 @@ pub(crate) fn remove_pin(path: &Path) {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(path = %path.display(), %error, "a pin stays behind");
+        tracing::warn!(path = %pins::shown(path).display(), %error, "a pin stays behind");
     }
 }
 
@@ -442,3 +442,4 @@ pub(crate) fn remove_stale(pins: &Path, used: &[&Path]) {
         remove_pin(&path);
     }
 }
+            let path = pins::shown(&path);

@@ -111,7 +111,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The directory of the pins cannot be used.
-    #[error("pins at {path}: {source}")]
+    #[error("pins at {}: {source}", crate::pins::shown(path).display())]
     Pins {
         /// Which path.
         path: PathBuf,

@@ -54,7 +54,7 @@ pub use lately::Lately;
 pub use limits::ServiceParams;
 pub use mount::foreign_program;
 pub use namespace::xdp_costs;
-pub use pins::prepare as prepare_pins;
+pub use pins::{prepare as prepare_pins, shown as shown_pins};
 pub use plan::{Interface, Plan, Settings, action_of, policy_of};
 pub use read::{Count, Passed, Sample};
 pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};

@@ -3,7 +3,7 @@
 
 use crate::abi::{self, ABI_VERSION};
 use crate::objects::Sized;
-use crate::{Error, lately, syscall};
+use crate::{Error, lately, pins, syscall};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -253,6 +253,6 @@ pub(crate) fn remove_directory(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(path = %path.display(), %error, "pins stay behind");
+        tracing::warn!(path = %pins::shown(path).display(), %error, "pins stay behind");
     }
 }

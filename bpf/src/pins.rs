@@ -4,12 +4,14 @@
 use crate::Error;
 use rustix::mount::MountFlags;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `BPF_FS_MAGIC`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// Where the BPF filesystem belongs; the only place where it is mounted for the operator.
 const MOUNT_POINT: &str = "/sys/fs/bpf";
+/// Where a process reaches by descriptor what it has open.
+const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// Makes sure that `pins` lies on a BPF filesystem: mounts one where it belongs and none is.
 ///
@@ -31,6 +33,23 @@ pub fn prepare(pins: &Path) -> Result<(), Error> {
     Err(failed(io::Error::new(io::ErrorKind::Unsupported, text)))
 }
 
+/// A path as people know it. A process that became another user reaches its pins by a descriptor
+/// (`/proc/self/fd/N`), which says nothing to anybody else.
+#[must_use]
+pub fn shown(path: &Path) -> PathBuf {
+    let Ok(below) = path.strip_prefix(DESCRIPTORS) else { return path.to_path_buf() };
+    let mut names = below.components();
+    let named = names.next().and_then(|number| {
+        std::fs::read_link(Path::new(DESCRIPTORS).join(number.as_os_str())).ok()
+    });
+    // `join` of nothing would leave a slash at the end.
+    match named {
+        Some(named) if names.as_path().as_os_str().is_empty() => named,
+        Some(named) => named.join(names.as_path()),
+        None => path.to_path_buf(),
+    }
+}
+
 /// Whether the nearest directory that exists is on a BPF filesystem.
 fn is_bpf(path: &Path) -> io::Result<bool> {
     let existing = path.ancestors().find(|path| path.exists());
@@ -38,4 +57,27 @@ fn is_bpf(path: &Path) -> io::Result<bool> {
         return Ok(false);
     };
     Ok(rustix::fs::statfs(existing)?.f_type as u64 == BPF_FS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn what_is_reached_by_a_descriptor_is_shown_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = std::fs::File::open(dir.path()).unwrap();
+        let reached = Path::new(DESCRIPTORS).join(open.as_raw_fd().to_string());
+        assert_eq!(shown(&reached), dir.path());
+        assert_eq!(shown(&reached.join("links/1_2")), dir.path().join("links/1_2"));
+        let error =
+            Error::Pins { path: reached.join("links"), source: io::ErrorKind::NotFound.into() };
+        let begin = format!("pins at {}/links: ", dir.path().display());
+        assert!(error.to_string().starts_with(&begin), "{error}");
+        drop(open);
+        for other in ["/sys/fs/bpf/tidegate", "/proc/self/fd/none", "/proc/self/fd"] {
+            assert_eq!(shown(Path::new(other)), Path::new(other));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::abi::Settings;
 use crate::maps::Maps;
 use crate::mount::OUR_PREFIX;
 use crate::objects::{self, Load};
-use crate::{Error, attach, syscall};
+use crate::{Error, attach, pins, syscall};
 use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -72,7 +72,7 @@ pub(crate) fn load(
     let pinned =
         fs::create_dir_all(directory(pins)).and_then(|()| syscall::pin(program.as_fd(), &path));
     if let Err(error) = pinned {
-        tracing::warn!(path = %path.display(), %error, "a program is not pinned");
+        tracing::warn!(path = %pins::shown(&path).display(), %error, "a program is not pinned");
     }
     Ok(program)
 }

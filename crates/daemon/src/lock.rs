@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
+use tidegate_bpf::shown_pins;
 
 /// How long a predecessor that said goodbye may take to end.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
@@ -24,6 +25,21 @@ const TRIES: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Lock {
     directory: OwnedFd,
+    /// It was said that the directory is gone for good.
+    said: bool,
+}
+
+/// What somebody did to the directory.
+#[derive(Debug)]
+enum Lost {
+    /// It was removed, and is made again.
+    Made,
+    /// It was removed, and only its descriptor leads there: whoever became another user reaches no other.
+    Gone,
+    /// Another daemon has made it again before us.
+    Taken,
+    /// It cannot be made again.
+    Not(io::Error),
 }
 
 impl Lock {
@@ -41,10 +57,10 @@ impl Lock {
             Err(error) => return Err(error.into()),
         }
         let (ours, there) = (fstat(&directory)?, stat(pins)?);
-        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) {
+        if ours.st_nlink == 0 || (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Some(Self { directory }))
+        Ok(Some(Self { directory, said: false }))
     }
 
     /// Takes the lock before anything is pinned, and makes the directory for that; `None` if
@@ -74,29 +90,52 @@ impl Lock {
     pub(crate) async fn stay(mut self, pins: &Path) -> ! {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            if self.is_there(pins) {
-                continue;
-            }
-            match Self::found(pins) {
-                Ok(Some(anew)) => {
-                    tracing::warn!(path = %pins.display(), "the directory of the pins was removed; it is made again");
-                    self = anew;
+            let Some(lost) = self.look(pins) else { continue };
+            let path = shown_pins(pins);
+            let path = path.display();
+            match lost {
+                Lost::Made => {
+                    tracing::warn!(%path, "the directory of the pins was removed; it is made again");
                 }
-                Ok(None) => {
-                    tracing::warn!(path = %pins.display(), "another daemon uses the pins now; stop one");
+                Lost::Gone => tracing::warn!(
+                    %path,
+                    "the directory of the pins was removed, and the daemon's user cannot make it again: \
+                     limits hold, and a second daemon is not kept away; `systemctl restart tidegate`"
+                ),
+                Lost::Taken => {
+                    tracing::warn!(%path, "another daemon uses the pins now; stop one");
                 }
-                Err(error) => {
-                    tracing::debug!(path = %pins.display(), %error, "the directory of the pins is gone");
+                Lost::Not(error) => {
+                    tracing::debug!(%path, %error, "the directory of the pins is gone");
                 }
             }
         }
     }
 
-    /// Whether it is on the directory that has this name.
+    /// Looks whether the directory is there, and makes it again.
+    fn look(&mut self, pins: &Path) -> Option<Lost> {
+        if self.is_there(pins) {
+            return None;
+        }
+        // By a name another one is found, or none.
+        if stat(pins).is_ok_and(|there| there.st_nlink == 0) {
+            return (!std::mem::replace(&mut self.said, true)).then_some(Lost::Gone);
+        }
+        Some(match Self::found(pins) {
+            Ok(Some(anew)) => {
+                *self = anew;
+                Lost::Made
+            }
+            Ok(None) => Lost::Taken,
+            Err(error) => Lost::Not(error),
+        })
+    }
+
+    /// Whether it is on the directory that has this name. A descriptor leads to one that was removed, too.
     fn is_there(&self, pins: &Path) -> bool {
         let of = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let (ours, there) = (fstat(&self.directory), stat(pins));
-        ours.is_ok_and(|ours| there.is_ok_and(|there| of(ours) == of(there)))
+        ours.is_ok_and(|ours| ours.st_nlink > 0 && there.is_ok_and(|there| of(ours) == of(there)))
     }
 
     /// Takes the lock from a predecessor that is ending.
@@ -210,5 +249,25 @@ mod tests {
             Lock::found(&pins).unwrap().is_none(),
             "the one that holds is the one that is there"
         );
+    }
+
+    #[test]
+    fn a_directory_that_is_removed_is_made_again_or_it_is_told_once_that_it_cannot_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = dir.path().join("pins");
+        let mut lock = Lock::found(&pins).unwrap().unwrap();
+        assert!(lock.look(&pins).is_none());
+        std::fs::remove_dir(&pins).unwrap();
+        assert!(matches!(lock.look(&pins), Some(Lost::Made)));
+        assert!(lock.look(&pins).is_none() && Lock::found(&pins).unwrap().is_none());
+
+        let reached = crate::account::Reached::open(&pins).unwrap();
+        let at = reached.path();
+        assert!(lock.look(&at).is_none());
+        std::fs::remove_dir(&pins).unwrap();
+        assert!(matches!(lock.look(&at), Some(Lost::Gone)));
+        assert!(lock.look(&at).is_none(), "it was said");
+        drop(lock);
+        assert!(Lock::take(&at).is_err(), "a lock there would exclude nobody");
     }
 }

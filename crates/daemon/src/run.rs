@@ -491,7 +491,7 @@ async fn hold(lock: Option<Lock>, pins: &Path) -> RunError {
 
 fn held(inherited: io::Result<Option<Lock>>, pins: &Path) -> Result<Lock, RunError> {
     let lock = inherited.map_err(io_error("the lock on the pins"))?;
-    lock.ok_or_else(|| RunError::PinsKept(pins.to_owned()))
+    lock.ok_or_else(|| RunError::PinsKept(tidegate_bpf::shown_pins(pins)))
 }
 
 /// How it ended.

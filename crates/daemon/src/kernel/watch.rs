@@ -98,7 +98,7 @@ impl Watch {
     fn pin(&mut self, dataplane: &Dataplane) {
         let made = dataplane.pin_again();
         if let (Ok(true), Some(path)) = (&made, dataplane.pins()) {
-            self.say(What::PinsMade { path: path.display().to_string() });
+            self.say(What::PinsMade { path: tidegate_bpf::shown_pins(path).display().to_string() });
         }
         self.unpinned = made.err().map(|error| {
             format!(

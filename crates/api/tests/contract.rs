@@ -375,6 +375,7 @@ fn an_event_is_one_flat_object() {
         episode,
         lasted: Nanos::SECOND,
         cut: false,
+        removed: false,
         killed: false,
         outcome,
     });

@@ -127,7 +127,7 @@ impl Owner {
         self.senses.rename_interfaces(cluster::interfaces_read(&config));
         self.senses.join(&config);
         self.remote.follow(&config);
-        self.record.follow(&config);
+        self.record.follow(&config, now);
         self.requests.begin_anew();
         self.warn_of_what_waits(&config);
         let before = std::mem::replace(&mut self.intent.config, config);

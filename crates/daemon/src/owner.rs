@@ -223,7 +223,7 @@ impl Owner {
         fault: Option<String>,
     ) {
         let version = self.version.clone();
-        self.record.follow(&self.intent.config);
+        self.record.follow(&self.intent.config, self.started);
         self.record.note(What::Started { version, took_over });
         self.adopt_kill_switch(self.started);
         for (subject, why) in damaged {

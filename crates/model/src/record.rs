@@ -253,12 +253,16 @@ pub struct Ended {
     pub episode: Episode,
     /// How long it was, to the last moment in which something was shed.
     pub lasted: Nanos,
-    /// The process ended or was succeeded, and not the overload.
+    /// It was ended by the process (which ended or was succeeded) or by a reload, and not by the end of the
+    /// overload.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// It ended without a word (killed, crashed): nothing is known of the outcome, and the episode
     /// lasted no longer than said.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// A reload removed the service or the request bucket.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
     pub killed: bool,
     /// What came of it.
     pub outcome: Outcome,
@@ -426,7 +430,11 @@ impl Ended {
         let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join(", ")) };
         let times = p50.zip(*p99).map(|(p50, p99)| format!(", p50 {p50}, p99 {p99}"));
         let subject = self.episode.subject();
-        let how = if self.cut { "is handed on or cut off" } else { "ended" };
+        let how = match (self.removed, self.cut) {
+            (true, _) => "is cut off, for the configuration has it no more,",
+            (false, true) => "is handed on or cut off",
+            (false, false) => "ended",
+        };
         format!(
             "{subject}: shedding {how}{shadow} after {}: {offered} came, {admitted} admitted, {refused} \
              refused{by}, {completed} completed{}; it had begun because {}",

@@ -104,11 +104,21 @@ pub(crate) fn interrupted(events: &[Event], now: &Moment) -> Vec<What> {
         let same_boot = at.boot == now.boot;
         let lasted = if same_boot { now.up.since(at.up) } else { now.unix.since(at.unix) };
         let (episode, outcome) = (episode.clone(), Outcome::default());
-        let what = What::SheddingEnded(Ended { episode, lasted, cut: true, killed: true, outcome });
+        let (cut, removed, killed) = (true, false, true);
+        let what = What::SheddingEnded(Ended { episode, lasted, cut, removed, killed, outcome });
         log::tell(&what);
         what
     };
     open.into_values().map(end).collect()
+}
+
+/// What ends an episode before the overload is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The process ends, or is succeeded.
+    Process,
+    /// A reload removed the service or the bucket.
+    Removed,
 }
 
 /// What was counted when an episode began, and in the last tick in which it was on.
@@ -150,18 +160,19 @@ impl Baseline {
         if let Some(verdicts) = verdicts {
             self.last_verdicts = verdicts.to_vec();
         }
-        self.end(subject, episode, false)
+        self.end(subject, episode, None)
     }
 
-    /// The event of a process that ends, or is succeeded, meanwhile.
-    pub(crate) fn cut(self, subject: &Subject, episode: &Episode) -> What {
-        self.end(subject, episode, true)
+    /// The event of an episode that is cut off.
+    pub(crate) fn cut(self, subject: &Subject, episode: &Episode, by: Cut) -> What {
+        self.end(subject, episode, Some(by))
     }
 
-    fn end(self, subject: &Subject, episode: &Episode, cut: bool) -> What {
+    fn end(self, subject: &Subject, episode: &Episode, by: Option<Cut>) -> What {
         let lasted = episode.last.since(episode.began);
         let (episode, outcome) = (named(subject, episode), self.outcome());
-        let ended = Ended { episode, lasted, cut, killed: false, outcome };
+        let (cut, removed) = (by.is_some(), by == Some(Cut::Removed));
+        let ended = Ended { episode, lasted, cut, removed, killed: false, outcome };
         let what = What::SheddingEnded(ended);
         log::tell(&what);
         what

@@ -57,6 +57,7 @@ fn ended(ended: &Ended, sentence: &str) {
         shed.cause = episode.cause.name(),
         shed.lasted_s = ended.lasted.as_secs_f64(),
         shed.cut = ended.cut,
+        shed.removed = ended.removed,
         shed.killed = ended.killed,
         shed.offered = known(outcome.offered),
         shed.admitted = known(outcome.admitted),

@@ -12,7 +12,7 @@ mod writer;
 
 use crate::plane::Counted;
 use crate::state::Store;
-use episodes::{Accounts, Baseline, interrupted};
+use episodes::{Accounts, Baseline, Cut, interrupted};
 pub use history::EVENTS_MAX;
 use history::History;
 pub use ledger::BYTES_MAX as SHADOW_BYTES_MAX;
@@ -282,18 +282,23 @@ impl Record {
 
     /// The process ends, or another takes over: nothing is known from here on of what goes on.
     pub(crate) fn close(&mut self, now: Nanos) {
+        self.cut(now, Cut::Process, |_| true);
+        self.ledger.close();
+    }
+
+    /// Ends the episodes of these subjects.
+    fn cut(&mut self, now: Nanos, by: Cut, these: impl Fn(&Subject) -> bool) {
         let mut cut = Vec::new();
-        for (subject, meter) in &mut self.meters {
+        for (subject, meter) in self.meters.iter_mut().filter(|(subject, _)| these(subject)) {
             if let Some(Turn::Ended(episode)) = meter.end() {
                 cut.push((subject.clone(), episode));
             }
         }
         for (subject, episode) in cut {
             let baseline = self.open.remove(&subject).unwrap_or_default();
-            let ended = baseline.cut(&subject, &episode);
+            let ended = baseline.cut(&subject, &episode, by);
             self.note_since(now.since(episode.last), ended);
         }
-        self.ledger.close();
     }
 
     /// Waits until all is written, not for long.
@@ -302,8 +307,8 @@ impl Record {
         self.ledger_file.flush(&mut self.ledger);
     }
 
-    /// Another configuration: what it does not have any more is forgotten.
-    pub(crate) fn follow(&mut self, config: &Config) {
+    /// Another configuration: what it does not have any more has ended, and is forgotten.
+    pub(crate) fn follow(&mut self, config: &Config, now: Nanos) {
         let has = |(name, bucket): &Subject| {
             let service = config.services.iter().find(|service| service.name == *name);
             let buckets = service.and_then(|service| service.requests.as_ref());
@@ -314,6 +319,8 @@ impl Record {
                 }
             }
         };
+        // Else its begin would look as if the daemon had been killed then.
+        self.cut(now, Cut::Removed, |subject| !has(subject));
         self.meters.retain(|subject, _| has(subject));
         self.open.retain(|subject, _| has(subject));
         self.totals.retain(|name, _| has(&(name.clone(), None)));

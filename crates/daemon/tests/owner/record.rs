@@ -383,3 +383,30 @@ fn a_kill_in_an_overload_ends_its_episode_once() {
     assert!(told[2].what.sentence().contains("ended without a word within 9.00 s"), "{told:?}");
     assert!(matches!(told[3].what, What::Started { .. }), "{told:?}");
 }
+
+/// A service goes in the middle of an overload: that is why its episode ends, and the next process does
+/// not take its begin for one of a process that was killed.
+#[test]
+fn a_service_that_a_reload_removes_ends_its_episode() {
+    let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+    clock.advance(Nanos::from_secs(1000));
+    let mut world = process(&file, &clock, "boot", Nanos::from_secs(5000));
+    ticks(&mut world, 20, 10, 0);
+    ticks(&mut world, 50, 1000, 600);
+    let dir = tempfile::tempdir().unwrap();
+    let other = ONE.replace("shop:", "other:");
+    world.owner.reload(&crate::world::file(&dir, &other), &registry(), &Ok).unwrap();
+    world.settle();
+    let after = process(&file, &clock, "boot", Nanos::from_secs(5020));
+    let told = events(&after);
+    let ends = told.iter().filter_map(|event| match &event.what {
+        What::SheddingEnded(ended) => Some(ended),
+        _ => None,
+    });
+    let ends: Vec<_> = ends.collect();
+    let [ended] = ends[..] else { panic!("{told:?}") };
+    assert_eq!((ended.removed, ended.cut, ended.killed), (true, true, false));
+    assert_eq!((ended.lasted, ended.outcome.refused), (Nanos::from_secs(5), 30_000));
+    let words = What::SheddingEnded(ended.clone()).sentence();
+    assert!(words.contains("the configuration has it no more, after 5.00 s: "), "{words}");
+}

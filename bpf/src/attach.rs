@@ -61,6 +61,8 @@ pub(crate) enum Role {
 
 impl Role {
     pub(crate) const ALL: [Self; 4] = [Self::Judge, Self::Watch, Self::Requests, Self::Answers];
+    /// Those of header rules.
+    pub(crate) const OF_REQUESTS: [Self; 2] = [Self::Answers, Self::Requests];
 
     pub(crate) const fn side(self) -> Side {
         match self {
@@ -86,6 +88,17 @@ impl Role {
     }
 }
 
+/// Whether there is an interface of a name in its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// There is.
+    Here,
+    /// There is none: it was deleted, renamed, or moved to another namespace.
+    Gone,
+    /// Its namespace cannot be entered: that is gone, or the privileges are.
+    Unreachable,
+}
+
 /// How an interface is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
@@ -93,6 +106,8 @@ pub struct Attached {
     pub interface: String,
     /// Its namespace, as planned.
     pub namespace: Option<PathBuf>,
+    /// Whether it is there, as of the last look.
+    pub presence: Presence,
     /// The ingress hook; `None`: it is lost, nothing is judged.
     pub ingress: Option<Hook>,
     /// The egress hook; `None`: no passive signals.
@@ -173,8 +188,8 @@ pub(crate) struct Bound {
     /// One for each role that is in place.
     mounted: Vec<Mounted>,
     told: Told,
-    /// Whether there is an interface of this name, as of the last look.
-    present: bool,
+    /// As of the last look.
+    presence: Presence,
 }
 
 impl Bound {
@@ -182,6 +197,7 @@ impl Bound {
         Attached {
             interface: self.interface.config.name.clone(),
             namespace: self.interface.planned(),
+            presence: self.presence,
             ingress: self.works(Role::Judge),
             egress: self.works(Role::Watch),
             requests: self.works(Role::Requests),
@@ -213,6 +229,24 @@ impl Bound {
         let alike = (device.veth, device.plain) == (self.device.veth, self.device.plain);
         let same = self.mounted.iter().find(|m| alike && m.hook == hook && m.role == role);
         same?.program.try_clone().ok()
+    }
+
+    /// The hook of a role as it was, lost for this reason: whoever takes the place of this goes on to know
+    /// of it, and tries again.
+    pub(crate) fn lost_hook(&self, role: Role, why: &Error) -> Option<Mounted> {
+        let was = self.mounted.iter().find(|mounted| mounted.role == role)?;
+        let link = was.link.as_ref().map(OwnedFd::try_clone).transpose().ok()?;
+        Some(Mounted {
+            hook: was.hook,
+            role,
+            link,
+            pin: was.pin.clone(),
+            new: false,
+            program: was.program.try_clone().ok()?,
+            waits: false,
+            replaces: None,
+            lost: Some(why.to_string()),
+        })
     }
 
     /// Makes the pins of hooks that are in place again, where somebody has removed them; whether
@@ -402,7 +436,8 @@ fn attach_with(
         let earlier = earlier.filter(|bound| bound.device == device);
         let attempt = Attempt { core, interface, device, earlier, former };
         let (mounted, told) = attempt.all()?;
-        Ok(Bound { interface: interface.clone(), device, mounted, told, present: true })
+        let (interface, presence) = (interface.clone(), Presence::Here);
+        Ok(Bound { interface, device, mounted, told, presence })
     })
 }
 
@@ -432,6 +467,7 @@ pub(crate) fn remove_stale(pins: &Path, used: &[&Path]) {
         if let Ok(link) = syscall::open_pin(&path)
             && let Err(error) = syscall::link_detach(link.as_fd())
         {
+            let path = pins::shown(&path);
             let path = path.display();
             if is_gone(&error) {
                 tracing::debug!(%path, %error, "its interface is gone");
@@ -442,4 +478,3 @@ pub(crate) fn remove_stale(pins: &Path, used: &[&Path]) {
         remove_pin(&path);
     }
 }
-            let path = pins::shown(&path);

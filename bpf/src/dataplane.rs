@@ -227,7 +227,7 @@ impl Dataplane {
 
     /// Attaches hooks that are lost again, where there is an interface for them. Needs no privileges
     /// for links (XDP and tcx) in the namespace of the process; those of a start elsewhere. Returns
-    /// what could not be attached, one sentence each.
+    /// what could not be attached, one sentence each; that stays lost ([`Self::lost`]).
     pub fn mend(&mut self) -> Vec<String> {
         let (mut left, mut mended) = (Vec::new(), false);
         // What is begun may belong to a process that is still in charge.
@@ -237,8 +237,8 @@ impl Dataplane {
                 Ok(anew) => {
                     let former = std::mem::replace(bound, anew);
                     left.extend(bound.settle(&self.core, Some(&former)));
-                    tracing::info!(interface = bound.interface.shown(), "attached again");
-                    mended = true;
+                    left.extend(bound.lost());
+                    mended |= bound.lost().count() < former.lost().count();
                 }
                 Err(error) => left.push(error.to_string()),
             }

@@ -47,7 +47,7 @@ mod text_hash;
 
 pub use self::core::Core;
 pub use abi::{ABI_VERSION, GAUGES_EACH};
-pub use attach::{Attached, Hook};
+pub use attach::{Attached, Hook, Presence};
 pub use dataplane::Dataplane;
 pub use error::Error;
 pub use lately::Lately;

@@ -64,13 +64,15 @@ pub(crate) struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Every hook that the plan needs, and what the operator should know. If one cannot be put on,
-    /// what was put on before goes again.
+    /// what was put on before goes again. Where hooks come back, SYNs are judged without the others, too:
+    /// those stay known as lost.
     pub(crate) fn all(&self) -> Result<(Vec<Mounted>, Told), Error> {
         let mut told = Told::default();
         // First those of requests: what comes later goes to the head of the chain, before them.
         let mut mounted = Vec::new();
         if self.core.plan.has_rules() {
-            mounted.extend(self.requests()?);
+            let requests = self.requests().map(Vec::from);
+            mounted.extend(requests.or_else(|error| self.still_lost(&Role::OF_REQUESTS, error))?);
         }
         match self.ingress(&mut told) {
             Ok(ingress) => mounted.push(ingress),
@@ -81,6 +83,17 @@ impl Attempt<'_> {
         }
         mounted.extend(self.egress(&mut told.notes));
         Ok((mounted, told))
+    }
+
+    /// Hooks that were there before, as lost. The error itself, where there were none.
+    fn still_lost(&self, roles: &[Role], error: Error) -> Result<Vec<Mounted>, Error> {
+        let lost = |former: &Bound| -> Vec<Mounted> {
+            roles.iter().filter_map(|role| former.lost_hook(*role, &error)).collect()
+        };
+        match self.former.map(lost) {
+            Some(lost) if !lost.is_empty() => Ok(lost),
+            _ => Err(error),
+        }
     }
 
     /// Takes our hooks off that are not used any more, then wakes those that waited. Returns what
@@ -182,16 +195,17 @@ impl Attempt<'_> {
     }
 
     /// Egress only watches: without it there are no passive signals, and limits still hold.
-    fn egress(&self, notes: &mut Vec<String>) -> Option<Mounted> {
-        match self.tc(Role::Watch) {
-            Ok(mounted) => Some(mounted),
+    fn egress(&self, notes: &mut Vec<String>) -> Vec<Mounted> {
+        let watch = self.tc(Role::Watch).map(|mounted| vec![mounted]);
+        match watch.or_else(|error| self.still_lost(&[Role::Watch], error)) {
+            Ok(mounted) => mounted,
             Err(error) => {
                 let note = format!("no passive signals: {error}");
                 if matches!(error, Error::Whose { .. }) {
                     tracing::warn!("{note}");
                 }
                 notes.push(note);
-                None
+                Vec::new()
             }
         }
     }

@@ -9,7 +9,7 @@ use netns::{AttachMode, BpfFs, Net, one_token, plan, within};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-use tidegate_bpf::testing::plans;
+use tidegate_bpf::testing::{Foreign, ForeignVerdict, plans};
 use tidegate_bpf::{Dataplane, Plan};
 use tidegate_policy::Action;
 
@@ -138,4 +138,48 @@ fn hooks_that_wait_for_the_commit_are_not_called_lost() {
     assert_eq!(within(&net.server, || second.commit()), [""; 0]);
     assert_eq!(look(&net, &mut second), [""; 0]);
     within(&net.server, || second.detach());
+}
+
+/// As many programs as fit on one side of an interface (linux/bpf_mprog.h: `bpf_mprog_max`).
+const CHAIN_MAX: usize = 63;
+
+/// Egress takes no more programs: SYNs are judged again, and what is not there is still said, tried again,
+/// and comes back with the first place that is free.
+#[test]
+fn a_hook_that_cannot_come_back_stays_lost_and_the_others_do_not_wait_for_it() {
+    for rules in [false, true] {
+        let (net, fs) = (Net::new(), BpfFs::new());
+        let _listener = within(&net.server, || TcpListener::bind("0.0.0.0:80").unwrap());
+        let mut plan = at_home(AttachMode::Tcx, &fs);
+        plan.config.services[0].requests =
+            rules.then(|| plans::requests(&["pages"], vec![plans::rule("/", Some("pages"))]));
+        let mut dataplane = within(&net.server, || Dataplane::start(&plan)).unwrap();
+        net.server_sh("ip link del s0");
+        net.plug();
+        let all = if rules { 4 } else { 2 };
+        assert_eq!(look(&net, &mut dataplane).len(), all);
+        let foreign = Foreign { verdict: ForeignVerdict::Next, egress: true, first: false };
+        let attach = |_| foreign.attach(&net.interface(AttachMode::Tcx)).unwrap();
+        let full: Vec<_> = (0..CHAIN_MAX).map(attach).collect();
+
+        let left = unprivileged(&net, || dataplane.mend());
+        assert!(left.iter().any(|text| text.contains("(out) is not there any more")), "{left:?}");
+        for _ in 0..2 {
+            let hooks = dataplane.hooks();
+            assert_eq!((hooks[0].egress, hooks[0].requests), (None, None), "rules: {rules}");
+            assert!(hooks[0].ingress.is_some(), "rules: {rules}");
+            assert_eq!(look(&net, &mut dataplane).len(), all - 1, "rules: {rules}");
+            assert!(dataplane.can_mend(), "rules: {rules}");
+            unprivileged(&net, || dataplane.mend());
+        }
+        assert!(is_limited(&net, &mut dataplane, 10), "rules: {rules}");
+
+        drop(full);
+        assert_eq!(unprivileged(&net, || dataplane.mend()), [""; 0], "rules: {rules}");
+        assert_eq!(look(&net, &mut dataplane), [""; 0], "rules: {rules}");
+        let hooks = dataplane.hooks();
+        assert!(hooks[0].egress.is_some() && hooks[0].requests.is_some() == rules);
+        assert_eq!(within(&net.server, || dataplane.detach()), [""; 0]);
+        assert!(!fs.pins().exists(), "no pins left");
+    }
 }

@@ -7,7 +7,7 @@
 //! it; so it looks. That needs no privileges: a link is asked by its own descriptor, clsact by a
 //! question of netlink.
 
-use super::{Bound, Hook, Mounted, Role};
+use super::{Bound, Hook, Mounted, Presence, Role};
 use crate::namespace::{self, Device};
 use crate::syscall;
 use std::io;
@@ -23,17 +23,18 @@ impl Bound {
     /// Notes which hooks are not there any more. Where the namespace cannot be entered, links are asked
     /// by their own descriptors, and filters stay as they were known.
     pub(crate) fn look(&mut self) {
-        let Self { interface, device, mounted, present, .. } = self;
+        let Self { interface, device, mounted, presence, .. } = self;
         let looked =
             namespace::of(interface, || Ok(look_at(&interface.config.name, *device, mounted)));
         let looked = looked.map_err(io::Error::other).and_then(|index| index);
         match looked {
-            Ok(index) => *present = index.is_some(),
+            Ok(Some(_)) => *presence = Presence::Here,
+            Ok(None) => *presence = Presence::Gone,
             Err(error) => {
                 let shown = interface.shown();
                 tracing::debug!(interface = %shown, %error, "cannot look after the hooks");
                 look_from_outside(mounted);
-                *present = false;
+                *presence = Presence::Unreachable;
             }
         }
     }
@@ -50,7 +51,7 @@ impl Bound {
 
     /// Whether hooks are lost, and there is an interface to put them on.
     pub(crate) fn can_mend(&self) -> bool {
-        self.present && self.mounted.iter().any(|mounted| mounted.lost.is_some())
+        self.presence == Presence::Here && self.mounted.iter().any(|mounted| mounted.lost.is_some())
     }
 
     /// The hook of a role that is in place and not lost.

@@ -165,6 +165,9 @@ pub enum What {
         interface: String,
         /// Which, and why.
         why: String,
+        /// The hook that limits is one of them: everything passes.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        open: bool,
     },
     /// They are attached again.
     HooksAttached {
@@ -257,12 +260,12 @@ pub struct Ended {
     /// overload.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// It ended without a word (killed, crashed): nothing is known of the outcome, and the episode
-    /// lasted no longer than said.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     /// A reload removed the service or the request bucket.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
+    /// It ended without a word (killed, crashed): nothing is known of the outcome, and the episode
+    /// lasted no longer than said.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub killed: bool,
     /// What came of it.
     pub outcome: Outcome,
@@ -363,10 +366,9 @@ impl What {
             Self::CongestionEnded { interface, lasted } => {
                 format!("{interface}: congestion ended after {lasted}")
             }
-            Self::HooksLost { interface, why } => {
-                format!(
-                    "interface {interface}: hooks are lost, and nothing is limited there: {why}"
-                )
+            Self::HooksLost { interface, why, open } => {
+                let open = if *open { ", and nothing is limited there" } else { "" };
+                format!("interface {interface}: hooks are lost{open}: {why}")
             }
             Self::HooksAttached { interface } => {
                 format!("interface {interface}: hooks are attached again")

@@ -4,7 +4,7 @@
 
 use super::HOOKS_NEED_PRIVILEGES;
 use std::collections::BTreeSet;
-use tidegate_bpf::{Attached, Dataplane};
+use tidegate_bpf::{Attached, Dataplane, Presence};
 use tidegate_model::record::What;
 use tidegate_units::Nanos;
 
@@ -14,6 +14,10 @@ const LOOK_EVERY: Nanos = Nanos::SECOND;
 /// the longest: a try may load programs, for which a tick waits.
 const TRY_AFTER: Nanos = Nanos::SECOND;
 const TRY_AFTER_MAX: Nanos = Nanos::from_secs(32);
+
+/// What to do where there is no interface of that name.
+const COMES_BACK: &str = "hooks come back with an interface of that name and kind, in the same network \
+    namespace; if it has another name or namespace now, write that in `interfaces`";
 
 /// A try that failed.
 struct Tried {
@@ -57,21 +61,36 @@ impl Watch {
             self.pin(dataplane);
         }
         let mut left = dataplane.lost();
-        if let Some(tried) = self.tried.as_ref().filter(|_| !left.is_empty()) {
-            left.extend(tried.why.iter().cloned());
-            if !may_attach {
-                left.push(HOOKS_NEED_PRIVILEGES.to_owned());
-            }
+        if !left.is_empty() {
+            left.extend(self.tried.iter().flat_map(|tried| tried.why.iter().cloned()));
+            left.extend(self.remedies(may_attach, &dataplane.hooks()));
         }
         left.extend(self.unpinned.clone());
         left
+    }
+
+    /// What to do about lost hooks, each sentence once.
+    fn remedies(&self, may_attach: bool, hooks: &[Attached]) -> Vec<String> {
+        let lost = |hook: &&Attached| !hook.lost.is_empty();
+        let is = |presence: Presence| hooks.iter().filter(lost).any(|h| h.presence == presence);
+        let mut remedies = Vec::new();
+        if is(Presence::Gone) {
+            remedies.push(COMES_BACK.to_owned());
+        }
+        // Where the interface is there it may do without: that is tried first.
+        let needs = is(Presence::Gone) || is(Presence::Unreachable) || self.tried.is_some();
+        if needs && !may_attach {
+            remedies.push(HOOKS_NEED_PRIVILEGES.to_owned());
+        }
+        remedies
     }
 
     fn attach(&mut self, now: Nanos, dataplane: &mut Dataplane) {
         for hook in dataplane.hooks().into_iter().filter(|hook| !hook.lost.is_empty()) {
             let (interface, why) = (shown(&hook), hook.lost.join("; "));
             if self.lost.insert(interface.clone()) {
-                self.say(What::HooksLost { interface, why });
+                let open = hook.ingress.is_none();
+                self.say(What::HooksLost { interface, why, open });
             }
         }
         if self.lost.is_empty() {

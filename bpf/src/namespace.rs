@@ -219,8 +219,8 @@ fn has_ethernet(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<bool> 
     Ok(matches!(request.family, ARPHRD_ETHER | ARPHRD_LOOPBACK))
 }
 
-/// Name of the driver of an interface.
-/// The driver, and whether there is a device on a bus behind it; tun and tap only look so.
+/// Name of the driver of an interface, and whether there is a device on a bus behind it; tun and tap only
+/// look so.
 fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<(String, bool)> {
     let mut info = DriverInfo {
         command: ETHTOOL_GDRVINFO,

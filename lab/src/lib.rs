@@ -38,6 +38,7 @@ mod os;
 mod process;
 mod product;
 mod registry;
+mod scrape;
 pub mod server;
 mod shape;
 mod site;
@@ -58,6 +59,7 @@ pub use load::{
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
+pub use scrape::Scrape;
 pub use server::tiny::TinyOptions;
 pub use server::{
     ApacheOptions, Cgi, Change, Cost, CostKind, EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy,

@@ -18,8 +18,6 @@ const CHECK_EVERY: Nanos = Nanos::from_millis(500);
 /// What was seen; times by the monotonic clock.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// When the first look was.
-    pub(super) begun: Nanos,
     /// Length of the accept queue as a share of its limit, at each look.
     pub(super) queue: Vec<(Nanos, f64)>,
     /// SYNs that the product refused.
@@ -48,8 +46,7 @@ impl Look<'_> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let looker = scope.spawn(|| {
-                let begun = MonotonicClock.now();
-                let (mut seen, mut checked) = (Seen { begun, ..Seen::default() }, None);
+                let (mut seen, mut checked) = (Seen::default(), None);
                 // Ends with the run.
                 while !over.load(Ordering::Relaxed) {
                     self.once(&mut seen, &mut checked);

@@ -14,7 +14,7 @@ use tidegate_lab::{
     Arrive, CapacityOptions, Lab, LabOptions, LoadPlan, LoadReport, Managed, Phase, Product,
     ProductConfig, Role, SERVER_INTERFACE, Script, Server, Site, SiteKind, Stream,
 };
-use tidegate_units::Nanos;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::{Profile, Segment};
 
 /// The phase that counts.
@@ -122,13 +122,15 @@ impl Runs<'_> {
             Some(known) if !measured => known,
             _ => self.capacity(&lab, &stream, known.map_or(0, |known| known.clients))?,
         };
+        // A start is told from its begin: what waits for the product to be ready has waited already.
+        let started = MonotonicClock.now();
         let product = match place.bare {
             true => None,
             false => Some(self.product(&lab, place, &site, &server)?),
         };
         let (report, seen) = self.overload(&lab, place, (&stream, before), product.as_ref())?;
         product.map_or(Ok(()), Product::stop).context("tidegate does not end")?;
-        let mut ran = ran(place, &report, seen)?;
+        let mut ran = ran(place, &report, (started, seen))?;
         // Without tidegate the server is still busy with those who have long gone.
         if measured && place.told.is_none() && !place.bare {
             let after = self.capacity(&lab, &stream, before.clients)?.capacity;
@@ -274,14 +276,13 @@ fn service(place: &Place, site: &Site, server: &Server) -> Value {
     service
 }
 
-fn ran(place: &Place, report: &LoadReport, seen: Option<Seen>) -> Result<Ran> {
+fn ran(place: &Place, report: &LoadReport, (started, seen): (Nanos, Option<Seen>)) -> Result<Ran> {
     let found = report.stream(STREAM).and_then(|stream| stream.phase(COUNTS));
     let totals = &found.context("the report lacks what counts")?.totals;
     let seconds = totals.seconds.max(f64::MIN_POSITIVE);
     // From the foreign program's attachment or the link's change on; else from the product's start.
     let changed = report.events.first().map(|event| Nanos::from_secs_f64(event.at));
-    let begun = seen.as_ref().map_or(report.started, |seen| seen.begun);
-    let cause = changed.map_or(begun, |at| report.started + at);
+    let cause = changed.map_or(started, |at| report.started + at);
     let after = |at: Option<Nanos>| {
         let at = at.filter(|at| *at >= cause);
         at.map_or(f64::NAN, |at| at.since(cause).as_secs_f64())

@@ -2,6 +2,5 @@
 //! What the metrics of an overload tell, scraped now and then, beside what its clients saw.
 
 mod run;
-mod scrape;
 
 pub use run::{Extent, Scenario, run};

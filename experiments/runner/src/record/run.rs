@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the rounds, and sets what metrics tell beside what clients saw.
 
-use super::scrape::Scrape;
 use crate::results::Row;
 use crate::survival::arm::{Arm, Known, Place};
 use crate::survival::{Options, Outcome, ServerSpec, Watch};
@@ -10,15 +9,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::cell::RefCell;
 use tidegate_lab::{
-    Arrive, CapacityOptions, Lab, LabError, LabOptions, LoadPlan, Phase, Role, Script,
+    Arrive, CapacityOptions, Lab, LabError, LabOptions, LoadPlan, Phase, Scrape, Script,
 };
 use tidegate_units::{Clock, DayClock, Nanos};
 use tidegate_workload::{Profile, Segment};
 
 /// Windows of the measurement of the capacity.
 const WINDOWS: u32 = 6;
-/// Where the lab's product serves its metrics.
-const METRICS: &str = "http://127.0.0.1:7118/metrics";
 const TIMES: &str = "tidegate_service_first_byte_time_seconds_bucket";
 const SHEDDING: &str = "tidegate_service_shedding_seconds_total";
 const SYNS: &str = "tidegate_service_verdicts_syns_total";
@@ -148,18 +145,19 @@ impl One<'_> {
         let (scrapes, began) = (RefCell::new(Vec::new()), RefCell::new(0.0));
         let last = extent.before_s + extent.load_s + extent.after_s;
         let mut script = Script::new();
-        for at in (0..=last).step_by(scenario.scrape_s as usize) {
+        for at in (0..last).step_by(scenario.scrape_s as usize) {
             script = script.at(Nanos::from_secs(at), "scrape", || {
                 if scrapes.borrow().is_empty() {
                     *began.borrow_mut() = DayClock.now().as_secs_f64();
                 }
-                let text = lab.run_in(Role::Server, &["curl", "-sS", METRICS], "")?;
-                scrapes.borrow_mut().push(Scrape(text));
+                scrapes.borrow_mut().push(Scrape::take(lab)?);
                 Ok::<(), LabError>(())
             });
         }
         let report = lab.run_script(&plan, &mut script, &mut |progress| watch.second(progress))?;
         drop(script);
+        // Not at the end of the plan: clients are refused until the last of them has gone.
+        scrapes.borrow_mut().push(Scrape::take(lab)?);
         running.end()?;
         if let Some(failed) = report.events.iter().find_map(|event| event.error.as_ref()) {
             bail!("{arm}, round {}: {failed}", round + 1);

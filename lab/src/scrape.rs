@@ -1,13 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The text of `/metrics`, read as a dashboard reads it.
 
+use crate::error::Result;
+use crate::lab::Lab;
+use crate::topology::Role;
+
+/// Where the lab's product serves its metrics.
+const METRICS: &str = "http://127.0.0.1:7118/metrics";
+
 /// What was scraped at a time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scrape(pub(super) String);
+pub struct Scrape(pub String);
 
 impl Scrape {
+    /// Scrapes the lab's product.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn take(lab: &Lab) -> Result<Self> {
+        lab.run_in(Role::Server, &["curl", "-sS", METRICS], "").map(Self)
+    }
+
     /// The sum of all samples of a metric with these labels.
-    pub(super) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+    #[must_use]
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let samples = self.0.lines().filter_map(|line| {
             let (with, value) = line.rsplit_once(' ')?;
             let rest = with.strip_prefix(name)?.strip_prefix('{')?;
@@ -18,7 +34,8 @@ impl Scrape {
 
     /// A quantile of a histogram since another scrape, as Prometheus computes it; `None`: nothing was
     /// counted, or it lies above the last bound.
-    pub(super) fn quantile(&self, before: &Self, name: &str, share: f64) -> Option<f64> {
+    #[must_use]
+    pub fn quantile(&self, before: &Self, name: &str, share: f64) -> Option<f64> {
         let bound = |line: &str| {
             let label = line.strip_prefix(name)?.split_once("le=\"")?.1.split_once('"')?.0;
             let (label, bound) = (format!("le=\"{label}\""), label.parse::<f64>().ok()?);
